@@ -1,0 +1,110 @@
+"""Whatever happens in whatever order, the engine keeps its promises."""
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from diloco.core.actions import AskFragment, Broadcast, Discard, Merge
+from diloco.core.weights import normalized
+from support.engine_script import Script, name, of, options
+
+LEARNERS = 3
+MOVES = st.lists(
+    st.tuples(
+        st.sampled_from(["step", "push", "late", "decline", "leave", "rejoin", "restart", "wait", "merge"]),
+        st.integers(0, LEARNERS - 1),
+        st.integers(0, 3),
+    ),
+    max_size=120,
+)
+
+
+def play(script: Script, moves: list[tuple[str, int, int]]) -> list[Merge]:  # noqa: C901 - a table of moves
+    """Make the moves that are possible; merges end when a move says so, in any order."""
+    under_way: list[Merge] = []
+    done: list[Merge] = []
+    processes = 0
+    for move, learner, number in moves:
+        before = len(script.log)
+        match move:
+            case "step":
+                script.step(learner, number + 1)
+            case "push" if (learner, number) in script.asks:
+                script.push(learner, number, steps=number)
+            case "late" if (learner, number) in script.asks:
+                script.push(learner, number, attempt=0)
+            case "decline" if (learner, number) in script.asks:
+                script.decline(learner, number)
+            case "leave":
+                script.leave(learner)
+            case "rejoin":
+                script.join(learner, versions=script.engine.view(script.now).versions)
+                script.ready(learner)
+            case "restart":
+                processes += 1
+                script.join(learner, f"again-{processes}")
+                script.ready(learner)
+            case "wait":
+                script.wait(float(number * number))
+            case "merge" if under_way:
+                merge = under_way.pop(number % len(under_way))
+                script.merge_done(merge)
+                done.append(merge)
+            case _:
+                pass
+        under_way += of([action for _, action in script.log[before:]], Merge)
+    return done
+
+
+@given(MOVES, st.integers(1, LEARNERS))
+@settings(max_examples=200)
+def test_promises(moves: list[tuple[str, int, int]], quorum: int) -> None:
+    script = Script(options(LEARNERS, quorum=quorum))
+    script.start(*range(LEARNERS))
+    done = play(script, moves)
+    merges = script.all(Merge)
+    for merge in merges:
+        learners = [member.learner for member in merge.members]
+        assert learners == sorted(set(learners))
+        assert abs(sum(member.weight for member in merge.members) - 1) < 1e-12
+        assert all(member.steps > 0 for member in merge.members)
+    # A version of a fragment is made once, and versions go up by one.
+    made = [(merge.fragment, merge.version) for merge in merges]
+    assert len(set(made)) == len(made)
+    view = script.engine.view(script.now)
+    assert list(view.versions) == [sum(merge.fragment == p for merge in done) for p in range(4)]
+    assert view.syncer_step == len(done)
+    # What counts is never dropped.
+    members = {
+        (member.learner, member.incarnation, merge.fragment, merge.version, member.attempt)
+        for merge in merges
+        for member in merge.members
+    }
+    dropped = {(d.learner, d.incarnation, d.fragment, d.version, d.attempt) for d in script.all(Discard)}
+    assert not members & dropped
+    # Goodput is a share, and asks name whom they mean.
+    assert view.goodput is None or view.goodput >= 0
+    assert {ask.learner for ask in script.all(AskFragment)} <= {name(index) for index in range(LEARNERS)}
+    assert all(broadcast.version >= 1 for broadcast in script.all(Broadcast))
+
+
+@given(MOVES)
+@settings(max_examples=50)
+def test_a_snapshot_restores_to_the_same_snapshot(moves: list[tuple[str, int, int]]) -> None:
+    script = Script(options(LEARNERS))
+    script.start(*range(LEARNERS))
+    play(script, moves)
+    saved = script.engine.snapshot(script.now)
+    again = Script(options(LEARNERS), epoch=2, saved=saved).engine
+    restored = again.snapshot(script.now)
+    changing = {"phase", "phase_reason"}
+    assert {k: v for k, v in restored.items() if k not in changing} == {
+        k: v for k, v in saved.items() if k not in changing
+    }
+
+
+@given(st.dictionaries(st.text(min_size=1), st.floats(0, 1e12), min_size=1).filter(lambda w: sum(w.values()) > 0))
+def test_weights_sum_to_one(weights: dict[str, float]) -> None:
+    shares = normalized(weights)
+    assert abs(sum(shares.values()) - 1) < 1e-9
+    assert all(0 <= share <= 1 for share in shares.values())
+    assert normalized(dict(reversed(weights.items()))) == shares

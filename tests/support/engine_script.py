@@ -1,0 +1,161 @@
+"""Drives the engine by hand in virtual time: a test says what happens when, and looks at the actions."""
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from diloco.core.actions import Action, Admit, AskFragment, CancelTimer, Merge, SetTimer
+from diloco.core.engine import Engine
+from diloco.core.events import (
+    Event,
+    FragmentApplied,
+    FragmentArrived,
+    FragmentDeclined,
+    LearnerJoined,
+    LearnerLeft,
+    LearnerReady,
+    Merged,
+    StepReported,
+    TimerFired,
+)
+from diloco.core.options import EngineOptions
+from diloco.core.schedule import Schedule
+
+A = TypeVar("A", bound=Action)
+
+TOKENS_PER_STEP = 100
+
+
+def options(learners: int = 3, fragments: int = 4, **changes: Any) -> EngineOptions:
+    """Options with P = H, so that every inner step makes one syncer step due."""
+    chosen: dict[str, Any] = {
+        "schedule": Schedule(fragments, changes.pop("interval", fragments), changes.pop("overlap", 2)),
+        "learners": tuple(f"here/pool/{index}" for index in range(learners)),
+        "shares": (1 / fragments,) * fragments,
+        "quorum": 1,
+        "grace_safety": 0.5,
+        "grace_maximum_seconds": None,
+        "token_weights": True,
+        "max_version_lag": 1,
+        "lease_seconds": 10.0,
+        "startup_seconds": 60.0,
+        "budget_tokens": 10**9,
+        "evaluate_every_tokens": 10**9,
+        "max_restarts": None,
+        "minimum_learners": 0,
+    }
+    return EngineOptions(**(chosen | changes))
+
+
+def name(index: int) -> str:
+    return f"here/pool/{index}"
+
+
+class Script:
+    """An engine, its clock, its timers and everything it ordered."""
+
+    def __init__(self, chosen: EngineOptions, *, epoch: int = 1, saved: dict[str, Any] | None = None) -> None:
+        self.engine = Engine(chosen, epoch, saved)
+        self.options = chosen
+        self.now = 1000.0
+        self.timers: dict[str, float] = {}
+        self.log: list[tuple[float, Action]] = []
+        self.incarnations: dict[int, int] = {}
+        self.steps: dict[int, int] = {}
+        self.asks: dict[tuple[int, int], AskFragment] = {}
+
+    def do(self, event: Event) -> list[Action]:
+        actions = self.engine.step(event, self.now)
+        for action in actions:
+            self.log.append((self.now, action))
+            match action:
+                case SetTimer():
+                    self.timers[action.name] = action.at
+                case CancelTimer():
+                    self.timers.pop(action.name, None)
+                case AskFragment():
+                    self.asks[int(action.learner.rsplit("/", 1)[1]), action.fragment] = action
+                case _:
+                    pass
+        return actions
+
+    def wait(self, seconds: float) -> list[Action]:
+        """Let time pass; timers fire when they are due."""
+        end = self.now + seconds
+        actions: list[Action] = []
+        while self.timers and min(self.timers.values()) <= end:
+            first = min(self.timers, key=lambda timer: self.timers[timer])
+            self.now = max(self.now, self.timers.pop(first))
+            actions += self.do(TimerFired(first))
+        self.now = end
+        return actions
+
+    def join(self, index: int, instance: str = "", versions: tuple[int, ...] = (), **known: int) -> list[Action]:
+        steps, position = known.get("steps", 0), known.get("data_position", 0)
+        actions = self.do(LearnerJoined(name(index), instance or f"process-{index}", versions, steps, position))
+        for admitted in of(actions, Admit):
+            self.incarnations[index] = admitted.incarnation
+            self.steps[index] = admitted.steps
+        return actions
+
+    def start(self, *indices: int) -> None:
+        """Learners join and begin to train."""
+        for index in indices:
+            self.join(index)
+            self.do(LearnerReady(name(index), self.incarnations[index]))
+
+    def ready(self, index: int) -> list[Action]:
+        return self.do(LearnerReady(name(index), self.incarnations[index]))
+
+    def step(self, index: int, count: int = 1, seconds: float = 1.0) -> list[Action]:
+        """A learner reports that it has made ``count`` more steps."""
+        self.steps[index] += count
+        step = self.steps[index]
+        report = StepReported(
+            name(index), self.incarnations[index], step, step * TOKENS_PER_STEP, seconds, 0.0, 2.0, step
+        )
+        return self.do(report)
+
+    def push(self, index: int, fragment: int, **changes: Any) -> list[Action]:
+        """A learner answers the latest ask for a fragment."""
+        ask = self.asks[index, fragment]
+        steps = changes.pop("steps", 4)
+        arrival: dict[str, Any] = {
+            "learner": name(index),
+            "incarnation": ask.incarnation,
+            "fragment": fragment,
+            "version": ask.version,
+            "attempt": ask.attempt,
+            "base_version": ask.version - 1,
+            "steps": steps,
+            "tokens": steps * TOKENS_PER_STEP,
+            "payload_bytes": 64,
+            "digest": f"{index:032x}",
+        }
+        return self.do(FragmentArrived(**(arrival | changes)))
+
+    def decline(self, index: int, fragment: int) -> list[Action]:
+        ask = self.asks[index, fragment]
+        return self.do(FragmentDeclined(name(index), ask.incarnation, fragment, ask.version, ask.attempt))
+
+    def merge_done(self, merge: Merge) -> list[Action]:
+        return self.do(Merged(merge.fragment, merge.version, "0" * 32, 0.01))
+
+    def applied(self, index: int, fragment: int, version: int) -> list[Action]:
+        return self.do(FragmentApplied(name(index), self.incarnations[index], fragment, version))
+
+    def leave(self, index: int, *, clean: bool = False) -> list[Action]:
+        return self.do(LearnerLeft(name(index), self.incarnations[index], clean))
+
+    def all(self, kind: type[A], where: Callable[[A], bool] = lambda _: True) -> list[A]:
+        """Every action of a kind so far."""
+        return [action for _, action in self.log if isinstance(action, kind) and where(action)]
+
+
+def of(actions: list[Action], kind: type[A]) -> list[A]:
+    return [action for action in actions if isinstance(action, kind)]
+
+
+def only(actions: list[Action], kind: type[A]) -> A:
+    found = of(actions, kind)
+    assert len(found) == 1, f"one {kind.__name__} expected in {actions}"
+    return found[0]

@@ -1,0 +1,186 @@
+"""Evaluations, the budget, the end, and snapshots."""
+
+import itertools
+import json
+
+import pytest
+
+from diloco.core.actions import AskFragment, Checkpoint, Discard, Evaluate, Finish, Merge, Refusal, Refuse
+from diloco.core.events import Evaluated, SnapshotAsked
+from diloco.core.snapshot import SnapshotError
+from support.engine_script import Script, name, of, only, options
+
+
+def turn(script: Script, index: int = 0, steps: int = 1) -> list[object]:
+    """One inner step, and whatever it makes due, merged at once."""
+    actions = list(script.step(index))
+    for ask in of(actions, AskFragment):
+        for merge in of(script.push(index, ask.fragment, steps=steps), Merge):
+            actions += script.merge_done(merge)
+    return actions
+
+
+def answer(script: Script, order: Evaluate, loss: float = 2.0, *, exact: bool = True) -> list[object]:
+    return script.do(Evaluated(order.learner, order.incarnation, order.evaluation, loss, exact))
+
+
+def test_the_initial_model_is_evaluated_by_the_first_learner() -> None:
+    script = Script(options(2))
+    script.join(0)
+    order = only(script.ready(0), Evaluate)
+    assert (order.learner, order.tokens, order.final) == (name(0), 0, False)
+
+
+def test_evaluations_come_once_in_the_tokens_asked_for() -> None:
+    script = Script(options(1, evaluate_every_tokens=300))
+    script.start(0)
+    answer(script, script.all(Evaluate)[0])
+    for _ in range(40):
+        for order in of(turn(script), Evaluate):
+            answer(script, order)
+    tokens = [evaluation.tokens for evaluation in script.engine.view(script.now).evaluations]
+    assert tokens[0] == 0
+    assert [later // 300 - earlier // 300 for earlier, later in itertools.pairwise(tokens)] == [1] * (len(tokens) - 1)
+
+
+def test_the_fastest_learner_evaluates() -> None:
+    script = Script(options(2, evaluate_every_tokens=100, grace_safety=0.0))
+    script.start(0, 1)
+    answer(script, script.all(Evaluate)[0])
+    script.step(0, seconds=3.0)
+    script.merge_done(only(script.push(0, 0, steps=1), Merge))
+    for _ in range(8):
+        turn(script, 1)
+    assert script.all(Evaluate)[1].learner == name(1)
+
+
+def test_an_evaluation_whose_learner_is_lost_goes_to_another() -> None:
+    script = Script(options(2))
+    script.start(0, 1)
+    first = script.all(Evaluate)[0]
+    actions = script.leave(int(first.learner[-1]))
+    again = only(actions, Evaluate)
+    assert again.learner != first.learner
+    answer(script, first)  # too late
+    assert not script.engine.view(script.now).evaluations
+    answer(script, again)
+    assert len(script.engine.view(script.now).evaluations) == 1
+
+
+def test_the_budget_ends_in_an_exact_evaluation_of_the_final_model() -> None:
+    script = Script(options(1, budget_tokens=250))
+    script.start(0)
+    answer(script, script.all(Evaluate)[0])
+    while not (finals := script.all(Evaluate, lambda order: order.final)):
+        turn(script)
+    assert finals[0].versions == script.engine.view(script.now).versions
+    assert script.engine.view(script.now).phase == "Evaluating"
+    again = only(answer(script, finals[0], exact=False), Evaluate)
+    finish = only(answer(script, again, 1.5), Finish)
+    assert finish.complete
+    assert script.engine.view(script.now).evaluations[-1].loss == 1.5
+    assert only(script.join(0), Refuse).refusal == Refusal.FINISHED
+
+
+def test_rounds_without_quorum_do_not_outlive_the_budget() -> None:
+    script = Script(options(2, budget_tokens=20, quorum=1))
+    script.start(0, 1)
+    script.step(0)
+    script.step(0)
+    assert set(script.engine.view(script.now).versions) == {0}
+    script.push(1, 1)
+    script.push(0, 1)
+    merge = script.all(Merge)[0]
+    actions = script.merge_done(merge)
+    assert only(actions, Evaluate).final
+    assert of(script.push(0, 0), Discard)
+
+
+def test_a_job_without_learners_at_its_end_waits_for_one_but_not_for_ever() -> None:
+    script = Script(options(1, budget_tokens=20))
+    script.start(0)
+    answer(script, script.all(Evaluate)[0])
+    script.step(0)
+    merge = only(script.push(0, 0), Merge)
+    script.leave(0)
+    script.merge_done(merge)
+    assert not script.engine.view(script.now).finished
+    finish = only(script.wait(61.0), Finish)
+    assert finish.complete
+    assert "no learner evaluated the final model" in finish.reason
+
+
+def test_a_learner_that_comes_back_evaluates_the_final_model() -> None:
+    script = Script(options(1, budget_tokens=20))
+    script.start(0)
+    answer(script, script.all(Evaluate)[0])
+    script.step(0)
+    merge = only(script.push(0, 0), Merge)
+    script.leave(0)
+    script.merge_done(merge)
+    script.join(0, "restarted")
+    assert only(script.ready(0), Evaluate).final
+
+
+def test_a_snapshot_is_ordered_by_a_checkpoint() -> None:
+    script = Script(options(1))
+    assert only(script.do(SnapshotAsked("every 30 s")), Checkpoint).reason == "every 30 s"
+
+
+def test_a_snapshot_goes_through_json_and_goes_on() -> None:
+    script = Script(options(2, evaluate_every_tokens=300, grace_safety=0.0))
+    script.start(0, 1)
+    for _ in range(20):
+        turn(script)
+    before = script.engine.view(script.now)
+    saved = json.loads(json.dumps(script.engine.snapshot(script.now)))
+    again = Script(options(2, evaluate_every_tokens=300, grace_safety=0.0), epoch=2, saved=saved)
+    after = again.engine.view(again.now)
+    assert after.versions == before.versions
+    assert (after.merged_tokens, after.syncer_step) == (before.merged_tokens, before.syncer_step)
+    assert {learner.state for learner in after.learners} == {"Absent"}
+    again.start(0)
+    assert of(again.step(0), AskFragment)[0].fragment == 20 % 4
+
+
+def test_a_superseded_process_stays_out_after_a_restart_of_the_syncer() -> None:
+    script = Script(options(1))
+    script.start(0)
+    script.join(0, "another")
+    again = Script(options(1), epoch=2, saved=script.engine.snapshot(script.now))
+    assert only(again.join(0), Refuse).refusal == Refusal.SUPERSEDED
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"versions": "many"}, "versions"),
+        ({"format": 99}, "format"),
+        ({"surprise": 1}, "surprise"),
+        ({"versions": [1], "fragment_tokens": [1]}, "1 fragments, the job has 4"),
+    ],
+)
+def test_a_snapshot_that_is_none_is_refused(change: dict[str, object], message: str) -> None:
+    saved = Script(options(1)).engine.snapshot(0.0)
+    with pytest.raises(SnapshotError, match=message):
+        Script(options(1), saved=saved | change)
+
+
+def test_goodput_counts_merged_steps_over_the_time_given() -> None:
+    script = Script(options(2, fragments=1, overlap=2))
+    script.start(0, 1)
+    for _ in range(10):
+        script.wait(1.0)
+        script.step(0)
+        script.step(1)
+        for merge in [*of(script.push(0, 0, steps=1), Merge), *of(script.push(1, 0, steps=1), Merge)]:
+            script.merge_done(merge)
+    assert script.engine.view(script.now).goodput == pytest.approx(1.0)
+    script.leave(1)
+    for _ in range(10):
+        script.wait(1.0)
+        script.step(0)
+        for merge in of(script.push(0, 0, steps=1), Merge):
+            script.merge_done(merge)
+    # One of two learners was away for half of the time.
+    assert script.engine.view(script.now).goodput == pytest.approx(0.75)

@@ -1,0 +1,179 @@
+"""Who is in: incarnations, fencing, leases, stalled learners, restarts, giving up."""
+
+import pytest
+
+from diloco.core.actions import Admit, AskFragment, Discard, Fence, Finish, Merge, Note, Refusal, Refuse
+from diloco.core.events import Evaluated, LearnerAlive
+from support.engine_script import Script, name, of, only, options
+
+
+def refusals(actions: list[object]) -> list[Refusal]:
+    return [action.refusal for action in actions if isinstance(action, Fence | Refuse)]
+
+
+def test_each_join_gets_an_incarnation_of_its_own() -> None:
+    script = Script(options(2), epoch=3)
+    first, second = only(script.join(0), Admit), only(script.join(1), Admit)
+    assert first.incarnation != second.incarnation
+    assert {first.incarnation // 1_000_000, second.incarnation // 1_000_000} == {3}
+
+
+def test_an_unknown_learner_is_refused() -> None:
+    script = Script(options(1))
+    assert only(script.join(5), Refuse).refusal == Refusal.UNKNOWN_LEARNER
+
+
+def test_a_second_process_with_the_same_id_takes_over() -> None:
+    script = Script(options(1))
+    script.start(0)
+    before = script.incarnations[0]
+    actions = script.join(0, "another")
+    fence = only(actions, Fence)
+    assert (fence.incarnation, fence.refusal) == (before, Refusal.SUPERSEDED)
+    assert only(actions, Admit).incarnation > before
+
+
+def test_the_process_that_was_superseded_cannot_come_back() -> None:
+    script = Script(options(1))
+    script.start(0)
+    script.join(0, "another")
+    assert only(script.join(0), Refuse).refusal == Refusal.SUPERSEDED
+    assert script.engine.view(script.now).learners[0].restarts == 1
+
+
+def test_nothing_from_a_fenced_incarnation_counts() -> None:
+    script = Script(options(1))
+    script.start(0)
+    script.step(0)
+    ask = script.asks[0, 0]
+    script.join(0, "another")
+    assert of(script.push(0, 0, incarnation=ask.incarnation), Discard)
+    assert script.do(LearnerAlive(name(0), ask.incarnation)) == []
+
+
+def test_a_process_that_lost_its_link_comes_back_without_loading() -> None:
+    script = Script(options(2))
+    script.start(0, 1)
+    script.leave(0)
+    admitted = only(script.join(0, versions=(0, 0, 0, 0)), Admit)
+    assert admitted.load == ()
+    assert script.engine.view(script.now).learners[0].restarts == 0
+
+
+def test_only_what_is_too_old_is_loaded_again() -> None:
+    script = Script(options(1))
+    script.start(0)
+    for _ in range(12):
+        for ask in of(script.step(0), AskFragment):
+            for merge in of(script.push(0, ask.fragment), Merge):
+                script.merge_done(merge)
+    script.leave(0)
+    versions = list(script.engine.view(script.now).versions)
+    assert versions == [3, 3, 3, 3]
+    assert only(script.join(0, versions=(3, 2, 1, 0)), Admit).load == (2, 3)
+
+
+def test_a_restarted_learner_goes_on_at_the_furthest_position_known() -> None:
+    script = Script(options(1))
+    script.start(0)
+    script.step(0, 130)
+    script.leave(0)
+    admitted = only(script.join(0, "restarted", steps=100, data_position=100), Admit)
+    assert (admitted.steps, admitted.data_position) == (130, 130)
+    assert admitted.load == (0, 1, 2, 3)
+
+
+def test_silence_beyond_the_lease_is_a_loss() -> None:
+    script = Script(options(2))
+    script.start(0, 1)
+    script.step(0)
+    script.step(1)
+    for _ in range(12):
+        script.step(0)
+        script.wait(1.0)
+    fence = script.all(Fence)[0]
+    assert (fence.learner, fence.refusal) == (name(1), Refusal.LEASE_EXPIRED)
+    assert "its lease is 10.0 s" in fence.reason
+
+
+def test_a_frozen_process_that_wakes_up_rejoins() -> None:
+    script = Script(options(1))
+    script.start(0)
+    script.step(0)
+    script.wait(30.0)
+    assert refusals([action for _, action in script.log]) == [Refusal.LEASE_EXPIRED]
+    assert only(script.join(0, versions=(0, 0, 0, 0)), Admit).load == ()
+
+
+def test_leases_stretch_with_slow_steps() -> None:
+    script = Script(options(1))
+    script.start(0)
+    script.step(0, seconds=30.0)
+    script.wait(299.0)
+    assert not script.all(Fence)
+    script.wait(30.0)
+    assert script.all(Fence)
+
+
+def test_the_first_step_may_take_as_long_as_start_up_may() -> None:
+    script = Script(options(1))
+    script.start(0)
+    script.wait(59.0)
+    assert not script.all(Fence)
+    script.wait(10.0)
+    assert script.all(Fence)
+
+
+def test_heartbeats_are_no_participation() -> None:
+    script = Script(options(2))
+    script.start(0, 1)
+    script.step(0)
+    script.step(1)
+    for _ in range(15):
+        script.step(0)
+        script.do(LearnerAlive(name(1), script.incarnations[1]))
+        script.wait(1.0)
+    assert not script.all(Fence)
+    assert script.all(Note, lambda note: note.subject == "LearnerStalled")[0].learner == name(1)
+    # Nobody waits for it: the answer of the one that trains closes the round.
+    fragment = max(script.asks[0, p].version * 0 + p for _, p in script.asks if (0, p) in script.asks)
+    assert of(script.push(0, fragment), Merge)
+
+
+def test_a_stalled_learner_takes_part_again_with_its_next_step() -> None:
+    script = Script(options(1))
+    script.start(0)
+    script.do(Evaluated(name(0), script.incarnations[0], 0, 2.0, exact=True))
+    script.step(0)
+    for _ in range(15):
+        script.do(LearnerAlive(name(0), script.incarnations[0]))
+        script.wait(1.0)
+    assert script.engine.view(script.now).learners[0].state == "Stalled"
+    assert "makes steps again" in script.step(0)[0].reason  # type: ignore[union-attr]
+
+
+def test_restarts_beyond_the_policy_give_a_learner_up() -> None:
+    script = Script(options(2, max_restarts=1))
+    script.start(0, 1)
+    script.leave(0)
+    assert of(script.join(0, "second"), Admit)
+    script.leave(0)
+    assert only(script.join(0, "third"), Refuse).refusal == Refusal.GIVEN_UP
+    assert only(script.join(0, "fourth"), Refuse).refusal == Refusal.GIVEN_UP
+    assert not script.engine.view(script.now).finished
+
+
+def test_a_job_below_its_minimum_of_learners_fails() -> None:
+    script = Script(options(2, max_restarts=0, minimum_learners=2))
+    script.start(0, 1)
+    script.leave(0)
+    finish = only(script.join(0, "second"), Finish)
+    assert not finish.complete
+    assert "minimumLearners is 2" in finish.reason
+
+
+@pytest.mark.parametrize("clean", [True, False])
+def test_a_learner_that_left_is_told_apart_from_one_that_was_lost(clean: bool) -> None:
+    script = Script(options(1))
+    script.start(0)
+    assert only(script.leave(0, clean=clean), Note).reason == ("left" if clean else "its connection broke")

@@ -1,0 +1,3 @@
+"""Decoupled DiLoCo: one model trained across islands of compute that never wait for one another."""
+
+__version__ = "0.1.0"

@@ -1,0 +1,129 @@
+"""Evaluations of the global model, and how the job ends.
+
+A learner evaluates, because it has the accelerator and the data: the fastest one that trains. The job is complete when
+its budget of tokens is merged, the rounds under way have ended and the model that is exported has been evaluated.
+"""
+
+from diloco.core import rounds
+from diloco.core.actions import Action, CancelTimer, Evaluate, Finish, Note, SetTimer
+from diloco.core.events import Evaluated
+from diloco.core.membership import heard
+from diloco.core.state import (
+    EngineState,
+    EvaluationRecord,
+    LearnerRecord,
+    LearnerState,
+    PendingEvaluation,
+    Phase,
+)
+
+EVALUATION_TIMER = "evaluation"
+FINAL_TIMER = "final"
+
+
+def advance(state: EngineState, now: float) -> list[Action]:
+    """Order an evaluation that is due, and end the job when it is time. Called after every event."""
+    if state.finished:
+        return []
+    actions = _fail_below_minimum(state)
+    if actions:
+        return actions
+    if state.phase == Phase.TRAINING and state.merged_tokens >= state.options.budget_tokens:
+        state.phase = Phase.EVALUATING
+        state.phase_reason = f"{state.options.budget_tokens} tokens are merged"
+        actions += rounds.abandon_open(state, "the budget is merged")
+        actions.append(SetTimer(FINAL_TIMER, now + state.options.startup_seconds))
+    if state.evaluation is not None:
+        stopped = state.current(state.evaluation.learner, state.evaluation.incarnation) is None
+        overtaken = state.phase == Phase.EVALUATING and not state.evaluation.final
+        if not stopped and not overtaken:
+            return actions
+        state.evaluation = None
+    final = state.phase == Phase.EVALUATING
+    if final and state.rounds:
+        return actions
+    if final or (state.phase == Phase.TRAINING and state.merged_tokens >= state.next_evaluation_tokens):
+        actions += _order(state, now, final=final)
+    return actions
+
+
+def _fail_below_minimum(state: EngineState) -> list[Action]:
+    given_up = [record.id for record in state.ordered_learners if record.state == LearnerState.GIVEN_UP]
+    remaining = len(state.learners) - len(given_up)
+    if not given_up or remaining >= max(1, state.options.minimum_learners):
+        return []
+    reason = (
+        f"{', '.join(given_up)} given up; {remaining} learner(s) left,"
+        f" failurePolicy.minimumLearners is {state.options.minimum_learners}"
+    )
+    return _finish(state, complete=False, reason=reason)
+
+
+def _order(state: EngineState, now: float, *, final: bool) -> list[Action]:
+    learner = _fastest(state)
+    if learner is None:
+        return []
+    number = state.evaluations_ordered
+    state.evaluations_ordered += 1
+    versions = tuple(state.versions)
+    tokens = round(state.merged_tokens)
+    state.evaluation = PendingEvaluation(number, tokens, final, learner.id, learner.incarnation, versions)
+    reason = "the final model" if final else f"{tokens} tokens are merged; this learner is the fastest"
+    return [
+        Evaluate(learner.id, learner.incarnation, number, tokens, versions, final, reason),
+        SetTimer(EVALUATION_TIMER, now + state.options.startup_seconds),
+    ]
+
+
+def _fastest(state: EngineState) -> LearnerRecord | None:
+    working = [record for record in state.ordered_learners if record.working]
+    # A learner without a measured step comes last, unless none has one.
+    return min(
+        working,
+        key=lambda record: (
+            record.state != LearnerState.TRAINING,
+            record.step_seconds.or_else(float("inf")),
+            record.id,
+        ),
+        default=None,
+    )
+
+
+def evaluated(state: EngineState, event: Evaluated, now: float) -> list[Action]:
+    """An evaluation is back."""
+    heard(state, event.learner, event.incarnation, now)
+    pending = state.evaluation
+    if pending is None or (pending.number, pending.incarnation) != (event.evaluation, event.incarnation):
+        return [Note("EvaluationDropped", f"evaluation {event.evaluation} is no longer waited for", event.learner)]
+    state.evaluation = None
+    if pending.final and not event.exact:
+        return [Note("EvaluationDropped", "not of exactly the final model", event.learner)]
+    every = state.options.evaluate_every_tokens
+    state.next_evaluation_tokens = (pending.tokens // every + 1) * every
+    state.evaluations.append(EvaluationRecord(pending.tokens, event.loss, state.elapsed(now), pending.final))
+    done: list[Action] = [CancelTimer(EVALUATION_TIMER)]
+    if pending.final:
+        done += _finish(state, complete=True, reason=state.phase_reason)
+    return done
+
+
+def timer(state: EngineState, name: str) -> list[Action]:
+    """An evaluation takes too long: another learner gets it; for the final one the job does not wait for ever."""
+    if name == FINAL_TIMER and state.phase == Phase.EVALUATING:
+        reason = (
+            f"{state.phase_reason}; no learner evaluated the final model within {state.options.startup_seconds:g} s"
+        )
+        return _finish(state, complete=True, reason=reason)
+    if name == EVALUATION_TIMER and state.evaluation is not None:
+        learner = state.evaluation.learner
+        state.evaluation = None
+        return [Note("EvaluationDropped", f"no answer within {state.options.startup_seconds:g} s", learner)]
+    return []
+
+
+def _finish(state: EngineState, *, complete: bool, reason: str) -> list[Action]:
+    state.phase = Phase.COMPLETE if complete else Phase.FAILED
+    state.phase_reason = reason
+    state.evaluation = None
+    actions = rounds.abandon_open(state, reason)
+    return [*actions, CancelTimer(EVALUATION_TIMER), CancelTimer(FINAL_TIMER), Finish(complete, reason)]

@@ -1,0 +1,113 @@
+"""The engine: events in, actions out, nothing else.
+
+It decides which learners' fragments are merged when. It sees no clock (``now`` is an argument), no socket, no thread
+and no tensor, so the syncer drives it with real ones, the simulator with virtual time, and replay with the tape of a
+run, to the same decisions. The subjects stand in modules of their own: `membership` (who is in), `pace` (when a round
+is due), `rounds` (one fragment under way), `grace`, `weights`, `completion` (evaluations and the end); this one only
+hands events to them.
+"""
+
+from typing import Any, assert_never
+
+from diloco.core import completion, membership, rounds, snapshot
+from diloco.core.actions import Action, Checkpoint, Fence
+from diloco.core.events import (
+    Evaluated,
+    Event,
+    FragmentApplied,
+    FragmentArrived,
+    FragmentDeclined,
+    LearnerAlive,
+    LearnerJoined,
+    LearnerLeft,
+    LearnerReady,
+    Merged,
+    SnapshotAsked,
+    StepReported,
+    TimerFired,
+)
+from diloco.core.options import EngineOptions
+from diloco.core.view import EngineView, view
+
+__all__ = ["Engine", "EngineOptions", "EngineView"]
+
+
+class Engine:
+    """State machine of one job's synchronization."""
+
+    def __init__(self, options: EngineOptions, epoch: int, saved: dict[str, Any] | None = None) -> None:
+        """Begin, or go on from a snapshot.
+
+        Args:
+            options: The job's options.
+            epoch: Number of this start of the syncer; it makes incarnations unique.
+            saved: What `snapshot` returned in an earlier epoch.
+
+        Raises:
+            SnapshotError: ``saved`` is not a snapshot of this job.
+        """
+        self._state = snapshot.fresh(options, epoch) if saved is None else snapshot.restore(options, epoch, saved)
+
+    def step(self, event: Event, now: float) -> list[Action]:
+        """Take in one event at ``now`` (seconds, never running backwards) and say what to do."""
+        state = self._state
+        if state.finished and not isinstance(event, LearnerJoined | LearnerLeft | SnapshotAsked):
+            return []
+        actions = self._handle(event, now)
+        for learner in _sessions_over(actions):
+            actions += rounds.lost(state, learner, now)
+        actions += completion.advance(state, now)
+        actions += rounds.launch_due(state, now)
+        return actions
+
+    def snapshot(self, now: float) -> dict[str, Any]:
+        """The state as plain JSON, for a checkpoint."""
+        return snapshot.take(self._state, now)
+
+    def view(self, now: float) -> EngineView:
+        """What may be shown."""
+        return view(self._state, now)
+
+    def _handle(self, event: Event, now: float) -> list[Action]:  # noqa: C901, PLR0911, PLR0912 - a table of events
+        state = self._state
+        match event:
+            case StepReported():
+                return membership.stepped(state, event, now)
+            case LearnerAlive():
+                return membership.alive(state, event, now)
+            case FragmentArrived():
+                return rounds.arrived(state, event, now)
+            case FragmentDeclined():
+                return rounds.declined(state, event, now)
+            case FragmentApplied():
+                return rounds.applied(state, event, now)
+            case Merged():
+                return rounds.merged(state, event)
+            case LearnerJoined():
+                return membership.join(state, event, now)
+            case LearnerReady():
+                actions = membership.ready(state, event, now)
+                return [*actions, *rounds.learner_ready(state, event.learner)] if actions else []
+            case LearnerLeft():
+                actions = membership.left(state, event)
+                return [*actions, *rounds.lost(state, event.learner, now)] if actions else []
+            case TimerFired():
+                return self._timer(event.name, now)
+            case SnapshotAsked():
+                return [Checkpoint(event.reason)]
+            case Evaluated():
+                return completion.evaluated(state, event, now)
+            case _:
+                assert_never(event)
+
+    def _timer(self, name: str, now: float) -> list[Action]:
+        if name == membership.LEASE_TIMER:
+            return membership.check_leases(self._state, now)
+        if name.startswith(rounds.ROUND_TIMER):
+            return rounds.timer(self._state, int(name.removeprefix(rounds.ROUND_TIMER)), now)
+        return completion.timer(self._state, name)
+
+
+def _sessions_over(actions: list[Action]) -> list[str]:
+    """Learners whose session the engine has just ended: no round waits for them."""
+    return [action.learner for action in actions if isinstance(action, Fence)]

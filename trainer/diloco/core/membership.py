@@ -1,0 +1,238 @@
+"""Who is in: joining, superseding, leases, leaving, giving up.
+
+One identity counts once. A process that joins with an id takes it over from whichever had it before, and the one before
+is remembered so that it cannot come back and take it over in turn; a process that comes back itself (its link broke, or
+it was frozen) keeps its work.
+"""
+
+from diloco.core import pace
+from diloco.core.actions import Action, Admit, Fence, Note, Refusal, Refuse, SetTimer
+from diloco.core.averages import MovingAverage
+from diloco.core.events import LearnerAlive, LearnerJoined, LearnerLeft, LearnerReady, StepReported
+from diloco.core.state import INCARNATIONS_PER_EPOCH, EngineState, LearnerRecord, LearnerState, Phase
+
+LEASE_TIMER = "lease"
+SLOW_STEPS = 10
+"""A learner is given this many of its own steps before it counts as lost or stalled (ours)."""
+REMEMBERED_PROCESSES = 16
+
+
+def join(state: EngineState, event: LearnerJoined, now: float) -> list[Action]:
+    """Let a process in, or turn it away."""
+    record = state.learners.get(event.learner)
+    refusal = _refusal(state, record, event)
+    if refusal is not None:
+        return [Refuse(event.learner, event.instance, *refusal)]
+    assert record is not None
+    actions: list[Action] = []
+    same_process = record.instance == event.instance
+    if record.present:
+        actions.append(
+            Fence(record.id, record.incarnation, Refusal.LEASE_EXPIRED, "the same process has joined again")
+            if same_process
+            else Fence(record.id, record.incarnation, Refusal.SUPERSEDED, "another process has joined with this id")
+        )
+    if not same_process and record.instance:
+        record.superseded = [*record.superseded, record.instance][-REMEMBERED_PROCESSES:]
+        record.restarts += 1
+        if state.options.max_restarts is not None and record.restarts > state.options.max_restarts:
+            record.state = LearnerState.GIVEN_UP
+            allowed = state.options.max_restarts
+            text = f"restarted {record.restarts} times; failurePolicy.maxRestartsPerLearner allows {allowed}"
+            return [*actions, Refuse(event.learner, event.instance, Refusal.GIVEN_UP, text)]
+    load = _to_load(state, event)
+    record.instance = event.instance
+    record.incarnation = state.epoch * INCARNATIONS_PER_EPOCH + state.next_incarnation
+    state.next_incarnation += 1
+    record.state = LearnerState.LOADING
+    record.joins += 1
+    record.step = max(record.step, event.steps)
+    record.data_position = max(record.data_position, event.data_position)
+    record.versions = [-1 if p in load else held for p, held in enumerate(event.versions or [-1] * len(state.versions))]
+    record.last_heard_at = record.last_step_at = now
+    record.given_since = now if record.given_since is None else record.given_since
+    if not same_process:
+        record.step_seconds = MovingAverage()
+    if state.elapsed_since is None:
+        state.elapsed_since = now
+    reason = _admission_reason(record, load=load, same_process=same_process, fragments=len(state.versions))
+    actions.append(
+        Admit(
+            record.id,
+            event.instance,
+            record.incarnation,
+            load,
+            tuple(state.versions),
+            record.step,
+            record.data_position,
+            reason,
+        )
+    )
+    return actions + _watch(state, now)
+
+
+def _refusal(state: EngineState, record: LearnerRecord | None, event: LearnerJoined) -> tuple[Refusal, str] | None:
+    if record is None:
+        return Refusal.UNKNOWN_LEARNER, f"the job has no learner {event.learner!r}"
+    if state.finished:
+        return Refusal.FINISHED, f"the job is over: {state.phase_reason}"
+    if record.state == LearnerState.GIVEN_UP:
+        return Refusal.GIVEN_UP, f"{record.id} was given up after {record.restarts} restarts"
+    if event.instance in record.superseded:
+        return Refusal.SUPERSEDED, f"another process has joined as {record.id} since"
+    return None
+
+
+def _to_load(state: EngineState, event: LearnerJoined) -> tuple[int, ...]:
+    """Fragments the process must receive: those it does not hold, or holds too old to be merged once more."""
+    if len(event.versions) != len(state.versions):
+        return tuple(range(len(state.versions)))
+    lag = state.options.max_version_lag
+    return tuple(
+        p
+        for p, (held, current) in enumerate(zip(event.versions, state.versions, strict=True))
+        if held > current or current - held > lag
+    )
+
+
+def _admission_reason(record: LearnerRecord, *, load: tuple[int, ...], same_process: bool, fragments: int) -> str:
+    if record.joins == 1:
+        return "first join"
+    if not same_process:
+        return f"restarted (restart {record.restarts}), loads the model"
+    return f"back after its connection broke, loads {len(load)} of {fragments} fragments"
+
+
+def ready(state: EngineState, event: LearnerReady, now: float) -> list[Action]:
+    """It has the model: it trains, with a clock set to the schedule."""
+    record = state.current(event.learner, event.incarnation)
+    if record is None:
+        return []
+    _heard(record, now)
+    if record.state != LearnerState.LOADING:
+        return []
+    record.state = LearnerState.TRAINING
+    record.versions = [
+        current if held < 0 else held for held, current in zip(record.versions, state.versions, strict=True)
+    ]
+    record.clock = pace.start(state.options.schedule, state.launched)
+    record.last_step_at = now
+    if state.phase == Phase.WAITING:
+        state.phase, state.phase_reason = Phase.TRAINING, f"{record.id} trains"
+    return [Note("LearnerTrains", f"loaded the model, its clock starts at {record.clock}", record.id)]
+
+
+def stepped(state: EngineState, event: StepReported, now: float) -> list[Action]:
+    """Take in a step report; reports may have been coalesced, so a report can stand for several steps."""
+    record = state.current(event.learner, event.incarnation)
+    if record is None:
+        return []
+    _heard(record, now)
+    steps = event.step - record.step
+    if steps <= 0:
+        return []
+    record.step, record.tokens = event.step, event.tokens
+    record.loss = event.loss
+    record.data_position = max(record.data_position, event.data_position)
+    record.blocked_seconds += max(0.0, event.blocked_seconds)
+    # The first step ends the patience that starting up is given.
+    actions = _watch_after_first_step(state, record, event, now)
+    record.last_step_at = now
+    if not record.working:
+        return actions
+    record.clock = pace.advance(state.options.schedule, state.launched, record.clock, steps)
+    if record.state == LearnerState.STALLED:
+        record.state = LearnerState.TRAINING
+        actions.append(Note("LearnerTrains", "makes steps again", record.id))
+    return actions
+
+
+def _watch_after_first_step(
+    state: EngineState, record: LearnerRecord, event: StepReported, now: float
+) -> list[Action]:
+    first = record.step_seconds.seconds is None
+    record.step_seconds.add(event.step_seconds)
+    return _watch(state, now) if first else []
+
+
+def alive(state: EngineState, event: LearnerAlive, now: float) -> list[Action]:
+    """Keep a lease."""
+    record = state.current(event.learner, event.incarnation)
+    if record is not None:
+        _heard(record, now)
+    return []
+
+
+def heard(state: EngineState, learner: str, incarnation: int, now: float) -> LearnerRecord | None:
+    """The learner, if the incarnation is current; whatever it said keeps its lease."""
+    record = state.current(learner, incarnation)
+    if record is not None:
+        _heard(record, now)
+    return record
+
+
+def left(state: EngineState, event: LearnerLeft) -> list[Action]:
+    """Its session is over."""
+    record = state.current(event.learner, event.incarnation)
+    if record is None:
+        return []
+    record.state = LearnerState.ABSENT
+    return [Note("LearnerLeft", "left" if event.clean else "its connection broke", record.id)]
+
+
+def check_leases(state: EngineState, now: float) -> list[Action]:
+    """Give up who was silent too long; take for stalled who only beats."""
+    state.lease_timer_at = None
+    actions: list[Action] = []
+    for record in state.ordered_learners:
+        if not record.present:
+            continue
+        lease = _lease_seconds(state, record)
+        silent = now - record.last_heard_at
+        idle = now - record.last_step_at
+        if silent >= lease:
+            record.state = LearnerState.ABSENT
+            text = f"silent for {silent:.1f} s; its lease is {lease:.1f} s"
+            actions.append(Fence(record.id, record.incarnation, Refusal.LEASE_EXPIRED, text))
+        elif record.state == LearnerState.TRAINING and idle >= lease and not _evaluates(state, record):
+            record.state = LearnerState.STALLED
+            text = f"alive, but no step for {idle:.1f} s; {lease:.1f} s are allowed"
+            actions.append(Note("LearnerStalled", text, record.id))
+    return actions + _watch(state, now)
+
+
+def _watch(state: EngineState, now: float) -> list[Action]:
+    """Set the lease timer for the earliest moment at which a lease can run out."""
+    leases = [
+        (
+            record.last_heard_at
+            if record.state != LearnerState.TRAINING
+            else min(record.last_heard_at, record.last_step_at)
+        )
+        + _lease_seconds(state, record)
+        for record in state.ordered_learners
+        if record.present
+    ]
+    if not leases:
+        return []
+    # Never in a tight loop: a learner that evaluates may be past its time for steps.
+    at = max(min(leases), now + 0.1 * state.options.lease_seconds)
+    if state.lease_timer_at is not None and state.lease_timer_at <= at:
+        return []
+    state.lease_timer_at = at
+    return [SetTimer(LEASE_TIMER, at)]
+
+
+def _lease_seconds(state: EngineState, record: LearnerRecord) -> float:
+    step = record.step_seconds.seconds
+    if step is None:
+        return max(state.options.startup_seconds, state.options.lease_seconds)
+    return max(state.options.lease_seconds, SLOW_STEPS * step)
+
+
+def _evaluates(state: EngineState, record: LearnerRecord) -> bool:
+    return state.evaluation is not None and state.evaluation.learner == record.id
+
+
+def _heard(record: LearnerRecord, now: float) -> None:
+    record.last_heard_at = now

@@ -1,0 +1,51 @@
+"""What the engine reads of a job, in its own terms."""
+
+from dataclasses import dataclass
+from typing import Self
+
+from diloco.core.fragments import Layout
+from diloco.core.schedule import Schedule
+from diloco.spec import DiLoCoJob
+
+
+@dataclass(frozen=True, slots=True)
+class EngineOptions:
+    """Options of one job. Durations in seconds, intervals in inner steps."""
+
+    schedule: Schedule
+    learners: tuple[str, ...]
+    shares: tuple[float, ...]
+    """Each fragment's share of the model."""
+    quorum: int
+    grace_safety: float
+    grace_maximum_seconds: float | None
+    token_weights: bool
+    max_version_lag: int
+    lease_seconds: float
+    startup_seconds: float
+    budget_tokens: int
+    evaluate_every_tokens: int
+    max_restarts: int | None
+    minimum_learners: int
+
+    @classmethod
+    def from_job(cls, job: DiLoCoJob, layout: Layout) -> Self:
+        """Read the options off a job and its model's layout."""
+        spec, sync, training = job.spec, job.spec.sync, job.spec.training
+        every = training.evaluation.every_tokens
+        return cls(
+            schedule=Schedule(len(layout.fragments), sync.interval, sync.overlap),
+            learners=spec.learner_ids,
+            shares=layout.shares,
+            quorum=sync.quorum,
+            grace_safety=sync.grace.safety,
+            grace_maximum_seconds=sync.grace.maximum_seconds,
+            token_weights=sync.token_weights,
+            max_version_lag=sync.max_version_lag,
+            lease_seconds=sync.lease_seconds,
+            startup_seconds=sync.startup_seconds,
+            budget_tokens=training.tokens,
+            evaluate_every_tokens=max(1, training.tokens // 10) if every is None else every,
+            max_restarts=spec.failure_policy.max_restarts_per_learner,
+            minimum_learners=spec.failure_policy.minimum_learners,
+        )

@@ -1,0 +1,37 @@
+"""When the next syncer step is due, counted in inner steps, so that H neither collapses nor stretches.
+
+A syncer that starts a round as soon as learners answer collapses H on a fast link. Here a syncer step is due when the
+quorum's slowest learner has made the inner steps for it: every learner has a clock, moved by its own steps alone.
+Clocks are kept near the schedule at both ends: one that is ahead (fast, or back from a cut link with many steps to
+report) is held at the overlap, so a burst of reports is no debt of rounds; one that is behind (slow, or a late joiner)
+is pulled along one stride behind, so that it can drive on its own the moment the fast ones are gone. Pulled along, a
+learner still needs a step of its own to become due, so M learners never launch M times as often as one.
+"""
+
+from collections.abc import Iterable, MutableMapping
+
+from diloco.core.schedule import Schedule
+
+
+def start(schedule: Schedule, launched: int) -> int:
+    """The clock of a learner that begins to train after ``launched`` syncer steps."""
+    return schedule.due(launched)
+
+
+def advance(schedule: Schedule, launched: int, clock: int, steps: int) -> int:
+    """The clock after ``steps`` more inner steps, held at the overlap beyond the next syncer step."""
+    return max(clock, min(clock + steps, schedule.due(launched + 1) + schedule.overlap))
+
+
+def due(schedule: Schedule, launched: int, quorum: int, clocks: Iterable[int]) -> bool:
+    """Whether the next syncer step is due: ``quorum`` learners' clocks have reached it."""
+    wanted = schedule.due(launched + 1)
+    return sum(clock >= wanted for clock in clocks) >= quorum
+
+
+def pull_along(schedule: Schedule, launched: int, clocks: MutableMapping[str, int]) -> None:
+    """After a launch (``launched`` counts it): no clock is more than a stride behind the schedule."""
+    stride = max(1, -(-schedule.interval // schedule.fragments))
+    floor = schedule.due(launched) - stride
+    for learner, clock in clocks.items():
+        clocks[learner] = max(clock, floor)

@@ -1,0 +1,33 @@
+"""P, H, tau and their index, pinned in this one place.
+
+Syncer steps are counted from 1. Syncer step ``s`` handles fragment ``(s - 1) mod P`` (paper) and is due when the clock
+of the quorum's slowest learner, counted in inner steps, reaches ``ceil(s * H / P)``. So every fragment is synchronised
+once in H inner steps, and with P = H one fragment an inner step.
+"""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Schedule:
+    """When which fragment is synchronised."""
+
+    fragments: int
+    """P."""
+    interval: int
+    """H, in inner steps."""
+    overlap: int
+    """tau, in inner steps."""
+
+    def fragment(self, step: int) -> int:
+        """The fragment that syncer step ``step`` (from 1) handles."""
+        return (step - 1) % self.fragments
+
+    def due(self, step: int) -> int:
+        """Inner steps on a learner's clock at which syncer step ``step`` is due."""
+        return -(-step * self.interval // self.fragments)
+
+    @property
+    def in_flight(self) -> int:
+        """Fragments that may be under way at once: those due within tau inner steps, at least one, at most all."""
+        return max(1, min(self.fragments, -(-self.overlap * self.fragments // self.interval)))

@@ -1,0 +1,173 @@
+"""The engine's state as plain JSON, for checkpoints, and back.
+
+Sessions, rounds under way and timers are not in it: after a restart learners join again, and a fragment that was under
+way comes round again within H inner steps. Clocks differ between processes, so spans are kept, not moments.
+"""
+
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from diloco.core.averages import MovingAverage
+from diloco.core.options import EngineOptions
+from diloco.core.state import EngineState, EvaluationRecord, LearnerRecord, LearnerState, Phase
+
+FORMAT = 1
+
+
+class SnapshotError(ValueError):
+    """A snapshot is not one, or is of another job."""
+
+
+class _Model(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class _Learner(_Model):
+    instance: str
+    superseded: list[str]
+    joins: int
+    restarts: int
+    step: int
+    tokens: int
+    data_position: int
+    loss: float | None
+    blocked_seconds: float
+    pushed_bytes: int
+    merged_tokens: float
+    merged_seconds: float
+    given_seconds: float
+    given_up: bool
+
+
+class _Evaluation(_Model):
+    tokens: int
+    loss: float
+    at_seconds: float
+    final: bool
+
+
+class _Snapshot(_Model):
+    format: int = Field(ge=FORMAT, le=FORMAT)
+    phase: Phase
+    phase_reason: str
+    launched: int = Field(ge=0)
+    merges: int = Field(ge=0)
+    versions: list[int]
+    fragment_tokens: list[int]
+    learners: dict[str, _Learner]
+    evaluations: list[_Evaluation]
+    evaluations_ordered: int
+    next_evaluation_tokens: int
+    elapsed_seconds: float
+    quorum_seconds: float | None
+    sync_seconds: float | None
+    merge_seconds: float | None
+
+
+def take(state: EngineState, now: float) -> dict[str, Any]:
+    """The state at ``now`` as plain JSON."""
+    return _Snapshot(
+        format=FORMAT,
+        phase=state.phase,
+        phase_reason=state.phase_reason,
+        launched=state.launched,
+        merges=state.merges,
+        versions=state.versions,
+        fragment_tokens=state.fragment_tokens,
+        learners={record.id: _learner(record, now) for record in state.ordered_learners},
+        evaluations=[
+            _Evaluation(tokens=e.tokens, loss=e.loss, at_seconds=e.at_seconds, final=e.final) for e in state.evaluations
+        ],
+        evaluations_ordered=state.evaluations_ordered,
+        next_evaluation_tokens=state.next_evaluation_tokens,
+        elapsed_seconds=state.elapsed(now),
+        quorum_seconds=state.quorum_seconds.seconds,
+        sync_seconds=state.sync_seconds.seconds,
+        merge_seconds=state.merge_seconds.seconds,
+    ).model_dump(mode="json")
+
+
+def _learner(record: LearnerRecord, now: float) -> _Learner:
+    since = 0.0 if record.given_since is None else now - record.given_since
+    return _Learner(
+        instance=record.instance,
+        superseded=record.superseded,
+        joins=record.joins,
+        restarts=record.restarts,
+        step=record.step,
+        tokens=record.tokens,
+        data_position=record.data_position,
+        loss=record.loss,
+        blocked_seconds=record.blocked_seconds,
+        pushed_bytes=record.pushed_bytes,
+        merged_tokens=record.merged_tokens,
+        merged_seconds=record.merged_seconds,
+        given_seconds=record.given_seconds + since,
+        given_up=record.state == LearnerState.GIVEN_UP,
+    )
+
+
+def fresh(options: EngineOptions, epoch: int) -> EngineState:
+    """The state of a job that has not begun."""
+    state = EngineState(options, epoch)
+    state.versions = [0] * options.schedule.fragments
+    state.fragment_tokens = [0] * options.schedule.fragments
+    state.learners = {name: LearnerRecord(name) for name in options.learners}
+    return state
+
+
+def restore(options: EngineOptions, epoch: int, snapshot: dict[str, Any]) -> EngineState:
+    """The state of a snapshot, with every learner absent.
+
+    Learners that the job no longer has are left out, new ones begin fresh: a pool may be scaled between two runs.
+
+    Raises:
+        SnapshotError: not a snapshot of this version of diloco, or of a model cut into another number of fragments.
+    """
+    try:
+        saved = _Snapshot.model_validate(snapshot)
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(str(part) for part in first["loc"])
+        raise SnapshotError(f"engine snapshot: {where}: {first['msg']}") from None
+    fragments = options.schedule.fragments
+    if not len(saved.versions) == len(saved.fragment_tokens) == fragments:
+        raise SnapshotError(f"engine snapshot: {len(saved.versions)} fragments, the job has {fragments}")
+    state = fresh(options, epoch)
+    # A learner must join again before anything goes on; a job that was over stays over.
+    state.phase = saved.phase if saved.phase in (Phase.COMPLETE, Phase.FAILED) else Phase.WAITING
+    state.phase_reason = saved.phase_reason if state.finished else "the syncer has restarted; no learner has joined yet"
+    state.launched, state.merges = saved.launched, saved.merges
+    state.versions, state.fragment_tokens = list(saved.versions), list(saved.fragment_tokens)
+    for name, kept in saved.learners.items():
+        if name in state.learners:
+            state.learners[name] = _record(name, kept)
+    state.evaluations = [EvaluationRecord(e.tokens, e.loss, e.at_seconds, e.final) for e in saved.evaluations]
+    state.evaluations_ordered = saved.evaluations_ordered
+    state.next_evaluation_tokens = saved.next_evaluation_tokens
+    state.elapsed_seconds = saved.elapsed_seconds
+    state.quorum_seconds = MovingAverage(saved.quorum_seconds)
+    state.sync_seconds = MovingAverage(saved.sync_seconds)
+    state.merge_seconds = MovingAverage(saved.merge_seconds)
+    return state
+
+
+def _record(name: str, kept: _Learner) -> LearnerRecord:
+    return LearnerRecord(
+        name,
+        state=LearnerState.GIVEN_UP if kept.given_up else LearnerState.ABSENT,
+        instance=kept.instance,
+        superseded=list(kept.superseded),
+        joins=kept.joins,
+        restarts=kept.restarts,
+        step=kept.step,
+        tokens=kept.tokens,
+        data_position=kept.data_position,
+        loss=kept.loss,
+        blocked_seconds=kept.blocked_seconds,
+        pushed_bytes=kept.pushed_bytes,
+        merged_tokens=kept.merged_tokens,
+        merged_seconds=kept.merged_seconds,
+        given_seconds=kept.given_seconds,
+    )

@@ -1,0 +1,108 @@
+"""What a shell may show of the engine: a copy, taken at one moment, that nothing changes."""
+
+from dataclasses import dataclass
+
+from diloco.core.state import EngineState, LearnerRecord
+
+
+@dataclass(frozen=True, slots=True)
+class LearnerView:
+    """One learner."""
+
+    id: str
+    state: str
+    incarnation: int
+    steps: int
+    tokens: int
+    merged_tokens: float
+    step_seconds: float | None
+    blocked_seconds: float
+    pushed_bytes: int
+    loss: float | None
+    restarts: int
+    versions_behind: int
+    """Merges, over all fragments, that it has not applied yet."""
+    given_seconds: float
+    goodput: float | None
+    """Its seconds of merged inner steps over the seconds it was there to be used."""
+    last_heard_at: float
+
+
+@dataclass(frozen=True, slots=True)
+class EvaluationView:
+    """One evaluation."""
+
+    tokens: int
+    loss: float
+    at_seconds: float
+    final: bool
+
+
+@dataclass(frozen=True, slots=True)
+class EngineView:
+    """The job."""
+
+    phase: str
+    phase_reason: str
+    syncer_step: int
+    """Merges done."""
+    versions: tuple[int, ...]
+    merged_tokens: float
+    budget_tokens: int
+    goodput: float | None
+    """Learner-seconds of inner steps whose tokens were merged over learner-seconds the job was given. A learner
+    counts from its first join to the end, away or not; the syncer's own absences are not counted."""
+    finished: bool
+    complete: bool
+    learners: tuple[LearnerView, ...]
+    rounds_in_flight: int
+    evaluations: tuple[EvaluationView, ...]
+    quorum_seconds: float | None
+    sync_seconds: float | None
+    elapsed_seconds: float
+
+
+def view(state: EngineState, now: float) -> EngineView:
+    """Look at the engine."""
+    learners = tuple(_learner(state, record, now) for record in state.ordered_learners)
+    given = sum(learner.given_seconds for learner in learners)
+    merged = sum(record.merged_seconds for record in state.ordered_learners)
+    return EngineView(
+        phase=state.phase.value,
+        phase_reason=state.phase_reason,
+        syncer_step=state.merges,
+        versions=tuple(state.versions),
+        merged_tokens=state.merged_tokens,
+        budget_tokens=state.options.budget_tokens,
+        goodput=merged / given if given > 0 else None,
+        finished=state.finished,
+        complete=state.phase == "Complete",
+        learners=learners,
+        rounds_in_flight=len(state.rounds),
+        evaluations=tuple(EvaluationView(e.tokens, e.loss, e.at_seconds, e.final) for e in state.evaluations),
+        quorum_seconds=state.quorum_seconds.seconds,
+        sync_seconds=state.sync_seconds.seconds,
+        elapsed_seconds=state.elapsed(now),
+    )
+
+
+def _learner(state: EngineState, record: LearnerRecord, now: float) -> LearnerView:
+    given = record.given_seconds + (0.0 if record.given_since is None else now - record.given_since)
+    behind = sum(max(0, current - max(0, held)) for held, current in zip(record.versions, state.versions, strict=False))
+    return LearnerView(
+        id=record.id,
+        state=record.state.value,
+        incarnation=record.incarnation,
+        steps=record.step,
+        tokens=record.tokens,
+        merged_tokens=record.merged_tokens,
+        step_seconds=record.step_seconds.seconds,
+        blocked_seconds=record.blocked_seconds,
+        pushed_bytes=record.pushed_bytes,
+        loss=record.loss,
+        restarts=record.restarts,
+        versions_behind=behind,
+        given_seconds=given,
+        goodput=record.merged_seconds / given if given > 0 else None,
+        last_heard_at=record.last_heard_at,
+    )
