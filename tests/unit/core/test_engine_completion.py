@@ -5,13 +5,13 @@ import json
 
 import pytest
 
-from diloco.core.actions import AskFragment, Checkpoint, Discard, Evaluate, Finish, Merge, Refusal, Refuse
+from diloco.core.actions import Action, AskFragment, Checkpoint, Discard, Evaluate, Finish, Merge, Refusal, Refuse
 from diloco.core.events import Evaluated, SnapshotAsked
 from diloco.core.snapshot import SnapshotError
 from support.engine_script import Script, name, of, only, options
 
 
-def turn(script: Script, index: int = 0, steps: int = 1) -> list[object]:
+def turn(script: Script, index: int = 0, steps: int = 1) -> list[Action]:
     """One inner step, and whatever it makes due, merged at once."""
     actions = list(script.step(index))
     for ask in of(actions, AskFragment):
@@ -20,7 +20,7 @@ def turn(script: Script, index: int = 0, steps: int = 1) -> list[object]:
     return actions
 
 
-def answer(script: Script, order: Evaluate, loss: float = 2.0, *, exact: bool = True) -> list[object]:
+def answer(script: Script, order: Evaluate, loss: float = 2.0, *, exact: bool = True) -> list[Action]:
     return script.do(Evaluated(order.learner, order.incarnation, order.evaluation, loss, exact))
 
 

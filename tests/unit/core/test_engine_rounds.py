@@ -1,16 +1,17 @@
 """Rounds: quorum, grace, stragglers, late and repeated pushes, joins and losses in the middle, out-of-order rounds."""
 
 import itertools
+from typing import Any
 
 import pytest
 
-from diloco.core.actions import Admit, AskFragment, Broadcast, Discard, Merge, Note, SetTimer
+from diloco.core.actions import Action, Admit, AskFragment, Broadcast, Discard, Merge, Note, SetTimer
 from diloco.core.engine import Engine
 from diloco.core.events import FragmentArrived, TimerFired
 from support.engine_script import Script, name, of, only, options
 
 
-def started(learners: int = 3, **changes: object) -> Script:
+def started(learners: int = 3, **changes: Any) -> Script:
     script = Script(options(learners, **changes))
     script.start(*range(learners))
     return script
@@ -273,7 +274,7 @@ def test_a_repeated_merge_result_changes_nothing() -> None:
 
 
 def test_the_same_events_give_the_same_actions() -> None:
-    def run() -> list[object]:
+    def run() -> list[Action]:
         script = started()
         for turn in range(12):
             for index in (2, 0, 1):
