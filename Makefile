@@ -1,0 +1,71 @@
+# Everything runs in .venv, which is made on first use and again when what it holds changes.
+# Needs: Python 3.11 or later with its venv module (Debian: python3 and python3-venv), and make.
+
+PYTHON ?= python3
+BIN := .venv/bin
+STAMP := .venv/.installed
+PROTO := proto/diloco/wire/v1/sync.proto
+
+# Where tests write down what they skipped; shown last.
+SKIPPED := build/skipped.txt
+
+# The example, run through failures: a process killed with SIGKILL, a region's link taken away.
+DEMO := examples/two-regions/job.yaml
+DEMO_FAILURES := --slow us-west/old=0.5 --chaos kill:us-west/old/0@step=60 --chaos cut:us-east@step=200,seconds=15
+
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+.PHONY: help demo test lint format proto reference benchmarks clean
+
+help: ## What can be made
+	@echo "make TARGET, with TARGET one of"
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+demo: $(STAMP) ## Train a small model with four learners in two regions, through failures; minutes, into demo-output/
+	rm -rf demo-output
+	$(BIN)/diloco run $(DEMO) --output demo-output --record $(DEMO_FAILURES)
+
+test: lint ## Lint, then every test; what was skipped stands last
+	@mkdir -p $(dir $(SKIPPED)) && rm -f $(SKIPPED)
+	$(BIN)/pytest -n 2 tests/unit tests/property --skipped-to $(SKIPPED)
+	$(BIN)/pytest tests/integration --skipped-to $(SKIPPED)
+	@if [ -s $(SKIPPED) ]; then echo "Skipped:"; cat $(SKIPPED); else echo "Skipped: nothing"; fi
+
+lint: $(STAMP) ## Style, types, who imports whom, and whether generated files are up to date
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/mypy scripts
+	$(BIN)/lint-imports --no-cache
+	$(BIN)/python scripts/generate_reference.py --check
+	$(BIN)/python scripts/generate_proto.py --check
+
+format: $(STAMP) ## Format and sort imports
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+proto: $(STAMP) ## Generate the wire's stubs from proto/
+	$(BIN)/python scripts/generate_proto.py
+
+reference: $(STAMP) ## Generate docs/manifest.md from the models
+	$(BIN)/python scripts/generate_reference.py
+
+benchmarks: $(STAMP) ## Every benchmark, one JSON file each in build/benchmarks/; hours
+	@mkdir -p build/benchmarks
+	for name in wire merge stall quality; do \
+	  $(BIN)/python benchmarks/$$name.py --json build/benchmarks/$$name.json || exit 1; \
+	done
+
+clean: ## Remove what was made, .venv and demo-output/ included
+	rm -rf .venv build demo-output .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+	rm -rf trainer/*.egg-info
+
+$(STAMP): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+	  { echo "Python 3.11 or later is needed: make PYTHON=/path/to/python3.11" >&2; exit 1; }
+	@$(PYTHON) -c 'import ensurepip, venv' || \
+	  { echo "Python's venv module is needed (Debian: apt install python3-venv)" >&2; exit 1; }
+	$(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
+	@touch $@

@@ -1,0 +1,77 @@
+"""What holds for every test: the same examples each time, no process left behind, and nothing skipped in silence."""
+
+import os
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+from hypothesis import settings
+
+# Deterministic: a failure here fails everywhere. No deadline: the machine may be busy.
+settings.register_profile("repository", derandomize=True, database=None, deadline=None, print_blob=True)
+settings.load_profile("repository")
+
+if "PYTEST_XDIST_WORKER" in os.environ:
+    # Set before torch is imported: the workers share the cores.
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+_MARK = "DILOCO_TEST_SESSION"
+_REAPING_SECONDS = 10.0
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--skipped-to", type=Path, metavar="FILE", help="append what was skipped, and why, to FILE")
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    """Say what was skipped after everything else, where it is seen; and keep it for whoever asked."""
+    reporter = config.pluginmanager.get_plugin("terminalreporter")
+    if reporter is None or hasattr(config, "workerinput"):
+        return
+    lines = [_skip_line(report) for report in reporter.stats.get("skipped", [])]
+    if lines:
+        reporter.write_line(f"Skipped ({len(lines)}):\n" + "\n".join(lines))
+    path = config.getoption("skipped_to")
+    if lines and path is not None:
+        with path.open("a", encoding="utf-8") as file:
+            file.writelines(f"{line}\n" for line in lines)
+
+
+def _skip_line(report: pytest.TestReport | pytest.CollectReport) -> str:
+    reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else str(report.longrepr)
+    return f"  {report.nodeid}: {reason.removeprefix('Skipped: ')}"
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _no_process_outlives_the_tests() -> Iterator[None]:
+    """Fail if a process that a test started, or one that such a process started, is still there at the end."""
+    # An environment variable finds those too that have lost their parent.
+    session = uuid.uuid4().hex
+    os.environ[_MARK] = session
+    yield
+    del os.environ[_MARK]
+    left = [process for process in psutil.process_iter() if _belongs(process, session)]
+    # A process whose end was not awaited may be about to go.
+    _, left = psutil.wait_procs(left, timeout=_REAPING_SECONDS)
+    described = [" ".join(_command(process)) for process in left]
+    for process in left:
+        process.kill()
+    if left:
+        pytest.fail(f"{len(left)} processes outlived the tests: {'; '.join(described)}")
+
+
+def _belongs(process: psutil.Process, session: str) -> bool:
+    try:
+        # multiprocessing keeps its tracker for as long as this process lives.
+        return process.environ().get(_MARK) == session and "resource_tracker" not in " ".join(process.cmdline())
+    except (psutil.Error, OSError):
+        return False
+
+
+def _command(process: psutil.Process) -> list[str]:
+    try:
+        return process.cmdline() or [process.name()]
+    except psutil.Error:
+        return [str(process.pid)]

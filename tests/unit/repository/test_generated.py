@@ -1,0 +1,21 @@
+"""Generated files are what they are generated from, and the check says so where they are not."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+REPOSITORY = Path(__file__).resolve().parents[3]
+
+
+def check(script: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, f"scripts/{script}", "--check"]
+    return subprocess.run(command, cwd=REPOSITORY, check=False, capture_output=True, text=True)
+
+
+def test_the_reference_is_what_the_models_say() -> None:
+    done = check("generate_reference.py")
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_the_stubs_are_what_the_proto_file_says() -> None:
+    assert check("generate_proto.py").returncode == 0

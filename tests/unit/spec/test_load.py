@@ -1,0 +1,198 @@
+"""From a file to a job: what is read, what is refused before and while it is read, and where the error points."""
+
+import os
+import pickle
+from pathlib import Path
+
+import pytest
+
+from diloco.spec import DiLoCoJob, SpecError, load_job, parse_job
+from diloco.spec.document import MAXIMUM_DEPTH, MAXIMUM_VALUES, read_document
+from diloco.spec.load import MAXIMUM_BYTES
+
+MANIFEST = """\
+apiVersion: diloco.dev/v1alpha1
+kind: DiLoCoJob
+metadata: {name: two-regions, labels: {team: research}}
+spec:
+  model: {builtin: {preset: pico}}
+  data: {text: {}}
+  training: {tokens: 2e6, optimizer: {learningRate: 2e-3}}
+  regions:
+  - name: us-east
+    pools: [{name: fast, learners: 2}]
+  - name: us-west
+    pools: [{name: new}, {name: old}]
+"""
+
+
+def refused(text: str) -> str:
+    with pytest.raises(SpecError) as caught:
+        parse_job(text, "job.yaml")
+    return str(caught.value)
+
+
+def test_a_manifest_is_read_from_a_file(tmp_path: Path) -> None:
+    path = tmp_path / "job.yaml"
+    path.write_text(MANIFEST)
+    job = load_job(path)
+    assert job.metadata.name == "two-regions"
+    assert job.spec.training.tokens == 2_000_000
+    assert job.spec.training.optimizer.learning_rate == 0.002
+
+
+def test_learners_are_numbered_in_the_order_of_the_manifest() -> None:
+    assert parse_job(MANIFEST).spec.learner_ids == (
+        "us-east/fast/0",
+        "us-east/fast/1",
+        "us-west/new/0",
+        "us-west/old/0",
+    )
+
+
+def test_the_defaults_are_the_papers() -> None:
+    sync = parse_job(MANIFEST).spec.sync
+    assert (sync.fragments, sync.interval, sync.overlap, sync.quorum) == (24, 24, 2, 1)
+    assert (sync.merge, sync.outer_optimizer.learning_rate, sync.outer_optimizer.momentum) == ("RDA", 0.7, 0.9)
+
+
+def test_a_job_written_as_json_reads_back_the_same() -> None:
+    job = parse_job(MANIFEST)
+    assert parse_job(job.model_dump_json(by_alias=True)) == job
+
+
+def test_what_an_operator_reports_in_status_is_let_pass() -> None:
+    assert parse_job(MANIFEST + "status: {phase: Running}\n").status == {"phase": "Running"}
+
+
+def test_a_job_cannot_be_changed() -> None:
+    job = parse_job(MANIFEST)
+    with pytest.raises(ValueError, match="frozen"):
+        job.spec.sync.quorum = 2  # type: ignore[misc] # the point of the test
+
+
+def test_a_job_made_in_code_is_checked_too() -> None:
+    plain = parse_job(MANIFEST).model_dump()
+    plain["spec"]["sync"]["quorum"] = 9
+    with pytest.raises(ValueError, match=r"sync\.quorum: 9 is above the 4 learners"):
+        DiLoCoJob.model_validate(plain)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"", "is empty; a manifest is a YAML mapping"),
+        (b"# nothing but a remark\n", "is empty; a manifest is a YAML mapping"),
+        (b"\x7fELF\x02\x01\x01\x00\xff\xfe", "is not UTF-8 text; a manifest is YAML"),
+        (b"a: \x00\n", "is no text: character #x0000 is not allowed in YAML"),
+        (b"a: 1\n" * MAXIMUM_BYTES, "is larger than 256 KiB; a manifest is a few KiB of YAML"),
+        (b"just words\n", "is not a mapping; begin with apiVersion, kind, metadata and spec"),
+    ],
+    ids=["empty", "only-a-comment", "binary", "zero-byte", "huge", "no-mapping"],
+)
+def test_a_file_that_is_no_manifest_is_refused(tmp_path: Path, content: bytes, message: str) -> None:
+    path = tmp_path / "job.yaml"
+    path.write_bytes(content)
+    with pytest.raises(SpecError) as caught:
+        load_job(path)
+    assert str(caught.value) == f"{path}: {message}"
+
+
+def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
+    with pytest.raises(SpecError, match=r"job\.yaml: cannot be read: no such file or directory; give the path of a"):
+        load_job(tmp_path / "job.yaml")
+
+
+def test_a_folder_is_no_manifest(tmp_path: Path) -> None:
+    with pytest.raises(SpecError, match="cannot be read: is a directory"):
+        load_job(tmp_path)
+
+
+def test_an_endless_file_is_not_read_to_its_end() -> None:
+    with pytest.raises(SpecError, match="is larger than 256 KiB"):
+        load_job(os.devnull.replace("null", "zero"))
+
+
+def test_a_byte_order_mark_is_let_pass(tmp_path: Path) -> None:
+    path = tmp_path / "job.yaml"
+    path.write_text(MANIFEST, encoding="utf-8-sig")
+    assert load_job(path) == parse_job(MANIFEST)
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        ("a: 1\nb: [1,\n", "job.yaml:3: is no valid YAML: expected the node content, but found '<stream end>'"),
+        ("a: 1\n\tb: 2\n", "job.yaml:2: is no valid YAML: found character '\\t' that cannot start any token"),
+        ("a: b: c\n", "job.yaml:1: is no valid YAML: mapping values are not allowed here"),
+        ("a: 1\nb: 2\na: 3\n", "job.yaml:3: key a stands twice in one mapping; keep one"),
+        ("a:\n  b: 1\n  b: 1\n", "job.yaml:3: key b stands twice in one mapping; keep one"),
+        ("a: 1\n---\nb: 2\n", "job.yaml:2: a second document begins; give one manifest a file"),
+        ("a: *b\n", "job.yaml:1: alias *b has no anchor before it"),
+        ("a: &a [*a]\n", "job.yaml:1: alias *a has no anchor before it"),
+        ("? [a, b]\n: 1\n", "job.yaml:1: a key is a list, a mapping or an alias; a key is text"),
+        (
+            "a: !!python/object/apply:os.system [ls]\n",
+            "job.yaml:1: tag tag:yaml.org,2002:python/object/apply:os.system is not allowed; write plain values",
+        ),
+        ("a: !secret b\n", "job.yaml:1: tag !secret is not allowed; write plain values"),
+        ("<<: 5\n", "job.yaml:1: key << wants an alias of a mapping, or a list of them"),
+        (f"a: {'9' * 65}\n", "job.yaml:1: a number has 65 characters; use at most 64, or quotes"),
+        ('a: "\\uD800"\n', "job.yaml:1: half a surrogate pair is no text; write the character itself"),
+        ("\na: " + "[" * 99, f"job.yaml:2: values are nested more than {MAXIMUM_DEPTH} deep"),
+    ],
+    ids=str,
+)
+def test_bad_yaml_is_refused_with_its_line(text: str, line: str) -> None:
+    assert refused(text) == line
+
+
+def test_aliases_cannot_blow_up_a_manifest() -> None:
+    bomb = "a: &a [x, x, x, x, x, x, x, x, x, x]\n"
+    for name, inner in zip("bcdefgh", "abcdefg", strict=True):
+        bomb += f"{name}: &{name} [{', '.join([f'*{inner}'] * 10)}]\n"
+    assert refused(bomb) == f"job.yaml:5: holds more than {MAXIMUM_VALUES} values, aliases counted in full"
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("5", 5),
+        ("-5", -5),
+        ("1_000", 1000),
+        ("0x1F", 31),
+        ("2e6", 2_000_000),
+        ("2e-3", 0.002),
+        ("2.5", 2.5),
+        (".5", 0.5),
+        ("007", "007"),
+        ("1:30", "1:30"),
+        ("2026-01-31", "2026-01-31"),
+        (".inf", ".inf"),
+        ("-", [None]),
+        ("~", None),
+        ("off", False),
+        ("True", True),
+        ("'5'", "5"),
+        ("!!str 5", "5"),
+        ("|\n  5\n", "5\n"),
+        ("None", "None"),
+        ("[a, {b: }]", ["a", {"b": None}]),
+        ("{a: &x 1, b: *x}", {"a": 1, "b": 1}),
+        ("{yes: 1, 5: 2}", {"yes": 1, "5": 2}),
+        ("{base: &b {x: 1, y: 1}, own: {y: 2, <<: *b}}", {"base": {"x": 1, "y": 1}, "own": {"x": 1, "y": 2}}),
+        ("{<<: [{x: 1}, {x: 2, y: 2}]}", {"x": 1, "y": 2}),
+    ],
+    ids=repr,
+)
+def test_yaml_becomes_what_json_can_say(text: str, value: object) -> None:
+    read = read_document(text, "job.yaml")
+    assert read == value
+    assert type(read) is type(value)
+
+
+def test_an_error_survives_the_way_between_processes() -> None:
+    with pytest.raises(SpecError) as caught:
+        parse_job("a: 1\na: 2\n", "job.yaml")
+    copy = pickle.loads(pickle.dumps(caught.value))
+    assert (copy.problems, copy.source, str(copy)) == (caught.value.problems, "job.yaml", str(caught.value))

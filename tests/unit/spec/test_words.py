@@ -1,0 +1,51 @@
+"""What a field allows, in words."""
+
+import pytest
+
+from diloco.spec.translate import job_schema, path_text
+from diloco.spec.words import listed
+
+
+@pytest.mark.parametrize(
+    ("path", "words"),
+    [
+        ("spec.suspend", "true or false"),
+        ("spec.sync.quorum", "an integer from 1 to 10000"),
+        ("spec.sync.leaseSeconds", "a number above 0 and at most 3600"),
+        ("spec.sync.grace.safety", "a number of at least 0 and below 1"),
+        ("spec.training.optimizer.clipNorm", "a number above 0, or null"),
+        ("spec.sync.compression", "None, BF16, Int8 or Int4"),
+        ("spec.data.entrypoint", "package.module:factory, at most 253 characters"),
+        ("spec.regions", "a list of 1 to 64 items"),
+        ("spec.syncer.resources", "a mapping"),
+        ("kind", "DiLoCoJob"),
+    ],
+)
+def test_a_field_says_what_it_allows(path: str, words: str) -> None:
+    reader = job_schema()
+    assert reader.allowed(reader.node(path.split("."))) == words
+
+
+def test_every_field_has_a_description() -> None:
+    def undescribed(prefix: str, node: dict[str, object]) -> list[str]:
+        found: list[str] = []
+        properties = node.get("properties", {})
+        assert isinstance(properties, dict)
+        for name, field in properties.items():
+            resolved = reader.resolved(field)
+            if not resolved.get("description"):
+                found.append(f"{prefix}{name}")
+            found += undescribed(f"{prefix}{name}.", resolved)
+            found += undescribed(f"{prefix}{name}[].", reader.resolved(resolved.get("items", {})))
+        return found
+
+    reader = job_schema()
+    assert undescribed("", reader.node(())) == []
+
+
+def test_names_are_listed_as_people_do() -> None:
+    assert [listed([]), listed("a"), listed("ab"), listed("abc", "and")] == ["", "a", "a or b", "a, b and c"]
+
+
+def test_a_path_is_written_as_in_the_manifest() -> None:
+    assert path_text(("spec", "regions", 1, "pools", 0, "name")) == "spec.regions[1].pools[0].name"

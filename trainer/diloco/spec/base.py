@@ -1,0 +1,28 @@
+"""The base of every model in the manifest: camelCase outside, snake_case inside, unknown fields refused."""
+
+from pydantic import BaseModel, ConfigDict
+from pydantic.alias_generators import to_camel
+
+DNS_LABEL = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$"
+ENTRYPOINT = r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$"
+QUANTITY = r"^[1-9][0-9]*(Ki|Mi|Gi|Ti|k|M|G|T)?$"
+
+PATTERNS_IN_WORDS = {
+    DNS_LABEL: "a name of lower-case letters, digits and inner hyphens",
+    ENTRYPOINT: "package.module:factory",
+    QUANTITY: "a quantity of bytes such as 10Gi",
+}
+"""Every pattern a field may ask for, as errors and the reference page say it."""
+
+
+class SpecModel(BaseModel):
+    """A part of the manifest. Immutable, so that a job can be shared between threads without a thought."""
+
+    model_config = ConfigDict(
+        alias_generator=to_camel,
+        populate_by_name=True,
+        extra="forbid",
+        frozen=True,
+        use_attribute_docstrings=True,
+        allow_inf_nan=False,
+    )

@@ -1,0 +1,164 @@
+"""Checks across the fields of a job: what each field allows by itself and the whole cannot be.
+
+Pure: a function of the spec. What needs the model (fragments against tensors) or the data is checked where those are
+made.
+"""
+
+from collections import Counter
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from diloco.spec.errors import Problem
+
+if TYPE_CHECKING:
+    from diloco.spec.job import JobSpec
+    from diloco.spec.placement import Pool
+
+TEXT_VOCABULARY = 257
+"""Token ids of text data: the 256 bytes, and one that ends a document."""
+
+MAXIMUM_LEARNERS = 10_000
+"""Learners of a whole job (ours): what one syncer is asked to keep account of."""
+
+
+def problems(spec: "JobSpec") -> list[Problem]:
+    """Everything that cannot be, in the manifest's order. Paths begin at ``spec``'s own fields: ``sync.quorum``."""
+    return [
+        *_vocabulary(spec),
+        *_budget(spec),
+        *_schedule(spec),
+        *_reachable(spec),
+        *_names(spec),
+        *_learners(spec),
+        *_batches(spec),
+    ]
+
+
+def _pools(spec: "JobSpec") -> Iterator[tuple[str, "Pool"]]:
+    for i, region in enumerate(spec.regions):
+        for j, pool in enumerate(region.pools):
+            yield f"regions[{i}].pools[{j}]", pool
+
+
+def _learner_count(spec: "JobSpec") -> int:
+    return sum(pool.learners for _, pool in _pools(spec))
+
+
+def _vocabulary(spec: "JobSpec") -> Iterator[Problem]:
+    model, data = spec.model, spec.data
+    if model.builtin is None:
+        return
+    size, path = model.builtin.vocabulary_size, "model.builtin.vocabularySize"
+    if data.text is None and size is None:
+        kind = "tokens" if data.tokens is not None else "entrypoint"
+        # The syncer makes the initial model and may be where the data is not.
+        yield Problem(path, f"is missing; with spec.data.{kind} give the number of token ids")
+    if data.text is not None and size is not None and size < TEXT_VOCABULARY:
+        yield Problem(
+            path,
+            f"{size} is below the {TEXT_VOCABULARY} ids of spec.data.text (256 bytes and an end of document); "
+            f"use at least {TEXT_VOCABULARY} or leave it out",
+        )
+
+
+def _budget(spec: "JobSpec") -> Iterator[Problem]:
+    training = spec.training
+    every = training.evaluation.every_tokens
+    if every is not None and every > training.tokens:
+        yield Problem(
+            "training.evaluation.everyTokens",
+            f"{every} is above spec.training.tokens, {training.tokens}; use 1 to {training.tokens} or leave it out",
+        )
+    batch_sizes = [pool.batch_size or training.batch_size for _, pool in _pools(spec) if pool.learners]
+    largest = max(batch_sizes, default=training.batch_size)
+    step = largest * training.sequence_length
+    if step > training.tokens:
+        yield Problem(
+            "training.tokens",
+            f"{training.tokens} is below one inner step, {largest} sequences of {training.sequence_length} tokens; "
+            f"use at least {step}",
+        )
+
+
+def _schedule(spec: "JobSpec") -> Iterator[Problem]:
+    sync = spec.sync
+    if sync.overlap >= sync.interval:
+        yield Problem(
+            "sync.overlap",
+            f"{sync.overlap} is not below spec.sync.interval, {sync.interval}; use {_span(0, sync.interval - 1)}",
+        )
+    learners = _learner_count(spec)
+    if 1 <= learners < sync.quorum:
+        yield Problem(
+            "sync.quorum",
+            f"{sync.quorum} is above the {_counted(learners, 'learner')} of spec.regions; use {_span(1, learners)}",
+        )
+    bound = sync.max_staleness_steps
+    if bound is not None and bound < sync.interval:
+        # A learner that pauses before its fragment is due never brings the clock to where it is.
+        yield Problem(
+            "sync.maxStalenessSteps",
+            f"{bound} is below spec.sync.interval, {sync.interval}, so every learner would pause for good; "
+            f"use at least {sync.interval}",
+        )
+
+
+def _reachable(spec: "JobSpec") -> Iterator[Problem]:
+    remote = [i for i, region in enumerate(spec.regions) if region.cluster is not None]
+    if remote and spec.syncer.expose.type == "ClusterIP":
+        yield Problem(
+            "syncer.expose.type",
+            f"ClusterIP cannot be reached from the other cluster of spec.regions[{remote[0]}]; "
+            "use NodePort or LoadBalancer",
+        )
+
+
+def _names(spec: "JobSpec") -> Iterator[Problem]:
+    yield from _repeated("regions", [region.name for region in spec.regions], "in the job")
+    for i, region in enumerate(spec.regions):
+        yield from _repeated(f"regions[{i}].pools", [pool.name for pool in region.pools], f"in region {region.name}")
+
+
+def _repeated(path: str, names: list[str], where: str) -> Iterator[Problem]:
+    seen: Counter[str] = Counter()
+    for index, name in enumerate(names):
+        seen[name] += 1
+        if seen[name] > 1:
+            yield Problem(
+                f"{path}[{index}].name",
+                f"{name} is also the name of spec.{path}[{names.index(name)}]; use one that is unique {where}",
+            )
+
+
+def _learners(spec: "JobSpec") -> Iterator[Problem]:
+    learners = _learner_count(spec)
+    if learners == 0:
+        yield Problem("regions", "have 0 learners in all; use at least 1")
+    if learners > MAXIMUM_LEARNERS:
+        yield Problem("regions", f"have {learners} learners in all; use at most {MAXIMUM_LEARNERS}")
+    minimum = spec.failure_policy.minimum_learners
+    if minimum > learners > 0:
+        yield Problem(
+            "failurePolicy.minimumLearners",
+            f"{minimum} is above the {_counted(learners, 'learner')} of spec.regions; use {_span(0, learners)}",
+        )
+
+
+def _batches(spec: "JobSpec") -> Iterator[Problem]:
+    for path, pool in _pools(spec):
+        nodes, own = pool.nodes_per_learner, pool.batch_size
+        batch_size = own or spec.training.batch_size
+        if batch_size % nodes:
+            where = "its batchSize" if own else "spec.training.batchSize"
+            yield Problem(
+                f"{path}.nodesPerLearner",
+                f"{nodes} nodes cannot share {where} ({batch_size}) evenly; use a divisor of {batch_size}",
+            )
+
+
+def _counted(number: int, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
+def _span(low: int, high: int) -> str:
+    return str(low) if low == high else f"{low} to {high}"

@@ -1,0 +1,186 @@
+"""One YAML document to plain JSON values, bounded, with the line of whatever is wrong.
+
+PyYAML's own loaders take the last of two equal keys, turn dates and ``1:30`` into objects and numbers of their own,
+miss ``2e-3``, and follow aliases for as long as memory lasts. Here its events are built into exactly what JSON can say.
+Must not know what a job is.
+"""
+
+import re
+from dataclasses import dataclass
+from typing import NoReturn
+
+import yaml
+
+from diloco.spec.errors import Problem, SpecError
+
+MAXIMUM_DEPTH = 32
+"""Mappings and lists inside one another."""
+MAXIMUM_VALUES = 20_000
+"""Values of a whole document, aliases counted for all they stand for."""
+
+Json = None | bool | int | float | str | list["Json"] | dict[str, "Json"]
+
+# The words and numbers that kubectl's reader knows, less what it reads in base 60.
+_NULL = {"", "~", "null", "Null", "NULL"}
+_TRUE = {"y", "Y", "yes", "Yes", "YES", "on", "On", "ON", "true", "True", "TRUE"}
+_FALSE = {"n", "N", "no", "No", "NO", "off", "Off", "OFF", "false", "False", "FALSE"}
+_INTEGER = re.compile(r"[-+]?(0|[1-9][0-9]*(_[0-9]+)*)|0x[0-9a-fA-F]+")
+_NUMBER = re.compile(r"[-+]?(0|[1-9][0-9]*|(?=\.[0-9]))(\.[0-9]*)?([eE][-+]?[0-9]+)?")
+_LONGEST_NUMBER = 64
+_LARGEST_EXACT = 2**53
+_STRING_TAGS = {"!", "tag:yaml.org,2002:str"}
+
+
+@dataclass(frozen=True, slots=True)
+class _Value:
+    value: Json
+    count: int
+    """Values in it, itself included."""
+
+
+def read_document(text: str, source: str) -> Json:
+    """The value of the one document in ``text``.
+
+    Raises:
+        SpecError: with one problem, ``SOURCE:LINE: ...``.
+    """
+    return _Reader(text, source).document()
+
+
+class _Reader:
+    """Recursive descent over PyYAML's events."""
+
+    def __init__(self, text: str, source: str) -> None:
+        self._source = source
+        self._events = yaml.parse(text, Loader=yaml.SafeLoader)
+        self._anchors: dict[str, _Value] = {}
+        self._count = 0
+
+    def document(self) -> Json:
+        self._next()  # the stream's start
+        if isinstance(self._next(), yaml.StreamEndEvent):
+            raise SpecError([Problem(self._source, "is empty; a manifest is a YAML mapping")], self._source)
+        value = self._value(self._next(), depth=0).value
+        self._next()  # the document's end
+        after = self._next()
+        if not isinstance(after, yaml.StreamEndEvent):
+            self._fail(after, "a second document begins; give one manifest a file")
+        return value
+
+    def _next(self) -> yaml.Event:
+        try:
+            return next(self._events)
+        except yaml.MarkedYAMLError as error:
+            mark = error.problem_mark or error.context_mark
+            self._fail_at(mark.line if mark is not None else 0, f"is no valid YAML: {error.problem or error.context}")
+        except yaml.reader.ReaderError as error:
+            message = f"is no text: character #x{error.character:04x} is not allowed in YAML"
+            raise SpecError([Problem(self._source, message)], self._source) from None
+
+    def _value(self, event: yaml.Event, depth: int) -> _Value:
+        if depth > MAXIMUM_DEPTH:
+            self._fail(event, f"values are nested more than {MAXIMUM_DEPTH} deep")
+        if isinstance(event, yaml.AliasEvent):
+            # An anchor is known once its value is complete, so nothing can contain itself.
+            if event.anchor not in self._anchors:
+                self._fail(event, f"alias *{event.anchor} has no anchor before it")
+            value = self._anchors[event.anchor]
+            self._add(event, value.count)
+            return value
+        before = self._count
+        self._add(event, 1)
+        if isinstance(event, yaml.MappingStartEvent):
+            plain: Json = self._mapping(event, depth)
+        elif isinstance(event, yaml.SequenceStartEvent):
+            plain = self._list(event, depth)
+        else:
+            assert isinstance(event, yaml.ScalarEvent)
+            plain = self._scalar(event)
+        value = _Value(plain, self._count - before)
+        if event.anchor is not None:
+            self._anchors[event.anchor] = value
+        return value
+
+    def _list(self, start: yaml.SequenceStartEvent, depth: int) -> list[Json]:
+        self._refuse_tag(start)
+        items: list[Json] = []
+        while not isinstance(event := self._next(), yaml.SequenceEndEvent):
+            items.append(self._value(event, depth + 1).value)
+        return items
+
+    def _mapping(self, start: yaml.MappingStartEvent, depth: int) -> dict[str, Json]:
+        self._refuse_tag(start)
+        own: dict[str, Json] = {}
+        merged: dict[str, Json] = {}
+        while not isinstance(event := self._next(), yaml.MappingEndEvent):
+            if not isinstance(event, yaml.ScalarEvent):
+                self._fail(event, "a key is a list, a mapping or an alias; a key is text")
+            key = self._text(event)
+            value = self._value(self._next(), depth + 1).value
+            if key == "<<" and event.style is None:
+                if merged:
+                    self._fail(event, "key << stands twice in one mapping; use a list of aliases")
+                merged = self._merge(event, value)
+            elif key in own:
+                self._fail(event, f"key {key} stands twice in one mapping; keep one")
+            else:
+                own[key] = value
+        return {**merged, **own}
+
+    def _merge(self, event: yaml.Event, value: Json) -> dict[str, Json]:
+        merged: dict[str, Json] = {}
+        for part in reversed(value if isinstance(value, list) else [value]):
+            if not isinstance(part, dict):
+                self._fail(event, "key << wants an alias of a mapping, or a list of them")
+            merged.update(part)
+        return merged
+
+    def _scalar(self, event: yaml.ScalarEvent) -> Json:
+        text = self._text(event)
+        if event.style is not None or event.tag in _STRING_TAGS:
+            return text
+        self._refuse_tag(event)
+        return self._plain(event, text)
+
+    def _text(self, event: yaml.ScalarEvent) -> str:
+        if any("\ud800" <= character <= "\udfff" for character in event.value):
+            self._fail(event, "half a surrogate pair is no text; write the character itself")
+        return event.value
+
+    def _plain(self, event: yaml.ScalarEvent, text: str) -> Json:
+        if text in _NULL:
+            return None
+        if text in _TRUE or text in _FALSE:
+            return text in _TRUE
+        if _INTEGER.fullmatch(text) or _NUMBER.fullmatch(text):
+            if len(text) > _LONGEST_NUMBER:
+                self._fail(event, f"a number has {len(text)} characters; use at most {_LONGEST_NUMBER}, or quotes")
+            return _number(text)
+        return text
+
+    def _refuse_tag(self, event: yaml.ScalarEvent | yaml.CollectionStartEvent) -> None:
+        if event.tag is not None and event.tag != "!":
+            self._fail(event, f"tag {event.tag} is not allowed; write plain values")
+
+    def _add(self, event: yaml.Event, count: int) -> None:
+        self._count += count
+        if self._count > MAXIMUM_VALUES:
+            self._fail(event, f"holds more than {MAXIMUM_VALUES} values, aliases counted in full")
+
+    def _fail(self, event: yaml.Event, message: str) -> NoReturn:
+        mark = event.start_mark
+        self._fail_at(mark.line if mark is not None else 0, message)
+
+    def _fail_at(self, line: int, message: str) -> NoReturn:
+        # YAML marks count lines from 0, people and editors from 1.
+        raise SpecError([Problem(f"{self._source}:{line + 1}", message)], self._source) from None
+
+
+def _number(text: str) -> int | float:
+    if _INTEGER.fullmatch(text):
+        return int(text, 16 if text.startswith("0x") else 10)
+    value = float(text)
+    # 2e6 is how people write a budget, and JSON knows no difference.
+    if "e" in text.lower() and abs(value) < _LARGEST_EXACT and value.is_integer():
+        return int(value)
+    return value

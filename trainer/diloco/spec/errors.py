@@ -1,0 +1,43 @@
+"""What is wrong with a manifest, as values: where, and in words that say what to change.
+
+Must not know pydantic or YAML: whatever found a problem, it reads alike.
+"""
+
+from collections.abc import Sequence
+from typing import NamedTuple, Self
+
+
+class Problem(NamedTuple):
+    """One thing to change. As text it is one line, ``path: message``."""
+
+    path: str
+    """Where: a path in the manifest (``spec.regions[1].name``), or the file and line that could not be read."""
+    message: str
+    """The value that stands there, what is wrong with it and what is allowed."""
+
+    def __str__(self) -> str:
+        return f"{self.path}: {self.message}"
+
+
+class SpecError(ValueError):
+    """A manifest that cannot be used. As text it is one line a problem."""
+
+    def __init__(self, problems: Sequence[Problem], source: str) -> None:
+        super().__init__("\n".join(str(problem) for problem in problems))
+        self.problems = tuple(problems)
+        self.source = source
+        """Where the manifest came from: a file's name, or another word for it."""
+
+    def __reduce__(self) -> tuple[type[Self], tuple[tuple[Problem, ...], str]]:
+        return type(self), (self.problems, self.source)
+
+
+class PartError(ValueError):
+    """Raised inside a model's validator: problems whose paths begin at that model (an empty path is the model itself).
+
+    A plain ValueError would carry one message and the model's own place only.
+    """
+
+    def __init__(self, *problems: Problem) -> None:
+        super().__init__("; ".join(str(problem) if problem.path else problem.message for problem in problems))
+        self.problems = problems

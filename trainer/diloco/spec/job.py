@@ -1,0 +1,89 @@
+"""The ``DiLoCoJob`` itself, and the checks that need more than one part of it."""
+
+from typing import Any, Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from diloco.spec.base import SpecModel
+from diloco.spec.checks import problems
+from diloco.spec.errors import PartError
+from diloco.spec.placement import DnsLabel, FailurePolicy, Region, SyncerSpec
+from diloco.spec.sync import SyncSpec
+from diloco.spec.training import DataSpec, ModelSpec, TrainingSpec
+
+API_VERSION = "diloco.dev/v1alpha1"
+KIND = "DiLoCoJob"
+
+
+class Metadata(BaseModel):
+    """The part of Kubernetes' ObjectMeta that diloco reads; the rest is Kubernetes' business and is let pass."""
+
+    model_config = ConfigDict(extra="ignore", frozen=True, use_attribute_docstrings=True)
+
+    name: DnsLabel
+    """The job's name."""
+    namespace: DnsLabel = "default"
+    """The namespace it is in. Means something in a cluster only."""
+    uid: str = ""
+    """Set by Kubernetes."""
+    generation: int = Field(default=0, ge=0)
+    """Set by Kubernetes."""
+
+
+class JobSpec(SpecModel):
+    """What is wanted."""
+
+    suspend: bool = False
+    """true: learners and syncer are stopped after a checkpoint; false again goes on from it."""
+    image: str | None = Field(default=None, min_length=1)
+    """Trainer image, unless a pool says otherwise. Needed in a cluster."""
+    model: ModelSpec
+    """The model."""
+    data: DataSpec
+    """The data."""
+    training: TrainingSpec
+    """Budget, batch, inner optimizer, evaluation."""
+    sync: SyncSpec = SyncSpec()
+    """Synchronisation."""
+    syncer: SyncerSpec = SyncerSpec()
+    """The sync-server."""
+    regions: tuple[Region, ...] = Field(min_length=1, max_length=64)
+    """Where learners run."""
+    failure_policy: FailurePolicy = FailurePolicy()
+    """When failures end the job."""
+    active_deadline_seconds: int | None = Field(default=None, gt=0)
+    """Seconds after which a job that is not complete fails."""
+    ttl_seconds_after_finished: int | None = Field(default=None, ge=0)
+    """Seconds after which a finished job is deleted."""
+
+    @property
+    def learner_ids(self) -> tuple[str, ...]:
+        """Every learner's id, ``region/pool/index``, in the manifest's order; the position is its shard of the data."""
+        return tuple(
+            f"{region.name}/{pool.name}/{index}"
+            for region in self.regions
+            for pool in region.pools
+            for index in range(pool.learners)
+        )
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        # Collected, so that one run shows them all.
+        if found := problems(self):
+            raise PartError(*found)
+        return self
+
+
+class DiLoCoJob(SpecModel):
+    """A training job."""
+
+    api_version: Literal["diloco.dev/v1alpha1"]
+    """The version of this format."""
+    kind: Literal["DiLoCoJob"]
+    """What this manifest describes."""
+    metadata: Metadata
+    """Name and namespace; what else Kubernetes keeps here is let pass."""
+    spec: JobSpec
+    """What is wanted."""
+    status: dict[str, Any] | None = Field(default=None, exclude=True)
+    """What the operator reports; never read here."""

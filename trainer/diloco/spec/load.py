@@ -1,0 +1,67 @@
+"""From a manifest's text to a checked job, or to every problem it has. The only place here that opens a file."""
+
+import json
+from pathlib import Path
+
+from pydantic import ValidationError
+
+from diloco.spec.document import read_document
+from diloco.spec.errors import Problem, SpecError
+from diloco.spec.job import DiLoCoJob
+from diloco.spec.translate import translate
+
+MAXIMUM_BYTES = 256 * 1024
+"""Largest manifest that is read: far above any real one, and far below what would keep the reader busy."""
+
+
+def load_job(path: str | Path) -> DiLoCoJob:
+    """Read, parse and check the manifest in a file (YAML or JSON, UTF-8).
+
+    Raises:
+        SpecError: it cannot be read, is no text, is too large, or whatever ``parse_job`` finds.
+    """
+    source = str(path)
+    try:
+        with Path(path).open("rb") as file:
+            # One byte more than allowed tells too large from just right without reading a device to its end.
+            content = file.read(MAXIMUM_BYTES + 1)
+    except OSError as error:
+        reason = (error.strerror or str(error)).lower()
+        raise SpecError([Problem(source, f"cannot be read: {reason}; give the path of a manifest")], source) from None
+    if len(content) > MAXIMUM_BYTES:
+        raise _unreadable(source, f"is larger than {MAXIMUM_BYTES // 1024} KiB; a manifest is a few KiB of YAML")
+    try:
+        text = content.decode("utf-8-sig")
+    except UnicodeDecodeError:
+        raise _unreadable(source, "is not UTF-8 text; a manifest is YAML") from None
+    return parse_job(text, source)
+
+
+def parse_job(text: str, source: str = "manifest") -> DiLoCoJob:
+    """Parse and check a manifest: one YAML document (JSON is YAML). ``source`` names it in errors.
+
+    Raises:
+        SpecError: with every problem that was found, each with its place.
+    """
+    if len(text) > MAXIMUM_BYTES:
+        raise _unreadable(source, f"is larger than {MAXIMUM_BYTES // 1024} KiB; a manifest is a few KiB of YAML")
+    return job_from(read_document(text, source), source)
+
+
+def job_from(document: object, source: str = "manifest") -> DiLoCoJob:
+    """Check a manifest that is already plain JSON values, as an API server hands it out.
+
+    Raises:
+        SpecError: with every problem that was found, each with its place.
+    """
+    if not isinstance(document, dict):
+        raise _unreadable(source, "is not a mapping; begin with apiVersion, kind, metadata and spec")
+    try:
+        # JSON's strict mode is what an API server does with the same manifest: "5" is no integer, a list is a tuple.
+        return DiLoCoJob.model_validate_json(json.dumps(document), strict=True, by_alias=True, by_name=False)
+    except ValidationError as error:
+        raise SpecError(translate(error), source) from None
+
+
+def _unreadable(source: str, message: str) -> SpecError:
+    return SpecError([Problem(source, message)], source)

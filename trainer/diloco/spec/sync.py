@@ -1,0 +1,63 @@
+"""How learners are kept together: fragments, schedule, quorum, grace, merge, outer optimizer, compression, recovery."""
+
+from typing import Literal
+
+from pydantic import Field
+
+from diloco.spec.base import SpecModel
+
+
+class Grace(SpecModel):
+    """How long a round that has its quorum waits for the learners that are nearly there (paper, Eq. 3)."""
+
+    safety: float = Field(default=0.5, ge=0, lt=1)
+    """gamma: share of the slack (overlap in time, less what quorum and merge take) that may be waited. 0: never."""
+    maximum_seconds: float | None = Field(default=None, ge=0, le=3600)
+    """Upper bound, in seconds. Default: about one inner step."""
+
+
+class OuterOptimizer(SpecModel):
+    """SGD with Nesterov momentum on the merged outer gradients."""
+
+    learning_rate: float = Field(default=0.7, gt=0, le=10)
+    """0.7 is DiLoCo's; a run of fewer than some hundred rounds does better with 1 and no momentum."""
+    momentum: float = Field(default=0.9, ge=0, lt=1)
+    """0.9 is DiLoCo's."""
+
+
+class SyncSpec(SpecModel):
+    """Synchronisation. The defaults are the paper's; where it gives none the description says 'ours'."""
+
+    fragments: int = Field(default=24, ge=1, le=4096)
+    """P: parts the model is cut into, by whole tensors, balanced by size."""
+    interval: int = Field(default=24, ge=1, le=1_000_000)
+    """H: inner steps in which every fragment is synchronised once."""
+    overlap: int = Field(default=2, ge=0, le=1_000_000)
+    """tau: inner steps a fragment may be under way; bounds how many fragments are in flight."""
+    quorum: int = Field(default=1, ge=1, le=10_000)
+    """K: learners that must have brought a fragment before it is merged."""
+    grace: Grace = Grace()
+    """The wait for more learners once the quorum is there."""
+    merge: Literal["RDA", "Mean"] = "RDA"
+    """RDA: radial-directional averaging, tensor by tensor (embeddings by the mean). Mean: the weighted mean."""
+    token_weights: bool = True
+    """Weigh a learner by tokens x tokens per step (paper). false: every learner alike."""
+    anchor: Literal["Received", "Current"] = "Received"
+    """What an outer gradient is measured from: the version the learner last received, or the syncer's current."""
+    outer_optimizer: OuterOptimizer = OuterOptimizer()
+    """The outer optimizer."""
+    compression: Literal["None", "BF16", "Int8", "Int4"] = "BF16"
+    """How learners encode outer gradients. Merged fragments come back as f32 whatever is said here."""
+    error_feedback: bool = True
+    """With Int8 and Int4: add what the encoding lost to the next outer gradient."""
+    max_staleness_steps: int | None = Field(default=None, ge=1, le=10**9)
+    """Inner steps a learner makes on a fragment without receiving it before it pauses. Default: 4 x interval + overlap
+    (ours). interval + overlap together with quorum = all learners is lock-step DiLoCo."""
+    max_version_lag: int = Field(default=1, ge=0, le=8)
+    """Versions an outer gradient may be behind when it is merged; an older one is dropped and the learner reloads
+    (ours)."""
+    lease_seconds: float = Field(default=10.0, gt=0, le=3600)
+    """Seconds of silence after which a learner is taken for lost; stretched to 10 of its own steps where that is longer
+    (ours)."""
+    startup_seconds: float = Field(default=600.0, gt=0, le=86_400)
+    """The same before a learner's first step, which may compile for minutes (ours)."""

@@ -1,0 +1,140 @@
+"""What is trained: the model, the data, the inner optimizer and how the global model is evaluated."""
+
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import Field, model_validator
+
+from diloco.spec.base import ENTRYPOINT, SpecModel
+from diloco.spec.errors import PartError, Problem
+from diloco.spec.words import listed
+
+Entrypoint = Annotated[str, Field(pattern=ENTRYPOINT, max_length=253)]
+"""``package.module:factory``: a callable that is importable where the learner and the syncer run."""
+
+
+def _exactly_one(kinds: dict[str, object], arguments: dict[str, Any]) -> None:
+    given = [name for name, value in kinds.items() if value is not None]
+    if len(given) != 1:
+        has = f"has {listed(given, 'and')}" if given else f"has none of {listed(kinds, 'and')}"
+        raise PartError(Problem("", f"{has}; use exactly one of {listed(kinds, 'and')}"))
+    if arguments and given != ["entrypoint"]:
+        raise PartError(Problem("arguments", f"has no use with {given[0]}; remove it or use entrypoint"))
+
+
+class BuiltinModel(SpecModel):
+    """The small GPT that comes with diloco."""
+
+    preset: Literal["pico", "nano", "micro", "mini", "gpt2"] = "nano"
+    """Size: pico 0.1M, nano 0.9M, micro 5M, mini 25M, gpt2 124M parameters (byte vocabulary; gpt2 with its own)."""
+    vocabulary_size: int | None = Field(default=None, ge=2, le=1_000_000)
+    """Number of token ids. Default: what the data says (257 for text: the bytes and an end of document)."""
+    tie_embeddings: bool = True
+    """Share the token embedding with the output layer, as GPT-2 does."""
+
+
+class ModelSpec(SpecModel):
+    """The model: exactly one of ``builtin`` and ``entrypoint``."""
+
+    builtin: BuiltinModel | None = None
+    """The GPT that comes with diloco."""
+    entrypoint: Entrypoint | None = None
+    """Your own: ``package.module:factory``, called with ``arguments``; it returns a ``torch.nn.Module`` whose
+    ``forward(tokens)`` maps int64 token ids of shape (batch, sequence) to logits (batch, sequence, vocabulary)."""
+    arguments: dict[str, Any] = Field(default_factory=dict)
+    """Keyword arguments for the entrypoint."""
+
+    @model_validator(mode="after")
+    def _one_kind(self) -> Self:
+        _exactly_one({"builtin": self.builtin, "entrypoint": self.entrypoint}, self.arguments)
+        return self
+
+
+class TextData(SpecModel):
+    """Plain files, read as bytes: one token a byte, and one more that ends each document."""
+
+    path: str | None = Field(default=None, min_length=1, max_length=4096)
+    """A file or a folder (searched recursively). Default: the standard library sources of the running Python."""
+    include: tuple[str, ...] = ("*.txt", "*.md", "*.py", "*.rst", "*.json", "*.jsonl")
+    """File name patterns that count inside a folder."""
+
+
+class TokenData(SpecModel):
+    """A token file made by ``diloco tokens``: memory-mapped, so its size is no matter."""
+
+    path: str = Field(min_length=1, max_length=4096)
+    """The token file."""
+
+
+class DataSpec(SpecModel):
+    """The data: exactly one of ``text``, ``tokens`` and ``entrypoint``."""
+
+    text: TextData | None = None
+    """Plain files, read as bytes."""
+    tokens: TokenData | None = None
+    """A memory-mapped token file."""
+    entrypoint: Entrypoint | None = None
+    """Your own: ``package.module:factory``, called with ``arguments``; it returns a
+    ``diloco.learner.data.TokenSource``."""
+    arguments: dict[str, Any] = Field(default_factory=dict)
+    """Keyword arguments for the entrypoint."""
+    holdout_fraction: float = Field(default=0.05, gt=0, le=0.5)
+    """Share of the tokens that is never trained on and only evaluates the global model."""
+
+    @model_validator(mode="after")
+    def _one_kind(self) -> Self:
+        _exactly_one({"text": self.text, "tokens": self.tokens, "entrypoint": self.entrypoint}, self.arguments)
+        return self
+
+
+class InnerOptimizer(SpecModel):
+    """AdamW on every learner, with warm-up by the learner's own steps and decay by the job's progress."""
+
+    learning_rate: float = Field(default=2e-3, gt=0, le=10)
+    """Peak learning rate."""
+    beta1: float = Field(default=0.9, ge=0, lt=1)
+    """Decay of the first moment."""
+    beta2: float = Field(default=0.99, ge=0, lt=1)
+    """Decay of the second moment."""
+    epsilon: float = Field(default=1e-8, gt=0, le=1)
+    """Added to the root of the second moment."""
+    weight_decay: float = Field(default=0.1, ge=0, le=10)
+    """Decoupled weight decay, on matrices only."""
+    warmup_steps: int = Field(default=20, ge=0, le=10**9)
+    """Inner steps over which the learning rate rises, counted by this learner's optimizer."""
+    decay: Literal["Cosine", "Constant"] = "Cosine"
+    """How the learning rate falls with the job's progress (merged tokens over ``training.tokens``)."""
+    final_fraction: float = Field(default=0.1, ge=0, le=1)
+    """Learning rate at the end, as a share of the peak."""
+    clip_norm: float | None = Field(default=1.0, gt=0)
+    """Gradients are scaled down to this global norm. null: never."""
+
+
+class Evaluation(SpecModel):
+    """How the global (outer) model is evaluated: by a learner, on held-out data."""
+
+    every_tokens: int | None = Field(default=None, ge=1, le=10**15)
+    """Merged tokens between evaluations. Default: a tenth of ``training.tokens``. The first and the final model are
+    always evaluated."""
+    sequences: int = Field(default=64, ge=1, le=1_000_000)
+    """Held-out sequences an evaluation reads (the same ones every time)."""
+
+
+class TrainingSpec(SpecModel):
+    """How much and how to train."""
+
+    tokens: int = Field(ge=1, le=10**15)
+    """The budget, in tokens: the job is complete when this many are merged into the global model."""
+    sequence_length: int = Field(default=128, ge=2, le=1_048_576)
+    """Tokens in a sequence."""
+    batch_size: int = Field(default=16, ge=1, le=65_536)
+    """Sequences in an inner step; a pool may set its own."""
+    optimizer: InnerOptimizer = InnerOptimizer()
+    """The inner optimizer."""
+    precision: Literal["F32", "BF16"] = "F32"
+    """Arithmetic of the forward and backward pass. BF16: autocast; parameters and optimizer stay f32."""
+    seed: int = Field(default=0, ge=0, le=2**31 - 1)
+    """Seed of the initial model, of each learner's order of data, and of whatever else is random."""
+    evaluation: Evaluation = Evaluation()
+    """Evaluation of the global model."""
+    checkpoint_every_steps: int = Field(default=50, ge=1, le=10**9)
+    """Inner steps between a learner's own checkpoints (inner optimizer, data position)."""

@@ -1,0 +1,144 @@
+"""pydantic's errors, in the words of a manifest: the path as it is written there, the value, and what is allowed."""
+
+import json
+from collections.abc import Iterable, Iterator
+from difflib import get_close_matches
+from functools import cache
+from typing import TYPE_CHECKING
+
+from pydantic import ValidationError
+
+from diloco.spec.errors import PartError, Problem
+from diloco.spec.job import DiLoCoJob
+from diloco.spec.words import Schema, SchemaReader, listed
+
+if TYPE_CHECKING:
+    from pydantic_core import ErrorDetails
+
+_LONGEST_SHOWN = 60
+_VERDICTS = {
+    "literal_error": "is not known",
+    "string_pattern_mismatch": "does not fit",
+    "string_too_short": "is too short",
+    "string_too_long": "is too long",
+    "too_short": "is too short",
+    "too_long": "is too long",
+    "greater_than": "is too small",
+    "greater_than_equal": "is too small",
+    "less_than": "is too large",
+    "less_than_equal": "is too large",
+    "finite_number": "is not finite",
+}
+"""pydantic's names of errors about a value of the right type."""
+
+_Location = tuple[str | int, ...]
+
+
+@cache
+def job_schema() -> SchemaReader:
+    """The schema of the whole manifest."""
+    return SchemaReader(DiLoCoJob.model_json_schema())
+
+
+def translate(error: ValidationError) -> list[Problem]:
+    """Every problem once, in the manifest's order."""
+    found = (problem for detail in error.errors(include_url=False) for problem in _problems(detail))
+    return list(dict.fromkeys(found))
+
+
+def path_text(location: Iterable[str | int]) -> str:
+    """``spec.regions[1].name``."""
+    text = ""
+    for part in location:
+        text += f"[{part}]" if isinstance(part, int) else f".{part}"
+    return text.lstrip(".")
+
+
+def _problems(detail: "ErrorDetails") -> Iterator[Problem]:
+    location = detail["loc"]
+    raised = detail.get("ctx", {}).get("error")
+    if isinstance(raised, PartError):
+        for problem in raised.problems:
+            yield Problem(".".join(filter(None, (path_text(location), problem.path))), problem.message)
+        return
+    if detail["type"] == "too_short" and detail["input"]:
+        # pydantic counts the items that are valid; those that are not have problems of their own.
+        return
+    yield Problem(path_text(location) or "manifest", _message(detail, location))
+
+
+def _message(detail: "ErrorDetails", location: _Location) -> str:
+    reader = job_schema()
+    node, value, kind = reader.node(location), detail["input"], detail["type"]
+    if kind == "missing":
+        return f"is missing; give {reader.allowed(node)}"
+    if kind == "extra_forbidden":
+        return _unknown_field(location)
+    if kind.endswith(("_type", "_parsing", "_size")):
+        return _wrong_type(reader, node, value)
+    if kind in _VERDICTS:
+        return f"{_shown(value)} {_VERDICTS[kind]}; use {reader.allowed(node)}"
+    return detail["msg"]
+
+
+def _wrong_type(reader: SchemaReader, node: Schema, value: object) -> str:
+    kind = reader.kind(node)
+    message = f"{_shown(value)} is not {kind}"
+    wanted = node.get("type")
+    if wanted == "string" and isinstance(value, bool | int | float):
+        return f"{message}; put it in quotes"
+    if wanted == "boolean":
+        return message
+    if wanted == "object" and node.get("properties"):
+        return f"{message}; its fields are {listed(node['properties'], 'and')}"
+    if wanted in ("integer", "number") and isinstance(value, str) and value.strip("+-").replace(".", "", 1).isdecimal():
+        return f"{message}; remove the quotes"
+    return f"{message}; use {reader.allowed(node)}"
+
+
+def _unknown_field(location: _Location) -> str:
+    name = str(location[-1])
+    known = list(job_schema().node(location[:-1]).get("properties", {}))
+    # An inner capital or an underscore is what people get wrong most.
+    folded = {_folded(field): field for field in known}
+    close = get_close_matches(_folded(name), folded, n=1, cutoff=0.7)
+    if close:
+        return f"is no field here; did you mean {folded[close[0]]}?"
+    elsewhere = _places().get(_folded(name))
+    if elsewhere:
+        return f"is no field here; did you mean {elsewhere}?"
+    return f"is no field here; the fields are {listed(known, 'and')}"
+
+
+def _folded(name: str) -> str:
+    return name.replace("_", "").replace("-", "").lower()
+
+
+@cache
+def _places() -> dict[str, str]:
+    """For each field name, folded, the place nearest the top of the manifest that has it."""
+    reader, places = job_schema(), dict[str, str]()
+    level: list[tuple[str, Schema]] = [("", reader.node(()))]
+    while level:
+        deeper: list[tuple[str, Schema]] = []
+        for path, node in level:
+            for name, field in node.get("properties", {}).items():
+                places.setdefault(_folded(name), f"{path}{name}")
+                resolved = reader.resolved(field)
+                deeper.append((f"{path}{name}.", resolved))
+                if "items" in resolved:
+                    deeper.append((f"{path}{name}[].", reader.resolved(resolved["items"])))
+        level = deeper
+    return places
+
+
+def _shown(value: object) -> str:
+    if isinstance(value, dict):
+        return "a mapping"
+    if isinstance(value, list):
+        return f"a list of {len(value)}"
+    if isinstance(value, float) and value.is_integer():
+        # pydantic has made a number of what was an integer in the manifest.
+        value = int(value)
+    text = json.dumps(value, ensure_ascii=False, default=str)
+    return text if len(text) <= _LONGEST_SHOWN else f"{text[: _LONGEST_SHOWN - 3]}..."
