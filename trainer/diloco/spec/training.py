@@ -25,7 +25,7 @@ class BuiltinModel(SpecModel):
     """The small GPT that comes with diloco."""
 
     preset: Literal["pico", "nano", "micro", "mini", "gpt2"] = "nano"
-    """Size: pico 0.1M, nano 0.9M, micro 5M, mini 25M, gpt2 124M parameters (byte vocabulary; gpt2 with its own)."""
+    """Size: pico 0.1M, nano 0.8M, micro 5M, mini 25M, gpt2 124M parameters (byte vocabulary; gpt2 with its own)."""
     vocabulary_size: int | None = Field(default=None, ge=2, le=1_000_000)
     """Number of token ids. Default: what the data says (257 for text: the bytes and an end of document)."""
     tie_embeddings: bool = True

@@ -1,0 +1,108 @@
+"""What a user's own entrypoints may be, and the ways in which they can be wrong."""
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+NOT_CALLABLE = 3
+
+
+class TinyModel(nn.Module):
+    """Smallest model that trains: tied weights, a frozen parameter and a bias."""
+
+    def __init__(self, vocabulary: int, width: int) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(vocabulary, width)
+        self.middle = nn.Linear(width, width)
+        self.scale = nn.Parameter(torch.full((width,), 2.0), requires_grad=False)
+        self.output = nn.Linear(width, vocabulary, bias=False)
+        self.output.weight = self.embedding.weight
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        logits: Tensor = self.output(torch.tanh(self.middle(self.embedding(tokens))) * self.scale)
+        return logits
+
+
+def tiny_model(vocabulary: int = 257, width: int = 8) -> nn.Module:
+    return TinyModel(vocabulary, width)
+
+
+def raising_model() -> nn.Module:
+    raise RuntimeError("no weights here\nand a second line")
+
+
+def no_module() -> object:
+    return object()
+
+
+def flat_logits() -> nn.Module:
+    return nn.Sequential(nn.Embedding(257, 8), nn.Flatten(0, 1))
+
+
+def half_model() -> nn.Module:
+    return nn.Embedding(257, 257).bfloat16()
+
+
+def frozen_model() -> nn.Module:
+    return nn.Embedding(257, 257).requires_grad_(requires_grad=False)
+
+
+class _Normed(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(257, 257)
+        self.norm = nn.BatchNorm1d(257)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        logits: Tensor = self.norm(self.embedding(tokens).transpose(1, 2)).transpose(1, 2)
+        return logits
+
+
+def batch_norm_model() -> nn.Module:
+    return _Normed()
+
+
+class CountingSource:
+    """Token i is i modulo the vocabulary, so a batch shows where it was read."""
+
+    def __init__(self, count: int, vocabulary_size: int = 257) -> None:
+        self.count = count
+        self.vocabulary_size = vocabulary_size
+
+    def __len__(self) -> int:
+        return self.count
+
+    def read(self, start: int, stop: int) -> np.ndarray:
+        return np.arange(start, stop) % self.vocabulary_size
+
+
+def counting_source(count: int, vocabulary_size: int = 257) -> CountingSource:
+    return CountingSource(count, vocabulary_size)
+
+
+class LyingSource(CountingSource):
+    """Says its ids are below 10, and they are not."""
+
+    def read(self, start: int, stop: int) -> np.ndarray:
+        return np.arange(start, stop)
+
+
+def lying_source(count: int) -> CountingSource:
+    return LyingSource(count, 10)
+
+
+class WordTokenizer:
+    """A token a word: 0 to 8 by its length, and 9 at the end."""
+
+    name = "words"
+    vocabulary_size = 10
+    end_of_document = 9
+
+    def encode(self, piece: bytes) -> Sequence[int]:
+        return [min(8, len(word)) for word in piece.decode().split()]
+
+
+def word_tokenizer() -> WordTokenizer:
+    return WordTokenizer()

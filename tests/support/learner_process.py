@@ -1,0 +1,68 @@
+"""A real learner process, started as a supervisor starts it."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any, Self
+
+from diloco.spec import API_VERSION, KIND, DiLoCoJob
+from support.small_job import small_job, write_text
+
+_EXIT_SECONDS = 60.0
+
+
+def make_job(folder: Path, learners: int = 2, **changes: Any) -> DiLoCoJob:
+    """A small job whose manifest lies at ``folder/job.json``."""
+    spec = small_job(write_text(folder), learners, **changes)
+    document = {
+        "apiVersion": API_VERSION,
+        "kind": KIND,
+        "metadata": {"name": "small"},
+        "spec": spec.model_dump(mode="json", by_alias=True, exclude_defaults=True),
+    }
+    (folder / "job.json").write_text(json.dumps(document))
+    return DiLoCoJob.model_validate(document)
+
+
+class LearnerProcess:
+    """Started on entering a ``with``, killed on leaving it if it still runs."""
+
+    def __init__(self, folder: Path, address: str, *flags: str, learner: str = "here/cpu/0") -> None:
+        self.directory = folder / "learner"
+        self._log_path = folder / f"{learner.replace('/', '.')}.log"
+        self._command = [
+            *(sys.executable, "-m", "diloco.cli.main", "learner", "--job", str(folder / "job.json")),
+            *("--learner", learner, "--syncer", address, "--directory", str(self.directory), "--threads", "1"),
+            *flags,
+        ]
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def __enter__(self) -> Self:
+        with self._log_path.open("ab") as log:
+            self._process = subprocess.Popen(
+                self._command, stdout=log, stderr=log, env=os.environ | {"CUDA_VISIBLE_DEVICES": ""}
+            )
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        assert self._process is not None
+        self._process.kill()
+        self._process.wait()
+
+    @property
+    def log(self) -> str:
+        """What it has logged."""
+        return self._log_path.read_text()
+
+    def terminate(self) -> None:
+        """SIGTERM."""
+        assert self._process is not None
+        self._process.send_signal(signal.SIGTERM)
+
+    def wait(self) -> int:
+        """Its exit code, once it has one."""
+        assert self._process is not None
+        return self._process.wait(_EXIT_SECONDS)

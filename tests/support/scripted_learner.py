@@ -1,0 +1,244 @@
+"""A learner without a model: it speaks the wire to a real syncer, does as it is told, and trains on nothing.
+
+Its outer gradients are drawn from a seed, so two runs push the same. Everything it does is called by the test; nothing
+happens by itself.
+"""
+
+import contextlib
+import queue
+import threading
+from collections.abc import Callable
+from typing import Any, Self
+
+import torch
+import xxhash
+
+from diloco.core.codec import codec_named
+from diloco.core.fragments import Layout
+from diloco.wire.client import ClientOptions, SyncClient
+from diloco.wire.errors import RefusedError, WireError
+from diloco.wire.messages import (
+    Applied,
+    EvaluationReport,
+    EvaluationWanted,
+    Finished,
+    FragmentReady,
+    FragmentWanted,
+    Join,
+    Leave,
+    PullHeader,
+    PullRequest,
+    PushHeader,
+    PushReceipt,
+    Ready,
+    Refused,
+    StepReport,
+    SyncerMessage,
+    Welcome,
+)
+
+WAIT_SECONDS = 60.0
+TOKENS_PER_STEP = 64
+
+
+class ScriptedLearner:
+    """One learner process's worth of wire."""
+
+    def __init__(self, address: str, job: str, layout: Layout, learner: str, instance: str = "") -> None:
+        self.client = SyncClient(ClientOptions(address))
+        self.job, self.layout, self.learner = job, layout, learner
+        self.instance = instance or f"instance of {learner}"
+        self.codec = codec_named("None")
+        self.welcome: Welcome | None = None
+        self.refused: Refused | None = None
+        self.finished: Finished | None = None
+        self.broken: WireError | None = None
+        self.over = threading.Event()
+        self.versions = [0] * len(layout.fragments)
+        self.fragments: dict[int, torch.Tensor] = {}
+        self.received_at: dict[int, int] = {}
+        self.steps = 0
+        self.merged: list[tuple[int, int]] = []
+        """(fragment, version) that its outer gradient is in."""
+        self.pushes: list[tuple[PushHeader, PushReceipt | WireError]] = []
+        self._inbox: queue.Queue[SyncerMessage | None] = queue.Queue()
+        self._random = torch.Generator().manual_seed(sum(learner.encode()))
+        self._session: Any = None
+
+    def join(self, *, epoch: str = "", versions: tuple[int, ...] = (), layout_digest: str = "") -> SyncerMessage:
+        """Open a session and wait for the answer: a Welcome or a Refused."""
+        digest = layout_digest or self.layout.digest
+        join = Join(self.job, self.learner, self.instance, digest, epoch, versions, self.steps, self.steps)
+        self.over.clear()
+        self._inbox = queue.Queue()
+        self._session = self.client.open_session(join)
+        threading.Thread(target=self._listen, args=(self._session, self._inbox), daemon=True).start()
+        answer = self._inbox.get(timeout=WAIT_SECONDS)
+        if answer is None:
+            assert self.broken is not None
+            raise self.broken
+        if isinstance(answer, Welcome):
+            self.welcome = answer
+            self.steps = answer.steps
+        return answer
+
+    def begin(self) -> Self:
+        """Join, load the model and begin to train."""
+        answer = self.join()
+        assert isinstance(answer, Welcome), answer
+        for fragment in answer.load:
+            self.pull(fragment, answer.versions[fragment])
+        self._session.send(Ready(answer.incarnation))
+        return self
+
+    @property
+    def incarnation(self) -> int:
+        assert self.welcome is not None
+        return self.welcome.incarnation
+
+    @property
+    def epoch(self) -> str:
+        assert self.welcome is not None
+        return self.welcome.epoch
+
+    def pull(self, fragment: int, minimum_version: int, **changes: Any) -> PullHeader:
+        """Receive a fragment."""
+        request: dict[str, Any] = {
+            "learner": self.learner,
+            "incarnation": self.incarnation,
+            "fragment": fragment,
+            "minimum_version": minimum_version,
+            "epoch": self.epoch,
+        }
+        buffer = bytearray()
+
+        def allocate(header: PullHeader) -> memoryview:
+            buffer.extend(bytes(header.payload_bytes))
+            return memoryview(buffer)
+
+        header = self.client.pull(PullRequest(**request | changes), allocate, deadline_seconds=WAIT_SECONDS)
+        self.fragments[fragment] = torch.frombuffer(buffer, dtype=torch.float32)
+        self.versions[fragment] = header.version
+        self.received_at[fragment] = self.steps
+        return header
+
+    def gradient(self, fragment: int) -> torch.Tensor:
+        """An outer gradient, f32, shape (numel,)."""
+        return 0.01 * torch.randn(self.layout.fragments[fragment].numel, generator=self._random)
+
+    def header(self, wanted: FragmentWanted, payload: torch.Tensor, **changes: Any) -> PushHeader:
+        """What belongs to a push that answers ``wanted``."""
+        steps = self.steps - self.received_at.get(wanted.fragment, 0)
+        plain: dict[str, Any] = {
+            "learner": self.learner,
+            "incarnation": self.incarnation,
+            "fragment": wanted.fragment,
+            "version": wanted.version,
+            "attempt": wanted.attempt,
+            "base_version": self.versions[wanted.fragment],
+            "steps": steps,
+            "tokens": steps * TOKENS_PER_STEP,
+            "codec": self.codec.name,
+            "payload_bytes": payload.nbytes,
+            "payload_digest": xxhash.xxh3_128_digest(payload.numpy().tobytes()),
+            "epoch": self.epoch,
+        }
+        return PushHeader(**plain | changes)
+
+    def push(self, wanted: FragmentWanted, payload: torch.Tensor | None = None, **changes: Any) -> PushReceipt:
+        """Push an outer gradient, or ``payload`` (uint8) as it is."""
+        if payload is None:
+            payload = self.codec.encode(self.gradient(wanted.fragment))
+        header = self.header(wanted, payload, **changes)
+        try:
+            receipt = self.client.push(header, memoryview(payload.numpy()), deadline_seconds=WAIT_SECONDS)
+        except WireError as error:
+            self.pushes.append((header, error))
+            raise
+        self.pushes.append((header, receipt))
+        return receipt
+
+    def step(self) -> None:
+        """Report one more inner step."""
+        self.steps += 1
+        self._session.send(
+            StepReport(
+                self.incarnation, self.steps, self.steps * TOKENS_PER_STEP, 0.01, 0.0, 5.0 / self.steps, self.steps
+            )
+        )
+
+    def next(self, timeout: float = WAIT_SECONDS) -> SyncerMessage | None:
+        """The next message; None where the session is over."""
+        return self._inbox.get(timeout=timeout)
+
+    def wanted(self) -> FragmentWanted:
+        """Make steps until a fragment is asked for."""
+        while True:
+            self.step()
+            try:
+                message = self.next(0.05)
+            except queue.Empty:
+                continue
+            if isinstance(message, FragmentWanted):
+                return message
+            assert message is not None
+            self.obey(message)
+
+    def obey(self, message: SyncerMessage) -> None:
+        """Do what a learner does on a message."""
+        match message:
+            case FragmentWanted():
+                # Another learner's push may have closed the round meanwhile: then this one is late, and no harm done.
+                with contextlib.suppress(RefusedError):
+                    self.push(message)
+            case FragmentReady(fragment, version, merged):
+                if merged:
+                    self.merged.append((fragment, version))
+                header = self.pull(fragment, version)
+                self._session.send(Applied(self.incarnation, fragment, header.version))
+            case EvaluationWanted(evaluation):
+                self._session.send(EvaluationReport(self.incarnation, evaluation, 5.0 / max(1, self.steps), exact=True))
+            case Finished():
+                self.finished = message
+            case Refused():
+                self.refused = message
+
+    def train(self, enough: Callable[[Self], bool]) -> None:
+        """Train until ``enough``, the job's end, or the session's."""
+        while not enough(self) and self.finished is None:
+            self.step()
+            while True:
+                try:
+                    message = self.next(0.005)
+                except queue.Empty:
+                    break
+                if message is None:
+                    return
+                self.obey(message)
+
+    def leave(self) -> None:
+        """Say goodbye."""
+        self._session.send(Leave(self.incarnation, "the test has ended"))
+        self._session.close()
+
+    def hang_up(self) -> None:
+        """Break the session off, without a word."""
+        self._session.close(grace_seconds=0.0)
+        assert self.over.wait(WAIT_SECONDS)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._session is not None:
+            self._session.close(grace_seconds=0.0)
+        self.client.close()
+
+    def _listen(self, session: Any, inbox: "queue.Queue[SyncerMessage | None]") -> None:
+        try:
+            for message in session:
+                inbox.put(message)
+        except WireError as error:
+            self.broken = error
+        self.over.set()
+        inbox.put(None)

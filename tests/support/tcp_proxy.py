@@ -1,0 +1,82 @@
+"""A TCP relay on loopback that breaks what it relays after so many bytes, or on command, or stops relaying."""
+
+import contextlib
+import socket
+import threading
+from typing import Self
+
+
+class TcpProxy:
+    """Relays connections to ``target`` (``host:port``) for the length of a ``with``; see ``cut_after_bytes``."""
+
+    def __init__(self, target: str) -> None:
+        host, _, port = target.rpartition(":")
+        self._target = (host, int(port))
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.address = f"127.0.0.1:{self._listener.getsockname()[1]}"
+        self._lock = threading.Lock()
+        self._sockets: set[socket.socket] = set()
+        self._left: int | None = None
+        self.connections = 0
+        self.was_cut = threading.Event()
+        self._thread = threading.Thread(target=self._accept, daemon=True)
+
+    def cut_after_bytes(self, count: int) -> None:
+        """Reset every connection once ``count`` more bytes have passed, in both directions together."""
+        with self._lock:
+            self._left = count
+
+    def cut(self) -> None:
+        """Reset every connection now."""
+        with self._lock:
+            self._left = None
+            self.was_cut.set()
+            for connection in tuple(self._sockets):
+                with contextlib.suppress(OSError):
+                    connection.shutdown(socket.SHUT_RDWR)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        # shutdown() wakes accept(); close() alone would not.
+        with contextlib.suppress(OSError):
+            self._listener.shutdown(socket.SHUT_RDWR)
+        self._listener.close()
+        self._thread.join()
+        self.cut()
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                near, _ = self._listener.accept()
+            except OSError:
+                return
+            far = socket.create_connection(self._target)
+            self.connections += 1
+            with self._lock:
+                self._sockets |= {near, far}
+            for source, sink in ((near, far), (far, near)):
+                threading.Thread(target=self._relay, args=(source, sink), daemon=True).start()
+
+    def _relay(self, source: socket.socket, sink: socket.socket) -> None:
+        with contextlib.suppress(OSError):
+            while data := source.recv(1 << 16):
+                if self._passes(len(data)):
+                    sink.sendall(data)
+                else:
+                    self.cut()
+        for end in (source, sink):
+            with self._lock:
+                self._sockets.discard(end)
+            with contextlib.suppress(OSError):
+                end.shutdown(socket.SHUT_RDWR)
+            end.close()
+
+    def _passes(self, count: int) -> bool:
+        with self._lock:
+            if self._left is None:
+                return True
+            self._left -= count
+            return self._left >= 0

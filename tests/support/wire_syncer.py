@@ -1,0 +1,122 @@
+"""A syncer of a few lines behind a real server, for tests of the wire: it keeps what it is told, sends what it has."""
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator
+from typing import Self
+
+from diloco.wire.errors import RefusedError
+from diloco.wire.handler import Send, SyncHandler
+from diloco.wire.messages import (
+    FragmentWanted,
+    Join,
+    LearnerMessage,
+    Leave,
+    Progress,
+    PullHeader,
+    PullRequest,
+    PushHeader,
+    PushReceipt,
+    Welcome,
+)
+from diloco.wire.server import ServerOptions, SyncServer
+from diloco.wire.tls import Peer
+
+PAYLOAD_LIMIT_BYTES = 64 << 20
+
+
+class Keeper:
+    """A ``SyncHandler``: welcomes everybody, echoes every step as a wish for a fragment, keeps every push."""
+
+    def __init__(self, fragments: dict[int, bytes] | None = None) -> None:
+        self.fragments = fragments or {}
+        self.said: list[LearnerMessage] = []
+        self.peers: list[Peer] = []
+        self.pushes: list[tuple[PushHeader, bytes]] = []
+        self.failed: list[tuple[PushHeader, str]] = []
+        self.accepted = threading.Event()
+        self.push_ended = threading.Event()
+        self.joined = threading.Event()
+        self.session_ended = threading.Event()
+        self.refuse_pushes = ""
+        self.answer_pushes = threading.Event()
+        self.answer_pushes.set()
+        self._buffers: dict[tuple[str, int], bytearray] = {}
+
+    async def session(self, join: Join, peer: Peer, inbound: AsyncIterator[LearnerMessage], send: Send) -> None:
+        self.peers.append(peer)
+        self.said.append(join)
+        send(Welcome(1, "epoch", (), (), join.steps, join.data_position, Progress(0, 1, 0)))
+        self.joined.set()
+        try:
+            async for message in inbound:
+                self.said.append(message)
+                if isinstance(message, Leave):
+                    return
+                send(FragmentWanted(0, len(self.said), 1))
+        finally:
+            self.session_ended.set()
+
+    def accept_push(self, header: PushHeader, peer: Peer) -> memoryview:
+        self.peers.append(peer)
+        if self.refuse_pushes:
+            raise RefusedError(self.refuse_pushes)
+        if header.payload_bytes > PAYLOAD_LIMIT_BYTES:
+            raise RefusedError(f"{header.payload_bytes} bytes were not asked for")
+        self._buffers[header.learner, header.fragment] = buffer = bytearray(header.payload_bytes)
+        self.accepted.set()
+        return memoryview(buffer)
+
+    async def pushed(self, header: PushHeader) -> PushReceipt:
+        await asyncio.to_thread(self.answer_pushes.wait)
+        self.pushes.append((header, bytes(self._buffers.pop((header.learner, header.fragment)))))
+        self.push_ended.set()
+        return PushReceipt(accepted=True)
+
+    def push_failed(self, header: PushHeader, reason: str) -> None:
+        del self._buffers[header.learner, header.fragment]
+        self.failed.append((header, reason))
+        self.push_ended.set()
+
+    def open_pull(self, request: PullRequest, peer: Peer) -> tuple[PullHeader, memoryview]:
+        self.peers.append(peer)
+        if request.fragment not in self.fragments:
+            raise RefusedError(f"no fragment {request.fragment}")
+        content = self.fragments[request.fragment]
+        return PullHeader(request.fragment, request.minimum_version, len(content)), memoryview(content)
+
+
+class RunningServer:
+    """A server on an event loop in a thread of its own, for the length of a ``with``."""
+
+    def __init__(self, handler: SyncHandler, options: ServerOptions | None = None) -> None:
+        self.server = SyncServer(handler, options or ServerOptions("127.0.0.1:0"))
+        self.loop_complaints: list[str] = []
+        """What asyncio would have logged: exceptions that nobody took."""
+        self.address = ""
+        self._loop = asyncio.new_event_loop()
+        self._loop.set_exception_handler(lambda _, context: self.loop_complaints.append(str(context)))
+        self._thread = threading.Thread(target=self._loop.run_forever, name="wire-server")
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        try:
+            port = asyncio.run_coroutine_threadsafe(self.server.start(), self._loop).result()
+        except BaseException:
+            self._end_loop()
+            raise
+        self.address = f"127.0.0.1:{port}"
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+        self._end_loop()
+
+    def stop(self) -> None:
+        """End every call and serve no more."""
+        asyncio.run_coroutine_threadsafe(self.server.stop(0), self._loop).result()
+
+    def _end_loop(self) -> None:
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()

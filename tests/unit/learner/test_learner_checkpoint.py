@@ -1,0 +1,159 @@
+import json
+import resource
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from diloco.learner.checkpoint import (
+    CheckpointIdentity,
+    CheckpointMismatchError,
+    CheckpointStore,
+    CheckpointWriteError,
+    LearnerCheckpoint,
+)
+from diloco.learner.trainer import TrainerState
+
+IDENTITY = CheckpointIdentity("job", "here/cpu/0", "0123456789abcdef")
+
+
+def checkpoint(steps: int, numel: int = 5) -> LearnerCheckpoint:
+    moments = {"exp_avg.a.weight": torch.full((2, 3), float(steps)), "exp_avg_sq.a.weight": torch.ones(2, 3)}
+    state = TrainerState(moments, steps - 1, steps, steps * 64, steps * 4)
+    return LearnerCheckpoint(state, {3: torch.arange(float(numel))})
+
+
+def steps_found(directory: Path) -> int | None:
+    found = CheckpointStore(directory, IDENTITY).load()
+    return None if found is None else found.state.steps
+
+
+def names(directory: Path) -> list[str]:
+    return sorted(path.name for path in directory.iterdir())
+
+
+@contextmanager
+def files_no_larger_than(limit_bytes: int) -> Iterator[None]:
+    """Writing beyond it fails as on a full disk."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (limit_bytes, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> CheckpointStore:
+    return CheckpointStore(tmp_path, IDENTITY)
+
+
+def test_what_was_saved_is_loaded(store: CheckpointStore) -> None:
+    saved = checkpoint(7)
+    store.save(saved)
+    loaded = store.load()
+    assert loaded is not None
+    assert replace(loaded.state, tensors={}) == replace(saved.state, tensors={})
+    assert loaded.state.tensors.keys() == saved.state.tensors.keys()
+    assert all(torch.equal(loaded.state.tensors[name], tensor) for name, tensor in saved.state.tensors.items())
+    assert loaded.residuals.keys() == {3}
+    assert torch.equal(loaded.residuals[3], saved.residuals[3])
+
+
+def test_where_nothing_was_saved_there_is_nothing(tmp_path: Path) -> None:
+    assert steps_found(tmp_path) is None
+    assert steps_found(tmp_path / "missing") is None
+
+
+def test_the_newest_is_used_and_two_are_kept(store: CheckpointStore, tmp_path: Path) -> None:
+    for steps in (1, 2, 3):
+        store.save(checkpoint(steps))
+    assert names(tmp_path) == ["00000002", "00000003"]
+    assert steps_found(tmp_path) == 3
+
+
+def test_a_learner_that_made_no_step_yet_can_be_kept(store: CheckpointStore, tmp_path: Path) -> None:
+    store.save(LearnerCheckpoint(TrainerState({}, 0, 0, 0, 0), {}))
+    assert steps_found(tmp_path) == 0
+
+
+@pytest.mark.parametrize("file", ["state.safetensors", "manifest.json"])
+@pytest.mark.parametrize("damage", ["flip", "cut", "empty", "remove"])
+def test_a_damaged_newest_falls_back_to_the_one_before(
+    store: CheckpointStore, tmp_path: Path, file: str, damage: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    store.save(checkpoint(1))
+    path = store.save(checkpoint(2)) / file
+    content = bytearray(path.read_bytes())
+    if damage == "remove":
+        path.unlink()
+    else:
+        content[len(content) // 2] ^= 1
+        path.write_bytes({"flip": content, "cut": content[:-3], "empty": b""}[damage])
+    assert steps_found(tmp_path) == 1
+    (record,) = caplog.records
+    assert "00000002 is not used" in record.getMessage()
+
+
+def test_a_half_written_one_is_not_seen_and_is_cleared_away(store: CheckpointStore, tmp_path: Path) -> None:
+    store.save(checkpoint(1))
+    aside = tmp_path / ".part-crashed"
+    aside.mkdir()
+    (aside / "state.safetensors").write_bytes(b"half")
+    assert steps_found(tmp_path) == 1
+    store.save(checkpoint(2))
+    assert names(tmp_path) == ["00000001", "00000002"]
+
+
+def test_a_damaged_one_is_dropped_before_a_whole_one(tmp_path: Path) -> None:
+    store = CheckpointStore(tmp_path, IDENTITY)
+    store.save(checkpoint(1))
+    (store.save(checkpoint(2)) / "state.safetensors").write_bytes(b"damaged")
+    restarted = CheckpointStore(tmp_path, IDENTITY)
+    assert restarted.load() is not None
+    restarted.save(checkpoint(3))
+    assert names(tmp_path) == ["00000001", "00000003"]
+
+
+def test_a_full_disk_is_reported_and_leaves_the_one_before(store: CheckpointStore, tmp_path: Path) -> None:
+    store.save(checkpoint(1))
+    with files_no_larger_than(10_000), pytest.raises(CheckpointWriteError, match="not written") as raised:
+        store.save(checkpoint(2, numel=100_000))
+    assert "\n" not in str(raised.value)
+    assert names(tmp_path) == ["00000001"]
+    assert steps_found(tmp_path) == 1
+    store.save(checkpoint(3))
+    assert steps_found(tmp_path) == 3
+
+
+def test_a_directory_that_cannot_be_made_is_reported(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(CheckpointWriteError, match=r"checkpoint in .*file not written"):
+        CheckpointStore(tmp_path / "file", IDENTITY).save(checkpoint(1))
+
+
+@pytest.mark.parametrize(
+    ("field", "message"),
+    [
+        ("job", "is of job job, this is job other; give another directory or remove it"),
+        ("learner", "is of learner here/cpu/0, this is learner other"),
+        ("layout_digest", r"is of another model \(layout 0123456789ab, this one is other\)"),
+    ],
+)
+def test_one_of_another_job_learner_or_model_is_refused_naming_both(
+    store: CheckpointStore, tmp_path: Path, field: str, message: str
+) -> None:
+    store.save(checkpoint(1))
+    identity = replace(IDENTITY, **{field: "other"})
+    with pytest.raises(CheckpointMismatchError, match=message) as raised:
+        CheckpointStore(tmp_path, identity).load()
+    assert "\n" not in str(raised.value)
+
+
+def test_a_manifest_of_another_format_is_not_used(store: CheckpointStore, tmp_path: Path) -> None:
+    path = store.save(checkpoint(1)) / "manifest.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"format": 2}))
+    assert steps_found(tmp_path) is None

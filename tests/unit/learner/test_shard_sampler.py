@@ -1,0 +1,98 @@
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from diloco.learner.data import DataError, Holdout, Shard, ShardSampler
+from support.entrypoints import CountingSource, LyingSource
+
+HUGE = 10**9
+
+
+def sampler(index: int = 0, count: int = 1, tokens: int = 1001, batch_size: int = 4, seed: int = 0) -> ShardSampler:
+    shard = Shard(index, count, batch_size, 10, seed)
+    return ShardSampler(CountingSource(tokens, HUGE), tokens, shard)
+
+
+@given(count=st.integers(1, 7), tokens=st.integers(71, 2000), seed=st.integers(0, 3))
+def test_shards_share_nothing_and_leave_nothing_out(count: int, tokens: int, seed: int) -> None:
+    shards = [sampler(index, count, tokens, 1, seed) for index in range(count)]
+    taken = np.concatenate([shard.sequences(0, shard.epoch_sequences) for shard in shards])
+    assert np.array_equal(np.sort(taken), np.arange((tokens - 1) // 10))
+
+
+def test_an_epoch_takes_the_same_sequences_in_another_order() -> None:
+    shard = sampler(1, 3)
+    size = shard.epoch_sequences
+    first, second = shard.sequences(0, size), shard.sequences(size, 2 * size)
+    assert sorted(first) == sorted(second)
+    assert list(first) != list(second)
+
+
+def test_a_batch_is_consecutive_tokens_and_their_successors() -> None:
+    batch = sampler().next_batch()
+    assert batch.inputs.shape == batch.targets.shape == (4, 10)
+    assert batch.inputs.dtype == batch.targets.dtype == torch.int64
+    assert torch.equal(batch.targets, batch.inputs + 1)
+    assert (batch.inputs[:, 0] % 10 == 0).all()
+
+
+def test_the_last_sequence_has_its_last_target_within_the_training_tokens() -> None:
+    shard = sampler(tokens=101, batch_size=10)
+    assert shard.next_batch().targets.max() == 100
+
+
+def test_a_sampler_at_a_position_goes_on_as_the_one_that_got_there() -> None:
+    one, other = sampler(1, 2), sampler(1, 2)
+    for _ in range(30):  # into the third epoch, with batches across its border
+        one.next_batch()
+    other.seek(one.position)
+    assert one.position == 120
+    assert torch.equal(one.next_batch().inputs, other.next_batch().inputs)
+
+
+def test_the_seed_changes_who_takes_what() -> None:
+    assert list(sampler(0, 2).sequences(0, 50)) != list(sampler(0, 2, seed=1).sequences(0, 50))
+
+
+def test_a_position_cannot_be_negative() -> None:
+    with pytest.raises(ValueError, match="position is -1"):
+        sampler().seek(-1)
+
+
+def test_data_too_short_for_a_batch_in_every_shard_is_refused() -> None:
+    assert sampler(0, 5, 201).epoch_sequences == 4
+    with pytest.raises(DataError, match="200 tokens to train on, but 201 are needed"):
+        sampler(0, 5, 200)
+
+
+def test_ids_outside_the_vocabulary_are_refused_before_the_device_sees_them() -> None:
+    source = LyingSource(1000, 10)
+    with pytest.raises(DataError, match=r"the data has token id .* but ids 0 to 9"):
+        ShardSampler(source, 1000, Shard(0, 1, 4, 10, 0)).next_batch()
+
+
+def test_a_source_that_returns_too_little_is_refused() -> None:
+    class Short(CountingSource):
+        def read(self, start: int, stop: int) -> np.ndarray:
+            return super().read(start, stop - 1)
+
+    with pytest.raises(DataError, match=r"returned tokens of shape \(10,\)"):
+        ShardSampler(Short(1000), 1000, Shard(0, 1, 4, 10, 0)).next_batch()
+
+
+def test_the_holdout_reads_the_same_sequences_every_time_spread_over_the_tail() -> None:
+    source = CountingSource(2001, HUGE)
+    holdout = Holdout(source, 1000, Shard(0, 1, 4, 10, 0), 6)
+    starts = [int(row[0]) for batch in holdout.batches() for row in batch.inputs]
+    assert starts == [int(row[0]) for batch in holdout.batches() for row in batch.inputs]
+    assert starts == [1000, 1160, 1330, 1500, 1660, 1830]
+    assert [len(batch.inputs) for batch in holdout.batches()] == [4, 2]
+
+
+def test_the_holdout_takes_what_there_is_where_more_is_wanted() -> None:
+    holdout = Holdout(CountingSource(1000, HUGE), 950, Shard(0, 1, 4, 10, 0), 64)
+    assert holdout.sequences == 4
+    with pytest.raises(DataError, match="10 held-out tokens, but 11 are needed"):
+        Holdout(CountingSource(1000), 990, Shard(0, 1, 4, 10, 0), 64)

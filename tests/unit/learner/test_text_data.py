@@ -1,0 +1,100 @@
+from pathlib import Path
+
+import pytest
+
+from diloco.learner.data import ByteText, DataError, open_source
+from diloco.learner.data.text import Document, find_documents
+from diloco.spec.training import DataSpec
+
+INCLUDE = ("*.txt", "*.py")
+
+
+def text_of(path: Path) -> ByteText:
+    return ByteText(find_documents(path, INCLUDE, "data.text.path"))
+
+
+def test_documents_are_their_bytes_each_with_an_end(tmp_path: Path) -> None:
+    one, other = tmp_path / "one", tmp_path / "other"
+    one.write_bytes(b"abc")
+    other.write_bytes(b"\xff")
+    source = ByteText([Document(one, 3), Document(other, 1)])
+    assert len(source) == 6
+    assert source.vocabulary_size == 257
+    assert source.read(0, 6).tolist() == [97, 98, 99, 256, 255, 256]
+
+
+def test_any_stretch_reads_the_same_as_the_whole(tmp_path: Path) -> None:
+    for index, size in enumerate([1, 5, 2, 9]):
+        (tmp_path / f"{index}.txt").write_bytes(bytes(range(size)))
+    source = text_of(tmp_path)
+    whole = source.read(0, len(source)).tolist()
+    for start in range(len(source)):
+        for stop in range(start, len(source) + 1):
+            assert source.read(start, stop).tolist() == whole[start:stop]
+
+
+def test_the_order_depends_on_relative_paths_only(tmp_path: Path) -> None:
+    orders = []
+    for folder in (tmp_path / "here", tmp_path / "elsewhere"):
+        (folder / "sub").mkdir(parents=True)
+        for name in ("b.txt", "a.txt", "sub/c.txt", "sub/d.py"):
+            (folder / name).write_text(name)
+        orders.append([document.path.relative_to(folder).as_posix() for document in text_of(folder).documents])
+    assert orders[0] == orders[1]
+    assert sorted(orders[0]) == ["a.txt", "b.txt", "sub/c.txt", "sub/d.py"]
+    assert orders[0] != sorted(orders[0])
+
+
+def test_hidden_empty_and_other_files_are_left_out(tmp_path: Path) -> None:
+    (tmp_path / ".git").mkdir()
+    for name in (".git/x.txt", ".hidden.txt", "picture.png", "empty.txt"):
+        (tmp_path / name).write_text("" if name == "empty.txt" else "x")
+    (tmp_path / "kept.txt").write_text("kept")
+    assert [document.path.name for document in text_of(tmp_path).documents] == ["kept.txt"]
+
+
+def test_a_file_named_outright_counts_whatever_its_name(tmp_path: Path) -> None:
+    path = tmp_path / "corpus.bin"
+    path.write_bytes(b"abc")
+    assert len(text_of(path)) == 4
+
+
+def test_what_is_wrong_with_the_path_is_said_in_one_line(tmp_path: Path) -> None:
+    (tmp_path / "nothing").mkdir()
+    (tmp_path / "only").mkdir()
+    (tmp_path / "only" / "empty.txt").touch()
+    for name, message in [
+        ("missing", "data.text.path: .*missing does not exist"),
+        ("nothing", r"data.text.path: no file in .*nothing matches \*.txt, \*.py; see data.text.include"),
+        ("only", "data.text.path: every file there is empty"),
+    ]:
+        with pytest.raises(DataError, match=message):
+            text_of(tmp_path / name)
+
+
+def test_a_file_that_becomes_shorter_is_found_out(tmp_path: Path) -> None:
+    path = tmp_path / "a.txt"
+    path.write_text("a long text")
+    source = text_of(path)
+    path.write_text("short")
+    with pytest.raises(DataError, match=r"data.text.path: .*a.txt had 11 bytes and has become shorter"):
+        source.read(0, 12)
+
+
+def test_a_file_that_disappears_is_found_out(tmp_path: Path) -> None:
+    path = tmp_path / "a.txt"
+    path.write_text("text")
+    source = text_of(path)
+    path.unlink()
+    with pytest.raises(DataError, match=r"a.txt: No such file"):
+        source.read(0, 2)
+
+
+def test_the_default_corpus_is_the_standard_library_without_tests_and_packages() -> None:
+    source = open_source(DataSpec.model_validate({"text": {}}))
+    assert isinstance(source, ByteText)
+    assert len(source) > 5_000_000
+    paths = [document.path for document in source.documents]
+    assert any(path.name == "argparse.py" for path in paths)
+    assert not any({"site-packages", "test", "tests"} & set(path.parts) for path in paths)
+    assert source.read(1000, 1010).max() < 257

@@ -1,0 +1,180 @@
+import errno
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from diloco.learner.data import (
+    DataError,
+    TokenFile,
+    make_token_file,
+    open_source,
+    open_token_file,
+    open_tokenizer,
+)
+from diloco.learner.data.tokenfile import write_token_file
+from diloco.spec.training import DataSpec, TextData
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "data.tokens"
+
+
+def write(path: Path, count: int = 700_000, vocabulary_size: int = 60_000) -> np.ndarray:
+    """More than one MiB, in chunks that do not end where blocks do."""
+    tokens = np.random.default_rng(0).integers(0, vocabulary_size, count)
+    write_token_file(path, np.array_split(tokens, 7), vocabulary_size, "random")
+    return tokens
+
+
+def flip(path: Path, at: int) -> None:
+    content = bytearray(path.read_bytes())
+    content[at] ^= 1
+    path.write_bytes(content)
+
+
+def rewrite_header(path: Path, **changes: Any) -> None:
+    content = path.read_bytes()
+    length = int.from_bytes(content[12:16], "little")
+    described = json.dumps(json.loads(content[16 : 16 + length]) | changes).encode()
+    header = content[:12] + len(described).to_bytes(4, "little") + described
+    path.write_bytes(header.ljust(4096, b"\0") + content[4096:])
+
+
+@pytest.mark.parametrize(
+    ("vocabulary_size", "dtype"), [(256, "uint8"), (257, "uint16"), (65_536, "uint16"), (65_537, "uint32")]
+)
+def test_tokens_come_back_in_the_smallest_type_that_holds_them(path: Path, vocabulary_size: int, dtype: str) -> None:
+    tokens = write(path, 1000, vocabulary_size)
+    file = open_token_file(path)
+    assert file.info.dtype == dtype
+    assert file.vocabulary_size == vocabulary_size
+    assert file.read(0, len(file)).tolist() == tokens.tolist()
+
+
+def test_any_stretch_is_read_and_the_whole_verified(path: Path) -> None:
+    tokens = write(path)
+    file = open_token_file(path)
+    assert len(file) == len(tokens)
+    for start, stop in [(0, 1), (524_280, 524_300), (699_999, 700_000), (10, 10)]:
+        assert file.read(start, stop).tolist() == tokens[start:stop].tolist()
+    file.verify()
+
+
+def test_a_flipped_bit_is_found_where_it_is_read_and_only_there(path: Path) -> None:
+    write(path)
+    flip(path, 4096 + (1 << 20) + 5)
+    file = open_token_file(path)
+    file.read(0, 1000)
+    with pytest.raises(DataError, match=r"data.tokens: is damaged between bytes 1052672 and"):
+        file.read(524_280, 524_300)
+    with pytest.raises(DataError, match="is damaged"):
+        file.verify()
+
+
+def test_damaged_files_are_refused_when_they_are_opened(path: Path) -> None:
+    def cut() -> None:
+        path.write_bytes(path.read_bytes()[:-1])
+
+    def cut_to_nothing() -> None:
+        path.write_bytes(b"")
+
+    def cut_in_header() -> None:
+        path.write_bytes(path.read_bytes()[:100])
+
+    def version() -> None:
+        path.write_bytes(path.read_bytes()[:8] + b"\2" + path.read_bytes()[9:])
+
+    def foreign() -> None:
+        path.write_bytes(b"\x89PNG" + path.read_bytes()[4:])
+
+    for damage, message in [
+        (cut, r"has \d+ bytes, its header says \d+; it was cut off or written to"),
+        (cut_to_nothing, "is no token file; make one with `diloco tokens`"),
+        (cut_in_header, "cut off or damaged in its header"),
+        (version, "is a token file of version 2, this diloco reads version 1"),
+        (foreign, "is no token file"),
+        (lambda: flip(path, path.stat().st_size - 1), "its checksums are damaged"),
+        (lambda: flip(path, 16), "its header is damaged"),
+        (lambda: rewrite_header(path, count=10**15), "its header says"),
+        (lambda: rewrite_header(path, count=-1), "its header is damaged"),
+        (lambda: rewrite_header(path, dtype="float64"), "dtype is float64, allowed are uint8, uint16, uint32"),
+        (path.unlink, "No such file"),
+    ]:
+        write(path, 5000)
+        damage()
+        with pytest.raises(DataError, match=message) as raised:
+            open_token_file(path)
+        assert str(path) in str(raised.value)
+        assert "\n" not in str(raised.value)
+
+
+def test_the_manifests_token_file_is_opened_and_its_field_named(path: Path) -> None:
+    data = DataSpec.model_validate({"tokens": {"path": str(path)}})
+    with pytest.raises(DataError, match=r"^data.tokens.path: .*data.tokens: No such file"):
+        open_source(data)
+    write(path, 100)
+    assert isinstance(open_source(data), TokenFile)
+
+
+def test_a_folder_of_text_becomes_the_tokens_that_data_text_would_give(tmp_path: Path, path: Path) -> None:
+    folder = tmp_path / "text"
+    folder.mkdir()
+    (folder / "a.txt").write_bytes(b"some words\n" * 500_000)  # more than one piece
+    (folder / "b.txt").write_bytes(bytes(range(256)))
+    text = TextData(path=str(folder))
+    info = make_token_file(text, path)
+    file, source = open_token_file(path), open_source(DataSpec(text=text))
+    assert info == file.info
+    assert (info.tokenizer, info.vocabulary_size) == ("bytes", 257)
+    assert np.array_equal(file.read(0, len(file)), source.read(0, len(source)))
+
+
+def test_a_tokenizer_of_the_users_own_makes_the_tokens(tmp_path: Path, path: Path) -> None:
+    (tmp_path / "a.txt").write_text("one three\na")
+    info = make_token_file(TextData(path=str(tmp_path)), path, open_tokenizer("support.entrypoints:word_tokenizer"))
+    assert (info.tokenizer, info.vocabulary_size) == ("words", 10)
+    assert open_token_file(path).read(0, 4).tolist() == [3, 5, 1, 9]
+
+
+def test_a_document_that_the_tokenizer_does_not_take_is_named(tmp_path: Path, path: Path) -> None:
+    (tmp_path / "latin.txt").write_bytes(b"caf\xe9")
+    with pytest.raises(DataError, match=r"tokenizer words: .*latin.txt: UnicodeDecodeError"):
+        make_token_file(TextData(path=str(tmp_path)), path, open_tokenizer("support.entrypoints:word_tokenizer"))
+
+
+def test_an_entrypoint_that_is_no_tokenizer_is_refused() -> None:
+    with pytest.raises(DataError, match="returned a object without name, vocabulary_size, end_of_document and encode"):
+        open_tokenizer("support.entrypoints:no_module")
+
+
+def test_ids_outside_the_vocabulary_are_refused_and_nothing_is_left(path: Path) -> None:
+    for wrong in (7, -1):
+        with pytest.raises(DataError, match=f"tokenizer t: made token id {wrong}, its vocabulary has 7"):
+            write_token_file(path, [np.array([1, 2]), np.array([wrong])], 7, "t")
+    with pytest.raises(DataError, match="no tokens"):
+        write_token_file(path, [], 7, "t")
+    assert not list(path.parent.iterdir())
+
+
+def test_a_full_disk_leaves_the_file_that_was_there(path: Path) -> None:
+    tokens = write(path, 100)
+
+    def chunks() -> Iterator[np.ndarray]:
+        yield np.arange(5)
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with pytest.raises(OSError, match="No space left"):
+        write_token_file(path, chunks(), 60_000, "t")
+    assert open_token_file(path).read(0, 100).tolist() == tokens.tolist()
+    assert [left.name for left in path.parent.iterdir()] == [path.name]
+
+
+def test_an_output_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("text")
+    with pytest.raises(DataError, match=r"missing/out: cannot be written \(No such file or directory\)"):
+        make_token_file(TextData(path=str(tmp_path)), tmp_path / "missing" / "out")

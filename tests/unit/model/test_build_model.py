@@ -1,0 +1,73 @@
+import re
+
+import pytest
+import torch
+
+from diloco.model import ModelError, build_model, layout_of, model_from_fragments, read_fragment, vocabulary_size_of
+from support.small_job import small_job
+
+
+def entrypoint(name: str, **arguments: object) -> dict[str, object]:
+    return {"entrypoint": f"support.entrypoints:{name}", "arguments": arguments}
+
+
+def test_one_seed_gives_one_model_and_another_seed_another() -> None:
+    job = small_job()
+    other = job.model_copy(update={"training": job.training.model_copy(update={"seed": 1})})
+    one, same, different = (build_model(spec).state_dict() for spec in (job, job, other))
+    assert all(torch.equal(one[name], same[name]) for name in one)
+    assert not torch.equal(one["embedding.weight"], different["embedding.weight"])
+
+
+def test_building_leaves_the_global_random_state_alone() -> None:
+    torch.manual_seed(5)
+    before = torch.get_rng_state()
+    build_model(small_job())
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_text_gives_257_token_ids_and_the_manifest_may_say_more() -> None:
+    assert vocabulary_size_of(build_model(small_job())) == 257
+    wider = small_job(model={"builtin": {"preset": "pico", "vocabularySize": 300}})
+    assert vocabulary_size_of(build_model(wider)) == 300
+
+
+def test_an_entrypoint_gets_its_arguments() -> None:
+    model = build_model(small_job(model=entrypoint("tiny_model", width=12)))
+    assert model.get_parameter("embedding.weight").shape == (257, 12)
+
+
+@pytest.mark.parametrize(
+    ("model", "message"),
+    [
+        ({"entrypoint": "no_such_module_here:f"}, "model.entrypoint: cannot import no_such_module_here .*PYTHONPATH"),
+        (entrypoint("missing"), "model.entrypoint: support.entrypoints has no missing"),
+        (entrypoint("NOT_CALLABLE"), "support.entrypoints:NOT_CALLABLE is a int, not callable"),
+        (entrypoint("tiny_model", depth=3), "raised TypeError: .*unexpected keyword argument 'depth'"),
+        (entrypoint("raising_model"), "support.entrypoints:raising_model raised RuntimeError: no weights here"),
+        (entrypoint("no_module"), "returned a object, not a torch.nn.Module"),
+        (
+            entrypoint("flat_logits"),
+            r"shape \(8, 8\), it must return floating-point logits of shape \(1, 8, vocabulary\)",
+        ),
+        (entrypoint("half_model"), "parameter weight is torch.bfloat16, it must be torch.float32"),
+        (entrypoint("frozen_model"), "no parameter that requires a gradient"),
+        (entrypoint("batch_norm_model"), "norm keeps running statistics, which are not synchronised"),
+    ],
+)
+def test_a_wrong_entrypoint_is_one_line_that_says_what_is_wrong(model: dict[str, object], message: str) -> None:
+    with pytest.raises(ModelError) as raised:
+        build_model(small_job(model=model))
+    assert re.search(message, str(raised.value))
+    assert "\n" not in str(raised.value)
+
+
+def test_a_model_from_fragments_has_their_parameters() -> None:
+    job = small_job()
+    model = build_model(job)
+    layout = layout_of(model, 6)
+    buffers = [torch.full((fragment.numel,), float(fragment.index)) for fragment in layout.fragments]
+    made = model_from_fragments(job, layout, buffers)
+    out = torch.empty(layout.fragments[4].numel)
+    read_fragment(made, layout.fragments[4], out)
+    assert torch.equal(out, buffers[4])

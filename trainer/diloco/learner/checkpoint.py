@@ -1,0 +1,197 @@
+"""A learner's own checkpoint: what the syncer cannot give back after a restart, whole and verified, or not used.
+
+A checkpoint is a folder, ``NNNNNNNN/``: ``state.safetensors`` (optimizer moments, error-feedback residuals) and
+``manifest.json`` (whose it is, counters, SHA-256 of the tensors and of itself). It is written aside, synced, renamed:
+a crash leaves the one before; the newest that is whole is used, and two are kept. The model is not in it. Nothing is
+unpickled.
+"""
+
+import json
+import logging
+import re
+import shutil
+import tempfile
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from diloco.learner.trainer import TrainerState
+from diloco.model.entrypoint import one_line
+from diloco.runtime.files import (
+    UnusableFileError,
+    fsync_directory,
+    fsync_file,
+    read_json,
+    sha256_bytes,
+    sha256_file,
+    write_json_atomically,
+)
+
+_KEPT: Final = 2
+_FORMAT: Final = 1
+_NAME: Final = re.compile(r"\d{8,}")
+_MANIFEST: Final = "manifest.json"
+_TENSORS: Final = "state.safetensors"
+_COUNTERS: Final = ("optimizer_steps", "steps", "tokens", "data_position")
+_log = logging.getLogger(__name__)
+
+
+class CheckpointWriteError(RuntimeError):
+    """A checkpoint could not be written (full disk, no permission). Those before it are as they were: go on."""
+
+
+class CheckpointMismatchError(ValueError):
+    """The checkpoint in this directory is another job's, learner's or model's; the text names both."""
+
+
+class _DamagedError(ValueError):
+    """Not whole."""
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointIdentity:
+    """Whose a checkpoint is."""
+
+    job: str
+    learner: str
+    layout_digest: str
+
+
+@dataclass(frozen=True, slots=True)
+class LearnerCheckpoint:
+    """What is kept."""
+
+    state: TrainerState
+    residuals: Mapping[int, Tensor]
+    """Error feedback by fragment: what the encoding has lost so far, flat f32."""
+
+
+class CheckpointStore:
+    """The checkpoints in one directory, all of one identity. For one thread at a time."""
+
+    def __init__(self, directory: Path, identity: CheckpointIdentity) -> None:
+        self._directory = directory
+        self._identity = identity
+        self._damaged: set[Path] = set()
+
+    def save(self, checkpoint: LearnerCheckpoint) -> Path:
+        """Write a checkpoint, wait until it is on the disk, and drop all but the newest two.
+
+        Raises:
+            CheckpointWriteError: it could not be written; one line.
+        """
+        aside: Path | None = None
+        try:
+            self._directory.mkdir(parents=True, exist_ok=True)
+            self._sweep()
+            last = max((int(path.name) for path in self._there()), default=0)
+            place = self._directory / f"{last + 1:08d}"
+            aside = Path(tempfile.mkdtemp(prefix=".part-", dir=self._directory))
+            self._write(aside, checkpoint)
+            aside.replace(place)
+            fsync_directory(self._directory)
+            self._prune(place)
+        except (OSError, SafetensorError) as error:
+            raise CheckpointWriteError(f"checkpoint in {self._directory} not written ({one_line(error)})") from error
+        finally:
+            if aside is not None:
+                shutil.rmtree(aside, ignore_errors=True)
+        return place
+
+    def load(self) -> LearnerCheckpoint | None:
+        """The newest checkpoint that is whole; None if there is none. What is passed over is logged as a warning.
+
+        Raises:
+            CheckpointMismatchError: it is another job's, learner's or model's; one line.
+        """
+        for path in sorted(self._there(), key=lambda path: int(path.name), reverse=True):
+            try:
+                return self._read(path)
+            except (_DamagedError, UnusableFileError, OSError, SafetensorError) as error:
+                self._damaged.add(path)
+                _log.warning("checkpoint %s is not used: %s", path, one_line(error))
+        return None
+
+    def _there(self) -> list[Path]:
+        if not self._directory.is_dir():
+            return []
+        return [path for path in self._directory.iterdir() if _NAME.fullmatch(path.name) and path.is_dir()]
+
+    def _write(self, aside: Path, checkpoint: LearnerCheckpoint) -> None:
+        tensors = {f"optimizer.{name}": tensor for name, tensor in checkpoint.state.tensors.items()}
+        tensors |= {f"residual.{fragment}": tensor for fragment, tensor in checkpoint.residuals.items()}
+        save_file(tensors, aside / _TENSORS)
+        fsync_file(aside / _TENSORS)
+        manifest = {
+            "format": _FORMAT,
+            **asdict(self._identity),
+            **{name: getattr(checkpoint.state, name) for name in _COUNTERS},
+            "sha256": sha256_file(aside / _TENSORS),
+        }
+        manifest["digest"] = _digest(manifest)
+        write_json_atomically(aside / _MANIFEST, manifest)
+
+    def _read(self, path: Path) -> LearnerCheckpoint:
+        manifest = read_json(path / _MANIFEST, limit_bytes=1 << 20)
+        counters = _counters(manifest)
+        self._check_identity(path, manifest)
+        if sha256_file(path / _TENSORS) != manifest.get("sha256"):
+            raise _DamagedError(f"{_TENSORS} is not what was written")
+        optimizer: dict[str, Tensor] = {}
+        residuals: dict[int, Tensor] = {}
+        for name, tensor in load_file(path / _TENSORS).items():
+            kind, _, rest = name.partition(".")
+            if kind == "optimizer":
+                optimizer[rest] = tensor
+            else:
+                residuals[int(rest)] = tensor
+        return LearnerCheckpoint(TrainerState(optimizer, **counters), residuals)
+
+    def _check_identity(self, path: Path, manifest: dict[str, Any]) -> None:
+        found = CheckpointIdentity(*(str(manifest.get(name)) for name in ("job", "learner", "layout_digest")))
+        for what in ("job", "learner"):
+            theirs, ours = getattr(found, what), getattr(self._identity, what)
+            if theirs != ours:
+                raise CheckpointMismatchError(
+                    f"{path}: is of {what} {theirs}, this is {what} {ours}; give another directory or remove it"
+                )
+        if found.layout_digest != self._identity.layout_digest:
+            raise CheckpointMismatchError(
+                f"{path}: is of another model (layout {found.layout_digest[:12]}, this one is "
+                f"{self._identity.layout_digest[:12]}); give another directory or remove it"
+            )
+
+    def _sweep(self) -> None:
+        """Remove what a crash while writing has left."""
+        for path in self._directory.glob(".part-*"):
+            shutil.rmtree(path, ignore_errors=True)
+
+    def _prune(self, newest: Path) -> None:
+        """Keep the newest and one more: a damaged one only if there is no other."""
+        others = [path for path in self._there() if path != newest]
+        others.sort(key=lambda path: (path not in self._damaged, int(path.name)), reverse=True)
+        for path in others[_KEPT - 1 :]:
+            self._damaged.discard(path)
+            shutil.rmtree(path, ignore_errors=True)
+
+
+def _digest(manifest: dict[str, Any]) -> str:
+    rest = {name: value for name, value in manifest.items() if name != "digest"}
+    return sha256_bytes(json.dumps(rest, sort_keys=True).encode())
+
+
+def _counters(manifest: Any) -> dict[str, int]:
+    if not isinstance(manifest, dict) or manifest.get("format") != _FORMAT:
+        raise _DamagedError(f"{_MANIFEST} is not of format {_FORMAT}")
+    counters = {name: manifest.get(name) for name in _COUNTERS}
+    if manifest.get("digest") != _digest(manifest):
+        raise _DamagedError(f"{_MANIFEST} is not what was written")
+    usable = {name: value for name, value in counters.items() if isinstance(value, int) and value >= 0}
+    if usable.keys() != counters.keys():
+        raise _DamagedError(f"{_MANIFEST} has no usable counters")
+    return usable

@@ -1,0 +1,35 @@
+"""What a learner trains on: a source of tokens, its own shard of it, and the part that only evaluates.
+
+This package must not know models, devices or the syncer. Positions are counted in sequences taken, so that a restarted
+learner goes on exactly where its checkpoint, or the syncer, says it was.
+"""
+
+from diloco.learner.data.holdout import Holdout
+from diloco.learner.data.make import make_token_file
+from diloco.learner.data.opening import LearnerData, batch_size_of, open_data, open_source
+from diloco.learner.data.sampler import Batch, Shard, ShardSampler
+from diloco.learner.data.source import DataError, TokenSource
+from diloco.learner.data.text import ByteText
+from diloco.learner.data.tokenfile import TokenFile, TokenFileInfo, open_token_file
+from diloco.learner.data.tokenizer import ByteTokenizer, Tokenizer, open_tokenizer
+
+__all__ = [
+    "Batch",
+    "ByteText",
+    "ByteTokenizer",
+    "DataError",
+    "Holdout",
+    "LearnerData",
+    "Shard",
+    "ShardSampler",
+    "TokenFile",
+    "TokenFileInfo",
+    "TokenSource",
+    "Tokenizer",
+    "batch_size_of",
+    "make_token_file",
+    "open_data",
+    "open_source",
+    "open_token_file",
+    "open_tokenizer",
+]

@@ -1,0 +1,31 @@
+"""The default corpus: the standard library sources of the running Python. On every machine, and no download.
+
+Installed packages, tests and test data are left out, so that it is the same for every installation of one
+version of Python.
+"""
+
+import sysconfig
+from pathlib import Path
+
+from diloco.learner.data.source import DataError
+from diloco.learner.data.text import Document, ordered
+
+_FIELD = "data.text"
+_LEFT_OUT = {"site-packages", "dist-packages", "test", "tests", "idle_test", "__pycache__"}
+
+
+def standard_library() -> tuple[Document, ...]:
+    """The sources, in the order of a hash of their paths.
+
+    Raises:
+        DataError: this Python came without sources.
+    """
+    root = Path(sysconfig.get_path("stdlib"))
+    files = [
+        (path.relative_to(root).as_posix(), path)
+        for path in root.rglob("*.py")
+        if _LEFT_OUT.isdisjoint(path.relative_to(root).parts) and path.is_file()
+    ]
+    if not files:
+        raise DataError(f"{_FIELD}: this Python has no standard library sources in {root}; give data.text.path")
+    return ordered(files, _FIELD)

@@ -1,0 +1,56 @@
+"""Making a token file from plain files: what ``diloco tokens`` does, in bounded memory however long a document is."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+
+from diloco.learner.data.opening import open_text
+from diloco.learner.data.source import DataError, Tokens
+from diloco.learner.data.text import Document, read_bytes
+from diloco.learner.data.tokenfile import TokenFileInfo, write_token_file
+from diloco.learner.data.tokenizer import ByteTokenizer, Tokenizer
+from diloco.model.entrypoint import one_line
+from diloco.spec.training import TextData
+
+_PIECE_BYTES = 4 << 20
+
+
+def make_token_file(text: TextData, output: Path, tokenizer: Tokenizer | None = None) -> TokenFileInfo:
+    """Write the documents of ``text`` as tokens to ``output``; by default one token a byte, as ``data.text`` has them.
+
+    Raises:
+        DataError: the text, the tokenizer or ``output`` cannot be used; one line that names it.
+    """
+    chosen = ByteTokenizer() if tokenizer is None else tokenizer
+    documents = open_text(text).documents
+    try:
+        return write_token_file(output, _tokens(documents, chosen), chosen.vocabulary_size, chosen.name)
+    except OSError as error:
+        raise DataError(f"{output}: cannot be written ({error.strerror or error})") from error
+
+
+def _tokens(documents: tuple[Document, ...], tokenizer: Tokenizer) -> Iterator[Tokens]:
+    for document in documents:
+        for piece in _pieces(document):
+            yield _encode(tokenizer, piece, document)
+        yield np.array([tokenizer.end_of_document])
+
+
+def _encode(tokenizer: Tokenizer, piece: bytes, document: Document) -> Tokens:
+    try:
+        return np.asarray(tokenizer.encode(piece))
+    except Exception as error:
+        # Whatever the user's tokenizer raises (a document that is no UTF-8, most likely) is the user's to read.
+        raise DataError(f"tokenizer {tokenizer.name}: {document.path}: {one_line(error)}") from error
+
+
+def _pieces(document: Document) -> Iterator[bytes]:
+    """The document in pieces of some MiB that end after a line where there is one, so that no word is cut."""
+    start = 0
+    while start < document.size_bytes:
+        piece = read_bytes(document, start, min(_PIECE_BYTES, document.size_bytes - start)).tobytes()
+        if start + len(piece) < document.size_bytes:
+            piece = piece[: piece.rfind(b"\n") + 1] or piece
+        start += len(piece)
+        yield piece

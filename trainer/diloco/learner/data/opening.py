@@ -1,0 +1,113 @@
+"""From the manifest to a learner's data: source, shard and holdout, checked before the first step."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from diloco.learner.data.corpus import standard_library
+from diloco.learner.data.holdout import Holdout, check_size, training_tokens
+from diloco.learner.data.sampler import Shard, ShardSampler
+from diloco.learner.data.source import DataError, TokenSource
+from diloco.learner.data.text import ByteText, find_documents
+from diloco.learner.data.tokenfile import open_token_file
+from diloco.model.entrypoint import EntrypointError, call_entrypoint
+from diloco.spec import JobSpec
+from diloco.spec.training import DataSpec, TextData
+
+
+@dataclass(frozen=True, slots=True)
+class LearnerData:
+    """Everything a trainer needs of the data."""
+
+    source: TokenSource
+    field: str
+    """Where the data stands in the manifest, for messages."""
+    sampler: ShardSampler
+    holdout: Holdout
+
+
+def open_data(job: JobSpec, learner: str, source: TokenSource | None = None) -> LearnerData:
+    """The shard of ``learner`` (an id of the job) and the holdout, which is the same for all.
+
+    ``source``: the job's tokens, where the caller has opened them; several learners of one process may share them.
+
+    Raises:
+        DataError: the data is missing, empty, too short or not what it should be; one line that names the field.
+        ValueError: the job has no such learner.
+    """
+    source = open_source(job.data) if source is None else source
+    field = field_of(job.data)
+    shard = Shard(
+        index=job.learner_ids.index(learner),
+        count=len(job.learner_ids),
+        batch_size=batch_size_of(job, learner),
+        sequence_length=job.training.sequence_length,
+        seed=job.training.seed,
+    )
+    check_size(len(source), shard, job.data.holdout_fraction, field)
+    train = training_tokens(len(source), job.data.holdout_fraction)
+    return LearnerData(
+        source=source,
+        field=field,
+        sampler=ShardSampler(source, train, shard),
+        holdout=Holdout(source, train, shard, job.training.evaluation.sequences),
+    )
+
+
+def open_source(data: DataSpec) -> TokenSource:
+    """The tokens that the manifest names.
+
+    Raises:
+        DataError: they are missing, empty or not what they should be; one line that names the field.
+    """
+    if data.text is not None:
+        return open_text(data.text)
+    if data.tokens is not None:
+        try:
+            return open_token_file(Path(data.tokens.path))
+        except DataError as error:
+            raise DataError(f"data.tokens.path: {error}") from error
+    assert data.entrypoint is not None, "DataSpec holds exactly one of the three"
+    return _from_entrypoint(data.entrypoint, data)
+
+
+def open_text(text: TextData) -> ByteText:
+    """Plain files, or the default corpus, as byte tokens.
+
+    Raises:
+        DataError: they are missing or empty.
+    """
+    if text.path is None:
+        return ByteText(standard_library())
+    return ByteText(find_documents(Path(text.path), text.include, "data.text.path"))
+
+
+def field_of(data: DataSpec) -> str:
+    """Where the data stands in the manifest."""
+    if data.text is not None:
+        return "data.text.path" if data.text.path else "data.text"
+    return "data.tokens.path" if data.tokens is not None else "data.entrypoint"
+
+
+def batch_size_of(job: JobSpec, learner: str) -> int:
+    """Sequences in an inner step of ``learner``: its pool's, or the job's."""
+    region_name, pool_name, _ = learner.split("/")
+    own = next(
+        pool.batch_size
+        for region in job.regions
+        for pool in region.pools
+        if (region.name, pool.name) == (region_name, pool_name)
+    )
+    return own or job.training.batch_size
+
+
+def _from_entrypoint(entrypoint: str, data: DataSpec) -> TokenSource:
+    field = "data.entrypoint"
+    try:
+        made = call_entrypoint(entrypoint, data.arguments, field)
+    except EntrypointError as error:
+        raise DataError(str(error)) from error
+    if not isinstance(made, TokenSource):
+        raise DataError(
+            f"{field}: {entrypoint} returned a {type(made).__name__} without vocabulary_size, __len__ and read"
+        )
+    return made

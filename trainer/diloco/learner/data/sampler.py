@@ -1,0 +1,126 @@
+"""A learner's shard: which sequences it takes, in which order, from a position that is a single number.
+
+The training tokens are cut into sequences. A seeded permutation deals them out to the shards like cards, once for the
+whole job, so shards never share a sequence however far apart their learners are; a second one, new in every epoch, is
+the order within the shard. Both are computed, so a position is found at once. It must not know files or models.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from diloco.learner.data.permutation import Permutation
+from diloco.learner.data.source import DataError, TokenSource, read_into
+
+
+@dataclass(frozen=True, slots=True)
+class Shard:
+    """A learner's part in the data."""
+
+    index: int
+    count: int
+    """Number of shards: learners in the manifest."""
+    batch_size: int
+    """Sequences in a batch."""
+    sequence_length: int
+    """Tokens in a sequence."""
+    seed: int
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """Token ids, int64, on the CPU, shape (sequences, sequence_length); a target is the token after its input."""
+
+    inputs: Tensor
+    targets: Tensor
+
+
+class ShardSampler:
+    """Batches of one shard, for ever: each epoch takes every sequence of the shard once."""
+
+    def __init__(self, source: TokenSource, training_tokens: int, shard: Shard) -> None:
+        """Only the first ``training_tokens`` of ``source`` are ever read.
+
+        Raises:
+            DataError: a shard would not have one batch.
+        """
+        self._source = source
+        self.shard = shard
+        # A sequence's last target is the first token of the next one, so the last sequence needs one token more.
+        self._sequences = (training_tokens - 1) // shard.sequence_length
+        if self._sequences < shard.count * shard.batch_size:
+            needed = tokens_to_train(shard)
+            raise DataError(f"the data has {training_tokens} tokens to train on, but {needed} are needed")
+        self._dealt = Permutation(self._sequences, f"shards {shard.seed}")
+        self._size = len(range(shard.index, self._sequences, shard.count))
+        self._position = 0
+        self._epoch: tuple[int, Permutation] | None = None
+
+    @property
+    def position(self) -> int:
+        """Sequences taken so far, over all epochs."""
+        return self._position
+
+    @property
+    def epoch_sequences(self) -> int:
+        """Sequences in the shard."""
+        return self._size
+
+    def seek(self, position: int) -> None:
+        """Go on as if ``position`` sequences had been taken.
+
+        Raises:
+            ValueError: it is negative.
+        """
+        if position < 0:
+            raise ValueError(f"position is {position}, it must not be negative")
+        self._position = position
+
+    def next_batch(self) -> Batch:
+        """The next ``batch_size`` sequences; they may be the last of an epoch and the first of the next.
+
+        Raises:
+            DataError: the data cannot be read.
+        """
+        indices = self.sequences(self._position, self._position + self.shard.batch_size)
+        batch = read_batch(self._source, indices * self.shard.sequence_length, self.shard.sequence_length)
+        self._position += self.shard.batch_size
+        return batch
+
+    def sequences(self, start: int, stop: int) -> NDArray[np.int64]:
+        """Numbers of the sequences at positions ``start`` to ``stop``; number i begins at token i * sequence_length."""
+        parts = []
+        while start < stop:
+            epoch, first = divmod(start, self._size)
+            last = min(self._size, first + stop - start)
+            place = self._order(epoch)(np.arange(first, last))
+            parts.append(self._dealt(place * self.shard.count + self.shard.index))
+            start += last - first
+        return np.concatenate(parts)
+
+    def _order(self, epoch: int) -> Permutation:
+        if self._epoch is None or self._epoch[0] != epoch:
+            key = f"order {self.shard.seed} {self.shard.index} {epoch}"
+            self._epoch = (epoch, Permutation(self._size, key))
+        return self._epoch[1]
+
+
+def tokens_to_train(shard: Shard) -> int:
+    """Training tokens that give every shard one batch."""
+    return shard.count * shard.batch_size * shard.sequence_length + 1
+
+
+def read_batch(source: TokenSource, starts: NDArray[np.int64], length: int) -> Batch:
+    """The sequences of ``length`` tokens that begin at ``starts``, with their targets.
+
+    Raises:
+        DataError: the data cannot be read.
+    """
+    tokens = np.empty((len(starts), length + 1), dtype=np.int64)
+    for row, start in zip(tokens, starts, strict=True):
+        read_into(source, int(start), row)
+    whole = torch.from_numpy(tokens)
+    return Batch(whole[:, :-1].contiguous(), whole[:, 1:].contiguous())

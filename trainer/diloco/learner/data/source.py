@@ -1,0 +1,46 @@
+"""The seam between training and data: a long row of token ids that can be read anywhere."""
+
+from typing import Any, Protocol, runtime_checkable
+
+import numpy as np
+from numpy.typing import NDArray
+
+Tokens = NDArray[np.integer[Any]]
+
+
+class DataError(ValueError):
+    """The data cannot be used; one line that names the field or file, what is there and what is needed."""
+
+
+@runtime_checkable
+class TokenSource(Protocol):
+    """Tokens, read only. The same in every process of a job, and the same after a restart: positions refer to it."""
+
+    @property
+    def vocabulary_size(self) -> int:
+        """Every token id is below it."""
+        ...
+
+    def __len__(self) -> int:
+        """Number of tokens."""
+        ...
+
+    def read(self, start: int, stop: int) -> Tokens:
+        """Tokens ``start`` to ``stop``, shape (stop - start,), any integer type."""
+        ...
+
+
+def read_into(source: TokenSource, start: int, out: NDArray[np.int64]) -> None:
+    """Fill ``out`` with the tokens from ``start`` on, checked: a wrong id would be a fault of the device's later.
+
+    Raises:
+        DataError: the source returned another number of tokens, or ids outside its vocabulary.
+    """
+    tokens = source.read(start, start + len(out))
+    if tokens.shape != out.shape:
+        raise DataError(f"the data's read({start}, {start + len(out)}) returned tokens of shape {tokens.shape}")
+    out[:] = tokens
+    lowest, highest = int(out.min()), int(out.max())
+    if lowest < 0 or highest >= source.vocabulary_size:
+        wrong = lowest if lowest < 0 else highest
+        raise DataError(f"the data has token id {wrong} near token {start}, but ids 0 to {source.vocabulary_size - 1}")

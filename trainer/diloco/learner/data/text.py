@@ -1,0 +1,145 @@
+"""Plain files as tokens: one token a byte, and one more that ends each document.
+
+Nothing is held but the list of files: bytes are read where they are wanted, so a folder may be larger than memory.
+Documents follow each other in the order of a hash of their relative paths, which is the same everywhere and makes every
+stretch of the tokens, the held-out tail too, a fair sample of the folder.
+"""
+
+import hashlib
+import os
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from diloco.learner.data.source import DataError
+
+END_OF_DOCUMENT = 256
+VOCABULARY_SIZE = 257
+
+
+@dataclass(frozen=True, slots=True)
+class Document:
+    """A file as it was found: its size must not change while it is trained on."""
+
+    path: Path
+    size_bytes: int
+
+
+class ByteText:
+    """A ``TokenSource`` over documents. Tokens are uint16."""
+
+    def __init__(self, documents: Iterable[Document]) -> None:
+        self._documents = tuple(documents)
+        sizes = np.array([document.size_bytes + 1 for document in self._documents], dtype=np.int64)
+        self._ends = np.cumsum(sizes)
+
+    @property
+    def vocabulary_size(self) -> int:
+        """256 bytes and the end of a document."""
+        return VOCABULARY_SIZE
+
+    @property
+    def documents(self) -> tuple[Document, ...]:
+        """The documents, in the order of their tokens."""
+        return self._documents
+
+    def __len__(self) -> int:
+        return int(self._ends[-1]) if self._documents else 0
+
+    def read(self, start: int, stop: int) -> NDArray[np.uint16]:
+        """Tokens ``start`` to ``stop``.
+
+        Raises:
+            DataError: a file cannot be read or is not as long as it was.
+        """
+        out = np.empty(stop - start, dtype=np.uint16)
+        index = int(np.searchsorted(self._ends, start, side="right"))
+        at = start
+        while at < stop:
+            document, end = self._documents[index], int(self._ends[index])
+            until = min(stop, end)
+            begin = end - 1 - document.size_bytes
+            wanted = min(until, end - 1) - at
+            if wanted > 0:
+                out[at - start : at - start + wanted] = read_bytes(document, at - begin, wanted)
+            if until == end:
+                out[end - 1 - start] = END_OF_DOCUMENT
+            at, index = until, index + 1
+        return out
+
+
+def find_documents(path: Path, include: tuple[str, ...], field: str) -> tuple[Document, ...]:
+    """Files in ``path`` (or ``path`` itself, whatever its name) that match ``include``, without hidden and empty ones.
+
+    Raises:
+        DataError: nothing is there, nothing matches, or something cannot be read; the text names ``field``.
+    """
+    if not path.exists():
+        raise DataError(f"{field}: {path} does not exist")
+    if path.is_file():
+        found = [("", path)]
+    elif path.is_dir():
+        found = [(relative, file) for relative, file in _walk(path, field) if _matches(file.name, include)]
+        if not found:
+            raise DataError(f"{field}: no file in {path} matches {', '.join(include)}; see data.text.include")
+    else:
+        raise DataError(f"{field}: {path} is neither a file nor a folder")
+    return ordered(found, field)
+
+
+def ordered(files: Iterable[tuple[str, Path]], field: str) -> tuple[Document, ...]:
+    """Documents of (relative path, file) in the order of a hash of the relative path; empty files are left out.
+
+    Raises:
+        DataError: a file cannot be read, or all are empty.
+    """
+    documents = []
+    for _, file in sorted(files, key=lambda pair: (_rank(pair[0]), pair[0])):
+        if not os.access(file, os.R_OK):
+            raise DataError(f"{field}: {file} cannot be read by this user")
+        if size := file.stat().st_size:
+            documents.append(Document(file, size))
+    if not documents:
+        raise DataError(f"{field}: every file there is empty")
+    return tuple(documents)
+
+
+def read_bytes(document: Document, start: int, count: int) -> NDArray[np.uint8]:
+    """``count`` bytes of a document from byte ``start`` on.
+
+    Raises:
+        DataError: it cannot be read or is shorter than it was.
+    """
+    try:
+        with document.path.open("rb", buffering=0) as file:
+            content = os.pread(file.fileno(), count, start)
+    except OSError as error:
+        raise DataError(f"data.text.path: {document.path}: {error.strerror or error}") from error
+    if len(content) != count:
+        raise DataError(f"data.text.path: {document.path} had {document.size_bytes} bytes and has become shorter")
+    return np.frombuffer(content, dtype=np.uint8)
+
+
+def _walk(root: Path, field: str) -> Iterator[tuple[str, Path]]:
+    def fail(error: OSError) -> None:
+        raise DataError(f"{field}: {error.filename}: {error.strerror}") from error
+
+    for folder, folders, files in os.walk(root, onerror=fail):
+        # Hidden folders are bookkeeping (.git; the copies behind a Kubernetes volume's links), not documents.
+        folders[:] = [name for name in folders if not name.startswith(".")]
+        for name in files:
+            path = Path(folder, name)
+            if not name.startswith(".") and path.is_file():
+                yield path.relative_to(root).as_posix(), path
+
+
+def _matches(name: str, include: tuple[str, ...]) -> bool:
+    return any(fnmatchcase(name, pattern) for pattern in include)
+
+
+def _rank(relative: str) -> bytes:
+    return hashlib.sha256(relative.encode("utf-8", "surrogateescape")).digest()

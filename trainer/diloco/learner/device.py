@@ -1,0 +1,27 @@
+"""Which device the inner loop runs on."""
+
+import torch
+
+
+class DeviceError(ValueError):
+    """The device that was asked for is not there; the text names the flag."""
+
+
+def choose_device(name: str) -> torch.device:
+    """The device of that name (``cpu``, ``cuda``, ``cuda:1``); ``auto`` is CUDA where there is any.
+
+    Raises:
+        DeviceError: no such device.
+    """
+    count = torch.cuda.device_count()
+    if name == "auto":
+        return torch.device("cuda" if count else "cpu")
+    try:
+        device = torch.device(name)
+    except RuntimeError as error:
+        raise DeviceError(f"--device: {name} is no device; use auto, cpu, cuda or cuda:N") from error
+    if device.type not in ("cpu", "cuda"):
+        raise DeviceError(f"--device: {name} is not supported; use auto, cpu, cuda or cuda:N")
+    if device.type == "cuda" and (device.index or 0) >= count:
+        raise DeviceError(f"--device: {name} is not there; this machine shows {count} CUDA devices")
+    return device

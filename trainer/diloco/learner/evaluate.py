@@ -1,0 +1,39 @@
+"""How good a model is on held-out tokens. The model itself is not changed, whatever parameters it is evaluated with."""
+
+from collections.abc import Iterable, Mapping
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+from torch.nn import functional
+
+from diloco.learner.data import Batch
+
+
+def mean_loss(
+    module: nn.Module, batches: Iterable[Batch], device: torch.device, parameters: Mapping[str, Tensor] | None = None
+) -> float:
+    """Mean cross-entropy in nats a token, in f32 arithmetic whatever the training's precision.
+
+    ``parameters``: used in place of the module's own of those names, on ``device``. The result is not finite where the
+    model is broken.
+    """
+    total = torch.zeros((), dtype=torch.float64, device=device)
+    tokens = 0
+    training = module.training
+    module.eval()
+    try:
+        with torch.no_grad():
+            for batch in batches:
+                inputs, targets = batch.inputs.to(device), batch.targets.to(device)
+                logits = functional_call(module, dict(parameters or {}), (inputs,))
+                total += cross_entropy(logits, targets, "sum")
+                tokens += targets.numel()
+    finally:
+        module.train(training)
+    return float(total) / tokens
+
+
+def cross_entropy(logits: Tensor, targets: Tensor, reduction: str = "mean") -> Tensor:
+    """Cross-entropy in nats of logits (batch, sequence, vocabulary) against ids (batch, sequence), in f32."""
+    return functional.cross_entropy(logits.float().flatten(0, 1), targets.flatten(), reduction=reduction)

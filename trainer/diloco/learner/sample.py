@@ -1,0 +1,64 @@
+"""Text from a trained model, to see what it has learnt. For byte vocabularies only: a model keeps no tokenizer."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from diloco.learner.data.text import END_OF_DOCUMENT, VOCABULARY_SIZE
+from diloco.model import vocabulary_size_of
+
+
+class SampleError(ValueError):
+    """The model cannot be sampled from; the text says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class SampleOptions:
+    """How to sample."""
+
+    tokens: int = 256
+    """Tokens to draw at most; an end of document ends it sooner."""
+    temperature: float = 0.8
+    """Divides the logits; 0 takes the likeliest token."""
+    top_k: int = 40
+    """Draw among the likeliest only."""
+    seed: int = 0
+    context: int = 128
+    """Tokens that the model sees: the training's sequence length."""
+
+
+def sample_text(module: nn.Module, prompt: str, options: SampleOptions) -> str:
+    """``prompt`` and what the model puts after it. One seed draws one text; global random numbers are left alone.
+
+    Raises:
+        SampleError: the model's vocabulary is not bytes and an end of document.
+    """
+    vocabulary = vocabulary_size_of(module)
+    if vocabulary != VOCABULARY_SIZE:
+        raise SampleError(f"the model has {vocabulary} token ids; text needs one of {VOCABULARY_SIZE} (bytes)")
+    device = next(module.parameters()).device
+    generator = torch.Generator(device).manual_seed(options.seed)
+    # Documents follow an end of document in training, so that is what stands before one here.
+    drawn = [END_OF_DOCUMENT, *prompt.encode()]
+    training = module.training
+    module.eval()
+    try:
+        with torch.no_grad():
+            for _ in range(options.tokens):
+                seen = torch.tensor([drawn[-options.context :]], dtype=torch.int64, device=device)
+                token = _draw(module(seen)[0, -1].float(), options, generator)
+                if token == END_OF_DOCUMENT:
+                    break
+                drawn.append(token)
+    finally:
+        module.train(training)
+    return bytes(drawn[1:]).decode("utf-8", "replace")
+
+
+def _draw(logits: Tensor, options: SampleOptions, generator: torch.Generator) -> int:
+    likeliest = logits.topk(min(options.top_k, len(logits)))
+    if options.temperature == 0:
+        return int(likeliest.indices[0])
+    chances = torch.softmax(likeliest.values / options.temperature, dim=0)
+    return int(likeliest.indices[torch.multinomial(chances, 1, generator=generator)])

@@ -1,0 +1,30 @@
+"""The model between the manifest and the fragments: built, cut, read, written, exported.
+
+Learner and syncer both build the model here, so both arrive at the same layout. This package must not know optimizers,
+data or the network.
+"""
+
+from diloco.model.build import build_model, model_from_fragments
+from diloco.model.entrypoint import EntrypointError, load_entrypoint
+from diloco.model.errors import ModelError
+from diloco.model.export import LoadedModel, ModelInfo, export_model, load_model
+from diloco.model.fragments import layout_of, read_fragment, trained_parameters, write_fragment
+from diloco.model.probe import check_model, vocabulary_size_of
+
+__all__ = [
+    "EntrypointError",
+    "LoadedModel",
+    "ModelError",
+    "ModelInfo",
+    "build_model",
+    "check_model",
+    "export_model",
+    "layout_of",
+    "load_entrypoint",
+    "load_model",
+    "model_from_fragments",
+    "read_fragment",
+    "trained_parameters",
+    "vocabulary_size_of",
+    "write_fragment",
+]

@@ -1,0 +1,92 @@
+"""From the manifest to a model: the same one, to the bit, in every process that has the same torch.
+
+It must not know devices: a model is built on the CPU, in f32, and moved by whoever trains it.
+"""
+
+from collections.abc import Sequence
+
+from torch import Tensor, nn
+
+from diloco.core.fragments import Layout
+from diloco.model.entrypoint import EntrypointError, call_entrypoint
+from diloco.model.errors import ModelError
+from diloco.model.fragments import write_fragment
+from diloco.model.gpt import GPT, GPTConfig
+from diloco.model.presets import PRESETS
+from diloco.model.probe import check_model
+from diloco.model.randomness import seeded
+from diloco.spec import JobSpec
+from diloco.spec.training import BuiltinModel, ModelSpec
+
+TEXT_VOCABULARY_SIZE = 257
+"""Token ids of byte-level text: 256 bytes, and id 256 that ends a document."""
+
+
+def build_model(spec: JobSpec) -> nn.Module:
+    """The job's initial model, on the CPU, f32, in training mode, seeded by ``training.seed``.
+
+    torch's own random numbers are used and put back. An entrypoint that draws from another source must seed it itself;
+    only frozen parameters depend on that, because learners receive the others from the syncer before they train.
+
+    Raises:
+        ModelError: the model cannot be built or trained; the text names the field.
+    """
+    vocabulary = 0 if spec.model.builtin is None else vocabulary_of_builtin(spec)
+    return make_model(spec.model, vocabulary, spec.training.seed, spec.training.sequence_length)
+
+
+def make_model(model: ModelSpec, vocabulary_size: int, seed: int, sequence_length: int) -> nn.Module:
+    """``build_model`` from the parts it needs. ``vocabulary_size`` is for the built-in model only.
+
+    Raises:
+        ModelError: the model cannot be built or trained.
+    """
+    with seeded(seed):
+        module = _make(model, vocabulary_size)
+    check_model(module, sequence_length, "model.builtin" if model.builtin else "model.entrypoint")
+    return module.train()
+
+
+def vocabulary_of_builtin(spec: JobSpec) -> int:
+    """Vocabulary of a job's built-in model: what the manifest says, or what text needs.
+
+    Raises:
+        ModelError: the manifest does not say, and the data is not text.
+    """
+    builtin = spec.model.builtin
+    if builtin is not None and builtin.vocabulary_size is not None:
+        return builtin.vocabulary_size
+    if spec.data.text is not None:
+        return TEXT_VOCABULARY_SIZE
+    raise ModelError("model.builtin.vocabularySize: must be given unless the data is text")
+
+
+def model_from_fragments(spec: JobSpec, layout: Layout, fragments: Sequence[Tensor]) -> nn.Module:
+    """The job's model with the parameters of ``fragments``, flat f32 buffers in the layout's order.
+
+    Raises:
+        ModelError: the model cannot be built.
+        ValueError: a buffer is of another size or type than its fragment.
+    """
+    module = build_model(spec)
+    for fragment, values in zip(layout.fragments, fragments, strict=True):
+        write_fragment(module, fragment, values)
+    return module
+
+
+def _make(model: ModelSpec, vocabulary_size: int) -> nn.Module:
+    if model.builtin is not None:
+        return _gpt(model.builtin, vocabulary_size)
+    assert model.entrypoint is not None, "ModelSpec holds exactly one of the two"
+    field = "model.entrypoint"
+    try:
+        made = call_entrypoint(model.entrypoint, model.arguments, field)
+    except EntrypointError as error:
+        raise ModelError(str(error)) from error
+    if not isinstance(made, nn.Module):
+        raise ModelError(f"{field}: {model.entrypoint} returned a {type(made).__name__}, not a torch.nn.Module")
+    return made
+
+
+def _gpt(builtin: BuiltinModel, vocabulary_size: int) -> GPT:
+    return GPT(GPTConfig(PRESETS[builtin.preset], vocabulary_size, builtin.tie_embeddings))

@@ -1,0 +1,150 @@
+"""A trained model as a file: safetensors, with what is needed to build it again in its metadata.
+
+Nothing is unpickled, and reading a file never imports code: a file of an entrypoint's model needs the manifest's word
+for which entrypoint that is. This module must not know checkpoints; those hold training state, this holds a model.
+"""
+
+import json
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from pydantic import ValidationError
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor, nn
+
+from diloco.model.build import make_model
+from diloco.model.entrypoint import one_line
+from diloco.model.errors import ModelError
+from diloco.runtime.files import fsync_directory, fsync_file
+from diloco.spec.training import ModelSpec
+
+_METADATA_KEY = "diloco"
+_VOCABULARY_SIZE_LIMIT = 1_000_000  # as in the manifest; bounds the memory that a wrong file can ask for
+
+
+@dataclass(frozen=True, slots=True)
+class ModelInfo:
+    """What stands in an exported file beside the tensors."""
+
+    job: str
+    """``metadata.name`` of the job."""
+    model: ModelSpec
+    vocabulary_size: int
+    sequence_length: int
+    """Tokens in a training sequence."""
+    layout_digest: str
+    tokens: int
+    """Merged tokens it was trained on."""
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedModel:
+    """A model read from a file."""
+
+    module: nn.Module
+    info: ModelInfo
+
+
+def export_model(module: nn.Module, path: Path, info: ModelInfo) -> None:
+    """Write a model's tensors and ``info`` to ``path``, whole or not at all. Tied weights are written once.
+
+    Raises:
+        OSError: it could not be written; what stood at ``path`` still does.
+    """
+    tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in _stored(module).items()}
+    described = json.dumps(
+        {
+            "format": 1,
+            "job": info.job,
+            "model": info.model.model_dump(by_alias=True, mode="json", exclude_defaults=True),
+            "vocabularySize": info.vocabulary_size,
+            "sequenceLength": info.sequence_length,
+            "layoutDigest": info.layout_digest,
+            "tokens": info.tokens,
+        }
+    )
+    partial = path.with_name(f".{path.name}.{os.getpid()}.part")
+    try:
+        save_file(tensors, partial, metadata={"format": "pt", _METADATA_KEY: described})
+        fsync_file(partial)
+        partial.replace(path)
+    except SafetensorError as error:
+        raise OSError(f"{path}: {one_line(error)}") from error
+    finally:
+        partial.unlink(missing_ok=True)
+    fsync_directory(path.parent)
+
+
+def load_model(path: Path, model: ModelSpec | None = None) -> LoadedModel:
+    """Read a model that ``export_model`` wrote. ``model`` is needed, and trusted, where it came from an entrypoint.
+
+    Raises:
+        ModelError: the file is missing, damaged, not of ours, or of another model; one line that names it.
+    """
+    try:
+        with safe_open(path, framework="pt") as file:
+            info = _info(path, (file.metadata() or {}).get(_METADATA_KEY))
+            module = _empty_model(path, info, model)
+            _fill(path, module, {name: file.get_tensor(name) for name in file.keys()})  # noqa: SIM118  # no mapping
+    except (OSError, SafetensorError) as error:
+        raise ModelError(f"{path}: cannot be read as safetensors ({one_line(error)})") from error
+    return LoadedModel(module.eval(), info)
+
+
+def _empty_model(path: Path, info: ModelInfo, model: ModelSpec | None) -> nn.Module:
+    if info.model.builtin is None and model is None:
+        raise ModelError(f"{path}: its model comes from the entrypoint {info.model.entrypoint}; give its manifest too")
+    return make_model(model or info.model, info.vocabulary_size, 0, info.sequence_length)
+
+
+def _info(path: Path, described: str | None) -> ModelInfo:
+    if described is None:
+        raise ModelError(f"{path}: was not written by diloco (no {_METADATA_KEY!r} in its metadata)")
+    try:
+        plain = json.loads(described)
+        info = ModelInfo(
+            job=str(plain["job"]),
+            model=ModelSpec.model_validate(plain["model"]),
+            vocabulary_size=int(plain["vocabularySize"]),
+            sequence_length=int(plain["sequenceLength"]),
+            layout_digest=str(plain["layoutDigest"]),
+            tokens=int(plain["tokens"]),
+        )
+    except (ValueError, KeyError, TypeError, ValidationError) as error:
+        raise ModelError(f"{path}: its metadata is not diloco's ({one_line(error)})") from error
+    if not 0 <= info.vocabulary_size <= _VOCABULARY_SIZE_LIMIT:
+        raise ModelError(
+            f"{path}: its vocabulary size is {info.vocabulary_size}, allowed are 0 to {_VOCABULARY_SIZE_LIMIT}"
+        )
+    return info
+
+
+def _fill(path: Path, module: nn.Module, tensors: dict[str, Tensor]) -> None:
+    wanted = _stored(module)
+    different = sorted(wanted.keys() ^ tensors.keys())
+    if different:
+        where = "the file" if different[0] in wanted else "the model"
+        raise ModelError(f"{path}: is of another model: {where} has no tensor {different[0]}")
+    with torch.no_grad():
+        for name, tensor in wanted.items():
+            if tensor.shape != tensors[name].shape:
+                raise ModelError(
+                    f"{path}: is of another model: {name} has shape {tuple(tensors[name].shape)}, "
+                    f"not {tuple(tensor.shape)}"
+                )
+            tensor.copy_(tensors[name])
+
+
+def _stored(module: nn.Module) -> dict[str, Tensor]:
+    """Parameters and those buffers that a state dict would hold, each once even where it has two names."""
+    kept = module.state_dict(keep_vars=True)
+    seen: set[int] = set()
+    unique: dict[str, Tensor] = {}
+    for name, tensor in kept.items():
+        if id(tensor) not in seen:
+            seen.add(id(tensor))
+            unique[name] = tensor
+    return unique
