@@ -60,6 +60,12 @@ def test_a_process_that_lost_its_link_comes_back_without_loading() -> None:
     assert script.engine.view(script.now).learners[0].restarts == 0
 
 
+@pytest.mark.parametrize("versions", [(), (0,), (0, 0, 0, 0, 0)])
+def test_versions_of_another_model_are_as_good_as_none(versions: tuple[int, ...]) -> None:
+    script = Script(options(1))
+    assert only(script.join(0, versions=versions), Admit).load == (0, 1, 2, 3)
+
+
 def test_only_what_is_too_old_is_loaded_again() -> None:
     script = Script(options(1))
     script.start(0)

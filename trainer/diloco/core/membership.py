@@ -40,7 +40,8 @@ def join(state: EngineState, event: LearnerJoined, now: float) -> list[Action]:
             allowed = state.options.max_restarts
             text = f"restarted {record.restarts} times; failurePolicy.maxRestartsPerLearner allows {allowed}"
             return [*actions, Refuse(event.learner, event.instance, Refusal.GIVEN_UP, text)]
-    load = _to_load(state, event)
+    held = event.versions if len(event.versions) == len(state.versions) else (-1,) * len(state.versions)
+    load = _to_load(state, held)
     record.instance = event.instance
     record.incarnation = state.epoch * INCARNATIONS_PER_EPOCH + state.next_incarnation
     state.next_incarnation += 1
@@ -48,7 +49,7 @@ def join(state: EngineState, event: LearnerJoined, now: float) -> list[Action]:
     record.joins += 1
     record.step = max(record.step, event.steps)
     record.data_position = max(record.data_position, event.data_position)
-    record.versions = [-1 if p in load else held for p, held in enumerate(event.versions or [-1] * len(state.versions))]
+    record.versions = [-1 if p in load else version for p, version in enumerate(held)]
     record.last_heard_at = record.last_step_at = now
     record.given_since = now if record.given_since is None else record.given_since
     if not same_process:
@@ -83,15 +84,13 @@ def _refusal(state: EngineState, record: LearnerRecord | None, event: LearnerJoi
     return None
 
 
-def _to_load(state: EngineState, event: LearnerJoined) -> tuple[int, ...]:
-    """Fragments the process must receive: those it does not hold, or holds too old to be merged once more."""
-    if len(event.versions) != len(state.versions):
-        return tuple(range(len(state.versions)))
+def _to_load(state: EngineState, held: tuple[int, ...]) -> tuple[int, ...]:
+    """Fragments the process must receive: those it does not hold (-1), or holds too old to be merged once more."""
     lag = state.options.max_version_lag
     return tuple(
         p
-        for p, (held, current) in enumerate(zip(event.versions, state.versions, strict=True))
-        if held > current or current - held > lag
+        for p, (version, current) in enumerate(zip(held, state.versions, strict=True))
+        if version < 0 or version > current or current - version > lag
     )
 
 
@@ -147,9 +146,7 @@ def stepped(state: EngineState, event: StepReported, now: float) -> list[Action]
     return actions
 
 
-def _watch_after_first_step(
-    state: EngineState, record: LearnerRecord, event: StepReported, now: float
-) -> list[Action]:
+def _watch_after_first_step(state: EngineState, record: LearnerRecord, event: StepReported, now: float) -> list[Action]:
     first = record.step_seconds.seconds is None
     record.step_seconds.add(event.step_seconds)
     return _watch(state, now) if first else []

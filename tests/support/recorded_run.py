@@ -1,0 +1,117 @@
+"""A recorded run made in this process and in virtual time: what a syncer leaves on its disk, without the syncer."""
+
+from collections import deque
+from pathlib import Path
+
+import torch
+
+from diloco.core.actions import Action, Admit, AskFragment, Evaluate, Merge
+from diloco.core.codec import codec_named
+from diloco.core.engine import Engine, EngineOptions
+from diloco.core.events import (
+    Evaluated,
+    Event,
+    FragmentArrived,
+    LearnerJoined,
+    LearnerReady,
+    Merged,
+    StepReported,
+)
+from diloco.spec import DiLoCoJob
+from diloco.syncer.checkpoint import CheckpointContent, Totals, write_checkpoint
+from diloco.syncer.inbox import PushKey
+from diloco.syncer.merging import Merging
+from diloco.syncer.payload_files import keep_payload
+from diloco.syncer.prepare import prepare
+from diloco.syncer.store import digest_of
+from diloco.syncer.tape import TapeHeader
+from diloco.syncer.tape_writer import TapeLimits, TapeWriter
+
+TOKENS_PER_STEP = 64
+
+
+class RecordedRun:
+    """One life of a syncer whose learners push noise."""
+
+    def __init__(self, directory: Path, job: DiLoCoJob, *, epoch: int = 1, limits: TapeLimits | None = None) -> None:
+        self.directory = directory
+        beginning = prepare(job, directory / "checkpoints")
+        self.layout, self.store = beginning.layout, beginning.store
+        self.job, self.epoch = job, epoch
+        self.engine = Engine(EngineOptions.from_job(job, self.layout), epoch, beginning.engine)
+        self.now = 0.0
+        base = beginning.checkpoint or self.checkpoint()
+        header = TapeHeader(
+            job=job.model_dump(mode="json", by_alias=True),
+            layout=self.layout.digest,
+            epoch=epoch,
+            base_checkpoint=base,
+            record=True,
+            engine=beginning.engine or {},
+            started_at=0.0,
+        )
+        self.tape = TapeWriter(directory / "tape", header, limits or TapeLimits())
+        self._codec = codec_named(job.spec.sync.compression)
+        self._merging = Merging(self.layout, job.spec.sync, self._codec)
+        self._payloads: dict[PushKey, torch.Tensor] = {}
+        self._random = torch.Generator().manual_seed(epoch)
+        self._events: deque[Event] = deque()
+        self._incarnations: dict[str, int] = {}
+
+    def train(self, steps: int) -> None:
+        """Every learner joins and makes ``steps`` inner steps."""
+        for learner in self.job.spec.learner_ids:
+            self.tell(LearnerJoined(learner, f"{learner} of {self.epoch}", (), 0, 0))
+            self.tell(LearnerReady(learner, self._incarnations[learner]))
+        for step in range(1, steps + 1):
+            for learner in self.job.spec.learner_ids:
+                loss = float("nan") if step == 2 else 5.0 / step
+                tokens = step * TOKENS_PER_STEP
+                incarnation = self._incarnations[learner]
+                self.tell(StepReported(learner, incarnation, step, tokens, 0.1, 0.0, loss, step * 4))
+
+    def tell(self, event: Event) -> None:
+        """Tell the engine, and carry out what follows until nothing does."""
+        self._events.append(event)
+        while self._events:
+            event = self._events.popleft()
+            self.now += 0.01
+            actions = self.engine.step(event, self.now)
+            self.tape.append(self.now, event, actions)
+            self.tape.flush()
+            for action in actions:
+                self._carry_out(action)
+
+    def checkpoint(self) -> str:
+        """Write a checkpoint."""
+        image = self.store.hold()
+        self.store.release()
+        snapshot = self.engine.snapshot(self.now)
+        name = self.job.metadata.name
+        content = CheckpointContent(name, self.layout, self.epoch, image, snapshot, Totals(), "the test asks for it")
+        return write_checkpoint(self.directory / "checkpoints", content)
+
+    def _carry_out(self, action: Action) -> None:
+        match action:
+            case Admit(learner, _, incarnation):
+                self._incarnations[learner] = incarnation
+            case AskFragment(learner, incarnation, fragment, version, attempt):
+                values = 0.01 * torch.randn(self.layout.fragments[fragment].numel, generator=self._random)
+                payload = self._codec.encode(values)
+                self._payloads[PushKey(learner, incarnation, fragment, version, attempt)] = payload
+                digest = digest_of(payload).hex()
+                keep_payload(self.directory / "payloads", digest, payload)
+                # Now and then from a version that is one behind.
+                base = max(0, version - 1 - (self.tape.seq % 3 == 0))
+                self._events.append(
+                    FragmentArrived(
+                        learner, incarnation, fragment, version, attempt, base, 4, 256, payload.nbytes, digest
+                    )
+                )
+            case Merge():
+                prepared = self._merging.prepare(action, self.store, self._payloads.__getitem__)
+                result = self._merging.run(prepared)
+                self.store.commit(result.fragment, result.version, result.target, result.digest)
+                self._events.append(Merged(result.fragment, result.version, result.digest.hex(), 0.01))
+            case Evaluate(learner, incarnation, evaluation):
+                self._events.append(Evaluated(learner, incarnation, evaluation, 4.0, exact=True))

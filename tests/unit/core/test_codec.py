@@ -1,0 +1,185 @@
+import math
+
+import pytest
+import torch
+
+from diloco.core.codec import BLOCK, CODECS, Codec, CodecError, ScaledCodec, codec_named
+
+every_codec = pytest.mark.parametrize("codec", CODECS, ids=lambda codec: codec.name)
+SIZES = [1, 2, 63, 64, 65, 1001, BLOCK - 1, BLOCK, BLOCK + 1, 2 * BLOCK + 333]
+
+
+def random(numel: int, seed: int = 0) -> torch.Tensor:
+    return torch.randn(numel, generator=torch.Generator().manual_seed(seed))
+
+
+def decoded(codec: Codec, payload: torch.Tensor, numel: int) -> torch.Tensor:
+    out = torch.full((numel,), math.nan)
+    codec.decode_into(payload, 0, out)
+    return out
+
+
+def test_codecs_are_found_by_name() -> None:
+    assert [codec_named(name).name for name in ("None", "BF16", "Int8", "Int4")] == ["None", "BF16", "Int8", "Int4"]
+    with pytest.raises(CodecError, match="no codec is named 'Int2': use None, BF16, Int8, Int4"):
+        codec_named("Int2")
+
+
+@every_codec
+@pytest.mark.parametrize("numel", SIZES)
+def test_payloads_have_exactly_the_size_that_is_said(codec: Codec, numel: int) -> None:
+    payload = codec.encode(random(numel))
+    assert payload.dtype == torch.uint8
+    assert payload.shape == (codec.payload_bytes(numel),)
+    assert payload.is_contiguous()
+    codec.check(payload, numel)
+
+
+@pytest.mark.parametrize(
+    ("name", "bytes_per_million"), [("None", 4e6), ("BF16", 2e6), ("Int8", 1.016e6), ("Int4", 0.563e6)]
+)
+def test_codecs_are_as_narrow_as_they_promise(name: str, bytes_per_million: float) -> None:
+    assert codec_named(name).payload_bytes(1_000_000) == pytest.approx(bytes_per_million, rel=1e-3)
+
+
+@every_codec
+@pytest.mark.parametrize("numel", SIZES)
+def test_decoding_block_by_block_is_decoding_at_once(codec: Codec, numel: int) -> None:
+    payload = codec.encode(random(numel))
+    whole = decoded(codec, payload, numel)
+    assert torch.isfinite(whole).all()
+    for start in range(0, numel, BLOCK):
+        size = min(BLOCK, numel - start)
+        part = torch.full((size,), math.nan)
+        codec.decode_into(payload, start, part)
+        assert torch.equal(part, whole[start : start + size])
+        assert torch.equal(codec.decode(payload, start, torch.empty(size)), part)
+
+
+@every_codec
+@pytest.mark.parametrize(
+    ("start", "size"), [(1, 10), (0, 10), (0, BLOCK + 7), (BLOCK, 8), (-BLOCK, BLOCK), (2 * BLOCK, 1)]
+)
+def test_elements_off_the_grid_are_refused(codec: Codec, start: int, size: int) -> None:
+    payload = codec.encode(random(BLOCK + 100))
+    with pytest.raises(CodecError, match="no blocks of a"):
+        codec.decode_into(payload, start, torch.empty(size))
+
+
+@every_codec
+def test_a_payload_at_an_odd_address_is_read_all_the_same(codec: Codec) -> None:
+    payload = codec.encode(random(1001))
+    shifted = torch.cat([torch.zeros(1, dtype=torch.uint8), payload])[1:]
+    assert torch.equal(decoded(codec, shifted, 1001), decoded(codec, payload, 1001))
+    codec.check(shifted, 1001)
+
+
+@every_codec
+@pytest.mark.parametrize("wrong", [math.nan, math.inf, -math.inf])
+def test_values_that_are_not_finite_are_not_encoded(codec: Codec, wrong: float) -> None:
+    values = random(1000)
+    values[[777, 778]] = wrong
+    with pytest.raises(CodecError, match=r"2 of 1000 values that are not finite, the first .* at element 777"):
+        codec.encode(values)
+
+
+@pytest.mark.parametrize("name", ["BF16", "Int8", "Int4"])
+def test_values_too_large_for_the_codec_are_not_encoded(name: str) -> None:
+    with pytest.raises(CodecError, match=f"too large for {name}"):
+        codec_named(name).encode(torch.full((100,), torch.finfo(torch.float32).max))
+
+
+@pytest.mark.parametrize(
+    "values",
+    [torch.zeros(4, dtype=torch.float64), torch.zeros(2, 2), torch.zeros(8)[::2]],
+    ids=["f64", "2d", "strided"],
+)
+@every_codec
+def test_only_flat_f32_is_encoded(codec: Codec, values: torch.Tensor) -> None:
+    with pytest.raises(CodecError, match="a flat contiguous float32 tensor"):
+        codec.encode(values)
+
+
+@every_codec
+@pytest.mark.parametrize("size", [0, 1, 1999, 100_000])
+def test_a_payload_of_another_size_is_refused(codec: Codec, size: int) -> None:
+    with pytest.raises(CodecError, match=f"payload of 1000 elements has .* bytes, not {size}"):
+        codec.check(torch.zeros(size, dtype=torch.uint8), 1000)
+
+
+@pytest.mark.parametrize("name", ["None", "BF16"])
+@pytest.mark.parametrize("wrong", [math.nan, math.inf, -math.inf])
+def test_a_payload_with_a_value_that_is_not_finite_is_refused(name: str, wrong: float) -> None:
+    numel = BLOCK + 50
+    codec = codec_named(name)
+    payload = codec.encode(random(numel)).clone()
+    payload.view(torch.float32 if name == "None" else torch.bfloat16)[-1] = wrong
+    with pytest.raises(CodecError, match="a value that is not finite"):
+        codec.check(payload, numel)
+
+
+@pytest.mark.parametrize("name", ["Int8", "Int4"])
+@pytest.mark.parametrize("wrong", [math.nan, math.inf, -math.inf, 1e37, -1e37])
+def test_a_payload_with_a_scale_that_makes_values_not_finite_is_refused(name: str, wrong: float) -> None:
+    numel = BLOCK + 50
+    codec = codec_named(name)
+    payload = codec.encode(random(numel))
+    payload[codec.payload_bytes(BLOCK) :][:4] = torch.tensor([wrong]).view(torch.uint8)
+    with pytest.raises(CodecError, match="a scale that makes values that are not finite"):
+        codec.check(payload, numel)
+
+
+@pytest.mark.parametrize("name", ["Int8", "Int4"])
+def test_any_bytes_that_pass_the_check_decode_to_finite_values(name: str) -> None:
+    codec = codec_named(name)
+    payload = torch.full((codec.payload_bytes(500),), 0x80, dtype=torch.uint8)  # the code furthest from 0
+    scales = -(-500 // ScaledCodec("", 8, 256 if name == "Int8" else 64).group)
+    payload[: 4 * scales] = torch.full((scales,), 2.6e36).view(torch.uint8)
+    codec.check(payload, 500)
+    assert torch.isfinite(decoded(codec, payload, 500)).all()
+
+
+@pytest.mark.parametrize(("name", "limit"), [("Int8", 127), ("Int4", 7)])
+def test_multiples_of_the_step_come_back_exactly(name: str, limit: int) -> None:
+    values = torch.arange(-limit, limit + 1, dtype=torch.float32) * 0.5
+    assert torch.equal(decoded(codec_named(name), codec_named(name).encode(values), len(values)), values)
+
+
+@pytest.mark.parametrize(("name", "limit"), [("Int8", 127), ("Int4", 7)])
+def test_ties_go_to_the_even_multiple(name: str, limit: int) -> None:
+    values = torch.tensor([float(limit), 0.5, 1.5, 2.5, -0.5, -1.5])
+    expected = torch.tensor([float(limit), 0.0, 2.0, 2.0, -0.0, -2.0])
+    assert torch.equal(decoded(codec_named(name), codec_named(name).encode(values), 6), expected)
+
+
+@pytest.mark.parametrize("name", ["Int8", "Int4"])
+def test_each_group_has_its_own_scale(name: str) -> None:
+    codec = codec_named(name)
+    values = random(1024)
+    values[:256] *= 1e6
+    error = (decoded(codec, codec.encode(values), 1024) - values).abs()
+    assert error[256:].max() < 1.0
+
+
+@every_codec
+def test_zeros_come_back_as_zeros(codec: Codec) -> None:
+    assert torch.equal(decoded(codec, codec.encode(torch.zeros(300)), 300), torch.zeros(300))
+
+
+@every_codec
+def test_an_empty_buffer_has_an_empty_payload(codec: Codec) -> None:
+    assert codec.payload_bytes(0) == 0
+    assert codec.encode(torch.empty(0)).numel() == 0
+    codec.check(torch.empty(0, dtype=torch.uint8), 0)
+
+
+@every_codec
+def test_equal_values_give_equal_bytes(codec: Codec) -> None:
+    numel = BLOCK + 77
+    first = codec.encode(random(numel))
+    torch_threads = torch.get_num_threads()
+    try:
+        torch.set_num_threads(3 - min(torch_threads, 2))
+        assert torch.equal(codec.encode(random(numel)), first)
+    finally:
+        torch.set_num_threads(torch_threads)

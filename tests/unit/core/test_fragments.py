@@ -1,0 +1,69 @@
+import pytest
+
+from diloco.core.fragments import LayoutError, TensorSpec, partition
+
+
+def tensors(*sizes: int) -> list[TensorSpec]:
+    return [TensorSpec(f"t{index}", (size,), embedding=False) for index, size in enumerate(sizes)]
+
+
+def test_tensors_keep_their_order_and_lie_one_after_the_other() -> None:
+    layout = partition(tensors(5, 1, 7, 2, 3), 2)
+    for fragment in layout.fragments:
+        names = [slot.tensor.name for slot in fragment.slots]
+        assert names == sorted(names)
+        end = 0
+        for slot in fragment.slots:
+            assert slot.offset == end
+            end += slot.tensor.numel
+        assert fragment.numel == end
+
+
+def test_fragments_are_numbered_by_their_earliest_tensor() -> None:
+    layout = partition(tensors(1, 9, 1, 9, 1), 3)
+    assert [fragment.index for fragment in layout.fragments] == [0, 1, 2]
+    first = [fragment.slots[0].tensor.name for fragment in layout.fragments]
+    assert first == sorted(first)
+    assert first[0] == "t0"
+
+
+def test_one_tensor_a_fragment_is_the_finest_cut() -> None:
+    layout = partition(tensors(3, 2, 1), 3)
+    assert [fragment.numel for fragment in layout.fragments] == [3, 2, 1]
+    assert layout.numel == 6
+    assert layout.shares == (3 / 6, 2 / 6, 1 / 6)
+
+
+def test_a_scalar_has_one_element() -> None:
+    assert TensorSpec("scale", (), embedding=False).numel == 1
+
+
+@pytest.mark.parametrize("count", [0, -1, 4])
+def test_more_fragments_than_tensors_are_refused(count: int) -> None:
+    with pytest.raises(
+        LayoutError, match=f"sync.fragments is {count}, but the model has 3 parameter tensors: use 1 to 3"
+    ):
+        partition(tensors(1, 2, 3), count)
+
+
+def test_a_name_twice_is_refused() -> None:
+    with pytest.raises(LayoutError, match="two parameters of one name"):
+        partition([*tensors(1), *tensors(2)], 1)
+
+
+def test_a_tensor_without_elements_is_refused() -> None:
+    with pytest.raises(LayoutError, match="parameter t1 has no elements"):
+        partition(tensors(1, 0), 1)
+
+
+def test_the_digest_tells_layouts_apart_by_everything_that_matters() -> None:
+    base = [TensorSpec("a", (2, 3), embedding=False), TensorSpec("b", (4,), embedding=False)]
+    others = [
+        [TensorSpec("c", (2, 3), embedding=False), base[1]],
+        [TensorSpec("a", (3, 2), embedding=False), base[1]],
+        [TensorSpec("a", (2, 3), embedding=True), base[1]],
+        [base[1], base[0]],
+    ]
+    digests = {partition(specs, 1).digest for specs in [base, *others]} | {partition(base, 2).digest}
+    assert len(digests) == len(others) + 2
+    assert partition(list(base), 1).digest in digests

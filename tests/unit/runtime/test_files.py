@@ -1,0 +1,72 @@
+import os
+import resource
+from pathlib import Path
+
+import pytest
+
+from diloco.runtime.files import (
+    UnusableFileError,
+    make_writable_directory,
+    read_json,
+    sha256_bytes,
+    sha256_file,
+    write_atomically,
+    write_json_atomically,
+)
+
+
+def test_what_is_written_is_there_and_nothing_beside_it(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    write_atomically(path, b"old")
+    write_atomically(path, "neu, größer")
+    assert path.read_text(encoding="utf-8") == "neu, größer"
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]
+    assert path.stat().st_mode & 0o777 == 0o644
+
+
+def test_a_write_that_fails_leaves_the_old_content_and_nothing_beside_it(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    write_atomically(path, b"old")
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1000, hard))
+    try:
+        with pytest.raises(OSError, match="too large"):
+            write_atomically(path, bytes(2000))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert path.read_bytes() == b"old"
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]
+
+
+def test_json_comes_back_as_it_was(tmp_path: Path) -> None:
+    path = tmp_path / "file.json"
+    write_json_atomically(path, {"a": [1, 2.5, None]})
+    assert read_json(path) == {"a": [1, 2.5, None]}
+
+
+def test_a_file_that_is_no_json_or_too_large_or_missing_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "file.json"
+    with pytest.raises(UnusableFileError, match=r"file\.json: No such file"):
+        read_json(path)
+    path.write_text("{")
+    with pytest.raises(UnusableFileError, match=r"file\.json: not JSON"):
+        read_json(path)
+    path.write_text("[" + " " * 100 + "]")
+    with pytest.raises(UnusableFileError, match=r"file\.json: larger than 50 bytes"):
+        read_json(path, limit_bytes=50)
+
+
+def test_a_files_digest_is_that_of_its_content(tmp_path: Path) -> None:
+    content = os.urandom(3_000_000)
+    (tmp_path / "file").write_bytes(content)
+    assert sha256_file(tmp_path / "file") == sha256_bytes(content)
+
+
+def test_a_directory_is_made_with_its_parents_and_a_file_in_its_way_is_named(tmp_path: Path) -> None:
+    make_writable_directory(tmp_path / "a" / "b")
+    assert not list((tmp_path / "a" / "b").iterdir())
+    (tmp_path / "file").write_text("")
+    with pytest.raises(UnusableFileError, match="file: a file of that name is in the way"):
+        make_writable_directory(tmp_path / "file")
+    with pytest.raises(UnusableFileError, match="cannot be written to"):
+        make_writable_directory(Path("/proc/nowhere"))

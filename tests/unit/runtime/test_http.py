@@ -1,0 +1,75 @@
+import http.client
+import json
+import logging
+import socket
+from collections.abc import Iterator
+
+import pytest
+
+from diloco.runtime.addresses import AddressError, format_address, parse_address
+from diloco.runtime.http import HttpServer, HttpServerError, Response
+
+
+def broken() -> Response:
+    raise RuntimeError("a fault in a page")
+
+
+@pytest.fixture
+def server() -> Iterator[HttpServer]:
+    pages = {"/text": lambda: Response.text("hello\n"), "/json": lambda: Response.json({"a": 1}), "/broken": broken}
+    with HttpServer("127.0.0.1:0", pages) as server:
+        yield server
+
+
+def ask(server: HttpServer, path: str, method: str = "GET") -> tuple[int, bytes, str]:
+    connection = http.client.HTTPConnection(server.address, timeout=30)
+    connection.request(method, path)
+    answer = connection.getresponse()
+    body, kind = answer.read(), answer.headers["Content-Type"]
+    connection.close()
+    return answer.status, body, kind
+
+
+def test_pages_are_served_by_path_whatever_the_query(server: HttpServer) -> None:
+    assert ask(server, "/text") == (200, b"hello\n", "text/plain; charset=utf-8")
+    status, body, kind = ask(server, "/json?pretty")
+    assert (status, json.loads(body), kind) == (200, {"a": 1}, "application/json")
+    assert ask(server, "/text", "HEAD")[:2] == (200, b"")
+
+
+def test_an_unknown_path_is_told_which_there_are(server: HttpServer) -> None:
+    status, body, _ = ask(server, "/other")
+    assert status == 404
+    assert body == b"not found; there are /broken /json /text\n"
+    assert ask(server, "/text", "POST")[0] == 501
+
+
+def test_a_page_that_fails_is_logged_and_costs_no_more_than_its_answer(
+    server: HttpServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.ERROR):
+        assert ask(server, "/broken")[0] == 500
+    assert "HTTP route /broken failed" in caplog.text
+    assert ask(server, "/text")[0] == 200
+
+
+def test_a_busy_port_is_named() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        with pytest.raises(HttpServerError, match=f"cannot serve HTTP at {address}: Address already in use"):
+            HttpServer(address, {})
+
+
+def test_an_address_is_host_and_port() -> None:
+    assert parse_address("example.org:80") == ("example.org", 80)
+    assert parse_address("[::1]:0") == ("::1", 0)
+    assert format_address(*parse_address("[::1]:9")) == "[::1]:9"
+    assert format_address("0.0.0.0", 9) == "0.0.0.0:9"
+
+
+@pytest.mark.parametrize(
+    "text", ["", "host", "host:", ":80", "host:65536", "host:-1", "host:\uff18", "::1:80", "[::1:80"]
+)
+def test_what_is_no_address_is_refused_with_an_example(text: str) -> None:
+    with pytest.raises(AddressError, match=r"address .*such as"):
+        parse_address(text)

@@ -1,0 +1,66 @@
+import pytest
+import torch
+
+from diloco.core.actions import Member, Merge
+from diloco.core.codec import codec_named
+from diloco.core.fragments import TensorSpec, partition
+from diloco.spec.sync import OuterOptimizer, SyncSpec
+from diloco.syncer.inbox import PushKey
+from diloco.syncer.merging import MergeResult, Merging
+from diloco.syncer.store import FragmentStore, digest_of
+
+LAYOUT = partition([TensorSpec("a", (10,), embedding=False)], 1)
+CODEC = codec_named("None")
+PLAIN = {"merge": "Mean", "fragments": 1, "outer_optimizer": OuterOptimizer(learning_rate=1.0, momentum=0.0)}
+
+
+def store() -> FragmentStore:
+    """At version 3, with versions 2 and 1 before it: parameters are 3.0, 2.0 and 1.0."""
+    store = FragmentStore(LAYOUT, older_versions=2)
+    store.put(0, 1, torch.full((10,), 1.0))
+    for version in (2, 3):
+        target = store.target(0)
+        target.parameters.fill_(float(version))
+        store.commit(0, version, target, b"")
+    return store
+
+
+def merge(store: FragmentStore, sync: SyncSpec, gradients: dict[str, tuple[float, int]]) -> MergeResult:
+    """Merge learners' constant outer gradients, each with its base version."""
+    members = tuple(
+        Member(learner, 1, 1, base, 1, 1, 1 / len(gradients), "") for learner, (_, base) in gradients.items()
+    )
+    payloads = {
+        PushKey(learner, 1, 0, 4, 1): torch.full((10,), value).view(torch.uint8)
+        for learner, (value, _) in gradients.items()
+    }
+    merging = Merging(LAYOUT, sync, CODEC)
+    return merging.run(merging.prepare(Merge(0, 4, members, ""), store, payloads.__getitem__))
+
+
+def test_the_result_is_not_in_the_store_before_it_is_committed() -> None:
+    held = store()
+    result = merge(held, SyncSpec.model_validate(PLAIN), {"a": (0.5, 3), "b": (1.5, 3)})
+    assert held.versions == (3,)
+    assert torch.equal(result.target.parameters, torch.full((10,), 2.0))
+    assert result.digest == digest_of(result.target.parameters)
+    assert (result.version, result.problem) == (4, "")
+
+
+@pytest.mark.parametrize(("anchor", "merged"), [("Received", 2.5), ("Current", 1.5)])
+def test_the_anchor_says_whether_the_models_own_movement_counts(anchor: str, merged: float) -> None:
+    # Measured from version 1 the learner stands at 0.5. The current fragment is 3.0, so from there it moved by 2.5.
+    result = merge(store(), SyncSpec.model_validate(PLAIN | {"anchor": anchor}), {"a": (0.5, 1), "b": (0.5, 3)})
+    expected = 3.0 - (0.5 + (2.5 if anchor == "Current" else 0.5)) / 2
+    assert expected == merged
+    assert torch.allclose(result.target.parameters, torch.full((10,), merged))
+
+
+def test_what_cannot_be_merged_leaves_the_fragment_as_it_was_and_says_why() -> None:
+    held = store()
+    before = held.current(0).parameters.clone()
+    result = merge(held, SyncSpec.model_validate(PLAIN), {"a": (3e38, 3), "b": (float("inf"), 3)})
+    assert "not finite" in result.problem
+    held.commit(0, result.version, result.target, result.digest)
+    assert held.versions == (4,)
+    assert torch.equal(held.current(0).parameters, before)

@@ -1,0 +1,75 @@
+import pytest
+import torch
+import xxhash
+
+from diloco.core.fragments import TensorSpec, partition
+from diloco.core.merge import MergeTarget
+from diloco.syncer.store import FragmentStore, check_complete
+
+LAYOUT = partition([TensorSpec("a", (10,), embedding=False), TensorSpec("b", (6,), embedding=False)], 2)
+
+
+def filled(older_versions: int = 0) -> FragmentStore:
+    store = FragmentStore(LAYOUT, older_versions=older_versions)
+    for fragment in LAYOUT.fragments:
+        store.put(fragment.index, 3, torch.full((fragment.numel,), float(fragment.index)))
+    return store
+
+
+def merge(store: FragmentStore, fragment: int, value: float) -> MergeTarget:
+    """What a merge does: fill the target, then make it current."""
+    target = store.target(fragment)
+    target.parameters.fill_(value)
+    target.momentum.fill_(value / 2)
+    version = store.current(fragment).version + 1
+    store.commit(fragment, version, target, xxhash.xxh3_128_digest(target.parameters.numpy().tobytes()))
+    return target
+
+
+def test_a_pull_under_way_keeps_reading_the_old_version() -> None:
+    store = filled()
+    view = store.current(1).view
+    before = bytes(view)
+    merge(store, 1, 7.0)
+    assert bytes(view) == before
+    assert store.current(1).version == 4
+    assert store.versions == (3, 4)
+    assert torch.equal(store.current(1).parameters, torch.full((6,), 7.0))
+
+
+def test_the_digest_is_that_of_the_bytes_a_pull_sends() -> None:
+    current = filled().current(0)
+    assert current.digest == xxhash.xxh3_128_digest(bytes(current.view))
+    assert len(current.view) == 40
+
+
+def test_momentum_is_updated_in_place_unless_a_checkpoint_reads_it() -> None:
+    store = filled()
+    assert merge(store, 0, 2.0).momentum is store.momentum(0)
+    image = store.hold()
+    held = image.momentum[0].clone()
+    assert merge(store, 0, 4.0).momentum is not image.momentum[0]
+    assert torch.equal(image.momentum[0], held)
+    assert torch.equal(store.momentum(0), torch.full((10,), 2.0))
+    assert image.fragments[0].version == 4
+    store.release()
+    momentum = store.momentum(0)
+    assert merge(store, 0, 6.0).momentum is momentum
+
+
+@pytest.mark.parametrize(("older_versions", "there"), [(0, [6]), (2, [4, 5, 6])])
+def test_as_many_older_versions_are_kept_as_asked(older_versions: int, there: list[int]) -> None:
+    store = filled(older_versions)
+    for value in (1.0, 2.0, 3.0):
+        merge(store, 0, value)
+    assert [version for version in range(10) if store.base(0, version) is not None] == there
+    if 4 in there:
+        assert torch.equal(store.base(0, 4), torch.full((10,), 1.0))  # type: ignore[arg-type]
+
+
+def test_tensors_that_are_not_the_layouts_are_told_apart() -> None:
+    right = [torch.zeros(10), torch.zeros(6)]
+    assert check_complete(LAYOUT, right) is None
+    assert check_complete(LAYOUT, right[:1]) == "1 fragments instead of 2"
+    assert "fragment 1 is torch.float64" in str(check_complete(LAYOUT, [right[0], right[1].double()]))
+    assert "not float32 (10,)" in str(check_complete(LAYOUT, [right[1], right[1]]))

@@ -1,0 +1,295 @@
+"""Codecs: how an outer gradient is narrowed for the wire, and widened again where it is merged.
+
+A codec knows a flat f32 buffer and the fixed grid of ``BLOCK`` elements by which it is cut. A payload is its blocks'
+bytes one after the other, each block readable by itself, so that merging goes through cache-sized pieces and a shard of
+a fragment is a contiguous range of bytes. It must not know tensors' names, learners, weights or sockets.
+
+Rounding is to nearest and has no randomness: equal values give equal bytes. Nothing that is not finite gets through:
+``encode`` refuses it where it arises, ``check`` where a payload comes from the network, and the merge once more.
+"""
+
+import math
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+BLOCK = 1 << 19
+"""Elements in a block of the grid: 2 MiB of f32, so that a merge's few blocks at hand stay in the processor's cache."""
+
+SMALLEST_STEP = 2.0**-100
+"""Groups whose quantisation step would be smaller are sent as zeros: further down f32 loses its precision."""
+
+
+class CodecError(ValueError):
+    """Values that cannot be encoded or a payload that cannot be decoded."""
+
+
+class Codec(Protocol):
+    """Turns a flat f32 buffer into bytes and back."""
+
+    @property
+    def name(self) -> str:
+        """Its name in a job's ``sync.compression``."""
+        ...
+
+    def payload_bytes(self, numel: int) -> int:
+        """Exact size of the payload of ``numel`` elements."""
+        ...
+
+    def encode(self, values: Tensor) -> Tensor:
+        """The payload of ``values`` (f32, flat), as uint8 (flat, contiguous); may share memory with ``values``.
+
+        Raises:
+            CodecError: a value is not finite, or too large for the codec; or no flat f32 tensor.
+        """
+        ...
+
+    def decode_into(self, payload: Tensor, start: int, out: Tensor) -> None:
+        """Write elements ``start`` to ``start + len(out)`` to ``out`` (f32, flat).
+
+        ``start`` is a multiple of ``BLOCK``, and ``out`` ends at another one or at the last element of the payload.
+
+        Raises:
+            CodecError: ``start`` or the length of ``out`` is not on the grid or not in the payload.
+        """
+        ...
+
+    def decode(self, payload: Tensor, start: int, scratch: Tensor) -> Tensor:
+        """Like ``decode_into(payload, start, scratch)``, but without a copy where the payload holds plain f32.
+
+        The result is ``scratch`` or a part of the payload, so it is only for reading.
+        """
+        ...
+
+    def check(self, payload: Tensor, numel: int) -> None:
+        """Refuse a payload from the network that is not one of ``numel`` finite elements, before anything relies on it.
+
+        Raises:
+            CodecError: wrong size, or it decodes to a value that is not finite.
+        """
+        ...
+
+
+def codec_named(name: str) -> Codec:
+    """The codec that a job's ``sync.compression`` names.
+
+    Raises:
+        CodecError: there is none of that name.
+    """
+    for codec in CODECS:
+        if codec.name == name:
+            return codec
+    raise CodecError(f"no codec is named {name!r}: use {', '.join(codec.name for codec in CODECS)}")
+
+
+@dataclass(frozen=True, slots=True)
+class PlainCodec:
+    """Every element in a floating-point type of its own: f32 as it is, or bf16 (relative error at most 2^-8)."""
+
+    name: str
+    dtype: torch.dtype
+
+    def payload_bytes(self, numel: int) -> int:
+        """See ``Codec``."""
+        return numel * self.dtype.itemsize
+
+    def encode(self, values: Tensor) -> Tensor:
+        """See ``Codec``. With f32 the payload is ``values``' own memory."""
+        require_flat(values)
+        _require_finite(values)
+        encoded = values.detach().to(self.dtype)
+        if encoded.dtype != torch.float32 and not is_finite(encoded):
+            raise CodecError(f"an outer gradient holds a value that is too large for {self.name}")
+        return encoded.view(torch.uint8)
+
+    def decode_into(self, payload: Tensor, start: int, out: Tensor) -> None:
+        """See ``Codec``."""
+        out.copy_(self._stored(payload, start, out.numel()))
+
+    def decode(self, payload: Tensor, start: int, scratch: Tensor) -> Tensor:
+        """See ``Codec``."""
+        stored = self._stored(payload, start, scratch.numel())
+        return stored if stored.dtype == torch.float32 else scratch.copy_(stored)
+
+    def check(self, payload: Tensor, numel: int) -> None:
+        """See ``Codec``."""
+        _require_size(self, payload, numel)
+        for start in range(0, numel, BLOCK):
+            if not is_finite(self._stored(payload, start, min(BLOCK, numel - start))):
+                raise CodecError(f"a {self.name} payload holds a value that is not finite")
+
+    def _stored(self, payload: Tensor, start: int, numel: int) -> Tensor:
+        begin, end = start * self.dtype.itemsize, (start + numel) * self.dtype.itemsize
+        _require_grid(self, payload, start, end)
+        return _reinterpret(payload[begin:end], self.dtype)
+
+
+@dataclass(frozen=True, slots=True)
+class ScaledCodec:
+    """Integers of 8 or 4 bits, each group of ``group`` elements with a scale of its own.
+
+    A group's step is its largest magnitude over ``limit``, and an element becomes the nearest multiple of the step: the
+    error is at most half a step (in groups sent as zeros, less than ``limit * SMALLEST_STEP``). A block is its groups'
+    scales (f32), then its codes. Four-bit codes stand two in a byte: the low halves are the first half of the block's
+    elements, the high halves the second, so that unpacking reads and writes straight on.
+    """
+
+    name: str
+    bits: int
+    group: int
+
+    @property
+    def limit(self) -> int:
+        """Largest code; the smallest is ``-limit``."""
+        return int(2 ** (self.bits - 1) - 1)
+
+    @property
+    def lift(self) -> int:
+        """A code is decoded as a signed byte with its bits on top, so its stored scale is the step over ``lift``."""
+        return int(2 ** (8 - self.bits))
+
+    def payload_bytes(self, numel: int) -> int:
+        """See ``Codec``."""
+        blocks, rest = divmod(numel, BLOCK)
+        return blocks * self._block_bytes(BLOCK) + self._block_bytes(rest)
+
+    def encode(self, values: Tensor) -> Tensor:
+        """See ``Codec``."""
+        require_flat(values)
+        payload = torch.empty(self.payload_bytes(values.numel()), dtype=torch.uint8)
+        for start in range(0, values.numel(), BLOCK):
+            block = values.detach()[start : start + BLOCK]
+            begin = self.payload_bytes(start)
+            self._encode_block(block, payload[begin : begin + self._block_bytes(block.numel())])
+        return payload
+
+    def decode_into(self, payload: Tensor, start: int, out: Tensor) -> None:
+        """See ``Codec``."""
+        _require_grid(self, payload, start, self.payload_bytes(start + out.numel()))
+        for offset in range(0, out.numel(), BLOCK):
+            block = out[offset : offset + BLOCK]
+            begin = self.payload_bytes(start + offset)
+            self._decode_block(payload[begin : begin + self._block_bytes(block.numel())], block)
+
+    def decode(self, payload: Tensor, start: int, scratch: Tensor) -> Tensor:
+        """See ``Codec``."""
+        self.decode_into(payload, start, scratch)
+        return scratch
+
+    def check(self, payload: Tensor, numel: int) -> None:
+        """See ``Codec``. Integers are finite, so only the scales are looked at."""
+        _require_size(self, payload, numel)
+        for start in range(0, numel, BLOCK):
+            block = min(BLOCK, numel - start)
+            begin = self.payload_bytes(start)
+            scales = _reinterpret(payload[begin : begin + self._scale_bytes(block)], torch.float32)
+            if not is_finite(scales * 128.0):  # no code is further from 0 than the byte's -128
+                raise CodecError(f"a {self.name} payload holds a scale that makes values that are not finite")
+
+    def _scale_bytes(self, numel: int) -> int:
+        return -(-numel // self.group) * 4
+
+    def _block_bytes(self, numel: int) -> int:
+        return self._scale_bytes(numel) + -(-numel * self.bits // 8)
+
+    def _encode_block(self, values: Tensor, payload: Tensor) -> None:
+        numel = values.numel()
+        padding = -numel % self.group
+        groups = torch.nn.functional.pad(values, (0, padding)) if padding else values
+        groups = groups.view(-1, self.group)
+        low, high = torch.aminmax(groups, dim=1, keepdim=True)
+        step = torch.maximum(high, -low) / self.limit
+        step[step < SMALLEST_STEP] = 0.0
+        if not is_finite(step * (self.limit + 1)):
+            _require_finite(values)
+            raise CodecError(f"an outer gradient holds a value that is too large for {self.name}")
+        steps = torch.where(step == 0.0, math.inf, step)  # x / inf is 0
+        codes = (
+            (groups / steps).round_().clamp_(-self.limit, self.limit).view(-1)[:numel].to(torch.int8).view(torch.uint8)
+        )
+        scale_bytes = self._scale_bytes(numel)
+        payload[:scale_bytes] = (step / self.lift).view(-1).view(torch.uint8)
+        if self.bits == 8:
+            payload[scale_bytes:] = codes
+            return
+        half = -(-numel // 2)
+        packed = payload[scale_bytes:]
+        torch.bitwise_and(codes[:half], 15, out=packed)
+        packed[: numel - half] |= codes[half:] * 16
+
+    def _decode_block(self, payload: Tensor, out: Tensor) -> None:
+        numel = out.numel()
+        scale_bytes = self._scale_bytes(numel)
+        scales, codes = _reinterpret(payload[:scale_bytes], torch.float32), payload[scale_bytes:]
+        if self.bits == 8:
+            out.copy_(codes.view(torch.int8))
+        else:
+            half = codes.numel()
+            out[:half].copy_((codes * 16).view(torch.int8))
+            out[half:].copy_(torch.bitwise_and(codes, 0xF0).view(torch.int8)[: numel - half])
+        whole = numel // self.group
+        out[: whole * self.group].view(whole, self.group).mul_(scales[:whole].view(whole, 1))
+        if whole * self.group < numel:
+            out[whole * self.group :].mul_(scales[whole])
+
+
+CODECS: tuple[Codec, ...] = (
+    PlainCodec("None", torch.float32),
+    PlainCodec("BF16", torch.bfloat16),
+    ScaledCodec("Int8", bits=8, group=256),
+    ScaledCodec("Int4", bits=4, group=64),
+)
+
+
+def is_finite(values: Tensor) -> bool:
+    """Whether every value is finite; in one reading pass (``isfinite().all()`` takes ten times as long)."""
+    if values.numel() == 0:
+        return True
+    low, high = torch.aminmax(values)  # NaN comes through
+    return math.isfinite(low.item()) and math.isfinite(high.item())
+
+
+def require_flat(values: Tensor) -> None:
+    """Refuse anything but a flat, contiguous f32 tensor in host memory.
+
+    Raises:
+        CodecError: it is something else.
+    """
+    if values.dtype != torch.float32 or values.dim() != 1 or not values.is_contiguous() or values.device.type != "cpu":
+        raise CodecError(
+            f"a flat contiguous float32 tensor on the cpu is wanted, "
+            f"not {values.dtype} of shape {tuple(values.shape)} on {values.device}"
+        )
+
+
+def _require_finite(values: Tensor) -> None:
+    if not is_finite(values):
+        wrong = torch.isfinite(values).logical_not_().nonzero()
+        index = int(wrong[0].item())
+        raise CodecError(
+            f"an outer gradient holds {len(wrong)} of {len(values)} values that are not finite, "
+            f"the first ({values[index].item()}) at element {index}: has the learner's training diverged?"
+        )
+
+
+def _require_size(codec: Codec, payload: Tensor, numel: int) -> None:
+    if payload.numel() != codec.payload_bytes(numel):
+        raise CodecError(
+            f"a {codec.name} payload of {numel} elements has {codec.payload_bytes(numel)} bytes, not {payload.numel()}"
+        )
+
+
+def _require_grid(codec: Codec, payload: Tensor, start: int, end: int) -> None:
+    """``end`` is where the last byte that is wanted ends: on the grid, or the payload's end."""
+    on_grid = end == payload.numel() or end % codec.payload_bytes(BLOCK) == 0
+    if start < 0 or start % BLOCK or end > payload.numel() or not on_grid:
+        raise CodecError(
+            f"elements from {start} to byte {end} are no blocks of a {codec.name} payload of {payload.numel()} bytes"
+        )
+
+
+def _reinterpret(payload: Tensor, dtype: torch.dtype) -> Tensor:
+    """The bytes as ``dtype``; copied only where they do not begin at a multiple of its size."""
+    return (payload.clone() if payload.storage_offset() % dtype.itemsize else payload).view(dtype)

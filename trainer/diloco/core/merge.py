@@ -1,0 +1,269 @@
+"""The merge: the members' outer gradients of a fragment become one, and the outer optimizer makes a step with it.
+
+A fragment is gone through in blocks of a fixed grid (``codec.BLOCK``), three times: norms, weighted means, outer step.
+A pass works on any range of blocks and has no order among them, and sums across blocks are rounded once, from f64
+parts. So neither cutting the work into shards nor the number of threads changes a bit, nor does the order in which
+members are given. The mean is built up in the buffer of the result: beside it a merge needs one block.
+
+It must not know who decides on members and weights, nor where payloads and results are kept.
+"""
+
+import math
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from diloco.core.codec import BLOCK, Codec, CodecError, is_finite, require_flat
+from diloco.core.fragments import Fragment
+from diloco.core.outer import nesterov_step
+from diloco.core.spans import Span, plain_spans, radial_spans, spans_within
+from diloco.spec.sync import OuterOptimizer
+
+ROW = 4096
+"""Elements whose squares are added up in f32; beyond that in f64."""
+
+
+Pass = Callable[[Iterable[int]], None]
+"""A pass of a merge over the blocks of these indices; safe to run in several threads on blocks of their own."""
+
+BlockRunner = Callable[[Pass, range], None]
+"""Has a pass go over all blocks, in any order and threads; returns when it has, raises what it raised."""
+
+
+def in_this_thread(one_pass: Pass, blocks: range) -> None:
+    """The ``BlockRunner`` that leaves the threads to torch."""
+    one_pass(blocks)
+
+
+class MergeError(ValueError):
+    """Contributions that cannot be merged. Parameters and momentum are as they were before."""
+
+
+@dataclass(frozen=True, slots=True)
+class Contribution:
+    """One member's part."""
+
+    learner: str
+    """Its id; sets the order of the sums, so that the order of arrival does not."""
+    weight: float
+    """Normalised: the weights of a merge sum to one."""
+    payload: Tensor
+    """uint8, flat: its outer gradient, encoded."""
+    drift: Tensor | None = None
+    """f32, flat: added to the decoded outer gradient; the current fragment minus the version that it was measured from
+    (``sync.anchor: Current``). None: nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class MergeTarget:
+    """Where the result goes."""
+
+    parameters: Tensor
+    """f32, flat: a buffer apart from the current parameters. Undefined after an error."""
+    momentum: Tensor
+    """f32, flat: may be the current momentum itself."""
+
+
+@dataclass(frozen=True, slots=True)
+class MergeStatistics:
+    """What a merge shows of itself."""
+
+    gradient_norm: float
+    """L2 norm of the merged outer gradient."""
+    agreement: float
+    """Length of the mean of the members' unit directions, 0 to 1: its mean over the tensors merged by direction,
+    weighted by elements. M equal members at right angles: 1/sqrt(M). 1 where no tensor is merged by direction."""
+    cancelled: tuple[str, ...]
+    """Tensors that got no outer gradient because the members' directions cancelled."""
+
+
+def merge_fragment(  # noqa: PLR0913 - the one seam to the syncer: by keyword, and each a thing of its own
+    fragment: Fragment,
+    contributions: Sequence[Contribution],
+    *,
+    codec: Codec,
+    method: Literal["RDA", "Mean"],
+    parameters: Tensor,
+    momentum: Tensor,
+    outer: OuterOptimizer,
+    into: MergeTarget,
+    run: BlockRunner = in_this_thread,
+) -> MergeStatistics:
+    """Merge the contributions and step the outer optimizer; the new parameters and momentum go to ``into``.
+
+    All tensors are flat f32 of ``fragment.numel`` elements in host memory. One member's merged outer gradient is its
+    own, to the bit. ``run`` hands the blocks to threads, and changes no bit.
+
+    Raises:
+        MergeError: no contribution, two of one learner, weights that do not sum to one, a tensor or payload of a wrong
+            size, a contribution that decodes to something that is not finite, or a mean that overflows.
+    """
+    merge = FragmentMerge(fragment, tuple(contributions), codec, method, parameters, momentum, outer, into)
+    for one_pass in (merge.measure, merge.combine, merge.apply):
+        run(one_pass, merge.blocks)
+    return merge.statistics()
+
+
+@dataclass
+class FragmentMerge:
+    """A merge in its three passes: ``measure``, ``combine``, ``apply``, each over all blocks before the next begins.
+
+    A pass may be called for disjoint sets of blocks, in any order or at once; ``merge_fragment`` does it all.
+    """
+
+    fragment: Fragment
+    contributions: tuple[Contribution, ...]
+    codec: Codec
+    method: Literal["RDA", "Mean"]
+    parameters: Tensor
+    momentum: Tensor
+    outer: OuterOptimizer
+    into: MergeTarget
+    _spans: list[Span] = field(init=False)
+
+    def __post_init__(self) -> None:
+        _check(self)
+        members = [member for member in self.contributions if member.weight > 0.0]
+        self.contributions = tuple(sorted(members, key=lambda member: member.learner))
+        by_direction = self.method == "RDA" and len(members) > 1
+        self._spans = radial_spans(self.fragment, self._weights) if by_direction else plain_spans(self.fragment)
+
+    @property
+    def blocks(self) -> range:
+        """All blocks of the fragment."""
+        return range(-(-self.fragment.numel // BLOCK))
+
+    def measure(self, blocks: Iterable[int]) -> None:
+        """First pass: the members' norms, where directions are averaged.
+
+        Raises:
+            MergeError: a contribution is not finite.
+        """
+        scratch = self._scratch()
+        for block in blocks:
+            parts = [(span.radial, start, stop) for span, start, stop in self._parts(block) if span.radial]
+            for index, member in enumerate(self.contributions if parts else ()):
+                values = self._decode(member, block, scratch)
+                for radial, start, stop in parts:
+                    square = _sum_of_squares(values[start:stop])
+                    if not math.isfinite(square):
+                        raise MergeError(_not_finite(member))
+                    radial.squares[index].append(square)
+
+    def combine(self, blocks: Iterable[int]) -> None:
+        """Second pass: the weighted means, into ``into.parameters``; mean directions are not yet of their final length.
+
+        Raises:
+            MergeError: a contribution, or the mean of them, is not finite.
+        """
+        coefficients = {
+            span.start: span.radial.coefficients() if span.radial else self._weights for span in self._spans
+        }
+        scratch = self._scratch()
+        for block in blocks:
+            mean = self.into.parameters[block * BLOCK : (block + 1) * BLOCK]
+            parts = [(span, coefficients[span.start], start, stop) for span, start, stop in self._parts(block)]
+            for index, member in enumerate(self.contributions):
+                values = self._decode(member, block, scratch)
+                for _, factors, start, stop in parts:
+                    if index == 0:
+                        torch.mul(values[start:stop], factors[index], out=mean[start:stop])
+                    else:
+                        mean[start:stop].add_(values[start:stop], alpha=factors[index])
+            for span, _, start, stop in parts:
+                square = _sum_of_squares(mean[start:stop])
+                if not math.isfinite(square):
+                    raise MergeError(self._blame(block, scratch))
+                span.squares.append(square)
+
+    def apply(self, blocks: Iterable[int]) -> None:
+        """Third pass: mean directions get their length, and the outer optimizer makes its step."""
+        lengths = {span.start: span.length for span in self._spans if span.radial}
+        for block in blocks:
+            within = slice(block * BLOCK, (block + 1) * BLOCK)
+            gradient, momentum = self.into.parameters[within], self.into.momentum[within]
+            for span, start, stop in self._parts(block):
+                if span.start in lengths:
+                    gradient[start:stop].mul_(lengths[span.start])
+            if momentum.data_ptr() != self.momentum[within].data_ptr():
+                momentum.copy_(self.momentum[within])
+            nesterov_step(gradient, self.parameters[within], momentum, self.outer)
+
+    def statistics(self) -> MergeStatistics:
+        """What came out; after ``combine``."""
+        by_direction = [span for span in self._spans if span.radial]
+        agreed = math.fsum(span.agreement * span.numel for span in by_direction)
+        return MergeStatistics(
+            gradient_norm=math.sqrt(math.fsum(math.fsum(span.squares) * span.length**2 for span in self._spans)),
+            agreement=agreed / sum(span.numel for span in by_direction) if by_direction else 1.0,
+            cancelled=tuple(span.name for span in by_direction if span.cancelled),
+        )
+
+    @property
+    def _weights(self) -> tuple[float, ...]:
+        return tuple(member.weight for member in self.contributions)
+
+    def _scratch(self) -> Tensor:
+        return torch.empty(min(BLOCK, self.fragment.numel))
+
+    def _parts(self, block: int) -> Iterator[tuple[Span, int, int]]:
+        return spans_within(self._spans, block * BLOCK, min((block + 1) * BLOCK, self.fragment.numel))
+
+    def _decode(self, member: Contribution, block: int, scratch: Tensor) -> Tensor:
+        start, stop = block * BLOCK, min((block + 1) * BLOCK, self.fragment.numel)
+        buffer = scratch[: stop - start]
+        values = self.codec.decode(member.payload, start, buffer)
+        return values if member.drift is None else torch.add(values, member.drift[start:stop], out=buffer)
+
+    def _blame(self, block: int, scratch: Tensor) -> str:
+        for member in self.contributions:
+            if not is_finite(self._decode(member, block, scratch)):
+                return _not_finite(member)
+        return f"the mean of the outer gradients of fragment {self.fragment.index} is too large for float32"
+
+
+def _sum_of_squares(values: Tensor) -> float:
+    """Rows of ``ROW`` in f32, their sum in f64; all in f64 where f32 squares may leave its range."""
+    whole = values.numel() // ROW * ROW
+    total = 0.0
+    if whole:
+        total += torch.linalg.vector_norm(values[:whole].view(-1, ROW), dim=1).double().square_().sum().item()
+    if whole < values.numel():
+        total += torch.linalg.vector_norm(values[whole:]).item() ** 2
+    if not 1e-20 < total < 1e30:
+        total = values.double().square_().sum().item()
+    return total
+
+
+def _check(merge: FragmentMerge) -> None:
+    members, numel = merge.contributions, merge.fragment.numel
+    if not members or len({member.learner for member in members}) != len(members):
+        raise MergeError("a merge takes at least one contribution, and one from each learner")
+    weights = [member.weight for member in members]
+    if not all(weight >= 0.0 for weight in weights) or not math.isclose(math.fsum(weights), 1.0, abs_tol=1e-6):
+        raise MergeError(f"the weights of a merge are not negative and sum to one; these are {weights}")
+    drifts = [member.drift for member in members if member.drift is not None]
+    for tensor in (merge.parameters, merge.momentum, merge.into.parameters, merge.into.momentum, *drifts):
+        try:
+            require_flat(tensor)
+        except CodecError as error:
+            raise MergeError(str(error)) from error
+        if tensor.numel() != numel:
+            raise MergeError(
+                f"fragment {merge.fragment.index} has {numel} elements, a tensor of its merge {len(tensor)}"
+            )
+    if merge.into.parameters.data_ptr() == merge.parameters.data_ptr():
+        raise MergeError("the merged parameters need a buffer of their own")
+    for member in members:
+        if member.payload.numel() != merge.codec.payload_bytes(numel):
+            raise MergeError(
+                f"the {merge.codec.name} payload of {member.learner} has {member.payload.numel()} bytes, "
+                f"not the {merge.codec.payload_bytes(numel)} of {numel} elements"
+            )
+
+
+def _not_finite(member: Contribution) -> str:
+    return f"the outer gradient of {member.learner} holds values that are not finite"

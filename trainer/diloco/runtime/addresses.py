@@ -1,0 +1,24 @@
+"""``host:port``, as flags and files carry it. It must not open sockets: it only reads and writes the text."""
+
+
+class AddressError(ValueError):
+    """An address that cannot be read; the text names it and what is allowed."""
+
+
+def parse_address(text: str) -> tuple[str, int]:
+    """Host and port of ``host:port``; an IPv6 host stands in brackets; port 0 lets the system choose.
+
+    Raises:
+        AddressError: it is no such address.
+    """
+    host, colon, port = text.rpartition(":")
+    if not colon or not host or not port.isascii() or not port.isdigit() or int(port) > 65535:
+        raise AddressError(f"address {text!r}: give HOST:PORT with a port of 0 to 65535, such as 127.0.0.1:0")
+    if host.startswith("[") != host.endswith("]") or (":" in host and not host.startswith("[")):
+        raise AddressError(f"address {text!r}: put an IPv6 host in brackets, such as [::1]:0")
+    return host.removeprefix("[").removesuffix("]"), int(port)
+
+
+def format_address(host: str, port: int) -> str:
+    """``host:port``, with an IPv6 host in brackets."""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

@@ -1,0 +1,124 @@
+"""Files that are whole or absent, whatever happens to the process or its machine while they are written.
+
+It must not know what is in them. Errors of the system come as ``OSError``: a caller decides whether to go on without
+the file (a checkpoint on a full disk) or to stop (an output directory that cannot be written).
+"""
+
+import hashlib
+import json
+import os
+import tempfile
+from pathlib import Path
+from typing import Any
+
+_READ_BYTES = 1 << 20
+
+
+class UnusableFileError(ValueError):
+    """A file that is missing, unreadable or not what it should be; the text names it."""
+
+
+def fsync_directory(directory: Path) -> None:
+    """Make the names in ``directory`` durable: a rename survives a power cut only after this."""
+    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def fsync_file(path: Path) -> None:
+    """Make the content of a file durable that something else has written."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def write_atomically(path: Path, data: bytes | memoryview | str, *, durable: bool = True) -> None:
+    """Put ``data`` at ``path`` so that a reader sees the old content or the new, never a part.
+
+    Text is written as UTF-8. ``durable`` also waits until it is on the disk.
+
+    Raises:
+        OSError: it could not be written; what stood at ``path`` still does.
+    """
+    content = data.encode() if isinstance(data, str) else data
+    descriptor, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".part", dir=path.parent)
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fchmod(file.fileno(), 0o644)
+            if durable:
+                os.fsync(file.fileno())
+        Path(name).replace(path)
+    except BaseException:
+        Path(name).unlink(missing_ok=True)
+        raise
+    if durable:
+        fsync_directory(path.parent)
+
+
+def write_json_atomically(path: Path, value: object, *, durable: bool = True) -> None:
+    """``write_atomically`` of ``value`` as indented JSON.
+
+    Raises:
+        OSError: it could not be written.
+    """
+    write_atomically(path, json.dumps(value, indent=2) + "\n", durable=durable)
+
+
+def read_json(path: Path, *, limit_bytes: int = 64 << 20) -> Any:
+    """The JSON value in a file of at most ``limit_bytes``.
+
+    Raises:
+        UnusableFileError: it is missing, unreadable, too large or not JSON.
+    """
+    try:
+        with path.open("rb") as file:
+            content = file.read(limit_bytes + 1)
+    except OSError as error:
+        raise UnusableFileError(f"{path}: {error.strerror or error}") from error
+    if len(content) > limit_bytes:
+        raise UnusableFileError(f"{path}: larger than {limit_bytes} bytes")
+    try:
+        return json.loads(content)
+    except ValueError as error:
+        raise UnusableFileError(f"{path}: not JSON ({error})") from error
+
+
+def sha256_bytes(data: bytes) -> str:
+    """SHA-256 of ``data``, hexadecimal."""
+    return hashlib.sha256(data).hexdigest()
+
+
+def sha256_file(path: Path) -> str:
+    """SHA-256 of a file's content, hexadecimal.
+
+    Raises:
+        OSError: it could not be read.
+    """
+    digest = hashlib.sha256()
+    with path.open("rb") as file:
+        while block := file.read(_READ_BYTES):
+            digest.update(block)
+    return digest.hexdigest()
+
+
+def make_writable_directory(path: Path) -> None:
+    """Make ``path`` a directory that this process can write to, with its parents.
+
+    Raises:
+        UnusableFileError: it is no directory or cannot be written to; found out by writing, so that a read-only file
+            system is noticed too.
+    """
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=path) as probe:
+            probe.write(b"\0")
+    except FileExistsError as error:
+        raise UnusableFileError(f"{path}: a file of that name is in the way of a directory") from error
+    except OSError as error:
+        raise UnusableFileError(f"{path}: cannot be written to ({error.strerror or error})") from error

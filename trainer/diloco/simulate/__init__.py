@@ -1,0 +1,28 @@
+"""Whole runs in one process and in virtual time: the same engine, merges and inner training, without sockets.
+
+The shells here carry out the engine's actions as the syncer and the learners do, but a heap of dated callbacks takes
+the place of threads, links and clocks. So a run with stragglers, kills and cut links is the same to the bit each time,
+and an hour of waiting costs nothing; only the training itself is computed.
+"""
+
+from diloco.simulate.baselines import Baseline, alone, data_parallel
+from diloco.simulate.outcome import Outcome
+from diloco.simulate.scenario import Cut, Fault, Kill, Link, Profile, Scenario, ScenarioError, kills_every
+from diloco.simulate.world import SimulationError, simulate
+
+__all__ = [
+    "Baseline",
+    "Cut",
+    "Fault",
+    "Kill",
+    "Link",
+    "Outcome",
+    "Profile",
+    "Scenario",
+    "ScenarioError",
+    "SimulationError",
+    "alone",
+    "data_parallel",
+    "kills_every",
+    "simulate",
+]

@@ -1,0 +1,273 @@
+"""Checkpoints of the syncer: whole or absent, checked when read, the newest valid one used.
+
+A checkpoint is a folder ``NNNNNN`` with the parameters and the momentum (safetensors, one flat f32 tensor a fragment)
+and a manifest with the engine's snapshot and a digest of every file and of itself. It is written aside, forced to the
+disk, and renamed. A crash at any instant therefore leaves the one before. It must not know the engine or threads.
+"""
+
+import json
+import re
+import shutil
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from pydantic import BaseModel, ConfigDict, ValidationError
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+
+from diloco.core.fragments import Layout
+from diloco.runtime.files import UnusableFileError, fsync_directory, fsync_file, read_json, sha256_bytes, sha256_file
+from diloco.syncer.errors import SyncerError
+from diloco.syncer.store import StoreImage, check_complete
+
+FORMAT = 1
+_NAME = re.compile(r"^\d{6,}$")
+_PARAMETERS = "parameters.safetensors"
+_MOMENTUM = "momentum.safetensors"
+
+
+class Totals(BaseModel):
+    """Counts of the job's whole life that the engine does not keep."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    bytes_pushed: int = 0
+    """Payload and framing received from learners."""
+    bytes_pulled: int = 0
+    """Sent to learners."""
+
+
+class _File(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    size_bytes: int
+    sha256: str
+
+
+class CheckpointManifest(BaseModel):
+    """What a checkpoint says of itself."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    format: int
+    job: str
+    layout: str
+    """Digest of the model's layout."""
+    model_parameters: int
+    model_fragments: int
+    epoch: int
+    versions: tuple[int, ...]
+    engine: dict[str, Any]
+    """The engine's snapshot."""
+    totals: Totals
+    written_at: float
+    """Seconds since 1970."""
+    reason: str
+    files: dict[str, _File]
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointContent:
+    """What is to be kept: everything as it was at one moment."""
+
+    job: str
+    layout: Layout
+    epoch: int
+    image: StoreImage
+    engine: dict[str, Any]
+    totals: Totals
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedCheckpoint:
+    """A checkpoint that was read and found whole."""
+
+    name: str
+    manifest: CheckpointManifest
+    parameters: tuple[torch.Tensor, ...]
+    """f32, shape (numel,), by fragment."""
+    momentum: tuple[torch.Tensor, ...]
+
+
+def checkpoint_names(directory: Path) -> list[str]:
+    """Names of the checkpoints in a directory, oldest first."""
+    if not directory.is_dir():
+        return []
+    return sorted((path.name for path in directory.iterdir() if _NAME.match(path.name)), key=int)
+
+
+def write_checkpoint(directory: Path, content: CheckpointContent) -> str:
+    """Write a checkpoint and return its name.
+
+    Raises:
+        OSError: it could not be written in full; nothing of it is left, and the ones before are untouched.
+    """
+    names = checkpoint_names(directory)
+    name = f"{int(names[-1]) + 1 if names else 1:06d}"
+    aside = directory / f".{name}.part"
+    try:
+        _clear_leftovers(directory)
+        aside.mkdir(parents=True)
+        _write_tensors(aside / _PARAMETERS, [fragment.parameters for fragment in content.image.fragments])
+        _write_tensors(aside / _MOMENTUM, list(content.image.momentum))
+        manifest = _manifest(content, aside)
+        plain = manifest.model_dump(mode="json")
+        path = aside / "manifest.json"
+        path.write_text(json.dumps({"sha256": _digest(plain), "manifest": plain}, indent=1) + "\n")
+        fsync_file(path)
+        fsync_directory(aside)
+        aside.rename(directory / name)
+        fsync_directory(directory)
+    except BaseException:
+        shutil.rmtree(aside, ignore_errors=True)
+        raise
+    return name
+
+
+def prune_checkpoints(directory: Path, keep: int, spared: frozenset[str]) -> None:
+    """Delete all but the newest ``keep`` checkpoints; those that are spared neither go nor count.
+
+    Raises:
+        OSError: one could not be deleted.
+    """
+    for name in [name for name in checkpoint_names(directory) if name not in spared][:-keep]:
+        # Renamed first, so that one that is half deleted is never taken for a checkpoint.
+        doomed = directory / f".{name}.part"
+        (directory / name).rename(doomed)
+        shutil.rmtree(doomed)
+
+
+def load_checkpoint(directory: Path, name: str, layout: Layout, job: str) -> LoadedCheckpoint:
+    """Read one checkpoint and check everything.
+
+    Raises:
+        UnusableFileError: it is broken; the text says which file and how.
+        SyncerError: it is whole, but of another job or another model.
+    """
+    folder = directory / name
+    manifest = _read_manifest(folder / "manifest.json")
+    if manifest.job != job:
+        raise SyncerError(
+            f"{folder}: a checkpoint of job {manifest.job!r}, but the job is {job!r}; use another directory"
+        )
+    if manifest.layout != layout.digest:
+        theirs = _describe(manifest.model_parameters, manifest.model_fragments, manifest.layout)
+        ours = _describe(layout.numel, len(layout.fragments), layout.digest)
+        raise SyncerError(
+            f"{folder}: a checkpoint of another model ({theirs}) than the job's ({ours});"
+            " use another directory, or the model and sync.fragments it was made with"
+        )
+    if manifest.files.keys() != {_PARAMETERS, _MOMENTUM}:
+        raise UnusableFileError(f"{folder}/manifest.json: it names the files {sorted(manifest.files)}")
+    tensors = [_read_tensors(folder / file, manifest.files[file], layout) for file in (_PARAMETERS, _MOMENTUM)]
+    return LoadedCheckpoint(name, manifest, tuple(tensors[0]), tuple(tensors[1]))
+
+
+def newest_checkpoint(directory: Path, layout: Layout, job: str) -> tuple[LoadedCheckpoint | None, dict[str, str]]:
+    """The newest checkpoint that is whole, and what is wrong with newer ones, by name.
+
+    Raises:
+        SyncerError: it is of another job or model.
+    """
+    broken: dict[str, str] = {}
+    for name in reversed(checkpoint_names(directory)):
+        try:
+            return load_checkpoint(directory, name, layout, job), broken
+        except UnusableFileError as error:
+            broken[name] = str(error)
+    return None, broken
+
+
+def set_aside(directory: Path, broken: Iterable[str]) -> None:
+    """Rename broken checkpoints to ``NNNNNN.broken``, for whoever wants to look; earlier ones of these are deleted.
+
+    Raises:
+        OSError: one could not be renamed.
+    """
+    for old in directory.glob("*.broken"):
+        shutil.rmtree(old, ignore_errors=True)
+    for name in broken:
+        (directory / name).rename(directory / f"{name}.broken")
+
+
+def _manifest(content: CheckpointContent, folder: Path) -> CheckpointManifest:
+    return CheckpointManifest(
+        format=FORMAT,
+        job=content.job,
+        layout=content.layout.digest,
+        model_parameters=content.layout.numel,
+        model_fragments=len(content.layout.fragments),
+        epoch=content.epoch,
+        versions=tuple(fragment.version for fragment in content.image.fragments),
+        engine=content.engine,
+        totals=content.totals,
+        written_at=time.time(),
+        reason=content.reason,
+        files={
+            file: _File(size_bytes=(folder / file).stat().st_size, sha256=sha256_file(folder / file))
+            for file in (_PARAMETERS, _MOMENTUM)
+        },
+    )
+
+
+def _read_manifest(path: Path) -> CheckpointManifest:
+    plain = read_json(path)
+    if not isinstance(plain, dict) or plain.keys() != {"sha256", "manifest"}:
+        raise UnusableFileError(f"{path}: not a checkpoint's manifest")
+    if plain["sha256"] != _digest(plain["manifest"]):
+        raise UnusableFileError(f"{path}: its digest does not match: it was changed or damaged")
+    try:
+        manifest = CheckpointManifest.model_validate(plain["manifest"])
+    except ValidationError as error:
+        raise UnusableFileError(f"{path}: not a checkpoint's manifest ({error.error_count()} problems)") from None
+    if manifest.format != FORMAT:
+        raise UnusableFileError(f"{path}: checkpoint format {manifest.format}; this version reads {FORMAT}")
+    return manifest
+
+
+def _write_tensors(path: Path, tensors: list[torch.Tensor]) -> None:
+    try:
+        save_file({_tensor_name(index): tensor for index, tensor in enumerate(tensors)}, path)
+    except SafetensorError as error:  # wraps what the system said
+        raise OSError(f"{path}: {error}") from error
+    fsync_file(path)
+
+
+def _read_tensors(path: Path, expected: _File, layout: Layout) -> list[torch.Tensor]:
+    try:
+        if path.stat().st_size != expected.size_bytes or sha256_file(path) != expected.sha256:
+            raise UnusableFileError(f"{path}: its digest does not match: it was changed or damaged")
+        with safe_open(path, framework="pt") as file:
+            names = [_tensor_name(fragment.index) for fragment in layout.fragments]
+            if sorted(file.keys()) != sorted(names):
+                raise UnusableFileError(f"{path}: it does not hold one tensor for each of {len(names)} fragments")
+            # Cloned: the file's mapping must not outlive it in buffers that are written in place.
+            tensors = [file.get_tensor(name).clone() for name in names]
+    except (OSError, SafetensorError) as error:
+        raise UnusableFileError(f"{path}: {error}") from error
+    problem = check_complete(layout, tensors)
+    if problem is not None:
+        raise UnusableFileError(f"{path}: {problem}")
+    return tensors
+
+
+def _describe(parameters: int, fragments: int, layout_digest: str) -> str:
+    return f"{parameters} parameters in {fragments} fragments, layout {layout_digest[:12]}"
+
+
+def _clear_leftovers(directory: Path) -> None:
+    for path in directory.glob(".*.part") if directory.is_dir() else ():
+        shutil.rmtree(path, ignore_errors=True)
+
+
+def _tensor_name(fragment: int) -> str:
+    return f"fragment.{fragment:05d}"
+
+
+def _digest(manifest: Any) -> str:
+    return sha256_bytes(json.dumps(manifest, sort_keys=True, separators=(",", ":")).encode())

@@ -1,0 +1,131 @@
+"""Outer gradients on their way in: asked for, being received, here.
+
+Memory is bounded by what was asked: a push must name an open ask, exactly, and be as long as the codec makes that
+fragment, before a buffer is made for it. It must not know gRPC or the engine.
+"""
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+
+from diloco.core.codec import Codec
+from diloco.core.fragments import Layout
+
+
+class PushKey(NamedTuple):
+    """What identifies an outer gradient, in an ask, a push and a merge."""
+
+    learner: str
+    incarnation: int
+    fragment: int
+    version: int
+    attempt: int
+
+
+@dataclass(frozen=True, slots=True)
+class PushClaim:
+    """What a push says of itself besides its key."""
+
+    base_version: int
+    codec: str
+    payload_bytes: int
+
+
+class PushRefusedError(RuntimeError):
+    """A push that nobody waits for, or that cannot be what was asked; the text says why."""
+
+
+class Inbox:
+    """All outer gradients that are asked for or held. Owned by the event loop.
+
+    A key has one buffer at most: a second push of one ask is refused while the first is under way.
+    """
+
+    def __init__(self, layout: Layout, codec: Codec) -> None:
+        self._layout = layout
+        self._codec = codec
+        self._asks: dict[PushKey, torch.Tensor | None] = {}
+        """Open asks, each with the buffer of a push under way."""
+        self._arrived: dict[PushKey, torch.Tensor] = {}
+
+    @property
+    def held_bytes(self) -> int:
+        """Memory taken by payloads that are here or being received."""
+        buffers = [*self._asks.values(), *self._arrived.values()]
+        return sum(buffer.nbytes for buffer in buffers if buffer is not None)
+
+    def ask(self, key: PushKey) -> None:
+        """Expect this push; an older ask for the same fragment of the same learner is void."""
+        for old in [k for k in self._asks if (k.learner, k.fragment) == (key.learner, key.fragment) and k != key]:
+            del self._asks[old]
+        self._asks.setdefault(key, None)
+
+    def void_session(self, learner: str, incarnation: int) -> None:
+        """Expect nothing more from a session that is over. What is here in full stays: it may be merged yet."""
+        for key in [k for k in self._asks if (k.learner, k.incarnation) == (learner, incarnation)]:
+            del self._asks[key]
+
+    def void_version(self, fragment: int, version: int) -> None:
+        """A version is made: expect no more pushes for it, and drop what came for it."""
+        for keyed in (self._asks, self._arrived):
+            for key in [k for k in keyed if k.fragment == fragment and k.version <= version]:
+                del keyed[key]
+
+    def open(self, key: PushKey, claim: PushClaim) -> torch.Tensor:
+        """A buffer for a push, uint8, shape (payload_bytes,).
+
+        Raises:
+            PushRefusedError: before any memory is taken.
+        """
+        problem = self._problem(key, claim)
+        if problem is not None:
+            raise PushRefusedError(problem)
+        buffer = torch.empty(claim.payload_bytes, dtype=torch.uint8)
+        self._asks[key] = buffer
+        return buffer
+
+    def received(self, key: PushKey) -> torch.Tensor | None:
+        """The buffer of a push that has come in full; None if it is no longer wanted."""
+        return self._asks.get(key)
+
+    def accept(self, key: PushKey) -> bool:
+        """Keep a checked payload until it is taken or dropped; False if it is no longer wanted."""
+        buffer = self._asks.pop(key, None)
+        if buffer is None:
+            return False
+        self._arrived[key] = buffer
+        return True
+
+    def abandon(self, key: PushKey) -> None:
+        """A push under way has failed, or its content is no good: the ask stays open."""
+        if key in self._asks:
+            self._asks[key] = None
+
+    def payload(self, key: PushKey) -> torch.Tensor:
+        """A payload that is here, uint8, shape (payload_bytes,).
+
+        Raises:
+            KeyError: it is not.
+        """
+        return self._arrived[key]
+
+    def drop(self, key: PushKey) -> None:
+        """Let go of a payload."""
+        self._arrived.pop(key, None)
+
+    def _problem(self, key: PushKey, claim: PushClaim) -> str | None:
+        where = f"fragment {key.fragment} for version {key.version}, attempt {key.attempt},"
+        if key not in self._asks:
+            here = key in self._arrived
+            return f"{where} {'is here already' if here else 'was not, or is no longer, asked for'}"
+        if self._asks[key] is not None:
+            return f"another push of {where} is under way"
+        if claim.codec != self._codec.name:
+            return f"codec is {claim.codec!r}; sync.compression of this job is {self._codec.name}"
+        expected = self._codec.payload_bytes(self._layout.fragments[key.fragment].numel)
+        if claim.payload_bytes != expected:
+            return f"{where} is {expected} bytes in codec {self._codec.name}, not {claim.payload_bytes}"
+        if claim.base_version >= key.version:
+            return f"{where} cannot be measured from version {claim.base_version}"
+        return None

@@ -1,0 +1,295 @@
+"""One life of a syncer: its parts put together, what happens every second, and how it ends.
+
+It must not know the gRPC or HTTP server it is served by.
+"""
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import torch
+
+from diloco.core.actions import Finish
+from diloco.core.codec import codec_named
+from diloco.core.engine import Engine, EngineOptions
+from diloco.core.events import SnapshotAsked
+from diloco.core.view import EngineView
+from diloco.runtime.exits import EXIT_JOB_FAILED, EXIT_OK, EXIT_UNEXPECTED
+from diloco.syncer.block_threads import BlockThreads
+from diloco.syncer.checkpoint import CheckpointContent, Totals, write_checkpoint
+from diloco.syncer.checkpointer import Checkpointer
+from diloco.syncer.directory import SyncerDirectory
+from diloco.syncer.driver import Driver
+from diloco.syncer.errors import SyncerError
+from diloco.syncer.export import export
+from diloco.syncer.inbox import Inbox
+from diloco.syncer.merging import Merging
+from diloco.syncer.metrics import SyncerMetrics
+from diloco.syncer.options import SyncerOptions
+from diloco.syncer.prepare import Beginning, recorded_bases
+from diloco.syncer.reporting import Reporter
+from diloco.syncer.service import SyncService
+from diloco.syncer.sessions import Sessions
+from diloco.syncer.status import SyncerStatus
+from diloco.syncer.syncer import Syncer
+from diloco.syncer.tape import TapeHeader
+from diloco.syncer.tape_writer import TapeLimits, TapeWriter
+
+_log = logging.getLogger(__name__)
+
+_TICK_SECONDS = 1.0
+_QUIET_SECONDS = 3.0
+"""With ``exit_when_finished``: time without any session before the process ends."""
+_QUIET_AFTER_RESTART_SECONDS = 15.0
+"""The same where the job was over before this process began: learners must find it again to be told."""
+_LINGER_SECONDS = 60.0
+"""With ``exit_when_finished``: the longest that learners are waited for once the job is over."""
+_EXPORT_AGAIN_SECONDS = 5.0
+_LAST_CHECKPOINT_SECONDS = 120.0
+
+
+class Life:
+    """A running syncer, without its servers. Owned by the event loop."""
+
+    def __init__(self, options: SyncerOptions, directory: SyncerDirectory, beginning: Beginning, epoch: int) -> None:
+        """Put the parts together, and make sure that there is a checkpoint to fall back to.
+
+        Raises:
+            SyncerError: the first checkpoint could not be written.
+            SnapshotError: the checkpoint's snapshot is none of this job.
+        """
+        self.job = options.job.metadata.name
+        self.epoch = str(epoch)
+        self.metrics = SyncerMetrics()
+        self.serving = False
+        """Learners are let in."""
+        self._options = options
+        self._directory = directory
+        self._layout, self._store = beginning.layout, beginning.store
+        self._before = beginning.totals
+        self._traffic: Callable[[], tuple[int, int]] = lambda: (0, 0)
+        self._born = time.monotonic()
+        self._finished_at: float | None = None
+        self._quiet_seconds = _QUIET_SECONDS
+        self._events_at_checkpoint = 0
+        self._checkpoint_due = options.job.spec.syncer.checkpoint_every_seconds
+        self._exporting: asyncio.Task[None] | None = None
+        self._checks = ThreadPoolExecutor(2, "check", torch.set_num_threads, (1,))
+        self._disk = ThreadPoolExecutor(1, "disk")
+        threads = options.threads or torch.get_num_threads()
+        self._block_threads = BlockThreads(threads)
+        self._reporter = Reporter(self.job, epoch)
+        self._engine = Engine(EngineOptions.from_job(options.job, self._layout), epoch, beginning.engine)
+        self._checkpointer = Checkpointer(
+            directory.checkpoints,
+            options.job.spec.syncer.keep_checkpoints,
+            self._capture,
+            self._store.release,
+            self.metrics,
+        )
+        self._checkpointer.start(self._disk)
+        base = beginning.checkpoint or self._first_checkpoint()
+        self._checkpointer.newest = base
+        spared = recorded_bases(directory.tape)
+        self._checkpointer.spared = spared | {base} if options.record else spared
+        self._tape = TapeWriter(
+            directory.tape,
+            self._tape_header(base, beginning),
+            TapeLimits(kept_bytes=None) if options.record else TapeLimits(),
+        )
+        self._driver = Driver(self._engine, self._tape, self._now)
+        codec = codec_named(options.job.spec.sync.compression)
+        inbox = Inbox(self._layout, codec)
+        sessions = Sessions(self.job, self._layout.digest, self.epoch, self._store, self._driver.post)
+        self._sessions = sessions
+        self._inbox = inbox
+        self._syncer = Syncer(
+            driver=self._driver,
+            sessions=sessions,
+            inbox=inbox,
+            store=self._store,
+            merging=Merging(self._layout, options.job.spec.sync, codec, self._block_threads),
+            checkpointer=self._checkpointer,
+            metrics=self.metrics,
+            payloads=directory.payloads if options.record else None,
+            threads=threads,
+            finish=self._finish,
+        )
+        self.service = SyncService(
+            job=self.job,
+            epoch=self.epoch,
+            layout=self._layout,
+            codec=codec,
+            sessions=sessions,
+            inbox=inbox,
+            store=self._store,
+            metrics=self.metrics,
+            checks=self._checks,
+            post=self._driver.post,
+        )
+
+    def count_bytes(self, traffic: Callable[[], tuple[int, int]]) -> None:
+        """Where (bytes received, bytes sent) of this process are counted."""
+        self._traffic = traffic
+
+    def start(self) -> None:
+        """Begin to take in events."""
+        self._driver.start(self._syncer)
+        self.serving = True
+        if self._view().finished:
+            self._syncer.finished = True
+            self._finished_at = self._now()
+            self._quiet_seconds = _QUIET_AFTER_RESTART_SECONDS
+            if not self._directory.model.exists():
+                self._exporting = asyncio.create_task(self._export())
+
+    def status(self) -> SyncerStatus:
+        """The status now. On the event loop."""
+        self.metrics.inbox_bytes.set(self._inbox.held_bytes)
+        return self._reporter.status(
+            self._view(),
+            self._now(),
+            checkpoint=self._checkpointer.status,
+            totals=self._totals(),
+            tape_problem=self._tape.problem or self._syncer.record_problem,
+        )
+
+    async def until_over(self, stop: asyncio.Event) -> int:
+        """Live until ``stop`` is set, something fails, or the job is over and nobody is left. Returns the exit code."""
+        stopped = asyncio.ensure_future(stop.wait())
+        ticking = asyncio.ensure_future(self._tick_until_left())
+        ends: list[asyncio.Future[Any]] = [stopped, ticking, self._driver.failed]
+        try:
+            await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
+            if self._driver.failed.done():
+                _log.critical("the syncer cannot go on", exc_info=self._driver.failed.exception())
+                return EXIT_UNEXPECTED
+            if stopped.done():
+                await self._last_checkpoint()
+                self._driver.stop()  # a merge after it would be one that is told of and lost
+                return EXIT_OK
+            ticking.result()
+            return EXIT_OK if self._view().complete else EXIT_JOB_FAILED
+        finally:
+            for end in ends:
+                end.cancel()
+            await asyncio.gather(*ends, return_exceptions=True)
+
+    def close(self) -> None:
+        """Stop taking events in, and end the threads."""
+        self._driver.stop()
+        if self._exporting is not None:
+            self._exporting.cancel()
+        self._syncer.close()
+        self._block_threads.close()
+        self._checks.shutdown()
+        self._disk.shutdown()
+        self._tape.close()
+
+    async def _tick_until_left(self) -> None:
+        """Every second: rates, the tape, checkpoints. Returns once the job is over and the process may end."""
+        quiet_since = self._now()
+        while True:
+            await asyncio.sleep(_TICK_SECONDS)
+            now = self._now()
+            self._reporter.sample(self._view(), now)
+            self._tape.flush()
+            self._ask_for_checkpoint(now)
+            if self._sessions.admitted:
+                quiet_since = now
+            if not self._options.exit_when_finished or self._finished_at is None or self._work_left():
+                continue
+            if now - max(quiet_since, self._finished_at) >= self._quiet_seconds:
+                return
+            if now - self._finished_at >= _LINGER_SECONDS:
+                _log.warning("%d learners have not left; not waited for any longer", self._sessions.admitted)
+                return
+
+    def _work_left(self) -> bool:
+        exporting = self._exporting is not None and not self._exporting.done()
+        return exporting or self._checkpointer.busy
+
+    def _ask_for_checkpoint(self, now: float) -> None:
+        if now < self._checkpoint_due or self._checkpointer.busy:
+            return
+        self._checkpoint_due = now + self._options.job.spec.syncer.checkpoint_every_seconds
+        if self._driver.events != self._events_at_checkpoint:
+            self._driver.post(SnapshotAsked("its time has come"))
+
+    async def _last_checkpoint(self) -> None:
+        self.serving = False
+        self._checkpointer.request("the syncer stops")
+        try:
+            await asyncio.wait_for(self._checkpointer.idle(), _LAST_CHECKPOINT_SECONDS)
+        except TimeoutError:
+            _log.error("the last checkpoint took longer than %.0f s and is given up", _LAST_CHECKPOINT_SECONDS)
+
+    def _first_checkpoint(self) -> str:
+        try:
+            return write_checkpoint(self._directory.checkpoints, self._content("the job begins"))
+        except OSError as error:
+            where = self._directory.checkpoints
+            text = f"{where}: the first checkpoint could not be written ({error.strerror or error})"
+            raise SyncerError(text, EXIT_UNEXPECTED) from error
+        finally:
+            self._store.release()
+
+    def _capture(self, reason: str) -> CheckpointContent:
+        self._events_at_checkpoint = self._driver.events
+        return self._content(reason)
+
+    def _content(self, reason: str) -> CheckpointContent:
+        snapshot = self._engine.snapshot(self._shown_at())
+        assert tuple(snapshot["versions"]) == self._store.versions, "engine and store are at different versions"
+        image = self._store.hold()
+        return CheckpointContent(self.job, self._layout, int(self.epoch), image, snapshot, self._totals(), reason)
+
+    def _tape_header(self, base: str, beginning: Beginning) -> TapeHeader:
+        return TapeHeader(
+            job=self._options.job.model_dump(mode="json", by_alias=True),
+            layout=self._layout.digest,
+            epoch=int(self.epoch),
+            base_checkpoint=base,
+            record=self._options.record,
+            engine=beginning.engine or {},
+            started_at=time.time(),
+        )
+
+    def _finish(self, action: Finish) -> None:
+        self._finished_at = self._now()
+        self._checkpointer.request(f"the job is over: {action.reason}")
+        self._exporting = asyncio.create_task(self._export())
+
+    async def _export(self) -> None:
+        parameters = [self._store.current(fragment.index).parameters for fragment in self._layout.fragments]
+        tokens = round(self._view().merged_tokens)
+        path = self._directory.model
+        loop = asyncio.get_running_loop()
+        while True:
+            try:
+                await loop.run_in_executor(
+                    self._disk, export, self._options.job, self._layout, parameters, tokens, path
+                )
+            except OSError as error:
+                _log.error("the model could not be exported, it is tried again: %s", error)
+                await asyncio.sleep(_EXPORT_AGAIN_SECONDS)
+            else:
+                _log.info("the model is at %s", path)
+                return
+
+    def _now(self) -> float:
+        return time.monotonic() - self._born
+
+    def _shown_at(self) -> float:
+        """Time stands still once the job is over: its goodput and duration are what they were then."""
+        return self._now() if self._finished_at is None else self._finished_at
+
+    def _view(self) -> EngineView:
+        return self._engine.view(self._shown_at())
+
+    def _totals(self) -> Totals:
+        received, sent = self._traffic()
+        return Totals(bytes_pushed=self._before.bytes_pushed + received, bytes_pulled=self._before.bytes_pulled + sent)

@@ -1,0 +1,113 @@
+"""A merge that the engine ordered, done on the store: the same code in a syncer and in a replay of its tape.
+
+``prepare`` belongs to the event loop, ``run`` to a worker thread. It must not know the engine, the tape or the wire.
+"""
+
+import logging
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+
+from diloco.core.actions import Merge
+from diloco.core.codec import Codec
+from diloco.core.fragments import Fragment, Layout
+from diloco.core.merge import BlockRunner, Contribution, MergeError, MergeTarget, in_this_thread, merge_fragment
+from diloco.spec.sync import SyncSpec
+from diloco.syncer.inbox import PushKey
+from diloco.syncer.store import FragmentStore, digest_of
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class PreparedMerge:
+    """Everything a merge reads and where it writes; nothing of it changes while it runs."""
+
+    fragment: Fragment
+    version: int
+    members: tuple[tuple[Contribution, torch.Tensor | None], ...]
+    """Each with the parameters its outer gradient must be re-anchored from; None: it stands as it is."""
+    parameters: torch.Tensor
+    momentum: torch.Tensor
+    target: MergeTarget
+
+
+@dataclass(frozen=True, slots=True)
+class MergeResult:
+    """A merge that is done and not in the store yet."""
+
+    fragment: int
+    version: int
+    target: MergeTarget
+    digest: bytes
+    """XXH3-128 of the new parameters."""
+    seconds: float
+    problem: str
+    """Why the fragment stays as it was; empty if it was merged."""
+
+
+class Merging:
+    """The arithmetic of one job."""
+
+    def __init__(self, layout: Layout, sync: SyncSpec, codec: Codec, run_blocks: BlockRunner = in_this_thread) -> None:
+        self._layout = layout
+        self._sync = sync
+        self._codec = codec
+        self._run_blocks = run_blocks
+
+    def prepare(
+        self, order: Merge, store: FragmentStore, payload_of: Callable[[PushKey], torch.Tensor]
+    ) -> PreparedMerge:
+        """Gather a merge's inputs.
+
+        Raises:
+            KeyError: ``payload_of`` does not have a member's payload.
+        """
+        fragment = self._layout.fragments[order.fragment]
+        current = store.current(order.fragment)
+        members: list[tuple[Contribution, torch.Tensor | None]] = []
+        for member in order.members:
+            key = PushKey(member.learner, member.incarnation, order.fragment, order.version, member.attempt)
+            contribution = Contribution(member.learner, member.weight, payload_of(key))
+            moved = self._sync.anchor == "Current" and member.base_version != current.version
+            base = store.base(order.fragment, member.base_version) if moved else None
+            members.append((contribution, base))
+        return PreparedMerge(
+            fragment,
+            order.version,
+            tuple(members),
+            current.parameters,
+            store.momentum(order.fragment),
+            store.target(order.fragment),
+        )
+
+    def run(self, prepared: PreparedMerge) -> MergeResult:
+        """Merge. Contributions that cannot be merged together leave the fragment as it was, under its new version."""
+        began = time.perf_counter()
+        target, problem = prepared.target, ""
+        try:
+            merge_fragment(
+                prepared.fragment,
+                [self._anchored(contribution, base, prepared.parameters) for contribution, base in prepared.members],
+                codec=self._codec,
+                method=self._sync.merge,
+                parameters=prepared.parameters,
+                momentum=prepared.momentum,
+                outer=self._sync.outer_optimizer,
+                into=target,
+                run=self._run_blocks,
+            )
+        except MergeError as error:
+            problem = str(error)
+            target = MergeTarget(parameters=prepared.parameters, momentum=prepared.momentum)
+        digest = digest_of(target.parameters)
+        seconds = time.perf_counter() - began
+        return MergeResult(prepared.fragment.index, prepared.version, target, digest, seconds, problem)
+
+    def _anchored(self, contribution: Contribution, base: torch.Tensor | None, current: torch.Tensor) -> Contribution:
+        """``sync.anchor: Current``: measured from the current fragment instead of the version the learner received."""
+        if base is None:
+            return contribution
+        return Contribution(contribution.learner, contribution.weight, contribution.payload, drift=current - base)

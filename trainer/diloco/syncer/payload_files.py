@@ -1,0 +1,49 @@
+"""Payloads kept for a replay (``--record``): one file each, named by its digest.
+
+Kept by digest, a payload that is there twice is stored once, and a changed one is known by its name. It must not know
+what the payloads mean.
+"""
+
+from pathlib import Path
+
+import torch
+import xxhash
+
+from diloco.runtime.files import UnusableFileError, write_atomically
+from diloco.syncer.store import bytes_of
+
+
+def payload_path(directory: Path, digest: str) -> Path:
+    """Where the payload of this digest (hexadecimal) is kept."""
+    return directory / digest[:2] / f"{digest}.bin"
+
+
+def keep_payload(directory: Path, digest: str, payload: torch.Tensor) -> None:
+    """Keep a payload (uint8, flat).
+
+    Raises:
+        OSError: it could not be written; nothing of it is left.
+    """
+    path = payload_path(directory, digest)
+    if not path.exists():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_atomically(path, bytes_of(payload), durable=False)
+
+
+def read_payload(directory: Path, digest: str, payload_bytes: int) -> torch.Tensor:
+    """The payload of this digest, uint8, shape (payload_bytes,).
+
+    Raises:
+        UnusableFileError: it is missing, of another size, or not what its name says.
+    """
+    path = payload_path(directory, digest)
+    try:
+        size = path.stat().st_size
+        if size != payload_bytes:
+            raise UnusableFileError(f"{path}: {size} bytes, not the {payload_bytes} that were pushed")
+        content = bytearray(path.read_bytes())
+    except OSError as error:
+        raise UnusableFileError(f"{path}: {error.strerror or error}") from error
+    if xxhash.xxh3_128_hexdigest(content) != digest:
+        raise UnusableFileError(f"{path}: its content is not what was pushed: it was changed or damaged")
+    return torch.frombuffer(content, dtype=torch.uint8)

@@ -1,0 +1,91 @@
+"""Everything a syncer needs before it serves: the model and its layout, the newest checkpoint or a new beginning.
+
+It runs before there is an event loop. It must not open sockets.
+"""
+
+import logging
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from diloco.core.fragments import Layout
+from diloco.model import build_model, layout_of, read_fragment
+from diloco.spec import DiLoCoJob
+from diloco.syncer.checkpoint import LoadedCheckpoint, Totals, newest_checkpoint, set_aside
+from diloco.syncer.store import FragmentStore
+from diloco.syncer.tape import TapeError, find_tapes, read_header
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Beginning:
+    """Where a syncer's life begins."""
+
+    layout: Layout
+    store: FragmentStore
+    engine: dict[str, Any] | None
+    """The engine's snapshot; None for a new job."""
+    checkpoint: str
+    """Name of the checkpoint it goes on from; empty for a new job."""
+    totals: Totals
+
+
+def prepare(job: DiLoCoJob, checkpoints: Path) -> Beginning:
+    """Build the model and load the newest checkpoint that is whole; report those that are not.
+
+    Raises:
+        ModelError: the model cannot be built.
+        LayoutError: it cannot be cut as asked.
+        SyncerError: the checkpoint is of another job or model.
+        OSError: a broken checkpoint could not be set aside.
+    """
+    module = build_model(job.spec)
+    layout = layout_of(module, job.spec.sync.fragments)
+    loaded, broken = newest_checkpoint(checkpoints, layout, job.metadata.name)
+    for problem in broken.values():
+        _log.warning("skipped a broken checkpoint: %s", problem)
+    if broken:
+        set_aside(checkpoints, broken)
+    store = empty_store(job, layout)
+    if loaded is not None:
+        fill_from(store, loaded)
+        _log.info("goes on from checkpoint %s", loaded.name)
+        return Beginning(layout, store, loaded.manifest.engine, loaded.name, loaded.manifest.totals)
+    if broken:
+        _log.warning("no checkpoint is whole: the job begins anew")
+    for fragment in layout.fragments:
+        parameters = torch.empty(fragment.numel, dtype=torch.float32)
+        read_fragment(module, fragment, parameters)
+        store.put(fragment.index, 0, parameters)
+    return Beginning(layout, store, None, "", Totals())
+
+
+def empty_store(job: DiLoCoJob, layout: Layout) -> FragmentStore:
+    """A store that keeps as many older versions as the job's anchor needs."""
+    sync = job.spec.sync
+    return FragmentStore(layout, older_versions=sync.max_version_lag if sync.anchor == "Current" else 0)
+
+
+def fill_from(store: FragmentStore, checkpoint: LoadedCheckpoint) -> None:
+    """Put a checkpoint's tensors into a store, which owns them from then on."""
+    versions = checkpoint.manifest.versions
+    tensors = zip(versions, checkpoint.parameters, checkpoint.momentum, strict=True)
+    for fragment, (version, parameters, momentum) in enumerate(tensors):
+        store.put(fragment, version, parameters, momentum)
+
+
+def recorded_bases(tape: Path) -> frozenset[str]:
+    """Checkpoints that recorded tapes begin with: a replay needs them."""
+    bases: set[str] = set()
+    for files in find_tapes(tape):
+        try:
+            header = read_header(files.segments[0])
+        except TapeError as error:
+            _log.warning("%s", error)
+            continue
+        if header.record and header.base_checkpoint:
+            bases.add(header.base_checkpoint)
+    return frozenset(bases)

@@ -1,0 +1,105 @@
+"""A syncer process from its start to its exit code.
+
+``run_syncer`` is the only function here that others call. What it puts together stands in modules of their own; this
+one knows the order of starting and stopping.
+"""
+
+import asyncio
+import contextlib
+import logging
+import os
+import signal
+from collections.abc import Iterator
+
+from diloco.core.fragments import LayoutError
+from diloco.core.snapshot import SnapshotError
+from diloco.model import ModelError
+from diloco.runtime.addresses import AddressError, format_address, parse_address
+from diloco.runtime.exits import EXIT_BAD_INPUT, EXIT_UNEXPECTED
+from diloco.runtime.files import UnusableFileError, write_json_atomically
+from diloco.runtime.http import HttpServer, HttpServerError
+from diloco.syncer.directory import SyncerDirectory
+from diloco.syncer.errors import SyncerError
+from diloco.syncer.life import Life
+from diloco.syncer.options import SyncerOptions
+from diloco.syncer.pages import Heartbeat, on_loop, routes
+from diloco.syncer.prepare import Beginning, prepare
+from diloco.wire.server import ListenError, ServerOptions, SyncServer
+from diloco.wire.tls import TlsFileError
+
+_log = logging.getLogger(__name__)
+
+_STOP_SECONDS = 2.0
+"""Time that calls under way are given when the process stops."""
+_USERS_MISTAKES = (AddressError, HttpServerError, LayoutError, ListenError, ModelError, TlsFileError, UnusableFileError)
+
+
+def run_syncer(options: SyncerOptions) -> int:
+    """Run a syncer until it is stopped or, with ``exit_when_finished``, its job is over. Returns the exit code.
+
+    What a user can do something about is one line in the log.
+    """
+    try:
+        with SyncerDirectory(options.directory) as directory:
+            beginning = prepare(options.job, directory.checkpoints)
+            epoch = directory.begin_epoch()
+            return asyncio.run(_serve(options, directory, beginning, epoch))
+    except SyncerError as error:
+        _log.error("%s", error)
+        return error.exit_code
+    except (*_USERS_MISTAKES, SnapshotError) as error:
+        _log.error("%s", error)
+        return EXIT_BAD_INPUT
+    except OSError as error:
+        _log.error("%s: cannot be used (%s)", options.directory, error)
+        return EXIT_UNEXPECTED
+
+
+async def _serve(options: SyncerOptions, directory: SyncerDirectory, beginning: Beginning, epoch: int) -> int:
+    stop = asyncio.Event()
+    with _signals(stop):
+        life = Life(options, directory, beginning, epoch)
+        heartbeat = Heartbeat()
+        beating = asyncio.create_task(heartbeat.run())
+        loop = asyncio.get_running_loop()
+        try:
+            pages = routes(life.metrics, heartbeat, lambda: on_loop(loop, life.status), lambda: life.serving)
+            with HttpServer(options.http, pages) as http:
+                return await _live(options, directory, life, http, stop)
+        finally:
+            beating.cancel()
+            life.close()
+
+
+async def _live(
+    options: SyncerOptions, directory: SyncerDirectory, life: Life, http: HttpServer, stop: asyncio.Event
+) -> int:
+    server = SyncServer(
+        life.service, ServerOptions(address=options.listen, tls=options.tls, job=options.job.metadata.name)
+    )
+    life.count_bytes(lambda: (server.bytes_received, server.bytes_sent))
+    port = await server.start()
+    try:
+        address = format_address(parse_address(options.listen)[0], port)
+        life.start()
+        endpoint = {"sync": address, "http": http.address, "pid": os.getpid(), "epoch": life.epoch}
+        write_json_atomically(directory.endpoint, endpoint)
+        _log.info("serves job %s at %s, HTTP at %s, epoch %s", life.job, address, http.address, life.epoch)
+        return await life.until_over(stop)
+    finally:
+        life.serving = False
+        with contextlib.suppress(OSError):
+            directory.endpoint.unlink(missing_ok=True)
+        await server.stop(_STOP_SECONDS)
+
+
+@contextlib.contextmanager
+def _signals(stop: asyncio.Event) -> Iterator[None]:
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    try:
+        yield
+    finally:
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.remove_signal_handler(number)

@@ -1,0 +1,142 @@
+"""The syncer as the wire sees it: sessions, pushes and pulls, each checked before anything is believed or allocated.
+
+It must not decide: what comes in full becomes an event, and the engine's answer comes back another way.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from concurrent.futures import Executor
+
+from diloco.core.codec import Codec, CodecError
+from diloco.core.events import Event, FragmentArrived
+from diloco.core.fragments import Layout
+from diloco.syncer.inbox import Inbox, PushClaim, PushKey, PushRefusedError
+from diloco.syncer.metrics import SyncerMetrics
+from diloco.syncer.sessions import Send, Sessions
+from diloco.syncer.store import FragmentStore, bytes_of
+from diloco.wire.errors import RefusedError
+from diloco.wire.messages import Join, LearnerMessage, PullHeader, PullRequest, PushHeader, PushReceipt
+from diloco.wire.tls import Peer
+
+
+class SyncService:
+    """Implements the wire's ``SyncHandler``. Everything is called on the event loop."""
+
+    def __init__(  # noqa: PLR0913  # the parts that a message may touch
+        self,
+        *,
+        job: str,
+        epoch: str,
+        layout: Layout,
+        codec: Codec,
+        sessions: Sessions,
+        inbox: Inbox,
+        store: FragmentStore,
+        metrics: SyncerMetrics,
+        checks: Executor,
+        post: Callable[[Event], None],
+    ) -> None:
+        self._job = job
+        self._epoch = epoch
+        self._layout = layout
+        self._codec = codec
+        self._sessions = sessions
+        self._inbox = inbox
+        self._store = store
+        self._metrics = metrics
+        self._checks = checks
+        self._post = post
+
+    async def session(self, join: Join, peer: Peer, inbound: AsyncIterator[LearnerMessage], send: Send) -> None:
+        """Live through one session.
+
+        Raises:
+            WireError: the process does not belong here, or breaks the protocol.
+        """
+        peer.must_be(join.learner, self._job)
+        await self._sessions.serve(join, inbound, send)
+
+    def accept_push(self, header: PushHeader, peer: Peer) -> memoryview:
+        """A buffer of exactly the payload's size.
+
+        Raises:
+            WireError: nobody asked for this push, or it cannot be what was asked; no memory is taken.
+        """
+        peer.must_be(header.learner, self._job)
+        try:
+            self._check_current(header)
+            claim = PushClaim(header.base_version, header.codec, header.payload_bytes)
+            return bytes_of(self._inbox.open(_key(header), claim))
+        except (PushRefusedError, RefusedError) as error:
+            self._metrics.pushes_refused.inc()
+            raise RefusedError(str(error)) from error
+
+    async def pushed(self, header: PushHeader) -> PushReceipt:
+        """A push has come whole: look through it, and tell the engine."""
+        key = _key(header)
+        payload = self._inbox.received(key)
+        if payload is None:
+            return self._not_accepted("it is no longer asked for")
+        numel = self._layout.fragments[header.fragment].numel
+        try:
+            await asyncio.get_running_loop().run_in_executor(self._checks, self._codec.check, payload, numel)
+        except CodecError as error:
+            self._inbox.abandon(key)
+            return self._not_accepted(str(error))
+        except BaseException:
+            self._inbox.abandon(key)
+            raise
+        if not self._sessions.current(header.learner, header.incarnation) or not self._inbox.accept(key):
+            return self._not_accepted("it is no longer asked for")
+        self._post(
+            FragmentArrived(
+                header.learner,
+                header.incarnation,
+                header.fragment,
+                header.version,
+                header.attempt,
+                header.base_version,
+                header.steps,
+                header.tokens,
+                header.payload_bytes,
+                header.payload_digest.hex(),
+            )
+        )
+        return PushReceipt(accepted=True)
+
+    def push_failed(self, header: PushHeader, reason: str) -> None:
+        """A push broke off: its buffer is free, and the same may be tried again."""
+        del reason  # the wire has logged it
+        self._inbox.abandon(_key(header))
+
+    def open_pull(self, request: PullRequest, peer: Peer) -> tuple[PullHeader, memoryview]:
+        """The current version of a fragment. The view stays as it is while it is read.
+
+        Raises:
+            WireError: the learner has no session, or no such version is there.
+        """
+        peer.must_be(request.learner, self._job)
+        self._check_current(request)
+        if request.fragment >= len(self._layout.fragments):
+            raise RefusedError(f"fragment {request.fragment} of {len(self._layout.fragments)}: they count from 0")
+        current = self._store.current(request.fragment)
+        if request.minimum_version > current.version:
+            raise RefusedError(
+                f"fragment {request.fragment} is at version {current.version}, not yet at {request.minimum_version}"
+            )
+        header = PullHeader(request.fragment, current.version, current.parameters.nbytes, current.digest)
+        return header, current.view
+
+    def _check_current(self, message: PushHeader | PullRequest) -> None:
+        if message.epoch != self._epoch:
+            raise RefusedError(f"syncer epoch is {self._epoch}, not {message.epoch!r}: the syncer has restarted")
+        if not self._sessions.current(message.learner, message.incarnation):
+            raise RefusedError(f"incarnation {message.incarnation} of {message.learner} has no session here")
+
+    def _not_accepted(self, reason: str) -> PushReceipt:
+        self._metrics.pushes_refused.inc()
+        return PushReceipt(accepted=False, reason=reason)
+
+
+def _key(header: PushHeader) -> PushKey:
+    return PushKey(header.learner, header.incarnation, header.fragment, header.version, header.attempt)

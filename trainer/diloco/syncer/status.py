@@ -1,0 +1,107 @@
+"""The body of ``/status``: what a person, the live view and the operator are told of a job.
+
+The model is the contract with whoever reads it. It must not know how the figures come about.
+"""
+
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict
+
+Phase = Literal["Waiting", "Training", "Evaluating", "Complete", "Failed"]
+
+
+class _Status(BaseModel):
+    model_config = ConfigDict(frozen=True, use_attribute_docstrings=True)
+
+
+class LearnerStatus(_Status):
+    """One learner."""
+
+    id: str
+    """region/pool/index."""
+    state: str
+    """Absent, Loading, Training, Stalled or GivenUp."""
+    incarnation: int
+    """Number of its latest admission; 0: never."""
+    steps: int
+    """Inner steps of its life."""
+    tokens: int
+    """Tokens of its life."""
+    merged_tokens: float
+    """Of these, tokens that reached the global model."""
+    tokens_per_second: float
+    """Over the last half minute."""
+    step_seconds: float | None
+    """Moving average."""
+    blocked_fraction: float
+    """Share of the time it was there in which its inner loop waited for synchronization."""
+    versions_behind: int
+    """Merges, over all fragments, that it has not applied yet."""
+    restarts: int
+    """Times a new process took its place."""
+    loss: float | None
+    """Of its latest inner step, in nats a token."""
+    last_heard_seconds: float | None
+    """Since it last said something; None if it never did."""
+
+
+class EvaluationStatus(_Status):
+    """One evaluation of the global model."""
+
+    tokens: int
+    """Merged tokens at that time."""
+    loss: float | None
+    """Nats a token, on held-out data; None where it was not a number: the model has diverged."""
+    seconds: float
+    """Since the first learner joined."""
+    final: bool
+    """Of the exported model."""
+
+
+class CheckpointStatus(_Status):
+    """Checkpoints."""
+
+    newest: str
+    """Name of the newest one; empty: none yet."""
+    age_seconds: float | None
+    """Since it was written, by this process; None if it has written none."""
+    failures: int
+    """Writes that failed in this process's life."""
+    problem: str
+    """Why the latest write failed; empty if it did not."""
+
+
+class SyncerStatus(_Status):
+    """The job, seen from its syncer."""
+
+    job: str
+    epoch: int
+    """Life of the syncer process, counted from 1."""
+    phase: Phase
+    phase_reason: str
+    syncer_step: int
+    """Merges done."""
+    merged_tokens: float
+    budget_tokens: int
+    tokens_per_second: float
+    """Merged tokens, over the last half minute."""
+    seconds_left: float | None
+    """At that rate; None while there is none."""
+    train_loss: float | None
+    """Mean of the latest losses of the learners that train."""
+    eval_loss: float | None
+    """Of the latest evaluation."""
+    evaluations: tuple[EvaluationStatus, ...]
+    goodput: float | None
+    """Learner-seconds of inner steps whose tokens were merged over learner-seconds the job was given."""
+    bytes_pushed: int
+    """Received from learners over the job's life."""
+    bytes_pulled: int
+    """Sent to learners over the job's life."""
+    elapsed_seconds: float
+    """Since the first learner joined, without the times the syncer was away."""
+    rounds_in_flight: int
+    checkpoint: CheckpointStatus
+    tape_problem: str
+    """Why the tape is incomplete or waits for the disk; empty if it does not."""
+    learners: tuple[LearnerStatus, ...]

@@ -1,0 +1,133 @@
+"""The global model and the outer optimizer's momentum, in f32, fragment by fragment.
+
+A fragment's current buffer is never written again once it is in place: pulls and checkpoints under way keep reading it
+while the next version is made in a fresh one. Momentum is updated in place, except while a checkpoint reads it. It must
+not know sockets, files or how a merge is computed.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+import xxhash
+
+from diloco.core.fragments import Layout
+from diloco.core.merge import MergeTarget
+
+
+@dataclass(frozen=True, slots=True)
+class StoredFragment:
+    """One version of a fragment."""
+
+    version: int
+    parameters: torch.Tensor
+    """f32, shape (numel,). Never written to."""
+    digest: bytes
+    """XXH3-128 of its bytes."""
+
+    @property
+    def view(self) -> memoryview:
+        """The bytes; the view keeps the buffer alive."""
+        return bytes_of(self.parameters)
+
+
+@dataclass(frozen=True, slots=True)
+class StoreImage:
+    """The whole store at one moment, for a checkpoint. Nothing in it changes until it is released."""
+
+    fragments: tuple[StoredFragment, ...]
+    momentum: tuple[torch.Tensor, ...]
+    """f32, shape (numel,) each."""
+
+
+class FragmentStore:
+    """Current version, momentum and, where wanted, a few older versions of every fragment.
+
+    Owned by the event loop; a merge in another thread only touches the target it was given.
+    """
+
+    def __init__(self, layout: Layout, *, older_versions: int = 0) -> None:
+        """Begin with nothing; ``put`` every fragment before use.
+
+        Args:
+            layout: The model, cut into fragments.
+            older_versions: How many versions before the current one are kept, to measure drift from.
+        """
+        self._layout = layout
+        self._older_versions = older_versions
+        self._current: dict[int, StoredFragment] = {}
+        self._momentum: dict[int, torch.Tensor] = {}
+        self._older: dict[int, dict[int, torch.Tensor]] = {fragment.index: {} for fragment in layout.fragments}
+        self._held: set[int] = set()
+
+    @property
+    def versions(self) -> tuple[int, ...]:
+        """Current version of every fragment."""
+        return tuple(self._current[fragment.index].version for fragment in self._layout.fragments)
+
+    def put(self, fragment: int, version: int, parameters: torch.Tensor, momentum: torch.Tensor | None = None) -> None:
+        """Place a fragment at the start. Both f32, shape (numel,); the store owns them from here. No momentum: zero."""
+        self._current[fragment] = StoredFragment(version, parameters, digest_of(parameters))
+        self._momentum[fragment] = torch.zeros_like(parameters) if momentum is None else momentum
+
+    def current(self, fragment: int) -> StoredFragment:
+        """The current version of a fragment."""
+        return self._current[fragment]
+
+    def momentum(self, fragment: int) -> torch.Tensor:
+        """The outer momentum of a fragment, f32, shape (numel,)."""
+        return self._momentum[fragment]
+
+    def base(self, fragment: int, version: int) -> torch.Tensor | None:
+        """Parameters of the current or an older kept version, f32, shape (numel,); None if it is not kept."""
+        current = self._current[fragment]
+        return current.parameters if version == current.version else self._older[fragment].get(version)
+
+    def target(self, fragment: int) -> MergeTarget:
+        """Where the next version goes: fresh parameters, and the momentum itself unless a checkpoint reads it."""
+        momentum = self._momentum[fragment]
+        return MergeTarget(
+            parameters=torch.empty_like(self._current[fragment].parameters),
+            momentum=torch.empty_like(momentum) if fragment in self._held else momentum,
+        )
+
+    def commit(self, fragment: int, version: int, target: MergeTarget, digest: bytes) -> None:
+        """Make a merge's result the current version."""
+        previous = self._current[fragment]
+        if self._older_versions:
+            older = self._older[fragment]
+            older[previous.version] = previous.parameters
+            for old in sorted(older)[: -self._older_versions]:
+                del older[old]
+        self._current[fragment] = StoredFragment(version, target.parameters, digest)
+        self._momentum[fragment] = target.momentum
+
+    def hold(self) -> StoreImage:
+        """The store as it is now. No merge may be running: its momentum would be half old, half new."""
+        order = [fragment.index for fragment in self._layout.fragments]
+        self._held = set(order)
+        return StoreImage(tuple(self._current[p] for p in order), tuple(self._momentum[p] for p in order))
+
+    def release(self) -> None:
+        """The image is no longer read: momentum is updated in place again."""
+        self._held = set()
+
+
+def bytes_of(tensor: torch.Tensor) -> memoryview:
+    """The bytes of a contiguous host tensor, without a copy."""
+    return tensor.numpy().data.cast("B")
+
+
+def digest_of(tensor: torch.Tensor) -> bytes:
+    """XXH3-128 of a contiguous host tensor's bytes."""
+    return xxhash.xxh3_128_digest(bytes_of(tensor))
+
+
+def check_complete(layout: Layout, tensors: Sequence[torch.Tensor]) -> str | None:
+    """What is wrong with ``tensors`` as the fragments of ``layout`` (f32, one each, of its size); None if nothing."""
+    if len(tensors) != len(layout.fragments):
+        return f"{len(tensors)} fragments instead of {len(layout.fragments)}"
+    for fragment, tensor in zip(layout.fragments, tensors, strict=True):
+        if tensor.dtype != torch.float32 or tuple(tensor.shape) != (fragment.numel,):
+            return f"fragment {fragment.index} is {tensor.dtype} {tuple(tensor.shape)}, not float32 ({fragment.numel},)"
+    return None
