@@ -1,0 +1,75 @@
+"""How far a codec's values are from those it was given, and where the rest goes."""
+
+import numpy as np
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from diloco.core.codec import CODECS, SMALLEST_STEP, Codec, ScaledCodec
+from diloco.core.feedback import encode_with_feedback
+
+F32_SMALLEST_NORMAL = torch.finfo(torch.float32).smallest_normal
+
+codecs = st.sampled_from(CODECS)
+elements = st.floats(-(2.0**60), 2.0**60, width=32)
+values_of = st.lists(elements, min_size=1, max_size=300).map(lambda held: torch.from_numpy(np.array(held, np.float32)))
+
+
+def decoded(codec: Codec, payload: Tensor, numel: int) -> Tensor:
+    out = torch.empty(numel)
+    codec.decode_into(payload, 0, out)
+    return out
+
+
+def bound(codec: Codec, values: Tensor) -> Tensor:
+    """Largest error of each element."""
+    if codec.name == "None":
+        return torch.zeros_like(values)
+    if not isinstance(codec, ScaledCodec):
+        return values.abs() * 2.0**-8 + F32_SMALLEST_NORMAL
+    peaks = torch.cat([group.abs().max().expand(len(group)) for group in torch.split(values, codec.group)])
+    return (peaks / codec.limit / 2 * (1 + 2.0**-20)).clamp(min=codec.limit * SMALLEST_STEP)
+
+
+@given(codecs, values_of)
+@settings(deadline=None)
+def test_errors_stay_within_the_codecs_bound(codec: Codec, values: Tensor) -> None:
+    payload = codec.encode(values)
+    assert payload.numel() == codec.payload_bytes(values.numel())
+    codec.check(payload, values.numel())
+    error = (decoded(codec, payload, values.numel()) - values).abs()
+    assert (error <= bound(codec, values)).all()
+
+
+@given(codecs, values_of)
+@settings(deadline=None)
+def test_encoding_what_was_decoded_loses_no_more(codec: Codec, values: Tensor) -> None:
+    once = decoded(codec, codec.encode(values), values.numel())
+    twice = decoded(codec, codec.encode(once), values.numel())
+    torch.testing.assert_close(
+        twice, once, rtol=1e-6, atol=codec.limit * SMALLEST_STEP if isinstance(codec, ScaledCodec) else 0
+    )
+
+
+@given(codecs, values_of, st.floats(-1.0, 1.0, width=32))
+@settings(deadline=None)
+def test_what_is_sent_and_what_is_kept_is_what_was_given_to_the_bit(codec: Codec, values: Tensor, share: float) -> None:
+    residual = values.flip(0) * share
+    payload, lost = encode_with_feedback(codec, values, residual)
+    assert torch.equal(decoded(codec, payload, values.numel()) + lost, values + residual)
+
+
+@given(codecs, st.integers(1, 200), st.integers(0, 1000), st.integers(1, 40))
+@settings(deadline=None, max_examples=50)
+def test_over_a_life_nothing_is_lost_but_the_last_residual(codec: Codec, numel: int, seed: int, rounds: int) -> None:
+    generator = torch.Generator().manual_seed(seed)
+    given_sum, sent_sum = torch.zeros(numel, dtype=torch.float64), torch.zeros(numel, dtype=torch.float64)
+    residual: Tensor | None = None
+    for _ in range(rounds):
+        values = torch.randn(numel, generator=generator)
+        payload, residual = encode_with_feedback(codec, values, residual)
+        given_sum += values
+        sent_sum += decoded(codec, payload, numel)
+    assert residual is not None
+    torch.testing.assert_close(sent_sum + residual, given_sum, rtol=0, atol=rounds * 1e-6)

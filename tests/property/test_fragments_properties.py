@@ -1,0 +1,51 @@
+"""However a model is built, its fragments are the model, and no fragment is much larger than it must be."""
+
+from itertools import pairwise, product
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from diloco.core.fragments import TensorSpec, partition
+
+sizes_of_models = st.lists(st.integers(1, 10_000), min_size=1, max_size=60)
+sizes_of_small_models = st.lists(st.integers(1, 40), min_size=1, max_size=8)
+
+
+def tensors(sizes: list[int]) -> list[TensorSpec]:
+    return [TensorSpec(f"t{index:02}", (size,), embedding=index % 3 == 0) for index, size in enumerate(sizes)]
+
+
+def best_peak(sizes: list[int], count: int) -> int:
+    """Size of the largest fragment in the best of all cuts."""
+    cuts = product(range(count), repeat=len(sizes))
+    return min(
+        max(sum(s for s, b in zip(sizes, cut, strict=True) if b == bin_) for bin_ in range(count)) for cut in cuts
+    )
+
+
+@given(sizes_of_models, st.data())
+def test_fragments_partition_the_model(sizes: list[int], data: st.DataObject) -> None:
+    count = data.draw(st.integers(1, len(sizes)))
+    layout = partition(tensors(sizes), count)
+    assert len(layout.fragments) == count
+    held = [slot.tensor for fragment in layout.fragments for slot in fragment.slots]
+    assert sorted(held, key=lambda tensor: tensor.name) == tensors(sizes)
+    assert layout.numel == sum(sizes)
+    for fragment in layout.fragments:
+        places = [(slot.offset, slot.offset + slot.tensor.numel) for slot in fragment.slots]
+        assert places[0][0] == 0
+        assert places[-1][1] == fragment.numel
+        assert all(before[1] == after[0] for before, after in pairwise(places))
+
+
+@given(sizes_of_small_models, st.integers(1, 3))
+def test_the_largest_fragment_stays_within_four_thirds_of_the_best_peak(sizes: list[int], count: int) -> None:
+    count = min(count, len(sizes))
+    peak = max(fragment.numel for fragment in partition(tensors(sizes), count).fragments)
+    assert 3 * peak <= 4 * best_peak(sizes, count)
+
+
+@given(sizes_of_models, st.data())
+def test_every_process_arrives_at_the_same_layout(sizes: list[int], data: st.DataObject) -> None:
+    count = data.draw(st.integers(1, len(sizes)))
+    assert partition(tensors(sizes), count).digest == partition(tensors(sizes), count).digest

@@ -1,0 +1,91 @@
+"""Whoever comes in whatever order and however the work is cut: a merge's bits are the same."""
+
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from random import Random
+from typing import Literal
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from diloco.core.codec import BLOCK, CODECS
+from diloco.core.merge import Pass
+from diloco.core.weights import normalized
+from diloco.spec.sync import OuterOptimizer
+from diloco.syncer.block_threads import BlockThreads
+from support.fragment_merge import Rule, contributions_of, fragment_of, merge_into_zero
+
+METHODS: list[Literal["RDA", "Mean"]] = ["RDA", "Mean"]
+NAMES = [codec.name for codec in CODECS]
+
+# Tensors that end within blocks, span several, and share one; an embedding across a border.
+LARGE = fragment_of((BLOCK // 2 + 1,), (513, 1025), (7,), (600, 1000), (3, 5), embeddings=[3])
+
+
+def random_deltas(numel: int, learners: int, seed: int) -> dict[str, torch.Tensor]:
+    generator = torch.Generator().manual_seed(seed)
+    return {f"us/pool/{index}": torch.randn(numel, generator=generator) for index in range(learners)}
+
+
+@given(
+    st.integers(2, 6), st.permutations(range(6)), st.sampled_from(METHODS), st.sampled_from(NAMES), st.integers(0, 99)
+)
+@settings(deadline=None)
+def test_the_order_of_members_changes_no_bit(
+    learners: int, order: list[int], method: Literal["RDA", "Mean"], codec: str, seed: int
+) -> None:
+    fragment = fragment_of((20, 11), (3,), (40,), embeddings=[2])
+    weights = normalized({f"us/pool/{index}": index + 0.1 for index in range(learners)})
+    contributions = contributions_of(
+        random_deltas(fragment.numel, learners, seed), [weights[f"us/pool/{index}"] for index in range(learners)], codec
+    )
+    shuffled = [contributions[index] for index in order if index < learners]
+    first = merge_into_zero(fragment, contributions, Rule(method, codec))
+    second = merge_into_zero(fragment, shuffled, Rule(method, codec))
+    assert torch.equal(first[0], second[0])
+    assert first[1] == second[1]
+
+
+def test_equal_directions_are_merged_to_their_mean() -> None:
+    fragment = fragment_of((50,))
+    delta = random_deltas(50, 1, 0)["us/pool/0"]
+    merged, _ = merge_into_zero(fragment, contributions_of({"a": delta, "b": 3 * delta}))
+    torch.testing.assert_close(merged, 2 * delta)
+
+
+@contextmanager
+def torch_threads(count: int) -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+@pytest.mark.parametrize("codec", NAMES)
+@pytest.mark.parametrize("method", METHODS)
+def test_cutting_a_merge_into_shards_changes_no_bit(method: Literal["RDA", "Mean"], codec: str) -> None:
+    contributions = contributions_of(random_deltas(LARGE.numel, 3, 1), [0.5, 0.2, 0.3], codec)
+    outer = OuterOptimizer(learning_rate=0.7, momentum=0.9)
+
+    def shards(one_pass: Pass, blocks: Iterable[int]) -> None:
+        shuffled = list(blocks)
+        Random(codec).shuffle(shuffled)
+        for block in shuffled:
+            one_pass([block])
+
+    with torch_threads(1):
+        expected, statistics = merge_into_zero(LARGE, contributions, Rule(method, codec, outer))
+        results = [merge_into_zero(LARGE, contributions, Rule(method, codec, outer, shards))]
+    for threads in (2, 3):
+        with torch_threads(threads):
+            results.append(merge_into_zero(LARGE, contributions, Rule(method, codec, outer)))
+            pool = BlockThreads(threads)
+            results.append(merge_into_zero(LARGE, contributions, Rule(method, codec, outer, pool)))
+            pool.close()
+    for merged, shown in results:
+        assert torch.equal(merged, expected)
+        assert shown == statistics
