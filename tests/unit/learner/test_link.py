@@ -1,0 +1,203 @@
+"""The link: what it makes of what the syncer says, and of broken connections. Sessions are scripted."""
+
+from collections import deque
+from collections.abc import Iterator
+
+import pytest
+
+from diloco.learner.arrivals import Arrivals, Wish
+from diloco.learner.asks import Ask, Asks
+from diloco.learner.bell import Bell
+from diloco.learner.control import ControlOutbox
+from diloco.learner.departures import Departures
+from diloco.learner.feedback import ErrorFeedback
+from diloco.learner.link import Identity, Link, Mailboxes, Stand
+from diloco.learner.membership import Holdings, Membership
+from diloco.learner.orders import EndKind, Orders
+from diloco.wire.errors import IdentityError, TooLargeError, UnavailableError, WireError
+from diloco.wire.messages import (
+    EvaluationWanted,
+    Finished,
+    FragmentReady,
+    FragmentWanted,
+    Join,
+    LearnerMessage,
+    Leave,
+    Progress,
+    Refused,
+    SyncerMessage,
+    Welcome,
+)
+
+NO_PROGRESS = Progress(0, 100, 0)
+OVER = Finished(complete=True, reason="enough")
+
+
+class Script:
+    """A session that says what was written down, then ends or breaks."""
+
+    def __init__(self, *says: SyncerMessage | WireError) -> None:
+        self.says = says
+        self.backlog = 0
+        self.closed = False
+        self.sent: list[LearnerMessage] = []
+
+    def send(self, message: LearnerMessage) -> None:
+        self.sent.append(message)
+
+    def __iter__(self) -> Iterator[SyncerMessage]:
+        for said in self.says:
+            if isinstance(said, WireError):
+                raise said
+            yield said
+
+    def close(self) -> None:
+        self.closed = True
+
+
+class Bench:
+    """A link with its mailboxes; its sessions are opened one after the other from a script."""
+
+    def __init__(self, *sessions: Script | WireError) -> None:
+        bell = Bell()
+        self.boxes = Mailboxes(
+            Orders(bell),
+            Asks(bell),
+            Arrivals(bell),
+            Departures(),
+            ControlOutbox(3600.0),
+            Holdings(2),
+            ErrorFeedback(),
+        )
+        self.joins: list[Join] = []
+        self._sessions = deque(sessions)
+        identity = Identity("job", "r/p/0", "abc", "digest")
+        self.link = Link(identity, self._open, self.boxes, lambda: Stand(5, 40), lambda: -1.0)  # no delay at all
+
+    def _open(self, join: Join) -> Script:
+        self.joins.append(join)
+        session = self._sessions.popleft()
+        if isinstance(session, WireError):
+            raise session
+        return session
+
+    def run(self) -> tuple[EndKind, str]:
+        self.link.run()
+        ending = self.boxes.orders.ending()
+        assert ending is not None
+        return ending.kind, ending.reason
+
+
+def welcome(incarnation: int = 1, load: tuple[int, ...] = (), progress: Progress = NO_PROGRESS) -> Welcome:
+    return Welcome(incarnation, "1", load, (3, 4), 9, 72, progress)
+
+
+def test_it_joins_with_who_it_is_and_how_far() -> None:
+    bench = Bench(Script(welcome(), OVER))
+    assert bench.run() == (EndKind.FINISHED, "enough")
+    assert bench.joins == [Join("job", "r/p/0", "abc", "digest", steps=5, data_position=40)]
+    assert bench.link.welcome_stand == Stand(9, 72)
+    assert bench.link.current() is None
+
+
+def test_what_is_to_be_loaded_is_wished_for_first_and_in_order() -> None:
+    wished: list[Wish] = []
+    bench = Bench(Script(welcome(load=(1, 0)), OVER))
+    bench.boxes.arrivals.want = wished.append  # type: ignore[method-assign]  # before the session's end forgets them
+    bench.run()
+    now = Membership("1", 1)
+    assert wished[:2] == [Wish(now, 1, 4), Wish(now, 0, 3)]
+
+
+def test_it_rejoins_with_what_it_holds_when_the_connection_breaks() -> None:
+    bench = Bench(UnavailableError("nobody there"), Script(welcome(), UnavailableError("broken")), Script(OVER))
+    bench.boxes.holdings.admitted(Membership("1", 1), [])
+    bench.boxes.holdings.received("1", 0, 3)
+    bench.boxes.holdings.received("1", 1, 4)
+    assert bench.run() == (EndKind.FINISHED, "enough")
+    assert [(join.epoch, join.versions) for join in bench.joins] == [("1", (3, 4))] * 3
+
+
+@pytest.mark.parametrize(
+    ("said", "kind"),
+    [
+        (Refused("Superseded", "another process"), EndKind.REFUSED),
+        (Refused("UnknownLearner", "no such learner"), EndKind.REFUSED),
+        (Refused("GivenUp", "too often"), EndKind.REFUSED),
+        (Refused("Finished", "complete"), EndKind.FINISHED),
+    ],
+)
+def test_a_refusal_ends_it(said: Refused, kind: EndKind) -> None:
+    bench = Bench(Script(said))
+    assert bench.run() == (kind, f"{said.refusal}: {said.reason}")
+    assert len(bench.joins) == 1
+
+
+def test_an_expired_lease_is_a_reason_to_join_again() -> None:
+    bench = Bench(Script(welcome(), Refused("LeaseExpired", "silent")), Script(welcome(2), OVER))
+    assert bench.run()[0] is EndKind.FINISHED
+    assert bench.link.sessions == 2
+
+
+def test_an_error_that_would_come_again_ends_it_before_it_was_let_in() -> None:
+    bench = Bench(Script(IdentityError("the certificate is another learner's")))
+    assert bench.run() == (EndKind.REFUSED, "the certificate is another learner's")
+
+
+def test_the_same_error_on_a_session_that_worked_is_a_reason_to_join_again() -> None:
+    bench = Bench(Script(welcome(), TooLargeError("the queue is full")), Script(OVER))
+    assert bench.run()[0] is EndKind.FINISHED
+    assert len(bench.joins) == 2
+
+
+def test_orders_before_a_welcome_break_the_session() -> None:
+    bench = Bench(Script(FragmentWanted(0, 1, 1)), Script(OVER))
+    assert bench.run()[0] is EndKind.FINISHED
+    assert bench.boxes.asks.take() == []
+
+
+def test_orders_carry_the_admission_they_came_with_and_end_with_it() -> None:
+    asked: list[Ask] = []
+    bench = Bench(Script(welcome(4), FragmentWanted(1, 5, 2), EvaluationWanted(0, (3, 4), final=False)), Script(OVER))
+    bench.boxes.asks.put = asked.append  # type: ignore[method-assign]  # before the session's end forgets it
+    bench.run()
+    assert asked == [Ask(Membership("1", 4), 1, 5, 2)]
+    assert bench.boxes.orders.take_evaluation() is None
+
+
+def test_it_says_good_bye_when_the_job_is_over() -> None:
+    session = Script(welcome(4), OVER)
+    Bench(session).run()
+    assert session.sent == [Leave(4, "the job is over")]
+
+
+def test_a_syncer_with_another_model_is_none_for_this_learner() -> None:
+    bench = Bench(Script(Welcome(1, "1", (), (0, 0, 0), 0, 0, NO_PROGRESS)))
+    assert bench.run() == (EndKind.REFUSED, "the syncer's model has 3 fragments, this learner's has 2")
+
+
+@pytest.mark.parametrize("order", [FragmentWanted(2, 1, 1), FragmentReady(2, 1, merged=True, progress=NO_PROGRESS)])
+def test_a_fragment_that_is_not_there_breaks_the_session(order: SyncerMessage) -> None:
+    bench = Bench(Script(welcome(), order), Script(OVER))
+    assert bench.run()[0] is EndKind.FINISHED
+    assert len(bench.joins) == 2
+
+
+def test_progress_is_taken_from_whatever_carries_it() -> None:
+    bench = Bench(
+        Script(
+            welcome(progress=Progress(10, 100, 1)),
+            FragmentReady(0, 4, merged=True, progress=Progress(20, 100, 2)),
+            Progress(30, 100, 3),
+            OVER,
+        )
+    )
+    bench.run()
+    assert bench.boxes.orders.progress == 0.3
+
+
+def test_a_closed_link_opens_no_session() -> None:
+    bench = Bench()
+    bench.link.close()
+    bench.link.run()
+    assert bench.joins == []

@@ -1,0 +1,190 @@
+"""The process's edges: options, mistakes, its pages, its checkpoints' thread. What it does with a syncer is an
+integration test."""
+
+import logging
+import threading
+import urllib.error
+import urllib.request
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from diloco.learner.activity import TimeSpent
+from diloco.learner.checkpoint import CheckpointIdentity, CheckpointStore, CheckpointWriteError, LearnerCheckpoint
+from diloco.learner.checkpoint_writer import CheckpointWriter
+from diloco.learner.control import StepNews
+from diloco.learner.metrics import LearnerFigures, serve_figures
+from diloco.learner.options import LearnerOptionError, LearnerOptions
+from diloco.learner.process import run_learner
+from diloco.learner.trainer import TrainerState
+from diloco.learner.transfers import TransferCounts
+from diloco.runtime.addresses import AddressError
+from diloco.spec import API_VERSION, KIND, DiLoCoJob, Metadata
+from support.small_job import small_job, write_text
+
+A_STEP = StepNews(1, 64, 0.25, 0.0, 2.5, 4)
+
+
+def options(folder: Path, **changes: object) -> LearnerOptions:
+    job = DiLoCoJob(
+        api_version=API_VERSION, kind=KIND, metadata=Metadata(name="small"), spec=small_job(write_text(folder))
+    )
+    plain = LearnerOptions(job, "here/cpu/0", "127.0.0.1:1", folder / "learner", threads=1)
+    return replace(plain, **changes)  # type: ignore[arg-type]  # each test names one field
+
+
+class TestOptions:
+    @pytest.mark.parametrize(
+        ("field", "value", "says"),
+        [
+            ("learner", "here/cpu/9", "--learner 'here/cpu/9': job small has here/cpu/0, here/cpu/1"),
+            ("speed", 0.0, "--speed 0"),
+            ("speed", 1.5, "--speed 1.5"),
+            ("speed", float("nan"), "--speed nan"),
+            ("threads", 0, "--threads 0"),
+            ("hand_in_seconds", -1.0, "hand_in_seconds -1"),
+        ],
+    )
+    def test_a_value_that_cannot_be_is_named(self, tmp_path: Path, field: str, value: object, says: str) -> None:
+        with pytest.raises(LearnerOptionError, match=says):
+            options(tmp_path, **{field: value})
+
+    @pytest.mark.parametrize("field", ["syncer_address", "http_address"])
+    def test_an_address_is_read_at_once(self, tmp_path: Path, field: str) -> None:
+        with pytest.raises(AddressError, match="HOST:PORT"):
+            options(tmp_path, **{field: "nowhere"})
+
+    def test_the_staleness_bound_follows_the_schedule_unless_it_is_given(self, tmp_path: Path) -> None:
+        plain = options(tmp_path)
+        assert plain.staleness_bound_steps == 4 * 6 + 2
+        sync = plain.job.spec.sync.model_copy(update={"max_staleness_steps": 9})
+        spec = plain.job.spec.model_copy(update={"sync": sync})
+        given = replace(plain, job=plain.job.model_copy(update={"spec": spec}))
+        assert given.staleness_bound_steps == 9
+
+
+class TestMistakes:
+    def _last_line(self, caplog: pytest.LogCaptureFixture) -> str:
+        (record,) = [record for record in caplog.records if record.levelno >= logging.ERROR]
+        assert record.exc_info is None
+        return record.getMessage()
+
+    def test_a_directory_that_cannot_be_one(self, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+        (tmp_path / "learner").write_text("in the way")
+        assert run_learner(options(tmp_path)) == 2
+        assert str(tmp_path / "learner") in self._last_line(caplog)
+
+    def test_a_device_that_is_not_there(self, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+        assert run_learner(options(tmp_path, device="cuda:99")) == 2
+        assert "cuda:99" in self._last_line(caplog)
+
+    def test_a_checkpoint_of_another_learner(self, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+        mine = options(tmp_path)
+        store = CheckpointStore(mine.directory / "checkpoints", CheckpointIdentity("small", "here/cpu/1", "digest"))
+        store.save(LearnerCheckpoint(TrainerState({}, 0, 0, 0, 0), {}))
+        assert run_learner(mine) == 2
+        assert "here/cpu/1" in self._last_line(caplog)
+
+    def test_a_port_in_use(self, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+        with serve_figures("127.0.0.1:0", figures(None)) as server:
+            assert run_learner(options(tmp_path, http_address=server.address)) == 2
+        assert "cannot serve HTTP" in self._last_line(caplog)
+
+
+def figures(news: StepNews | None, *, joined: bool = True) -> LearnerFigures:
+    return LearnerFigures(
+        spent=lambda: TimeSpent(training=12.5, paused=1.5),
+        news=lambda: news,
+        staleness_steps=lambda: 3,
+        sessions=lambda: 2,
+        joined=lambda: joined,
+        counts=TransferCounts(bytes_pushed=100, bytes_pulled=400, pushes=1, pulls=4),
+    )
+
+
+class TestPages:
+    def _get(self, address: str, page: str) -> tuple[int, str]:
+        try:
+            with urllib.request.urlopen(f"http://{address}{page}", timeout=30) as response:
+                return response.status, response.read().decode()
+        except urllib.error.HTTPError as error:
+            with error:
+                return error.code, error.read().decode()
+
+    def test_metrics_say_where_the_time_went(self) -> None:
+        news = StepNews(40, 2560, 0.25, 0.0, 2.5, 160)
+        with serve_figures("127.0.0.1:0", figures(news)) as server:
+            status, body = self._get(server.address, "/metrics")
+        assert status == 200
+        for line in (
+            'diloco_learner_seconds_total{activity="training"} 12.5',
+            'diloco_learner_seconds_total{activity="paused"} 1.5',
+            'diloco_learner_payload_bytes_total{direction="pull"} 400.0',
+            "diloco_learner_staleness_steps 3.0",
+            "diloco_learner_steps_total 40.0",
+            "diloco_learner_loss 2.5",
+        ):
+            assert line in body.splitlines()
+
+    @pytest.mark.parametrize(
+        ("news", "joined", "status"),
+        [(None, True, 503), (A_STEP, False, 503), (A_STEP, True, 200)],
+    )
+    def test_it_is_ready_once_it_is_in_and_trains(self, news: StepNews | None, status: int, *, joined: bool) -> None:
+        with serve_figures("127.0.0.1:0", figures(news, joined=joined)) as server:
+            assert self._get(server.address, "/readyz")[0] == status
+            assert self._get(server.address, "/healthz") == (200, "ok\n")
+
+
+class Disk(CheckpointStore):
+    """Writes when it is let, or fails."""
+
+    def __init__(self) -> None:
+        self.free = threading.Event()
+        self.begun = threading.Event()
+        self.saved: list[int] = []
+        self.fails = False
+
+    def save(self, checkpoint: LearnerCheckpoint) -> Path:
+        self.begun.set()
+        assert self.free.wait(60.0)
+        if self.fails:
+            raise CheckpointWriteError("checkpoint not written (no space left)")
+        self.saved.append(checkpoint.state.steps)
+        return Path()
+
+
+def snapshot(steps: int) -> LearnerCheckpoint:
+    return LearnerCheckpoint(TrainerState({}, 0, steps, 0, 0), {})
+
+
+class TestCheckpointWriter:
+    def test_a_checkpoint_that_comes_while_the_disk_is_busy_is_passed_over(self) -> None:
+        disk = Disk()
+        writer = CheckpointWriter(disk)
+        thread = threading.Thread(target=writer.run)
+        thread.start()
+        assert writer.offer(lambda: snapshot(50))
+        assert disk.begun.wait(60.0)
+        assert not writer.offer(lambda: snapshot(100))
+        disk.free.set()
+        writer.finish(lambda: snapshot(120), timeout_seconds=60.0)
+        assert writer.close(timeout_seconds=60.0)
+        thread.join()
+        assert disk.saved == [50, 120]
+
+    def test_a_full_disk_is_said_once_and_training_goes_on(self, caplog: pytest.LogCaptureFixture) -> None:
+        disk = Disk()
+        disk.free.set()
+        disk.fails = True
+        writer = CheckpointWriter(disk)
+        thread = threading.Thread(target=writer.run)
+        thread.start()
+        for steps in (50, 100):
+            writer.finish(lambda steps=steps: snapshot(steps), timeout_seconds=60.0)
+        assert writer.close(timeout_seconds=60.0)
+        thread.join()
+        assert [record.getMessage() for record in caplog.records] == [
+            "checkpoint not written (no space left); training goes on"
+        ]

@@ -1,0 +1,171 @@
+"""The workers that push and pull: when they try again, when they give up, what they refuse to receive."""
+
+import threading
+from collections.abc import Callable
+
+import torch
+
+from diloco.core.codec import codec_named
+from diloco.learner.arrivals import Arrivals, Wish
+from diloco.learner.asks import Ask
+from diloco.learner.bell import Bell
+from diloco.learner.capture import Capture
+from diloco.learner.control import ControlOutbox
+from diloco.learner.departures import Departures, OuterGradient
+from diloco.learner.feedback import ErrorFeedback
+from diloco.learner.membership import Holdings, Membership
+from diloco.learner.transfers import Puller, Pusher, Terms, TransferCounts
+from diloco.wire.errors import RefusedError, UnavailableError, WireError
+from diloco.wire.messages import PullHeader, PullRequest, PushHeader, PushReceipt
+
+NOW = Membership("1", 7)
+VALUES = torch.tensor([1.0, -2.0, 0.3])
+
+
+class Link:
+    """The bulk side, scripted: each call takes the next of ``fates``; None is success."""
+
+    def __init__(self, *fates: WireError | None, offers: PullHeader | None = None) -> None:
+        self.fates = list(fates)
+        self.offers = offers
+        self.pushed: list[tuple[PushHeader, bytes]] = []
+        self.calls = 0
+        self.receipt = PushReceipt(accepted=True)
+        self.after_call: Callable[[], None] = lambda: None
+
+    def push(self, header: PushHeader, payload: memoryview, *, deadline_seconds: float) -> PushReceipt:
+        assert deadline_seconds > 0
+        self._meet_fate()
+        self.pushed.append((header, bytes(payload)))
+        return self.receipt
+
+    def pull(
+        self, request: PullRequest, allocate: Callable[[PullHeader], memoryview], *, deadline_seconds: float
+    ) -> PullHeader:
+        assert deadline_seconds > 0
+        self._meet_fate()
+        header = self.offers or PullHeader(request.fragment, request.minimum_version, 4 * len(VALUES))
+        allocate(header)[:] = VALUES.numpy().tobytes()
+        return header
+
+    def _meet_fate(self) -> None:
+        self.calls += 1
+        self.after_call()
+        fate = self.fates.pop(0) if self.fates else None
+        if fate is not None:
+            raise fate
+
+
+class Bench:
+    """Both workers on one scripted link. ``now`` is the admission that lasts."""
+
+    def __init__(self, link: Link, codec: str = "Int8") -> None:
+        self.now: Membership | None = NOW
+        self.departures = Departures()
+        self.arrivals = Arrivals(Bell())
+        self.holdings = Holdings(1)
+        self.holdings.admitted(NOW, [0])
+        self.control = ControlOutbox(3600.0)
+        self.feedback = ErrorFeedback()
+        self.counts = TransferCounts()
+        terms = Terms("r/p/0", link, lambda: self.now, lambda: 0.0, threading.Event(), lambda: -1.0, self.counts)
+        self.pusher = Pusher(terms, self.departures, self.control, codec_named(codec), self.feedback)
+        self.puller = Puller(terms, self.arrivals, self.holdings, lambda _: torch.empty(len(VALUES)))
+
+    def push(self, values: torch.Tensor = VALUES) -> None:
+        capture = Capture(0, 4, 3, 30, values, torch.zeros(len(values)), None)
+        self.departures.offer(OuterGradient(Ask(NOW, 0, 5, 2), capture))
+        self._until_idle(self.pusher.run, lambda: self.departures.wait_until_idle(60.0), self.departures.close)
+
+    def pull(self, minimum_version: int) -> None:
+        wish = Wish(NOW, 0, minimum_version)
+        self.arrivals.want(wish)
+        taken = self.arrivals.next_wish()
+        assert taken == wish
+        self.puller._pull(wish)
+
+    @staticmethod
+    def _until_idle(body: Callable[[], None], idle: Callable[[], bool], close: Callable[[], None]) -> None:
+        worker = threading.Thread(target=body)
+        worker.start()
+        assert idle()
+        close()
+        worker.join()
+
+
+def test_a_push_says_what_it_is_and_leaves_its_residual_pending() -> None:
+    link = Link()
+    bench = Bench(link)
+    bench.push()
+    ((header, payload),) = link.pushed
+    assert header == PushHeader("r/p/0", 7, 0, 5, 2, 4, 3, 30, "Int8", len(payload), "1")
+    assert bench.feedback.residual(0) is None
+    bench.feedback.outcome(0, 5, merged=True)
+    assert bench.feedback.residual(0) is not None
+    assert (bench.counts.pushes, bench.counts.bytes_pushed) == (1, len(payload))
+
+
+def test_a_push_is_tried_again_while_its_admission_lasts() -> None:
+    link = Link(UnavailableError("broken"), UnavailableError("broken"))
+    bench = Bench(link)
+    bench.push()
+    assert (link.calls, len(link.pushed), bench.counts.retries) == (3, 1, 2)
+
+
+def test_a_push_is_given_up_with_its_admission() -> None:
+    link = Link(UnavailableError("broken"))
+    bench = Bench(link)
+    link.after_call = lambda: setattr(bench, "now", Membership("1", 8))
+    bench.push()
+    assert link.calls == 1
+    assert link.pushed == []
+
+
+def test_a_push_that_is_not_wanted_is_not_tried_again_and_loses_its_residual() -> None:
+    link = Link(RefusedError("was not asked for"))
+    bench = Bench(link)
+    bench.push()
+    assert link.calls == 1
+    bench.feedback.outcome(0, 5, merged=True)
+    assert bench.feedback.residual(0) is None
+
+
+def test_a_push_that_came_too_late_loses_its_residual() -> None:
+    link = Link()
+    link.receipt = PushReceipt(accepted=False, reason="late")
+    bench = Bench(link)
+    bench.push()
+    bench.feedback.outcome(0, 5, merged=True)
+    assert bench.feedback.residual(0) is None
+    assert bench.counts.pushes_refused == 1
+
+
+def test_an_outer_gradient_that_cannot_be_encoded_is_declined() -> None:
+    link = Link()
+    bench = Bench(link)
+    bench.push(torch.tensor([1.0, float("nan"), 0.0]))
+    assert link.calls == 0
+
+
+def test_a_pulled_fragment_waits_for_the_inner_loop() -> None:
+    bench = Bench(Link(UnavailableError("broken"), offers=PullHeader(0, 9, 12)))
+    bench.pull(8)
+    (arrival,) = bench.arrivals.take()
+    assert arrival.version == 9
+    assert torch.equal(arrival.values, VALUES)
+
+
+def test_what_is_not_the_fragment_is_never_received() -> None:
+    link = Link(offers=PullHeader(0, 9, 1 << 40))
+    bench = Bench(link)
+    link.after_call = lambda: setattr(bench, "now", None if link.calls > 1 else NOW)
+    bench.pull(8)
+    assert bench.arrivals.take() == []
+
+
+def test_a_version_that_is_held_already_is_not_pulled() -> None:
+    link = Link()
+    bench = Bench(link)
+    bench.holdings.received("1", 0, 8)
+    bench.pull(8)
+    assert link.calls == 0

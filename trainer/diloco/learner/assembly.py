@@ -1,0 +1,240 @@
+"""A learner put together: trainer, mailboxes, link, workers, checkpoints; how they start and how they end.
+
+It must not know signals or exit codes; and it does nothing itself but connect, start and stop the parts.
+"""
+
+import logging
+import random
+import secrets
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import asdict
+from typing import TYPE_CHECKING
+
+from diloco.core.codec import codec_named
+from diloco.core.schedule import Schedule
+from diloco.learner.activity import Activity, Kind
+from diloco.learner.arrivals import Arrivals
+from diloco.learner.asks import Asks
+from diloco.learner.bell import Bell
+from diloco.learner.checkpoint import CheckpointIdentity, CheckpointStore, LearnerCheckpoint
+from diloco.learner.checkpoint_writer import CheckpointWriter
+from diloco.learner.control import ControlOutbox
+from diloco.learner.data import open_data
+from diloco.learner.departures import Departures
+from diloco.learner.device import choose_device
+from diloco.learner.feedback import ErrorFeedback
+from diloco.learner.inner_loop import InnerLoop, LoopSettings, LoopWiring
+from diloco.learner.link import Identity, Link, Mailboxes
+from diloco.learner.membership import Holdings
+from diloco.learner.metrics import LearnerFigures, serve_figures
+from diloco.learner.options import LearnerOptions
+from diloco.learner.orders import Ending, EndKind, Orders
+from diloco.learner.torch_threads import start_worker
+from diloco.learner.trainer import InnerTrainer
+from diloco.learner.transfers import Puller, Pusher, Terms, TransferCounts
+from diloco.model import build_model, layout_of
+from diloco.runtime.files import make_writable_directory, write_json_atomically
+from diloco.wire.client import ClientOptions, SyncClient
+
+if TYPE_CHECKING:
+    from diloco.runtime.http import HttpServer
+
+_log = logging.getLogger(__name__)
+
+ACTIVITY_FILE = "activity.json"
+CHECKPOINTS_FOLDER = "checkpoints"
+
+_LAST_CHECKPOINT_SECONDS = 60.0
+"""Longest wait at the end for the disk."""
+_JOIN_SECONDS = 5.0
+_WORKERS = 4
+"""Most transfers at once in one direction."""
+
+
+class Learner:
+    """One process's worth. Built, run once, closed."""
+
+    def __init__(self, options: LearnerOptions, orders: Orders, bell: Bell) -> None:
+        """Build the model, open the data, find the checkpoint. Nothing is connected and no thread runs yet.
+
+        Raises:
+            ModelError, LayoutError, DataError, DeviceError: what the job asks for cannot be had here.
+            UnusableFileError, CheckpointMismatchError: the directory cannot be used, or is somebody else's.
+            TlsFileError: a certificate cannot be read.
+        """
+        self._options = options
+        self._orders = orders
+        self._activity = Activity(time.monotonic)
+        spec = options.job.spec
+        device = choose_device(options.device or "auto")
+        make_writable_directory(options.directory)
+        module = build_model(spec)
+        layout = layout_of(module, spec.sync.fragments)
+        self._trainer = InnerTrainer(spec, module, layout, open_data(spec, options.learner), device)
+        identity = CheckpointIdentity(options.job.metadata.name, options.learner, layout.digest)
+        store = CheckpointStore(options.directory / CHECKPOINTS_FOLDER, identity)
+        self._writer = CheckpointWriter(store)
+        self._feedback = self._restored(store.load())
+
+        fragments = len(layout.fragments)
+        lease_seconds = spec.sync.lease_seconds
+        self._boxes = Mailboxes(
+            orders=orders,
+            asks=Asks(bell),
+            arrivals=Arrivals(bell),
+            departures=Departures(),
+            control=ControlOutbox(alive_seconds=min(5.0, lease_seconds / 4)),
+            holdings=Holdings(fragments),
+            feedback=self._feedback,
+        )
+        in_flight = Schedule(fragments, spec.sync.interval, spec.sync.overlap).in_flight
+        self._workers = min(_WORKERS, max(2, in_flight), fragments)
+        self._client = SyncClient(ClientOptions(options.syncer_address, options.tls, bulk_channels=self._workers))
+        # Jitter needs no secret numbers.
+        uniform = random.Random().random  # noqa: S311
+        self._loop = InnerLoop(
+            self._trainer,
+            LoopWiring(
+                self._boxes,
+                bell,
+                lambda: self._link.current(),  # noqa: PLW0108  # the link is made after the loop
+                lambda: self._link.welcome_stand,
+                lambda: self._writer.offer(self._snapshot),
+            ),
+            LoopSettings(options.staleness_bound_steps, spec.training.checkpoint_every_steps, options.speed),
+            self._activity,
+        )
+        who = Identity(options.job.metadata.name, options.learner, secrets.token_hex(8), layout.digest)
+        self._link = Link(who, self._client.open_session, self._boxes, self._loop.stand, uniform)
+        self._stopped = threading.Event()
+        self._counts = TransferCounts()
+        terms = Terms(
+            learner=options.learner,
+            bulk=self._client,
+            current=self._link.current,
+            step_seconds=self._loop.step_seconds,
+            stopped=self._stopped,
+            uniform=uniform,
+            counts=self._counts,
+        )
+        codec = codec_named(spec.sync.compression)
+        self._pusher = Pusher(terms, self._boxes.departures, self._boxes.control, codec, self._feedback)
+        self._puller = Puller(terms, self._boxes.arrivals, self._boxes.holdings, self._trainer.buffer)
+        self._threads: list[threading.Thread] = []
+        self._http: HttpServer | None = None
+
+    def run(self) -> Ending:
+        """Join, train until the end, and part as that end asks for.
+
+        Raises:
+            TrainingDivergedError, DataError: from the trainer.
+            AddressError, HttpServerError: there is no HTTP server to be had at the address asked for.
+        """
+        if self._options.http_address is not None:
+            self._http = serve_figures(self._options.http_address, self._figures())
+            _log.info("serves /metrics, /healthz and /readyz at http://%s", self._http.address)
+        self._start("control", self._boxes.control.run)
+        self._start("checkpoint", self._writer.run)
+        for index in range(self._workers):
+            self._start(f"push-{index}", self._pusher.run)
+            self._start(f"pull-{index}", self._puller.run)
+        self._start("link", self._link.run)
+        ending = self._loop.run()
+        if ending.kind is EndKind.STOPPED:
+            self._part(ending)
+        if ending.kind is not EndKind.REFUSED:
+            self._write_activity(ending)
+        return ending
+
+    def close(self) -> None:
+        """Stop every thread and close every connection."""
+        self._stopped.set()
+        self._boxes.arrivals.close()
+        self._boxes.departures.close()
+        self._boxes.control.close()
+        self._link.close()
+        self._writer.close(_LAST_CHECKPOINT_SECONDS)
+        self._client.close()
+        until = time.monotonic() + _JOIN_SECONDS
+        for thread in self._threads:
+            thread.join(max(0.0, until - time.monotonic()))
+        if self._http is not None:
+            self._http.close()
+
+    def _start(self, name: str, body: Callable[[], None]) -> None:
+        self._threads.append(start_worker(name, body, self._orders.fail))
+
+    def _restored(self, checkpoint: LearnerCheckpoint | None) -> ErrorFeedback | None:
+        sync = self._options.job.spec.sync
+        residuals = {}
+        if checkpoint is not None:
+            self._trainer.load_state(checkpoint.state)
+            residuals = dict(checkpoint.residuals)
+            _log.info("goes on from its own checkpoint of step %d", checkpoint.state.steps)
+        uses_feedback = sync.error_feedback and sync.compression in ("Int8", "Int4")
+        return ErrorFeedback(residuals) if uses_feedback else None
+
+    def _snapshot(self) -> LearnerCheckpoint:
+        return LearnerCheckpoint(self._trainer.state(), {} if self._feedback is None else self._feedback.snapshot())
+
+    def _part(self, ending: Ending) -> None:
+        """Hand in what was asked for, say good-bye, keep a checkpoint: within a bound, whatever the syncer does."""
+        self._activity.turn_to(Kind.LOADING)
+        until = time.monotonic() + self._options.hand_in_seconds
+        _log.info("stops after step %d (%s)", self._trainer.steps, ending.reason)
+        self._loop.answer()
+        # The disk and the network at once: whoever asked to stop may not wait long.
+        if self._trainer.steps:
+            self._writer.finish(self._snapshot, max(0.0, until - time.monotonic()))
+        self._hand_in(ending, until)
+        if self._trainer.steps and self._writer.close(_LAST_CHECKPOINT_SECONDS):
+            _log.info("keeps a checkpoint of step %d", self._trainer.steps)
+
+    def _hand_in(self, ending: Ending, until: float) -> None:
+        membership = self._link.current()
+        if membership is None:
+            _log.info("leaves without a session: nothing can be handed in")
+            return
+        whole = self._boxes.departures.wait_until_idle(max(0.0, until - time.monotonic()))
+        self._boxes.control.leave(membership, ending.reason)
+        told = self._boxes.control.flush(max(1.0, until - time.monotonic()))
+        left = "leaves" if told else "leaves without the syncer having heard of it"
+        _log.info("%s, %s", left, "everything asked for is handed in" if whole else "not everything is handed in")
+
+    def _figures(self) -> LearnerFigures:
+        return LearnerFigures(
+            spent=self._activity.spent,
+            news=lambda: self._loop.news,
+            staleness_steps=lambda: self._trainer.staleness,
+            sessions=lambda: self._link.sessions,
+            joined=lambda: self._link.current() is not None,
+            counts=self._counts,
+        )
+
+    def _write_activity(self, ending: Ending) -> None:
+        """Where the time of this process went, for whoever adds it up."""
+        spent, counts = self._activity.spent(), self._counts
+        inner_loop_seconds = spent.wall_seconds - spent.loading
+        value = {
+            "learner": self._options.learner,
+            "ending": ending.kind.value,
+            "reason": ending.reason,
+            "steps": self._trainer.steps,
+            "tokens": self._trainer.tokens,
+            "sessions": self._link.sessions,
+            "seconds": asdict(spent),
+            "blocked_fraction": spent.blocked_seconds / inner_loop_seconds if inner_loop_seconds > 0 else 0.0,
+            "waited_fraction": spent.waited_seconds / inner_loop_seconds if inner_loop_seconds > 0 else 0.0,
+            "bytes_pushed": counts.bytes_pushed,
+            "bytes_pulled": counts.bytes_pulled,
+            "pushes": counts.pushes,
+            "pulls": counts.pulls,
+            "pushes_refused": counts.pushes_refused,
+            "retries": counts.retries,
+        }
+        try:
+            write_json_atomically(self._options.directory / ACTIVITY_FILE, value)
+        except OSError as error:
+            _log.warning("%s not written: %s", self._options.directory / ACTIVITY_FILE, error.strerror or error)

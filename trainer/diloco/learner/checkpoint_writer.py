@@ -1,0 +1,84 @@
+"""Writes a learner's checkpoints beside the inner loop, which only takes the snapshot.
+
+One is written at a time. One that comes while the disk is still busy with the last replaces none and waits for none:
+it is passed over, so a slow disk costs checkpoints, never steps or memory. It must not know what is in a checkpoint.
+"""
+
+import logging
+import threading
+from collections.abc import Callable
+
+from diloco.learner.checkpoint import CheckpointStore, CheckpointWriteError, LearnerCheckpoint
+
+_log = logging.getLogger(__name__)
+
+
+class CheckpointWriter:
+    """``run`` is the body of one thread."""
+
+    def __init__(self, store: CheckpointStore) -> None:
+        self._store = store
+        self._condition = threading.Condition()
+        self._next: LearnerCheckpoint | None = None
+        self._writing = False
+        self._closed = False
+        self._failing = False
+
+    def offer(self, take: Callable[[], LearnerCheckpoint]) -> bool:
+        """Take a snapshot and have it written; False: the one before is not written yet, so none was taken."""
+        with self._condition:
+            if self._writing or self._next is not None:
+                return False
+        snapshot = take()
+        with self._condition:
+            self._next = snapshot
+            self._condition.notify_all()
+        return True
+
+    def finish(self, take: Callable[[], LearnerCheckpoint], timeout_seconds: float) -> None:
+        """Begin a last checkpoint once the disk is free, waiting at most ``timeout_seconds`` for that."""
+        if self._wait_until_idle(timeout_seconds):
+            self.offer(take)
+
+    def close(self, timeout_seconds: float) -> bool:
+        """End ``run`` once everything is written; False: it is not in that time."""
+        idle = self._wait_until_idle(timeout_seconds)
+        with self._condition:
+            self._closed = True
+            self._condition.notify_all()
+        return idle
+
+    def _wait_until_idle(self, timeout_seconds: float) -> bool:
+        with self._condition:
+            return self._condition.wait_for(lambda: not self._writing and self._next is None, timeout_seconds)
+
+    def run(self) -> None:
+        """Write until closed."""
+        while True:
+            with self._condition:
+                self._condition.wait_for(lambda: self._closed or self._next is not None)
+                if self._next is None:
+                    return
+                snapshot, self._next = self._next, None
+                self._writing = True
+            try:
+                self._write(snapshot)
+            finally:
+                del snapshot
+                with self._condition:
+                    self._writing = False
+                    self._condition.notify_all()
+
+    def _write(self, snapshot: LearnerCheckpoint) -> None:
+        try:
+            self._store.save(snapshot)
+        except CheckpointWriteError as error:
+            # A learner without a checkpoint loses little; one that stops loses more.
+            if not self._failing:
+                _log.warning("%s; training goes on", error)
+            self._failing = True
+            return
+        if self._failing:
+            self._failing = False
+            _log.info("checkpoints are written again")
+        _log.debug("checkpoint after step %d", snapshot.state.steps)

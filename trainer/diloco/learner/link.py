@@ -1,0 +1,296 @@
+"""The learner's session with the syncer: join, be welcomed, take orders, and come back when the connection breaks.
+
+One thread reads. It only puts what it hears into the mailboxes, so nothing it does can take long. It must not know
+tensors or the trainer.
+"""
+
+import contextlib
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Protocol
+
+from diloco.core.actions import Refusal
+from diloco.learner.arrivals import Arrivals, Wish
+from diloco.learner.asks import Ask, Asks
+from diloco.learner.backoff import Backoff
+from diloco.learner.control import ControlOutbox, Sender
+from diloco.learner.departures import Departures
+from diloco.learner.feedback import ErrorFeedback
+from diloco.learner.membership import Holdings, Membership
+from diloco.learner.orders import Ending, EndKind, EvaluationOrder, Orders
+from diloco.wire.errors import InvalidMessageError, WireError
+from diloco.wire.messages import (
+    EvaluationWanted,
+    Finished,
+    FragmentReady,
+    FragmentWanted,
+    Join,
+    Leave,
+    Progress,
+    Refused,
+    SyncerMessage,
+    Welcome,
+)
+
+_log = logging.getLogger(__name__)
+
+
+class SessionLike(Sender, Protocol):
+    """The wire client's session."""
+
+    def __iter__(self) -> Iterator[SyncerMessage]:
+        """What the syncer says, until the session ends or ``WireError``."""
+
+    def close(self) -> None:
+        """End it; whoever iterates comes back."""
+
+
+@dataclass(frozen=True)
+class Mailboxes:
+    """Where the link puts what it hears."""
+
+    orders: Orders
+    asks: Asks
+    arrivals: Arrivals
+    departures: Departures
+    control: ControlOutbox
+    holdings: Holdings
+    feedback: ErrorFeedback | None
+
+    def session_over(self) -> None:
+        """Nothing that the session asked for is waited for any more."""
+        self.control.session_over()
+        self.asks.session_over()
+        self.arrivals.session_over()
+        self.departures.session_over()
+        self.orders.session_over()
+        if self.feedback is not None:
+            self.feedback.session_over()
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """Who joins. The same for the whole life of the process."""
+
+    job: str
+    learner: str
+    instance: str
+    layout_digest: str
+
+
+@dataclass(frozen=True, slots=True)
+class Stand:
+    """How far the learner is, for a Join and from a Welcome."""
+
+    steps: int
+    data_position: int
+
+
+class Link:
+    """Keeps a session. ``run`` is the body of one thread."""
+
+    def __init__(
+        self,
+        identity: Identity,
+        open_session: Callable[[Join], SessionLike],
+        mailboxes: Mailboxes,
+        stand: Callable[[], Stand],
+        uniform: Callable[[], float],
+    ) -> None:
+        """``stand`` is asked before every Join; ``uniform`` gives random numbers in [0, 1)."""
+        self._identity = identity
+        self._open_session = open_session
+        self._boxes = mailboxes
+        self._stand = stand
+        self._backoff = Backoff(uniform)
+        self._closed = threading.Event()
+        self._lock = threading.Lock()
+        self._session: SessionLike | None = None
+        self._membership: Membership | None = None
+        self._lost_at: float | None = None
+        self._welcome_stand: Stand | None = None
+        self.sessions = 0
+        """Sessions that were welcomed."""
+
+    def current(self) -> Membership | None:
+        """The admission that lasts; None: there is no session."""
+        return self._membership
+
+    @property
+    def welcome_stand(self) -> Stand | None:
+        """How far the syncer knows this learner to be, from the latest Welcome."""
+        return self._welcome_stand
+
+    def close(self) -> None:
+        """End the session and the thread."""
+        self._closed.set()
+        with self._lock:
+            session = self._session
+        if session is not None:
+            session.close()
+
+    def run(self) -> None:
+        """Keep a session until closed or ended by the syncer."""
+        while not self._closed.is_set():
+            reason = self._one_session()
+            if reason is None or self._closed.is_set():
+                return
+            self._closed.wait(self._backoff.next_seconds())
+
+    def _one_session(self) -> str | None:
+        """Join and listen. Returns why to join again; None: do not."""
+        try:
+            session = self._open_session(self._join())
+        except WireError as error:
+            return self._broken(error)
+        with self._lock:
+            self._session = session
+        try:
+            if self._closed.is_set():  # it was closed while the session opened, and could not see it
+                return None
+            for message in session:
+                again = self._hear(session, message)
+                if again is not None:
+                    return again or None
+            return self._lost("the syncer ended the session")
+        except WireError as error:
+            return self._broken(error)
+        finally:
+            self._membership = None
+            with self._lock:
+                self._session = None
+            self._boxes.session_over()
+            session.close()
+
+    def _join(self) -> Join:
+        stand = self._stand()
+        epoch, versions = self._boxes.holdings.to_join_with()
+        return Join(
+            job=self._identity.job,
+            learner=self._identity.learner,
+            instance=self._identity.instance,
+            layout_digest=self._identity.layout_digest,
+            epoch=epoch,
+            versions=versions,
+            steps=stand.steps,
+            data_position=stand.data_position,
+        )
+
+    def _broken(self, error: WireError) -> str | None:
+        # Turned away before it was let in: the same again would bring the same. After that, a new session helps.
+        if self._membership is None and not error.retryable and not self._closed.is_set():
+            self._boxes.orders.end(Ending(EndKind.REFUSED, str(error)))
+            return None
+        return self._lost(str(error))
+
+    def _lost(self, reason: str) -> str:
+        if self._closed.is_set():
+            return reason
+        if self._lost_at is None:
+            self._lost_at = time.monotonic()
+            verb = "lost the syncer" if self.sessions else "cannot reach the syncer yet"
+            _log.warning("%s (%s); trying again", verb, reason)
+        else:
+            _log.debug("still no syncer: %s", reason)
+        return reason
+
+    def _hear(self, session: SessionLike, message: SyncerMessage) -> str | None:
+        """Act on a message. None: go on; a text: join again; empty: the end."""
+        boxes = self._boxes
+        membership = self._membership
+        match message:
+            case Welcome():
+                self._welcomed(session, message)
+            case Refused():
+                return self._refused(message)
+            case Finished():
+                self._take_leave(session)
+                boxes.orders.end(Ending(EndKind.FINISHED, message.reason))
+                return ""
+            case Progress():
+                boxes.orders.progressed(message)
+            case _ if membership is None:
+                return self._lost(f"{type(message).__name__} came before Welcome")
+            case FragmentWanted():
+                self._check_fragment(message.fragment)
+                boxes.asks.put(Ask(membership, message.fragment, message.version, message.attempt))
+            case FragmentReady():
+                self._check_fragment(message.fragment)
+                self._fragment_ready(membership, message)
+            case EvaluationWanted():
+                self._evaluation_wanted(membership, message)
+        return None
+
+    def _take_leave(self, session: SessionLike) -> None:
+        """The job is over: that the connection ends now is no accident."""
+        membership = self._membership
+        if membership is not None:
+            with contextlib.suppress(WireError):  # it may have hung up already
+                session.send(Leave(membership.incarnation, "the job is over"))
+
+    def _check_fragment(self, fragment: int) -> None:
+        fragments = len(self._boxes.holdings.versions())
+        if fragment >= fragments:
+            raise InvalidMessageError(f"the syncer speaks of fragment {fragment}; there are {fragments}")
+
+    def _welcomed(self, session: SessionLike, welcome: Welcome) -> None:
+        boxes = self._boxes
+        theirs, ours = len(welcome.versions), len(boxes.holdings.versions())
+        if theirs != ours:
+            raise InvalidMessageError(f"the syncer's model has {theirs} fragments, this learner's has {ours}")
+        for fragment in welcome.load:
+            self._check_fragment(fragment)
+        membership = Membership(welcome.epoch, welcome.incarnation)
+        self.sessions += 1
+        self._welcome_stand = Stand(welcome.steps, welcome.data_position)
+        boxes.orders.progressed(welcome.progress)
+        self._membership = membership
+        boxes.control.session_begins(session, membership)
+        if boxes.holdings.admitted(membership, welcome.load):
+            boxes.control.ready(membership)
+            boxes.control.post()
+        away = "" if self._lost_at is None else f" after {time.monotonic() - self._lost_at:.1f} s"
+        verb = "joined" if self.sessions == 1 else "rejoined"
+        _log.info(
+            "%s%s as incarnation %d of epoch %s; %d of %d fragments to load",
+            verb,
+            away,
+            welcome.incarnation,
+            welcome.epoch,
+            len(welcome.load),
+            len(welcome.versions),
+        )
+        self._lost_at = None
+        self._backoff.worked()
+        # Also what is only a little behind: the news of it went to a session that is over.
+        for fragment in (*welcome.load, *range(len(welcome.versions))):
+            self._want(membership, fragment, welcome.versions[fragment])
+
+    def _want(self, membership: Membership, fragment: int, version: int) -> None:
+        if self._boxes.holdings.is_news(membership.epoch, fragment, version):
+            self._boxes.arrivals.want(Wish(membership, fragment, version))
+
+    def _fragment_ready(self, membership: Membership, notice: FragmentReady) -> None:
+        boxes = self._boxes
+        if not notice.merged:
+            boxes.asks.not_merged(notice.fragment, notice.version)
+        if boxes.feedback is not None:
+            boxes.feedback.outcome(notice.fragment, notice.version, merged=notice.merged)
+        boxes.orders.progressed(notice.progress)
+        self._want(membership, notice.fragment, notice.version)
+
+    def _evaluation_wanted(self, membership: Membership, wanted: EvaluationWanted) -> None:
+        self._boxes.orders.evaluate(EvaluationOrder(membership, wanted))
+        if wanted.final:
+            for fragment, version in enumerate(wanted.versions):
+                self._want(membership, fragment, version)
+
+    def _refused(self, refused: Refused) -> str:
+        if refused.refusal == Refusal.LEASE_EXPIRED:
+            return self._lost(f"lease expired: {refused.reason}")
+        kind = EndKind.FINISHED if refused.refusal == Refusal.FINISHED else EndKind.REFUSED
+        self._boxes.orders.end(Ending(kind, f"{refused.refusal}: {refused.reason}"))
+        return ""

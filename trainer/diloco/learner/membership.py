@@ -1,0 +1,74 @@
+"""Which admission by which syncer something belongs to, and which versions of the model are held under it.
+
+An order, a push or a merged fragment of an earlier admission must not be taken for one of the present one: a restarted
+syncer counts versions from its checkpoint on, so equal numbers can stand for different weights.
+"""
+
+import threading
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Membership:
+    """One admission."""
+
+    epoch: str
+    """Of the syncer process; qualifies versions."""
+    incarnation: int
+
+
+class Holdings:
+    """Versions of the fragments that the inner loop trains on. Used by several threads."""
+
+    def __init__(self, fragments: int) -> None:
+        self._lock = threading.Lock()
+        self._epoch = ""
+        self._versions: list[int | None] = [None] * fragments
+        self._awaited: set[int] = set()
+        self._membership: Membership | None = None
+
+    def admitted(self, membership: Membership, load: Iterable[int]) -> bool:
+        """Take note of an admission; ``load`` does not count as held. Returns whether nothing is awaited."""
+        with self._lock:
+            self._membership = membership
+            if membership.epoch != self._epoch:
+                self._epoch = membership.epoch
+                self._versions = [None] * len(self._versions)
+            self._awaited = set(load)
+            for fragment in self._awaited:
+                self._versions[fragment] = None
+            return not self._awaited
+
+    def is_news(self, epoch: str, fragment: int, version: int) -> bool:
+        """Whether this version would replace what is held."""
+        with self._lock:
+            held = self._versions[fragment]
+            return epoch == self._epoch and (held is None or held < version)
+
+    def received(self, epoch: str, fragment: int, version: int) -> Membership | None:
+        """The inner loop trains on this version from now on. Returns the admission if it was the last one awaited."""
+        with self._lock:
+            if epoch != self._epoch:
+                return None
+            self._versions[fragment] = version
+            was_awaited = fragment in self._awaited
+            self._awaited.discard(fragment)
+            return self._membership if was_awaited and not self._awaited else None
+
+    @property
+    def complete(self) -> bool:
+        """Every fragment of the present epoch is held and none is awaited."""
+        with self._lock:
+            return not self._awaited and None not in self._versions
+
+    def to_join_with(self) -> tuple[str, tuple[int, ...]]:
+        """Epoch and versions for a Join; ("", ()) unless the whole model is held."""
+        with self._lock:
+            versions = tuple(version for version in self._versions if version is not None)
+            return (self._epoch, versions) if len(versions) == len(self._versions) else ("", ())
+
+    def versions(self) -> tuple[int | None, ...]:
+        """Versions held, by fragment."""
+        with self._lock:
+            return tuple(self._versions)

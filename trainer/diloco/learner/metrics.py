@@ -1,0 +1,100 @@
+"""What a learner shows over HTTP: /metrics for Prometheus, /healthz, /readyz.
+
+Figures are read when somebody asks, from what the threads keep anyway, so showing them costs the inner loop nothing.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import asdict, dataclass
+from http import HTTPStatus
+
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.exposition import CONTENT_TYPE_LATEST
+from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from diloco.learner.activity import TimeSpent
+from diloco.learner.control import StepNews
+from diloco.learner.transfers import TransferCounts
+from diloco.runtime.http import HttpServer, Response
+
+_PREFIX = "diloco_learner_"
+
+
+@dataclass(frozen=True)
+class LearnerFigures:
+    """Where the figures come from. Every source may be called by any thread."""
+
+    spent: Callable[[], TimeSpent]
+    news: Callable[[], StepNews | None]
+    staleness_steps: Callable[[], int]
+    sessions: Callable[[], int]
+    """Times the syncer let it in."""
+    joined: Callable[[], bool]
+    counts: TransferCounts
+
+
+def serve_figures(address: str, figures: LearnerFigures) -> HttpServer:
+    """Serve them at ``address``.
+
+    Raises:
+        AddressError, HttpServerError: it cannot be listened at.
+    """
+    registry = CollectorRegistry()
+    registry.register(_LearnerCollector(figures))
+    return HttpServer(
+        address,
+        {
+            "/metrics": lambda: Response(generate_latest(registry), CONTENT_TYPE_LATEST),
+            "/healthz": lambda: Response.text("ok\n"),
+            "/readyz": lambda: _readiness(figures),
+        },
+    )
+
+
+def _readiness(figures: LearnerFigures) -> Response:
+    if not figures.joined():
+        return Response.text("no session with the syncer\n", HTTPStatus.SERVICE_UNAVAILABLE)
+    if figures.news() is None:
+        return Response.text("no step yet\n", HTTPStatus.SERVICE_UNAVAILABLE)
+    return Response.text("training\n")
+
+
+class _LearnerCollector(Collector):
+    def __init__(self, figures: LearnerFigures) -> None:
+        self._figures = figures
+
+    def collect(self) -> Iterable[Metric]:
+        figures, counts = self._figures, self._figures.counts
+        yield _counters("seconds", "Wall time of the inner loop by activity.", "activity", asdict(figures.spent()))
+        moved = {"push": counts.bytes_pushed, "pull": counts.bytes_pulled}
+        yield _counters("payload_bytes", "Payload sent and received.", "direction", moved)
+        transfers = {"push": counts.pushes, "pull": counts.pulls}
+        yield _counters("transfers", "Fragments sent and received.", "direction", transfers)
+        yield _counter("pushes_refused", "Outer gradients that the syncer did not take.", counts.pushes_refused)
+        yield _counter("transfer_retries", "Transfers that failed and were tried again.", counts.retries)
+        yield _counter("sessions", "Times the syncer let it in.", figures.sessions())
+        yield _gauge("joined", "1 while there is a session.", float(figures.joined()))
+        waited = "Inner steps since the fragment that waited longest was received."
+        yield _gauge("staleness_steps", waited, figures.staleness_steps())
+        news = figures.news()
+        if news is None:
+            return
+        yield _counter("steps", "Inner steps of this learner's life.", news.step)
+        yield _counter("tokens", "Tokens of this learner's life.", news.tokens)
+        yield _gauge("step_seconds", "Duration of the latest inner step.", news.step_seconds)
+        yield _gauge("loss", "Training loss of the latest step, nats a token.", news.loss)
+
+
+def _counter(name: str, text: str, value: float) -> Metric:
+    return CounterMetricFamily(f"{_PREFIX}{name}", text, value=value)
+
+
+def _gauge(name: str, text: str, value: float) -> Metric:
+    return GaugeMetricFamily(f"{_PREFIX}{name}", text, value=value)
+
+
+def _counters(name: str, text: str, label: str, values: Mapping[str, float]) -> Metric:
+    family = CounterMetricFamily(f"{_PREFIX}{name}", text, labels=[label])
+    for key, value in values.items():
+        family.add_metric([key], value)
+    return family

@@ -1,0 +1,68 @@
+"""What a learner process is told when it starts, checked before anything is built.
+
+It must not know the command line: flags mirror these fields. Everything about training stands in the job, not here.
+"""
+
+import math
+from dataclasses import dataclass
+from pathlib import Path
+
+from diloco.runtime.addresses import parse_address
+from diloco.spec import DiLoCoJob
+from diloco.wire.tls import ClientTls
+
+
+class LearnerOptionError(ValueError):
+    """An option that cannot be; the text names it, its value and what is allowed."""
+
+
+@dataclass(frozen=True, slots=True)
+class LearnerOptions:
+    """How to run one learner of a job."""
+
+    job: DiLoCoJob
+    learner: str
+    """Its id, ``region/pool/index``."""
+    syncer_address: str
+    """``host:port`` of the syncer's gRPC server."""
+    directory: Path
+    """For this learner alone: its checkpoints and ``activity.json``. Made if it is not there."""
+    tls: ClientTls | None = None
+    """Certificates, where the syncer wants them."""
+    speed: float = 1.0
+    """Acts out slower hardware: each inner step takes 1/speed as long, the rest being slept. Above 0, at most 1."""
+    threads: int | None = None
+    """torch threads of the inner step. Default: torch's own choice."""
+    http_address: str | None = None
+    """``host:port`` for /metrics, /healthz and /readyz. Default: none."""
+    device: str | None = None
+    """``cpu``, ``cuda``, ``cuda:1``... Default: cuda where there is one."""
+    hand_in_seconds: float = 20.0
+    """After SIGTERM: longest wait for what is due to reach the syncer."""
+
+    def __post_init__(self) -> None:
+        """Check what can be checked without building anything.
+
+        Raises:
+            LearnerOptionError: a value is not allowed.
+            AddressError: an address cannot be read.
+        """
+        ids = self.job.spec.learner_ids
+        if self.learner not in ids:
+            some = ", ".join(ids[:4]) + (", ..." if len(ids) > 4 else "")
+            raise LearnerOptionError(f"--learner {self.learner!r}: job {self.job.metadata.name} has {some}")
+        if not (math.isfinite(self.speed) and 0 < self.speed <= 1):
+            raise LearnerOptionError(f"--speed {self.speed:g}: use a factor above 0 and at most 1")
+        if self.threads is not None and not 1 <= self.threads <= 1024:
+            raise LearnerOptionError(f"--threads {self.threads}: use 1 to 1024")
+        if not (math.isfinite(self.hand_in_seconds) and self.hand_in_seconds >= 0):
+            raise LearnerOptionError(f"hand_in_seconds {self.hand_in_seconds:g}: use 0 or more")
+        parse_address(self.syncer_address)
+        if self.http_address is not None:
+            parse_address(self.http_address)
+
+    @property
+    def staleness_bound_steps(self) -> int:
+        """Inner steps on a fragment without receiving it after which the learner pauses."""
+        sync = self.job.spec.sync
+        return sync.max_staleness_steps or 4 * sync.interval + sync.overlap

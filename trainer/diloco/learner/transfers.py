@@ -1,0 +1,247 @@
+"""The workers between the inner loop and the wire's bulk side: encode and push, pull and check.
+
+They try again for as long as the admission that asked for it lasts; whether what they bring still counts is the
+syncer's business. They know the mailboxes and the wire, and must not know the trainer.
+"""
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from torch import Tensor
+
+from diloco.core.codec import Codec, CodecError
+from diloco.core.feedback import encode_with_feedback
+from diloco.learner.arrivals import Arrivals, MergedFragment, Wish
+from diloco.learner.backoff import Backoff
+from diloco.learner.control import ControlOutbox
+from diloco.learner.deadlines import TransferDeadlines
+from diloco.learner.departures import Departures, OuterGradient
+from diloco.learner.feedback import ErrorFeedback
+from diloco.learner.membership import Holdings, Membership
+from diloco.wire.errors import DeadlineError, InvalidMessageError, WireError
+from diloco.wire.messages import PullHeader, PullRequest, PushHeader, PushReceipt
+
+_log = logging.getLogger(__name__)
+
+
+class Bulk(Protocol):
+    """The wire client's bulk side."""
+
+    def push(self, header: PushHeader, payload: memoryview, *, deadline_seconds: float) -> PushReceipt:
+        """Send an outer gradient."""
+
+    def pull(
+        self, request: PullRequest, allocate: Callable[[PullHeader], memoryview], *, deadline_seconds: float
+    ) -> PullHeader:
+        """Receive a merged fragment."""
+
+
+@dataclass
+class TransferCounts:
+    """What went over the wire, for whoever shows it. Each figure is written by workers under the lock."""
+
+    lock: threading.Lock = field(default_factory=threading.Lock)
+    bytes_pushed: int = 0
+    bytes_pulled: int = 0
+    pushes: int = 0
+    pulls: int = 0
+    pushes_refused: int = 0
+    retries: int = 0
+
+
+@dataclass(frozen=True)
+class Terms:
+    """What both directions need."""
+
+    learner: str
+    bulk: Bulk
+    current: Callable[[], Membership | None]
+    """The admission that lasts; None: there is no session."""
+    step_seconds: Callable[[], float]
+    """Duration of an inner step, 0 before the first."""
+    stopped: threading.Event
+    uniform: Callable[[], float]
+    """Random numbers in [0, 1)."""
+    counts: TransferCounts
+
+
+class Pusher:
+    """Encodes and pushes outer gradients. Its ``run`` is the body of one or more threads."""
+
+    def __init__(
+        self,
+        terms: Terms,
+        departures: Departures,
+        control: ControlOutbox,
+        codec: Codec,
+        feedback: ErrorFeedback | None,
+    ) -> None:
+        """``feedback`` is None where the codec is used without it."""
+        self._terms = terms
+        self._departures = departures
+        self._control = control
+        self._codec = codec
+        self._feedback = feedback
+        self._deadlines = TransferDeadlines()
+
+    def run(self) -> None:
+        """Push until closed."""
+        while (gradient := self._departures.next()) is not None:
+            try:
+                self._push(gradient)
+            finally:
+                self._departures.done(gradient)
+
+    def _push(self, gradient: OuterGradient) -> None:
+        terms, ask = self._terms, gradient.ask
+        if terms.current() != ask.membership:
+            return
+        try:
+            payload = self._encode(gradient)
+        except CodecError as error:
+            _log.warning("the outer gradient of fragment %d is not sent: %s", ask.fragment, error)
+            self._control.declined(ask.membership, ask.fragment, ask.version, ask.attempt)
+            self._control.post()
+            return
+        header = PushHeader(
+            learner=terms.learner,
+            incarnation=ask.membership.incarnation,
+            epoch=ask.membership.epoch,
+            fragment=ask.fragment,
+            version=ask.version,
+            attempt=ask.attempt,
+            base_version=gradient.capture.base_version,
+            steps=gradient.capture.steps,
+            tokens=gradient.capture.tokens,
+            codec=self._codec.name,
+            payload_bytes=payload.numel(),
+            payload_digest=b"",
+        )
+        backoff = Backoff(terms.uniform)
+        while not self._sent(header, payload):
+            with terms.counts.lock:
+                terms.counts.retries += 1
+            if terms.stopped.wait(backoff.next_seconds()):
+                return
+            if terms.current() != ask.membership or self._departures.is_overtaken(gradient):
+                return
+
+    def _encode(self, gradient: OuterGradient) -> Tensor:
+        if self._feedback is None:
+            return self._codec.encode(gradient.capture.delta)
+        ask = gradient.ask
+        payload, residual = encode_with_feedback(
+            self._codec, gradient.capture.delta, self._feedback.residual(ask.fragment)
+        )
+        # Before it is sent: the news of the merge may be here before the receipt is.
+        self._feedback.encoded(ask.fragment, ask.version, residual)
+        return payload
+
+    def _sent(self, header: PushHeader, payload: Tensor) -> bool:
+        """Send it once. Returns whether that settled it."""
+        counts = self._terms.counts
+        deadline = self._deadlines.seconds(header.payload_bytes, self._terms.step_seconds())
+        began = time.monotonic()
+        try:
+            receipt = self._terms.bulk.push(header, payload.numpy().data, deadline_seconds=deadline)
+        except WireError as error:
+            _log.debug("push of fragment %d failed: %s", header.fragment, error)
+            if isinstance(error, DeadlineError):
+                self._deadlines.missed()
+            if not error.retryable:
+                self._not_merged(header)
+            return not error.retryable
+        self._deadlines.took(header.payload_bytes, time.monotonic() - began)
+        with counts.lock:
+            counts.pushes += 1
+            counts.bytes_pushed += header.payload_bytes
+            counts.pushes_refused += not receipt.accepted
+        if not receipt.accepted:
+            _log.debug("fragment %d for version %d was not taken: %s", header.fragment, header.version, receipt.reason)
+            self._not_merged(header)
+        return True
+
+    def _not_merged(self, header: PushHeader) -> None:
+        if self._feedback is not None:
+            self._feedback.outcome(header.fragment, header.version, merged=False)
+
+
+class Puller:
+    """Pulls merged fragments. Its ``run`` is the body of one or more threads."""
+
+    def __init__(self, terms: Terms, arrivals: Arrivals, holdings: Holdings, buffer: Callable[[int], Tensor]) -> None:
+        """``buffer`` makes a fresh f32 host buffer of a fragment's size."""
+        self._terms = terms
+        self._buffer = buffer
+        self._arrivals = arrivals
+        self._holdings = holdings
+        self._deadlines = TransferDeadlines()
+
+    def run(self) -> None:
+        """Pull until closed."""
+        while (wish := self._arrivals.next_wish()) is not None:
+            try:
+                self._pull(wish)
+            finally:
+                self._arrivals.done(wish)
+
+    def _pull(self, wish: Wish) -> None:
+        backoff = Backoff(self._terms.uniform)
+        while self._is_wanted(wish):
+            arrival = self._received(wish)
+            if arrival is not None:
+                self._arrivals.landed(arrival)
+                return
+            with self._terms.counts.lock:
+                self._terms.counts.retries += 1
+            if self._terms.stopped.wait(backoff.next_seconds()):
+                return
+
+    def _is_wanted(self, wish: Wish) -> bool:
+        waiting = self._arrivals.waiting_version(wish.membership, wish.fragment)
+        return (
+            self._terms.current() == wish.membership
+            and (waiting is None or waiting < wish.minimum_version)
+            and self._holdings.is_news(wish.membership.epoch, wish.fragment, wish.minimum_version)
+        )
+
+    def _received(self, wish: Wish) -> MergedFragment | None:
+        counts = self._terms.counts
+        values = self._buffer(wish.fragment)
+        size = values.nbytes
+        request = PullRequest(
+            learner=self._terms.learner,
+            incarnation=wish.membership.incarnation,
+            epoch=wish.membership.epoch,
+            fragment=wish.fragment,
+            minimum_version=wish.minimum_version,
+        )
+        deadline = self._deadlines.seconds(size, self._terms.step_seconds())
+        began = time.monotonic()
+        try:
+            header = self._terms.bulk.pull(request, lambda head: _place(head, wish, values), deadline_seconds=deadline)
+        except WireError as error:
+            _log.debug("pull of fragment %d failed: %s", wish.fragment, error)
+            if isinstance(error, DeadlineError):
+                self._deadlines.missed()
+            return None
+        self._deadlines.took(size, time.monotonic() - began)
+        with counts.lock:
+            counts.pulls += 1
+            counts.bytes_pulled += size
+        return MergedFragment(wish.membership, wish.fragment, header.version, values)
+
+
+def _place(header: PullHeader, wish: Wish, values: Tensor) -> memoryview:
+    """Where to receive it, after what the syncer offers was held against what the layout says."""
+    offered = (header.fragment, header.payload_bytes)
+    if offered != (wish.fragment, values.nbytes) or header.version < wish.minimum_version:
+        raise InvalidMessageError(
+            f"the syncer offers fragment {header.fragment} at version {header.version}, {header.payload_bytes} bytes; "
+            f"asked for fragment {wish.fragment} from version {wish.minimum_version} on, {values.nbytes} bytes"
+        )
+    return values.numpy().data.cast("B")
