@@ -5,6 +5,8 @@ import socket
 import threading
 from typing import Self
 
+_PATIENCE_SECONDS = 30.0
+
 
 class TcpProxy:
     """Relays connections to ``target`` (``host:port``) for the length of a ``with``; see ``cut_after_bytes``."""
@@ -17,17 +19,22 @@ class TcpProxy:
         self._lock = threading.Lock()
         self._sockets: set[socket.socket] = set()
         self._left: int | None = None
+        self._not_before: threading.Event | None = None
         self.connections = 0
         self.was_cut = threading.Event()
         self._thread = threading.Thread(target=self._accept, daemon=True)
 
-    def cut_after_bytes(self, count: int) -> None:
-        """Reset every connection once ``count`` more bytes have passed, in both directions together."""
+    def cut_after_bytes(self, count: int, *, not_before: threading.Event | None = None) -> None:
+        """Break every connection once ``count`` more bytes have passed, in both directions together.
+
+        What follows those bytes waits for ``not_before`` and is dropped.
+        """
         with self._lock:
             self._left = count
+            self._not_before = not_before
 
     def cut(self) -> None:
-        """Reset every connection now."""
+        """Break every connection now."""
         with self._lock:
             self._left = None
             self.was_cut.set()
@@ -66,6 +73,8 @@ class TcpProxy:
                 if self._passes(len(data)):
                     sink.sendall(data)
                 else:
+                    if self._not_before is not None:
+                        self._not_before.wait(_PATIENCE_SECONDS)
                     self.cut()
         for end in (source, sink):
             with self._lock:

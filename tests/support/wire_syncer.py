@@ -2,8 +2,9 @@
 
 import asyncio
 import threading
-from collections.abc import AsyncIterator
-from typing import Self
+from collections.abc import AsyncIterator, Coroutine
+from functools import cache
+from typing import Any, Self, TypeVar
 
 from diloco.wire.errors import RefusedError
 from diloco.wire.handler import Send, SyncHandler
@@ -22,6 +23,8 @@ from diloco.wire.messages import (
 from diloco.wire.server import ServerOptions, SyncServer
 from diloco.wire.tls import Peer
 
+T = TypeVar("T")
+
 PAYLOAD_LIMIT_BYTES = 64 << 20
 
 
@@ -39,9 +42,15 @@ class Keeper:
         self.joined = threading.Event()
         self.session_ended = threading.Event()
         self.refuse_pushes = ""
+        self.chatter = 0
         self.answer_pushes = threading.Event()
         self.answer_pushes.set()
         self._buffers: dict[tuple[str, int], bytearray] = {}
+
+    @property
+    def buffers_in_use(self) -> int:
+        """Buffers handed out for pushes that have neither arrived nor failed."""
+        return len(self._buffers)
 
     async def session(self, join: Join, peer: Peer, inbound: AsyncIterator[LearnerMessage], send: Send) -> None:
         self.peers.append(peer)
@@ -49,6 +58,8 @@ class Keeper:
         send(Welcome(1, "epoch", (), (), join.steps, join.data_position, Progress(0, 1, 0)))
         self.joined.set()
         try:
+            for number in range(self.chatter):
+                send(FragmentWanted(0, number, 1))
             async for message in inbound:
                 self.said.append(message)
                 if isinstance(message, Leave):
@@ -86,37 +97,48 @@ class Keeper:
         return PullHeader(request.fragment, request.minimum_version, len(content)), memoryview(content)
 
 
+class _SharedLoop:
+    """One event loop in a thread for all servers of the process: grpc.aio has one completion queue for all loops, and
+    delivers what is late from a server on a closed loop to the next one.
+    """
+
+    def __init__(self) -> None:
+        self.complaints: list[str] = []
+        """What asyncio would have logged: exceptions that nobody took."""
+        self._loop = asyncio.new_event_loop()
+        self._loop.set_exception_handler(lambda _, context: self.complaints.append(str(context)))
+        threading.Thread(target=self._loop.run_forever, name="wire-servers", daemon=True).start()
+
+    def run(self, work: Coroutine[Any, Any, T]) -> T:
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result()
+
+
+@cache
+def _shared_loop() -> _SharedLoop:
+    return _SharedLoop()
+
+
 class RunningServer:
-    """A server on an event loop in a thread of its own, for the length of a ``with``."""
+    """A server on an event loop in another thread, for the length of a ``with``."""
 
     def __init__(self, handler: SyncHandler, options: ServerOptions | None = None) -> None:
         self.server = SyncServer(handler, options or ServerOptions("127.0.0.1:0"))
-        self.loop_complaints: list[str] = []
-        """What asyncio would have logged: exceptions that nobody took."""
         self.address = ""
-        self._loop = asyncio.new_event_loop()
-        self._loop.set_exception_handler(lambda _, context: self.loop_complaints.append(str(context)))
-        self._thread = threading.Thread(target=self._loop.run_forever, name="wire-server")
+        self._loop = _shared_loop()
+        self._complaints_before = len(self._loop.complaints)
+
+    @property
+    def loop_complaints(self) -> list[str]:
+        """Exceptions that nobody took since this server was made."""
+        return self._loop.complaints[self._complaints_before :]
 
     def __enter__(self) -> Self:
-        self._thread.start()
-        try:
-            port = asyncio.run_coroutine_threadsafe(self.server.start(), self._loop).result()
-        except BaseException:
-            self._end_loop()
-            raise
-        self.address = f"127.0.0.1:{port}"
+        self.address = f"127.0.0.1:{self._loop.run(self.server.start())}"
         return self
 
     def __exit__(self, *_: object) -> None:
         self.stop()
-        self._end_loop()
 
     def stop(self) -> None:
         """End every call and serve no more."""
-        asyncio.run_coroutine_threadsafe(self.server.stop(0), self._loop).result()
-
-    def _end_loop(self) -> None:
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join()
-        self._loop.close()
+        self._loop.run(self.server.stop(0))

@@ -62,7 +62,7 @@ class Bench:
         bell = Bell()
         self.boxes = Mailboxes(
             Orders(bell),
-            Asks(bell),
+            Asks(bell, fragments=2, ahead=1),
             Arrivals(bell),
             Departures(),
             ControlOutbox(3600.0),

@@ -25,9 +25,12 @@ def arrival(fragment: int, version: int, membership: Membership = FIRST) -> Merg
     return MergedFragment(membership, fragment, version, torch.zeros(1))
 
 
+def capture_of(fragment: int, base_version: int = 0) -> Capture:
+    return Capture(fragment, base_version, 1, 1, torch.zeros(1), torch.zeros(1), None)
+
+
 def gradient(fragment: int, version: int) -> OuterGradient:
-    capture = Capture(fragment, version - 1, 1, 1, torch.zeros(1), torch.zeros(1), None)
-    return OuterGradient(Ask(FIRST, fragment, version, 1), capture)
+    return OuterGradient(Ask(FIRST, fragment, version, 1), capture_of(fragment, version - 1))
 
 
 class TestHoldings:
@@ -71,14 +74,14 @@ class TestHoldings:
 
 class TestAsks:
     def test_the_newest_ask_of_a_fragment_replaces_the_one_before(self) -> None:
-        asks = Asks(Bell())
+        asks = Asks(Bell(), fragments=4, ahead=2)
         asks.put(Ask(FIRST, 0, 1, 1))
         asks.put(Ask(FIRST, 0, 1, 2))
         assert asks.take() == [Ask(FIRST, 0, 1, 2)]
         assert asks.take() == []
 
     def test_what_may_be_merged_already_is_not_brought_twice(self) -> None:
-        asks = Asks(Bell())
+        asks = Asks(Bell(), fragments=4, ahead=2)
         asks.sent(Ask(FIRST, 0, 5, 1))
         following = Ask(FIRST, 0, 6, 1)
         asks.put(following)
@@ -87,7 +90,7 @@ class TestAsks:
         assert asks.take() == [following]
 
     def test_what_was_not_merged_may_be_brought_again(self) -> None:
-        asks = Asks(Bell())
+        asks = Asks(Bell(), fragments=4, ahead=2)
         asks.sent(Ask(FIRST, 0, 5, 1))
         following = Ask(FIRST, 0, 6, 1)
         asks.put(following)
@@ -95,17 +98,52 @@ class TestAsks:
         assert asks.take() == [following]
 
     def test_a_repeated_ask_for_the_same_version_is_answered(self) -> None:
-        asks = Asks(Bell())
+        asks = Asks(Bell(), fragments=4, ahead=2)
         asks.sent(Ask(FIRST, 0, 5, 1))
         again = Ask(SECOND, 0, 5, 2)
         asks.put(again)
         assert asks.take() == [again]
 
     def test_asks_end_with_their_session(self) -> None:
-        asks = Asks(Bell())
+        asks = Asks(Bell(), fragments=4, ahead=2)
         asks.put(Ask(FIRST, 0, 1, 1))
         asks.session_over()
         assert asks.take() == []
+
+    def test_an_ask_for_what_is_laid_out_is_answered_at_once(self) -> None:
+        asks = Asks(Bell(), fragments=4, ahead=2)
+        assert asks.expected() == ()
+        asks.put(Ask(FIRST, 2, 1, 1))
+        assert asks.expected() == (3, 0)
+        asks.lay_out([capture_of(3), capture_of(0)])
+        answer = asks.put(Ask(FIRST, 3, 1, 1))
+        assert answer is not None
+        assert answer.fragment == 3
+        assert [ask.fragment for ask in asks.take()] == [2]
+        assert asks.expected() == (0, 1)
+
+    def test_what_is_laid_out_is_measured_from_what_is_held(self) -> None:
+        asks = Asks(Bell(), fragments=4, ahead=2)
+        asks.lay_out([capture_of(0), capture_of(1)])
+        asks.received(0)
+        assert asks.put(Ask(FIRST, 0, 2, 1)) is None
+        asks.session_over()
+        assert asks.put(Ask(SECOND, 1, 2, 1)) is None
+
+    def test_what_is_laid_out_waits_like_any_answer_for_a_version_it_may_be_part_of(self) -> None:
+        asks = Asks(Bell(), fragments=4, ahead=2)
+        asks.sent(Ask(FIRST, 0, 5, 1))
+        asks.lay_out([capture_of(0)])
+        assert asks.put(Ask(FIRST, 0, 6, 1)) is None
+        assert asks.take() == []
+        asks.received(0)
+        assert asks.take() == [Ask(FIRST, 0, 6, 1)]
+
+    def test_nothing_is_laid_out_that_is_under_way(self) -> None:
+        asks = Asks(Bell(), fragments=4, ahead=4)
+        asks.put(Ask(FIRST, 3, 1, 1))
+        asks.sent(Ask(FIRST, 1, 1, 1))
+        assert asks.expected() == (0, 2, 3)
 
 
 class TestErrorFeedback:

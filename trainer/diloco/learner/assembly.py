@@ -79,17 +79,17 @@ class Learner:
         self._feedback = self._restored(store.load())
 
         fragments = len(layout.fragments)
+        in_flight = Schedule(fragments, spec.sync.interval, spec.sync.overlap).in_flight
         lease_seconds = spec.sync.lease_seconds
         self._boxes = Mailboxes(
             orders=orders,
-            asks=Asks(bell),
+            asks=Asks(bell, fragments, in_flight),
             arrivals=Arrivals(bell),
             departures=Departures(),
             control=ControlOutbox(alive_seconds=min(5.0, lease_seconds / 4)),
             holdings=Holdings(fragments),
             feedback=self._feedback,
         )
-        in_flight = Schedule(fragments, spec.sync.interval, spec.sync.overlap).in_flight
         self._workers = min(_WORKERS, max(2, in_flight), fragments)
         self._client = SyncClient(ClientOptions(options.syncer_address, options.tls, bulk_channels=self._workers))
         # Jitter needs no secret numbers.

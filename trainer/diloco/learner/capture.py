@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from diloco.core.fragments import Fragment
-from diloco.model import read_fragment, trained_parameters
+from diloco.model import read_fragment
 
 
 @dataclass(slots=True)
@@ -65,9 +65,8 @@ class Reader:
             return host, None
         # The next step may not change what is being copied: gather on the device in the order of the steps, then let
         # the copy to the host run on a stream of its own.
-        parameters = trained_parameters(self._module)
         with torch.no_grad():
-            gathered = torch.cat([parameters[slot.tensor.name].reshape(-1) for slot in fragment.slots])
+            gathered = torch.cat([self._module.get_parameter(slot.tensor.name).reshape(-1) for slot in fragment.slots])
         self._stream.wait_stream(torch.cuda.current_stream(self._device))
         with torch.cuda.stream(self._stream):
             host.copy_(gathered, non_blocking=True)

@@ -99,6 +99,7 @@ class InnerLoop:
         """What is done between two steps, when there is something to do."""
         self._swap_in()
         self.answer()
+        self._lay_out()
         self._report()
         self._boxes.control.post()
         self._evaluate()
@@ -155,6 +156,13 @@ class InnerLoop:
                 capture = self._trainer.capture(ask.fragment)
             boxes.asks.sent(ask)
             boxes.departures.offer(OuterGradient(ask, capture))
+
+    def _lay_out(self) -> None:
+        """Copy out what will be asked for next. Before the step is reported: the report is what makes it due."""
+        expected = [p for p in self._boxes.asks.expected() if self._trainer.fragment_steps(p) > 0]
+        if self._finished is not None and expected:
+            with self._activity.at(Kind.COPYING):
+                self._boxes.asks.lay_out([self._trainer.capture(fragment) for fragment in expected])
 
     def _evaluate(self) -> None:
         boxes = self._boxes

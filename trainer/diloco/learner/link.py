@@ -17,7 +17,7 @@ from diloco.learner.arrivals import Arrivals, Wish
 from diloco.learner.asks import Ask, Asks
 from diloco.learner.backoff import Backoff
 from diloco.learner.control import ControlOutbox, Sender
-from diloco.learner.departures import Departures
+from diloco.learner.departures import Departures, OuterGradient
 from diloco.learner.feedback import ErrorFeedback
 from diloco.learner.membership import Holdings, Membership
 from diloco.learner.orders import Ending, EndKind, EvaluationOrder, Orders
@@ -216,13 +216,18 @@ class Link:
                 return self._lost(f"{type(message).__name__} came before Welcome")
             case FragmentWanted():
                 self._check_fragment(message.fragment)
-                boxes.asks.put(Ask(membership, message.fragment, message.version, message.attempt))
+                self._asked(Ask(membership, message.fragment, message.version, message.attempt))
             case FragmentReady():
                 self._check_fragment(message.fragment)
                 self._fragment_ready(membership, message)
             case EvaluationWanted():
                 self._evaluation_wanted(membership, message)
         return None
+
+    def _asked(self, ask: Ask) -> None:
+        capture = self._boxes.asks.put(ask)
+        if capture is not None:
+            self._boxes.departures.offer(OuterGradient(ask, capture))
 
     def _take_leave(self, session: SessionLike) -> None:
         """The job is over: that the connection ends now is no accident."""

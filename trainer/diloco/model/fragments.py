@@ -72,8 +72,7 @@ def views(fragment: Fragment, flat: Tensor) -> dict[str, Tensor]:
 
 
 def _pairs(module: nn.Module, fragment: Fragment, flat: Tensor) -> list[tuple[nn.Parameter, Tensor]]:
-    parameters = trained_parameters(module)
-    return [(parameters[name], part) for name, part in views(fragment, flat).items()]
+    return [(module.get_parameter(name), part) for name, part in views(fragment, flat).items()]
 
 
 def _check(fragment: Fragment, flat: Tensor) -> None:

@@ -1,0 +1,61 @@
+import grpc
+import pytest
+
+from diloco.wire.errors import (
+    LONGEST_TEXT,
+    ClosedError,
+    CorruptedError,
+    DeadlineError,
+    IdentityError,
+    InvalidMessageError,
+    PeerFailedError,
+    ProtocolVersionError,
+    RefusedError,
+    TooLargeError,
+    UnavailableError,
+    WireError,
+    error_of,
+    one_line,
+)
+
+CLASSES = [
+    ClosedError,
+    CorruptedError,
+    DeadlineError,
+    IdentityError,
+    InvalidMessageError,
+    PeerFailedError,
+    ProtocolVersionError,
+    RefusedError,
+    TooLargeError,
+    UnavailableError,
+]
+
+
+@pytest.mark.parametrize("cls", CLASSES)
+def test_an_error_crosses_the_wire_as_itself(cls: type[WireError]) -> None:
+    there = error_of(cls.status, str(cls("fragment 3 is not wanted")))
+    assert type(there) is cls
+    assert str(there) == "fragment 3 is not wanted"
+
+
+def test_every_class_has_a_status_of_its_own() -> None:
+    assert set(CLASSES) == set(WireError.__subclasses__())
+    assert len({cls.status for cls in CLASSES}) == len(CLASSES)
+
+
+@pytest.mark.parametrize("status", list(grpc.StatusCode))
+def test_every_status_is_some_wire_error(status: grpc.StatusCode) -> None:
+    assert isinstance(error_of(status, None), WireError)
+    assert status.name in str(error_of(status, None))
+
+
+def test_a_text_is_one_printable_line_of_bounded_length() -> None:
+    assert one_line("a\nb\r\n\tc \x00 d\u2028e") == "a b c d e"
+    assert len(one_line("x" * 10_000)) == LONGEST_TEXT
+    assert str(RefusedError("no\nsuch\nthing")) == "no such thing"
+
+
+def test_only_what_can_pass_by_itself_is_worth_another_try() -> None:
+    worth = {cls for cls in CLASSES if cls.retryable}
+    assert worth == {CorruptedError, DeadlineError, PeerFailedError, UnavailableError}

@@ -1,0 +1,100 @@
+"""The program: its commands, and what becomes of an error.
+
+A user's mistake is one line on stderr and exit code 2; never a traceback. Every such error in diloco is a ValueError or
+RuntimeError of a class of its own, whose text is that line.
+"""
+
+import os
+import sys
+from typing import Annotated
+
+import typer
+from typer.exceptions import TyperException
+
+from diloco import __version__
+from diloco.cli import inspect, processes, replay, run, tokens
+from diloco.local.launch import EXIT_INTERRUPTED
+from diloco.runtime.exits import EXIT_BAD_INPUT, EXIT_UNEXPECTED
+
+app = typer.Typer(
+    name="diloco",
+    add_completion=False,
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="rich",
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"diloco {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def diloco(
+    _version: Annotated[
+        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version and exit.")
+    ] = False,
+) -> None:
+    """Train one model across islands of compute that fail, differ in speed and sit far apart.
+
+    \b
+    Begin with:
+      diloco validate examples/two-regions/job.yaml
+      diloco run examples/two-regions/job.yaml --output out
+    """
+
+
+_WORK = "Work with jobs"
+_PROCESSES = "Processes of a job (what a container runs)"
+app.command("run", rich_help_panel=_WORK)(run.run)
+app.command("validate", rich_help_panel=_WORK)(inspect.validate)
+app.command("status", rich_help_panel=_WORK)(inspect.status)
+app.command("replay", rich_help_panel=_WORK)(replay.replay)
+app.command("tokens", rich_help_panel=_WORK)(tokens.tokens)
+app.command("syncer", rich_help_panel=_PROCESSES)(processes.syncer)
+app.command("learner", rich_help_panel=_PROCESSES)(processes.learner)
+
+
+def main() -> None:
+    """Entry point of the program."""
+    sys.exit(execute(sys.argv[1:]))
+
+
+def execute(arguments: list[str]) -> int:
+    """Run the program with ``arguments`` and return its exit code."""
+    try:
+        code = app(args=arguments, prog_name="diloco", standalone_mode=False)
+    except (typer.Abort, KeyboardInterrupt):
+        return EXIT_INTERRUPTED
+    except BrokenPipeError:
+        # Whoever read our output has gone (`diloco ... | head`); keep the interpreter from saying so at its end.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return EXIT_UNEXPECTED
+    except OSError as error:
+        where = f"{error.filename}: " if error.filename else ""
+        _complain(f"{where}{error.strerror or error}")
+        return EXIT_BAD_INPUT
+    except TyperException as error:
+        context = getattr(error, "ctx", None)
+        command = context.command_path if context else "diloco"
+        if error.format_message():  # without one it is a bare command, which has shown its help
+            _complain(f"{error.format_message()} (see {command} --help)")
+        return EXIT_BAD_INPUT
+    except (ValueError, RuntimeError) as error:
+        if not type(error).__module__.startswith("diloco."):
+            raise  # a bug of ours: the traceback is what is wanted
+        _complain(str(error))
+        return EXIT_BAD_INPUT
+    return code if isinstance(code, int) else 0
+
+
+def _complain(text: str) -> None:
+    for line in text.splitlines():
+        print(f"diloco: {line}", file=sys.stderr)  # noqa: T201  # this is the program's voice
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,129 @@
+"""``diloco syncer`` and ``diloco learner``: the processes of a job, as supervisors and containers start them."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, TypeVar
+
+import typer
+
+from diloco.local.lifeline import die_with_parent
+from diloco.runtime.log import set_up_logging
+from diloco.spec import load_job
+
+_Tls = TypeVar("_Tls")
+
+Job = Annotated[Path, typer.Option("--job", help="The manifest.", show_default=False)]
+Directory = Annotated[Path, typer.Option("--directory", help="For this process alone; made if it is not there.")]
+_ANY_PORT = "127.0.0.1:0"
+
+Http = Annotated[str | None, typer.Option("--http", metavar="HOST:PORT", help="Serve /metrics, /healthz, /readyz.")]
+Threads = Annotated[int | None, typer.Option("--threads", min=1, max=1024, help="torch threads. Default: torch's.")]
+TlsCa = Annotated[Path | None, typer.Option("--tls-ca", help="Certificates of whom to trust (PEM).")]
+TlsCert = Annotated[Path | None, typer.Option("--tls-cert", help="This process's certificate (PEM).")]
+TlsKey = Annotated[Path | None, typer.Option("--tls-key", help="Its private key (PEM).")]
+LogJson = Annotated[bool, typer.Option("--log-json", help="Log one JSON object a line.")]
+Parent = Annotated[int | None, typer.Option("--parent", hidden=True)]
+
+
+def syncer(
+    job: Job,
+    directory: Directory,
+    listen: Annotated[
+        str, typer.Option("--listen", metavar="HOST:PORT", help="Serve learners here.")
+    ] = "0.0.0.0:29400",
+    http: Http = _ANY_PORT,
+    record: Annotated[
+        bool, typer.Option("--record", help="Keep what learners push, so that a replay is exact.")
+    ] = False,
+    exit_when_finished: Annotated[
+        bool, typer.Option("--exit-when-finished", help="End once the job is over and every learner knows.")
+    ] = False,
+    threads: Threads = None,
+    tls_ca: TlsCa = None,
+    tls_cert: TlsCert = None,
+    tls_key: TlsKey = None,
+    log_json: LogJson = False,
+    parent: Parent = None,
+) -> None:
+    """Run the sync-server of a job.
+
+    \b
+    Examples:
+      diloco syncer --job job.yaml --directory state --http 0.0.0.0:8080
+      diloco syncer --job job.yaml --directory state --listen 127.0.0.1:29400
+    """
+    _tie_to(parent)
+    manifest = load_job(job)
+    from diloco.syncer.options import SyncerOptions
+    from diloco.syncer.process import run_syncer
+    from diloco.wire.tls import ServerTls
+
+    set_up_logging(json=log_json, process="syncer")
+    options = SyncerOptions(
+        job=manifest,
+        directory=directory,
+        listen=listen,
+        http=http or _ANY_PORT,
+        tls=_tls(ServerTls, tls_ca, tls_cert, tls_key),
+        record=record,
+        exit_when_finished=exit_when_finished,
+        threads=threads,
+    )
+    raise typer.Exit(run_syncer(options))
+
+
+def learner(
+    job: Job,
+    learner: Annotated[str, typer.Option("--learner", metavar="REGION/POOL/INDEX", help="Which learner this is.")],
+    syncer: Annotated[str, typer.Option("--syncer", metavar="HOST:PORT", help="Where the syncer listens.")],
+    directory: Directory,
+    speed: Annotated[float, typer.Option("--speed", help="Act out slower hardware: 0.5 takes twice as long.")] = 1.0,
+    device: Annotated[str, typer.Option("--device", help="auto (cuda if there), cpu, cuda, cuda:1...")] = "auto",
+    http: Http = None,
+    threads: Threads = None,
+    tls_ca: TlsCa = None,
+    tls_cert: TlsCert = None,
+    tls_key: TlsKey = None,
+    log_json: LogJson = False,
+    parent: Parent = None,
+) -> None:
+    """Run one learner of a job.
+
+    \b
+    Example:
+      diloco learner --job job.yaml --learner us-east/fast/0 \\
+          --syncer syncer.example:29400 --directory /scratch/diloco
+    """
+    _tie_to(parent)
+    manifest = load_job(job)
+    from diloco.learner.options import LearnerOptions
+    from diloco.learner.process import run_learner
+    from diloco.wire.tls import ClientTls
+
+    set_up_logging(json=log_json, process=learner)
+    options = LearnerOptions(
+        job=manifest,
+        learner=learner,
+        syncer_address=syncer,
+        directory=directory,
+        tls=_tls(ClientTls, tls_ca, tls_cert, tls_key),
+        speed=speed,
+        threads=threads,
+        http_address=http,
+        device=device,
+    )
+    raise typer.Exit(run_learner(options))
+
+
+def _tie_to(parent: int | None) -> None:
+    # Before anything slow is imported: the parent may be gone by then.
+    if parent is not None:
+        die_with_parent(parent)
+
+
+def _tls(kind: Callable[[Path, Path, Path], _Tls], ca: Path | None, cert: Path | None, key: Path | None) -> _Tls | None:
+    if ca is None and cert is None and key is None:
+        return None
+    if ca is None or cert is None or key is None:
+        raise typer.BadParameter("give all of --tls-ca, --tls-cert and --tls-key, or none of them")
+    return kind(ca, cert, key)

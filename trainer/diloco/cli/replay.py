@@ -1,0 +1,42 @@
+"""``diloco replay``: runs the decisions of a run once more from its tape, and checks that they come out the same."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from diloco.runtime.exits import EXIT_OK, EXIT_UNEXPECTED
+
+if TYPE_CHECKING:
+    from diloco.simulate.replay import EpochReplay
+
+
+def replay(
+    directory: Annotated[Path, typer.Argument(metavar="DIR", help="A run's directory.", show_default=False)],
+    explain: Annotated[bool, typer.Option("--explain", help="Print every decision with its reason.")] = False,
+) -> None:
+    """Replay a run: the same events must lead to the same decisions; a run made with --record, to the same bits.
+
+    \b
+    Examples:
+      diloco replay out
+      diloco replay out --explain | grep us-west/old/0
+    """
+    from diloco.simulate.replay import replay as run_again
+
+    report = run_again(directory, explain=explain)
+    for line in report.explanation:
+        typer.echo(line)
+    for epoch in report.epochs:
+        typer.echo(_told(epoch))
+    for problem in report.problems:
+        typer.echo(f"diloco: {problem}", err=True)
+    raise typer.Exit(EXIT_OK if report.ok else EXIT_UNEXPECTED)
+
+
+def _told(epoch: "EpochReplay") -> str:
+    merges = f"{epoch.merges_redone} of {epoch.merges} merges redone to the bit"
+    if not epoch.recorded:
+        merges = f"{epoch.merges} merges not redone (the run was made without --record)"
+    torn = "; the last line is torn: the syncer was killed" if epoch.torn else ""
+    return f"epoch {epoch.epoch}: {epoch.events} events, {epoch.decisions} decisions the same, {merges}{torn}"

@@ -1,0 +1,93 @@
+"""``diloco run``: a job as processes on this machine."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from diloco.local.launch import RunRequest, run_job
+
+_CAUSE = "Failures and differences acted out"
+
+
+def run(
+    job: Annotated[Path, typer.Argument(metavar="JOB", help="The manifest, a YAML file.", show_default=False)],
+    output: Annotated[Path, typer.Option("--output", "-o", metavar="DIR", help="Where everything of the run goes.")],
+    resume: Annotated[bool, typer.Option("--resume", help="Continue the run in DIR.")] = False,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Remove an earlier run from DIR first.")] = False,
+    record: Annotated[
+        bool, typer.Option("--record", help="Keep what learners push, so that 'diloco replay' is exact to the bit.")
+    ] = False,
+    slow: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--slow",
+            metavar="TARGET=FACTOR",
+            help="Act out slower hardware: us-west/old=0.5 takes twice as long a step.",
+            rich_help_panel=_CAUSE,
+        ),
+    ] = None,
+    chaos: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--chaos",
+            metavar="KIND:TARGET@WHEN",
+            help="Cause a failure: kill, pause or cut, at a step or at a rate for each hour. May be repeated.",
+            rich_help_panel=_CAUSE,
+        ),
+    ] = None,
+    seed: Annotated[
+        int | None,
+        typer.Option("--seed", min=0, max=2**31 - 1, help="Use this instead of training.seed, also for failures."),
+    ] = None,
+    threads: Annotated[
+        int | None, typer.Option("--threads", min=1, help="Threads of each learner. Default: the cores, shared out.")
+    ] = None,
+    port: Annotated[int | None, typer.Option("--port", help="The syncer's gRPC port. Default: a free one.")] = None,
+    http_port: Annotated[
+        int | None, typer.Option("--http-port", help="The syncer's HTTP port, for /status. Default: a free one.")
+    ] = None,
+    no_view: Annotated[bool, typer.Option("--no-view", help="Plain lines, even in a terminal.")] = False,
+) -> None:
+    """Train a job with real processes on this machine: a syncer and learners.
+
+    Learners are restarted when they fail. Ctrl-C stops in order, and --resume
+    goes on from there. At the end DIR has summary.json, report.html,
+    model.safetensors and sample.txt, beside logs, checkpoints and the tape.
+
+    \b
+    Examples:
+      diloco run job.yaml --output out
+      diloco run job.yaml --output out --resume
+      diloco run job.yaml --output out --slow us-west/old=0.5
+      diloco run job.yaml --output out --chaos kill:us-west/old/0@step=150
+      diloco run job.yaml --output out --chaos cut:us-west@step=60,seconds=20
+
+    \b
+    Failures (--chaos):
+      kill:TARGET@step=N             SIGKILL at the learner's inner step N
+      kill:syncer@step=N             the same to the syncer, at syncer step N
+      pause:TARGET@step=N,seconds=S  SIGSTOP for S seconds
+      cut:REGION@step=N,seconds=S    the region's link, at syncer step N: nothing
+                                     passes; with manner=reset connections break
+      kill:*@rate=2                  at random, on average twice an hour for each
+                                     learner, by the seed; so for pause and cut
+      TARGET is a learner (us-west/old/0), a pool (us-west/old), a region
+      (us-west), * for every learner, or syncer.
+    """
+    request = RunRequest(
+        job=job,
+        output=output,
+        resume=resume,
+        overwrite=overwrite,
+        record=record,
+        slow=tuple(slow or ()),
+        chaos=tuple(chaos or ()),
+        seed=seed,
+        threads=threads,
+        port=port,
+        http_port=http_port,
+    )
+    console = Console()
+    raise typer.Exit(run_job(request, console, plain=no_view or not console.is_terminal))

@@ -1,0 +1,48 @@
+"""``diloco tokens``: makes the memory-mapped token files that ``data.tokens`` reads."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from diloco.spec.training import TextData
+
+
+def tokens(
+    source: Annotated[
+        Path | None,
+        typer.Argument(metavar="[TEXT]", help="A file or folder. Default: the standard library of this Python."),
+    ] = None,
+    output: Annotated[
+        Path, typer.Option("--output", "-o", metavar="FILE", help="The token file to write.", show_default=False)
+    ] = ...,  # type: ignore[assignment]  # typer's way of a flag that must be given after an argument that need not
+    include: Annotated[
+        list[str] | None,
+        typer.Option("--include", metavar="PATTERN", help="File names that count inside a folder. May be repeated."),
+    ] = None,
+    tokenizer: Annotated[
+        str | None,
+        typer.Option(
+            "--tokenizer",
+            metavar="MODULE:FACTORY",
+            help="Your own: returns an object with name, vocabulary_size, end_of_document and encode. Default: bytes.",
+        ),
+    ] = None,
+) -> None:
+    """Make a token file from text. Training reads it through the page cache, so its size is no matter.
+
+    \b
+    Examples:
+      diloco tokens book.txt --output book.tokens
+      diloco tokens src --include '*.py' --include '*.md' --output code.tokens
+      diloco tokens corpus --tokenizer mypackage.words:make --output corpus.tokens
+    """
+    from diloco.learner.data import make_token_file, open_tokenizer
+
+    patterns = {"include": tuple(include)} if include else {}
+    text = TextData.model_validate({"path": None if source is None else str(source), **patterns})
+    info = make_token_file(text, output, None if tokenizer is None else open_tokenizer(tokenizer))
+    typer.echo(
+        f"{output}: {info.count:,} tokens of a vocabulary of {info.vocabulary_size:,}, {info.data_bytes / 1e6:.1f} MB. "
+        f"Use it with data: {{tokens: {{path: {output}}}}} and model.builtin.vocabularySize: {info.vocabulary_size}"
+    )

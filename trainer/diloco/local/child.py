@@ -1,0 +1,85 @@
+"""One child process: its program, its log, its process group. It must not know when to start or stop it.
+
+Start children from the program's main thread only (see ``lifeline``).
+"""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+_TAIL_BYTES = 1 << 16
+_ERROR = re.compile(r"^(?:[\d:.]+ \S+ error|diloco): (?P<error>.+)$")
+"""A line of ``runtime.log`` at level error, or one of the program's own complaints."""
+
+
+class Child:
+    """A diloco process, run as ``python -m diloco.cli.main ARGUMENTS``, which may be started again after its end."""
+
+    def __init__(self, arguments: Sequence[str], log: Path, environment: Mapping[str, str]) -> None:
+        """Describe it; ``environment`` is added to this process's own."""
+        self._arguments = [*arguments, "--parent", str(os.getpid())]
+        self._log = log
+        self._environment = {**os.environ, **environment}
+        self._process: subprocess.Popen[bytes] | None = None
+        self._log_start = 0
+
+    def start(self) -> int:
+        """Start it and return its process id; its output is appended to the log.
+
+        Raises:
+            OSError: the log cannot be written, or the system has no process left.
+        """
+        with self._log.open("ab") as log:
+            self._log_start = log.tell()
+            # Our own interpreter and our own arguments, as a list. Its own process group: Ctrl-C in the terminal must
+            # reach the supervisor alone, which stops the others in order.
+            self._process = subprocess.Popen(  # noqa: S603
+                [sys.executable, "-m", "diloco.cli.main", *self._arguments],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                env=self._environment,
+                process_group=0,
+            )
+        return self._process.pid
+
+    def poll(self) -> int | None:
+        """Its exit code (negative: the signal that ended it), or None while it runs or before it was started."""
+        return None if self._process is None else self._process.poll()
+
+    @property
+    def running(self) -> bool:
+        """It was started and has not ended."""
+        return self._process is not None and self._process.poll() is None
+
+    def signal(self, number: signal.Signals) -> None:
+        """Send a signal to its process group; nothing if it has ended."""
+        if self._process is not None and self._process.poll() is None:
+            os.killpg(self._process.pid, number)
+
+    def wait(self) -> None:
+        """Wait for its end."""
+        if self._process is not None:
+            self._process.wait()
+
+    def last_line(self) -> str:
+        """Why it ended, in its own words: the last error it logged since it was last started, else its last line."""
+        try:
+            with self._log.open("rb") as file:
+                size = file.seek(0, os.SEEK_END)
+                file.seek(max(self._log_start, size - _TAIL_BYTES))
+                lines = file.read().decode(errors="replace").splitlines()
+        except OSError:
+            return ""
+        return final_words(lines)
+
+
+def final_words(lines: Sequence[str]) -> str:
+    """The last error in a process's log, without time and name; else its last line."""
+    lines = [line.strip() for line in lines if line.strip()]
+    errors = [match["error"] for line in lines if (match := _ERROR.match(line))]
+    return errors[-1] if errors else lines[-1] if lines else ""

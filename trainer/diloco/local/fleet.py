@@ -1,0 +1,151 @@
+"""The processes of a run: started, watched, restarted by ``restarts``' decisions, stopped in order.
+
+It must not know of failures on purpose, of the view, or of the algorithm. Used from the main thread only.
+"""
+
+import signal
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from diloco.local.chaos import SYNCER
+from diloco.local.child import Child
+from diloco.local.journal import Journal
+from diloco.local.restarts import Decision, Record, Verdict, after_learner_exit, after_syncer_exit, how_it_ended
+from diloco.runtime.exits import EXIT_BAD_INPUT
+
+
+class ProcessState(StrEnum):
+    """Where a process of the run stands."""
+
+    RUNNING = "running"
+    WAITING = "waiting"
+    """It ended and is started again at ``restart_at``."""
+    DONE = "done"
+    GIVEN_UP = "given up"
+
+
+@dataclass(slots=True)
+class Managed:
+    """A process and its record."""
+
+    name: str
+    """A learner's id, or ``syncer``."""
+    child: Child
+    state: ProcessState = ProcessState.WAITING
+    restart_at: float = 0.0
+    restarts: int = 0
+    stillborn: int = 0
+    proven: bool = False
+    """Since it was last started it served (syncer) or made a step (learner)."""
+    by_chaos: bool = False
+    """Its end is ours."""
+    started_at: float = 0.0
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """Why the run cannot go on."""
+
+    reason: str
+    bad_input: bool
+
+
+@dataclass
+class Fleet:
+    """All processes of one run."""
+
+    syncer: Managed
+    learners: dict[str, Managed]
+    journal: Journal
+    announce: Callable[[str], None]
+    """Told of what happens, one line each, for people."""
+    maximum_restarts: int | None = None
+    minimum_learners: int = 0
+    failure: Failure | None = field(default=None, init=False)
+    _held: bool = field(default=False, init=False)
+    _clock: Callable[[], float] = field(default=time.monotonic)
+
+    @property
+    def everyone(self) -> list[Managed]:
+        """The syncer and every learner."""
+        return [self.syncer, *self.learners.values()]
+
+    def find(self, name: str) -> Managed:
+        """The process of that name."""
+        return self.syncer if name == SYNCER else self.learners[name]
+
+    def start_due(self) -> None:
+        """Start whatever waits to be started and is due."""
+        now = self._clock()
+        for process in self.everyone:
+            if process.state is ProcessState.WAITING and now >= process.restart_at:
+                again = process.started_at > 0
+                process.restarts += again
+                process.started_at, process.proven, process.by_chaos = now, False, False
+                pid = process.child.start()
+                process.state = ProcessState.RUNNING
+                self.journal.write("start", process.name, pid=pid, restarts=process.restarts)
+                if again:
+                    self.announce(f"{process.name} started again")
+
+    def reap(self) -> None:
+        """Take note of every process that has ended, and decide what becomes of it."""
+        for process in self.everyone:
+            code = process.child.poll() if process.state is ProcessState.RUNNING else None
+            if code is not None:
+                self._ended(process, code)
+        left = [p for p in self.learners.values() if p.state is not ProcessState.GIVEN_UP]
+        if self.failure is None and len(left) < max(1, self.minimum_learners):
+            last = next((p for p in self.learners.values() if p.state is ProcessState.GIVEN_UP), None)
+            why = f": {last.name}: {last.reason}" if last else ""
+            self.failure = Failure(f"{len(left)} of {len(self.learners)} learners are left{why}", bad_input=False)
+
+    def signal(self, name: str, number: signal.Signals) -> None:
+        """Send a signal to a process."""
+        self.find(name).child.signal(number)
+
+    def running(self, processes: list[Managed] | None = None) -> list[Managed]:
+        """Those of ``processes`` (default: all) that run."""
+        return [process for process in processes or self.everyone if process.child.running]
+
+    def hold(self) -> None:
+        """Start nothing again: whatever ends from here on has ended."""
+        self._held = True
+        for process in self.everyone:
+            if process.state is ProcessState.WAITING:
+                process.state = ProcessState.DONE
+
+    def _ended(self, process: Managed, code: int) -> None:
+        process.stillborn = 0 if process.proven or process.by_chaos else process.stillborn + 1
+        record = Record(code, process.child.last_line(), process.restarts, process.stillborn, process.by_chaos)
+        learner = process is not self.syncer
+        decision = after_learner_exit(record, self.maximum_restarts) if learner else after_syncer_exit(record)
+        if self._held:
+            decision = Decision(Verdict.DONE, "the run is over")
+        self.journal.write(
+            "exit",
+            process.name,
+            code=code,
+            verdict=decision.verdict,
+            reason=decision.reason,
+            by_chaos=process.by_chaos,
+        )
+        process.reason = decision.reason
+        self._act(process, code, decision)
+
+    def _act(self, process: Managed, code: int, decision: Decision) -> None:
+        process.state = ProcessState.DONE
+        if decision.verdict is Verdict.RESTART:
+            process.state = ProcessState.WAITING
+            process.restart_at = self._clock() + decision.delay_seconds
+            self.announce(f"{process.name} ended ({how_it_ended(code)})")
+        elif decision.verdict is Verdict.GIVE_UP:
+            process.state = ProcessState.GIVEN_UP
+            self.journal.write("give_up", process.name, reason=decision.reason)
+            self.announce(f"{process.name} is given up: {decision.reason}")
+        elif decision.verdict is Verdict.FAIL:
+            process.state = ProcessState.GIVEN_UP
+            self.failure = self.failure or Failure(decision.reason, bad_input=code == EXIT_BAD_INPUT)

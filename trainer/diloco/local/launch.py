@@ -1,0 +1,173 @@
+"""``diloco run`` from its flags to its exit code: checks, claims the directory, supervises, closes.
+
+It must not know how flags are written on a command line beyond their names in errors.
+"""
+
+import shlex
+from dataclasses import dataclass
+from pathlib import Path
+
+import yaml
+from rich.console import Console
+
+from diloco.local.chaos import parse_faults
+from diloco.local.directory import DirectoryClaim, RunDirectory, begin, resume
+from diloco.local.plan import RunPlan, default_learner_threads
+from diloco.local.ports import check_free, free_ports
+from diloco.local.speeds import parse_speeds
+from diloco.local.summary import closing_table
+from diloco.local.supervisor import Ending, Outcome, Supervisor
+from diloco.local.view import LiveView, PlainView, View
+from diloco.runtime.exits import EXIT_BAD_INPUT, EXIT_OK, EXIT_UNEXPECTED
+from diloco.runtime.files import UnusableFileError, read_json
+from diloco.spec import DiLoCoJob, load_job, parse_job
+
+EXIT_INTERRUPTED = 130
+"""As shells have it for Ctrl-C."""
+
+
+class RequestError(ValueError):
+    """Flags that do not go together; the text is one line that names them."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunRequest:
+    """What the user asks for, flag by flag."""
+
+    job: Path
+    output: Path
+    resume: bool = False
+    overwrite: bool = False
+    record: bool = False
+    slow: tuple[str, ...] = ()
+    chaos: tuple[str, ...] = ()
+    seed: int | None = None
+    """In place of ``training.seed``."""
+    threads: int | None = None
+    """Of each learner."""
+    port: int | None = None
+    http_port: int | None = None
+
+
+def run_job(request: RunRequest, console: Console, *, plain: bool) -> int:
+    """Run a job on this machine and return the program's exit code; ``plain``: lines rather than a live view.
+
+    Raises:
+        RequestError, SpecError, SpeedError, ChaosError, PortError, RunDirectoryError: what is asked cannot be done.
+        OSError: the output cannot be written.
+    """
+    job, text = manifest(request.job, request.seed)
+    plan = make_plan(request, job, text)
+    claim = DirectoryClaim(plan.directory)
+    try:
+        if request.resume and is_complete(plan.directory):
+            console.print(f"the run in {request.output} is complete; its report is {plan.directory.report}")
+            return EXIT_OK
+        outcome = _supervised(plan, PlainView(console) if plain else LiveView(console))
+        return _conclude(request, plan, outcome, console)
+    finally:
+        claim.release()
+
+
+def manifest(path: Path, seed: int | None) -> tuple[DiLoCoJob, str]:
+    """The job in a file, with another seed if one is given, and the text to keep of it.
+
+    Raises:
+        SpecError: it is no valid manifest.
+    """
+    job = load_job(path)
+    text = path.read_text(encoding="utf-8-sig")
+    if seed is None or seed == job.spec.training.seed:
+        return job, text
+    document = yaml.safe_load(text)
+    document["spec"]["training"]["seed"] = seed
+    text = yaml.safe_dump(document, sort_keys=False)
+    return parse_job(text, str(path)), text
+
+
+def make_plan(request: RunRequest, job: DiLoCoJob, text: str) -> RunPlan:
+    """The plan for a request; everything that is only read is checked before the directory is touched.
+
+    Raises:
+        RequestError, SpeedError, ChaosError, PortError, RunDirectoryError: what is asked cannot be done.
+    """
+    if request.resume and request.overwrite:
+        raise RequestError("--resume and --overwrite: continue the run, or replace it, not both")
+    learners = job.spec.learner_ids
+    if not learners:
+        raise RequestError(f"{request.job}: its pools have no learners; set learners to 1 or more in one of them")
+    if request.port is not None and request.port == request.http_port:
+        raise RequestError(f"--port and --http-port are both {request.port}: give two")
+    speeds = parse_speeds(request.slow, learners)
+    faults = parse_faults(request.chaos, learners)
+    sync_port, http_port = free_ports(2)
+    if request.port is not None:
+        sync_port = check_free(request.port, "--port")
+    if request.http_port is not None:
+        http_port = check_free(request.http_port, "--http-port")
+    root = request.output.absolute()
+    directory = resume(root, text, job) if request.resume else begin(root, text, overwrite=request.overwrite)
+    return RunPlan(
+        job=job,
+        directory=directory,
+        sync_port=sync_port,
+        http_port=http_port,
+        speeds=speeds,
+        faults=faults,
+        seed=job.spec.training.seed,
+        record=request.record,
+        learner_threads=request.threads or default_learner_threads(len(learners)),
+        resumed=request.resume,
+    )
+
+
+def is_complete(directory: RunDirectory) -> bool:
+    """The run in the directory has ended well and written its summary."""
+    try:
+        return bool(read_json(directory.summary)["complete"])
+    except (UnusableFileError, KeyError, TypeError):
+        return False
+
+
+def continuation(request: RunRequest) -> str:
+    """The command line that goes on with an interrupted run."""
+    words = ["diloco", "run", str(request.job), "--output", str(request.output), "--resume"]
+    words += [word for slow in request.slow for word in ("--slow", slow)]
+    words += [word for chaos in request.chaos for word in ("--chaos", chaos)]
+    words += ["--record"] * request.record
+    for flag, value in (("--seed", request.seed), ("--threads", request.threads)):
+        words += [] if value is None else [flag, str(value)]
+    return shlex.join(words)
+
+
+def _supervised(plan: RunPlan, view: View) -> Outcome:
+    try:
+        return Supervisor(plan, view).run()
+    finally:
+        view.close()
+
+
+def _conclude(request: RunRequest, plan: RunPlan, outcome: Outcome, console: Console) -> int:
+    if outcome.ending is Ending.INTERRUPTED:
+        console.print(f"stopped; continue with: {continuation(request)}", markup=False, highlight=False, soft_wrap=True)
+        return EXIT_INTERRUPTED
+    if outcome.ending is Ending.FAILED:
+        _complain(console, outcome.reason, request.output)
+        return EXIT_BAD_INPUT if outcome.bad_input else EXIT_UNEXPECTED
+    # torch is needed from here on only: a second and 200 MB that the supervisor can do without while others train.
+    from diloco.local.closing import close_run  # noqa: PLC0415
+
+    console.print("writing the report", style="dim")
+    history = close_run(plan.job, plan.directory)
+    console.print(closing_table(history))
+    where = request.output / plan.directory.report.name
+    console.print(f"\nthe report is {where}", markup=False, highlight=False, soft_wrap=True)
+    if history.complete:
+        return EXIT_OK
+    _complain(console, f"the job failed: {history.phase_reason}", request.output)
+    return EXIT_UNEXPECTED
+
+
+def _complain(console: Console, reason: str, output: Path) -> None:
+    errors = Console(stderr=True, width=console.width)
+    errors.print(f"diloco: {reason} (logs: {output / 'logs'})", markup=False, highlight=False, soft_wrap=True)

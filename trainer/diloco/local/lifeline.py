@@ -1,0 +1,38 @@
+"""Nothing outlives the supervisor, even if it is killed with SIGKILL: each child ties itself to its parent.
+
+The child does it itself, first thing, rather than the parent between fork and exec: code there is not safe in a process
+with threads. It must not know what the process does.
+"""
+
+import ctypes
+import os
+import signal
+import sys
+import threading
+import time
+
+_PR_SET_PDEATHSIG = 1
+_WATCH_SECONDS = 0.5
+
+
+def die_with_parent(parent_pid: int) -> None:
+    """Have this process killed when its parent ``parent_pid`` is gone; exits at once if it is gone already.
+
+    On Linux the kernel does it (PR_SET_PDEATHSIG: the signal comes when the *thread* that started this process ends, so
+    start children from a thread that lives as long as the program). Elsewhere a thread looks.
+    """
+    if sys.platform == "linux":
+        libc = ctypes.CDLL(None, use_errno=True)
+        if libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0) != 0:
+            raise OSError(ctypes.get_errno(), "prctl(PR_SET_PDEATHSIG)")
+    else:
+        threading.Thread(target=_watch, args=(parent_pid,), name="lifeline", daemon=True).start()
+    # The parent may have gone before the call above.
+    if os.getppid() != parent_pid:
+        os._exit(1)
+
+
+def _watch(parent_pid: int) -> None:
+    while os.getppid() == parent_pid:
+        time.sleep(_WATCH_SECONDS)
+    os._exit(1)

@@ -1,0 +1,87 @@
+"""What a local run is asked to do, and the command lines that follow from it. Pure."""
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from diloco.local.chaos import Fault, FaultKind
+from diloco.local.directory import RunDirectory
+from diloco.local.targets import region_of
+from diloco.spec import DiLoCoJob
+
+LOOPBACK: Final = "127.0.0.1"
+
+
+@dataclass(frozen=True, slots=True)
+class RunPlan:
+    """One ``diloco run``."""
+
+    job: DiLoCoJob
+    directory: RunDirectory
+    sync_port: int
+    """The syncer's port on loopback, the same over all its restarts."""
+    http_port: int
+    speeds: Mapping[str, float]
+    """By learner; 1.0 is as fast as the machine allows."""
+    faults: tuple[Fault, ...] = ()
+    seed: int = 0
+    """Of the failures by rate."""
+    record: bool = False
+    learner_threads: int = 1
+    syncer_threads: int = 1
+    resumed: bool = False
+
+    @property
+    def sync_address(self) -> str:
+        """Where the syncer serves learners."""
+        return f"{LOOPBACK}:{self.sync_port}"
+
+    @property
+    def http_address(self) -> str:
+        """Where the syncer serves /status."""
+        return f"{LOOPBACK}:{self.http_port}"
+
+    @property
+    def cut_regions(self) -> tuple[str, ...]:
+        """Regions whose link some fault cuts: their learners reach the syncer through a relay."""
+        return tuple(
+            dict.fromkeys(victim for fault in self.faults if fault.kind is FaultKind.CUT for victim in fault.victims)
+        )
+
+
+def default_learner_threads(learners: int) -> int:
+    """Threads of each learner, so that all of them together do not outnumber the cores."""
+    return max(1, (os.cpu_count() or 1) // max(1, learners))
+
+
+def syncer_arguments(plan: RunPlan) -> list[str]:
+    """``diloco syncer ...`` of this run."""
+    return [
+        "syncer",
+        *("--job", str(plan.directory.job)),
+        *("--directory", str(plan.directory.syncer)),
+        *("--listen", plan.sync_address),
+        *("--http", plan.http_address),
+        *("--threads", str(plan.syncer_threads)),
+        "--exit-when-finished",
+        *(["--record"] if plan.record else []),
+    ]
+
+
+def learner_arguments(plan: RunPlan, learner: str, relays: Mapping[str, str]) -> list[str]:
+    """``diloco learner ...`` of this run; ``relays`` has the address of the relay of each region that has one."""
+    return [
+        "learner",
+        *("--job", str(plan.directory.job)),
+        *("--learner", learner),
+        *("--syncer", relays.get(region_of(learner), plan.sync_address)),
+        *("--directory", str(plan.directory.learner(learner))),
+        *("--speed", str(plan.speeds.get(learner, 1.0))),
+        *("--threads", str(plan.learner_threads)),
+    ]
+
+
+def thread_environment(threads: int) -> dict[str, str]:
+    """Environment that keeps numerical libraries to ``threads``: without it each process takes every core."""
+    return dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), str(threads))

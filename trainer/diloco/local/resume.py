@@ -1,0 +1,27 @@
+"""What of a manifest may change between a run and its continuation. Pure."""
+
+from typing import Any
+
+from diloco.spec import DiLoCoJob
+
+
+def frozen_differences(before: DiLoCoJob, after: DiLoCoJob) -> tuple[str, ...]:
+    """Paths in the manifest that differ and must not: the state on disk would not fit the changed job.
+
+    Budget, batch, inner and outer optimizer, quorum, grace, compression, evaluation and policies may change.
+    """
+    old, new = _frozen(before), _frozen(after)
+    return tuple(path for path in old if old[path] != new[path])
+
+
+def _frozen(job: DiLoCoJob) -> dict[str, Any]:
+    spec = job.spec
+    return {
+        "metadata.name": job.metadata.name,
+        "spec.model": spec.model,
+        "spec.data": spec.data,
+        "spec.training.sequenceLength": spec.training.sequence_length,
+        "spec.training.seed": spec.training.seed,
+        "spec.sync.fragments": spec.sync.fragments,
+        "spec.regions (names, pools, learners)": spec.learner_ids,
+    }

@@ -1,0 +1,239 @@
+"""The loop of ``diloco run``: starts the processes, watches, causes the failures asked for, and ends it in order.
+
+Everything it decides with is pure and elsewhere (``restarts``, ``chaos_plan``); this is the thin part that acts. It
+runs in the main thread: children tie themselves to the thread that started them, and signals arrive there.
+"""
+
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from types import FrameType
+
+from diloco.local.chaos import SYNCER
+from diloco.local.chaos_plan import ChaosPlan, Sight
+from diloco.local.child import Child
+from diloco.local.fleet import Fleet, Managed, ProcessState
+from diloco.local.havoc import Havoc
+from diloco.local.journal import Journal, read_journal
+from diloco.local.picture import RateMeter, Trouble, take_picture
+from diloco.local.plan import RunPlan, learner_arguments, syncer_arguments, thread_environment
+from diloco.local.region_link import RegionLink
+from diloco.local.view import View
+from diloco.local.watch import StatusWatch
+
+_TICK_SECONDS = 0.1
+_DRAW_SECONDS = 0.25
+_ALIVE_SECONDS = 10.0
+"""Between entries of the journal that only say that the run goes on."""
+_LEARNERS_STOP_SECONDS = 60.0
+"""For a learner to finish its step, hand in what is due and write its checkpoint."""
+_SYNCER_STOP_SECONDS = 60.0
+_FAREWELL_SECONDS = 20.0
+"""For learners to hear that the job is finished, once the syncer is gone."""
+_KILL_SECONDS = 5.0
+_DESERTED_SECONDS = 60.0
+"""For a syncer to end once every learner has: it may have heard of the end last, and still write the model."""
+
+
+class Ending(StrEnum):
+    """How the supervision ended."""
+
+    FINISHED = "finished"
+    """The syncer says that the job is over; whether complete or failed stands in its tape."""
+    FAILED = "failed"
+    """It could not go on."""
+    INTERRUPTED = "interrupted"
+    """It was asked to stop, and can be resumed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """How it ended and, where that needs telling, why."""
+
+    ending: Ending
+    reason: str = ""
+    bad_input: bool = False
+
+
+class Supervisor:
+    """Supervises one run. Use once."""
+
+    def __init__(self, plan: RunPlan, view: View) -> None:
+        self._plan = plan
+        self._view = view
+        self._interrupts = 0
+        self._wake = threading.Event()
+        self._rates = RateMeter()
+        self._drawn_at = 0.0
+        self._began = self._attended_at = time.monotonic()
+        self._steps_at_start: dict[tuple[str, int], int] = {}
+
+    def run(self) -> Outcome:
+        """Run the job to its end, until it fails, or until SIGINT or SIGTERM.
+
+        Raises:
+            OSError: the output directory cannot be written, or no process can be started.
+        """
+        earlier = read_journal(self._plan.directory.journal)
+        struck = {str(entry.details["key"]) for entry in earlier if "key" in entry.details}
+        journal = Journal(self._plan.directory.journal)
+        links = {region: RegionLink(self._plan.sync_address) for region in self._plan.cut_regions}
+        watch = StatusWatch(self._plan.http_address)
+        fleet = self._fleet(journal, links)
+        havoc = Havoc(ChaosPlan(self._plan.faults, seed=self._plan.seed, struck=struck), fleet, links, journal)
+        journal.write("run", learners=list(fleet.learners), resumed=self._plan.resumed)
+        try:
+            with self._signals():
+                watch.start()
+                outcome = self._supervise(fleet, havoc, watch)
+                havoc.relent()
+                self._stop(fleet, havoc, watch, outcome)
+            journal.write("end", ending=outcome.ending, reason=outcome.reason)
+            return outcome
+        finally:
+            # Whatever went wrong above, no process is left behind.
+            for process in fleet.running():
+                process.child.signal(signal.SIGKILL)
+                process.child.wait()
+            watch.stop()
+            for link in links.values():
+                link.close()
+            journal.close()
+
+    def _fleet(self, journal: Journal, links: dict[str, RegionLink]) -> Fleet:
+        plan, policy = self._plan, self._plan.job.spec.failure_policy
+        relays = {region: link.address for region, link in links.items()}
+        syncer = Child(syncer_arguments(plan), plan.directory.log(SYNCER), thread_environment(plan.syncer_threads))
+        learners = {
+            learner: Managed(
+                learner,
+                Child(
+                    learner_arguments(plan, learner, relays),
+                    plan.directory.log(learner),
+                    thread_environment(plan.learner_threads),
+                ),
+            )
+            for learner in plan.job.spec.learner_ids
+        }
+        return Fleet(
+            syncer=Managed(SYNCER, syncer),
+            learners=learners,
+            journal=journal,
+            announce=self._view.announce,
+            maximum_restarts=policy.max_restarts_per_learner,
+            minimum_learners=policy.minimum_learners,
+        )
+
+    def _supervise(self, fleet: Fleet, havoc: Havoc, watch: StatusWatch) -> Outcome:
+        """The loop, until there is an outcome."""
+        alive_at = time.monotonic()
+        while True:
+            fleet.start_due()
+            fleet.reap()
+            self._look(fleet, watch)
+            havoc.act(self._sight(fleet, havoc, watch))
+            self._draw(fleet, havoc, watch)
+            if time.monotonic() - alive_at >= _ALIVE_SECONDS:
+                fleet.journal.write("alive")
+                alive_at = time.monotonic()
+            if (outcome := self._outcome(fleet)) is not None:
+                return outcome
+            self._wake.wait(_TICK_SECONDS)
+
+    def _outcome(self, fleet: Fleet) -> Outcome | None:
+        if self._interrupts:
+            return Outcome(Ending.INTERRUPTED)
+        if fleet.syncer.state is ProcessState.DONE:
+            return Outcome(Ending.FINISHED)
+        if fleet.failure is not None:
+            return Outcome(Ending.FAILED, fleet.failure.reason, fleet.failure.bad_input)
+        now = time.monotonic()
+        if any(p.state in (ProcessState.RUNNING, ProcessState.WAITING) for p in fleet.learners.values()):
+            self._attended_at = now
+        elif now - self._attended_at > _DESERTED_SECONDS:
+            return Outcome(Ending.FAILED, "every learner has ended, and the syncer does not say that the job is over")
+        limit = self._plan.job.spec.active_deadline_seconds
+        if limit is not None and now - self._began > limit:
+            return Outcome(Ending.FAILED, f"not complete after activeDeadlineSeconds ({limit} s)")
+        return None
+
+    def _look(self, fleet: Fleet, watch: StatusWatch) -> None:
+        """Learn from the status who has shown that it works since it was last started."""
+        seen = watch.seen
+        if seen is None:
+            return
+        if fleet.syncer.child.running and seen.monotonic > fleet.syncer.started_at:
+            fleet.syncer.proven = True
+        for told in seen.status.learners:
+            process = fleet.learners.get(told.id)
+            if process is None or process.proven or process.state is not ProcessState.RUNNING:
+                continue
+            if seen.monotonic > process.started_at:
+                # It joins with the steps of its checkpoint: only the second number seen is a step made now.
+                start = self._steps_at_start.setdefault((told.id, process.restarts), told.steps)
+                process.proven = told.steps != start and told.state == "Training"
+
+    def _sight(self, fleet: Fleet, havoc: Havoc, watch: StatusWatch) -> Sight:
+        seen = watch.seen
+        status = seen.status if seen else None
+        up = {p.name for p in fleet.everyone if p.proven and p.child.running and p.name not in havoc.paused}
+        return Sight(
+            now=time.monotonic(),
+            syncer_step=status.syncer_step if status else 0,
+            learner_steps={learner.id: learner.steps for learner in status.learners} if status else {},
+            up=up,
+        )
+
+    def _draw(self, fleet: Fleet, havoc: Havoc, watch: StatusWatch) -> None:
+        now = time.monotonic()
+        if now - self._drawn_at < _DRAW_SECONDS:
+            return
+        self._drawn_at = now
+        seen = watch.seen
+        trouble = Trouble(havoc.paused, havoc.cut)
+        picture = take_picture(self._plan.job.metadata.name, fleet, seen, trouble, now - self._began)
+        self._view.update(replace(picture, rates=self._rates.read(seen)) if seen else picture)
+
+    def _stop(self, fleet: Fleet, havoc: Havoc, watch: StatusWatch, outcome: Outcome) -> None:
+        """Stop what runs: learners first, so that they can hand in; then the syncer, which writes a checkpoint."""
+        fleet.hold()
+        learners = list(fleet.learners.values())
+        if outcome.ending is Ending.FINISHED:
+            self._await_end(fleet, learners, _FAREWELL_SECONDS)
+        for processes, seconds in ((learners, _LEARNERS_STOP_SECONDS), ([fleet.syncer], _SYNCER_STOP_SECONDS)):
+            if not fleet.running(processes):
+                continue
+            if outcome.ending is Ending.INTERRUPTED:
+                self._view.announce(f"stopping {'the learners' if processes is learners else 'the syncer'}")
+                self._draw(fleet, havoc, watch)
+            for process in fleet.running(processes):
+                process.child.signal(signal.SIGTERM)
+            self._await_end(fleet, processes, seconds)
+            for process in fleet.running(processes):
+                process.child.signal(signal.SIGKILL)
+            self._await_end(fleet, processes, _KILL_SECONDS, hurry=False)
+
+    def _await_end(self, fleet: Fleet, processes: list[Managed], seconds: float, *, hurry: bool = True) -> None:
+        """Wait until they have ended, for so long at most; a second interrupt cuts it short (``hurry``)."""
+        deadline = time.monotonic() + seconds
+        while fleet.running(processes) and time.monotonic() < deadline and not (hurry and self._interrupts > 1):
+            self._wake.wait(_TICK_SECONDS)
+            fleet.reap()
+        fleet.reap()
+
+    @contextmanager
+    def _signals(self) -> Iterator[None]:
+        def note(_number: int, _frame: FrameType | None) -> None:
+            self._interrupts += 1
+
+        numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+        before = {number: signal.signal(number, note) for number in numbers}
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)

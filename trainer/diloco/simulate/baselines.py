@@ -1,0 +1,102 @@
+"""What decoupled training is held against: per-step data-parallel training of the whole job, and one learner by itself.
+
+Both use the learner's own trainer, data and schedule of the learning rate, without a syncer.
+"""
+
+from dataclasses import dataclass
+
+import torch
+
+from diloco.learner.data import (
+    Batch,
+    LearnerData,
+    ShardSampler,
+    TokenSource,
+    batch_size_of,
+    open_data,
+    open_source,
+)
+from diloco.learner.data.holdout import training_tokens
+from diloco.learner.trainer import InnerTrainer
+from diloco.model import build_model, layout_of, read_fragment
+from diloco.spec import DiLoCoJob, JobSpec
+
+
+@dataclass(frozen=True, slots=True)
+class Baseline:
+    """A finished run."""
+
+    loss_start: float
+    """Evaluation loss of the initial model, nats a token."""
+    loss: float
+    """Of the final one."""
+    steps: int
+    trained_tokens: int
+
+
+class AllShards(ShardSampler):
+    """Every shard's next batch as one: the mean over it has the gradient that data-parallel learners would average.
+
+    The shards' batches must be of one size. Its position is each shard's.
+    """
+
+    def __init__(self, source: TokenSource, training_tokens: int, samplers: tuple[ShardSampler, ...]) -> None:
+        super().__init__(source, training_tokens, samplers[0].shard)
+        self._samplers = samplers
+
+    def seek(self, position: int) -> None:
+        """As if ``position`` sequences had been taken of each shard."""
+        super().seek(position)
+        for sampler in self._samplers:
+            sampler.seek(position)
+
+    def next_batch(self) -> Batch:
+        """The next ``batch_size`` sequences of each shard."""
+        batches = [sampler.next_batch() for sampler in self._samplers]
+        super().seek(self._samplers[0].position)
+        return Batch(torch.cat([batch.inputs for batch in batches]), torch.cat([batch.targets for batch in batches]))
+
+
+def data_parallel(job: DiLoCoJob, source: TokenSource | None = None) -> Baseline:
+    """All learners' batches in every step, gradients averaged, until the budget is trained on.
+
+    Raises:
+        ModelError, DataError: the job's model or data cannot be used.
+        ValueError: pools differ in batch size.
+    """
+    spec = job.spec
+    tokens = open_source(spec.data) if source is None else source
+    shards = [open_data(spec, learner, tokens) for learner in spec.learner_ids]
+    sizes = {data.sampler.shard.batch_size for data in shards}
+    if len(sizes) != 1:
+        raise ValueError(f"the pools' batch sizes are {sorted(sizes)}: data-parallel training here needs one")
+    first = shards[0]
+    sampler = AllShards(
+        tokens, training_tokens(len(tokens), spec.data.holdout_fraction), tuple(data.sampler for data in shards)
+    )
+    return _train(spec, LearnerData(tokens, first.field, sampler, first.holdout))
+
+
+def alone(job: DiLoCoJob, source: TokenSource | None = None) -> Baseline:
+    """The first learner by itself, on its own shard, with its share of the budget: as many steps, 1/M of the tokens.
+
+    Raises:
+        ModelError, DataError: the job's model or data cannot be used.
+    """
+    spec = job.spec
+    return _train(spec, open_data(spec, spec.learner_ids[0], source))
+
+
+def _train(spec: JobSpec, data: LearnerData) -> Baseline:
+    """As many steps as learners make that share the budget evenly."""
+    module = build_model(spec)
+    layout = layout_of(module, 1)
+    trainer = InnerTrainer(spec, module, layout, data, torch.device("cpu"))
+    loss_start = trainer.evaluate()
+    sequences = sum(batch_size_of(spec, learner) for learner in spec.learner_ids)
+    steps = max(1, spec.training.tokens // (sequences * spec.training.sequence_length))
+    for step in range(steps):
+        trainer.step(step / steps)
+    values = trainer.buffer(0)
+    read_fragment(module, layout.fragments[0], values)
+    return Baseline(loss_start, trainer.evaluate({0: values}), trainer.steps, trainer.tokens)

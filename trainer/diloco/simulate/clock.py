@@ -1,0 +1,33 @@
+"""Virtual time: a heap of dated callbacks. It must not know what they do.
+
+Two callbacks of one instant run in the order in which they were scheduled, so a run is a function of its inputs alone.
+"""
+
+import heapq
+from collections.abc import Callable
+from itertools import count
+
+
+class VirtualClock:
+    """Seconds since the start of the simulated run."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        self._order = count()
+        self._due: list[tuple[float, int, Callable[[], None]]] = []
+
+    def at(self, when: float, what: Callable[[], None]) -> None:
+        """Run ``what`` at ``when`` seconds, or at once (after everything already due now) where that has passed."""
+        heapq.heappush(self._due, (max(when, self.now), next(self._order), what))
+
+    def after(self, seconds: float, what: Callable[[], None]) -> None:
+        """Run ``what`` in ``seconds``."""
+        self.at(self.now + seconds, what)
+
+    def advance(self) -> bool:
+        """Run the next callback; False where none is left."""
+        if not self._due:
+            return False
+        self.now, _, what = heapq.heappop(self._due)
+        what()
+        return True

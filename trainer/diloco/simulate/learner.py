@@ -1,0 +1,344 @@
+"""A learner's process in virtual time: inner steps, what happens between two of them, and its connection.
+
+It does as the real learner does: fragments are captured and swapped in between two steps, pushes and pulls take their
+time beside the steps, and a learner that hears nothing trains on up to the staleness bound. The training is real.
+"""
+
+import copy
+import random
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import xxhash
+from torch import Tensor
+
+from diloco.core.actions import Admit, AskFragment, Evaluate, Fence, Finish, Refusal, Refuse
+from diloco.core.codec import codec_named
+from diloco.core.events import (
+    Evaluated,
+    Event,
+    FragmentApplied,
+    FragmentArrived,
+    FragmentDeclined,
+    LearnerAlive,
+    LearnerJoined,
+    LearnerReady,
+    StepReported,
+)
+from diloco.core.feedback import encode_with_feedback
+from diloco.learner.asks import Ask, Asks
+from diloco.learner.bell import Bell
+from diloco.learner.feedback import ErrorFeedback
+from diloco.learner.membership import Membership
+from diloco.learner.trainer import InnerTrainer, TrainerState
+from diloco.simulate.clock import VirtualClock
+from diloco.simulate.link import Connection, Way
+from diloco.simulate.scenario import Profile
+from diloco.simulate.syncer import FragmentNews, Order, SimulatedSyncer
+from diloco.spec import JobSpec
+
+
+@dataclass
+class Disk:
+    """What outlives a learner's process: its newest checkpoint."""
+
+    trainer: TrainerState | None = None
+    residuals: dict[int, Tensor] = field(default_factory=dict)
+    """Of error feedback, by fragment."""
+
+
+@dataclass(frozen=True)
+class Surroundings:
+    """What a process runs in."""
+
+    job: JobSpec
+    clock: VirtualClock
+    syncer: SimulatedSyncer
+    reconnect_seconds: float
+    seed: int
+    """Of the step durations."""
+
+
+@dataclass(frozen=True)
+class Identity:
+    """Which learner, and which of its processes."""
+
+    learner: str
+    instance: str
+    profile: Profile
+
+
+@dataclass
+class Inbox:
+    """What came during a step and waits for its end."""
+
+    received: dict[int, tuple[int, Tensor]] = field(default_factory=dict)
+    """Fragment -> version and values."""
+    evaluations: list[Evaluate] = field(default_factory=list)
+
+
+EPOCH = "1"
+"""The simulated syncer starts once."""
+
+
+class LearnerLine:
+    """A session as the syncer sees it."""
+
+    def __init__(self, connection: Connection, receive: Callable[[Order, float], None]) -> None:
+        self._connection = connection
+        self._receive = receive
+
+    def tell(self, order: Order, progress: float) -> None:
+        """Send an order and the job's progress."""
+        self._connection.send(lambda: self._receive(order, progress))
+
+
+class SimulatedLearner:
+    """One process, from its start to its end."""
+
+    def __init__(self, around: Surroundings, identity: Identity, trainer: InnerTrainer, disk: Disk) -> None:
+        sync = around.job.sync
+        self._around = around
+        self._identity = identity
+        self._durations = random.Random(f"{around.seed}/{identity.instance}")  # noqa: S311 - no secret
+        self._codec = codec_named(sync.compression)
+        feeds_back = sync.error_feedback and sync.compression in ("Int8", "Int4")
+        self._feedback = ErrorFeedback(disk.residuals) if feeds_back else None
+        self._staleness_bound = sync.max_staleness_steps or 4 * sync.interval + sync.overlap
+        self._trainer = trainer
+        self._disk = disk
+        self._asks = Asks(Bell())
+        self._inbox = Inbox()
+        self._connection: Connection | None = None
+        self._line: LearnerLine | None = None
+        self._incarnation = 0
+        self._loading: set[int] | None = None
+        """Fragments that must come before it trains; None before it was admitted for the first time."""
+        self._progress = 0.0
+        self._alive = True
+        self._reachable = True
+        self._in_step = False
+        self._waits_since: float | None = None
+        self._blocked_seconds = 0.0
+        if disk.trainer is not None:
+            trainer.load_state(copy.deepcopy(disk.trainer))
+
+    # Its life and its link
+
+    def start(self) -> None:
+        """Open a session."""
+        if not (self._alive and self._reachable):
+            return
+        connection = Connection(self._around.clock, self._identity.profile.link)
+        line = LearnerLine(connection, self._receive)
+        self._disconnect()
+        self._connection, self._line = connection, line
+        versions = self._trainer.versions if self._loading == set() else ()
+        trainer = self._trainer
+        join = LearnerJoined(
+            self._identity.learner, self._identity.instance, versions, trainer.steps, trainer.data_position
+        )
+        connection.send(lambda: self._around.syncer.join(join, line))
+
+    def kill(self) -> None:
+        """End it without a word."""
+        self._alive = False
+        self._disconnect()
+
+    def cut(self, seconds: float) -> None:
+        """Nothing gets through for a while; then it connects again by itself."""
+        self._reachable = False
+        self._disconnect()
+
+        def mend() -> None:
+            self._reachable = True
+            self.start()
+
+        self._around.clock.after(seconds + self._around.reconnect_seconds, mend)
+
+    def _disconnect(self) -> None:
+        connection, line = self._connection, self._line
+        if connection is None or line is None or not connection.open:
+            return
+        connection.close()
+        self._asks.session_over()
+        self._inbox.evaluations.clear()
+        if self._feedback is not None:
+            self._feedback.session_over()
+        latency = self._identity.profile.link.latency_seconds
+        self._around.clock.after(latency, lambda: self._around.syncer.broken(line))
+
+    # What it is told
+
+    def _receive(self, order: Order, progress: float) -> None:
+        self._progress = max(self._progress, progress)
+        match order:
+            case Admit():
+                self._admitted(order)
+            case FragmentNews():
+                self._news(order)
+            case AskFragment():
+                membership = Membership(EPOCH, order.incarnation)
+                self._asks.put(Ask(membership, order.fragment, order.version, order.attempt))
+                self._wake()
+            case Evaluate():
+                self._inbox.evaluations.append(order)
+                self._wake()
+            case Fence(refusal=Refusal.LEASE_EXPIRED):
+                self._disconnect()
+                self._around.clock.after(self._around.reconnect_seconds, self.start)
+            case Refuse() | Fence() | Finish():
+                self._alive = False
+                self._disconnect()
+
+    def _admitted(self, order: Admit) -> None:
+        self._incarnation = order.incarnation
+        self._beat()
+        self._trainer.catch_up(order.steps, order.data_position)
+        self._loading = set(order.load)
+        for fragment, version in enumerate(order.versions):
+            # Also what is only a little behind: the news of it went to a session that is over.
+            if fragment in self._loading or version > self._trainer.versions[fragment]:
+                self._pull(fragment)
+        if not order.load:
+            self._send(LearnerReady(self._identity.learner, self._incarnation))
+        self._wake()
+
+    def _beat(self) -> None:
+        """Keep the lease while there is nothing to say, as long as this session lasts."""
+        connection, incarnation = self._connection, self._incarnation
+        if connection is None or not connection.open:
+            return
+
+        def again() -> None:
+            if self._connection is connection and self._incarnation == incarnation:
+                self._send(LearnerAlive(self._identity.learner, incarnation))
+                self._beat()
+
+        self._around.clock.after(self._around.job.sync.lease_seconds / 4, again)
+
+    def _news(self, news: FragmentNews) -> None:
+        if not news.merged:
+            self._asks.not_merged(news.fragment, news.version)
+        if self._feedback is not None:
+            self._feedback.outcome(news.fragment, news.version, merged=news.merged)
+        self._pull(news.fragment)
+
+    def _pull(self, fragment: int) -> None:
+        connection, syncer = self._connection, self._around.syncer
+        assert connection is not None
+
+        def serve() -> None:
+            version, values = syncer.pull(fragment)
+            connection.transfer(Way.DOWN, 4 * values.numel(), lambda: self._received(fragment, version, values))
+
+        connection.send(serve)
+
+    def _received(self, fragment: int, version: int, values: Tensor) -> None:
+        self._inbox.received[fragment] = (version, values)
+        self._wake()
+
+    def _send(self, event: Event) -> None:
+        if self._connection is not None:
+            self._connection.send(lambda: self._around.syncer.feed(event))
+
+    # The inner loop
+
+    def _wake(self) -> None:
+        if not self._in_step:
+            self._between_steps()
+
+    def _between_steps(self) -> None:
+        if not self._alive:
+            return
+        for ask in self._asks.take():
+            self._answer(ask)
+        self._swap_in()
+        self._evaluate()
+        if self._loading is None or self._loading:
+            return
+        now = self._around.clock.now
+        if self._trainer.staleness >= self._staleness_bound:
+            self._waits_since = now if self._waits_since is None else self._waits_since
+            return
+        if self._waits_since is not None:
+            self._blocked_seconds += now - self._waits_since
+            self._waits_since = None
+        self._in_step = True
+        profile = self._identity.profile
+        # Never below a tenth: a normal distribution has no floor.
+        seconds = profile.step_seconds * max(0.1, self._durations.gauss(1.0, profile.jitter))
+        self._around.clock.after(seconds, lambda: self._step_done(seconds))
+
+    def _step_done(self, seconds: float) -> None:
+        self._in_step = False
+        if not self._alive:
+            return
+        trainer = self._trainer
+        result = trainer.step(self._progress)
+        self._send(
+            StepReported(
+                self._identity.learner,
+                self._incarnation,
+                trainer.steps,
+                trainer.tokens,
+                seconds,
+                self._blocked_seconds,
+                result.loss,
+                trainer.data_position,
+            )
+        )
+        self._blocked_seconds = 0.0
+        if trainer.steps % self._around.job.training.checkpoint_every_steps == 0:
+            self._disk.trainer = trainer.state()
+            self._disk.residuals = {} if self._feedback is None else self._feedback.snapshot()
+        self._between_steps()
+
+    def _answer(self, ask: Ask) -> None:
+        mine = (self._identity.learner, self._incarnation, ask.fragment, ask.version, ask.attempt)
+        if self._connection is None or not self._connection.open:
+            return
+        if self._loading is None or self._trainer.fragment_steps(ask.fragment) == 0:
+            self._send(FragmentDeclined(*mine))
+            return
+        capture = self._trainer.capture(ask.fragment)
+        if self._feedback is None:
+            payload = self._codec.encode(capture.delta)
+        else:
+            before = self._feedback.residual(ask.fragment)
+            payload, residual = encode_with_feedback(self._codec, capture.delta, before)
+            self._feedback.encoded(ask.fragment, ask.version, residual)
+        self._asks.sent(ask)
+        event = FragmentArrived(
+            *mine,
+            capture.base_version,
+            capture.steps,
+            capture.tokens,
+            payload.numel(),
+            xxhash.xxh3_128_hexdigest(payload.numpy().tobytes()),
+        )
+        self._connection.transfer(Way.UP, payload.numel(), lambda: self._around.syncer.push(event, payload))
+
+    def _swap_in(self) -> None:
+        for fragment, (version, values) in self._inbox.received.items():
+            if self._loading is None or (fragment not in self._loading and version <= self._trainer.versions[fragment]):
+                continue
+            self._trainer.apply(fragment, version, values)
+            self._asks.received(fragment)
+            self._send(FragmentApplied(self._identity.learner, self._incarnation, fragment, version))
+            if fragment in self._loading:
+                self._loading.discard(fragment)
+                if not self._loading:
+                    self._send(LearnerReady(self._identity.learner, self._incarnation))
+        self._inbox.received.clear()
+
+    def _evaluate(self) -> None:
+        later = []
+        for order in self._inbox.evaluations:
+            exact = tuple(self._trainer.versions) == order.versions
+            if order.final and not exact:  # what is missing is under way
+                later.append(order)
+                continue
+            loss = self._trainer.evaluate()
+            self._send(Evaluated(self._identity.learner, self._incarnation, order.evaluation, loss, exact))
+        self._inbox.evaluations = later

@@ -1,0 +1,227 @@
+"""The syncer's shell in virtual time: carries out the engine's actions on fragments in memory.
+
+It decides nothing. Sockets, disk and threads are the real syncer's business; here a message is a callback that the
+learner's connection delivers.
+"""
+
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import torch
+import xxhash
+from torch import Tensor
+
+from diloco.core.actions import (
+    Action,
+    Admit,
+    AskFragment,
+    Broadcast,
+    CancelTimer,
+    Discard,
+    Evaluate,
+    Fence,
+    Finish,
+    Merge,
+    Note,
+    Refuse,
+    SetTimer,
+)
+from diloco.core.codec import codec_named
+from diloco.core.engine import Engine, EngineOptions, EngineView
+from diloco.core.events import Event, FragmentArrived, LearnerJoined, LearnerLeft, Merged, TimerFired
+from diloco.core.fragments import Layout
+from diloco.core.merge import Contribution, MergeTarget, merge_fragment
+from diloco.simulate.clock import VirtualClock
+from diloco.spec import DiLoCoJob
+
+
+@dataclass(frozen=True, slots=True)
+class FragmentNews:
+    """A new version can be pulled."""
+
+    fragment: int
+    version: int
+    merged: bool
+    """The receiver's outer gradient is in it."""
+
+
+Order = Admit | Refuse | Fence | AskFragment | FragmentNews | Evaluate | Finish
+"""What a learner is told."""
+
+
+class Line(Protocol):
+    """The syncer's end of a learner's connection."""
+
+    def tell(self, order: Order, progress: float) -> None:
+        """Send ``order`` and the job's progress, merged tokens over the budget."""
+
+
+@dataclass
+class Counts:
+    """What happened in a run."""
+
+    merges: int = 0
+    members: int = 0
+    """Outer gradients merged."""
+    discarded: int = 0
+    """Outer gradients that came and were dropped."""
+    notes: Counter[str] = field(default_factory=Counter)
+    """Decisions to do nothing, by subject."""
+
+    @property
+    def members_per_merge(self) -> float:
+        """Learners in the mean merge."""
+        return self.members / self.merges if self.merges else 0.0
+
+
+class SimulatedSyncer:
+    """Engine, global fragments, outer momentum, and the payloads that came."""
+
+    def __init__(
+        self, job: DiLoCoJob, layout: Layout, initial: list[Tensor], clock: VirtualClock, merge_seconds: float
+    ) -> None:
+        self._sync = job.spec.sync
+        self._layout = layout
+        self._clock = clock
+        self._merge_seconds = merge_seconds
+        self._codec = codec_named(job.spec.sync.compression)
+        self._engine = Engine(EngineOptions.from_job(job, layout), epoch=1)
+        self.parameters = [values.clone() for values in initial]
+        self._momentum = [torch.zeros_like(values) for values in initial]
+        self._history: list[dict[int, Tensor]] = [{0: values} for values in self.parameters]
+        self._payloads: dict[tuple[str, int, int, int], Tensor] = {}
+        self._timers: dict[str, int] = {}
+        self._timers_set = 0
+        self._joining: dict[tuple[str, str], Line] = {}
+        self._lines: dict[tuple[str, int], Line] = {}
+        self._progress = 0.0
+        self.counts = Counts()
+        self.finish: Finish | None = None
+        self._trace = xxhash.xxh3_128()
+
+    @property
+    def trace_digest(self) -> str:
+        """Digest over every event, its time and the actions it led to: two runs that agree in it took the same way."""
+        return self._trace.hexdigest()
+
+    def view(self) -> EngineView:
+        """The engine as it is now."""
+        return self._engine.view(self._clock.now)
+
+    def join(self, event: LearnerJoined, line: Line) -> None:
+        """A learner opened a session."""
+        self._joining[event.learner, event.instance] = line
+        self.feed(event)
+
+    def broken(self, line: Line) -> None:
+        """A session's connection is gone."""
+        for (learner, incarnation), held in list(self._lines.items()):
+            if held is line:
+                del self._lines[learner, incarnation]
+                self.feed(LearnerLeft(learner, incarnation, clean=False))
+
+    def push(self, event: FragmentArrived, payload: Tensor) -> None:
+        """A whole outer gradient came."""
+        self._payloads[event.learner, event.fragment, event.version, event.attempt] = payload
+        self.feed(event)
+
+    def pull(self, fragment: int) -> tuple[int, Tensor]:
+        """The current version of a fragment and its values, f32; never written to again."""
+        return self.view().versions[fragment], self.parameters[fragment]
+
+    def feed(self, event: Event) -> None:
+        """Take an event in and carry out what follows."""
+        now = self._clock.now
+        actions = self._engine.step(event, now)
+        self._trace.update(repr((now, event, actions)).encode())
+        for action in actions:
+            self._act(action)
+
+    def _act(self, action: Action) -> None:  # noqa: C901, PLR0912 - a table of actions
+        match action:
+            case Admit():
+                line = self._joining.pop((action.learner, action.instance))
+                self._lines[action.learner, action.incarnation] = line
+                line.tell(action, self._progress)
+            case Refuse():
+                self._joining.pop((action.learner, action.instance)).tell(action, self._progress)
+            case Fence():
+                self._tell(action.learner, action.incarnation, action)
+                self._lines.pop((action.learner, action.incarnation), None)
+            case AskFragment() | Evaluate():
+                self._tell(action.learner, action.incarnation, action)
+            case Merge():
+                self._clock.after(self._merge_seconds, lambda: self._merge(action))
+            case Discard():
+                self.counts.discarded += 1
+                self._payloads.pop((action.learner, action.fragment, action.version, action.attempt), None)
+            case Broadcast():
+                for learner, incarnation, merged in action.learners:
+                    self._tell(learner, incarnation, FragmentNews(action.fragment, action.version, merged))
+            case SetTimer():
+                self._set_timer(action)
+            case CancelTimer():
+                self._timers.pop(action.name, None)
+            case Finish():
+                self.finish = action
+                for line in self._lines.values():
+                    line.tell(action, self._progress)
+            case Note():
+                self.counts.notes[action.subject] += 1
+            case _:  # Checkpoint: nothing survives the process here
+                pass
+
+    def _tell(self, learner: str, incarnation: int, order: Order) -> None:
+        line = self._lines.get((learner, incarnation))
+        if line is not None:
+            line.tell(order, self._progress)
+
+    def _set_timer(self, action: SetTimer) -> None:
+        self._timers_set += 1
+        ticket = self._timers_set
+        self._timers[action.name] = ticket
+
+        def fire() -> None:
+            if self._timers.get(action.name) == ticket:
+                del self._timers[action.name]
+                self.feed(TimerFired(action.name))
+
+        self._clock.at(action.at, fire)
+
+    def _merge(self, order: Merge) -> None:
+        index = order.fragment
+        current = self.parameters[index]
+        contributions = []
+        for member in order.members:
+            payload = self._payloads.pop((member.learner, index, order.version, member.attempt))
+            drift = None
+            if self._sync.anchor == "Current" and member.base_version != order.version - 1:
+                drift = current - self._history[index][member.base_version]
+            contributions.append(Contribution(member.learner, member.weight, payload, drift))
+        # A fresh buffer: pulls under way and the history keep the one before.
+        target = MergeTarget(torch.empty_like(current), self._momentum[index])
+        merge_fragment(
+            self._layout.fragments[index],
+            contributions,
+            codec=self._codec,
+            method=self._sync.merge,
+            parameters=current,
+            momentum=self._momentum[index],
+            outer=self._sync.outer_optimizer,
+            into=target,
+        )
+        self.parameters[index] = target.parameters
+        self._remember(index, order.version)
+        self.counts.merges += 1
+        self.counts.members += len(order.members)
+        digest = xxhash.xxh3_128_hexdigest(target.parameters.numpy().tobytes())
+        self.feed(Merged(index, order.version, digest, self._merge_seconds))
+        view = self.view()
+        self._progress = view.merged_tokens / view.budget_tokens
+
+    def _remember(self, index: int, version: int) -> None:
+        history = self._history[index]
+        history[version] = self.parameters[index]
+        for old in [held for held in history if held < version - self._sync.max_version_lag]:
+            del history[old]

@@ -1,0 +1,68 @@
+"""What both sides of a gRPC connection agree on: names of the calls, limits, keepalive, HTTP/2 settings.
+
+The numbers for bulk were chosen by ``benchmarks/wire.py``, and so was one grpc.aio server for everything: a second one
+of threads for bulk was no faster, and would have needed a second address. It must not know what is sent.
+"""
+
+from typing import Final
+
+from diloco.wire.chunks import LARGEST_CHUNK_BYTES
+
+SERVICE: Final = "diloco.wire.v1.Sync"
+SESSION: Final = "Session"
+PUSH: Final = "PushFragment"
+PULL: Final = "PullFragment"
+
+CHUNK_BYTES: Final = 1 << 20
+"""Data in a chunk, unless told otherwise."""
+_LARGEST_GRPC_MESSAGE: Final = LARGEST_CHUNK_BYTES + (64 << 10)
+"""A little above what the chunks' own check allows, so that the peer gets that check's text."""
+_FRAME_BYTES: Final = 128 << 10
+"""HTTP/2 DATA frames: gRPC's own 16 KiB are so many slices, and larger ones than this gain nothing more."""
+_WINDOW_BYTES: Final = 4 << 20
+"""Sent ahead of the reader on a stream, so held in memory by gRPC; left to itself gRPC takes up to 16 MiB. On a long
+link this limits one transfer (40 MB/s at 100 ms), as Linux's own receive buffer does: several go at once."""
+
+ChannelArguments = list[tuple[str, int | str]]
+
+
+def _both_sides(keepalive_seconds: float) -> ChannelArguments:
+    milliseconds = int(keepalive_seconds * 1000)
+    return [
+        ("grpc.max_receive_message_length", _LARGEST_GRPC_MESSAGE),
+        ("grpc.max_send_message_length", _LARGEST_GRPC_MESSAGE),
+        # Only uncompressed messages: a small one must not unpack to a large one.
+        ("grpc.compression_enabled_algorithms_bitset", 1),
+        ("grpc.keepalive_time_ms", milliseconds),
+        ("grpc.keepalive_timeout_ms", milliseconds),
+        ("grpc.http2.max_pings_without_data", 0),
+        ("grpc.http2.max_frame_size", _FRAME_BYTES),
+        ("grpc.http2.bdp_probe", 0),
+        ("grpc.http2.lookahead_bytes", _WINDOW_BYTES),
+    ]
+
+
+def server_arguments(keepalive_seconds: float, concurrent_streams: int) -> ChannelArguments:
+    """Arguments of the syncer's server; ``concurrent_streams`` is for each connection."""
+    return [
+        *_both_sides(keepalive_seconds),
+        ("grpc.so_reuseport", 0),  # a port in use is an error, not a shared port
+        ("grpc.max_concurrent_streams", concurrent_streams),
+        # Learners may ping as often as they like down to this; more often is answered by closing the connection.
+        ("grpc.http2.min_recv_ping_interval_without_data_ms", 1000),
+        ("grpc.http2.max_ping_strikes", 0),
+    ]
+
+
+def client_arguments(keepalive_seconds: float, number: int) -> ChannelArguments:
+    """Arguments of a learner's channel ``number``; channels of different numbers have connections of their own."""
+    return [
+        *_both_sides(keepalive_seconds),
+        ("grpc.use_local_subchannel_pool", 1),
+        ("diloco.channel", number),
+        ("grpc.keepalive_permit_without_calls", 1),
+        ("grpc.initial_reconnect_backoff_ms", 200),
+        ("grpc.min_reconnect_backoff_ms", 200),
+        ("grpc.max_reconnect_backoff_ms", 2000),
+        ("grpc.enable_retries", 0),  # who retries is the caller: only it knows whether the message is still wanted
+    ]

@@ -1,0 +1,194 @@
+"""A learner's end of the wire: a session and bulk transfers, for threads.
+
+Control and each bulk channel have a TCP connection of their own, so that a fragment never delays a heartbeat. Nothing
+is retried here: whether a message is still wanted only the caller knows. It must not know the inner loop or tensors.
+"""
+
+import contextlib
+import itertools
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, Self
+
+import grpc
+
+from diloco.runtime.addresses import parse_address
+from diloco.wire.allocator import keep_message_buffers
+from diloco.wire.channel import CHUNK_BYTES, PULL, PUSH, SERVICE, SESSION, client_arguments
+from diloco.wire.chunks import LARGEST_CHUNK_BYTES, PayloadReceiver, chunks_of
+from diloco.wire.convert import pack, unpack
+from diloco.wire.errors import ClosedError, CorruptedError, InvalidMessageError, error_of
+from diloco.wire.messages import Join, PullHeader, PullRequest, PushHeader, PushReceipt
+from diloco.wire.session import Session
+from diloco.wire.tls import ClientTls
+
+
+@dataclass(frozen=True, slots=True)
+class ClientOptions:
+    """How to reach the syncer."""
+
+    address: str
+    """``host:port`` of the syncer."""
+    tls: ClientTls | None = None
+    bulk_channels: int = 2
+    """TCP connections for fragments; transfers at once are spread over them."""
+    chunk_bytes: int = CHUNK_BYTES
+    """Data in a chunk that is sent, at most ``LARGEST_CHUNK_BYTES``."""
+    keepalive_seconds: float = 10.0
+    """A connection is pinged when silent for so long, and broken when the answer takes as long again."""
+
+    def __post_init__(self) -> None:
+        """Check.
+
+        Raises:
+            ValueError: an option is out of range (one line).
+        """
+        parse_address(self.address)
+        if not 1 <= self.bulk_channels <= 64:
+            raise ValueError(f"bulk_channels {self.bulk_channels}: use 1 to 64")
+        if not 1 <= self.chunk_bytes <= LARGEST_CHUNK_BYTES:
+            raise ValueError(f"chunk_bytes {self.chunk_bytes}: use 1 to {LARGEST_CHUNK_BYTES}")
+        if not self.keepalive_seconds > 0:
+            raise ValueError(f"keepalive_seconds {self.keepalive_seconds}: use more than 0")
+
+
+class SyncClient:
+    """Connections to one syncer. Used by several threads; opens nothing before it is used."""
+
+    def __init__(self, options: ClientOptions) -> None:
+        """Read the certificates.
+
+        Raises:
+            TlsFileError: one cannot be read.
+        """
+        keep_message_buffers()
+        self._options = options
+        credentials = None if options.tls is None else options.tls.credentials()
+
+        def channel(number: int) -> grpc.Channel:
+            arguments = client_arguments(options.keepalive_seconds, number)
+            if credentials is None:
+                return grpc.insecure_channel(options.address, options=arguments)
+            return grpc.secure_channel(options.address, credentials, options=arguments)
+
+        self._control = channel(0)
+        self._bulk = [_BulkChannel(channel(number + 1)) for number in range(options.bulk_channels)]
+        self._lock = threading.Lock()
+        self._turn = itertools.count()
+        self._closed = False
+
+    def open_session(self, join: Join) -> Session:
+        """Begin a session. Returns at once: that the syncer cannot be reached shows when the session is read.
+
+        Raises:
+            ClosedError: the client is closed.
+            InvalidMessageError: a value of ``join`` is out of range.
+        """
+        with self._errors():
+            return Session(self._control.stream_stream(f"/{SERVICE}/{SESSION}"), join)
+
+    def push(self, header: PushHeader, payload: memoryview, *, deadline_seconds: float) -> PushReceipt:
+        """Send an outer gradient; blocks.
+
+        ``payload`` is ``header.payload_bytes`` contiguous bytes that nobody changes meanwhile.
+
+        Raises:
+            WireError: it did not arrive, or was refused; ``error.retryable`` says whether to try again.
+        """
+        data = payload.cast("B")
+        if len(data) != header.payload_bytes:
+            raise InvalidMessageError(f"a payload of {len(data)} bytes with a header for {header.payload_bytes}")
+        messages = itertools.chain((pack(header),), chunks_of(data, self._options.chunk_bytes))
+        with self._errors(), self._bulk_channel() as channel:
+            answer = channel.push(messages, timeout=deadline_seconds)
+            return unpack(PushReceipt, answer)
+
+    def pull(
+        self, request: PullRequest, allocate: Callable[[PullHeader], memoryview], *, deadline_seconds: float
+    ) -> PullHeader:
+        """Receive a fragment into the buffer that ``allocate`` gives; blocks. The header carries the payload's digest.
+
+        ``allocate`` is called once, with a header that answers the request; what it raises ends the pull.
+
+        Raises:
+            WireError: it did not come whole, or was refused; ``error.retryable`` says whether to try again.
+        """
+        with self._errors(), self._bulk_channel() as channel:
+            call = channel.pull(pack(request), timeout=deadline_seconds)
+            try:
+                return _receive(call, request, allocate)
+            finally:
+                call.cancel()  # does nothing to a call that has ended
+
+    def close(self) -> None:
+        """Close every connection; calls under way end with ``ClosedError``."""
+        self._closed = True
+        self._control.close()
+        for bulk in self._bulk:
+            bulk.channel.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    @contextlib.contextmanager
+    def _errors(self) -> Iterator[None]:
+        """What gRPC raises, as ``WireError``."""
+        try:
+            yield
+        except grpc.RpcError as error:
+            if self._closed:
+                raise ClosedError("the client is closed") from None
+            ended: Any = error  # a grpc.Call too, which the stubs do not say
+            raise error_of(ended.code(), ended.details()) from None
+        except ValueError:
+            if self._closed:  # "Cannot invoke RPC on closed channel!"
+                raise ClosedError("the client is closed") from None
+            raise
+
+    @contextlib.contextmanager
+    def _bulk_channel(self) -> Iterator["_BulkChannel"]:
+        """The channel with the fewest transfers under way, in turn where several have."""
+        with self._lock:
+            first = next(self._turn)
+            count = len(self._bulk)
+            chosen = min((self._bulk[(first + i) % count] for i in range(count)), key=lambda bulk: bulk.under_way)
+            chosen.under_way += 1
+        try:
+            yield chosen
+        finally:
+            with self._lock:
+                chosen.under_way -= 1
+
+
+class _BulkChannel:
+    """One connection for fragments."""
+
+    def __init__(self, channel: grpc.Channel) -> None:
+        self.channel = channel
+        self.push: Any = channel.stream_unary(f"/{SERVICE}/{PUSH}")
+        self.pull: Any = channel.unary_stream(f"/{SERVICE}/{PULL}")
+        self.under_way = 0
+
+
+def _receive(call: Any, request: PullRequest, allocate: Callable[[PullHeader], memoryview]) -> PullHeader:
+    first = next(call, None)
+    if first is None:
+        raise CorruptedError("the answer to a pull had no header")
+    header = unpack(PullHeader, first)
+    if header.fragment != request.fragment or header.version < request.minimum_version:
+        raise InvalidMessageError(
+            f"asked for fragment {request.fragment} of version {request.minimum_version} or later, "
+            f"got fragment {header.fragment} of version {header.version}"
+        )
+    buffer = allocate(header).cast("B")
+    if len(buffer) != header.payload_bytes:
+        raise InvalidMessageError(f"a buffer of {len(buffer)} bytes for a payload of {header.payload_bytes}")
+    receiver = PayloadReceiver(buffer)
+    for message in call:
+        receiver.add(message)
+    digest = receiver.finish(header.payload_digest)
+    return PullHeader(header.fragment, header.version, header.payload_bytes, digest)

@@ -1,0 +1,187 @@
+"""Between typed messages and bytes: the only module that knows protobuf.
+
+Everything read is checked before anybody sees it: sizes before parsing, then kind and range of every field. It must
+not know what messages mean or how they travel.
+"""
+
+import dataclasses
+import math
+from collections.abc import Hashable
+from functools import cache
+from types import GenericAlias
+from typing import Any, TypeVar, get_args, get_type_hints
+
+from google.protobuf.message import DecodeError
+from google.protobuf.message import Message as Protobuf
+
+from diloco.wire import messages
+from diloco.wire.errors import InvalidMessageError, TooLargeError
+from diloco.wire.messages import LearnerMessage, Message, SyncerMessage
+from diloco.wire.v1 import sync_pb2
+
+LARGEST_MESSAGE_BYTES = 1 << 20
+"""Of everything but chunks. A vector clock of 65,536 fragments fits."""
+LARGEST_INTEGER = (1 << 63) - 1
+LONGEST_TEXT = 4096
+LONGEST_BYTES = 64
+LONGEST_TUPLE = 1 << 16
+
+_LEARNER_BODIES: dict[str, type[LearnerMessage]] = {
+    "join": messages.Join,
+    "ready": messages.Ready,
+    "step": messages.StepReport,
+    "alive": messages.Alive,
+    "declined": messages.Declined,
+    "applied": messages.Applied,
+    "evaluation": messages.EvaluationReport,
+    "leave": messages.Leave,
+}
+_SYNCER_BODIES: dict[str, type[SyncerMessage]] = {
+    "welcome": messages.Welcome,
+    "refused": messages.Refused,
+    "wanted": messages.FragmentWanted,
+    "ready": messages.FragmentReady,
+    "evaluation": messages.EvaluationWanted,
+    "progress": messages.Progress,
+    "finished": messages.Finished,
+}
+_LEARNER_NAMES = {cls: name for name, cls in _LEARNER_BODIES.items()}
+_SYNCER_NAMES = {cls: name for name, cls in _SYNCER_BODIES.items()}
+_MAY_BE_NAN = frozenset({"loss"})
+
+M = TypeVar("M", bound=Message)
+
+
+def pack(message: Message) -> bytes:
+    """A message that stands by itself: the bulk headers, requests and receipts.
+
+    Raises:
+        InvalidMessageError: a value is out of range.
+    """
+    return _to_protobuf(message).SerializeToString()
+
+
+def unpack(cls: type[M], data: bytes) -> M:
+    """Read what ``pack`` wrote.
+
+    Raises:
+        TooLargeError: more than ``LARGEST_MESSAGE_BYTES``.
+        InvalidMessageError: not such a message, or a value is out of range.
+    """
+    return _from_protobuf(cls, _parse(getattr(sync_pb2, cls.__name__)(), data))
+
+
+def pack_learner(message: LearnerMessage) -> bytes:
+    """A message of a session, from a learner.
+
+    Raises:
+        InvalidMessageError: a value is out of range.
+    """
+    body: Any = {_LEARNER_NAMES[type(message)]: _to_protobuf(message)}
+    return sync_pb2.LearnerMessage(**body).SerializeToString()
+
+
+def pack_syncer(message: SyncerMessage) -> bytes:
+    """A message of a session, from the syncer.
+
+    Raises:
+        InvalidMessageError: a value is out of range.
+    """
+    body: Any = {_SYNCER_NAMES[type(message)]: _to_protobuf(message)}
+    return sync_pb2.SyncerMessage(**body).SerializeToString()
+
+
+def unpack_learner(data: bytes) -> LearnerMessage:
+    """Read what ``pack_learner`` wrote; raises as ``unpack``."""
+    envelope = _parse(sync_pb2.LearnerMessage(), data)
+    name = envelope.WhichOneof("body")
+    if name is None:
+        raise InvalidMessageError("a learner's message without a known body")
+    return _from_protobuf(_LEARNER_BODIES[name], getattr(envelope, name))
+
+
+def unpack_syncer(data: bytes) -> SyncerMessage:
+    """Read what ``pack_syncer`` wrote; raises as ``unpack``."""
+    envelope = _parse(sync_pb2.SyncerMessage(), data)
+    name = envelope.WhichOneof("body")
+    if name is None:
+        raise InvalidMessageError("a syncer's message without a known body")
+    return _from_protobuf(_SYNCER_BODIES[name], getattr(envelope, name))
+
+
+P = TypeVar("P", bound=Protobuf)
+
+
+def _parse(message: P, data: bytes) -> P:
+    name = message.DESCRIPTOR.name
+    if len(data) > LARGEST_MESSAGE_BYTES:
+        raise TooLargeError(f"{name} of {len(data)} bytes; at most {LARGEST_MESSAGE_BYTES} are read")
+    try:
+        message.ParseFromString(data)
+    except DecodeError as error:
+        raise InvalidMessageError(f"not a {name}: {error}") from error
+    return message
+
+
+@cache
+def _fields(cls: Hashable) -> tuple[tuple[str, Any], ...]:
+    kind: Any = cls
+    hints = get_type_hints(kind)
+    return tuple((field.name, hints[field.name]) for field in dataclasses.fields(kind))
+
+
+def _to_protobuf(message: Message) -> Protobuf:
+    cls: Any = type(message)
+    values = {name: _outgoing(cls, name, kind, getattr(message, name)) for name, kind in _fields(cls)}
+    try:
+        made: Protobuf = getattr(sync_pb2, cls.__name__)(**values)
+    except (TypeError, ValueError) as error:  # e.g. above 2**32 - 1 in a uint32
+        raise InvalidMessageError(f"{cls.__name__}: {error}") from error
+    return made
+
+
+def _outgoing(cls: type[Any], name: str, kind: Any, value: Any) -> Any:
+    if dataclasses.is_dataclass(kind):
+        return _to_protobuf(value)
+    return _checked(cls, name, kind, value)
+
+
+def _from_protobuf(cls: type[M], message: Protobuf) -> M:
+    kinds: Any = cls
+    values: dict[str, Any] = {name: _incoming(cls, name, kind, message) for name, kind in _fields(kinds)}
+    return cls(**values)
+
+
+def _incoming(cls: type[Any], name: str, kind: Any, message: Protobuf) -> Any:
+    value = getattr(message, name)
+    if dataclasses.is_dataclass(kind):
+        if not message.HasField(name):
+            raise InvalidMessageError(f"{cls.__name__} without {name}")
+        inner: Any = kind
+        return _from_protobuf(inner, value)
+    return _checked(cls, name, kind, value)
+
+
+def _checked(cls: type[Any], name: str, kind: Any, value: Any) -> Any:
+    """``value`` as the type ``kind``, in range.
+
+    Raises:
+        InvalidMessageError: it is not.
+    """
+    problem = None
+    if kind is int and not 0 <= value <= LARGEST_INTEGER:
+        problem = f"is {value}; allowed is 0 to {LARGEST_INTEGER}"
+    elif kind is float and name not in _MAY_BE_NAN and not (math.isfinite(value) and value >= 0):
+        problem = f"is {value}; it must be finite and not negative"
+    elif kind is str and len(value) > LONGEST_TEXT:
+        problem = f"has {len(value)} characters; at most {LONGEST_TEXT} are allowed"
+    elif kind is bytes and len(value) > LONGEST_BYTES:
+        problem = f"has {len(value)} bytes; at most {LONGEST_BYTES} are allowed"
+    elif isinstance(kind, GenericAlias):
+        if len(value) > LONGEST_TUPLE:
+            problem = f"has {len(value)} entries; at most {LONGEST_TUPLE} are allowed"
+        else:
+            return tuple(_checked(cls, name, get_args(kind)[0], entry) for entry in value)
+    if problem is not None:
+        raise InvalidMessageError(f"{cls.__name__}.{name} {problem}")
+    return value

@@ -1,0 +1,140 @@
+"""The syncer's end of the wire: one port for sessions, bulk and health, on the caller's event loop.
+
+Everything that comes is checked here; what is wanted is decided by a ``SyncHandler``. Nothing waits for a slow peer
+but that peer's own call. It must not know the engine, the store or what a payload is.
+"""
+
+import socket
+from dataclasses import dataclass
+
+import grpc
+from grpc_health.v1 import health, health_pb2, health_pb2_grpc
+
+from diloco.runtime.addresses import parse_address
+from diloco.wire.allocator import keep_message_buffers
+from diloco.wire.channel import CHUNK_BYTES, PULL, PUSH, SERVICE, SESSION, server_arguments
+from diloco.wire.chunks import LARGEST_CHUNK_BYTES
+from diloco.wire.handler import SyncHandler
+from diloco.wire.server_bulk import BulkCalls
+from diloco.wire.server_calls import Caller
+from diloco.wire.server_session import SessionCalls
+from diloco.wire.tls import ServerTls
+
+
+class ListenError(RuntimeError):
+    """The address cannot be listened on; the text names it and why."""
+
+
+@dataclass(frozen=True, slots=True)
+class ServerOptions:
+    """How to serve."""
+
+    address: str
+    """``host:port``; port 0 lets the system choose."""
+    tls: ServerTls | None = None
+    """Certificates; None: plain text, and whoever connects is believed."""
+    job: str | None = None
+    """With ``tls``: certificates for another job are refused."""
+    chunk_bytes: int = CHUNK_BYTES
+    """Data in a chunk that is sent, at most ``LARGEST_CHUNK_BYTES``."""
+    keepalive_seconds: float = 20.0
+    """A connection is pinged when silent for so long, and broken when the answer takes as long again."""
+    stall_seconds: float = 60.0
+    """A bulk call in which nothing moves for so long is ended, as is a session that does not begin."""
+    queued_messages: int = 4096
+    """Messages waiting to be sent to one learner; more ends its session."""
+    concurrent_streams: int = 64
+    """Calls at once on one connection."""
+
+    def __post_init__(self) -> None:
+        """Check.
+
+        Raises:
+            ValueError: an option is out of range (one line).
+        """
+        parse_address(self.address)
+        if not 1 <= self.chunk_bytes <= LARGEST_CHUNK_BYTES:
+            raise ValueError(f"chunk_bytes {self.chunk_bytes}: use 1 to {LARGEST_CHUNK_BYTES}")
+        for name in ("keepalive_seconds", "stall_seconds", "queued_messages", "concurrent_streams"):
+            if not getattr(self, name) > 0:
+                raise ValueError(f"{name} {getattr(self, name)}: use more than 0")
+
+
+class SyncServer:
+    """Serves a ``SyncHandler``. Used from one event loop."""
+
+    def __init__(self, handler: SyncHandler, options: ServerOptions) -> None:
+        """Nothing is opened before ``start``."""
+        self._handler = handler
+        self._options = options
+        self._server: grpc.aio.Server | None = None
+        self._health = health.aio.HealthServicer()
+        self._bulk = BulkCalls(handler, options.chunk_bytes, options.stall_seconds)
+
+    @property
+    def bytes_received(self) -> int:
+        """Bulk bytes received, chunk headers included."""
+        return self._bulk.bytes_received
+
+    @property
+    def bytes_sent(self) -> int:
+        """Bulk bytes sent, chunk headers included."""
+        return self._bulk.bytes_sent
+
+    async def start(self) -> int:
+        """Listen; the port.
+
+        Raises:
+            ListenError: the address is in use or is not one of this machine's.
+            TlsFileError: a certificate cannot be read.
+        """
+        keep_message_buffers()
+        options = self._options
+        credentials = None if options.tls is None else options.tls.credentials()
+        _check_address(options.address)
+        self._server = server = grpc.aio.server(
+            options=server_arguments(options.keepalive_seconds, options.concurrent_streams)
+        )
+        caller = Caller(certified=options.tls is not None, job=options.job)
+        session = SessionCalls(self._handler, options.queued_messages, options.stall_seconds)
+        methods: dict[str, grpc.RpcMethodHandler[bytes, bytes]] = {
+            SESSION: grpc.stream_stream_rpc_method_handler(caller.guarded(session.session)),
+            PUSH: grpc.stream_unary_rpc_method_handler(caller.guarded(self._bulk.push)),
+            PULL: grpc.unary_stream_rpc_method_handler(caller.guarded(self._bulk.pull)),
+        }
+        server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, methods),))
+        health_pb2_grpc.add_HealthServicer_to_server(self._health, server)
+        try:
+            if credentials is None:
+                port = server.add_insecure_port(options.address)
+            else:
+                port = server.add_secure_port(options.address, credentials)
+        except RuntimeError as error:
+            raise ListenError(f"cannot listen on {options.address}: {error}") from error
+        await server.start()
+        for service in ("", SERVICE):
+            await self._health.set(service, health_pb2.HealthCheckResponse.SERVING)
+        return port
+
+    async def stop(self, grace_seconds: float) -> None:
+        """Take no new calls, let those under way end for ``grace_seconds``, then break them off."""
+        if self._server is not None:
+            await self._health.enter_graceful_shutdown()
+            await self._server.stop(grace_seconds)
+
+
+def _check_address(address: str) -> None:
+    """Find out with a socket of our own whether the address can be had: gRPC would only say that it cannot.
+
+    Raises:
+        ListenError: it cannot.
+    """
+    host, port = parse_address(address)
+    try:
+        family, kind, protocol, _, target = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        with socket.socket(family, kind, protocol) as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            probe.bind(target)
+            probe.listen(1)
+    except OSError as error:
+        raise ListenError(f"cannot listen on {address}: {error.strerror or error}") from error

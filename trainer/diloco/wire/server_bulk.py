@@ -1,0 +1,109 @@
+"""Fragments in and out of the server: streams of checked chunks between a peer and one buffer.
+
+It must not know whose fragments these are or what becomes of them: the handler decides.
+"""
+
+import asyncio
+import dataclasses
+import logging
+from collections.abc import AsyncIterator
+from typing import Any, cast
+
+import grpc
+
+from diloco.wire.chunks import PayloadReceiver, chunks_of
+from diloco.wire.convert import pack, unpack
+from diloco.wire.errors import DeadlineError, InvalidMessageError, UnavailableError, WireError
+from diloco.wire.handler import SyncHandler
+from diloco.wire.messages import PullRequest, PushHeader, PushReceipt
+from diloco.wire.server_calls import Context
+from diloco.wire.tls import Peer
+
+_log = logging.getLogger(__name__)
+
+
+class BulkCalls:
+    """PushFragment and PullFragment."""
+
+    def __init__(self, handler: SyncHandler, chunk_bytes: int, stall_seconds: float) -> None:
+        """Send chunks of ``chunk_bytes``; end calls in which nothing moves for ``stall_seconds``."""
+        self._handler = handler
+        self._chunk_bytes = chunk_bytes
+        self._stall_seconds = stall_seconds
+        self.bytes_received = 0
+        self.bytes_sent = 0
+
+    async def push(self, _requests: AsyncIterator[bytes], context: Context, peer: Peer) -> bytes:
+        """Receive an outer gradient.
+
+        Raises:
+            WireError: it is not wanted or not what it says.
+        """
+        header = await self._push_header(context)
+        peer.must_be(header.learner)
+        receiver = PayloadReceiver(self._handler.accept_push(header, peer))
+        try:
+            whole = await self._receive(header, receiver, context)
+        except BaseException as error:
+            if not isinstance(error, Exception):  # cancelled: the learner hung up, or the server stops
+                reason = f"the connection broke after {receiver.received_bytes} of {header.payload_bytes} bytes"
+            else:
+                reason = str(error) if isinstance(error, WireError) else type(error).__name__
+            self._handler.push_failed(header, reason)
+            raise
+        # What is here in full counts, whether or not the learner still waits for the receipt.
+        receipt: PushReceipt = await asyncio.shield(asyncio.ensure_future(self._handler.pushed(whole)))
+        return pack(receipt)
+
+    async def pull(self, request: bytes, context: Context, peer: Peer) -> None:
+        """Send a fragment.
+
+        Raises:
+            WireError: it cannot be had, or nobody takes it.
+        """
+        asked = unpack(PullRequest, request)
+        peer.must_be(asked.learner)
+        header, payload = self._handler.open_pull(asked, peer)
+        loop = asyncio.get_running_loop()
+        try:
+            async with asyncio.timeout(self._stall_seconds) as stall:
+                await context.write(pack(header))
+                for chunk in chunks_of(payload, self._chunk_bytes):
+                    await context.write(chunk)
+                    self.bytes_sent += len(chunk)
+                    stall.reschedule(loop.time() + self._stall_seconds)
+        except TimeoutError:
+            raise DeadlineError(f"nothing was taken for {self._stall_seconds:g} s") from None
+
+    async def _push_header(self, context: Context) -> PushHeader:
+        try:
+            async with asyncio.timeout(self._stall_seconds):
+                first = await _read(context)
+        except TimeoutError:
+            raise DeadlineError(f"no header came within {self._stall_seconds:g} s") from None
+        if first is None:
+            raise InvalidMessageError("a push without a header")
+        return unpack(PushHeader, first)
+
+    async def _receive(self, header: PushHeader, receiver: PayloadReceiver, context: Context) -> PushHeader:
+        """Fill the buffer; the header with the digest of what came."""
+        loop = asyncio.get_running_loop()
+        try:
+            async with asyncio.timeout(self._stall_seconds) as stall:
+                while (message := await _read(context)) is not None:
+                    self.bytes_received += len(message)
+                    receiver.add(message)
+                    stall.reschedule(loop.time() + self._stall_seconds)
+        except TimeoutError:
+            text = f"nothing came for {self._stall_seconds:g} s after {receiver.received_bytes} bytes"
+            raise DeadlineError(text) from None
+        except (grpc.aio.BaseError, asyncio.InvalidStateError):
+            text = f"the connection broke after {receiver.received_bytes} of {header.payload_bytes} bytes"
+            raise UnavailableError(text) from None
+        return dataclasses.replace(header, payload_digest=receiver.finish(header.payload_digest))
+
+
+async def _read(context: Context) -> bytes | None:
+    """The next message; None where there is none any more."""
+    message: Any = await context.read()
+    return None if message is grpc.aio.EOF else cast("bytes", message)

@@ -1,0 +1,67 @@
+"""What every call on the server has in common: who calls, and how a failure ends it.
+
+A peer that misbehaves, vanishes or is cut off costs one line in the log, never a traceback. It must not know what the
+calls do.
+"""
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Awaitable, Callable
+from typing import Any, TypeAlias
+
+import grpc
+
+from diloco.wire.errors import IdentityError, PeerFailedError, UnavailableError, WireError, one_line
+from diloco.wire.tls import Peer, identity_of
+
+_log = logging.getLogger(__name__)
+
+Context: TypeAlias = "grpc.aio.ServicerContext[bytes, bytes]"
+Call = Callable[[Any, Context, Peer], Awaitable[bytes | None]]
+
+
+class Caller:
+    """Finds out who calls, and ends calls that fail."""
+
+    def __init__(self, *, certified: bool, job: str | None) -> None:
+        """``certified``: calls come over mutual TLS; then certificates must be for ``job``, if that is given."""
+        self._certified = certified
+        self._job = job
+
+    def guarded(self, call: Call) -> Callable[[Any, Context], Awaitable[bytes | None]]:
+        """``call`` as gRPC wants it, given the peer and with its failures turned into a status and one line."""
+
+        async def guarded_call(request: Any, context: Context) -> bytes | None:
+            try:
+                return await call(request, context, self._peer(context))
+            except WireError as error:
+                await _abort(context, call.__name__, error)
+            except (grpc.aio.BaseError, asyncio.InvalidStateError):
+                # What grpc.aio raises when the other side is gone.
+                await _abort(context, call.__name__, UnavailableError("the connection broke"))
+            except Exception:  # noqa: BLE001 - the border: a fault of ours must still end the call
+                _log.exception("%s failed", call.__name__)
+                await _abort(context, call.__name__, PeerFailedError("the syncer failed; its log says more"))
+            return None
+
+        return guarded_call
+
+    def _peer(self, context: Context) -> Peer:
+        address = one_line(context.peer())
+        if not self._certified:
+            return Peer(address)
+        names = context.auth_context().get("peer_uri", ())
+        identity = identity_of(name.decode("utf-8", "replace") for name in names)
+        if identity is None:
+            raise IdentityError("the certificate names no learner (one URI diloco://JOB/learner/REGION/POOL/INDEX)")
+        if self._job is not None and identity.job != self._job:
+            raise IdentityError(f"the certificate is for job {identity.job}; this is job {self._job}")
+        return Peer(address, identity.learner, identity.job)
+
+
+async def _abort(context: Context, name: str, error: WireError) -> None:
+    _log.info("%s of %s ended: %s", name, one_line(context.peer()), error)
+    # The other side may be gone already; raising is how abort() ends the call on our side too.
+    with contextlib.suppress(grpc.aio.UsageError, grpc.aio.InternalError, asyncio.InvalidStateError):
+        await context.abort(error.status, str(error))

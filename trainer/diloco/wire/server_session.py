@@ -1,0 +1,166 @@
+"""Sessions on the server: one stream a learner, as an inbound iterator and a function to send.
+
+The handler's side of a session outlives the connection by as long as the handler needs: it is told that the stream
+has ended and is never cut off in the middle of what it does. It must not know what is said.
+"""
+
+import asyncio
+import contextlib
+from collections import deque
+from collections.abc import AsyncIterator
+from typing import Any
+
+import grpc
+
+from diloco.wire.convert import pack_syncer, unpack_learner
+from diloco.wire.errors import DeadlineError, InvalidMessageError, ProtocolVersionError, TooLargeError, WireError
+from diloco.wire.handler import SyncHandler
+from diloco.wire.messages import PROTOCOL, Join, LearnerMessage, SyncerMessage
+from diloco.wire.server_calls import Context
+from diloco.wire.tls import Peer
+
+_READ_AHEAD = 256
+"""Messages read and not yet taken by the handler; beyond, the learner's sends wait (HTTP/2 flow control)."""
+_FLUSH_SECONDS = 5.0
+"""For what was sent to go out after the handler has returned."""
+
+
+class SessionCalls:
+    """Session."""
+
+    def __init__(self, handler: SyncHandler, queued_messages: int, begin_seconds: float) -> None:
+        """Queue up to ``queued_messages`` to each learner; give it ``begin_seconds`` for its first message."""
+        self._handler = handler
+        self._queued_messages = queued_messages
+        self._begin_seconds = begin_seconds
+
+    async def session(self, _requests: AsyncIterator[bytes], context: Context, peer: Peer) -> None:
+        """One session, from its Join to its end.
+
+        Raises:
+            WireError: it does not begin with a Join of this protocol, something came that is no message, or the learner
+                does not take what it is sent.
+        """
+        join = await self._join(context)
+        if join.protocol != PROTOCOL:
+            raise ProtocolVersionError(f"the learner speaks protocol {join.protocol}, the syncer {PROTOCOL}")
+        peer.must_be(join.learner, join.job)
+        stream = _Stream(context, self._queued_messages)
+        reading = asyncio.create_task(stream.read_all())
+        writing = asyncio.create_task(stream.write_all())
+        handling = asyncio.create_task(self._handler.session(join, peer, stream.inbound(), stream.send))
+        reading.add_done_callback(_quietly)
+        try:
+            await asyncio.wait({handling, writing}, return_when=asyncio.FIRST_COMPLETED)
+            if handling.done():
+                stream.finish_sending()
+                await asyncio.wait({writing}, timeout=_FLUSH_SECONDS)
+        finally:
+            # Also reached by cancellation: the learner hung up, or the server stops.
+            stream.end()
+            writing.add_done_callback(_quietly)
+            await asyncio.wait({handling})
+        if stream.overflowed:
+            raise TooLargeError(f"{self._queued_messages} messages wait that the learner does not take")
+        handling.result()
+
+    async def _join(self, context: Context) -> Join:
+        try:
+            async with asyncio.timeout(self._begin_seconds):
+                first: Any = await context.read()
+        except TimeoutError:
+            raise DeadlineError(f"no Join came within {self._begin_seconds:g} s") from None
+        join = None if first is grpc.aio.EOF else unpack_learner(first)
+        if not isinstance(join, Join):
+            raise InvalidMessageError("a session begins with Join")
+        return join
+
+
+class _Stream:
+    """A session's two directions, between the call that owns the stream and the handler."""
+
+    def __init__(self, context: Context, queued_messages: int) -> None:
+        self._context = context
+        self._queued_messages = queued_messages
+        self._outgoing: deque[bytes] = deque()
+        self._arrived: deque[LearnerMessage | WireError] = deque()
+        self._outgoing_changed = asyncio.Event()
+        self._arrived_changed = asyncio.Event()
+        self._room = asyncio.Event()
+        self._no_more_out = False
+        self._no_more_in = False
+        self.overflowed = False
+
+    def send(self, message: SyncerMessage) -> None:
+        if self._no_more_out:
+            return
+        if len(self._outgoing) >= self._queued_messages:
+            self.overflowed = True
+            self.end()
+            return
+        self._outgoing.append(pack_syncer(message))
+        self._outgoing_changed.set()
+
+    async def inbound(self) -> AsyncIterator[LearnerMessage]:
+        while True:
+            while self._arrived:
+                message = self._arrived.popleft()
+                self._room.set()
+                if isinstance(message, WireError):
+                    raise message
+                yield message
+            if self._no_more_in:
+                return
+            self._arrived_changed.clear()
+            await self._arrived_changed.wait()
+
+    def finish_sending(self) -> None:
+        """What was sent goes out; nothing can be added."""
+        self._no_more_out = True
+        self._outgoing_changed.set()
+
+    def end(self) -> None:
+        """The stream is over. What has come is still delivered, what has not gone out is dropped."""
+        self._outgoing.clear()
+        self.finish_sending()
+        self._no_more_in = True
+        self._arrived_changed.set()
+        self._room.set()
+
+    async def read_all(self) -> None:
+        try:
+            while (message := await self._read()) is not None:
+                self._arrived.append(message)
+                self._arrived_changed.set()
+                if isinstance(message, WireError):
+                    return
+                while len(self._arrived) >= _READ_AHEAD and not self._no_more_in:
+                    self._room.clear()
+                    await self._room.wait()
+        finally:
+            self._no_more_in = True
+            self._arrived_changed.set()
+
+    async def write_all(self) -> None:
+        while True:
+            while self._outgoing:
+                await self._context.write(self._outgoing.popleft())
+            if self._no_more_out:
+                return
+            self._outgoing_changed.clear()
+            await self._outgoing_changed.wait()
+
+    async def _read(self) -> LearnerMessage | WireError | None:
+        message: Any = await self._context.read()
+        if message is grpc.aio.EOF:
+            return None
+        try:
+            return unpack_learner(message)
+        except WireError as error:
+            return error
+
+
+def _quietly(task: "asyncio.Task[None]") -> None:
+    """A stream that broke under a task is no news: the call says how it ended."""
+    with contextlib.suppress(asyncio.CancelledError):
+        task.exception()
