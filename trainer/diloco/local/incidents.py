@@ -64,9 +64,7 @@ _TEXTS: Mapping[str, Callable[[Mapping[str, Any]], str]] = {
     "cut": lambda details: f"link cut{_lasting(details)}, on purpose",
     "heal": lambda _: "link is back",
     "start": lambda details: f"started again (restart {details['restarts']})" if details.get("restarts") else "",
-    "exit": lambda details: (
-        f"ended: {how_it_ended(int(details['code']))}" if details["verdict"] != Verdict.DONE else ""
-    ),
+    "exit": lambda details: "" if _expected(details) else f"ended: {how_it_ended(details['code'])}",
     "give_up": lambda details: f"given up: {details['reason']}",
     "run": lambda details: "the run was resumed" if details.get("resumed") else "",
     "end": lambda details: f"the run was {details['ending']}" if details["ending"] != "finished" else "",

@@ -61,7 +61,8 @@ def run_job(request: RunRequest, console: Console, *, plain: bool) -> int:
     claim = DirectoryClaim(plan.directory)
     try:
         if request.resume and is_complete(plan.directory):
-            console.print(f"the run in {request.output} is complete; its report is {plan.directory.report}")
+            told = f"the run in {request.output} is complete; its report is {plan.directory.report}"
+            console.print(told, markup=False, highlight=False, soft_wrap=True)
             return EXIT_OK
         outcome = _supervised(plan, PlainView(console) if plain else LiveView(console))
         return _conclude(request, plan, outcome, console)

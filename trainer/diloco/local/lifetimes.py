@@ -34,7 +34,8 @@ class _Process:
         if turn is Turn.STARTED:
             self.exists, self.alive, self.trained, self.session, self.paused = True, True, False, False, False
         elif turn in (Turn.ENDED, Turn.OVER):
-            self.exists, self.alive, self.session, self.paused = turn is Turn.ENDED, False, False, False
+            self.exists = self.exists and turn is Turn.ENDED
+            self.alive = self.session = self.paused = False
         elif turn is Turn.TRAINS:
             # A notice that crossed the process's end is of the one before.
             self.session = self.trained = self.alive

@@ -1,0 +1,184 @@
+"""``diloco run`` with real processes: through failures to a report, interrupted, killed, and told nonsense."""
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from diloco.local.journal import read_journal
+from diloco.model import load_model
+
+pytestmark = [pytest.mark.processes, pytest.mark.timeout(600)]
+
+WAIT_SECONDS = 240.0
+"""For anything to happen at all: reached only where something is broken, however busy the machine is."""
+
+LEARNERS = ("east/fast/0", "west/old/0")
+JOB = """
+apiVersion: diloco.dev/v1alpha1
+kind: DiLoCoJob
+metadata: {name: small}
+spec:
+  model: {builtin: {preset: pico}}
+  data: {text: {path: TEXT}}
+  training: {tokens: TOKENS, sequenceLength: 32, batchSize: 4, checkpointEverySteps: 20, evaluation: {sequences: 8}}
+  sync: {fragments: 6, interval: 6, overlap: 2, outerOptimizer: {learningRate: 1.0, momentum: 0.0}, leaseSeconds: 3}
+  syncer: {checkpointEverySeconds: 2}
+  regions:
+  - {name: east, pools: [{name: fast, learners: 1}]}
+  - {name: west, pools: [{name: old, learners: 1}]}
+"""
+
+
+def write_job(folder: Path, tokens: int) -> Path:
+    text = folder / "text.txt"
+    text.write_text("".join(f"line {n} says {'ab' * (n % 11)} and {n * n % 97}\n" for n in range(4000)))
+    path = folder / "job.yaml"
+    path.write_text(JOB.replace("TEXT", str(text)).replace("TOKENS", str(tokens)))
+    return path
+
+
+@contextlib.contextmanager
+def started(job: Path, output: Path, *flags: str) -> Iterator[subprocess.Popen[str]]:
+    command = [sys.executable, "-m", "diloco.cli.main", "run", str(job), "--output", str(output), *flags]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    try:
+        yield process
+    finally:
+        if process.poll() is None:
+            process.kill()
+        process.communicate()
+
+
+def run(job: Path, output: Path, *flags: str) -> subprocess.CompletedProcess[str]:
+    with started(job, output, *flags) as process:
+        told, complaints = process.communicate(timeout=WAIT_SECONDS)
+        return subprocess.CompletedProcess(process.args, process.returncode, told, complaints)
+
+
+def wait_until(true: Callable[[], bool], process: subprocess.Popen[str]) -> None:
+    deadline = time.monotonic() + WAIT_SECONDS
+    while not true():
+        assert process.poll() is None, process.communicate()
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+
+
+def merging(output: Path) -> bool:
+    """The syncer has merged something and has written a checkpoint of it."""
+    log = output / "logs" / "syncer.log"
+    return log.exists() and "its time has come" in log.read_text()
+
+
+def processes_of(output: Path) -> list[psutil.Process]:
+    found = []
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error):
+            if str(output) in " ".join(process.cmdline()) and process.status() != psutil.STATUS_ZOMBIE:
+                found.append(process)
+    return found
+
+
+def test_a_run_goes_through_failures_to_a_model_and_a_report(tmp_path: Path) -> None:
+    output = tmp_path / "out"
+    done = run(
+        write_job(tmp_path, 150_000),
+        output,
+        *("--record", "--slow", "west=0.5"),
+        *("--chaos", "kill:west/old/0@step=60", "--chaos", "cut:east@step=200,seconds=4"),
+        *("--chaos", "kill:syncer@step=400"),
+    )
+    assert done.returncode == 0, done.stderr
+    events = [(entry.event, entry.process) for entry in read_journal(output / "supervisor.jsonl")]
+    assert {("kill", "west/old/0"), ("cut", "east"), ("heal", "east"), ("kill", "syncer")} <= set(events)
+    assert events.count(("start", "west/old/0")) == 2
+    summary = json.loads((output / "summary.json").read_text())
+    assert summary["complete"]
+    assert summary["tokens"] >= 150_000
+    assert summary["eval_loss"] < summary["eval_loss_start"]
+    assert 0 < summary["bytes_pushed"] < summary["bytes_pulled"] < summary["data_parallel_bytes"]
+    assert [learner["id"] for learner in summary["learners"]] == list(LEARNERS)
+    assert all(learner["steps"] > 60 for learner in summary["learners"])
+    assert (output / "report.html").read_text().startswith("<!doctype html>")
+    assert load_model(output / "model.safetensors").info.job == "small"
+    assert (output / "sample.txt").read_text().strip()
+    assert "evaluation loss" in done.stdout
+    assert f"the report is {output / 'report.html'}" in done.stdout
+    replayed = subprocess.run(
+        [sys.executable, "-m", "diloco.cli.main", "replay", str(output)], capture_output=True, text=True, check=False
+    )
+    assert replayed.returncode == 0, replayed.stderr
+    assert "redone to the bit" in replayed.stdout
+    # A run that is complete is not run again.
+    assert "is complete" in run(tmp_path / "job.yaml", output, "--resume").stdout
+
+
+def test_an_interrupted_run_says_how_to_go_on_and_goes_on(tmp_path: Path) -> None:
+    job, output = write_job(tmp_path, 100_000), tmp_path / "out"
+    with started(job, output, "--slow", "west=0.5") as process:
+        wait_until(lambda: merging(output), process)
+        process.send_signal(signal.SIGINT)
+        told, complaints = process.communicate(timeout=WAIT_SECONDS)
+    assert process.returncode == 130, complaints
+    assert f"continue with: diloco run {job} --output {output} --resume --slow west=0.5" in told
+    assert processes_of(output) == []
+    assert not (output / "summary.json").exists()
+    resumed = run(job, output, "--resume", "--slow", "west=0.5")
+    assert resumed.returncode == 0, resumed.stderr
+    assert "goes on from its own checkpoint" in (output / "logs" / "east.fast.0.log").read_text()
+    assert json.loads((output / "summary.json").read_text())["complete"]
+
+
+def test_nothing_outlives_a_supervisor_that_is_killed(tmp_path: Path) -> None:
+    job, output = write_job(tmp_path, 10_000_000), tmp_path / "out"
+    with started(job, output) as process:
+        wait_until(lambda: merging(output), process)
+        children = processes_of(output)
+        assert len(children) == 4  # the supervisor itself, the syncer and two learners
+        process.kill()
+        gone, left = psutil.wait_procs(children, timeout=WAIT_SECONDS)
+    assert (len(gone), left) == (4, [])
+
+
+def test_a_second_interrupt_does_not_wait_for_processes_that_hang(tmp_path: Path) -> None:
+    job, output = write_job(tmp_path, 10_000_000), tmp_path / "out"
+    with started(job, output) as process:
+        wait_until(lambda: merging(output), process)
+        for child in psutil.Process(process.pid).children():
+            child.suspend()
+        process.send_signal(signal.SIGINT)
+        wait_until(lambda: "stopping the learners" in os.read(process.stdout.fileno(), 1 << 16).decode(), process)  # type: ignore[union-attr]  # it is a pipe
+        process.send_signal(signal.SIGINT)
+        process.communicate(timeout=WAIT_SECONDS)
+    assert process.returncode == 130
+    assert processes_of(output) == []
+
+
+def test_what_a_process_finds_wrong_is_the_runs_one_line(tmp_path: Path) -> None:
+    job, output = write_job(tmp_path, 1000), tmp_path / "out"
+    (tmp_path / "text.txt").unlink()
+    failed = run(job, output)
+    assert failed.returncode == 2
+    assert failed.stderr.startswith("diloco: ")
+    assert str(tmp_path / "text.txt") in failed.stderr
+    assert len(failed.stderr.splitlines()) == 1
+    assert processes_of(output) == []
+
+
+def test_a_learner_that_fails_too_often_ends_the_run_where_too_few_are_left(tmp_path: Path) -> None:
+    job, output = write_job(tmp_path, 10_000_000), tmp_path / "out"
+    policy = "  failurePolicy: {maxRestartsPerLearner: 0, minimumLearners: 2}\n"
+    job.write_text(job.read_text() + policy)
+    failed = run(job, output, "--chaos", "kill:west/old/0@step=5")
+    assert failed.returncode == 1
+    assert len(failed.stderr.splitlines()) == 1
+    assert "west/old/0" in failed.stderr
+    assert processes_of(output) == []

@@ -1,0 +1,122 @@
+"""The program: quick where it computes nothing, and one line where the user is mistaken."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from diloco import __version__
+from diloco.cli.main import execute
+
+JOB = """
+apiVersion: diloco.dev/v1alpha1
+kind: DiLoCoJob
+metadata: {name: small}
+spec:
+  model: {builtin: {preset: pico}}
+  data: {text: {}}
+  training: {tokens: 1000, sequenceLength: 16, batchSize: 2}
+  sync: {fragments: 4, interval: 4, overlap: 1}
+  regions:
+  - {name: east, pools: [{name: a, learners: 2}]}
+"""
+
+
+@pytest.fixture
+def job(tmp_path: Path) -> Path:
+    path = tmp_path / "job.yaml"
+    path.write_text(JOB)
+    return path
+
+
+def test_the_version_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+    assert execute(["--version"]) == 0
+    assert capsys.readouterr().out == f"diloco {__version__}\n"
+
+
+def test_without_a_command_the_help_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
+    assert execute([]) == 2
+    captured = capsys.readouterr()
+    assert "validate" in captured.out
+    assert captured.err == ""
+
+
+@pytest.mark.parametrize("command", ["run", "validate", "status", "replay", "tokens", "syncer", "learner"])
+def test_every_command_teaches_by_example(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert execute([command, "--help"]) == 0
+    assert f"  diloco {command} " in capsys.readouterr().out
+
+
+def test_a_valid_manifest_is_told_in_one_line(job: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert execute(["validate", str(job)]) == 0
+    assert capsys.readouterr().out.startswith(f"{job}: valid. Job small: 2 learner(s) in 1 region(s)")
+
+
+def test_the_full_manifest_is_valid_too(job: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert execute(["validate", str(job), "--full"]) == 0
+    full = tmp_path / "full.yaml"
+    full.write_text(capsys.readouterr().out)
+    assert "maxStalenessSteps" in full.read_text()
+    assert execute(["validate", str(full)]) == 0
+
+
+def test_neither_help_nor_validate_imports_torch(job: Path) -> None:
+    code = "import sys; from diloco.cli.main import execute; execute(sys.argv[1:]); print('torch' in sys.modules)"
+    told = subprocess.run(
+        [sys.executable, "-c", code, "validate", str(job)], capture_output=True, text=True, check=True
+    ).stdout
+    assert told.splitlines()[-1] == "False"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["run"], "Missing argument 'JOB'"),
+        (["run", "JOB"], "Missing option '--output'"),
+        (["run", "JOB", "--output", "OUT", "--sloww", "x"], "No such option: --sloww"),
+        (["run", "none.yaml", "--output", "OUT"], "none.yaml: cannot be read"),
+        (["run", "JOB", "--output", "OUT", "--slow", "west=0.5"], "--slow 'west=0.5': 'west' names no learner"),
+        (["run", "JOB", "--output", "OUT", "--chaos", "kill:*"], "--chaos 'kill:*': give KIND:TARGET@step=N"),
+        (["run", "JOB", "--output", "OUT", "--resume"], "holds no run to continue"),
+        (["run", "JOB", "--output", "OUT", "--resume", "--overwrite"], "--resume and --overwrite"),
+        (["run", "JOB", "--output", "OUT", "--port", "70000"], "--port 70000: a port is 1 to 65535"),
+        (["run", "JOB", "--output", "JOB/out"], "--output "),
+        (["status", "nowhere"], "'nowhere' is neither a run's directory nor an address"),
+        (["status", "127.0.0.1:1"], "no syncer answers at http://127.0.0.1:1/status"),
+        (["replay", "OUT"], "there is no tape"),
+        (["tokens", "nowhere", "--output", "OUT"], "nowhere"),
+        (["learner", "--job", "none.yaml", "--learner", "a/b/0", "--syncer", "x:1", "--directory", "OUT"], "none.yaml"),
+        (
+            ["learner", "--job", "JOB", "--learner", "a/b/0", "--syncer", "127.0.0.1:1", "--directory", "OUT"],
+            "--learner 'a/b/0'",
+        ),
+        (["syncer", "--job", "JOB", "--directory", "OUT", "--tls-ca", "JOB"], "give all of --tls-ca"),
+    ],
+)
+def test_a_mistake_is_one_line_and_exit_code_2(
+    arguments: list[str], told: str, job: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    places = {"JOB": str(job), "OUT": str(job.parent / "out"), "JOB/out": str(job / "out")}
+    assert execute([places.get(argument, argument) for argument in arguments]) == 2
+    captured = capsys.readouterr()
+    assert captured.err.startswith("diloco: ")
+    assert told in captured.err
+    assert len(captured.err.splitlines()) == 1
+    assert not (job.parent / "out").exists()
+
+
+def test_every_problem_of_a_manifest_is_a_line_of_its_own(job: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    job.write_text(JOB.replace("tokens: 1000", "tokens: -1").replace("interval: 4", "intervall: 4"))
+    assert execute(["validate", str(job)]) == 2
+    lines = capsys.readouterr().err.splitlines()
+    assert len(lines) == 2
+    assert all(line.startswith("diloco: ") for line in lines)
+
+
+def test_a_token_file_is_made_from_text(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "book.txt").write_text("to be " * 100)
+    output = tmp_path / "book.tokens"
+    assert execute(["tokens", str(tmp_path / "book.txt"), "--output", str(output)]) == 0
+    assert output.is_file()
+    assert "601 tokens of a vocabulary of 257" in capsys.readouterr().out

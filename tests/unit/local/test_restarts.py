@@ -1,0 +1,65 @@
+"""What becomes of a process that has ended."""
+
+import pytest
+
+from diloco.local.restarts import Record, Verdict, after_learner_exit, after_syncer_exit, how_it_ended
+
+
+def record(code: int, *, line: str = "why", restarts: int = 0, stillborn: int = 0, by_chaos: bool = False) -> Record:
+    return Record(code, line, restarts, stillborn, by_chaos)
+
+
+@pytest.mark.parametrize(
+    ("ended", "verdict"),
+    [
+        (record(0), Verdict.DONE),
+        (record(1), Verdict.RESTART),
+        (record(-9), Verdict.RESTART),
+        (record(2), Verdict.FAIL),
+        (record(3), Verdict.GIVE_UP),
+        (record(1, stillborn=4), Verdict.RESTART),
+        (record(1, stillborn=5), Verdict.GIVE_UP),
+    ],
+)
+def test_a_learner_is_restarted_unless_that_cannot_help(ended: Record, verdict: Verdict) -> None:
+    assert after_learner_exit(ended, None).verdict is verdict
+
+
+@pytest.mark.parametrize(
+    ("ended", "verdict"),
+    [
+        (record(0), Verdict.DONE),
+        (record(1), Verdict.RESTART),
+        (record(-9, stillborn=4), Verdict.RESTART),
+        (record(2), Verdict.FAIL),
+        (record(1, stillborn=5), Verdict.FAIL),
+    ],
+)
+def test_the_syncer_is_restarted_unless_that_cannot_help(ended: Record, verdict: Verdict) -> None:
+    assert after_syncer_exit(ended).verdict is verdict
+
+
+def test_bad_input_is_told_in_the_processs_own_line() -> None:
+    assert after_learner_exit(record(2, line="diloco: data.text.path: no such file"), None).reason == (
+        "diloco: data.text.path: no such file"
+    )
+
+
+def test_one_start_more_than_the_policy_allows_is_made_so_that_the_syncer_hears_of_it() -> None:
+    assert after_learner_exit(record(-9, restarts=1), 1).verdict is Verdict.RESTART
+    given_up = after_learner_exit(record(-9, restarts=2), 1)
+    assert given_up.verdict is Verdict.GIVE_UP
+    assert "maxRestartsPerLearner is 1" in given_up.reason
+
+
+def test_the_wait_doubles_while_a_process_does_not_come_up_and_is_bounded() -> None:
+    delays = [after_syncer_exit(record(1, stillborn=count)).delay_seconds for count in range(5)]
+    assert delays == [0.5, 1.0, 2.0, 4.0, 8.0]
+
+
+def test_a_process_that_was_killed_on_purpose_comes_back_at_once() -> None:
+    assert after_learner_exit(record(-9, by_chaos=True), None).delay_seconds == 0.5
+
+
+def test_endings_are_told_in_words() -> None:
+    assert (how_it_ended(-9), how_it_ended(1), how_it_ended(-250)) == ("SIGKILL", "exit code 1", "signal 250")

@@ -1,0 +1,145 @@
+"""What is shown while a run goes on."""
+
+import io
+from collections.abc import Callable
+
+import pytest
+from rich.console import Console
+
+from diloco.local.chart import Axis, Series, line_chart, thinned
+from diloco.local.child import final_words
+from diloco.local.picture import Picture, RateMeter, picture_of
+from diloco.local.quantities import bytes_text, count_text, duration_text, loss_text, percent_text
+from diloco.local.view import PlainView, render
+from diloco.local.watch import Seen
+from diloco.syncer.status import CheckpointStatus, LearnerStatus, SyncerStatus
+
+
+def status(**changes: object) -> SyncerStatus:
+    learner = LearnerStatus(
+        id="us-west/old/0",
+        state="Training",
+        incarnation=1,
+        steps=42,
+        tokens=1000,
+        merged_tokens=900.0,
+        tokens_per_second=2000.0,
+        step_seconds=0.1,
+        blocked_fraction=0.01,
+        versions_behind=3,
+        restarts=1,
+        loss=2.5,
+        last_heard_seconds=0.1,
+    )
+    fields: dict[str, object] = {
+        "job": "two-regions",
+        "epoch": 1,
+        "phase": "Training",
+        "phase_reason": "",
+        "syncer_step": 7,
+        "merged_tokens": 250.0,
+        "budget_tokens": 1000,
+        "tokens_per_second": 50.0,
+        "seconds_left": 75.0,
+        "train_loss": 2.5,
+        "eval_loss": 2.75,
+        "evaluations": (),
+        "goodput": 0.9,
+        "bytes_pushed": 0,
+        "bytes_pulled": 0,
+        "elapsed_seconds": 12.0,
+        "rounds_in_flight": 1,
+        "checkpoint": CheckpointStatus(newest="", age_seconds=None, failures=0, problem=""),
+        "tape_problem": "",
+        "learners": (learner,),
+    }
+    return SyncerStatus.model_validate(fields | changes)
+
+
+def drawn(picture: Picture) -> str:
+    console = Console(file=io.StringIO(), width=100, force_terminal=False)
+    console.print(render(picture, ("something happened",)))
+    assert isinstance(console.file, io.StringIO)
+    return console.file.getvalue()
+
+
+def test_the_view_shows_job_learners_and_events() -> None:
+    text = drawn(picture_of(status()))
+    for shown in ("two-regions", "us-west/old/0", "training", "2.500", "25%", "1m15s left", "something happened"):
+        assert shown in text
+
+
+def test_a_job_that_has_not_begun_can_be_shown() -> None:
+    text = drawn(picture_of(status(goodput=None, train_loss=None, eval_loss=None, seconds_left=None)))
+    assert "goodput -" in text
+
+
+def test_plain_lines_come_with_events_and_every_ten_seconds() -> None:
+    console = Console(file=io.StringIO(), width=40, force_terminal=False)
+    view = PlainView(console)
+    for tenth in range(250):
+        picture = picture_of(status(elapsed_seconds=tenth / 10))
+        view.update(picture)
+    view.announce("us-west/old/0 started again")
+    assert isinstance(console.file, io.StringIO)
+    lines = console.file.getvalue().splitlines()
+    assert len(lines) == 3
+    assert all("two" not in line and "25%" in line for line in lines[:2])
+    assert lines[2].endswith("us-west/old/0 started again")
+
+
+def test_bandwidth_is_over_the_last_seconds_and_survives_a_syncer_that_counts_anew() -> None:
+    meter = RateMeter(window_seconds=10.0)
+    rates = [meter.read(Seen(status(bytes_pushed=100 * second), float(second))).pushed for second in range(30)]
+    assert rates[-1] == pytest.approx(100.0)
+    assert meter.read(Seen(status(bytes_pushed=5), 31.0)).pushed == 0.0
+
+
+@pytest.mark.parametrize(
+    ("text", "value", "written"),
+    [
+        (bytes_text, 0, "0 B"),
+        (bytes_text, 1530, "1.53 kB"),
+        (bytes_text, 999_600, "1.00 MB"),
+        (bytes_text, 64 << 20, "67.1 MB"),
+        (count_text, 870_000, "870 k"),
+        (count_text, 12, "12"),
+        (duration_text, 59.6, "1m00s"),
+        (duration_text, 7620, "2h07m"),
+        (loss_text, None, "-"),
+        (loss_text, float("nan"), "-"),
+        (percent_text, 0.975, "97.5 %"),
+    ],
+)
+def test_quantities_are_written_for_people(
+    text: Callable[[float | None], str], value: float | None, written: str
+) -> None:
+    assert text(value) == written
+
+
+@pytest.mark.parametrize(
+    ("lines", "words"),
+    [
+        ([], ""),
+        (["", "Killed"], "Killed"),
+        (["11:22:33.123 us-west/old/0 error: no such file", "11:22:33.124 us-west/old/0 bye"], "no such file"),
+        (["diloco: job.yaml: cannot be read"], "job.yaml: cannot be read"),
+    ],
+)
+def test_a_processs_final_words_are_its_last_error(lines: list[str], words: str) -> None:
+    assert final_words(lines) == words
+
+
+def test_a_chart_of_nothing_is_nothing_and_of_one_point_a_dot() -> None:
+    axis = Axis("x", str)
+    assert line_chart([Series("none", [])], axis, axis) == ""
+    assert line_chart([Series("one", [(1.0, float("nan"))])], axis, axis) == ""
+    assert line_chart([Series("one", [(1.0, 1.0)])], axis, axis).count("<circle") == 1
+
+
+def test_thinning_keeps_the_ends_of_a_curve_apart_and_its_mean() -> None:
+    points = [(float(i), float(i % 7)) for i in range(5000)]
+    thin = thinned(points, 100)
+    assert len(thin) == 100
+    assert (thin[0][0] < 50, thin[-1][0] > 4950) == (True, True)
+    assert sum(y for _, y in thin) / 100 == pytest.approx(3.0, abs=0.01)
