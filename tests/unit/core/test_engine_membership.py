@@ -158,6 +158,25 @@ def test_a_stalled_learner_takes_part_again_with_its_next_step() -> None:
     assert "makes steps again" in script.step(0)[0].reason  # type: ignore[union-attr]
 
 
+def test_a_job_that_was_stopped_and_goes_on_counts_no_restarts() -> None:
+    script = Script(options(2))
+    script.start(0, 1)
+    script.leave(0, clean=True)
+    again = Script(options(2), epoch=2, saved=script.engine.snapshot(script.now))
+    again.join(0, "new")
+    again.join(1, "new too")
+    # The second had not left when the syncer stopped: it was lost.
+    assert [learner.restarts for learner in again.engine.view(again.now).learners] == [0, 1]
+
+
+def test_a_learner_that_left_while_the_job_runs_was_restarted_when_it_is_back() -> None:
+    script = Script(options(1))
+    script.start(0)
+    script.leave(0, clean=True)
+    script.join(0, "new")
+    assert script.engine.view(script.now).learners[0].restarts == 1
+
+
 def test_restarts_beyond_the_policy_give_a_learner_up() -> None:
     script = Script(options(2, max_restarts=1))
     script.start(0, 1)

@@ -34,7 +34,7 @@ def join(state: EngineState, event: LearnerJoined, now: float) -> list[Action]:
         )
     if not same_process and record.instance:
         record.superseded = [*record.superseded, record.instance][-REMEMBERED_PROCESSES:]
-        record.restarts += 1
+        record.restarts += not record.stopped
         if state.options.max_restarts is not None and record.restarts > state.options.max_restarts:
             record.state = LearnerState.GIVEN_UP
             allowed = state.options.max_restarts
@@ -43,6 +43,7 @@ def join(state: EngineState, event: LearnerJoined, now: float) -> list[Action]:
     held = event.versions if len(event.versions) == len(state.versions) else (-1,) * len(state.versions)
     load = _to_load(state, held)
     record.instance = event.instance
+    record.left_cleanly = record.stopped = False
     record.incarnation = state.epoch * INCARNATIONS_PER_EPOCH + state.next_incarnation
     state.next_incarnation += 1
     record.state = LearnerState.LOADING
@@ -174,6 +175,7 @@ def left(state: EngineState, event: LearnerLeft) -> list[Action]:
     if record is None:
         return []
     record.state = LearnerState.ABSENT
+    record.left_cleanly = event.clean
     return [Note("LearnerLeft", "left" if event.clean else "its connection broke", record.id)]
 
 

@@ -27,6 +27,7 @@ class _Learner(_Model):
     instance: str
     superseded: list[str]
     joins: int
+    left_cleanly: bool
     restarts: int
     step: int
     tokens: int
@@ -94,6 +95,7 @@ def _learner(record: LearnerRecord, now: float) -> _Learner:
         instance=record.instance,
         superseded=record.superseded,
         joins=record.joins,
+        left_cleanly=record.left_cleanly or record.stopped,
         restarts=record.restarts,
         step=record.step,
         tokens=record.tokens,
@@ -160,6 +162,7 @@ def _record(name: str, kept: _Learner) -> LearnerRecord:
         instance=kept.instance,
         superseded=list(kept.superseded),
         joins=kept.joins,
+        stopped=kept.left_cleanly,
         restarts=kept.restarts,
         step=kept.step,
         tokens=kept.tokens,

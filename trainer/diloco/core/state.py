@@ -41,8 +41,12 @@ class LearnerRecord:
     superseded: list[str] = field(default_factory=list)
     """Processes that once had this id and must not come back; the latest few."""
     joins: int = 0
+    left_cleanly: bool = False
+    """Its latest session ended with a leave."""
+    stopped: bool = False
+    """It had left cleanly before the syncer itself stopped: that it comes back is no restart."""
     restarts: int = 0
-    """Times a new process took over this id."""
+    """Times a new process took over this id while the job ran."""
     clock: int = 0
     """Inner steps on the schedule; see `pace`."""
     step: int = 0

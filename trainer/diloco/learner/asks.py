@@ -1,8 +1,8 @@
 """Which outer gradients are asked for, and when and from what they may be answered.
 
-An ask reaches most learners in the middle of a step. If its answer waited for the end, a round would wait a step
-for it, and the grace window is shorter than that. So after every step the inner loop lays out copies of the fragments
-that are asked for next (they come in a fixed order), and an ask for one of them is answered at once, as of the last step
+An ask reaches most learners in the middle of a step. If its answer waited for the end, a round would wait a step for
+it, and the grace window is shorter than that. So after every step the inner loop lays out copies of the fragments that
+are asked for next (they come in a fixed order), and an ask for one of them is answered at once, as of the last step
 made. This is the part of the paper's copy of the model in host memory that synchronization needs.
 
 An outer gradient is measured from the version last received. While one that was sent may be part of a newer version

@@ -70,6 +70,7 @@ def export_model(module: nn.Module, path: Path, info: ModelInfo) -> None:
     try:
         save_file(tensors, partial, metadata={"format": "pt", _METADATA_KEY: described})
         fsync_file(partial)
+        partial.chmod(0o644)  # safetensors makes it for its owner only; a model is for others too
         partial.replace(path)
     except SafetensorError as error:
         raise OSError(f"{path}: {one_line(error)}") from error

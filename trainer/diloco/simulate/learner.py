@@ -26,11 +26,13 @@ from diloco.core.events import (
     StepReported,
 )
 from diloco.core.feedback import encode_with_feedback
+from diloco.core.schedule import Schedule
 from diloco.learner.asks import Ask, Asks
 from diloco.learner.bell import Bell
+from diloco.learner.capture import Capture
 from diloco.learner.feedback import ErrorFeedback
 from diloco.learner.membership import Membership
-from diloco.learner.trainer import InnerTrainer, TrainerState
+from diloco.learner.trainer import InnerTrainer, StepResult, TrainerState
 from diloco.simulate.clock import VirtualClock
 from diloco.simulate.link import Connection, Way
 from diloco.simulate.scenario import Profile
@@ -107,17 +109,22 @@ class SimulatedLearner:
         self._staleness_bound = sync.max_staleness_steps or 4 * sync.interval + sync.overlap
         self._trainer = trainer
         self._disk = disk
-        self._asks = Asks(Bell())
+        schedule = Schedule(len(trainer.versions), sync.interval, sync.overlap)
+        self._asks = Asks(Bell(), schedule.fragments, schedule.in_flight)
         self._inbox = Inbox()
         self._connection: Connection | None = None
         self._line: LearnerLine | None = None
         self._incarnation = 0
-        self._loading: set[int] | None = None
-        """Fragments that must come before it trains; None before it was admitted for the first time."""
+        self._loading: set[int] = set()
+        """Fragments that must come before it counts as ready."""
+        self._loaded = False
+        """It has had the whole model once, and trains."""
         self._progress = 0.0
         self._alive = True
         self._reachable = True
         self._in_step = False
+        self._finished: tuple[StepResult, float] | None = None
+        """The step that is not reported yet, and its duration in seconds."""
         self._waits_since: float | None = None
         self._blocked_seconds = 0.0
         if disk.trainer is not None:
@@ -133,7 +140,7 @@ class SimulatedLearner:
         line = LearnerLine(connection, self._receive)
         self._disconnect()
         self._connection, self._line = connection, line
-        versions = self._trainer.versions if self._loading == set() else ()
+        versions = self._trainer.versions if self._loaded and not self._loading else ()
         trainer = self._trainer
         join = LearnerJoined(
             self._identity.learner, self._identity.instance, versions, trainer.steps, trainer.data_position
@@ -178,9 +185,7 @@ class SimulatedLearner:
             case FragmentNews():
                 self._news(order)
             case AskFragment():
-                membership = Membership(EPOCH, order.incarnation)
-                self._asks.put(Ask(membership, order.fragment, order.version, order.attempt))
-                self._wake()
+                self._asked(order)
             case Evaluate():
                 self._inbox.evaluations.append(order)
                 self._wake()
@@ -194,7 +199,8 @@ class SimulatedLearner:
     def _admitted(self, order: Admit) -> None:
         self._incarnation = order.incarnation
         self._beat()
-        self._trainer.catch_up(order.steps, order.data_position)
+        if not self._loaded:
+            self._trainer.catch_up(order.steps, order.data_position)
         self._loading = set(order.load)
         for fragment, version in enumerate(order.versions):
             # Also what is only a little behind: the news of it went to a session that is over.
@@ -216,6 +222,15 @@ class SimulatedLearner:
                 self._beat()
 
         self._around.clock.after(self._around.job.sync.lease_seconds / 4, again)
+
+    def _asked(self, order: AskFragment) -> None:
+        membership = Membership(EPOCH, order.incarnation)
+        ask = Ask(membership, order.fragment, order.version, order.attempt)
+        capture = self._asks.put(ask)
+        if capture is None:
+            self._wake()
+        else:
+            self._push(ask, capture)
 
     def _news(self, news: FragmentNews) -> None:
         if not news.merged:
@@ -251,11 +266,12 @@ class SimulatedLearner:
     def _between_steps(self) -> None:
         if not self._alive:
             return
+        self._swap_in()
         for ask in self._asks.take():
             self._answer(ask)
-        self._swap_in()
+        self._report()
         self._evaluate()
-        if self._loading is None or self._loading:
+        if not self._loaded:
             return
         now = self._around.clock.now
         if self._trainer.staleness >= self._staleness_bound:
@@ -276,6 +292,21 @@ class SimulatedLearner:
             return
         trainer = self._trainer
         result = trainer.step(self._progress)
+        if not result.skipped:
+            self._finished = (result, seconds)
+            if trainer.steps % self._around.job.training.checkpoint_every_steps == 0:
+                self._disk.trainer = trainer.state()
+                self._disk.residuals = {} if self._feedback is None else self._feedback.snapshot()
+        self._between_steps()
+
+    def _report(self) -> None:
+        """Lay out what will be asked for next, then say that a step is done: that is what makes the ask due."""
+        if self._finished is None:
+            return
+        trainer, (result, seconds) = self._trainer, self._finished
+        self._finished = None
+        expected = [fragment for fragment in self._asks.expected() if trainer.fragment_steps(fragment) > 0]
+        self._asks.lay_out([trainer.capture(fragment) for fragment in expected])
         self._send(
             StepReported(
                 self._identity.learner,
@@ -289,26 +320,27 @@ class SimulatedLearner:
             )
         )
         self._blocked_seconds = 0.0
-        if trainer.steps % self._around.job.training.checkpoint_every_steps == 0:
-            self._disk.trainer = trainer.state()
-            self._disk.residuals = {} if self._feedback is None else self._feedback.snapshot()
-        self._between_steps()
 
     def _answer(self, ask: Ask) -> None:
         mine = (self._identity.learner, self._incarnation, ask.fragment, ask.version, ask.attempt)
-        if self._connection is None or not self._connection.open:
+        if ask.membership.incarnation != self._incarnation:
             return
-        if self._loading is None or self._trainer.fragment_steps(ask.fragment) == 0:
+        if self._trainer.fragment_steps(ask.fragment) == 0:
             self._send(FragmentDeclined(*mine))
             return
-        capture = self._trainer.capture(ask.fragment)
+        self._asks.sent(ask)
+        self._push(ask, self._trainer.capture(ask.fragment))
+
+    def _push(self, ask: Ask, capture: Capture) -> None:
+        mine = (self._identity.learner, self._incarnation, ask.fragment, ask.version, ask.attempt)
+        if self._connection is None:
+            return
         if self._feedback is None:
             payload = self._codec.encode(capture.delta)
         else:
             before = self._feedback.residual(ask.fragment)
             payload, residual = encode_with_feedback(self._codec, capture.delta, before)
             self._feedback.encoded(ask.fragment, ask.version, residual)
-        self._asks.sent(ask)
         event = FragmentArrived(
             *mine,
             capture.base_version,
@@ -321,7 +353,7 @@ class SimulatedLearner:
 
     def _swap_in(self) -> None:
         for fragment, (version, values) in self._inbox.received.items():
-            if self._loading is None or (fragment not in self._loading and version <= self._trainer.versions[fragment]):
+            if fragment not in self._loading and version <= self._trainer.versions[fragment]:
                 continue
             self._trainer.apply(fragment, version, values)
             self._asks.received(fragment)
@@ -329,6 +361,7 @@ class SimulatedLearner:
             if fragment in self._loading:
                 self._loading.discard(fragment)
                 if not self._loading:
+                    self._loaded = True
                     self._send(LearnerReady(self._identity.learner, self._incarnation))
         self._inbox.received.clear()
 

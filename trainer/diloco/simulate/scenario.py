@@ -84,7 +84,7 @@ class Scenario:
     """How long the syncer takes for a merge."""
     reconnect_seconds: float = 1.0
     """How long a learner waits before it tries a broken link again."""
-    deadline_seconds: float = 1e7
+    deadline_seconds: float = 1e5
     """Virtual time at which a run that has not finished is given up."""
     seed: int = 0
     """Of the step durations."""

@@ -1,0 +1,214 @@
+"""One job of real processes, and every way in which one of them can be taken away: the others never stop.
+
+The job runs under ``diloco run``, as a user has it; the faults come from outside, by signal, and no hand helps
+afterwards. The tests share the job and are told apart by what they do to it.
+"""
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from diloco.syncer.status import LearnerStatus, SyncerStatus
+
+pytestmark = [pytest.mark.processes, pytest.mark.timeout(600)]
+
+WAIT_SECONDS = 180.0
+"""For anything to happen at all: reached only where something is broken, however busy the machine is."""
+LEASE_SECONDS = 4
+VICTIM, WITNESS, THIRD = "east/fast/0", "west/old/0", "west/old/1"
+JOB = f"""
+apiVersion: diloco.dev/v1alpha1
+kind: DiLoCoJob
+metadata: {{name: faults}}
+spec:
+  model: {{builtin: {{preset: pico}}}}
+  data: {{text: {{path: TEXT}}}}
+  training: {{tokens: 1_000_000_000, sequenceLength: 32, batchSize: 8, checkpointEverySteps: 20}}
+  sync:
+    fragments: 6
+    interval: 6
+    outerOptimizer: {{learningRate: 1.0, momentum: 0.0}}
+    leaseSeconds: {LEASE_SECONDS}
+    maxStalenessSteps: 100_000
+  syncer: {{checkpointEverySeconds: 1}}
+  regions:
+  - {{name: east, pools: [{{name: fast, learners: 1}}]}}
+  - {{name: west, pools: [{{name: old, learners: 2}}]}}
+"""
+
+
+class RunningJob:
+    """A job under ``diloco run``, seen from outside."""
+
+    def __init__(self, folder: Path) -> None:
+        text = folder / "text.txt"
+        text.write_text("".join(f"line {n} says {'ab' * (n % 11)} and {n * n % 97}\n" for n in range(4000)))
+        self.manifest = folder / "job.yaml"
+        self.manifest.write_text(JOB.replace("TEXT", str(text)))
+        self.output = folder / "out"
+        command = [sys.executable, "-m", "diloco.cli.main", "run", str(self.manifest), "--output", str(self.output)]
+        self.supervisor = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+    def status(self) -> SyncerStatus | None:
+        """What the syncer says, if one is there."""
+        with contextlib.suppress(OSError, ValueError):
+            endpoint = json.loads((self.output / "syncer" / "endpoint.json").read_text())
+            with urllib.request.urlopen(f"http://{endpoint['http']}/status", timeout=5) as answer:
+                return SyncerStatus.model_validate_json(answer.read())
+        return None
+
+    def wait_for(self, what: Callable[[SyncerStatus], bool]) -> SyncerStatus:
+        """Wait until the syncer says so."""
+        deadline = time.monotonic() + WAIT_SECONDS
+        while True:
+            status = self.status()
+            if status is not None and what(status):
+                return status
+            assert self.supervisor.poll() is None, self.supervisor.communicate()
+            assert time.monotonic() < deadline, status
+            time.sleep(0.1)
+
+    def all_train(self) -> SyncerStatus:
+        return self.wait_for(lambda status: {one.state for one in status.learners} == {"Training"})
+
+    def trains_on(self, learner: str, since: int, steps: int = 20) -> SyncerStatus:
+        """Wait until a learner has made some more steps."""
+        return self.wait_for(lambda status: of(status, learner).steps >= since + steps)
+
+    def process(self, *words: str) -> psutil.Process:
+        """The child whose command line has all these words."""
+        children = psutil.Process(self.supervisor.pid).children(recursive=True)
+        found = [child for child in children if set(words) <= set(_command(child))]
+        assert len(found) == 1, [_command(child) for child in children]
+        return found[0]
+
+    def learner(self, name: str) -> psutil.Process:
+        return self.process("learner", name)
+
+    def syncer(self) -> psutil.Process:
+        return self.process("syncer")
+
+
+def _command(process: psutil.Process) -> list[str]:
+    with contextlib.suppress(psutil.Error):
+        return process.cmdline()
+    return []
+
+
+def of(status: SyncerStatus, learner: str) -> LearnerStatus:
+    return next(one for one in status.learners if one.id == learner)
+
+
+@pytest.fixture(scope="module")
+def job(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningJob]:
+    running = RunningJob(tmp_path_factory.mktemp("faults"))
+    try:
+        yield running
+    finally:
+        running.supervisor.send_signal(signal.SIGINT)
+        try:
+            running.supervisor.communicate(timeout=WAIT_SECONDS)
+        finally:
+            running.supervisor.kill()
+            running.supervisor.communicate()
+
+
+def untouched(before: SyncerStatus, after: SyncerStatus, *learners: str) -> None:
+    """These learners went on in the same session: neither restarted nor reconnected."""
+    for name in learners:
+        assert of(after, name).incarnation == of(before, name).incarnation
+        assert of(after, name).restarts == of(before, name).restarts
+
+
+def test_a_killed_learner_costs_only_itself_and_comes_back(job: RunningJob) -> None:
+    before = job.all_train()
+    job.learner(VICTIM).kill()
+    gone = job.wait_for(lambda status: of(status, VICTIM).state != "Training")
+    job.trains_on(WITNESS, of(gone, WITNESS).steps)
+    job.trains_on(THIRD, of(gone, THIRD).steps)
+    after = job.all_train()
+    untouched(before, after, WITNESS, THIRD)
+    assert of(after, VICTIM).restarts == of(before, VICTIM).restarts + 1
+    assert of(after, VICTIM).steps >= of(before, VICTIM).steps
+    assert after.merged_tokens > before.merged_tokens
+
+
+def test_a_learner_frozen_beyond_its_lease_is_fenced_and_rejoins(job: RunningJob) -> None:
+    before = job.all_train()
+    frozen = job.learner(VICTIM)
+    frozen.suspend()
+    gone = job.wait_for(lambda status: of(status, VICTIM).state == "Absent")
+    job.trains_on(WITNESS, of(gone, WITNESS).steps)
+    frozen.resume()
+    after = job.all_train()
+    untouched(before, after, WITNESS, THIRD)
+    assert of(after, VICTIM).incarnation > of(before, VICTIM).incarnation
+    assert of(after, VICTIM).restarts == of(before, VICTIM).restarts
+    assert frozen.is_running()
+    job.trains_on(VICTIM, of(after, VICTIM).steps)
+
+
+def test_a_killed_syncer_goes_on_from_its_checkpoint_while_learners_train(job: RunningJob) -> None:
+    before = job.all_train()
+    learners = {name: job.learner(name).pid for name in (VICTIM, WITNESS, THIRD)}
+    # A checkpoint that was begun after `before` was seen, and not only the one under way just then.
+    for _ in range(2):
+        newest = job.all_train().checkpoint.newest
+        job.wait_for(lambda status: status.checkpoint.newest != newest)  # noqa: B023 - called before the next turn
+    job.syncer().kill()
+    after = job.wait_for(lambda status: status.epoch > before.epoch and status.merged_tokens > before.merged_tokens)
+    job.all_train()
+    assert {name: job.learner(name).pid for name in learners} == learners
+    assert merges_at_start(job, after.epoch) >= before.syncer_step
+    for name in learners:
+        job.trains_on(name, of(before, name).steps)
+
+
+def merges_at_start(job: RunningJob, epoch: int) -> int:
+    """Merges that a life of the syncer found in the checkpoint it went on from."""
+    tape = min((job.output / "syncer" / "tape").glob(f"{epoch:06d}.*"))
+    with tape.open() as lines:
+        return int(json.loads(next(lines))["header"]["engine"]["merges"])
+
+
+def test_syncer_and_learner_killed_at_once_both_come_back(job: RunningJob) -> None:
+    before = job.all_train()
+    witness = job.learner(WITNESS).pid
+    syncer, victim = job.syncer(), job.learner(VICTIM)
+    syncer.kill()
+    victim.kill()
+    job.wait_for(lambda status: status.epoch != before.epoch)
+    after = job.all_train()
+    assert after.merged_tokens > 0
+    assert job.learner(WITNESS).pid == witness
+    for name in (VICTIM, WITNESS, THIRD):
+        job.trains_on(name, of(after, name).steps)
+
+
+def test_of_two_processes_with_one_identity_the_later_counts(job: RunningJob, tmp_path: Path) -> None:
+    before = job.all_train()
+    endpoint = json.loads((job.output / "syncer" / "endpoint.json").read_text())
+    first = job.learner(VICTIM)
+    command = [sys.executable, "-m", "diloco.cli.main", "learner", "--job", str(job.manifest), "--learner", VICTIM]
+    command += ["--syncer", endpoint["sync"], "--directory", str(tmp_path / "second"), "--threads", "1"]
+    with (tmp_path / "log").open("w") as log, subprocess.Popen(command, stdout=log, stderr=log) as second:
+        try:
+            after = job.wait_for(lambda status: of(status, VICTIM).restarts > of(before, VICTIM).restarts)
+            assert first.wait(WAIT_SECONDS) in (3, None)
+            taken = job.all_train()
+            job.trains_on(VICTIM, of(taken, VICTIM).steps)
+            job.trains_on(WITNESS, of(taken, WITNESS).steps)
+            untouched(before, after, WITNESS, THIRD)
+            assert second.poll() is None
+        finally:
+            os.kill(second.pid, signal.SIGTERM)
