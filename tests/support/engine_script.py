@@ -36,6 +36,7 @@ def options(learners: int = 3, fragments: int = 4, **changes: Any) -> EngineOpti
         "grace_maximum_seconds": None,
         "token_weights": True,
         "max_version_lag": 1,
+        "max_staleness_steps": 4 * fragments + 2,
         "lease_seconds": 10.0,
         "startup_seconds": 60.0,
         "budget_tokens": 10**9,

@@ -3,7 +3,7 @@
 import pytest
 
 from diloco.core import pace
-from diloco.core.actions import AskFragment, Merge
+from diloco.core.actions import Action, AskFragment, Merge
 from diloco.core.schedule import Schedule
 from support.engine_script import Script, of, options
 
@@ -63,14 +63,8 @@ def test_a_slow_learner_drives_at_once_when_the_fast_one_is_gone() -> None:
 def test_a_burst_of_reports_is_no_debt_of_rounds() -> None:
     script = Script(options(1, fragments=8, overlap=2))
     script.start(0)
-    script.step(0, 500)
-    answered = 0
-    while asks := [ask for ask in script.all(AskFragment) if ask.version == 1][answered:]:
-        answered += len(asks)
-        for ask in asks:
-            for merge in of(script.push(0, ask.fragment), Merge):
-                script.merge_done(merge)
-    assert answered <= 1 + 2
+    # 500 inner steps at once: every fragment has the turn that it has waited for, and that is all.
+    assert merged_at_once(script, script.step(0, 500)) == 8
 
 
 def test_a_clock_never_runs_backwards() -> None:
@@ -86,3 +80,56 @@ def test_clocks_left_behind_are_pulled_to_one_stride_behind() -> None:
     clocks = {"slow": 3, "fast": 40}
     pace.pull_along(Schedule(4, 12, 2), 13, clocks)
     assert clocks == {"slow": 36, "fast": 40}
+
+
+def merged_at_once(script: Script, actions: list[Action]) -> int:
+    """Everyone who is asked answers, and every merge is done; how many merges that makes."""
+    merges = 0
+    while asks := of(actions, AskFragment):
+        actions = []
+        for ask in asks:
+            actions += script.push(int(ask.learner[-1]), ask.fragment)
+        for merge in of(actions, Merge):
+            merges += 1
+            actions += script.merge_done(merge)
+    return merges
+
+
+def test_fast_learners_at_their_staleness_bound_do_not_stop_a_lock_step_job() -> None:
+    # One runs ahead to its bound, where it waits; then the other catches up, step by step.
+    script = Script(options(2, quorum=2, max_staleness_steps=6))
+    script.start(0, 1)
+    actions = [action for _ in range(6) for action in script.step(0)]
+    assert not of(actions, AskFragment)
+    merges = 0
+    for _ in range(12):
+        merges += merged_at_once(script, script.step(1))
+        if script.all(Merge):
+            script.step(0)
+    assert merges >= 8
+
+
+def test_a_job_whose_learners_all_wait_at_their_bound_after_a_cut_goes_on() -> None:
+    script = Script(options(1, fragments=4))
+    script.start(0)
+    script.leave(0)
+    script.join(0, versions=(0, 0, 0, 0), steps=18)
+    # It waits at its bound of 4 x H + tau steps and will make none before it has received something.
+    assert merged_at_once(script, script.ready(0)) == 4
+    assert not script.engine.view(script.now).rounds_in_flight
+
+
+def test_a_learner_that_hangs_does_not_drive_rounds_however_overdue_it_is() -> None:
+    script = Script(options(2, fragments=4, grace_safety=0.0))
+    script.start(0, 1)
+    script.leave(1)
+    script.join(1, versions=(0, 0, 0, 0), steps=18)
+    rounds = 0
+    actions = script.ready(1)
+    while asks := [ask for ask in of(actions, AskFragment) if ask.learner == "here/pool/0"]:
+        actions = []
+        for ask in asks:
+            for merge in of(script.push(0, ask.fragment, steps=1), Merge):
+                rounds += 1
+                actions += script.merge_done(merge)
+    assert rounds <= 4  # each fragment had one turn

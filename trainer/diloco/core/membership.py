@@ -51,6 +51,8 @@ def join(state: EngineState, event: LearnerJoined, now: float) -> list[Action]:
     record.step = max(record.step, event.steps)
     record.data_position = max(record.data_position, event.data_position)
     record.versions = [-1 if p in load else version for p, version in enumerate(held)]
+    turns = record.turn_steps or [record.step] * len(held)
+    record.turn_steps = [record.step if p in load else step for p, step in enumerate(turns)]
     record.last_heard_at = record.last_step_at = now
     record.given_since = now if record.given_since is None else record.given_since
     if not same_process:

@@ -21,6 +21,8 @@ class EngineOptions:
     grace_maximum_seconds: float | None
     token_weights: bool
     max_version_lag: int
+    max_staleness_steps: int
+    """Inner steps on a fragment after which a learner waits for it."""
     lease_seconds: float
     startup_seconds: float
     budget_tokens: int
@@ -42,6 +44,7 @@ class EngineOptions:
             grace_maximum_seconds=sync.grace.maximum_seconds,
             token_weights=sync.token_weights,
             max_version_lag=sync.max_version_lag,
+            max_staleness_steps=sync.staleness_bound_steps,
             lease_seconds=sync.lease_seconds,
             startup_seconds=sync.startup_seconds,
             budget_tokens=training.tokens,

@@ -6,9 +6,13 @@ Clocks are kept near the schedule at both ends: one that is ahead (fast, or back
 report) is held at the overlap, so a burst of reports is no debt of rounds; one that is behind (slow, or a late joiner)
 is pulled along one stride behind, so that it can drive on its own the moment the fast ones are gone. Pulled along, a
 learner still needs a step of its own to become due, so M learners never launch M times as often as one.
+
+Steps beyond the hold are forgotten, and a learner that waits at its staleness bound makes none. So, whatever its clock
+says, a learner that has gone an interval and the overlap since a fragment had its turn is due for its next: otherwise
+all could wait for each other, after a cut link or in lock-step.
 """
 
-from collections.abc import Iterable, MutableMapping
+from collections.abc import MutableMapping
 
 from diloco.core.schedule import Schedule
 
@@ -23,10 +27,14 @@ def advance(schedule: Schedule, launched: int, clock: int, steps: int) -> int:
     return max(clock, min(clock + steps, schedule.due(launched + 1) + schedule.overlap))
 
 
-def due(schedule: Schedule, launched: int, quorum: int, clocks: Iterable[int]) -> bool:
-    """Whether the next syncer step is due: ``quorum`` learners' clocks have reached it."""
-    wanted = schedule.due(launched + 1)
-    return sum(clock >= wanted for clock in clocks) >= quorum
+def reached(schedule: Schedule, launched: int, clock: int) -> bool:
+    """Whether a learner's clock has reached the next syncer step."""
+    return clock >= schedule.due(launched + 1)
+
+
+def overdue(schedule: Schedule, staleness_bound: int, steps: int) -> bool:
+    """Whether so many inner steps of a learner since a fragment's turn make the next one due, whatever its clock."""
+    return steps >= min(schedule.interval + schedule.overlap, staleness_bound)
 
 
 def pull_along(schedule: Schedule, launched: int, clocks: MutableMapping[str, int]) -> None:

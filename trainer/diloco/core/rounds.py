@@ -28,19 +28,30 @@ def launch_due(state: EngineState, now: float) -> list[Action]:
         step = state.launched + 1
         fragment = schedule.fragment(step)
         clocks = {record.id: record.clock for record in state.ordered_learners if record.working}
-        if fragment in state.rounds or not pace.due(schedule, state.launched, state.options.quorum, clocks.values()):
+        ready = sum(_is_due(state, record, fragment) for record in state.ordered_learners if record.working)
+        if fragment in state.rounds or ready < state.options.quorum:
             break
         state.launched = step
         pace.pull_along(schedule, step, clocks)
         for name, clock in clocks.items():
             state.learners[name].clock = clock
+            state.learners[name].turn_steps[fragment] = state.learners[name].step
         current = Round(step, fragment, state.versions[fragment] + 1, opened_at=now)
         state.rounds[fragment] = current
-        reason = f"syncer step {step}: inner step {schedule.due(step)} reached by {state.options.quorum} learner(s)"
+        reason = f"syncer step {step}, due at inner step {schedule.due(step)}: {ready} learner(s) are there"
         actions.append(Note("RoundOpened", reason, fragment=fragment))
         actions.extend(_ask(current, record, reason) for record in state.ordered_learners if record.working)
         actions.append(SetTimer(_timer(fragment), now + _patience(state, current)))
     return actions
+
+
+def _is_due(state: EngineState, record: LearnerRecord, fragment: int) -> bool:
+    """Whether a learner counts towards the launch of the next syncer step, which is this fragment's."""
+    options = state.options
+    if pace.reached(options.schedule, state.launched, record.clock):
+        return True
+    held = record.step - record.turn_steps[fragment]
+    return pace.overdue(options.schedule, options.max_staleness_steps, held)
 
 
 def learner_ready(state: EngineState, learner: str) -> list[Action]:

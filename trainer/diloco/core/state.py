@@ -58,6 +58,8 @@ class LearnerRecord:
     """Of this incarnation: a learner may come back on other hardware."""
     versions: list[int] = field(default_factory=list)
     """Version of each fragment it trains on; -1: none."""
+    turn_steps: list[int] = field(default_factory=list)
+    """Its step when each fragment last had its turn, or was loaded."""
     pushed_bytes: int = 0
     merged_tokens: float = 0.0
     """Tokens that reached the global model, averaged over fragments by their share of the model."""

@@ -65,4 +65,4 @@ class LearnerOptions:
     def staleness_bound_steps(self) -> int:
         """Inner steps on a fragment without receiving it after which the learner pauses."""
         sync = self.job.spec.sync
-        return sync.max_staleness_steps or 4 * sync.interval + sync.overlap
+        return sync.staleness_bound_steps

@@ -7,7 +7,7 @@ and an hour of waiting costs nothing; only the training itself is computed.
 
 from diloco.simulate.baselines import Baseline, alone, data_parallel
 from diloco.simulate.outcome import Outcome
-from diloco.simulate.scenario import Cut, Fault, Kill, Link, Profile, Scenario, ScenarioError, kills_every
+from diloco.simulate.scenario import Cut, Fault, Kill, Link, Profile, Scenario, ScenarioError, faults_every
 from diloco.simulate.world import SimulationError, simulate
 
 __all__ = [
@@ -23,6 +23,6 @@ __all__ = [
     "SimulationError",
     "alone",
     "data_parallel",
-    "kills_every",
+    "faults_every",
     "simulate",
 ]

@@ -1,4 +1,4 @@
-"""A learner's process in virtual time: inner steps, what happens between two of them, and its connection.
+"""A learner's process in virtual time: inner steps, and what happens between two of them.
 
 It does as the real learner does: fragments are captured and swapped in between two steps, pushes and pulls take their
 time beside the steps, and a learner that hears nothing trains on up to the staleness bound. The training is real.
@@ -6,21 +6,18 @@ time beside the steps, and a learner that hears nothing trains on up to the stal
 
 import copy
 import random
-from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import xxhash
 from torch import Tensor
 
-from diloco.core.actions import Admit, AskFragment, Evaluate, Fence, Finish, Refusal, Refuse
+from diloco.core.actions import Admit, AskFragment, Evaluate
 from diloco.core.codec import codec_named
 from diloco.core.events import (
     Evaluated,
-    Event,
     FragmentApplied,
     FragmentArrived,
     FragmentDeclined,
-    LearnerAlive,
     LearnerJoined,
     LearnerReady,
     StepReported,
@@ -33,11 +30,8 @@ from diloco.learner.capture import Capture
 from diloco.learner.feedback import ErrorFeedback
 from diloco.learner.membership import Membership
 from diloco.learner.trainer import InnerTrainer, StepResult, TrainerState
-from diloco.simulate.clock import VirtualClock
-from diloco.simulate.link import Connection, Way
-from diloco.simulate.scenario import Profile
-from diloco.simulate.syncer import FragmentNews, Order, SimulatedSyncer
-from diloco.spec import JobSpec
+from diloco.simulate.session import Ears, Identity, SimulatedSession, Surroundings
+from diloco.simulate.syncer import FragmentNews, Order
 
 
 @dataclass
@@ -49,30 +43,9 @@ class Disk:
     """Of error feedback, by fragment."""
 
 
-@dataclass(frozen=True)
-class Surroundings:
-    """What a process runs in."""
-
-    job: JobSpec
-    clock: VirtualClock
-    syncer: SimulatedSyncer
-    reconnect_seconds: float
-    seed: int
-    """Of the step durations."""
-
-
-@dataclass(frozen=True)
-class Identity:
-    """Which learner, and which of its processes."""
-
-    learner: str
-    instance: str
-    profile: Profile
-
-
 @dataclass
 class Inbox:
-    """What came during a step and waits for its end."""
+    """What came during a step and waits for its end; asks are kept by `Asks`."""
 
     received: dict[int, tuple[int, Tensor]] = field(default_factory=dict)
     """Fragment -> version and values."""
@@ -83,18 +56,6 @@ EPOCH = "1"
 """The simulated syncer starts once."""
 
 
-class LearnerLine:
-    """A session as the syncer sees it."""
-
-    def __init__(self, connection: Connection, receive: Callable[[Order, float], None]) -> None:
-        self._connection = connection
-        self._receive = receive
-
-    def tell(self, order: Order, progress: float) -> None:
-        """Send an order and the job's progress."""
-        self._connection.send(lambda: self._receive(order, progress))
-
-
 class SimulatedLearner:
     """One process, from its start to its end."""
 
@@ -102,26 +63,23 @@ class SimulatedLearner:
         sync = around.job.sync
         self._around = around
         self._identity = identity
+        self._id = identity.learner
         self._durations = random.Random(f"{around.seed}/{identity.instance}")  # noqa: S311 - no secret
         self._codec = codec_named(sync.compression)
         feeds_back = sync.error_feedback and sync.compression in ("Int8", "Int4")
         self._feedback = ErrorFeedback(disk.residuals) if feeds_back else None
-        self._staleness_bound = sync.max_staleness_steps or 4 * sync.interval + sync.overlap
+        self._staleness_bound = sync.staleness_bound_steps
         self._trainer = trainer
         self._disk = disk
         schedule = Schedule(len(trainer.versions), sync.interval, sync.overlap)
         self._asks = Asks(Bell(), schedule.fragments, schedule.in_flight)
         self._inbox = Inbox()
-        self._connection: Connection | None = None
-        self._line: LearnerLine | None = None
-        self._incarnation = 0
+        self._session = SimulatedSession(around, identity, Ears(self._stand, self._hear, self._over, self._received))
         self._loading: set[int] = set()
         """Fragments that must come before it counts as ready."""
         self._loaded = False
         """It has had the whole model once, and trains."""
         self._progress = 0.0
-        self._alive = True
-        self._reachable = True
         self._in_step = False
         self._finished: tuple[StepResult, float] | None = None
         """The step that is not reported yet, and its duration in seconds."""
@@ -130,54 +88,32 @@ class SimulatedLearner:
         if disk.trainer is not None:
             trainer.load_state(copy.deepcopy(disk.trainer))
 
-    # Its life and its link
-
     def start(self) -> None:
-        """Open a session."""
-        if not (self._alive and self._reachable):
-            return
-        connection = Connection(self._around.clock, self._identity.profile.link)
-        line = LearnerLine(connection, self._receive)
-        self._disconnect()
-        self._connection, self._line = connection, line
-        versions = self._trainer.versions if self._loaded and not self._loading else ()
-        trainer = self._trainer
-        join = LearnerJoined(
-            self._identity.learner, self._identity.instance, versions, trainer.steps, trainer.data_position
-        )
-        connection.send(lambda: self._around.syncer.join(join, line))
+        """Open a session; the rest follows."""
+        self._session.open()
 
     def kill(self) -> None:
         """End it without a word."""
-        self._alive = False
-        self._disconnect()
+        self._session.end()
 
     def cut(self, seconds: float) -> None:
-        """Nothing gets through for a while; then it connects again by itself."""
-        self._reachable = False
-        self._disconnect()
+        """Its link is broken for a while."""
+        self._session.cut(seconds)
 
-        def mend() -> None:
-            self._reachable = True
-            self.start()
+    # What it is told
 
-        self._around.clock.after(seconds + self._around.reconnect_seconds, mend)
+    def _stand(self) -> LearnerJoined:
+        trainer = self._trainer
+        versions = trainer.versions if self._loaded and not self._loading else ()
+        return LearnerJoined(self._id, self._identity.instance, versions, trainer.steps, trainer.data_position)
 
-    def _disconnect(self) -> None:
-        connection, line = self._connection, self._line
-        if connection is None or line is None or not connection.open:
-            return
-        connection.close()
+    def _over(self) -> None:
         self._asks.session_over()
         self._inbox.evaluations.clear()
         if self._feedback is not None:
             self._feedback.session_over()
-        latency = self._identity.profile.link.latency_seconds
-        self._around.clock.after(latency, lambda: self._around.syncer.broken(line))
 
-    # What it is told
-
-    def _receive(self, order: Order, progress: float) -> None:
+    def _hear(self, order: Order, progress: float) -> None:
         self._progress = max(self._progress, progress)
         match order:
             case Admit():
@@ -189,43 +125,21 @@ class SimulatedLearner:
             case Evaluate():
                 self._inbox.evaluations.append(order)
                 self._wake()
-            case Fence(refusal=Refusal.LEASE_EXPIRED):
-                self._disconnect()
-                self._around.clock.after(self._around.reconnect_seconds, self.start)
-            case Refuse() | Fence() | Finish():
-                self._alive = False
-                self._disconnect()
 
     def _admitted(self, order: Admit) -> None:
-        self._incarnation = order.incarnation
-        self._beat()
         if not self._loaded:
             self._trainer.catch_up(order.steps, order.data_position)
         self._loading = set(order.load)
         for fragment, version in enumerate(order.versions):
             # Also what is only a little behind: the news of it went to a session that is over.
             if fragment in self._loading or version > self._trainer.versions[fragment]:
-                self._pull(fragment)
+                self._session.pull(fragment)
         if not order.load:
-            self._send(LearnerReady(self._identity.learner, self._incarnation))
+            self._session.send(LearnerReady(self._id, self._session.incarnation))
         self._wake()
 
-    def _beat(self) -> None:
-        """Keep the lease while there is nothing to say, as long as this session lasts."""
-        connection, incarnation = self._connection, self._incarnation
-        if connection is None or not connection.open:
-            return
-
-        def again() -> None:
-            if self._connection is connection and self._incarnation == incarnation:
-                self._send(LearnerAlive(self._identity.learner, incarnation))
-                self._beat()
-
-        self._around.clock.after(self._around.job.sync.lease_seconds / 4, again)
-
     def _asked(self, order: AskFragment) -> None:
-        membership = Membership(EPOCH, order.incarnation)
-        ask = Ask(membership, order.fragment, order.version, order.attempt)
+        ask = Ask(Membership(EPOCH, order.incarnation), order.fragment, order.version, order.attempt)
         capture = self._asks.put(ask)
         if capture is None:
             self._wake()
@@ -237,25 +151,11 @@ class SimulatedLearner:
             self._asks.not_merged(news.fragment, news.version)
         if self._feedback is not None:
             self._feedback.outcome(news.fragment, news.version, merged=news.merged)
-        self._pull(news.fragment)
-
-    def _pull(self, fragment: int) -> None:
-        connection, syncer = self._connection, self._around.syncer
-        assert connection is not None
-
-        def serve() -> None:
-            version, values = syncer.pull(fragment)
-            connection.transfer(Way.DOWN, 4 * values.numel(), lambda: self._received(fragment, version, values))
-
-        connection.send(serve)
+        self._session.pull(news.fragment)
 
     def _received(self, fragment: int, version: int, values: Tensor) -> None:
         self._inbox.received[fragment] = (version, values)
         self._wake()
-
-    def _send(self, event: Event) -> None:
-        if self._connection is not None:
-            self._connection.send(lambda: self._around.syncer.feed(event))
 
     # The inner loop
 
@@ -264,7 +164,7 @@ class SimulatedLearner:
             self._between_steps()
 
     def _between_steps(self) -> None:
-        if not self._alive:
+        if not self._session.alive:
             return
         self._swap_in()
         for ask in self._asks.take():
@@ -288,7 +188,7 @@ class SimulatedLearner:
 
     def _step_done(self, seconds: float) -> None:
         self._in_step = False
-        if not self._alive:
+        if not self._session.alive:
             return
         trainer = self._trainer
         result = trainer.step(self._progress)
@@ -307,10 +207,10 @@ class SimulatedLearner:
         self._finished = None
         expected = [fragment for fragment in self._asks.expected() if trainer.fragment_steps(fragment) > 0]
         self._asks.lay_out([trainer.capture(fragment) for fragment in expected])
-        self._send(
+        self._session.send(
             StepReported(
-                self._identity.learner,
-                self._incarnation,
+                self._id,
+                self._session.incarnation,
                 trainer.steps,
                 trainer.tokens,
                 seconds,
@@ -322,19 +222,17 @@ class SimulatedLearner:
         self._blocked_seconds = 0.0
 
     def _answer(self, ask: Ask) -> None:
-        mine = (self._identity.learner, self._incarnation, ask.fragment, ask.version, ask.attempt)
-        if ask.membership.incarnation != self._incarnation:
+        mine = (self._id, self._session.incarnation, ask.fragment, ask.version, ask.attempt)
+        if ask.membership.incarnation != self._session.incarnation:
             return
         if self._trainer.fragment_steps(ask.fragment) == 0:
-            self._send(FragmentDeclined(*mine))
+            self._session.send(FragmentDeclined(*mine))
             return
         self._asks.sent(ask)
         self._push(ask, self._trainer.capture(ask.fragment))
 
     def _push(self, ask: Ask, capture: Capture) -> None:
-        mine = (self._identity.learner, self._incarnation, ask.fragment, ask.version, ask.attempt)
-        if self._connection is None:
-            return
+        mine = (self._id, self._session.incarnation, ask.fragment, ask.version, ask.attempt)
         if self._feedback is None:
             payload = self._codec.encode(capture.delta)
         else:
@@ -349,7 +247,7 @@ class SimulatedLearner:
             payload.numel(),
             xxhash.xxh3_128_hexdigest(payload.numpy().tobytes()),
         )
-        self._connection.transfer(Way.UP, payload.numel(), lambda: self._around.syncer.push(event, payload))
+        self._session.push(event, payload)
 
     def _swap_in(self) -> None:
         for fragment, (version, values) in self._inbox.received.items():
@@ -357,12 +255,12 @@ class SimulatedLearner:
                 continue
             self._trainer.apply(fragment, version, values)
             self._asks.received(fragment)
-            self._send(FragmentApplied(self._identity.learner, self._incarnation, fragment, version))
+            self._session.send(FragmentApplied(self._id, self._session.incarnation, fragment, version))
             if fragment in self._loading:
                 self._loading.discard(fragment)
                 if not self._loading:
                     self._loaded = True
-                    self._send(LearnerReady(self._identity.learner, self._incarnation))
+                    self._session.send(LearnerReady(self._id, self._session.incarnation))
         self._inbox.received.clear()
 
     def _evaluate(self) -> None:
@@ -373,5 +271,5 @@ class SimulatedLearner:
                 later.append(order)
                 continue
             loss = self._trainer.evaluate()
-            self._send(Evaluated(self._identity.learner, self._incarnation, order.evaluation, loss, exact))
+            self._session.send(Evaluated(self._id, self._session.incarnation, order.evaluation, loss, exact))
         self._inbox.evaluations = later

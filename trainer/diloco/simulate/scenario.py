@@ -4,7 +4,7 @@ Plain values and checks; drawn faults come from a seed that is passed in.
 """
 
 import random
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
 
@@ -107,15 +107,18 @@ class Scenario:
         return self.profiles.get(learner, self.default)
 
 
-def kills_every(
-    seconds: float, *, learners: tuple[str, ...], until_seconds: float, restart_after_seconds: float, seed: int
-) -> tuple[Kill, ...]:
-    """One kill in every stretch of ``seconds``, at an instant and of a learner drawn evenly from ``seed``."""
+def faults_every(
+    seconds: float, make: Callable[[str, float], Fault], *, learners: tuple[str, ...], until_seconds: float, seed: int
+) -> tuple[Fault, ...]:
+    """One fault in every stretch of ``seconds``, at an instant and of a learner drawn evenly from ``seed``.
+
+    ``make`` is called with the learner and the instant, in seconds.
+    """
     if not seconds > 0:
-        raise ScenarioError(f"seconds between kills is {seconds}: it must be above 0")
-    draw = random.Random(f"kills/{seed}")  # noqa: S311 - a scenario, no secret
-    kills = []
+        raise ScenarioError(f"seconds between faults is {seconds}: it must be above 0")
+    draw = random.Random(f"faults/{seed}")  # noqa: S311 - a scenario, no secret
+    faults = []
     for stretch in range(int(until_seconds // seconds)):
         at_seconds = (stretch + draw.random()) * seconds
-        kills.append(Kill(draw.choice(learners), at_seconds, restart_after_seconds))
-    return tuple(kills)
+        faults.append(make(draw.choice(learners), at_seconds))
+    return tuple(faults)

@@ -64,6 +64,8 @@ class Counts:
     merges: int = 0
     members: int = 0
     """Outer gradients merged."""
+    lagging: int = 0
+    """Of them, measured from an older version than the one they were merged into."""
     discarded: int = 0
     """Outer gradients that came and were dropped."""
     notes: Counter[str] = field(default_factory=Counter)
@@ -215,6 +217,7 @@ class SimulatedSyncer:
         self._remember(index, order.version)
         self.counts.merges += 1
         self.counts.members += len(order.members)
+        self.counts.lagging += sum(member.base_version != order.version - 1 for member in order.members)
         digest = xxhash.xxh3_128_hexdigest(target.parameters.numpy().tobytes())
         self.feed(Merged(index, order.version, digest, self._merge_seconds))
         view = self.view()

@@ -12,9 +12,10 @@ from diloco.learner.data import TokenSource, open_data, open_source
 from diloco.learner.trainer import InnerTrainer
 from diloco.model import build_model, layout_of, read_fragment
 from diloco.simulate.clock import VirtualClock
-from diloco.simulate.learner import Disk, Identity, SimulatedLearner, Surroundings
+from diloco.simulate.learner import Disk, SimulatedLearner
 from diloco.simulate.outcome import Outcome
 from diloco.simulate.scenario import Cut, Kill, Profile, Scenario
+from diloco.simulate.session import Identity, Surroundings
 from diloco.simulate.syncer import SimulatedSyncer
 from diloco.spec import DiLoCoJob
 

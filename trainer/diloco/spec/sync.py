@@ -61,3 +61,8 @@ class SyncSpec(SpecModel):
     (ours)."""
     startup_seconds: float = Field(default=600.0, gt=0, le=86_400)
     """The same before a learner's first step, which may compile for minutes (ours)."""
+
+    @property
+    def staleness_bound_steps(self) -> int:
+        """``max_staleness_steps``, or its default."""
+        return self.max_staleness_steps or 4 * self.interval + self.overlap

@@ -1,0 +1,61 @@
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from diloco.learner.data import open_data, open_source
+from diloco.simulate import alone, data_parallel
+from diloco.simulate.baselines import AllShards
+from diloco.spec import DiLoCoJob, Metadata
+from support.small_job import small_job, write_text
+
+STEP_TOKENS = 4 * 16
+
+
+def job(folder: Path, learners: int, steps: int, **changes: Any) -> DiLoCoJob:
+    training = {
+        "tokens": steps * learners * STEP_TOKENS,
+        "sequenceLength": 16,
+        "batchSize": 4,
+        "optimizer": {"learningRate": 3e-3, "warmupSteps": 4},
+        "evaluation": {"sequences": 6},
+    }
+    spec = small_job(write_text(folder), learners, training=training, **changes)
+    return DiLoCoJob(api_version="diloco.dev/v1alpha1", kind="DiLoCoJob", metadata=Metadata(name="base"), spec=spec)
+
+
+def test_data_parallel_trains_on_the_whole_budget_in_a_learners_steps(tmp_path: Path) -> None:
+    result = data_parallel(job(tmp_path, learners=3, steps=30))
+    assert (result.steps, result.trained_tokens) == (30, 30 * 3 * STEP_TOKENS)
+    assert result.loss < 0.9 * result.loss_start
+
+
+def test_alone_has_one_learners_share_of_the_budget(tmp_path: Path) -> None:
+    result = alone(job(tmp_path, learners=3, steps=30))
+    assert (result.steps, result.trained_tokens) == (30, 30 * STEP_TOKENS)
+
+
+def test_of_one_learner_both_are_the_same(tmp_path: Path) -> None:
+    one = job(tmp_path, learners=1, steps=10)
+    assert alone(one) == data_parallel(one)
+
+
+def test_a_data_parallel_batch_is_every_shards_next_batch(tmp_path: Path) -> None:
+    spec = job(tmp_path, learners=2, steps=1).spec
+    source = open_source(spec.data)
+    first, second = (open_data(spec, learner, source).sampler for learner in spec.learner_ids)
+    together = AllShards(source, 2000, tuple(open_data(spec, learner, source).sampler for learner in spec.learner_ids))
+    for _ in range(2):
+        batch = together.next_batch()
+        assert batch.inputs[:4].equal(first.next_batch().inputs)
+        assert batch.inputs[4:].equal(second.next_batch().inputs)
+    assert together.position == 8
+    together.seek(0)
+    first.seek(0)
+    assert together.next_batch().targets[:4].equal(first.next_batch().targets)
+
+
+def test_pools_of_different_batch_size_are_refused(tmp_path: Path) -> None:
+    regions = [{"name": "here", "pools": [{"name": "small", "batchSize": 2}, {"name": "usual"}]}]
+    with pytest.raises(ValueError, match=r"batch sizes are \[2, 4\]"):
+        data_parallel(job(tmp_path, learners=2, steps=1, regions=regions))

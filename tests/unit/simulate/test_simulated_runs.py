@@ -1,0 +1,169 @@
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from diloco.simulate import (
+    Cut,
+    Kill,
+    Link,
+    Outcome,
+    Profile,
+    Scenario,
+    ScenarioError,
+    SimulationError,
+    simulate,
+)
+from diloco.spec import DiLoCoJob, Metadata
+from support.small_job import small_job, write_text
+
+STEP_TOKENS = 4 * 16
+STEPS = 60
+SYNC = {"fragments": 6, "interval": 6, "outerOptimizer": {"learningRate": 1.0, "momentum": 0.0}}
+LEARNERS = 3
+Run = Callable[..., Outcome]
+FIRST, SECOND, THIRD = (f"here/cpu/{index}" for index in range(LEARNERS))
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Run:
+    text = write_text(tmp_path)
+
+    def simulated(scenario: Scenario | None = None, **sync: Any) -> Outcome:
+        training = {
+            "tokens": STEPS * LEARNERS * STEP_TOKENS,
+            "sequenceLength": 16,
+            "batchSize": 4,
+            "optimizer": {"learningRate": 3e-3, "warmupSteps": 4},
+            "evaluation": {"sequences": 6},
+            "checkpointEverySteps": 10,
+        }
+        spec = small_job(text, LEARNERS, training=training, sync=SYNC | sync)
+        job = DiLoCoJob(
+            api_version="diloco.dev/v1alpha1", kind="DiLoCoJob", metadata=Metadata(name="simulated"), spec=spec
+        )
+        return simulate(job, scenario or Scenario())
+
+    return simulated
+
+
+def same_bits(one: Outcome, other: Outcome) -> bool:
+    return all(a.equal(b) for a, b in zip(one.parameters, other.parameters, strict=True))
+
+
+def learner(outcome: Outcome, name: str) -> Any:
+    return next(view for view in outcome.view.learners if view.id == name)
+
+
+def test_a_run_merges_its_budget_and_learns(run: Run) -> None:
+    outcome = run()
+    assert outcome.view.complete
+    assert outcome.view.merged_tokens >= STEPS * LEARNERS * STEP_TOKENS
+    assert outcome.loss < 0.8 * outcome.loss_start
+    assert outcome.counts.merges == outcome.view.syncer_step > 0
+
+
+def test_the_same_run_is_the_same_to_the_bit(run: Run) -> None:
+    faults = (Kill(FIRST, 7.3), Cut(SECOND, 11.0, 4.0))
+    one, other = run(Scenario(faults=faults, seed=3)), run(Scenario(faults=faults, seed=3))
+    assert one.trace_digest == other.trace_digest
+    assert one.loss == other.loss
+    assert same_bits(one, other)
+
+
+def test_another_seed_of_the_scenario_is_another_course(run: Run) -> None:
+    assert run(Scenario(seed=0)).trace_digest != run(Scenario(seed=1)).trace_digest
+
+
+def test_lock_step_merges_every_learner_every_time(run: Run) -> None:
+    outcome = run(quorum=LEARNERS, maxStalenessSteps=8)
+    assert outcome.counts.members_per_merge == LEARNERS
+
+
+def test_lock_step_waits_for_the_slowest_and_decoupled_training_does_not(run: Run) -> None:
+    slow = Scenario({THIRD: Profile(step_seconds=1.5)}, deadline_seconds=500.0)
+    lock_step, decoupled = run(slow, quorum=LEARNERS, maxStalenessSteps=8), run(slow)
+    assert learner(lock_step, FIRST).blocked_seconds > 0.4 * lock_step.virtual_seconds
+    assert learner(decoupled, FIRST).blocked_seconds == 0.0
+    assert decoupled.virtual_seconds < 0.7 * lock_step.virtual_seconds
+
+
+def test_a_slow_learner_brings_less_and_is_still_merged(run: Run) -> None:
+    outcome = run(Scenario({THIRD: Profile(step_seconds=1.0)}))
+    assert 0 < learner(outcome, THIRD).merged_tokens < 0.7 * learner(outcome, FIRST).merged_tokens
+
+
+def test_a_killed_learner_comes_back_from_its_checkpoint_and_the_others_go_on(run: Run) -> None:
+    outcome = run(Scenario(faults=(Kill(FIRST, 10.2, restart_after_seconds=3.0),)))
+    killed = learner(outcome, FIRST)
+    assert killed.restarts == 1
+    assert killed.merged_tokens > 0
+    assert learner(outcome, SECOND).steps > killed.steps
+    assert learner(outcome, SECOND).blocked_seconds == 0.0
+
+
+def test_a_learner_that_never_comes_back_does_not_stop_the_job(run: Run) -> None:
+    outcome = run(Scenario(faults=(Kill(FIRST, 5.0, restart_after_seconds=None),)))
+    assert outcome.view.complete
+    assert learner(outcome, FIRST).state == "Absent"
+
+
+def test_a_cut_link_costs_no_restart_and_no_steps(run: Run) -> None:
+    outcome = run(Scenario(faults=(Cut(FIRST, 10.2, seconds=3.0),)))
+    cut, other = learner(outcome, FIRST), learner(outcome, SECOND)
+    assert cut.restarts == 0
+    assert abs(cut.steps - other.steps) <= 3
+    assert cut.merged_tokens < other.merged_tokens
+
+
+def test_a_learner_cut_off_for_long_pauses_at_the_staleness_bound(run: Run) -> None:
+    outcome = run(Scenario(faults=(Cut(FIRST, 10.0, seconds=10.0),)), maxStalenessSteps=9)
+    assert learner(outcome, FIRST).blocked_seconds > 3.0
+
+
+def test_a_slow_link_delays_only_its_own_learner(run: Run) -> None:
+    link = Link(latency_seconds=0.3, bytes_per_second=2e5)
+    outcome = run(Scenario({FIRST: Profile(link=link)}))
+    assert learner(outcome, SECOND).blocked_seconds == 0.0
+    assert learner(outcome, FIRST).merged_tokens <= learner(outcome, SECOND).merged_tokens
+
+
+@pytest.mark.parametrize(
+    "sync",
+    [
+        {"compression": "Int4"},
+        {"compression": "Int4", "errorFeedback": False},
+        {"compression": "None", "merge": "Mean"},
+        {"tokenWeights": False},
+        {"anchor": "Current", "maxVersionLag": 2},
+        {"outerOptimizer": {"learningRate": 0.7, "momentum": 0.5}},
+    ],
+    ids=lambda sync: ",".join(f"{name}={value}" for name, value in sync.items()),
+)
+def test_every_choice_of_the_algorithm_trains_through_faults(run: Run, sync: dict[str, Any]) -> None:
+    faults = (Kill(FIRST, 7.3, restart_after_seconds=2.0), Cut(SECOND, 11.0, seconds=4.0))
+    outcome = run(Scenario({THIRD: Profile(step_seconds=1.0)}, faults=faults), **sync)
+    assert outcome.loss < 0.9 * outcome.loss_start
+    assert all(torch.isfinite(values).all() for values in outcome.parameters)
+
+
+def test_error_feedback_changes_the_course_of_a_run(run: Run) -> None:
+    assert not same_bits(run(compression="Int4"), run(compression="Int4", errorFeedback=False))
+
+
+def test_a_run_without_learners_left_ends_with_one_line(run: Run) -> None:
+    dead = tuple(Kill(name, 3.0, restart_after_seconds=None) for name in (FIRST, SECOND, THIRD))
+    with pytest.raises(SimulationError, match=r"had not finished after .* of 11520 tokens merged: no learner is left"):
+        run(Scenario(faults=dead))
+
+
+def test_a_run_that_takes_too_long_is_given_up(run: Run) -> None:
+    with pytest.raises(SimulationError, match=r"had not finished after 10 virtual seconds.*: the scenario's deadline"):
+        run(Scenario(deadline_seconds=10.0))
+
+
+def test_a_scenario_for_another_job_is_refused(run: Run) -> None:
+    with pytest.raises(ScenarioError, match="names learner 'there/cpu/0'"):
+        run(Scenario(faults=(Kill("there/cpu/0", 1.0),)))

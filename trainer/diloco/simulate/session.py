@@ -1,0 +1,164 @@
+"""A learner's session with the syncer in virtual time: join, keep the lease, come back when the connection breaks.
+
+What it hears it hands on; it must not know tensors or the trainer.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from diloco.core.actions import Admit, Fence, Finish, Refusal, Refuse
+from diloco.core.events import Event, FragmentArrived, LearnerAlive, LearnerJoined
+from diloco.simulate.clock import VirtualClock
+from diloco.simulate.link import Connection, Way
+from diloco.simulate.scenario import Profile
+from diloco.simulate.syncer import Order, SimulatedSyncer
+from diloco.spec import JobSpec
+
+
+@dataclass(frozen=True)
+class Surroundings:
+    """What a process runs in."""
+
+    job: JobSpec
+    clock: VirtualClock
+    syncer: SimulatedSyncer
+    reconnect_seconds: float
+    seed: int
+    """Of the step durations."""
+
+
+@dataclass(frozen=True)
+class Identity:
+    """Which learner, and which of its processes."""
+
+    learner: str
+    instance: str
+    profile: Profile
+
+
+@dataclass(frozen=True)
+class Ears:
+    """What the session calls."""
+
+    stand: Callable[[], LearnerJoined]
+    """How to join now."""
+    hear: Callable[[Order, float], None]
+    """An order came, with the job's progress, 0 to 1."""
+    over: Callable[[], None]
+    """Nothing that this connection carried is waited for any more."""
+    received: Callable[[int, int, Tensor], None]
+    """A fragment came: its number, version and values."""
+
+
+class LearnerLine:
+    """A session as the syncer sees it."""
+
+    def __init__(self, connection: Connection, receive: Callable[[Order, float], None]) -> None:
+        self._connection = connection
+        self._receive = receive
+
+    def tell(self, order: Order, progress: float) -> None:
+        """Send an order and the job's progress."""
+        self._connection.send(lambda: self._receive(order, progress))
+
+
+class SimulatedSession:
+    """Keeps a process connected from its start to its end."""
+
+    def __init__(self, around: Surroundings, identity: Identity, ears: Ears) -> None:
+        self._around = around
+        self._identity = identity
+        self._ears = ears
+        self._link: tuple[Connection, LearnerLine] | None = None
+        self._reachable = True
+        self.alive = True
+        """The process lives."""
+        self.incarnation = 0
+
+    def open(self) -> None:
+        """Connect and join; a connection that is there is closed."""
+        if not (self.alive and self._reachable):
+            return
+        self._disconnect()
+        connection = Connection(self._around.clock, self._identity.profile.link)
+        line = LearnerLine(connection, self._hear)
+        self._link = (connection, line)
+        join = self._ears.stand()
+        connection.send(lambda: self._around.syncer.join(join, line))
+
+    def end(self) -> None:
+        """The process is gone, without a word."""
+        self.alive = False
+        self._disconnect()
+
+    def cut(self, seconds: float) -> None:
+        """Nothing gets through for a while; then it connects again by itself."""
+        self._reachable = False
+        self._disconnect()
+
+        def mend() -> None:
+            self._reachable = True
+            self.open()
+
+        self._around.clock.after(seconds + self._around.reconnect_seconds, mend)
+
+    def send(self, event: Event) -> None:
+        """Tell the syncer."""
+        if self._link is not None:
+            self._link[0].send(lambda: self._around.syncer.feed(event))
+
+    def push(self, event: FragmentArrived, payload: Tensor) -> None:
+        """Bring an outer gradient."""
+        if self._link is not None:
+            self._link[0].transfer(Way.UP, payload.numel(), lambda: self._around.syncer.push(event, payload))
+
+    def pull(self, fragment: int) -> None:
+        """Fetch a fragment's current version."""
+        if self._link is None:
+            return
+        connection, syncer = self._link[0], self._around.syncer
+
+        def serve() -> None:
+            version, values = syncer.pull(fragment)
+            arrived = 4 * values.numel()
+            connection.transfer(Way.DOWN, arrived, lambda: self._ears.received(fragment, version, values))
+
+        connection.send(serve)
+
+    def _disconnect(self) -> None:
+        if self._link is None or not self._link[0].open:
+            return
+        connection, line = self._link
+        connection.close()
+        self._ears.over()
+        latency = self._identity.profile.link.latency_seconds
+        self._around.clock.after(latency, lambda: self._around.syncer.broken(line))
+
+    def _hear(self, order: Order, progress: float) -> None:
+        match order:
+            case Fence(refusal=Refusal.LEASE_EXPIRED):
+                self._disconnect()
+                self._around.clock.after(self._around.reconnect_seconds, self.open)
+            case Refuse() | Fence() | Finish():
+                self.end()
+            case Admit():
+                self.incarnation = order.incarnation
+                self._beat()
+                self._ears.hear(order, progress)
+            case _:
+                self._ears.hear(order, progress)
+
+    def _beat(self) -> None:
+        """Keep the lease while there is nothing to say, as long as this session lasts."""
+        link, incarnation = self._link, self.incarnation
+        if link is None or not link[0].open:
+            return
+
+        def again() -> None:
+            if self._link is link and self.incarnation == incarnation:
+                self.send(LearnerAlive(self._identity.learner, incarnation))
+                self._beat()
+
+        self._around.clock.after(self._around.job.sync.lease_seconds / 4, again)
