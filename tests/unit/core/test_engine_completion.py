@@ -5,8 +5,19 @@ import json
 
 import pytest
 
-from diloco.core.actions import Action, AskFragment, Checkpoint, Discard, Evaluate, Finish, Merge, Refusal, Refuse
-from diloco.core.events import Evaluated, SnapshotAsked
+from diloco.core.actions import (
+    Action,
+    AskFragment,
+    Broadcast,
+    Checkpoint,
+    Discard,
+    Evaluate,
+    Finish,
+    Merge,
+    Refusal,
+    Refuse,
+)
+from diloco.core.events import Evaluated, Merged, SnapshotAsked
 from diloco.core.snapshot import SnapshotError
 from support.engine_script import Script, name, of, only, options
 
@@ -105,7 +116,7 @@ def test_a_job_without_learners_at_its_end_waits_for_one_but_not_for_ever() -> N
     script.leave(0)
     script.merge_done(merge)
     assert not script.engine.view(script.now).finished
-    finish = only(script.wait(61.0), Finish)
+    finish = only(script.wait(3 * 61.0), Finish)
     assert finish.complete
     assert "no learner evaluated the final model" in finish.reason
 
@@ -184,3 +195,35 @@ def test_goodput_counts_merged_steps_over_the_time_given() -> None:
             script.merge_done(merge)
     # One of two learners was away for half of the time.
     assert script.engine.view(script.now).goodput == pytest.approx(0.75)
+
+
+def test_a_learner_that_does_not_answer_is_not_asked_again_while_there_is_another() -> None:
+    script = Script(options(2))
+    script.start(0, 1)
+    assert script.all(Evaluate)[0].learner == name(0)
+    for _ in range(13):
+        script.wait(5.0)
+        script.step(0)
+        script.step(1)
+    assert [order.learner for order in script.all(Evaluate)] == [name(0), name(1)]
+
+
+def test_a_merge_that_failed_counts_for_nothing() -> None:
+    script = Script(options(1))
+    script.start(0)
+    script.step(0)
+    merge = only(script.push(0, 0), Merge)
+    broadcast = only(script.do(Merged(merge.fragment, merge.version, "0" * 32, 0.01, failed=True)), Broadcast)
+    assert [merged for _, _, merged in broadcast.learners] == [False]
+    view = script.engine.view(script.now)
+    assert (view.merged_tokens, view.versions[0]) == (0, 1)
+
+
+def test_who_does_not_come_back_after_a_restart_of_the_syncer_counts_in_goodput() -> None:
+    script = Script(options(2))
+    script.start(0, 1)
+    script.wait(100.0)
+    again = Script(options(2), epoch=2, saved=script.engine.snapshot(script.now))
+    again.join(0)
+    again.wait(1000.0)
+    assert [round(one.given_seconds) for one in again.engine.view(again.now).learners] == [1100, 1100]

@@ -133,3 +133,16 @@ def test_a_learner_that_hangs_does_not_drive_rounds_however_overdue_it_is() -> N
                 rounds += 1
                 actions += script.merge_done(merge)
     assert rounds <= 4  # each fragment had one turn
+
+
+def test_what_others_merged_during_an_absence_is_not_overdue_on_return() -> None:
+    script = Script(options(2, fragments=8))
+    script.start(0, 1)
+    for _ in range(16):
+        merged_at_once(script, [*script.step(0), *script.step(1)])
+    script.leave(0)
+    held = tuple(version for version in script.engine.view(script.now).versions)
+    for _ in range(8):
+        merged_at_once(script, script.step(1))
+    script.join(0, versions=held, steps=16 + 12)
+    assert merged_at_once(script, script.ready(0)) == 0

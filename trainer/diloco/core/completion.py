@@ -19,6 +19,8 @@ from diloco.core.state import (
 
 EVALUATION_TIMER = "evaluation"
 FINAL_TIMER = "final"
+FINAL_TRIES = 3
+"""Times as long as one evaluation may take, the job waits for its final one (ours)."""
 
 
 def advance(state: EngineState, now: float) -> list[Action]:
@@ -32,7 +34,7 @@ def advance(state: EngineState, now: float) -> list[Action]:
         state.phase = Phase.EVALUATING
         state.phase_reason = f"{state.options.budget_tokens} tokens are merged"
         actions += rounds.abandon_open(state, "the budget is merged")
-        actions.append(SetTimer(FINAL_TIMER, now + state.options.startup_seconds))
+        actions.append(SetTimer(FINAL_TIMER, now + FINAL_TRIES * state.options.startup_seconds))
     if state.evaluation is not None:
         stopped = state.current(state.evaluation.learner, state.evaluation.incarnation) is None
         overtaken = state.phase == Phase.EVALUATING and not state.evaluation.final
@@ -81,6 +83,7 @@ def _fastest(state: EngineState) -> LearnerRecord | None:
     return min(
         working,
         key=lambda record: (
+            record.id in state.did_not_evaluate,
             record.state != LearnerState.TRAINING,
             record.step_seconds.or_else(float("inf")),
             record.id,
@@ -96,6 +99,7 @@ def evaluated(state: EngineState, event: Evaluated, now: float) -> list[Action]:
     if pending is None or (pending.number, pending.incarnation) != (event.evaluation, event.incarnation):
         return [Note("EvaluationDropped", f"evaluation {event.evaluation} is no longer waited for", event.learner)]
     state.evaluation = None
+    state.did_not_evaluate.clear()
     if pending.final and not event.exact:
         return [Note("EvaluationDropped", "not of exactly the final model", event.learner)]
     every = state.options.evaluate_every_tokens
@@ -110,13 +114,12 @@ def evaluated(state: EngineState, event: Evaluated, now: float) -> list[Action]:
 def timer(state: EngineState, name: str) -> list[Action]:
     """An evaluation takes too long: another learner gets it; for the final one the job does not wait for ever."""
     if name == FINAL_TIMER and state.phase == Phase.EVALUATING:
-        reason = (
-            f"{state.phase_reason}; no learner evaluated the final model within {state.options.startup_seconds:g} s"
-        )
+        reason = f"{state.phase_reason}; no learner evaluated the final model in time"
         return _finish(state, complete=True, reason=reason)
     if name == EVALUATION_TIMER and state.evaluation is not None:
         learner = state.evaluation.learner
         state.evaluation = None
+        state.did_not_evaluate.add(learner)
         return [Note("EvaluationDropped", f"no answer within {state.options.startup_seconds:g} s", learner)]
     return []
 

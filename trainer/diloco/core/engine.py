@@ -60,6 +60,11 @@ class Engine:
         actions += rounds.launch_due(state, now)
         return actions
 
+    @property
+    def finished(self) -> bool:
+        """The job is over: no event changes the model any more."""
+        return self._state.finished
+
     def snapshot(self, now: float) -> dict[str, Any]:
         """The state as plain JSON, for a checkpoint."""
         return snapshot.take(self._state, now)

@@ -108,6 +108,8 @@ class Merged:
     """xxh3-128 of the new fragment's f32 bytes, hexadecimal."""
     seconds: float
     """How long it took."""
+    failed: bool = False
+    """The members' outer gradients could not be merged: the version has the values of the one before."""
 
 
 @dataclass(frozen=True, slots=True)

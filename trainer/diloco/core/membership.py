@@ -52,13 +52,17 @@ def join(state: EngineState, event: LearnerJoined, now: float) -> list[Action]:
     record.data_position = max(record.data_position, event.data_position)
     record.versions = [-1 if p in load else version for p, version in enumerate(held)]
     turns = record.turn_steps or [record.step] * len(held)
-    record.turn_steps = [record.step if p in load else step for p, step in enumerate(turns)]
+    # What others merged meanwhile had its turn without this learner, which receives it now.
+    passed = [version < current for version, current in zip(held, state.versions, strict=True)]
+    record.turn_steps = [record.step if over else step for over, step in zip(passed, turns, strict=True)]
     record.last_heard_at = record.last_step_at = now
     record.given_since = now if record.given_since is None else record.given_since
     if not same_process:
         record.step_seconds = MovingAverage()
     if state.elapsed_since is None:
         state.elapsed_since = now
+        for known in state.ordered_learners:  # after a restart of the syncer, who does not come back counts too
+            known.given_since = now if known.joins else None
     reason = _admission_reason(record, load=load, same_process=same_process, fragments=len(state.versions))
     actions.append(
         Admit(

@@ -159,17 +159,16 @@ def merged(state: EngineState, event: Merged) -> list[Action]:
     state.merge_seconds.add(event.seconds)
     state.closed_at[event.fragment] = current.closed_at
     share = state.options.shares[event.fragment]
-    for name, contribution in current.arrived.items():
+    counted = {} if event.failed else current.arrived
+    for name, contribution in counted.items():
         record = state.learners[name]
         state.fragment_tokens[event.fragment] += contribution.tokens
         record.merged_tokens += share * contribution.tokens
         record.merged_seconds += share * contribution.steps * record.step_seconds.or_else(0.0)
     receivers = tuple(
-        (record.id, record.incarnation, record.id in current.arrived)
-        for record in state.ordered_learners
-        if record.present
+        (record.id, record.incarnation, record.id in counted) for record in state.ordered_learners if record.present
     )
-    reason = f"version {event.version} was merged from {len(current.arrived)} learner(s)"
+    reason = f"version {event.version} was merged from {len(counted)} learner(s)"
     return [Broadcast(event.fragment, event.version, receivers, reason)]
 
 

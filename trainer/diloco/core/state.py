@@ -171,6 +171,8 @@ class EngineState:
     evaluations: list[EvaluationRecord] = field(default_factory=list)
     evaluation: PendingEvaluation | None = None
     evaluations_ordered: int = 0
+    did_not_evaluate: set[str] = field(default_factory=set)
+    """Learners that left the present evaluation unanswered."""
     next_evaluation_tokens: int = 0
     elapsed_seconds: float = 0.0
     """Since the first learner joined, up to `elapsed_since`; the syncer's own absences are not in it."""

@@ -40,6 +40,11 @@ class ErrorFeedback:
             if merged and pending[0] == version:
                 self._committed[fragment] = pending[1]
 
+    def forget(self) -> None:
+        """What is committed comes from a checkpoint, and another process has used it up since."""
+        with self._lock:
+            self._committed.clear()
+
     def session_over(self) -> None:
         """What is pending will have no outcome that we hear of."""
         with self._lock:

@@ -118,6 +118,8 @@ class InnerLoop:
                 self._wiring.bell.wait(rings, _LOOK_SECONDS)
         known = self._wiring.known_stand()
         if known is not None:
+            if known.steps > self._trainer.steps and self._boxes.feedback is not None:
+                self._boxes.feedback.forget()
             self._trainer.catch_up(known.steps, known.data_position)
         _log.info(
             "loaded the model in %.1f s; begins after step %d, data position %d",

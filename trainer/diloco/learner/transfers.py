@@ -152,8 +152,6 @@ class Pusher:
             _log.debug("push of fragment %d failed: %s", header.fragment, error)
             if isinstance(error, DeadlineError):
                 self._deadlines.missed()
-            if not error.retryable:
-                self._not_merged(header)
             return not error.retryable
         self._deadlines.took(header.payload_bytes, time.monotonic() - began)
         with counts.lock:
@@ -162,12 +160,8 @@ class Pusher:
             counts.pushes_refused += not receipt.accepted
         if not receipt.accepted:
             _log.debug("fragment %d for version %d was not taken: %s", header.fragment, header.version, receipt.reason)
-            self._not_merged(header)
+        # What becomes of the residual is not settled here, where a repeated push is refused too: FragmentReady says it.
         return True
-
-    def _not_merged(self, header: PushHeader) -> None:
-        if self._feedback is not None:
-            self._feedback.outcome(header.fragment, header.version, merged=False)
 
 
 class Puller:

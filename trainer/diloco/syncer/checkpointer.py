@@ -114,8 +114,8 @@ class Checkpointer:
         _log.error("no checkpoint was written: %s; training goes on, the next one is tried in its turn", error)
 
     def _write(self, content: CheckpointContent) -> str:
-        # The oldest goes first: no more than `keep` ever need room, except that one whole one is always there.
-        self._prune(max(1, self._keep - 1))
+        # Two whole ones are there at any time, also while the disk is full: the newest may turn out to be damaged.
+        self._prune(max(2, self._keep - 1))
         began = time.perf_counter()
         name = write_checkpoint(self._directory, content)
         seconds = time.perf_counter() - began

@@ -37,6 +37,7 @@ from diloco.syncer.status import SyncerStatus
 from diloco.syncer.syncer import Syncer
 from diloco.syncer.tape import TapeHeader
 from diloco.syncer.tape_writer import TapeLimits, TapeWriter
+from diloco.wire.messages import Finished
 
 _log = logging.getLogger(__name__)
 
@@ -77,6 +78,7 @@ class Life:
         self._events_at_checkpoint = 0
         self._checkpoint_due = options.job.spec.syncer.checkpoint_every_seconds
         self._exporting: asyncio.Task[None] | None = None
+        self._concluding: asyncio.Task[None] | None = None
         self._checks = ThreadPoolExecutor(2, "check", torch.set_num_threads, (1,))
         self._disk = ThreadPoolExecutor(1, "disk")
         threads = options.threads or torch.get_num_threads()
@@ -181,8 +183,9 @@ class Life:
     def close(self) -> None:
         """Stop taking events in, and end the threads."""
         self._driver.stop()
-        if self._exporting is not None:
-            self._exporting.cancel()
+        for task in (self._exporting, self._concluding):
+            if task is not None:
+                task.cancel()
         self._syncer.close()
         self._block_threads.close()
         self._checks.shutdown()
@@ -209,8 +212,8 @@ class Life:
                 return
 
     def _work_left(self) -> bool:
-        exporting = self._exporting is not None and not self._exporting.done()
-        return exporting or self._checkpointer.busy
+        tasks = (self._exporting, self._concluding)
+        return self._checkpointer.busy or any(task is not None and not task.done() for task in tasks)
 
     def _ask_for_checkpoint(self, now: float) -> None:
         if now < self._checkpoint_due or self._checkpointer.busy:
@@ -260,8 +263,20 @@ class Life:
 
     def _finish(self, action: Finish) -> None:
         self._finished_at = self._now()
-        self._checkpointer.request(f"the job is over: {action.reason}")
+        self._concluding = asyncio.create_task(self._conclude(action))
         self._exporting = asyncio.create_task(self._export())
+
+    async def _conclude(self, action: Finish) -> None:
+        """Learners leave for good when they hear of the end, so the end is on disk before they do."""
+        until = time.monotonic() + _LAST_CHECKPOINT_SECONDS
+        while True:
+            failures = self._checkpointer.status.failures
+            self._checkpointer.request(f"the job is over: {action.reason}")
+            await self._checkpointer.idle()
+            if self._checkpointer.status.failures == failures or time.monotonic() >= until:
+                break
+            await asyncio.sleep(_EXPORT_AGAIN_SECONDS)
+        self._sessions.send_all(Finished(action.complete, action.reason))
 
     async def _export(self) -> None:
         parameters = [self._store.current(fragment.index).parameters for fragment in self._layout.fragments]

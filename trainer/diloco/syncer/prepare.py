@@ -14,6 +14,7 @@ from diloco.core.fragments import Layout
 from diloco.model import build_model, layout_of, read_fragment
 from diloco.spec import DiLoCoJob
 from diloco.syncer.checkpoint import LoadedCheckpoint, Totals, newest_checkpoint, set_aside
+from diloco.syncer.errors import SyncerError
 from diloco.syncer.store import FragmentStore
 from diloco.syncer.tape import TapeError, find_tapes, read_header
 
@@ -39,7 +40,7 @@ def prepare(job: DiLoCoJob, checkpoints: Path) -> Beginning:
     Raises:
         ModelError: the model cannot be built.
         LayoutError: it cannot be cut as asked.
-        SyncerError: the checkpoint is of another job or model.
+        SyncerError: the checkpoint is of another job or model, or none of them is whole.
         OSError: a broken checkpoint could not be set aside.
     """
     module = build_model(job.spec)
@@ -47,6 +48,8 @@ def prepare(job: DiLoCoJob, checkpoints: Path) -> Beginning:
     loaded, broken = newest_checkpoint(checkpoints, layout, job.metadata.name)
     for problem in broken.values():
         _log.warning("skipped a broken checkpoint: %s", problem)
+    if broken and loaded is None:
+        raise SyncerError(f"{checkpoints}: no checkpoint is whole; move them away to begin the job anew")
     if broken:
         set_aside(checkpoints, broken)
     store = empty_store(job, layout)
@@ -54,8 +57,6 @@ def prepare(job: DiLoCoJob, checkpoints: Path) -> Beginning:
         fill_from(store, loaded)
         _log.info("goes on from checkpoint %s", loaded.name)
         return Beginning(layout, store, loaded.manifest.engine, loaded.name, loaded.manifest.totals)
-    if broken:
-        _log.warning("no checkpoint is whole: the job begins anew")
     for fragment in layout.fragments:
         parameters = torch.empty(fragment.numel, dtype=torch.float32)
         read_fragment(module, fragment, parameters)

@@ -94,7 +94,8 @@ class Syncer:
             assert result is not None
             # Only after the events of this batch does the state hold together again.
             asyncio.get_running_loop().call_soon(self._merge_over)
-            if self.finished:
+            # The engine may have ended the job in this very batch of events.
+            if self._driver.engine.finished:
                 return False
             self._store.commit(result.fragment, result.version, result.target, result.digest)
             self._inbox.void_version(result.fragment, result.version)
@@ -131,7 +132,6 @@ class Syncer:
                 self._sessions.send(action.learner, action.incarnation, wanted)
             case actions.Finish():
                 self.finished = True
-                self._sessions.send_all(messages.Finished(action.complete, action.reason))
                 self._finish(action)
             case actions.Note() | actions.SetTimer() | actions.CancelTimer():
                 pass
@@ -178,7 +178,9 @@ class Syncer:
                 "fragment %d stays as it was at version %d: %s", result.fragment, result.version, result.problem
             )
         self._result = result
-        self._driver.post(Merged(result.fragment, result.version, result.digest.hex(), result.seconds))
+        self._driver.post(
+            Merged(result.fragment, result.version, result.digest.hex(), result.seconds, failed=bool(result.problem))
+        )
 
     def _merge_over(self) -> None:
         self._running = False
