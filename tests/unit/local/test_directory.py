@@ -96,3 +96,15 @@ def test_an_output_that_cannot_be_written_is_one_line(tmp_path: Path) -> None:
         begin(tmp_path / "file" / "out", TEXT, overwrite=False)
     assert str(caught.value).startswith("--output ")
     assert "\n" not in str(caught.value)
+
+
+def test_a_directory_in_use_keeps_its_manifest(tmp_path: Path) -> None:
+    directory = begin(tmp_path / "out", TEXT, overwrite=False)
+    claim = DirectoryClaim(directory)
+    other = TEXT + "# other\n"
+    with pytest.raises(RunDirectoryError, match="another diloco run is at work there"):
+        resume(directory.root, other, parse_job(other, "other"))
+    with pytest.raises(RunDirectoryError, match="another diloco run is at work there"):
+        begin(directory.root, other, overwrite=True)
+    claim.release()
+    assert directory.job.read_text() == TEXT

@@ -32,6 +32,8 @@ def test_a_learner_is_restarted_unless_that_cannot_help(ended: Record, verdict: 
         (record(1), Verdict.RESTART),
         (record(-9, stillborn=4), Verdict.RESTART),
         (record(2), Verdict.FAIL),
+        (record(2, restarts=1, stillborn=1), Verdict.RESTART),
+        (record(2, restarts=5, stillborn=5), Verdict.FAIL),
         (record(1, stillborn=5), Verdict.FAIL),
     ],
 )

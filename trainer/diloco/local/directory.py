@@ -11,6 +11,8 @@ from diloco.local.resume import frozen_differences
 from diloco.runtime.files import UnusableFileError, make_writable_directory, write_atomically
 from diloco.spec import DiLoCoJob, SpecError, load_job
 
+LOCK: Final = ".lock"
+
 _OURS: Final = (
     "job.yaml",
     "syncer",
@@ -21,7 +23,7 @@ _OURS: Final = (
     "report.html",
     "model.safetensors",
     "sample.txt",
-    ".lock",
+    LOCK,
 )
 
 
@@ -93,7 +95,7 @@ class DirectoryClaim:
         Raises:
             RunDirectoryError: another process holds it.
         """
-        self._descriptor = os.open(directory.root / ".lock", os.O_RDWR | os.O_CREAT, 0o644)
+        self._descriptor = os.open(directory.root / LOCK, os.O_RDWR | os.O_CREAT, 0o644)
         try:
             fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
@@ -128,7 +130,8 @@ def begin(root: Path, job_text: str, *, overwrite: bool) -> RunDirectory:
     if there:
         claim = DirectoryClaim(directory)
         for name in there:
-            _remove(root / name)
+            if name != LOCK:  # another process could hold the one while a third makes itself a new one
+                _remove(root / name)
         claim.release()
     _lay_out(directory, job_text)
     return directory
@@ -154,6 +157,7 @@ def resume(root: Path, job_text: str, job: DiLoCoJob) -> RunDirectory:
             f"--resume: {', '.join(differences)} of the manifest cannot change between a run and its continuation; "
             f"{directory.job} has what it was"
         )
+    DirectoryClaim(directory).release()  # not under the feet of a run that is at work here
     _lay_out(directory, job_text)
     return directory
 

@@ -57,17 +57,28 @@ def run_job(request: RunRequest, console: Console, *, plain: bool) -> int:
         OSError: the output cannot be written.
     """
     job, text = manifest(request.job, request.seed)
+    before = RunDirectory(request.output.absolute())
+    if request.resume and is_complete(before):
+        return _already_complete(request, before, job, console)
     plan = make_plan(request, job, text)
     claim = DirectoryClaim(plan.directory)
     try:
-        if request.resume and is_complete(plan.directory):
-            told = f"the run in {request.output} is complete; its report is {plan.directory.report}"
-            console.print(told, markup=False, highlight=False, soft_wrap=True)
-            return EXIT_OK
         outcome = _supervised(plan, PlainView(console) if plain else LiveView(console))
         return _conclude(request, plan, outcome, console)
     finally:
         claim.release()
+
+
+def _already_complete(request: RunRequest, directory: RunDirectory, job: DiLoCoJob, console: Console) -> int:
+    trained = load_job(directory.job).spec.training.tokens
+    if job.spec.training.tokens > trained:
+        raise RequestError(
+            f"--resume: the run in {request.output} is complete with its spec.training.tokens of {trained}; "
+            "a larger budget needs a run of its own, in another directory"
+        )
+    told = f"the run in {request.output} is complete; its report is {directory.report}"
+    console.print(told, markup=False, highlight=False, soft_wrap=True)
+    return EXIT_OK
 
 
 def manifest(path: Path, seed: int | None) -> tuple[DiLoCoJob, str]:

@@ -83,6 +83,11 @@ class RegionLink:
             writer.transport.abort()
 
     async def _relay(self, near_reader: asyncio.StreamReader, near: asyncio.StreamWriter) -> None:
+        # Cancelled when the loop closes; Python 3.11's streams make an error of a handler that ends so.
+        with contextlib.suppress(asyncio.CancelledError):
+            await self._carry(near_reader, near)
+
+    async def _carry(self, near_reader: asyncio.StreamReader, near: asyncio.StreamWriter) -> None:
         if self._refusing:
             near.transport.abort()
             return

@@ -72,7 +72,8 @@ def after_syncer_exit(record: Record) -> Decision:
     """What to do about a syncer that has ended."""
     if record.exit_code == EXIT_OK:
         return Decision(Verdict.DONE, "it ended as it should")
-    if record.exit_code in (EXIT_BAD_INPUT, EXIT_REFUSED):
+    # Where it has served before, its input was good: a port that is taken for a moment, say, may be free the next time.
+    if record.exit_code in (EXIT_BAD_INPUT, EXIT_REFUSED) and not record.restarts:
         return Decision(Verdict.FAIL, record.last_line or "it was given bad input")
     if record.stillborn >= _STILLBORN_LIMIT:
         return Decision(Verdict.FAIL, f"the syncer ended {record.stillborn} times without serving: {_told(record)}")
