@@ -238,3 +238,14 @@ def test_the_result_may_not_overwrite_the_parameters() -> None:
             outer=PLAIN_STEP,
             into=MergeTarget(parameters, momentum),
         )
+
+
+@pytest.mark.parametrize("members", [1, 2])
+@pytest.mark.parametrize("method", ["RDA", "Mean"])
+def test_an_outer_gradient_that_would_leave_the_range_of_f32_changes_nothing(
+    method: Literal["RDA", "Mean"], members: int
+) -> None:
+    fragment = fragment_of((8,))
+    huge = contributions_of({f"here/cpu/{index}": torch.full((8,), 2e38) for index in range(members)})
+    with pytest.raises(MergeError, match="too large"):
+        merge_into_zero(fragment, huge, Rule(method=method, outer=OuterOptimizer()))

@@ -24,6 +24,8 @@ from diloco.spec.sync import OuterOptimizer
 
 ROW = 4096
 """Elements whose squares are added up in f32; beyond that in f64."""
+LARGEST_NORM = 1e30
+"""An outer gradient longer than this is refused (ours): with it, momentum and parameters could leave f32's range."""
 
 
 Pass = Callable[[Iterable[int]], None]
@@ -149,8 +151,8 @@ class FragmentMerge:
                 values = self._decode(member, block, scratch)
                 for radial, start, stop in parts:
                     square = _sum_of_squares(values[start:stop])
-                    if not math.isfinite(square):
-                        raise MergeError(_not_finite(member))
+                    if not square < LARGEST_NORM**2:
+                        raise MergeError(self._blame(block, scratch) if math.isfinite(square) else _not_finite(member))
                     radial.squares[index].append(square)
 
     def combine(self, blocks: Iterable[int]) -> None:
@@ -175,7 +177,7 @@ class FragmentMerge:
                         mean[start:stop].add_(values[start:stop], alpha=factors[index])
             for span, _, start, stop in parts:
                 square = _sum_of_squares(mean[start:stop])
-                if not math.isfinite(square):
+                if not square < LARGEST_NORM**2:
                     raise MergeError(self._blame(block, scratch))
                 span.squares.append(square)
 
