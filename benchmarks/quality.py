@@ -3,7 +3,7 @@
 Real training of a small model in virtual time (`diloco.simulate`): engine, merges, codecs and inner steps are those of
 a real run, only clocks and links are simulated. Run it with
 
-    python benchmarks/quality.py --json benchmarks/results/quality.json --cache .cache/quality.jsonl
+    python benchmarks/quality.py --json benchmarks/results/quality.json --cache benchmarks/results/quality-runs.jsonl
 
 Every finished run is kept in the cache, so an interrupted benchmark goes on where it was.
 """

@@ -142,7 +142,6 @@ class Life:
         self._driver.start(self._syncer)
         self.serving = True
         if self._view().finished:
-            self._syncer.finished = True
             self._finished_at = self._now()
             self._quiet_seconds = _QUIET_AFTER_RESTART_SECONDS
             if not self._directory.model.exists():

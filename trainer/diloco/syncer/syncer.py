@@ -79,7 +79,6 @@ class Syncer:
         self._orders: deque[actions.Merge] = deque()
         self._running = False
         self._result: MergeResult | None = None
-        self.finished = False
         self.record_problem = ""
         """Why a payload is missing from the record; empty if none is."""
 
@@ -131,7 +130,6 @@ class Syncer:
                 wanted = messages.EvaluationWanted(action.evaluation, action.versions, action.final)
                 self._sessions.send(action.learner, action.incarnation, wanted)
             case actions.Finish():
-                self.finished = True
                 self._finish(action)
             case actions.Note() | actions.SetTimer() | actions.CancelTimer():
                 pass
