@@ -1,6 +1,7 @@
 """A real learner process against a syncer that the test drives by hand, over real gRPC."""
 
 import json
+import urllib.request
 from pathlib import Path
 
 import pytest
@@ -211,3 +212,77 @@ def test_a_mistake_is_one_line_and_exit_code_2(tmp_path: Path) -> None:
         assert learner.wait() == 2
         assert len(learner.log.splitlines()) == 1
         assert "data.text.path" in learner.log
+
+
+def _page(address: str, path: str) -> tuple[int, str]:
+    with urllib.request.urlopen(f"http://{address}{path}", timeout=60) as answer:
+        return answer.status, answer.read().decode()
+
+
+@pytest.mark.parametrize("ended", [Finished(complete=True, reason="enough"), Refused("Finished", "the job is over")])
+def test_one_that_is_to_stay_serves_on_after_the_end_until_it_is_stopped(
+    tmp_path: Path, ended: Finished | Refused
+) -> None:
+    syncer = ScriptedSyncer(make_job(tmp_path))
+    with (
+        RunningServer(syncer) as server,
+        LearnerProcess(tmp_path, server.address, "--stay", "--http", "127.0.0.1:0") as learner,
+    ):
+        syncer.wait_for(StepReport)
+        syncer.end_session(ended)
+        learner.wait_for("stays until it is stopped")
+        address = learner.http_address
+        assert _page(address, "/readyz") == (200, "the job is over\n")
+        assert _page(address, "/healthz") == (200, "ok\n")
+        assert "diloco_learner_joined 0.0" in _page(address, "/metrics")[1]
+        learner.terminate()
+        assert learner.wait() == 0
+        assert json.loads((learner.directory / "activity.json").read_text())["ending"] == "Finished"
+
+
+def test_one_that_is_refused_does_not_stay(tmp_path: Path) -> None:
+    syncer = ScriptedSyncer(make_job(tmp_path))
+    syncer.refusal = Refused("GivenUp", "it failed too often")
+    with RunningServer(syncer) as server, LearnerProcess(tmp_path, server.address, "--stay") as learner:
+        assert learner.wait() == 3
+
+
+def test_one_of_a_pool_that_was_scaled_goes_on_from_its_own_checkpoint(tmp_path: Path) -> None:
+    syncer = ScriptedSyncer(make_job(tmp_path, learners=2))
+    with RunningServer(syncer) as server:
+        with LearnerProcess(tmp_path, server.address) as learner:
+            syncer.wait_for(StepReport, lambda report: report.step >= 3)
+            learner.terminate()
+            assert learner.wait() == 0
+        last = [said for said in syncer.said if isinstance(said, StepReport)][-1]
+        make_job(tmp_path, learners=5)
+        mark = syncer.mark()
+        with LearnerProcess(tmp_path, server.address) as learner:
+            join = syncer.wait_for(Join, after=mark)
+            assert (join.steps, join.data_position) == (last.step, last.data_position)
+            report = syncer.wait_for(StepReport, after=mark)
+            assert (report.step, report.data_position) == (last.step + 1, last.data_position + 4)
+            learner.terminate()
+            assert learner.wait() == 0
+
+
+def test_a_last_checkpoint_that_cannot_be_written_is_no_success(tmp_path: Path) -> None:
+    syncer = ScriptedSyncer(make_job(tmp_path))
+    with RunningServer(syncer) as server, LearnerProcess(tmp_path, server.address) as learner:
+        syncer.wait_for(StepReport)
+        learner.limit_file_size(50_000)
+        learner.terminate()
+        assert learner.wait() == 1
+        (line,) = [line for line in learner.log.splitlines() if " here/cpu/0 error: " in line]
+        assert "no last checkpoint was written (checkpoint in" in line
+
+
+def test_text_that_becomes_shorter_ends_it_with_one_line_that_names_the_file(tmp_path: Path) -> None:
+    syncer = ScriptedSyncer(make_job(tmp_path))
+    with RunningServer(syncer) as server, LearnerProcess(tmp_path, server.address) as learner:
+        syncer.wait_for(StepReport)
+        (tmp_path / "text.txt").write_text("cut")
+        assert learner.wait() == 2
+        (line,) = [line for line in learner.log.splitlines() if " here/cpu/0 error: " in line]
+        assert f"data.text.path: {tmp_path / 'text.txt'} had" in line
+        assert "Traceback" not in learner.log

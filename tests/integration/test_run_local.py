@@ -117,6 +117,17 @@ def test_a_run_goes_through_failures_to_a_model_and_a_report(tmp_path: Path) -> 
     )
     assert replayed.returncode == 0, replayed.stderr
     assert "redone to the bit" in replayed.stdout
+    # Whatever happened to links and processes, no learner claimed more than it had done.
+    syncer_log = (output / "logs" / "syncer.log").read_text()
+    assert not any(text in syncer_log for text in ("neither may go back", " claims ", "since it received version"))
+    model = ["--job", str(output / "job.yaml"), "--model", str(output / "model.safetensors")]
+    evaluated = subprocess.run(
+        [sys.executable, "-m", "diloco.cli.main", "evaluate", *model, "--json"],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert json.loads(evaluated.stdout)["loss"] == pytest.approx(summary["eval_loss"], rel=1e-6)
     # A run that is complete is not run again.
     assert "is complete" in run(tmp_path / "job.yaml", output, "--resume").stdout
 

@@ -314,7 +314,7 @@ def test_processes_of_another_job_or_model_are_told_so(tmp_path: Path) -> None:
             one.job = job.name
             with pytest.raises(RefusedError, match="has another model than the syncer"):
                 one.join(layout_digest="0" * 64)
-            one.learner = "here/cpu/9"
+            one.learner = "there/cpu/0"
             answer = one.join()
             assert isinstance(answer, Refused)
             assert answer.refusal == "UnknownLearner"

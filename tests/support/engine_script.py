@@ -30,6 +30,8 @@ def options(learners: int = 3, fragments: int = 4, **changes: Any) -> EngineOpti
     chosen: dict[str, Any] = {
         "schedule": Schedule(fragments, changes.pop("interval", fragments), changes.pop("overlap", 2)),
         "learners": tuple(f"here/pool/{index}" for index in range(learners)),
+        "pools": ("here/pool",),
+        "maximum_learners": 100,
         "shares": (1 / fragments,) * fragments,
         "quorum": 1,
         "grace_safety": 0.5,

@@ -2,9 +2,11 @@
 
 import json
 import os
+import resource
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any, Self
 
@@ -56,6 +58,26 @@ class LearnerProcess:
     def log(self) -> str:
         """What it has logged."""
         return self._log_path.read_text()
+
+    @property
+    def http_address(self) -> str:
+        """Where it serves HTTP."""
+        self.wait_for("serves /metrics")
+        return self.log.split("at http://")[1].split()[0]
+
+    def wait_for(self, text: str) -> None:
+        """Wait for a line of its log; fail if the process ends first."""
+        until = time.monotonic() + _EXIT_SECONDS
+        while text not in self.log:
+            assert self._process is not None
+            assert self._process.poll() is None, self.log
+            assert time.monotonic() < until, self.log
+            time.sleep(0.02)
+
+    def limit_file_size(self, size_bytes: int) -> None:
+        """No file that it writes from now on can be larger, as on a disk that is full."""
+        assert self._process is not None
+        resource.prlimit(self._process.pid, resource.RLIMIT_FSIZE, (size_bytes, resource.RLIM_INFINITY))
 
     def terminate(self) -> None:
         """SIGTERM."""

@@ -27,9 +27,10 @@ spec:
   model: {{builtin: {{preset: {preset}}}}}
   data: {{text: {{}}}}
   training: {{tokens: {tokens}, sequenceLength: 16, batchSize: 4}}
-  sync: {{fragments: 4, interval: 4, quorum: {quorum}, compression: None, anchor: {anchor}, leaseSeconds: 30}}
+  sync:
+    {{fragments: 4, interval: 4, quorum: {quorum}, compression: None, anchor: {anchor}, leaseSeconds: {lease_seconds}}}
   syncer: {{checkpointEverySeconds: {checkpoint_every}}}
-  regions: [{{name: here, pools: [{{name: cpu, learners: 2}}]}}]
+  regions: [{{name: here, pools: [{{name: cpu, learners: {learners}}}]}}]
 """
 _DEFAULTS: dict[str, Any] = {
     "name": "small",
@@ -38,6 +39,8 @@ _DEFAULTS: dict[str, Any] = {
     "quorum": 1,
     "anchor": "Received",
     "checkpoint_every": 1,
+    "learners": 2,
+    "lease_seconds": 30,
 }
 
 

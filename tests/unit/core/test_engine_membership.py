@@ -3,7 +3,7 @@
 import pytest
 
 from diloco.core.actions import Admit, AskFragment, Discard, Fence, Finish, Merge, Note, Refusal, Refuse
-from diloco.core.events import Evaluated, LearnerAlive
+from diloco.core.events import Evaluated, LearnerAlive, LearnerJoined
 from support.engine_script import Script, name, of, only, options
 
 
@@ -20,7 +20,8 @@ def test_each_join_gets_an_incarnation_of_its_own() -> None:
 
 def test_an_unknown_learner_is_refused() -> None:
     script = Script(options(1))
-    assert only(script.join(5), Refuse).refusal == Refusal.UNKNOWN_LEARNER
+    refused = only(script.do(LearnerJoined("there/pool/0", "process", (), 0, 0)), Refuse)
+    assert (refused.refusal, refused.reason) == (Refusal.UNKNOWN_LEARNER, "the job has no learner 'there/pool/0'")
 
 
 def test_a_second_process_with_the_same_id_takes_over() -> None:

@@ -92,13 +92,14 @@ class TestMistakes:
         assert "cannot serve HTTP" in self._last_line(caplog)
 
 
-def figures(news: StepNews | None, *, joined: bool = True) -> LearnerFigures:
+def figures(news: StepNews | None, *, joined: bool = True, over: bool = False) -> LearnerFigures:
     return LearnerFigures(
         spent=lambda: TimeSpent(training=12.5, paused=1.5),
         news=lambda: news,
         staleness_steps=lambda: 3,
         sessions=lambda: 2,
         joined=lambda: joined,
+        over=lambda: over,
         counts=TransferCounts(bytes_pushed=100, bytes_pulled=400, pushes=1, pulls=4),
     )
 
@@ -135,6 +136,10 @@ class TestPages:
         with serve_figures("127.0.0.1:0", figures(news, joined=joined)) as server:
             assert self._get(server.address, "/readyz")[0] == status
             assert self._get(server.address, "/healthz") == (200, "ok\n")
+
+    def test_one_that_stays_after_the_end_of_the_job_is_ready(self) -> None:
+        with serve_figures("127.0.0.1:0", figures(A_STEP, joined=False, over=True)) as server:
+            assert self._get(server.address, "/readyz") == (200, "the job is over\n")
 
 
 class Disk(CheckpointStore):

@@ -6,28 +6,16 @@ import pytest
 
 from diloco.local.directory import DirectoryClaim, RunDirectory, RunDirectoryError, begin, resume
 from diloco.spec import DiLoCoJob, parse_job
-
-TEXT = """
-apiVersion: diloco.dev/v1alpha1
-kind: DiLoCoJob
-metadata: {name: small}
-spec:
-  model: {builtin: {preset: pico}}
-  data: {text: {}}
-  training: {tokens: 1000, sequenceLength: 16, batchSize: 2}
-  sync: {fragments: 4, interval: 4, overlap: 1}
-  regions:
-  - {name: east, pools: [{name: a, learners: 2}]}
-"""
+from support.small_manifest import SMALL_MANIFEST
 
 
-def job(text: str = TEXT) -> DiLoCoJob:
+def job(text: str = SMALL_MANIFEST) -> DiLoCoJob:
     return parse_job(text)
 
 
 def test_a_new_run_keeps_its_manifest(tmp_path: Path) -> None:
-    directory = begin(tmp_path / "out", TEXT, overwrite=False)
-    assert directory.job.read_text() == TEXT
+    directory = begin(tmp_path / "out", SMALL_MANIFEST, overwrite=False)
+    assert directory.job.read_text() == SMALL_MANIFEST
     assert directory.learner("east/a/1").parent.is_dir()
     assert directory.log("east/a/1").name == "east.a.1.log"
 
@@ -35,24 +23,24 @@ def test_a_new_run_keeps_its_manifest(tmp_path: Path) -> None:
 def test_a_directory_in_use_is_left_alone(tmp_path: Path) -> None:
     (tmp_path / "thesis.tex").write_text("all I have")
     with pytest.raises(RunDirectoryError, match="not empty; empty it, or give another one"):
-        begin(tmp_path, TEXT, overwrite=False)
+        begin(tmp_path, SMALL_MANIFEST, overwrite=False)
     with pytest.raises(RunDirectoryError, match="is something else"):
-        begin(tmp_path, TEXT, overwrite=True)
+        begin(tmp_path, SMALL_MANIFEST, overwrite=True)
     assert (tmp_path / "thesis.tex").read_text() == "all I have"
 
 
 def test_an_earlier_run_is_only_replaced_when_asked(tmp_path: Path) -> None:
-    first = begin(tmp_path / "out", TEXT, overwrite=False)
+    first = begin(tmp_path / "out", SMALL_MANIFEST, overwrite=False)
     first.summary.write_text("{}")
     with pytest.raises(RunDirectoryError, match="continue it with --resume, replace it with --overwrite"):
-        begin(first.root, TEXT, overwrite=False)
-    begin(first.root, TEXT, overwrite=True)
+        begin(first.root, SMALL_MANIFEST, overwrite=False)
+    begin(first.root, SMALL_MANIFEST, overwrite=True)
     assert not first.summary.exists()
 
 
 def test_a_run_is_resumed_with_a_manifest_that_fits(tmp_path: Path) -> None:
-    begin(tmp_path, TEXT, overwrite=False)
-    longer = TEXT.replace("tokens: 1000", "tokens: 2000")
+    begin(tmp_path, SMALL_MANIFEST, overwrite=False)
+    longer = SMALL_MANIFEST.replace("tokens: 1000", "tokens: 2000")
     assert resume(tmp_path, longer, job(longer)).job.read_text() == longer
 
 
@@ -68,21 +56,21 @@ def test_a_run_is_resumed_with_a_manifest_that_fits(tmp_path: Path) -> None:
     ],
 )
 def test_a_run_is_not_resumed_with_another_job(tmp_path: Path, before: str, after: str, path: str) -> None:
-    begin(tmp_path, TEXT, overwrite=False)
-    other = TEXT.replace(before, after)
+    begin(tmp_path, SMALL_MANIFEST, overwrite=False)
+    other = SMALL_MANIFEST.replace(before, after)
     with pytest.raises(RunDirectoryError, match=f"--resume: {path}"):
         resume(tmp_path, other, job(other))
-    assert RunDirectory(tmp_path).job.read_text() == TEXT
+    assert RunDirectory(tmp_path).job.read_text() == SMALL_MANIFEST
 
 
 def test_nothing_is_resumed_where_there_is_no_run(tmp_path: Path) -> None:
     with pytest.raises(RunDirectoryError, match="holds no run to continue"):
-        resume(tmp_path / "none", TEXT, job())
+        resume(tmp_path / "none", SMALL_MANIFEST, job())
     assert not (tmp_path / "none").exists()
 
 
 def test_two_runs_do_not_share_a_directory(tmp_path: Path) -> None:
-    directory = begin(tmp_path, TEXT, overwrite=False)
+    directory = begin(tmp_path, SMALL_MANIFEST, overwrite=False)
     claim = DirectoryClaim(directory)
     with pytest.raises(RunDirectoryError, match="another diloco run is at work there"):
         DirectoryClaim(directory)
@@ -93,18 +81,18 @@ def test_two_runs_do_not_share_a_directory(tmp_path: Path) -> None:
 def test_an_output_that_cannot_be_written_is_one_line(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(RunDirectoryError) as caught:
-        begin(tmp_path / "file" / "out", TEXT, overwrite=False)
+        begin(tmp_path / "file" / "out", SMALL_MANIFEST, overwrite=False)
     assert str(caught.value).startswith("--output ")
     assert "\n" not in str(caught.value)
 
 
 def test_a_directory_in_use_keeps_its_manifest(tmp_path: Path) -> None:
-    directory = begin(tmp_path / "out", TEXT, overwrite=False)
+    directory = begin(tmp_path / "out", SMALL_MANIFEST, overwrite=False)
     claim = DirectoryClaim(directory)
-    other = TEXT + "# other\n"
+    other = SMALL_MANIFEST + "# other\n"
     with pytest.raises(RunDirectoryError, match="another diloco run is at work there"):
         resume(directory.root, other, parse_job(other, "other"))
     with pytest.raises(RunDirectoryError, match="another diloco run is at work there"):
         begin(directory.root, other, overwrite=True)
     claim.release()
-    assert directory.job.read_text() == TEXT
+    assert directory.job.read_text() == SMALL_MANIFEST

@@ -126,7 +126,19 @@ def test_broken_ones_are_set_aside_where_nothing_takes_them_for_checkpoints(tmp_
     (tmp_path / "000001.broken").mkdir()
     for version in range(2):
         write_checkpoint(tmp_path, content(version))
-    set_aside(tmp_path, ["000002"])
-    assert checkpoint_names(tmp_path) == ["000001"]
-    assert (tmp_path / "000002.broken").is_dir()
+    set_aside(tmp_path, ["000003"])
+    assert checkpoint_names(tmp_path) == ["000002"]
+    assert (tmp_path / "000003.broken").is_dir()
     assert not (tmp_path / "000001.broken").exists()
+
+
+def test_the_number_of_a_broken_one_is_not_given_again(tmp_path: Path) -> None:
+    for version in range(3):
+        write_checkpoint(tmp_path, content(version))
+    set_aside(tmp_path, ["000003"])
+    set_aside(tmp_path, ["000002"])
+    assert write_checkpoint(tmp_path, content()) == "000004"
+    assert (tmp_path / "000003.broken").is_dir()
+    (tmp_path / "000004").rename(tmp_path / "000004.broken")
+    set_aside(tmp_path, ["000001"])
+    assert write_checkpoint(tmp_path, content()) == "000005"

@@ -9,7 +9,7 @@ from diloco.core.engine import Engine, EngineOptions
 from diloco.core.events import LearnerJoined, LearnerReady, StepReported
 from diloco.syncer.checkpoint import Totals
 from diloco.syncer.rates import WINDOW_SECONDS, Rate
-from diloco.syncer.reporting import Reporter
+from diloco.syncer.reporting import Kept, Reporter
 from diloco.syncer.status import CheckpointStatus, SyncerStatus
 from support.syncer_process import SmallJob
 
@@ -46,7 +46,9 @@ def engine(tmp_path: Path) -> Engine:
 
 def status(engine: Engine, now: float, reporter: Reporter | None = None) -> SyncerStatus:
     return (reporter or Reporter("small", 4)).status(
-        engine.view(now), now, checkpoint=CHECKPOINT, totals=Totals(bytes_pushed=7), tape_problem=""
+        engine.view(now),
+        now,
+        Kept(checkpoint=CHECKPOINT, totals=Totals(bytes_pushed=7), tape_problem="", model_exported=False),
     )
 
 

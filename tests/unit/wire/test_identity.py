@@ -16,7 +16,8 @@ def test_an_identity_is_read_from_its_uri() -> None:
     "names",
     [
         [],
-        ["diloco://job/learner/a/b"],
+        ["diloco://job/learner/a"],
+        ["diloco://job/learner/a/b", "diloco://job/learner/a/b/0"],
         ["diloco://job/learner/a/b/0/more"],
         ["diloco://job/syncer/a/b/0"],
         ["diloco:///learner/a/b/0"],
@@ -40,6 +41,17 @@ def test_a_certified_peer_speaks_only_for_itself() -> None:
         peer.must_be("a/b/0", "other")
 
 
+def test_a_certificate_of_a_pool_speaks_for_every_learner_of_it_and_no_other() -> None:
+    identity = identity_of(["diloco://job/learner/a/b"])
+    assert identity == Identity("job", "a/b")
+    peer = Peer("ipv4:10.0.0.1:5", identity.learner, identity.job)
+    peer.must_be("a/b/0", "job")
+    peer.must_be("a/b/17", "job")
+    for other in ("a/c/0", "a/b2/0", "a/b", "a", "a/b/0/1"):
+        with pytest.raises(IdentityError, match=f"that of pool a/b, the message says {other}"):
+            peer.must_be(other, "job")
+
+
 def test_without_certificates_everybody_is_believed() -> None:
     Peer("ipv4:10.0.0.1:5").must_be("a/b/1", "job")
 
@@ -48,6 +60,6 @@ def test_without_certificates_everybody_is_believed() -> None:
 def test_a_file_that_is_no_certificate_is_named(side: type[ServerTls | ClientTls], tmp_path: Path) -> None:
     (tmp_path / "ca.pem").write_text("nothing of the kind")
     with pytest.raises(TlsFileError, match=r"ca\.pem: not a PEM file"):
-        side(tmp_path / "ca.pem", tmp_path / "c.pem", tmp_path / "k.pem").credentials()
+        side(tmp_path / "ca.pem", tmp_path / "c.pem", tmp_path / "k.pem").read()
     with pytest.raises(TlsFileError, match=r"absent\.pem: No such file"):
-        side(tmp_path / "absent.pem", tmp_path / "c.pem", tmp_path / "k.pem").credentials()
+        side(tmp_path / "absent.pem", tmp_path / "c.pem", tmp_path / "k.pem").read()

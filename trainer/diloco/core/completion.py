@@ -50,8 +50,9 @@ def advance(state: EngineState, now: float) -> list[Action]:
 
 
 def _fail_below_minimum(state: EngineState) -> list[Action]:
-    given_up = [record.id for record in state.ordered_learners if record.state == LearnerState.GIVEN_UP]
-    remaining = len(state.learners) - len(given_up)
+    counted = state.counted_learners
+    given_up = [record.id for record in counted if record.state == LearnerState.GIVEN_UP]
+    remaining = len(counted) - len(given_up)
     if not given_up or remaining >= max(1, state.options.minimum_learners):
         return []
     reason = (

@@ -2,14 +2,14 @@
 
 It decides which learners' fragments are merged when. It sees no clock (``now`` is an argument), no socket, no thread
 and no tensor, so the syncer drives it with real ones, the simulator with virtual time, and replay with the tape of a
-run, to the same decisions. The subjects stand in modules of their own: `membership` (who is in), `pace` (when a round
-is due), `rounds` (one fragment under way), `grace`, `weights`, `completion` (evaluations and the end); this one only
-hands events to them.
+run, to the same decisions. The subjects stand in modules of their own: `membership` (who is in), `pools` (who is
+wanted), `pace` (when a round is due), `rounds` (one fragment under way), `grace`, `weights`, `completion` (evaluations
+and the end); this one only hands events to them.
 """
 
 from typing import Any, assert_never
 
-from diloco.core import completion, membership, rounds, snapshot
+from diloco.core import completion, membership, pools, rounds, snapshot
 from diloco.core.actions import Action, Checkpoint, Fence
 from diloco.core.events import (
     Evaluated,
@@ -21,6 +21,7 @@ from diloco.core.events import (
     LearnerJoined,
     LearnerLeft,
     LearnerReady,
+    LearnersPlanned,
     Merged,
     SnapshotAsked,
     StepReported,
@@ -94,12 +95,14 @@ class Engine:
                 actions = membership.ready(state, event, now)
                 return [*actions, *rounds.learner_ready(state, event.learner)] if actions else []
             case LearnerLeft():
-                actions = membership.left(state, event)
+                actions = membership.left(state, event, now)
                 return [*actions, *rounds.lost(state, event.learner, now)] if actions else []
             case TimerFired():
                 return self._timer(event.name, now)
             case SnapshotAsked():
                 return [Checkpoint(event.reason)]
+            case LearnersPlanned():
+                return pools.planned(state, event, now)
             case Evaluated():
                 return completion.evaluated(state, event, now)
             case _:

@@ -149,6 +149,13 @@ class Evaluated:
     """The model was the one with exactly the ordered versions (always so for the final one)."""
 
 
+@dataclass(frozen=True, slots=True)
+class LearnersPlanned:
+    """Pools were scaled while the job runs: from now on these learners are wanted, and no others."""
+
+    learners: tuple[str, ...]
+
+
 Event = (
     LearnerJoined
     | LearnerReady
@@ -162,4 +169,5 @@ Event = (
     | TimerFired
     | SnapshotAsked
     | Evaluated
+    | LearnersPlanned
 )

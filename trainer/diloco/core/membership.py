@@ -5,7 +5,7 @@ is remembered so that it cannot come back and take it over in turn; a process th
 it was frozen) keeps its work.
 """
 
-from diloco.core import pace
+from diloco.core import pace, pools
 from diloco.core.actions import Action, Admit, Fence, Note, Refusal, Refuse, SetTimer
 from diloco.core.averages import MovingAverage
 from diloco.core.events import LearnerAlive, LearnerJoined, LearnerLeft, LearnerReady, StepReported
@@ -19,11 +19,10 @@ REMEMBERED_PROCESSES = 16
 
 def join(state: EngineState, event: LearnerJoined, now: float) -> list[Action]:
     """Let a process in, or turn it away."""
-    record = state.learners.get(event.learner)
-    refusal = _refusal(state, record, event)
+    refusal = _refusal(state, event)
     if refusal is not None:
         return [Refuse(event.learner, event.instance, *refusal)]
-    assert record is not None
+    record = state.learners.setdefault(event.learner, LearnerRecord(event.learner))
     actions: list[Action] = []
     same_process = record.instance == event.instance
     if record.present:
@@ -37,6 +36,7 @@ def join(state: EngineState, event: LearnerJoined, now: float) -> list[Action]:
         record.restarts += not record.stopped
         if state.options.max_restarts is not None and record.restarts > state.options.max_restarts:
             record.state = LearnerState.GIVEN_UP
+            pools.withdraw(state, record, now)
             allowed = state.options.max_restarts
             text = f"restarted {record.restarts} times; failurePolicy.maxRestartsPerLearner allows {allowed}"
             return [*actions, Refuse(event.learner, event.instance, Refusal.GIVEN_UP, text)]
@@ -61,7 +61,7 @@ def join(state: EngineState, event: LearnerJoined, now: float) -> list[Action]:
         record.step_seconds = MovingAverage()
     if state.elapsed_since is None:
         state.elapsed_since = now
-        for known in state.ordered_learners:  # after a restart of the syncer, who does not come back counts too
+        for known in state.counted_learners:  # after a restart of the syncer, who does not come back counts too
             known.given_since = now if known.joins else None
     reason = _admission_reason(record, load=load, same_process=same_process, fragments=len(state.versions))
     actions.append(
@@ -79,11 +79,15 @@ def join(state: EngineState, event: LearnerJoined, now: float) -> list[Action]:
     return actions + _watch(state, now)
 
 
-def _refusal(state: EngineState, record: LearnerRecord | None, event: LearnerJoined) -> tuple[Refusal, str] | None:
-    if record is None:
-        return Refusal.UNKNOWN_LEARNER, f"the job has no learner {event.learner!r}"
+def _refusal(state: EngineState, event: LearnerJoined) -> tuple[Refusal, str] | None:
+    unknown = pools.problem_with(state, event.learner)
+    if unknown is not None:
+        return Refusal.UNKNOWN_LEARNER, unknown
     if state.finished:
         return Refusal.FINISHED, f"the job is over: {state.phase_reason}"
+    record = state.learners.get(event.learner)
+    if record is None:
+        return None
     if record.state == LearnerState.GIVEN_UP:
         return Refusal.GIVEN_UP, f"{record.id} was given up after {record.restarts} restarts"
     if event.instance in record.superseded:
@@ -175,13 +179,14 @@ def heard(state: EngineState, learner: str, incarnation: int, now: float) -> Lea
     return record
 
 
-def left(state: EngineState, event: LearnerLeft) -> list[Action]:
+def left(state: EngineState, event: LearnerLeft, now: float) -> list[Action]:
     """Its session is over."""
     record = state.current(event.learner, event.incarnation)
     if record is None:
         return []
     record.state = LearnerState.ABSENT
     record.left_cleanly = event.clean
+    pools.withdraw(state, record, now)
     return [Note("LearnerLeft", "left" if event.clean else "its connection broke", record.id)]
 
 
@@ -197,6 +202,7 @@ def check_leases(state: EngineState, now: float) -> list[Action]:
         idle = now - record.last_step_at
         if silent >= lease:
             record.state = LearnerState.ABSENT
+            pools.withdraw(state, record, now)
             text = f"silent for {silent:.1f} s; its lease is {lease:.1f} s"
             actions.append(Fence(record.id, record.incarnation, Refusal.LEASE_EXPIRED, text))
         elif record.state == LearnerState.TRAINING and idle >= lease and not _evaluates(state, record):

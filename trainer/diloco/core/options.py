@@ -6,6 +6,7 @@ from typing import Self
 from diloco.core.fragments import Layout
 from diloco.core.schedule import Schedule
 from diloco.spec import DiLoCoJob
+from diloco.spec.checks import MAXIMUM_LEARNERS
 
 
 @dataclass(frozen=True, slots=True)
@@ -14,6 +15,11 @@ class EngineOptions:
 
     schedule: Schedule
     learners: tuple[str, ...]
+    """Ids of the learners that are planned, to begin with."""
+    pools: tuple[str, ...]
+    """``region/pool`` of every pool: a learner of one is let in even before its index is planned."""
+    maximum_learners: int
+    """Learners that are kept account of at most; every index is below it."""
     shares: tuple[float, ...]
     """Each fragment's share of the model."""
     quorum: int
@@ -38,6 +44,8 @@ class EngineOptions:
         return cls(
             schedule=Schedule(len(layout.fragments), sync.interval, sync.overlap),
             learners=spec.learner_ids,
+            pools=tuple(f"{region.name}/{pool.name}" for region in spec.regions for pool in region.pools),
+            maximum_learners=MAXIMUM_LEARNERS,
             shares=layout.shares,
             quorum=sync.quorum,
             grace_safety=sync.grace.safety,

@@ -116,13 +116,15 @@ def fresh(options: EngineOptions, epoch: int) -> EngineState:
     state.versions = [0] * options.schedule.fragments
     state.fragment_tokens = [0] * options.schedule.fragments
     state.learners = {name: LearnerRecord(name) for name in options.learners}
+    state.planned = frozenset(options.learners)
     return state
 
 
 def restore(options: EngineOptions, epoch: int, snapshot: dict[str, Any]) -> EngineState:
     """The state of a snapshot, with every learner absent.
 
-    Learners that the job no longer has are left out, new ones begin fresh: a pool may be scaled between two runs.
+    A pool may be scaled between two runs: new learners begin fresh, and what those did stays that are no longer
+    planned. Learners of pools that the job no longer has are left out.
 
     Raises:
         SnapshotError: not a snapshot of this version of diloco, or of a model cut into another number of fragments.
@@ -143,7 +145,7 @@ def restore(options: EngineOptions, epoch: int, snapshot: dict[str, Any]) -> Eng
     state.launched, state.merges = saved.launched, saved.merges
     state.versions, state.fragment_tokens = list(saved.versions), list(saved.fragment_tokens)
     for name, kept in saved.learners.items():
-        if name in state.learners:
+        if name in state.learners or name.rpartition("/")[0] in options.pools:
             state.learners[name] = _record(name, kept)
     state.evaluations = [EvaluationRecord(e.tokens, e.loss, e.at_seconds, e.final) for e in saved.evaluations]
     state.evaluations_ordered = saved.evaluations_ordered

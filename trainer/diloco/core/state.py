@@ -68,7 +68,7 @@ class LearnerRecord:
     given_seconds: float = 0.0
     """Seconds since it first joined, up to `given_since`."""
     given_since: float | None = None
-    """Since when it counts; from its first join on it always does, present or not."""
+    """Since when it counts; from its first join on it does for as long as it is planned, present or not."""
     last_heard_at: float = 0.0
     last_step_at: float = 0.0
 
@@ -161,6 +161,10 @@ class EngineState:
     fragment_tokens: list[int] = field(default_factory=list)
     """Tokens merged into each fragment."""
     learners: dict[str, LearnerRecord] = field(default_factory=dict)
+    """By id: everyone who is planned or has ever been in."""
+    planned: frozenset[str] = frozenset()
+    """Learners that the manifest has now. One that is not in it and has no session is withdrawn: its past counts, its
+    absence does not."""
     rounds: dict[int, Round] = field(default_factory=dict)
     """In flight, by fragment."""
     closed_at: dict[int, float] = field(default_factory=dict)
@@ -193,6 +197,15 @@ class EngineState:
     def ordered_learners(self) -> list[LearnerRecord]:
         """Learners by id: whatever is decided over several is decided in this order."""
         return [self.learners[name] for name in sorted(self.learners)]
+
+    @property
+    def counted_learners(self) -> list[LearnerRecord]:
+        """Those of the ordered learners that are not withdrawn."""
+        return [record for record in self.ordered_learners if self.counts(record)]
+
+    def counts(self, record: LearnerRecord) -> bool:
+        """Whether a learner is planned, or in all the same."""
+        return record.id in self.planned or record.present
 
     def current(self, learner: str, incarnation: int) -> LearnerRecord | None:
         """The learner, if this is its current incarnation and it has a session."""

@@ -51,10 +51,16 @@ class EngineView:
     budget_tokens: int
     goodput: float | None
     """Learner-seconds of inner steps whose tokens were merged over learner-seconds the job was given. A learner
-    counts from its first join to the end, away or not; the syncer's own absences are not counted."""
+    counts from its first join on for as long as it is planned, away or not; the syncer's own absences are not
+    counted."""
     finished: bool
     complete: bool
     learners: tuple[LearnerView, ...]
+    """Without those that are withdrawn: neither planned nor in."""
+    inner_steps: int
+    """Of all learners there ever were."""
+    trained_tokens: int
+    """In these steps."""
     rounds_in_flight: int
     evaluations: tuple[EvaluationView, ...]
     quorum_seconds: float | None
@@ -64,9 +70,9 @@ class EngineView:
 
 def view(state: EngineState, now: float) -> EngineView:
     """Look at the engine."""
-    learners = tuple(_learner(state, record, now) for record in state.ordered_learners)
-    given = sum(learner.given_seconds for learner in learners)
-    merged = sum(record.merged_seconds for record in state.ordered_learners)
+    everyone = state.ordered_learners
+    given = sum(_given_seconds(record, now) for record in everyone)
+    merged = sum(record.merged_seconds for record in everyone)
     return EngineView(
         phase=state.phase.value,
         phase_reason=state.phase_reason,
@@ -77,7 +83,9 @@ def view(state: EngineState, now: float) -> EngineView:
         goodput=merged / given if given > 0 else None,
         finished=state.finished,
         complete=state.phase == "Complete",
-        learners=learners,
+        learners=tuple(_learner(state, record, now) for record in everyone if state.counts(record)),
+        inner_steps=sum(record.step for record in everyone),
+        trained_tokens=sum(record.tokens for record in everyone),
         rounds_in_flight=len(state.rounds),
         evaluations=tuple(EvaluationView(e.tokens, e.loss, e.at_seconds, e.final) for e in state.evaluations),
         quorum_seconds=state.quorum_seconds.seconds,
@@ -87,7 +95,7 @@ def view(state: EngineState, now: float) -> EngineView:
 
 
 def _learner(state: EngineState, record: LearnerRecord, now: float) -> LearnerView:
-    given = record.given_seconds + (0.0 if record.given_since is None else now - record.given_since)
+    given = _given_seconds(record, now)
     behind = sum(max(0, current - max(0, held)) for held, current in zip(record.versions, state.versions, strict=False))
     return LearnerView(
         id=record.id,
@@ -106,3 +114,7 @@ def _learner(state: EngineState, record: LearnerRecord, now: float) -> LearnerVi
         goodput=record.merged_seconds / given if given > 0 else None,
         last_heard_at=record.last_heard_at,
     )
+
+
+def _given_seconds(record: LearnerRecord, now: float) -> float:
+    return record.given_seconds + (0.0 if record.given_since is None else now - record.given_since)

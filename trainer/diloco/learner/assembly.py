@@ -49,6 +49,7 @@ CHECKPOINTS_FOLDER = "checkpoints"
 _LAST_CHECKPOINT_SECONDS = 60.0
 """Longest wait at the end for the disk."""
 _JOIN_SECONDS = 5.0
+_LOOK_SECONDS = 1.0
 _WORKERS = 4
 """Most transfers at once in one direction."""
 
@@ -66,6 +67,7 @@ class Learner:
         """
         self._options = options
         self._orders = orders
+        self._bell = bell
         self._activity = Activity(time.monotonic)
         spec = options.job.spec
         device = choose_device(options.device or "auto")
@@ -124,6 +126,9 @@ class Learner:
         self._puller = Puller(terms, self._boxes.arrivals, self._boxes.holdings, self._trainer.buffer)
         self._threads: list[threading.Thread] = []
         self._http: HttpServer | None = None
+        self._staying = False
+        self.kept = True
+        """Its last checkpoint, if one was due, is on the disk."""
 
     def run(self) -> Ending:
         """Join, train until the end, and part as that end asks for.
@@ -148,8 +153,24 @@ class Learner:
             self._write_activity(ending)
         return ending
 
+    def stay(self) -> None:
+        """Keep answering over HTTP until this process is asked to stop; everything else ends now."""
+        self._staying = True
+        self._end_work()
+        _log.info("stays until it is stopped")
+        while not self._orders.stopping:
+            rings = self._bell.rings
+            if not self._orders.stopping:
+                self._bell.wait(rings, _LOOK_SECONDS)
+
     def close(self) -> None:
         """Stop every thread and close every connection."""
+        self._end_work()
+        if self._http is not None:
+            self._http.close()
+
+    def _end_work(self) -> None:
+        """Twice does no more than once."""
         self._stopped.set()
         self._boxes.arrivals.close()
         self._boxes.departures.close()
@@ -160,8 +181,6 @@ class Learner:
         until = time.monotonic() + _JOIN_SECONDS
         for thread in self._threads:
             thread.join(max(0.0, until - time.monotonic()))
-        if self._http is not None:
-            self._http.close()
 
     def _start(self, name: str, body: Callable[[], None]) -> None:
         self._threads.append(start_worker(name, body, self._orders.fail))
@@ -189,8 +208,16 @@ class Learner:
         if self._trainer.steps:
             self._writer.finish(self._snapshot, max(0.0, until - time.monotonic()))
         self._hand_in(ending, until)
-        if self._trainer.steps and self._writer.close(_LAST_CHECKPOINT_SECONDS):
-            _log.info("keeps a checkpoint of step %d", self._trainer.steps)
+        if self._trainer.steps:
+            self.kept = (
+                self._writer.close(_LAST_CHECKPOINT_SECONDS) and self._writer.written_steps == self._trainer.steps
+            )
+            if self.kept:
+                _log.info("keeps a checkpoint of step %d", self._trainer.steps)
+            else:
+                _log.error(
+                    "no last checkpoint was written (%s); a restart goes on from the one before", self._writer.problem
+                )
 
     def _hand_in(self, ending: Ending, until: float) -> None:
         membership = self._link.current()
@@ -210,6 +237,7 @@ class Learner:
             staleness_steps=lambda: self._trainer.staleness,
             sessions=lambda: self._link.sessions,
             joined=lambda: self._link.current() is not None,
+            over=lambda: self._staying,
             counts=self._counts,
         )
 

@@ -23,6 +23,10 @@ class CheckpointWriter:
         self._writing = False
         self._closed = False
         self._failing = False
+        self.written_steps: int | None = None
+        """Steps of the latest checkpoint that this process has written."""
+        self.problem = "the disk was busy"
+        """Why one that was wanted is not there."""
 
     def offer(self, take: Callable[[], LearnerCheckpoint]) -> bool:
         """Take a snapshot and have it written; False: the one before is not written yet, so none was taken."""
@@ -77,7 +81,9 @@ class CheckpointWriter:
             if not self._failing:
                 _log.warning("%s; training goes on", error)
             self._failing = True
+            self.problem = str(error)
             return
+        self.written_steps = snapshot.state.steps
         if self._failing:
             self._failing = False
             _log.info("checkpoints are written again")

@@ -30,6 +30,8 @@ class LearnerFigures:
     sessions: Callable[[], int]
     """Times the syncer let it in."""
     joined: Callable[[], bool]
+    over: Callable[[], bool]
+    """The job is over and the process stays."""
     counts: TransferCounts
 
 
@@ -52,6 +54,8 @@ def serve_figures(address: str, figures: LearnerFigures) -> HttpServer:
 
 
 def _readiness(figures: LearnerFigures) -> Response:
+    if figures.over():
+        return Response.text("the job is over\n")
     if not figures.joined():
         return Response.text("no session with the syncer\n", HTTPStatus.SERVICE_UNAVAILABLE)
     if figures.news() is None:

@@ -37,6 +37,8 @@ class LearnerOptions:
     """``host:port`` for /metrics, /healthz and /readyz. Default: none."""
     device: str | None = None
     """``cpu``, ``cuda``, ``cuda:1``... Default: cuda where there is one."""
+    stay: bool = False
+    """Once the job is over, wait for SIGTERM instead of ending: for a supervisor that starts every process again."""
     hand_in_seconds: float = 20.0
     """After SIGTERM: longest wait for what is due to reach the syncer."""
 

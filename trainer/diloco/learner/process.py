@@ -18,7 +18,7 @@ from diloco.learner.checkpoint import CheckpointMismatchError
 from diloco.learner.data import DataError
 from diloco.learner.device import DeviceError
 from diloco.learner.options import LearnerOptions
-from diloco.learner.orders import EndKind, Orders
+from diloco.learner.orders import Ending, EndKind, Orders
 from diloco.learner.torch_threads import settle_torch_threads
 from diloco.learner.trainer import TrainingDivergedError
 from diloco.model import ModelError
@@ -72,8 +72,17 @@ def _run(options: LearnerOptions, orders: Orders, bell: Bell) -> int:
     learner = Learner(options, orders, bell)
     try:
         ending = learner.run()
+        _tell(ending)
+        if options.stay and ending.kind is EndKind.FINISHED:
+            learner.stay()
     finally:
         learner.close()
+    if ending.kind is EndKind.STOPPED and not learner.kept:
+        return EXIT_UNEXPECTED
+    return _EXITS[ending.kind]
+
+
+def _tell(ending: Ending) -> None:
     match ending.kind:
         case EndKind.REFUSED:
             _log.error("the syncer refuses this learner: %s", ending.reason)
@@ -81,7 +90,6 @@ def _run(options: LearnerOptions, orders: Orders, bell: Bell) -> int:
             _log.info("the job is over: %s", ending.reason)
         case EndKind.STOPPED:
             pass
-    return _EXITS[ending.kind]
 
 
 @contextmanager

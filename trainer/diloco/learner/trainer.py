@@ -86,7 +86,7 @@ class InnerTrainer:
         Raises:
             DataError: the data has token ids that the model does not know.
         """
-        _check_vocabulary(data, module)
+        check_vocabulary(data, module)
         self._options = job.training
         self._module = module.to(device).train()
         self._layout = layout
@@ -236,7 +236,7 @@ class InnerTrainer:
         loss.backward()  # type: ignore[no-untyped-call]  # torch's own
         used = [parameter for parameter in self._parameters.values() if parameter.grad is not None]
         norm = get_total_norm([parameter.grad for parameter in used if parameter.grad is not None])
-        if self._options.optimizer.clip_norm is not None:
+        if self._options.optimizer.clip_norm > 0:
             clip_grads_with_norm_(used, self._options.optimizer.clip_norm, norm)
         # One wait for the device, not two.
         loss_value, norm_value = torch.stack((loss.detach(), norm)).tolist()
@@ -259,7 +259,12 @@ class InnerTrainer:
         return values
 
 
-def _check_vocabulary(data: LearnerData, module: nn.Module) -> None:
+def check_vocabulary(data: LearnerData, module: nn.Module) -> None:
+    """Check that the model knows every token id of the data.
+
+    Raises:
+        DataError: it does not.
+    """
     known = vocabulary_size_of(module)
     if data.source.vocabulary_size > known:
         raise DataError(

@@ -4,13 +4,15 @@ from pydantic import BaseModel, ConfigDict
 from pydantic.alias_generators import to_camel
 
 DNS_LABEL = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$"
-ENTRYPOINT = r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$"
+ENTRYPOINT = r"^[A-Za-z_][A-Za-z0-9_.]*:[A-Za-z_][A-Za-z0-9_]*$"
 QUANTITY = r"^[1-9][0-9]*(Ki|Mi|Gi|Ti|k|M|G|T)?$"
+REASON = r"^[A-Za-z]([A-Za-z0-9_,:]*[A-Za-z0-9_])?$"
 
 PATTERNS_IN_WORDS = {
     DNS_LABEL: "a name of lower-case letters, digits and inner hyphens",
     ENTRYPOINT: "package.module:factory",
     QUANTITY: "a quantity of bytes such as 10Gi",
+    REASON: "a word such as WaitingForLearners",
 }
 """Every pattern a field may ask for, as errors and the reference page say it."""
 

@@ -30,7 +30,7 @@ def problems(spec: "JobSpec") -> list[Problem]:
         *_reachable(spec),
         *_names(spec),
         *_learners(spec),
-        *_batches(spec),
+        *_nodes(spec),
     ]
 
 
@@ -137,22 +137,25 @@ def _learners(spec: "JobSpec") -> Iterator[Problem]:
     if learners > MAXIMUM_LEARNERS:
         yield Problem("regions", f"have {learners} learners in all; use at most {MAXIMUM_LEARNERS}")
     minimum = spec.failure_policy.minimum_learners
-    if minimum > learners > 0:
+    if minimum and spec.failure_policy.max_restarts_per_learner is None:
+        yield Problem(
+            "failurePolicy.minimumLearners",
+            f"{minimum} has no effect without spec.failurePolicy.maxRestartsPerLearner: no learner is ever given up; "
+            "give both or leave it out",
+        )
+    elif minimum > learners > 0:
         yield Problem(
             "failurePolicy.minimumLearners",
             f"{minimum} is above the {_counted(learners, 'learner')} of spec.regions; use {_span(0, learners)}",
         )
 
 
-def _batches(spec: "JobSpec") -> Iterator[Problem]:
+def _nodes(spec: "JobSpec") -> Iterator[Problem]:
     for path, pool in _pools(spec):
-        nodes, own = pool.nodes_per_learner, pool.batch_size
-        batch_size = own or spec.training.batch_size
-        if batch_size % nodes:
-            where = "its batchSize" if own else "spec.training.batchSize"
+        if pool.nodes_per_learner > 1:
             yield Problem(
                 f"{path}.nodesPerLearner",
-                f"{nodes} nodes cannot share {where} ({batch_size}) evenly; use a divisor of {batch_size}",
+                f"{pool.nodes_per_learner} is not supported yet: a learner is one pod; use 1 or leave it out",
             )
 
 

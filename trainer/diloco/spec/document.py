@@ -1,10 +1,12 @@
 """One YAML document to plain JSON values, bounded, with the line of whatever is wrong.
 
 PyYAML's own loaders take the last of two equal keys, turn dates and ``1:30`` into objects and numbers of their own,
-miss ``2e-3``, and follow aliases for as long as memory lasts. Here its events are built into exactly what JSON can say.
-Must not know what a job is.
+miss ``2e-3``, and follow aliases for as long as memory lasts. Here its events are built into exactly what JSON can say,
+and exactly what kubectl makes of the same text; what kubectl would read differently is refused. Must not know what a
+job is.
 """
 
+import math
 import re
 from dataclasses import dataclass
 from typing import NoReturn
@@ -20,13 +22,20 @@ MAXIMUM_VALUES = 20_000
 
 Json = None | bool | int | float | str | list["Json"] | dict[str, "Json"]
 
-# The words and numbers that kubectl's reader knows, less what it reads in base 60.
+# The words and numbers that kubectl's reader (sigs.k8s.io/yaml) knows.
 _NULL = {"", "~", "null", "Null", "NULL"}
 _TRUE = {"y", "Y", "yes", "Yes", "YES", "on", "On", "ON", "true", "True", "TRUE"}
 _FALSE = {"n", "N", "no", "No", "NO", "off", "Off", "OFF", "false", "False", "FALSE"}
 _INTEGER = re.compile(r"[-+]?(0|[1-9][0-9]*(_[0-9]+)*)|0x[0-9a-fA-F]+")
 _NUMBER = re.compile(r"[-+]?(0|[1-9][0-9]*|(?=\.[0-9]))(\.[0-9]*)?([eE][-+]?[0-9]+)?")
+_DECIMAL = re.compile(r"-?[1-9][0-9]*|0")
+# What that reader takes for a number besides, underscores left out: octal, binary, not finite.
+_NUMBER_TO_KUBECTL = re.compile(
+    r"[-+]?(0[xX][0-9a-fA-F]+|0[oO][0-7]+|0[bB][01]+|([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][-+]?[0-9]+)?)"
+    r"|[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN)"
+)
 _LONGEST_NUMBER = 64
+_LARGEST_INTEGER = 2**63 - 1
 _LARGEST_EXACT = 2**53
 _STRING_TAGS = {"!", "tag:yaml.org,2002:str"}
 
@@ -115,7 +124,7 @@ class _Reader:
         while not isinstance(event := self._next(), yaml.MappingEndEvent):
             if not isinstance(event, yaml.ScalarEvent):
                 self._fail(event, "a key is a list, a mapping or an alias; a key is text")
-            key = self._text(event)
+            key = self._key(event)
             value = self._value(self._next(), depth + 1).value
             if key == "<<" and event.style is None:
                 if merged:
@@ -147,6 +156,13 @@ class _Reader:
             self._fail(event, "half a surrogate pair is no text; write the character itself")
         return event.value
 
+    def _key(self, event: yaml.ScalarEvent) -> str:
+        text = self._text(event)
+        words = _NULL | _TRUE | _FALSE
+        if event.style is None and (text in words or (_a_number_to_kubectl(text) and not _DECIMAL.fullmatch(text))):
+            self._fail(event, f"key {text} is no text to kubectl; put it in quotes")
+        return text
+
     def _plain(self, event: yaml.ScalarEvent, text: str) -> Json:
         if text in _NULL:
             return None
@@ -155,7 +171,12 @@ class _Reader:
         if _INTEGER.fullmatch(text) or _NUMBER.fullmatch(text):
             if len(text) > _LONGEST_NUMBER:
                 self._fail(event, f"a number has {len(text)} characters; use at most {_LONGEST_NUMBER}, or quotes")
-            return _number(text)
+            number = _number(text)
+            if abs(number) > _LARGEST_INTEGER if isinstance(number, int) else math.isinf(number):
+                self._fail(event, f"{text} is more than 64 bits can hold; use a smaller number, or quotes")
+            return number
+        if _a_number_to_kubectl(text):
+            self._fail(event, f"{text} is not a number to every reader of YAML; write it in decimal, or in quotes")
         return text
 
     def _refuse_tag(self, event: yaml.ScalarEvent | yaml.CollectionStartEvent) -> None:
@@ -174,6 +195,10 @@ class _Reader:
     def _fail_at(self, line: int, message: str) -> NoReturn:
         # YAML marks count lines from 0, people and editors from 1.
         raise SpecError([Problem(f"{self._source}:{line + 1}", message)], self._source) from None
+
+
+def _a_number_to_kubectl(text: str) -> bool:
+    return not text.startswith("_") and _NUMBER_TO_KUBECTL.fullmatch(text.replace("_", "")) is not None
 
 
 def _number(text: str) -> int | float:

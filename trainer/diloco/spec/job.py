@@ -7,7 +7,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 from diloco.spec.base import SpecModel
 from diloco.spec.checks import problems
 from diloco.spec.errors import PartError
-from diloco.spec.placement import DnsLabel, FailurePolicy, Region, SyncerSpec
+from diloco.spec.placement import DnsLabel, FailurePolicy, ImageName, Region, SyncerSpec
 from diloco.spec.sync import SyncSpec
 from diloco.spec.training import DataSpec, ModelSpec, TrainingSpec
 
@@ -35,7 +35,7 @@ class JobSpec(SpecModel):
 
     suspend: bool = False
     """true: learners and syncer are stopped after a checkpoint; false again goes on from it."""
-    image: str | None = Field(default=None, min_length=1)
+    image: ImageName | None = None
     """Trainer image, unless a pool says otherwise. Needed in a cluster."""
     model: ModelSpec
     """The model."""
@@ -51,9 +51,9 @@ class JobSpec(SpecModel):
     """Where learners run."""
     failure_policy: FailurePolicy = FailurePolicy()
     """When failures end the job."""
-    active_deadline_seconds: int | None = Field(default=None, gt=0)
+    active_deadline_seconds: int | None = Field(default=None, ge=1, le=2**31 - 1)
     """Seconds after which a job that is not complete fails."""
-    ttl_seconds_after_finished: int | None = Field(default=None, ge=0)
+    ttl_seconds_after_finished: int | None = Field(default=None, ge=0, le=2**31 - 1)
     """Seconds after which a finished job is deleted."""
 
     @property

@@ -12,6 +12,20 @@ DnsLabel = Annotated[str, Field(pattern=DNS_LABEL, max_length=63)]
 KubernetesObject = dict[str, Any]
 """A fragment of a Kubernetes object that is handed to the pods as it is."""
 
+# Upper bounds of what Kubernetes itself leaves open are ours. An API server accepts a rule of the custom resource only
+# where it can tell what checking the largest possible job costs, so nothing may be without end.
+ImageName = Annotated[str, Field(min_length=1, max_length=1024)]
+"""A container image, by tag or digest."""
+
+ClassName = Annotated[str, Field(max_length=253)]
+"""The name of a PriorityClass, RuntimeClass or StorageClass (RFC 1123 subdomain)."""
+
+LabelValue = Annotated[str, Field(max_length=63)]
+"""The value of a Kubernetes label."""
+
+AnnotationValue = Annotated[str, Field(max_length=4096)]
+"""The value of an annotation."""
+
 
 class SecretKey(SpecModel):
     """One key of a Secret in the job's namespace."""
@@ -37,30 +51,30 @@ class Pool(SpecModel):
     learners: int = Field(default=1, ge=0, le=10_000)
     """Learner units in this pool."""
     nodes_per_learner: int = Field(default=1, ge=1, le=1024)
-    """Pods that make up one learner unit (one torch process group); the unit's batch is shared evenly among them."""
+    """Pods that make up one learner unit. More than 1 is not supported yet and is refused."""
     batch_size: int | None = Field(default=None, ge=1, le=65_536)
     """Sequences in an inner step of a whole learner unit. Default: ``training.batchSize``."""
-    image: str | None = Field(default=None, min_length=1)
+    image: ImageName | None = None
     """Trainer image for this pool. Default: ``spec.image``."""
     resources: KubernetesObject = Field(default_factory=dict)
     """Container resources (requests, limits)."""
-    node_selector: dict[str, str] = Field(default_factory=dict)
+    node_selector: dict[str, LabelValue] = Field(default_factory=dict, max_length=64)
     """Node labels a pod needs."""
-    tolerations: tuple[KubernetesObject, ...] = ()
+    tolerations: tuple[KubernetesObject, ...] = Field(default=(), max_length=64)
     """Taints a pod tolerates."""
     affinity: KubernetesObject = Field(default_factory=dict)
     """Scheduling affinity."""
-    priority_class_name: str | None = None
+    priority_class_name: ClassName | None = None
     """PriorityClass of the pods."""
-    runtime_class_name: str | None = None
+    runtime_class_name: ClassName | None = None
     """RuntimeClass of the pods."""
-    env: tuple[KubernetesObject, ...] = ()
+    env: tuple[KubernetesObject, ...] = Field(default=(), max_length=256)
     """More environment variables of the learner's container."""
-    volumes: tuple[KubernetesObject, ...] = ()
+    volumes: tuple[KubernetesObject, ...] = Field(default=(), max_length=64)
     """More volumes of the pod."""
-    volume_mounts: tuple[KubernetesObject, ...] = ()
+    volume_mounts: tuple[KubernetesObject, ...] = Field(default=(), max_length=64)
     """Where the learner's container mounts them."""
-    image_pull_secrets: tuple[KubernetesObject, ...] = ()
+    image_pull_secrets: tuple[KubernetesObject, ...] = Field(default=(), max_length=16)
     """Secrets to pull the image with."""
 
 
@@ -78,9 +92,9 @@ class Region(SpecModel):
 class Storage(SpecModel):
     """The syncer's volume."""
 
-    size: str = Field(default="10Gi", pattern=QUANTITY)
+    size: str = Field(default="10Gi", pattern=QUANTITY, max_length=20)
     """Size of the PersistentVolumeClaim. Two checkpoints and the tape must fit: about 20 bytes a parameter."""
-    class_name: str | None = None
+    class_name: ClassName | None = None
     """StorageClass. Default: the cluster's."""
 
 
@@ -89,7 +103,7 @@ class Expose(SpecModel):
 
     type: Literal["ClusterIP", "NodePort", "LoadBalancer"] = "ClusterIP"
     """Kind of Service. Learners in other clusters need NodePort or LoadBalancer."""
-    annotations: dict[str, str] = Field(default_factory=dict)
+    annotations: dict[str, AnnotationValue] = Field(default_factory=dict, max_length=64)
     """Annotations of the Service, for the load balancer's sake."""
 
 
@@ -114,4 +128,5 @@ class FailurePolicy(SpecModel):
     max_restarts_per_learner: int | None = Field(default=None, ge=0, le=1_000_000)
     """Restarts after which a learner is given up; the job goes on without it. Default: never."""
     minimum_learners: int = Field(default=0, ge=0, le=10_000)
-    """Learners still in the job below which it fails, once those given up leave fewer. 0: never."""
+    """Learners still in the job below which it fails, once those given up leave fewer. 0: never. Needs
+    ``maxRestartsPerLearner``."""

@@ -1,5 +1,6 @@
 """What is trained: the model, the data, the inner optimizer and how the global model is evaluated."""
 
+from collections.abc import Iterator
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator
@@ -11,6 +12,9 @@ from diloco.spec.words import listed
 Entrypoint = Annotated[str, Field(pattern=ENTRYPOINT, max_length=253)]
 """``package.module:factory``: a callable that is importable where the learner and the syncer run."""
 
+FilePattern = Annotated[str, Field(min_length=1, max_length=255)]
+"""A pattern of file names, as a shell has them."""
+
 
 def _exactly_one(kinds: dict[str, object], arguments: dict[str, Any]) -> None:
     given = [name for name, value in kinds.items() if value is not None]
@@ -19,6 +23,21 @@ def _exactly_one(kinds: dict[str, object], arguments: dict[str, Any]) -> None:
         raise PartError(Problem("", f"{has}; use exactly one of {listed(kinds, 'and')}"))
     if arguments and given != ["entrypoint"]:
         raise PartError(Problem("arguments", f"has no use with {given[0]}; remove it or use entrypoint"))
+    if nulls := list(_nulls(arguments, "arguments")):
+        # `kubectl apply` leaves nulls out before an API server sees them.
+        raise PartError(*(Problem(path, "null cannot be passed on; leave it out") for path in nulls))
+
+
+def _nulls(value: object, path: str) -> Iterator[str]:
+    """Where there is a null in ``value``, which is itself at ``path``."""
+    if value is None:
+        yield path
+    elif isinstance(value, dict):
+        for key, inner in value.items():
+            yield from _nulls(inner, f"{path}.{key}")
+    elif isinstance(value, list):
+        for index, inner in enumerate(value):
+            yield from _nulls(inner, f"{path}[{index}]")
 
 
 class BuiltinModel(SpecModel):
@@ -54,7 +73,9 @@ class TextData(SpecModel):
 
     path: str | None = Field(default=None, min_length=1, max_length=4096)
     """A file or a folder (searched recursively). Default: the standard library sources of the running Python."""
-    include: tuple[str, ...] = ("*.txt", "*.md", "*.py", "*.rst", "*.json", "*.jsonl")
+    include: tuple[FilePattern, ...] = Field(
+        default=("*.txt", "*.md", "*.py", "*.rst", "*.json", "*.jsonl"), max_length=64
+    )
     """File name patterns that count inside a folder."""
 
 
@@ -105,8 +126,8 @@ class InnerOptimizer(SpecModel):
     """How the learning rate falls with the job's progress (merged tokens over ``training.tokens``)."""
     final_fraction: float = Field(default=0.1, ge=0, le=1)
     """Learning rate at the end, as a share of the peak."""
-    clip_norm: float | None = Field(default=1.0, gt=0)
-    """Gradients are scaled down to this global norm. null: never."""
+    clip_norm: float = Field(default=1.0, ge=0)
+    """Gradients are scaled down to this global norm. 0: never."""
 
 
 class Evaluation(SpecModel):

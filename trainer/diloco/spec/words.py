@@ -37,17 +37,14 @@ class SchemaReader:
         return node
 
     def resolved(self, node: Schema) -> Schema:
-        """The schema behind references and behind ``or null``, with the field's own default and description kept.
-
-        ``nullable`` is set where null says something that leaving the field out does not.
-        """
+        """The schema behind references and behind ``or null``, with the field's own default and description kept."""
         own: Schema = {key: node[key] for key in ("default", "description") if key in node}
         if "$ref" in node:
             return {**self.resolved(self.root["$defs"][node["$ref"].rpartition("/")[2]]), **own}
         choices = [choice for choice in node.get("anyOf", ()) if choice.get("type") != "null"]
         if choices:
-            # Every union in the manifest is of one thing with null.
-            return {**self.resolved(choices[0]), **own, "nullable": node.get("default") is not None}
+            # Every union in the manifest is of one thing with null, and null says no more than leaving the field out.
+            return {**self.resolved(choices[0]), **own}
         return node
 
     def kind(self, node: Schema) -> str:
@@ -64,10 +61,6 @@ class SchemaReader:
 
     def allowed(self, node: Schema) -> str:
         """Type and bounds: ``an integer from 1 to 4096``, ``RDA or Mean``, ``a mapping with tokens``."""
-        words = self._bounded(node)
-        return f"{words}, or null" if node.get("nullable") else words
-
-    def _bounded(self, node: Schema) -> str:
         if "const" in node or "enum" in node:
             return listed(node.get("enum", [node.get("const")]))
         wanted, kind, bounds = node.get("type"), self.kind(node), ""
@@ -79,9 +72,13 @@ class SchemaReader:
             bounds = _count(node, "minItems", "maxItems", "item")
         elif node.get("required"):
             bounds = f"with {listed(node['required'], 'and')}"
+        elif wanted == "object":
+            bounds = _count(node, "minProperties", "maxProperties", "key")
         return f"{kind} {bounds}".rstrip()
 
     def _text(self, node: Schema) -> str:
+        if node.get("format") == "date-time":
+            return "a time in RFC 3339"
         if "pattern" not in node:
             return f"text {_count(node, 'minLength', 'maxLength', 'character')}".rstrip()
         words = PATTERNS_IN_WORDS[node["pattern"]]

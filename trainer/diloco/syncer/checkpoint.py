@@ -26,6 +26,7 @@ from diloco.syncer.store import StoreImage, check_complete
 
 FORMAT = 1
 _NAME = re.compile(r"^\d{6,}$")
+_BROKEN = ".broken"
 _PARAMETERS = "parameters.safetensors"
 _MOMENTUM = "momentum.safetensors"
 
@@ -107,8 +108,7 @@ def write_checkpoint(directory: Path, content: CheckpointContent) -> str:
     Raises:
         OSError: it could not be written in full; nothing of it is left, and the ones before are untouched.
     """
-    names = checkpoint_names(directory)
-    name = f"{int(names[-1]) + 1 if names else 1:06d}"
+    name = f"{_last_number(directory) + 1:06d}"
     aside = directory / f".{name}.part"
     try:
         _clear_leftovers(directory)
@@ -184,15 +184,31 @@ def newest_checkpoint(directory: Path, layout: Layout, job: str) -> tuple[Loaded
 
 
 def set_aside(directory: Path, broken: Iterable[str]) -> None:
-    """Rename broken checkpoints to ``NNNNNN.broken``, for whoever wants to look; earlier ones of these are deleted.
+    """Rename broken checkpoints to ``NNNNNN.broken``, for whoever wants to look, and delete earlier ones of these.
+
+    One with a higher number stays: it keeps that number from being given again.
 
     Raises:
         OSError: one could not be renamed.
     """
-    for old in directory.glob("*.broken"):
-        shutil.rmtree(old, ignore_errors=True)
-    for name in broken:
-        (directory / name).rename(directory / f"{name}.broken")
+    names = list(broken)
+    highest = max((int(name) for name in names), default=0)
+    for number, old in _set_aside_before(directory):
+        if number < highest:
+            shutil.rmtree(old, ignore_errors=True)
+    for name in names:
+        (directory / name).rename(directory / f"{name}{_BROKEN}")
+
+
+def _set_aside_before(directory: Path) -> list[tuple[int, Path]]:
+    found = directory.glob(f"*{_BROKEN}") if directory.is_dir() else ()
+    return [(int(name), path) for path in found if _NAME.match(name := path.name.removesuffix(_BROKEN))]
+
+
+def _last_number(directory: Path) -> int:
+    """The highest number that a checkpoint here has or had: tapes name checkpoints, so no number may come twice."""
+    aside = [number for number, _ in _set_aside_before(directory)]
+    return max([*(int(name) for name in checkpoint_names(directory)), *aside], default=0)
 
 
 def _manifest(content: CheckpointContent, folder: Path) -> CheckpointManifest:

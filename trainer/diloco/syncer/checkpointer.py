@@ -17,6 +17,9 @@ from diloco.syncer.status import CheckpointStatus
 
 _log = logging.getLogger(__name__)
 
+LAST_SECONDS = 120.0
+"""Longest wait for a checkpoint that the process, or the job, ends with."""
+
 
 class Checkpointer:
     """Writes the checkpoints of one syncer. Owned by the event loop."""
@@ -53,6 +56,7 @@ class Checkpointer:
         self._problem = ""
         self._wanted = ""
         self._merging = False
+        self._stopping = False
         self._writing: asyncio.Task[None] | None = None
 
     @property
@@ -84,6 +88,17 @@ class Checkpointer:
         self._merging = False
         self._advance()
 
+    async def last(self) -> bool:
+        """Write the checkpoint that the process ends with; whether it is on the disk. If not, one line says why."""
+        self._stopping = True
+        self.request("the syncer stops")
+        try:
+            await asyncio.wait_for(self.idle(), LAST_SECONDS)
+        except TimeoutError:
+            _log.error("the last checkpoint took longer than %.0f s and is given up", LAST_SECONDS)
+            return False
+        return not self._problem
+
     async def idle(self) -> None:
         """Wait until nothing is wanted or under way. Merges must go on meanwhile, or have ended."""
         while self.busy:
@@ -111,7 +126,10 @@ class Checkpointer:
     def _failed(self, problem: str, error: Exception) -> None:
         self._failures += 1
         self._problem = problem
-        _log.error("no checkpoint was written: %s; training goes on, the next one is tried in its turn", error)
+        if self._stopping:
+            _log.error("no last checkpoint was written: %s; a restart goes on from checkpoint %s", error, self.newest)
+        else:
+            _log.error("no checkpoint was written: %s; training goes on, the next one is tried in its turn", error)
 
     def _write(self, content: CheckpointContent) -> str:
         # Two whole ones are there at any time, also while the disk is full: the newest may turn out to be damaged.

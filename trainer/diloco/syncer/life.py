@@ -8,6 +8,7 @@ import logging
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any
 
 import torch
@@ -15,22 +16,25 @@ import torch
 from diloco.core.actions import Finish
 from diloco.core.codec import codec_named
 from diloco.core.engine import Engine, EngineOptions
-from diloco.core.events import SnapshotAsked
+from diloco.core.events import LearnersPlanned, SnapshotAsked
 from diloco.core.view import EngineView
 from diloco.runtime.exits import EXIT_JOB_FAILED, EXIT_OK, EXIT_UNEXPECTED
 from diloco.syncer.block_threads import BlockThreads
 from diloco.syncer.checkpoint import CheckpointContent, Totals, write_checkpoint
-from diloco.syncer.checkpointer import Checkpointer
+from diloco.syncer.checkpointer import LAST_SECONDS, Checkpointer
+from diloco.syncer.claims import Claims, tokens_per_step
 from diloco.syncer.directory import SyncerDirectory
 from diloco.syncer.driver import Driver
 from diloco.syncer.errors import SyncerError
 from diloco.syncer.export import export
+from diloco.syncer.exporter import AGAIN_SECONDS, Exporter
 from diloco.syncer.inbox import Inbox
+from diloco.syncer.job_file import JobFile
 from diloco.syncer.merging import Merging
 from diloco.syncer.metrics import SyncerMetrics
 from diloco.syncer.options import SyncerOptions
 from diloco.syncer.prepare import Beginning, recorded_bases
-from diloco.syncer.reporting import Reporter
+from diloco.syncer.reporting import Kept, Reporter
 from diloco.syncer.service import SyncService
 from diloco.syncer.sessions import Sessions
 from diloco.syncer.status import SyncerStatus
@@ -48,8 +52,6 @@ _QUIET_AFTER_RESTART_SECONDS = 15.0
 """The same where the job was over before this process began: learners must find it again to be told."""
 _LINGER_SECONDS = 60.0
 """With ``exit_when_finished``: the longest that learners are waited for once the job is over."""
-_EXPORT_AGAIN_SECONDS = 5.0
-_LAST_CHECKPOINT_SECONDS = 120.0
 
 
 class Life:
@@ -77,10 +79,11 @@ class Life:
         self._quiet_seconds = _QUIET_SECONDS
         self._events_at_checkpoint = 0
         self._checkpoint_due = options.job.spec.syncer.checkpoint_every_seconds
-        self._exporting: asyncio.Task[None] | None = None
+        self._job_file = JobFile(options.job_file, options.job) if options.job_file is not None else None
         self._concluding: asyncio.Task[None] | None = None
         self._checks = ThreadPoolExecutor(2, "check", torch.set_num_threads, (1,))
         self._disk = ThreadPoolExecutor(1, "disk")
+        self._exporter = Exporter(directory.model, self._disk)
         threads = options.threads or torch.get_num_threads()
         self._block_threads = BlockThreads(threads)
         self._reporter = Reporter(self.job, epoch)
@@ -105,7 +108,16 @@ class Life:
         self._driver = Driver(self._engine, self._tape, self._now)
         codec = codec_named(options.job.spec.sync.compression)
         inbox = Inbox(self._layout, codec)
-        sessions = Sessions(self.job, self._layout.digest, self.epoch, self._store, self._driver.post)
+        sync = options.job.spec.sync
+        claims = Claims(tokens_per_step(options.job.spec), sync.staleness_bound_steps, self.metrics.claims_refused.inc)
+        sessions = Sessions(
+            job=self.job,
+            layout_digest=self._layout.digest,
+            epoch=self.epoch,
+            store=self._store,
+            claims=claims,
+            post=self._driver.post,
+        )
         self._sessions = sessions
         self._inbox = inbox
         self._syncer = Syncer(
@@ -128,6 +140,8 @@ class Life:
             sessions=sessions,
             inbox=inbox,
             store=self._store,
+            claims=claims,
+            patience_seconds=sync.lease_seconds,
             metrics=self.metrics,
             checks=self._checks,
             post=self._driver.post,
@@ -144,19 +158,18 @@ class Life:
         if self._view().finished:
             self._finished_at = self._now()
             self._quiet_seconds = _QUIET_AFTER_RESTART_SECONDS
-            if not self._directory.model.exists():
-                self._exporting = asyncio.create_task(self._export())
+            self._exporter.go_on(self._export_now())
 
     def status(self) -> SyncerStatus:
         """The status now. On the event loop."""
         self.metrics.inbox_bytes.set(self._inbox.held_bytes)
-        return self._reporter.status(
-            self._view(),
-            self._now(),
+        kept = Kept(
             checkpoint=self._checkpointer.status,
             totals=self._totals(),
             tape_problem=self._tape.problem or self._syncer.record_problem,
+            model_exported=self._exporter.exported,
         )
+        return self._reporter.status(self._view(), self._now(), kept)
 
     async def until_over(self, stop: asyncio.Event) -> int:
         """Live until ``stop`` is set, something fails, or the job is over and nobody is left. Returns the exit code."""
@@ -169,9 +182,10 @@ class Life:
                 _log.critical("the syncer cannot go on", exc_info=self._driver.failed.exception())
                 return EXIT_UNEXPECTED
             if stopped.done():
-                await self._last_checkpoint()
+                self.serving = False
+                kept = await self._checkpointer.last()
                 self._driver.stop()  # a merge after it would be one that is told of and lost
-                return EXIT_OK
+                return EXIT_OK if kept else EXIT_UNEXPECTED
             ticking.result()
             return EXIT_OK if self._view().complete else EXIT_JOB_FAILED
         finally:
@@ -182,9 +196,9 @@ class Life:
     def close(self) -> None:
         """Stop taking events in, and end the threads."""
         self._driver.stop()
-        for task in (self._exporting, self._concluding):
-            if task is not None:
-                task.cancel()
+        self._exporter.cancel()
+        if self._concluding is not None:
+            self._concluding.cancel()
         self._syncer.close()
         self._block_threads.close()
         self._checks.shutdown()
@@ -200,6 +214,7 @@ class Life:
             self._reporter.sample(self._view(), now)
             self._tape.flush()
             self._ask_for_checkpoint(now)
+            await self._look_at_job_file()
             if self._sessions.admitted:
                 quiet_since = now
             if not self._options.exit_when_finished or self._finished_at is None or self._work_left():
@@ -211,8 +226,8 @@ class Life:
                 return
 
     def _work_left(self) -> bool:
-        tasks = (self._exporting, self._concluding)
-        return self._checkpointer.busy or any(task is not None and not task.done() for task in tasks)
+        concluding = self._concluding is not None and not self._concluding.done()
+        return self._checkpointer.busy or self._exporter.busy or concluding
 
     def _ask_for_checkpoint(self, now: float) -> None:
         if now < self._checkpoint_due or self._checkpointer.busy:
@@ -221,13 +236,12 @@ class Life:
         if self._driver.events != self._events_at_checkpoint:
             self._driver.post(SnapshotAsked("its time has come"))
 
-    async def _last_checkpoint(self) -> None:
-        self.serving = False
-        self._checkpointer.request("the syncer stops")
-        try:
-            await asyncio.wait_for(self._checkpointer.idle(), _LAST_CHECKPOINT_SECONDS)
-        except TimeoutError:
-            _log.error("the last checkpoint took longer than %.0f s and is given up", _LAST_CHECKPOINT_SECONDS)
+    async def _look_at_job_file(self) -> None:
+        if self._job_file is None:
+            return
+        planned = await asyncio.get_running_loop().run_in_executor(self._checks, self._job_file.poll)
+        if planned is not None:
+            self._driver.post(LearnersPlanned(planned))
 
     def _first_checkpoint(self) -> str:
         try:
@@ -263,36 +277,25 @@ class Life:
     def _finish(self, action: Finish) -> None:
         self._finished_at = self._now()
         self._concluding = asyncio.create_task(self._conclude(action))
-        self._exporting = asyncio.create_task(self._export())
+        self._exporter.begin(self._export_now())
 
     async def _conclude(self, action: Finish) -> None:
         """Learners leave for good when they hear of the end, so the end is on disk before they do."""
-        until = time.monotonic() + _LAST_CHECKPOINT_SECONDS
+        until = time.monotonic() + LAST_SECONDS
         while True:
             failures = self._checkpointer.status.failures
             self._checkpointer.request(f"the job is over: {action.reason}")
             await self._checkpointer.idle()
             if self._checkpointer.status.failures == failures or time.monotonic() >= until:
                 break
-            await asyncio.sleep(_EXPORT_AGAIN_SECONDS)
+            await asyncio.sleep(AGAIN_SECONDS)
         self._sessions.send_all(Finished(action.complete, action.reason))
 
-    async def _export(self) -> None:
+    def _export_now(self) -> Callable[[], None]:
+        """What writes the model as it is at this moment."""
         parameters = [self._store.current(fragment.index).parameters for fragment in self._layout.fragments]
         tokens = round(self._view().merged_tokens)
-        path = self._directory.model
-        loop = asyncio.get_running_loop()
-        while True:
-            try:
-                await loop.run_in_executor(
-                    self._disk, export, self._options.job, self._layout, parameters, tokens, path
-                )
-            except OSError as error:
-                _log.error("the model could not be exported, it is tried again: %s", error)
-                await asyncio.sleep(_EXPORT_AGAIN_SECONDS)
-            else:
-                _log.info("the model is at %s", path)
-                return
+        return partial(export, self._options.job, self._layout, parameters, tokens, self._directory.model)
 
     def _now(self) -> float:
         return time.monotonic() - self._born

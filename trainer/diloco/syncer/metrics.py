@@ -34,6 +34,9 @@ class SyncerMetrics:
         self.checkpoint_seconds = self._histogram("diloco_checkpoint_seconds", "Writing one checkpoint")
         self.merge_failures = Counter("diloco_merge_failures", "Merges that changed nothing", registry=self._registry)
         self.pushes_refused = Counter("diloco_pushes_refused", "Pushes turned away", registry=self._registry)
+        self.claims_refused = Counter(
+            "diloco_claims_refused", "Reports and pushes of work that was not done", registry=self._registry
+        )
         self.loop_lag = Gauge("diloco_event_loop_lag_seconds", "How late the event loop is", registry=self._registry)
         self.inbox_bytes = Gauge("diloco_inbox_bytes", "Outer gradients held in memory", registry=self._registry)
         self._state = _StatusCollector()
@@ -89,8 +92,8 @@ def _state(status: SyncerStatus) -> Iterator[Metric]:
     yield _counter("diloco_merged_tokens", "Tokens in the global model", status.merged_tokens)
     yield _gauge("diloco_budget_tokens", "Tokens the job wants merged", status.budget_tokens)
     yield _counter("diloco_syncer_steps", "Merges done", status.syncer_step)
-    yield _counter("diloco_inner_steps", "Inner steps of all learners", sum(x.steps for x in status.learners))
-    yield _counter("diloco_tokens", "Tokens trained by all learners", sum(x.tokens for x in status.learners))
+    yield _counter("diloco_inner_steps", "Inner steps of all learners", status.inner_steps)
+    yield _counter("diloco_tokens", "Tokens trained by all learners", status.trained_tokens)
     yield _gauge("diloco_rounds_in_flight", "Fragments under way", status.rounds_in_flight)
     yield _counter("diloco_pushed_bytes", "Bytes received from learners", status.bytes_pushed)
     yield _counter("diloco_pulled_bytes", "Bytes sent to learners", status.bytes_pulled)

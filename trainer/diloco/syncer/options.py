@@ -20,6 +20,8 @@ class SyncerOptions:
     """``host:port`` for ``/metrics``, ``/healthz``, ``/readyz`` and ``/status``."""
     tls: ServerTls | None = None
     """Certificates; None: plain text."""
+    job_file: Path | None = None
+    """Where the job was read from, to be looked at while it runs: pools may be scaled. None: it does not change."""
     record: bool = False
     """Keep every payload that is merged, so that a replay can redo the merges."""
     exit_when_finished: bool = False

@@ -4,6 +4,7 @@ It must not know HTTP. Owned by the event loop.
 """
 
 import math
+from dataclasses import dataclass
 
 from diloco.core.view import EngineView, LearnerView
 from diloco.syncer.checkpoint import Totals
@@ -11,6 +12,16 @@ from diloco.syncer.rates import Rate
 from diloco.syncer.status import CheckpointStatus, EvaluationStatus, LearnerStatus, SyncerStatus
 
 _TRAINING = "Training"
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """What is on the disk, beside the engine's state."""
+
+    checkpoint: CheckpointStatus
+    totals: Totals
+    tape_problem: str
+    model_exported: bool
 
 
 class Reporter:
@@ -28,9 +39,7 @@ class Reporter:
         for learner in view.learners:
             self._tokens.setdefault(learner.id, Rate()).add(now, learner.tokens)
 
-    def status(
-        self, view: EngineView, now: float, *, checkpoint: CheckpointStatus, totals: Totals, tape_problem: str
-    ) -> SyncerStatus:
+    def status(self, view: EngineView, now: float, kept: Kept) -> SyncerStatus:
         """The status at ``now``."""
         per_second = 0.0 if view.finished else self._merged.per_second
         left = max(0.0, view.budget_tokens - view.merged_tokens)
@@ -58,12 +67,15 @@ class Reporter:
                 "eval_loss": evaluations[-1].loss if evaluations else None,
                 "evaluations": evaluations,
                 "goodput": view.goodput,
-                "bytes_pushed": totals.bytes_pushed,
-                "bytes_pulled": totals.bytes_pulled,
+                "bytes_pushed": kept.totals.bytes_pushed,
+                "bytes_pulled": kept.totals.bytes_pulled,
                 "elapsed_seconds": view.elapsed_seconds,
                 "rounds_in_flight": view.rounds_in_flight,
-                "checkpoint": checkpoint,
-                "tape_problem": tape_problem,
+                "checkpoint": kept.checkpoint,
+                "tape_problem": kept.tape_problem,
+                "inner_steps": view.inner_steps,
+                "trained_tokens": view.trained_tokens,
+                "model_exported": kept.model_exported,
                 "learners": tuple(self._learner(learner, now) for learner in view.learners),
             }
         )

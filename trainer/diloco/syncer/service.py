@@ -10,6 +10,7 @@ from concurrent.futures import Executor
 from diloco.core.codec import Codec, CodecError
 from diloco.core.events import Event, FragmentArrived
 from diloco.core.fragments import Layout
+from diloco.syncer.claims import ClaimError, Claims, PushedWork
 from diloco.syncer.inbox import Inbox, PushClaim, PushKey, PushRefusedError
 from diloco.syncer.metrics import SyncerMetrics
 from diloco.syncer.sessions import Send, Sessions
@@ -32,10 +33,13 @@ class SyncService:
         sessions: Sessions,
         inbox: Inbox,
         store: FragmentStore,
+        claims: Claims,
+        patience_seconds: float,
         metrics: SyncerMetrics,
         checks: Executor,
         post: Callable[[Event], None],
     ) -> None:
+        """``patience_seconds``: how long a push waits for the reports of its steps."""
         self._job = job
         self._epoch = epoch
         self._layout = layout
@@ -43,6 +47,8 @@ class SyncService:
         self._sessions = sessions
         self._inbox = inbox
         self._store = store
+        self._claims = claims
+        self._patience_seconds = patience_seconds
         self._metrics = metrics
         self._checks = checks
         self._post = post
@@ -65,8 +71,13 @@ class SyncService:
         peer.must_be(header.learner, self._job)
         try:
             self._check_current(header)
+            self._claims.check_tokens(header.learner, _work(header))
             claim = PushClaim(header.base_version, header.codec, header.payload_bytes)
             return bytes_of(self._inbox.open(_key(header), claim))
+        except ClaimError as error:
+            self._metrics.pushes_refused.inc()
+            self._sessions.end(header.learner, header.incarnation, str(error))
+            raise RefusedError(str(error)) from None
         except (PushRefusedError, RefusedError) as error:
             self._metrics.pushes_refused.inc()
             raise RefusedError(str(error)) from error
@@ -80,8 +91,13 @@ class SyncService:
         numel = self._layout.fragments[header.fragment].numel
         try:
             await asyncio.get_running_loop().run_in_executor(self._checks, self._codec.check, payload, numel)
+            await self._claims.check_steps(header.learner, _work(header), self._patience_seconds)
         except CodecError as error:
             self._inbox.abandon(key)
+            return self._not_accepted(str(error))
+        except ClaimError as error:
+            self._inbox.abandon(key)
+            self._sessions.end(header.learner, header.incarnation, str(error))
             return self._not_accepted(str(error))
         except BaseException:
             self._inbox.abandon(key)
@@ -136,6 +152,10 @@ class SyncService:
     def _not_accepted(self, reason: str) -> PushReceipt:
         self._metrics.pushes_refused.inc()
         return PushReceipt(accepted=False, reason=reason)
+
+
+def _work(header: PushHeader) -> PushedWork:
+    return PushedWork(header.fragment, header.base_version, header.steps, header.tokens)
 
 
 def _key(header: PushHeader) -> PushKey:

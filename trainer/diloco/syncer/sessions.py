@@ -20,6 +20,7 @@ from diloco.core.events import (
     LearnerReady,
     StepReported,
 )
+from diloco.syncer.claims import ClaimError, Claims
 from diloco.syncer.store import FragmentStore
 from diloco.wire import messages
 from diloco.wire.errors import InvalidMessageError, RefusedError, WireError
@@ -39,18 +40,28 @@ class _Session:
         self.incarnation: int | None = None
         self.left = False
         """The learner said that it leaves."""
+        self.problem = ""
+        """Why the syncer ends it, where the learner broke a rule."""
 
 
 class Sessions:
     """All sessions of a syncer. Owned by the event loop."""
 
-    def __init__(
-        self, job: str, layout_digest: str, epoch: str, store: FragmentStore, post: Callable[[Event], None]
+    def __init__(  # noqa: PLR0913  # what a session is checked against
+        self,
+        *,
+        job: str,
+        layout_digest: str,
+        epoch: str,
+        store: FragmentStore,
+        claims: Claims,
+        post: Callable[[Event], None],
     ) -> None:
         self._job = job
         self._layout_digest = layout_digest
         self._epoch = epoch
         self._store = store
+        self._claims = claims
         self._post = post
         self._joining: dict[tuple[str, str], _Session] = {}
         self._admitted: dict[str, _Session] = {}
@@ -97,6 +108,7 @@ class Sessions:
             previous.over.set()
         session.incarnation = action.incarnation
         self._admitted[action.learner] = session
+        self._claims.admitted(action.learner, action.instance, action.steps)
         welcome = messages.Welcome(
             action.incarnation,
             self._epoch,
@@ -121,6 +133,13 @@ class Sessions:
         if session is not None and session.incarnation == action.incarnation:
             del self._admitted[action.learner]
             self._deliver(session, messages.Refused(action.refusal.value, action.reason))
+            session.over.set()
+
+    def end(self, learner: str, incarnation: int, problem: str) -> None:
+        """End the session of a learner that broke a rule, and say which. It may join again."""
+        session = self._admitted.get(learner)
+        if session is not None and session.incarnation == incarnation:
+            session.problem = problem
             session.over.set()
 
     def send(self, learner: str, incarnation: int, message: SyncerMessage) -> None:
@@ -150,6 +169,8 @@ class Sessions:
             await asyncio.wait({reading, over}, return_when=asyncio.FIRST_COMPLETED)
             if reading.done():
                 reading.result()
+            if session.problem:
+                raise RefusedError(session.problem)
         finally:
             over.cancel()
             reading.cancel()
@@ -163,6 +184,7 @@ class Sessions:
                 return
             event = self._event(session.join.learner, message)
             if session.incarnation is not None:
+                self._check_claims(session.incarnation, event)
                 self._post(event)
 
     def _ended(self, key: tuple[str, str], session: _Session) -> None:
@@ -209,6 +231,19 @@ class Sessions:
                 return Evaluated(learner, incarnation, evaluation, loss, exact)
             case _:
                 raise InvalidMessageError(f"{type(message).__name__} has no place in a session that is open")
+
+    def _check_claims(self, incarnation: int, event: Event) -> None:
+        """Raise InvalidMessageError for work that cannot have been done."""
+        match event:
+            case StepReported() if event.incarnation == incarnation:
+                try:
+                    self._claims.reported(event.learner, event.step, event.tokens)
+                except ClaimError as error:
+                    raise InvalidMessageError(str(error)) from None
+            case FragmentApplied() if event.incarnation == incarnation:
+                self._claims.received(event.learner, event.fragment, event.version)
+            case _:
+                pass
 
     def _check_fragment(self, fragment: int) -> None:
         fragments = len(self._store.versions)

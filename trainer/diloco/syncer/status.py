@@ -105,3 +105,10 @@ class SyncerStatus(_Status):
     tape_problem: str
     """Why the tape is incomplete or waits for the disk; empty if it does not."""
     learners: tuple[LearnerStatus, ...]
+    """Those that are planned or in."""
+    inner_steps: int = 0
+    """Of all learners there ever were, those that a scaled pool no longer has included."""
+    trained_tokens: int = 0
+    """In these steps."""
+    model_exported: bool = False
+    """The job is over and its model is on the syncer's disk as ``model.safetensors``."""

@@ -42,7 +42,7 @@ class Authority:
         return ServerTls(self.certificate_path, certificate, key)
 
     def learner(self, job: str, learner: str, file_name: str = "learner") -> ClientTls:
-        """A certificate for a learner, its id ``region/pool/index``."""
+        """A certificate for a learner, ``region/pool/index``, or for every learner of a pool, ``region/pool``."""
         identity = Identity(job, learner)
         certificate, key = self._issue(file_name, [x509.UniformResourceIdentifier(identity.uri)])
         return ClientTls(self.certificate_path, certificate, key)

@@ -6,7 +6,6 @@ is retried here: whether a message is still wanted only the caller knows. It mus
 
 import contextlib
 import itertools
-import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, Self
@@ -15,8 +14,9 @@ import grpc
 
 from diloco.runtime.addresses import parse_address
 from diloco.wire.allocator import keep_message_buffers
-from diloco.wire.channel import CHUNK_BYTES, PULL, PUSH, SERVICE, SESSION, client_arguments
+from diloco.wire.channel import CHUNK_BYTES, SERVICE, SESSION, client_arguments
 from diloco.wire.chunks import LARGEST_CHUNK_BYTES, PayloadReceiver, chunks_of
+from diloco.wire.connections import Connections
 from diloco.wire.convert import pack, unpack
 from diloco.wire.errors import ClosedError, CorruptedError, InvalidMessageError, error_of
 from diloco.wire.messages import Join, PullHeader, PullRequest, PushHeader, PushReceipt
@@ -31,6 +31,7 @@ class ClientOptions:
     address: str
     """``host:port`` of the syncer."""
     tls: ClientTls | None = None
+    """Certificates; read anew when they have changed."""
     bulk_channels: int = 2
     """TCP connections for fragments; transfers at once are spread over them."""
     chunk_bytes: int = CHUNK_BYTES
@@ -64,18 +65,14 @@ class SyncClient:
         """
         keep_message_buffers()
         self._options = options
-        credentials = None if options.tls is None else options.tls.credentials()
 
-        def channel(number: int) -> grpc.Channel:
+        def channel(number: int, credentials: grpc.ChannelCredentials | None) -> grpc.Channel:
             arguments = client_arguments(options.keepalive_seconds, number)
             if credentials is None:
                 return grpc.insecure_channel(options.address, options=arguments)
             return grpc.secure_channel(options.address, credentials, options=arguments)
 
-        self._control = channel(0)
-        self._bulk = [_BulkChannel(channel(number + 1)) for number in range(options.bulk_channels)]
-        self._lock = threading.Lock()
-        self._turn = itertools.count()
+        self._connections = Connections(channel, options.tls, options.bulk_channels)
         self._closed = False
 
     def open_session(self, join: Join) -> Session:
@@ -86,7 +83,12 @@ class SyncClient:
             InvalidMessageError: a value of ``join`` is out of range.
         """
         with self._errors():
-            return Session(self._control.stream_stream(f"/{SERVICE}/{SESSION}"), join)
+            channel, over = self._connections.control()
+            try:
+                return Session(channel.stream_stream(f"/{SERVICE}/{SESSION}"), join, over)
+            except BaseException:
+                over()
+                raise
 
     def push(self, header: PushHeader, payload: memoryview, *, deadline_seconds: float) -> PushReceipt:
         """Send an outer gradient; blocks.
@@ -100,7 +102,7 @@ class SyncClient:
         if len(data) != header.payload_bytes:
             raise InvalidMessageError(f"a payload of {len(data)} bytes with a header for {header.payload_bytes}")
         messages = itertools.chain((pack(header),), chunks_of(data, self._options.chunk_bytes))
-        with self._errors(), self._bulk_channel() as channel:
+        with self._errors(), self._connections.bulk() as channel:
             answer = channel.push(messages, timeout=deadline_seconds)
             return unpack(PushReceipt, answer)
 
@@ -114,7 +116,7 @@ class SyncClient:
         Raises:
             WireError: it did not come whole, or was refused; ``error.retryable`` says whether to try again.
         """
-        with self._errors(), self._bulk_channel() as channel:
+        with self._errors(), self._connections.bulk() as channel:
             call = channel.pull(pack(request), timeout=deadline_seconds)
             try:
                 return _receive(call, request, allocate)
@@ -124,9 +126,7 @@ class SyncClient:
     def close(self) -> None:
         """Close every connection; calls under way end with ``ClosedError``."""
         self._closed = True
-        self._control.close()
-        for bulk in self._bulk:
-            bulk.channel.close()
+        self._connections.close()
 
     def __enter__(self) -> Self:
         return self
@@ -148,30 +148,6 @@ class SyncClient:
             if self._closed:  # "Cannot invoke RPC on closed channel!"
                 raise ClosedError("the client is closed") from None
             raise
-
-    @contextlib.contextmanager
-    def _bulk_channel(self) -> Iterator["_BulkChannel"]:
-        """The channel with the fewest transfers under way, in turn where several have."""
-        with self._lock:
-            first = next(self._turn)
-            count = len(self._bulk)
-            chosen = min((self._bulk[(first + i) % count] for i in range(count)), key=lambda bulk: bulk.under_way)
-            chosen.under_way += 1
-        try:
-            yield chosen
-        finally:
-            with self._lock:
-                chosen.under_way -= 1
-
-
-class _BulkChannel:
-    """One connection for fragments."""
-
-    def __init__(self, channel: grpc.Channel) -> None:
-        self.channel = channel
-        self.push: Any = channel.stream_unary(f"/{SERVICE}/{PUSH}")
-        self.pull: Any = channel.unary_stream(f"/{SERVICE}/{PULL}")
-        self.under_way = 0
 
 
 def _receive(call: Any, request: PullRequest, allocate: Callable[[PullHeader], memoryview]) -> PullHeader:

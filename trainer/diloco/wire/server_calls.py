@@ -54,7 +54,7 @@ class Caller:
         names = context.auth_context().get("peer_uri", ())
         identity = identity_of(name.decode("utf-8", "replace") for name in names)
         if identity is None:
-            raise IdentityError("the certificate names no learner (one URI diloco://JOB/learner/REGION/POOL/INDEX)")
+            raise IdentityError("the certificate names no learner (one URI diloco://JOB/learner/REGION/POOL[/INDEX])")
         if self._job is not None and identity.job != self._job:
             raise IdentityError(f"the certificate is for job {identity.job}; this is job {self._job}")
         return Peer(address, identity.learner, identity.job)

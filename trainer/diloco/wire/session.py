@@ -5,7 +5,7 @@ It must not know what is said.
 
 import queue
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, Self
 
 import grpc
@@ -21,8 +21,9 @@ _QUEUED_MESSAGES = 4096
 class Session:
     """One session. Iterating yields the syncer's messages until it ends the session; ``WireError`` when it breaks."""
 
-    def __init__(self, begin: Any, join: Join) -> None:
-        """``begin``: gRPC's callable of the Session method."""
+    def __init__(self, begin: Any, join: Join, ended: Callable[[], None]) -> None:
+        """``begin``: gRPC's callable of the Session method. ``ended``: called once, by any thread, when it is over."""
+        self._ended = ended
         self._outgoing: queue.Queue[bytes | None] = queue.Queue()
         self._outgoing.put(pack_learner(join))
         self._over = threading.Event()
@@ -96,4 +97,5 @@ class Session:
 
     def _end(self) -> None:
         self._over.set()
+        self._ended()
         self._outgoing.put(None)  # gRPC's thread that takes from the queue ends

@@ -1,24 +1,24 @@
 """Mutual TLS: whose certificates, and whom a certificate lets speak.
 
-A learner's certificate carries the URI ``diloco://JOB/learner/REGION/POOL/INDEX`` as a subject alternative name; with
-mutual TLS its holder can speak for that learner of that job and for nobody else. The syncer's certificate is checked as
-any server's: by the name it was called by. It must not know what is said.
+A learner's certificate carries a URI as a subject alternative name: ``diloco://JOB/learner/REGION/POOL/INDEX`` lets its
+holder speak for that learner of that job, ``diloco://JOB/learner/REGION/POOL`` for any learner of that pool, and
+neither for anybody else. The syncer's certificate is checked as any server's: by the name it was called by.
+Certificates are renewed while processes run, so the files are read anew for new connections. It must not know what is
+said.
 """
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from pathlib import Path
 from urllib.parse import urlsplit
 
 import grpc
 
 from diloco.wire.errors import IdentityError
+from diloco.wire.tls_files import Credentials, FollowedFiles, TlsFileError, TlsFiles
+
+__all__ = ["ClientTls", "Identity", "Peer", "ServerTls", "TlsFileError", "client_credentials", "identity_of"]
 
 _SCHEME = "diloco"
-
-
-class TlsFileError(ValueError):
-    """A key or certificate file that cannot be used; the text names it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +27,7 @@ class Identity:
 
     job: str
     learner: str
-    """``region/pool/index``."""
+    """``region/pool/index``, or ``region/pool`` for every learner of the pool."""
 
     @property
     def uri(self) -> str:
@@ -44,7 +44,7 @@ def identity_of(names: Iterable[str]) -> Identity | None:
         except ValueError:
             continue
         parts = uri.path.split("/")
-        if uri.scheme == _SCHEME and uri.netloc and len(parts) == 5 and parts[1] == "learner" and all(parts[2:]):
+        if uri.scheme == _SCHEME and uri.netloc and len(parts) in (4, 5) and parts[1] == "learner" and all(parts[2:]):
             found.append(Identity(job=uri.netloc, learner="/".join(parts[2:])))
     return found[0] if len(found) == 1 else None
 
@@ -56,7 +56,7 @@ class Peer:
     address: str
     """As the transport names it, for logs."""
     learner: str | None = None
-    """From its certificate; None without TLS."""
+    """From its certificate: a learner, or a pool for any learner of it; None without TLS."""
     job: str | None = None
 
     def must_be(self, learner: str, job: str | None = None) -> None:
@@ -65,58 +65,49 @@ class Peer:
         Raises:
             IdentityError: it may not speak for that learner or job.
         """
-        if self.learner is not None and self.learner != learner:
-            raise IdentityError(f"the certificate is that of learner {self.learner}, the message says {learner}")
+        if self.learner is not None:
+            is_pool = self.learner.count("/") == 1
+            if self.learner != (learner.rpartition("/")[0] if is_pool else learner):
+                kind = "pool" if is_pool else "learner"
+                raise IdentityError(f"the certificate is that of {kind} {self.learner}, the message says {learner}")
         if self.job is not None and job is not None and self.job != job:
             raise IdentityError(f"the certificate is for job {self.job}, the message says {job}")
 
 
-def _read(path: Path, kind: str) -> bytes:
-    try:
-        content = path.read_bytes()
-    except OSError as error:
-        raise TlsFileError(f"{kind} {path}: {error.strerror or error}") from error
-    if b"-----BEGIN " not in content:
-        raise TlsFileError(f"{kind} {path}: not a PEM file")
-    return content
-
-
 @dataclass(frozen=True, slots=True)
-class _Files:
-    ca: Path
-    """Certificate(s) of the authority that the other side's certificate must come from, PEM."""
-    certificate: Path
-    """This side's certificate chain, PEM."""
-    key: Path
-    """Its private key, PEM."""
-
-    def _contents(self) -> tuple[bytes, bytes, bytes]:
-        return _read(self.ca, "CA certificate"), _read(self.key, "private key"), _read(self.certificate, "certificate")
-
-
-@dataclass(frozen=True, slots=True)
-class ServerTls(_Files):
+class ServerTls(TlsFiles):
     """The syncer's side. Clients without a certificate from ``ca`` are not let in."""
 
     def credentials(self) -> grpc.ServerCredentials:
-        """For gRPC.
+        """For gRPC, which asks at every new connection whether there are newer ones.
 
         Raises:
-            TlsFileError: a file cannot be read or is no PEM.
+            TlsFileError: a file cannot be used.
         """
-        ca, key, certificate = self._contents()
-        return grpc.ssl_server_credentials([(key, certificate)], root_certificates=ca, require_client_auth=True)
+        followed = FollowedFiles(self)
+
+        def renewed() -> grpc.ServerCertificateConfiguration | None:
+            credentials = followed.renewed()
+            return None if credentials is None else _configuration(credentials)
+
+        return grpc.dynamic_ssl_server_credentials(
+            _configuration(followed.credentials),
+            renewed,  # type: ignore[arg-type]  # None is documented: no change; the stubs leave it out
+            require_client_authentication=True,
+        )
 
 
 @dataclass(frozen=True, slots=True)
-class ClientTls(_Files):
+class ClientTls(TlsFiles):
     """A learner's side."""
 
-    def credentials(self) -> grpc.ChannelCredentials:
-        """For gRPC.
 
-        Raises:
-            TlsFileError: a file cannot be read or is no PEM.
-        """
-        ca, key, certificate = self._contents()
-        return grpc.ssl_channel_credentials(root_certificates=ca, private_key=key, certificate_chain=certificate)
+def client_credentials(read: Credentials) -> grpc.ChannelCredentials:
+    """For gRPC, which keeps them for the life of a channel."""
+    return grpc.ssl_channel_credentials(
+        root_certificates=read.ca, private_key=read.key, certificate_chain=read.certificate
+    )
+
+
+def _configuration(read: Credentials) -> grpc.ServerCertificateConfiguration:
+    return grpc.ssl_server_certificate_configuration([(read.key, read.certificate)], root_certificates=read.ca)

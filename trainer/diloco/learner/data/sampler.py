@@ -2,7 +2,15 @@
 
 The training tokens are cut into sequences. A seeded permutation deals them out to the shards like cards, once for the
 whole job, so shards never share a sequence however far apart their learners are; a second one, new in every epoch, is
-the order within the shard. Both are computed, so a position is found at once. It must not know files or models.
+the order within the shard. Both are computed, so a position is found at once.
+
+A learner reads the number of shards, and its own among them, from its manifest when it starts, and keeps both until it
+ends. So where a pool is scaled while the job runs, those that began before go on with the shards of then, and the new
+ones deal the same sequences to more: some are then trained on by two learners, and when all have been started anew
+none is. A learner that starts anew with another number of shards goes on in its new shard at the position it had: as
+far into the order there as it was in its old one, in the same epoch or, where the new shard is smaller, a later one.
+For a while some sequences come sooner again than an epoch, and some later; none is lost for good. It must not know
+files or models.
 """
 
 from dataclasses import dataclass
@@ -22,7 +30,7 @@ class Shard:
 
     index: int
     count: int
-    """Number of shards: learners in the manifest."""
+    """Number of shards: learners in the manifest as this process read it."""
     batch_size: int
     """Sequences in a batch."""
     sequence_length: int

@@ -120,7 +120,10 @@ def read_bytes(document: Document, start: int, count: int) -> NDArray[np.uint8]:
     except OSError as error:
         raise DataError(f"data.text.path: {document.path}: {error.strerror or error}") from error
     if len(content) != count:
-        raise DataError(f"data.text.path: {document.path} had {document.size_bytes} bytes and has become shorter")
+        raise DataError(
+            f"data.text.path: {document.path} had {document.size_bytes} bytes when this learner started and has become "
+            "shorter; put it back as it was: data must not change while a job runs"
+        )
     return np.frombuffer(content, dtype=np.uint8)
 
 

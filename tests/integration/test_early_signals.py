@@ -1,0 +1,58 @@
+"""SIGTERM in the first moments of a process. The first one of a container gets it only if it has a handler."""
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import psutil
+import pytest
+
+pytestmark = pytest.mark.processes
+
+WAIT_SECONDS = 60.0
+
+
+@contextmanager
+def started(manifest: Path, command: list[str], *before: str) -> Iterator[subprocess.Popen[bytes]]:
+    """A process that hangs in reading its manifest, long before its own handlers are there."""
+    os.mkfifo(manifest)
+    arguments = [*before, sys.executable, "-m", "diloco.cli.entry", *command, "--job", str(manifest)]
+    process = subprocess.Popen(arguments, stderr=subprocess.DEVNULL)
+    try:
+        with manifest.open("wb"):  # returns when the process opens the other end
+            yield process
+    finally:
+        process.kill()
+        process.wait(WAIT_SECONDS)
+
+
+def commands(folder: Path) -> dict[str, list[str]]:
+    return {
+        "learner": ["learner", "--learner", "a/b/0", "--syncer", "127.0.0.1:1", "--directory", str(folder / "d")],
+        "syncer": ["syncer", "--directory", str(folder / "d"), "--listen", "127.0.0.1:0"],
+    }
+
+
+@pytest.mark.parametrize("name", ["learner", "syncer"])
+def test_it_ends_at_once_and_in_order(tmp_path: Path, name: str) -> None:
+    with started(tmp_path / "job.yaml", commands(tmp_path)[name]) as process:
+        process.terminate()
+        assert process.wait(WAIT_SECONDS) == 0
+    assert not (tmp_path / "d").exists()
+
+
+def test_it_does_so_as_the_first_process_of_a_container(tmp_path: Path) -> None:
+    unshare = shutil.which("unshare")
+    can = [unshare or "", "--pid", "--fork", "true"]
+    if unshare is None or subprocess.run(can, check=False, stderr=subprocess.DEVNULL).returncode:
+        pytest.skip("a PID namespace of its own needs unshare and the right to use it")
+    inside = (unshare, "--pid", "--fork", "--kill-child")
+    with started(tmp_path / "job.yaml", commands(tmp_path)["learner"], *inside) as outer:
+        (first,) = psutil.Process(outer.pid).children()
+        os.kill(first.pid, signal.SIGTERM)
+        assert outer.wait(WAIT_SECONDS) == 0

@@ -1,0 +1,244 @@
+"""Mutual TLS while certificates are renewed, and for those who have the wrong ones. Real connections throughout."""
+
+import logging
+import os
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from diloco.wire.certificates import Authority
+from diloco.wire.client import ClientOptions, SyncClient
+from diloco.wire.errors import IdentityError, UnavailableError, WireError
+from diloco.wire.messages import Alive, Join, PullRequest, Welcome
+from diloco.wire.server import ServerOptions
+from diloco.wire.tls import ClientTls, ServerTls
+from support.learner_process import LearnerProcess, make_job
+from support.raw_wire import push_header
+from support.tcp_proxy import TcpProxy
+from support.wire_syncer import Keeper, RunningServer
+
+PAYLOAD = os.urandom(1 << 20)
+JOIN = Join("job", "a/b/0", "instance", "layout")
+
+
+class Place:
+    """A folder that a process reads its certificates from, as a Secret is mounted."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._versions = 0
+
+    def put(self, certificate: ServerTls | ClientTls, *authorities: Authority) -> None:
+        """Swap in a leaf, and whom to trust: all three files at one instant."""
+        bundle = b"".join(authority.certificate_path.read_bytes() for authority in authorities)
+        leaf, key = certificate.certificate.read_bytes(), certificate.key.read_bytes()
+        self.put_files({"ca.crt": bundle, "tls.crt": leaf, "tls.key": key})
+
+    def put_files(self, contents: dict[str, bytes]) -> None:
+        self._versions += 1
+        version = self.folder / f"..{self._versions}"
+        version.mkdir(parents=True)
+        for name, content in contents.items():
+            (version / name).write_bytes(content)
+            if self._versions == 1:
+                (self.folder / name).symlink_to(f"..data/{name}")
+        (self.folder / "..new").symlink_to(version.name)
+        (self.folder / "..new").replace(self.folder / "..data")
+
+    @property
+    def paths(self) -> tuple[Path, Path, Path]:
+        return self.folder / "ca.crt", self.folder / "tls.crt", self.folder / "tls.key"
+
+
+class World:
+    """A syncer with mutual TLS, and two authorities of which it trusts the first."""
+
+    def __init__(self, folder: Path) -> None:
+        for name in ("old", "new"):
+            (folder / name).mkdir()
+        # Of different names: where two of one name are trusted, only the first is tried.
+        self.old, self.new = (Authority(folder / name, f"{name} authority") for name in ("old", "new"))
+        self.syncer, self.learner = Place(folder / "syncer"), Place(folder / "learner")
+        self.syncer.put(self.old.server(), self.old)
+        self.learner.put(self.old.learner("job", "a/b"), self.old)
+        self.keeper = Keeper({7: PAYLOAD})
+        self.server = RunningServer(
+            self.keeper, ServerOptions("127.0.0.1:0", tls=ServerTls(*self.syncer.paths), job="job")
+        )
+
+    def client(self, address: str = "") -> SyncClient:
+        return SyncClient(ClientOptions(address or self.server.address, tls=ClientTls(*self.learner.paths)))
+
+
+@pytest.fixture
+def world(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> Iterator[World]:
+    caplog.set_level(logging.INFO)
+    made = World(tmp_path)
+    with made.server:
+        yield made
+    assert made.server.loop_complaints == []
+    assert all("\n" not in record.getMessage() for record in caplog.records)
+
+
+def pull(client: SyncClient, learner: str = "a/b/0") -> bytearray:
+    buffer = bytearray(len(PAYLOAD))
+    client.pull(PullRequest(learner, 1, 7, 3, "epoch"), lambda _: memoryview(buffer), deadline_seconds=30)
+    return buffer
+
+
+def push(client: SyncClient, learner: str = "a/b/0") -> None:
+    header = push_header(len(PAYLOAD), learner=learner)
+    assert client.push(header, memoryview(PAYLOAD), deadline_seconds=30).accepted
+
+
+def warnings_of(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
+
+
+def test_a_pools_certificate_serves_every_learner_of_it(world: World) -> None:
+    with world.client() as client:
+        for index in range(3):
+            join = Join("job", f"a/b/{index}", "instance", "layout")
+            with client.open_session(join) as session:
+                assert isinstance(next(iter(session)), Welcome)
+            push(client, f"a/b/{index}")
+            assert pull(client, f"a/b/{index}") == PAYLOAD
+
+
+def test_another_pools_certificate_is_turned_away_with_one_line(world: World, caplog: pytest.LogCaptureFixture) -> None:
+    told = "the certificate is that of pool a/b, the message says a/c/0"
+    with world.client() as client:
+        with pytest.raises(IdentityError, match=told):
+            list(client.open_session(Join("job", "a/c/0", "instance", "layout")))
+        assert [told in record.getMessage() for record in caplog.records if "session of" in record.getMessage()] == [
+            True
+        ]
+        for call in (push, pull):
+            with pytest.raises(IdentityError, match=told):
+                call(client, "a/c/0")
+    assert world.keeper.peers == []
+
+
+def test_another_jobs_certificate_is_turned_away_with_one_line(world: World, caplog: pytest.LogCaptureFixture) -> None:
+    world.learner.put(world.old.learner("other", "a/b"), world.old)
+    with world.client() as client, pytest.raises(IdentityError, match="for job other; this is job job"):
+        list(client.open_session(JOIN))
+    (line,) = [record.getMessage() for record in caplog.records if "session of" in record.getMessage()]
+    assert line.endswith("the certificate is for job other; this is job job")
+
+
+def test_the_syncer_takes_over_a_new_leaf_and_a_new_authority_without_a_restart(world: World) -> None:
+    with world.client() as before, before.open_session(JOIN) as session:
+        said = iter(session)
+        next(said)
+        # The authority is changed as it must be: first trusted, then used, then the old one dropped.
+        world.syncer.put(world.new.server(), world.old, world.new)
+        world.learner.put(world.new.learner("job", "a/b"), world.new)
+        with world.client() as after:
+            push(after)
+        world.syncer.put(world.new.server("again"), world.new)
+        with world.client() as after:
+            push(after)
+        stranger = world.old.learner("job", "a/b")
+        mixed = ClientTls(world.new.certificate_path, stranger.certificate, stranger.key)
+        with SyncClient(ClientOptions(world.server.address, tls=mixed)) as client, pytest.raises(UnavailableError):
+            push(client)
+        # Whoever was in stays in.
+        session.send(Alive(1))
+        assert next(said) is not None
+
+
+@pytest.mark.parametrize(
+    ("name", "spoil"),
+    [
+        ("tls.crt", lambda content: content[: len(content) // 2]),
+        ("tls.key", lambda _: b""),
+        ("ca.crt", lambda content: content[: len(content) - 100]),
+        ("ca.crt", lambda _: b"-----BEGIN nonsense"),
+    ],
+    ids=["half a certificate", "no key yet", "half an authority", "nonsense"],
+)
+def test_a_file_that_is_half_written_leaves_the_old_ones_in_use_and_says_so_once(
+    world: World, caplog: pytest.LogCaptureFixture, name: str, spoil: Callable[[bytes], bytes]
+) -> None:
+    good = world.new.server()
+    whole = {
+        "ca.crt": world.old.certificate_path.read_bytes() + world.new.certificate_path.read_bytes(),
+        "tls.crt": good.certificate.read_bytes(),
+        "tls.key": good.key.read_bytes(),
+    }
+    world.syncer.put_files(whole | {name: spoil(whole[name])})
+    for _ in range(2):
+        with world.client() as client:
+            push(client)
+    (line,) = warnings_of(caplog)
+    assert line.endswith("the certificates read before stay in use")
+    world.syncer.put_files(whole)
+    world.learner.put(world.old.learner("job", "a/b"), world.new)
+    with world.client() as client:
+        push(client)
+
+
+def test_a_key_of_another_certificate_is_not_taken_over(world: World, caplog: pytest.LogCaptureFixture) -> None:
+    mixed = ServerTls(world.old.certificate_path, world.new.server("one").certificate, world.new.server("two").key)
+    world.syncer.put(mixed, world.old)
+    with world.client() as client:
+        push(client)
+    assert "does not go with" in warnings_of(caplog)[0]
+
+
+def gets_through(call: Callable[[], object]) -> None:
+    """The first tries may still meet the connection that is going down."""
+    for _ in range(9):
+        try:
+            call()
+        except UnavailableError:
+            continue
+        return
+    call()
+
+
+def test_a_learner_that_connects_again_has_its_new_certificates_on_every_channel(world: World) -> None:
+    with TcpProxy(world.server.address) as proxy, world.client(proxy.address) as client:
+        session = client.open_session(JOIN)
+        next(iter(session))
+        push(client)
+        # By the time the link breaks the old authority is nobody's any more.
+        world.syncer.put(world.new.server(), world.new)
+        proxy.cut()
+        with pytest.raises(WireError):
+            list(session)
+        for call in (push, pull):
+            with pytest.raises(UnavailableError):
+                call(client)
+        world.learner.put(world.new.learner("job", "a/b"), world.new)
+        for call in (push, pull, push, pull):
+            gets_through(partial(call, client))
+        gets_through(lambda: next(iter(client.open_session(JOIN))))
+
+
+def test_new_certificates_do_not_end_what_is_under_way(world: World) -> None:
+    world.keeper.answer_pushes.clear()
+    with world.client() as client, client.open_session(JOIN) as session:
+        said = iter(session)
+        next(said)
+        world.syncer.put(world.old.server(), world.old, world.new)
+        world.learner.put(world.new.learner("job", "a/b"), world.old, world.new)
+        assert pull(client) == PAYLOAD
+        session.send(Alive(1))
+        assert next(said) is not None
+        world.keeper.answer_pushes.set()
+        push(client)
+
+
+@pytest.mark.processes
+def test_a_learner_process_that_is_turned_away_ends_with_one_line(world: World, tmp_path: Path) -> None:
+    make_job(tmp_path)
+    tls = world.old.learner("other", "here/cpu")
+    flags = [f"--tls-ca={tls.ca}", f"--tls-cert={tls.certificate}", f"--tls-key={tls.key}"]
+    with LearnerProcess(tmp_path, world.server.address, *flags) as learner:
+        assert learner.wait() == 3
+        assert [line for line in learner.log.splitlines() if "error" in line] == learner.log.splitlines()[-1:]
+        assert "the certificate is for job other; this is job job" in learner.log

@@ -1,0 +1,175 @@
+"""Pools that grow and shrink while the job runs."""
+
+import json
+
+import pytest
+
+from diloco.core.actions import Admit, Finish, Note, Refusal, Refuse
+from diloco.core.events import LearnerJoined, LearnersPlanned
+from diloco.core.view import LearnerView
+from support.engine_script import Script, name, of, only, options
+
+
+def ids(script: Script) -> list[str]:
+    return [learner.id for learner in script.engine.view(script.now).learners]
+
+
+def one(script: Script, index: int) -> LearnerView:
+    return next(learner for learner in script.engine.view(script.now).learners if learner.id == name(index))
+
+
+def plan(script: Script, count: int) -> list[object]:
+    return [*script.do(LearnersPlanned(tuple(name(index) for index in range(count))))]
+
+
+def join_as(script: Script, learner: str) -> Admit | Refuse:
+    (answer,) = [a for a in script.do(LearnerJoined(learner, "process", (), 0, 0)) if isinstance(a, Admit | Refuse)]
+    return answer
+
+
+def test_a_learner_of_a_known_pool_is_let_in_before_it_is_planned() -> None:
+    script = Script(options(1))
+    script.start(0, 3)
+    script.step(3)
+    assert ids(script) == [name(0), name(3)]
+    assert one(script, 3).steps == 1
+
+
+@pytest.mark.parametrize(
+    "learner",
+    ["there/pool/0", "here/other/0", "here/pool/100", "here/pool/01", "here/pool/-1", "here/pool/x", "here/pool/", "0"],
+)
+def test_no_other_id_is_let_in(learner: str) -> None:
+    answer = join_as(Script(options(1)), learner)
+    assert isinstance(answer, Refuse)
+    assert answer.refusal == Refusal.UNKNOWN_LEARNER
+    assert f"the job has no learner {learner!r}" in answer.reason
+
+
+def test_ids_that_are_joined_at_will_fill_no_memory() -> None:
+    script = Script(options(1, pools=("here/pool", "here/other"), maximum_learners=4))
+    assert all(isinstance(join_as(script, name(index)), Admit) for index in range(4))
+    answer = join_as(script, "here/other/0")
+    assert isinstance(answer, Refuse)
+    assert "4 learners are all that are kept account of" in answer.reason
+    assert len(ids(script)) == 4
+
+
+def test_who_joins_after_the_end_leaves_no_trace() -> None:
+    script = Script(options(1, budget_tokens=1, max_restarts=0))
+    script.start(0)
+    script.join(0, "again")
+    assert script.all(Finish)
+    answer = join_as(script, name(3))
+    assert isinstance(answer, Refuse)
+    assert answer.refusal == Refusal.FINISHED
+    assert ids(script) == [name(0)]
+
+
+def test_new_learners_are_awaited_and_those_that_never_came_are_forgotten() -> None:
+    script = Script(options(2))
+    script.start(0)
+    note = only(script.do(LearnersPlanned((name(0), name(2)))), Note)
+    assert note.reason == "2 learner(s) are planned: 1 more, 1 fewer than before"
+    assert ids(script) == [name(0), name(2)]
+    assert one(script, 2).state == "Absent"
+
+
+def test_a_learner_that_is_no_longer_planned_counts_until_it_leaves() -> None:
+    script = Script(options(2))
+    script.start(0, 1)
+    script.wait(3.0)
+    plan(script, 1)
+    script.wait(2.0)
+    assert one(script, 1).given_seconds == 5.0
+    script.leave(1, clean=True)
+    assert ids(script) == [name(0)]
+    before = script.engine.view(script.now)
+    script.step(0)
+    script.wait(8.0)
+    after = script.engine.view(script.now)
+    # Given time goes on for one learner, not for two, and what the other did is not forgotten.
+    assert after.inner_steps == before.inner_steps + 1
+    script.join(1, "back")
+    assert one(script, 1).given_seconds == 5.0
+    script.wait(1.0)
+    assert one(script, 1).given_seconds == 6.0
+
+
+def test_a_learner_that_is_planned_again_counts_from_then_on_though_it_is_away() -> None:
+    script = Script(options(2))
+    script.start(0, 1)
+    script.wait(2.0)
+    plan(script, 1)
+    script.leave(1)
+    script.wait(4.0)
+    plan(script, 2)
+    script.wait(1.0)
+    assert one(script, 1).given_seconds == 3.0
+
+
+def test_one_that_falls_silent_and_is_not_planned_is_withdrawn() -> None:
+    script = Script(options(2))
+    script.start(0, 1)
+    script.step(1)
+    plan(script, 1)
+    for _ in range(12):
+        script.step(0)
+        script.wait(1.0)
+    assert ids(script) == [name(0)]
+
+
+def test_one_that_was_given_up_and_scaled_away_does_not_end_the_job() -> None:
+    script = Script(options(3, max_restarts=0, minimum_learners=2))
+    script.start(0, 1, 2)
+    plan(script, 2)
+    script.leave(2)
+    script.join(2, "again")
+    assert not script.all(Finish)
+    assert ids(script) == [name(0), name(1)]
+
+
+def test_the_minimum_is_of_those_that_are_planned() -> None:
+    script = Script(options(3, max_restarts=0, minimum_learners=2))
+    script.start(0, 1, 2)
+    plan(script, 2)
+    script.leave(2)
+    script.leave(1)
+    script.join(1, "again")
+    (finish,) = script.all(Finish)
+    assert not finish.complete
+    assert "1 learner(s) left" in finish.reason
+
+
+def test_an_epoch_with_another_number_of_learners_goes_on_with_what_all_have_done() -> None:
+    script = Script(options(2))
+    script.start(0, 1, 2)
+    for index in range(3):
+        script.step(index, count=index + 1)
+    script.wait(5.0)
+    saved = json.loads(json.dumps(script.engine.snapshot(script.now)))
+    smaller = Script(options(1), epoch=2, saved=saved)
+    assert ids(smaller) == [name(0)]
+    assert smaller.engine.view(smaller.now).inner_steps == 6
+    smaller.start(0)
+    smaller.wait(1.0)
+    assert smaller.engine.snapshot(smaller.now)["learners"][name(1)]["given_seconds"] == 5.0
+    assert only(smaller.join(2), Admit).steps == 3
+    larger = Script(options(5), epoch=2, saved=saved)
+    assert len(ids(larger)) == 5
+    assert only(larger.join(1), Admit).steps == 2
+
+
+def test_learners_of_a_pool_that_is_gone_are_left_out() -> None:
+    script = Script(options(1, pools=("here/pool", "here/other")))
+    script.do(LearnerJoined("here/other/0", "process", (), 7, 0))
+    restored = Script(options(1), epoch=2, saved=script.engine.snapshot(script.now))
+    assert restored.engine.view(restored.now).inner_steps == 0
+
+
+def test_after_the_end_nothing_is_planned() -> None:
+    script = Script(options(1, max_restarts=0))
+    script.start(0)
+    script.join(0, "again")
+    assert plan(script, 3) == []
+    assert not of(script.do(LearnersPlanned(())), Note)

@@ -1,0 +1,102 @@
+"""A manifest that changes while the syncer runs."""
+
+import logging
+import os
+from pathlib import Path
+
+import pytest
+
+from diloco.spec import load_job
+from diloco.syncer.job_file import JobFile
+from support.small_manifest import SMALL_MANIFEST
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    """As a mounted ConfigMap has it: a link to a link, which is swapped."""
+    (tmp_path / "..1").mkdir()
+    (tmp_path / "..1" / "job.yaml").write_text(SMALL_MANIFEST)
+    (tmp_path / "..data").symlink_to("..1")
+    (tmp_path / "job.yaml").symlink_to("..data/job.yaml")
+    return tmp_path / "job.yaml"
+
+
+def swap(path: Path, text: str) -> None:
+    version = f"..{len(list(path.parent.iterdir()))}"
+    (path.parent / version).mkdir()
+    (path.parent / version / "job.yaml").write_text(text)
+    (path.parent / "..new").symlink_to(version)
+    (path.parent / "..new").replace(path.parent / "..data")
+
+
+def changed(before: str, after: str) -> str:
+    assert before in SMALL_MANIFEST
+    return SMALL_MANIFEST.replace(before, after)
+
+
+def test_a_file_that_does_not_change_says_nothing(path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    file = JobFile(path, load_job(path))
+    assert [file.poll(), file.poll()] == [None, None]
+    swap(path, SMALL_MANIFEST)
+    os.utime(path)
+    assert file.poll() is None
+    assert caplog.records == []
+
+
+def test_a_scaled_pool_is_a_new_plan_once(path: Path) -> None:
+    file = JobFile(path, load_job(path))
+    swap(path, changed("learners: 2", "learners: 3"))
+    assert file.poll() == ("east/a/0", "east/a/1", "east/a/2")
+    assert file.poll() is None
+    swap(path, SMALL_MANIFEST)
+    assert file.poll() == ("east/a/0", "east/a/1")
+
+
+def test_a_change_between_reading_and_the_first_look_is_not_missed(path: Path) -> None:
+    file = JobFile(path, load_job(path))
+    swap(path, changed("learners: 2", "learners: 1"))
+    assert file.poll() == ("east/a/0",)
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "field"),
+    [
+        ("interval: 4", "interval: 8", "spec.sync.interval"),
+        ("tokens: 1000", "tokens: 2000", "spec.training.tokens"),
+        ("name: small", "name: other", "metadata.name"),
+        ("{name: a, learners: 2}", "{name: b, learners: 2}", "spec.regions[0].pools[0].name"),
+        ("{name: a, learners: 2}", "{name: a, learners: 2}, {name: b}", "spec.regions[0].pools"),
+        ("{name: a, learners: 2}", "{name: a, learners: 3, batchSize: 1}", "spec.regions[0].pools[0].batchSize"),
+    ],
+)
+def test_any_other_change_is_one_line_and_changes_nothing(
+    path: Path, caplog: pytest.LogCaptureFixture, before: str, after: str, field: str
+) -> None:
+    file = JobFile(path, load_job(path))
+    swap(path, changed(before, after))
+    assert [file.poll(), file.poll()] == [None, None]
+    (record,) = caplog.records
+    assert record.levelno == logging.WARNING
+    assert f"has changed in {field};" in record.getMessage()
+    swap(path, changed("learners: 2", "learners: 3"))
+    assert file.poll() is not None
+
+
+def test_what_a_syncer_does_not_go_by_may_change(path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    file = JobFile(path, load_job(path))
+    swap(path, changed("learners: 2", "learners: 3, resources: {limits: {cpu: 2}}") + "  activeDeadlineSeconds: 60\n")
+    planned = file.poll()
+    assert planned is not None
+    assert len(planned) == 3
+    assert caplog.records == []
+
+
+def test_a_file_that_is_wrong_or_gone_changes_nothing(path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    file = JobFile(path, load_job(path))
+    swap(path, changed("learners: 2", "learners: -2"))
+    assert [file.poll(), file.poll()] == [None, None]
+    (record,) = caplog.records
+    assert record.getMessage().endswith("the job goes on as it was")
+    assert "spec.regions[0].pools[0].learners" in record.getMessage()
+    path.unlink()
+    assert file.poll() is None

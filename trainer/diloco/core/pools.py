@@ -1,0 +1,50 @@
+"""Who is wanted: pools may be scaled while the job runs.
+
+The manifest's pools are fixed, their learners are not. A learner of a known pool is let in even if nobody has told the
+engine yet that its pool has grown: processes start when they start. One that is no longer planned and has gone is
+withdrawn: what it did counts, its absence does not. It must not know sessions or rounds.
+"""
+
+from diloco.core.actions import Action, Note
+from diloco.core.events import LearnersPlanned
+from diloco.core.state import EngineState, LearnerRecord
+
+
+def problem_with(state: EngineState, learner: str) -> str | None:
+    """Why there can be no learner of this id; None if there can. Pools are those of the manifest, numbers bounded."""
+    if learner in state.learners:
+        return None
+    options = state.options
+    pool, _, number = learner.rpartition("/")
+    # Bounded before it is read, and written in one way only: 01 must not be a second name of 1.
+    if pool not in options.pools or not number.isascii() or not number.isdigit() or len(number) > 9:
+        return f"the job has no learner {learner!r}"
+    if str(int(number)) != number or int(number) >= options.maximum_learners:
+        return f"the job has no learner {learner!r}; indices of {pool} are 0 to {options.maximum_learners - 1}"
+    if len(state.learners) >= options.maximum_learners:
+        return f"no room for {learner!r}: {options.maximum_learners} learners are all that are kept account of"
+    return None
+
+
+def planned(state: EngineState, event: LearnersPlanned, now: float) -> list[Action]:
+    """Take in which learners are wanted from now on."""
+    wanted = frozenset(event.learners)
+    more, fewer = wanted - state.planned, state.planned - wanted
+    state.planned = wanted
+    for name in sorted(more - state.learners.keys()):
+        state.learners[name] = LearnerRecord(name)
+    for record in state.ordered_learners:
+        if record.id in more and record.joins and state.elapsed_since is not None:
+            record.given_since = now if record.given_since is None else record.given_since
+        withdraw(state, record, now)
+        if not record.joins and record.id not in wanted:
+            del state.learners[record.id]  # there is nothing to remember of it
+    text = f"{len(wanted)} learner(s) are planned: {len(more)} more, {len(fewer)} fewer than before"
+    return [Note("LearnersPlanned", text)]
+
+
+def withdraw(state: EngineState, record: LearnerRecord, now: float) -> None:
+    """Stop the clock of a learner that has gone and is not planned. Called whenever one goes."""
+    if record.given_since is not None and not state.counts(record):
+        record.given_seconds += now - record.given_since
+        record.given_since = None

@@ -1,0 +1,170 @@
+"""What a learner says it has done, held against what it can have done.
+
+Weights, progress and the budget are made of steps and tokens that learners count themselves. One that counts wrongly,
+by fault or on purpose, must not outweigh the others or end the job early. Three things are known here: how many tokens
+a step of its pool has, how many steps it has reported, and at which of them it received a fragment. An honest learner
+passes whatever its link does: a push may be here before the report of its steps, so it is given ``slack_steps`` and,
+beyond them, time for the report to come. A dishonest one gains that slack at most, once in the life of its process. It
+must not know sessions or the engine.
+"""
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from diloco.spec import JobSpec
+
+
+class ClaimError(RuntimeError):
+    """A learner claims more than it can have done; one line."""
+
+
+@dataclass(frozen=True, slots=True)
+class PushedWork:
+    """What a push says stands behind it."""
+
+    fragment: int
+    base_version: int
+    """It counts from the receipt of this version on."""
+    steps: int
+    tokens: int
+
+
+class Claims:
+    """Claims of all learners. Owned by the event loop."""
+
+    def __init__(self, tokens_per_step: Callable[[str], int], slack_steps: int, refused: Callable[[], None]) -> None:
+        """Know nobody yet.
+
+        Args:
+            tokens_per_step: Tokens in an inner step of a learner, by its id.
+            slack_steps: Inner steps that a push may be ahead of the reports.
+            refused: Called for every claim that is not believed.
+        """
+        self._tokens_per_step = tokens_per_step
+        self._slack_steps = slack_steps
+        self._refused = refused
+        self._accounts: dict[str, _Account] = {}
+
+    def admitted(self, learner: str, instance: str, steps: int) -> None:
+        """A process is let in, and goes on after ``steps``. One that only lost its link keeps its account."""
+        known = self._accounts.get(learner)
+        if known is None or known.instance != instance:
+            self._accounts[learner] = _Account(instance, steps)
+        else:
+            known.raise_to(steps)
+
+    def reported(self, learner: str, step: int, tokens: int) -> None:
+        """Believe a step report.
+
+        Raises:
+            ClaimError: steps or tokens go back, or there are more tokens than steps make.
+        """
+        account = self._accounts[learner]
+        if account.reported is not None:
+            steps_before, tokens_before = account.reported
+            if step < steps_before or tokens < tokens_before:
+                raise self._error(
+                    f"{learner} reports step {step} with {tokens} tokens after step {steps_before} with"
+                    f" {tokens_before}: neither may go back"
+                )
+            self._check_tokens(learner, step - steps_before, tokens - tokens_before)
+        account.reported = (step, tokens)
+        account.raise_to(step)
+
+    def received(self, learner: str, fragment: int, version: int) -> None:
+        """It trains on a version of a fragment: its count of this fragment begins anew."""
+        self._accounts[learner].receive(fragment, version)
+
+    def check_tokens(self, learner: str, work: PushedWork) -> None:
+        """Check what can be checked before anything is received.
+
+        Raises:
+            ClaimError: there are more tokens than the steps make.
+        """
+        self._check_tokens(learner, work.steps, work.tokens)
+
+    async def check_steps(self, learner: str, work: PushedWork, patience_seconds: float) -> None:
+        """Wait until the reports stand behind a push that is here whole, which is mostly at once.
+
+        Raises:
+            ClaimError: they do not within ``patience_seconds``.
+        """
+        account = self._accounts[learner]
+        try:
+            async with asyncio.timeout(patience_seconds):
+                while account.begins_at(work) + work.steps > account.steps + self._slack_steps:
+                    account.news.clear()
+                    await account.news.wait()
+        except TimeoutError:
+            reported = max(0, account.steps - account.begins_at(work))
+            raise self._error(
+                f"{learner} pushes {work.steps} steps of fragment {work.fragment}, but has reported {reported} since"
+                f" it received version {work.base_version}"
+            ) from None
+        account.push(work)
+
+    def _check_tokens(self, learner: str, steps: int, tokens: int) -> None:
+        most = self._tokens_per_step(learner)
+        if tokens > steps * most:
+            raise self._error(f"{learner} claims {tokens} tokens in {steps} steps; a step of its pool has {most}")
+
+    def _error(self, text: str) -> ClaimError:
+        self._refused()
+        return ClaimError(text)
+
+
+_KEPT_MARKS = 12
+"""Of a fragment: more versions than ``sync.maxVersionLag`` allows to be behind."""
+
+
+class _Account:
+    """One process. Steps are counted over the learner's life.
+
+    A mark (version, step) of a fragment says: it received this version, or a later one, at this step or later.
+    """
+
+    def __init__(self, instance: str, steps: int) -> None:
+        self.instance = instance
+        self.reported: tuple[int, int] | None = None
+        """Steps and tokens of the latest report."""
+        self.steps = steps
+        """It has made at least so many."""
+        self.news = asyncio.Event()
+        """More steps are known."""
+        self._began_at = steps
+        self._marks: dict[int, dict[int, int]] = {}
+
+    def raise_to(self, steps: int) -> None:
+        self.steps = max(self.steps, steps)
+        self.news.set()
+
+    def receive(self, fragment: int, version: int) -> None:
+        # Control messages keep their order: what was reported before this was done before it.
+        self._mark(fragment, version, self.steps)
+
+    def push(self, work: PushedWork) -> None:
+        # It holds the next version only after it took this: what is counted once is not counted again.
+        self._mark(work.fragment, work.base_version + 1, self.begins_at(work) + work.steps)
+
+    def begins_at(self, work: PushedWork) -> int:
+        """The step from which this push can count at the earliest."""
+        marks = self._marks.get(work.fragment, {})
+        return max((step for version, step in marks.items() if version <= work.base_version), default=self._began_at)
+
+    def _mark(self, fragment: int, version: int, step: int) -> None:
+        marks = self._marks.setdefault(fragment, {})
+        marks[version] = max(step, marks.get(version, 0))
+        while len(marks) > _KEPT_MARKS:
+            oldest, following = sorted(marks)[:2]
+            marks[following] = max(marks[following], marks.pop(oldest))
+
+
+def tokens_per_step(spec: JobSpec) -> Callable[[str], int]:
+    """Tokens in an inner step of a learner, by its id ``region/pool/index``."""
+    of_pool = {
+        f"{region.name}/{pool.name}": (pool.batch_size or spec.training.batch_size) * spec.training.sequence_length
+        for region in spec.regions
+        for pool in region.pools
+    }
+    return lambda learner: of_pool[learner.rpartition("/")[0]]

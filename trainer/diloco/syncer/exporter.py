@@ -1,0 +1,72 @@
+"""When the finished model is written, and whether it is on the disk. Owned by the event loop.
+
+It must not know why the job is over, nor what is in the file.
+"""
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Callable
+from concurrent.futures import Executor
+from pathlib import Path
+
+from diloco.runtime.files import fsync_directory, fsync_file
+
+_log = logging.getLogger(__name__)
+
+AGAIN_SECONDS = 5.0
+"""Between tries on a disk that is full."""
+
+
+class Exporter:
+    """Writes one file, for as long as it takes."""
+
+    def __init__(self, path: Path, executor: Executor) -> None:
+        """Write to ``path`` in a thread of ``executor``."""
+        self._path = path
+        self._executor = executor
+        self._task: asyncio.Task[None] | None = None
+        self.exported = False
+        """The file is there, whole, and would survive a power cut."""
+
+    @property
+    def busy(self) -> bool:
+        """Whether it is being written."""
+        return self._task is not None and not self._task.done()
+
+    def begin(self, write: Callable[[], None]) -> None:
+        """The job has just ended: write the model. One from an end that a crash has undone is of no use any more."""
+        with contextlib.suppress(OSError):
+            self._path.unlink()
+            fsync_directory(self._path.parent)
+        self._task = asyncio.create_task(self._until_done(write))
+
+    def go_on(self, write: Callable[[], None]) -> None:
+        """The job had ended before this process began: write the model unless it is there."""
+
+        def missing() -> None:
+            if not self._path.exists():
+                write()
+            # It may have been renamed into place just before the machine lost power.
+            fsync_file(self._path)
+            fsync_directory(self._path.parent)
+
+        self._task = asyncio.create_task(self._until_done(missing))
+
+    def cancel(self) -> None:
+        """Try no more."""
+        if self._task is not None:
+            self._task.cancel()
+
+    async def _until_done(self, write: Callable[[], None]) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            try:
+                await loop.run_in_executor(self._executor, write)
+            except OSError as error:
+                _log.error("the model could not be exported, it is tried again: %s", error)
+                await asyncio.sleep(AGAIN_SECONDS)
+            else:
+                self.exported = True
+                _log.info("the model is at %s", self._path)
+                return

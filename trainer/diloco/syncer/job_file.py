@@ -1,0 +1,88 @@
+"""The manifest as it changes under a running syncer: in a cluster a pool is scaled by changing the file.
+
+Only how many learners a pool has can be taken over while a job runs; whatever else a syncer goes by was fixed when it
+began. What it does not go by (images, resources, deadlines) is others' business and may change freely. It must not
+know the engine.
+"""
+
+import logging
+from pathlib import Path
+from typing import Any
+
+from diloco.spec import DiLoCoJob, SpecError, load_job
+
+_log = logging.getLogger(__name__)
+
+_Signature = tuple[int, int, int, int]
+
+
+class JobFile:
+    """One manifest on disk, looked at again and again. For one thread at a time."""
+
+    def __init__(self, path: Path, job: DiLoCoJob) -> None:
+        """``job`` is what the file said when the process began."""
+        self._path = path
+        self._job = job
+        self._signature: _Signature | None = None
+        """Of the file as last read. None at first: it may have changed since ``job`` was read."""
+
+    def poll(self) -> tuple[str, ...] | None:
+        """The learners that are planned now, if the file has changed in that. Never raises: what is wrong is logged.
+
+        A look costs one ``stat``, which follows the links that a mounted ConfigMap is swapped by.
+        """
+        signature = _signature(self._path)
+        if signature is None or signature == self._signature:
+            return None
+        self._signature = signature
+        try:
+            job = load_job(self._path)
+        except SpecError as error:
+            _log.warning("%s; the job goes on as it was", str(error).splitlines()[0])
+            return None
+        changed = changed_field(self._job, job)
+        if changed:
+            _log.warning(
+                "%s has changed in %s; only regions[].pools[].learners can change while the job runs: it goes on as "
+                "it was",
+                self._path,
+                changed,
+            )
+            return None
+        before, self._job = self._job.spec.learner_ids, job
+        return None if job.spec.learner_ids == before else job.spec.learner_ids
+
+
+def changed_field(before: DiLoCoJob, after: DiLoCoJob) -> str:
+    """The first field in which the manifests differ that a running syncer goes by and cannot change; empty if none."""
+    return _difference(_fixed(before), _fixed(after), "")
+
+
+def _fixed(job: DiLoCoJob) -> dict[str, Any]:
+    spec = job.spec
+    plain = spec.model_dump(mode="json", by_alias=True)
+    kept = {name: plain[name] for name in ("model", "data", "training", "sync", "failurePolicy")}
+    syncer = {name: plain["syncer"][name] for name in ("checkpointEverySeconds", "keepCheckpoints")}
+    regions = [
+        {"name": region.name, "pools": [{"name": pool.name, "batchSize": pool.batch_size} for pool in region.pools]}
+        for region in spec.regions
+    ]
+    return {"metadata": {"name": job.metadata.name}, "spec": {**kept, "syncer": syncer, "regions": regions}}
+
+
+def _difference(before: Any, after: Any, path: str) -> str:
+    if isinstance(before, dict) and isinstance(after, dict):
+        places = [(before.get(key), after.get(key), f"{path}.{key}".lstrip(".")) for key in {**before, **after}]
+    elif isinstance(before, list) and isinstance(after, list) and len(before) == len(after):
+        places = [(one, other, f"{path}[{i}]") for i, (one, other) in enumerate(zip(before, after, strict=True))]
+    else:
+        return "" if before == after else path
+    return next((found for place in places if (found := _difference(*place))), "")
+
+
+def _signature(path: Path) -> _Signature | None:
+    try:
+        found = path.stat()
+    except OSError:  # for an instant it may not be there; one that stays away changes nothing
+        return None
+    return found.st_dev, found.st_ino, found.st_mtime_ns, found.st_size

@@ -1,0 +1,127 @@
+"""Keys and certificates on disk, which somebody replaces while the process runs.
+
+They are read again when they have changed, which one ``stat`` each tells, and are used only if they go together: a file
+that is half written, or a key beside another's certificate, leaves what was read before in use. It must not know gRPC
+or whom a certificate speaks for.
+"""
+
+import logging
+import ssl
+import threading
+from dataclasses import dataclass
+from pathlib import Path
+
+_log = logging.getLogger(__name__)
+
+_Signature = tuple[tuple[int, int, int, int], ...]
+
+
+class TlsFileError(ValueError):
+    """A key or certificate file that cannot be used; the text names it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Credentials:
+    """What the files hold, PEM."""
+
+    ca: bytes
+    key: bytes
+    certificate: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class TlsFiles:
+    """Where one side's files are."""
+
+    ca: Path
+    """Certificate(s) of the authority that the other side's certificate must come from, PEM."""
+    certificate: Path
+    """This side's certificate chain, PEM."""
+    key: Path
+    """Its private key, PEM."""
+
+    def read(self) -> Credentials:
+        """Read and check all three.
+
+        Raises:
+            TlsFileError: one cannot be read or is no PEM, or the key is not the certificate's.
+        """
+        found = self._read()
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        try:
+            context.load_verify_locations(cadata=found.ca.decode("ascii", "replace"))
+        except (ssl.SSLError, ValueError) as error:
+            raise TlsFileError(f"CA certificate {self.ca}: cannot be used ({_why(error)})") from error
+        try:
+            # An empty password, or OpenSSL would ask for one on the terminal.
+            context.load_cert_chain(self.certificate, self.key, password="")  # none, not a secret
+        except (OSError, ValueError) as error:  # ssl.SSLError is an OSError
+            raise TlsFileError(
+                f"private key {self.key}: does not go with {self.certificate} ({_why(error)})"
+            ) from error
+        if self._read() != found:
+            raise TlsFileError(f"certificate {self.certificate}: changes while it is read")
+        return found
+
+    def signature(self) -> _Signature | None:
+        """Changes when a file does, or a link on the way to it, as in a mounted Secret; None while one is missing."""
+        try:
+            found = [path.stat() for path in (self.ca, self.key, self.certificate)]
+        except OSError:
+            return None
+        return tuple((one.st_dev, one.st_ino, one.st_mtime_ns, one.st_size) for one in found)
+
+    def _read(self) -> Credentials:
+        return Credentials(
+            _content(self.ca, "CA certificate"),
+            _content(self.key, "private key"),
+            _content(self.certificate, "certificate"),
+        )
+
+
+class FollowedFiles:
+    """Files with what was last read of them. Used by several threads."""
+
+    def __init__(self, files: TlsFiles) -> None:
+        """Read them.
+
+        Raises:
+            TlsFileError: they cannot be used.
+        """
+        self._files = files
+        self._lock = threading.Lock()
+        self._signature = files.signature()
+        self.credentials = files.read()
+        """What is in use."""
+
+    def renewed(self) -> Credentials | None:
+        """Other credentials than those in use, which they replace; None where there are none. Never raises."""
+        with self._lock:
+            signature = self._files.signature()
+            if signature is None or signature == self._signature:
+                return None
+            try:
+                found = self._files.read()
+            except TlsFileError as error:
+                _log.warning("%s; the certificates read before stay in use", error)
+                found = self.credentials
+            self._signature = signature
+            if found == self.credentials:
+                return None
+            self.credentials = found
+            _log.info("read new certificates from %s", self._files.certificate.parent)
+            return found
+
+
+def _content(path: Path, kind: str) -> bytes:
+    try:
+        content = path.read_bytes()
+    except OSError as error:
+        raise TlsFileError(f"{kind} {path}: {error.strerror or error}") from error
+    if b"-----BEGIN " not in content:
+        raise TlsFileError(f"{kind} {path}: not a PEM file")
+    return content
+
+
+def _why(error: Exception) -> str:
+    return (getattr(error, "reason", None) or getattr(error, "strerror", None) or str(error)).lower().replace("_", " ")
