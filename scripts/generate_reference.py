@@ -9,8 +9,10 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+from diloco.spec.crd_immutability import MUTABLE
+from diloco.spec.status import JobStatus
 from diloco.spec.translate import job_schema
-from diloco.spec.words import Schema
+from diloco.spec.words import Schema, SchemaReader
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "manifest.md"
 COMMAND = "make reference"
@@ -22,21 +24,33 @@ INTRODUCTION = f"""\
 
 Every field of a `DiLoCoJob`. `diloco validate JOB.yaml` checks a manifest and names every problem with its path.
 Unknown fields, duplicate keys and values of another type than the one named here are refused.
+
+In a cluster the same manifest is applied with `kubectl`; the API server makes the same checks. Once the job exists,
+these can be changed, and the rest cannot:
+
+{"".join(f"- `{field}`{chr(10)}" for field in sorted(MUTABLE))}"""
+
+STATUS = """
+## The status
+
+What the operator reports in `status`. Nothing else writes it, and a manifest needs none. Fields of which nothing is
+known yet are absent. Numbers with a fraction are text, as everywhere in Kubernetes.
 """
 
 
 def page() -> str:
     """The whole page, as Markdown."""
-    return INTRODUCTION + "".join(_sections())
+    status = SchemaReader(JobStatus.model_json_schema())
+    fields = _sections(job_schema(), "", written=True)
+    return "".join([INTRODUCTION, *fields, STATUS, *_sections(status, "status", written=False)])
 
 
-def _sections() -> Iterator[str]:
+def _sections(reader: SchemaReader, root: str, *, written: bool) -> Iterator[str]:
     """One section for each mapping with fields of its own, in the manifest's order."""
-    reader = job_schema()
-    waiting: list[tuple[str, Schema]] = [("", reader.node(()))]
+    waiting: list[tuple[str, Schema]] = [(root, reader.node(()))]
     while waiting:
         path, node = waiting.pop(0)
-        yield _section(path, node)
+        yield _section(reader, path, node, written=written)
         inner = []
         for name, field in node["properties"].items():
             place, resolved = f"{path}.{name}".lstrip("."), reader.resolved(field)
@@ -47,14 +61,17 @@ def _sections() -> Iterator[str]:
         waiting = inner + waiting
 
 
-def _section(path: str, node: Schema) -> str:
-    reader = job_schema()
-    rows = ["| field | value | default | |", "|---|---|---|---|"]
+def _section(reader: SchemaReader, path: str, node: Schema, *, written: bool) -> str:
+    """The table of one mapping; with defaults where it is written by a user."""
+    rows = (
+        ["| field | value | default | |", "|---|---|---|---|"] if written else ["| field | value | |", "|---|---|---|"]
+    )
     for name, field in node["properties"].items():
         resolved = reader.resolved(field)
         default = "required" if name in node.get("required", ()) else _default(field.get("default"), resolved)
         words = resolved.get("description", "")
-        rows.append(f"| `{name}` | {_cell(reader.allowed(resolved))} | {_cell(default)} | {_cell(words)} |")
+        cells = [f"`{name}`", reader.allowed(resolved), *([default] if written else []), words]
+        rows.append(f"| {' | '.join(map(_cell, cells))} |")
     return f"\n## {f'`{path}`' if path else 'Top level'}\n\n" + "\n".join(rows) + "\n"
 
 

@@ -13,7 +13,7 @@ from diloco.spec.words import listed
         ("spec.sync.quorum", "an integer from 1 to 10000"),
         ("spec.sync.leaseSeconds", "a number above 0 and at most 3600"),
         ("spec.sync.grace.safety", "a number of at least 0 and below 1"),
-        ("spec.training.optimizer.clipNorm", "a number above 0, or null"),
+        ("spec.training.optimizer.clipNorm", "a number of at least 0"),
         ("spec.sync.compression", "None, BF16, Int8 or Int4"),
         ("spec.data.entrypoint", "package.module:factory, at most 253 characters"),
         ("spec.regions", "a list of 1 to 64 items"),

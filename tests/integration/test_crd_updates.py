@@ -1,0 +1,222 @@
+"""What of a job can be changed once it exists: a real API server refuses every other change and names the field."""
+
+import json
+from collections.abc import Iterator
+from copy import deepcopy
+from typing import Any
+
+import pytest
+
+from diloco.spec.crd import job_schema
+from diloco.spec.crd_immutability import MUTABLE
+from diloco.spec.crd_schema import at
+from support.api_server import ApiServer
+from support.job_manifests import EVERY_FIELD, OWN_CODE, TOKEN_FILE, changed
+
+JOBS = "/apis/diloco.dev/v1alpha1/namespaces/default/dilocojobs"
+Path = tuple[str | int, ...]
+
+
+@pytest.fixture(scope="module")
+def existing(job_server: ApiServer) -> Iterator[dict[str, dict[str, Any]]]:
+    """The good jobs as the API server has them, by name."""
+    created = {}
+    for job in (EVERY_FIELD, OWN_CODE, TOKEN_FILE):
+        status, created[job["metadata"]["name"]] = job_server.request("POST", JOBS, job)
+        assert status == 201
+    yield created
+    for name in created:
+        job_server.request("DELETE", f"{JOBS}/{name}")
+
+
+def leaves(value: Any, path: Path = ()) -> Iterator[Path]:
+    """Where the fields of a manifest are that have none of their own; lists of objects with names are gone into."""
+    if isinstance(value, dict) and value and not _is_free(path):
+        for key, inner in value.items():
+            yield from leaves(inner, (*path, key))
+    elif isinstance(value, list) and path[-1] in ("regions", "pools"):
+        for index, inner in enumerate(value):
+            yield from leaves(inner, (*path, index))
+    else:
+        yield path
+
+
+def _schema(path: Path) -> dict[str, Any]:
+    return at(job_schema(), _pattern(path))
+
+
+def _is_free(path: Path) -> bool:
+    return bool(path) and "properties" not in _schema(path)
+
+
+def _pattern(path: Path) -> str:
+    """``spec.regions[].pools[].name``."""
+    return "".join("[]" if isinstance(part, int) else f".{part}" for part in path).lstrip(".")
+
+
+def _text(path: Path) -> str:
+    return "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in path).lstrip(".")
+
+
+def _another(value: Any, schema: dict[str, Any]) -> Any:
+    """A value other than ``value`` that the field allows by itself."""
+    if "enum" in schema:
+        return next(choice for choice in schema["enum"] if choice != value)
+    if isinstance(value, bool):
+        return not value
+    if isinstance(value, int | float):
+        halved = value / 2 if schema["type"] == "number" else value - 1
+        return value + 1 if halved < schema.get("minimum", 0) else halved
+    if isinstance(value, str):
+        return f"1{value}" if value[0].isdecimal() else f"x{value}"
+    if isinstance(value, list):
+        return value[:-1] or [*value, *value]
+    return {**value, "added": "x"}
+
+
+def _with(job: dict[str, Any], path: Path, value: Any) -> dict[str, Any]:
+    copy = deepcopy(job)
+    node: Any = copy
+    for part in path[:-1]:
+        node = node[part]
+    if value is None:
+        del node[path[-1]]
+    else:
+        node[path[-1]] = value
+    return copy
+
+
+def _put(server: ApiServer, job: dict[str, Any]) -> tuple[int, str]:
+    status, answer = server.request("PUT", f"{JOBS}/{job['metadata']['name']}?dryRun=All", job)
+    return status, json.dumps(answer)
+
+
+def _optional(path: Path) -> bool:
+    return path[-1] not in _schema(path[:-1]).get("required", ()) and "default" not in _schema(path)
+
+
+FIELDS = [
+    (job["metadata"]["name"], path)
+    for job in (EVERY_FIELD, OWN_CODE, TOKEN_FILE)
+    for path in leaves(job["spec"], ("spec",))
+]
+OPTIONAL_FIELDS = [(name, path) for name, path in FIELDS if _optional(path)]
+
+
+def _identified(fields: list[tuple[str, Path]]) -> list[Any]:
+    return [pytest.param(name, path, id=f"{name}-{_text(path)}") for name, path in fields]
+
+
+def test_every_mutable_field_is_tried() -> None:
+    assert {_pattern(path) for _, path in FIELDS} >= MUTABLE
+
+
+@pytest.mark.parametrize(("name", "path"), _identified(FIELDS))
+def test_a_field_is_refused_another_value_unless_it_is_listed_as_mutable(
+    job_server: ApiServer, existing: dict[str, dict[str, Any]], name: str, path: Path
+) -> None:
+    job = existing[name]
+    node: Any = job
+    for part in path:
+        node = node[part]
+    status, answer = _put(job_server, _with(job, path, _another(node, _schema(path))))
+    if _pattern(path) in MUTABLE:
+        assert status == 200, answer
+        return
+    assert status == 422, answer
+    assert "once the job exists" in answer
+    # A region or pool of another name is another one: a matter of the list that it is in.
+    item = path[-1] == "name" and isinstance(path[-2], int)
+    assert _text(path[:-2] if item else path) in answer
+
+
+@pytest.mark.parametrize(("name", "path"), _identified(OPTIONAL_FIELDS))
+def test_an_optional_field_cannot_be_taken_away_unless_it_is_listed_as_mutable(
+    job_server: ApiServer, existing: dict[str, dict[str, Any]], name: str, path: Path
+) -> None:
+    status, answer = _put(job_server, _with(existing[name], path, None))
+    if _pattern(path) in MUTABLE:
+        assert status == 200, answer
+        return
+    assert status == 422
+    assert _text(path) in answer
+
+
+@pytest.mark.parametrize(
+    ("path", "value"),
+    [
+        (("spec", "image"), "example.com/trainer:2"),
+        (("spec", "model", "builtin", "vocabularySize"), 300_000),
+        (("spec", "regions", 0, "cluster"), {"kubeconfigSecret": {"name": "other"}}),
+        (("spec", "regions", 0, "pools", 0, "nodeSelector"), {"example.com/gpu": "yes"}),
+        (("spec", "sync", "grace", "maximumSeconds"), 1),
+    ],
+    ids=str,
+)
+def test_an_optional_field_cannot_be_added(
+    job_server: ApiServer, existing: dict[str, dict[str, Any]], path: Path, value: object
+) -> None:
+    status, answer = _put(job_server, _with(existing["token-file"], path, value))
+    assert status == 422
+    assert _text(path) in answer
+
+
+def _regions_changed(change: str) -> list[Any]:
+    regions: list[Any] = deepcopy(TOKEN_FILE["spec"]["regions"])
+    if change == "region added":
+        regions.append({"name": "eu", "pools": [{"name": "a"}]})
+    elif change == "region removed":
+        regions.pop()
+    elif change == "regions reordered":
+        regions.reverse()
+    elif change == "pool added":
+        regions[0]["pools"].append({"name": "third"})
+    elif change == "pool removed":
+        regions[0]["pools"].pop()
+    elif change == "pools reordered":
+        regions[0]["pools"].reverse()
+    return regions
+
+
+@pytest.mark.parametrize(
+    ("change", "field"),
+    [
+        ("region added", "spec.regions"),
+        ("region removed", "spec.regions"),
+        ("regions reordered", "spec.regions"),
+        ("pool added", "spec.regions[0].pools"),
+        ("pool removed", "spec.regions[0].pools"),
+        ("pools reordered", "spec.regions[0].pools"),
+    ],
+)
+def test_regions_and_pools_stay_as_they_are(
+    job_server: ApiServer, existing: dict[str, dict[str, Any]], change: str, field: str
+) -> None:
+    status, answer = _put(job_server, _with(existing["token-file"], ("spec", "regions"), _regions_changed(change)))
+    assert status == 422
+    assert "items cannot be added, removed, renamed or reordered once the job exists" in answer
+    assert f'"{field}"' in answer
+
+
+def test_a_job_of_4096_pools_is_within_what_rules_may_cost(job_server: ApiServer) -> None:
+    region = {"pools": [{"name": f"pool-{n}", "learners": 2, "image": "i"} for n in range(64)]}
+    regions = [{"name": f"region-{n}", **region} for n in range(64)]
+    status, job = job_server.request("POST", JOBS, changed({"metadata.name": "large", "spec.regions": regions}))
+    assert status == 201, job
+    job["spec"]["suspend"] = True
+    status, answer = _put(job_server, job)
+    job_server.request("DELETE", f"{JOBS}/large")
+    assert status == 200, answer
+
+
+def test_scaling_below_the_quorum_is_refused_like_a_new_job(
+    job_server: ApiServer, existing: dict[str, dict[str, Any]]
+) -> None:
+    job = deepcopy(existing["every-field"])
+    for region in job["spec"]["regions"]:
+        for pool in region["pools"]:
+            pool["learners"] = 0
+    job["spec"]["regions"][0]["pools"][0]["learners"] = 1
+    status, answer = _put(job_server, job)
+    assert status == 422
+    assert "2 is above the 1 learner of spec.regions; use 1" in answer

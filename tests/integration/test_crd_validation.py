@@ -1,0 +1,127 @@
+"""What a real API server takes and refuses: the same as ``diloco``, and it names the same field."""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from diloco.spec import SpecError, load_job, parse_job
+from diloco.spec.document import read_document
+from diloco.spec.load import job_from
+from support.api_server import ApiServer
+from support.bad_manifest_lines import CASES
+from support.bad_manifests import BY_RULE, BY_SCHEMA, BadManifest
+from support.job_manifests import GOOD_JOBS, changed
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+EXAMPLES = sorted(REPOSITORY.glob("examples/*/job.yaml"))
+JOBS = "/apis/diloco.dev/v1alpha1/namespaces/default/dilocojobs"
+APPLY = ("apply", "--dry-run=server", "--output=json", "--filename=-")
+
+
+@pytest.mark.parametrize("bad", [pytest.param(bad, id=f"{n}-{bad.field}") for n, bad in enumerate(BY_SCHEMA + BY_RULE)])
+def test_a_bad_manifest_is_refused_by_diloco_and_by_the_api_server_with_the_field(
+    job_server: ApiServer, bad: BadManifest
+) -> None:
+    text = json.dumps(bad.manifest)
+    with pytest.raises(SpecError) as caught:
+        parse_job(text)
+    local = str(caught.value)
+    assert bad.field in local
+    assert (bad.local_words or bad.words) in local
+    remote = job_server.kubectl(*APPLY, text=text, check=False)
+    assert remote.returncode != 0
+    assert bad.field in remote.stderr
+    assert bad.words in remote.stderr
+
+
+KNOWN_ONLY_TO_DILOCO = {
+    # The API server takes null for absent, and what is absent has a default.
+    "spec.sync: null",
+    "spec.training.seed: null",
+    "spec.sync.compression: null",
+    "spec.model.arguments.layers[1].width: null",
+    # It is asked for one kind of object at a place that says so.
+    "apiVersion: ",
+    "kind: ",
+    "metadata: is missing",
+    # Has no form in JSON.
+    "spec.training.optimizer.learningRate: Infinity",
+}
+
+
+def test_whatever_diloco_refuses_the_api_server_refuses_too(job_server: ApiServer) -> None:
+    taken = []
+    for changes, line in CASES:
+        if not any(line.startswith(known) for known in KNOWN_ONLY_TO_DILOCO):
+            status, _ = job_server.request("POST", f"{JOBS}?dryRun=All&fieldValidation=Strict", changed(changes))
+            taken += [line] if status < 400 else []
+    assert taken == []
+
+
+@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.parent.name)
+def test_an_example_is_to_the_api_server_what_it_is_to_diloco_byte_for_byte(job_server: ApiServer, path: Path) -> None:
+    returned = json.loads(job_server.kubectl(*APPLY, text=path.read_text(encoding="utf-8")).stdout)
+    local = load_job(path)
+    remote = job_from(returned)
+    assert remote.metadata.name == local.metadata.name
+    assert remote.spec == local.spec
+
+
+@pytest.mark.parametrize("how", [["apply"], ["apply", "--server-side"], ["create"]], ids=" ".join)
+@pytest.mark.parametrize("name", GOOD_JOBS)
+def test_a_good_job_comes_back_with_defaults_as_the_same_job(job_server: ApiServer, name: str, how: list[str]) -> None:
+    done = job_server.kubectl(*how, *APPLY[1:], text=json.dumps(GOOD_JOBS[name]))
+    assert job_from(json.loads(done.stdout)).spec == job_from(GOOD_JOBS[name]).spec
+
+
+def test_null_is_the_same_as_leaving_an_optional_field_out(job_server: ApiServer) -> None:
+    nulls = {
+        "spec.image": None,
+        "spec.model.entrypoint": None,
+        "spec.data.tokens": None,
+        "spec.training.evaluation": {"everyTokens": None},
+        "spec.sync": {"maxStalenessSteps": None, "grace": {"maximumSeconds": None}},
+        "spec.regions.0.cluster": None,
+        "spec.regions.0.pools.0.batchSize": None,
+        "spec.activeDeadlineSeconds": None,
+    }
+    done = job_server.kubectl(*APPLY, text=json.dumps(changed(nulls)))
+    assert job_from(json.loads(done.stdout)).spec == job_from(changed({})).spec == job_from(changed(nulls)).spec
+
+
+@pytest.mark.parametrize(
+    "scalar",
+    [
+        "2_000_000", "2e6", "1e-3", "1E3", "1e+3", ".5", "2.50", "1.", "0x1F", "+5", "-0", "12e", "1.2.3", "1:30",
+        "2026-01-31", "yes", "Off", "n", "_1", "'017'", '"5"', "0a1b", "None", "9007199254740993", "- - x",
+    ],
+)  # fmt: skip
+def test_a_value_is_read_by_kubectl_as_by_diloco(job_server: ApiServer, scalar: str) -> None:
+    done = job_server.kubectl(*APPLY, text=_with_argument(scalar))
+    read = _argument(read_document(_with_argument(scalar), "job.yaml"))
+    # JSON has one kind of number, and an API server writes 1.0 as 1.
+    assert json.dumps(_argument(json.loads(done.stdout))) == json.dumps(_whole(read))
+
+
+@pytest.mark.parametrize("scalar", ["017", "0o17", "0b11", "-0x10", "1_0.5", "1_000_", "0_1", "00", "08", ".inf"])
+def test_a_value_that_kubectl_reads_as_another_is_refused_by_diloco(scalar: str) -> None:
+    with pytest.raises(SpecError, match="is not a number to every reader of YAML"):
+        parse_job(_with_argument(scalar))
+
+
+def _with_argument(scalar: str) -> str:
+    job = yaml.safe_dump(GOOD_JOBS["own-code"])
+    return job.replace("layers: 3", f"layers:\n        {scalar}")
+
+
+def _argument(document: Any) -> object:
+    assert isinstance(document, Mapping)
+    return document["spec"]["model"]["arguments"]["layers"]
+
+
+def _whole(value: object) -> object:
+    return int(value) if isinstance(value, float) and value.is_integer() else value

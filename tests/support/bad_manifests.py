@@ -1,0 +1,212 @@
+"""Bad manifests with what is said of them: by ``diloco`` and by an API server with the custom resource's schema.
+
+Both are to refuse each and to name the field. Where the API server's own schema refuses, its words are Kubernetes';
+where a rule of ours does, they are the same as ``diloco``'s.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+from support.job_manifests import REMOVED, changed
+
+
+@dataclass(frozen=True)
+class BadManifest:
+    """One way to be wrong."""
+
+    changes: dict[str, object]
+    """What is changed in a good manifest."""
+    field: str
+    """The field that both name."""
+    words: str
+    """What the API server says of it."""
+    local_words: str = ""
+    """What ``diloco`` says of it, where that is something else."""
+
+    @property
+    def manifest(self) -> dict[str, Any]:
+        """The whole of it."""
+        return changed(self.changes)
+
+
+_POOL = "spec.regions[0].pools[0]"
+_TEXT_AND_ALL = {"text": {}, "tokens": {"path": "x"}, "entrypoint": "a.b:c"}
+_LABEL = "should match '^[a-z0-9]([-a-z0-9]*[a-z0-9])?$'"
+
+BY_SCHEMA = [
+    BadManifest({"metadata.name": "a" * 64}, "metadata.name", "may not be more than 63", "is too long"),
+    BadManifest({"metadata.name": "two.regions"}, "metadata.name", _LABEL, "does not fit"),
+    BadManifest({"spec": REMOVED}, "spec", "Required value", "is missing"),
+    BadManifest({"spec": []}, "spec", "must be of type object", "is not a mapping"),
+    BadManifest({"spec.sync.quorom": 1}, "spec.sync.quorom", "unknown field", "is no field here"),
+    BadManifest({"spec.sync.max_staleness_steps": 9}, "spec.sync.max_staleness_steps", "unknown field", "is no field"),
+    BadManifest({"spec.quorum": 1}, "spec.quorum", "unknown field", "is no field here"),
+    BadManifest({"spec.regions.0.pools.0.learner": 1}, f"{_POOL}.learner", "unknown field", "is no field here"),
+    BadManifest({"spec.training": REMOVED}, "spec.training", "Required value", "is missing"),
+    BadManifest({"spec.training": {}}, "spec.training.tokens", "Required value", "is missing"),
+    BadManifest({"spec.model": None}, "spec.model", "Required value", "is not a mapping"),
+    BadManifest({"spec.data.tokens": {}}, "spec.data.tokens.path", "Required value", "is missing"),
+    BadManifest({"spec.regions.0.name": REMOVED}, "spec.regions[0].name", "Required value", "is missing"),
+    BadManifest({"spec.training.tokens": "many"}, "spec.training.tokens", "must be of type integer", "not an integer"),
+    BadManifest({"spec.training.tokens": 2.5}, "spec.training.tokens", "must be of type integer", "not an integer"),
+    BadManifest({"spec.training.tokens": 0}, "spec.training.tokens", "greater than or equal to 1", "is too small"),
+    BadManifest({"spec.training.seed": 2**31}, "spec.training.seed", "less than or equal to 2147483647", "too large"),
+    BadManifest({"spec.suspend": "yes"}, "spec.suspend", "must be of type boolean", "is not true or false"),
+    BadManifest({"spec.image": 1.5}, "spec.image", "must be of type string", "is not text"),
+    BadManifest({"spec.image": ""}, "spec.image", "at least 1 chars long", "is too short"),
+    BadManifest({"spec.image": "x" * 1025}, "spec.image", "may not be more than 1024", "is too long"),
+    BadManifest({"spec.regions": {}}, "spec.regions", "must be of type array", "is not a list"),
+    BadManifest({"spec.regions": []}, "spec.regions", "should have at least 1 items", "is too short"),
+    BadManifest({"spec.regions.1.pools": []}, "spec.regions[1].pools", "should have at least 1 items", "is too short"),
+    BadManifest({"spec.regions.0.name": "US_East"}, "spec.regions[0].name", _LABEL, "does not fit"),
+    BadManifest(
+        {"spec.regions.0.pools.0.learners": -1}, f"{_POOL}.learners", "greater than or equal to 0", "is too small"
+    ),
+    BadManifest(
+        {"spec.regions.0.pools.0.nodeSelector": {"gpu": 1}},
+        f"{_POOL}.nodeSelector.gpu",
+        "must be of type string",
+        "is not text",
+    ),
+    BadManifest(
+        {"spec.regions.0.pools.0.env": [{"name": "A"}] * 257},
+        f"{_POOL}.env",
+        "must have at most 256 items",
+        "is too long",
+    ),
+    BadManifest(
+        {"spec.regions.0.pools.0.nodeSelector": {f"label-{n}": "" for n in range(65)}},
+        f"{_POOL}.nodeSelector",
+        "must have at most 64 items",
+        "is too long",
+    ),
+    BadManifest({"spec.model.builtin.preset": "huge"}, "spec.model.builtin.preset", "Unsupported value", "not known"),
+    BadManifest({"spec.sync.merge": "Average"}, "spec.sync.merge", "Unsupported value", "is not known"),
+    BadManifest({"spec.sync.fragments": 4097}, "spec.sync.fragments", "less than or equal to 4096", "is too large"),
+    BadManifest({"spec.sync.grace.safety": 1}, "spec.sync.grace.safety", "should be less than 1", "is too large"),
+    BadManifest(
+        {"spec.sync.outerOptimizer.learningRate": 0},
+        "spec.sync.outerOptimizer.learningRate",
+        "should be greater than 0",
+        "is too small",
+    ),
+    BadManifest({"spec.syncer.storage.size": "10 GB"}, "spec.syncer.storage.size", "should match", "does not fit"),
+    BadManifest(
+        {"spec.model": {"entrypoint": "package.module"}}, "spec.model.entrypoint", "should match", "does not fit"
+    ),
+    BadManifest(
+        {"spec.activeDeadlineSeconds": 0}, "spec.activeDeadlineSeconds", "greater than or equal to 1", "is too small"
+    ),
+    BadManifest({"spec.regions.1.name": "us-east"}, "spec.regions[1]", "Duplicate value", "is also the name of"),
+    BadManifest(
+        {"spec.regions.0.pools.1.name": "new"}, "spec.regions[0].pools[1]", "Duplicate value", "is also the name of"
+    ),
+]
+"""Refused by types, bounds, patterns and list keys."""
+
+BY_RULE = [
+    BadManifest(
+        {"spec.model": {}},
+        "spec.model",
+        "has none of builtin and entrypoint; use exactly one of builtin and entrypoint",
+    ),
+    BadManifest(
+        {"spec.model.entrypoint": "a.b:c"},
+        "spec.model",
+        "has builtin and entrypoint; use exactly one of builtin and entrypoint",
+    ),
+    BadManifest(
+        {"spec.model.arguments.layers": 3},
+        "spec.model.arguments",
+        "has no use with builtin; remove it or use entrypoint",
+    ),
+    BadManifest(
+        {"spec.data": {}},
+        "spec.data",
+        "has none of text, tokens and entrypoint; use exactly one of text, tokens and entrypoint",
+    ),
+    BadManifest(
+        {"spec.data.tokens.path": "corpus.tokens"},
+        "spec.data",
+        "has text and tokens; use exactly one of text, tokens and entrypoint",
+    ),
+    BadManifest(
+        {"spec.data": _TEXT_AND_ALL},
+        "spec.data",
+        "has text, tokens and entrypoint; use exactly one of text, tokens and entrypoint",
+    ),
+    BadManifest({"spec.data.arguments.path": "x"}, "spec.data.arguments", "has no use with text; remove it or use"),
+    BadManifest(
+        {"spec.data": {"tokens": {"path": "corpus.tokens"}}},
+        "spec.model.builtin.vocabularySize",
+        "is missing; with spec.data.tokens give the number of token ids",
+    ),
+    BadManifest(
+        {"spec.data": {"entrypoint": "mine.corpus:source"}},
+        "spec.model.builtin.vocabularySize",
+        "is missing; with spec.data.entrypoint give the number of token ids",
+    ),
+    BadManifest(
+        {"spec.model.builtin.vocabularySize": 256},
+        "spec.model.builtin.vocabularySize",
+        "256 is below the 257 ids of spec.data.text (256 bytes and an end of document); use at least 257",
+    ),
+    BadManifest(
+        {"spec.training.evaluation.everyTokens": 100_001},
+        "spec.training.evaluation.everyTokens",
+        "100001 is above spec.training.tokens, 100000; use 1 to 100000 or leave it out",
+    ),
+    BadManifest(
+        {"spec.training.tokens": 2047},
+        "spec.training.tokens",
+        "2047 is below one inner step, 16 sequences of 128 tokens; use at least 2048",
+    ),
+    BadManifest(
+        {"spec.regions.1.pools.0.batchSize": 1024},
+        "spec.training.tokens",
+        "100000 is below one inner step, 1024 sequences of 128 tokens; use at least 131072",
+    ),
+    BadManifest({"spec.sync.overlap": 24}, "spec.sync.overlap", "24 is not below spec.sync.interval, 24; use 0 to 23"),
+    BadManifest({"spec.sync.interval": 1}, "spec.sync.overlap", "2 is not below spec.sync.interval, 1; use 0"),
+    BadManifest({"spec.sync.quorum": 5}, "spec.sync.quorum", "5 is above the 4 learners of spec.regions; use 1 to 4"),
+    BadManifest(
+        {"spec.regions": [{"name": "here", "pools": [{"name": "cpu"}]}], "spec.sync.quorum": 2},
+        "spec.sync.quorum",
+        "2 is above the 1 learner of spec.regions; use 1",
+    ),
+    BadManifest(
+        {"spec.sync.maxStalenessSteps": 23},
+        "spec.sync.maxStalenessSteps",
+        "23 is below spec.sync.interval, 24, so every learner would pause for good; use at least 24",
+    ),
+    BadManifest(
+        {"spec.regions.1.cluster": {"kubeconfigSecret": {"name": "west"}}},
+        "spec.syncer.expose.type",
+        "ClusterIP cannot be reached from the other cluster of region us-west; use NodePort or LoadBalancer",
+        "ClusterIP cannot be reached from the other cluster of spec.regions[1]; use NodePort or LoadBalancer",
+    ),
+    BadManifest(
+        {"spec.regions": [{"name": "here", "pools": [{"name": "cpu", "learners": 0}]}]},
+        "spec.regions",
+        "have 0 learners in all; use at least 1",
+    ),
+    BadManifest(
+        {"spec.regions.0.pools.0.learners": 9_999}, "spec.regions", "have 10001 learners in all; use at most 10000"
+    ),
+    BadManifest(
+        {"spec.failurePolicy.minimumLearners": 2},
+        "spec.failurePolicy.minimumLearners",
+        "2 has no effect without spec.failurePolicy.maxRestartsPerLearner: no learner is ever given up; give both",
+    ),
+    BadManifest(
+        {"spec.failurePolicy": {"minimumLearners": 5, "maxRestartsPerLearner": 1}},
+        "spec.failurePolicy.minimumLearners",
+        "5 is above the 4 learners of spec.regions; use 0 to 4",
+    ),
+    BadManifest(
+        {"spec.regions.1.pools.0.nodesPerLearner": 2},
+        "spec.regions[1].pools[0].nodesPerLearner",
+        "2 is not supported yet: a learner is one pod; use 1 or leave it out",
+    ),
+]
+"""Refused by a rule of ours, in CEL."""

@@ -1,0 +1,145 @@
+"""Manifests that tests begin with, as plain values: a good one, ways to change it, and ones that set every field."""
+
+from collections.abc import Mapping
+from copy import deepcopy
+from typing import Any
+
+GOOD: dict[str, Any] = {
+    "apiVersion": "diloco.dev/v1alpha1",
+    "kind": "DiLoCoJob",
+    "metadata": {"name": "two-regions"},
+    "spec": {
+        "model": {"builtin": {"preset": "nano"}},
+        "data": {"text": {}},
+        "training": {"tokens": 100_000},
+        "regions": [
+            {"name": "us-east", "pools": [{"name": "new", "learners": 2}, {"name": "old"}]},
+            {"name": "us-west", "pools": [{"name": "old", "learners": 1}]},
+        ],
+    },
+}
+REMOVED = object()
+
+
+def changed(changes: Mapping[str, object]) -> dict[str, Any]:
+    """GOOD with some places set; a place is keys and positions joined by dots."""
+    manifest = deepcopy(GOOD)
+    for place, value in changes.items():
+        *parents, last = [int(part) if part.isdecimal() else part for part in place.split(".")]
+        node: Any = manifest
+        for part in parents:
+            node = node.setdefault(part, {}) if isinstance(node, dict) else node[part]
+        if value is REMOVED:
+            del node[last]
+        else:
+            node[last] = value
+    return manifest
+
+
+_KUBERNETES: dict[str, Any] = {
+    "resources": {"requests": {"cpu": "2", "memory": "4Gi"}, "limits": {"nvidia.com/gpu": 1}},
+    "nodeSelector": {"example.com/accelerator": "fast"},
+    "tolerations": [{"key": "example.com/spot", "operator": "Exists", "effect": "NoSchedule"}],
+    "affinity": {"podAntiAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": []}},
+    "priorityClassName": "training",
+    "runtimeClassName": "nvidia",
+    "env": [{"name": "NCCL_DEBUG", "value": "INFO"}, {"name": "EMPTY"}],
+    "volumes": [{"name": "corpus", "persistentVolumeClaim": {"claimName": "corpus"}}],
+    "volumeMounts": [{"name": "corpus", "mountPath": "/corpus", "readOnly": True}],
+    "imagePullSecrets": [{"name": "registry"}],
+}
+
+EVERY_FIELD: dict[str, Any] = {
+    "apiVersion": "diloco.dev/v1alpha1",
+    "kind": "DiLoCoJob",
+    "metadata": {"name": "every-field", "labels": {"team": "research"}},
+    "spec": {
+        "suspend": True,
+        "image": "example.com/trainer:1",
+        "model": {"builtin": {"preset": "micro", "vocabularySize": 300, "tieEmbeddings": False}},
+        "data": {"text": {"path": "/corpus", "include": ["*.txt"]}, "holdoutFraction": 0.1},
+        "training": {
+            "tokens": 10_000_000,
+            "sequenceLength": 256,
+            "batchSize": 32,
+            "optimizer": {
+                "learningRate": 1e-3,
+                "beta1": 0.8,
+                "beta2": 0.95,
+                "epsilon": 1e-6,
+                "weightDecay": 0.01,
+                "warmupSteps": 10,
+                "decay": "Constant",
+                "finalFraction": 0.2,
+                "clipNorm": 0.5,
+            },
+            "precision": "BF16",
+            "seed": 7,
+            "evaluation": {"everyTokens": 1_000_000, "sequences": 32},
+            "checkpointEverySteps": 20,
+        },
+        "sync": {
+            "fragments": 12,
+            "interval": 48,
+            "overlap": 4,
+            "quorum": 2,
+            "grace": {"safety": 0.25, "maximumSeconds": 5.5},
+            "merge": "Mean",
+            "tokenWeights": False,
+            "anchor": "Current",
+            "outerOptimizer": {"learningRate": 0.5, "momentum": 0.8},
+            "compression": "Int8",
+            "errorFeedback": False,
+            "maxStalenessSteps": 100,
+            "maxVersionLag": 2,
+            "leaseSeconds": 20,
+            "startupSeconds": 300.5,
+        },
+        "syncer": {
+            "checkpointEverySeconds": 60,
+            "keepCheckpoints": 3,
+            "storage": {"size": "20Gi", "className": "fast"},
+            "resources": {"requests": {"memory": "8Gi"}},
+            "expose": {"type": "NodePort", "annotations": {"example.com/internal": "true"}},
+        },
+        "regions": [
+            {
+                "name": "us-east",
+                "cluster": {"kubeconfigSecret": {"name": "east", "key": "config"}},
+                "pools": [
+                    {
+                        "name": "new",
+                        "learners": 3,
+                        "nodesPerLearner": 1,
+                        "batchSize": 64,
+                        "image": "example.com/trainer@sha256:" + "0" * 64,
+                        **_KUBERNETES,
+                    },
+                    {"name": "old", "learners": 2},
+                ],
+            },
+            {"name": "us-west", "pools": [{"name": "old"}]},
+        ],
+        "failurePolicy": {"maxRestartsPerLearner": 5, "minimumLearners": 2},
+        "activeDeadlineSeconds": 86_400,
+        "ttlSecondsAfterFinished": 3600,
+    },
+}
+"""Every field that can stand beside the others."""
+
+OWN_CODE = changed(
+    {
+        "metadata.name": "own-code",
+        "spec.model": {"entrypoint": "mine.model:make", "arguments": {"layers": 3, "rates": [0.1, {"x": False}]}},
+        "spec.data": {"entrypoint": "mine.corpus:source", "arguments": {"path": "s3://corpus"}},
+    }
+)
+TOKEN_FILE = changed(
+    {
+        "metadata.name": "token-file",
+        "spec.model": {"builtin": {"vocabularySize": 50_257}},
+        "spec.data": {"tokens": {"path": "/corpus.tokens"}},
+    }
+)
+GOOD_JOBS = {job["metadata"]["name"]: job for job in (GOOD, EVERY_FIELD, OWN_CODE, TOKEN_FILE)}
+"""Good jobs by name; every field stands in one of them at least."""

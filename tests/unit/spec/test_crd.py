@@ -1,0 +1,128 @@
+"""The custom resource's schema: what the models say, in Kubernetes' words."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from diloco.spec import DiLoCoJob
+from diloco.spec.crd import custom_resource_definition, job_schema
+from diloco.spec.crd_immutability import MUTABLE
+from diloco.spec.crd_rules import RULES
+from diloco.spec.crd_schema import at
+from diloco.spec.load import job_from
+from support.job_manifests import GOOD, GOOD_JOBS
+
+Schema = dict[str, Any]
+
+
+def places(schema: Schema, path: str = "") -> Iterator[tuple[str, Schema]]:
+    """Every part of a structural schema that is a field or an item, with its path."""
+    for name, field in schema.get("properties", {}).items():
+        place = f"{path}.{name}".lstrip(".")
+        yield place, field
+        yield from places(field, place)
+        if "items" in field:
+            yield from places(field["items"], f"{place}[]")
+
+
+def values(value: Any, path: str) -> Iterator[str]:
+    """The path of every field that stands in a manifest."""
+    yield path
+    if isinstance(value, dict):
+        for key, inner in value.items():
+            yield from values(inner, f"{path}.{key}")
+    if isinstance(value, list):
+        for inner in value:
+            yield from values(inner, f"{path}[]")
+
+
+def filled(value: Any, schema: Schema) -> Any:
+    """``value`` with defaults, as an API server fills them in."""
+    if isinstance(value, dict) and "properties" in schema:
+        fields = schema["properties"]
+        defaults = {name: field["default"] for name, field in fields.items() if "default" in field}
+        return {name: filled(inner, fields.get(name, {})) for name, inner in (defaults | value).items()}
+    if isinstance(value, list):
+        return [filled(inner, schema["items"]) for inner in value]
+    return value
+
+
+def test_the_schema_is_structural() -> None:
+    text = str(custom_resource_definition())
+    for word in ("$ref", "anyOf", "allOf", "oneOf", "'const'", "'title'", "'additionalProperties': False"):
+        assert word not in text
+
+
+@pytest.mark.parametrize("name", GOOD_JOBS)
+def test_defaults_of_the_schema_are_those_of_the_models(name: str) -> None:
+    job = GOOD_JOBS[name]
+    assert job_from(filled(job, job_schema())).spec == job_from(job).spec
+
+
+def test_a_job_with_every_default_filled_in_leaves_the_models_nothing_to_default() -> None:
+    spec = filled(GOOD, job_schema())["spec"]
+    dumped = DiLoCoJob.model_validate(GOOD).spec.model_dump(mode="json", by_alias=True, exclude_none=True)
+
+    def without_empty(value: Any) -> Any:
+        if isinstance(value, dict):
+            return {key: without_empty(inner) for key, inner in value.items() if inner not in ({}, [])}
+        return [without_empty(inner) for inner in value] if isinstance(value, list) else value
+
+    assert without_empty(spec) == without_empty(dumped)
+
+
+def test_null_means_no_more_than_leaving_a_field_out() -> None:
+    # `kubectl apply` drops nulls before an API server sees them: a null with a meaning would be lost.
+    definitions = DiLoCoJob.model_json_schema()["$defs"]
+    meaningful = [
+        f"{model}.{name}"
+        for model, schema in definitions.items()
+        for name, field in schema.get("properties", {}).items()
+        if {"type": "null"} in field.get("anyOf", ()) and field.get("default") is not None
+    ]
+    assert meaningful == []
+
+
+def test_every_field_is_in_a_good_job() -> None:
+    there = {path for job in GOOD_JOBS.values() for path in values(job["spec"], "spec")}
+    assert [place for place, _ in places(job_schema()) if place.startswith("spec.") and place not in there] == []
+
+
+def test_every_field_of_spec_and_status_is_described() -> None:
+    undescribed = [place for place, field in places(job_schema()) if "description" not in field]
+    assert undescribed == ["metadata", "metadata.name"]
+
+
+def test_nothing_is_without_end() -> None:
+    endless = [
+        place
+        for place, field in places(at(job_schema(), "spec"), "spec")
+        if (field["type"] == "array" and "maxItems" not in field)
+        or (field["type"] == "string" and not {"maxLength", "enum"} & set(field))
+        or ("additionalProperties" in field and "maxProperties" not in field)
+    ]
+    assert endless == []
+
+
+def test_what_is_listed_as_mutable_or_has_rules_is_there() -> None:
+    for path in (*MUTABLE, *RULES):
+        assert at(job_schema(), path)["type"]
+
+
+def test_a_rule_points_to_a_field_that_is_there() -> None:
+    for path, rules in RULES.items():
+        for rule in rules:
+            assert at(job_schema(), ".".join(filter(None, (path, rule.field))))["type"]
+
+
+def test_a_default_inside_an_object_is_filled_in_where_the_object_is_absent() -> None:
+    schema = job_schema()
+    for place, field in places(at(schema, "spec"), "spec"):
+        inner = [name for name, part in field.get("properties", {}).items() if "default" in part]
+        required_in = at(schema, place.rpartition(".")[0]).get("required", ())
+        absent_by_choice = {
+            "spec.model.builtin", "spec.data.text", "spec.regions[].cluster"
+        }  # fmt: skip
+        if inner and place.rpartition(".")[2] not in required_in and place not in absent_by_choice:
+            assert field.get("default") == {}, place

@@ -1,0 +1,101 @@
+"""The CustomResourceDefinition of ``DiLoCoJob``, as a plain dict, made from the models.
+
+So that the manifest of ``diloco run`` is what an API server takes, byte for byte: same fields, defaults, bounds and
+checks. Pure; must not know files or YAML.
+"""
+
+from typing import Any
+
+from diloco.spec.base import DNS_LABEL
+from diloco.spec.crd_immutability import add_immutability
+from diloco.spec.crd_rules import RULES
+from diloco.spec.crd_schema import StructuralSchema, add_rules, at
+from diloco.spec.job import API_VERSION, KIND, DiLoCoJob
+from diloco.spec.status import JobStatus
+from diloco.spec.words import Schema, SchemaReader
+
+PLURAL = "dilocojobs"
+GROUP, _, VERSION = API_VERSION.partition("/")
+NAME = f"{PLURAL}.{GROUP}"
+
+_LIST_KEYS = {
+    "spec.regions": "name",
+    "spec.regions[].pools": "name",
+    "status.conditions": "type",
+    "status.regions": "name",
+    "status.regions[].pools": "name",
+    "status.restarts": "learner",
+}
+"""Lists that are maps by a field: merged item by item, and no key stands twice."""
+
+_COLUMNS = (
+    # Name, type, path, priority (above 0: with `--output wide` only), what it is.
+    ("Phase", "string", ".status.phase", 0, "What the job is doing."),
+    ("Step", "integer", ".status.progress.step", 0, "Steps of the syncer."),
+    ("Progress", "string", ".status.progress.percent", 0, "Merged tokens of the budget."),
+    ("Learners", "string", ".status.learners.summary", 0, "Learners that train, of those asked for."),
+    ("Loss", "string", ".status.progress.loss", 0, "The newest evaluation loss."),
+    ("Goodput", "string", ".status.progress.goodput", 0, "Learner-seconds that counted, of those given."),
+    ("Age", "date", ".metadata.creationTimestamp", 0, "Since the job was created."),
+    ("Reason", "string", ".status.reason", 1, "Why it is in that phase."),
+    ("Syncer", "string", ".status.syncer.endpoint", 1, "Where learners connect to."),
+)
+
+
+def custom_resource_definition() -> dict[str, Any]:
+    """The whole object, ready to apply."""
+    version = {
+        "name": VERSION,
+        "served": True,
+        "storage": True,
+        "subresources": {"status": {}},
+        "additionalPrinterColumns": [_column(*column) for column in _COLUMNS],
+        "schema": {"openAPIV3Schema": job_schema()},
+    }
+    names = {
+        "kind": KIND,
+        "listKind": f"{KIND}List",
+        "plural": PLURAL,
+        "singular": KIND.lower(),
+        "shortNames": ["dlj"],
+        "categories": ["all", "diloco"],
+    }
+    return {
+        "apiVersion": "apiextensions.k8s.io/v1",
+        "kind": "CustomResourceDefinition",
+        "metadata": {"name": NAME},
+        "spec": {"group": GROUP, "names": names, "scope": "Namespaced", "versions": [version]},
+    }
+
+
+def job_schema() -> Schema:
+    """The structural schema of a whole job, with its rules."""
+    job = DiLoCoJob.model_json_schema(by_alias=True)
+    status = JobStatus.model_json_schema(by_alias=True)
+    properties: Schema = {
+        "apiVersion": {"type": "string", "description": f"The version of this format: {API_VERSION}."},
+        "kind": {"type": "string", "description": f"What this manifest describes: {KIND}."},
+        # Of metadata a custom resource may bound the name only.
+        "metadata": {
+            "type": "object",
+            "properties": {"name": {"type": "string", "maxLength": 63, "pattern": DNS_LABEL}},
+        },
+        "spec": StructuralSchema(SchemaReader(job), defaults=True).of(job["properties"]["spec"]),
+        "status": StructuralSchema(SchemaReader(status), defaults=False).of(status),
+    }
+    schema: Schema = {
+        "type": "object",
+        "description": "A training job.",
+        "required": ["spec"],
+        "properties": properties,
+    }
+    for path, key in _LIST_KEYS.items():
+        at(schema, path).update({"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": [key]})
+    for path, rules in RULES.items():
+        add_rules(at(schema, path), [rule.as_object() for rule in rules])
+    add_immutability(properties["spec"], "spec")
+    return schema
+
+
+def _column(name: str, kind: str, path: str, priority: int, description: str) -> dict[str, Any]:
+    return {"name": name, "type": kind, "jsonPath": path, "description": description, "priority": priority}

@@ -1,0 +1,215 @@
+"""The checks of ``spec/checks.py`` and of the models' validators once more, in CEL, for the API server.
+
+Each says the same words about the same field; the tests hold both against the same manifests. A rule stands at an
+object that has no default, because the API server checks a default against the rules before it fills in the defaults
+inside: so most stand at ``spec`` and point to the field. CEL knows no position in a list: there, the message names
+region and pool. A name that stands twice is refused by the lists themselves, which are kept by name.
+"""
+
+from dataclasses import dataclass
+from itertools import combinations
+from typing import Any
+
+from diloco.spec.checks import MAXIMUM_LEARNERS, TEXT_VOCABULARY
+from diloco.spec.words import listed
+
+
+@dataclass(frozen=True)
+class Rule:
+    """One CEL rule (https://kubernetes.io/docs/reference/using-api/cel/)."""
+
+    holds: str
+    """The expression that is true of a good manifest; ``self`` is the object it stands at."""
+    says: str
+    """A CEL expression of the message where it is not."""
+    field: str = ""
+    """The field at fault, as a path below that object; the object itself by default."""
+
+    def as_object(self) -> dict[str, Any]:
+        """As it stands under ``x-kubernetes-validations``."""
+        made = {"rule": _line(self.holds), "messageExpression": _line(self.says)}
+        return {**made, "fieldPath": f".{self.field}"} if self.field else made
+
+
+def _line(expression: str) -> str:
+    return " ".join(expression.split())
+
+
+def _words(template: str, *values: str) -> str:
+    """A CEL expression of text with values in it.
+
+    Text that is put together with + has no length that is known before, and the API server takes no rule whose cost it
+    cannot tell.
+    """
+    return f"'{template}'.format([{', '.join(f'dyn({value})' for value in values)}])"
+
+
+def _span(low: int, high: str) -> str:
+    return f"({high} == {low} ? '{low}' : {_words(f'{low} to %d', high)})"
+
+
+def _exactly_one(*kinds: str) -> tuple[Rule, ...]:
+    wanted = f"use exactly one of {listed(kinds, 'and')}"
+    says = f"'has none of {listed(kinds, 'and')}; {wanted}'"
+    for count in range(2, len(kinds) + 1):
+        for given in combinations(kinds, count):
+            condition = " && ".join(f"has(self.{kind})" for kind in given)
+            says = f"{condition} ? 'has {listed(given, 'and')}; {wanted}' : {says}"
+    others = [kind for kind in kinds if kind != "entrypoint"]
+    return (
+        Rule(
+            holds=f"[{', '.join(f'has(self.{kind})' for kind in kinds)}].exists_one(given, given)",
+            says=says,
+        ),
+        Rule(
+            # Compared, because a free-form object has no size in CEL.
+            holds="!has(self.arguments) || has(self.entrypoint) || dyn(self.arguments) == dyn({})",
+            says=_words(
+                "has no use with %s; remove it or use entrypoint",
+                " : ".join([*(f"has(self.{kind}) ? '{kind}'" for kind in others[:-1]), f"'{others[-1]}'"]),
+            ),
+            field="arguments",
+        ),
+    )
+
+
+_VOCABULARY = (
+    Rule(
+        holds="!has(self.model.builtin) || has(self.data.text) || has(self.model.builtin.vocabularySize)",
+        says=_words(
+            "is missing; with spec.data.%s give the number of token ids",
+            "has(self.data.tokens) ? 'tokens' : 'entrypoint'",
+        ),
+        field="model.builtin.vocabularySize",
+    ),
+    Rule(
+        holds=f"""!has(self.model.builtin) || !has(self.data.text) || !has(self.model.builtin.vocabularySize)
+            || self.model.builtin.vocabularySize >= {TEXT_VOCABULARY}""",
+        says=_words(
+            f"%d is below the {TEXT_VOCABULARY} ids of spec.data.text (256 bytes and an end of document); "
+            f"use at least {TEXT_VOCABULARY} or leave it out",
+            "self.model.builtin.vocabularySize",
+        ),
+        field="model.builtin.vocabularySize",
+    ),
+)
+
+_BATCH_SIZE = "(has(p.batchSize) ? p.batchSize : self.training.batchSize)"
+_LARGEST_BATCH = f"self.regions.map(r, r.pools.map(p, p.learners > 0 ? {_BATCH_SIZE} : 0).max()).max()"
+
+_BUDGET = (
+    Rule(
+        holds="""!has(self.training.evaluation.everyTokens)
+            || self.training.evaluation.everyTokens <= self.training.tokens""",
+        says=_words(
+            "%d is above spec.training.tokens, %d; use 1 to %d or leave it out",
+            "self.training.evaluation.everyTokens",
+            "self.training.tokens",
+            "self.training.tokens",
+        ),
+        field="training.evaluation.everyTokens",
+    ),
+    Rule(
+        holds=f"{_LARGEST_BATCH} * self.training.sequenceLength <= self.training.tokens",
+        says=_words(
+            "%d is below one inner step, %d sequences of %d tokens; use at least %d",
+            "self.training.tokens",
+            _LARGEST_BATCH,
+            "self.training.sequenceLength",
+            f"{_LARGEST_BATCH} * self.training.sequenceLength",
+        ),
+        field="training.tokens",
+    ),
+)
+
+_LEARNERS = "self.regions.map(r, r.pools.map(p, p.learners).sum()).sum()"
+_LEARNERS_COUNTED = f"({_LEARNERS} == 1 ? '1 learner' : {_words('%d learners', _LEARNERS)})"
+
+_SCHEDULE = (
+    Rule(
+        holds="self.sync.overlap < self.sync.interval",
+        says=_words(
+            "%d is not below spec.sync.interval, %d; use %s",
+            "self.sync.overlap",
+            "self.sync.interval",
+            _span(0, "self.sync.interval - 1"),
+        ),
+        field="sync.overlap",
+    ),
+    Rule(
+        holds=f"{_LEARNERS} == 0 || self.sync.quorum <= {_LEARNERS}",
+        says=_words(
+            "%d is above the %s of spec.regions; use %s", "self.sync.quorum", _LEARNERS_COUNTED, _span(1, _LEARNERS)
+        ),
+        field="sync.quorum",
+    ),
+    Rule(
+        holds="!has(self.sync.maxStalenessSteps) || self.sync.maxStalenessSteps >= self.sync.interval",
+        says=_words(
+            "%d is below spec.sync.interval, %d, so every learner would pause for good; use at least %d",
+            "self.sync.maxStalenessSteps",
+            "self.sync.interval",
+            "self.sync.interval",
+        ),
+        field="sync.maxStalenessSteps",
+    ),
+)
+
+_PLACEMENT = (
+    Rule(
+        holds="self.syncer.expose.type != 'ClusterIP' || !self.regions.exists(r, has(r.cluster))",
+        says=_words(
+            "ClusterIP cannot be reached from the other cluster of region %s; use NodePort or LoadBalancer",
+            "self.regions.filter(r, has(r.cluster))[0].name",
+        ),
+        field="syncer.expose.type",
+    ),
+    Rule(
+        holds=f"{_LEARNERS} >= 1",
+        says="'have 0 learners in all; use at least 1'",
+        field="regions",
+    ),
+    Rule(
+        holds=f"{_LEARNERS} <= {MAXIMUM_LEARNERS}",
+        says=_words(f"have %d learners in all; use at most {MAXIMUM_LEARNERS}", _LEARNERS),
+        field="regions",
+    ),
+    Rule(
+        holds="self.failurePolicy.minimumLearners == 0 || has(self.failurePolicy.maxRestartsPerLearner)",
+        says=_words(
+            "%d has no effect without spec.failurePolicy.maxRestartsPerLearner: no learner is ever given up; "
+            "give both or leave it out",
+            "self.failurePolicy.minimumLearners",
+        ),
+        field="failurePolicy.minimumLearners",
+    ),
+    Rule(
+        holds=f"{_LEARNERS} == 0 || self.failurePolicy.minimumLearners <= {_LEARNERS}",
+        says=_words(
+            "%d is above the %s of spec.regions; use %s",
+            "self.failurePolicy.minimumLearners",
+            _LEARNERS_COUNTED,
+            _span(0, _LEARNERS),
+        ),
+        field="failurePolicy.minimumLearners",
+    ),
+)
+
+_POOL = (
+    Rule(
+        holds="self.nodesPerLearner <= 1",
+        says=_words(
+            "%d is not supported yet: a learner is one pod; use 1 or leave it out",
+            "self.nodesPerLearner",
+        ),
+        field="nodesPerLearner",
+    ),
+)
+
+RULES: dict[str, tuple[Rule, ...]] = {
+    "spec.model": _exactly_one("builtin", "entrypoint"),
+    "spec.data": _exactly_one("text", "tokens", "entrypoint"),
+    "spec": (*_VOCABULARY, *_BUDGET, *_SCHEDULE, *_PLACEMENT),
+    "spec.regions[].pools[]": _POOL,
+}
+"""Rules by the object they stand at, in the order of ``checks.problems``."""

@@ -1,0 +1,101 @@
+"""From a model's JSON schema, as pydantic writes it, to the structural schema that a custom resource wants.
+
+Kubernetes takes a part of OpenAPI 3.0: no references, no unions, no null (the API server takes it for absent),
+exclusive bounds as flags (https://kubernetes.io/docs/tasks/extend-kubernetes/custom-resources/custom-resource-definitions/,
+"Specifying a structural schema"). Must not know what a field is for: that lists are kept by ``name`` and what rules
+there are is added by who does.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from diloco.spec.words import Schema, SchemaReader
+
+_KEPT = (
+    "type", "format", "enum", "pattern", "minimum", "maximum", "minLength", "maxLength", "minItems", "maxItems",
+    "minProperties", "maxProperties",
+)  # fmt: skip
+_FORMATS = {"integer": "int64", "number": "double"}
+
+
+@dataclass(frozen=True)
+class StructuralSchema:
+    """Makes structural schemas of what a reader reads."""
+
+    reader: SchemaReader
+    defaults: bool
+    """Whether the API server is to fill in defaults: in a spec it is, in a status nobody wants it."""
+
+    def of(self, node: Schema) -> Schema:
+        """The structural schema of ``node``, references and unions with null resolved."""
+        node = self.reader.resolved(node)
+        made: Schema = {}
+        if "description" in node:
+            made["description"] = " ".join(node["description"].replace("``", "`").split())
+        made |= {key: node[key] for key in _KEPT if key in node}
+        if "const" in node:
+            made["enum"] = [node["const"]]
+        made |= _exclusive_bounds(node)
+        if made.get("type") in _FORMATS:
+            made.setdefault("format", _FORMATS[made["type"]])
+        made |= self._default(node)
+        made |= self._inner(node)
+        return made
+
+    def _default(self, node: Schema) -> Schema:
+        default = node.get("default")
+        # What is empty by default may as well be absent: stored objects stay readable.
+        if not self.defaults or default in (None, [], {}, ""):
+            return {}
+        # An empty object is filled in from the defaults of its own fields, so each default stands once.
+        return {"default": {} if "properties" in node else default}
+
+    def _inner(self, node: Schema) -> Schema:
+        if node.get("type") == "array":
+            return {"items": self.of(node["items"])}
+        if node.get("type") != "object":
+            return {}
+        if "properties" in node:
+            properties = {name: self.of(field) for name, field in node["properties"].items()}
+            required = {"required": list(node["required"])} if node.get("required") else {}
+            return {**required, "properties": properties}
+        values = node.get("additionalProperties")
+        if isinstance(values, dict):
+            return {"additionalProperties": self.of(values)}
+        return {"x-kubernetes-preserve-unknown-fields": True}
+
+
+def _exclusive_bounds(node: Schema) -> Schema:
+    made: Schema = {}
+    for bound in ("Minimum", "Maximum"):
+        if f"exclusive{bound}" in node:
+            made |= {bound.lower(): node[f"exclusive{bound}"], f"exclusive{bound}": True}
+    return made
+
+
+def at(schema: Schema, path: str) -> Schema:
+    """The part of a structural schema at ``path``: ``spec.regions[].pools[]``; the whole for an empty one.
+
+    Raises:
+        KeyError: there is nothing.
+    """
+    node = schema
+    for part in filter(None, path.split(".")):
+        node = node["properties"][part.removesuffix("[]")]
+        if part.endswith("[]"):
+            node = node["items"]
+    return node
+
+
+def fields(node: Schema) -> Iterator[tuple[str, Schema, bool]]:
+    """Name, schema and whether it is always there (required or by default) of each field of an object's schema."""
+    required = node.get("required", ())
+    for name, field in node.get("properties", {}).items():
+        yield name, field, name in required or "default" in field
+
+
+def add_rules(node: Schema, rules: list[dict[str, Any]]) -> None:
+    """Add CEL rules to a part of a structural schema, after those it has."""
+    if rules:
+        node.setdefault("x-kubernetes-validations", []).extend(rules)
