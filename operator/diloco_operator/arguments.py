@@ -1,0 +1,155 @@
+"""Flags and environment of `diloco-operator`, made into options. Pure: both are arguments.
+
+Every option is a flag and a variable, ``DILOCO_`` and its name in capitals; a flag wins. It must not know what an
+option does.
+"""
+
+import argparse
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from diloco_operator.options import OperatorOptions
+
+PREFIX: Final = "DILOCO_"
+_DEFAULTS: Final = OperatorOptions(operator_namespace="-")
+_UNTOLD: Final = (None, (), "-", False)
+"""Defaults that the help text says in words."""
+_DESCRIPTION: Final = """\
+Looks after DiLoCoJobs: makes of each the learners and the syncer that train it, mends what is
+changed or lost, and writes into its status how it goes.
+
+In a cluster it is installed with the chart charts/diloco-operator and needs no flag. From a
+working copy, against the cluster of your kubeconfig, whose DiLoCoJob definition is installed
+(kubectl apply -f crds/dilocojobs.diloco.dev.yaml):
+
+  diloco-operator --operator-namespace default --trainer-image IMAGE
+"""
+_EPILOG: Final = """\
+Only the holder of the Lease works; a second operator waits for it.
+/readyz says what it does or waits for; /healthz and /metrics are at the same address.
+
+exit codes: 0 stopped as asked; 1 a fault; 2 a flag, a variable or the kubeconfig is wrong;
+5 the Lease was lost, and nothing more may be written.
+"""
+
+
+class BadArgumentError(Exception):
+    """A flag or a variable is wrong. The text is for the user."""
+
+
+@dataclass(frozen=True, slots=True)
+class Arguments:
+    """What the operator is started with."""
+
+    options: OperatorOptions
+    kubeconfig: Path | None = None
+    """None: the pod's ServiceAccount, or where kubectl looks."""
+    context: str | None = None
+    verbose: bool = False
+
+
+def parse(argv: Sequence[str], environment: Mapping[str, str], own_namespace: str | None) -> Arguments:
+    """Read flags and environment.
+
+    Args:
+        argv: without the program's name.
+        environment: of the process.
+        own_namespace: of the pod; None: not in one.
+
+    Raises:
+        BadArgumentError: something is wrong.
+        SystemExit: of argparse: --help, or a flag that it does not know.
+    """
+    given = parser().parse_args(argv)
+    fields: dict[str, Any] = {}
+    for option in _OPTIONS:
+        flag, variable = getattr(given, option.field), environment.get(PREFIX + option.field.upper())
+        # An empty variable is how charts leave one out.
+        if flag is None and variable:
+            flag = _read(option, variable)
+        if flag is not None:
+            fields[option.field] = flag
+    fields.setdefault("operator_namespace", own_namespace or "")
+    if not fields["operator_namespace"]:
+        raise BadArgumentError(
+            "which namespace the operator's Lease is in is not known outside a pod: give --operator-namespace or "
+            f"{PREFIX}OPERATOR_NAMESPACE"
+        )
+    try:
+        options = OperatorOptions(**fields)
+    except ValueError as error:
+        raise BadArgumentError(str(error)) from error
+    return Arguments(options, given.kubeconfig, given.context, given.verbose)
+
+
+def parser() -> argparse.ArgumentParser:
+    """The flags."""
+    made = argparse.ArgumentParser(
+        prog="diloco-operator",
+        description=_DESCRIPTION,
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    for option in _OPTIONS:
+        option.add_to(made)
+    group = made.add_argument_group("cluster")
+    group.add_argument(
+        "--kubeconfig",
+        type=Path,
+        metavar="FILE",
+        help="default: the pod's ServiceAccount, else $KUBECONFIG or ~/.kube/config",
+    )
+    group.add_argument("--context", metavar="NAME", help="of the kubeconfig; default: its current one")
+    made.add_argument("--verbose", action="store_true", help="log what kopf and the API client do, too")
+    return made
+
+
+@dataclass(frozen=True, slots=True)
+class _Option:
+    field: str
+    help: str
+    read: Callable[[str], Any] = str
+    metavar: str = ""
+
+    def add_to(self, made: argparse.ArgumentParser) -> None:
+        flag = "--" + self.field.replace("_", "-")
+        default = getattr(_DEFAULTS, self.field)
+        told = f"{default:g}" if isinstance(default, float) else default
+        text = f"{self.help} [{PREFIX}{self.field.upper()}]{f'; default: {told}' if told not in _UNTOLD else ''}"
+        if self.read is _boolean:
+            made.add_argument(flag, dest=self.field, action=argparse.BooleanOptionalAction, default=None, help=text)
+        else:
+            made.add_argument(flag, dest=self.field, type=self.read, metavar=self.metavar, default=None, help=text)
+
+
+def _names(text: str) -> tuple[str, ...]:
+    return tuple(name.strip() for name in text.split(",") if name.strip())
+
+
+def _boolean(text: str) -> bool:
+    words = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}
+    try:
+        return words[text.lower()]
+    except KeyError:
+        raise ValueError("neither true nor false") from None
+
+
+def _read(option: _Option, text: str) -> Any:
+    try:
+        return option.read(text)
+    except ValueError as error:
+        raise BadArgumentError(f"{PREFIX}{option.field.upper()}={text}: {error}") from error
+
+
+_OPTIONS: Final = (
+    _Option("trainer_image", "image of jobs that name none; without it such jobs wait", metavar="IMAGE"),
+    _Option("namespaces", "where jobs are looked after; without it everywhere", _names, "NAME,NAME"),
+    _Option("operator_namespace", "where its Lease is; in a pod, the pod's", metavar="NAME"),
+    _Option("resync_seconds", "a job is looked at anew after so long, heard of or not", float, "SECONDS"),
+    _Option("poll_seconds", "how often the syncer of a running job is asked for its status", float, "SECONDS"),
+    _Option("lease_name", "of the Lease whose holder works", metavar="NAME"),
+    _Option("health_address", "of /healthz, /readyz and /metrics", metavar="HOST:PORT"),
+    _Option("log_json", "log one JSON object a line", _boolean),
+)

@@ -1,0 +1,24 @@
+"""How long to wait before the next try: twice as long after each failure, up to a bound, and never quite the same.
+
+The random part keeps many that failed at once from coming back at once. Pure: the random source is an argument.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+_MOST_DOUBLINGS = 30
+
+
+@dataclass(frozen=True, slots=True)
+class Backoff:
+    """Growing intervals."""
+
+    first_seconds: float
+    most_seconds: float
+    random: Callable[[], float]
+    """Between 0 and 1."""
+
+    def seconds(self, failures: int) -> float:
+        """How long to wait after so many failures in a row (1 or more): between half and all of the interval."""
+        whole = min(self.first_seconds * 2.0 ** min(failures - 1, _MOST_DOUBLINGS), self.most_seconds)
+        return whole * (0.5 + 0.5 * self.random())

@@ -1,0 +1,81 @@
+"""One job at one moment: everything that a decision about it may look at, under short names.
+
+Pure values. It must not know what is decided.
+"""
+
+from dataclasses import dataclass
+from datetime import datetime
+from functools import cached_property
+
+from diloco.spec import DiLoCoJob, JobSpec
+from diloco.spec.status import JobStatus
+from diloco_operator import labels
+from diloco_operator.names import PoolKey
+from diloco_operator.observed import Object, Observed
+from diloco_operator.options import OperatorOptions
+from diloco_operator.policies.workloads import (
+    PoolWorkload,
+    component,
+    learner_pods_left,
+    pool_workloads,
+    syncer_claim,
+    syncer_deployment,
+    syncer_pods_left,
+)
+from diloco_operator.signing import CertificateMaker
+
+
+@dataclass(frozen=True)
+class Case:
+    """What `reconcile` was given, checked and read."""
+
+    job: DiLoCoJob
+    before: JobStatus
+    """The status as it was last written."""
+    observed: Observed
+    now: datetime
+    options: OperatorOptions
+    maker: CertificateMaker
+
+    @property
+    def spec(self) -> JobSpec:
+        """What is wanted."""
+        return self.job.spec
+
+    @property
+    def name(self) -> str:
+        """The job's name."""
+        return self.job.metadata.name
+
+    @cached_property
+    def desired_learners(self) -> dict[PoolKey, int]:
+        """Learners of every pool when the job runs, in the manifest's order."""
+        return {PoolKey(region.name, pool.name): pool.learners for region in self.spec.regions for pool in region.pools}
+
+    @cached_property
+    def workloads(self) -> list[PoolWorkload]:
+        """Its pools, in the manifest's order."""
+        return pool_workloads(self.name, self.desired_learners, self.observed.children)
+
+    @property
+    def deployment(self) -> Object | None:
+        """The syncer's Deployment."""
+        return syncer_deployment(self.name, self.observed.children)
+
+    @property
+    def claim(self) -> Object | None:
+        """The syncer's claim."""
+        return syncer_claim(self.name, self.observed.children)
+
+    @property
+    def pods_left(self) -> tuple[int, int]:
+        """Pods of learners, and of the syncer, that are there or may be being made.
+
+        A Deployment does not count pods that are on their way out; a closer look does.
+        """
+        looked = self.observed.looked
+        seen = [] if looked is None else [component(one.pod) for one in looked.pods]
+        return (
+            max(learner_pods_left(self.observed.children), seen.count(labels.LEARNER)),
+            max(syncer_pods_left(self.deployment), seen.count(labels.SYNCER)),
+        )

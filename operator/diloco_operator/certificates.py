@@ -1,0 +1,191 @@
+"""What the Secrets of a job hold at a given time: an authority of its own, and what it has signed.
+
+Every job has its own authority, so another job's certificate opens nothing. A new authority takes over in two steps,
+because pods see a changed Secret up to minutes late: first everybody is given both to trust, and only
+``SETTLING`` later something signed by the new one is shown to anybody. The old one stays trusted until it expires.
+
+Pure but for the ``CertificateMaker`` it is handed: ``now`` is an argument. Data that cannot be read is replaced, with
+a reason. Must not know who stores the Secrets or reads them.
+"""
+
+import base64
+import binascii
+import datetime as dt
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from diloco_operator import names
+from diloco_operator.manifests.inputs import Certificates
+from diloco_operator.names import PoolKey
+from diloco_operator.signing import (
+    Authority,
+    CertificateMaker,
+    Leaf,
+    LeafNames,
+    UnusableError,
+    certificate_pem,
+    key_pem,
+    new_authority,
+    new_leaf,
+    read_authorities,
+    read_keys,
+    read_leaf,
+    sorted_newest_first,
+)
+
+SETTLING: Final = dt.timedelta(hours=1)
+"""From when a new authority is handed out until it signs. Kubelets bring a changed Secret within two minutes, unless
+they are cut off (ours)."""
+
+CA, CERTIFICATE, KEY, AUTHORITY_KEY = "ca.crt", "tls.crt", "tls.key", "ca.key"
+
+SecretData = Mapping[str, str]
+"""A Secret's ``data``: base64 by key."""
+
+
+@dataclass(frozen=True, slots=True)
+class JobIdentity:
+    """Whose certificates these are."""
+
+    job: str
+    namespace: str
+    pools: tuple[PoolKey, ...]
+
+
+def syncer_names(who: JobIdentity) -> LeafNames:
+    """The syncer: every name a pod can call its Service by, and localhost for ``kubectl port-forward``."""
+    host = names.syncer(who.job)
+    called = (host, f"{host}.{who.namespace}", f"{host}.{who.namespace}.svc")
+    return LeafNames("diloco syncer", "server", dns=(*called, f"{called[-1]}.cluster.local", "localhost"))
+
+
+def learner_names(job: str, pool: PoolKey) -> LeafNames:
+    """The learners of one pool: whoever holds it may speak for each of them."""
+    return LeafNames("diloco learner", "client", uris=(f"diloco://{job}/learner/{pool.region}/{pool.pool}",))
+
+
+def certificates(
+    who: JobIdentity, live: Mapping[str, SecretData], now: dt.datetime, maker: CertificateMaker
+) -> Certificates:
+    """What the job's Secrets are to hold at ``now``, given what they hold (``live``, by name).
+
+    Equal to ``live``, and without a reason, as long as nothing is due.
+    """
+    trust, reasons = _authorities(who, live, now, maker)
+    bundle = b"".join(certificate_pem(one.certificate) for one in trust.authorities)
+    keys = b"".join(key_pem(one.key) for one in trust.signers if one.key is not None)
+    secrets = {names.authority_secret(who.job): _encoded({CA: bundle, AUTHORITY_KEY: keys})}
+    wanted = {names.syncer_secret(who.job): syncer_names(who)}
+    wanted.update((names.learner_secret(who.job, pool), learner_names(who.job, pool)) for pool in who.pools)
+    for name, subject in wanted.items():
+        leaf, reason = _leaf(live.get(name), subject, trust, now)
+        if leaf is None:
+            leaf = new_leaf(trust.signer, subject, now, maker)
+            reasons = (*reasons, f"{name}: {reason}")
+        held = {CA: bundle, CERTIFICATE: certificate_pem(leaf.certificate), KEY: key_pem(leaf.key)}
+        secrets[name] = _encoded(held)
+    return Certificates(secrets, reasons)
+
+
+@dataclass(frozen=True, slots=True)
+class _Trust:
+    authorities: tuple[Authority, ...]
+    """All that are trusted, the newest first."""
+    signer: Authority
+    settled: bool
+    """Everybody has been given ``signer`` to trust."""
+
+    @property
+    def signers(self) -> tuple[Authority, ...]:
+        """The one that signs now and those that will: older keys are not kept."""
+        return self.authorities[: self.authorities.index(self.signer) + 1]
+
+    def objection(self, leaf: Leaf) -> str | None:
+        """Why nobody should show ``leaf``, whatever its age and names."""
+        issuers = [one for one in self.authorities if one.signed(leaf.certificate)]
+        if not issuers:
+            return "is signed by an authority that is not trusted"
+        if self.settled and issuers[0] not in self.signers:
+            return "is signed by an authority that has been replaced"
+        return None
+
+
+def _authorities(
+    who: JobIdentity, live: Mapping[str, SecretData], now: dt.datetime, maker: CertificateMaker
+) -> tuple[_Trust, tuple[str, ...]]:
+    name = names.authority_secret(who.job)
+    found, problem = _read_authorities(live.get(name))
+    if problem is not None:
+        # Processes trust what their own Secrets say: those are not cut off while the new authority settles.
+        elsewhere = (data for secret, data in live.items() if secret != name)
+        found = _merged(found, (one for data in elsewhere for one in _trusted_by(data)))
+    found = sorted_newest_first(one for one in found if not one.expired(now))
+    able = [one for one in found if one.key is not None]
+    problem = problem or (able[0].due(now) if able else "holds no authority that is valid and has its key")
+    if problem is not None:
+        fresh = new_authority(f"diloco {who.job}", now, maker)
+        found, able = sorted_newest_first([fresh, *found]), list(sorted_newest_first([fresh, *able]))
+    settled = [one for one in able if now - one.made_at >= SETTLING]
+    # With none that everybody knows, the oldest is what most have heard of.
+    trust = _Trust(found, settled[0] if settled else able[-1], settled=bool(settled))
+    return trust, (f"{name}: {problem}",) if problem is not None else ()
+
+
+def _read_authorities(data: SecretData | None) -> tuple[tuple[Authority, ...], str | None]:
+    """What can be read, and what is wrong with the rest."""
+    if data is None:
+        return (), "is not there"
+    try:
+        found = read_authorities(_decoded(data, CA))
+    except UnusableError as error:
+        return (), f"{CA} {error}"
+    try:
+        keys, problem = read_keys(_decoded(data, AUTHORITY_KEY)), None
+    except UnusableError as error:
+        keys, problem = (), f"{AUTHORITY_KEY} {error}"
+    by_public_key = [(key.public_key(), key) for key in keys]
+    return tuple(
+        Authority(one, next((key for public, key in by_public_key if public == one.public_key()), None))
+        for one in found
+    ), problem
+
+
+def _trusted_by(data: SecretData) -> tuple[Authority, ...]:
+    try:
+        return tuple(Authority(one, None) for one in read_authorities(_decoded(data, CA)))
+    except UnusableError:
+        return ()
+
+
+def _merged(first: Sequence[Authority], more: Iterable[Authority]) -> tuple[Authority, ...]:
+    by_certificate = {one.certificate: one for one in more}
+    by_certificate.update((one.certificate, one) for one in first)
+    return tuple(by_certificate.values())
+
+
+def _leaf(
+    data: SecretData | None, subject: LeafNames, trust: _Trust, now: dt.datetime
+) -> tuple[Leaf | None, str | None]:
+    """The leaf as it is if it can stay, otherwise why not."""
+    if data is None:
+        return None, "is not there"
+    try:
+        leaf = read_leaf(_decoded(data, CERTIFICATE), _decoded(data, KEY))
+    except UnusableError as error:
+        return None, str(error)
+    reason = leaf.due(now) or trust.objection(leaf)
+    if reason is None and not leaf.has_names(subject):
+        reason = "is for other names"
+    return (None, reason) if reason else (leaf, None)
+
+
+def _encoded(data: Mapping[str, bytes]) -> dict[str, str]:
+    return {key: base64.b64encode(value).decode("ascii") for key, value in data.items()}
+
+
+def _decoded(data: SecretData, key: str) -> bytes:
+    try:
+        return base64.b64decode(data.get(key, ""), validate=True)
+    except (binascii.Error, ValueError, TypeError) as error:
+        raise UnusableError(f"holds no base64 in {key}") from error

@@ -1,0 +1,312 @@
+"""Requests to an API server: plain dicts in, plain dicts out, typed errors.
+
+Writes are server-side apply with force: what the operator sets it owns (KEP-555). It must not know what the objects
+mean, keep none of them, and try nothing twice: when and whether to try again is its callers' business.
+"""
+
+import asyncio
+import json
+import time
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import aiohttp
+
+from diloco_operator.cluster.errors import (
+    ApiError,
+    Call,
+    NotFoundError,
+    UnavailableError,
+    of_exception,
+    of_status,
+    of_text,
+)
+from diloco_operator.cluster.kinds import JOB, Kind
+
+Object = dict[str, Any]
+Query = list[tuple[str, str]]
+
+REQUEST_TIMEOUT_SECONDS: Final = 30.0
+PAGE_OBJECTS: Final = 500
+"""Objects a page of a list: what client-go asks for."""
+WATCH_SECONDS: Final = 290
+"""The server ends a watch after this long; it is taken up again where it ended."""
+SILENCE_SECONDS: Final = 90.0
+"""A watch that says nothing for this long is dead: servers send a bookmark a minute (KEP-956)."""
+
+_JSON: Final = "application/json"
+_METADATA_ONLY: Final = "application/json;as=PartialObjectMetadata{};g=meta.k8s.io;v=v1"
+_APPLY: Final = "application/apply-patch+yaml"
+
+
+def _nothing(*_: object) -> None:
+    pass
+
+
+@dataclass(frozen=True, slots=True)
+class Seams:
+    """What the requests are told by, and stopped by, from outside."""
+
+    answered: Callable[[Call, int, float], None] = _nothing
+    """Called after each request with its HTTP code (0: none came) and the seconds it took."""
+    before_write: Callable[[], None] = _nothing
+    """Called before each write; raises where this process may write no more."""
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """Which objects of a kind a list or a watch is about."""
+
+    kind: Kind
+    namespace: str | None = None
+    """None: all."""
+    labels: str = ""
+    """Label selector, as a query parameter has it."""
+    fields: str = ""
+    """Field selector."""
+    metadata_only: bool = False
+
+    @property
+    def query(self) -> Query:
+        """The selectors as query parameters."""
+        return [(key, text) for key, text in (("labelSelector", self.labels), ("fieldSelector", self.fields)) if text]
+
+
+@dataclass(frozen=True, slots=True)
+class _Request:
+    call: Call
+    method: str
+    path: str
+    query: Query = field(default_factory=list)
+    body: Any = None
+    content_type: str = _JSON
+    accept: str = _JSON
+    timeout: aiohttp.ClientTimeout = field(default_factory=lambda: aiohttp.ClientTimeout(total=REQUEST_TIMEOUT_SECONDS))
+
+
+class Api:
+    """The API server, as far as the operator needs it."""
+
+    def __init__(self, client: Any, field_manager: str, seams: Seams | None = None) -> None:
+        """`client` is a kubernetes.aio ApiClient; closing it stays with whoever opened it."""
+        self._client = client
+        self._field_manager = field_manager
+        self._seams = seams or Seams()
+
+    async def get(self, kind: Kind, namespace: str, name: str, *, timeout_seconds: float | None = None) -> Object:
+        """One object.
+
+        Raises:
+            NotFoundError: it is not there.
+            ApiError: as in `errors`; so for every other method here.
+        """
+        timeout = aiohttp.ClientTimeout(total=timeout_seconds or REQUEST_TIMEOUT_SECONDS)
+        call = Call("get", kind.resource, namespace, name)
+        return await self._json(_Request(call, "GET", kind.path(namespace, name), timeout=timeout))
+
+    async def find_metadata(self, kind: Kind, namespace: str, name: str) -> Object | None:
+        """An object's metadata; None: there is no such object."""
+        call = Call("get", kind.resource, namespace, name)
+        request = _Request(call, "GET", kind.path(namespace, name), accept=_METADATA_ONLY.format(""))
+        try:
+            return await self._json(request)
+        except NotFoundError:
+            return None
+
+    async def apply(self, kind: Kind, body: Object) -> Object:
+        """Make an object have the fields of `body`, and give back what it is now. Fields of others stay."""
+        return await self._apply(kind, body, None)
+
+    async def apply_status(self, kind: Kind, body: Object) -> Object:
+        """As `apply`, of the status subresource. Never makes an object.
+
+        With ``metadata.resourceVersion`` in `body` only that version gets it. (A uid would not do: the server checks
+        none where a status is written, and the object may be a later one of the same name.)
+
+        Raises:
+            NotFoundError: there is no such object.
+            ConflictError: it is of another version.
+        """
+        return await self._apply(kind, body, "status")
+
+    async def _apply(self, kind: Kind, body: Object, subresource: str | None) -> Object:
+        namespace, name = body["metadata"]["namespace"], body["metadata"]["name"]
+        resource = f"{kind.resource}/{subresource}" if subresource else kind.resource
+        return await self._json(
+            _Request(
+                Call("patch", resource, namespace, name),
+                "PATCH",
+                kind.path(namespace, name, subresource),
+                query=[("fieldManager", self._field_manager), ("force", "true")],
+                body=body,
+                content_type=_APPLY,
+            )
+        )
+
+    async def delete(self, kind: Kind, namespace: str, name: str, preconditions: Mapping[str, str]) -> None:
+        """Delete in the background the object that has this uid, and where given this resourceVersion.
+
+        Raises:
+            ConflictError: it is another one by now.
+            NotFoundError: it is not there.
+        """
+        body = {
+            "apiVersion": "v1",
+            "kind": "DeleteOptions",
+            "propagationPolicy": "Background",
+            "preconditions": dict(preconditions),
+        }
+        call = Call("delete", kind.resource, namespace, name)
+        await self._json(_Request(call, "DELETE", kind.path(namespace, name), body=body))
+
+    async def create(self, kind: Kind, body: Object, *, timeout_seconds: float | None = None) -> Object:
+        """A new object.
+
+        Raises:
+            ConflictError: there is one of this name.
+        """
+        namespace, name = body["metadata"]["namespace"], body["metadata"].get("name")
+        return await self._json(
+            _Request(
+                Call("create", kind.resource, namespace, name),
+                "POST",
+                kind.path(namespace),
+                query=[("fieldManager", self._field_manager)],
+                body=body,
+                timeout=aiohttp.ClientTimeout(total=timeout_seconds or REQUEST_TIMEOUT_SECONDS),
+            )
+        )
+
+    async def replace(self, kind: Kind, body: Object, *, timeout_seconds: float | None = None) -> Object:
+        """A whole object anew, if it still has the resourceVersion of `body`.
+
+        Raises:
+            ConflictError: it has another one.
+        """
+        namespace, name = body["metadata"]["namespace"], body["metadata"]["name"]
+        return await self._json(
+            _Request(
+                Call("update", kind.resource, namespace, name),
+                "PUT",
+                kind.path(namespace, name),
+                query=[("fieldManager", self._field_manager)],
+                body=body,
+                timeout=aiohttp.ClientTimeout(total=timeout_seconds or REQUEST_TIMEOUT_SECONDS),
+            )
+        )
+
+    async def pages(self, selection: Selection, page_objects: int = PAGE_OBJECTS) -> AsyncIterator[Object]:
+        """A list, page by page; all pages are of one resource version.
+
+        Raises:
+            GoneError: the list took so long that its version is no more.
+        """
+        kind, following = selection.kind, ""
+        call = Call("list", kind.resource, selection.namespace)
+        accept = _METADATA_ONLY.format("List") if selection.metadata_only else _JSON
+        while True:
+            query = [*selection.query, ("limit", str(page_objects)), *([("continue", following)] if following else [])]
+            page = await self._json(_Request(call, "GET", kind.path(selection.namespace), query=query, accept=accept))
+            yield page
+            following = page["metadata"].get("continue") or ""
+            if not following:
+                return
+
+    async def items(self, selection: Selection) -> list[Object]:
+        """Everything selected."""
+        return [item async for page in self.pages(selection) for item in page.get("items") or ()]
+
+    async def watch(self, selection: Selection, resource_version: str) -> AsyncGenerator[Object]:
+        """Watch events since `resource_version`, bookmarks among them, until the server ends the watch.
+
+        Raises:
+            GoneError: that version is too old.
+        """
+        kind = selection.kind
+        call = Call("watch", kind.resource, selection.namespace)
+        query = [
+            *selection.query,
+            ("watch", "true"),
+            ("allowWatchBookmarks", "true"),
+            ("resourceVersion", resource_version),
+            ("timeoutSeconds", str(WATCH_SECONDS)),
+        ]
+        timeout = aiohttp.ClientTimeout(total=None, sock_connect=REQUEST_TIMEOUT_SECONDS, sock_read=SILENCE_SECONDS)
+        request = _Request(call, "GET", kind.path(selection.namespace), query=query, timeout=timeout)
+        response = await self._send(request)
+        try:
+            while line := await _part(call, response.content.readline()):
+                event = _parsed(call, line)
+                if event.get("type") == "ERROR":
+                    status = event.get("object") or {}
+                    raise of_status(call, int(status.get("code") or 0), status)
+                yield event
+        finally:
+            response.close()
+
+    async def _json(self, request: _Request) -> Object:
+        response = await self._send(request)
+        try:
+            return _parsed(request.call, await _part(request.call, response.read()))
+        finally:
+            response.release()
+
+    async def _send(self, request: _Request) -> aiohttp.ClientResponse:
+        if request.method != "GET":
+            self._seams.before_write()
+        started = time.monotonic()
+        code = 0
+        try:
+            prepared = await self._client.param_serialize(
+                request.method,
+                request.path,
+                query_params=request.query,
+                header_params={"Accept": request.accept, "Content-Type": request.content_type},
+                body=request.body,
+                auth_settings=["BearerToken"],
+            )
+            answer = await _part(request.call, self._client.call_api(*prepared, _request_timeout=request.timeout))
+            response: aiohttp.ClientResponse = answer.response
+            code = response.status
+        finally:
+            self._seams.answered(request.call, code, time.monotonic() - started)
+        if code < 400:
+            return response
+        try:
+            text = await _part(request.call, response.text())
+        except ApiError:
+            text = ""
+        finally:
+            response.release()
+        raise of_text(request.call, code, text, response.headers.get("Retry-After"))
+
+
+async def _part(call: Call, part: Awaitable[Any]) -> Any:
+    """What `part` comes to, its failures as ours."""
+    try:
+        return await part
+    except (aiohttp.ClientError, TimeoutError, OSError, asyncio.IncompleteReadError, ValueError) as error:
+        # ValueError: a line longer than the read buffer allows, or text in no known encoding.
+        raise of_exception(call, error) from error
+
+
+def _parsed(call: Call, text: bytes) -> Object:
+    try:
+        value = json.loads(text)
+    except ValueError:
+        value = None
+    if not isinstance(value, dict):
+        # A proxy's page, or half an object of a server that went away.
+        raise UnavailableError(call, "what was answered is not a JSON object")
+    return value
+
+
+async def is_served(api: Api, kind: Kind = JOB, namespace: str | None = None) -> bool:
+    """Whether the server knows the kind: its definition is installed."""
+    try:
+        async for _ in api.pages(Selection(kind, namespace, metadata_only=True), page_objects=1):
+            return True
+    except NotFoundError:
+        return False
+    return True

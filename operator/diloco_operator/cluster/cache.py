@@ -1,0 +1,133 @@
+"""Children as last heard of: filled by watches, and by what came back from our own writes.
+
+A watch lags behind a write. Without the answer in here the next reconcile would take its own work for undone. Versions
+are compared as numbers, as API servers guarantee (KEP-5504). It must not know what the objects are for.
+"""
+
+from collections.abc import Iterable, Iterator
+from typing import Any, NamedTuple
+
+Object = dict[str, Any]
+
+
+class ObjectKey(NamedTuple):
+    """One object in the cluster."""
+
+    kind: str
+    namespace: str
+    name: str
+
+
+class GroupKey(NamedTuple):
+    """What objects are found together by: the value of a label, in a namespace."""
+
+    namespace: str
+    value: str
+
+
+class Cache:
+    """Objects by kind, namespace and name, and by the value of one label."""
+
+    def __init__(self, group_label: str) -> None:
+        self._group_label = group_label
+        self._objects: dict[ObjectKey, Object] = {}
+        self._groups: dict[GroupKey, set[ObjectKey]] = {}
+
+    def __len__(self) -> int:
+        return len(self._objects)
+
+    def get(self, key: ObjectKey) -> Object | None:
+        """The object; None: not heard of."""
+        return self._objects.get(key)
+
+    def group(self, key: GroupKey) -> Iterator[tuple[ObjectKey, Object]]:
+        """Every object of a group."""
+        return ((member, self._objects[member]) for member in sorted(self._groups.get(key, ())))
+
+    def group_of(self, item: Object) -> GroupKey | None:
+        """The group an object belongs to; None: it lacks the label."""
+        metadata = item["metadata"]
+        value = (metadata.get("labels") or {}).get(self._group_label)
+        return None if value is None else GroupKey(metadata["namespace"], value)
+
+    def seen(self, kind: str, item: Object) -> GroupKey | None:
+        """A watch brought `item`. Returns its group, None where we know better already."""
+        key = _key(kind, item)
+        known = self._objects.get(key)
+        if known is not None and version_of(item) < version_of(known):
+            return None
+        return self._put(key, item)
+
+    def gone(self, kind: str, item: Object) -> GroupKey | None:
+        """A watch brought the end of `item`. Returns its group, None where there is a later one already."""
+        key = _key(kind, item)
+        known = self._objects.get(key)
+        # The version of a deletion is later than that of everything the object was.
+        if known is None or version_of(item) < version_of(known):
+            return None
+        return self._drop(key)
+
+    def written(self, kind: str, item: Object, watched_version: int) -> None:
+        """An answer to one of our writes; `watched_version` is how far the kind's watch has come.
+
+        What the watch has passed already it has told in full, the object's end included.
+        """
+        key = _key(kind, item)
+        known = self._objects.get(key)
+        if version_of(item) > max(watched_version, 0 if known is None else version_of(known)):
+            self._put(key, item)
+
+    def listed(self, kind: str, namespace: str | None, items: Iterable[Object], version: int) -> set[GroupKey]:
+        """A list brought everything that there was at `version`. Returns the groups in which something changed."""
+        there = {_key(kind, item): item for item in items}
+        changed = {
+            self._drop(key)
+            for key, known in list(self._objects.items())
+            if key.kind == kind and namespace in (None, key.namespace)
+            # Of our own writes after the list was made it can say nothing.
+            if key not in there and version_of(known) <= version
+        }
+        for key, item in there.items():
+            known = self._objects.get(key)
+            if known is None or version_of(item) > version_of(known):
+                changed.add(self._put(key, item))
+        return {group for group in changed if group is not None}
+
+    def _put(self, key: ObjectKey, item: Object) -> GroupKey | None:
+        self._drop(key)
+        slimmed = without_managed_fields(item)
+        self._objects[key] = slimmed
+        group = self.group_of(slimmed)
+        if group is not None:
+            self._groups.setdefault(group, set()).add(key)
+        return group
+
+    def _drop(self, key: ObjectKey) -> GroupKey | None:
+        known = self._objects.pop(key, None)
+        group = None if known is None else self.group_of(known)
+        if group is not None:
+            members = self._groups[group]
+            members.discard(key)
+            if not members:
+                del self._groups[group]
+        return group
+
+
+def without_managed_fields(item: Object) -> Object:
+    """The object without who owns which field: often the larger half of it, and never read here."""
+    metadata = {key: value for key, value in item["metadata"].items() if key != "managedFields"}
+    return {**item, "metadata": metadata}
+
+
+def version_of(item: Object) -> int:
+    """The object's resource version; 0 where it has none."""
+    return as_version(item["metadata"].get("resourceVersion"))
+
+
+def as_version(text: str | None) -> int:
+    """A resource version as the number that it is (KEP-5504); 0 for none."""
+    return int(text) if text and text.isdecimal() else 0
+
+
+def _key(kind: str, item: Object) -> ObjectKey:
+    return ObjectKey(kind, item["metadata"]["namespace"], item["metadata"]["name"])

@@ -1,0 +1,88 @@
+"""Where the API server is and who we are there: from the pod's ServiceAccount or a kubeconfig.
+
+The same answer serves our own requests and kopf's watch. It must not know what is asked of the server.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import kopf
+import yaml
+from kubernetes.aio import client, config
+
+_TOKEN_READ_AGAIN = timedelta(minutes=10)  # bound tokens live an hour and are renewed on disk well before that
+
+
+class NoConnectionError(Exception):
+    """Nobody said where the API server is, or what was said cannot be used. The text is for the user."""
+
+
+@dataclass(frozen=True, slots=True)
+class Connection:
+    """A way to the API server."""
+
+    configuration: Any
+    """Of kubernetes.aio: host, TLS files, tokens and what renews them."""
+    described: str
+
+    def open(self) -> Any:
+        """A new kubernetes.aio ApiClient, to be closed by whoever asked. Needs a running loop."""
+        return client.ApiClient(self.configuration)
+
+
+async def connect(kubeconfig: Path | None, context: str | None) -> Connection:
+    """The pod's own ServiceAccount where there is one, unless a kubeconfig is named.
+
+    Raises:
+        NoConnectionError: there is neither, or it is broken.
+    """
+    configuration = client.Configuration()
+    if kubeconfig is None and context is None:
+        try:
+            config.load_incluster_config(client_configuration=configuration)  # type: ignore[no-untyped-call]
+        except config.ConfigException:
+            pass  # not in a pod
+        else:
+            return Connection(configuration, "the pod's ServiceAccount")
+    if kubeconfig is not None and not kubeconfig.is_file():  # noqa: ASYNC240 # nothing else runs yet
+        raise NoConnectionError(f"kubeconfig {kubeconfig}: there is no such file")
+    where = str(kubeconfig) if kubeconfig is not None else "$KUBECONFIG or ~/.kube/config"
+    try:
+        await config.load_kube_config(  # type: ignore[no-untyped-call]
+            config_file=None if kubeconfig is None else str(kubeconfig),
+            context=context,
+            client_configuration=configuration,
+            persist_config=False,
+        )
+    except (config.ConfigException, OSError, yaml.YAMLError, TypeError) as error:
+        # The loader stumbles over a file that is no mapping with a TypeError.
+        message = " ".join(str(error).split())
+        raise NoConnectionError(f"neither in a pod nor with a usable kubeconfig ({where}): {message}") from error
+    return Connection(configuration, where)
+
+
+def login(connection: Connection, now: Callable[[], datetime]) -> kopf.OperatorRegistry:
+    """A kopf registry that logs in as we do, and reads tokens anew before they end."""
+    registry = kopf.OperatorRegistry()
+
+    @kopf.on.login(registry=registry, id="connection")
+    async def log_in(**_kwargs: Any) -> kopf.ConnectionInfo:
+        configuration: Any = connection.configuration
+        bearer = (await configuration.auth_settings()).get("BearerToken") or {}
+        scheme, _, token = str(bearer.get("value") or "").partition(" ")
+        return kopf.ConnectionInfo(
+            server=configuration.host,
+            ca_path=configuration.ssl_ca_cert,
+            insecure=not configuration.verify_ssl,
+            scheme=scheme.capitalize() or None,
+            token=token or None,
+            certificate_path=configuration.cert_file,
+            private_key_path=configuration.key_file,
+            proxy_url=configuration.proxy,
+            expiration=now().astimezone(UTC) + _TOKEN_READ_AGAIN,
+        )
+
+    return registry

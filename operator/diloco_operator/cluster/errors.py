@@ -1,0 +1,161 @@
+"""What can go wrong between here and an API server, as types; and the one place that decides which type it is.
+
+Who calls the API handles types, never numbers. The module must not know what was asked for, nor what is done about it.
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from http import HTTPStatus
+from typing import Any, ClassVar
+
+import aiohttp
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One request, in the words of RBAC rules."""
+
+    verb: str
+    """get, list, watch, create, update, patch, delete."""
+    resource: str
+    """Plural and group, with the subresource: ``statefulsets.apps``, ``dilocojobs.diloco.dev/status``."""
+    namespace: str | None = None
+    name: str | None = None
+
+    def __str__(self) -> str:
+        place = "/".join(part for part in (self.namespace, self.name) if part)
+        return f"{self.verb} {self.resource}{' ' if place else ''}{place}"
+
+
+class ApiError(Exception):
+    """A request that did not succeed."""
+
+    reason: ClassVar[str] = "ApiError"
+    """Of metrics: a closed set."""
+
+    def __init__(self, call: Call, message: str, *, code: int = 0, retry_after_seconds: float = 0.0) -> None:
+        """`code` is 0 where no answer came."""
+        super().__init__(f"{call}: {message}")
+        self.call = call
+        self.message = message
+        self.code = code
+        self.retry_after_seconds = retry_after_seconds
+        """The server's wish; 0: none was said."""
+
+
+class NotFoundError(ApiError):
+    """404: no such object, or no such kind."""
+
+    reason = "NotFound"
+
+
+class ConflictError(ApiError):
+    """409: somebody was quicker, or a precondition does not hold, or it exists already."""
+
+    reason = "Conflict"
+
+
+class GoneError(ApiError):
+    """410: the resource version or the continue token is too old; list anew."""
+
+    reason = "Gone"
+
+
+class InvalidError(ApiError):
+    """400, 413, 415, 422: the same request will be refused again."""
+
+    reason = "Invalid"
+
+
+class ForbiddenError(ApiError):
+    """403: RBAC, a quota or an admission plugin says no. The text has verb and resource."""
+
+    reason = "Forbidden"
+
+
+class UnauthorizedError(ApiError):
+    """401: the credentials are not taken. They are read anew for the next request."""
+
+    reason = "Unauthorized"
+
+
+class TooManyRequestsError(ApiError):
+    """429: the server is busy; `retry_after_seconds` says for how long."""
+
+    reason = "TooManyRequests"
+
+
+class UnavailableError(ApiError):
+    """5xx, no connection, no answer in time: nothing is known of what became of the request."""
+
+    reason = "Unavailable"
+
+
+REFUSED = (InvalidError, ForbiddenError, ConflictError)
+"""Asked again, the same request brings the same answer until somebody changes something."""
+
+_BY_CODE: Mapping[int, type[ApiError]] = {
+    HTTPStatus.BAD_REQUEST: InvalidError,
+    HTTPStatus.UNAUTHORIZED: UnauthorizedError,
+    HTTPStatus.FORBIDDEN: ForbiddenError,
+    HTTPStatus.NOT_FOUND: NotFoundError,
+    HTTPStatus.CONFLICT: ConflictError,
+    HTTPStatus.GONE: GoneError,
+    HTTPStatus.REQUEST_ENTITY_TOO_LARGE: InvalidError,
+    HTTPStatus.UNSUPPORTED_MEDIA_TYPE: InvalidError,
+    HTTPStatus.UNPROCESSABLE_ENTITY: InvalidError,
+    HTTPStatus.TOO_MANY_REQUESTS: TooManyRequestsError,
+}
+_LONGEST_MESSAGE = 2000
+
+
+def of_status(call: Call, code: int, body: Any, retry_after: str | None = None) -> ApiError:
+    """The error for an answer with `code` whose body is, or should be, a ``Status`` object (API convention).
+
+    Args:
+        call: what was asked.
+        code: of HTTP, or the ``code`` of a Status in a watch.
+        body: parsed JSON, or text of whoever answered in the server's place.
+        retry_after: the header, in seconds.
+    """
+    message, details = _message(body), _details(body)
+    wished = _seconds(retry_after) or _seconds(details.get("retryAfterSeconds"))
+    kind = _BY_CODE.get(code, UnavailableError if code >= HTTPStatus.INTERNAL_SERVER_ERROR else ApiError)
+    return kind(call, message or f"answered {code}", code=code, retry_after_seconds=wished)
+
+
+def of_text(call: Call, code: int, text: str, retry_after: str | None = None) -> ApiError:
+    """As `of_status`, from the text of an answer."""
+    try:
+        body = json.loads(text)
+    except ValueError:
+        body = text
+    return of_status(call, code, body, retry_after)
+
+
+def of_exception(call: Call, error: Exception) -> ApiError:
+    """The error for a request that got no whole answer."""
+    if isinstance(error, TimeoutError):
+        return UnavailableError(call, "no answer in time")
+    if isinstance(error, aiohttp.ClientConnectorError):
+        return UnavailableError(call, f"cannot connect to {error.host}:{error.port}: {error.strerror or error}")
+    return UnavailableError(call, f"{type(error).__name__}: {error}")
+
+
+def _message(body: Any) -> str:
+    text = body.get("message", "") if isinstance(body, dict) else body if isinstance(body, str) else ""
+    return " ".join(str(text).split())[:_LONGEST_MESSAGE]
+
+
+def _details(body: Any) -> Mapping[str, Any]:
+    details = body.get("details") if isinstance(body, dict) else None
+    return details if isinstance(details, dict) else {}
+
+
+def _seconds(value: Any) -> float:
+    # The header may also be a date (RFC 9110); API servers send seconds, and a date is as good as none.
+    try:
+        return max(float(value), 0.0)
+    except (TypeError, ValueError):
+        return 0.0

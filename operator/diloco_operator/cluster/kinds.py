@@ -1,0 +1,78 @@
+"""The kinds of objects the operator has to do with, and where an API server keeps them.
+
+A table, not discovery: it is what the RBAC rules are written from. It must not know what the objects hold.
+"""
+
+from dataclasses import dataclass
+from typing import Final
+from urllib.parse import quote
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """One kind of namespaced object."""
+
+    name: str
+    """``StatefulSet``."""
+    plural: str
+    group: str
+    """Empty: the core group."""
+    version: str
+
+    @property
+    def api_version(self) -> str:
+        """As in an object's ``apiVersion``."""
+        return f"{self.group}/{self.version}" if self.group else self.version
+
+    @property
+    def resource(self) -> str:
+        """As in RBAC: ``statefulsets.apps``."""
+        return f"{self.plural}.{self.group}" if self.group else self.plural
+
+    def path(self, namespace: str | None, name: str | None = None, subresource: str | None = None) -> str:
+        """The URL's path; `namespace` None: those of all namespaces."""
+        parts = ["apis", self.group, self.version] if self.group else ["api", self.version]
+        parts += ["namespaces", namespace] if namespace is not None else []
+        parts += [part for part in (self.plural, name, subresource) if part is not None]
+        return "/" + "/".join(quote(part, safe="") for part in parts)
+
+
+JOB: Final = Kind("DiLoCoJob", "dilocojobs", "diloco.dev", "v1alpha1")
+STATEFUL_SET: Final = Kind("StatefulSet", "statefulsets", "apps", "v1")
+DEPLOYMENT: Final = Kind("Deployment", "deployments", "apps", "v1")
+SERVICE: Final = Kind("Service", "services", "", "v1")
+CONFIG_MAP: Final = Kind("ConfigMap", "configmaps", "", "v1")
+SECRET: Final = Kind("Secret", "secrets", "", "v1")
+CLAIM: Final = Kind("PersistentVolumeClaim", "persistentvolumeclaims", "", "v1")
+DISRUPTION_BUDGET: Final = Kind("PodDisruptionBudget", "poddisruptionbudgets", "policy", "v1")
+NETWORK_POLICY: Final = Kind("NetworkPolicy", "networkpolicies", "networking.k8s.io", "v1")
+POD: Final = Kind("Pod", "pods", "", "v1")
+EVENT: Final = Kind("Event", "events", "events.k8s.io", "v1")
+CORE_EVENT: Final = Kind("Event", "events", "", "v1")
+LEASE: Final = Kind("Lease", "leases", "coordination.k8s.io", "v1")
+
+CHILDREN: Final = (
+    STATEFUL_SET,
+    DEPLOYMENT,
+    SERVICE,
+    CONFIG_MAP,
+    SECRET,
+    CLAIM,
+    DISRUPTION_BUDGET,
+    NETWORK_POLICY,
+)
+"""What a job is made of, and what is watched."""
+
+_BY_NAME: Final = {kind.name: kind for kind in CHILDREN}
+
+
+def child_kind(name: str) -> Kind:
+    """The kind of a child.
+
+    Raises:
+        LookupError: children of no such kind are made.
+    """
+    try:
+        return _BY_NAME[name]
+    except KeyError:
+        raise LookupError(f"{name}: not one of the kinds that jobs are made of: {', '.join(_BY_NAME)}") from None

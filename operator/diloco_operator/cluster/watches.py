@@ -1,0 +1,115 @@
+"""One list and watch for each kind of child, kept going for as long as the process lives.
+
+A watch is taken up where it ended; a version that is no more (410) brings a new list; a server that is away is asked
+again at growing intervals. Every sign of life, bookmarks included, is noted: a deaf watch looks just like a quiet
+cluster. It must not know what becomes of what it brings.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+
+from diloco_operator.backoff import Backoff
+from diloco_operator.cluster.api import Api, Object, Selection
+from diloco_operator.cluster.cache import Cache, GroupKey, as_version, version_of
+from diloco_operator.cluster.errors import ApiError, GoneError
+
+_log = logging.getLogger(__name__)
+_RECONNECT_SECONDS = 0.2  # a server that ends each watch at once is not asked in a tight loop
+
+
+@dataclass(slots=True)
+class Watch:
+    """Keeps the objects of one selection in a cache."""
+
+    api: Api
+    selection: Selection
+    cache: Cache
+    changed: Callable[[GroupKey], None]
+    """Called for a group after something in it changed."""
+    clock: Callable[[], float]
+    """Seconds, monotonic."""
+    backoff: Backoff
+    version: int = 0
+    """How far it has come."""
+    heard_at: float | None = None
+    """When the server last said something; None: never."""
+    problem: str = ""
+    """Why it is not watching right now; empty: it is."""
+    synced: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set once the cache holds everything."""
+    _from: str = ""
+
+    async def run(self) -> None:
+        """List and watch for ever."""
+        failures = 0
+        while True:
+            try:
+                if not self._from:
+                    await self._list()
+                failures = 0
+                await self._watch()
+                await asyncio.sleep(_RECONNECT_SECONDS)
+            except GoneError:
+                self._from = ""
+                await asyncio.sleep(_RECONNECT_SECONDS)
+            except ApiError as error:
+                if self.problem != error.message:
+                    self.problem = error.message
+                    _log.warning("%s; trying again", error)
+                failures += 1
+                await asyncio.sleep(max(self.backoff.seconds(failures), error.retry_after_seconds))
+
+    async def _list(self) -> None:
+        items: list[Object] = []
+        version = ""
+        async for page in self.api.pages(self.selection):
+            items += (self._whole(item) for item in page.get("items") or ())
+            version = page["metadata"]["resourceVersion"]
+        self._heard(as_version(version))
+        self._from = version
+        for group in self.cache.listed(self.selection.kind.name, self.selection.namespace, items, self.version):
+            self.changed(group)
+        self.synced.set()
+
+    async def _watch(self) -> None:
+        # Closed here, not by the garbage collector, so that its connection goes with it.
+        stream = self.api.watch(self.selection, self._from)
+        try:
+            async for event in stream:
+                self._take(event["type"], event["object"])
+        finally:
+            await stream.aclose()
+
+    def _take(self, event: str, item: Object) -> None:
+        self._from = item["metadata"]["resourceVersion"]
+        self._heard(version_of(item))
+        kind = self.selection.kind
+        if event == "BOOKMARK":
+            return
+        group = (
+            self.cache.gone(kind.name, item) if event == "DELETED" else self.cache.seen(kind.name, self._whole(item))
+        )
+        if group is not None:
+            self.changed(group)
+
+    def _whole(self, item: Object) -> Object:
+        # Items of lists lack both; whoever reads the cache shall find them in all.
+        kind = self.selection.kind
+        return {"apiVersion": kind.api_version, "kind": kind.name, **item}
+
+    def _heard(self, version: int) -> None:
+        self.version, self.heard_at, self.problem = max(self.version, version), self.clock(), ""
+
+
+def watched_version(watches: Iterable[Watch], kind: str, namespace: str) -> int:
+    """How far the watch that brings objects of `kind` in `namespace` has come; 0: nobody watches them."""
+    return max(
+        (
+            watch.version
+            for watch in watches
+            if watch.selection.kind.name == kind and watch.selection.namespace in (None, namespace)
+        ),
+        default=0,
+    )

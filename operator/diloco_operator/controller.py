@@ -1,0 +1,254 @@
+"""One reconcile of one job: look, decide, do, in that order and as often as one of them changes the other.
+
+Everything can run twice. Before children are written the job itself is read anew: a watch lags, and children of a job
+that is gone must not be made. It must not know why a plan is as it is.
+"""
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+from typing import Final
+
+from diloco_operator.cluster.api import Api, Object
+from diloco_operator.cluster.cache import Cache, ObjectKey
+from diloco_operator.cluster.errors import REFUSED, ApiError, ConflictError, NotFoundError
+from diloco_operator.cluster.kinds import EVENT, JOB, child_kind
+from diloco_operator.cluster.watches import Watch, watched_version
+from diloco_operator.jobs import JobKey, Jobs, key_of
+from diloco_operator.observe import REFUSED_SECONDS, Memory, Observer, is_owned
+from diloco_operator.observed import ChildKey, Observed
+from diloco_operator.plan import JobEvent, Plan
+
+_log = logging.getLogger(__name__)
+
+Decide = Callable[[Object, Observed, datetime], Plan]
+_MOST_PASSES: Final = 8
+_EVENT_NOTE_LENGTH: Final = 1024  # events.k8s.io/v1
+REPORTER: Final = "diloco.dev/operator"
+
+
+class UnsettledError(Exception):
+    """Plans kept asking for more: a fault of the operator's."""
+
+
+@dataclass(frozen=True, slots=True)
+class Controller:
+    """Brings jobs to what they ask for."""
+
+    api: Api
+    cache: Cache
+    watches: tuple[Watch, ...]
+    jobs: Jobs
+    observer: Observer
+    decide: Decide
+    now: Callable[[], datetime]
+    identity: str
+    """Of this process, for events."""
+    _memories: dict[JobKey, Memory] = field(default_factory=dict)
+
+    async def run(self, key: JobKey) -> float | None:
+        """Reconcile a job. Returns the seconds until the next time, or None: it is gone or going.
+
+        Raises:
+            ApiError: something could not be done now; try again later.
+        """
+        job = self.jobs.get(key)
+        if job is None or "deletionTimestamp" in job["metadata"]:
+            self._memories.pop(key, None)
+            return None
+        uid = job["metadata"]["uid"]
+        memory = self._memories.get(key)
+        if memory is None or memory.uid != uid:
+            memory = self._memories[key] = Memory(uid)
+        return await _Reconcile(self, memory, job).settle()
+
+
+@dataclass(slots=True)
+class _Reconcile:
+    """The state of one reconcile."""
+
+    of: Controller
+    memory: Memory
+    job: Object
+    confirmed: bool = False
+    applied: set[ChildKey] = field(default_factory=set)
+
+    async def settle(self) -> float | None:
+        self._forget_refusals()
+        await self._forget_foreign()
+        observed = await self.of.observer.observe(self.job, self.memory)
+        for _ in range(_MOST_PASSES):
+            plan = self.of.decide(self.job, observed, self.of.now())
+            more = await self._learn(plan, observed)
+            if more is not None:
+                observed = more
+                continue
+            if (plan.apply or plan.delete or plan.delete_job) and not self.confirmed:
+                before = self.job
+                if not await self._confirm():
+                    return None
+                if self.job["metadata"]["resourceVersion"] != before["metadata"]["resourceVersion"]:
+                    observed = await self.of.observer.observe(self.job, self.memory)
+                    continue
+            if await self._find_foreign(plan) or await self._apply(plan):
+                observed = await self.of.observer.observe(self.job, self.memory)
+                continue
+            await self._delete(plan)
+            if plan.delete_job:
+                return await self._delete_job()
+            if plan.status is not None and not await self._write_status(plan.status):
+                return None
+            await self._record(plan.events)
+            return plan.again_in_seconds
+        raise UnsettledError(f"{key_of(self.job)}: no end after {_MOST_PASSES} plans")
+
+    async def _learn(self, plan: Plan, observed: Observed) -> Observed | None:
+        """What the plan wants to know besides; None: nothing."""
+        children = dict(observed.children)
+        if plan.look_closer and observed.looked is None:
+            return replace(observed, looked=await self.of.observer.look_closer(self.job, children, self.memory))
+        if plan.ask_syncer and observed.syncer is None:
+            return replace(observed, syncer=await self.of.observer.ask_syncer(self.job, children, self.memory))
+        return None
+
+    async def _confirm(self) -> bool:
+        """Read the job itself; False: it is gone, or going, or another one."""
+        key = key_of(self.job)
+        try:
+            fresh = await self.of.api.get(JOB, *key)
+        except NotFoundError:
+            self.of.jobs.forget(self.job)
+            return False
+        if fresh["metadata"]["uid"] != self.job["metadata"]["uid"]:
+            return False  # the watch will bring it
+        self.of.jobs.refresh(fresh)
+        self.job, self.confirmed = fresh, True
+        return "deletionTimestamp" not in fresh["metadata"]
+
+    async def _find_foreign(self, plan: Plan) -> bool:
+        """Look for objects of others where something is to be made; True: some were found."""
+        namespace = key_of(self.job).namespace
+        new = [child for child in map(_child_key, plan.apply) if child not in self.applied]
+        unknown = [child for child in new if self.of.cache.get(ObjectKey(child.kind, namespace, child.name)) is None]
+        found = {child for child in unknown if await self._is_foreign(child)}
+        self.memory.foreign |= found
+        return bool(found)
+
+    def _forget_refusals(self) -> None:
+        """After a while, or when the manifest has changed, what was refused is tried anew."""
+        generation, now = self.job["metadata"].get("generation"), self.of.observer.clock()
+        if self.memory.refused_generation != generation or now - self.memory.refused_at >= REFUSED_SECONDS:
+            self.memory.refused.clear()
+            self.memory.refused_generation, self.memory.refused_at = generation, now
+
+    async def _forget_foreign(self) -> None:
+        """Nobody watches objects of others: whether they are still there is asked."""
+        still = {child for child in self.memory.foreign if await self._is_foreign(child)}
+        self.memory.foreign = frozenset(still)
+
+    async def _is_foreign(self, child: ChildKey) -> bool:
+        live = await self.of.api.find_metadata(child_kind(child.kind), key_of(self.job).namespace, child.name)
+        return live is not None and not is_owned(live, self.memory.uid)
+
+    async def _apply(self, plan: Plan) -> bool:
+        """Apply what is to be; True: the server refused something it had not, or no longer refuses it."""
+        before = dict(self.memory.refused)
+        for body in plan.apply:
+            child = _child_key(body)
+            if child in self.applied:
+                continue
+            self.applied.add(child)
+            try:
+                live = await self.of.api.apply(child_kind(child.kind), body)
+            except REFUSED as error:
+                _log.warning("%s refused: %s", key_of(self.job), error)
+                self.memory.refused[child] = error.message
+            else:
+                self.memory.refused.pop(child, None)
+                version = watched_version(self.of.watches, child.kind, live["metadata"]["namespace"])
+                self.of.cache.written(child.kind, live, version)
+                _log.info("%s: %s %s applied", key_of(self.job), child.kind, child.name)
+        return self.memory.refused != before
+
+    async def _delete(self, plan: Plan) -> None:
+        namespace = key_of(self.job).namespace
+        for child in plan.delete:
+            live = self.of.cache.get(ObjectKey(child.kind, namespace, child.name))
+            if live is None or not is_owned(live, self.memory.uid):
+                continue
+            try:
+                await self.of.api.delete(
+                    child_kind(child.kind), namespace, child.name, {"uid": live["metadata"]["uid"]}
+                )
+            except (NotFoundError, ConflictError):
+                continue  # gone already, or another one by now: the watch will tell
+            _log.info("%s: %s %s deleted", key_of(self.job), child.kind, child.name)
+
+    async def _delete_job(self) -> float | None:
+        metadata = self.job["metadata"]
+        preconditions = {"uid": metadata["uid"], "resourceVersion": metadata["resourceVersion"]}
+        try:
+            await self.of.api.delete(JOB, metadata["namespace"], metadata["name"], preconditions)
+        except NotFoundError:
+            self.of.jobs.forget(self.job)
+        else:
+            _log.info("%s: deleted, its time to live is over", key_of(self.job))
+        return None
+
+    async def _write_status(self, status: Object) -> bool:
+        """Write the status; False: the job is gone.
+
+        Raises:
+            ConflictError: the job is not what it was when the status was found.
+        """
+        metadata = self.job["metadata"]
+        body = {
+            "apiVersion": JOB.api_version,
+            "kind": JOB.name,
+            "metadata": {key: metadata[key] for key in ("namespace", "name", "resourceVersion")},
+            "status": status,
+        }
+        try:
+            self.job = await self.of.api.apply_status(JOB, body)
+        except NotFoundError:
+            self.of.jobs.forget(self.job)
+            return False
+        except ConflictError:
+            # Changed since it was read: what was found out may be of no use. Next time the new one is looked at.
+            await self._confirm()
+            raise
+        self.of.jobs.refresh(self.job)
+        return True
+
+    async def _record(self, events: tuple[JobEvent, ...]) -> None:
+        for event in events:
+            try:
+                await self.of.api.create(EVENT, self._event(event))
+            except ApiError as error:
+                # The status says the same: an event is not worth another try.
+                _log.warning("%s: event %s not recorded: %s", key_of(self.job), event.reason, error)
+
+    def _event(self, event: JobEvent) -> Object:
+        metadata = self.job["metadata"]
+        return {
+            "apiVersion": EVENT.api_version,
+            "kind": EVENT.name,
+            "metadata": {"namespace": metadata["namespace"], "generateName": f"{metadata['name']}-"},
+            "eventTime": self.of.now().strftime("%Y-%m-%dT%H:%M:%S.%fZ"),
+            "reportingController": REPORTER,
+            "reportingInstance": self.of.identity[:128],
+            "action": "Reconcile",
+            "type": event.type,
+            "reason": event.reason,
+            "note": event.message[:_EVENT_NOTE_LENGTH],
+            "regarding": {
+                "apiVersion": JOB.api_version,
+                "kind": JOB.name,
+                **{key: metadata[key] for key in ("namespace", "name", "uid", "resourceVersion")},
+            },
+        }
+
+
+def _child_key(body: Object) -> ChildKey:
+    return ChildKey(body["kind"], body["metadata"]["name"])

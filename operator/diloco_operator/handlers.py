@@ -1,0 +1,129 @@
+"""What kopf calls, and kopf itself: the watch of DiLoCoJobs, on a thread of its own.
+
+On its own thread because kopf takes every task of its event loop that is younger than itself for its own, and cancels
+it when it stops. It stops whenever a watch brings an error it does not know or a list fails for long; here it is then
+started again. Handlers say which job changed, and nothing else: kopf writes nothing to the jobs, no annotation, no
+finalizer, no Event, and needs neither namespaces nor CustomResourceDefinitions.
+"""
+
+import asyncio
+import contextlib
+import logging
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import kopf
+
+from diloco_operator.backoff import Backoff
+from diloco_operator.cluster.api import Object
+from diloco_operator.cluster.kinds import JOB
+
+_log = logging.getLogger(__name__)
+Seen = Callable[[str | None, Object], None]
+"""Told of each event: the watch's word (None: found in a list) and the job."""
+_LONG_ENOUGH_SECONDS: Final = 60.0
+"""Having run so long, kopf did not fail at once."""
+_STOPPING_SECONDS: Final = 10.0
+
+
+def register(registry: kopf.OperatorRegistry, seen: Seen) -> None:
+    """The handlers. `seen` is called on kopf's thread."""
+
+    @kopf.on.event(JOB.group, JOB.version, JOB.plural, registry=registry)
+    async def job_seen(event: Any, **_: Any) -> None:
+        seen(event["type"], dict(event["object"]))
+
+
+def settings() -> kopf.OperatorSettings:
+    """Kopf, as quiet and as finite as it can be."""
+    chosen = kopf.OperatorSettings()
+    chosen.scanning.disabled = True
+    chosen.posting.enabled = False
+    chosen.posting.loggers = False
+    chosen.watching.server_timeout = 290
+    chosen.watching.client_timeout = 300
+    chosen.watching.connect_timeout = 10
+    chosen.watching.inactivity_timeout = 90
+    chosen.watching.reconnect_backoff = 0.5
+    chosen.watching.chunk_size = 500
+    chosen.networking.request_timeout = 30
+    chosen.networking.connect_timeout = 10
+    chosen.networking.error_backoffs = (1, 2, 4, 8)
+    chosen.queueing.exit_timeout = 1
+    # It would kill the process in which it is but a guest.
+    chosen.process.ultimate_exiting_timeout = None
+    return chosen
+
+
+@dataclass(slots=True)
+class JobWatch:
+    """Keeps kopf running."""
+
+    make_registry: Callable[[], kopf.OperatorRegistry]
+    namespaces: tuple[str, ...]
+    seen: Seen
+    """Called on the thread of the loop in which `run` runs."""
+    backoff: Backoff
+    problem: str = ""
+    """Why kopf stopped last; empty: it did not."""
+    _stop: threading.Event = field(default_factory=threading.Event)
+
+    async def run(self) -> None:
+        """Watch for ever; cancelled, kopf is asked to stop and awaited."""
+        loop = asyncio.get_running_loop()
+        failures = 0
+        while True:
+            self._stop = threading.Event()
+            ended: asyncio.Future[str] = loop.create_future()
+            started_at = loop.time()
+            thread = threading.Thread(target=self._thread, args=(loop, ended), name="kopf", daemon=True)
+            thread.start()
+            try:
+                self.problem = await asyncio.shield(ended)
+            finally:
+                self._stop.set()
+                if not ended.done():
+                    await asyncio.wait([ended], timeout=_STOPPING_SECONDS)
+            failures = 1 if loop.time() - started_at >= _LONG_ENOUGH_SECONDS else failures + 1
+            _log.warning("the watch of jobs has ended: %s; starting it again", self.problem or "it was asked to")
+            await asyncio.sleep(self.backoff.seconds(failures))
+
+    def restart(self) -> None:
+        """Have kopf list and watch anew."""
+        self._stop.set()
+
+    def _thread(self, loop: asyncio.AbstractEventLoop, ended: asyncio.Future[str]) -> None:
+        def tell(event: str | None, job: Object) -> None:
+            loop.call_soon_threadsafe(self.seen, event, job)
+
+        problem = ""
+        try:
+            asyncio.run(self._kopf(tell))
+        except Exception as error:  # noqa: BLE001 # whatever kopf dies of, it is started again
+            problem = f"{type(error).__name__}: {error}"
+        # The loop is closed where the process is ending.
+        with contextlib.suppress(RuntimeError):
+            loop.call_soon_threadsafe(_end, ended, problem)
+
+    async def _kopf(self, tell: Seen) -> None:
+        registry = self.make_registry()
+        register(registry, tell)
+        stop = self._stop
+        try:
+            await kopf.operator(
+                registry=registry,
+                settings=settings(),
+                standalone=True,
+                clusterwide=not self.namespaces,
+                namespaces=self.namespaces,
+                stop_flag=stop,
+            )
+        finally:
+            stop.set()  # a thread of kopf's waits for it
+
+
+def _end(ended: asyncio.Future[str], problem: str) -> None:
+    if not ended.done():
+        ended.set_result(problem)

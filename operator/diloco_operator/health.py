@@ -1,0 +1,109 @@
+"""/healthz, /readyz and /metrics: whether this process works, told from whether work happens.
+
+A probe that only answers says that HTTP works. Here readiness is the lease and the age of every watch. Standing by for
+the lease is ready, or a rolling upgrade would wait for ever. It must not know what any check stands for.
+"""
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+
+from aiohttp import web
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
+
+_log = logging.getLogger(__name__)
+_BEAT_SECONDS = 1.0
+MOST_LAG_SECONDS = 30.0
+MOST_WATCH_AGE_SECONDS = 180.0
+"""Twice the silence after which a watch is taken up anew."""
+
+
+class BadAddressError(Exception):
+    """The address to listen at cannot be used. The text is for the user."""
+
+
+@dataclass(slots=True)
+class Heartbeat:
+    """Measures how late the event loop is."""
+
+    clock: Callable[[], float]
+    lag_seconds: float = 0.0
+    """At the latest beat."""
+
+    async def beat(self) -> None:
+        """Beat for ever."""
+        while True:
+            asleep = self.clock()
+            await asyncio.sleep(_BEAT_SECONDS)
+            self.lag_seconds = max(self.clock() - asleep - _BEAT_SECONDS, 0.0)
+
+
+@dataclass(slots=True)
+class Health:
+    """What the probes are answered from."""
+
+    registry: CollectorRegistry
+    heartbeat: Heartbeat
+    standing: Callable[[], str | None] = lambda: "starting"
+    """What this process waits for, in words; None: it works."""
+    ready_while_waiting: Callable[[], bool] = lambda: False
+    """Waiting is as it should be: for another one's lease."""
+    watch_ages: Callable[[], dict[str, float]] = dict
+    """Seconds since each watch was last known to be alive."""
+    watch_problems: Callable[[], dict[str, str]] = dict
+    """Why a watch does not watch right now, of those that do not."""
+
+    def unready(self) -> Iterator[str]:
+        """Every reason why this process does not work as it should."""
+        for watch, age in self.watch_ages().items():
+            if age > MOST_WATCH_AGE_SECONDS:
+                problem = self.watch_problems().get(watch)
+                seen = "never yet" if age == float("inf") else f"{age:.0f} s ago"
+                yield f"watch of {watch} last alive {seen}{f': {problem}' if problem else ''}"
+
+    @asynccontextmanager
+    async def served(self, address: str) -> AsyncIterator[int]:
+        """Answer at `address` (``host:port``) for the length of a ``with``; gives the port, for where 0 was asked.
+
+        Raises:
+            BadAddressError: that cannot be.
+        """
+        host, _, port = address.rpartition(":")
+        if not port.isdecimal() or int(port) > 65535:
+            raise BadAddressError(f"{address!r} is not host:port with a port from 0 to 65535")
+        app = web.Application()
+        app.add_routes(
+            [web.get("/healthz", self._healthz), web.get("/readyz", self._readyz), web.get("/metrics", self._metrics)]
+        )
+        runner = web.AppRunner(app, access_log=None)
+        await runner.setup()
+        try:
+            try:
+                await web.TCPSite(runner, host.strip("[]") or None, int(port)).start()
+            except OSError as error:
+                raise BadAddressError(f"cannot listen at {address}: {error.strerror or error}") from error
+            yield runner.addresses[0][1]
+        finally:
+            await runner.cleanup()
+
+    async def _healthz(self, _: web.Request) -> web.Response:
+        lag = self.heartbeat.lag_seconds
+        text = f"the event loop is {lag:.1f} s late\n"
+        return web.Response(text=text, status=503 if lag > MOST_LAG_SECONDS else 200)
+
+    async def _readyz(self, _: web.Request) -> web.Response:
+        waiting = self.standing()
+        if waiting is not None:
+            return web.Response(text=f"{waiting}\n", status=200 if self.ready_while_waiting() else 503)
+        lines = list(self.unready())
+        if lines:
+            return web.Response(text="".join(f"{line}\n" for line in lines), status=503)
+        oldest = max(self.watch_ages().values(), default=0.0)
+        return web.Response(text=f"working: lease held, every watch alive within the last {oldest:.0f} s\n")
+
+    async def _metrics(self, _: web.Request) -> web.Response:
+        body = generate_latest(self.registry)
+        return web.Response(body=body, headers={"Content-Type": CONTENT_TYPE_PLAIN_0_0_4})

@@ -1,0 +1,153 @@
+"""The jobs as last heard of, and whether the watch that should bring them still does.
+
+The watch is kopf's, and a deaf one looks just like a quiet cluster. So what it brought is held against a list of all
+jobs' metadata now and then: jobs whose end was missed are dropped, changes that were missed are fetched, and how long
+ago watch and list agreed is the watch's age. It must not know what is done about a job.
+"""
+
+import logging
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from diloco_operator.cluster.api import Api, Object, Selection
+from diloco_operator.cluster.cache import as_version, version_of, without_managed_fields
+from diloco_operator.cluster.errors import NotFoundError
+from diloco_operator.cluster.kinds import JOB
+
+_log = logging.getLogger(__name__)
+
+
+class JobKey(NamedTuple):
+    """A job in the cluster."""
+
+    namespace: str
+    name: str
+
+    def __str__(self) -> str:
+        return f"{self.namespace}/{self.name}"
+
+
+def key_of(job: Object) -> JobKey:
+    """The key of a job's object."""
+    return JobKey(job["metadata"]["namespace"], job["metadata"]["name"])
+
+
+class Jobs:
+    """Every job, whole, in its latest known version."""
+
+    def __init__(self) -> None:
+        self._jobs: dict[JobKey, Object] = {}
+        self._heard: dict[JobKey, int] = {}
+
+    def __len__(self) -> int:
+        return len(self._jobs)
+
+    def __iter__(self) -> Iterator[JobKey]:
+        return iter(tuple(self._jobs))
+
+    def get(self, key: JobKey) -> Object | None:
+        """The job; None: there is none."""
+        return self._jobs.get(key)
+
+    def heard(self, event: str | None, job: Object) -> JobKey:
+        """The watch brought a job. `event` is the watch's word, None where kopf found it in a list."""
+        key = key_of(job)
+        self._heard[key] = version_of(job)
+        if event == "DELETED":
+            self.drop(key, version_of(job))
+            self._heard.pop(key, None)
+        else:
+            self.put(job)
+        return key
+
+    def heard_version(self, key: JobKey) -> int:
+        """What the watch has brought of a job; 0: nothing."""
+        return self._heard.get(key, 0)
+
+    def put(self, job: Object) -> None:
+        """Know a job in this version, unless a later one is known."""
+        known = self._jobs.get(key_of(job))
+        if known is None or version_of(job) >= version_of(known):
+            self._jobs[key_of(job)] = without_managed_fields(job)
+
+    def refresh(self, job: Object) -> None:
+        """As `put`, of what came back from our own request: not if the job has gone or been made anew meanwhile."""
+        known = self._jobs.get(key_of(job))
+        if known is not None and known["metadata"]["uid"] == job["metadata"]["uid"]:
+            self.put(job)
+
+    def drop(self, key: JobKey, version: int) -> None:
+        """A job was gone at `version`."""
+        known = self._jobs.get(key)
+        if known is not None and version_of(known) <= version:
+            del self._jobs[key]
+
+    def forget(self, job: Object) -> None:
+        """This very job is gone."""
+        known = self._jobs.get(key_of(job))
+        if known is not None and known["metadata"]["uid"] == job["metadata"]["uid"]:
+            del self._jobs[key_of(job)]
+
+    def phases(self) -> Counter[str]:
+        """How many jobs are in which phase."""
+        return Counter((job.get("status") or {}).get("phase") or "New" for job in self._jobs.values())
+
+
+@dataclass(slots=True)
+class JobProbe:
+    """Holds what the watch brought against a list."""
+
+    api: Api
+    jobs: Jobs
+    namespaces: tuple[str, ...]
+    changed: Callable[[JobKey], None]
+    clock: Callable[[], float]
+    agreed_at: float | None = None
+    """When watch and list agreed; None: never."""
+    deaf: bool = False
+    """The watch has not brought what was there a whole probe ago."""
+    _there: dict[JobKey, int] | None = None
+
+    async def probe(self) -> None:
+        """Compare once, and mend what differs.
+
+        Raises:
+            ApiError: there is no list to compare with.
+        """
+        there: dict[JobKey, int] = {}
+        for namespace in self.namespaces or (None,):
+            version = 0
+            async for page in self.api.pages(Selection(JOB, namespace, metadata_only=True)):
+                version = as_version(page["metadata"]["resourceVersion"])
+                for item in page.get("items") or ():
+                    there[key_of(item)] = version_of(item)
+            self._drop_missing(there, namespace, version)
+        late = [key for key, version in self._earlier() if key in there and self.jobs.heard_version(key) < version]
+        self.deaf = bool(late)
+        if late:
+            _log.warning("the watch missed changes of %d jobs, %s among them; fetched", len(late), late[0])
+        elif self._there is not None:
+            self.agreed_at = self.clock()
+        self._there = there
+        for key in late:
+            await self._fetch(key)
+
+    def _earlier(self) -> list[tuple[JobKey, int]]:
+        return list((self._there or {}).items())
+
+    def _drop_missing(self, there: dict[JobKey, int], namespace: str | None, version: int) -> None:
+        for key in self.jobs:
+            if key in there or namespace not in (None, key.namespace):
+                continue
+            self.jobs.drop(key, version)
+            if self.jobs.get(key) is None:
+                self.changed(key)
+
+    async def _fetch(self, key: JobKey) -> None:
+        try:
+            self.jobs.put(await self.api.get(JOB, *key))
+        except NotFoundError:
+            return
+        self.changed(key)

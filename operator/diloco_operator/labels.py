@@ -1,0 +1,76 @@
+"""Labels: what every object of a job carries, and how they are found again.
+
+Must not know what the objects hold. A selector of a StatefulSet or Deployment cannot be changed once it is there: what
+``*_selector`` return is for good.
+"""
+
+from collections.abc import Mapping
+from typing import Final
+
+from diloco_operator.names import PoolKey
+
+FIELD_MANAGER: Final = "diloco-operator"
+"""Who owns the fields that the operator applies."""
+
+NAME: Final = "app.kubernetes.io/name"
+INSTANCE: Final = "app.kubernetes.io/instance"
+COMPONENT: Final = "app.kubernetes.io/component"
+PART_OF: Final = "app.kubernetes.io/part-of"
+MANAGED_BY: Final = "app.kubernetes.io/managed-by"
+JOB: Final = "diloco.dev/job"
+REGION: Final = "diloco.dev/region"
+POOL: Final = "diloco.dev/pool"
+
+LEARNER: Final = "learner"
+"""Component of what belongs to learners."""
+SYNCER: Final = "syncer"
+"""Component of what belongs to the syncer."""
+JOB_WIDE: Final = "job"
+"""Component of what belongs to neither alone."""
+
+MONITORING: Final = "diloco.dev/monitoring"
+"""On a namespace, ``"true"``: its pods may read the metrics of jobs."""
+NAMESPACE_NAME: Final = "kubernetes.io/metadata.name"
+"""On every namespace, its name; set by the API server."""
+POD_INDEX: Final = "apps.kubernetes.io/pod-index"
+"""On a StatefulSet's pods, their index; set by its controller (Kubernetes 1.28)."""
+
+OF_OPERATOR: Final = f"{MANAGED_BY}={FIELD_MANAGER}"
+"""Selector text: everything that an operator of ours has made."""
+
+
+def of_job(job: str, component: str) -> dict[str, str]:
+    """The labels of an object of a job."""
+    return {
+        NAME: "diloco",
+        INSTANCE: job,
+        COMPONENT: component,
+        PART_OF: "diloco",
+        MANAGED_BY: FIELD_MANAGER,
+        JOB: job,
+    }
+
+
+def of_pool(job: str, pool: PoolKey) -> dict[str, str]:
+    """The labels of a pool's objects and pods."""
+    return {**of_job(job, LEARNER), REGION: pool.region, POOL: pool.pool}
+
+
+def learners_selector(job: str) -> dict[str, str]:
+    """Matches the pods of all learners of a job."""
+    return {COMPONENT: LEARNER, JOB: job}
+
+
+def pool_selector(job: str, pool: PoolKey) -> dict[str, str]:
+    """Matches the pods of a pool's learners."""
+    return {COMPONENT: LEARNER, JOB: job, REGION: pool.region, POOL: pool.pool}
+
+
+def syncer_selector(job: str) -> dict[str, str]:
+    """Matches the syncer's pod."""
+    return {COMPONENT: SYNCER, JOB: job}
+
+
+def text(selector: Mapping[str, str]) -> str:
+    """A selector as a query parameter: ``a=b,c=d``."""
+    return ",".join(f"{key}={value}" for key, value in selector.items())

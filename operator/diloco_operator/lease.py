@@ -1,0 +1,204 @@
+"""One operator works at a time: the holder of a Lease (coordination.k8s.io), and it stops before another may begin.
+
+Whether another's lease has run out is told by how long it was seen unchanged, on our own clock: clocks of machines
+differ (client-go does the same). It must not know what the holder does.
+"""
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+
+from diloco_operator.cluster.api import Api, Object
+from diloco_operator.cluster.errors import ApiError, ConflictError, NotFoundError
+from diloco_operator.cluster.kinds import LEASE
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class LeaseTimes:
+    """Of the holder and of those who wait, in seconds."""
+
+    duration_seconds: float = 30.0
+    """Unchanged for this long, the lease is anybody's."""
+    give_up_seconds: float = 20.0
+    """Not renewed for this long, its holder stops; what is left is room for writes that are under way."""
+    renew_seconds: float = 5.0
+    """Between renewals, and between looks at another's lease."""
+
+    def __post_init__(self) -> None:
+        if not self.renew_seconds < self.give_up_seconds < self.duration_seconds:
+            raise ValueError("renewals come before giving up, and giving up before the lease has run out")
+
+
+class LeaseLostError(Exception):
+    """This process may write no more: another one may be working by now."""
+
+
+@dataclass(frozen=True, slots=True)
+class Clocks:
+    """Where the time comes from."""
+
+    now: Callable[[], datetime]
+    """Aware; told to others."""
+    monotonic: Callable[[], float]
+    """Seconds; what is decided by."""
+
+
+@dataclass(slots=True)
+class Lease:
+    """A Lease, as one who wants to hold it sees it."""
+
+    api: Api
+    namespace: str
+    name: str
+    identity: str
+    """Of this process, never used by another one."""
+    clocks: Clocks
+    times: LeaseTimes = field(default_factory=LeaseTimes)
+    other: str = ""
+    """Who holds it instead of us."""
+    problem: str = ""
+    """Why nothing is known of it right now."""
+    _renewed_at: float | None = None
+    _seen: tuple[Any, ...] = ()
+    _seen_since: float = 0.0
+    _live: Object = field(default_factory=dict)
+
+    @property
+    def held(self) -> bool:
+        """Whether this process may write."""
+        return self._renewed_at is not None and self.clocks.monotonic() - self._renewed_at < self.times.give_up_seconds
+
+    def check(self) -> None:
+        """Called before each write: a process that was stopped for a while does not know it yet.
+
+        Raises:
+            LeaseLostError: it is not held.
+        """
+        if not self.held:
+            raise LeaseLostError(
+                f"lease {self.namespace}/{self.name} was not renewed for {self.times.give_up_seconds:.0f} s"
+            )
+
+    async def acquire(self) -> None:
+        """Wait until it is ours. An API server that is away is waited for."""
+        while True:
+            try:
+                if await self._try():
+                    _log.info("lease %s/%s is held as %s", self.namespace, self.name, self.identity)
+                    return
+                self.problem = ""
+            except ConflictError:
+                continue  # somebody was quicker: look at who
+            except ApiError as error:
+                if self.problem != error.message:
+                    _log.warning("%s; trying again", error)
+                self.problem = error.message
+            await asyncio.sleep(self.times.renew_seconds)
+
+    async def keep(self) -> None:
+        """Renew it until it is lost.
+
+        Raises:
+            LeaseLostError: it could not be renewed in time, or another has it.
+        """
+        while True:
+            await asyncio.sleep(self.times.renew_seconds)
+            try:
+                await asyncio.wait_for(self._renew(), self._left_seconds())
+            except NotFoundError as error:
+                raise LeaseLostError(f"somebody deleted the lease: {error}") from error
+            except (ApiError, TimeoutError) as error:
+                _log.warning("lease %s/%s not renewed: %s", self.namespace, self.name, str(error) or "no time left")
+                self.check()
+
+    async def release(self) -> None:
+        """Let the next one begin at once. Whatever fails, the lease runs out by itself."""
+        if not self.held:
+            return
+        body = self._body()
+        body["spec"].update(holderIdentity="", leaseDurationSeconds=1)
+        self._renewed_at = None
+        with contextlib.suppress(ApiError):
+            await self.api.replace(LEASE, body, timeout_seconds=self.times.renew_seconds)
+            _log.info("lease %s/%s is released", self.namespace, self.name)
+
+    async def _try(self) -> bool:
+        try:
+            live = await self.api.get(LEASE, self.namespace, self.name, timeout_seconds=self.times.renew_seconds)
+        except NotFoundError:
+            await self._write(create=True)
+            return True
+        self._look_at(live)
+        waited_seconds = self.clocks.monotonic() - self._seen_since
+        if self.other not in ("", self.identity) and waited_seconds < self._duration_of(live):
+            return False
+        await self._write(create=False)
+        return True
+
+    def _look_at(self, live: Object) -> None:
+        spec = live.get("spec") or {}
+        holder = spec.get("holderIdentity") or ""
+        seen = (holder, live["metadata"]["resourceVersion"])
+        if seen != self._seen:
+            self._seen, self._seen_since = seen, self.clocks.monotonic()
+        if holder != self.other:
+            _log.info("lease %s/%s is held by %s", self.namespace, self.name, holder or "nobody")
+        self.other, self._live = holder, live
+
+    def _duration_of(self, live: Object) -> float:
+        # What its holder goes by, which may be another version of ours.
+        return float((live.get("spec") or {}).get("leaseDurationSeconds") or self.times.duration_seconds)
+
+    async def _renew(self) -> None:
+        try:
+            await self._write(create=False)
+        except ConflictError:
+            # Taken or edited, or it was we, and the answer never came: only looking tells.
+            live = await self.api.get(LEASE, self.namespace, self.name, timeout_seconds=self.times.renew_seconds)
+            self._look_at(live)
+            if self.other != self.identity:
+                self._renewed_at = None
+                raise LeaseLostError(
+                    f"lease {self.namespace}/{self.name} is held by {self.other or 'nobody'}"
+                ) from None
+            await self._write(create=False)
+
+    async def _write(self, *, create: bool) -> None:
+        if create:
+            self._live = {}
+        body = self._body()
+        # Counted from before the request: from when on others saw it is not known.
+        asked_at = self.clocks.monotonic()
+        write = self.api.create if create else self.api.replace
+        self._live = await write(LEASE, body, timeout_seconds=self.times.renew_seconds)
+        self._renewed_at, self.other, self.problem = asked_at, "", ""
+
+    def _left_seconds(self) -> float:
+        if self._renewed_at is None:
+            return 0.0
+        return max(self.times.give_up_seconds - (self.clocks.monotonic() - self._renewed_at), 0.0)
+
+    def _body(self) -> Object:
+        now = self.clocks.now().strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+        old = self._live.get("spec") or {}
+        ours = old.get("holderIdentity") == self.identity
+        metadata = dict(self._live.get("metadata") or {"namespace": self.namespace, "name": self.name})
+        metadata.pop("managedFields", None)
+        return {
+            "apiVersion": LEASE.api_version,
+            "kind": LEASE.name,
+            "metadata": metadata,
+            "spec": {
+                "holderIdentity": self.identity,
+                "leaseDurationSeconds": max(round(self.times.duration_seconds), 1),
+                "acquireTime": old.get("acquireTime") if ours else now,
+                "renewTime": now,
+                "leaseTransitions": int(old.get("leaseTransitions") or 0) + (0 if ours or not old else 1),
+            },
+        }

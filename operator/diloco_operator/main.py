@@ -1,0 +1,82 @@
+"""`diloco-operator`: reads flags and environment, runs the operator, and turns how it ended into an exit code."""
+
+import asyncio
+import logging
+import os
+import secrets
+import signal
+import socket
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final, NoReturn
+
+from prometheus_client import disable_created_metrics
+
+from diloco_operator.arguments import Arguments, BadArgumentError, parse
+from diloco_operator.cluster.connection import NoConnectionError, connect
+from diloco_operator.health import BadAddressError
+from diloco_operator.logs import set_up_logging
+from diloco_operator.process import operate
+
+EXIT_OK: Final = 0
+"""Stopped as asked."""
+EXIT_UNEXPECTED: Final = 1
+"""A fault of the program or its host: starting it again may help."""
+EXIT_BAD_INPUT: Final = 2
+"""A flag, a variable, an address or the kubeconfig is wrong: starting it again does not help."""
+EXIT_LEASE_LOST: Final = 5
+"""Another operator may be at work; started again, this one waits its turn."""
+
+_OWN_NAMESPACE: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
+
+_log = logging.getLogger(__name__)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the operator. Returns the exit code."""
+    try:
+        arguments = parse(sys.argv[1:] if argv is None else argv, os.environ, _own_namespace())
+    except BadArgumentError as error:
+        print(f"diloco-operator: {error}", file=sys.stderr)  # noqa: T201 # there is no log yet
+        return EXIT_BAD_INPUT
+    set_up_logging(as_json=arguments.options.log_json, level=logging.DEBUG if arguments.verbose else logging.INFO)
+    # Or there is a gauge beside each counter that nobody reads.
+    disable_created_metrics()  # type: ignore[no-untyped-call] # of prometheus_client
+    try:
+        asyncio.run(_run(arguments))
+    except (NoConnectionError, BadAddressError) as error:
+        _log.error("%s", error)  # the user's mistake needs no traceback
+        return EXIT_BAD_INPUT
+    except Exception:  # noqa: BLE001 # whatever it was, it is logged and the exit code says so
+        _log.exception("the operator ends")
+        return EXIT_UNEXPECTED
+    return EXIT_OK
+
+
+async def _run(arguments: Arguments) -> None:
+    stop = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, stop.set)
+    connection = await connect(arguments.kubeconfig, arguments.context)
+    # Never used before: a process that takes over from its predecessor must not be taken for it.
+    identity = f"{socket.gethostname()}_{secrets.token_hex(4)}"
+    await operate(arguments.options, connection, identity, stop, _fence)
+
+
+def _fence(reason: str) -> NoReturn:
+    """End at once, in the middle of whatever is going on: no handler, no thread gets another turn."""
+    _log.critical("the operator ends at once: %s", reason)
+    logging.shutdown()
+    os._exit(EXIT_LEASE_LOST)
+
+
+def _own_namespace() -> str | None:
+    try:
+        return _OWN_NAMESPACE.read_text(encoding="utf-8").strip() or None
+    except OSError:
+        return None
+
+
+if __name__ == "__main__":
+    sys.exit(main())

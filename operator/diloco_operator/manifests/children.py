@@ -1,0 +1,62 @@
+"""Every object of a job, in an order that is safe to apply. Must not know any of them."""
+
+from diloco.spec import DiLoCoJob
+from diloco.spec.errors import Problem
+from diloco_operator import names
+from diloco_operator.manifests import (
+    disruption,
+    documents,
+    learners,
+    network,
+    passthrough,
+    secrets,
+    services,
+    syncer,
+)
+from diloco_operator.manifests.errors import InvalidSpecError
+from diloco_operator.manifests.inputs import Certificates, Images, Manifest, Scale
+from diloco_operator.options import OperatorOptions
+
+
+def children(
+    job: DiLoCoJob, options: OperatorOptions, images: Images, scale: Scale, certificates: Certificates
+) -> tuple[Manifest, ...]:
+    """What is to be there: what pods mount first, then what guards and finds them, then what runs.
+
+    Raises:
+        InvalidSpecError: what is passed through to pods cannot be, or gets in the way of what the operator sets.
+    """
+    passthrough.check(job.spec)
+    exposed = services.exposed_syncer(job)
+    return (
+        *secrets.secrets(job, certificates),
+        documents.config_map(job),
+        syncer.claim(job),
+        # Before the pods, so that there is no moment in which anybody may connect.
+        network.syncer_policy(job, options.operator_namespace),
+        network.learners_policy(job, options.operator_namespace),
+        disruption.budget(job),
+        services.syncer(job),
+        *([exposed] if exposed is not None else []),
+        services.learners(job),
+        syncer.deployment(job, images.syncer, scale.syncer),
+        *_stateful_sets(job, images, scale),
+    )
+
+
+def _stateful_sets(job: DiLoCoJob, images: Images, scale: Scale) -> tuple[Manifest, ...]:
+    keys = names.pool_keys(job.spec)
+    pools = [pool for region in job.spec.regions for pool in region.pools]
+    made = tuple(
+        learners.stateful_set(job, key, pool, images.learners[key], scale.learners.get(key, 0))
+        for key, pool in zip(keys, pools, strict=True)
+    )
+    by_name: dict[str, names.PoolKey] = {}
+    for key, one in zip(keys, made, strict=True):
+        name = one["metadata"]["name"]
+        if name in by_name:
+            # Eight digits of a digest: about once in four thousand million pairs.
+            message = f"pools {by_name[name]} and {key} would both be named {name}; rename one"
+            raise InvalidSpecError([Problem("spec.regions", message)])
+        by_name[name] = key
+    return made

@@ -1,0 +1,167 @@
+"""What every object and every pod of a job has in common: metadata, owner, restricted security, probes.
+
+Must not know learners from syncers.
+"""
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from diloco.spec import DiLoCoJob
+from diloco_operator.manifests.inputs import Manifest
+
+SYNC_PORT: Final = 29400
+HTTP_PORT: Final = 8080
+SYNC_PORT_NAME: Final = "sync"
+HTTP_PORT_NAME: Final = "http"
+
+USER_ID: Final = 10001
+"""User and group of every process; what the trainer image is built for."""
+
+JOB_DIRECTORY: Final = "/etc/diloco/job"
+JOB_FILE: Final = "job.json"
+TLS_DIRECTORY: Final = "/etc/diloco/tls"
+STATE_DIRECTORY: Final = "/var/lib/diloco"
+TEMPORARY_DIRECTORY: Final = "/tmp"  # noqa: S108  # a volume of the pod's own
+
+JOB_VOLUME, TLS_VOLUME, STATE_VOLUME, TEMPORARY_VOLUME = "job", "tls", "state", "tmp"
+
+OUR_MOUNTS: Final = {
+    JOB_VOLUME: JOB_DIRECTORY,
+    TLS_VOLUME: TLS_DIRECTORY,
+    STATE_VOLUME: STATE_DIRECTORY,
+    TEMPORARY_VOLUME: TEMPORARY_DIRECTORY,
+}
+"""Where each volume of ours is mounted, in every pod."""
+
+TLS_ARGUMENTS: Final = (
+    f"--tls-ca={TLS_DIRECTORY}/ca.crt",
+    f"--tls-cert={TLS_DIRECTORY}/tls.crt",
+    f"--tls-key={TLS_DIRECTORY}/tls.key",
+)
+
+JOB_ARGUMENTS: Final = (
+    f"--job={JOB_DIRECTORY}/{JOB_FILE}",
+    f"--directory={STATE_DIRECTORY}",
+    f"--http=0.0.0.0:{HTTP_PORT}",
+    "--log-json",
+)
+
+_MAY_READ: Final = 0o440
+"""Of a key: its user and the pod's group."""
+
+
+def metadata(job: DiLoCoJob, name: str, labels: Mapping[str, str], annotations: Mapping[str, str] | None = None) -> Any:
+    """Of an object in the job's namespace that goes when the job goes.
+
+    A job without a uid is in no cluster, and nothing can be owned by it.
+    """
+    found: dict[str, Any] = {"name": name, "namespace": job.metadata.namespace, "labels": dict(labels)}
+    if annotations:
+        found["annotations"] = dict(annotations)
+    if job.metadata.uid:
+        found["ownerReferences"] = [
+            {
+                "apiVersion": job.api_version,
+                "kind": job.kind,
+                "name": job.metadata.name,
+                "uid": job.metadata.uid,
+                "controller": True,
+            }
+        ]
+    return found
+
+
+def pod_security() -> Manifest:
+    """A pod's security context as the Pod Security Standard 'restricted' wants it."""
+    return {
+        "runAsNonRoot": True,
+        "runAsUser": USER_ID,
+        "runAsGroup": USER_ID,
+        "fsGroup": USER_ID,
+        # A volume of many checkpoints is not walked through at every start.
+        "fsGroupChangePolicy": "OnRootMismatch",
+        "seccompProfile": {"type": "RuntimeDefault"},
+    }
+
+
+def container_security() -> Manifest:
+    """A container's security context, likewise."""
+    return {
+        "allowPrivilegeEscalation": False,
+        "capabilities": {"drop": ["ALL"]},
+        "readOnlyRootFilesystem": True,
+    }
+
+
+def pod_defaults(grace_seconds: int) -> Manifest:
+    """What every pod has: no token for the API server, no environment of other Services."""
+    return {
+        "automountServiceAccountToken": False,
+        "enableServiceLinks": False,
+        "securityContext": pod_security(),
+        "terminationGracePeriodSeconds": grace_seconds,
+    }
+
+
+def program(image: str) -> Manifest:
+    """What every container of ours runs; ``args`` say which of its commands."""
+    return {
+        "image": image,
+        "imagePullPolicy": "IfNotPresent",
+        # Not the image's own: vendors' images come with entry points that do something else first.
+        "command": ["diloco"],
+        "securityContext": container_security(),
+        # What ended it is in its last lines, and the operator reads it there.
+        "terminationMessagePolicy": "FallbackToLogsOnError",
+    }
+
+
+def environment() -> list[Manifest]:
+    """Variables of every container. The root file system is read-only: home is where writing is allowed."""
+    return [{"name": "HOME", "value": TEMPORARY_DIRECTORY}]
+
+
+def volumes(config_map: str, tls_secret: str, state: Manifest) -> list[Manifest]:
+    """Our volumes; ``state`` is the source of the one that outlives a container."""
+    return [
+        {"name": JOB_VOLUME, "configMap": {"name": config_map}},
+        {"name": TLS_VOLUME, "secret": {"secretName": tls_secret, "defaultMode": _MAY_READ}},
+        {"name": STATE_VOLUME, **state},
+        {"name": TEMPORARY_VOLUME, "emptyDir": {}},
+    ]
+
+
+def mounts() -> list[Manifest]:
+    """Where our volumes are mounted."""
+    read_only = {JOB_VOLUME, TLS_VOLUME}
+    return [
+        {"name": name, "mountPath": path, **({"readOnly": True} if name in read_only else {})}
+        for name, path in OUR_MOUNTS.items()
+    ]
+
+
+def probes(startup_seconds: int) -> Manifest:
+    """Startup, readiness and liveness of a container that serves /healthz and /readyz at the port named http.
+
+    ``startup_seconds`` it may take until it answers at all; after that, a minute and a half of silence ends it.
+    """
+    period_seconds = 5
+    return {
+        "startupProbe": _probe("/healthz", period_seconds, startup_seconds // period_seconds),
+        "readinessProbe": _probe("/readyz", period_seconds, 2),
+        "livenessProbe": _probe("/healthz", 15, 6),
+    }
+
+
+def port(name: str, number: int) -> Manifest:
+    """A container's port."""
+    return {"name": name, "containerPort": number, "protocol": "TCP"}
+
+
+def _probe(path: str, period_seconds: int, failures: int) -> Manifest:
+    return {
+        "httpGet": {"path": path, "port": HTTP_PORT_NAME},
+        "periodSeconds": period_seconds,
+        "timeoutSeconds": 5,
+        "failureThreshold": failures,
+    }

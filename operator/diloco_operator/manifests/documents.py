@@ -1,0 +1,54 @@
+"""The job's manifest as its processes read it, in a ConfigMap.
+
+What is not in it: ``suspend``, which no process acts on. A pod's template must not carry a digest of it, or a change of
+a pool's size would restart everybody. Must not know what the processes make of it.
+"""
+
+import json
+import re
+
+from diloco.spec import DiLoCoJob
+from diloco.spec.errors import Problem
+from diloco.spec.load import MAXIMUM_BYTES
+from diloco_operator import labels, names
+from diloco_operator.manifests import common
+from diloco_operator.manifests.errors import InvalidSpecError
+from diloco_operator.manifests.inputs import Manifest
+
+# Legal in JSON's strings, and either line breaks or no characters at all to YAML, which is what reads it.
+_NOT_YAML = re.compile("[\x7f-\x9f\u2028\u2029\ufeff\ufffe\uffff]")
+
+
+def config_map(job: DiLoCoJob) -> Manifest:
+    """The ConfigMap.
+
+    Raises:
+        InvalidSpecError: the manifest is larger than a process reads.
+    """
+    name = job.metadata.name
+    return {
+        "apiVersion": "v1",
+        "kind": "ConfigMap",
+        "metadata": common.metadata(job, names.config_map(name), labels.of_job(name, labels.JOB_WIDE)),
+        "data": {common.JOB_FILE: job_text(job)},
+    }
+
+
+def job_text(job: DiLoCoJob) -> str:
+    """The manifest with what its user wrote and nothing that was not said.
+
+    Raises:
+        InvalidSpecError: it is larger than a process reads.
+    """
+    document = {
+        "apiVersion": job.api_version,
+        "kind": job.kind,
+        "metadata": {"name": job.metadata.name, "namespace": job.metadata.namespace},
+        "spec": job.spec.model_dump(mode="json", by_alias=True, exclude_unset=True, exclude={"suspend"}),
+    }
+    plain = json.dumps(document, ensure_ascii=False, indent=1)
+    text = _NOT_YAML.sub(lambda found: f"\\u{ord(found[0]):04x}", plain) + "\n"
+    if len(text.encode()) > MAXIMUM_BYTES:
+        message = f"is larger than {MAXIMUM_BYTES // 1024} KiB when written down; shorten what is passed to the pools"
+        raise InvalidSpecError([Problem("spec", message)])
+    return text

@@ -1,0 +1,71 @@
+"""What the builders are given beside the job: decisions that were taken elsewhere.
+
+Must not know how they come about, ``choose_images`` excepted: which image runs is a rule of the manifest's.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from diloco.spec import JobSpec
+from diloco_operator.manifests.errors import NoImageError
+from diloco_operator.names import PoolKey, pool_keys
+
+Manifest = dict[str, Any]
+"""A Kubernetes object as plain JSON values."""
+
+
+@dataclass(frozen=True, slots=True)
+class Scale:
+    """How many pods are to run."""
+
+    learners: Mapping[PoolKey, int]
+    """Pods of each pool; a pool that is not here has none."""
+    syncer: int
+    """0 or 1."""
+
+
+@dataclass(frozen=True, slots=True)
+class ObservedImages:
+    """The images that the workloads in the cluster run."""
+
+    syncer: str | None = None
+    learners: Mapping[PoolKey, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Images:
+    """The images to run."""
+
+    syncer: str
+    learners: Mapping[PoolKey, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Certificates:
+    """What the job's Secrets are to hold, already in the form of a Secret's ``data`` (base64)."""
+
+    secrets: Mapping[str, Mapping[str, str]]
+    """``data`` by the Secret's name."""
+    reasons: tuple[str, ...] = ()
+    """Why something in them is new; empty where all is as it was."""
+
+
+def choose_images(spec: JobSpec, observed: ObservedImages, default: str | None) -> Images:
+    """The manifest's word first; then what runs already, so that a new ``default`` restarts nobody; then ``default``.
+
+    The syncer takes ``spec.image`` or that of the first pool: any trainer image holds both programs.
+
+    Raises:
+        NoImageError: there is no image for some pool or the syncer.
+    """
+    learners: dict[PoolKey, str] = {}
+    pools = [pool for region in spec.regions for pool in region.pools]
+    for key, pool in zip(pool_keys(spec), pools, strict=True):
+        image = pool.image or spec.image or observed.learners.get(key) or default
+        if image is None:
+            raise NoImageError(key)
+        learners[key] = image
+    syncer = spec.image or pools[0].image or observed.syncer or default
+    # Without any of these the first pool would have had none either, unless it runs already.
+    return Images(syncer=syncer or learners[pool_keys(spec)[0]], learners=learners)

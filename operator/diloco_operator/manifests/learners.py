@@ -1,0 +1,74 @@
+"""The learners of a pool: a StatefulSet, so that each keeps its index and with it its shard of the data.
+
+A learner has no volume that outlives its pod: a container that starts again goes on from its own checkpoint, a new pod
+gets the model and its place in the data from the syncer. Must not know how many should run: that is handed in.
+"""
+
+from typing import Final
+
+from diloco.spec import DiLoCoJob
+from diloco.spec.placement import Pool
+from diloco_operator import labels, names
+from diloco_operator.manifests import common, passthrough
+from diloco_operator.manifests.inputs import Manifest
+from diloco_operator.names import PoolKey
+
+CONTAINER: Final = "learner"
+GRACE_SECONDS: Final = 120
+"""From SIGTERM to SIGKILL: 20 s to hand in what is due, 60 s for the disk, and something to spare."""
+STARTUP_SECONDS: Final = 600
+"""To import, read the data and compile."""
+
+
+def stateful_set(job: DiLoCoJob, key: PoolKey, pool: Pool, image: str, replicas: int) -> Manifest:
+    """The StatefulSet of ``pool``. Its template says nothing that a running job may change for all of them."""
+    name = job.metadata.name
+    own = labels.of_pool(name, key)
+    return {
+        "apiVersion": "apps/v1",
+        "kind": "StatefulSet",
+        "metadata": common.metadata(job, names.stateful_set(name, key), own),
+        "spec": {
+            "replicas": replicas,
+            "serviceName": names.learners(name),
+            "podManagementPolicy": "Parallel",
+            "selector": {"matchLabels": labels.pool_selector(name, key)},
+            "template": {"metadata": {"labels": own}, "spec": _pod(job, key, pool, image)},
+        },
+    }
+
+
+def _pod(job: DiLoCoJob, key: PoolKey, pool: Pool, image: str) -> Manifest:
+    name = job.metadata.name
+    ours = common.volumes(names.config_map(name), names.learner_secret(name, key), {"emptyDir": {}})
+    return {
+        **common.pod_defaults(GRACE_SECONDS),
+        **passthrough.pod_fields(pool),
+        "containers": [_container(job, key, pool, image)],
+        "volumes": [*ours, *passthrough.volumes(pool)],
+    }
+
+
+def _container(job: DiLoCoJob, key: PoolKey, pool: Pool, image: str) -> Manifest:
+    index = {
+        "name": passthrough.POD_INDEX,
+        "valueFrom": {"fieldRef": {"apiVersion": "v1", "fieldPath": f"metadata.labels['{labels.POD_INDEX}']"}},
+    }
+    # Ours stand first: a user's variable may refer to them, and they to no user's.
+    return {
+        "name": CONTAINER,
+        **common.program(image),
+        "args": [
+            "learner",
+            *common.JOB_ARGUMENTS,
+            f"--learner={key}/$({passthrough.POD_INDEX})",
+            f"--syncer={names.syncer_host(job.metadata.name, job.metadata.namespace)}:{common.SYNC_PORT}",
+            "--stay",
+            *common.TLS_ARGUMENTS,
+        ],
+        "env": [*common.environment(), index, *passthrough.variables(pool)],
+        "ports": [common.port(common.HTTP_PORT_NAME, common.HTTP_PORT)],
+        **passthrough.resources(pool.resources),
+        "volumeMounts": [*common.mounts(), *passthrough.mounts(pool)],
+        **common.probes(STARTUP_SECONDS),
+    }

@@ -1,0 +1,52 @@
+"""Who may connect to the pods of a job. What they may connect to is left open: data is anywhere.
+
+Must not know whether the cluster enforces it.
+"""
+
+from diloco.spec import DiLoCoJob
+from diloco_operator import labels, names
+from diloco_operator.manifests import common
+from diloco_operator.manifests.inputs import Manifest
+
+
+def syncer_policy(job: DiLoCoJob, operator_namespace: str) -> Manifest:
+    """To the syncer: this job's learners, and whoever may read its pages.
+
+    Where it is exposed, learners come from addresses that nobody here knows; their certificates tell them apart.
+    """
+    name = job.metadata.name
+    exposed = job.spec.syncer.expose.type != "ClusterIP"
+    whence = {} if exposed else {"from": [{"podSelector": {"matchLabels": labels.learners_selector(name)}}]}
+    ingress = [{**whence, "ports": [_port(common.SYNC_PORT)]}, _pages(operator_namespace)]
+    own = labels.of_job(name, labels.SYNCER)
+    return _policy(job, names.syncer(name), own, labels.syncer_selector(name), ingress)
+
+
+def learners_policy(job: DiLoCoJob, operator_namespace: str) -> Manifest:
+    """To the learners: whoever may read their pages."""
+    name = job.metadata.name
+    own = labels.of_job(name, labels.LEARNER)
+    return _policy(job, names.learners(name), own, labels.learners_selector(name), [_pages(operator_namespace)])
+
+
+def _pages(operator_namespace: str) -> Manifest:
+    namespaces = ({labels.NAMESPACE_NAME: operator_namespace}, {labels.MONITORING: "true"})
+    return {
+        "from": [{"namespaceSelector": {"matchLabels": one}} for one in namespaces],
+        "ports": [_port(common.HTTP_PORT)],
+    }
+
+
+def _policy(
+    job: DiLoCoJob, name: str, own: dict[str, str], selector: dict[str, str], ingress: list[Manifest]
+) -> Manifest:
+    return {
+        "apiVersion": "networking.k8s.io/v1",
+        "kind": "NetworkPolicy",
+        "metadata": common.metadata(job, name, own),
+        "spec": {"podSelector": {"matchLabels": selector}, "policyTypes": ["Ingress"], "ingress": ingress},
+    }
+
+
+def _port(number: int) -> Manifest:
+    return {"protocol": "TCP", "port": number}

@@ -1,0 +1,176 @@
+"""What a pool hands to its pods as it is: checked against what the operator sets, and in the server's own form.
+
+Kubernetes checks the rest itself; here is only what it could not know (which names and paths are taken), or would say
+in words that point nowhere (a key twice in a list, a number where a variable's value is text).
+"""
+
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import PurePosixPath
+from typing import Any, Final
+
+from diloco.spec import JobSpec
+from diloco.spec.errors import Problem
+from diloco.spec.placement import Pool
+from diloco.spec.words import listed
+from diloco_operator.manifests.common import OUR_MOUNTS, TEMPORARY_DIRECTORY
+from diloco_operator.manifests.errors import InvalidSpecError
+from diloco_operator.manifests.inputs import Manifest
+from diloco_operator.manifests.quantity import canonical, canonical_resources
+
+POD_INDEX: Final = "POD_INDEX"
+"""The variable with a learner's index in its pool."""
+OUR_VARIABLES: Final = ("HOME", POD_INDEX)
+
+_LARGEST_SHOWN = 60
+
+
+def check(spec: JobSpec) -> None:
+    """Refuse what cannot go into pods beside what the operator sets.
+
+    Raises:
+        InvalidSpecError: with every problem, each with its place.
+    """
+    found = [
+        problem
+        for i, region in enumerate(spec.regions)
+        for j, pool in enumerate(region.pools)
+        for problem in _problems(f"spec.regions[{i}].pools[{j}]", pool)
+    ]
+    if found:
+        raise InvalidSpecError(found)
+
+
+def pod_fields(pool: Pool) -> Manifest:
+    """The fields of a pod's spec that a pool sets alone. Those it leaves out are not there at all."""
+    fields = {
+        "nodeSelector": dict(pool.node_selector),
+        "tolerations": [without_nulls(one) for one in pool.tolerations],
+        "affinity": without_nulls(pool.affinity),
+        "priorityClassName": pool.priority_class_name,
+        "runtimeClassName": pool.runtime_class_name,
+        "imagePullSecrets": [without_nulls(one) for one in pool.image_pull_secrets],
+    }
+    return {name: value for name, value in fields.items() if value}
+
+
+def resources(passed: Mapping[str, Any]) -> Manifest:
+    """``{"resources": ...}`` of a container, or nothing."""
+    found = canonical_resources(without_nulls(passed))
+    return {"resources": found} if found else {}
+
+
+def variables(pool: Pool) -> list[Manifest]:
+    """A pool's own environment variables."""
+    return [_variable(without_nulls(one)) for one in pool.env]
+
+
+def volumes(pool: Pool) -> list[Manifest]:
+    """A pool's own volumes."""
+    return [_volume(without_nulls(one)) for one in pool.volumes]
+
+
+def mounts(pool: Pool) -> list[Manifest]:
+    """Where a pool mounts them."""
+    return [{key: value for key, value in without_nulls(one).items() if value != ""} for one in pool.volume_mounts]
+
+
+def without_nulls(value: Any) -> Any:
+    """``value`` less every null in a mapping, which says as much as leaving the field out."""
+    if isinstance(value, Mapping):
+        return {key: without_nulls(inner) for key, inner in value.items() if inner is not None}
+    if isinstance(value, list | tuple):
+        return [without_nulls(inner) for inner in value]
+    return value
+
+
+def _variable(variable: Manifest) -> Manifest:
+    source = variable.get("valueFrom")
+    if isinstance(source, dict) and isinstance(source.get("resourceFieldRef"), dict):
+        field = source["resourceFieldRef"]
+        if "divisor" in field:
+            field = {**field, "divisor": canonical(field["divisor"])}
+        return {**variable, "valueFrom": {**source, "resourceFieldRef": field}}
+    # The server drops an empty value: a variable without one is empty.
+    return {key: value for key, value in variable.items() if (key, value) != ("value", "")}
+
+
+def _volume(volume: Manifest) -> Manifest:
+    directory = volume.get("emptyDir")
+    if isinstance(directory, dict) and "sizeLimit" in directory:
+        return {**volume, "emptyDir": {**directory, "sizeLimit": canonical(directory["sizeLimit"])}}
+    return volume
+
+
+def _problems(path: str, pool: Pool) -> Iterator[Problem]:
+    yield from _listed(f"{path}.env", pool.env, "name", _variable_problems)
+    yield from _listed(f"{path}.volumes", pool.volumes, "name", _volume_problems)
+    yield from _listed(f"{path}.volumeMounts", pool.volume_mounts, "mountPath", _mount_problems)
+    yield from _listed(f"{path}.imagePullSecrets", pool.image_pull_secrets, "name", lambda *_: iter(()))
+    known = [str(volume.get("name")) for volume in pool.volumes]
+    use = f"use {listed(known)}" if known else f"it has none, add it to {path}.volumes"
+    for index, mount in enumerate(pool.volume_mounts):
+        name = mount.get("name")
+        if name not in known:
+            wrong = f"{_shown(name)} is no volume of this pool" if name is not None else "is missing"
+            yield Problem(f"{path}.volumeMounts[{index}].name", f"{wrong}; {use}")
+
+
+def _listed(path: str, items: Sequence[Manifest], key: str, more: Any) -> Iterator[Problem]:
+    seen: dict[str, int] = {}
+    for index, item in enumerate(items):
+        place, value = f"{path}[{index}]", item.get(key)
+        if not isinstance(value, str) or not value:
+            wrong = "is missing; give text" if value in (None, "") else f"{_shown(value)} is not text; put it in quotes"
+            yield Problem(f"{place}.{key}", wrong)
+            continue
+        if value in seen:
+            yield Problem(f"{place}.{key}", f"{_shown(value)} is also that of {path}[{seen[value]}]; use each once")
+        seen.setdefault(value, index)
+        yield from more(place, item)
+
+
+def _variable_problems(place: str, variable: Manifest) -> Iterator[Problem]:
+    name, value = variable["name"], variable.get("value")
+    if name in OUR_VARIABLES:
+        yield Problem(
+            f"{place}.name", f"{name} is set by the operator; use another name than {listed(OUR_VARIABLES, 'and')}"
+        )
+    if value is not None and not isinstance(value, str):
+        yield Problem(f"{place}.value", f"{_shown(value)} is not text; put it in quotes")
+
+
+def _volume_problems(place: str, volume: Manifest) -> Iterator[Problem]:
+    name = volume["name"]
+    if name in OUR_MOUNTS:
+        yield Problem(
+            f"{place}.name", f"{name} is set by the operator; use another name than {listed(OUR_MOUNTS, 'and')}"
+        )
+
+
+def _mount_problems(place: str, mount: Manifest) -> Iterator[Problem]:
+    path = PurePosixPath(mount["mountPath"])
+    if not path.is_absolute() or ".." in path.parts:
+        yield Problem(f"{place}.mountPath", f"{_shown(str(path))} is no plain absolute path; use one such as /data")
+        return
+    # One slash and two are the same place to a kubelet.
+    path = PurePosixPath("/", *path.parts[1:])
+    for ours in OUR_MOUNTS.values():
+        own = PurePosixPath(ours)
+        # Inside /tmp there is room for more; what lies inside the others is diloco's.
+        inside = path == own or (path.is_relative_to(own) and ours != TEMPORARY_DIRECTORY)
+        if inside or own.is_relative_to(path):
+            yield Problem(
+                f"{place}.mountPath",
+                f"{_shown(str(path))} gets in the way of {ours}, which the operator mounts; use one such as /data",
+            )
+            return
+
+
+def _taken(place: str, name: str, ours: Iterable[str]) -> Problem:
+    return Problem(place, f"{name} is set by the operator; use another name than {listed(ours, 'and')}")
+
+
+def _shown(value: object) -> str:
+    text = value if isinstance(value, str) else json.dumps(value)
+    return text if len(text) <= _LARGEST_SHOWN else f"{text[: _LARGEST_SHOWN - 3]}..."

@@ -1,0 +1,77 @@
+"""By which names pods of a job are found. Must not know what answers there."""
+
+from diloco.spec import DiLoCoJob
+from diloco_operator import labels, names
+from diloco_operator.manifests import common
+from diloco_operator.manifests.inputs import Manifest
+
+
+def learners(job: DiLoCoJob) -> Manifest:
+    """The headless Service that a StatefulSet wants: a name in DNS for each learner, ready or not."""
+    name = job.metadata.name
+    return _service(
+        job,
+        names.learners(name),
+        labels.LEARNER,
+        {
+            "clusterIP": "None",
+            "publishNotReadyAddresses": True,
+            "selector": labels.learners_selector(name),
+            "ports": [_port(common.HTTP_PORT_NAME, common.HTTP_PORT)],
+        },
+    )
+
+
+def syncer(job: DiLoCoJob) -> Manifest:
+    """Where learners of this cluster, the operator and whoever gathers metrics find the syncer."""
+    name, expose = job.metadata.name, job.spec.syncer.expose
+    return _service(
+        job,
+        names.syncer(name),
+        labels.SYNCER,
+        {
+            "type": "ClusterIP",
+            "selector": labels.syncer_selector(name),
+            "ports": [
+                _port(common.SYNC_PORT_NAME, common.SYNC_PORT),
+                _port(common.HTTP_PORT_NAME, common.HTTP_PORT),
+            ],
+        },
+        annotations=expose.annotations if expose.type == "ClusterIP" else None,
+    )
+
+
+def exposed_syncer(job: DiLoCoJob) -> Manifest | None:
+    """Where learners outside the cluster find it, if ``spec.syncer.expose`` wants that.
+
+    A Service of its own, so that the port that asks nobody for a certificate stays inside.
+    """
+    name, expose = job.metadata.name, job.spec.syncer.expose
+    if expose.type == "ClusterIP":
+        return None
+    return _service(
+        job,
+        names.exposed_syncer(name),
+        labels.SYNCER,
+        {
+            "type": expose.type,
+            "selector": labels.syncer_selector(name),
+            "ports": [_port(common.SYNC_PORT_NAME, common.SYNC_PORT)],
+        },
+        annotations=expose.annotations,
+    )
+
+
+def _service(
+    job: DiLoCoJob, name: str, component: str, spec: Manifest, annotations: dict[str, str] | None = None
+) -> Manifest:
+    return {
+        "apiVersion": "v1",
+        "kind": "Service",
+        "metadata": common.metadata(job, name, labels.of_job(job.metadata.name, component), annotations),
+        "spec": spec,
+    }
+
+
+def _port(name: str, number: int) -> Manifest:
+    return {"name": name, "port": number, "targetPort": name, "protocol": "TCP"}

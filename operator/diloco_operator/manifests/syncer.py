@@ -1,0 +1,85 @@
+"""The syncer: one pod at a time, and the volume that its checkpoints, its tape and the finished model are on.
+
+Must not know whether it should run: that is handed in.
+"""
+
+from typing import Final
+
+from diloco.spec import DiLoCoJob
+from diloco_operator import labels, names
+from diloco_operator.manifests import common, passthrough
+from diloco_operator.manifests.inputs import Manifest
+from diloco_operator.manifests.quantity import canonical
+
+CONTAINER: Final = "syncer"
+GRACE_SECONDS: Final = 150
+"""From SIGTERM to SIGKILL: 60 s for the last checkpoint, calls that are under way, and something to spare."""
+STARTUP_SECONDS: Final = 600
+"""To import, make the model or read a checkpoint."""
+
+
+def deployment(job: DiLoCoJob, image: str, replicas: int) -> Manifest:
+    """The syncer. Recreate: two of them must never have the volume."""
+    name = job.metadata.name
+    own = labels.of_job(name, labels.SYNCER)
+    return {
+        "apiVersion": "apps/v1",
+        "kind": "Deployment",
+        "metadata": common.metadata(job, names.syncer(name), own),
+        "spec": {
+            "replicas": replicas,
+            "strategy": {"type": "Recreate"},
+            "selector": {"matchLabels": labels.syncer_selector(name)},
+            "template": {"metadata": {"labels": own}, "spec": _pod(job, image)},
+        },
+    }
+
+
+def claim(job: DiLoCoJob) -> Manifest:
+    """Its PersistentVolumeClaim. Once it is there nothing but its size can change."""
+    name, storage = job.metadata.name, job.spec.syncer.storage
+    chosen = {} if storage.class_name is None else {"storageClassName": storage.class_name}
+    return {
+        "apiVersion": "v1",
+        "kind": "PersistentVolumeClaim",
+        "metadata": common.metadata(job, names.syncer(name), labels.of_job(name, labels.SYNCER)),
+        "spec": {
+            "accessModes": ["ReadWriteOnce"],
+            **chosen,
+            "resources": {"requests": {"storage": canonical(storage.size)}},
+        },
+    }
+
+
+def _pod(job: DiLoCoJob, image: str) -> Manifest:
+    name = job.metadata.name
+    state: Manifest = {"persistentVolumeClaim": {"claimName": names.syncer(name)}}
+    first = job.spec.regions[0].pools[0]
+    pulling = {key: value for key, value in passthrough.pod_fields(first).items() if key == "imagePullSecrets"}
+    return {
+        **common.pod_defaults(GRACE_SECONDS),
+        **pulling,
+        "containers": [_container(job, image)],
+        "volumes": common.volumes(names.config_map(name), names.syncer_secret(name), state),
+    }
+
+
+def _container(job: DiLoCoJob, image: str) -> Manifest:
+    return {
+        "name": CONTAINER,
+        **common.program(image),
+        "args": [
+            "syncer",
+            *common.JOB_ARGUMENTS,
+            f"--listen=0.0.0.0:{common.SYNC_PORT}",
+            *common.TLS_ARGUMENTS,
+        ],
+        "env": common.environment(),
+        "ports": [
+            common.port(common.SYNC_PORT_NAME, common.SYNC_PORT),
+            common.port(common.HTTP_PORT_NAME, common.HTTP_PORT),
+        ],
+        **passthrough.resources(job.spec.syncer.resources),
+        "volumeMounts": common.mounts(),
+        **common.probes(STARTUP_SECONDS),
+    }

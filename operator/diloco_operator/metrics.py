@@ -1,0 +1,99 @@
+"""The operator's own metrics, in one registry that /metrics shows. It must not know how the figures come about."""
+
+from collections import Counter as Tally
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+
+from prometheus_client import CollectorRegistry, Counter, Histogram
+from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from diloco_operator.cluster.errors import ApiError, Call
+
+PREFIX = "diloco_operator"
+_RECONCILE_BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
+
+
+@dataclass(frozen=True, slots=True)
+class Gauges:
+    """Figures that are read when somebody asks for them."""
+
+    queue_depth: Callable[[], int]
+    jobs: Callable[[], Tally[str]]
+    """By phase."""
+    watch_ages: Callable[[], Mapping[str, float]]
+    """Seconds since each watch was last known to be alive; infinite: never yet."""
+    lease_held: Callable[[], bool]
+    loop_lag_seconds: Callable[[], float]
+
+
+class Metrics:
+    """Everything that is counted."""
+
+    def __init__(self) -> None:
+        self.registry = CollectorRegistry()
+        self.reconcile_seconds = Histogram(
+            f"{PREFIX}_reconcile_seconds",
+            "Seconds that one reconcile of one job took.",
+            buckets=_RECONCILE_BUCKETS,
+            registry=self.registry,
+        )
+        self.reconcile_errors = Counter(
+            f"{PREFIX}_reconcile_errors_total",
+            "Reconciles that failed and are tried again.",
+            ["reason"],
+            registry=self.registry,
+        )
+        self.api_requests = Counter(
+            f"{PREFIX}_api_requests_total",
+            "Requests to the API server, those of the watch of jobs not among them; code 0: no answer came.",
+            ["verb", "resource", "code"],
+            registry=self.registry,
+        )
+        self.api_seconds = Histogram(
+            f"{PREFIX}_api_request_seconds",
+            "Seconds until the API server began to answer.",
+            ["verb"],
+            registry=self.registry,
+        )
+
+    def answered(self, call: Call, code: int, seconds: float) -> None:
+        """A request to the API server is over."""
+        self.api_requests.labels(call.verb, call.resource, str(code)).inc()
+        self.api_seconds.labels(call.verb).observe(seconds)
+
+    def failed(self, error: Exception) -> None:
+        """A reconcile has failed."""
+        self.reconcile_errors.labels(error.reason if isinstance(error, ApiError) else "Internal").inc()
+
+    def show(self, gauges: Gauges) -> None:
+        """Show these figures too."""
+        self.registry.register(_Shown(gauges))
+
+
+class _Shown(Collector):
+    def __init__(self, gauges: Gauges) -> None:
+        self._gauges = gauges
+
+    def collect(self) -> Iterable[Metric]:
+        yield GaugeMetricFamily(
+            f"{PREFIX}_queue_depth", "Jobs that wait for a free worker.", value=self._gauges.queue_depth()
+        )
+        jobs = GaugeMetricFamily(f"{PREFIX}_jobs", "Jobs by phase; New: no status yet.", labels=["phase"])
+        for phase, count in sorted(self._gauges.jobs().items()):
+            jobs.add_metric([phase], count)
+        yield jobs
+        ages = GaugeMetricFamily(
+            f"{PREFIX}_watch_age_seconds", "Seconds since a watch was last known to be alive.", labels=["watch"]
+        )
+        for watch, seconds in sorted(self._gauges.watch_ages().items()):
+            ages.add_metric([watch], seconds)
+        yield ages
+        yield GaugeMetricFamily(
+            f"{PREFIX}_lease_held", "1 while this process is the one that works.", value=int(self._gauges.lease_held())
+        )
+        yield GaugeMetricFamily(
+            f"{PREFIX}_loop_lag_seconds",
+            "How late the event loop ran what was due, at its latest beat.",
+            value=self._gauges.loop_lag_seconds(),
+        )

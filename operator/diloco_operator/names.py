@@ -1,0 +1,97 @@
+"""What the objects of a job are called.
+
+Deterministic, so that creating is applying: whoever asks again gets the same name. Every name is a DNS label (RFC 1123)
+that begins with a letter, as a Service's must (RFC 1035). Where the plain name would be too long, begin with a digit or
+leave open whose it is, it ends in eight hexadecimal digits of a digest of all that it stands for.
+Must not know what the objects hold.
+"""
+
+import hashlib
+import re
+from typing import Final, NamedTuple
+
+from diloco.spec import JobSpec
+
+NAME_LIMIT: Final = 63
+"""Characters of a DNS label."""
+STATEFUL_SET_LIMIT: Final = 52
+"""Characters of a StatefulSet's name: its pods carry it in a label, with a hyphen and a revision of ten more."""
+
+_DIGEST_LENGTH: Final = 8
+_LOOKS_HASHED: Final = re.compile(r"[0-9a-f]{8}")
+
+
+class PoolKey(NamedTuple):
+    """A pool of a job."""
+
+    region: str
+    pool: str
+
+    def __str__(self) -> str:
+        return f"{self.region}/{self.pool}"
+
+
+def pool_keys(spec: JobSpec) -> tuple[PoolKey, ...]:
+    """Every pool, in the manifest's order."""
+    return tuple(PoolKey(region.name, pool.name) for region in spec.regions for pool in region.pools)
+
+
+def stateful_set(job: str, pool: PoolKey) -> str:
+    """The StatefulSet of a pool's learners, ``JOB-REGION-POOL``; at most 52 characters."""
+    # Without a hyphen in the pool's name the last hyphen is where it begins: no two pools of a job share a plain name.
+    # The last condition keeps plain names apart from those with a digest.
+    unclear = "-" in pool.pool or _LOOKS_HASHED.fullmatch(pool.pool) is not None
+    return _fitted(f"{job}-{pool.region}-{pool.pool}", f"{job}/{pool}", STATEFUL_SET_LIMIT, unclear=unclear)
+
+
+def learners(job: str) -> str:
+    """The headless Service, PodDisruptionBudget and NetworkPolicy of all learners."""
+    return _of_job(job, "learners")
+
+
+def syncer(job: str) -> str:
+    """The syncer's Deployment, Service, PersistentVolumeClaim and NetworkPolicy."""
+    return _of_job(job, "syncer")
+
+
+def exposed_syncer(job: str) -> str:
+    """The Service by which learners outside the cluster reach the syncer."""
+    return _of_job(job, "syncer-exposed")
+
+
+def config_map(job: str) -> str:
+    """The ConfigMap with the job's manifest."""
+    return _of_job(job, "job")
+
+
+def authority_secret(job: str) -> str:
+    """The Secret with the job's certificate authorities and their keys. No pod mounts it."""
+    return _of_job(job, "ca")
+
+
+def syncer_secret(job: str) -> str:
+    """The Secret with the syncer's certificate and key."""
+    return _of_job(job, "syncer-tls")
+
+
+def learner_secret(job: str, pool: PoolKey) -> str:
+    """The Secret with the certificate and key of a pool's learners."""
+    return f"{stateful_set(job, pool)}-tls"
+
+
+def syncer_host(job: str, namespace: str) -> str:
+    """The syncer's name in the cluster's DNS, as learners call it and its certificate says."""
+    return f"{syncer(job)}.{namespace}.svc"
+
+
+def _of_job(job: str, role: str) -> str:
+    return _fitted(f"{job}-{role}", f"{job}/{role}", NAME_LIMIT, unclear=False)
+
+
+def _fitted(plain: str, stands_for: str, limit: int, *, unclear: bool) -> str:
+    if plain[0].isdigit():
+        plain, unclear = f"job-{plain}", True
+    if len(plain) <= limit and not unclear:
+        return plain
+    digest = hashlib.sha256(stands_for.encode()).hexdigest()[:_DIGEST_LENGTH]
+    return f"{plain[: limit - _DIGEST_LENGTH - 1].rstrip('-')}-{digest}"

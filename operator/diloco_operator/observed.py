@@ -1,0 +1,124 @@
+"""What `reconcile` is given: the world as it was last seen, as values.
+
+The process fills these in from its caches, from lists and from the syncer's page. They must not know how they were come
+by, and say nothing about what should be done.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal, NamedTuple
+
+from pydantic import BaseModel, ConfigDict, Field
+
+Object = dict[str, Any]
+"""A Kubernetes object as the API server hands it out: plain JSON values."""
+
+
+class ChildKey(NamedTuple):
+    """One object in the job's namespace."""
+
+    kind: str
+    """For example ``StatefulSet``."""
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class PodObserved:
+    """One of the job's pods."""
+
+    pod: Object
+    events: tuple[Object, ...] = ()
+    """Its warning events, in any order (core/v1 Event)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Looked:
+    """What a closer look at an unhealthy job brought: lists, not watches."""
+
+    pods: tuple[PodObserved, ...] = ()
+    """Every pod with the job's labels, the syncer's among them."""
+    events: Mapping[ChildKey, tuple[Object, ...]] = field(default_factory=dict)
+    """Warning events about children that are no pods: a claim that is not provisioned, a set that may not create
+    pods."""
+
+
+class LearnerReport(BaseModel):
+    """One learner, as the syncer tells of it."""
+
+    model_config = ConfigDict(extra="ignore", frozen=True, use_attribute_docstrings=True)
+
+    id: str
+    """region/pool/index."""
+    state: str
+    """Absent, Loading, Training, Stalled or GivenUp. Others may come with newer trainers."""
+    restarts: int = 0
+    """Times a new process took its place."""
+
+
+class CheckpointReport(BaseModel):
+    """The syncer's checkpoints."""
+
+    model_config = ConfigDict(extra="ignore", frozen=True, use_attribute_docstrings=True)
+
+    newest: str = ""
+    """Name of the newest one; empty: none yet."""
+    problem: str = ""
+    """Why the latest write failed; empty if it did not."""
+
+
+class SyncerStatusView(BaseModel):
+    """What is read of the syncer's ``/status``; whatever else stands there is let pass."""
+
+    model_config = ConfigDict(extra="ignore", frozen=True, use_attribute_docstrings=True)
+
+    job: str
+    """The job's name: an answer for another one is not taken."""
+    epoch: int
+    """Life of the syncer process, counted from 1."""
+    phase: Literal["Waiting", "Training", "Evaluating", "Complete", "Failed"]
+    phase_reason: str = ""
+    model_exported: bool = False
+    """The finished model is on the syncer's volume."""
+    syncer_step: int = 0
+    """Merges done."""
+    merged_tokens: float = 0.0
+    budget_tokens: int = 0
+    tokens_per_second: float = 0.0
+    """Merged tokens, over the last half minute."""
+    seconds_left: float | None = None
+    """At that rate; None while there is none."""
+    train_loss: float | None = None
+    """Nats a token, of the learners that train."""
+    eval_loss: float | None = None
+    """Nats a token, of the latest evaluation of the global model."""
+    goodput: float | None = None
+    """0 to 1."""
+    checkpoint: CheckpointReport = Field(default_factory=CheckpointReport)
+    tape_problem: str = ""
+    """Why the tape is incomplete or waits for the disk; empty if it does not."""
+    learners: tuple[LearnerReport, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class SyncerAway:
+    """The syncer was asked and did not answer; where it answered lately, not once but several times in a row."""
+
+    reason: str
+    """In words that stay the same while the cause does: they end up in a condition."""
+
+
+@dataclass(frozen=True, slots=True)
+class Observed:
+    """Everything `reconcile` looks at besides the job itself."""
+
+    children: Mapping[ChildKey, Object]
+    """Live objects with the job's labels and an owner reference to this job's uid."""
+    foreign: frozenset[ChildKey] = frozenset()
+    """Objects with the job's labels or with names that the job wants, which belong to somebody else."""
+    looked: Looked | None = None
+    """None: nobody looked, because nothing asked for it (`Plan.look_closer`)."""
+    syncer: SyncerStatusView | SyncerAway | None = None
+    """None: not asked, because no syncer is wanted."""
+    refused: Mapping[ChildKey, str] = field(default_factory=dict)
+    """What the API server said to the latest try to apply an object of these names, where it refused for good (400,
+    403, 409, 422). Need not be kept over a restart of the operator: the same try brings the same answer."""

@@ -1,0 +1,38 @@
+"""What whoever runs the operator decides. Read from flags and environment elsewhere."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class OperatorOptions:
+    """The operator's own settings; nothing of a job."""
+
+    operator_namespace: str
+    """Where the operator runs: its lease is there, and its pods may read syncers' status."""
+    trainer_image: str | None = None
+    """Image of learners and syncers of jobs that name none. None: such jobs wait."""
+    namespaces: tuple[str, ...] = ()
+    """Where jobs are looked after; empty: in the whole cluster."""
+    resync_seconds: float = 60.0
+    """A job is looked at anew after this long, whether or not something was heard of it."""
+    poll_seconds: float = 5.0
+    """How often the syncer of a running job is asked for its status."""
+    lease_name: str = "diloco-operator"
+    """The Lease whose holder works; a second operator waits for it."""
+    health_address: str = "0.0.0.0:8080"
+    """``host:port`` of /healthz, /readyz and /metrics."""
+    log_json: bool = False
+    """Log one JSON object a line."""
+
+    def __post_init__(self) -> None:
+        """Check what can be wrong.
+
+        Raises:
+            ValueError: a setting cannot be; the text names it.
+        """
+        if not self.operator_namespace:
+            raise ValueError("operator_namespace is empty; give the namespace that the operator runs in")
+        for name in ("resync_seconds", "poll_seconds"):
+            value: float = getattr(self, name)
+            if not value > 0:
+                raise ValueError(f"{name} {value} is not above 0; give a number of seconds")

@@ -1,0 +1,68 @@
+"""Everything that is wrong with a job, from whatever source, the gravest first; and whether a closer look is needed.
+
+Pure. It must not know what becomes of it.
+"""
+
+from dataclasses import replace
+
+from diloco_operator.case import Case
+from diloco_operator.observed import ChildKey, Looked, SyncerStatusView
+from diloco_operator.policies.placement import Cause, gravest_first, learner_causes, syncer_pod_causes
+from diloco_operator.policies.storage import is_bound, volume_causes
+from diloco_operator.policies.syncer_report import given_up, present, reported_causes
+from diloco_operator.policies.text import one_line, shortlist
+from diloco_operator.policies.workloads import syncer_ready
+from diloco_operator.reasons import Reason
+
+
+def unhealthy(case: Case) -> bool:
+    """Something that is there and is to run does not: its pods have to be looked at."""
+    sets = [workload for workload in case.workloads if workload.live is not None]
+    deployment, claim = case.deployment, case.claim
+    return (
+        any(not workload.healthy for workload in sets)
+        or (deployment is not None and not syncer_ready(deployment))
+        or (claim is not None and not is_bound(claim))
+    )
+
+
+def running_causes(case: Case) -> list[Cause]:
+    """Of a job that is to run."""
+    looked, view = case.observed.looked or Looked(), case.observed.syncer
+    causes = blocking_causes(case)
+    volume = volume_causes(case.claim, looked.events)
+    causes += volume
+    syncer = syncer_pod_causes(case.deployment, looked, case.now)
+    # The claim's own event says more than the pod that waits for it.
+    causes += [cause for cause in syncer if not (volume and cause.reason == Reason.VOLUME_PENDING)]
+    sessions, spared = None, frozenset[str]()
+    if isinstance(view, SyncerStatusView):
+        causes += reported_causes(view, frozenset(case.spec.learner_ids))
+        sessions, spared = present(view), given_up(view)
+    causes += learner_causes(case.workloads, looked, sessions, spared, case.now)
+    return gravest_first(causes)
+
+
+def stopping_causes(case: Case) -> list[Cause]:
+    """Of a job that is to stand still: only pods that do not go."""
+    looked = case.observed.looked or Looked()
+    leaving = [one for one in looked.pods if one.pod["metadata"].get("deletionTimestamp")]
+    only_leaving = replace(looked, pods=tuple(leaving))
+    causes = learner_causes(case.workloads, only_leaving, None, frozenset(), case.now)
+    causes += syncer_pod_causes(None, only_leaving, case.now)
+    return gravest_first([*blocking_causes(case), *(cause for cause in causes if cause.reason == Reason.NODE_LOST)])
+
+
+def blocking_causes(case: Case) -> list[Cause]:
+    """Objects that cannot be had."""
+    causes = [
+        Cause(Reason.APPLY_REFUSED, f"{key.kind} {key.name} is refused: {one_line(text)}")
+        for key, text in case.observed.refused.items()
+    ]
+    if case.observed.foreign:
+        causes.append(Cause(Reason.NAME_TAKEN, f"{_named(case.observed.foreign)} of another owner"))
+    return causes
+
+
+def _named(keys: frozenset[ChildKey]) -> str:
+    return shortlist(sorted(f"{key.kind} {key.name}" for key in keys))

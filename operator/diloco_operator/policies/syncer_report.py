@@ -1,0 +1,53 @@
+"""What is wrong by the syncer's own account: checkpoints, tape, learners that it gave up or that stand still.
+
+Pure. It must not know pods.
+"""
+
+from collections.abc import Iterable
+
+from diloco_operator.observed import LearnerReport, SyncerStatusView
+from diloco_operator.policies.placement import Cause
+from diloco_operator.policies.text import one_line, shortlist
+from diloco_operator.reasons import Reason
+
+TRAINING_STATES = frozenset({"Training"})
+PRESENT_STATES = frozenset({"Loading", "Training", "Stalled"})
+
+
+def reported_causes(view: SyncerStatusView, wanted: frozenset[str]) -> list[Cause]:
+    """``wanted``: ids of the learners that the manifest asks for; others are of no interest any more."""
+    causes = []
+    if view.checkpoint.problem:
+        causes.append(
+            Cause(Reason.CHECKPOINT_FAILING, f"no checkpoint can be written: {one_line(view.checkpoint.problem)}")
+        )
+    if view.tape_problem:
+        causes.append(Cause(Reason.TAPE_FAILING, f"the tape is incomplete: {one_line(view.tape_problem)}"))
+    reports = [report for report in view.learners if report.id in wanted]
+    for state, reason, words in (
+        ("GivenUp", Reason.LEARNERS_GIVEN_UP, "given up after too many restarts"),
+        ("Stalled", Reason.LEARNERS_STALLED, "connected but making no steps"),
+    ):
+        found = sorted(report.id for report in reports if report.state == state)
+        if found:
+            causes.append(Cause(reason, f"{shortlist(found)} {words}"))
+    return causes
+
+
+def present(view: SyncerStatusView) -> frozenset[str]:
+    """Learners with a session."""
+    return _in(view.learners, PRESENT_STATES)
+
+
+def training(view: SyncerStatusView) -> frozenset[str]:
+    """Learners that make steps."""
+    return _in(view.learners, TRAINING_STATES)
+
+
+def given_up(view: SyncerStatusView) -> frozenset[str]:
+    """Learners that are not let in again."""
+    return _in(view.learners, frozenset({"GivenUp"}))
+
+
+def _in(reports: Iterable[LearnerReport], states: frozenset[str]) -> frozenset[str]:
+    return frozenset(report.id for report in reports if report.state in states)

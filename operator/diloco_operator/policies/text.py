@@ -1,0 +1,47 @@
+"""Other people's words, made fit for a condition: one line, bounded, and without what differs from one try to the next.
+
+It must not know what the words are about.
+"""
+
+import json
+import re
+
+LONGEST_DETAIL = 300
+"""Characters kept of one quoted text."""
+LONGEST_MESSAGE = 1000
+"""Characters of a whole message. Kubernetes allows 32,768; people read less."""
+
+_ADDRESS = re.compile(r"0x[0-9a-f]+|\b[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}\b")
+
+
+def one_line(text: str, limit: int = LONGEST_DETAIL) -> str:
+    """``text`` on one line, cut to ``limit`` characters."""
+    line = " ".join(text.split())
+    return line if len(line) <= limit else f"{line[: limit - 3].rstrip()}..."
+
+
+def last_line(output: str) -> str:
+    """The last line that a process left, without its log's dressing: JSON's ``message``, or the line itself.
+
+    Memory addresses and pod uids are blotted out: they differ from one crash to the next.
+    """
+    lines = [line for line in output.splitlines() if line.strip()]
+    return _ADDRESS.sub("...", one_line(_message(lines[-1]))) if lines else ""
+
+
+def _message(line: str) -> str:
+    try:
+        entry = json.loads(line)
+    except ValueError:
+        return line
+    if not isinstance(entry, dict) or not isinstance(entry.get("message"), str):
+        return line
+    exception = str(entry.get("exception") or "").strip()
+    return f"{entry['message']}: {exception.splitlines()[-1]}" if exception else entry["message"]
+
+
+def shortlist(names: list[str], limit: int = 5) -> str:
+    """``a, b and 3 more``."""
+    if len(names) <= limit:
+        return ", ".join(names)
+    return f"{', '.join(names[:limit])} and {len(names) - limit} more"

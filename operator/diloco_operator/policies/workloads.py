@@ -1,0 +1,105 @@
+"""The job's StatefulSets, Deployment and claim, as the operator thinks of them: how many are wanted, ready, left.
+
+It must not know pods or reasons.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from diloco_operator import labels, names
+from diloco_operator.names import PoolKey
+from diloco_operator.observed import ChildKey, Object
+
+STATEFUL_SET = "StatefulSet"
+DEPLOYMENT = "Deployment"
+CLAIM = "PersistentVolumeClaim"
+
+
+@dataclass(frozen=True, slots=True)
+class PoolWorkload:
+    """The learners of one pool."""
+
+    pool: PoolKey
+    key: ChildKey
+    live: Object | None
+    desired: int
+    """Learners that the manifest asks for, whether or not they are to run now."""
+
+    @property
+    def ready(self) -> int:
+        """Learners whose pod is ready."""
+        return int(_status(self.live).get("readyReplicas") or 0)
+
+    @property
+    def healthy(self) -> bool:
+        """Every wanted pod is there and ready, by its controller's latest word."""
+        return self.live is not None and _seen(self.live) and self.ready >= self.desired
+
+    @property
+    def short(self) -> bool:
+        """Fewer pods were created than wanted: something keeps the controller from creating them."""
+        return (
+            self.live is not None and _seen(self.live) and int(_status(self.live).get("replicas") or 0) < self.desired
+        )
+
+
+def pool_workloads(job: str, desired: Mapping[PoolKey, int], children: Mapping[ChildKey, Object]) -> list[PoolWorkload]:
+    """One for every pool, in the manifest's order."""
+    found = []
+    for pool, count in desired.items():
+        key = ChildKey(STATEFUL_SET, names.stateful_set(job, pool))
+        found.append(PoolWorkload(pool, key, children.get(key), count))
+    return found
+
+
+def syncer_deployment(job: str, children: Mapping[ChildKey, Object]) -> Object | None:
+    """The syncer's Deployment, if it is there."""
+    return children.get(ChildKey(DEPLOYMENT, names.syncer(job)))
+
+
+def syncer_claim(job: str, children: Mapping[ChildKey, Object]) -> Object | None:
+    """The syncer's claim, if it is there."""
+    return children.get(ChildKey(CLAIM, names.syncer(job)))
+
+
+def syncer_ready(deployment: Object | None) -> bool:
+    """The syncer's pod is ready."""
+    return int(_status(deployment).get("readyReplicas") or 0) > 0
+
+
+def syncer_pods_left(deployment: Object | None) -> int:
+    """Pods that the Deployment still has or may be making."""
+    return _left(deployment)
+
+
+def component(item: Object) -> str:
+    """Whether an object is a learner's or the syncer's; empty: neither."""
+    return str((item["metadata"].get("labels") or {}).get(labels.COMPONENT, ""))
+
+
+def learner_pods_left(children: Mapping[ChildKey, Object]) -> int:
+    """Pods of learners that exist or may be being made, over all sets, wanted or not."""
+    return sum(_left(live) for key, live in children.items() if key.kind == STATEFUL_SET)
+
+
+def _left(live: Object | None) -> int:
+    if live is None:
+        return 0
+    asked, counted = replicas(live), int(_status(live).get("replicas") or 0)
+    # Until the controller has seen the latest spec, what it counted is of an earlier one.
+    return max(asked, counted, 0 if _seen(live) else 1)
+
+
+def replicas(live: Object) -> int:
+    """``spec.replicas``; left out it means 1."""
+    asked = live.get("spec", {}).get("replicas")
+    return 1 if asked is None else int(asked)
+
+
+def _seen(live: Object) -> bool:
+    generation = int(live["metadata"].get("generation") or 0)
+    return int(_status(live).get("observedGeneration") or 0) >= generation
+
+
+def _status(live: Object | None) -> Object:
+    return (live or {}).get("status") or {}

@@ -1,0 +1,285 @@
+"""The parts of the operator, put together and run: lease, watches, workers, probes.
+
+Order matters: nobody works without the lease, nobody decides before the caches are whole, and kopf is started only once
+the kind that it watches exists (it looks for it once). It must not know what any part does inside.
+"""
+
+import asyncio
+import contextlib
+import logging
+import random
+import time
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any, Final, NoReturn
+
+import aiohttp
+
+from diloco_operator import labels
+from diloco_operator.backoff import Backoff
+from diloco_operator.cluster.api import Api, Object, Seams, Selection, is_served
+from diloco_operator.cluster.cache import Cache, GroupKey
+from diloco_operator.cluster.connection import Connection, login
+from diloco_operator.cluster.errors import ApiError
+from diloco_operator.cluster.kinds import CHILDREN, JOB
+from diloco_operator.cluster.watches import Watch
+from diloco_operator.controller import Controller
+from diloco_operator.handlers import JobWatch
+from diloco_operator.health import Health, Heartbeat
+from diloco_operator.jobs import JobKey, JobProbe, Jobs
+from diloco_operator.lease import Clocks, Lease, LeaseLostError
+from diloco_operator.metrics import Gauges, Metrics
+from diloco_operator.observe import Observer
+from diloco_operator.options import OperatorOptions
+from diloco_operator.reconcile import reconcile
+from diloco_operator.signing import RandomCertificateMaker
+from diloco_operator.syncer_status import SyncerAsker
+from diloco_operator.workers import Pacing, Workers
+
+_log = logging.getLogger(__name__)
+CONCURRENCY: Final = 8
+"""Reconciles at once."""
+PROBE_SECONDS: Final = (0.0, 2.0, 30.0)
+"""Before the first, the second and every later comparison of the watch of jobs with a list."""
+_CRD_SECONDS: Final = 5.0
+
+
+@dataclass(slots=True)
+class _Parts:
+    """Everything that runs while the lease is held."""
+
+    options: OperatorOptions
+    api: Api
+    metrics: Metrics
+    asker: SyncerAsker
+    connection: Connection
+    identity: str
+    jobs: Jobs = field(default_factory=Jobs)
+    cache: Cache = field(default_factory=lambda: Cache(labels.JOB))
+    watches: tuple[Watch, ...] = ()
+    stage: str | None = "starting"
+    workers: Workers[JobKey] = field(init=False)
+    probe: JobProbe = field(init=False)
+    job_watch: JobWatch = field(init=False)
+
+    def __post_init__(self) -> None:
+        backoff = Backoff(first_seconds=1.0, most_seconds=30.0, random=random.random)
+        self.watches = tuple(
+            Watch(
+                self.api,
+                Selection(kind, namespace, labels=labels.OF_OPERATOR),
+                self.cache,
+                self._child_changed,
+                time.monotonic,
+                backoff,
+            )
+            for kind in CHILDREN
+            for namespace in self.options.namespaces or (None,)
+        )
+        controller = Controller(
+            api=self.api,
+            cache=self.cache,
+            watches=self.watches,
+            jobs=self.jobs,
+            observer=Observer(self.api, self.cache, self.asker, time.monotonic),
+            decide=self._decide,
+            now=_now,
+            identity=self.identity,
+        )
+
+        async def timed(key: JobKey) -> float | None:
+            with self.metrics.reconcile_seconds.time():
+                return await controller.run(key)
+
+        pacing = Pacing(
+            backoff=Backoff(first_seconds=1.0, most_seconds=300.0, random=random.random),
+            least_seconds=lambda error: error.retry_after_seconds if isinstance(error, ApiError) else 0.0,
+            failed=self._failed,
+        )
+        self.workers = Workers(timed, pacing, CONCURRENCY)
+        self.probe = JobProbe(self.api, self.jobs, self.options.namespaces, self.workers.enqueue, time.monotonic)
+        self.job_watch = JobWatch(
+            lambda: login(self.connection, _now), self.options.namespaces, self._job_seen, backoff
+        )
+
+    async def run(self) -> None:
+        """Watch and work, until cancelled."""
+        async with asyncio.TaskGroup() as group:
+            for watch in self.watches:
+                group.create_task(watch.run())
+            self.stage = "starting: listing the objects of jobs"
+            for watch in self.watches:
+                await watch.synced.wait()
+            await self._wait_for_definition()
+            self.stage = None
+            group.create_task(self.workers.work())
+            group.create_task(self.job_watch.run())
+            group.create_task(self._probe())
+
+    def ages(self) -> dict[str, float]:
+        """Seconds since each watch was last known to be alive."""
+        now = time.monotonic()
+        ages = {_name(watch): _age(now, watch.heard_at) for watch in self.watches}
+        return {**ages, JOB.resource: _age(now, self.probe.agreed_at)}
+
+    def problems(self) -> dict[str, str]:
+        """Why a watch does not watch."""
+        problems = {_name(watch): watch.problem for watch in self.watches if watch.problem}
+        return {**problems, JOB.resource: self.job_watch.problem} if self.job_watch.problem else problems
+
+    async def _wait_for_definition(self) -> None:
+        self.stage = f"waiting: the server knows no {JOB.resource}; is its CustomResourceDefinition installed?"
+        while True:
+            try:
+                if await is_served(self.api, JOB, next(iter(self.options.namespaces), None)):
+                    return
+                _log.warning("%s", self.stage)
+            except ApiError as error:
+                _log.warning("%s; trying again", error)
+            await asyncio.sleep(_CRD_SECONDS)
+
+    async def _probe(self) -> None:
+        waits = iter(PROBE_SECONDS[:-1])
+        while True:
+            await asyncio.sleep(next(waits, PROBE_SECONDS[-1]))
+            was_deaf = self.probe.deaf
+            try:
+                await self.probe.probe()
+            except ApiError as error:
+                _log.warning("%s; trying again", error)
+                continue
+            if was_deaf and self.probe.deaf:
+                self.job_watch.restart()
+
+    def _decide(self, job: Object, observed: Any, now: datetime) -> Any:
+        return reconcile(job, observed, now, self.options, RandomCertificateMaker())
+
+    def _child_changed(self, group: GroupKey) -> None:
+        key = JobKey(group.namespace, group.value)
+        if self.jobs.get(key) is not None:
+            self.workers.enqueue(key)
+
+    def _job_seen(self, event: str | None, job: Object) -> None:
+        self.workers.enqueue(self.jobs.heard(event, job))
+
+    def _failed(self, key: Hashable, error: Exception) -> None:
+        self.metrics.failed(error)
+        if isinstance(error, ApiError | LeaseLostError):
+            _log.warning("%s: %s; trying again", key, error)
+        else:
+            _log.error("%s: reconcile failed; trying again", key, exc_info=error)
+
+
+async def operate(
+    options: OperatorOptions,
+    connection: Connection,
+    identity: str,
+    stop: asyncio.Event,
+    fence: Callable[[str], NoReturn],
+) -> None:
+    """Run the operator until `stop` is set.
+
+    Args:
+        options: what to look after.
+        connection: where.
+        identity: of this process, never used by another one.
+        stop: set it, and all is wound up and the lease released.
+        fence: ends the process at once, with a reason: the lease is lost.
+
+    Raises:
+        BadAddressError: the health address cannot be listened at.
+    """
+    metrics, heartbeat = Metrics(), Heartbeat(time.monotonic)
+    health = Health(metrics.registry, heartbeat)
+    async with (
+        health.served(options.health_address) as port,
+        connection.open() as client,
+        aiohttp.ClientSession(trust_env=False) as session,
+    ):
+        _log.info("%s: healthz, readyz and metrics at port %d; cluster of %s", identity, port, connection.described)
+        lease = Lease(
+            Api(client, labels.FIELD_MANAGER, Seams(metrics.answered)),
+            options.operator_namespace,
+            options.lease_name,
+            identity,
+            Clocks(_now, time.monotonic),
+        )
+        api = Api(client, labels.FIELD_MANAGER, Seams(metrics.answered, lease.check))
+        parts = _Parts(options, api, metrics, SyncerAsker(session), connection, identity)
+        _connect_health(health, parts, lease)
+        metrics.show(
+            Gauges(
+                queue_depth=lambda: parts.workers.depth,
+                jobs=parts.jobs.phases,
+                watch_ages=parts.ages,
+                lease_held=lambda: lease.held,
+                loop_lag_seconds=lambda: heartbeat.lag_seconds,
+            )
+        )
+        try:
+            await _until(stop, _work(lease, parts, heartbeat, fence))
+        finally:
+            await lease.release()
+
+
+async def _work(lease: Lease, parts: _Parts, heartbeat: Heartbeat, fence: Callable[[str], NoReturn]) -> None:
+    async with asyncio.TaskGroup() as group:
+        group.create_task(heartbeat.beat())
+        await lease.acquire()
+        group.create_task(_keep(lease, fence))
+        group.create_task(parts.run())
+
+
+async def _keep(lease: Lease, fence: Callable[[str], NoReturn]) -> None:
+    try:
+        await lease.keep()
+    except LeaseLostError as error:
+        fence(str(error))
+
+
+async def _until(stop: asyncio.Event, work: Any) -> None:
+    """Run `work` until `stop` is set; what `work` dies of is raised."""
+    working, stopping = asyncio.create_task(work), asyncio.create_task(stop.wait())
+    try:
+        await asyncio.wait((working, stopping), return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        stopping.cancel()
+        ended = working.done()
+        working.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            if ended:
+                await working
+            else:
+                await asyncio.wait((working,))
+
+
+def _connect_health(health: Health, parts: _Parts, lease: Lease) -> None:
+    def standing() -> str | None:
+        if lease.held:
+            return parts.stage
+        place = f"{lease.namespace}/{lease.name}"
+        if lease.problem:
+            return f"waiting for lease {place}: {lease.problem}"
+        return f"standing by: lease {place} is held by {lease.other}" if lease.other else "starting"
+
+    health.standing = standing
+    health.ready_while_waiting = lambda: not lease.held and bool(lease.other) and not lease.problem
+    health.watch_ages, health.watch_problems = parts.ages, parts.problems
+
+
+def _now() -> datetime:
+    return datetime.now(UTC)
+
+
+def _name(watch: Watch) -> str:
+    selection = watch.selection
+    return (
+        selection.kind.resource
+        if selection.namespace is None
+        else f"{selection.kind.resource} in {selection.namespace}"
+    )
+
+
+def _age(now: float, heard_at: float | None) -> float:
+    return float("inf") if heard_at is None else now - heard_at

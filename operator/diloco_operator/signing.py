@@ -1,0 +1,293 @@
+"""One certificate with its key: made, written as PEM and read back.
+
+Keys are NIST P-256 and certificates X.509 v3 (RFC 5280). Reads no clock and draws nothing at random except through the
+``CertificateMaker`` it is handed (and what a signature itself needs). Must not know Secrets, pods or when which
+authority signs.
+"""
+
+import datetime as dt
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Final, Literal, Protocol
+
+from cryptography import x509
+from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+AUTHORITY_LIFE: Final = dt.timedelta(days=3650)
+LEAF_LIFE: Final = dt.timedelta(days=90)
+CLOCK_SKEW: Final = dt.timedelta(minutes=5)
+"""A certificate is valid from this long before it was made: nodes' clocks differ (ours)."""
+RENEWED_WITH_LEFT: Final = 1 / 3
+"""Share of its life that a certificate has left when it is due (ours)."""
+
+_LONGEST_COMMON_NAME = 64  # ub-common-name, RFC 5280 appendix A.1
+
+
+class CertificateMaker(Protocol):
+    """Where what cannot be foreseen comes from."""
+
+    def private_key(self) -> ec.EllipticCurvePrivateKey:
+        """A new key on P-256."""
+        ...
+
+    def serial_number(self) -> int:
+        """A serial number that no other certificate has; positive, at most 159 bits."""
+        ...
+
+
+class RandomCertificateMaker:
+    """The real one: the system's random numbers."""
+
+    def private_key(self) -> ec.EllipticCurvePrivateKey:
+        """A new key on P-256."""
+        return ec.generate_private_key(ec.SECP256R1())
+
+    def serial_number(self) -> int:
+        """A random serial number (RFC 5280, 4.1.2.2)."""
+        return x509.random_serial_number()
+
+
+class UnusableError(ValueError):
+    """PEM data that holds no usable certificate or key; the text says why, and never shows the data."""
+
+
+@dataclass(frozen=True, slots=True)
+class LeafNames:
+    """What a leaf certificate lets its holder be."""
+
+    common_name: str
+    """For people only."""
+    use: Literal["server", "client"]
+    dns: tuple[str, ...] = ()
+    uris: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Authority:
+    """A certificate authority of one job."""
+
+    certificate: x509.Certificate
+    key: ec.EllipticCurvePrivateKey | None
+    """None: it is trusted, and signs no more."""
+
+    @property
+    def made_at(self) -> dt.datetime:
+        """When it was made, to the second."""
+        return self.certificate.not_valid_before_utc + CLOCK_SKEW
+
+    def due(self, now: dt.datetime) -> str | None:
+        """Why it is to be replaced at ``now``; None: it is not."""
+        return _worn(self.certificate, now)
+
+    def expired(self, now: dt.datetime) -> bool:
+        """Whether nobody trusts it any more."""
+        return now > self.certificate.not_valid_after_utc
+
+    def signed(self, certificate: x509.Certificate) -> bool:
+        """Whether ``certificate`` comes from it."""
+        try:
+            certificate.verify_directly_issued_by(self.certificate)
+        except (ValueError, TypeError, InvalidSignature):
+            return False
+        return True
+
+
+@dataclass(frozen=True, slots=True)
+class Leaf:
+    """A certificate that a process shows, and its key."""
+
+    certificate: x509.Certificate
+    key: ec.EllipticCurvePrivateKey
+
+    def due(self, now: dt.datetime) -> str | None:
+        """Why it is to be replaced at ``now``; None: it is not."""
+        return _worn(self.certificate, now)
+
+    def has_names(self, names: LeafNames) -> bool:
+        """Whether it lets its holder be exactly ``names``."""
+        found = _alternative_names(self.certificate)
+        return (
+            found is not None
+            and set(found.get_values_for_type(x509.DNSName)) == set(names.dns)
+            and set(found.get_values_for_type(x509.UniformResourceIdentifier)) == set(names.uris)
+        )
+
+
+def new_authority(common_name: str, now: dt.datetime, maker: CertificateMaker) -> Authority:
+    """A new authority that signs itself. Its subject carries its serial number: no two are mistaken for one another."""
+    key, serial = maker.private_key(), maker.serial_number()
+    name = _name(common_name, f" {serial:x}"[:9])
+    usage = x509.KeyUsage(
+        digital_signature=False,
+        content_commitment=False,
+        key_encipherment=False,
+        data_encipherment=False,
+        key_agreement=False,
+        key_cert_sign=True,
+        crl_sign=True,
+        encipher_only=False,
+        decipher_only=False,
+    )
+    builder = (
+        _builder(name, key, serial, now, now + AUTHORITY_LIFE)
+        .issuer_name(name)
+        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+        .add_extension(usage, critical=True)
+    )
+    return Authority(builder.sign(key, hashes.SHA256()), key)
+
+
+def new_leaf(authority: Authority, names: LeafNames, now: dt.datetime, maker: CertificateMaker) -> Leaf:
+    """A new certificate for ``names``; it ends with its authority at the latest. ``authority`` must have its key."""
+    assert authority.key is not None
+    key, serial = maker.private_key(), maker.serial_number()
+    uses = {"server": ExtendedKeyUsageOID.SERVER_AUTH, "client": ExtendedKeyUsageOID.CLIENT_AUTH}
+    usage = x509.KeyUsage(
+        digital_signature=True,
+        content_commitment=False,
+        key_encipherment=False,
+        data_encipherment=False,
+        key_agreement=False,
+        key_cert_sign=False,
+        crl_sign=False,
+        encipher_only=False,
+        decipher_only=False,
+    )
+    general = [*map(x509.DNSName, names.dns), *map(x509.UniformResourceIdentifier, names.uris)]
+    issuer_id = authority.certificate.extensions.get_extension_for_class(x509.SubjectKeyIdentifier).value
+    end = min(now + LEAF_LIFE, authority.certificate.not_valid_after_utc)
+    builder = (
+        _builder(_name(names.common_name), key, serial, now, end)
+        .issuer_name(authority.certificate.subject)
+        .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+        .add_extension(usage, critical=True)
+        .add_extension(x509.ExtendedKeyUsage([uses[names.use]]), critical=False)
+        .add_extension(x509.SubjectAlternativeName(general), critical=False)
+        .add_extension(x509.AuthorityKeyIdentifier.from_issuer_subject_key_identifier(issuer_id), critical=False)
+    )
+    return Leaf(builder.sign(authority.key, hashes.SHA256()), key)
+
+
+def certificate_pem(certificate: x509.Certificate) -> bytes:
+    """As PEM."""
+    return certificate.public_bytes(serialization.Encoding.PEM)
+
+
+def key_pem(key: ec.EllipticCurvePrivateKey) -> bytes:
+    """As unencrypted PKCS 8 in PEM."""
+    return key.private_bytes(
+        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    )
+
+
+def read_authorities(certificates: bytes) -> tuple[x509.Certificate, ...]:
+    """The authorities' certificates in a PEM bundle.
+
+    Raises:
+        UnusableError: it is no PEM, or one of them is no authority.
+    """
+    try:
+        found = x509.load_pem_x509_certificates(certificates)
+        ours = [certificate for certificate in found if _is_authority(certificate)]
+    except ValueError as error:
+        raise UnusableError("holds no certificates that can be read") from error
+    if len(ours) < len(found):
+        raise UnusableError("holds a certificate that is no authority's")
+    return tuple(ours)
+
+
+def read_leaf(certificate: bytes, key: bytes) -> Leaf:
+    """A certificate and its key.
+
+    Raises:
+        UnusableError: one of them cannot be read, or they do not belong together.
+    """
+    try:
+        found = x509.load_pem_x509_certificate(certificate)
+    except ValueError as error:
+        raise UnusableError("holds no certificate that can be read") from error
+    own = read_key(key)
+    if found.public_key() != own.public_key():
+        raise UnusableError("holds a key that is not the certificate's")
+    return Leaf(found, own)
+
+
+def read_key(key: bytes) -> ec.EllipticCurvePrivateKey:
+    """A private key.
+
+    Raises:
+        UnusableError: it cannot be read, or is of another kind than ours.
+    """
+    try:
+        found = serialization.load_pem_private_key(key, password=None)
+    except (ValueError, TypeError) as error:  # TypeError: it is encrypted
+        raise UnusableError("holds no key that can be read") from error
+    if not isinstance(found, ec.EllipticCurvePrivateKey):
+        raise UnusableError("holds a key that is not of an elliptic curve")
+    return found
+
+
+def read_keys(keys: bytes) -> tuple[ec.EllipticCurvePrivateKey, ...]:
+    """The private keys in a file of several.
+
+    Raises:
+        UnusableError: one of them cannot be read.
+    """
+    end = b"-----END PRIVATE KEY-----"
+    parts = keys.split(end)
+    if parts[-1].strip():
+        raise UnusableError("holds no key that can be read")
+    return tuple(read_key(part.lstrip() + end + b"\n") for part in parts[:-1])
+
+
+def _worn(certificate: x509.Certificate, now: dt.datetime) -> str | None:
+    start, end = certificate.not_valid_before_utc, certificate.not_valid_after_utc
+    if now > end:
+        return f"expired at {end:%Y-%m-%dT%H:%M:%SZ}"
+    if end - now <= (end - start) * RENEWED_WITH_LEFT:
+        return f"expires at {end:%Y-%m-%dT%H:%M:%SZ}, a third of its life is left"
+    return None
+
+
+def _is_authority(certificate: x509.Certificate) -> bool:
+    try:
+        constraints = certificate.extensions.get_extension_for_class(x509.BasicConstraints)
+    except x509.ExtensionNotFound:
+        return False
+    return constraints.value.ca
+
+
+def _alternative_names(certificate: x509.Certificate) -> x509.SubjectAlternativeName | None:
+    try:
+        return certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    except (x509.ExtensionNotFound, ValueError):
+        return None
+
+
+def _builder(
+    subject: x509.Name, key: ec.EllipticCurvePrivateKey, serial: int, now: dt.datetime, end: dt.datetime
+) -> x509.CertificateBuilder:
+    return (
+        x509.CertificateBuilder()
+        .subject_name(subject)
+        .public_key(key.public_key())
+        .serial_number(serial)
+        .not_valid_before(now - CLOCK_SKEW)
+        .not_valid_after(end)
+        .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
+    )
+
+
+def _name(common_name: str, suffix: str = "") -> x509.Name:
+    text = common_name[: _LONGEST_COMMON_NAME - len(suffix)] + suffix
+    return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, text)])
+
+
+def sorted_newest_first(authorities: Iterable[Authority]) -> tuple[Authority, ...]:
+    """In an order that does not depend on how they were found."""
+    return tuple(
+        sorted(authorities, key=lambda one: (one.made_at, one.certificate.fingerprint(hashes.SHA256())), reverse=True)
+    )

@@ -1,0 +1,137 @@
+"""Who runs when: one run a key at a time, a bounded number in all, and nothing that was asked for is forgotten.
+
+Level-triggered: a hundred wishes for the same key make one run, and wishes that come while it runs make one more. It
+must not know what a key stands for or what a run does.
+"""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Hashable
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+from diloco_operator.backoff import Backoff
+
+_log = logging.getLogger(__name__)
+
+Key = TypeVar("Key", bound=Hashable)
+Run = Callable[[Key], Awaitable[float | None]]
+"""Seconds until the next run at the latest, or None: the key is gone and is to be forgotten."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pacing:
+    """How often the same key may run."""
+
+    backoff: Backoff
+    """After errors."""
+    pause_seconds: float = 0.25
+    """Between two runs of a key: what changes in bursts is looked at once a burst."""
+    least_seconds: Callable[[Exception], float] = lambda _: 0.0
+    """Not earlier than this after an error, whatever is wished: a busy server says how long to leave it alone."""
+    failed: Callable[[Hashable, Exception], None] = lambda _key, _error: None
+    """Told of every error, and whose it is."""
+
+
+@dataclass(slots=True)
+class _Entry:
+    queued: bool = False
+    running: bool = False
+    again: bool = False
+    failures: int = 0
+    not_before: float = 0.0
+    due: float | None = None
+    timer: asyncio.TimerHandle | None = None
+
+
+class Workers(Generic[Key]):
+    """A queue of keys and those who work it off. Used from one event loop."""
+
+    def __init__(self, run: Run[Key], pacing: Pacing, concurrency: int) -> None:
+        self._run = run
+        self._pacing = pacing
+        self._concurrency = concurrency
+        self._entries: dict[Key, _Entry] = {}
+        self._ready: asyncio.Queue[Key] = asyncio.Queue()
+        self._running = 0
+
+    @property
+    def depth(self) -> int:
+        """Keys that could run now and wait for somebody to be free."""
+        return self._ready.qsize()
+
+    @property
+    def running(self) -> int:
+        """Runs going on."""
+        return self._running
+
+    def enqueue(self, key: Key) -> None:
+        """Wish for a run, as soon as may be."""
+        entry = self._entries.setdefault(key, _Entry())
+        if entry.running:
+            entry.again = True
+        elif not entry.queued:
+            self._plan(key, entry, 0.0)
+
+    async def work(self) -> None:
+        """Work the queue off, for ever. Cancelled, it cancels the runs that are going on."""
+        async with asyncio.TaskGroup() as group:
+            for _ in range(self._concurrency):
+                group.create_task(self._worker())
+
+    async def _worker(self) -> None:
+        while True:
+            key = await self._ready.get()
+            entry = self._entries[key]
+            entry.queued, entry.again, entry.running = False, False, True
+            self._running += 1
+            try:
+                wait_seconds = await self._run(key)
+            except Exception as error:  # noqa: BLE001 # whatever a run dies of, the others go on
+                self._failed(key, entry, error)
+            else:
+                self._succeeded(key, entry, wait_seconds)
+            finally:
+                entry.running = False
+                self._running -= 1
+
+    def _succeeded(self, key: Key, entry: _Entry, wait_seconds: float | None) -> None:
+        entry.failures = 0
+        entry.not_before = self._now() + self._pacing.pause_seconds
+        if entry.again:
+            self._plan(key, entry, 0.0)
+        elif wait_seconds is None:
+            del self._entries[key]
+        else:
+            self._plan(key, entry, self._now() + wait_seconds)
+
+    def _failed(self, key: Key, entry: _Entry, error: Exception) -> None:
+        entry.failures += 1
+        least_seconds = self._pacing.least_seconds(error)
+        wait_seconds = max(self._pacing.backoff.seconds(entry.failures), least_seconds)
+        entry.not_before = self._now() + max(self._pacing.pause_seconds, least_seconds)
+        self._pacing.failed(key, error)
+        _log.debug("%s: try %d failed; again in %.1f s at the latest", key, entry.failures, wait_seconds)
+        self._plan(key, entry, 0.0 if entry.again else self._now() + wait_seconds)
+
+    def _plan(self, key: Key, entry: _Entry, at: float) -> None:
+        """Have the key run at loop time `at` or when it may, if nothing earlier is planned."""
+        at = max(at, entry.not_before)
+        if entry.timer is not None:
+            if entry.due is not None and entry.due <= at:
+                return
+            entry.timer.cancel()
+            entry.timer = None
+        if at <= self._now():
+            self._queue(key, entry)
+        else:
+            entry.due = at
+            entry.timer = asyncio.get_running_loop().call_at(at, self._queue, key, entry)
+
+    def _queue(self, key: Key, entry: _Entry) -> None:
+        entry.timer, entry.due, entry.queued = None, None, True
+        self._ready.put_nowait(key)
+
+    @staticmethod
+    def _now() -> float:
+        return asyncio.get_running_loop().time()

@@ -1,0 +1,108 @@
+"""The last step of every reconcile: the status as it should be, and whether that is worth a write.
+
+Pure. Verdicts are reached elsewhere.
+"""
+
+from dataclasses import replace
+from datetime import datetime
+
+from diloco.spec.status import ExportedModel, JobStatus, Progress, SyncerEndpoints
+from diloco_operator import names
+from diloco_operator.case import Case
+from diloco_operator.manifests.common import HTTP_PORT, SYNC_PORT
+from diloco_operator.observed import Object, SyncerStatusView
+from diloco_operator.options import OperatorOptions
+from diloco_operator.plan import Plan
+from diloco_operator.policies.completion import recorded_end
+from diloco_operator.policies.placement import Cause
+from diloco_operator.policies.progress import due, held_back, moved, progress_of, restarts_of
+from diloco_operator.policies.suspend import start_time
+from diloco_operator.policies.syncer_report import training
+from diloco_operator.reasons import Reason
+from diloco_operator.status import (
+    IN_PROGRESS,
+    Verdict,
+    Verdicts,
+    conditions,
+    counts,
+    events,
+    phase_of,
+    reason_of,
+    taken_over,
+)
+
+
+def written(
+    case: Case, plan: Plan, verdicts: Verdicts, *, model: ExportedModel | None = None, completed: datetime | None = None
+) -> Plan:
+    """``plan`` with the status and its events, if there is something new to say."""
+    before, view = case.before, case.observed.syncer
+    finished = completed is not None
+    told = view if isinstance(view, SyncerStatusView) and recorded_end(before) is None else None
+    running = not finished and not case.spec.suspend
+    counted = counts(before, case.workloads, None if told is None else training(told), running=running)
+    status = before.model_copy(
+        update={
+            "observed_generation": case.job.metadata.generation,
+            "phase": phase_of(before, verdicts),
+            "reason": reason_of(verdicts),
+            "conditions": conditions(before, verdicts, case.job.metadata.generation, case.now),
+            "learners": counted.learners,
+            "regions": counted.regions,
+            "restarts": before.restarts if told is None else restarts_of(told),
+            "syncer": _endpoints(case, told),
+            "model": model,
+            # An end while it was suspended leaves it as it was.
+            "start_time": before.start_time if finished else start_time(before, case.now, suspended=case.spec.suspend),
+            "completion_time": completed,
+        }
+    )
+    if told is not None:
+        status = _with_progress(status, before, progress_of(told, case.now), case.now)
+    return _if_new(plan, before, status)
+
+
+def blocked(job: Object, before: JobStatus, now: datetime, options: OperatorOptions, cause: Cause) -> Plan:
+    """Nothing is done: the condition says why. What is known of the job's progress stays."""
+    generation = int(job["metadata"].get("generation") or 0)
+    because = Verdict("False", cause.reason, cause.message)
+    verdicts: Verdicts = {
+        "Ready": because,
+        "Progressing": because,
+        "Degraded": replace(because, status="True"),
+        "Suspended": taken_over(before, "Suspended", Verdict("False", Reason.NOT_SUSPENDED)),
+        "Complete": IN_PROGRESS,
+        "Failed": IN_PROGRESS,
+    }
+    status = before.model_copy(
+        update={
+            "observed_generation": generation,
+            "phase": phase_of(before, verdicts),
+            "reason": reason_of(verdicts),
+            "conditions": conditions(before, verdicts, generation, now),
+        }
+    )
+    return _if_new(Plan(again_in_seconds=options.resync_seconds), before, status)
+
+
+def _with_progress(status: JobStatus, before: JobStatus, fresh: Progress, now: datetime) -> JobStatus:
+    old = before.progress
+    if old is None or (moved(old, fresh) and due(old, now)):
+        return status.model_copy(update={"progress": fresh})
+    if not moved(old, fresh):
+        return status.model_copy(update={"progress": held_back(old, fresh)})
+    # Too early for progress alone; with something else to say it goes along.
+    return status if status == before else status.model_copy(update={"progress": fresh})
+
+
+def _endpoints(case: Case, view: SyncerStatusView | None) -> SyncerEndpoints:
+    host = names.syncer_host(case.name, case.job.metadata.namespace)
+    before = case.before.syncer
+    epoch = view.epoch if view is not None else before.epoch if before is not None else 0
+    return SyncerEndpoints(endpoint=f"{host}:{SYNC_PORT}", http_endpoint=f"{host}:{HTTP_PORT}", epoch=epoch)
+
+
+def _if_new(plan: Plan, before: JobStatus, after: JobStatus) -> Plan:
+    if after == before:
+        return plan
+    return replace(plan, status=after.as_object(), events=events(before, after))

@@ -1,0 +1,151 @@
+import asyncio
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from diloco_operator.cluster.api import Api
+from diloco_operator.cluster.connection import connect
+from diloco_operator.lease import Clocks, Lease, LeaseLostError, LeaseTimes
+from support.api_server import ApiServer
+from support.fault_proxy import FaultProxy
+
+SHORT = LeaseTimes(duration_seconds=3.0, give_up_seconds=2.0, renew_seconds=0.2)
+LONG = LeaseTimes(duration_seconds=600.0, give_up_seconds=500.0, renew_seconds=0.2)
+PATIENCE_SECONDS = 60.0
+
+MakeLease = Callable[[str, LeaseTimes], Lease]
+
+
+@asynccontextmanager
+async def leases(kubeconfig: Path, namespace: str) -> AsyncIterator[MakeLease]:
+    connection = await connect(kubeconfig, None)
+    async with connection.open() as client:
+        api = Api(client, "test")
+        clocks = Clocks(lambda: datetime.now(UTC), time.monotonic)
+        yield lambda identity, times: Lease(api, namespace, "the-lease", identity, clocks, times)
+
+
+async def until(holds: Callable[[], bool]) -> None:
+    # What is waited for tells nobody: a value of the code under test, or of a thread.
+    async with asyncio.timeout(PATIENCE_SECONDS):
+        while not holds():  # noqa: ASYNC110 # see above
+            await asyncio.sleep(0.02)
+
+
+async def in_time(wait: Awaitable[None]) -> None:
+    await asyncio.wait_for(wait, PATIENCE_SECONDS)
+
+
+def test_the_second_waits_knows_for_whom_and_has_it_at_once_when_it_is_released(
+    server: ApiServer, namespace: str
+) -> None:
+    async def scenario() -> None:
+        async with leases(server.kubeconfig, namespace) as make:
+            first, second = make("first", LONG), make("second", LONG)
+            await in_time(first.acquire())
+            waiting = asyncio.create_task(second.acquire())
+            await until(lambda: second.other == "first")
+            assert [lease.held for lease in (first, second)] == [True, False]
+            with pytest.raises(LeaseLostError):
+                second.check()
+            await first.release()
+            await in_time(waiting)
+            assert [lease.held for lease in (first, second)] == [False, True]
+
+    asyncio.run(scenario())
+    transitions = server.kubectl(
+        "get", "lease", "the-lease", f"--namespace={namespace}", "--output=jsonpath={.spec.leaseTransitions}"
+    )
+    assert transitions.stdout == "1"
+
+
+def test_a_lease_that_is_renewed_is_never_taken_and_one_that_is_not_is(server: ApiServer, namespace: str) -> None:
+    async def scenario() -> None:
+        async with leases(server.kubeconfig, namespace) as make:
+            first, second = make("first", SHORT), make("second", SHORT)
+            await in_time(first.acquire())
+            keeping, waiting = asyncio.create_task(first.keep()), asyncio.create_task(second.acquire())
+            # Longer than the lease lasts unless it is renewed.
+            await asyncio.wait((waiting,), timeout=2 * SHORT.duration_seconds)
+            assert not waiting.done()
+            keeping.cancel()
+            await in_time(waiting)
+            assert not first.held
+
+    asyncio.run(scenario())
+
+
+def test_a_holder_that_cannot_renew_stops_before_another_may_begin(
+    server: ApiServer, namespace: str, tmp_path: Path
+) -> None:
+    async def scenario(proxy: FaultProxy) -> None:
+        async with leases(proxy.kubeconfig, namespace) as make, leases(server.kubeconfig, namespace) as make_directly:
+            first, second = make("first", SHORT), make_directly("second", SHORT)
+            await in_time(first.acquire())
+            waiting = asyncio.create_task(second.acquire())
+            await until(lambda: second.other == "first")
+            proxy.fault("leases", times=-1, code=0)
+            with pytest.raises(LeaseLostError):
+                await in_time(first.keep())
+            assert not waiting.done()
+            with pytest.raises(LeaseLostError):
+                first.check()
+            await in_time(waiting)
+
+    with FaultProxy(server.kubeconfig, tmp_path) as proxy:
+        asyncio.run(scenario(proxy))
+
+
+def test_a_renewal_whose_answer_was_lost_is_no_lost_lease(server: ApiServer, namespace: str, tmp_path: Path) -> None:
+    async def scenario(proxy: FaultProxy) -> None:
+        async with leases(proxy.kubeconfig, namespace) as make:
+            lease = make("first", LONG)
+            await in_time(lease.acquire())
+            keeping = asyncio.create_task(lease.keep())
+            lost = proxy.fault("PUT .*leases", code=0, after_asking=True)
+            await until(lambda: lost.struck == 1)
+            renewed = proxy.asked("PUT .*leases")
+            # The next one meets a version that it does not know; the ones after it are as before.
+            await until(lambda: proxy.asked("PUT .*leases") >= renewed + 4 or keeping.done())
+            assert not keeping.done()
+            assert lease.held
+            keeping.cancel()
+
+    with FaultProxy(server.kubeconfig, tmp_path) as proxy:
+        asyncio.run(scenario(proxy))
+
+
+def test_a_lease_that_somebody_else_took_or_deleted_is_lost(server: ApiServer, namespace: str) -> None:
+    patch = '{"spec": {"holderIdentity": "intruder"}}'
+
+    async def scenario(*interference: str) -> None:
+        async with leases(server.kubeconfig, namespace) as make:
+            lease = make("first", LONG)
+            await in_time(lease.acquire())
+            await asyncio.to_thread(server.kubectl, *interference, f"--namespace={namespace}")
+            with pytest.raises(LeaseLostError):
+                await in_time(lease.keep())
+
+    asyncio.run(scenario("patch", "lease", "the-lease", "--type=merge", f"--patch={patch}"))
+    server.kubectl("delete", "lease", "the-lease", f"--namespace={namespace}")
+    asyncio.run(scenario("delete", "lease", "the-lease"))
+
+
+def test_an_absent_server_is_waited_for(server: ApiServer, namespace: str, tmp_path: Path) -> None:
+    async def scenario(proxy: FaultProxy) -> None:
+        async with leases(proxy.kubeconfig, namespace) as make:
+            lease = make("first", LONG)
+            away = proxy.fault("leases", times=5, code=0)
+            waiting = asyncio.create_task(lease.acquire())
+            await until(lambda: away.struck == 5)
+            assert lease.problem
+            await in_time(waiting)
+            assert lease.held
+            assert not lease.problem
+
+    with FaultProxy(server.kubeconfig, tmp_path) as proxy:
+        asyncio.run(scenario(proxy))

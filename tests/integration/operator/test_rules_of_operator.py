@@ -1,0 +1,244 @@
+"""Every rule of the chart's roles is needed: with one taken away the operator's log names just that verb and resource.
+
+One operator looks after a namespace for each rule that is about single objects, each with all such rules but one. Rules
+about whole kinds and about the Lease are withheld from an operator each, or from one those that it comes to at once.
+"""
+
+import json
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+from diloco_operator import labels
+from diloco_operator.cluster.kinds import CHILDREN, JOB, Kind
+from kind import tools
+from kind.cache import Cache
+from support.api_server import ApiServer, api_server, why_there_is_none
+from support.operator_process import OperatorProcess, eventually
+from support.rendered_chart import helm_template
+
+DEFINITION = Path(__file__).parents[3] / "crds" / "dilocojobs.diloco.dev.yaml"
+RBAC = "rbac.authorization.k8s.io"
+FINISHED = {
+    "phase": "Complete",
+    "completionTime": "2026-01-02T03:04:05Z",
+    "conditions": [
+        {
+            "type": "Complete",
+            "status": "True",
+            "observedGeneration": 1,
+            "lastTransitionTime": "2026-01-02T03:04:05Z",
+            "reason": "BudgetReached",
+            "message": "",
+        }
+    ],
+}
+EXTRA = "extra"
+_PODS = {
+    "selector": {"matchLabels": {"a": "b"}},
+    "template": {"metadata": {"labels": {"a": "b"}}, "spec": {"containers": [{"name": "c", "image": "i"}]}},
+}
+SPECS_OF_EXTRAS: dict[str, dict[str, Any]] = {
+    "StatefulSet": _PODS,
+    "Deployment": _PODS,
+    "Service": {"ports": [{"port": 1}]},
+    "PodDisruptionBudget": {"selector": {}},
+    "NetworkPolicy": {"podSelector": {}},
+}
+"""What objects of a kind must have; others need nothing."""
+
+
+class Rule(NamedTuple):
+    """One verb on one resource."""
+
+    group: str
+    resource: str
+    verb: str
+
+    @property
+    def refusal(self) -> str:
+        """How an API server words that it is missing."""
+        return f'cannot {self.verb} resource "{self.resource}" in API group "{self.group}"'
+
+    @property
+    def namespace(self) -> str:
+        """Of the job for which it is withheld."""
+        return f"no-{self.verb}-{self.resource.replace('/', '-')}-{self.group.replace('.', '-') or 'core'}"[:63].strip(
+            "-"
+        )
+
+
+@dataclass(frozen=True)
+class Rules:
+    """The chart's, by what they are about."""
+
+    kinds: frozenset[Rule]
+    """Lists and watches of all jobs and all that they are made of."""
+    objects: frozenset[Rule]
+    """Everything else that is done to a job."""
+    lease: frozenset[Rule]
+
+
+def one_by_one(rules: Iterable[dict[str, Any]]) -> frozenset[Rule]:
+    """Every verb on every resource."""
+    return frozenset(
+        Rule(group, resource, verb)
+        for rule in rules
+        for group in rule["apiGroups"]
+        for resource in rule["resources"]
+        for verb in rule["verbs"]
+    )
+
+
+@pytest.fixture(scope="module")
+def rules() -> Rules:
+    helm = tools.helm_if_there(Cache.of_user())
+    if helm is None:
+        pytest.skip("no helm: neither on PATH nor built yet (`make kind-up` builds one)")
+    rendered = helm_template(helm, {"rbac": {"aggregate": False}})
+    of_jobs = one_by_one(rendered.only("ClusterRole")["rules"])
+    watched = {(kind.group, kind.plural) for kind in (JOB, *CHILDREN)}
+    kinds = frozenset(rule for rule in of_jobs if rule.verb in ("list", "watch") and rule[:2] in watched)
+    return Rules(kinds, of_jobs - kinds, one_by_one(rendered.only("Role")["rules"]))
+
+
+class Server:
+    """An API server of this module's own: the operator looks after all of its jobs."""
+
+    def __init__(self, server: ApiServer) -> None:
+        self.server = server
+
+    def make(self, path: str, api_version: str, kind: str, name: str, **fields: Any) -> dict[str, Any]:
+        """A new object."""
+        metadata = {"name": name, **fields.pop("metadata", {})}
+        body = {"apiVersion": api_version, "kind": kind, "metadata": metadata, **fields}
+        status, made = self.server.request("POST", path, body)
+        assert status < 300, made
+        assert isinstance(made, dict)
+        return made
+
+    def namespace(self, name: str) -> str:
+        self.make("/api/v1/namespaces", "v1", "Namespace", name)
+        return name
+
+    def grant(self, user: str, rules: Iterable[Rule], namespace: str | None = None) -> None:
+        """Let a user do this: in a namespace, or everywhere."""
+        kind = "ClusterRole" if namespace is None else "Role"
+        base = f"/apis/{RBAC}/v1" + ("" if namespace is None else f"/namespaces/{namespace}")
+        listed = [{"apiGroups": [rule.group], "resources": [rule.resource], "verbs": [rule.verb]} for rule in rules]
+        self.make(f"{base}/{kind.lower()}s", f"{RBAC}/v1", kind, user, rules=listed)
+        reference = {"apiGroup": RBAC, "kind": kind, "name": user}
+        subjects = [{"apiGroup": RBAC, "kind": "User", "name": user}]
+        where = f"{base}/{kind.lower()}bindings"
+        self.make(where, f"{RBAC}/v1", f"{kind}Binding", user, roleRef=reference, subjects=subjects)
+
+    def job(self, namespace: str) -> dict[str, Any]:
+        spec = {
+            "image": "registry.example/trainer:1",
+            "model": {"builtin": {"preset": "pico"}},
+            "data": {"text": {"path": "/data"}},
+            "training": {"tokens": 1_000_000, "sequenceLength": 16, "batchSize": 4},
+            "ttlSecondsAfterFinished": 0,
+            "regions": [{"name": "here", "pools": [{"name": "cpu"}]}],
+        }
+        return self.make(JOB.path(namespace), JOB.api_version, JOB.name, "one", spec=spec)
+
+    def extra(self, kind: Kind, job: dict[str, Any]) -> None:
+        """A child that the job does not consist of any more."""
+        owner = {"apiVersion": JOB.api_version, "kind": JOB.name, "name": "one", "uid": job["metadata"]["uid"]}
+        metadata = {"labels": labels.of_job("one", labels.JOB_WIDE), "ownerReferences": [{**owner, "controller": True}]}
+        fields = {"spec": SPECS_OF_EXTRAS[kind.name]} if kind.name in SPECS_OF_EXTRAS else {}
+        path = kind.path(job["metadata"]["namespace"])
+        self.make(path, kind.api_version, kind.name, EXTRA, metadata=metadata, **fields)
+
+    def finish(self, namespace: str) -> None:
+        """Have its job be over, and its time to live with it."""
+        patch = f"--patch={json.dumps({'status': FINISHED})}"
+        self.server.kubectl(
+            "patch", "dlj", "one", f"--namespace={namespace}", "--subresource=status", "--type=merge", patch
+        )
+
+    def has(self, kind: Kind, namespace: str, name: str) -> bool:
+        return self.server.request("GET", kind.path(namespace, name))[0] == 200
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Server]:
+    if reason := why_there_is_none():
+        pytest.skip(reason)
+    with api_server() as running:
+        running.kubectl("apply", "--server-side", f"--filename={DEFINITION}")
+        running.kubectl("wait", "--for=condition=Established", "crd/dilocojobs.diloco.dev")
+        yield Server(running)
+
+
+def deletable(rules: Rules) -> list[Kind]:
+    """The kinds of children that the operator deletes one by one."""
+    deleted = {rule[:2] for rule in rules.objects if rule.verb == "delete"}
+    return [kind for kind in CHILDREN if (kind.group, kind.plural) in deleted]
+
+
+def test_every_rule_about_single_objects_is_needed(server: Server, rules: Rules, tmp_path: Path) -> None:
+    user, whole, own = "worker", server.namespace("nothing-withheld"), server.namespace("system")
+    withheld = {server.namespace(rule.namespace): rule for rule in sorted(rules.objects)}
+    server.grant(user, rules.kinds)
+    server.grant(user, rules.lease, own)
+    server.grant(user, rules.objects, whole)
+    for namespace, rule in withheld.items():
+        server.grant(user, rules.objects - {rule}, namespace)
+    jobs = {namespace: server.job(namespace) for namespace in (whole, *withheld)}
+    for kind in deletable(rules):
+        server.extra(kind, jobs[whole])
+        server.extra(kind, jobs[Rule(kind.group, kind.plural, "delete").namespace])
+
+    log = tmp_path / "operator.log"
+    kubeconfig = server.server.kubeconfig_for(user)
+    with OperatorProcess(kubeconfig, log, f"--operator-namespace={own}", "--namespaces=") as operator:
+
+        def refused() -> dict[str, str]:
+            """The latest refusal in each namespace."""
+            lines = [line for line in operator.log.splitlines() if "cannot" in line]
+            return {name: line for name in jobs for line in lines if f'in the namespace "{name}"' in line}
+
+        ttl = Rule(JOB.group, JOB.plural, "delete").namespace
+        eventually("all is refused that is withheld", lambda: set(withheld) - set(refused()) <= {ttl}, 240)
+        for namespace in (ttl, whole):
+            server.finish(namespace)
+        eventually("that the job is deleted is refused", lambda: ttl in refused())
+        eventually("where nothing is withheld it is deleted", lambda: not server.has(JOB, whole, "one"))
+        assert not [kind.name for kind in deletable(rules) if server.has(kind, whole, EXTRA)]
+        assert {name: line for name, line in refused().items() if withheld[name].refusal not in line} == {}
+
+
+@pytest.mark.parametrize("verb", ["list", "watch"])
+@pytest.mark.parametrize("of_jobs", [False, True], ids=["what jobs are made of", "jobs"])
+def test_every_rule_about_whole_kinds_is_needed(
+    server: Server, rules: Rules, tmp_path: Path, verb: str, of_jobs: bool
+) -> None:
+    withheld = {rule for rule in rules.kinds if rule.verb == verb and (rule.group == JOB.group) is of_jobs}
+    refused_without(withheld, server, rules, tmp_path)
+
+
+@pytest.mark.parametrize("verb", ["get", "create", "update"])
+def test_every_rule_about_the_lease_is_needed(server: Server, rules: Rules, tmp_path: Path, verb: str) -> None:
+    refused_without({rule for rule in rules.lease if rule.verb == verb}, server, rules, tmp_path)
+
+
+def refused_without(withheld: set[Rule], server: Server, rules: Rules, tmp_path: Path) -> None:
+    """An operator of one namespace, without these rules, comes to each of them."""
+    assert withheld
+    user = min(withheld).namespace.replace("no-", "without-")
+    own = server.namespace(user)
+    server.grant(user, (rules.kinds | rules.objects | rules.lease) - withheld, own)
+    log = tmp_path / "operator.log"
+    kubeconfig = server.server.kubeconfig_for(user)
+    with OperatorProcess(kubeconfig, log, f"--operator-namespace={own}", f"--namespaces={own}") as operator:
+        eventually(
+            "each is refused by name",
+            lambda: not [rule for rule in withheld if rule.refusal not in operator.log],
+        )
+        lines = [line for line in operator.log.splitlines() if " cannot " in line and "resource" in line]
+        assert [line for line in lines if not any(rule.refusal in line for rule in withheld)] == []

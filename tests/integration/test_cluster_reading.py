@@ -1,0 +1,223 @@
+"""``diloco status`` and ``diloco top`` against a real API server: its jobs, its refusals, its proxy to a syncer."""
+
+import json
+import socket
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from diloco.cli.main import execute
+from support.api_server import ApiServer, api_server, why_there_is_none
+from support.seen_jobs import complete_status, syncer_account, training_status
+from support.status_page import status_page
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+MANIFEST = yaml.safe_load((REPOSITORY / "examples/two-regions/job.yaml").read_text(encoding="utf-8"))
+
+pytestmark = [
+    pytest.mark.processes,
+    pytest.mark.skipif(why_there_is_none() is not None, reason=why_there_is_none() or ""),
+]
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[ApiServer]:
+    """With jobs: two in ml, one that no operator has seen in other."""
+    with api_server() as server:
+        server.kubectl("apply", "--server-side", "--filename", str(REPOSITORY / "crds/dilocojobs.diloco.dev.yaml"))
+        server.kubectl("wait", "--for=condition=Established", "crd/dilocojobs.diloco.dev", "--timeout=60s")
+        for namespace in ("ml", "other", "empty"):
+            server.kubectl("create", "namespace", namespace)
+        add_job(server, "ml", "two-regions", training_status())
+        add_job(server, "ml", "done", complete_status())
+        add_job(server, "other", "fresh", None)
+        yield server
+
+
+def add_job(server: ApiServer, namespace: str, name: str, status: dict[str, Any] | None) -> None:
+    manifest = {**MANIFEST, "metadata": {"name": name, "namespace": namespace}}
+    server.kubectl("apply", "--filename=-", text=yaml.safe_dump(manifest))
+    if status is not None:
+        patch = ("patch", "dlj", name, "--namespace", namespace, "--subresource=status", "--type=merge")
+        server.kubectl(*patch, f"--patch={json.dumps({'status': status})}")
+
+
+class Diloco:
+    """The program, as a user of the server runs it."""
+
+    def __init__(self, capsys: pytest.CaptureFixture[str], kubeconfig: Path) -> None:
+        self._capsys = capsys
+        self._flags = ["--kubeconfig", str(kubeconfig)]
+
+    def out(self, *arguments: str) -> str:
+        assert execute([*arguments, *self._flags]) == 0
+        captured = self._capsys.readouterr()
+        assert captured.err == ""
+        return captured.out
+
+    def complaint(self, *arguments: str) -> str:
+        assert execute([*arguments, *self._flags]) == 2
+        captured = self._capsys.readouterr()
+        assert captured.out == ""
+        (line,) = captured.err.splitlines()
+        return str(line).removeprefix("diloco: ")
+
+
+@pytest.fixture
+def diloco(server: ApiServer, capsys: pytest.CaptureFixture[str]) -> Diloco:
+    capsys.readouterr()
+    return Diloco(capsys, server.kubeconfig)
+
+
+def test_before_the_definition_is_installed_the_command_that_does_it_is_told(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    with api_server() as bare:
+        for arguments in (["-A"], ["job/mine"]):
+            complaint = Diloco(capsys, bare.kubeconfig).complaint("status", *arguments)
+            assert complaint.startswith(f"{bare.url} knows no DiLoCoJobs: install the operator with helm install ")
+
+
+def test_all_jobs_of_a_namespace_are_a_line_each(diloco: Diloco) -> None:
+    lines = diloco.out("top", "--namespace", "ml", "--once").splitlines()
+    assert [line.split()[:2] for line in lines[1:]] == [["done", "Complete"], ["two-regions", "Training"]]
+
+
+def test_all_jobs_of_all_namespaces_come_as_json(diloco: Diloco) -> None:
+    (line,) = diloco.out("top", "-A", "--once", "--json").splitlines()
+    jobs = json.loads(line)["jobs"]
+    assert [(job["namespace"], job["name"], job["status"]["phase"]) for job in jobs] == [
+        ("ml", "done", "Complete"),
+        ("ml", "two-regions", "Training"),
+        ("other", "fresh", "Pending"),
+    ]
+
+
+def test_a_namespace_without_jobs_says_so(diloco: Diloco) -> None:
+    assert diloco.out("status", "-n", "empty") == "no jobs\n"
+
+
+def test_a_job_that_is_over_ends_the_watching_and_says_where_the_model_is(diloco: Diloco) -> None:
+    lines = diloco.out("top", "job/done", "-n", "ml").splitlines()
+    assert lines[0] == "done  Complete: BudgetReached: 2001920 tokens were merged"
+    assert len(lines) == 2
+    assert "model.safetensors on PersistentVolumeClaim" in diloco.out("status", "job/done", "-n", "ml")
+
+
+def test_a_job_that_is_not_there_names_those_that_are(diloco: Diloco) -> None:
+    assert diloco.complaint("status", "job/mine", "-n", "ml") == (
+        "no job mine in namespace ml; there are done, two-regions"
+    )
+    assert diloco.complaint("status", "job/fresh", "-n", "empty") == (
+        "no job fresh in namespace empty; there is one in namespace other"
+    )
+    assert diloco.complaint("top", "job/mine") == "no job mine in namespace default; there are no jobs there"
+
+
+def test_a_user_who_may_not_is_told_what_by_the_server(
+    server: ApiServer, capsys: pytest.CaptureFixture[str], diloco: Diloco
+) -> None:
+    assert diloco.out("status", "-n", "ml")
+    nobody = Diloco(capsys, server.kubeconfig_for("nobody"))
+    assert nobody.complaint("status", "-n", "ml") == (
+        'not permitted: dilocojobs.diloco.dev is forbidden: User "nobody" cannot list resource "dilocojobs" in API '
+        'group "diloco.dev" in the namespace "ml"'
+    )
+
+
+def test_a_viewer_who_may_not_ask_the_syncer_sees_the_job_as_its_status_has_it(
+    server: ApiServer, capsys: pytest.CaptureFixture[str], diloco: Diloco
+) -> None:
+    assert diloco.out("status", "-n", "ml")
+    server.kubectl("create", "role", "viewer", "-n", "ml", "--verb=get,list", "--resource=dilocojobs.diloco.dev")
+    server.kubectl("create", "rolebinding", "viewer", "-n", "ml", "--role=viewer", "--user=viewer")
+    view = Diloco(capsys, server.kubeconfig_for("viewer")).out("status", "job/two-regions", "-n", "ml")
+    assert "us-west/old      1      1       2  two-regions-old" in view
+    assert "step 120  loss 1.630" in view
+    assert "get on services/proxy in namespace ml is not permitted" in view
+
+
+def test_credentials_of_another_cluster_are_not_accepted(
+    server: ApiServer, tmp_path: Path, capsys: pytest.CaptureFixture[str], diloco: Diloco
+) -> None:
+    assert diloco.out("status", "-n", "ml")
+    config = yaml.safe_load(server.kubeconfig.read_text(encoding="utf-8"))
+    config["users"][0]["user"] = {"token": "of-another-cluster"}
+    path = tmp_path / "kubeconfig"
+    path.write_text(yaml.safe_dump(config))
+    complaint = Diloco(capsys, path).complaint("status")
+    assert complaint == f"{server.url} does not accept the credentials of context test"
+
+
+def test_a_server_whose_certificate_is_not_trusted_is_not_asked(
+    server: ApiServer, tmp_path: Path, capsys: pytest.CaptureFixture[str], diloco: Diloco
+) -> None:
+    assert diloco.out("status", "-n", "ml")
+    config = yaml.safe_load(server.kubeconfig.read_text(encoding="utf-8"))
+    del config["clusters"][0]["cluster"]["certificate-authority"]
+    path = tmp_path / "kubeconfig"
+    path.write_text(yaml.safe_dump(config))
+    complaint = Diloco(capsys, path).complaint("status")
+    assert complaint.startswith(f"{server.url}: no secure connection (")
+    assert "certificate verify failed" in complaint
+
+
+@pytest.fixture
+def syncer_address() -> Iterator[tuple[str, int]]:
+    """Of a syncer, as pods have addresses: API servers proxy to none of loopback's."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.connect(("192.0.2.1", 9))  # sends nothing; says which address would be the sender's
+        except OSError:
+            pytest.skip("this machine has no address but loopback's")
+        host = probe.getsockname()[0]
+    with status_page(syncer_account(), host) as port:
+        yield host, port
+
+
+def publish_syncer(server: ApiServer, host: str, port: int) -> None:
+    """What controllers and a kubelet would make of a syncer: a service whose one endpoint is a pod."""
+    metadata = {"name": "two-regions-syncer", "namespace": "ml"}
+    pod = {"containers": [{"name": "syncer", "image": "syncer"}]}
+    address = {"ip": host, "targetRef": {"kind": "Pod", **metadata}}
+    subset = {"addresses": [address], "ports": [{"name": "http", "port": port}]}
+    objects = [
+        {
+            "apiVersion": "v1",
+            "kind": "Service",
+            "metadata": metadata,
+            "spec": {"ports": [{"name": "http", "port": 80}]},
+        },
+        {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": pod},
+        {"apiVersion": "v1", "kind": "Endpoints", "metadata": metadata, "subsets": [subset]},
+    ]
+    server.kubectl("apply", "--filename=-", text=yaml.safe_dump_all(objects))
+    status = {"status": {"podIP": host, "podIPs": [{"ip": host}]}}
+    patch = ("patch", "pod", metadata["name"], "--namespace", "ml", "--subresource=status")
+    server.kubectl(*patch, f"--patch={json.dumps(status)}")
+
+
+def test_learners_are_shown_one_by_one_where_the_syncer_can_be_asked_through_the_api_server(
+    server: ApiServer, diloco: Diloco, syncer_address: tuple[str, int]
+) -> None:
+    assert "is not reached through the API server" in diloco.out("status", "job/two-regions", "-n", "ml")
+    publish_syncer(server, *syncer_address)
+    # The server learns of its own objects a moment later.
+    while "not reached" in (view := diloco.out("status", "job/two-regions", "-n", "ml")):
+        time.sleep(0.2)
+    assert "us-west/old/0  training      42  2.500    2.00 k     1.0%       3         1" in view
+    document = json.loads(diloco.out("status", "job/two-regions", "-n", "ml", "--json"))
+    assert document["syncer"]["learners"][0]["id"] == "us-west/old/0"
+    assert document["syncerUnseen"] is None
+
+
+def test_an_api_server_that_is_away_is_one_line(server: ApiServer, diloco: Diloco) -> None:
+    server.stop()
+    try:
+        assert diloco.complaint("top", "-A") == f"no API server answers at {server.url} (Connection refused)"
+    finally:
+        server.start()

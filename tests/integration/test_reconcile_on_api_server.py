@@ -1,0 +1,70 @@
+"""What the operator wants, and what a real API server makes of it: a second look finds nothing left to do."""
+
+import json
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from diloco.spec.document import read_document
+from diloco_operator.labels import FIELD_MANAGER
+from diloco_operator.objects import key_of
+from diloco_operator.observed import Observed
+from diloco_operator.plan import Plan
+from diloco_operator.reconcile import reconcile
+from diloco_operator.signing import RandomCertificateMaker
+from support.api_server import ApiServer
+from support.made_objects import ALL_FIELDS, OPTIONS, TWO_REGIONS, UID
+
+NAMESPACE = "settled-objects"
+NOW = datetime.now(UTC)
+
+
+def job_object(path: Path) -> dict[str, Any]:
+    job = read_document(path.read_text(), path.name)
+    assert isinstance(job, dict)
+    assert isinstance(job["metadata"], dict)
+    job["metadata"] |= {"namespace": NAMESPACE, "uid": UID, "generation": 1}
+    return job
+
+
+def planned(job: dict[str, Any], live: list[dict[str, Any]]) -> Plan:
+    observed = Observed({key_of(item): item for item in live})
+    return reconcile(job, observed, NOW, OPTIONS, RandomCertificateMaker())
+
+
+def applied(server: ApiServer, plan: Plan) -> list[dict[str, Any]]:
+    text = json.dumps({"apiVersion": "v1", "kind": "List", "items": list(plan.apply)})
+    owner = ("--server-side", "--force-conflicts", f"--field-manager={FIELD_MANAGER}")
+    items: list[dict[str, Any]] = json.loads(
+        server.kubectl("apply", *owner, "--output=json", "--filename=-", text=text).stdout
+    )["items"]
+    return items
+
+
+@pytest.fixture(scope="module")
+def server(job_server: ApiServer) -> ApiServer:
+    job_server.kubectl("create", "namespace", NAMESPACE)
+    return job_server
+
+
+@pytest.mark.parametrize("path", [TWO_REGIONS, ALL_FIELDS], ids=lambda path: path.parent.name)
+def test_what_was_applied_needs_no_applying(path: Path, server: ApiServer) -> None:
+    job = job_object(path)
+    live = applied(server, planned(job, []))
+    assert planned(job, live).apply == ()
+
+
+def test_a_limit_that_is_taken_out_of_the_manifest_is_taken_out_of_the_set(server: ApiServer) -> None:
+    job = job_object(TWO_REGIONS)
+    pool = job["spec"]["regions"][0]["pools"][0]
+    pool["resources"] = {"limits": {"cpu": "1000m", "memory": "1024Mi"}}
+    live = applied(server, planned(job, []))
+    assert planned(job, live).apply == ()
+    del pool["resources"]["limits"]["memory"]
+    plan = planned(job, live)
+    # The manifest in the ConfigMap says it too.
+    assert [item["kind"] for item in plan.apply] == ["ConfigMap", "StatefulSet"]
+    (found,) = [item for item in applied(server, plan) if item["kind"] == "StatefulSet"]
+    assert found["spec"]["template"]["spec"]["containers"][0]["resources"] == {"limits": {"cpu": "1"}}

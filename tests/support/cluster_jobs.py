@@ -1,0 +1,267 @@
+"""Small jobs on a real cluster: their manifests, what is done to them, and what is seen of them.
+
+What processes say of themselves is asked in their own containers, as nothing else may reach their ports where
+NetworkPolicies are enforced. Whoever waits here waits for a state, and for long: the machine may be busy.
+"""
+
+import json
+import secrets
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from prometheus_client.parser import text_string_to_metric_families
+
+from diloco.spec.status import Condition, JobStatus
+from diloco.syncer.status import LearnerStatus, SyncerStatus
+from diloco_operator import labels, names
+from diloco_operator.names import PoolKey
+from kind import chart
+from kind.clusters import Cluster
+from kind.commands import CommandFailedError, run
+from kind.waiting import wait_until
+
+T = TypeVar("T")
+
+WAIT_SECONDS = 300.0
+"""For anything to happen at all: reached only where something is broken, however busy the machine is."""
+KINDS = (
+    "statefulsets,deployments,replicasets,controllerrevisions,pods,services,endpointslices,configmaps,secrets,"
+    "persistentvolumeclaims,poddisruptionbudgets,networkpolicies"
+)
+"""Everything that there can be of a job, whoever makes it."""
+_LITTLE = {"requests": {"cpu": "50m", "memory": "64Mi"}}
+_ASK = """
+import sys, urllib.request
+with urllib.request.urlopen("http://127.0.0.1:8080{}", timeout=20) as answer:
+    sys.stdout.write(answer.read().decode())
+"""
+
+
+def pool(name: str, learners: int = 1, **fields: Any) -> dict[str, Any]:
+    """A pool whose learners take one core at most and hardly any memory by their own account."""
+    threads = [{"name": "OMP_NUM_THREADS", "value": "1"}]
+    return {"name": name, "learners": learners, "resources": _LITTLE, "env": threads, **fields}
+
+
+def manifest(name: str, *regions: dict[str, Any], tokens: int, **spec: Any) -> dict[str, Any]:
+    """A job that trains a tiny model on the text that the trainer image has: its Python's standard library."""
+    whole: dict[str, Any] = {
+        "model": {"builtin": {"preset": "pico"}},
+        "data": {"text": {}},
+        "training": {"tokens": tokens, "sequenceLength": 32, "batchSize": 4, "checkpointEverySteps": 20},
+        "sync": {
+            "fragments": 4,
+            "interval": 8,
+            "outerOptimizer": {"learningRate": 1.0, "momentum": 0.0},
+            # Nobody pauses while the syncer is away, however long that takes.
+            "maxStalenessSteps": 1_000_000,
+        },
+        "syncer": {"checkpointEverySeconds": 2, "storage": {"size": "256Mi"}, "resources": _LITTLE},
+        "regions": list(regions),
+    }
+    return {
+        "apiVersion": "diloco.dev/v1alpha1",
+        "kind": "DiLoCoJob",
+        "metadata": {"name": name},
+        "spec": whole | spec,
+    }
+
+
+@dataclass(frozen=True)
+class PodSeen:
+    """A pod with one container."""
+
+    name: str
+    uid: str
+    node: str
+    restarts: int
+    container: str
+    """The runtime's id of its container; empty: there is none yet."""
+    ready: bool
+    leaving: bool
+    """It is to go."""
+
+
+def _pod(item: dict[str, Any]) -> PodSeen:
+    status = (item["status"].get("containerStatuses") or [{}])[0]
+    return PodSeen(
+        name=item["metadata"]["name"],
+        uid=item["metadata"]["uid"],
+        node=item["spec"].get("nodeName", ""),
+        restarts=status.get("restartCount", 0),
+        container=status.get("containerID", "").rpartition("/")[2],
+        ready=status.get("ready", False),
+        leaving="deletionTimestamp" in item["metadata"],
+    )
+
+
+@dataclass(frozen=True)
+class ClusterJob:
+    """A job in a cluster. Learners are called by their ids, ``region/pool/index``."""
+
+    cluster: Cluster
+    namespace: str
+    name: str
+
+    def kubectl(self, *arguments: str) -> str:
+        """In its namespace."""
+        return self.cluster.kubectl(*arguments, *self._there)
+
+    # What is wanted of it.
+
+    def patch(self, **spec: Any) -> None:
+        """Change its spec, as ``kubectl patch --type merge`` does."""
+        self.kubectl("patch", "dilocojob", self.name, "--type=merge", "--patch", json.dumps({"spec": spec}))
+
+    def scale(self, region: int, pool: int, learners: int) -> None:
+        """Set the learners of a pool, by positions."""
+        change = {"op": "replace", "path": f"/spec/regions/{region}/pools/{pool}/learners", "value": learners}
+        self.kubectl("patch", "dilocojob", self.name, "--type=json", "--patch", json.dumps([change]))
+
+    # What Kubernetes says.
+
+    def status(self) -> JobStatus:
+        """What the operator reports."""
+        found = self.cluster.get("dilocojob", self.name, *self._there)
+        return JobStatus.model_validate(found.get("status") or {})
+
+    def reasons(self) -> set[str]:
+        """Reasons of its events."""
+        selector = f"involvedObject.kind=DiLoCoJob,involvedObject.name={self.name}"
+        items = self.cluster.get("events", *self._there, "--field-selector", selector)["items"]
+        return {item["reason"] for item in items}
+
+    def row(self) -> dict[str, str]:
+        """``kubectl get dilocojob``: columns by their titles."""
+        titles, values = self.kubectl("get", "dilocojob", self.name).splitlines()
+        return dict(zip(titles.split(), values.split(), strict=True))
+
+    def objects(self) -> list[str]:
+        """``kind/name`` of everything that is there of it."""
+        found = self.kubectl("get", KINDS, "--selector", f"{labels.JOB}={self.name}", "--output", "name")
+        return sorted(found.split())
+
+    def pods(self) -> list[PodSeen]:
+        """All of its pods, those that are on their way out included."""
+        selector = f"{labels.JOB}={self.name}"
+        return [_pod(item) for item in self.cluster.get("pods", *self._there, "--selector", selector)["items"]]
+
+    def pod(self, learner: str) -> PodSeen | None:
+        """A learner's pod, if there is one."""
+        return next((one for one in self.pods() if one.name == self.pod_name(learner)), None)
+
+    def syncer_pod(self) -> PodSeen | None:
+        """The newest pod of the syncer that is to stay."""
+        prefix = f"{names.syncer(self.name)}-"
+        return next((one for one in self.pods() if one.name.startswith(prefix) and not one.leaving), None)
+
+    def pod_name(self, learner: str) -> str:
+        """What a learner's pod is called."""
+        region, pool_name, index = learner.split("/")
+        return f"{names.stateful_set(self.name, PoolKey(region, pool_name))}-{index}"
+
+    # What its processes say.
+
+    def account(self) -> SyncerStatus | None:
+        """The syncer's own, if it answers."""
+        pod = self.syncer_pod()
+        text = "" if pod is None else self._ask(pod.name, "/status")
+        return SyncerStatus.model_validate_json(text) if text else None
+
+    def metrics(self, learner: str) -> dict[str, float]:
+        """A learner's own, those without labels; none while it does not answer."""
+        families = text_string_to_metric_families(self._ask(self.pod_name(learner), "/metrics"))
+        return {one.name: one.value for family in families for one in family.samples if not one.labels}
+
+    def steps(self, learner: str) -> int:
+        """Inner steps of a learner's life, from its own metrics; 0 while it does not answer or has made none."""
+        return int(self.metrics(learner).get("diloco_learner_steps_total", 0))
+
+    def log(self, pod: str) -> list[str]:
+        """Messages that a pod has logged."""
+        lines = self.kubectl("logs", pod).splitlines()
+        return [json.loads(line)["message"] for line in lines if line.startswith("{")]
+
+    def _ask(self, pod: str, path: str) -> str:
+        # -I -S: Python alone starts in a few milliseconds.
+        command = ("exec", pod, "--namespace", self.namespace, "--", "python3", "-I", "-S", "-c", _ASK.format(path))
+        try:
+            return self.cluster.kubectl(*command, timeout_seconds=30)
+        except CommandFailedError:
+            return ""
+
+    # Waiting.
+
+    def kubectl_wait(self, what: str) -> None:
+        """``kubectl wait --for``."""
+        wait = ("wait", "dilocojob", self.name, f"--for={what}", f"--timeout={WAIT_SECONDS:.0f}s")
+        self.cluster.kubectl(*wait, *self._there, timeout_seconds=WAIT_SECONDS + 30)
+
+    def wait_for(self, what: Callable[[JobStatus], bool], words: str) -> JobStatus:
+        """The first status of which it is true."""
+        return wait_until(lambda: _if(what, self.status()), words, WAIT_SECONDS) or JobStatus()
+
+    def wait_for_account(self, what: Callable[[SyncerStatus], bool], words: str) -> SyncerStatus:
+        """The first account of the syncer's of which it is true."""
+        found = wait_until(lambda: _if(what, self.account()), words, WAIT_SECONDS)
+        assert found is not None
+        return found
+
+    def all_train(self, learners: int) -> SyncerStatus:
+        """Wait until so many learners train and nobody else is wanted."""
+        return self.wait_for_account(
+            lambda account: [one.state for one in account.learners] == ["Training"] * learners,
+            f"all {learners} learners train",
+        )
+
+    def goes_on(self, learner: str, since: int) -> int:
+        """Steps of a learner by its own metrics, once there are more than ``since``."""
+        return wait_until(lambda: max(0, self.steps(learner) - since), f"{learner} trains on", WAIT_SECONDS) + since
+
+    @property
+    def _there(self) -> tuple[str, str]:
+        return ("--namespace", self.namespace)
+
+
+def new_namespace(cluster: Cluster, words: str) -> Iterator[str]:
+    """For a fixture: a namespace in which Pod Security `restricted` is enforced, deleted afterwards."""
+    name = f"{words}-{secrets.token_hex(3)}"
+    chart.make_namespace(cluster, name)
+    yield name
+    cluster.kubectl("delete", "namespace", name, "--wait=false")
+
+
+def apply(cluster: Cluster, namespace: str, job: dict[str, Any]) -> ClusterJob:
+    """Apply a manifest."""
+    cluster.apply(job, namespace=namespace)
+    return ClusterJob(cluster, namespace, job["metadata"]["name"])
+
+
+def of(account: SyncerStatus, learner: str) -> LearnerStatus:
+    """One learner of a syncer's account."""
+    return next(one for one in account.learners if one.id == learner)
+
+
+def condition(status: JobStatus, kind: str) -> Condition:
+    """One condition of a status."""
+    return next(one for one in status.conditions if one.type == kind)
+
+
+def holds(status: JobStatus, kind: str, reason: str | None = None) -> bool:
+    """Whether a condition is there and True, for that reason."""
+    return any(one.type == kind and one.status == "True" and reason in (None, one.reason) for one in status.conditions)
+
+
+def kill_container(pod: PodSeen) -> None:
+    """SIGKILL from the node: nothing in the container can have the first process of its namespace killed."""
+    run("docker", "exec", pod.node, "ctr", "-n", "k8s.io", "tasks", "kill", "--signal", "SIGKILL", pod.container)
+
+
+def identities(pods: Iterable[PodSeen]) -> dict[str, tuple[str, int]]:
+    """(uid, restarts) by pod: equal as long as neither a pod nor its container is started anew."""
+    return {one.name: (one.uid, one.restarts) for one in pods}
+
+
+def _if(what: Callable[[T], bool], value: T | None) -> T | None:
+    return value if value is not None and what(value) else None

@@ -1,0 +1,173 @@
+"""A proxy in front of an API server that answers in its stead, hides its answers or cuts them, as a test asks.
+
+It listens without TLS and goes on as the user of a kubeconfig. Whatever no fault is about passes unchanged, watches as
+they come. Must not know what is tested with it.
+"""
+
+import asyncio
+import re
+import ssl
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Self
+
+import aiohttp
+import yaml
+from aiohttp import web
+from yarl import URL
+
+_PATIENCE_SECONDS = 30.0
+_HOP_BY_HOP = {"connection", "transfer-encoding", "content-length", "content-encoding", "host"}
+
+
+@dataclass
+class Fault:
+    """What becomes of the next requests whose ``METHOD PATH?QUERY`` matches."""
+
+    pattern: str
+    times: int = 1
+    """A negative number: all."""
+    code: int = 500
+    """Answered instead of asking the server; 0: the connection is closed without an answer."""
+    reason: str = "InternalError"
+    headers: Mapping[str, str] = field(default_factory=dict)
+    after_asking: bool = False
+    """The server is asked, and its answer thrown away."""
+    struck: int = 0
+
+    def takes(self, request: str) -> bool:
+        if self.struck == self.times or re.search(self.pattern, request) is None:
+            return False
+        self.struck += 1
+        return True
+
+
+class FaultProxy:
+    """Proxies for the length of a ``with``."""
+
+    def __init__(self, kubeconfig: Path, directory: Path) -> None:
+        config = yaml.safe_load(kubeconfig.read_text(encoding="utf-8"))
+        cluster, user = config["clusters"][0]["cluster"], config["users"][0]["user"]
+        self._target = cluster["server"]
+        self._tls = ssl.create_default_context(cafile=cluster["certificate-authority"])
+        self._tls.load_cert_chain(user["client-certificate"], user["client-key"])
+        self._directory = directory
+        self._faults: list[Fault] = []
+        self.requests: list[str] = []
+        """``METHOD PATH?QUERY`` of everything that was asked, faults or not."""
+        self._streams: set[asyncio.Task[Any]] = set()
+        self._loop = asyncio.new_event_loop()
+        self._up = threading.Event()
+        self._stop: asyncio.Event | None = None
+        self._thread = threading.Thread(target=self._loop.run_until_complete, args=(self._serve(),), daemon=True)
+        self.kubeconfig = directory / "proxy.kubeconfig"
+
+    def fault(self, pattern: str, **how: Any) -> Fault:
+        """Have requests that match fail; see ``Fault``. The first fault that matches counts."""
+        fault = Fault(pattern, **how)
+        self._faults.append(fault)
+        return fault
+
+    def mend(self) -> None:
+        """No more faults."""
+        self._faults = []
+
+    def cut(self) -> None:
+        """Break every request that is under way, watches above all."""
+        self._loop.call_soon_threadsafe(lambda: [task.cancel() for task in self._streams])
+
+    def asked(self, pattern: str) -> int:
+        """How many requests matched so far."""
+        return sum(re.search(pattern, request) is not None for request in list(self.requests))
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        assert self._up.wait(_PATIENCE_SECONDS), "the proxy does not come up"
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._stop is not None:
+            self._loop.call_soon_threadsafe(self._stop.set)
+        self._thread.join(_PATIENCE_SECONDS)
+        self._loop.close()
+
+    async def _serve(self) -> None:
+        self._stop = asyncio.Event()
+        app = web.Application(client_max_size=1 << 25)
+        app.router.add_route("*", "/{path:.*}", self._handle)
+        runner = web.AppRunner(app, access_log=None, handler_cancellation=True, shutdown_timeout=1)
+        await runner.setup()
+        await web.TCPSite(runner, "127.0.0.1", 0).start()
+        self._write_kubeconfig(runner.addresses[0][1])
+        connector = aiohttp.TCPConnector(ssl=self._tls, limit=0)
+        async with aiohttp.ClientSession(connector=connector, auto_decompress=False) as self._session:
+            self._up.set()
+            await self._stop.wait()
+            for task in self._streams:
+                task.cancel()
+            await runner.cleanup()
+
+    async def _handle(self, request: web.Request) -> web.StreamResponse:
+        asked = f"{request.method} {request.path_qs}"
+        self.requests.append(asked)
+        fault = next((fault for fault in self._faults if fault.takes(asked)), None)
+        task = asyncio.current_task()
+        assert task is not None
+        self._streams.add(task)
+        try:
+            if fault is None:
+                return await self._pass(request)
+            if fault.after_asking:
+                await self._ask(request)
+            if fault.code == 0:
+                _close(request)
+            status = {"kind": "Status", "apiVersion": "v1", "status": "Failure", "code": fault.code}
+            body = {**status, "reason": fault.reason, "message": f"{fault.reason} for a test"}
+            return web.json_response(body, status=fault.code or 500, headers=dict(fault.headers))
+        except (asyncio.CancelledError, aiohttp.ClientError, ConnectionError):
+            _close(request)
+            return web.Response(status=502)
+        finally:
+            self._streams.discard(task)
+
+    async def _ask(self, request: web.Request) -> None:
+        async with self._open(request, await request.read()) as answer:
+            await answer.read()
+
+    async def _pass(self, request: web.Request) -> web.StreamResponse:
+        async with self._open(request, await request.read()) as answer:
+            headers = {name: value for name, value in answer.headers.items() if name.lower() not in _HOP_BY_HOP}
+            passed = web.StreamResponse(status=answer.status, headers=headers)
+            if "Content-Encoding" in answer.headers:
+                passed.headers["Content-Encoding"] = answer.headers["Content-Encoding"]
+            await passed.prepare(request)
+            async for piece in answer.content.iter_any():
+                await passed.write(piece)
+            await passed.write_eof()
+            return passed
+
+    def _open(self, request: web.Request, body: bytes) -> Any:
+        headers = {name: value for name, value in request.headers.items() if name.lower() not in _HOP_BY_HOP}
+        url = f"{self._target}{request.raw_path}"
+        timeout = aiohttp.ClientTimeout(total=None)
+        return self._session.request(
+            request.method, URL(url, encoded=True), data=body or None, headers=headers, timeout=timeout
+        )
+
+    def _write_kubeconfig(self, port: int) -> None:
+        config = {
+            "apiVersion": "v1",
+            "kind": "Config",
+            "clusters": [{"name": "proxy", "cluster": {"server": f"http://127.0.0.1:{port}"}}],
+            "users": [{"name": "nobody", "user": {}}],
+            "contexts": [{"name": "proxy", "context": {"cluster": "proxy", "user": "nobody"}}],
+            "current-context": "proxy",
+        }
+        self.kubeconfig.write_text(yaml.safe_dump(config), encoding="utf-8")
+
+
+def _close(request: web.Request) -> None:
+    if request.transport is not None:
+        request.transport.close()

@@ -1,0 +1,91 @@
+"""Objects as the operator makes them of a manifest, and where things are in them."""
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from diloco.spec import DiLoCoJob, load_job
+from diloco.spec.load import job_from
+from diloco_operator import names
+from diloco_operator.manifests import Certificates, ObservedImages, Scale, children, choose_images
+from diloco_operator.options import OperatorOptions
+from support.golden import GOLDEN
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+TWO_REGIONS = REPOSITORY / "examples" / "two-regions" / "job.yaml"
+ALL_FIELDS = GOLDEN / "all-fields" / "job.yaml"
+
+OPTIONS = OperatorOptions(operator_namespace="diloco-system", trainer_image="registry.example/diloco:default")
+UID = "0d1c0c0e-0000-4000-8000-000000000001"
+
+
+def live(job: DiLoCoJob, **changes: Any) -> DiLoCoJob:
+    """The job as an API server has it: with a uid. ``changes`` replace fields of its spec."""
+    spec = job.spec.model_copy(update=changes)
+    return job.model_copy(update={"spec": spec, "metadata": job.metadata.model_copy(update={"uid": UID})})
+
+
+def with_pool(pool: Mapping[str, Any]) -> DiLoCoJob:
+    """A small job whose first pool has these fields too."""
+    return job_from(
+        {
+            "apiVersion": "diloco.dev/v1alpha1",
+            "kind": "DiLoCoJob",
+            "metadata": {"name": "small", "namespace": "team", "uid": UID},
+            "spec": {
+                "model": {"builtin": {"preset": "pico"}},
+                "data": {"text": {}},
+                "training": {"tokens": 1000, "sequenceLength": 16, "batchSize": 2},
+                "regions": [{"name": "east", "pools": [{"name": "a", **pool}]}],
+            },
+        }
+    )
+
+
+def made(
+    job: DiLoCoJob,
+    options: OperatorOptions = OPTIONS,
+    observed: ObservedImages | None = None,
+    certificates: Certificates | None = None,
+) -> tuple[dict[str, Any], ...]:
+    """Everything that the operator makes of ``job`` while it runs."""
+    running = 0 if job.spec.suspend else 1
+    pools = [pool for region in job.spec.regions for pool in region.pools]
+    keys = names.pool_keys(job.spec)
+    scale = Scale({key: pool.learners * running for key, pool in zip(keys, pools, strict=True)}, running)
+    images = choose_images(job.spec, observed or ObservedImages(), options.trainer_image)
+    return children(job, options, images, scale, certificates or placeholders(job))
+
+
+def placeholders(job: DiLoCoJob) -> Certificates:
+    """Data in place of certificates; valid base64 of nothing in particular."""
+    name = job.metadata.name
+    held = dict.fromkeys(("ca.crt", "tls.crt", "tls.key"), "eA==")
+    leafs = [names.syncer_secret(name), *(names.learner_secret(name, key) for key in names.pool_keys(job.spec))]
+    return Certificates(
+        {names.authority_secret(name): {"ca.crt": "eA==", "ca.key": "eA=="}} | dict.fromkeys(leafs, held)
+    )
+
+
+def every_job() -> dict[str, DiLoCoJob]:
+    """The jobs that there are golden files of."""
+    return {"two-regions": live(load_job(TWO_REGIONS)), "all-fields": live(load_job(ALL_FIELDS))}
+
+
+def of_kind(objects: tuple[dict[str, Any], ...], kind: str) -> dict[str, dict[str, Any]]:
+    """The objects of a kind, by name."""
+    return {one["metadata"]["name"]: one for one in objects if one["kind"] == kind}
+
+
+def templates(objects: tuple[dict[str, Any], ...]) -> dict[str, dict[str, Any]]:
+    """Every pod template, by kind and name of what it belongs to."""
+    return {
+        f"{one['kind']}/{one['metadata']['name']}": one["spec"]["template"]
+        for one in objects
+        if "template" in one.get("spec", {})
+    }
+
+
+def containers(template: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    """The containers of a pod template."""
+    yield from template["spec"]["containers"]

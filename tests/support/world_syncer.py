@@ -1,0 +1,92 @@
+"""A syncer and its learners as an operator sees them: figures that grow while learners train, kept on a volume.
+
+Must not know Kubernetes.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+TOKENS_PER_SECOND = 100.0
+"""Of one learner."""
+TOKENS_PER_STEP = 50.0
+
+
+@dataclass
+class WorldSyncer:
+    """What is on its volume, and what it says."""
+
+    job: str
+    budget: int
+    epoch: int = 0
+    merged: float = 0.0
+    phase: str = "Waiting"
+    phase_reason: str = "no learner has joined yet"
+    exported: bool = False
+    joined: set[str] = field(default_factory=set)
+    ever: set[str] = field(default_factory=set)
+    restarts: dict[str, int] = field(default_factory=dict)
+    given_up: set[str] = field(default_factory=set)
+    stalled: set[str] = field(default_factory=set)
+    checkpoint_problem: str = ""
+    tape_problem: str = ""
+    frozen: bool = False
+    """Learners train and nothing is merged."""
+    export_blocked: bool = False
+    rate: float = 0.0
+
+    def started(self) -> None:
+        """A new process on the same volume."""
+        self.epoch += 1
+        self.joined = set()
+
+    def trains(self, seconds: float, present: Iterable[str]) -> None:
+        """Time passes with these learners connected."""
+        self.joined = set(present) - self.given_up
+        self.ever |= self.joined
+        working = self.joined - self.stalled
+        if self.phase == "Waiting" and self.joined:
+            self.phase, self.phase_reason = "Training", "a learner has joined"
+        self.rate = 0.0 if self.frozen or self.phase != "Training" else len(working) * TOKENS_PER_SECOND
+        self.merged = min(float(self.budget), self.merged + self.rate * seconds)
+        if self.phase == "Training" and self.merged >= self.budget:
+            self.phase, self.phase_reason = "Complete", f"{self.budget} tokens are merged"
+        if self.phase == "Complete" and not self.export_blocked:
+            self.exported = True
+
+    def fails(self, reason: str) -> None:
+        """The training has failed."""
+        self.phase, self.phase_reason = "Failed", reason
+
+    def status(self) -> dict[str, Any]:
+        """The body of its ``/status``."""
+        left = self.budget - self.merged
+        return {
+            "job": self.job,
+            "epoch": self.epoch,
+            "phase": self.phase,
+            "phase_reason": self.phase_reason,
+            "model_exported": self.exported,
+            "syncer_step": int(self.merged / TOKENS_PER_STEP),
+            "merged_tokens": self.merged,
+            "budget_tokens": self.budget,
+            "tokens_per_second": self.rate,
+            "seconds_left": left / self.rate if self.rate else None,
+            "train_loss": 5.0 - 3.0 * self.merged / self.budget,
+            "eval_loss": 2.5 if self.merged >= self.budget / 2 else None,
+            "goodput": 0.76,
+            "checkpoint": {"newest": "step-0", "age_seconds": 1.0, "failures": 0, "problem": self.checkpoint_problem},
+            "tape_problem": self.tape_problem,
+            "learners": [
+                {"id": learner, "state": self._state(learner), "restarts": self.restarts.get(learner, 0)}
+                for learner in sorted(self.ever | self.given_up)
+            ],
+            "a field of a later version": True,
+        }
+
+    def _state(self, learner: str) -> str:
+        if learner in self.given_up:
+            return "GivenUp"
+        if learner in self.stalled:
+            return "Stalled"
+        return "Training" if learner in self.joined else "Absent"

@@ -1,0 +1,47 @@
+"""The manifest as processes read it from the ConfigMap: the same job, whatever characters are in it."""
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from diloco.spec import parse_job
+from diloco.spec.load import job_from
+from diloco_operator.manifests import InvalidSpecError
+from diloco_operator.manifests.documents import job_text
+from support.made_objects import every_job, live, with_pool
+
+TEXTS = st.text(st.characters(exclude_categories=["Cs"]))
+
+
+@pytest.mark.parametrize("name", every_job())
+def test_a_process_reads_the_job_that_was_written(name: str) -> None:
+    job = every_job()[name]
+    assert parse_job(job_text(job)).spec == job.spec
+
+
+def test_nothing_is_said_that_the_user_did_not_say() -> None:
+    job = with_pool({"learners": 3})
+    assert json.loads(job_text(job))["spec"]["regions"] == [{"name": "east", "pools": [{"name": "a", "learners": 3}]}]
+    assert job_text(live(job, suspend=True)) == job_text(job)
+
+
+@given(st.dictionaries(TEXTS, st.one_of(TEXTS, st.booleans(), st.integers(-(2**31), 2**31), st.none()), max_size=4))
+def test_whatever_is_passed_through_is_read_back(resources: dict[str, Any]) -> None:
+    job = with_pool({"resources": resources})
+    assert parse_job(job_text(job)).spec == job.spec
+
+
+def test_characters_that_yaml_takes_for_line_breaks_are_kept() -> None:
+    odd = "\x85 \u2028 \u2029 \ufeff \x7f \U0001f680"
+    job = with_pool({"affinity": {"a": odd}})
+    assert parse_job(job_text(job)).spec.regions[0].pools[0].affinity == {"a": odd}
+
+
+def test_what_a_process_would_not_read_is_refused_with_the_reason() -> None:
+    document = json.loads(job_text(with_pool({})))
+    document["spec"]["regions"][0]["pools"][0]["affinity"] = {"a": "x" * 300_000}
+    with pytest.raises(InvalidSpecError, match=r"^spec: is larger than 256 KiB"):
+        job_text(job_from(document))

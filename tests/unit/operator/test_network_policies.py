@@ -1,0 +1,95 @@
+"""Who may connect to whom: the policies held against the pods' labels and the ports that they open."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import pytest
+
+from diloco.spec import DiLoCoJob, load_job
+from support.made_objects import ALL_FIELDS, TWO_REGIONS, containers, live, made, of_kind, templates
+
+
+class Caller(NamedTuple):
+    """A pod somewhere in the cluster."""
+
+    labels: Mapping[str, str]
+    namespace: str
+    namespace_labels: Mapping[str, str]
+
+
+def allowed(objects: Sequence[Mapping[str, Any]], caller: Caller, target: Mapping[str, str], port: int) -> bool:
+    """What a network plugin makes of the policies (networking.k8s.io/v1): isolated, except where a rule lets in."""
+    policies = [
+        one
+        for one in objects
+        if one["kind"] == "NetworkPolicy" and one["spec"]["podSelector"]["matchLabels"].items() <= target.items()
+    ]
+    rules = [(one["metadata"]["namespace"], rule) for one in policies for rule in one["spec"]["ingress"]]
+    return not policies or any(
+        port in [one["port"] for one in rule["ports"]]
+        and ("from" not in rule or any(peer_matches(peer, caller, namespace) for peer in rule["from"]))
+        for namespace, rule in rules
+    )
+
+
+def peer_matches(peer: Mapping[str, Any], caller: Caller, own_namespace: str) -> bool:
+    if "namespaceSelector" in peer:
+        in_namespace = peer["namespaceSelector"]["matchLabels"].items() <= caller.namespace_labels.items()
+    else:
+        in_namespace = caller.namespace == own_namespace
+    pods = peer.get("podSelector", {}).get("matchLabels", {})
+    return bool(in_namespace and pods.items() <= caller.labels.items())
+
+
+def pods(job: DiLoCoJob) -> dict[str, Mapping[str, str]]:
+    return {name.partition("/")[0]: template["metadata"]["labels"] for name, template in templates(made(job)).items()}
+
+
+JOB = live(load_job(TWO_REGIONS))
+PODS = pods(JOB)
+OTHER = pods(JOB.model_copy(update={"metadata": JOB.metadata.model_copy(update={"name": "other"})}))
+OWN_NAMESPACE = {"kubernetes.io/metadata.name": "default"}
+CALLERS = {
+    "a learner of the job": Caller(PODS["StatefulSet"], "default", OWN_NAMESPACE),
+    "the syncer": Caller(PODS["Deployment"], "default", OWN_NAMESPACE),
+    "another job's learner": Caller(OTHER["StatefulSet"], "default", OWN_NAMESPACE),
+    "a learner of a job of this name elsewhere": Caller(
+        PODS["StatefulSet"], "team", {"kubernetes.io/metadata.name": "team"}
+    ),
+    "a stranger": Caller({}, "default", OWN_NAMESPACE),
+    "the operator": Caller({"app": "x"}, "diloco-system", {"kubernetes.io/metadata.name": "diloco-system"}),
+    "monitoring": Caller({}, "metrics", {"kubernetes.io/metadata.name": "m", "diloco.dev/monitoring": "true"}),
+}
+MAY = {
+    ("Deployment", 29400): {"a learner of the job"},
+    ("Deployment", 8080): {"the operator", "monitoring"},
+    ("StatefulSet", 8080): {"the operator", "monitoring"},
+    ("StatefulSet", 29400): set[str](),
+}
+
+
+@pytest.mark.parametrize("caller", CALLERS)
+@pytest.mark.parametrize(("target", "port"), MAY)
+def test_only_these_get_in(target: str, port: int, caller: str) -> None:
+    assert allowed(made(JOB), CALLERS[caller], PODS[target], port) is (caller in MAY[target, port])
+
+
+def test_an_exposed_syncer_hears_learners_from_anywhere_and_keeps_its_pages_to_itself() -> None:
+    job = live(load_job(ALL_FIELDS))
+    target = pods(job)["Deployment"]
+    outside = CALLERS["a stranger"]
+    assert allowed(made(job), outside, target, 29400)
+    assert not allowed(made(job), outside, target, 8080)
+
+
+def test_every_port_that_a_pod_opens_is_in_some_rule_and_no_others() -> None:
+    objects = made(JOB)
+    policies = of_kind(objects, "NetworkPolicy").values()
+    for template in templates(objects).values():
+        own = template["metadata"]["labels"]
+        (policy,) = [one for one in policies if one["spec"]["podSelector"]["matchLabels"].items() <= own.items()]
+        ruled = {(one["protocol"], one["port"]) for rule in policy["spec"]["ingress"] for one in rule["ports"]}
+        assert ruled == {
+            (one["protocol"], one["containerPort"]) for container in containers(template) for one in container["ports"]
+        }
+        assert policy["spec"]["policyTypes"] == ["Ingress"]

@@ -1,0 +1,93 @@
+"""``diloco render``: the same objects, readable, without secrets; its whole output is kept in golden files."""
+
+import json
+from pathlib import Path
+
+import pytest
+import yaml
+
+from diloco.cli.main import execute
+from diloco.spec import load_job
+from support.golden import assert_golden
+from support.made_objects import ALL_FIELDS, OPTIONS, TWO_REGIONS, made
+
+IMAGE = "registry.example/diloco:1"
+
+
+def rendered(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
+    assert execute(["render", *arguments]) == 0
+    return capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("manifest", "name"), [(TWO_REGIONS, "two-regions"), (ALL_FIELDS, "all-fields")], ids=["two-regions", "all-fields"]
+)
+def test_what_is_rendered_is_what_it_was(manifest: Path, name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert_golden(rendered(capsys, str(manifest), "--image", IMAGE), f"{name}/rendered.yaml")
+
+
+def test_what_is_rendered_is_what_the_operator_makes(capsys: pytest.CaptureFixture[str]) -> None:
+    assert OPTIONS.trainer_image is not None
+    shown = list(yaml.safe_load_all(rendered(capsys, str(TWO_REGIONS), "--image", OPTIONS.trainer_image)))
+    expected = [one for one in made(load_job(TWO_REGIONS)) if one["kind"] != "Secret"]
+    assert [one for one in shown if one["kind"] != "Secret"] == expected
+
+
+def test_json_is_one_list_of_the_same(capsys: pytest.CaptureFixture[str]) -> None:
+    found = json.loads(rendered(capsys, str(TWO_REGIONS), "--image", IMAGE, "--output", "json"))
+    assert (found["apiVersion"], found["kind"]) == ("v1", "List")
+    assert found["items"] == list(yaml.safe_load_all(rendered(capsys, str(TWO_REGIONS), "--image", IMAGE)))
+
+
+def test_no_secret_is_shown_and_the_reader_is_told_so(capsys: pytest.CaptureFixture[str]) -> None:
+    text = rendered(capsys, str(TWO_REGIONS), "--image", IMAGE)
+    assert "Secrets hold placeholders" in text
+    secrets = [one for one in yaml.safe_load_all(text) if one["kind"] == "Secret"]
+    assert len(secrets) == 4
+    assert all(set(one["stringData"].values()) == {"(made by the operator)"} for one in secrets)
+
+
+def test_the_namespace_reaches_every_object_and_every_name_in_them(capsys: pytest.CaptureFixture[str]) -> None:
+    text = rendered(capsys, str(TWO_REGIONS), "--image", IMAGE, "--namespace", "research")
+    assert {one["metadata"]["namespace"] for one in yaml.safe_load_all(text)} == {"research"}
+    assert "--syncer=two-regions-syncer.research.svc:29400" in text
+
+
+def test_a_suspended_job_is_rendered_asleep(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "job.yaml"
+    path.write_text(TWO_REGIONS.read_text().replace("spec:\n", "spec:\n  suspend: true\n", 1))
+    found = yaml.safe_load_all(rendered(capsys, str(path), "--image", IMAGE))
+    assert [one["spec"]["replicas"] for one in found if "replicas" in one.get("spec", {})] == [0, 0, 0]
+
+
+@pytest.mark.parametrize(
+    ("change", "arguments", "told"),
+    [
+        (("", ""), [], "spec.image: is missing, and so is the image of pool us-east/new"),
+        (("", ""), ["--image", IMAGE, "--namespace", "No"], "--namespace 'No': use a name of lower-case letters"),
+        (
+            ("name: new,", "name: new, env: [{name: HOME, value: x}],"),
+            ["--image", IMAGE],
+            "spec.regions[0].pools[0].env[0].name: HOME is set by the operator",
+        ),
+        (
+            ("- name: us-east\n", "- name: us-east\n    cluster: {kubeconfigSecret: {name: east}}\n"),
+            ["--image", IMAGE],
+            "spec.regions[0].cluster: other clusters are not supported yet; leave it out",
+        ),
+    ],
+    ids=["no image", "namespace", "a variable of ours", "another cluster"],
+)
+def test_what_cannot_be_rendered_is_one_line(
+    change: tuple[str, str], arguments: list[str], told: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "job.yaml"
+    text = TWO_REGIONS.read_text().replace(*change, 1)
+    if "cluster" in change[1]:
+        text = text.replace("  syncer:\n", "  syncer:\n    expose: {type: NodePort}\n", 1)
+    path.write_text(text)
+    assert execute(["render", str(path), *arguments]) == 2
+    captured = capsys.readouterr()
+    assert captured.err.startswith(f"diloco: {told}")
+    assert len(captured.err.splitlines()) == 1
+    assert captured.out == ""

@@ -1,0 +1,72 @@
+import asyncio
+import json
+from collections.abc import Awaitable, Callable
+
+import aiohttp
+import pytest
+from aiohttp import web
+
+from diloco_operator.jobs import JobKey
+from diloco_operator.observed import SyncerAway, SyncerStatusView
+from diloco_operator.syncer_status import LONGEST_ANSWER_BYTES, SyncerAsker, status_url
+
+JOB = JobKey("ns", "job")
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+
+def asked(handler: Handler | None) -> SyncerStatusView | SyncerAway:
+    """What comes of asking a syncer that answers like this; None: nobody listens."""
+
+    async def run() -> SyncerStatusView | SyncerAway:
+        app = web.Application()
+        if handler is not None:
+            app.router.add_get("/status", handler)
+        runner = web.AppRunner(app)
+        await runner.setup()
+        await web.TCPSite(runner, "127.0.0.1", 0).start()
+        port = runner.addresses[0][1]
+        if handler is None:
+            await runner.cleanup()
+        async with aiohttp.ClientSession() as session:
+            try:
+                return await SyncerAsker(session, lambda _: f"http://127.0.0.1:{port}/status").ask(JOB)
+            finally:
+                await runner.cleanup()
+
+    return asyncio.run(run())
+
+
+def answering(body: str, status: int = 200) -> Handler:
+    async def handler(_: web.Request) -> web.Response:
+        return web.Response(text=body, status=status)
+
+    return handler
+
+
+def test_it_asks_by_the_clusters_name_of_the_service() -> None:
+    assert status_url(JOB) == "http://job-syncer.ns.svc:8080/status"
+
+
+def test_what_it_knows_is_read_and_what_it_does_not_know_is_let_pass() -> None:
+    view = asked(answering(json.dumps({"job": "job", "epoch": 3, "phase": "Training", "invented_later": [1]})))
+    assert isinstance(view, SyncerStatusView)
+    assert view.epoch == 3
+
+
+@pytest.mark.parametrize(
+    ("handler", "reason"),
+    [
+        (None, "cannot connect"),
+        (answering("busy", status=503), "answered 503"),
+        (answering("{"), "cannot be read"),
+        (answering(json.dumps({"job": "job", "epoch": "x", "phase": "Training"})), "epoch"),
+        (answering(json.dumps({"job": "other", "epoch": 1, "phase": "Training"})), "another job, 'other'"),
+        (answering(" " * (LONGEST_ANSWER_BYTES + 1)), "more than 8 MiB"),
+    ],
+)
+def test_whatever_else_comes_is_a_reason_in_words_that_stay_the_same(handler: Handler | None, reason: str) -> None:
+    first, second = asked(handler), asked(handler)
+    assert isinstance(first, SyncerAway)
+    assert reason in first.reason
+    # Ports differ from one asking to the next.
+    assert first == second
