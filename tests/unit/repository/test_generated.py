@@ -17,5 +17,20 @@ def test_the_reference_is_what_the_models_say() -> None:
     assert (done.returncode, done.stderr) == (0, "")
 
 
+def test_the_custom_resource_is_what_the_models_say() -> None:
+    done = check("generate_crd.py")
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_the_charts_values_are_what_its_readme_says() -> None:
+    done = check("generate_chart_values.py")
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_the_table_of_reasons_is_what_the_operator_says() -> None:
+    done = check("generate_reasons.py")
+    assert (done.returncode, done.stderr) == (0, "")
+
+
 def test_the_stubs_are_what_the_proto_file_says() -> None:
     assert check("generate_proto.py").returncode == 0

@@ -1,0 +1,37 @@
+"""Helm, and the chart as it is without any values."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kind import tools
+from kind.cache import Cache
+from support.rendered_chart import Rendered, helm_template
+
+Render = Callable[..., Rendered]
+
+
+@pytest.fixture(scope="session")
+def helm() -> Path:
+    found = tools.helm_if_there(Cache.of_user())
+    if found is None:
+        pytest.skip("no helm: neither on PATH nor built yet (`make kind-up` builds one)")
+    return found
+
+
+@pytest.fixture(scope="session")
+def render(helm: Path) -> Render:
+    """The chart with these values."""
+
+    def rendered(**values: Any) -> Rendered:
+        return helm_template(helm, values)
+
+    return rendered
+
+
+@pytest.fixture(scope="session")
+def plain(render: Render) -> Rendered:
+    """The chart without any values."""
+    return render()

@@ -1,0 +1,121 @@
+"""Who may do what: each verb on each resource, nothing by wildcard, and only where jobs are looked after."""
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from diloco_operator.cluster import kinds
+from diloco_operator.cluster.kinds import Kind
+from support.rendered_chart import NAMESPACE, Rendered
+
+Render = Callable[..., Rendered]
+Rights = dict[tuple[str, str], set[str]]
+LEASES = ("coordination.k8s.io", "leases")
+
+
+def rights(rules: Iterable[dict[str, Any]]) -> Rights:
+    """Verbs by (group, resource)."""
+    found: Rights = {}
+    for rule in rules:
+        for group in rule["apiGroups"]:
+            for resource in rule["resources"]:
+                found.setdefault((group, resource), set()).update(rule["verbs"])
+    return found
+
+
+def of_kind(kind: Kind) -> tuple[str, str]:
+    return (kind.group, kind.plural)
+
+
+def wanted() -> Rights:
+    """What the operator's requests need, by the kinds that they are about."""
+    job_group = kinds.JOB.group
+    child = {"get", "list", "watch", "create", "patch"}
+    return {
+        of_kind(kinds.JOB): {"get", "list", "watch", "delete"},
+        (job_group, "dilocojobs/status"): {"patch"},
+        **{of_kind(kind): child | ({"delete"} if kind != kinds.CLAIM else set()) for kind in kinds.CHILDREN},
+        of_kind(kinds.POD): {"list"},
+        of_kind(kinds.CORE_EVENT): {"list"},
+        of_kind(kinds.EVENT): {"create"},
+    }
+
+
+def operators_role(rendered: Rendered) -> dict[str, Any]:
+    (role,) = [one for one in rendered.of_kind("ClusterRole") if not is_for_people(one)]
+    return role
+
+
+def is_for_people(role: dict[str, Any]) -> bool:
+    return any(label.startswith("rbac.authorization.k8s.io/aggregate-to-") for label in role["metadata"]["labels"])
+
+
+def test_the_operator_has_the_rights_that_its_requests_need_and_no_others(plain: Rendered) -> None:
+    assert rights(operators_role(plain)["rules"]) == wanted()
+
+
+def test_named_namespaces_get_the_same_rights_in_roles_and_there_is_no_cluster_role(render: Render) -> None:
+    rendered = render(watchNamespaces=["b", "a", "b"], rbac={"aggregate": False})
+    assert rendered.of_kind("ClusterRole") == rendered.of_kind("ClusterRoleBinding") == []
+    roles = [one for one in rendered.of_kind("Role") if LEASES not in rights(one["rules"])]
+    assert {one["metadata"]["namespace"]: rights(one["rules"]) for one in roles} == {"a": wanted(), "b": wanted()}
+    bound = {one["metadata"]["namespace"] for one in rendered.of_kind("RoleBinding")}
+    assert bound == {"a", "b", NAMESPACE}
+
+
+def test_every_binding_is_of_a_role_that_is_there_to_the_operators_account(render: Render) -> None:
+    for rendered in (render(), render(watchNamespaces=["a"])):
+        account = rendered.only("ServiceAccount", "operator")["metadata"]
+        roles = {
+            (one["kind"], one["metadata"].get("namespace"), one["metadata"]["name"])
+            for kind in ("Role", "ClusterRole")
+            for one in rendered.of_kind(kind)
+        }
+        for binding in [*rendered.of_kind("RoleBinding"), *rendered.of_kind("ClusterRoleBinding")]:
+            reference = binding["roleRef"]
+            assert (reference["kind"], binding["metadata"].get("namespace"), reference["name"]) in roles
+            subject = {"kind": "ServiceAccount", "name": account["name"], "namespace": NAMESPACE}
+            assert binding["subjects"] == [subject]
+
+
+def test_the_lease_is_one_by_name_in_the_operators_namespace(plain: Rendered) -> None:
+    role = plain.only("Role")
+    assert role["metadata"]["namespace"] == NAMESPACE
+    by_name = {tuple(rule.get("resourceNames", ())): set(rule["verbs"]) for rule in role["rules"]}
+    assert rights(role["rules"]).keys() == {LEASES}
+    assert by_name == {("diloco-operator",): {"get", "update"}, (): {"create"}}
+
+
+def test_people_may_edit_or_view_jobs_as_they_may_a_namespace_and_never_write_a_status(plain: Rendered) -> None:
+    people = {
+        label.removeprefix("rbac.authorization.k8s.io/aggregate-to-"): rights(role["rules"])
+        for role in plain.of_kind("ClusterRole")
+        for label in role["metadata"]["labels"]
+        if label.startswith("rbac.authorization.k8s.io/aggregate-to-")
+    }
+    jobs, status = ("diloco.dev", "dilocojobs"), ("diloco.dev", "dilocojobs/status")
+    assert people.keys() == {"admin", "edit", "view"}
+    assert people["admin"] == people["edit"]
+    assert {"create", "patch", "delete"} <= people["edit"][jobs]
+    assert people["view"][jobs] == {"get", "list", "watch"}
+    assert people["edit"][status] == {"get"}
+
+
+def test_no_rule_has_a_wildcard(plain: Rendered) -> None:
+    roles = [*plain.of_kind("Role"), *plain.of_kind("ClusterRole")]
+    said = [word for role in roles for rule in role["rules"] for words in rule.values() for word in words]
+    assert len(said) > 50
+    assert not any("*" in word for word in said)
+
+
+def test_no_account_gives_its_token_to_pods_that_do_not_ask(plain: Rendered) -> None:
+    accounts = plain.of_kind("ServiceAccount")
+    assert len(accounts) == 2
+    assert not any(one["automountServiceAccountToken"] for one in accounts)
+    assert all(pod["automountServiceAccountToken"] for pod in plain.pods)
+
+
+def test_an_account_of_ones_own_is_used_and_not_made(render: Render) -> None:
+    rendered = render(serviceAccount={"create": False, "name": "mine"})
+    assert rendered.only("Deployment")["spec"]["template"]["spec"]["serviceAccountName"] == "mine"
+    assert [one["metadata"]["name"] for one in rendered.of_kind("ServiceAccount")] == ["diloco-diloco-operator-test"]
+    assert {one["subjects"][0]["name"] for one in rendered.of_kind("RoleBinding")} == {"mine"}

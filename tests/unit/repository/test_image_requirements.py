@@ -1,0 +1,83 @@
+"""What goes into the images: the operator's own list, and for the trainer nothing in place of the base's torch."""
+
+import subprocess
+import sys
+import tomllib
+from importlib import util
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+REPOSITORY = Path(__file__).resolve().parents[3]
+SCRIPT = REPOSITORY / "scripts/image_requirements.py"
+TESTED = ["numpy==2.4.6", "psutil==7.2.2", "PyYAML==6.0.3", "torch==2.15.0"]
+PROJECT: dict[str, Any] = {
+    "dependencies": ["numpy>=2.0,<3", "psutil>=7,<8", "PyYAML>=6.0.2,<7", "torch>=2.6,<3"],
+    "optional-dependencies": {"operator": ["kopf>=1.45,<1.46", "PyYAML>=6.0.2,<7"]},
+}
+
+
+@pytest.fixture(scope="module")
+def script() -> ModuleType:
+    spec = util.spec_from_file_location("image_requirements", SCRIPT)
+    assert spec is not None
+    assert spec.loader is not None
+    module = util.module_from_spec(spec)
+    sys.modules[spec.name] = module  # its dataclasses look themselves up
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_the_operator_gets_its_own_list_and_no_torch(script: ModuleType) -> None:
+    lines = script.wanted(PROJECT, TESTED, {}, everything=False)
+    assert lines.installed == sorted(PROJECT["optional-dependencies"]["operator"])
+    assert (lines.kept, lines.constraints) == ([], TESTED)
+
+
+def test_a_bases_torch_and_numpy_stay_as_they_are(script: ModuleType) -> None:
+    base = {"torch": "2.9.0a0+vendor", "numpy": "2.2.4", "psutil": "6.0"}
+    lines = script.wanted(PROJECT, TESTED, base, everything=True)
+    assert lines.kept == ["numpy>=2.0,<3", "torch>=2.6,<3"]
+    assert {script.named(line) for line in lines.installed} == {"kopf", "psutil", "pyyaml"}
+    assert lines.constraints == ["numpy==2.2.4", "torch==2.9.0a0+vendor", "psutil==7.2.2", "PyYAML==6.0.3"]
+
+
+def test_without_a_bases_torch_the_tested_one_is_installed(script: ModuleType) -> None:
+    lines = script.wanted(PROJECT, TESTED, {"pip": "25"}, everything=True)
+    assert "torch>=2.6,<3" in lines.installed
+    assert (lines.kept, lines.constraints) == ([], TESTED)
+
+
+def test_names_are_compared_as_package_indexes_do(script: ModuleType) -> None:
+    assert script.named("Typing_Extensions>=4; python_version < '3.13'") == "typing-extensions"
+    assert script.named("prometheus.client[twisted]") == "prometheus-client"
+
+
+def test_the_operators_list_agrees_with_the_dependencies_it_shares() -> None:
+    project = tomllib.loads((REPOSITORY / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    shared = {line.partition(">")[0]: line for line in project["dependencies"]}
+    operator = project["optional-dependencies"]["operator"]
+    assert [line for line in operator if shared.get(line.partition(">")[0], line) != line] == []
+
+
+def test_a_wrong_call_is_told_how_to_do_it() -> None:
+    done = subprocess.run([sys.executable, SCRIPT, "both"], check=False, capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith("usage: ")
+
+
+def test_everything_that_the_dockerfile_copies_reaches_the_builder() -> None:
+    # .dockerignore shuts everything out and lets some of it in again.
+    lines = (REPOSITORY / ".dockerignore").read_text(encoding="utf-8").splitlines()
+    let_in = [Path(line[1:]) for line in lines if line.startswith("!")]
+    copied = [
+        Path(source)
+        for line in (REPOSITORY / "Dockerfile").read_text(encoding="utf-8").splitlines()
+        if line.startswith("COPY ") and "--from" not in line
+        for source in line.split()[1:-1]
+    ]
+    assert copied
+    assert [path for path in copied if not any(path.is_relative_to(one) for one in let_in)] == []
+    assert [path for path in copied if not (REPOSITORY / path).exists()] == []
