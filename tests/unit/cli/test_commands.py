@@ -8,25 +8,13 @@ import pytest
 
 from diloco import __version__
 from diloco.cli.main import execute
-
-JOB = """
-apiVersion: diloco.dev/v1alpha1
-kind: DiLoCoJob
-metadata: {name: small}
-spec:
-  model: {builtin: {preset: pico}}
-  data: {text: {}}
-  training: {tokens: 1000, sequenceLength: 16, batchSize: 2}
-  sync: {fragments: 4, interval: 4, overlap: 1}
-  regions:
-  - {name: east, pools: [{name: a, learners: 2}]}
-"""
+from support.small_manifest import SMALL_MANIFEST
 
 
 @pytest.fixture
 def job(tmp_path: Path) -> Path:
     path = tmp_path / "job.yaml"
-    path.write_text(JOB)
+    path.write_text(SMALL_MANIFEST)
     return path
 
 
@@ -42,7 +30,9 @@ def test_without_a_command_the_help_is_shown(capsys: pytest.CaptureFixture[str])
     assert captured.err == ""
 
 
-@pytest.mark.parametrize("command", ["run", "validate", "status", "replay", "tokens", "syncer", "learner"])
+@pytest.mark.parametrize(
+    "command", ["run", "validate", "render", "status", "top", "replay", "evaluate", "tokens", "syncer", "learner"]
+)
 def test_every_command_teaches_by_example(command: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert execute([command, "--help"]) == 0
     assert f"  diloco {command} " in capsys.readouterr().out
@@ -84,8 +74,17 @@ def test_neither_help_nor_validate_imports_torch(job: Path) -> None:
         (["run", "JOB", "--output", "JOB/out"], "--output "),
         (["status", "nowhere"], "'nowhere' is neither a run's directory nor an address"),
         (["status", "127.0.0.1:1"], "no syncer answers at http://127.0.0.1:1/status"),
+        (["top", "127.0.0.1:1"], "no syncer answers at http://127.0.0.1:1/status"),
+        (["top", "JOB/out"], "is neither a run's directory nor an address"),
+        (["top", "--every", "0"], "--every"),
+        (["top", "job/mine", "-A"], "--all-namespaces shows every job"),
+        (["status", "job/mine", "--kubeconfig", "OUT"], "no kubeconfig: --kubeconfig "),
         (["replay", "OUT"], "there is no tape"),
         (["tokens", "nowhere", "--output", "OUT"], "nowhere"),
+        (["evaluate", "--job", "none.yaml", "--model", "JOB"], "none.yaml"),
+        (["evaluate", "--job", "JOB", "--model", "none.safetensors"], "none.safetensors: cannot be read"),
+        (["evaluate", "--job", "JOB", "--model", "JOB"], "job.yaml: cannot be read as safetensors"),
+        (["evaluate", "--job", "JOB", "--model", "JOB", "--device", "abacus"], "--device: abacus is no device"),
         (["learner", "--job", "none.yaml", "--learner", "a/b/0", "--syncer", "x:1", "--directory", "OUT"], "none.yaml"),
         (
             ["learner", "--job", "JOB", "--learner", "a/b/0", "--syncer", "127.0.0.1:1", "--directory", "OUT"],
@@ -107,7 +106,7 @@ def test_a_mistake_is_one_line_and_exit_code_2(
 
 
 def test_every_problem_of_a_manifest_is_a_line_of_its_own(job: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    job.write_text(JOB.replace("tokens: 1000", "tokens: -1").replace("interval: 4", "intervall: 4"))
+    job.write_text(SMALL_MANIFEST.replace("tokens: 1000", "tokens: -1").replace("interval: 4", "intervall: 4"))
     assert execute(["validate", str(job)]) == 2
     lines = capsys.readouterr().err.splitlines()
     assert len(lines) == 2

@@ -6,13 +6,15 @@ RuntimeError of a class of its own, whose text is that line.
 
 import os
 import sys
+from pathlib import Path
 from typing import Annotated
 
 import typer
 from typer.exceptions import TyperException
 
 from diloco import __version__
-from diloco.cli import inspect, processes, replay, run, tokens
+from diloco.cli import evaluate, processes, render, replay, run, tokens, top, validate
+from diloco.cli.target import KUBECTL_PROGRAM
 from diloco.local.launch import EXIT_INTERRUPTED
 from diloco.runtime.exits import EXIT_BAD_INPUT, EXIT_UNEXPECTED
 
@@ -50,8 +52,11 @@ def diloco(
 _WORK = "Work with jobs"
 _PROCESSES = "Processes of a job (what a container runs)"
 app.command("run", rich_help_panel=_WORK)(run.run)
-app.command("validate", rich_help_panel=_WORK)(inspect.validate)
-app.command("status", rich_help_panel=_WORK)(inspect.status)
+app.command("validate", rich_help_panel=_WORK)(validate.validate)
+app.command("render", rich_help_panel=_WORK)(render.render)
+app.command("status", rich_help_panel=_WORK)(top.status)
+app.command("top", rich_help_panel=_WORK)(top.top)
+app.command("evaluate", rich_help_panel=_WORK)(evaluate.evaluate)
 app.command("replay", rich_help_panel=_WORK)(replay.replay)
 app.command("tokens", rich_help_panel=_WORK)(tokens.tokens)
 app.command("syncer", rich_help_panel=_PROCESSES)(processes.syncer)
@@ -60,13 +65,15 @@ app.command("learner", rich_help_panel=_PROCESSES)(processes.learner)
 
 def main() -> None:
     """Entry point of the program."""
-    sys.exit(execute(sys.argv[1:]))
+    # kubectl starts kubectl-diloco for `kubectl diloco`.
+    called = Path(sys.argv[0]).name
+    sys.exit(execute(sys.argv[1:], program=KUBECTL_PROGRAM if called.startswith("kubectl-") else "diloco"))
 
 
-def execute(arguments: list[str]) -> int:
-    """Run the program with ``arguments`` and return its exit code."""
+def execute(arguments: list[str], *, program: str = "diloco") -> int:
+    """Run the program with ``arguments`` and return its exit code; ``program``: what the user called it."""
     try:
-        code = app(args=arguments, prog_name="diloco", standalone_mode=False)
+        code = app(args=arguments, prog_name=program, standalone_mode=False)
     except (typer.Abort, KeyboardInterrupt):
         return EXIT_INTERRUPTED
     except BrokenPipeError:

@@ -65,6 +65,7 @@ def syncer(
         listen=listen,
         http=http or _ANY_PORT,
         tls=_tls(ServerTls, tls_ca, tls_cert, tls_key),
+        job_file=job,
         record=record,
         exit_when_finished=exit_when_finished,
         threads=threads,
@@ -79,6 +80,9 @@ def learner(
     directory: Directory,
     speed: Annotated[float, typer.Option("--speed", help="Act out slower hardware: 0.5 takes twice as long.")] = 1.0,
     device: Annotated[str, typer.Option("--device", help="auto (cuda if there), cpu, cuda, cuda:1...")] = "auto",
+    stay: Annotated[
+        bool, typer.Option("--stay", help="Once the job is over, wait for SIGTERM instead of ending.")
+    ] = False,
     http: Http = None,
     threads: Threads = None,
     tls_ca: TlsCa = None,
@@ -111,6 +115,7 @@ def learner(
         threads=threads,
         http_address=http,
         device=device,
+        stay=stay,
     )
     raise typer.Exit(run_learner(options))
 

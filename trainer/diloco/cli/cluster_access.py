@@ -1,0 +1,206 @@
+"""The API server that kubectl would ask: kubeconfig, context and namespace by kubectl's own rules, and one GET.
+
+It must not know what a job is. Whatever goes wrong is one line that says which server, file or context it was.
+"""
+
+import json
+import logging
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from http import HTTPStatus
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from kubernetes.client import ApiClient, Configuration
+
+_CONNECT_SECONDS = 5.0
+_LIMIT_BYTES = 256 << 20
+"""An answer's size (ours): ten thousand jobs with their statuses are well below it."""
+_ACCOUNT_NAMESPACE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
+
+
+class ClusterError(RuntimeError):
+    """The cluster cannot be asked, or will not answer; the text is one line."""
+
+
+class ForbiddenError(ClusterError):
+    """The API server knows the user, who may not do this; the text is the server's own."""
+
+
+class AwayError(ClusterError):
+    """Nobody answers, or only that it cannot at present: asking again later may help."""
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What a server said."""
+
+    status: int
+    """HTTP."""
+    body: bytes = field(repr=False)
+
+    @property
+    def said(self) -> dict[str, Any]:
+        """The body, if it is a JSON object: the thing asked for, or a ``metav1.Status`` saying why not."""
+        try:
+            value = json.loads(self.body)
+        except ValueError:
+            return {}
+        return value if isinstance(value, dict) else {}
+
+
+class ApiServer:
+    """An API server, by a user's credentials."""
+
+    def __init__(self, client: "ApiClient", *, context: str, namespace: str) -> None:
+        self._client = client
+        self.context = context
+        """Its name in the kubeconfig; empty in a pod."""
+        self.namespace = namespace
+        """Where the user is unless told otherwise."""
+        self.url = str(client.configuration.host)
+
+    def get(self, path: str, *, timeout_seconds: float = 15.0) -> Answer:
+        """GET ``path``, which is of safe characters; 404 and what a proxied server says are answers too.
+
+        Raises:
+            ForbiddenError: the user may not.
+            AwayError: no answer, or one of 429 and 5xx from the API server itself.
+            ClusterError: the server does not take the credentials.
+        """
+        answer = self._request(path, timeout_seconds)
+        status, told = answer.status, answer.said.get("message", "")
+        if status == HTTPStatus.UNAUTHORIZED:
+            raise ClusterError(f"{self.url} does not accept the credentials of {self._whose()}")
+        if status == HTTPStatus.FORBIDDEN:
+            raise ForbiddenError(f"not permitted: {told or f'GET {path}'}")
+        if status == HTTPStatus.TOO_MANY_REQUESTS or status >= HTTPStatus.INTERNAL_SERVER_ERROR:
+            raise AwayError(f"{self.url} answers {status}{f': {told}' if told else ''}")
+        return answer
+
+    def _request(self, path: str, timeout_seconds: float) -> Answer:
+        import urllib3
+        from kubernetes.client.exceptions import ApiException
+
+        # The generated methods turn a proxied body into something else (JSON into Python's repr): these two do not.
+        request = self._client.param_serialize(
+            "GET", path, header_params={"Accept": "application/json"}, auth_settings=["BearerToken"]
+        )
+        try:
+            response = self._client.call_api(*request, _request_timeout=(_CONNECT_SECONDS, timeout_seconds)).response
+            body = response.read(_LIMIT_BYTES, decode_content=True)
+            response.release_conn()
+        except ApiException as error:  # the client's words for what TLS makes of a certificate
+            raise AwayError(f"{self.url}: no secure connection ({_last_line(error.reason)})") from error
+        except (urllib3.exceptions.HTTPError, OSError) as error:
+            # Something listens; what it passes the question on to may be what does not answer.
+            slow = isinstance(error, urllib3.exceptions.ReadTimeoutError)
+            what = "no answer in time from" if slow else "no API server answers at"
+            raise AwayError(f"{what} {self.url} ({_plain(error)})") from error
+        return Answer(response.status, body)
+
+    def _whose(self) -> str:
+        return f"context {self.context}" if self.context else "this pod's service account"
+
+
+def connect(kubeconfig: Path | None, context: str | None, environment: Mapping[str, str]) -> ApiServer:
+    """The server of ``kubeconfig``, else of ``$KUBECONFIG``, else of ``~/.kube/config``, else of the pod this runs in.
+
+    Nothing is sent yet, unless the kubeconfig names a program that fetches credentials.
+
+    Raises:
+        ClusterError: the client library is missing, or none of these names a server.
+    """
+    try:
+        from kubernetes.client import ApiClient, Configuration
+    except ImportError:
+        raise ClusterError(
+            "to ask a cluster, the Kubernetes client is needed: pip install 'decoupled-diloco[operator]'"
+        ) from None
+    configuration = Configuration()
+    # A refused connection is told at once, not after three tries with a warning each.
+    configuration.retries = False
+    where = str(kubeconfig) if kubeconfig else environment.get("KUBECONFIG") or str(Path.home() / ".kube" / "config")
+    files = [Path(part).expanduser() for part in where.split(os.pathsep) if part]
+    if not any(file.exists() for file in files):
+        if kubeconfig is None and context is None and environment.get("KUBERNETES_SERVICE_HOST"):
+            _take_pods(configuration)
+            return ApiServer(ApiClient(configuration), context="", namespace=_pods_namespace())
+        flag = "--kubeconfig " if kubeconfig else ""
+        raise ClusterError(f"no kubeconfig: {flag}{where} is not there; give --kubeconfig FILE or set KUBECONFIG")
+    name, namespace = _take_file(configuration, where, context)
+    return ApiServer(ApiClient(configuration), context=name, namespace=namespace)
+
+
+def _take_file(configuration: "Configuration", where: str, context: str | None) -> tuple[str, str]:
+    """Read server and credentials of a context into ``configuration``; gives its name, and the namespace it sets."""
+    import yaml
+    from kubernetes.config import ConfigException, load_kube_config
+    from kubernetes.config.kube_config import KubeConfigMerger
+
+    try:
+        merged = KubeConfigMerger(where).config.value  # type: ignore[no-untyped-call]  # the client's
+        namespaces = {each["name"]: each["context"].safe_get("namespace") or "default" for each in merged["contexts"]}
+        name = context or merged.get("current-context")
+        if name not in namespaces:
+            wanted = f"no context {name!r}" if name else "no current context"
+            raise ClusterError(f"{where}: {wanted}; give --context, one of: {', '.join(sorted(namespaces)) or 'none'}")
+        with _words_of_credential_programs() as words:
+            load_kube_config(  # type: ignore[no-untyped-call]  # the client's
+                where, name, client_configuration=configuration, persist_config=False
+            )
+    except ConfigException as error:
+        raise ClusterError(f"{where}: {_last_line(str(error))}") from error
+    except (OSError, UnicodeDecodeError, yaml.YAMLError, AttributeError, TypeError, KeyError) as error:
+        raise ClusterError(f"{where}: not a kubeconfig ({_plain(error)})") from error
+    if words:
+        raise ClusterError(f"{where}: no credentials for context {name} ({_last_line(words[-1])})")
+    return name, namespaces[name]
+
+
+@contextmanager
+def _words_of_credential_programs() -> Iterator[list[str]]:
+    """Collects what the client only logs when a credential program fails; it would go on as nobody."""
+    words: list[str] = []
+    handler = logging.Handler(logging.ERROR)
+    handler.emit = lambda record: words.append(record.getMessage())  # type: ignore[method-assign]  # shorter than a class
+    root = logging.getLogger()
+    root.addHandler(handler)
+    try:
+        yield words
+    finally:
+        root.removeHandler(handler)
+
+
+def _take_pods(configuration: "Configuration") -> None:
+    from kubernetes.config import ConfigException, load_incluster_config
+
+    try:
+        load_incluster_config(client_configuration=configuration)  # type: ignore[no-untyped-call]  # the client's
+    except (ConfigException, OSError) as error:
+        raise ClusterError(f"no kubeconfig, and this pod's service account cannot be used ({_plain(error)})") from error
+
+
+def _pods_namespace() -> str:
+    try:
+        return _ACCOUNT_NAMESPACE.read_text(encoding="utf-8").strip() or "default"
+    except OSError:
+        return "default"
+
+
+def _plain(error: BaseException) -> str:
+    """The innermost cause in one line: urllib3 wraps a refused connection several times, with addresses of objects."""
+    while cause := error.__cause__ or error.__context__ or getattr(error, "reason", None):
+        if not isinstance(cause, BaseException):
+            break
+        error = cause
+    strerror = error.strerror if isinstance(error, OSError) else None
+    return _last_line(strerror or str(error)) or type(error).__name__
+
+
+def _last_line(text: str) -> str:
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    return lines[-1] if lines else ""

@@ -1,0 +1,155 @@
+"""Reads jobs from an API server, and what a job's syncer says of itself through the API server's proxy.
+
+It must not know kubeconfigs or how anything is shown.
+"""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from http import HTTPStatus
+from typing import Any, Final
+
+from pydantic import ValidationError
+
+from diloco.cli.cluster_access import ApiServer, AwayError, ClusterError, ForbiddenError
+from diloco.spec.base import DNS_LABEL
+from diloco.spec.status import JobStatus
+from diloco.syncer.status import SyncerStatus
+
+INSTALL: Final = "helm install diloco-operator charts/diloco-operator --namespace diloco-system --create-namespace"
+_API: Final = "/apis/diloco.dev/v1alpha1"
+_SYNCER_SECONDS: Final = 2.0
+"""The live view goes on without it."""
+_MOST_NAMES: Final = 8
+
+
+class NoSuchJobError(ClusterError):
+    """The job is not there; the text names those that are."""
+
+
+class SyncerUnseenError(ClusterError):
+    """The syncer's own account cannot be had; the text says why."""
+
+    def __init__(self, text: str, *, lasting: bool) -> None:
+        super().__init__(text)
+        self.lasting = lasting
+        """Asking again does not help."""
+
+
+@dataclass(frozen=True, slots=True)
+class SeenJob:
+    """A job as the API server has it."""
+
+    namespace: str
+    name: str
+    status: JobStatus
+    note: str = ""
+    """What is to be known of the status itself: that there is none yet, or that it is behind the spec."""
+
+    @property
+    def over(self) -> bool:
+        """Nothing will change any more."""
+        return self.status.phase in ("Complete", "Failed")
+
+
+class Jobs:
+    """The jobs of a cluster."""
+
+    def __init__(self, server: ApiServer) -> None:
+        self._server = server
+
+    def every(self, namespace: str | None) -> tuple[SeenJob, ...]:
+        """The jobs of a namespace, or of all of them, by namespace and name.
+
+        Raises:
+            ClusterError: they cannot be had, or the cluster does not know such a thing.
+        """
+        answer = self._server.get(f"{_API}{_in(namespace)}/dilocojobs")
+        if answer.status != HTTPStatus.OK:
+            raise self._unknown_kind()
+        jobs = [seen_job(item) for item in answer.said.get("items") or ()]
+        return tuple(sorted(jobs, key=lambda job: (job.namespace, job.name)))
+
+    def one(self, namespace: str, name: str) -> SeenJob:
+        """One job.
+
+        Raises:
+            NoSuchJobError: it is not there.
+            ClusterError: it cannot be had.
+        """
+        answer = self._server.get(f"{_API}{_in(namespace)}/dilocojobs/{name}")
+        if answer.status == HTTPStatus.OK:
+            return seen_job(answer.said)
+        if answer.said.get("details", {}).get("name") != name:  # the path is unknown, not the job
+            raise self._unknown_kind()
+        raise NoSuchJobError(f"no job {name} in namespace {namespace}; {self._others(namespace, name)}")
+
+    def syncer(self, job: SeenJob) -> SyncerStatus:
+        """What the job's syncer says of itself, through the API server: no port needs to be open.
+
+        Raises:
+            SyncerUnseenError: it does not run, the user may not ask, or it is not reached.
+        """
+        endpoint = job.status.syncer.http_endpoint if job.status.syncer else ""
+        service = endpoint.split(".", 1)[0]
+        if not re.fullmatch(DNS_LABEL, service) or job.status.phase not in ("Pending", "Training"):
+            raise SyncerUnseenError("its syncer does not run", lasting=False)
+        path = f"/api/v1{_in(job.namespace)}/services/{service}:http/proxy/status"
+        try:
+            answer = self._server.get(path, timeout_seconds=_SYNCER_SECONDS)
+        except ForbiddenError as error:
+            wanted = f"get on services/proxy in namespace {job.namespace}"
+            raise SyncerUnseenError(f"{wanted} is not permitted", lasting=True) from error
+        except AwayError as error:
+            raise SyncerUnseenError(
+                f"its syncer is not reached through the API server: {error}", lasting=False
+            ) from error
+        try:
+            return SyncerStatus.model_validate_json(answer.body)
+        except ValidationError as error:
+            why = f"service {service} answers {answer.status}, but not as a syncer of this version does"
+            text = f"its syncer is not reached through the API server: {answer.said.get('message', why)}"
+            raise SyncerUnseenError(text, lasting=False) from error
+
+    def _others(self, namespace: str, name: str) -> str:
+        if here := [job.name for job in self.every(namespace)]:
+            more = f" and {len(here) - _MOST_NAMES} more" if len(here) > _MOST_NAMES else ""
+            return f"there {'is' if len(here) == 1 else 'are'} {', '.join(here[:_MOST_NAMES])}{more}"
+        try:
+            elsewhere = [job.namespace for job in self.every(None) if job.name == name]
+        except ClusterError:  # a user of one namespace may not look into all of them
+            elsewhere = []
+        return f"there is one in namespace {elsewhere[0]}" if elsewhere else "there are no jobs there"
+
+    def _unknown_kind(self) -> ClusterError:
+        return ClusterError(f"{self._server.url} knows no DiLoCoJobs: install the operator with {INSTALL}")
+
+
+def seen_job(item: Mapping[str, Any]) -> SeenJob:
+    """A ``DiLoCoJob`` object as it comes from an API server; every field of it may be missing."""
+    metadata = item.get("metadata") or {}
+    told = _printable(item.get("status") or {})
+    note = ""
+    try:
+        status = JobStatus.model_validate(told)
+    except ValidationError:
+        status, note = JobStatus(), "its status is not one that this version reads: is diloco older than the operator?"
+    if not told:
+        # A new job is reported on within a second.
+        note = "no status yet: does the operator run? kubectl get pods -A -l app.kubernetes.io/name=diloco-operator"
+    elif not note and status.observed_generation < metadata.get("generation", 0):
+        note = "the operator has not seen the latest change of the manifest yet"
+    return SeenJob(str(metadata.get("namespace", "")), str(metadata.get("name", "")), status, note)
+
+
+def _printable(value: Any) -> Any:
+    """``value`` with every text in it as one printable line: conditions quote what containers said at their end."""
+    if isinstance(value, str):
+        return " ".join("".join(char if char.isprintable() or char.isspace() else "?" for char in value).split())
+    if isinstance(value, dict):
+        return {key: _printable(inner) for key, inner in value.items()}
+    return [_printable(inner) for inner in value] if isinstance(value, list) else value
+
+
+def _in(namespace: str | None) -> str:
+    return f"/namespaces/{namespace}" if namespace is not None else ""

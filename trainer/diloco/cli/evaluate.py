@@ -1,0 +1,45 @@
+"""``diloco evaluate``: the loss of an exported model on a job's held-out data."""
+
+import json
+import math
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from diloco.spec import load_job
+
+
+def evaluate(
+    job: Annotated[Path, typer.Option("--job", help="The manifest.", show_default=False)],
+    model: Annotated[Path, typer.Option("--model", help="The model, as a run leaves it.", show_default=False)],
+    device: Annotated[str, typer.Option("--device", help="auto (cuda if there), cpu, cuda, cuda:1...")] = "auto",
+    as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
+) -> None:
+    """Evaluate an exported model: its loss on the sequences that the job holds out, as in the job's own evaluations.
+
+    \b
+    Example:
+      diloco evaluate --job out/job.yaml --model out/model.safetensors
+    """
+    manifest = load_job(job)
+    from diloco.learner.device import choose_device
+    from diloco.learner.exported import exported_loss
+
+    found = exported_loss(manifest.spec, model, choose_device(device))
+    finite = math.isfinite(found.loss)
+    if as_json:
+        told = {
+            "job": manifest.metadata.name,
+            "model": str(model),
+            "tokens": found.info.tokens,
+            "sequences": found.sequences,
+            "loss": found.loss if finite else None,
+        }
+        typer.echo(json.dumps(told))
+        return
+    loss = f"loss {found.loss:.4f} nats a token" if finite else "no finite loss: the model has diverged"
+    typer.echo(
+        f"{model}: {loss}, on {found.sequences} held-out sequences of job {manifest.metadata.name}; "
+        f"trained on {found.info.tokens:,} tokens"
+    )

@@ -1,0 +1,155 @@
+"""What one look at a run or at jobs gives: drawn, in plain lines, and as JSON. One source for each kind of target.
+
+A source asks; it must not know whether it is asked once or again and again, or where its frames are shown.
+"""
+
+import json
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from typing import Any, Final, Protocol
+
+from rich.console import RenderableType
+from rich.text import Text
+
+from diloco.cli.cluster_jobs import Jobs, SeenJob, SyncerUnseenError
+from diloco.cli.cluster_view import Closeup, job_line, job_view, jobs_table, news_lines
+from diloco.cli.local_runs import Summary, ask
+from diloco.local.picture import Picture, RateMeter, picture_of
+from diloco.local.view import progress_line, render
+from diloco.local.watch import Seen
+from diloco.runtime.exits import EXIT_JOB_FAILED, EXIT_OK
+from diloco.syncer.status import SyncerStatus
+
+_UNSEEN_LOOKS: Final = 5
+"""Looks that go by before a syncer that was not reached is asked again: each try may take its whole timeout."""
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """One look."""
+
+    drawn: RenderableType
+    lines: tuple[str, ...]
+    """For where there is no terminal."""
+    document: Any
+    """For programs."""
+    over: bool = False
+    """Nothing will change any more."""
+    exit_code: int = EXIT_OK
+    """If it is over."""
+
+
+class Source(Protocol):
+    """Where frames come from."""
+
+    def look(self, rows: int | None) -> Frame:
+        """How things stand; ``rows``: learners that there is room for, None: any number.
+
+        Raises:
+            RuntimeError, ValueError: of a class of diloco's own; it cannot be found out.
+        """
+
+
+class LocalSource:
+    """A run on this machine, or a syncer at an address."""
+
+    def __init__(self, where: str) -> None:
+        self._where = where
+        self._rates = RateMeter()
+
+    def look(self, rows: int | None) -> Frame:
+        """Ask the syncer, or read the summary of a run that is over."""
+        del rows  # a run on one machine has few learners
+        told = ask(self._where)
+        if isinstance(told, Summary):
+            text = json.dumps(told.content, indent=2)
+            return Frame(Text(text), tuple(text.splitlines()), told.content, over=True)
+        picture = _with_rates(told, self._rates)
+        return Frame(
+            render(picture, ()),
+            (progress_line(picture),),
+            told.model_dump(mode="json"),
+            over=told.phase in ("Complete", "Failed"),
+            exit_code=EXIT_JOB_FAILED if told.phase == "Failed" else EXIT_OK,
+        )
+
+
+class JobSource:
+    """One job in a cluster."""
+
+    def __init__(self, jobs: Jobs, namespace: str, name: str, clock: Callable[[], datetime]) -> None:
+        self._jobs = jobs
+        self._namespace = namespace
+        self._name = name
+        self._clock = clock
+        self._rates = RateMeter()
+        self._before: SeenJob | None = None
+        self._unseen = ""
+        self._looks_to_wait = 0.0
+
+    def look(self, rows: int | None) -> Frame:
+        """Read the job; ask its syncer where that is possible."""
+        job = self._jobs.one(self._namespace, self._name)
+        told = None if job.over else self._ask_syncer(job)
+        picture = None if told is None else _with_rates(told, self._rates)
+        closeup = Closeup(picture, "" if job.over or job.note else self._unseen, rows)
+        lines = (*news_lines(job, self._before), job_line(job))
+        self._before = job
+        failed = job.status.phase == "Failed"
+        return Frame(
+            job_view(job, closeup, self._clock()),
+            lines,
+            {
+                **_document(job),
+                "syncer": None if told is None else told.model_dump(mode="json"),
+                "syncerUnseen": self._unseen or None,
+            },
+            over=job.over,
+            exit_code=EXIT_JOB_FAILED if failed else EXIT_OK,
+        )
+
+    def _ask_syncer(self, job: SeenJob) -> SyncerStatus | None:
+        if self._looks_to_wait > 0:
+            self._looks_to_wait -= 1
+            return None
+        try:
+            told = self._jobs.syncer(job)
+        except SyncerUnseenError as error:
+            self._unseen = str(error)
+            self._looks_to_wait = float("inf") if error.lasting else _UNSEEN_LOOKS
+            return None
+        self._unseen = ""
+        return told
+
+
+class JobsSource:
+    """The jobs of a namespace, or of all of them."""
+
+    def __init__(self, jobs: Jobs, namespace: str | None) -> None:
+        self._jobs = jobs
+        self._namespace = namespace
+
+    def look(self, rows: int | None) -> Frame:
+        """Read them all."""
+        del rows  # a job is one row, and none of them is left out
+        jobs = self._jobs.every(self._namespace)
+        several = self._namespace is None
+        lines = tuple(f"{job.namespace}/{job_line(job)}" if several else job_line(job) for job in jobs)
+        return Frame(
+            jobs_table(jobs, namespaces=several), lines or ("no jobs",), {"jobs": [_document(j) for j in jobs]}
+        )
+
+
+def _document(job: SeenJob) -> dict[str, Any]:
+    return {"namespace": job.namespace, "name": job.name, "status": job.status.as_object()}
+
+
+def _with_rates(told: SyncerStatus, meter: RateMeter) -> Picture:
+    return replace(picture_of(told), rates=meter.read(Seen(told, time.monotonic())))
+
+
+def now() -> datetime:
+    """The time, as conditions are dated."""
+    return datetime.now(UTC)

@@ -1,0 +1,68 @@
+"""Finds the syncer of a run on this machine, or the summary that the run has left.
+
+It must not know how either is shown.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+from diloco.local.watch import fetch_status
+from diloco.runtime.addresses import AddressError, parse_address
+from diloco.runtime.files import UnusableFileError, read_json
+from diloco.syncer.status import SyncerStatus
+
+
+class WhereError(ValueError):
+    """What was given is neither a run's directory nor an address; the text says what it is."""
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """What a run that is over has left."""
+
+    content: Any
+    """``summary.json``."""
+
+
+def ask(where: str) -> SyncerStatus | Summary:
+    """How the run at ``where`` stands: a run's directory, ``HOST:PORT`` or ``http://HOST:PORT`` of a syncer.
+
+    Raises:
+        WhereError: it is none of these.
+        StatusError: no syncer answers there.
+    """
+    directory = Path(where)
+    if not directory.is_dir():
+        return fetch_status(_address(where))
+    # Read anew each time: a syncer that was started again has another port.
+    address = _endpoint(directory)
+    summary = directory / "summary.json"
+    if address is not None and not summary.is_file():
+        return fetch_status(address)
+    try:
+        return Summary(read_json(summary))
+    except UnusableFileError:
+        raise WhereError(f"{where}: no run is there: neither syncer/endpoint.json nor summary.json") from None
+
+
+def _endpoint(directory: Path) -> str | None:
+    for path in (directory / "syncer" / "endpoint.json", directory / "endpoint.json"):
+        try:
+            return str(read_json(path)["http"])
+        except (UnusableFileError, KeyError, TypeError):
+            continue
+    return None
+
+
+def _address(where: str) -> str:
+    address = urlsplit(where).netloc if where.startswith("http://") else where
+    try:
+        parse_address(address)
+    except AddressError:
+        raise WhereError(
+            f"{where!r} is neither a run's directory nor an address: give DIR, HOST:PORT or http://HOST:PORT; "
+            "a job in a cluster is job/NAME"
+        ) from None
+    return address

@@ -1,0 +1,135 @@
+"""``diloco render``: what the operator would apply for a job, without a cluster."""
+
+import json
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+import yaml
+
+from diloco.spec import DiLoCoJob, load_job
+
+if TYPE_CHECKING:
+    from diloco_operator.manifests import Certificates
+
+_PLACEHOLDER = "(made by the operator)"
+_HEADER = """\
+# What the operator applies for job {job} in namespace {namespace}. Each object also gets an owner reference to the job.
+# Secrets hold placeholders here: the operator makes certificates and keys itself, and renews them.
+"""
+
+
+class RenderError(ValueError):
+    """A valid manifest of which no objects can be made; the text says why, one line a problem."""
+
+
+class Format(StrEnum):
+    """How objects are printed."""
+
+    YAML = "yaml"
+    JSON = "json"
+
+
+def render(
+    job: Annotated[Path, typer.Argument(metavar="JOB", help="The manifest, a YAML file.", show_default=False)],
+    namespace: Annotated[str | None, typer.Option("--namespace", "-n", help="Default: the manifest's.")] = None,
+    image: Annotated[
+        str | None, typer.Option("--image", help="Trainer image where the manifest names none: the operator's default.")
+    ] = None,
+    output: Annotated[
+        Format, typer.Option("--output", "-o", help="One document an object, or one List.")
+    ] = Format.YAML,
+    operator_namespace: Annotated[
+        str, typer.Option("--operator-namespace", help="Where the operator runs; network policies let it in.")
+    ] = "diloco-system",
+) -> None:
+    """Print the objects that the operator would make of a manifest. Nothing is sent anywhere.
+
+    \b
+    Examples:
+      diloco render job.yaml --image registry.example/diloco:1
+      diloco render job.yaml --image registry.example/diloco:1 | kubectl apply --dry-run=server -f -
+    """
+    manifest = load_job(job)
+    if namespace is not None:
+        metadata = {"name": manifest.metadata.name, "namespace": namespace}
+        # Through the checks again: a namespace has its rules too.
+        manifest = manifest.model_copy(update={"metadata": _checked(metadata)})
+    objects = _objects(manifest, image, operator_namespace)
+    if output is Format.JSON:
+        typer.echo(json.dumps({"apiVersion": "v1", "kind": "List", "items": objects}, indent=2, ensure_ascii=False))
+        return
+    typer.echo(_HEADER.format(job=manifest.metadata.name, namespace=manifest.metadata.namespace), nl=False)
+    typer.echo(
+        yaml.dump_all(objects, Dumper=_Dumper, sort_keys=False, explicit_start=True, allow_unicode=True), nl=False
+    )
+
+
+def _checked(metadata: dict[str, str]) -> Any:
+    from pydantic import ValidationError
+
+    from diloco.spec import Metadata
+
+    try:
+        return Metadata.model_validate(metadata)
+    except ValidationError:
+        raise RenderError(
+            f"--namespace {metadata['namespace']!r}: use a name of lower-case letters, digits and inner hyphens, "
+            "at most 63 characters"
+        ) from None
+
+
+def _objects(job: DiLoCoJob, image: str | None, operator_namespace: str) -> list[dict[str, Any]]:
+    # Imported here: no other command needs it.
+    from diloco_operator import names
+    from diloco_operator.manifests import ManifestError, ObservedImages, Scale, children, choose_images
+    from diloco_operator.options import OperatorOptions
+
+    for index, region in enumerate(job.spec.regions):
+        if region.cluster is not None:
+            raise RenderError(f"spec.regions[{index}].cluster: other clusters are not supported yet; leave it out")
+    running = not job.spec.suspend
+    pools = [pool for region in job.spec.regions for pool in region.pools]
+    learners = {key: pool.learners * running for key, pool in zip(names.pool_keys(job.spec), pools, strict=True)}
+    options = OperatorOptions(operator_namespace=operator_namespace)
+    try:
+        images = choose_images(job.spec, ObservedImages(), image)
+        made = children(job, options, images, Scale(learners, int(running)), _placeholders(job))
+    except ManifestError as error:
+        hint = " (here: --image)" if image is None and "image" in str(error).partition(":")[0] else ""
+        raise RenderError(f"{error}{hint}") from None
+    return [_readable(one) for one in made]
+
+
+def _placeholders(job: DiLoCoJob) -> "Certificates":
+    from diloco_operator import names
+    from diloco_operator.manifests import Certificates
+
+    name = job.metadata.name
+    leafs = [names.syncer_secret(name), *(names.learner_secret(name, key) for key in names.pool_keys(job.spec))]
+    held = dict.fromkeys(("ca.crt", "tls.crt", "tls.key"), _PLACEHOLDER)
+    authority = dict.fromkeys(("ca.crt", "ca.key"), _PLACEHOLDER)
+    return Certificates({names.authority_secret(name): authority, **dict.fromkeys(leafs, held)})
+
+
+def _readable(made: dict[str, Any]) -> dict[str, Any]:
+    """A Secret's values as text: placeholders are no base64."""
+    if made["kind"] != "Secret":
+        return made
+    return {("stringData" if key == "data" else key): value for key, value in made.items()}
+
+
+class _Dumper(yaml.SafeDumper):
+    """Text of several lines as such, and every object complete in itself."""
+
+    def ignore_aliases(self, data: Any) -> bool:  # noqa: ARG002  # the base class's
+        return True
+
+
+def _text(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
+    style = "|" if "\n" in text.rstrip("\n") else None
+    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style=style)
+
+
+_Dumper.add_representer(str, _text)

@@ -1,0 +1,96 @@
+"""Which is meant: a run on this machine, or jobs in a cluster. One rule for every command that looks at either.
+
+A cluster is meant where the program is called as ``kubectl diloco``, where a flag of kubectl's is given
+(``--namespace``, ``--all-namespaces``, ``--context``, ``--kubeconfig``), or where the argument is ``job/NAME``; else
+this machine (``./job/NAME`` for a folder of that name). Pure: it must not ask anyone.
+"""
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Final
+
+import typer
+
+from diloco.spec.base import DNS_LABEL, PATTERNS_IN_WORDS
+
+KUBECTL_PROGRAM: Final = "kubectl diloco"
+"""What the program is called when kubectl started it (as ``kubectl-diloco``)."""
+_KINDS: Final = ("job", "dlj", "dilocojob", "dilocojobs", "dilocojob.diloco.dev", "dilocojobs.diloco.dev")
+
+_PANEL: Final = "Jobs in a cluster"
+Namespace = Annotated[
+    str | None,
+    typer.Option("--namespace", "-n", help="Namespace. Default: the context's.", rich_help_panel=_PANEL),
+]
+AllNamespaces = Annotated[
+    bool, typer.Option("--all-namespaces", "-A", help="Jobs of every namespace.", rich_help_panel=_PANEL)
+]
+Context = Annotated[
+    str | None, typer.Option("--context", help="Context of the kubeconfig. Default: its own.", rich_help_panel=_PANEL)
+]
+Kubeconfig = Annotated[
+    Path | None,
+    typer.Option(
+        "--kubeconfig", metavar="FILE", help="Default: $KUBECONFIG, or ~/.kube/config.", rich_help_panel=_PANEL
+    ),
+]
+
+
+class TargetError(ValueError):
+    """What was given names neither; the text says what would."""
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterFlags:
+    """The flags that are kubectl's too."""
+
+    namespace: str | None = None
+    all_namespaces: bool = False
+    context: str | None = None
+    kubeconfig: Path | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class LocalRun:
+    """A run on this machine, or any syncer's HTTP address."""
+
+    where: str
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterJobs:
+    """One job in a cluster, or several."""
+
+    flags: ClusterFlags
+    job: str | None
+    """None: all of them."""
+
+
+def target(what: str | None, flags: ClusterFlags, *, program: str) -> LocalRun | ClusterJobs:
+    """What a command is to look at; ``what`` is its argument, if one was given.
+
+    Raises:
+        TargetError: it cannot be a job's name, or does not go with the flags.
+    """
+    kind, slash, name = (what or "").partition("/")
+    named = bool(slash) and kind.lower() in _KINDS
+    if not named and flags == ClusterFlags() and program != KUBECTL_PROGRAM:
+        return LocalRun(what or ".")
+    job = name if named else what
+    if flags.namespace is not None and not _is_label(flags.namespace):
+        raise TargetError(f"--namespace {flags.namespace!r}: give {PATTERNS_IN_WORDS[DNS_LABEL]}")
+    if job is None:
+        return ClusterJobs(flags, None)
+    if not _is_label(job):
+        raise TargetError(
+            f"{what!r} is no job's name: give NAME or job/NAME; a run on this machine is shown by 'diloco', "
+            "not 'kubectl diloco', without flags for clusters"
+        )
+    if flags.all_namespaces:
+        raise TargetError(f"--all-namespaces shows every job: leave out {what}, or give --namespace")
+    return ClusterJobs(flags, job)
+
+
+def _is_label(name: str) -> bool:
+    return len(name) <= 63 and re.fullmatch(DNS_LABEL, name) is not None

@@ -1,0 +1,220 @@
+"""``diloco top`` and ``diloco status``: how a run or jobs stand, followed live or once.
+
+What is asked stands in ``frames``; this is how often, and how it gets onto a terminal, into a pipe or into a program.
+"""
+
+import json
+import os
+import time
+from collections.abc import Callable
+from typing import Annotated, Protocol
+
+import typer
+from rich.console import Console
+from rich.live import Live
+from rich.text import Text
+
+from diloco.cli.cluster_access import AwayError, connect
+from diloco.cli.cluster_jobs import Jobs
+from diloco.cli.frames import Frame, JobSource, JobsSource, LocalSource, Source, now
+from diloco.cli.target import AllNamespaces, ClusterFlags, Context, Kubeconfig, LocalRun, Namespace, target
+from diloco.local.watch import StatusError
+from diloco.runtime.exits import EXIT_OK
+
+_ROWS_BESIDE_LEARNERS = 24
+"""Lines of the live view that are not learners' (ours): those of a job with a dozen pools."""
+_PIPE_COLUMNS = 250
+
+What = Annotated[
+    str | None,
+    typer.Argument(
+        metavar="DIR | HOST:PORT | URL | job/NAME",
+        help="A run's directory, a syncer's HTTP address, or a job in a cluster. Default: the run in this folder, or "
+        "with a flag for clusters and in 'kubectl diloco', all jobs.",
+        show_default=False,
+    ),
+]
+
+
+class Screen(Protocol):
+    """Where frames are shown."""
+
+    def show(self, frame: Frame) -> None:
+        """How things stand now."""
+
+    def remark(self, line: str) -> None:
+        """Something is to be known beside them."""
+
+    def close(self) -> None:
+        """No more will come."""
+
+
+def status(
+    context: typer.Context,
+    what: What = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print all that is known, as JSON.")] = False,
+    namespace: Namespace = None,
+    all_namespaces: AllNamespaces = False,
+    kube_context: Context = None,
+    kubeconfig: Kubeconfig = None,
+) -> None:
+    """Show how a run or a job stands: ask its syncer or the cluster or, if the run is over, read its summary.
+
+    \b
+    Examples:
+      diloco status out
+      diloco status 127.0.0.1:8080
+      diloco status http://syncer.example:8080 --json
+      diloco status job/two-regions --namespace training
+      kubectl diloco status two-regions -n training
+    """
+    flags = ClusterFlags(namespace, all_namespaces, kube_context, kubeconfig)
+    frame = _source(what, flags, context).look(None)
+    if as_json:
+        typer.echo(json.dumps(frame.document, indent=2))
+    else:
+        _print(frame, _console())
+
+
+def top(
+    context: typer.Context,
+    what: What = None,
+    once: Annotated[bool, typer.Option("--once", help="Look once, for scripts.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print a JSON document each time, on one line.")] = False,
+    every: Annotated[float, typer.Option("--every", min=0.5, metavar="SECONDS", help="Seconds between looks.")] = 2.0,
+    namespace: Namespace = None,
+    all_namespaces: AllNamespaces = False,
+    kube_context: Context = None,
+    kubeconfig: Kubeconfig = None,
+) -> None:
+    """Watch a run or jobs, live: every job on a line, or one job with its pools and learners.
+
+    Ctrl-C ends it. One run or job is watched to its end: the exit code is then 0
+    if it is complete, and 4 if it has failed. In a pipe there is a plain line for
+    whatever changes.
+
+    \b
+    Examples:
+      diloco top out
+      diloco top job/two-regions --namespace training
+      kubectl diloco top -A
+      kubectl diloco top two-regions -n training --once --json
+    """
+    flags = ClusterFlags(namespace, all_namespaces, kube_context, kubeconfig)
+    source = _source(what, flags, context)
+    console = _console()
+    if once and not as_json:
+        _print(source.look(None), console)
+        return
+    screen: Screen = JsonLines() if as_json else LiveScreen(console) if console.is_terminal else PlainLines(console)
+    rows = max(8, console.height - _ROWS_BESIDE_LEARNERS) if isinstance(screen, LiveScreen) else None
+    raise typer.Exit(follow(source, screen, rows=rows, once=once, wait=lambda: time.sleep(every)))
+
+
+def follow(source: Source, screen: Screen, *, rows: int | None, once: bool, wait: Callable[[], None]) -> int:
+    """Show frames until there is no more to come or the user has seen enough; gives the exit code.
+
+    Raises:
+        RuntimeError, ValueError: of a class of diloco's own: the first look failed, or what was there is gone. A later
+            look that merely gets no answer is remarked upon, and taken again.
+    """
+    shown, remarked = False, ""
+    try:
+        while True:
+            try:
+                frame = source.look(rows)
+            except (AwayError, StatusError) as error:
+                if not shown:
+                    raise
+                if str(error) != remarked:
+                    remarked = str(error)
+                    screen.remark(f"{error}; trying again")
+            else:
+                shown, remarked = True, ""
+                screen.show(frame)
+                if once or frame.over:
+                    return EXIT_OK if once else frame.exit_code
+            wait()
+    except KeyboardInterrupt:
+        return EXIT_OK  # how one leaves a live view; nothing was cut short
+    finally:
+        screen.close()
+
+
+class LiveScreen:
+    """A terminal: redrawn in place; the last frame stays."""
+
+    def __init__(self, console: Console) -> None:
+        self._live = Live(console=console, auto_refresh=False)
+        self._live.start()
+        self._console = console
+
+    def show(self, frame: Frame) -> None:
+        """Draw it anew."""
+        self._live.update(frame.drawn, refresh=True)
+
+    def remark(self, line: str) -> None:
+        """Above what is redrawn."""
+        self._console.print(line, style="yellow", markup=False, highlight=False)
+
+    def close(self) -> None:
+        """Give the terminal back."""
+        self._live.stop()
+
+
+class PlainLines:
+    """A pipe or a log: the lines that are new."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._shown: tuple[str, ...] = ()
+
+    def show(self, frame: Frame) -> None:
+        """Print what has not just been printed."""
+        for line in frame.lines:
+            if line not in self._shown:
+                self.remark(line)
+        self._shown = frame.lines
+
+    def remark(self, line: str) -> None:
+        """Print it."""
+        self._console.print(line, markup=False, highlight=False, soft_wrap=True)
+
+    def close(self) -> None:
+        """Nothing is left to do."""
+
+
+class JsonLines:
+    """A program: a document a line."""
+
+    def show(self, frame: Frame) -> None:
+        """Print it, at once."""
+        typer.echo(json.dumps(frame.document))
+
+    def remark(self, line: str) -> None:
+        """Not on the output: that is JSON only."""
+        typer.echo(f"diloco: {line}", err=True)
+
+    def close(self) -> None:
+        """Nothing is left to do."""
+
+
+def _print(frame: Frame, console: Console) -> None:
+    console.print(frame.drawn, soft_wrap=isinstance(frame.drawn, Text))  # a summary's JSON is not to be broken
+
+
+def _console() -> Console:
+    console = Console()
+    # A pipe has no edge to keep within: a table that is cut at 80 columns is of no use to grep.
+    return console if console.is_terminal or "COLUMNS" in os.environ else Console(width=_PIPE_COLUMNS)
+
+
+def _source(what: str | None, flags: ClusterFlags, context: typer.Context) -> Source:
+    chosen = target(what, flags, program=str(context.find_root().info_name))
+    if isinstance(chosen, LocalRun):
+        return LocalSource(chosen.where)
+    server = connect(flags.kubeconfig, flags.context, os.environ)
+    jobs, namespace = Jobs(server), flags.namespace or server.namespace
+    if chosen.job is None:
+        return JobsSource(jobs, None if flags.all_namespaces else namespace)
+    return JobSource(jobs, namespace, chosen.job, now)

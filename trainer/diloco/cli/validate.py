@@ -1,0 +1,38 @@
+"""``diloco validate``: looks at a manifest before it runs."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+import yaml
+
+from diloco.spec import DiLoCoJob, load_job
+
+
+def validate(
+    job: Annotated[Path, typer.Argument(metavar="JOB", help="The manifest, a YAML file.", show_default=False)],
+    full: Annotated[bool, typer.Option("--full", help="Print the manifest with every default filled in.")] = False,
+) -> None:
+    """Check a manifest: every field, and whether they go together. Quick; nothing is started.
+
+    \b
+    Examples:
+      diloco validate job.yaml
+      diloco validate job.yaml --full
+    """
+    manifest = load_job(job)
+    if full:
+        typer.echo(yaml.safe_dump(manifest.model_dump(mode="json", by_alias=True), sort_keys=False), nl=False)
+    else:
+        typer.echo(f"{job}: valid. {_told(manifest)}")
+
+
+def _told(job: DiLoCoJob) -> str:
+    spec = job.spec
+    kind = spec.model.builtin.preset if spec.model.builtin else spec.model.entrypoint
+    sync = spec.sync
+    return (
+        f"Job {job.metadata.name}: {len(spec.learner_ids)} learner(s) in {len(spec.regions)} region(s), model {kind}, "
+        f"{spec.training.tokens:,} tokens, {sync.fragments} fragments every {sync.interval} inner steps, "
+        f"quorum {sync.quorum}"
+    )
