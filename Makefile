@@ -6,6 +6,9 @@ BIN := .venv/bin
 STAMP := .venv/.installed
 PROTO := proto/diloco/wire/v1/sync.proto
 
+# Real clusters for tests: what is missing for them is built, once, into the user's cache folder.
+KIND := PYTHONPATH=tests $(BIN)/python -m kind
+
 # Where tests write down what they skipped; shown last.
 SKIPPED := build/skipped.txt
 
@@ -15,21 +18,31 @@ DEMO_FAILURES := --slow us-west/old=0.5 --chaos kill:us-west/old/0@step=60 --cha
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test lint format proto reference benchmarks clean
+.PHONY: help demo test kind-up kind-demo kind-down lint format proto reference reasons crd chart-values benchmarks clean
 
 help: ## What can be made
 	@echo "make TARGET, with TARGET one of"
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 demo: $(STAMP) ## Train a small model with four learners in two regions, through failures; minutes, into demo-output/
 	rm -rf demo-output
 	$(BIN)/diloco run $(DEMO) --output demo-output --record $(DEMO_FAILURES)
 
-test: lint ## Lint, then every test; what was skipped stands last
+test: lint ## Lint, then every test, on real clusters too (KEEP_CLUSTERS=1 leaves them up); what was skipped stands last
 	@mkdir -p $(dir $(SKIPPED)) && rm -f $(SKIPPED)
 	$(BIN)/pytest -n 2 tests/unit tests/property --skipped-to $(SKIPPED)
 	$(BIN)/pytest tests/integration --skipped-to $(SKIPPED)
+	$(KIND) run -- $(BIN)/pytest tests/cluster --skipped-to $(SKIPPED)
 	@if [ -s $(SKIPPED) ]; then echo "Skipped:"; cat $(SKIPPED); else echo "Skipped: nothing"; fi
+
+kind-up: $(STAMP) ## A real cluster with the project's images, for tests and trials; it stays until kind-down
+	$(KIND) up
+
+kind-demo: $(STAMP) ## The example job on a real cluster, with the operator and a pod lost on the way; it stays until kind-down
+	PYTHONPATH=tests $(BIN)/python scripts/kind_demo.py
+
+kind-down: $(STAMP) ## Take down every cluster that was brought up here
+	$(KIND) down
 
 lint: $(STAMP) ## Style, types, who imports whom, and whether generated files are up to date
 	$(BIN)/ruff check .
@@ -38,6 +51,9 @@ lint: $(STAMP) ## Style, types, who imports whom, and whether generated files ar
 	$(BIN)/mypy scripts
 	$(BIN)/lint-imports --no-cache
 	$(BIN)/python scripts/generate_reference.py --check
+	$(BIN)/python scripts/generate_reasons.py --check
+	$(BIN)/python scripts/generate_crd.py --check
+	$(BIN)/python scripts/generate_chart_values.py --check
 	$(BIN)/python scripts/generate_proto.py --check
 
 format: $(STAMP) ## Format and sort imports
@@ -47,8 +63,17 @@ format: $(STAMP) ## Format and sort imports
 proto: $(STAMP) ## Generate the wire's stubs from proto/
 	$(BIN)/python scripts/generate_proto.py
 
+reasons: $(STAMP) ## Generate the tables of docs/operations.md from the operator's reasons
+	$(BIN)/python scripts/generate_reasons.py
+
 reference: $(STAMP) ## Generate docs/manifest.md from the models
 	$(BIN)/python scripts/generate_reference.py
+
+crd: $(STAMP) ## Generate the CustomResourceDefinition from the models, into crds/ and the chart
+	$(BIN)/python scripts/generate_crd.py
+
+chart-values: $(STAMP) ## Generate the table of values in the chart's README from values.yaml
+	$(BIN)/python scripts/generate_chart_values.py
 
 benchmarks: $(STAMP) ## Every benchmark, one JSON file each in build/benchmarks/; hours
 	@mkdir -p build/benchmarks
@@ -59,7 +84,7 @@ benchmarks: $(STAMP) ## Every benchmark, one JSON file each in build/benchmarks/
 clean: ## Remove what was made, .venv and demo-output/ included
 	rm -rf .venv build demo-output .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
-	rm -rf trainer/*.egg-info
+	rm -rf *.egg-info trainer/*.egg-info
 
 $(STAMP): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \

@@ -1,0 +1,196 @@
+"""One operator with 100 jobs of 8 learners, and with one job of 1,000: how long, how many requests, how much memory.
+
+Needs etcd and kube-apiserver as processes of this machine (`make kind-up` builds them), and nothing else: there are no
+nodes and no controllers, so nothing competes with the operator but the API server itself. The operator is a process of
+its own. Pods are not made: their sets are said to be ready once they are there, and a page answers for the syncers.
+
+    PYTHONPATH=tests python benchmarks/operator_scale.py
+
+Times are told as multiples of what one job of 8 learners takes, where it is alone: those of a busy machine compare.
+"""
+
+import argparse
+import statistics
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import psutil
+from operator_world import Shape, World, syncers, wait
+from report import write_report
+
+from support.api_server import ApiServer, api_server, why_there_is_none
+from support.operator_process import OperatorProcess
+
+SMALL = Shape(regions=2, pools=1, learners=4)
+LARGE = Shape(regions=2, pools=5, learners=100)
+JOBS = 100
+TRIALS = 5
+"""Of one job alone; the median counts, as the first is slower."""
+ROUNDS = 10
+"""Reconciles of each job in the steady state that are counted."""
+READS, WRITES = ("get", "list"), ("create", "update", "patch", "delete")
+POLL_SECONDS = 5.0
+"""The operator's own default between two looks at a job's syncer."""
+
+
+@dataclass(frozen=True, slots=True)
+class Counters:
+    """What an operator has done so far."""
+
+    reconciles: float
+    reconcile_seconds: float
+    reads: float
+    writes: float
+    cpu_seconds: float
+    memory_mebibytes: float
+
+    @classmethod
+    def of(cls, operator: OperatorProcess) -> "Counters":
+        """As it is now."""
+        process = psutil.Process(operator.pid)
+        times = process.cpu_times()
+        return cls(
+            reconciles=operator.reconciles,
+            reconcile_seconds=operator.metric("reconcile_seconds_sum"),
+            reads=sum(operator.metric("api_requests_total", f'verb="{verb}"', without="leases") for verb in READS),
+            writes=operator.writes,
+            cpu_seconds=times.user + times.system,
+            memory_mebibytes=process.memory_info().rss / 2**20,
+        )
+
+
+@dataclass(slots=True)
+class Case:
+    """An operator that looks after one namespace."""
+
+    world: World
+    operator: OperatorProcess
+    shape: Shape
+    empty: Counters
+    """Before it had a job."""
+
+    def create(self, names: list[str]) -> float:
+        """Seconds from the first apply until the server has every child of these jobs."""
+        there = self.world.children()
+        started = time.monotonic()
+        self.world.apply(names, self.shape)
+        wanted = there + len(names) * self.shape.children
+        wait(f"{wanted} objects", lambda: self.world.children() >= wanted)
+        return time.monotonic() - started
+
+    def settle(self, jobs: int) -> None:
+        """Until every job trains and the operator has nothing more to write."""
+        self.world.say_all_is_well()
+        wait("every job trains", lambda: self.operator.metric("jobs", 'phase="Training"') == jobs)
+        written = -1.0
+        while written != self.operator.writes:
+            written = self.operator.writes
+            self.rounds(jobs, 2)
+
+    def rounds(self, jobs: int, rounds: int) -> None:
+        """Until it has looked at the jobs so many times more."""
+        wanted = self.operator.reconciles + rounds * jobs
+        wait(f"{rounds} rounds", lambda: self.operator.reconciles >= wanted)
+
+    def steady(self, jobs: int) -> dict[str, Any]:
+        """Figures of one reconcile in the steady state."""
+        self.settle(jobs)
+        before = Counters.of(self.operator)
+        started = time.monotonic()
+        self.rounds(jobs, ROUNDS)
+        seconds, after = time.monotonic() - started, Counters.of(self.operator)
+        reconciles = after.reconciles - before.reconciles
+        return {
+            "jobs": jobs,
+            "learners_per_job": self.shape.all_learners,
+            "reconciles": int(reconciles),
+            "window_seconds": seconds,
+            "reads": int(after.reads - before.reads),
+            "writes": int(after.writes - before.writes),
+            "milliseconds_per_reconcile": 1000 * (after.reconcile_seconds - before.reconcile_seconds) / reconciles,
+            "cpu_milliseconds_per_reconcile": 1000 * (after.cpu_seconds - before.cpu_seconds) / reconciles,
+            "cpu_cores": (after.cpu_seconds - before.cpu_seconds) / seconds,
+            "memory_mebibytes": after.memory_mebibytes,
+        }
+
+
+@contextmanager
+def case(server: ApiServer, namespace: str, shape: Shape) -> Iterator[Case]:
+    """A fresh operator with an empty namespace."""
+    world = World(server, namespace)
+    world.make_namespace()
+    flags = (f"--operator-namespace={namespace}", f"--namespaces={namespace}", f"--poll-seconds={POLL_SECONDS:g}")
+    program = (str(Path(__file__).with_name("operator_with_page.py")),)
+    with tempfile.TemporaryDirectory() as folder, syncers(shape):
+        log = Path(folder) / "operator.log"
+        with OperatorProcess(server.kubeconfig, log, *flags, program=program) as operator:
+            wait("the operator works", lambda: operator.works)
+            yield Case(world, operator, shape, Counters.of(operator))
+
+
+def main() -> None:
+    """Measure and report."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--json", type=Path, help="write the report there")
+    parser.add_argument("--jobs", type=int, default=JOBS, help=f"jobs of {SMALL.all_learners} learners ({JOBS})")
+    arguments = parser.parse_args()
+    if reason := why_there_is_none():
+        raise SystemExit(reason)
+    jobs = arguments.jobs
+    with api_server() as server:
+        definition = Path(__file__).parents[1] / "crds" / "dilocojobs.diloco.dev.yaml"
+        server.kubectl("apply", "--server-side", f"--filename={definition}")
+        server.kubectl("wait", "--for=condition=Established", "crd/dilocojobs.diloco.dev")
+        with case(server, "one", SMALL) as one:
+            alone = statistics.median(one.create([f"alone-{trial}"]) for trial in range(TRIALS))
+            one_steady = one.steady(TRIALS)
+        with case(server, "many", SMALL) as many:
+            together = many.create([f"job-{index}" for index in range(jobs)])
+            many_steady = many.steady(jobs)
+        with case(server, "large", LARGE) as large:
+            of_large = large.create(["large"])
+            large_steady = large.steady(1)
+    empty = many.empty.memory_mebibytes
+    reconcile = f"reconciles of {jobs} jobs in the steady state"
+    write_report(
+        arguments.json,
+        benchmark="operator-scale",
+        ratios={
+            "children_of_many_jobs": together / jobs / alone,
+            "children_of_a_large_job": of_large / alone,
+            "reads_per_reconcile": many_steady["reads"] / many_steady["reconciles"],
+            "writes_per_reconcile": many_steady["writes"] / many_steady["reconciles"],
+            "cpu_of_a_large_job": large_steady["cpu_milliseconds_per_reconcile"]
+            / one_steady["cpu_milliseconds_per_reconcile"],
+            "memory_of_many_jobs": many_steady["memory_mebibytes"] / empty,
+            "memory_of_a_large_job": large_steady["memory_mebibytes"] / empty,
+        },
+        figures={
+            "setting": "etcd and kube-apiserver on this machine, without nodes and controllers; sets said to be ready",
+            "children_per_job": {"small": SMALL.children, "large": LARGE.children},
+            "seconds_until_all_children": {"one job alone": alone, f"{jobs} jobs": together, "large job": of_large},
+            "memory_mebibytes_without_jobs": empty,
+            "memory_kibibytes_per_job": 1024 * (many_steady["memory_mebibytes"] - empty) / jobs,
+            "seconds_between_looks_at_a_job": POLL_SECONDS,
+            "steady": [one_steady, many_steady, large_steady],
+        },
+        against={
+            "children_of_many_jobs": f"time until all children of one job of {SMALL.all_learners} learners, alone;"
+            f" here that of {jobs} jobs applied at once, for each job",
+            "children_of_a_large_job": f"the same; here of one job of {LARGE.all_learners} learners in 10 pools",
+            "reads_per_reconcile": f"{reconcile}; requests to the API server, watches and the Lease not counted",
+            "writes_per_reconcile": reconcile,
+            "cpu_of_a_large_job": f"CPU time of a reconcile of a job of {SMALL.all_learners} learners",
+            "memory_of_many_jobs": "resident memory of the operator without jobs",
+            "memory_of_a_large_job": "the same",
+        },
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,26 @@
+"""``diloco-operator`` for a machine without a cluster's DNS: every job's syncer is asked at one page, ``URL/JOB/status``.
+
+    python operator_with_page.py FLAGS ...    # DILOCO_BENCHMARK_PAGE is the URL
+
+Everything else is the operator as it is.
+"""
+
+import functools
+import os
+import sys
+
+from diloco_operator import process
+from diloco_operator.jobs import JobKey
+from diloco_operator.main import main
+from diloco_operator.syncer_status import SyncerAsker
+
+PAGE = "DILOCO_BENCHMARK_PAGE"
+
+
+def _url(job: JobKey) -> str:
+    return f"{os.environ[PAGE]}/{job.name}/status"
+
+
+if __name__ == "__main__":
+    process.SyncerAsker = functools.partial(SyncerAsker, url_of=_url)  # type: ignore[misc,assignment] # made where it is
+    sys.exit(main())

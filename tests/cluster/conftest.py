@@ -1,0 +1,102 @@
+"""What tests of real clusters are given: a cluster, a namespace each, the chart; and what is looked at where one fails.
+
+Clusters are brought up before pytest starts (`make test`, `make kind-up`), not by it: the first time takes minutes, and
+a test has a time limit. Tests are skipped where none is up, with the reason.
+"""
+
+import os
+import secrets
+from collections.abc import Generator, Iterator
+
+import pytest
+from kubernetes import client, config, dynamic
+
+from kind import bed as beds
+from kind import chart as charts
+from kind import diagnostics
+from kind.bed import Bed
+from kind.chart import Release
+from kind.clusters import Cluster
+from kind.commands import Unavailable
+from kind.guard import NotOursError
+from kind.project_images import Images
+
+OPERATOR = Release("diloco-operator", "diloco-system")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if "tests/cluster/" in item.nodeid:
+            item.add_marker(pytest.mark.cluster)
+
+
+@pytest.fixture(scope="session")
+def bed() -> Bed:
+    """Engine, tools and cluster, found to be the test bed's own."""
+    reason = os.environ.get(beds.UNAVAILABLE)
+    if reason:
+        pytest.skip(f"no clusters: {reason}")
+    try:
+        return beds.attach()
+    except (Unavailable, NotOursError) as why:
+        pytest.skip(f"no clusters: {why}")
+
+
+@pytest.fixture(scope="session")
+def cluster(bed: Bed) -> Iterator[Cluster]:
+    """The session's cluster; nobody takes it down meanwhile."""
+    with bed.cache.using(bed.cluster.name):
+        yield bed.cluster
+
+
+@pytest.fixture(scope="session")
+def images(bed: Bed, cluster: Cluster) -> Images:
+    """The checkout's two images, which the cluster's nodes have."""
+    assert cluster is bed.cluster
+    return bed.images()
+
+
+@pytest.fixture(scope="session")
+def api_client(cluster: Cluster) -> Iterator[client.ApiClient]:
+    """A client of the cluster's administrator."""
+    with config.new_client_from_config(str(cluster.kubeconfig)) as made:  # type: ignore[no-untyped-call] # it has no types
+        yield made
+
+
+@pytest.fixture(scope="session")
+def dynamic_client(api_client: client.ApiClient) -> dynamic.DynamicClient:
+    """The same, for plain objects."""
+    return dynamic.DynamicClient(api_client)  # type: ignore[no-untyped-call] # it has no types
+
+
+@pytest.fixture(scope="session")
+def chart(bed: Bed, images: Images) -> Iterator[Release]:
+    """The operator, installed from the chart with the checkout's images, ready."""
+    charts.install(bed, images, OPERATOR)
+    yield OPERATOR
+    charts.uninstall(bed, OPERATOR)
+
+
+@pytest.fixture
+def namespace(cluster: Cluster, request: pytest.FixtureRequest) -> Iterator[str]:
+    """A namespace of the test's own in which Pod Security `restricted` is enforced; deleted afterwards."""
+    words = "".join(letter if letter.isalnum() else "-" for letter in request.node.originalname.removeprefix("test_"))
+    name = f"{words.lower()[:40].strip('-')}-{secrets.token_hex(3)}"
+    charts.make_namespace(cluster, name)
+    yield name
+    # It goes on by itself: the next test has another one.
+    cluster.kubectl("delete", "namespace", name, "--wait=false")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[None]
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Add what the cluster looks like to the report of a test that failed, before its namespace goes."""
+    report = yield
+    given = getattr(item, "funcargs", {})
+    found = given.get("cluster") or (given["bed"].cluster if "bed" in given else None)
+    if report.failed and call.when != "teardown" and found is not None:
+        namespaces = [name for name in (given.get("namespace"), OPERATOR.namespace) if name]
+        report.sections += diagnostics.sections(found, namespaces)
+    return report

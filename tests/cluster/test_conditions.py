@@ -1,0 +1,192 @@
+"""What keeps learners from running becomes a condition that names pool and cause, and clears itself when mended.
+
+The words are the scheduler's, kubelet's and the containers' own: only a real cluster says how they are put.
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+from diloco.spec.status import JobStatus
+from kind.clusters import Cluster
+from kind.commands import run
+from kind.project_images import Images
+from kind.waiting import wait_until
+from support.cluster_jobs import WAIT_SECONDS, ClusterJob, apply, condition, holds, manifest, pool
+
+pytestmark = [pytest.mark.usefixtures("chart"), pytest.mark.timeout(900)]
+
+ENDLESS = 10**12
+LITTLE: dict[str, Any] = {"requests": {"cpu": "10m", "memory": "64Mi"}}
+TEXT = {f"{number}.txt": f"the {number} quick brown foxes jump over {number} lazy dogs\n" * 200 for number in range(9)}
+
+
+def region(*pools: dict[str, Any]) -> dict[str, Any]:
+    return {"name": "here", "pools": list(pools)}
+
+
+def said_of_all(*wanted: str) -> Callable[[JobStatus], bool]:
+    """Whether Degraded tells every one of these."""
+    return lambda status: (
+        holds(status, "Degraded") and all(text in condition(status, "Degraded").message for text in wanted)
+    )
+
+
+def trained(status: JobStatus) -> dict[str, int]:
+    return {f"{one.name}/{each.name}": each.training for one in status.regions for each in one.pools}
+
+
+def merges_advance(job: ClusterJob) -> None:
+    before = job.wait_for(lambda status: status.progress is not None, "the first steps").progress
+    assert before is not None
+    job.wait_for(lambda now: now.progress is not None and now.progress.step > before.step, "merges advance")
+
+
+def recovers(job: ClusterJob) -> JobStatus:
+    """Nothing is wrong any more, and nothing is said of what was."""
+    status = job.wait_for(lambda status: bool(status.conditions) and not holds(status, "Degraded"), "it recovers")
+    assert (condition(status, "Degraded").reason, condition(status, "Degraded").message) == ("AsExpected", "")
+    return status
+
+
+@contextmanager
+def labelled(cluster: Cluster, key: str) -> Iterator[None]:
+    node = cluster.workers[0]
+    cluster.kubectl("label", "node", node, f"{key}=yes")
+    try:
+        yield
+    finally:
+        cluster.kubectl("label", "node", node, f"{key}-")
+
+
+@contextmanager
+def tagged(cluster: Cluster, image: str, name: str) -> Iterator[None]:
+    """Another name for an image, on every node: what a finished pull leaves."""
+    nodes = [node["metadata"]["name"] for node in cluster.get("nodes")["items"]]
+    for node in nodes:
+        images = ("docker", "exec", node, "ctr", "-n", "k8s.io", "images")
+        full = next(one for one in run(*images, "list", "--quiet").split() if one.endswith(image))
+        run(*images, "tag", full, name)
+    try:
+        yield
+    finally:
+        for node in nodes:
+            run("docker", "exec", node, "ctr", "-n", "k8s.io", "images", "remove", name)
+
+
+def test_pools_that_nodes_cannot_run_are_named_while_others_train_and_join_when_mended(
+    cluster: Cluster, namespace: str, images: Images
+) -> None:
+    label, image = f"example.com/{namespace}", f"registry.invalid/{namespace}:1"
+    wanted = manifest(
+        "nodes",
+        region(
+            pool("fine"),
+            pool("gpu", resources={**LITTLE, "limits": {"nvidia.com/gpu": 1}}),
+            pool("far", 2, nodeSelector={label: "yes"}),
+            pool("unpulled", image=image),
+            pool("small", resources={**LITTLE, "limits": {"memory": "64Mi"}}),
+        ),
+        tokens=ENDLESS,
+    )
+    job = apply(cluster, namespace, wanted)
+    nodes = len(cluster.get("nodes")["items"])
+    available = f"0/{nodes} nodes are available: {nodes}"
+    degraded = job.wait_for(
+        said_of_all(
+            f"1 of 1 learners of here/gpu unschedulable: {available} Insufficient nvidia.com/gpu",
+            f"2 of 2 learners of here/far unschedulable: {available} node(s) didn't match Pod's node affinity/selector",
+            f"1 of 1 learners of here/unpulled without image: {image}: ",
+            "1 of 1 learners of here/small out of memory: killed at its memory limit",
+        ),
+        "every pool's trouble is told",
+    )
+    assert "here/fine" not in condition(degraded, "Degraded").message
+    # The gravest of them.
+    assert condition(degraded, "Degraded").reason == "OutOfMemory"
+    job.wait_for(lambda status: trained(status)["here/fine"] == 1 and holds(status, "Ready"), "the other one trains")
+    merges_advance(job)
+    assert holds(job.status(), "Degraded")
+    with labelled(cluster, label), tagged(cluster, images.trainer, image):
+        pools = wanted["spec"]["regions"][0]["pools"]
+        for place in (1, 4):
+            pools[place] = {**pools[place], "resources": LITTLE}
+        apply(cluster, namespace, wanted)
+        job.all_train(6)
+        recovers(job)
+        job.kubectl("delete", "dilocojob", "nodes", "--cascade=foreground")
+
+
+@contextmanager
+def storage_class(cluster: Cluster, name: str) -> Iterator[None]:
+    standard = cluster.get("storageclass", "standard")
+    kept = ("apiVersion", "kind", "provisioner", "reclaimPolicy", "volumeBindingMode")
+    cluster.apply({key: standard[key] for key in kept} | {"metadata": {"name": name}})
+    try:
+        yield
+    finally:
+        cluster.kubectl("delete", "storageclass", name)
+
+
+def config_map(name: str, data: dict[str, str]) -> dict[str, Any]:
+    return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name}, "data": data}
+
+
+def secret(name: str) -> dict[str, Any]:
+    return {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": name}, "stringData": {"key": "value"}}
+
+
+def corpus(config_map_name: str) -> tuple[dict[str, Any], dict[str, Any]]:
+    """A volume and its mount."""
+    volume = {"name": "corpus", "configMap": {"name": config_map_name}}
+    return volume, {"name": "corpus", "mountPath": "/corpus", "readOnly": True}
+
+
+def test_what_a_job_refers_to_and_is_not_there_is_told_until_it_is(cluster: Cluster, namespace: str) -> None:
+    there, mounted = corpus("corpus")
+    empty, _ = corpus("unfilled")
+    certificate = {"name": "license", "secret": {"secretName": "missing-license"}}
+    token = {"name": "TOKEN", "valueFrom": {"secretKeyRef": {"name": "missing-token", "key": "key"}}}
+    cluster.apply(config_map("corpus", TEXT), config_map("unfilled", {"notes": "to be done"}), namespace=namespace)
+    disks = f"disks-of-{namespace}"
+    wanted = manifest(
+        "inputs",
+        region(
+            pool("fine", volumes=[there], volumeMounts=[mounted]),
+            pool("token", env=[token], volumes=[there], volumeMounts=[mounted]),
+            pool("license", volumes=[there, certificate], volumeMounts=[mounted]),
+            pool("data", volumes=[empty], volumeMounts=[mounted]),
+        ),
+        tokens=ENDLESS,
+        data={"text": {"path": "/corpus"}},
+    )
+    wanted["spec"]["syncer"]["storage"]["className"] = disks
+    job = apply(cluster, namespace, wanted)
+    unmounted = 'MountVolume.SetUp failed for volume "license" : secret "missing-license" not found'
+    learners = (
+        '1 of 1 learners of here/token not startable: secret "missing-token" not found',
+        f"1 of 1 learners of here/license without volumes: {unmounted}",
+        "1 of 1 learners of here/data stopped by bad input: data.text.path: no file in /corpus matches",
+    )
+    volume = f'claim inputs-syncer is pending: storageclass.storage.k8s.io "{disks}" not found'
+    degraded = job.wait_for(said_of_all(volume, *learners), "everything that is missing is told")
+    assert condition(degraded, "Degraded").reason == "VolumePending"
+    assert condition(degraded, "Ready").reason == "WaitingForSyncer"
+    with storage_class(cluster, disks):
+        status = job.wait_for(lambda status: trained(status)["here/fine"] == 1, "the one that can train does")
+        status = job.wait_for(lambda status: volume not in condition(status, "Degraded").message, "the claim is bound")
+        assert said_of_all(*learners)(status)
+        assert condition(status, "Degraded").reason == "ConfigurationError"
+        merges_advance(job)
+        filled = config_map("unfilled", {"notes": "done", **TEXT})
+        cluster.apply(filled, secret("missing-token"), secret("missing-license"), namespace=namespace)
+        job.all_train(4)
+        recovers(job)
+        job.kubectl("delete", "dilocojob", "inputs", "--cascade=foreground")
+        wait_until(
+            lambda: disks not in cluster.kubectl("get", "persistentvolumes", "--output", "yaml"),
+            "its volume goes",
+            WAIT_SECONDS,
+        )

@@ -1,0 +1,167 @@
+"""What others do to a job's objects: what the operator set is put back, what it did not set is theirs, and once the job
+is deleted nothing is left.
+"""
+
+import json
+import secrets
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from diloco_operator import labels
+from kind import chart as charts
+from kind.clusters import Cluster
+from kind.project_images import Images
+from kind.waiting import wait_until
+from support.cluster_jobs import WAIT_SECONDS, ClusterJob, apply, identities, manifest, pool
+
+pytestmark = [pytest.mark.usefixtures("chart"), pytest.mark.timeout(600)]
+
+OURS = (
+    "statefulsets,deployments,services,configmaps,secrets,persistentvolumeclaims,poddisruptionbudgets,networkpolicies"
+)
+REGION = {"name": "here", "pools": [pool("a")]}
+
+
+@pytest.fixture(scope="module")
+def still(cluster: Cluster) -> Iterator[ClusterJob]:
+    """A suspended job: all of its objects and no pod."""
+    namespace = f"drift-{secrets.token_hex(3)}"
+    charts.make_namespace(cluster, namespace)
+    job = apply(cluster, namespace, manifest("still", REGION, tokens=10**12, suspend=True))
+    job.wait_for(lambda status: status.phase == "Suspended", "it stands still")
+    yield job
+    cluster.kubectl("delete", "namespace", namespace, "--wait=false")
+
+
+def objects(job: ClusterJob) -> dict[str, dict[str, Any]]:
+    """The objects that the operator makes for a job, by kind and name."""
+    found = job.cluster.get(OURS, "--namespace", job.namespace, "--selector", f"{labels.JOB}={job.name}")["items"]
+    return {f"{item['kind']}/{item['metadata']['name']}": item for item in found}
+
+
+def wanted(item: dict[str, Any]) -> dict[str, Any]:
+    """An object without what every write changes."""
+    counters = {"resourceVersion", "generation", "managedFields"}
+    metadata = {key: value for key, value in item["metadata"].items() if key not in counters}
+    return {key: value for key, value in item.items() if key != "status"} | {"metadata": metadata}
+
+
+EDITS: dict[str, dict[str, Any]] = {
+    "StatefulSet/still-here-a": {"spec": {"replicas": 3, "template": {"spec": {"enableServiceLinks": True}}}},
+    "Deployment/still-syncer": {"spec": {"replicas": 2, "strategy": {"type": "RollingUpdate"}}},
+    "Service/still-syncer": {"spec": {"type": "NodePort", "ports": [{"name": "sync", "port": 29401}]}},
+    "Service/still-learners": {"metadata": {"labels": {labels.MANAGED_BY: "me"}}},
+    "ConfigMap/still-job": {"data": {"job.json": "{}"}},
+    "Secret/still-here-a-tls": {"data": {"ca.crt": ""}},
+    "PodDisruptionBudget/still-learners": {"spec": {"maxUnavailable": None, "minAvailable": 1}},
+    "NetworkPolicy/still-syncer": {"spec": {"ingress": [{}]}},
+}
+"""By object a merge patch, as ``kubectl edit`` would send it."""
+
+
+@pytest.mark.parametrize("name", EDITS)
+def test_an_object_that_is_edited_by_hand_is_put_back(still: ClusterJob, name: str) -> None:
+    before = wanted(objects(still)[name])
+    edited = still.kubectl("patch", name, "--type=merge", "--patch", json.dumps(EDITS[name]), "--output=json")
+    assert wanted(json.loads(edited)) != before
+    wait_until(
+        lambda: wanted(objects(still).get(name, {"metadata": {}})) == before, f"{name} is put back", WAIT_SECONDS
+    )
+
+
+def test_objects_that_are_deleted_by_hand_are_made_anew(still: ClusterJob) -> None:
+    before = {name: item["metadata"]["uid"] for name, item in objects(still).items()}
+    assert {name.partition("/")[0] for name in before} == {
+        *("StatefulSet", "Deployment", "Service", "ConfigMap", "Secret"),
+        *("PersistentVolumeClaim", "PodDisruptionBudget", "NetworkPolicy"),
+    }
+    still.kubectl("delete", OURS, "--selector", f"{labels.JOB}={still.name}")
+
+    def all_new() -> bool:
+        now = {name: item["metadata"]["uid"] for name, item in objects(still).items()}
+        return now.keys() == before.keys() and not set(now.values()) & set(before.values())
+
+    wait_until(all_new, "everything is there again", WAIT_SECONDS)
+
+
+# A job that trains.
+
+SIDECAR = "proxy"
+NOTES = {"example.com/cost-centre": "42", "autoscaling.alpha.kubernetes.io/conditions": "[]"}
+
+
+def inject(job: ClusterJob, image: str) -> None:
+    """What a service mesh does: another container, and a mark on the pods, by another field manager."""
+    security = {
+        "allowPrivilegeEscalation": False,
+        "capabilities": {"drop": ["ALL"]},
+        "readOnlyRootFilesystem": True,
+    }
+    command = ["python3", "-c", "import signal; signal.sigwait({signal.SIGTERM})"]
+    container = {"name": SIDECAR, "image": image, "command": command, "securityContext": security}
+    template = {"metadata": {"annotations": NOTES}, "spec": {"containers": [container]}}
+    injected = {
+        "apiVersion": "apps/v1",
+        "kind": "StatefulSet",
+        "metadata": {"name": f"{job.name}-here-a"},
+        "spec": {"template": template},
+    }
+    manager = ("apply", "--server-side", "--field-manager=injector", "--filename=-", "--namespace", job.namespace)
+    job.cluster.kubectl(*manager, stdin=json.dumps(injected))
+
+
+def test_what_others_add_stays_nobody_is_restarted_over_it_and_a_deleted_job_leaves_nothing(
+    cluster: Cluster, namespace: str, images: Images
+) -> None:
+    empty = everything(cluster, namespace)
+    job = apply(cluster, namespace, manifest("mine", REGION, tokens=10**12))
+    job.all_train(1)
+    inject(job, images.operator)
+    for name in ("statefulset/mine-here-a", "service/mine-syncer", "deployment/mine-syncer", "pvc/mine-syncer"):
+        job.kubectl("annotate", name, *(f"{key}={value}" for key, value in NOTES.items()))
+        job.kubectl("label", name, "team=research")
+
+    def containers() -> set[str]:
+        pod = cluster.get("pods", "--namespace", namespace, "--selector", f"{labels.COMPONENT}=learner")["items"][0]
+        return {one["name"] for one in pod["status"].get("containerStatuses", ()) if one["ready"]}
+
+    wait_until(lambda: containers() == {"learner", SIDECAR}, "its pod has the sidecar", WAIT_SECONDS)
+    job.all_train(1)
+    lives = identities(job.pods())
+    # The operator applies the set that has the sidecar, because a field of its own was changed.
+    job.kubectl("scale", "statefulset", "mine-here-a", "--replicas=3")
+    set_ = wait_until(
+        lambda: (found := objects(job)["StatefulSet/mine-here-a"])["spec"]["replicas"] == 1 and found,
+        "the set is put back",
+        WAIT_SECONDS,
+    )
+    template = set_["spec"]["template"]
+    assert {one["name"] for one in template["spec"]["containers"]} == {"learner", SIDECAR}
+    assert NOTES.items() <= template["metadata"]["annotations"].items()
+    for name in ("StatefulSet/mine-here-a", "Service/mine-syncer", "Deployment/mine-syncer"):
+        metadata = objects(job)[name]["metadata"]
+        assert NOTES.items() <= metadata["annotations"].items()
+        assert metadata["labels"]["team"] == "research"
+    wait_until(lambda: len(job.pods()) == len(lives), "the surplus pods are gone", WAIT_SECONDS)
+    job.goes_on("here/a/0", job.steps("here/a/0"))
+    assert identities(job.pods()) == lives
+
+    merged = job.all_train(1).syncer_step
+    learner = job.pod("here/a/0")
+    job.kubectl("delete", "deployment", "mine-syncer")
+    job.wait_for_account(lambda now: now.epoch == 2 and now.syncer_step > merged, "its syncer is back and goes on")
+    assert job.pod("here/a/0") == learner
+
+    job.kubectl("delete", "dilocojob", "mine")
+    wait_until(lambda: everything(cluster, namespace) == empty, "nothing is left", WAIT_SECONDS)
+    volumes = cluster.get("persistentvolumes")["items"]
+    assert namespace not in {one["spec"]["claimRef"]["namespace"] for one in volumes}
+
+
+def everything(cluster: Cluster, namespace: str) -> set[str]:
+    """All that there is in a namespace, of whatever kind, but for events."""
+    kinds = cluster.kubectl("api-resources", "--namespaced", "--verbs=list", "--output=name").split()
+    listed = ",".join(kind for kind in kinds if kind.partition(".")[0] not in ("events", "endpoints"))
+    return set(cluster.kubectl("get", listed, "--namespace", namespace, "--output=name", "--ignore-not-found").split())

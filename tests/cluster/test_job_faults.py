@@ -1,0 +1,284 @@
+"""What is done to a job while it trains, by accident and on purpose, on a real cluster: the others train on meanwhile.
+
+The tests share one job whose budget no test reaches; each leaves it as it found it, and the last one ends it. Nobody
+helps after a fault. Steps are told by the learners' own metrics, membership by the syncer, restarts by Kubernetes.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from diloco.spec.status import LearnerRestarts
+from diloco.syncer.status import SyncerStatus
+from kind.chart import Release
+from kind.clusters import Cluster
+from kind.commands import run
+from kind.waiting import wait_until
+from support.cluster_jobs import (
+    WAIT_SECONDS,
+    ClusterJob,
+    PodSeen,
+    apply,
+    condition,
+    holds,
+    identities,
+    kill_container,
+    manifest,
+    new_namespace,
+    of,
+    pool,
+)
+
+pytestmark = pytest.mark.timeout(900)
+
+WITNESS, VICTIM = "east/steady/0", "west/spot/0"
+NEWCOMERS = ("west/spot/1", "west/spot/2")
+SPOT = 1, 0
+"""Region and pool of the victim, by position."""
+
+
+@pytest.fixture(scope="module")
+def namespace(cluster: Cluster) -> Iterator[str]:
+    """One for all tests of this job."""
+    yield from new_namespace(cluster, "job-faults")
+
+
+@pytest.fixture(scope="module")
+def shared_job(cluster: Cluster, chart: Release, namespace: str) -> ClusterJob:
+    """Two learners, the victim alone on a node that can be lost; with the witness, the syncer and the operator."""
+    lost = cluster.workers[0]
+    kept = next(node["metadata"]["name"] for node in cluster.get("nodes")["items"] if node["metadata"]["name"] != lost)
+    regions = [
+        {"name": "east", "pools": [pool("steady", nodeSelector={"kubernetes.io/hostname": kept})]},
+        {"name": "west", "pools": [pool("spot", nodeSelector={"kubernetes.io/hostname": lost})]},
+    ]
+    cluster.kubectl("cordon", lost)
+    try:
+        cluster.kubectl("delete", "pods", "--namespace", chart.namespace, f"--field-selector=spec.nodeName={lost}")
+        job = apply(cluster, namespace, manifest("faults", *regions, tokens=10**12))
+        wait_until(lambda: (pod := job.syncer_pod()) and pod.node, "the syncer is scheduled", WAIT_SECONDS)
+    finally:
+        cluster.kubectl("uncordon", lost)
+    return job
+
+
+@pytest.fixture
+def job(shared_job: ClusterJob) -> ClusterJob:
+    """The job, with both of its learners training."""
+    shared_job.all_train(2)
+    return shared_job
+
+
+def bystanders(job: ClusterJob, *learners: str) -> dict[str, tuple[str, int]]:
+    """Identities of these learners' pods and of the syncer's."""
+    pods = [job.pod(learner) for learner in learners]
+    return identities(pod for pod in [*pods, job.syncer_pod()] if pod is not None)
+
+
+def not_training(account: SyncerStatus, learner: str) -> bool:
+    return of(account, learner).state != "Training"
+
+
+def trains_without(job: ClusterJob, witness: str, victim: str) -> None:
+    """The witness makes steps while the victim makes none."""
+    job.wait_for_account(lambda account: not_training(account, victim), f"{victim} is missed")
+    job.goes_on(witness, job.steps(witness))
+    account = job.account()
+    assert account is not None
+    assert not_training(account, victim)
+
+
+def comes_back(job: ClusterJob, before: SyncerStatus, learner: str) -> SyncerStatus:
+    """Wait until a learner that was restarted trains again; it has gone on where it was, and was counted."""
+    old = of(before, learner)
+    after = job.wait_for_account(
+        lambda account: of(account, learner).incarnation > old.incarnation and not not_training(account, learner),
+        f"{learner} is back",
+    )
+    new = of(after, learner)
+    assert new.restarts == old.restarts + 1
+    # Its place in the data goes with its steps: each takes the next sequences of its shard.
+    assert new.steps >= old.steps
+    assert new.tokens >= old.tokens
+    assert job.goes_on(learner, old.steps) > old.steps
+    counted = LearnerRestarts(learner=learner, count=new.restarts)
+    job.wait_for(lambda status: counted in status.restarts, "the restart is counted")
+    return after
+
+
+def present(pod: PodSeen | None) -> PodSeen:
+    assert pod is not None
+    return pod
+
+
+def untouched(before: SyncerStatus, after: SyncerStatus, learner: str) -> None:
+    """The learner went on in the same session."""
+    assert of(after, learner).incarnation == of(before, learner).incarnation
+    assert of(after, learner).restarts == of(before, learner).restarts
+
+
+def test_a_job_that_trains_says_so(job: ClusterJob) -> None:
+    status = job.wait_for(
+        lambda status: (
+            status.learners.summary == "2/2"
+            and holds(status, "Ready", "Training")
+            and not holds(status, "Degraded")
+            and status.progress is not None
+            and status.progress.step > 0
+        ),
+        "both learners train and have merged",
+    )
+    assert holds(status, "Progressing", "Training")
+    assert [(region.name, region.training, region.pools[0].ready) for region in status.regions] == [
+        ("east", 1, 1),
+        ("west", 1, 1),
+    ]
+    assert status.syncer is not None
+    assert status.syncer.endpoint == f"faults-syncer.{job.namespace}.svc:29400"
+    row = job.row()
+    assert list(row) == ["NAME", "PHASE", "STEP", "PROGRESS", "LEARNERS", "LOSS", "GOODPUT", "AGE"]
+    assert (row["PHASE"], row["LEARNERS"]) == ("Training", "2/2")
+
+
+def test_a_deleted_learner_pod_comes_back_with_its_shard_and_nobody_waits(job: ClusterJob) -> None:
+    before, others, pod = job.all_train(2), bystanders(job, WITNESS), present(job.pod(VICTIM))
+    job.kubectl("delete", "pod", pod.name, "--wait=false")
+    trains_without(job, WITNESS, VICTIM)
+    untouched(before, comes_back(job, before, VICTIM), WITNESS)
+    assert bystanders(job, WITNESS) == others
+    new = present(job.pod(VICTIM))
+    assert new.uid != pod.uid
+    begun = [line for line in job.log(new.name) if line.startswith("loaded the model")]
+    assert [line.endswith("data position 0") for line in begun] == [False], begun
+
+
+def test_a_killed_container_starts_again_in_its_pod_and_nobody_waits(job: ClusterJob) -> None:
+    before, others, pod = job.all_train(2), bystanders(job, WITNESS), present(job.pod(VICTIM))
+    kill_container(pod)
+    trains_without(job, WITNESS, VICTIM)
+    untouched(before, comes_back(job, before, VICTIM), WITNESS)
+    assert bystanders(job, WITNESS) == others
+    again = present(job.pod(VICTIM))
+    assert (again.uid, again.restarts) == (pod.uid, pod.restarts + 1)
+    # Its own checkpoint has outlived the container.
+    assert any("goes on from its own checkpoint" in line for line in job.log(again.name))
+
+
+def test_a_new_syncer_pod_goes_on_from_its_volume_and_learners_train_on_meanwhile(job: ClusterJob) -> None:
+    before, pod = job.all_train(2), present(job.syncer_pod())
+    learners = identities(present(job.pod(name)) for name in (WITNESS, VICTIM))
+    job.kubectl("delete", "pod", pod.name)
+    for name in (WITNESS, VICTIM):
+        job.goes_on(name, job.steps(name))
+    after = job.wait_for_account(lambda account: account.epoch > before.epoch, "a new syncer serves")
+    assert after.epoch == before.epoch + 1
+    assert after.syncer_step >= before.syncer_step
+    assert after.merged_tokens >= before.merged_tokens
+    assert any("goes on from checkpoint" in line for line in job.log(present(job.syncer_pod()).name))
+    on = job.all_train(2)
+    merged = job.wait_for_account(lambda account: account.syncer_step > on.syncer_step, "merges go on")
+    assert merged.epoch == after.epoch
+    assert identities(present(job.pod(name)) for name in (WITNESS, VICTIM)) == learners
+    assert [one.restarts for one in merged.learners] == [one.restarts for one in before.learners]
+    job.wait_for(lambda status: status.syncer is not None and status.syncer.epoch == after.epoch, "the status has it")
+
+
+def test_a_suspended_job_has_no_pods_and_goes_on_from_where_it_was(job: ClusterJob) -> None:
+    before = job.all_train(2)
+    job.patch(suspend=True)
+    job.kubectl_wait("condition=Suspended")
+    assert not job.pods()
+    status = job.status()
+    assert (status.phase, status.learners.summary) == ("Suspended", "0/0")
+    assert {"Suspending", "Suspended"} <= job.reasons()
+    assert status.progress is not None
+    assert status.progress.step >= before.syncer_step
+    job.patch(suspend=False)
+    after = job.wait_for_account(lambda account: account.epoch > before.epoch, "the syncer is back")
+    assert after.syncer_step >= status.progress.step
+    assert after.merged_tokens >= status.progress.tokens
+    again = job.all_train(2)
+    for old in before.learners:
+        new = of(again, old.id)
+        assert new.steps >= old.steps
+        assert new.restarts == old.restarts  # it was asked to stop
+        job.goes_on(old.id, old.steps)
+    job.wait_for(lambda status: status.phase == "Training", "it trains again")
+    assert condition(job.status(), "Suspended").reason == "Resumed"
+
+
+def test_a_pool_grows_and_shrinks_while_the_others_train_on(job: ClusterJob) -> None:
+    before, others = job.all_train(2), bystanders(job, WITNESS, VICTIM)
+    job.scale(*SPOT, learners=3)
+    grown = job.all_train(4)
+    for name in NEWCOMERS:
+        job.goes_on(name, 0)
+    status = job.wait_for(lambda status: status.learners.summary == "4/4", "four learners train")
+    assert (status.regions[1].desired, status.regions[1].training, status.regions[0].training) == (3, 3, 1)
+    job.wait_for_account(
+        lambda account: all(of(account, name).merged_tokens > 0 for name in NEWCOMERS), "what they bring is merged"
+    )
+    job.scale(*SPOT, learners=1)
+    wait_until(lambda: len(job.pods()) == 3, "their pods go", WAIT_SECONDS)
+    after = job.all_train(2)
+    status = job.wait_for(lambda status: status.learners.summary == "2/2", "two learners train")
+    assert (status.regions[1].desired, status.regions[1].training) == (1, 1)
+    said = job.log(present(job.syncer_pod()).name)
+    for name in NEWCOMERS:
+        assert f"LearnerLeft {name}: left" in said
+    for name in (WITNESS, VICTIM):
+        untouched(before, grown, name)
+        untouched(before, after, name)
+    assert bystanders(job, WITNESS, VICTIM) == others
+    assert after.merged_tokens > grown.merged_tokens
+
+
+@contextmanager
+def lost(cluster: Cluster, node: str) -> Iterator[None]:
+    """Without a node, which is back and ready afterwards."""
+    run("docker", "pause", node)
+    try:
+        yield
+    finally:
+        run("docker", "unpause", node)
+        cluster.kubectl("wait", "node", node, "--for=condition=Ready", "--timeout=180s", timeout_seconds=200)
+
+
+# Most of it is the time after which Kubernetes takes a node for lost: 50 s.
+def test_a_lost_node_costs_its_learners_and_counts_nothing_twice(job: ClusterJob, cluster: Cluster) -> None:
+    before, others = job.all_train(2), bystanders(job, WITNESS, VICTIM)
+    with lost(cluster, present(job.pod(VICTIM)).node):
+        trains_without(job, WITNESS, VICTIM)
+        gone = job.wait_for(
+            lambda status: holds(status, "Degraded", "LearnersMissing"), "the status says who is missing"
+        )
+        assert condition(gone, "Degraded").message.startswith("1 of 1 learners of west/spot ")
+        assert gone.learners.summary == "1/2"
+        assert holds(gone, "Ready")
+        on = job.wait_for_account(lambda account: account.merged_tokens > before.merged_tokens, "it merges without it")
+    after = job.all_train(2)
+    assert of(after, VICTIM).incarnation > of(before, VICTIM).incarnation
+    assert of(after, VICTIM).restarts == of(before, VICTIM).restarts  # the same process came back
+    job.goes_on(VICTIM, of(before, VICTIM).steps)
+    merged = job.wait_for_account(
+        lambda account: of(account, VICTIM).merged_tokens > of(on, VICTIM).merged_tokens, "its work is merged again"
+    )
+    for one in merged.learners:
+        assert one.merged_tokens <= one.tokens
+    assert merged.merged_tokens <= merged.trained_tokens
+    untouched(before, merged, WITNESS)
+    assert bystanders(job, WITNESS, VICTIM) == others
+    job.wait_for(lambda status: not holds(status, "Degraded"), "nothing is wrong any more")
+
+
+def test_a_job_that_passes_its_deadline_fails_and_has_no_pods_left(job: ClusterJob) -> None:
+    job.patch(activeDeadlineSeconds=1)
+    job.kubectl_wait("condition=Failed")
+    status = job.status()
+    assert (status.phase, status.reason) == ("Failed", "DeadlineExceeded")
+    assert condition(status, "Failed").message == "not complete after spec.activeDeadlineSeconds, 1"
+    assert "DeadlineExceeded" in job.reasons()
+    assert status.model is None
+    assert status.completion_time is not None
+    wait_until(lambda: not job.pods(), "the pods of a failed job go", WAIT_SECONDS)

@@ -1,0 +1,168 @@
+"""A job's life on a real cluster, from `kubectl apply` to its end and beyond: trained, evaluated, gone.
+
+The tests share one job and follow it; they stand in the order of its life.
+"""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from diloco.spec.status import ExportedModel
+from diloco_operator.manifests import common
+from kind.chart import Release
+from kind.clusters import Cluster
+from kind.project_images import REPOSITORY, Images
+from kind.waiting import wait_until
+from support.cluster_jobs import (
+    WAIT_SECONDS,
+    ClusterJob,
+    apply,
+    holds,
+    manifest,
+    new_namespace,
+    pool,
+)
+
+pytestmark = pytest.mark.timeout(600)
+
+EXAMPLE = REPOSITORY / "examples/two-regions/job.yaml"
+BUDGET = 60_000
+STATE = Path("/state")
+
+
+@pytest.fixture(scope="module")
+def namespace(cluster: Cluster) -> Iterator[str]:
+    """One for all tests of this job."""
+    yield from new_namespace(cluster, "job-life")
+
+
+@pytest.fixture(scope="module")
+def job(cluster: Cluster, chart: Release, namespace: str) -> ClusterJob:
+    """A job of two regions that was applied after the operator was installed, and is complete."""
+    assert chart.namespace != namespace
+    regions = [{"name": "us-east", "pools": [pool("new")]}, {"name": "us-west", "pools": [pool("old")]}]
+    wanted = manifest("life", *regions, tokens=BUDGET)
+    # Merged only where both have brought something.
+    wanted["spec"]["sync"]["quorum"] = 2
+    applied = apply(cluster, namespace, wanted)
+    applied.kubectl_wait("condition=Complete")
+    return applied
+
+
+def test_the_manifest_of_the_example_is_taken_as_it_is(chart: Release, cluster: Cluster, namespace: str) -> None:
+    assert chart.namespace != namespace
+    text = EXAMPLE.read_text(encoding="utf-8")
+    command = ("apply", "--dry-run=server", "--namespace", namespace, "--output", "json", "--filename", "-")
+    taken = json.loads(cluster.kubectl(*command, stdin=text))
+    assert taken["spec"]["training"]["tokens"] == yaml.safe_load(text)["spec"]["training"]["tokens"]
+
+
+def test_a_job_trains_real_text_in_pods_until_its_budget_is_merged(job: ClusterJob) -> None:
+    status = job.status()
+    assert (status.phase, status.reason) == ("Complete", "BudgetReached")
+    verdicts = {one.type: one.status for one in status.conditions}
+    assert verdicts == {
+        "Ready": "False",
+        "Progressing": "False",
+        "Degraded": "False",
+        "Suspended": "False",
+        "Complete": "True",
+        "Failed": "False",
+    }
+    progress = status.progress
+    assert progress is not None
+    assert progress.tokens >= progress.budget_tokens == BUDGET
+    assert progress.percent == "100%"
+    assert progress.step > 0
+    assert progress.loss is not None
+    assert 0 < float(progress.loss) < 5.0  # an untrained model of 257 tokens has ln 257 = 5.5
+    assert status.model == ExportedModel(persistent_volume_claim="life-syncer", path="model.safetensors")
+    assert status.start_time is not None
+    assert status.completion_time is not None
+    assert status.start_time < status.completion_time
+    assert {"WaitingForSyncer", "Training", "BudgetReached"} <= job.reasons()
+    row = job.row()
+    assert (row["PHASE"], row["PROGRESS"], row["LOSS"]) == ("Complete", "100%", progress.loss)
+    assert (row["STEP"], row["GOODPUT"]) == (str(progress.step), progress.goodput)
+
+
+def test_a_complete_job_has_no_pods_left_and_keeps_its_volume(job: ClusterJob) -> None:
+    wait_until(lambda: not job.pods(), "the pods of a complete job go", WAIT_SECONDS)
+    status = job.wait_for(lambda status: status.learners.ready == 0, "no learner is ready")
+    assert status.learners.summary == "0/0"
+    kept = [kind_and_name.partition("/")[2] for kind_and_name in job.objects()]
+    assert "life-syncer" in kept
+    claim = job.cluster.get("persistentvolumeclaim", "life-syncer", "--namespace", job.namespace)
+    assert claim["status"]["phase"] == "Bound"
+
+
+def test_the_model_on_the_volume_has_the_loss_that_the_status_says(job: ClusterJob, images: Images) -> None:
+    status = job.status()
+    assert status.model is not None
+    assert status.progress is not None
+    assert status.progress.loss is not None
+    evaluation = _evaluation(images.trainer, job, status.model)
+    job.cluster.apply(evaluation, namespace=job.namespace)
+    phase = wait_until(lambda: _ended(job, "evaluation"), "the evaluation ends", WAIT_SECONDS)
+    said = job.kubectl("logs", "evaluation")
+    assert phase == "Succeeded", said
+    found = json.loads(said)
+    assert found["tokens"] >= BUDGET
+    # What the status has is rounded to three decimals; the sums of another machine may differ in the last bits.
+    assert found["loss"] == pytest.approx(float(status.progress.loss), abs=0.001)
+    job.kubectl("delete", "pod", "evaluation")
+
+
+def test_a_job_that_has_outlived_its_time_goes_with_everything_and_does_not_come_back(job: ClusterJob) -> None:
+    before = job.objects()
+    kinds = {one.partition("/")[0].partition(".")[0] for one in before}
+    assert {"statefulset", "deployment", "service", "configmap", "secret", "persistentvolumeclaim"} <= kinds
+    assert {"poddisruptionbudget", "networkpolicy"} <= kinds
+    job.patch(ttlSecondsAfterFinished=0)
+    wait_until(lambda: not _exists(job), "the job is deleted", WAIT_SECONDS)
+    wait_until(lambda: not job.objects(), "everything of it is deleted", WAIT_SECONDS)
+    # The operator has been at work since, and has seen that they are gone.
+    regions = {"name": "us-east", "pools": [pool("new")]}
+    another = apply(job.cluster, job.namespace, manifest("another", regions, tokens=BUDGET, suspend=True))
+    another.wait_for(lambda status: holds(status, "Suspended"), "another job is seen to")
+    assert not job.objects()
+    assert not _exists(job)
+
+
+def _exists(job: ClusterJob) -> bool:
+    return bool(job.kubectl("get", "dilocojob", job.name, "--ignore-not-found", "--output", "name"))
+
+
+def _ended(job: ClusterJob, pod: str) -> str:
+    phase = str(job.cluster.get("pod", pod, "--namespace", job.namespace)["status"].get("phase", ""))
+    return phase if phase in {"Succeeded", "Failed"} else ""
+
+
+def _evaluation(image: str, job: ClusterJob, model: ExportedModel) -> dict[str, Any]:
+    """A pod that evaluates the model from the job's volume, under the same rules as the job's own pods."""
+    arguments = ["evaluate", f"--job=/job/{common.JOB_FILE}", f"--model={STATE / model.path}", "--json"]
+    mounts = [
+        {"name": "state", "mountPath": str(STATE), "readOnly": True},
+        {"name": "job", "mountPath": "/job", "readOnly": True},
+        {"name": "tmp", "mountPath": "/tmp"},
+    ]
+    claim = {"claimName": model.persistent_volume_claim, "readOnly": True}
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": "evaluation"},
+        "spec": {
+            "restartPolicy": "Never",
+            "securityContext": common.pod_security(),
+            "containers": [{"name": "diloco", **common.program(image), "args": arguments, "volumeMounts": mounts}],
+            "volumes": [
+                {"name": "state", "persistentVolumeClaim": claim},
+                {"name": "job", "configMap": {"name": f"{job.name}-job"}},
+                {"name": "tmp", "emptyDir": {}},
+            ],
+        },
+    }

@@ -1,0 +1,273 @@
+"""Who may speak to a job's syncer: its own learners, each as itself; by certificates, and by the network's rules."""
+
+import base64
+import secrets
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from diloco.runtime.exits import EXIT_REFUSED
+from kind import chart as charts
+from kind.bed import Bed
+from kind.chart import Release
+from kind.clusters import Cluster
+from kind.commands import CommandFailedError
+from kind.waiting import wait_until
+from support.cluster_jobs import WAIT_SECONDS, ClusterJob, apply, identities, manifest, of, pool
+from support.pod_connections import Connection, allows, established, selects
+
+pytestmark = [pytest.mark.usefixtures("chart"), pytest.mark.timeout(600)]
+
+SYNC, HTTP = 29400, 8080
+POOLS = {"name": "here", "pools": [pool("a"), pool("b")]}
+
+
+@pytest.fixture(scope="module")
+def namespace(cluster: Cluster) -> Iterator[str]:
+    name = f"security-{secrets.token_hex(3)}"
+    charts.make_namespace(cluster, name)
+    yield name
+    cluster.kubectl("delete", "namespace", name, "--wait=false")
+
+
+@pytest.fixture(scope="module")
+def job(cluster: Cluster, namespace: str) -> ClusterJob:
+    """A job that trains, and beside it another that has the same pools and stands still."""
+    other = manifest("other", POOLS, tokens=10**12, suspend=True)
+    apply(cluster, namespace, other)
+    running = apply(cluster, namespace, manifest("guarded", POOLS, tokens=10**12))
+    running.all_train(2)
+    return running
+
+
+def objects(cluster: Cluster, *what: str) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = cluster.get(*what)["items"]
+    return found
+
+
+def test_pods_run_where_restricted_is_enforced_without_tokens_or_the_authoritys_key(
+    cluster: Cluster, job: ClusterJob
+) -> None:
+    enforced = cluster.get("namespace", job.namespace)["metadata"]["labels"]["pod-security.kubernetes.io/enforce"]
+    assert enforced == "restricted"
+    pods = objects(cluster, "pods", "--namespace", job.namespace)
+    assert {pod["status"]["phase"] for pod in pods} == {"Running"}
+    assert len(pods) == 3
+    for pod in pods:
+        mounted = {str(volume) for volume in pod["spec"]["volumes"]}
+        assert not any("-ca'" in volume or "serviceAccountToken" in volume for volume in mounted), mounted
+        # Nor by another way: nothing of a Secret in the environment.
+        assert "secret" not in str(pod["spec"]["containers"]).lower()
+    held = cluster.get("secret", "guarded-ca", "--namespace", job.namespace)["data"]
+    assert {"ca.crt", "ca.key"} == set(held)
+    for pod in pods:
+        files = job.kubectl("exec", pod["metadata"]["name"], "--", "ls", "/etc/diloco/tls").split()
+        assert files == ["ca.crt", "tls.crt", "tls.key"]
+
+
+# Someone who can start pods in the namespace, and read Secrets of other jobs there.
+
+
+def template(cluster: Cluster, job: ClusterJob) -> dict[str, Any]:
+    """Of the pods of pool a."""
+    found: dict[str, Any] = cluster.get("statefulset", f"{job.name}-here-a", "--namespace", job.namespace)["spec"]
+    made: dict[str, Any] = found["template"]
+    return made
+
+
+def impostor(cluster: Cluster, job: ClusterJob, name: str, learner: str, tls: dict[str, Any] | None) -> None:
+    """A pod that looks like one of pool a to everybody but the syncer; without ``tls`` it speaks plain text."""
+    live = template(cluster, job)
+    labels = {**live["metadata"]["labels"], "apps.kubernetes.io/pod-index": "0"}
+    spec = live["spec"]
+    container = spec["containers"][0]
+    arguments = [one for one in container["args"] if not one.startswith("--learner=")]
+    if tls is None:
+        arguments = [one for one in arguments if not one.startswith("--tls-")]
+    else:
+        spec["volumes"] = [tls if volume["name"] == "tls" else volume for volume in spec["volumes"]]
+    container["args"] = [*arguments, f"--learner={learner}"]
+    pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name, "labels": labels}}
+    cluster.apply({**pod, "spec": {**spec, "restartPolicy": "Never"}}, namespace=job.namespace)
+
+
+def secret_volume(name: str) -> dict[str, Any]:
+    return {"name": "tls", "secret": {"secretName": name, "defaultMode": 0o440}}
+
+
+def others_certificate() -> dict[str, Any]:
+    """Another job's certificate, of somebody who trusts this job's syncer: only the syncer can object."""
+    trusted = {"name": "guarded-here-a-tls", "items": [{"key": "ca.crt", "path": "ca.crt"}]}
+    shown = {"name": "other-here-a-tls", "items": [{"key": one, "path": one} for one in ("tls.crt", "tls.key")]}
+    sources = [{"secret": trusted}, {"secret": shown}]
+    return {"name": "tls", "projected": {"sources": sources, "defaultMode": 0o440}}
+
+
+def refusals(job: ClusterJob, name: str) -> list[str]:
+    """What the impostor logs about the syncer."""
+    try:
+        return [line for line in job.log(name) if "syncer" in line]
+    except CommandFailedError:
+        return []  # its container has not been started
+
+
+def turned_away(job: ClusterJob, name: str) -> list[str]:
+    return wait_until(lambda: refusals(job, name), f"{name} is turned away", WAIT_SECONDS)
+
+
+def test_certificates_of_other_jobs_or_for_other_names_and_plain_text_are_turned_away_and_count_for_nothing(
+    cluster: Cluster, job: ClusterJob
+) -> None:
+    before = job.all_train(2)
+    impostor(cluster, job, "of-another-job", "here/a/0", others_certificate())
+    impostor(cluster, job, "without", "here/a/0", None)
+    impostor(cluster, job, "of-another-pool", "here/b/0", secret_volume("guarded-here-a-tls"))
+    try:
+        claimed = "the certificate is that of pool here/a, the message says here/b/0"
+        assert turned_away(job, "of-another-pool") == [f"the syncer refuses this learner: {claimed}"]
+        job.kubectl("wait", "pod/of-another-pool", "--for=jsonpath={.status.phase}=Failed", "--timeout=100s")
+        (container,) = cluster.get("pod", "of-another-pool", "--namespace", job.namespace)["status"][
+            "containerStatuses"
+        ]
+        assert container["state"]["terminated"]["exitCode"] == EXIT_REFUSED
+        # The others do not even get as far as to say who they are. They try again: it may be the syncer that is wrong.
+        for name in ("of-another-job", "without"):
+            (line,) = turned_away(job, name)
+            assert line.startswith("cannot reach the syncer yet ("), line
+        after = job.all_train(2)
+        # Nobody was superseded.
+        incarnations = [[of(one, name).incarnation for name in ("here/a/0", "here/b/0")] for one in (before, after)]
+        assert incarnations == [[1, 1], [1, 1]]
+        assert 'diloco_learners{state="Training"} 2.0' in metrics(job)
+    finally:
+        pods = ("of-another-job", "without", "of-another-pool")
+        job.kubectl("delete", "pod", *pods, "--grace-period=0", "--force")
+
+
+def metrics(job: ClusterJob) -> str:
+    """The syncer's."""
+    program = (
+        "import urllib.request as r; print(r.urlopen('http://127.0.0.1:8080/metrics', timeout=20).read().decode())"
+    )
+    return job.kubectl("exec", "deploy/guarded-syncer", "--", "python3", "-c", program)
+
+
+def test_a_deleted_certificate_is_made_anew_and_used_for_the_next_connections_without_a_restart(
+    cluster: Cluster, job: ClusterJob
+) -> None:
+    learner, secret = job.pod_name("here/a/0"), "guarded-here-a-tls"
+    account = job.all_train(2)
+    before, lives, used = certificate(cluster, job, secret), identities(job.pods()), ports(job, learner)
+    assert len(used) >= 2
+    job.kubectl("delete", "secret", secret)
+    new = wait_until(lambda: certificate(cluster, job, secret), "it is made anew", WAIT_SECONDS)
+    assert new != before
+    # A change of the pod has kubelet look after its volumes at once, not only within a minute and a half.
+    job.kubectl("annotate", "pod", learner, "example.com/touched=yes")
+    shown = ("exec", learner, "--", "cat", "/etc/diloco/tls/tls.crt")
+    wait_until(lambda: job.kubectl(*shown).encode() == base64.b64decode(new), "the pod has it", WAIT_SECONDS)
+    wait_until(lambda: len(ports(job, learner) - used) >= 2, "fragments go over new connections", WAIT_SECONDS)
+    merged = of(job.all_train(2), "here/a/0").merged_tokens
+    job.wait_for_account(lambda now: of(now, "here/a/0").merged_tokens > merged, "what it brings is merged")
+    assert identities(job.pods()) == lives
+    assert of(job.all_train(2), "here/a/0").incarnation == of(account, "here/a/0").incarnation
+
+
+def certificate(cluster: Cluster, job: ClusterJob, secret: str) -> str:
+    """Base64 of a certificate; empty while its Secret is not there."""
+    for item in objects(cluster, "secrets", "--namespace", job.namespace):
+        if item["metadata"]["name"] == secret:
+            return str(item["data"]["tls.crt"])
+    return ""
+
+
+def connections(cluster: Cluster, namespace: str, pod: str) -> set[Connection]:
+    table = cluster.kubectl("exec", pod, "--namespace", namespace, "--", "cat", "/proc/net/tcp", "/proc/net/tcp6")
+    return set(established(table))
+
+
+def ports(job: ClusterJob, pod: str) -> set[int]:
+    """A pod's own ends of its connections to the syncer."""
+    return {one.port for one in connections(job.cluster, job.namespace, pod) if one.peer_port == SYNC}
+
+
+# The network.
+
+
+def test_policies_select_the_jobs_pods_and_let_in_exactly_the_connections_that_they_make(
+    cluster: Cluster, chart: Release, job: ClusterJob
+) -> None:
+    inside = ("--namespace", job.namespace)
+    policies = {one["metadata"]["name"]: one for one in objects(cluster, "networkpolicies", *inside)}
+    pods = {one["metadata"]["name"]: one for one in objects(cluster, "pods", *inside)}
+    syncer = job.syncer_pod()
+    assert syncer is not None
+    learners = {job.pod_name("here/a/0"), job.pod_name("here/b/0")}
+    assert {name for name, pod in pods.items() if selects(policies["guarded-syncer"], pod)} == {syncer.name}
+    assert {name for name, pod in pods.items() if selects(policies["guarded-learners"], pod)} == learners
+    assert not any(selects(policies[name], pod) for name in ("other-syncer", "other-learners") for pod in pods.values())
+
+    everyone = objects(cluster, "pods", "--all-namespaces")
+    spaces = {one["metadata"]["name"]: one for one in objects(cluster, "namespaces")}
+    may = {
+        (pod["metadata"]["name"], port)
+        for pod in everyone
+        for port in (SYNC, HTTP)
+        if allows(policies["guarded-syncer"], pod, spaces[pod["metadata"]["namespace"]], port)
+    }
+    of_operator = {pod["metadata"]["name"] for pod in everyone if pod["metadata"]["namespace"] == chart.namespace}
+    assert of_operator
+    assert may == {(name, SYNC) for name in learners} | {(name, HTTP) for name in of_operator}
+
+    address = cluster.get("service", "guarded-syncer", *inside)["spec"]["clusterIP"]
+    asked = {(pod, job.namespace) for pod in pods} | {(pod, chart.namespace) for pod in of_operator}
+    made: set[tuple[str, int]] = set()
+
+    def seen() -> bool:
+        made.update(
+            (pod, one.peer_port)
+            for pod, space in asked
+            for one in connections(cluster, space, pod)
+            if one.peer in (address, *(each["status"]["podIP"] for each in pods.values()))
+        )
+        return made >= may
+
+    wait_until(seen, f"all that may connect do: {may}", WAIT_SECONDS)
+    assert made == may
+
+
+CONNECT = """
+import socket
+for host, port in (("kubernetes.default.svc", 443), ("guarded-syncer", 29400), ("guarded-syncer", 8080)):
+    try:
+        socket.create_connection((host, port), 10).close()
+    except OSError:
+        continue
+    print(port)
+"""
+
+
+def test_where_the_network_enforces_policies_a_foreign_pod_cannot_connect(
+    bed: Bed, cluster: Cluster, job: ClusterJob
+) -> None:
+    if not bed.node_image.brings_network:
+        pytest.skip("a node image that was built here enforces no NetworkPolicy; kind's own does")
+    assert reached_by(cluster, job, "foreign", labels={"app": "foreign"}) == ["443"]
+    assert reached_by(cluster, job, "learner", labels=template(cluster, job)["metadata"]["labels"]) == ["443", "29400"]
+
+
+def reached_by(cluster: Cluster, job: ClusterJob, name: str, labels: dict[str, str]) -> list[str]:
+    """Ports that a pod with these labels reaches."""
+    spec = template(cluster, job)["spec"]
+    (container,) = spec["containers"]
+    kept = {key: container[key] for key in ("name", "image", "securityContext")}
+    container = {**kept, "command": ["python3", "-c", CONNECT]}
+    pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name, "labels": labels}}
+    spec = {**spec, "restartPolicy": "Never", "volumes": [], "containers": [container]}
+    cluster.apply({**pod, "spec": spec}, namespace=job.namespace)
+    try:
+        job.kubectl("wait", f"pod/{name}", "--for=jsonpath={.status.phase}=Succeeded", "--timeout=100s")
+        return job.kubectl("logs", name).split()
+    finally:
+        job.kubectl("delete", "pod", name, "--grace-period=0", "--force")
