@@ -30,6 +30,7 @@ demo: $(STAMP) ## Train a small model with four learners in two regions, through
 
 test: lint ## Lint, then every test, on real clusters too (KEEP_CLUSTERS=1 leaves them up); what was skipped stands last
 	@mkdir -p $(dir $(SKIPPED)) && rm -f $(SKIPPED)
+	@$(KIND) programs || echo "Tests that want an API server or helm will be skipped."
 	$(BIN)/pytest -n 2 tests/unit tests/property --skipped-to $(SKIPPED)
 	$(BIN)/pytest tests/integration --skipped-to $(SKIPPED)
 	$(KIND) run -- $(BIN)/pytest tests/cluster --skipped-to $(SKIPPED)
@@ -77,8 +78,8 @@ chart-values: $(STAMP) ## Generate the table of values in the chart's README fro
 
 benchmarks: $(STAMP) ## Every benchmark, one JSON file each in build/benchmarks/; hours
 	@mkdir -p build/benchmarks
-	for name in wire merge stall quality; do \
-	  $(BIN)/python benchmarks/$$name.py --json build/benchmarks/$$name.json || exit 1; \
+	for name in wire merge stall operator_scale quality; do \
+	  PYTHONPATH=tests $(BIN)/python benchmarks/$$name.py --json build/benchmarks/$$name.json || exit 1; \
 	done
 
 clean: ## Remove what was made, .venv and demo-output/ included

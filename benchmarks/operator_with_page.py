@@ -1,4 +1,4 @@
-"""``diloco-operator`` for a machine without a cluster's DNS: every job's syncer is asked at one page, ``URL/JOB/status``.
+"""``diloco-operator`` for a machine without a cluster's DNS: syncers are asked at one page, ``URL/JOB/status``.
 
     python operator_with_page.py FLAGS ...    # DILOCO_BENCHMARK_PAGE is the URL
 
@@ -22,5 +22,5 @@ def _url(job: JobKey) -> str:
 
 
 if __name__ == "__main__":
-    process.SyncerAsker = functools.partial(SyncerAsker, url_of=_url)  # type: ignore[misc,assignment] # made where it is
+    process.SyncerAsker = functools.partial(SyncerAsker, url_of=_url)  # type: ignore[attr-defined,assignment] # made where it is
     sys.exit(main())

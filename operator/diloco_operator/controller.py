@@ -12,13 +12,15 @@ from typing import Final
 
 from diloco_operator.cluster.api import Api, Object
 from diloco_operator.cluster.cache import Cache, ObjectKey
-from diloco_operator.cluster.errors import REFUSED, ApiError, ConflictError, NotFoundError
+from diloco_operator.cluster.errors import REFUSED, ApiError, ConflictError, InvalidError, NotFoundError
 from diloco_operator.cluster.kinds import EVENT, JOB, child_kind
 from diloco_operator.cluster.watches import Watch, watched_version
 from diloco_operator.jobs import JobKey, Jobs, key_of
 from diloco_operator.observe import REFUSED_SECONDS, Memory, Observer, is_owned
 from diloco_operator.observed import ChildKey, Observed
 from diloco_operator.plan import JobEvent, Plan
+from diloco_operator.policies.drift import overwriting
+from diloco_operator.repairs import PAUSE_SECONDS, Repairs
 
 _log = logging.getLogger(__name__)
 
@@ -60,7 +62,7 @@ class Controller:
         uid = job["metadata"]["uid"]
         memory = self._memories.get(key)
         if memory is None or memory.uid != uid:
-            memory = self._memories[key] = Memory(uid)
+            memory = self._memories[key] = Memory(uid, Repairs(self.observer.clock))
         return await _Reconcile(self, memory, job).settle()
 
 
@@ -79,7 +81,7 @@ class _Reconcile:
         await self._forget_foreign()
         observed = await self.of.observer.observe(self.job, self.memory)
         for _ in range(_MOST_PASSES):
-            plan = self.of.decide(self.job, observed, self.of.now())
+            plan = self._paced(self.of.decide(self.job, observed, self.of.now()))
             more = await self._learn(plan, observed)
             if more is not None:
                 observed = more
@@ -102,6 +104,12 @@ class _Reconcile:
             await self._record(plan.events)
             return plan.again_in_seconds
         raise UnsettledError(f"{key_of(self.job)}: no end after {_MOST_PASSES} plans")
+
+    def _paced(self, plan: Plan) -> Plan:
+        """Without what somebody keeps changing back, save for now and then."""
+        repairs = self.memory.repairs
+        apply = tuple(body for body in plan.apply if not repairs.held_back(_child_key(body), body))
+        return plan if len(apply) == len(plan.apply) else replace(plan, apply=apply)
 
     async def _learn(self, plan: Plan, observed: Observed) -> Observed | None:
         """What the plan wants to know besides; None: nothing."""
@@ -160,7 +168,7 @@ class _Reconcile:
                 continue
             self.applied.add(child)
             try:
-                live = await self.of.api.apply(child_kind(child.kind), body)
+                live = await self._put(child, body)
             except REFUSED as error:
                 _log.warning("%s refused: %s", key_of(self.job), error)
                 self.memory.refused[child] = error.message
@@ -169,7 +177,23 @@ class _Reconcile:
                 version = watched_version(self.of.watches, child.kind, live["metadata"]["namespace"])
                 self.of.cache.written(child.kind, live, version)
                 _log.info("%s: %s %s applied", key_of(self.job), child.kind, child.name)
+                if self.memory.repairs.applied(child, body):
+                    _log.warning(
+                        "%s: somebody keeps changing %s %s: it is mended again in %.0f s at the earliest",
+                        *(key_of(self.job), child.kind, child.name, PAUSE_SECONDS),
+                    )
         return self.memory.refused != before
+
+    async def _put(self, child: ChildKey, body: Object) -> Object:
+        kind = child_kind(child.kind)
+        try:
+            return await self.of.api.apply(kind, body)
+        except InvalidError:
+            live = self.of.cache.get(ObjectKey(child.kind, key_of(self.job).namespace, child.name))
+            if live is None or not is_owned(live, self.memory.uid):
+                raise
+            # Fields that others have set since stay when ours are applied, and may not go together with ours.
+            return await self.of.api.overwrite(kind, overwriting(body, live))
 
     async def _delete(self, plan: Plan) -> None:
         namespace = key_of(self.job).namespace

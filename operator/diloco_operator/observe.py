@@ -14,6 +14,7 @@ from diloco_operator.cluster.cache import Cache, GroupKey, version_of
 from diloco_operator.jobs import JobKey, key_of
 from diloco_operator.observed import ChildKey, Looked, Observed, SyncerAway, SyncerStatusView
 from diloco_operator.policies.workloads import syncer_deployment, syncer_ready
+from diloco_operator.repairs import Repairs
 from diloco_operator.syncer_status import SyncerAsker
 
 LOOK_SECONDS: Final = 15.0
@@ -30,6 +31,7 @@ class Memory:
     """What was learned of a job by asking; nothing that a new process would miss."""
 
     uid: str
+    repairs: Repairs
     syncer: SyncerStatusView | SyncerAway | None = None
     syncer_at: float = 0.0
     looked: Looked | None = None

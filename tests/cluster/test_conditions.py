@@ -114,7 +114,7 @@ def test_pools_that_nodes_cannot_run_are_named_while_others_train_and_join_when_
         for place in (1, 4):
             pools[place] = {**pools[place], "resources": LITTLE}
         apply(cluster, namespace, wanted)
-        job.all_train(6)
+        job.all_train("here/fine/0", "here/gpu/0", "here/far/0", "here/far/1", "here/unpulled/0", "here/small/0")
         recovers(job)
         job.kubectl("delete", "dilocojob", "nodes", "--cascade=foreground")
 
@@ -182,7 +182,7 @@ def test_what_a_job_refers_to_and_is_not_there_is_told_until_it_is(cluster: Clus
         merges_advance(job)
         filled = config_map("unfilled", {"notes": "done", **TEXT})
         cluster.apply(filled, secret("missing-token"), secret("missing-license"), namespace=namespace)
-        job.all_train(4)
+        job.all_train("here/fine/0", "here/token/0", "here/license/0", "here/data/0")
         recovers(job)
         job.kubectl("delete", "dilocojob", "inputs", "--cascade=foreground")
         wait_until(

@@ -3,18 +3,16 @@ is deleted nothing is left.
 """
 
 import json
-import secrets
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
 from diloco_operator import labels
-from kind import chart as charts
 from kind.clusters import Cluster
 from kind.project_images import Images
 from kind.waiting import wait_until
-from support.cluster_jobs import WAIT_SECONDS, ClusterJob, apply, identities, manifest, pool
+from support.cluster_jobs import WAIT_SECONDS, ClusterJob, apply, identities, manifest, new_namespace, pool
 
 pytestmark = [pytest.mark.usefixtures("chart"), pytest.mark.timeout(600)]
 
@@ -25,14 +23,16 @@ REGION = {"name": "here", "pools": [pool("a")]}
 
 
 @pytest.fixture(scope="module")
-def still(cluster: Cluster) -> Iterator[ClusterJob]:
+def still_namespace(cluster: Cluster) -> Iterator[str]:
+    yield from new_namespace(cluster, "drift")
+
+
+@pytest.fixture(scope="module")
+def still(cluster: Cluster, still_namespace: str) -> ClusterJob:
     """A suspended job: all of its objects and no pod."""
-    namespace = f"drift-{secrets.token_hex(3)}"
-    charts.make_namespace(cluster, namespace)
-    job = apply(cluster, namespace, manifest("still", REGION, tokens=10**12, suspend=True))
+    job = apply(cluster, still_namespace, manifest("still", REGION, tokens=10**12, suspend=True))
     job.wait_for(lambda status: status.phase == "Suspended", "it stands still")
-    yield job
-    cluster.kubectl("delete", "namespace", namespace, "--wait=false")
+    return job
 
 
 def objects(job: ClusterJob) -> dict[str, dict[str, Any]]:
@@ -117,7 +117,7 @@ def test_what_others_add_stays_nobody_is_restarted_over_it_and_a_deleted_job_lea
 ) -> None:
     empty = everything(cluster, namespace)
     job = apply(cluster, namespace, manifest("mine", REGION, tokens=10**12))
-    job.all_train(1)
+    job.all_train("here/a/0")
     inject(job, images.operator)
     for name in ("statefulset/mine-here-a", "service/mine-syncer", "deployment/mine-syncer", "pvc/mine-syncer"):
         job.kubectl("annotate", name, *(f"{key}={value}" for key, value in NOTES.items()))
@@ -128,7 +128,7 @@ def test_what_others_add_stays_nobody_is_restarted_over_it_and_a_deleted_job_lea
         return {one["name"] for one in pod["status"].get("containerStatuses", ()) if one["ready"]}
 
     wait_until(lambda: containers() == {"learner", SIDECAR}, "its pod has the sidecar", WAIT_SECONDS)
-    job.all_train(1)
+    job.all_train("here/a/0")
     lives = identities(job.pods())
     # The operator applies the set that has the sidecar, because a field of its own was changed.
     job.kubectl("scale", "statefulset", "mine-here-a", "--replicas=3")
@@ -148,7 +148,7 @@ def test_what_others_add_stays_nobody_is_restarted_over_it_and_a_deleted_job_lea
     job.goes_on("here/a/0", job.steps("here/a/0"))
     assert identities(job.pods()) == lives
 
-    merged = job.all_train(1).syncer_step
+    merged = job.all_train("here/a/0").syncer_step
     learner = job.pod("here/a/0")
     job.kubectl("delete", "deployment", "mine-syncer")
     job.wait_for_account(lambda now: now.epoch == 2 and now.syncer_step > merged, "its syncer is back and goes on")

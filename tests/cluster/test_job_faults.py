@@ -13,9 +13,10 @@ from diloco.spec.status import LearnerRestarts
 from diloco.syncer.status import SyncerStatus
 from kind.chart import Release
 from kind.clusters import Cluster
-from kind.commands import run
+from kind.commands import run, succeeds
 from kind.waiting import wait_until
 from support.cluster_jobs import (
+    TOKENS_PER_STEP,
     WAIT_SECONDS,
     ClusterJob,
     PodSeen,
@@ -33,6 +34,7 @@ from support.cluster_jobs import (
 pytestmark = pytest.mark.timeout(900)
 
 WITNESS, VICTIM = "east/steady/0", "west/spot/0"
+BOTH = WITNESS, VICTIM
 NEWCOMERS = ("west/spot/1", "west/spot/2")
 SPOT = 1, 0
 """Region and pool of the victim, by position."""
@@ -66,7 +68,7 @@ def shared_job(cluster: Cluster, chart: Release, namespace: str) -> ClusterJob:
 @pytest.fixture
 def job(shared_job: ClusterJob) -> ClusterJob:
     """The job, with both of its learners training."""
-    shared_job.all_train(2)
+    shared_job.all_train(*BOTH)
     return shared_job
 
 
@@ -80,13 +82,19 @@ def not_training(account: SyncerStatus, learner: str) -> bool:
     return of(account, learner).state != "Training"
 
 
-def trains_without(job: ClusterJob, witness: str, victim: str) -> None:
-    """The witness makes steps while the victim makes none."""
+def trains_without(job: ClusterJob, witness: str, victim: str) -> SyncerStatus:
+    """The witness makes steps while the victim makes none; returns the account after them."""
     job.wait_for_account(lambda account: not_training(account, victim), f"{victim} is missed")
     job.goes_on(witness, job.steps(witness))
     account = job.account()
     assert account is not None
     assert not_training(account, victim)
+    return account
+
+
+def nothing_twice(account: SyncerStatus) -> None:
+    """Every step of a learner's life took sequences of its own, however often it was interrupted."""
+    assert [one.tokens for one in account.learners] == [TOKENS_PER_STEP * one.steps for one in account.learners]
 
 
 def comes_back(job: ClusterJob, before: SyncerStatus, learner: str) -> SyncerStatus:
@@ -100,7 +108,7 @@ def comes_back(job: ClusterJob, before: SyncerStatus, learner: str) -> SyncerSta
     assert new.restarts == old.restarts + 1
     # Its place in the data goes with its steps: each takes the next sequences of its shard.
     assert new.steps >= old.steps
-    assert new.tokens >= old.tokens
+    nothing_twice(after)
     assert job.goes_on(learner, old.steps) > old.steps
     counted = LearnerRestarts(learner=learner, count=new.restarts)
     job.wait_for(lambda status: counted in status.restarts, "the restart is counted")
@@ -121,7 +129,7 @@ def untouched(before: SyncerStatus, after: SyncerStatus, learner: str) -> None:
 def test_a_job_that_trains_says_so(job: ClusterJob) -> None:
     status = job.wait_for(
         lambda status: (
-            status.learners.summary == "2/2"
+            (status.learners.summary, status.learners.ready) == ("2/2", 2)
             and holds(status, "Ready", "Training")
             and not holds(status, "Degraded")
             and status.progress is not None
@@ -142,7 +150,7 @@ def test_a_job_that_trains_says_so(job: ClusterJob) -> None:
 
 
 def test_a_deleted_learner_pod_comes_back_with_its_shard_and_nobody_waits(job: ClusterJob) -> None:
-    before, others, pod = job.all_train(2), bystanders(job, WITNESS), present(job.pod(VICTIM))
+    before, others, pod = job.all_train(*BOTH), bystanders(job, WITNESS), present(job.pod(VICTIM))
     job.kubectl("delete", "pod", pod.name, "--wait=false")
     trains_without(job, WITNESS, VICTIM)
     untouched(before, comes_back(job, before, VICTIM), WITNESS)
@@ -154,7 +162,7 @@ def test_a_deleted_learner_pod_comes_back_with_its_shard_and_nobody_waits(job: C
 
 
 def test_a_killed_container_starts_again_in_its_pod_and_nobody_waits(job: ClusterJob) -> None:
-    before, others, pod = job.all_train(2), bystanders(job, WITNESS), present(job.pod(VICTIM))
+    before, others, pod = job.all_train(*BOTH), bystanders(job, WITNESS), present(job.pod(VICTIM))
     kill_container(pod)
     trains_without(job, WITNESS, VICTIM)
     untouched(before, comes_back(job, before, VICTIM), WITNESS)
@@ -166,26 +174,26 @@ def test_a_killed_container_starts_again_in_its_pod_and_nobody_waits(job: Cluste
 
 
 def test_a_new_syncer_pod_goes_on_from_its_volume_and_learners_train_on_meanwhile(job: ClusterJob) -> None:
-    before, pod = job.all_train(2), present(job.syncer_pod())
-    learners = identities(present(job.pod(name)) for name in (WITNESS, VICTIM))
+    before, pod = job.all_train(*BOTH), present(job.syncer_pod())
+    learners = identities(present(job.pod(name)) for name in BOTH)
     job.kubectl("delete", "pod", pod.name)
-    for name in (WITNESS, VICTIM):
+    for name in BOTH:
         job.goes_on(name, job.steps(name))
     after = job.wait_for_account(lambda account: account.epoch > before.epoch, "a new syncer serves")
     assert after.epoch == before.epoch + 1
     assert after.syncer_step >= before.syncer_step
     assert after.merged_tokens >= before.merged_tokens
     assert any("goes on from checkpoint" in line for line in job.log(present(job.syncer_pod()).name))
-    on = job.all_train(2)
+    on = job.all_train(*BOTH)
     merged = job.wait_for_account(lambda account: account.syncer_step > on.syncer_step, "merges go on")
     assert merged.epoch == after.epoch
-    assert identities(present(job.pod(name)) for name in (WITNESS, VICTIM)) == learners
+    assert identities(present(job.pod(name)) for name in BOTH) == learners
     assert [one.restarts for one in merged.learners] == [one.restarts for one in before.learners]
     job.wait_for(lambda status: status.syncer is not None and status.syncer.epoch == after.epoch, "the status has it")
 
 
 def test_a_suspended_job_has_no_pods_and_goes_on_from_where_it_was(job: ClusterJob) -> None:
-    before = job.all_train(2)
+    before = job.all_train(*BOTH)
     job.patch(suspend=True)
     job.kubectl_wait("condition=Suspended")
     assert not job.pods()
@@ -198,7 +206,7 @@ def test_a_suspended_job_has_no_pods_and_goes_on_from_where_it_was(job: ClusterJ
     after = job.wait_for_account(lambda account: account.epoch > before.epoch, "the syncer is back")
     assert after.syncer_step >= status.progress.step
     assert after.merged_tokens >= status.progress.tokens
-    again = job.all_train(2)
+    again = job.all_train(*BOTH)
     for old in before.learners:
         new = of(again, old.id)
         assert new.steps >= old.steps
@@ -209,9 +217,9 @@ def test_a_suspended_job_has_no_pods_and_goes_on_from_where_it_was(job: ClusterJ
 
 
 def test_a_pool_grows_and_shrinks_while_the_others_train_on(job: ClusterJob) -> None:
-    before, others = job.all_train(2), bystanders(job, WITNESS, VICTIM)
+    before, others = job.all_train(*BOTH), bystanders(job, *BOTH)
     job.scale(*SPOT, learners=3)
-    grown = job.all_train(4)
+    grown = job.all_train(*BOTH, *NEWCOMERS)
     for name in NEWCOMERS:
         job.goes_on(name, 0)
     status = job.wait_for(lambda status: status.learners.summary == "4/4", "four learners train")
@@ -221,23 +229,25 @@ def test_a_pool_grows_and_shrinks_while_the_others_train_on(job: ClusterJob) -> 
     )
     job.scale(*SPOT, learners=1)
     wait_until(lambda: len(job.pods()) == 3, "their pods go", WAIT_SECONDS)
-    after = job.all_train(2)
+    after = job.all_train(*BOTH)
     status = job.wait_for(lambda status: status.learners.summary == "2/2", "two learners train")
     assert (status.regions[1].desired, status.regions[1].training) == (1, 1)
-    said = job.log(present(job.syncer_pod()).name)
+    said = [line for line in job.log(present(job.syncer_pod()).name) if line.startswith(("Admit", "LearnerLeft"))]
     for name in NEWCOMERS:
-        assert f"LearnerLeft {name}: left" in said
-    for name in (WITNESS, VICTIM):
+        # Once it has said good-bye nothing more is heard of it.
+        assert [line for line in said if f" {name}" in line][-1] == f"LearnerLeft {name}: left"
+    for name in BOTH:
         untouched(before, grown, name)
         untouched(before, after, name)
-    assert bystanders(job, WITNESS, VICTIM) == others
+    assert bystanders(job, *BOTH) == others
     assert after.merged_tokens > grown.merged_tokens
 
 
 @contextmanager
 def lost(cluster: Cluster, node: str) -> Iterator[None]:
     """Without a node, which is back and ready afterwards."""
-    run("docker", "pause", node)
+    # On a busy machine not every process of the node stops in the time that the engine gives them; it undoes that.
+    wait_until(lambda: succeeds("docker", "pause", node), f"{node} is paused", WAIT_SECONDS)
     try:
         yield
     finally:
@@ -247,28 +257,26 @@ def lost(cluster: Cluster, node: str) -> Iterator[None]:
 
 # Most of it is the time after which Kubernetes takes a node for lost: 50 s.
 def test_a_lost_node_costs_its_learners_and_counts_nothing_twice(job: ClusterJob, cluster: Cluster) -> None:
-    before, others = job.all_train(2), bystanders(job, WITNESS, VICTIM)
+    before, others = job.all_train(*BOTH), bystanders(job, *BOTH)
     with lost(cluster, present(job.pod(VICTIM)).node):
-        trains_without(job, WITNESS, VICTIM)
+        alone = trains_without(job, WITNESS, VICTIM)
         gone = job.wait_for(
             lambda status: holds(status, "Degraded", "LearnersMissing"), "the status says who is missing"
         )
         assert condition(gone, "Degraded").message.startswith("1 of 1 learners of west/spot ")
         assert gone.learners.summary == "1/2"
         assert holds(gone, "Ready")
-        on = job.wait_for_account(lambda account: account.merged_tokens > before.merged_tokens, "it merges without it")
-    after = job.all_train(2)
+        on = job.wait_for_account(lambda account: account.merged_tokens > alone.merged_tokens, "it merges alone")
+    after = job.all_train(*BOTH)
     assert of(after, VICTIM).incarnation > of(before, VICTIM).incarnation
     assert of(after, VICTIM).restarts == of(before, VICTIM).restarts  # the same process came back
     job.goes_on(VICTIM, of(before, VICTIM).steps)
     merged = job.wait_for_account(
         lambda account: of(account, VICTIM).merged_tokens > of(on, VICTIM).merged_tokens, "its work is merged again"
     )
-    for one in merged.learners:
-        assert one.merged_tokens <= one.tokens
-    assert merged.merged_tokens <= merged.trained_tokens
+    nothing_twice(merged)
     untouched(before, merged, WITNESS)
-    assert bystanders(job, WITNESS, VICTIM) == others
+    assert bystanders(job, *BOTH) == others
     job.wait_for(lambda status: not holds(status, "Degraded"), "nothing is wrong any more")
 
 

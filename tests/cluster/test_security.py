@@ -1,34 +1,30 @@
 """Who may speak to a job's syncer: its own learners, each as itself; by certificates, and by the network's rules."""
 
 import base64
-import secrets
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
 from diloco.runtime.exits import EXIT_REFUSED
-from kind import chart as charts
 from kind.bed import Bed
 from kind.chart import Release
 from kind.clusters import Cluster
 from kind.commands import CommandFailedError
 from kind.waiting import wait_until
-from support.cluster_jobs import WAIT_SECONDS, ClusterJob, apply, identities, manifest, of, pool
+from support.cluster_jobs import WAIT_SECONDS, ClusterJob, apply, identities, manifest, new_namespace, of, pool
 from support.pod_connections import Connection, allows, established, selects
 
 pytestmark = [pytest.mark.usefixtures("chart"), pytest.mark.timeout(600)]
 
 SYNC, HTTP = 29400, 8080
 POOLS = {"name": "here", "pools": [pool("a"), pool("b")]}
+LEARNERS = ("here/a/0", "here/b/0")
 
 
 @pytest.fixture(scope="module")
 def namespace(cluster: Cluster) -> Iterator[str]:
-    name = f"security-{secrets.token_hex(3)}"
-    charts.make_namespace(cluster, name)
-    yield name
-    cluster.kubectl("delete", "namespace", name, "--wait=false")
+    yield from new_namespace(cluster, "security")
 
 
 @pytest.fixture(scope="module")
@@ -37,8 +33,13 @@ def job(cluster: Cluster, namespace: str) -> ClusterJob:
     other = manifest("other", POOLS, tokens=10**12, suspend=True)
     apply(cluster, namespace, other)
     running = apply(cluster, namespace, manifest("guarded", POOLS, tokens=10**12))
-    running.all_train(2)
+    running.all_train(*LEARNERS)
     return running
+
+
+def inside(job: ClusterJob, pod: str, *command: str) -> str:
+    """What a command says in a pod."""
+    return job.cluster.kubectl("exec", pod, "--namespace", job.namespace, "--", *command)
 
 
 def objects(cluster: Cluster, *what: str) -> list[dict[str, Any]]:
@@ -62,7 +63,7 @@ def test_pods_run_where_restricted_is_enforced_without_tokens_or_the_authoritys_
     held = cluster.get("secret", "guarded-ca", "--namespace", job.namespace)["data"]
     assert {"ca.crt", "ca.key"} == set(held)
     for pod in pods:
-        files = job.kubectl("exec", pod["metadata"]["name"], "--", "ls", "/etc/diloco/tls").split()
+        files = inside(job, pod["metadata"]["name"], "ls", "/etc/diloco/tls").split()
         assert files == ["ca.crt", "tls.crt", "tls.key"]
 
 
@@ -119,7 +120,7 @@ def turned_away(job: ClusterJob, name: str) -> list[str]:
 def test_certificates_of_other_jobs_or_for_other_names_and_plain_text_are_turned_away_and_count_for_nothing(
     cluster: Cluster, job: ClusterJob
 ) -> None:
-    before = job.all_train(2)
+    before = job.all_train(*LEARNERS)
     impostor(cluster, job, "of-another-job", "here/a/0", others_certificate())
     impostor(cluster, job, "without", "here/a/0", None)
     impostor(cluster, job, "of-another-pool", "here/b/0", secret_volume("guarded-here-a-tls"))
@@ -135,10 +136,10 @@ def test_certificates_of_other_jobs_or_for_other_names_and_plain_text_are_turned
         for name in ("of-another-job", "without"):
             (line,) = turned_away(job, name)
             assert line.startswith("cannot reach the syncer yet ("), line
-        after = job.all_train(2)
+        after = job.all_train(*LEARNERS)
         # Nobody was superseded.
-        incarnations = [[of(one, name).incarnation for name in ("here/a/0", "here/b/0")] for one in (before, after)]
-        assert incarnations == [[1, 1], [1, 1]]
+        incarnations = [[of(one, name).incarnation for name in LEARNERS] for one in (before, after)]
+        assert incarnations[0] == incarnations[1]
         assert 'diloco_learners{state="Training"} 2.0' in metrics(job)
     finally:
         pods = ("of-another-job", "without", "of-another-pool")
@@ -150,14 +151,14 @@ def metrics(job: ClusterJob) -> str:
     program = (
         "import urllib.request as r; print(r.urlopen('http://127.0.0.1:8080/metrics', timeout=20).read().decode())"
     )
-    return job.kubectl("exec", "deploy/guarded-syncer", "--", "python3", "-c", program)
+    return inside(job, "deploy/guarded-syncer", "python3", "-c", program)
 
 
 def test_a_deleted_certificate_is_made_anew_and_used_for_the_next_connections_without_a_restart(
     cluster: Cluster, job: ClusterJob
 ) -> None:
     learner, secret = job.pod_name("here/a/0"), "guarded-here-a-tls"
-    account = job.all_train(2)
+    account = job.all_train(*LEARNERS)
     before, lives, used = certificate(cluster, job, secret), identities(job.pods()), ports(job, learner)
     assert len(used) >= 2
     job.kubectl("delete", "secret", secret)
@@ -165,13 +166,13 @@ def test_a_deleted_certificate_is_made_anew_and_used_for_the_next_connections_wi
     assert new != before
     # A change of the pod has kubelet look after its volumes at once, not only within a minute and a half.
     job.kubectl("annotate", "pod", learner, "example.com/touched=yes")
-    shown = ("exec", learner, "--", "cat", "/etc/diloco/tls/tls.crt")
-    wait_until(lambda: job.kubectl(*shown).encode() == base64.b64decode(new), "the pod has it", WAIT_SECONDS)
+    shown = ("cat", "/etc/diloco/tls/tls.crt")
+    wait_until(lambda: inside(job, learner, *shown).encode() == base64.b64decode(new), "the pod has it", WAIT_SECONDS)
     wait_until(lambda: len(ports(job, learner) - used) >= 2, "fragments go over new connections", WAIT_SECONDS)
-    merged = of(job.all_train(2), "here/a/0").merged_tokens
+    merged = of(job.all_train(*LEARNERS), "here/a/0").merged_tokens
     job.wait_for_account(lambda now: of(now, "here/a/0").merged_tokens > merged, "what it brings is merged")
     assert identities(job.pods()) == lives
-    assert of(job.all_train(2), "here/a/0").incarnation == of(account, "here/a/0").incarnation
+    assert of(job.all_train(*LEARNERS), "here/a/0").incarnation == of(account, "here/a/0").incarnation
 
 
 def certificate(cluster: Cluster, job: ClusterJob, secret: str) -> str:
@@ -198,12 +199,12 @@ def ports(job: ClusterJob, pod: str) -> set[int]:
 def test_policies_select_the_jobs_pods_and_let_in_exactly_the_connections_that_they_make(
     cluster: Cluster, chart: Release, job: ClusterJob
 ) -> None:
-    inside = ("--namespace", job.namespace)
-    policies = {one["metadata"]["name"]: one for one in objects(cluster, "networkpolicies", *inside)}
-    pods = {one["metadata"]["name"]: one for one in objects(cluster, "pods", *inside)}
+    there = ("--namespace", job.namespace)
+    policies = {one["metadata"]["name"]: one for one in objects(cluster, "networkpolicies", *there)}
+    pods = {one["metadata"]["name"]: one for one in objects(cluster, "pods", *there)}
     syncer = job.syncer_pod()
     assert syncer is not None
-    learners = {job.pod_name("here/a/0"), job.pod_name("here/b/0")}
+    learners = {job.pod_name(name) for name in LEARNERS}
     assert {name for name, pod in pods.items() if selects(policies["guarded-syncer"], pod)} == {syncer.name}
     assert {name for name, pod in pods.items() if selects(policies["guarded-learners"], pod)} == learners
     assert not any(selects(policies[name], pod) for name in ("other-syncer", "other-learners") for pod in pods.values())
@@ -220,7 +221,8 @@ def test_policies_select_the_jobs_pods_and_let_in_exactly_the_connections_that_t
     assert of_operator
     assert may == {(name, SYNC) for name in learners} | {(name, HTTP) for name in of_operator}
 
-    address = cluster.get("service", "guarded-syncer", *inside)["spec"]["clusterIP"]
+    services = {one["spec"]["clusterIP"] for one in objects(cluster, "services", *there)}
+    addresses = services | {pod["status"]["podIP"] for pod in pods.values()}
     asked = {(pod, job.namespace) for pod in pods} | {(pod, chart.namespace) for pod in of_operator}
     made: set[tuple[str, int]] = set()
 
@@ -229,7 +231,7 @@ def test_policies_select_the_jobs_pods_and_let_in_exactly_the_connections_that_t
             (pod, one.peer_port)
             for pod, space in asked
             for one in connections(cluster, space, pod)
-            if one.peer in (address, *(each["status"]["podIP"] for each in pods.values()))
+            if one.peer_port in (SYNC, HTTP) and one.peer in addresses
         )
         return made >= may
 

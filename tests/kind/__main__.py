@@ -3,6 +3,7 @@
 PYTHONPATH=tests python -m kind up                    # a cluster with the project's images; it stays
 PYTHONPATH=tests python -m kind down                  # all that was brought up here; --name NAME: that one
 PYTHONPATH=tests python -m kind run -- COMMAND ...    # up, COMMAND, down; KEEP_CLUSTERS=1 leaves it up
+PYTHONPATH=tests python -m kind programs              # what tests without a cluster want: helm and an API server
 """
 
 import argparse
@@ -26,12 +27,15 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="kind", description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--name", help="the cluster's (DILOCO_KIND_CLUSTER); `down` without it: all")
     parser.add_argument("--workers", type=int, default=1, help="nodes beside the control plane's")
-    parser.add_argument("what", choices=["up", "down", "run"])
+    parser.add_argument("what", choices=["up", "down", "run", "programs"])
     parser.add_argument("command", nargs="*", help="what `run` runs")
     options = parser.parse_args()
     # Ended from outside, it cleans up as after a Ctrl-C.
     signal.signal(signal.SIGTERM, _interrupt)
     try:
+        if options.what == "programs":
+            bed.programs()
+            return 0
         if options.what == "down":
             bed.down(options.name)
             return 0

@@ -1,12 +1,14 @@
 """The test bed as a whole: engine, tools, node image, cluster, the project's images; and taking it down again."""
 
 import os
+import sys
 from dataclasses import astuple, dataclass
 
-from kind import clusters, engine, guard, node_image, project_images, tools
+from kind import clusters, engine, guard, node_image, node_programs, project_images, tools
 from kind.cache import Cache
 from kind.clusters import Cluster
 from kind.commands import CommandFailedError
+from kind.go_modules import Go
 from kind.node_image import NodeImage
 from kind.project_images import Images
 from kind.tools import Tools
@@ -33,7 +35,7 @@ class Bed:
         # Apart from the bed's own: a cluster can be used while images for it are built.
         with self.cache.lock("images"):
             images = project_images.build()
-            project_images.load(self.tools, self.cluster, images)
+            project_images.load(self.cluster, images)
         return images
 
 
@@ -53,6 +55,18 @@ def up(name: str = clusters.DEFAULT_NAME, *, workers: int = 1, kept: bool = Fals
     return Bed(cache, found, image, cluster)
 
 
+def programs() -> None:
+    """Build what tests without a cluster want and skip without: helm, and an API server.
+
+    Raises:
+        Unavailable: One of them can be had in no way.
+    """
+    cache = Cache.of_user()
+    with cache.lock():
+        tools.ensure(cache)
+        node_programs.build_api_server(Go.find(cache))
+
+
 def attach(name: str = clusters.DEFAULT_NAME) -> Bed:
     """The bed whose cluster is up.
 
@@ -65,16 +79,23 @@ def attach(name: str = clusters.DEFAULT_NAME) -> Bed:
 
 
 def down(name: str | None = None) -> None:
-    """Delete one cluster of ours, or all, and stop the engine if it was started here."""
+    """Delete one cluster of ours, or all that nobody uses, and stop the engine if it was started here."""
     cache = Cache.of_user()
     with cache.lock():
-        names = list(cache.state.clusters) if name is None else [name]
+        names = [each for each in cache.state.clusters if not _is_spared(cache, each)] if name is None else [name]
         if names:
             engine.ensure(cache)
             found = tools.ensure(cache)
             for each in names:
                 clusters.delete(cache, found, each)
         engine.stop(cache)
+
+
+def _is_spared(cache: Cache, name: str) -> bool:
+    used = cache.is_used(name)
+    if used:
+        sys.stderr.write(f"kind: {name} is in use by tests and stays\n")
+    return used
 
 
 def end_of_use(name: str) -> None:

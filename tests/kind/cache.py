@@ -9,8 +9,11 @@ import json
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
+from typing import Any, TypeVar
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -33,6 +36,8 @@ class State:
     """The Docker engine, where it was started here."""
     engine_is_service: bool = False
     """Whether installing the engine's package has started it, as a system's service."""
+    inotify_instances: int | None = None
+    """The host's limit before it was raised."""
 
     def with_cluster(self, name: str, record: ClusterRecord) -> "State":
         return replace(self, clusters=self.clusters | {name: record})
@@ -72,8 +77,8 @@ class Cache:
             raw = json.loads((self.root / "state.json").read_text(encoding="utf-8"))
         except FileNotFoundError:
             return State()
-        clusters = {name: ClusterRecord(**record) for name, record in raw.pop("clusters").items()}
-        return State(clusters=clusters, **raw)
+        clusters = {name: _known(ClusterRecord, record) for name, record in raw.pop("clusters").items()}
+        return _known(State, raw | {"clusters": clusters})
 
     def write(self, state: State) -> None:
         """Replace the state, at once or not at all."""
@@ -105,3 +110,9 @@ class Cache:
 
     def _users(self, cluster: str) -> Path:
         return self.folder("users") / cluster
+
+
+def _known(kind: type[T], raw: dict[str, Any]) -> T:
+    """A record, maybe of another version of this program: fields that are not known here are left out."""
+    known = {field.name for field in fields(kind)}  # type: ignore[arg-type] # both kinds are dataclasses
+    return kind(**{name: value for name, value in raw.items() if name in known})

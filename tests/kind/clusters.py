@@ -10,14 +10,15 @@ from typing import Any
 
 import yaml
 
-from kind import docker_network, guard, network, tools
+from kind import docker_network, guard, host_limits, network, tools
 from kind.cache import Cache, ClusterRecord
-from kind.commands import CommandFailedError, run, step
+from kind.commands import CommandFailedError, run, step, succeeds
 from kind.node_image import NodeImage
 from kind.tools import Tools
 
 DEFAULT_NAME = os.environ.get("DILOCO_KIND_CLUSTER", "diloco-test")
-_READY_SECONDS = 180.0
+_READY_SECONDS = 300.0
+_LOST_SECONDS = 60.0
 _CONTROL_PLANE = "node-role.kubernetes.io/control-plane"
 
 
@@ -66,15 +67,13 @@ def create(cache: Cache, found: Tools, image: NodeImage, name: str, *, workers: 
     record = cache.state.clusters.get(name)
     guard.check_record(name, cache.state.clusters, exists)
     if exists and record is not None and record.complete:
-        try:
-            cluster = attach(cache, name, image.name)
-        except CommandFailedError:
-            pass  # it does not answer: its nodes were stopped, or the engine lost them
-        else:
+        cluster = _answering(cache, name, image.name)
+        if cluster is not None:
             cache.write(cache.state.with_cluster(name, replace(record, kept=record.kept or kept)))
             return cluster
     if record is not None:
         delete(cache, found, name)
+    host_limits.raise_for_clusters(cache)
     record = ClusterRecord(uuid.uuid4().hex, kept=kept)
     cache.write(cache.state.with_cluster(name, record))
     with step(f"creating cluster {name}"):
@@ -92,9 +91,11 @@ def attach(cache: Cache, name: str, node_image: str) -> Cluster:
     """
     record = guard.check_ours(cache, name)
     kubeconfig = cache.kubeconfig(name)
+    if not kubeconfig.exists():
+        raise CommandFailedError(("kind",), -1, f"cluster {name}: its kubeconfig {kubeconfig} is gone")
     guard.check_kubeconfig(yaml.safe_load(kubeconfig.read_text(encoding="utf-8")), name)
     cluster = Cluster(name, kubeconfig, tools.kubectl(cache, node_image))
-    nodes = json.loads(cluster.kubectl("get", "nodes", "--output", "json", timeout_seconds=20))
+    nodes = json.loads(cluster.kubectl("get", "nodes", "--output", "json", timeout_seconds=60))
     guard.check_nodes(nodes, name, record)
     return cluster
 
@@ -109,17 +110,42 @@ def delete(cache: Cache, found: Tools, name: str) -> None:
     exists = name in run(found.kind, "get", "clusters").split()
     guard.check_record(name, cache.state.clusters, exists)
     with step(f"deleting cluster {name}"):
+        volumes = _volumes(name)
         run(found.kind, "delete", "cluster", "--name", name, "--kubeconfig", cache.kubeconfig(name))
+        # A busy engine removes a container and leaves its volume, gigabytes that nobody would find again.
+        for volume in volumes:
+            if succeeds("docker", "volume", "inspect", volume):
+                run("docker", "volume", "rm", volume)
     cache.kubeconfig(name).unlink(missing_ok=True)
     cache.write(cache.state.without_cluster(name))
     docker_network.remove_if_unused()
+    host_limits.put_back(cache)
+
+
+def _answering(cache: Cache, name: str, node_image: str) -> Cluster | None:
+    """The cluster, or None if it is lost: its nodes were stopped. One that is only slow gets time."""
+    end = time.monotonic() + _LOST_SECONDS
+    while True:
+        try:
+            return attach(cache, name, node_image)
+        except CommandFailedError:
+            if time.monotonic() > end:
+                return None
+            time.sleep(1)
+
+
+def _volumes(name: str) -> list[str]:
+    """Where its nodes' disks are."""
+    nodes = run("docker", "ps", "--all", "--quiet", "--filter", f"label=io.x-k8s.kind.cluster={name}").split()
+    mounts = '{{range .Mounts}}{{if eq .Type "volume"}}{{.Name}} {{end}}{{end}}'
+    return run("docker", "inspect", "--format", mounts, *nodes).split() if nodes else []
 
 
 def _create(cache: Cache, found: Tools, image: NodeImage, name: str, workers: int) -> Cluster:
     identity = cache.state.clusters[name].identity
     kubeconfig = cache.kubeconfig(name)
     kubeconfig.unlink(missing_ok=True)
-    command = ("create", "cluster", "--name", name, "--kubeconfig", kubeconfig, "--config", "-", "--quiet")
+    command = ("create", "cluster", "--name", name, "--kubeconfig", kubeconfig, "--config", "-")
     config = yaml.safe_dump(configuration(image, identity, workers))
     # kind knows no other way to be given a network.
     run(found.kind, *command, stdin=config, env={"KIND_EXPERIMENTAL_DOCKER_NETWORK": docker_network.ensure()})

@@ -96,6 +96,7 @@ def _install(cache: Cache) -> None:
         raise Unavailable("no Docker engine is installed, and without apt-get none can be")
     with step("installing Docker"):
         try:
+            # The engine's package is called so; it is no address.
             install_packages("docker.io", "debootstrap")
             # Newer releases have the client in a package of its own.
             if not on_path("docker"):

@@ -1,5 +1,6 @@
 """The programs of a Kubernetes node and of its control plane, and the versions of each."""
 
+from dataclasses import replace
 from pathlib import Path
 
 from kind import versions
@@ -64,6 +65,17 @@ def build(go: Go) -> dict[str, Path]:
         Unavailable: One cannot be built.
     """
     return {name: path for module in MODULES for name, path in go.build(module).items()}
+
+
+def build_api_server(go: Go) -> None:
+    """What an API server alone takes, which is enough for tests that need no node.
+
+    Raises:
+        Unavailable: It cannot be built.
+    """
+    wanted = tuple(program for program in KUBERNETES.programs if program[0] in ("kube-apiserver", "kubectl"))
+    go.build(replace(KUBERNETES, programs=wanted))
+    go.build(ETCD)
 
 
 def said_versions() -> dict[str, str]:

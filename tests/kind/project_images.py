@@ -4,21 +4,26 @@ A tag is the digest of what the image is made of: unchanged code is neither buil
 checkout's code and no other.
 """
 
+import json
 import os
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from kind import debian
+from kind import debian, image_transfer
 from kind.clusters import Cluster
-from kind.commands import CommandFailedError, run, step
+from kind.commands import run, step, succeeds
 from kind.digests import contents, digest_of
-from kind.tools import Tools
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 _OF_BOTH = (
     *("Dockerfile", ".dockerignore", "pyproject.toml", "constraints.txt", "README.md", "LICENSE"),
     *("scripts/image_requirements.py", "operator/diloco_operator"),
 )
+_CTR = ("ctr", "-n", "k8s.io")
+_REGISTRY = "localhost"
+"""A node that should lack an image of such a name finds none elsewhere, and nobody else's."""
+
 INPUTS = {
     "operator": (*_OF_BOTH, "trainer/diloco/__init__.py", "trainer/diloco/py.typed", "trainer/diloco/spec"),
     "trainer": (*_OF_BOTH, "trainer/diloco"),
@@ -54,7 +59,8 @@ def build(repository: Path = REPOSITORY) -> Images:
     bases = {argument: debian.image(base, host) for argument, base in _BASES.items()}
     tags = {name: tag.encode() for name, tag in bases.items()}
     names = {
-        target: f"diloco-{target}:{digest_of(contents(repository, inputs) | tags)}" for target, inputs in INPUTS.items()
+        target: f"{_REGISTRY}/diloco-{target}:{digest_of(contents(repository, inputs) | tags)}"
+        for target, inputs in INPUTS.items()
     }
     arguments = [f"--build-arg={name}={tag}" for name, tag in bases.items()] + debian.proxy_arguments(os.environ)
     for target, name in names.items():
@@ -64,32 +70,36 @@ def build(repository: Path = REPOSITORY) -> Images:
     return Images(**names)
 
 
-def load(tools: Tools, cluster: Cluster, images: Images) -> None:
+def load(cluster: Cluster, images: Images) -> None:
     """Give the images to the cluster's nodes that do not have them."""
     names = (images.operator, images.trainer)
     nodes = [node["metadata"]["name"] for node in cluster.get("nodes")["items"]]
     for name in names:
-        lacking = [node for node in nodes if not has_image(node, name)]
+        lacking = [node for node in nodes if name not in images_on(node)]
         if lacking:
             with step(f"loading {name} into {', '.join(lacking)}"):
-                command = ("load", "docker-image", "--name", cluster.name, "--nodes", ",".join(lacking))
-                run(tools.kind, *command, name)
-    _forget_older(names)
+                image_transfer.give(name, lacking)
+    _forget_older(cluster, nodes, names)
 
 
-def has_image(node: str, name: str) -> bool:
-    """Whether a node's containerd has an image; it writes the name with a registry's before it."""
-    listed = run("docker", "exec", node, "ctr", "-n", "k8s.io", "images", "list", "--quiet").split()
-    return any(line == name or line.endswith(f"/{name}") for line in listed)
+def images_on(node: str) -> list[str]:
+    """The full names of the images that a node's containerd has."""
+    return run("docker", "exec", node, *_CTR, "images", "list", "--quiet").split()
 
 
-def _forget_older(names: tuple[str, ...]) -> None:
-    """What was built of older code would fill the disk."""
-    for name in names:
-        repository = name.partition(":")[0]
-        for other in run("docker", "image", "ls", "--format", "{{.Repository}}:{{.Tag}}", repository).split():
-            if other != name:
-                try:
-                    run("docker", "image", "rm", other)
-                except CommandFailedError:
-                    continue  # a container has it
+def others(names: Iterable[str], listed: Iterable[str]) -> list[str]:
+    """Of ``listed``, the images of the same repositories as ``names`` but of other code."""
+    repositories = {name.rpartition(":")[0]: name for name in names}
+    return [name for name in listed if repositories.get(name.rpartition(":")[0], name) != name]
+
+
+def _forget_older(cluster: Cluster, nodes: list[str], names: tuple[str, ...]) -> None:
+    """What was built of older code would fill the disk; it stays on nodes where something is to run it still."""
+    workloads = json.dumps(cluster.get("pods,statefulsets,deployments", "--all-namespaces"))
+    for node in nodes:
+        unused = [name for name in others(names, images_on(node)) if name not in workloads]
+        if unused:
+            run("docker", "exec", node, *_CTR, "images", "remove", *unused)
+    for name in others(names, run("docker", "image", "ls", "--format", "{{.Repository}}:{{.Tag}}").split()):
+        # The engine keeps one that a container of its own has.
+        succeeds("docker", "image", "rm", name)

@@ -30,6 +30,8 @@ KINDS = (
     "persistentvolumeclaims,poddisruptionbudgets,networkpolicies"
 )
 """Everything that there can be of a job, whoever makes it."""
+TOKENS_PER_STEP = 128
+"""Of each learner."""
 _LITTLE = {"requests": {"cpu": "50m", "memory": "64Mi"}}
 _ASK = """
 import sys, urllib.request
@@ -83,7 +85,8 @@ class PodSeen:
     """It is to go."""
 
 
-def _pod(item: dict[str, Any]) -> PodSeen:
+def pod_seen(item: dict[str, Any]) -> PodSeen:
+    """As kubectl gives it."""
     status = (item["status"].get("containerStatuses") or [{}])[0]
     return PodSeen(
         name=item["metadata"]["name"],
@@ -145,7 +148,7 @@ class ClusterJob:
     def pods(self) -> list[PodSeen]:
         """All of its pods, those that are on their way out included."""
         selector = f"{labels.JOB}={self.name}"
-        return [_pod(item) for item in self.cluster.get("pods", *self._there, "--selector", selector)["items"]]
+        return [pod_seen(item) for item in self.cluster.get("pods", *self._there, "--selector", selector)["items"]]
 
     def pod(self, learner: str) -> PodSeen | None:
         """A learner's pod, if there is one."""
@@ -208,11 +211,11 @@ class ClusterJob:
         assert found is not None
         return found
 
-    def all_train(self, learners: int) -> SyncerStatus:
-        """Wait until so many learners train and nobody else is wanted."""
+    def all_train(self, *learners: str) -> SyncerStatus:
+        """Wait until these learners train, and no others."""
         return self.wait_for_account(
-            lambda account: [one.state for one in account.learners] == ["Training"] * learners,
-            f"all {learners} learners train",
+            lambda account: {one.id for one in account.learners if one.state == "Training"} == set(learners),
+            f"{', '.join(learners)} train",
         )
 
     def goes_on(self, learner: str, since: int) -> int:

@@ -38,6 +38,7 @@ SILENCE_SECONDS: Final = 90.0
 _JSON: Final = "application/json"
 _METADATA_ONLY: Final = "application/json;as=PartialObjectMetadata{};g=meta.k8s.io;v=v1"
 _APPLY: Final = "application/apply-patch+yaml"
+_MERGE: Final = "application/merge-patch+json"
 
 
 def _nothing(*_: object) -> None:
@@ -141,6 +142,24 @@ class Api:
                 query=[("fieldManager", self._field_manager), ("force", "true")],
                 body=body,
                 content_type=_APPLY,
+            )
+        )
+
+    async def overwrite(self, kind: Kind, patch: Object) -> Object:
+        """Change an object by a merge patch (RFC 7396), whoever owns the fields, and give back what it is now.
+
+        Raises:
+            ConflictError: it has not the uid of `patch`.
+        """
+        namespace, name = patch["metadata"]["namespace"], patch["metadata"]["name"]
+        return await self._json(
+            _Request(
+                Call("patch", kind.resource, namespace, name),
+                "PATCH",
+                kind.path(namespace, name),
+                query=[("fieldManager", self._field_manager)],
+                body=patch,
+                content_type=_MERGE,
             )
         )
 

@@ -68,6 +68,25 @@ def differs(desired: Object, live: Object) -> str | None:
     return None
 
 
+def overwriting(desired: Object, live: Object) -> Object:
+    """A merge patch (RFC 7396) that leaves of ``live`` what ``desired`` says and no more, but for metadata of others.
+
+    For where ``desired`` cannot be applied beside what others set: another member of a union, the same port's name at
+    another number. Their other fields go with it. It is for the very object ``live``, and for none made after it.
+    """
+    metadata = desired["metadata"]
+    kept = {key: metadata[key] for key in ("name", "namespace", "labels", "annotations") if key in metadata}
+    patch = {field: _instead(value, live.get(field)) for field, value in desired.items()}
+    return {**patch, "metadata": {**kept, "uid": live["metadata"]["uid"]}}
+
+
+def _instead(desired: Any, live: Any) -> Any:
+    if not (isinstance(desired, dict) and isinstance(live, dict)):
+        return desired
+    removed: dict[str, Any] = {key: None for key in live if key not in desired}
+    return removed | {key: _instead(value, live.get(key)) for key, value in desired.items()}
+
+
 def _difference(desired: Any, live: Any, path: str, field: str) -> str | None:
     # Most of it is equal, and equality is quick.
     if desired == live or (_empty(desired) and _empty(live)):

@@ -202,6 +202,28 @@ def test_a_second_operator_stands_by_and_takes_over_without_changing_anything(cl
             assert cluster.versions() == versions
 
 
+def test_two_operators_that_want_different_things_do_not_fight_without_pause(
+    cluster: Cluster, start: Start, namespace: str
+) -> None:
+    """Releases in two namespaces have a lease each, and each lets only its own namespace read a syncer's figures."""
+    other = f"{namespace}-other"
+    cluster.server.kubectl("create", "namespace", other)
+    with start() as first, start(None, f"--operator-namespace={other}") as second:
+        eventually("both work", lambda: first.works and second.works)
+        cluster.apply(manifest("two"))
+        cluster.settled("two")
+        eventually("one gives way", lambda: "somebody keeps changing NetworkPolicy" in first.log + second.log)
+        eventually("both do", lambda: all(each.log.count("keeps changing") >= 1 for each in (first, second)))
+        for each in (first, second):
+            reconciles_again(each)
+        writes, reconciles = first.writes + second.writes, first.reconciles + second.reconciles
+        for each in (first, second):
+            reconciles_again(each, times=10)
+        # A policy now and then, where each look at the job found one to write.
+        written, looks = first.writes + second.writes - writes, first.reconciles + second.reconciles - reconciles
+        assert 2 * written <= looks
+
+
 def test_a_killed_operator_that_is_started_again_changes_nothing(cluster: Cluster, start: Start) -> None:
     with start() as first:
         cluster.apply(manifest("two"))

@@ -1,5 +1,6 @@
 """What the test bed has started is written down, and who uses a cluster keeps it."""
 
+import json
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,12 @@ def test_state_is_read_as_it_was_written(cache: Cache) -> None:
     cache.write(state)
     assert cache.state == state
     assert cache.state.without_cluster("diloco-a") == State(engine_pid=17)
+
+
+def test_state_of_a_newer_version_is_read_as_far_as_it_is_known(cache: Cache) -> None:
+    written = {"clusters": {"diloco-a": {"identity": "x", "complete": True, "mood": "good"}}, "weather": "fine"}
+    (cache.root / "state.json").write_text(json.dumps(written))
+    assert cache.state == State().with_cluster("diloco-a", ClusterRecord("x", complete=True))
 
 
 def test_nothing_is_ours_in_an_empty_cache(cache: Cache) -> None:

@@ -196,6 +196,18 @@ def test_progress_is_taken_from_whatever_carries_it() -> None:
     assert bench.boxes.orders.progress == 0.3
 
 
+def test_a_learner_that_says_good_bye_does_not_join_again_when_its_session_ends() -> None:
+    class LastSession(Script):
+        def __iter__(self) -> Iterator[SyncerMessage]:
+            yield from super().__iter__()
+            bench.link.join_no_more()
+
+    bench = Bench(LastSession(welcome()))
+    bench.link.run()
+    assert len(bench.joins) == 1
+    assert bench.boxes.orders.ending() is None
+
+
 def test_a_closed_link_opens_no_session() -> None:
     bench = Bench()
     bench.link.close()

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from diloco_operator.policies.drift import APPLIED, differs, marked
+from diloco_operator.policies.drift import APPLIED, differs, marked, overwriting
 from support.made_objects import every_job, made
 
 DESIRED: dict[str, Any] = {
@@ -191,3 +191,38 @@ def test_a_network_policys_ports_are_compared_as_a_whole() -> None:
     opened = copy.deepcopy(policy)
     opened["spec"] = {"ingress": [{"ports": [{"port": 8080, "protocol": "TCP"}, {"port": 22, "protocol": "TCP"}]}]}
     assert differs(policy, opened) == "spec.ingress[0].ports"
+
+
+def merged(target: Any, patch: Any) -> Any:
+    """RFC 7396, section 2."""
+    if not isinstance(patch, dict):
+        return patch
+    kept = {key: value for key, value in (target if isinstance(target, dict) else {}).items() if key not in patch}
+    return kept | {key: merged(kept_of(target, key), value) for key, value in patch.items() if value is not None}
+
+
+def kept_of(target: Any, key: str) -> Any:
+    return target.get(key) if isinstance(target, dict) else None
+
+
+def test_overwriting_removes_what_does_not_go_together_with_ours_and_leaves_metadata_of_others() -> None:
+    live = copy.deepcopy(DESIRED)
+    as_served(live)
+    live["metadata"]["labels"]["team"] = "research"
+    live["metadata"]["finalizers"] = ["example.com/keeps"]
+    live["spec"]["strategy"] = {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": 1}}
+    container(live)["ports"] = [{"name": "http", "containerPort": 8081}]
+    pod(live)["volumes"][0]["hostPath"] = {"path": "/"}
+    desired = copy.deepcopy(DESIRED)
+    desired["spec"]["strategy"] = {"type": "Recreate"}
+    after = merged(live, overwriting(desired, live))
+    assert after["spec"] == desired["spec"]
+    assert differs(desired, after) is None
+    assert after["metadata"] == live["metadata"] | {"annotations": {}}
+    assert after["status"] == live["status"]
+
+
+def test_overwriting_is_for_the_very_object_that_was_seen() -> None:
+    live = copy.deepcopy(DESIRED) | {"metadata": {"name": "x", "uid": "7", "ownerReferences": [{"uid": "job"}]}}
+    assert overwriting(DESIRED, live)["metadata"]["uid"] == "7"
+    assert "ownerReferences" not in overwriting(DESIRED, live)["metadata"]

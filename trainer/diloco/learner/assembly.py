@@ -225,6 +225,8 @@ class Learner:
             _log.info("leaves without a session: nothing can be handed in")
             return
         whole = self._boxes.departures.wait_until_idle(max(0.0, until - time.monotonic()))
+        # The syncer ends the session on it. Joining again while the last checkpoint is written would undo the leaving.
+        self._link.join_no_more()
         self._boxes.control.leave(membership, ending.reason)
         told = self._boxes.control.flush(max(1.0, until - time.monotonic()))
         left = "leaves" if told else "leaves without the syncer having heard of it"

@@ -124,9 +124,13 @@ class Link:
         """How far the syncer knows this learner to be, from the latest Welcome."""
         return self._welcome_stand
 
+    def join_no_more(self) -> None:
+        """Let the session that lasts be the last one: once it ends, so does the thread."""
+        self._closed.set()
+
     def close(self) -> None:
         """End the session and the thread."""
-        self._closed.set()
+        self.join_no_more()
         with self._lock:
             session = self._session
         if session is not None:

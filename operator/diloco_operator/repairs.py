@@ -1,0 +1,58 @@
+"""How often the same object was applied: where somebody keeps changing it back, it is applied at pauses.
+
+A webhook that rewrites our objects, or a second operator with other settings, would otherwise be answered for ever,
+many times a second. What is wanted anew, as another manifest asks for it, is never held back. It must not know what an
+object is for.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Final
+
+from diloco_operator.observed import ChildKey, Object
+from diloco_operator.policies.drift import APPLIED
+
+AT_ONCE: Final = 4
+"""Times that the same is applied without a pause: being made, and three repairs."""
+PAUSE_SECONDS: Final = 60.0
+"""Between two repairs after that."""
+FORGOTTEN_SECONDS: Final = 600.0
+"""After so long without a repair, the next ones are made at once again."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Applied:
+    digest: str
+    times: int
+    at: float
+
+
+@dataclass(slots=True)
+class Repairs:
+    """Of one job."""
+
+    clock: Callable[[], float]
+    """Seconds, monotonic."""
+    _last: dict[ChildKey, _Applied] = field(default_factory=dict)
+
+    def held_back(self, child: ChildKey, body: Object) -> bool:
+        """Whether this is not to be applied now."""
+        last = self._same(child, body)
+        return last is not None and last.times >= AT_ONCE and self.clock() - last.at < PAUSE_SECONDS
+
+    def applied(self, child: ChildKey, body: Object) -> bool:
+        """Take note of it. True: it will not be applied again before a pause is over."""
+        last = self._same(child, body)
+        now = _Applied(_digest(body), 1 if last is None else last.times + 1, self.clock())
+        self._last[child] = now
+        return now.times >= AT_ONCE
+
+    def _same(self, child: ChildKey, body: Object) -> _Applied | None:
+        last = self._last.get(child)
+        if last is None or last.digest != _digest(body) or self.clock() - last.at >= FORGOTTEN_SECONDS:
+            return None
+        return last
+
+
+def _digest(body: Object) -> str:
+    return str((body["metadata"].get("annotations") or {}).get(APPLIED, ""))

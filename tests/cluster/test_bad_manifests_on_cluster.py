@@ -1,0 +1,50 @@
+"""What is wrong in a manifest is refused by a real cluster with its field, by the definition that the chart installs.
+
+Nothing of it is stored. That ``diloco`` says the same is tested against an API server alone.
+"""
+
+import json
+from concurrent.futures import ThreadPoolExecutor
+
+from kind.chart import Release
+from kind.clusters import Cluster
+from kind.commands import CommandFailedError
+from support.bad_manifests import BY_RULE, BY_SCHEMA, BadManifest
+from support.job_manifests import GOOD_JOBS
+
+_AT_ONCE = 4
+
+
+def said(cluster: Cluster, namespace: str, manifest: object) -> str:
+    """What ``kubectl apply --dry-run=server`` refuses it with; empty: it does not."""
+    command = ("apply", "--dry-run=server", "--namespace", namespace, "--filename", "-")
+    try:
+        cluster.kubectl(*command, stdin=json.dumps(manifest), timeout_seconds=240)
+    except CommandFailedError as refusal:
+        return refusal.output
+    return ""
+
+
+def test_every_bad_manifest_is_refused_with_its_field_and_every_good_one_is_taken(
+    cluster: Cluster, chart: Release, namespace: str
+) -> None:
+    assert chart.namespace != namespace
+    bad = BY_SCHEMA + BY_RULE
+    assert len(bad) >= 30
+
+    def told(case: BadManifest) -> str:
+        return said(cluster, namespace, case.manifest)
+
+    with ThreadPoolExecutor(_AT_ONCE) as pool:
+        refusals = list(pool.map(told, bad))
+        good = dict(
+            zip(GOOD_JOBS, pool.map(lambda job: said(cluster, namespace, job), GOOD_JOBS.values()), strict=True)
+        )
+    wrong = [(case.field, text) for case, text in zip(bad, refusals, strict=True) if not _named(case, text)]
+    assert wrong == []
+    assert {name: text for name, text in good.items() if text} == {}
+    assert cluster.get("dilocojobs", "--namespace", namespace)["items"] == []
+
+
+def _named(case: BadManifest, text: str) -> bool:
+    return case.field in text and case.words in text

@@ -1,0 +1,171 @@
+"""What happens to the operator does not happen to jobs: killed, upgraded, run twice, taken away, brought back.
+
+One job trains through all of it. Of what it consists of nothing is made, deleted, written or started anew.
+"""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from kind import chart as charts
+from kind.bed import Bed
+from kind.chart import Release
+from kind.clusters import Cluster
+from kind.commands import CommandFailedError
+from kind.project_images import Images
+from kind.waiting import wait_until
+from support.cluster_jobs import WAIT_SECONDS, ClusterJob, apply, holds, kill_container, manifest, new_namespace, pool
+from support.cluster_operator import ClusterOperator, Untouched
+
+pytestmark = pytest.mark.timeout(600)
+
+LEARNERS = ("here/cpu/0", "here/cpu/1")
+CRD = "customresourcedefinition/dilocojobs.diloco.dev"
+SECOND = {"crds": {"install": False}, "rbac": {"aggregate": False}}
+"""What helm must be told before it installs the operator a second time."""
+
+
+@pytest.fixture(scope="module")
+def namespace(cluster: Cluster) -> Iterator[str]:
+    yield from new_namespace(cluster, "operator-life")
+
+
+@pytest.fixture(scope="module")
+def operator(bed: Bed, images: Images, chart: Release) -> Iterator[ClusterOperator]:
+    """The operator of the chart; what is done to it is undone for others."""
+    yield ClusterOperator(bed.cluster, chart)
+    charts.install(bed, images, chart)
+
+
+@pytest.fixture(scope="module")
+def job(cluster: Cluster, operator: ClusterOperator, namespace: str) -> Iterator[ClusterJob]:
+    """A job that trains for as long as it is left to."""
+    assert operator.pods()
+    made = apply(cluster, namespace, manifest("trains-on", region(2), tokens=10**12))
+    made.all_train(*LEARNERS)
+    made.wait_for(lambda status: holds(status, "Ready"), "it is ready")
+    yield made
+    made.kubectl("delete", "dilocojob", made.name, "--wait=false")
+
+
+@pytest.fixture
+def untouched(job: ClusterJob) -> Iterator[None]:
+    """When the test has ended the job is what it was when it began, and has trained on."""
+    before, steps = Untouched.of(job), {learner: job.steps(learner) for learner in LEARNERS}
+    assert len(before.children) == 12
+    yield
+    assert Untouched.of(job) == before
+    for learner in LEARNERS:
+        job.goes_on(learner, steps[learner])
+    assert Untouched.of(job) == before
+
+
+def region(learners: int) -> dict[str, Any]:
+    return {"name": "here", "pools": [pool("cpu", learners)]}
+
+
+def idle(cluster: Cluster, namespace: str, name: str) -> ClusterJob:
+    """A job that is to stand still: all of it but pods."""
+    return apply(cluster, namespace, manifest(name, region(1), tokens=10**6, suspend=True))
+
+
+def gone(job: ClusterJob) -> None:
+    """Delete it, and wait until nothing of it is left."""
+    job.kubectl("delete", "dilocojob", job.name)
+    wait_until(lambda: not job.objects(), f"nothing is left of {job.name}", WAIT_SECONDS)
+
+
+@pytest.mark.usefixtures("untouched")
+def test_an_operator_that_is_killed_comes_back_to_its_jobs_and_those_that_came_meanwhile(
+    cluster: Cluster, namespace: str, operator: ClusterOperator
+) -> None:
+    first = operator.has_taken_over()
+    assert operator.refusals(first.name) == 0
+    kill_container(first)
+    late = idle(cluster, namespace, "late")
+    # It did not release the Lease: started again it stands by.
+    again = operator.wait_for(lambda pod: pod.restarts == first.restarts + 1 and pod.ready, "it is started again")
+    assert again.uid == first.uid
+    operator.kubectl("delete", "pod", again.name, "--grace-period=0", "--force")
+    second = operator.has_taken_over(but=again.uid)
+    assert operator.holder() == second.name
+    late.wait_for(lambda status: holds(status, "Suspended"), "the late job is looked after")
+    gone(late)
+
+
+@pytest.mark.usefixtures("untouched")
+def test_an_upgrade_with_another_default_image_is_for_new_jobs_only(
+    bed: Bed, cluster: Cluster, images: Images, namespace: str, operator: ClusterOperator
+) -> None:
+    before = operator.has_taken_over()
+    image = {"repository": "registry.example/trainer", "tag": "next"}
+    values = {"trainer": {"image": image}, "operator": {"resyncSeconds": 30, "pollSeconds": 3}, "podLabels": {"a": "b"}}
+    charts.install(bed, images, operator.release, values)
+    operator.has_taken_over(but=before.uid)
+    new = idle(cluster, namespace, "new")
+    new.wait_for(lambda status: holds(status, "Suspended"), "the new job is looked after")
+    sets = cluster.get("statefulsets", "--namespace", namespace, "--selector", "diloco.dev/job=new")["items"]
+    assert [container["image"] for one in sets for container in one["spec"]["template"]["spec"]["containers"]] == [
+        "registry.example/trainer:next"
+    ]
+    gone(new)
+    charts.install(bed, images, operator.release)
+
+
+@pytest.mark.usefixtures("untouched")
+def test_of_two_operators_of_a_deployment_one_waits_until_the_other_is_gone(operator: ClusterOperator) -> None:
+    first = operator.has_taken_over()
+    operator.kubectl("scale", "deployment", operator.deployment, "--replicas=2")
+    second = operator.wait_for(lambda pod: pod.uid != first.uid and pod.ready, "a second one is ready")
+    told = operator.says(second.name, "/readyz")
+    assert told.startswith(f"standing by: lease {operator.release.namespace}/diloco-operator is held by {first.name}_")
+    assert operator.writes(second.name) == 0
+    assert operator.holder() == first.name
+    operator.kubectl("delete", "pod", first.name)
+    third = operator.has_taken_over(but=first.uid)
+    assert operator.holder() == third.name
+    operator.kubectl("scale", "deployment", operator.deployment, "--replicas=1")
+    wait_until(lambda: len(operator.pods()) == 1, "one is left", WAIT_SECONDS)
+
+
+@pytest.mark.usefixtures("untouched")
+def test_a_second_release_is_refused_by_helm_or_waits_for_the_lease(
+    bed: Bed, images: Images, operator: ClusterOperator
+) -> None:
+    first = operator.has_taken_over()
+    second = ClusterOperator(bed.cluster, Release("by-mistake", operator.release.namespace))
+    with pytest.raises(
+        CommandFailedError, match=r"dilocojobs\.diloco\.dev.*cannot be imported into the current release"
+    ):
+        charts.install(bed, images, second.release)
+    charts.install(bed, images, second.release, SECOND)
+    try:
+        waiting = second.wait_for(lambda pod: pod.ready, "the second one is ready")
+        assert second.says(waiting.name, "/readyz").startswith("standing by: lease ")
+        assert second.writes(waiting.name) == 0
+        assert operator.holder() == first.name
+    finally:
+        charts.uninstall(bed, second.release)
+    assert operator.works(first.name)
+
+
+@pytest.mark.usefixtures("untouched")
+def test_jobs_train_on_without_an_operator_and_one_that_is_installed_later_takes_them_over(
+    bed: Bed, images: Images, operator: ClusterOperator, job: ClusterJob
+) -> None:
+    ended = idle(job.cluster, job.namespace, "ended")
+    ended.wait_for(lambda status: holds(status, "Suspended"), "it is looked after")
+    charts.uninstall(bed, operator.release)
+    wait_until(lambda: not operator.all_pods(), "no operator is left", WAIT_SECONDS)
+    assert "Established" in job.cluster.kubectl("get", CRD, "--output", "jsonpath={.status.conditions[*].type}")
+    status = job.status()
+    assert status.progress is not None
+    step = status.progress.step
+    job.wait_for_account(lambda account: account.syncer_step > step, "merges go on")
+    assert job.status() == status
+    # There is no finalizer: what is deleted goes without it.
+    gone(ended)
+    charts.install(bed, images, operator.release)
+    operator.has_taken_over()
+    job.wait_for(lambda now: now.progress is not None and now.progress.step > step, "its status goes on")

@@ -1,0 +1,145 @@
+"""The operator on a real cluster as its keeper sees it: its pods, what they say, and who holds the Lease.
+
+Beside it: what must not change of a job, whatever happens to the operator.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from prometheus_client.parser import text_string_to_metric_families
+
+from diloco_operator import labels
+from kind.chart import Release
+from kind.clusters import Cluster
+from kind.commands import CommandFailedError
+from kind.waiting import wait_until
+from support.cluster_jobs import WAIT_SECONDS, ClusterJob, PodSeen, identities, pod_seen
+
+_GET = """
+import sys, urllib.error, urllib.request
+try:
+    answer = urllib.request.urlopen("http://127.0.0.1:8080{}", timeout=20)
+except urllib.error.HTTPError as error:
+    answer = error
+sys.stdout.write(answer.read().decode())
+"""
+CHILDREN = (
+    "statefulsets,deployments,services,configmaps,secrets,persistentvolumeclaims,poddisruptionbudgets,networkpolicies"
+)
+
+
+@dataclass(frozen=True)
+class ClusterOperator:
+    """A release of the chart."""
+
+    cluster: Cluster
+    release: Release
+
+    def kubectl(self, *arguments: str) -> str:
+        """In its namespace."""
+        return self.cluster.kubectl(*arguments, *self.there)
+
+    @property
+    def there(self) -> tuple[str, str]:
+        return ("--namespace", self.release.namespace)
+
+    @property
+    def deployment(self) -> str:
+        """Its name, by the release's label."""
+        found = self.cluster.get("deployments", *self.there, "--selector", self._selector)["items"]
+        name: str = found[0]["metadata"]["name"]
+        return name
+
+    def pods(self) -> list[PodSeen]:
+        """Those that are to stay."""
+        return [pod for pod in self.all_pods() if not pod.leaving]
+
+    def all_pods(self) -> list[PodSeen]:
+        """Those that are on their way out, too."""
+        found = self.cluster.get("pods", *self.there, "--selector", f"{self._selector},{labels.COMPONENT}=operator")
+        return [pod_seen(item) for item in found["items"]]
+
+    def holder(self) -> str:
+        """The pod that holds the Lease of its namespace; empty: nobody."""
+        spec = self.cluster.get("lease", "diloco-operator", *self.there)["spec"]
+        return str(spec.get("holderIdentity") or "").rpartition("_")[0]
+
+    def says(self, pod: str, path: str) -> str:
+        """One of the pages of a pod; empty: none."""
+        command = ("exec", pod, "--container", "operator", *self.there)
+        try:
+            return self.cluster.kubectl(
+                *command, "--", "python3", "-I", "-S", "-c", _GET.format(path), timeout_seconds=30
+            )
+        except CommandFailedError:
+            return ""
+
+    def works(self, pod: str) -> bool:
+        """It holds the Lease and all its watches live."""
+        return self.says(pod, "/readyz").startswith("working")
+
+    def total(self, pod: str, metric: str, **wanted: str) -> float:
+        """The sum of a metric's samples with these labels, without those about the Lease."""
+        families = text_string_to_metric_families(self.says(pod, "/metrics"))
+        samples = [one for family in families for one in family.samples if one.name == f"diloco_operator_{metric}"]
+        return sum(
+            one.value
+            for one in samples
+            if wanted.items() <= one.labels.items() and not one.labels.get("resource", "").startswith("leases")
+        )
+
+    def writes(self, pod: str) -> float:
+        """Requests of a pod by which something was made, changed or deleted."""
+        verbs = ("create", "update", "patch", "delete")
+        return sum(self.total(pod, "api_requests_total", verb=verb) for verb in verbs)
+
+    def refusals(self, pod: str) -> float:
+        """Requests that RBAC has refused."""
+        return self.total(pod, "api_requests_total", code="403")
+
+    def wait_for(self, what: Callable[[PodSeen], object], words: str) -> PodSeen:
+        """The first pod of which it is true."""
+        (found, *_) = wait_until(lambda: [pod for pod in self.pods() if what(pod)], words, WAIT_SECONDS)
+        return found
+
+    def has_taken_over(self, but: str = "") -> PodSeen:
+        """Wait for a pod, other than the one with uid ``but``, that works and has looked at its jobs twice."""
+        return self.wait_for(
+            lambda pod: (
+                pod.uid != but
+                and pod.ready
+                and self.works(pod.name)
+                and self.total(pod.name, "reconcile_seconds_count") >= 2
+            ),
+            "an operator works",
+        )
+
+    @property
+    def _selector(self) -> str:
+        return f"{labels.INSTANCE}={self.release.name}"
+
+
+@dataclass(frozen=True)
+class Untouched:
+    """What a job is made of at a moment; equal as long as nothing is made, deleted, written or started anew.
+
+    What controllers count in a status (ready pods) is not in it: a busy machine moves that.
+    """
+
+    children: dict[str, tuple[str, str]]
+    pods: dict[str, tuple[str, int]]
+
+    @classmethod
+    def of(cls, job: ClusterJob) -> "Untouched":
+        """As it is now."""
+        where = ("--namespace", job.namespace, "--selector", f"{labels.JOB}={job.name}")
+        items = job.cluster.get(CHILDREN, *where)["items"]
+        return cls({f"{one['kind']}/{one['metadata']['name']}": _version(one) for one in items}, identities(job.pods()))
+
+
+def _version(item: dict[str, Any]) -> tuple[str, str]:
+    """uid, and what changes when somebody writes to it."""
+    metadata = item["metadata"]
+    # Kinds with a status of their own count changes of what is wanted apart.
+    return metadata["uid"], str(metadata.get("generation") or metadata["resourceVersion"])

@@ -1,0 +1,56 @@
+"""The helm and kubectl commands that the documentation tells, and which of them a test can run. Pure.
+
+All commands in fenced blocks of language ``sh`` are meant: a test runs them as they stand, in the order of the
+document, from the repository's root. One that cannot be run is named here with the reason; one that goes on for ever
+is followed until it shows the job.
+"""
+
+import re
+
+READMES = ("README.md", "examples/kubernetes/README.md")
+NOT_RUN = {
+    "kubectl apply --filename examples/kubernetes/corpus.yaml": "the image in it is the reader's to fill in",
+    "kubectl wait --for=condition=Ready pod/corpus-loader": "as above",
+    "kubectl cp corpus.tokens": "as above",
+    "kubectl delete pod corpus-loader": "as above",
+    "kubectl wait --for=condition=Complete dlj/corpus": "the job takes days and wants accelerators",
+    "kubectl apply --filename examples/kubernetes/model.yaml": "only a complete job has a model",
+    "kubectl wait --for=condition=Ready pod/corpus-model": "as above",
+    "kubectl cp corpus-model:": "as above",
+    "kubectl delete pod corpus-model": "as above",
+}
+"""Beginnings of commands of the READMEs, and why no test runs them on a cluster."""
+_ENDLESS = (" --watch", "kubectl diloco top")
+_BLOCK = re.compile(r"^```sh\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+_OF_CLUSTERS = re.compile(r"(helm|kubectl) ")
+
+
+def commands(document: str) -> list[str]:
+    """What a Markdown document tells to run, one a line; continued lines are joined."""
+    text = "\n".join(_BLOCK.findall(document)).replace("\\\n", " ")
+    return [" ".join(line.split()) for line in text.splitlines() if _OF_CLUSTERS.match(line)]
+
+
+def commands_to_run(document: str) -> list[str]:
+    """Those that a test can run."""
+    return [command for command in commands(document) if not command.startswith(tuple(NOT_RUN))]
+
+
+def commands_of_notes(notes: str) -> list[str]:
+    """What a chart's NOTES tell to run: single commands are indented, one has its input with it."""
+    found = []
+    lines = iter(notes.splitlines())
+    for line in lines:
+        if not _OF_CLUSTERS.match(line.strip()):
+            continue
+        whole = [line.strip()]
+        _, has_input, end = line.partition("<<'")
+        while has_input and whole[-1] != end.rstrip("'"):
+            whole.append(next(lines))
+        found.append("\n".join(whole))
+    return found
+
+
+def goes_on_for_ever(command: str) -> bool:
+    """Whether it ends only when it is told to."""
+    return any(words in command for words in _ENDLESS)
