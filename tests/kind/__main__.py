@@ -33,16 +33,7 @@ def main() -> int:
     # Ended from outside, it cleans up as after a Ctrl-C.
     signal.signal(signal.SIGTERM, _interrupt)
     try:
-        if options.what == "programs":
-            bed.programs()
-            return 0
-        if options.what == "down":
-            bed.down(options.name)
-            return 0
-        name = options.name or clusters.DEFAULT_NAME
-        if options.what == "run":
-            return _run(name, options.workers, options.command)
-        _up(name, options.workers)
+        return _do(options)
     except Unavailable as why:
         sys.stderr.write(f"kind: no clusters: {why}\n")
         return _CANNOT
@@ -51,6 +42,19 @@ def main() -> int:
         return 1
     except KeyboardInterrupt:
         return 130
+
+
+def _do(options: argparse.Namespace) -> int:
+    name = options.name or clusters.DEFAULT_NAME
+    match options.what:
+        case "run":
+            return _run(name, options.workers, options.command)
+        case "programs":
+            bed.programs()
+        case "down":
+            bed.down(options.name)
+        case _:
+            _up(name, options.workers)
     return 0
 
 
