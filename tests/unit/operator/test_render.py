@@ -66,7 +66,7 @@ def test_a_suspended_job_is_rendered_asleep(tmp_path: Path, capsys: pytest.Captu
         (("", ""), [], "spec.image: is missing, and so is the image of pool us-east/new"),
         (("", ""), ["--image", IMAGE, "--namespace", "No"], "--namespace 'No': use a name of lower-case letters"),
         (
-            ("name: new,", "name: new, env: [{name: HOME, value: x}],"),
+            ("{name: OMP_NUM_THREADS,", "{name: HOME,"),
             ["--image", IMAGE],
             "spec.regions[0].pools[0].env[0].name: HOME is set by the operator",
         ),
