@@ -12,7 +12,14 @@ from typing import Final
 
 from diloco_operator.cluster.api import Api, Object
 from diloco_operator.cluster.cache import Cache, ObjectKey
-from diloco_operator.cluster.errors import REFUSED, ApiError, ConflictError, InvalidError, NotFoundError
+from diloco_operator.cluster.errors import (
+    REFUSED,
+    ApiError,
+    ConflictError,
+    InvalidError,
+    NamespaceGoingError,
+    NotFoundError,
+)
 from diloco_operator.cluster.kinds import EVENT, JOB, child_kind
 from diloco_operator.cluster.watches import Watch, watched_version
 from diloco_operator.jobs import JobKey, Jobs, key_of
@@ -59,6 +66,13 @@ class Controller:
         if job is None or "deletionTimestamp" in job["metadata"]:
             self._memories.pop(key, None)
             return None
+        try:
+            return await self._reconcile(key, job)
+        except NamespaceGoingError as error:
+            _log.info("%s is left alone: %s", key, error.message)
+            return None  # the job goes with its namespace, and the watch will tell
+
+    async def _reconcile(self, key: JobKey, job: Object) -> float | None:
         uid = job["metadata"]["uid"]
         memory = self._memories.get(key)
         if memory is None or memory.uid != uid:
@@ -169,6 +183,8 @@ class _Reconcile:
             self.applied.add(child)
             try:
                 live = await self._put(child, body)
+            except NamespaceGoingError:
+                raise
             except REFUSED as error:
                 _log.warning("%s refused: %s", key_of(self.job), error)
                 self.memory.refused[child] = error.message

@@ -74,6 +74,12 @@ class ForbiddenError(ApiError):
     reason = "Forbidden"
 
 
+class NamespaceGoingError(ForbiddenError):
+    """403: the namespace is being deleted, so nothing can be made in it, and what is there goes too."""
+
+    reason = "NamespaceGoing"
+
+
 class UnauthorizedError(ApiError):
     """401: the credentials are not taken. They are read anew for the next request."""
 
@@ -108,6 +114,8 @@ _BY_CODE: Mapping[int, type[ApiError]] = {
     HTTPStatus.TOO_MANY_REQUESTS: TooManyRequestsError,
 }
 _LONGEST_MESSAGE = 2000
+_NAMESPACE_GOING = "NamespaceTerminating"
+"""Cause of a refusal, as the API server's NamespaceLifecycle admission names it."""
 
 
 def of_status(call: Call, code: int, body: Any, retry_after: str | None = None) -> ApiError:
@@ -122,6 +130,8 @@ def of_status(call: Call, code: int, body: Any, retry_after: str | None = None) 
     message, details = _message(body), _details(body)
     wished = _seconds(retry_after) or _seconds(details.get("retryAfterSeconds"))
     kind = _BY_CODE.get(code, UnavailableError if code >= HTTPStatus.INTERNAL_SERVER_ERROR else ApiError)
+    if kind is ForbiddenError and _NAMESPACE_GOING in _causes(details):
+        kind = NamespaceGoingError
     return kind(call, message or f"answered {code}", code=code, retry_after_seconds=wished)
 
 
@@ -151,6 +161,11 @@ def _message(body: Any) -> str:
 def _details(body: Any) -> Mapping[str, Any]:
     details = body.get("details") if isinstance(body, dict) else None
     return details if isinstance(details, dict) else {}
+
+
+def _causes(details: Mapping[str, Any]) -> set[str]:
+    causes = details.get("causes")
+    return {str(one.get("reason")) for one in causes if isinstance(one, dict)} if isinstance(causes, list) else set()
 
 
 def _seconds(value: Any) -> float:

@@ -1,7 +1,6 @@
 """The whole operator against a real API server. There are no controllers: what it makes stays as it was made."""
 
 import json
-import shutil
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
@@ -11,6 +10,8 @@ import pytest
 import yaml
 
 from diloco_operator.main import EXIT_BAD_INPUT, EXIT_LEASE_LOST, EXIT_OK
+from kind.cache import Cache
+from kind.tools import helm_if_there
 from support.api_server import ApiServer
 from support.fault_proxy import FaultProxy
 from support.operator_process import OperatorProcess, eventually
@@ -21,7 +22,7 @@ CHILDREN = (
 CHART = Path(__file__).parents[3] / "charts" / "diloco-operator"
 POOLS = {"us-east": {"fast": 2}, "eu": {"slow": 1}}
 CHILDREN_OF_TWO_POOLS = 14
-HELM = shutil.which("helm") or shutil.which("helm", path=str(Path.home() / ".cache" / "kind-offline" / "bin"))
+HELM = helm_if_there(Cache.of_user())
 
 Start = Callable[..., OperatorProcess]
 
@@ -269,6 +270,19 @@ def test_a_job_that_is_deleted_is_left_alone_and_one_of_its_name_waits_for_its_c
         uid = cluster.get("dilocojob", "two")["metadata"]["uid"]
         mine = [child for name, child in cluster.children().items() if "/two-" in name]
         assert {owner["uid"] for child in mine for owner in child["metadata"]["ownerReferences"]} == {uid}
+
+
+def test_in_a_namespace_that_is_being_deleted_nothing_is_made_anew(cluster: Cluster, start: Start) -> None:
+    with start() as operator:
+        cluster.apply(manifest("two"))
+        cluster.settled("two")
+        # Nobody carries the deletion out here, so job and children stay and the namespace is going for good.
+        cluster.server.kubectl("delete", "namespace", cluster.namespace, "--wait=false")
+        cluster.kubectl("delete", "configmap", "two-job")
+        eventually("it sees that", lambda: "is left alone" in operator.log)
+        assert "ConfigMap/two-job" not in cluster.children()
+        assert operator.metric("reconcile_errors_total") == 0
+        assert "refused" not in cluster.condition("two", "Degraded").get("message", "")
 
 
 def test_an_object_of_somebody_else_is_never_overwritten(cluster: Cluster, start: Start) -> None:

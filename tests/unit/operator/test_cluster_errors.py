@@ -30,6 +30,12 @@ def test_each_code_has_its_type(code: int, kind: type[ApiError]) -> None:
     assert error.code == code
 
 
+def test_a_refusal_because_the_namespace_goes_is_told_from_others() -> None:
+    causes = [{"reason": "NamespaceTerminating", "message": "namespace ns is being terminated", "field": "x"}]
+    assert type(of_status(CALL, 403, {"details": {"causes": causes}})) is errors.NamespaceGoingError
+    assert type(of_status(CALL, 403, {"details": {"causes": ["?", {}]}})) is errors.ForbiddenError
+
+
 def test_the_wait_is_taken_from_the_header_or_else_from_the_status() -> None:
     body = {"details": {"retryAfterSeconds": 7}}
     assert of_status(CALL, 429, body, "3").retry_after_seconds == 3.0
