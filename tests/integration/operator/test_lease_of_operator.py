@@ -13,8 +13,8 @@ from diloco_operator.lease import Clocks, Lease, LeaseLostError, LeaseTimes
 from support.api_server import ApiServer
 from support.fault_proxy import FaultProxy
 
-SHORT = LeaseTimes(duration_seconds=3.0, give_up_seconds=2.0, renew_seconds=0.2)
-LONG = LeaseTimes(duration_seconds=600.0, give_up_seconds=500.0, renew_seconds=0.2)
+SHORT = LeaseTimes(duration_seconds=9.0, give_up_seconds=7.0, renew_seconds=1.0)
+LONG = LeaseTimes(duration_seconds=600.0, give_up_seconds=500.0, renew_seconds=1.0)
 PATIENCE_SECONDS = 60.0
 
 MakeLease = Callable[[str, LeaseTimes], Lease]
