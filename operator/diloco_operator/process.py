@@ -14,8 +14,6 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, Final, NoReturn
 
-import aiohttp
-
 from diloco_operator import labels
 from diloco_operator.backoff import Backoff
 from diloco_operator.cluster.api import Api, Object, Seams, Selection, is_served
@@ -34,7 +32,7 @@ from diloco_operator.observe import Observer
 from diloco_operator.options import OperatorOptions
 from diloco_operator.reconcile import reconcile
 from diloco_operator.signing import RandomCertificateMaker
-from diloco_operator.syncer_status import SyncerAsker
+from diloco_operator.syncer_status import SyncerAsker, new_session
 from diloco_operator.workers import Pacing, Workers
 
 _log = logging.getLogger(__name__)
@@ -195,7 +193,7 @@ async def operate(
     async with (
         health.served(options.health_address) as port,
         connection.open() as client,
-        aiohttp.ClientSession(trust_env=False) as session,
+        new_session() as session,
     ):
         _log.info("%s: healthz, readyz and metrics at port %d; cluster of %s", identity, port, connection.described)
         lease = Lease(

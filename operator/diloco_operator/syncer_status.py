@@ -28,6 +28,15 @@ def status_url(job: JobKey) -> str:
     return f"http://{names.syncer_host(job.name, job.namespace)}:{HTTP_PORT}/status"
 
 
+def new_session() -> aiohttp.ClientSession:
+    """A session for a `SyncerAsker`, which makes a connection for each question.
+
+    One that is kept stays where it was made to. That may be nobody's syncer: until a Service's rules are in place on
+    this node its address leads out of the cluster, or to a pod that had it before.
+    """
+    return aiohttp.ClientSession(connector=aiohttp.TCPConnector(force_close=True), trust_env=False)
+
+
 class SyncerAsker:
     """Asks syncers, a bounded number at once."""
 

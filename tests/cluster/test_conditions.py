@@ -156,7 +156,11 @@ def test_what_a_job_refers_to_and_is_not_there_is_told_until_it_is(cluster: Clus
         region(
             pool("fine", volumes=[there], volumeMounts=[mounted]),
             pool("token", env=[token], volumes=[there], volumeMounts=[mounted]),
-            pool("license", volumes=[there, certificate], volumeMounts=[mounted]),
+            pool(
+                "license",
+                volumes=[there, certificate],
+                volumeMounts=[mounted, {"name": "license", "mountPath": "/license"}],
+            ),
             pool("data", volumes=[empty], volumeMounts=[mounted]),
         ),
         tokens=ENDLESS,

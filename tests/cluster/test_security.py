@@ -13,7 +13,7 @@ from kind.clusters import Cluster
 from kind.commands import CommandFailedError
 from kind.waiting import wait_until
 from support.cluster_jobs import WAIT_SECONDS, ClusterJob, apply, identities, manifest, new_namespace, of, pool
-from support.pod_connections import Connection, allows, established, selects
+from support.pod_connections import Connection, allows, connections_in, selects
 
 pytestmark = [pytest.mark.usefixtures("chart"), pytest.mark.timeout(600)]
 
@@ -185,7 +185,7 @@ def certificate(cluster: Cluster, job: ClusterJob, secret: str) -> str:
 
 def connections(cluster: Cluster, namespace: str, pod: str) -> set[Connection]:
     table = cluster.kubectl("exec", pod, "--namespace", namespace, "--", "cat", "/proc/net/tcp", "/proc/net/tcp6")
-    return set(established(table))
+    return set(connections_in(table))
 
 
 def ports(job: ClusterJob, pod: str) -> set[int]:

@@ -9,12 +9,12 @@ from dataclasses import dataclass
 from typing import Any
 
 _LINE_FIELDS = 4
-_ESTABLISHED = "01"
+_OPEN_OR_JUST_CLOSED = ("01", "06")
 
 
 @dataclass(frozen=True)
 class Connection:
-    """An established TCP connection of a pod."""
+    """A TCP connection of a pod, or one that it has closed within the last minute."""
 
     port: int
     """The pod's own."""
@@ -22,11 +22,11 @@ class Connection:
     peer_port: int
 
 
-def established(table: str) -> Iterator[Connection]:
+def connections_in(table: str) -> Iterator[Connection]:
     """Of the text of /proc/net/tcp and tcp6, one after the other."""
     for line in table.splitlines():
         fields = line.split()
-        if len(fields) >= _LINE_FIELDS and fields[3] == _ESTABLISHED:
+        if len(fields) >= _LINE_FIELDS and fields[3] in _OPEN_OR_JUST_CLOSED:
             (_, port), (peer, peer_port) = _end(fields[1]), _end(fields[2])
             yield Connection(port, peer, peer_port)
 

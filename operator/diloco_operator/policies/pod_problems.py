@@ -16,6 +16,8 @@ from diloco_operator.reasons import Reason
 
 LOST_AFTER_SECONDS = 60.0
 """A pod that is still there so long after its grace period is on a node that does not answer (ours)."""
+SETTLING_SECONDS = 10.0
+"""A node may need so long for a pod's volumes and sandbox; what fails before is tried again (ours)."""
 CRASHES_OF_A_LOOP = 2
 """Restarts from which on a container that is not ready is taken to be in a loop (ours)."""
 
@@ -33,6 +35,10 @@ _EXIT_REASONS = {2: Reason.CONFIGURATION_ERROR, 3: Reason.REFUSED}
 """Exit codes of diloco processes after which starting again does not help."""
 _EXIT_JOB_OVER = (0, 4)
 """The job is over: the syncer says so too, and what it says counts."""
+_AFTER_CAUSE = re.compile(r" (?:preemption:|no new claims to deallocate,)")
+"""What the scheduler adds to why no node fits: whether anything could be taken from others. It repeats the nodes."""
+_PULLING = re.compile(r'^(?:rpc error: code = \w+ desc = |failed to [a-z ]+ "[^"]*": )+')
+"""Steps of a pull, each of which names the image once more: the cause comes last, and must not be cut off."""
 _BACK_OFF = re.compile(r'^Back-off pulling image "[^"]*"(: (ErrImagePull|ImagePullBackOff))?:? ?')
 
 
@@ -54,7 +60,7 @@ def pod_problem(observed: PodObserved, now: datetime) -> PodProblem | None:
     if status.get("phase") == "Failed" and status.get("reason"):
         detail = one_line(str(status.get("message", "")))
         return PodProblem(Reason.EVICTED, f"{status['reason']}: {detail}" if detail else str(status["reason"]))
-    return _unscheduled(status) or next(_container_problems(observed), None) or _start_problem(observed)
+    return _unscheduled(status) or next(_container_problems(observed), None) or _start_problem(observed, now)
 
 
 def is_ready(pod: Object) -> bool:
@@ -78,9 +84,13 @@ def parsed(time: object) -> datetime | None:
         return None
 
 
-def _holds(pod: Object, condition: str) -> bool:
+def _condition(pod: Object, type_: str) -> Object:
     found = pod.get("status", {}).get("conditions") or ()
-    return any(one.get("type") == condition and one.get("status") == "True" for one in found)
+    return next((one for one in found if one.get("type") == type_), {})
+
+
+def _holds(pod: Object, type_: str) -> bool:
+    return _condition(pod, type_).get("status") == "True"
 
 
 def _leaving(pod: Object, now: datetime) -> PodProblem | None:
@@ -95,8 +105,7 @@ def _leaving(pod: Object, now: datetime) -> PodProblem | None:
 def _unscheduled(status: Object) -> PodProblem | None:
     for condition in status.get("conditions") or ():
         if condition.get("type") == "PodScheduled" and condition.get("status") == "False":
-            # What pre-emption would bring comes after the cause, and repeats it node by node.
-            detail = one_line(str(condition.get("message", "")).partition(" preemption:")[0])
+            detail = one_line(_AFTER_CAUSE.split(str(condition.get("message", "")))[0])
             volume = "persistentvolumeclaim" in detail.lower()
             return PodProblem(Reason.VOLUME_PENDING if volume else Reason.UNSCHEDULABLE, detail.removesuffix("."))
     return None
@@ -130,8 +139,8 @@ def _pull_cause(reason: str, message: str, events: tuple[Object, ...]) -> str:
     # ErrImagePull has the cause, ImagePullBackOff only in newer clusters; the event has it in all of them.
     told = _newest(events, "Failed", "Failed to pull image")
     if told:
-        return one_line(told.partition(": ")[2] or told)
-    return one_line(_BACK_OFF.sub("", message)) or reason
+        return one_line(_PULLING.sub("", told.partition(": ")[2] or told))
+    return one_line(_PULLING.sub("", _BACK_OFF.sub("", message))) or reason
 
 
 def _crash(ended: dict[str, Any], *, looping: bool) -> PodProblem | None:
@@ -152,8 +161,12 @@ def _crash(ended: dict[str, Any], *, looping: bool) -> PodProblem | None:
     return PodProblem(Reason.CRASH_LOOPING, f"exit code {code}: {line}" if line else f"exit code {code}")
 
 
-def _start_problem(observed: PodObserved) -> PodProblem | None:
+def _start_problem(observed: PodObserved, now: datetime) -> PodProblem | None:
     """Scheduled, and no container begins: only events say why."""
+    scheduled_at = parsed(_condition(observed.pod, "PodScheduled").get("lastTransitionTime"))
+    if scheduled_at is not None and (now - scheduled_at).total_seconds() < SETTLING_SECONDS:
+        # Kubelet often finds a ConfigMap or Secret only at the second try, half a second later.
+        return None
     if _holds(observed.pod, "PodReadyToStartContainers"):
         # Mounted, and in its sandbox. Events of tries that failed are kept for an hour.
         return None

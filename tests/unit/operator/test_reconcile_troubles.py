@@ -12,11 +12,18 @@ from support.world_pods import crashed, running, stamp, unschedulable, waiting
 
 OLD = "demo-us-west-old-"
 NO_GPU = "0/4 nodes are available: 4 Insufficient nvidia.com/gpu."
+LONG = "registry.example/team/trainer@sha256:" + "0" * 64
+STEPS = f'failed to pull and unpack image "{LONG}": failed to resolve reference "{LONG}"'
 LAST_LINES = "starting\n" + json.dumps({"level": "ERROR", "message": "data.text.path: /data/none is not there"}) + "\n"
 
 POD_TROUBLES: dict[str, tuple[dict[str, Any], str, str]] = {
     "no node": (
         unschedulable(NO_GPU),
+        "Unschedulable",
+        "2 of 3 learners of us-west/old unschedulable: 0/4 nodes are available: 4 Insufficient nvidia.com/gpu",
+    ),
+    "no node, as newer schedulers put it": (
+        unschedulable(f"{NO_GPU} no new claims to deallocate,"),
         "Unschedulable",
         "2 of 3 learners of us-west/old unschedulable: 0/4 nodes are available: 4 Insufficient nvidia.com/gpu",
     ),
@@ -38,6 +45,11 @@ POD_TROUBLES: dict[str, tuple[dict[str, Any], str, str]] = {
         ),
         "ImagePullFailed",
         "2 of 3 learners of us-west/old without image: r.example/none:1: not found",
+    ),
+    "an image of a long name": (
+        waiting("ImagePullBackOff", f'Back-off pulling image "{LONG}": ErrImagePull: {STEPS}: not found', image=LONG),
+        "ImagePullFailed",
+        f"2 of 3 learners of us-west/old without image: {LONG}: not found",
     ),
     "the same image in an older cluster": (
         waiting(
@@ -129,6 +141,10 @@ HARMLESS = {
         "ContainerCreating", "", events=(("FailedMount", "failed to sync configmap cache: timed out"),)
     )
     | {"conditions": [{"type": "PodReadyToStartContainers", "status": "True"}]},
+    "just scheduled, with a volume that is tried again": waiting(
+        "ContainerCreating", "", events=(("FailedMount", 'object "ns"/"demo-job" not registered'),)
+    )
+    | {"conditions": [{"type": "PodScheduled", "status": "True", "lastTransitionTime": "2099-01-01T00:00:00Z"}]},
     "told that the job is over": crashed(4, "the job is over"),
 }
 

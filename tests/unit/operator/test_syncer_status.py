@@ -2,13 +2,12 @@ import asyncio
 import json
 from collections.abc import Awaitable, Callable
 
-import aiohttp
 import pytest
 from aiohttp import web
 
 from diloco_operator.jobs import JobKey
 from diloco_operator.observed import SyncerAway, SyncerStatusView
-from diloco_operator.syncer_status import LONGEST_ANSWER_BYTES, SyncerAsker, status_url
+from diloco_operator.syncer_status import LONGEST_ANSWER_BYTES, SyncerAsker, new_session, status_url
 
 JOB = JobKey("ns", "job")
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -27,7 +26,7 @@ def asked(handler: Handler | None) -> SyncerStatusView | SyncerAway:
         port = runner.addresses[0][1]
         if handler is None:
             await runner.cleanup()
-        async with aiohttp.ClientSession() as session:
+        async with new_session() as session:
             try:
                 return await SyncerAsker(session, lambda _: f"http://127.0.0.1:{port}/status").ask(JOB)
             finally:
@@ -70,3 +69,26 @@ def test_whatever_else_comes_is_a_reason_in_words_that_stay_the_same(handler: Ha
     assert reason in first.reason
     # Ports differ from one asking to the next.
     assert first == second
+
+
+def test_each_question_has_a_connection_of_its_own() -> None:
+    ends: list[object] = []
+
+    async def handler(request: web.Request) -> web.Response:
+        assert request.transport is not None
+        ends.append(request.transport.get_extra_info("peername"))
+        return web.Response(text="not here", status=404)
+
+    async def run() -> None:
+        app = web.Application()
+        app.router.add_get("/status", handler)
+        runner = web.AppRunner(app)
+        await runner.setup()
+        await web.TCPSite(runner, "127.0.0.1", 0).start()
+        async with new_session() as session:
+            asker = SyncerAsker(session, lambda _: f"http://127.0.0.1:{runner.addresses[0][1]}/status")
+            assert [await asker.ask(JOB) for _ in range(2)] == [SyncerAway("answered 404")] * 2
+        await runner.cleanup()
+
+    asyncio.run(run())
+    assert len(set(ends)) == 2
