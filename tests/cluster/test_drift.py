@@ -156,8 +156,13 @@ def test_what_others_add_stays_nobody_is_restarted_over_it_and_a_deleted_job_lea
 
     job.kubectl("delete", "dilocojob", "mine")
     wait_until(lambda: everything(cluster, namespace) == empty, "nothing is left", WAIT_SECONDS)
-    volumes = cluster.get("persistentvolumes")["items"]
-    assert namespace not in {one["spec"]["claimRef"]["namespace"] for one in volumes}
+    wait_until(lambda: namespace not in claimants(cluster), "its volume is gone", WAIT_SECONDS)
+
+
+def claimants(cluster: Cluster) -> set[str]:
+    """Namespaces that volumes belong to."""
+    found = cluster.get("persistentvolumes")["items"]
+    return {one["spec"].get("claimRef", {}).get("namespace", "") for one in found}
 
 
 def everything(cluster: Cluster, namespace: str) -> set[str]:
