@@ -142,10 +142,14 @@ class FaultProxy:
             passed = web.StreamResponse(status=answer.status, headers=headers)
             if "Content-Encoding" in answer.headers:
                 passed.headers["Content-Encoding"] = answer.headers["Content-Encoding"]
-            await passed.prepare(request)
-            async for piece in answer.content.iter_any():
-                await passed.write(piece)
-            await passed.write_eof()
+            try:
+                await passed.prepare(request)
+                async for piece in answer.content.iter_any():
+                    await passed.write(piece)
+                await passed.write_eof()
+            finally:
+                if answer.connection is not None:  # broken off: a TLS farewell would outlive this loop
+                    answer.connection.transport.abort()
             return passed
 
     def _open(self, request: web.Request, body: bytes) -> Any:
