@@ -9,7 +9,7 @@ from functools import cached_property
 
 from diloco.spec import DiLoCoJob, JobSpec
 from diloco.spec.status import JobStatus
-from diloco_operator import labels
+from diloco_operator import labels, names
 from diloco_operator.names import PoolKey
 from diloco_operator.observed import Object, Observed
 from diloco_operator.options import OperatorOptions
@@ -50,7 +50,7 @@ class Case:
     @cached_property
     def desired_learners(self) -> dict[PoolKey, int]:
         """Learners of every pool when the job runs, in the manifest's order."""
-        return {PoolKey(region.name, pool.name): pool.learners for region in self.spec.regions for pool in region.pools}
+        return {key: pool.learners for key, pool in names.pools(self.spec).items()}
 
     @cached_property
     def workloads(self) -> list[PoolWorkload]:

@@ -120,9 +120,10 @@ class _Reconcile:
         raise UnsettledError(f"{key_of(self.job)}: no end after {_MOST_PASSES} plans")
 
     def _paced(self, plan: Plan) -> Plan:
-        """Without what somebody keeps changing back, save for now and then."""
-        repairs = self.memory.repairs
-        apply = tuple(body for body in plan.apply if not repairs.held_back(_child_key(body), body))
+        """Without what was just refused, and what somebody keeps changing back, save for now and then."""
+        refused, repairs = self.memory.refused, self.memory.repairs
+        wanted = [(ChildKey.of(body), body) for body in plan.apply]
+        apply = tuple(body for key, body in wanted if not (key in refused or repairs.held_back(key, body)))
         return plan if len(apply) == len(plan.apply) else replace(plan, apply=apply)
 
     async def _learn(self, plan: Plan, observed: Observed) -> Observed | None:
@@ -151,7 +152,7 @@ class _Reconcile:
     async def _find_foreign(self, plan: Plan) -> bool:
         """Look for objects of others where something is to be made; True: some were found."""
         namespace = key_of(self.job).namespace
-        new = [child for child in map(_child_key, plan.apply) if child not in self.applied]
+        new = [child for child in map(ChildKey.of, plan.apply) if child not in self.applied]
         unknown = [child for child in new if self.of.cache.get(ObjectKey(child.kind, namespace, child.name)) is None]
         found = {child for child in unknown if await self._is_foreign(child)}
         self.memory.foreign |= found
@@ -174,22 +175,19 @@ class _Reconcile:
         return live is not None and not is_owned(live, self.memory.uid)
 
     async def _apply(self, plan: Plan) -> bool:
-        """Apply what is to be; True: the server refused something it had not, or no longer refuses it."""
-        before = dict(self.memory.refused)
+        """Apply what is to be; True: the server refused something."""
+        before = len(self.memory.refused)
         for body in plan.apply:
-            child = _child_key(body)
+            child = ChildKey.of(body)
             if child in self.applied:
                 continue
             self.applied.add(child)
             try:
                 live = await self._put(child, body)
-            except NamespaceGoingError:
-                raise
             except REFUSED as error:
                 _log.warning("%s refused: %s", key_of(self.job), error)
                 self.memory.refused[child] = error.message
             else:
-                self.memory.refused.pop(child, None)
                 version = watched_version(self.of.watches, child.kind, live["metadata"]["namespace"])
                 self.of.cache.written(child.kind, live, version)
                 _log.info("%s: %s %s applied", key_of(self.job), child.kind, child.name)
@@ -198,7 +196,7 @@ class _Reconcile:
                         "%s: somebody keeps changing %s %s: it is mended again in %.0f s at the earliest",
                         *(key_of(self.job), child.kind, child.name, PAUSE_SECONDS),
                     )
-        return self.memory.refused != before
+        return len(self.memory.refused) > before
 
     async def _put(self, child: ChildKey, body: Object) -> Object:
         kind = child_kind(child.kind)
@@ -288,7 +286,3 @@ class _Reconcile:
                 **{key: metadata[key] for key in ("namespace", "name", "uid", "resourceVersion")},
             },
         }
-
-
-def _child_key(body: Object) -> ChildKey:
-    return ChildKey(body["kind"], body["metadata"]["name"])

@@ -17,7 +17,7 @@ from typing import Any, Final
 import kopf
 
 from diloco_operator.backoff import Backoff
-from diloco_operator.cluster.api import Object
+from diloco_operator.cluster.api import PAGE_OBJECTS, REQUEST_TIMEOUT_SECONDS, SILENCE_SECONDS, WATCH_SECONDS, Object
 from diloco_operator.cluster.kinds import JOB
 
 _log = logging.getLogger(__name__)
@@ -42,13 +42,13 @@ def settings() -> kopf.OperatorSettings:
     chosen.scanning.disabled = True
     chosen.posting.enabled = False
     chosen.posting.loggers = False
-    chosen.watching.server_timeout = 290
-    chosen.watching.client_timeout = 300
+    chosen.watching.server_timeout = WATCH_SECONDS
+    chosen.watching.client_timeout = WATCH_SECONDS + 10
     chosen.watching.connect_timeout = 10
-    chosen.watching.inactivity_timeout = 90
+    chosen.watching.inactivity_timeout = SILENCE_SECONDS
     chosen.watching.reconnect_backoff = 0.5
-    chosen.watching.chunk_size = 500
-    chosen.networking.request_timeout = 30
+    chosen.watching.chunk_size = PAGE_OBJECTS
+    chosen.networking.request_timeout = REQUEST_TIMEOUT_SECONDS
     chosen.networking.connect_timeout = 10
     chosen.networking.error_backoffs = (1, 2, 4, 8)
     chosen.queueing.exit_timeout = 1

@@ -11,6 +11,7 @@ import re
 from typing import Final, NamedTuple
 
 from diloco.spec import JobSpec
+from diloco.spec.placement import Pool
 
 NAME_LIMIT: Final = 63
 """Characters of a DNS label."""
@@ -31,9 +32,9 @@ class PoolKey(NamedTuple):
         return f"{self.region}/{self.pool}"
 
 
-def pool_keys(spec: JobSpec) -> tuple[PoolKey, ...]:
+def pools(spec: JobSpec) -> dict[PoolKey, Pool]:
     """Every pool, in the manifest's order."""
-    return tuple(PoolKey(region.name, pool.name) for region in spec.regions for pool in region.pools)
+    return {PoolKey(region.name, pool.name): pool for region in spec.regions for pool in region.pools}
 
 
 def stateful_set(job: str, pool: PoolKey) -> str:

@@ -37,7 +37,7 @@ def changes(case: Case, scale: Scale) -> tuple[tuple[Object, ...], tuple[ChildKe
 
     Where a name is taken nothing new is made: half a job is worse than none. What is there is kept as it should be.
     """
-    wanted = {key_of(one): one for one in desired(case, scale)}
+    wanted = {ChildKey.of(one): one for one in desired(case, scale)}
     live, foreign = case.observed.children, case.observed.foreign
     halted = not foreign.isdisjoint(wanted)
     apply = [
@@ -59,17 +59,12 @@ def winding_down(case: Case, scale: Scale) -> tuple[Object, ...]:
 
 def _fewer(wanted: Iterable[Object], case: Case) -> Iterable[Object]:
     for one in wanted:
-        key = key_of(one)
+        key = ChildKey.of(one)
         there = case.observed.children.get(key)
         if key.kind not in (STATEFUL_SET, DEPLOYMENT) or there is None:
             continue
         if one["spec"]["replicas"] < replicas(there):
             yield one
-
-
-def key_of(item: Object) -> ChildKey:
-    """What the object is found by."""
-    return ChildKey(item["kind"], item["metadata"]["name"])
 
 
 def _observed_images(case: Case) -> ObservedImages:

@@ -21,6 +21,9 @@ LOOK_SECONDS: Final = 15.0
 """A look at the pods is good for so long, unless one of the job's objects changes before."""
 SYNCER_SECONDS: Final = 2.0
 """An answer of the syncer's is good for so long."""
+AWAY_AFTER_QUESTIONS: Final = 3
+"""A syncer that answered lately is away when it has not answered so many questions in a row: one may be lost, or come
+in the middle of a merge on a busy node."""
 REFUSED_SECONDS: Final = 30.0
 """What the API server refused is tried again after so long."""
 NOT_READY: Final = SyncerAway("its pod is not ready")
@@ -33,7 +36,10 @@ class Memory:
     uid: str
     repairs: Repairs
     syncer: SyncerStatusView | SyncerAway | None = None
+    """The latest answer, or that there are none any more."""
     syncer_at: float = 0.0
+    unanswered: int = 0
+    """Latest questions to the syncer, in a row."""
     looked: Looked | None = None
     looked_at: float = 0.0
     looked_at_versions: dict[ChildKey, int] = field(default_factory=dict)
@@ -84,11 +90,16 @@ class Observer:
         """What the job's syncer says; a pod that is not ready is not asked."""
         key = key_of(job)
         if not syncer_ready(syncer_deployment(key.name, children)):
-            memory.syncer = None
+            memory.syncer, memory.unanswered = None, 0
             return NOT_READY
         if memory.syncer is None or self.clock() - memory.syncer_at >= SYNCER_SECONDS:
-            memory.syncer = await self.asker.ask(key)
+            answer = await self.asker.ask(key)
             memory.syncer_at = self.clock()
+            memory.unanswered = memory.unanswered + 1 if isinstance(answer, SyncerAway) else 0
+            lately = isinstance(memory.syncer, SyncerStatusView)
+            if not (lately and 0 < memory.unanswered < AWAY_AFTER_QUESTIONS):
+                memory.syncer = answer
+        assert memory.syncer is not None
         return memory.syncer
 
     async def look_closer(self, job: Object, children: dict[ChildKey, Object], memory: Memory) -> Looked:

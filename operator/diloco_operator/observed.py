@@ -6,7 +6,7 @@ by, and say nothing about what should be done.
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, Self
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -20,6 +20,11 @@ class ChildKey(NamedTuple):
     kind: str
     """For example ``StatefulSet``."""
     name: str
+
+    @classmethod
+    def of(cls, item: Object) -> Self:
+        """What `item` is found by."""
+        return cls(item["kind"], item["metadata"]["name"])
 
 
 @dataclass(frozen=True, slots=True)

@@ -123,7 +123,7 @@ GUIDE: MappingProxyType[Reason, Guide] = MappingProxyType(
         _R.APPLY_REFUSED: _warning(
             "The API server refused one of the job's objects; its words are in the message: a quantity that is none, "
             "a quota, an admission policy, a missing permission of the operator.",
-            "Do what the message says. It is tried again with growing pauses, at once after the job changes.",
+            "Do what the message says. It is tried again every 30 s, and at once after the job changes.",
         ),
         _R.VOLUME_LOST: _warning(
             "The volume behind the syncer's claim is gone, and with it the checkpoints.",

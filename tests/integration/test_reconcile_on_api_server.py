@@ -9,8 +9,7 @@ import pytest
 
 from diloco.spec.document import read_document
 from diloco_operator.labels import FIELD_MANAGER
-from diloco_operator.objects import key_of
-from diloco_operator.observed import Observed
+from diloco_operator.observed import ChildKey, Observed
 from diloco_operator.plan import Plan
 from diloco_operator.reconcile import reconcile
 from diloco_operator.signing import RandomCertificateMaker
@@ -30,7 +29,7 @@ def job_object(path: Path) -> dict[str, Any]:
 
 
 def planned(job: dict[str, Any], live: list[dict[str, Any]]) -> Plan:
-    observed = Observed({key_of(item): item for item in live})
+    observed = Observed({ChildKey.of(item): item for item in live})
     return reconcile(job, observed, NOW, OPTIONS, RandomCertificateMaker())
 
 

@@ -51,7 +51,7 @@ def made(
     """Everything that the operator makes of ``job`` while it runs."""
     running = 0 if job.spec.suspend else 1
     pools = [pool for region in job.spec.regions for pool in region.pools]
-    keys = names.pool_keys(job.spec)
+    keys = tuple(names.pools(job.spec))
     scale = Scale({key: pool.learners * running for key, pool in zip(keys, pools, strict=True)}, running)
     images = choose_images(job.spec, observed or ObservedImages(), options.trainer_image)
     return children(job, options, images, scale, certificates or placeholders(job))
@@ -61,7 +61,7 @@ def placeholders(job: DiLoCoJob) -> Certificates:
     """Data in place of certificates; valid base64 of nothing in particular."""
     name = job.metadata.name
     held = dict.fromkeys(("ca.crt", "tls.crt", "tls.key"), "eA==")
-    leafs = [names.syncer_secret(name), *(names.learner_secret(name, key) for key in names.pool_keys(job.spec))]
+    leafs = [names.syncer_secret(name), *(names.learner_secret(name, key) for key in names.pools(job.spec))]
     return Certificates(
         {names.authority_secret(name): {"ca.crt": "eA==", "ca.key": "eA=="}} | dict.fromkeys(leafs, held)
     )

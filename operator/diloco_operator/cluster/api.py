@@ -83,7 +83,7 @@ class _Request:
     body: Any = None
     content_type: str = _JSON
     accept: str = _JSON
-    timeout: aiohttp.ClientTimeout = field(default_factory=lambda: aiohttp.ClientTimeout(total=REQUEST_TIMEOUT_SECONDS))
+    timeout: aiohttp.ClientTimeout = field(default_factory=lambda: _within(None))
 
 
 class Api:
@@ -102,9 +102,8 @@ class Api:
             NotFoundError: it is not there.
             ApiError: as in `errors`; so for every other method here.
         """
-        timeout = aiohttp.ClientTimeout(total=timeout_seconds or REQUEST_TIMEOUT_SECONDS)
         call = Call("get", kind.resource, namespace, name)
-        return await self._json(_Request(call, "GET", kind.path(namespace, name), timeout=timeout))
+        return await self._json(_Request(call, "GET", kind.path(namespace, name), timeout=_within(timeout_seconds)))
 
     async def find_metadata(self, kind: Kind, namespace: str, name: str) -> Object | None:
         """An object's metadata; None: there is no such object."""
@@ -117,7 +116,7 @@ class Api:
 
     async def apply(self, kind: Kind, body: Object) -> Object:
         """Make an object have the fields of `body`, and give back what it is now. Fields of others stay."""
-        return await self._apply(kind, body, None)
+        return await self._patch(kind, body, _APPLY, query=[("force", "true")])
 
     async def apply_status(self, kind: Kind, body: Object) -> Object:
         """As `apply`, of the status subresource. Never makes an object.
@@ -129,21 +128,7 @@ class Api:
             NotFoundError: there is no such object.
             ConflictError: it is of another version.
         """
-        return await self._apply(kind, body, "status")
-
-    async def _apply(self, kind: Kind, body: Object, subresource: str | None) -> Object:
-        namespace, name = body["metadata"]["namespace"], body["metadata"]["name"]
-        resource = f"{kind.resource}/{subresource}" if subresource else kind.resource
-        return await self._json(
-            _Request(
-                Call("patch", resource, namespace, name),
-                "PATCH",
-                kind.path(namespace, name, subresource),
-                query=[("fieldManager", self._field_manager), ("force", "true")],
-                body=body,
-                content_type=_APPLY,
-            )
-        )
+        return await self._patch(kind, body, _APPLY, query=[("force", "true")], subresource="status")
 
     async def overwrite(self, kind: Kind, patch: Object) -> Object:
         """Change an object by a merge patch (RFC 7396), whoever owns the fields, and give back what it is now.
@@ -151,17 +136,7 @@ class Api:
         Raises:
             ConflictError: it has not the uid of `patch`.
         """
-        namespace, name = patch["metadata"]["namespace"], patch["metadata"]["name"]
-        return await self._json(
-            _Request(
-                Call("patch", kind.resource, namespace, name),
-                "PATCH",
-                kind.path(namespace, name),
-                query=[("fieldManager", self._field_manager)],
-                body=patch,
-                content_type=_MERGE,
-            )
-        )
+        return await self._patch(kind, patch, _MERGE)
 
     async def delete(self, kind: Kind, namespace: str, name: str, preconditions: Mapping[str, str]) -> None:
         """Delete in the background the object that has this uid, and where given this resourceVersion.
@@ -193,7 +168,7 @@ class Api:
                 kind.path(namespace),
                 query=[("fieldManager", self._field_manager)],
                 body=body,
-                timeout=aiohttp.ClientTimeout(total=timeout_seconds or REQUEST_TIMEOUT_SECONDS),
+                timeout=_within(timeout_seconds),
             )
         )
 
@@ -211,7 +186,7 @@ class Api:
                 kind.path(namespace, name),
                 query=[("fieldManager", self._field_manager)],
                 body=body,
-                timeout=aiohttp.ClientTimeout(total=timeout_seconds or REQUEST_TIMEOUT_SECONDS),
+                timeout=_within(timeout_seconds),
             )
         )
 
@@ -264,6 +239,22 @@ class Api:
         finally:
             response.close()
 
+    async def _patch(
+        self, kind: Kind, body: Object, content_type: str, *, query: Query | None = None, subresource: str | None = None
+    ) -> Object:
+        namespace, name = body["metadata"]["namespace"], body["metadata"]["name"]
+        resource = f"{kind.resource}/{subresource}" if subresource else kind.resource
+        return await self._json(
+            _Request(
+                Call("patch", resource, namespace, name),
+                "PATCH",
+                kind.path(namespace, name, subresource),
+                query=[("fieldManager", self._field_manager), *(query or [])],
+                body=body,
+                content_type=content_type,
+            )
+        )
+
     async def _json(self, request: _Request) -> Object:
         response = await self._send(request)
         try:
@@ -299,6 +290,10 @@ class Api:
         finally:
             response.release()
         raise of_text(request.call, code, text, response.headers.get("Retry-After"))
+
+
+def _within(seconds: float | None) -> aiohttp.ClientTimeout:
+    return aiohttp.ClientTimeout(total=seconds or REQUEST_TIMEOUT_SECONDS)
 
 
 async def _part(call: Call, part: Awaitable[Any]) -> Any:

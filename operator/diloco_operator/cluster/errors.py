@@ -74,7 +74,7 @@ class ForbiddenError(ApiError):
     reason = "Forbidden"
 
 
-class NamespaceGoingError(ForbiddenError):
+class NamespaceGoingError(ApiError):
     """403: the namespace is being deleted, so nothing can be made in it, and what is there goes too."""
 
     reason = "NamespaceGoing"

@@ -45,18 +45,15 @@ def children(
 
 
 def _stateful_sets(job: DiLoCoJob, images: Images, scale: Scale) -> tuple[Manifest, ...]:
-    keys = names.pool_keys(job.spec)
-    pools = [pool for region in job.spec.regions for pool in region.pools]
-    made = tuple(
-        learners.stateful_set(job, key, pool, images.learners[key], scale.learners.get(key, 0))
-        for key, pool in zip(keys, pools, strict=True)
-    )
     by_name: dict[str, names.PoolKey] = {}
-    for key, one in zip(keys, made, strict=True):
+    made = []
+    for key, pool in names.pools(job.spec).items():
+        one = learners.stateful_set(job, key, pool, images.learners[key], scale.learners.get(key, 0))
         name = one["metadata"]["name"]
         if name in by_name:
             # Eight digits of a digest: about once in four thousand million pairs.
             message = f"pools {by_name[name]} and {key} would both be named {name}; rename one"
             raise InvalidSpecError([Problem("spec.regions", message)])
         by_name[name] = key
-    return made
+        made.append(one)
+    return tuple(made)

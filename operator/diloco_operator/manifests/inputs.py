@@ -9,7 +9,7 @@ from typing import Any
 
 from diloco.spec import JobSpec
 from diloco_operator.manifests.errors import NoImageError
-from diloco_operator.names import PoolKey, pool_keys
+from diloco_operator.names import PoolKey, pools
 
 Manifest = dict[str, Any]
 """A Kubernetes object as plain JSON values."""
@@ -60,12 +60,12 @@ def choose_images(spec: JobSpec, observed: ObservedImages, default: str | None) 
         NoImageError: there is no image for some pool or the syncer.
     """
     learners: dict[PoolKey, str] = {}
-    pools = [pool for region in spec.regions for pool in region.pools]
-    for key, pool in zip(pool_keys(spec), pools, strict=True):
+    for key, pool in pools(spec).items():
         image = pool.image or spec.image or observed.learners.get(key) or default
         if image is None:
             raise NoImageError(key)
         learners[key] = image
-    syncer = spec.image or pools[0].image or observed.syncer or default
+    first, pool = next(iter(pools(spec).items()))
+    syncer = spec.image or pool.image or observed.syncer or default
     # Without any of these the first pool would have had none either, unless it runs already.
-    return Images(syncer=syncer or learners[pool_keys(spec)[0]], learners=learners)
+    return Images(syncer=syncer or learners[first], learners=learners)

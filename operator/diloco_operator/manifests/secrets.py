@@ -15,7 +15,7 @@ def secrets(job: DiLoCoJob, certificates: Certificates) -> tuple[Manifest, ...]:
         names.authority_secret(name): labels.of_job(name, labels.JOB_WIDE),
         names.syncer_secret(name): labels.of_job(name, labels.SYNCER),
     }
-    whose.update((names.learner_secret(name, key), labels.of_pool(name, key)) for key in names.pool_keys(job.spec))
+    whose.update((names.learner_secret(name, key), labels.of_pool(name, key)) for key in names.pools(job.spec))
     return tuple(
         _secret(job, secret, own, "Opaque" if secret == names.authority_secret(name) else "kubernetes.io/tls", data)
         for secret, own in whose.items()

@@ -85,13 +85,12 @@ def _objects(job: DiLoCoJob, image: str | None, operator_namespace: str) -> list
     from diloco_operator import names
     from diloco_operator.manifests import ManifestError, ObservedImages, Scale, children, choose_images
     from diloco_operator.options import OperatorOptions
+    from diloco_operator.policies.support import unsupported
 
-    for index, region in enumerate(job.spec.regions):
-        if region.cluster is not None:
-            raise RenderError(f"spec.regions[{index}].cluster: other clusters are not supported yet; leave it out")
+    if (cause := unsupported(job.spec)) is not None:
+        raise RenderError(cause.message)
     running = not job.spec.suspend
-    pools = [pool for region in job.spec.regions for pool in region.pools]
-    learners = {key: pool.learners * running for key, pool in zip(names.pool_keys(job.spec), pools, strict=True)}
+    learners = {key: pool.learners * running for key, pool in names.pools(job.spec).items()}
     options = OperatorOptions(operator_namespace=operator_namespace)
     try:
         images = choose_images(job.spec, ObservedImages(), image)
@@ -107,7 +106,7 @@ def _placeholders(job: DiLoCoJob) -> "Certificates":
     from diloco_operator.manifests import Certificates
 
     name = job.metadata.name
-    leafs = [names.syncer_secret(name), *(names.learner_secret(name, key) for key in names.pool_keys(job.spec))]
+    leafs = [names.syncer_secret(name), *(names.learner_secret(name, key) for key in names.pools(job.spec))]
     held = dict.fromkeys(("ca.crt", "tls.crt", "tls.key"), _PLACEHOLDER)
     authority = dict.fromkeys(("ca.crt", "ca.key"), _PLACEHOLDER)
     return Certificates({names.authority_secret(name): authority, **dict.fromkeys(leafs, held)})
