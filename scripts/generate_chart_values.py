@@ -8,12 +8,12 @@ import json
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import yaml
+from generated import REPOSITORY, SourceError, cell, main
 
-CHART = Path(__file__).resolve().parent.parent / "charts" / "diloco-operator"
+CHART = REPOSITORY / "charts" / "diloco-operator"
 VALUES = CHART / "values.yaml"
 PAGE = CHART / "README.md"
 COMMAND = "make chart-values"
@@ -62,45 +62,24 @@ def _comment(lines: list[str], key: yaml.Node) -> str:
 def table(rows: list[Value]) -> str:
     """The rows as Markdown."""
     lines = ["| value | default | |", "|---|---|---|"]
-    lines += [f"| `{row.path}` | {_default(row)} | {_cell(row.words)} |" for row in rows]
+    lines += [f"| `{row.path}` | {_default(row)} | {cell(row.words)} |" for row in rows]
     return "\n".join(lines) + "\n"
 
 
 def _default(row: Value) -> str:
-    return "" if row.default is None else f"`{_cell(json.dumps(row.default))}`"
+    return "" if row.default is None else f"`{cell(json.dumps(row.default))}`"
 
 
-def _cell(text: str) -> str:
-    return text.replace("|", "\\|")
-
-
-def page(old: str, rows: list[Value]) -> str:
-    """The page ``old`` with the table anew."""
-    before, _, rest = old.partition(BEGIN)
+def page() -> str:
+    """The page that is there, with the table anew."""
+    rows = values(VALUES.read_text(encoding="utf-8"))
+    silent = [row.path for row in rows if not row.words]
+    if silent:
+        raise SourceError(f"{VALUES.name}: no comment above {', '.join(silent)}")
+    before, _, rest = PAGE.read_text(encoding="utf-8").partition(BEGIN)
     _, _, after = rest.partition(END)
     return f"{before}{BEGIN}\n{table(rows)}\n{END}{after}"
 
 
-def main(arguments: list[str]) -> int:
-    """Write or check the table; the exit code."""
-    if arguments not in ([], ["--check"]):
-        print("usage: python scripts/generate_chart_values.py [--check]", file=sys.stderr)
-        return 2
-    rows = values(VALUES.read_text(encoding="utf-8"))
-    silent = [row.path for row in rows if not row.words]
-    if silent:
-        print(f"{VALUES.name}: no comment above {', '.join(silent)}", file=sys.stderr)
-        return 1
-    old = PAGE.read_text(encoding="utf-8")
-    made = page(old, rows)
-    if not arguments:
-        PAGE.write_text(made, encoding="utf-8")
-        return 0
-    if old == made:
-        return 0
-    print(f"the chart's README is not what values.yaml says: run `{COMMAND}`", file=sys.stderr)
-    return 1
-
-
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(main(lambda: {PAGE: page()}, COMMAND))

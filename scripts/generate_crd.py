@@ -5,14 +5,13 @@ python scripts/generate_crd.py --check    # fail if one is not what the models s
 """
 
 import sys
-from pathlib import Path
 from typing import Any
 
 import yaml
+from generated import REPOSITORY, main
 
 from diloco.spec.crd import NAME, custom_resource_definition
 
-REPOSITORY = Path(__file__).resolve().parent.parent
 PLACES = (
     REPOSITORY / "crds" / f"{NAME}.yaml",
     # A chart can read only files of its own.
@@ -39,22 +38,5 @@ def text() -> str:
     return f"{HEADER}---\n{dumped}"
 
 
-def main(arguments: list[str]) -> int:
-    """Write or check the files; the exit code."""
-    if arguments not in ([], ["--check"]):
-        print("usage: python scripts/generate_crd.py [--check]", file=sys.stderr)
-        return 2
-    made = text()
-    if not arguments:
-        for place in PLACES:
-            place.parent.mkdir(parents=True, exist_ok=True)
-            place.write_text(made, encoding="utf-8")
-        return 0
-    stale = [place for place in PLACES if not place.is_file() or place.read_text(encoding="utf-8") != made]
-    for place in stale:
-        print(f"{place.relative_to(REPOSITORY)} is not what the models say: run `{COMMAND}`", file=sys.stderr)
-    return 1 if stale else 0
-
-
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(main(lambda: dict.fromkeys(PLACES, text()), COMMAND))

@@ -11,44 +11,22 @@ import sys
 import tempfile
 from pathlib import Path
 
-REPOSITORY = Path(__file__).resolve().parent.parent
+from generated import REPOSITORY, main
+
 PROTO = Path("diloco/wire/v1/sync.proto")
 GENERATED = tuple(PROTO.with_name(name) for name in ("sync_pb2.py", "sync_pb2.pyi"))
 COMMAND = "make proto"
 
 
-def generate(into: Path) -> None:
-    """Write the generated files below ``into``, at the package path that the proto file has below proto/."""
+def generated() -> dict[Path, str]:
+    """Path and content of every file, at the package path that the proto file has below proto/."""
     # protoc finds the plugin for types on PATH, which has the virtual environment's programs only when it is activated.
     plugin = Path(sys.executable).parent / "protoc-gen-mypy"
-    arguments = ["-I", "proto", f"--python_out={into}", f"--mypy_out={into}", f"--plugin=protoc-gen-mypy={plugin}"]
-    subprocess.run([sys.executable, "-m", "grpc_tools.protoc", *arguments, str(PROTO)], cwd=REPOSITORY, check=True)
-
-
-def differing() -> list[str]:
-    """Names of the generated files that are missing or not what proto/ says."""
-    with tempfile.TemporaryDirectory() as folder:
-        generate(Path(folder))
-        return [str(name) for name in GENERATED if not _same(REPOSITORY / "trainer" / name, Path(folder) / name)]
-
-
-def _same(committed: Path, made: Path) -> bool:
-    return committed.is_file() and committed.read_bytes() == made.read_bytes()
-
-
-def main(arguments: list[str]) -> int:
-    """Write or check the files; the exit code."""
-    if arguments not in ([], ["--check"]):
-        print("usage: python scripts/generate_proto.py [--check]", file=sys.stderr)
-        return 2
-    if not arguments:
-        generate(REPOSITORY / "trainer")
-        return 0
-    names = differing()
-    for name in names:
-        print(f"trainer/{name} is not what proto/ says: run `{COMMAND}`", file=sys.stderr)
-    return 1 if names else 0
+    with tempfile.TemporaryDirectory() as into:
+        arguments = ["-I", "proto", f"--python_out={into}", f"--mypy_out={into}", f"--plugin=protoc-gen-mypy={plugin}"]
+        subprocess.run([sys.executable, "-m", "grpc_tools.protoc", *arguments, str(PROTO)], cwd=REPOSITORY, check=True)
+        return {REPOSITORY / "trainer" / name: (Path(into) / name).read_text(encoding="utf-8") for name in GENERATED}
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(main(generated, COMMAND))

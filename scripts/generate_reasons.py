@@ -7,11 +7,12 @@ python scripts/generate_reasons.py --check    # fail if they are not what the op
 import re
 import sys
 from collections.abc import Iterator
-from pathlib import Path
+
+from generated import REPOSITORY, SourceError, cell, main
 
 from diloco_operator.reasons import CONDITION_MEANINGS, GUIDE
 
-PAGE = Path(__file__).resolve().parent.parent / "docs" / "operations.md"
+PAGE = REPOSITORY / "docs" / "operations.md"
 COMMAND = "make reasons"
 MARKED = re.compile(r"(<!-- reasons: begin[^\n]*-->\n).*(<!-- reasons: end -->\n)", re.DOTALL)
 
@@ -30,32 +31,17 @@ def _lines() -> Iterator[str]:
     yield from ("", "| reason | meaning | what to do |", "|---|---|---|")
     for reason, guide in GUIDE.items():
         mark = " ⚠" if guide.severity == "Warning" else ""
-        yield f"| `{reason}`{mark} | {_cell(guide.meaning)} | {_cell(guide.action)} |"
+        yield f"| `{reason}`{mark} | {cell(guide.meaning)} | {cell(guide.action)} |"
     yield from ("", "")
 
 
-def _cell(text: str) -> str:
-    return text.replace("|", "\\|")
-
-
-def main(arguments: list[str]) -> int:
-    """Write or check the page; the exit code."""
-    if arguments not in ([], ["--check"]):
-        print("usage: python scripts/generate_reasons.py [--check]", file=sys.stderr)
-        return 2
-    page = PAGE.read_text(encoding="utf-8")
-    if MARKED.search(page) is None:
-        print(f"{PAGE}: has no '<!-- reasons: begin -->' and end to write between", file=sys.stderr)
-        return 1
-    made = MARKED.sub(lambda found: f"{found[1]}{tables()}{found[2]}", page)
-    if not arguments:
-        PAGE.write_text(made, encoding="utf-8")
-        return 0
-    if page == made:
-        return 0
-    print(f"docs/operations.md is not what the operator says: run `{COMMAND}`", file=sys.stderr)
-    return 1
+def page() -> str:
+    """The page that is there, with the tables anew."""
+    old = PAGE.read_text(encoding="utf-8")
+    if MARKED.search(old) is None:
+        raise SourceError(f"{PAGE}: has no '<!-- reasons: begin -->' and end to write between")
+    return MARKED.sub(lambda found: f"{found[1]}{tables()}{found[2]}", old)
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(main(lambda: {PAGE: page()}, COMMAND))

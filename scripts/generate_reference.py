@@ -7,14 +7,15 @@ python scripts/generate_reference.py --check    # fail if it is not what the mod
 import json
 import sys
 from collections.abc import Iterator
-from pathlib import Path
+
+from generated import REPOSITORY, cell, main
 
 from diloco.spec.crd_immutability import MUTABLE
 from diloco.spec.status import JobStatus
 from diloco.spec.translate import job_schema
 from diloco.spec.words import Schema, SchemaReader
 
-PAGE = Path(__file__).resolve().parent.parent / "docs" / "manifest.md"
+PAGE = REPOSITORY / "docs" / "manifest.md"
 COMMAND = "make reference"
 
 INTRODUCTION = f"""\
@@ -84,24 +85,8 @@ def _default(default: object, node: Schema) -> str:
 
 
 def _cell(text: str) -> str:
-    return " ".join(text.replace("``", "`").replace("|", "\\|").split())
-
-
-def main(arguments: list[str]) -> int:
-    """Write or check the page; the exit code."""
-    if arguments not in ([], ["--check"]):
-        print("usage: python scripts/generate_reference.py [--check]", file=sys.stderr)
-        return 2
-    made = page()
-    if not arguments:
-        PAGE.parent.mkdir(exist_ok=True)
-        PAGE.write_text(made, encoding="utf-8")
-        return 0
-    if PAGE.is_file() and PAGE.read_text(encoding="utf-8") == made:
-        return 0
-    print(f"docs/manifest.md is not what the models say: run `{COMMAND}`", file=sys.stderr)
-    return 1
+    return " ".join(cell(text.replace("``", "`")).split())
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(main(lambda: {PAGE: page()}, COMMAND))

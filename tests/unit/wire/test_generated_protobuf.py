@@ -25,7 +25,7 @@ def test_a_change_of_the_proto_alone_is_found_out(tree: Path) -> None:
     proto.write_text(proto.read_text().replace("uint32 attempt", "uint64 attempt"))
     result = check(tree)
     assert result.returncode == 1
-    assert "trainer/diloco/wire/v1/sync_pb2.py is not what proto/ says: run `make proto`" in result.stderr
+    assert "trainer/diloco/wire/v1/sync_pb2.py is not what it is made from: run `make proto`" in result.stderr
 
 
 def test_a_missing_module_is_found_out(tree: Path) -> None:

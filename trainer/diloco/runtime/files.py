@@ -18,6 +18,22 @@ class UnusableFileError(ValueError):
     """A file that is missing, unreadable or not what it should be; the text names it."""
 
 
+FileSignature = tuple[int, int, int, int]
+"""Of one file: another one once its content is, or a link on the way to it."""
+
+
+def signature_of(path: Path) -> FileSignature | None:
+    """Whether to read a file again, by one ``stat``, also where it is in a mounted ConfigMap or Secret.
+
+    None: it is not there, as for an instant one that is swapped may be.
+    """
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino, found.st_mtime_ns, found.st_size
+
+
 def fsync_directory(directory: Path) -> None:
     """Make the names in ``directory`` durable: a rename survives a power cut only after this."""
     descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)

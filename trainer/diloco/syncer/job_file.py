@@ -9,11 +9,10 @@ import logging
 from pathlib import Path
 from typing import Any
 
+from diloco.runtime.files import FileSignature, signature_of
 from diloco.spec import DiLoCoJob, SpecError, load_job
 
 _log = logging.getLogger(__name__)
-
-_Signature = tuple[int, int, int, int]
 
 
 class JobFile:
@@ -23,7 +22,7 @@ class JobFile:
         """``job`` is what the file said when the process began."""
         self._path = path
         self._job = job
-        self._signature: _Signature | None = None
+        self._signature: FileSignature | None = None
         """Of the file as last read. None at first: it may have changed since ``job`` was read."""
 
     def poll(self) -> tuple[str, ...] | None:
@@ -31,7 +30,7 @@ class JobFile:
 
         A look costs one ``stat``, which follows the links that a mounted ConfigMap is swapped by.
         """
-        signature = _signature(self._path)
+        signature = signature_of(self._path)
         if signature is None or signature == self._signature:
             return None
         self._signature = signature
@@ -78,11 +77,3 @@ def _difference(before: Any, after: Any, path: str) -> str:
     else:
         return "" if before == after else path
     return next((found for place in places if (found := _difference(*place))), "")
-
-
-def _signature(path: Path) -> _Signature | None:
-    try:
-        found = path.stat()
-    except OSError:  # for an instant it may not be there; one that stays away changes nothing
-        return None
-    return found.st_dev, found.st_ino, found.st_mtime_ns, found.st_size

@@ -11,9 +11,9 @@ import threading
 from dataclasses import dataclass
 from pathlib import Path
 
-_log = logging.getLogger(__name__)
+from diloco.runtime.files import FileSignature, signature_of
 
-_Signature = tuple[tuple[int, int, int, int], ...]
+_log = logging.getLogger(__name__)
 
 
 class TlsFileError(ValueError):
@@ -63,13 +63,11 @@ class TlsFiles:
             raise TlsFileError(f"certificate {self.certificate}: changes while it is read")
         return found
 
-    def signature(self) -> _Signature | None:
-        """Changes when a file does, or a link on the way to it, as in a mounted Secret; None while one is missing."""
-        try:
-            found = [path.stat() for path in (self.ca, self.key, self.certificate)]
-        except OSError:
-            return None
-        return tuple((one.st_dev, one.st_ino, one.st_mtime_ns, one.st_size) for one in found)
+    def signature(self) -> tuple[FileSignature, ...] | None:
+        """Changes when a file does; None while one is missing."""
+        found = [signature_of(path) for path in (self.ca, self.key, self.certificate)]
+        there = tuple(one for one in found if one is not None)
+        return there if len(there) == len(found) else None
 
     def _read(self) -> Credentials:
         return Credentials(

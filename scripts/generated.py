@@ -1,0 +1,43 @@
+"""What every script has in common that writes files from what the code says, or checks that they are up to date."""
+
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+REPOSITORY = Path(__file__).resolve().parent.parent
+
+
+class SourceError(ValueError):
+    """Nothing can be made; the text says why, for people."""
+
+
+def main(make: Callable[[], Mapping[Path, str]], command: str) -> int:
+    """Write what is made, or with ``--check`` compare it with what is there; the exit code.
+
+    Args:
+        make: every file's path and content. Raises ``SourceError`` where it cannot.
+        command: what writes them, for who is told that they are stale.
+    """
+    arguments = sys.argv[1:]
+    if arguments not in ([], ["--check"]):
+        print(f"usage: python scripts/{Path(sys.argv[0]).name} [--check]", file=sys.stderr)
+        return 2
+    try:
+        made = make()
+    except SourceError as error:
+        print(error, file=sys.stderr)
+        return 1
+    if not arguments:
+        for place, text in made.items():
+            place.parent.mkdir(parents=True, exist_ok=True)
+            place.write_text(text, encoding="utf-8")
+        return 0
+    stale = [place for place, text in made.items() if not place.is_file() or place.read_text(encoding="utf-8") != text]
+    for place in stale:
+        print(f"{place.relative_to(REPOSITORY)} is not what it is made from: run `{command}`", file=sys.stderr)
+    return 1 if stale else 0
+
+
+def cell(text: str) -> str:
+    """The text of one cell of a Markdown table."""
+    return text.replace("|", "\\|")
