@@ -49,7 +49,7 @@ lint: $(STAMP) ## Style, types, who imports whom, and whether generated files ar
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	$(BIN)/mypy scripts
+	$(BIN)/mypy tests scripts benchmarks
 	$(BIN)/lint-imports --no-cache
 	$(BIN)/python scripts/generate_reference.py --check
 	$(BIN)/python scripts/generate_reasons.py --check

@@ -4,6 +4,7 @@ import os
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import grpc
 import pytest
@@ -191,7 +192,7 @@ def test_stopping_the_server_ends_sessions_and_tells_the_handler(keeper: Keeper)
 
 def test_the_health_service_says_serving(server: RunningServer) -> None:
     with grpc.insecure_channel(server.address) as channel:
-        stub = health_pb2_grpc.HealthStub(channel)
+        stub: Any = health_pb2_grpc.HealthStub(channel)
         for service in ("", "diloco.wire.v1.Sync"):
             answer = stub.Check(health_pb2.HealthCheckRequest(service=service), timeout=30)
             assert answer.status == health_pb2.HealthCheckResponse.SERVING

@@ -11,7 +11,7 @@ import struct
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from typing import Self
+from typing import Any, Self
 
 import grpc
 import pytest
@@ -341,7 +341,7 @@ class LyingServer:
             yield from messages
 
         self._server = grpc.server(ThreadPoolExecutor(1))
-        handlers = {"PullFragment": grpc.unary_stream_rpc_method_handler(pull)}
+        handlers: dict[str, Any] = {"PullFragment": grpc.unary_stream_rpc_method_handler(pull)}
         self._server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler("diloco.wire.v1.Sync", handlers),))
         self.address = f"127.0.0.1:{self._server.add_insecure_port('127.0.0.1:0')}"
 

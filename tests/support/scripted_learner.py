@@ -151,7 +151,7 @@ class ScriptedLearner:
             payload = self.codec.encode(self.gradient(wanted.fragment))
         header = self.header(wanted, payload, **changes)
         try:
-            receipt = self.client.push(header, memoryview(payload.numpy()), deadline_seconds=WAIT_SECONDS)
+            receipt = self.client.push(header, memoryview(payload.numpy().data), deadline_seconds=WAIT_SECONDS)
         except WireError as error:
             self.pushes.append((header, error))
             raise

@@ -92,7 +92,7 @@ def test_a_damaged_newest_falls_back_to_the_one_before(
         path.unlink()
     else:
         content[len(content) // 2] ^= 1
-        path.write_bytes({"flip": content, "cut": content[:-3], "empty": b""}[damage])
+        path.write_bytes({"flip": bytes(content), "cut": bytes(content[:-3]), "empty": b""}[damage])
     assert steps_found(tmp_path) == 1
     (record,) = caplog.records
     assert "00000002 is not used" in record.getMessage()

@@ -103,7 +103,7 @@ def test_it_joins_with_who_it_is_and_how_far() -> None:
 def test_what_is_to_be_loaded_is_wished_for_first_and_in_order() -> None:
     wished: list[Wish] = []
     bench = Bench(Script(welcome(load=(1, 0)), OVER))
-    bench.boxes.arrivals.want = wished.append  # type: ignore[method-assign]  # before the session's end forgets them
+    bench.boxes.arrivals.want = wished.append  # type: ignore[method-assign, assignment]  # before the session's end forgets them
     bench.run()
     now = Membership("1", 1)
     assert wished[:2] == [Wish(now, 1, 4), Wish(now, 0, 3)]
@@ -159,7 +159,7 @@ def test_orders_before_a_welcome_break_the_session() -> None:
 def test_orders_carry_the_admission_they_came_with_and_end_with_it() -> None:
     asked: list[Ask] = []
     bench = Bench(Script(welcome(4), FragmentWanted(1, 5, 2), EvaluationWanted(0, (3, 4), final=False)), Script(OVER))
-    bench.boxes.asks.put = asked.append  # type: ignore[method-assign]  # before the session's end forgets it
+    bench.boxes.asks.put = asked.append  # type: ignore[method-assign, assignment]  # before the session's end forgets it
     bench.run()
     assert asked == [Ask(Membership("1", 4), 1, 5, 2)]
     assert bench.boxes.orders.take_evaluation() is None

@@ -1,4 +1,5 @@
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -6,7 +7,7 @@ from diloco.learner.data import DataError, batch_size_of, open_data
 from support.small_job import small_job, write_text
 
 
-def entrypoint(name: str, **arguments: object) -> dict[str, object]:
+def entrypoint(name: str, **arguments: object) -> dict[str, Any]:
     data = {"entrypoint": f"support.entrypoints:{name}", "arguments": arguments, "holdoutFraction": 0.1}
     return {"data": data, "model": {"builtin": {"preset": "pico", "vocabularySize": 257}}}
 

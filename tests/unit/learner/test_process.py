@@ -1,6 +1,7 @@
 """The process's edges: options, mistakes, its pages, its checkpoints' thread. What it does with a syncer is an
 integration test."""
 
+import functools
 import logging
 import threading
 import urllib.error
@@ -187,7 +188,7 @@ class TestCheckpointWriter:
         thread = threading.Thread(target=writer.run)
         thread.start()
         for steps in (50, 100):
-            writer.finish(lambda steps=steps: snapshot(steps), timeout_seconds=60.0)
+            writer.finish(functools.partial(snapshot, steps), timeout_seconds=60.0)
         assert writer.close(timeout_seconds=60.0)
         thread.join()
         assert [record.getMessage() for record in caplog.records] == [

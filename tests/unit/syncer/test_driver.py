@@ -65,7 +65,8 @@ def run(directory: Path, script: Callable[[Event], list[Action]], *events: Event
         for event in events:
             driver.post(event)
         idle = asyncio.ensure_future(crew.idle.wait())
-        await asyncio.wait({idle, driver.failed}, timeout=30, return_when=asyncio.FIRST_COMPLETED)
+        ends: set[asyncio.Future[Any]] = {idle, driver.failed}
+        await asyncio.wait(ends, timeout=30, return_when=asyncio.FIRST_COMPLETED)
         idle.cancel()
         driver.stop()
         tape.close()

@@ -10,7 +10,7 @@ from diloco.core.events import LearnerJoined, StepReported
 from diloco.syncer.records import RecordError, action_from, event_from, to_plain
 
 MEMBER = Member("a/b/0", 7, 1, 3, 4, 256, 0.25, "ab")
-EXAMPLES = [
+EXAMPLES: list[Any] = [
     LearnerJoined("a/b/0", "x", (1, 2), 3, 4),
     StepReported("a/b/0", 7, 1, 64, 0.125, 0.0, 5.5, 16),
     Admit("a/b/0", "x", 7, (0, 1), (3, 3), 5, 80, "first join"),
@@ -30,6 +30,7 @@ def test_what_goes_through_json_comes_back_equal(record: Any) -> None:
 
 def test_every_event_and_action_has_only_fields_that_can_be_read_back() -> None:
     for kind in (*get_args(events.Event), *get_args(actions.Action)):
+        assert isinstance(kind, type)
         assert dataclasses.is_dataclass(kind)
         with pytest.raises(RecordError, match="has the fields"):
             (event_from if kind.__module__.endswith("events") else action_from)({"type": kind.__name__, "no": 1})
