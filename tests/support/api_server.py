@@ -28,8 +28,10 @@ import yaml
 from kind.cache import Cache
 from kind.go_modules import programs_folder
 from kind.node_programs import ETCD, KUBERNETES
+from kind.waiting import wait_until
 from support.api_server_certificates import Authority, service_account_keys
 
+DEFINITION = Path(__file__).resolve().parents[2] / "crds" / "dilocojobs.diloco.dev.yaml"
 BINARIES_VARIABLE = "DILOCO_TEST_BINARIES"
 """Names a folder with etcd and kube-apiserver, where others are wanted than those built for the clusters of tests."""
 NEEDED = ("etcd", "kube-apiserver", "kubectl")
@@ -79,6 +81,21 @@ def api_server() -> Iterator["ApiServer"]:
             yield server
         finally:
             server.end()
+
+
+@contextmanager
+def job_api_server() -> Iterator["ApiServer"]:
+    """As ``api_server``; it knows DiLoCoJobs, by the committed definition.
+
+    Raises:
+        ApiServerError: it does not come up.
+    """
+    with api_server() as server:
+        server.kubectl("create", f"--filename={DEFINITION}")
+        server.kubectl("wait", "--for=condition=Established", f"crd/{DEFINITION.stem}")
+        # Published a moment after the definition is established; a kubectl that validates or explains reads it.
+        wait_until(lambda: not server.kubectl("explain", "dlj", check=False).returncode, "kubectl explain dlj")
+        yield server
 
 
 class ApiServer:

@@ -5,12 +5,13 @@ import re
 import signal
 import subprocess
 import sys
-import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Self
+
+from kind.waiting import wait_until
 
 PATIENCE_SECONDS = 90.0
 PROGRAM = ("-m", "diloco_operator.main")
@@ -25,10 +26,7 @@ def eventually(what: str, holds: Callable[[], object], patience_seconds: float =
     Raises:
         AssertionError: it does not; with ``what``.
     """
-    deadline = time.monotonic() + patience_seconds
-    while not holds():
-        assert time.monotonic() < deadline, f"waited in vain: {what}"
-        time.sleep(0.1)
+    wait_until(holds, what, patience_seconds)
 
 
 class OperatorProcess:

@@ -55,13 +55,13 @@ class Rendered:
 COMPONENT = "app.kubernetes.io/component"
 
 
-def helm_template(helm: Path, values: Mapping[str, Any], chart: Path = CHART) -> Rendered:
+def helm_template(helm: Path, values: Mapping[str, Any], chart: Path = CHART, namespace: str = NAMESPACE) -> Rendered:
     """The chart with ``values``.
 
     Raises:
         ChartRefusedError: Helm does not take them.
     """
-    text = run(helm, "template", RELEASE, chart, "--namespace", NAMESPACE, values=values)
+    text = run(helm, "template", RELEASE, chart, "--namespace", namespace, values=values)
     return Rendered(tuple(one for one in yaml.safe_load_all(text) if one is not None))
 
 

@@ -6,18 +6,16 @@ from pathlib import Path
 
 import pytest
 
-from support.api_server import ApiServer, api_server, why_there_is_none
-
-DEFINITION = Path(__file__).parents[3] / "crds" / "dilocojobs.diloco.dev.yaml"
+from support.api_server import ApiServer, job_api_server, why_there_is_none
+from support.operator_process import OperatorProcess
+from support.operator_scene import Cluster, Start
 
 
 @pytest.fixture(scope="session")
 def server() -> Iterator[ApiServer]:
     if reason := why_there_is_none():
         pytest.skip(reason)
-    with api_server() as running:
-        running.kubectl("apply", "--server-side", f"--filename={DEFINITION}")
-        running.kubectl("wait", "--for=condition=Established", "crd/dilocojobs.diloco.dev")
+    with job_api_server() as running:
         yield running
 
 
@@ -26,3 +24,27 @@ def namespace(server: ApiServer) -> str:
     name = f"test-{uuid.uuid4().hex[:10]}"
     server.kubectl("create", "namespace", name)
     return name
+
+
+@pytest.fixture
+def cluster(server: ApiServer, namespace: str) -> Cluster:
+    return Cluster(server, namespace)
+
+
+@pytest.fixture
+def start(cluster: Cluster, tmp_path: Path) -> Start:
+    count = 0
+
+    def started(kubeconfig: Path | None = None, *flags: str) -> OperatorProcess:
+        nonlocal count
+        count += 1
+        return OperatorProcess(
+            kubeconfig or cluster.server.kubeconfig,
+            tmp_path / f"operator-{count}.log",
+            f"--operator-namespace={cluster.namespace}",
+            f"--namespaces={cluster.namespace}",
+            "--poll-seconds=0.5",
+            *flags,
+        )
+
+    return started

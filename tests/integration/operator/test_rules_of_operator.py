@@ -16,11 +16,10 @@ from diloco_operator import labels
 from diloco_operator.cluster.kinds import CHILDREN, JOB, Kind
 from kind import tools
 from kind.cache import Cache
-from support.api_server import ApiServer, api_server, why_there_is_none
+from support.api_server import ApiServer, job_api_server, why_there_is_none
 from support.operator_process import OperatorProcess, eventually
 from support.rendered_chart import helm_template
 
-DEFINITION = Path(__file__).parents[3] / "crds" / "dilocojobs.diloco.dev.yaml"
 RBAC = "rbac.authorization.k8s.io"
 FINISHED = {
     "phase": "Complete",
@@ -169,9 +168,7 @@ class Server:
 def server() -> Iterator[Server]:
     if reason := why_there_is_none():
         pytest.skip(reason)
-    with api_server() as running:
-        running.kubectl("apply", "--server-side", f"--filename={DEFINITION}")
-        running.kubectl("wait", "--for=condition=Established", "crd/dilocojobs.diloco.dev")
+    with job_api_server() as running:
         yield Server(running)
 
 

@@ -1,0 +1,70 @@
+"""What a failing API server, or a namespace on its way out, does to the whole operator."""
+
+from pathlib import Path
+
+from diloco_operator.main import EXIT_LEASE_LOST
+from support.fault_proxy import FaultProxy
+from support.operator_process import eventually
+from support.operator_scene import Cluster, Start, manifest, reconciles_again
+
+
+def test_faults_of_the_server_are_survived(cluster: Cluster, start: Start, tmp_path: Path) -> None:
+    with FaultProxy(cluster.server.kubeconfig, tmp_path) as proxy:
+        proxy.fault("GET .*dilocojobs", times=2, code=500)
+        proxy.fault("GET .*secrets", times=1, code=429, reason="TooManyRequests", headers={"Retry-After": "1"})
+        proxy.fault("PATCH .*secrets/two-ca", code=429, reason="TooManyRequests", headers={"Retry-After": "1"})
+        proxy.fault("PATCH .*configmaps", code=500)
+        proxy.fault("PATCH .*services", code=0, after_asking=True)
+        proxy.fault("PATCH .*dilocojobs/two/status", code=409, reason="Conflict")
+        proxy.fault("PATCH .*dilocojobs/two/status", code=0, after_asking=True)
+        with start(proxy.kubeconfig) as operator:
+            cluster.apply(manifest("two"))
+            cluster.settled("two")
+            for _ in range(2):
+                watches = proxy.asked("watch=")
+                proxy.fault("watch=", times=2, code=410, reason="Expired")
+                proxy.cut()
+                eventually("new watches", lambda w=watches: proxy.asked("watch=") >= w + 9)  # type: ignore[misc]
+            proxy.mend()
+            cluster.kubectl("delete", "configmap", "two-job")
+            cluster.apply(manifest("late", {"here": {"cpu": 1}}))
+            eventually("mended", lambda: "ConfigMap/two-job" in cluster.children())
+            eventually("the late job", lambda: cluster.status("late").get("phase") == "Pending")
+            eventually("ready again", lambda: operator.works)
+            assert "reconcile failed" not in operator.log
+
+
+def test_an_api_server_that_goes_away_and_comes_back_changes_nothing_and_is_taken_up_again(
+    cluster: Cluster, start: Start
+) -> None:
+    with start() as first:
+        cluster.apply(manifest("two"))
+        cluster.settled("two")
+        reconciles_again(first)
+        versions = cluster.versions()
+        cluster.server.stop()
+        try:
+            eventually("it notices", lambda: "trying again" in first.log)
+        finally:
+            cluster.server.start()
+        # On a slow machine it takes longer than the lease lasts: then it has ended, and is started again as by kubelet.
+        if first.exit_code is not None:
+            assert first.exit_code == EXIT_LEASE_LOST
+        with start() if first.exit_code is not None else first as operator:
+            eventually("it works", lambda: operator.works)
+            assert cluster.versions() == versions
+            cluster.apply(manifest("late", {"here": {"cpu": 1}}))
+            eventually("the late job", lambda: cluster.status("late").get("phase") == "Pending")
+
+
+def test_in_a_namespace_that_is_being_deleted_nothing_is_made_anew(cluster: Cluster, start: Start) -> None:
+    with start() as operator:
+        cluster.apply(manifest("two"))
+        cluster.settled("two")
+        # Nobody carries the deletion out here, so job and children stay and the namespace is going for good.
+        cluster.server.kubectl("delete", "namespace", cluster.namespace, "--wait=false")
+        cluster.kubectl("delete", "configmap", "two-job")
+        eventually("it sees that", lambda: "is left alone" in operator.log)
+        assert "ConfigMap/two-job" not in cluster.children()
+        assert operator.metric("reconcile_errors_total") == 0
+        assert "refused" not in cluster.condition("two", "Degraded").get("message", "")

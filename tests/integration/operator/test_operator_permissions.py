@@ -1,0 +1,58 @@
+"""What the operator may do, by RBAC of a real API server."""
+
+from typing import Any
+
+import pytest
+
+from diloco_operator.main import EXIT_OK
+from kind.cache import Cache
+from kind.tools import helm_if_there
+from support.operator_process import eventually
+from support.operator_scene import Cluster, Start, manifest, reconciles_again
+from support.rendered_chart import helm_template
+
+
+def test_what_the_operator_may_not_do_is_a_condition_that_names_it_and_clears_itself(
+    cluster: Cluster, start: Start
+) -> None:
+    name = f"operator-of-{cluster.namespace}"
+    role: dict[str, Any] = {"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "Role", "metadata": {"name": name}}
+    # Everything but to patch StatefulSets.
+    others = [
+        {"apiGroups": ["", "policy", "networking.k8s.io", "diloco.dev", "coordination.k8s.io", "events.k8s.io"]}
+        | {"resources": ["*"], "verbs": ["*"]},
+        {"apiGroups": ["apps"], "resources": ["deployments"], "verbs": ["*"]},
+        {"apiGroups": ["apps"], "resources": ["statefulsets"], "verbs": ["get", "list", "watch"]},
+    ]
+    cluster.apply({**role, "rules": others})
+    cluster.kubectl("create", "rolebinding", name, f"--role={name}", f"--user={name}")
+    with start(cluster.server.kubeconfig_for(name)) as operator:
+        cluster.apply(manifest("two"))
+        eventually("refused", lambda: cluster.condition("two", "Degraded").get("reason") == "ApplyRefused")
+        assert "statefulsets" in cluster.condition("two", "Degraded")["message"]
+        writes = operator.writes
+        reconciles_again(operator, times=6)
+        # Both sets are tried again once at most meanwhile, not every time.
+        assert operator.writes - writes <= 2
+        cluster.apply({**role, "rules": [{"apiGroups": ["*"], "resources": ["*"], "verbs": ["*"]}]})
+        cluster.settled("two")
+
+
+def test_the_rules_of_the_chart_are_enough(cluster: Cluster, start: Start) -> None:
+    helm = helm_if_there(Cache.of_user())
+    if helm is None:
+        pytest.skip("no helm here to render the chart's rules")
+    rendered = helm_template(helm, {"watchNamespaces": [cluster.namespace]}, namespace=cluster.namespace)
+    for one in (*rendered.of_kind("Role"), *rendered.of_kind("RoleBinding")):
+        cluster.apply(one)
+    account = rendered.only("ServiceAccount", "operator")["metadata"]["name"]
+    user = f"system:serviceaccount:{cluster.namespace}:{account}"
+    groups = ["system:authenticated", "system:serviceaccounts", f"system:serviceaccounts:{cluster.namespace}"]
+    with start(cluster.server.kubeconfig_for(user, groups)) as operator:
+        cluster.apply(manifest("two"))
+        cluster.settled("two")
+        eventually("an event", lambda: cluster.get("events")["items"])
+        eventually("a look at the pods", lambda: operator.metric("api_requests_total", 'resource="pods"') > 0)
+        assert operator.metric("api_requests_total", 'code="403"') == 0
+        assert "forbidden" not in operator.log.lower()
+        assert operator.stop() == EXIT_OK
