@@ -12,48 +12,12 @@ from diloco.local.picture import Picture, RateMeter, picture_of
 from diloco.local.quantities import bytes_text, count_text, duration_text, loss_text, percent_text
 from diloco.local.view import PlainView, render
 from diloco.local.watch import Seen
-from diloco.syncer.status import CheckpointStatus, LearnerStatus, SyncerStatus
+from diloco.syncer.status import SyncerStatus
+from support.seen_jobs import syncer_account
 
 
 def status(**changes: object) -> SyncerStatus:
-    learner = LearnerStatus(
-        id="us-west/old/0",
-        state="Training",
-        incarnation=1,
-        steps=42,
-        tokens=1000,
-        merged_tokens=900.0,
-        tokens_per_second=2000.0,
-        step_seconds=0.1,
-        blocked_fraction=0.01,
-        versions_behind=3,
-        restarts=1,
-        loss=2.5,
-        last_heard_seconds=0.1,
-    )
-    fields: dict[str, object] = {
-        "job": "two-regions",
-        "epoch": 1,
-        "phase": "Training",
-        "phase_reason": "",
-        "syncer_step": 7,
-        "merged_tokens": 250.0,
-        "budget_tokens": 1000,
-        "tokens_per_second": 50.0,
-        "seconds_left": 75.0,
-        "train_loss": 2.5,
-        "eval_loss": 2.75,
-        "evaluations": (),
-        "goodput": 0.9,
-        "bytes_pushed": 0,
-        "bytes_pulled": 0,
-        "elapsed_seconds": 12.0,
-        "rounds_in_flight": 1,
-        "checkpoint": CheckpointStatus(newest="", age_seconds=None, failures=0, problem=""),
-        "tape_problem": "",
-        "learners": (learner,),
-    }
-    return SyncerStatus.model_validate(fields | changes)
+    return SyncerStatus.model_validate(syncer_account(**changes))
 
 
 def drawn(picture: Picture) -> str:

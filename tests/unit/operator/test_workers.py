@@ -9,20 +9,40 @@ from diloco_operator.workers import Pacing, Workers
 from support.virtual_time import run_virtually
 
 STEADY = Backoff(first_seconds=1.0, most_seconds=60.0, random=lambda: 1.0)
+STEADILY = Pacing(STEADY)
+FAILURE = RuntimeError("no")
+Wishes = Callable[[Workers[str]], Awaitable[None]]
 
 
 def now() -> float:
     return asyncio.get_running_loop().time()
 
 
-async def at_work(workers: Workers[str], scenario: Callable[[], Awaitable[None]]) -> None:
-    task = asyncio.create_task(workers.work())
-    try:
-        await scenario()
-    finally:
-        task.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await task
+def at_work(recorder: "Recorder", wishes: Wishes, pacing: Pacing = STEADILY, concurrency: int = 1) -> None:
+    """Have workers run what is wished for, in virtual time, as long as ``wishes`` takes."""
+
+    async def scenario() -> None:
+        workers = Workers(recorder, pacing, concurrency)
+        task = asyncio.create_task(workers.work())
+        try:
+            await wishes(workers)
+        finally:
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+
+    run_virtually(scenario())
+
+
+def one_job(*seconds: float) -> Wishes:
+    """Wish for one job, and so long after it once more, until the last of the times is over."""
+
+    async def wishes(workers: Workers[str]) -> None:
+        for pause in seconds:
+            workers.enqueue("job")
+            await asyncio.sleep(pause)
+
+    return wishes
 
 
 class Recorder:
@@ -52,35 +72,18 @@ class Recorder:
 def test_a_hundred_wishes_for_one_key_make_one_run() -> None:
     recorder = Recorder(None)
 
-    async def scenario() -> None:
-        workers = Workers(recorder, Pacing(STEADY), concurrency=2)
+    async def wishes(workers: Workers[str]) -> None:
+        for _ in range(100):
+            workers.enqueue("job")
+        await asyncio.sleep(100)
 
-        async def wishes() -> None:
-            for _ in range(100):
-                workers.enqueue("job")
-            await asyncio.sleep(100)
-
-        await at_work(workers, wishes)
-
-    run_virtually(scenario())
+    at_work(recorder, wishes, concurrency=2)
     assert len(recorder.began["job"]) == 1
 
 
 def test_wishes_during_a_run_make_one_more_after_it() -> None:
     recorder = Recorder(None, seconds=10.0)
-
-    async def scenario() -> None:
-        workers = Workers(recorder, Pacing(STEADY, pause_seconds=0.5), concurrency=4)
-
-        async def wishes() -> None:
-            for _ in range(5):
-                workers.enqueue("job")
-                await asyncio.sleep(1)
-            await asyncio.sleep(100)
-
-        await at_work(workers, wishes)
-
-    run_virtually(scenario())
+    at_work(recorder, one_job(1, 1, 1, 1, 100), Pacing(STEADY, pause_seconds=0.5), concurrency=4)
     assert recorder.began["job"] == [0.0, 10.5]
     assert recorder.most_of_one_key == 1
 
@@ -88,161 +91,71 @@ def test_wishes_during_a_run_make_one_more_after_it() -> None:
 def test_no_more_runs_at_once_than_allowed_and_thousands_of_keys_all_get_their_turn() -> None:
     recorder = Recorder(None, seconds=1.0)
 
-    async def scenario() -> None:
-        workers = Workers(recorder, Pacing(STEADY), concurrency=8)
+    async def wishes(workers: Workers[str]) -> None:
+        for number in range(4000):
+            workers.enqueue(f"job-{number}")
+        assert workers.depth == 4000
+        await asyncio.sleep(4000 / 8 + 1)
+        assert workers.depth == 0
 
-        async def wishes() -> None:
-            for number in range(4000):
-                workers.enqueue(f"job-{number}")
-            assert workers.depth == 4000
-            await asyncio.sleep(4000 / 8 + 1)
-            assert workers.depth == 0
-
-        await at_work(workers, wishes)
-
-    run_virtually(scenario())
+    at_work(recorder, wishes, concurrency=8)
     assert len(recorder.began) == 4000
     assert recorder.most_at_once == 8
 
 
 def test_it_runs_again_when_the_run_said_so() -> None:
     recorder = Recorder(5.0, 60.0, None)
-
-    async def scenario() -> None:
-        workers = Workers(recorder, Pacing(STEADY), concurrency=1)
-
-        async def wishes() -> None:
-            workers.enqueue("job")
-            await asyncio.sleep(1000)
-
-        await at_work(workers, wishes)
-
-    run_virtually(scenario())
+    at_work(recorder, one_job(1000))
     assert recorder.began["job"] == [0.0, 5.0, 65.0]
 
 
 def test_a_wish_comes_before_a_planned_run_and_replaces_it() -> None:
     recorder = Recorder(60.0)
-
-    async def scenario() -> None:
-        workers = Workers(recorder, Pacing(STEADY), concurrency=1)
-
-        async def wishes() -> None:
-            workers.enqueue("job")
-            await asyncio.sleep(20)
-            workers.enqueue("job")
-            await asyncio.sleep(70)
-
-        await at_work(workers, wishes)
-
-    run_virtually(scenario())
+    at_work(recorder, one_job(20, 70))
     assert recorder.began["job"] == [0.0, 20.0, 80.0]
 
 
 def test_a_run_that_asks_for_another_at_once_pauses_first() -> None:
     recorder = Recorder(0.0, 0.0, None)
-
-    async def scenario() -> None:
-        workers = Workers(recorder, Pacing(STEADY, pause_seconds=0.5), concurrency=1)
-
-        async def wishes() -> None:
-            workers.enqueue("job")
-            await asyncio.sleep(10)
-
-        await at_work(workers, wishes)
-
-    run_virtually(scenario())
+    at_work(recorder, one_job(10), Pacing(STEADY, pause_seconds=0.5))
     assert recorder.began["job"] == [0.0, 0.5, 1.0]
 
 
 def test_errors_are_tried_again_at_growing_intervals_until_one_succeeds() -> None:
-    failure = RuntimeError("no")
-    recorder = Recorder(failure, failure, failure, failure, 1000.0)
+    recorder = Recorder(FAILURE, FAILURE, FAILURE, FAILURE, 1000.0)
     told: list[tuple[object, Exception]] = []
-
-    async def scenario() -> None:
-        pacing = Pacing(STEADY, failed=lambda key, error: told.append((key, error)))
-        workers = Workers(recorder, pacing, concurrency=1)
-
-        async def wishes() -> None:
-            workers.enqueue("job")
-            await asyncio.sleep(500)
-
-        await at_work(workers, wishes)
-
-    run_virtually(scenario())
+    at_work(recorder, one_job(500), Pacing(STEADY, failed=lambda key, error: told.append((key, error))))
     assert recorder.began["job"] == [0.0, 1.0, 3.0, 7.0, 15.0]
-    assert told == [("job", failure)] * 4
+    assert told == [("job", FAILURE)] * 4
 
 
 def test_success_forgets_earlier_failures() -> None:
-    failure = RuntimeError("no")
-    recorder = Recorder(failure, failure, 10.0, failure, 1000.0)
-
-    async def scenario() -> None:
-        workers = Workers(recorder, Pacing(STEADY), concurrency=1)
-
-        async def wishes() -> None:
-            workers.enqueue("job")
-            await asyncio.sleep(500)
-
-        await at_work(workers, wishes)
-
-    run_virtually(scenario())
+    recorder = Recorder(FAILURE, FAILURE, 10.0, FAILURE, 1000.0)
+    at_work(recorder, one_job(500))
     assert recorder.began["job"] == [0.0, 1.0, 3.0, 13.0, 14.0]
 
 
 def test_a_wish_ends_the_wait_after_an_error_but_not_the_wait_that_a_busy_server_asked_for() -> None:
-    recorder = Recorder(RuntimeError("busy"), 1000.0)
-
-    async def scenario() -> None:
-        workers = Workers(recorder, Pacing(STEADY, least_seconds=lambda _: 30.0), concurrency=1)
-
-        async def wishes() -> None:
-            workers.enqueue("job")
-            await asyncio.sleep(5)
-            workers.enqueue("job")
-            await asyncio.sleep(500)
-
-        await at_work(workers, wishes)
-
-    run_virtually(scenario())
+    recorder = Recorder(FAILURE, 1000.0)
+    at_work(recorder, one_job(5, 500), Pacing(STEADY, least_seconds=lambda _: 30.0))
     assert recorder.began["job"] == [0.0, 30.0]
 
 
 def test_one_failing_key_keeps_no_other_from_running() -> None:
-    recorder = Recorder(RuntimeError("no"))
+    recorder = Recorder(FAILURE)
 
-    async def scenario() -> None:
-        workers = Workers(recorder, Pacing(STEADY), concurrency=1)
+    async def wishes(workers: Workers[str]) -> None:
+        workers.enqueue("bad")
+        workers.enqueue("good")
+        await asyncio.sleep(0.5)
 
-        async def wishes() -> None:
-            workers.enqueue("bad")
-            workers.enqueue("good")
-            await asyncio.sleep(0)
-            await asyncio.sleep(0.5)
-
-        await at_work(workers, wishes)
-
-    run_virtually(scenario())
+    at_work(recorder, wishes)
     assert recorder.began["good"] == [0.0]
 
 
 def test_a_key_that_is_gone_is_forgotten_and_may_come_back() -> None:
-    recorder = Recorder(RuntimeError("no"), RuntimeError("no"), None, RuntimeError("no"), None)
-
-    async def scenario() -> None:
-        workers = Workers(recorder, Pacing(STEADY), concurrency=1)
-
-        async def wishes() -> None:
-            workers.enqueue("job")
-            await asyncio.sleep(100)
-            workers.enqueue("job")
-            await asyncio.sleep(100)
-
-        await at_work(workers, wishes)
-
-    run_virtually(scenario())
+    recorder = Recorder(FAILURE, FAILURE, None, FAILURE, None)
+    at_work(recorder, one_job(100, 100))
     # The second life begins at 100 and its first failure waits as long as a first failure does.
     assert recorder.began["job"] == [0.0, 1.0, 3.0, 100.0, 101.0]
 
