@@ -19,7 +19,7 @@ import pytest
 from diloco.wire.chunks import LARGEST_CHUNK_BYTES
 from diloco.wire.client import ClientOptions, SyncClient
 from diloco.wire.convert import LARGEST_MESSAGE_BYTES, pack, pack_learner
-from diloco.wire.errors import CorruptedError, InvalidMessageError, UnavailableError
+from diloco.wire.errors import CorruptedError, InvalidMessageError, RefusedError, UnavailableError
 from diloco.wire.messages import Alive, Join, PullHeader, PullRequest, Ready
 from diloco.wire.server import ServerOptions
 from diloco.wire.v1 import sync_pb2
@@ -317,6 +317,30 @@ def test_a_fault_of_the_handler_is_an_error_of_one_line_for_the_learner(caplog: 
         ended = ending(raw.pull(pack(REQUEST)))
     assert ended == (grpc.StatusCode.INTERNAL, "the syncer failed; its log says more")
     assert "secret internals" in caplog.text  # here a traceback is wanted: the fault is ours
+
+
+def test_that_a_learner_is_refused_is_told_and_that_a_fragment_is_too_late_is_not(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    class Strict(Keeper):
+        async def session(self, *_: object) -> None:
+            raise RefusedError("of another job")
+
+        def open_pull(self, *_: object) -> tuple[PullHeader, memoryview]:
+            raise RefusedError("too late")
+
+    caplog.set_level(logging.INFO)
+    with RunningServer(Strict()) as running:
+        with RawClient(running.address) as raw:
+            assert ending(raw.pull(pack(REQUEST))) == (grpc.StatusCode.FAILED_PRECONDITION, "too late")
+        with (
+            SyncClient(ClientOptions(running.address)) as client,
+            client.open_session(JOIN) as session,
+            pytest.raises(RefusedError),
+        ):
+            next(iter(session))
+    assert "of another job" in caplog.text
+    assert "too late" not in caplog.text
 
 
 @pytest.mark.parametrize(

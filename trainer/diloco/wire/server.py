@@ -4,8 +4,10 @@ Everything that comes is checked here; what is wanted is decided by a ``SyncHand
 but that peer's own call. It must not know the engine, the store or what a payload is.
 """
 
+import logging
 import socket
 from dataclasses import dataclass
+from typing import Final
 
 import grpc
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
@@ -19,6 +21,9 @@ from diloco.wire.server_bulk import BulkCalls
 from diloco.wire.server_calls import Caller
 from diloco.wire.server_session import SessionCalls
 from diloco.wire.tls import ServerTls
+
+_LATE_LEVEL: Final = logging.DEBUG
+"""A fragment that is brought or asked for too late is refused: with a tiny model several times a second."""
 
 
 class ListenError(RuntimeError):
@@ -99,8 +104,8 @@ class SyncServer:
         session = SessionCalls(self._handler, options.queued_messages, options.stall_seconds)
         methods: dict[str, grpc.RpcMethodHandler[bytes, bytes]] = {
             SESSION: grpc.stream_stream_rpc_method_handler(caller.guarded(session.session)),
-            PUSH: grpc.stream_unary_rpc_method_handler(caller.guarded(self._bulk.push)),
-            PULL: grpc.unary_stream_rpc_method_handler(caller.guarded(self._bulk.pull)),
+            PUSH: grpc.stream_unary_rpc_method_handler(caller.guarded(self._bulk.push, _LATE_LEVEL)),
+            PULL: grpc.unary_stream_rpc_method_handler(caller.guarded(self._bulk.pull, _LATE_LEVEL)),
         }
         server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, methods),))
         health_pb2_grpc.add_HealthServicer_to_server(self._health, server)

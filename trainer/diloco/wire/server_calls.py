@@ -12,7 +12,7 @@ from typing import Any, TypeAlias
 
 import grpc
 
-from diloco.wire.errors import IdentityError, PeerFailedError, UnavailableError, WireError, one_line
+from diloco.wire.errors import IdentityError, PeerFailedError, RefusedError, UnavailableError, WireError, one_line
 from diloco.wire.tls import Peer, identity_of
 
 _log = logging.getLogger(__name__)
@@ -29,12 +29,19 @@ class Caller:
         self._certified = certified
         self._job = job
 
-    def guarded(self, call: Call) -> Callable[[Any, Context], Awaitable[bytes | None]]:
-        """``call`` as gRPC wants it, given the peer and with its failures turned into a status and one line."""
+    def guarded(
+        self, call: Call, refusals_level: int = logging.INFO
+    ) -> Callable[[Any, Context], Awaitable[bytes | None]]:
+        """``call`` as gRPC wants it, given the peer and with its failures turned into a status and one line.
+
+        That a learner is told no is logged at ``refusals_level``.
+        """
 
         async def guarded_call(request: Any, context: Context) -> bytes | None:
             try:
                 return await call(request, context, self._peer(context))
+            except RefusedError as error:
+                await _abort(context, call.__name__, error, refusals_level)
             except WireError as error:
                 await _abort(context, call.__name__, error)
             except (grpc.aio.BaseError, asyncio.InvalidStateError):
@@ -60,8 +67,8 @@ class Caller:
         return Peer(address, identity.learner, identity.job)
 
 
-async def _abort(context: Context, name: str, error: WireError) -> None:
-    _log.info("%s of %s ended: %s", name, one_line(context.peer()), error)
+async def _abort(context: Context, name: str, error: WireError, level: int = logging.INFO) -> None:
+    _log.log(level, "%s of %s ended: %s", name, one_line(context.peer()), error)
     # The other side may be gone already; raising is how abort() ends the call on our side too.
     with contextlib.suppress(grpc.aio.UsageError, grpc.aio.InternalError, asyncio.InvalidStateError):
         await context.abort(error.status, str(error))
