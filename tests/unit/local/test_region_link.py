@@ -86,6 +86,16 @@ def test_a_reset_breaks_connections_and_refuses_new_ones(link: RegionLink, liste
         assert far.recv(16) == b"again"
 
 
+def test_a_connection_that_a_reset_finds_half_made_ends_too(link: RegionLink, listener: socket.socket) -> None:
+    for _ in range(100):
+        near, far = connect(link, listener)  # the relay may not have heard yet that this succeeded
+        with near, far:
+            link.cut(Manner.RESET)
+            assert ends(near)
+            assert ends(far)
+        link.mend()
+
+
 def test_a_syncer_that_is_away_ends_the_connection(listener: socket.socket, link: RegionLink) -> None:
     listener.close()
     with socket.create_connection(parse_address(link.address), timeout=TIMEOUT_SECONDS) as near:
