@@ -33,7 +33,7 @@ class RegionLink:
         self._closing = asyncio.Event()
         self._open = asyncio.Event()
         self._open.set()
-        self._refusing = False
+        self._refusing = asyncio.Event()
         self._connections: set[asyncio.StreamWriter] = set()
         self._thread = threading.Thread(target=self._run, name="region-link", daemon=True)
         self._thread.start()
@@ -71,11 +71,11 @@ class RegionLink:
     def _cut(self, manner: Manner) -> None:
         self._open.clear()
         if manner is Manner.RESET:
-            self._refusing = True
+            self._refusing.set()
             self._reset()
 
     def _mend(self) -> None:
-        self._refusing = False
+        self._refusing.clear()
         self._open.set()
 
     def _reset(self) -> None:
@@ -88,7 +88,7 @@ class RegionLink:
             await self._carry(near_reader, near)
 
     async def _carry(self, near_reader: asyncio.StreamReader, near: asyncio.StreamWriter) -> None:
-        if self._refusing:
+        if self._refusing.is_set():
             near.transport.abort()
             return
         self._connections.add(near)
@@ -100,7 +100,7 @@ class RegionLink:
                 return
             self._connections.add(far)
             try:
-                if self._refusing:  # reset while it was being made: nobody would end it before the link is mended
+                if self._refusing.is_set():  # reset while it was being made: nobody would end it before the link is mended
                     return
                 await asyncio.gather(self._pump(near_reader, far), self._pump(far_reader, near))
             finally:
