@@ -100,8 +100,8 @@ class RegionLink:
                 return
             self._connections.add(far)
             try:
-                if self._refusing.is_set():  # reset while it was being made: nobody would end it before the link is mended
-                    return
+                if self._refusing.is_set():
+                    return  # reset while it was being made: nobody would end it before the link is mended
                 await asyncio.gather(self._pump(near_reader, far), self._pump(far_reader, near))
             finally:
                 self._connections.discard(far)
