@@ -55,7 +55,10 @@ class ClusterShell:
         return said
 
     def follow(self, command: str, word: str) -> None:
-        """Wait until a command that goes on for ever says a word, then end it as Ctrl-C does."""
+        """Wait until a command that goes on for ever says a word, then end it.
+
+        Not by SIGINT: what a script starts in the background is deaf to it.
+        """
         process = self._start(command)
         try:
             assert process.stdout is not None
@@ -65,7 +68,7 @@ class ClusterShell:
                 assert line, f"{command} ended: {said}"
                 said += line
         finally:
-            os.killpg(process.pid, signal.SIGINT)
+            os.killpg(process.pid, signal.SIGTERM)
             process.communicate(timeout=60)
 
     def _start(self, command: str) -> subprocess.Popen[str]:
