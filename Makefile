@@ -32,7 +32,7 @@ test: lint ## Lint, then every test, on real clusters too (KEEP_CLUSTERS=1 leave
 	@mkdir -p $(dir $(SKIPPED)) && rm -f $(SKIPPED)
 	@$(KIND) programs || echo "Tests that want an API server or helm will be skipped."
 	$(BIN)/pytest -n 2 tests/unit tests/property --skipped-to $(SKIPPED)
-	$(BIN)/pytest tests/integration --skipped-to $(SKIPPED)
+	$(BIN)/pytest -n 2 --dist loadfile tests/integration --skipped-to $(SKIPPED)
 	$(KIND) run -- $(BIN)/pytest tests/cluster --skipped-to $(SKIPPED)
 	@if [ -s $(SKIPPED) ]; then echo "Skipped:"; cat $(SKIPPED); else echo "Skipped: nothing"; fi
 

@@ -30,7 +30,8 @@ from support.cluster_jobs import (
 pytestmark = pytest.mark.timeout(600)
 
 EXAMPLE = REPOSITORY / "examples/two-regions/job.yaml"
-BUDGET = 60_000
+BUDGET = 400_000
+"""Enough for the operator to see it train, however fast the machine is."""
 STATE = Path("/state")
 
 

@@ -95,7 +95,7 @@ class ClusterOperator:
         return sum(self.total(pod, "api_requests_total", verb=verb) for verb in verbs)
 
     def refusals(self, pod: str) -> float:
-        """Requests that RBAC has refused."""
+        """Requests that the API server has refused, by RBAC or a quota."""
         return self.total(pod, "api_requests_total", code="403")
 
     def wait_for(self, what: Callable[[PodSeen], object], words: str) -> PodSeen:

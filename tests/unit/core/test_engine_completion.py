@@ -197,6 +197,17 @@ def test_goodput_counts_merged_steps_over_the_time_given() -> None:
     assert script.engine.view(script.now).goodput == pytest.approx(0.75)
 
 
+def test_goodput_is_never_above_one_though_the_times_of_steps_are_estimates() -> None:
+    script = Script(options(1, fragments=1, overlap=2))
+    script.start(0)
+    for seconds in (1.0, 0.01, 0.01):
+        script.wait(seconds)
+        script.step(0)
+    for merge in of(script.push(0, 0, steps=3), Merge):
+        script.merge_done(merge)
+    assert script.engine.view(script.now).goodput == 1.0
+
+
 def test_a_learner_that_does_not_answer_is_not_asked_again_while_there_is_another() -> None:
     script = Script(options(2))
     script.start(0, 1)

@@ -80,7 +80,7 @@ def view(state: EngineState, now: float) -> EngineView:
         versions=tuple(state.versions),
         merged_tokens=state.merged_tokens,
         budget_tokens=state.options.budget_tokens,
-        goodput=merged / given if given > 0 else None,
+        goodput=_goodput(merged, given),
         finished=state.finished,
         complete=state.phase == "Complete",
         learners=tuple(_learner(state, record, now) for record in everyone if state.counts(record)),
@@ -111,9 +111,14 @@ def _learner(state: EngineState, record: LearnerRecord, now: float) -> LearnerVi
         restarts=record.restarts,
         versions_behind=behind,
         given_seconds=given,
-        goodput=record.merged_seconds / given if given > 0 else None,
+        goodput=_goodput(record.merged_seconds, given),
         last_heard_at=record.last_heard_at,
     )
+
+
+def _goodput(merged_seconds: float, given_seconds: float) -> float | None:
+    # A step's time is an estimate: in a job's first seconds the steps may add up to more than the time there was.
+    return min(merged_seconds / given_seconds, 1.0) if given_seconds > 0 else None
 
 
 def _given_seconds(record: LearnerRecord, now: float) -> float:
