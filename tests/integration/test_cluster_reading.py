@@ -67,6 +67,12 @@ class Diloco:
         return str(line).removeprefix("diloco: ")
 
 
+@pytest.fixture(autouse=True)
+def _pipe(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is printed into a pipe is as wide as it needs to be."""
+    monkeypatch.delenv("COLUMNS", raising=False)
+
+
 @pytest.fixture
 def diloco(server: ApiServer, capsys: pytest.CaptureFixture[str]) -> Diloco:
     capsys.readouterr()
