@@ -108,6 +108,6 @@ def test_a_release_for_one_namespace_needs_no_rights_to_the_cluster_and_leaves_o
         assert len(mine.objects()) > 10
         assert others.objects() == []
         assert others.status() == JobStatus()
-        assert team.refusals(operator.name) == 0
+        assert team.forbidden(operator.name) == []
     finally:
         charts.uninstall(bed, team.release)

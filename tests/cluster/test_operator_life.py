@@ -42,11 +42,11 @@ def operator(bed: Bed, images: Images, chart: Release) -> Iterator[ClusterOperat
 def job(cluster: Cluster, operator: ClusterOperator, namespace: str) -> Iterator[ClusterJob]:
     """A job that trains for as long as it is left to."""
     looks_after_it = operator.wait_for(lambda pod: pod.ready, "there is an operator")
-    refusals = operator.refusals(looks_after_it.name)  # of jobs of other tests, by quotas for example
+    forbidden = operator.forbidden(looks_after_it.name)
     made = apply(cluster, namespace, manifest("trains-on", region(2), tokens=10**12))
     made.all_train(*LEARNERS)
     made.wait_for(lambda status: holds(status, "Ready"), "it is ready")
-    assert operator.refusals(looks_after_it.name) == refusals
+    assert operator.forbidden(looks_after_it.name) == forbidden
     yield made
     made.kubectl("delete", "dilocojob", made.name, "--wait=false")
 

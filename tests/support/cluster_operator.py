@@ -3,6 +3,7 @@
 Beside it: what must not change of a job, whatever happens to the operator.
 """
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -24,6 +25,7 @@ except urllib.error.HTTPError as error:
     answer = error
 sys.stdout.write(answer.read().decode())
 """
+_BY_RBAC = re.compile(r" cannot \w+ resource ")
 CHILDREN = (
     "statefulsets,deployments,services,configmaps,secrets,persistentvolumeclaims,poddisruptionbudgets,networkpolicies"
 )
@@ -94,9 +96,9 @@ class ClusterOperator:
         verbs = ("create", "update", "patch", "delete")
         return sum(self.total(pod, "api_requests_total", verb=verb) for verb in verbs)
 
-    def refusals(self, pod: str) -> float:
-        """Requests that the API server has refused, by RBAC or a quota."""
-        return self.total(pod, "api_requests_total", code="403")
+    def forbidden(self, pod: str) -> list[str]:
+        """What it says of requests that RBAC has refused; quotas and dying namespaces answer 403 too."""
+        return [line for line in self.kubectl("logs", pod).splitlines() if _BY_RBAC.search(line)]
 
     def wait_for(self, what: Callable[[PodSeen], object], words: str) -> PodSeen:
         """The first pod of which it is true."""
