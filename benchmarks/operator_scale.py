@@ -23,7 +23,7 @@ import psutil
 
 from operator_world import Shape, World, syncers, wait
 from report import write_report
-from support.api_server import ApiServer, api_server, why_there_is_none
+from support.api_server import ApiServer, job_api_server, why_there_is_none
 from support.operator_process import OperatorProcess
 
 SMALL = Shape(regions=2, pools=1, learners=4)
@@ -141,10 +141,7 @@ def main() -> None:
     if reason := why_there_is_none():
         raise SystemExit(reason)
     jobs = arguments.jobs
-    with api_server() as server:
-        definition = Path(__file__).parents[1] / "crds" / "dilocojobs.diloco.dev.yaml"
-        server.kubectl("apply", "--server-side", f"--filename={definition}")
-        server.kubectl("wait", "--for=condition=Established", "crd/dilocojobs.diloco.dev")
+    with job_api_server() as server:
         with case(server, "one", SMALL) as one:
             alone = statistics.median(one.create([f"alone-{trial}"]) for trial in range(TRIALS))
             one_steady = one.steady(TRIALS)

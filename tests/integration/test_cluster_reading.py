@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from diloco.cli.main import execute
-from support.api_server import ApiServer, api_server, why_there_is_none
+from support.api_server import ApiServer, api_server, job_api_server, why_there_is_none
 from support.seen_jobs import complete_status, syncer_account, training_status
 from support.status_page import status_page
 
@@ -27,9 +27,7 @@ pytestmark = [
 @pytest.fixture(scope="module")
 def server() -> Iterator[ApiServer]:
     """With jobs: two in ml, one that no operator has seen in other."""
-    with api_server() as server:
-        server.kubectl("apply", "--server-side", "--filename", str(REPOSITORY / "crds/dilocojobs.diloco.dev.yaml"))
-        server.kubectl("wait", "--for=condition=Established", "crd/dilocojobs.diloco.dev", "--timeout=60s")
+    with job_api_server() as server:
         for namespace in ("ml", "other", "empty"):
             server.kubectl("create", "namespace", namespace)
         add_job(server, "ml", "two-regions", training_status())

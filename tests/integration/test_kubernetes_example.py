@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from support.api_server import ApiServer, api_server, why_there_is_none
+from support.api_server import ApiServer, job_api_server, why_there_is_none
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 README = (REPOSITORY / "examples/kubernetes/README.md").read_text(encoding="utf-8")
@@ -28,9 +28,7 @@ def commands(*beginnings: str) -> list[list[str]]:
 @pytest.fixture(scope="module")
 def server() -> Iterator[ApiServer]:
     """That knows jobs, and lets no pod into its default namespace that is not restricted."""
-    with api_server() as server:
-        server.kubectl("apply", "--server-side", "--filename", str(REPOSITORY / "crds/dilocojobs.diloco.dev.yaml"))
-        server.kubectl("wait", "--for=condition=Established", "crd/dilocojobs.diloco.dev", "--timeout=60s")
+    with job_api_server() as server:
         server.kubectl("label", "namespace", "default", RESTRICTED)
         yield server
 

@@ -16,6 +16,7 @@ from kind.clusters import Cluster
 from kind.commands import CommandFailedError
 from kind.waiting import wait_until
 from support.cluster_jobs import WAIT_SECONDS, ClusterJob, PodSeen, identities, pod_seen
+from support.operator_scene import CHILDREN
 
 _GET = """
 import sys, urllib.error, urllib.request
@@ -26,9 +27,6 @@ except urllib.error.HTTPError as error:
 sys.stdout.write(answer.read().decode())
 """
 _BY_RBAC = re.compile(r" cannot \w+ resource ")
-CHILDREN = (
-    "statefulsets,deployments,services,configmaps,secrets,persistentvolumeclaims,poddisruptionbudgets,networkpolicies"
-)
 
 
 @dataclass(frozen=True)

@@ -50,9 +50,7 @@ def made(
 ) -> tuple[dict[str, Any], ...]:
     """Everything that the operator makes of ``job`` while it runs."""
     running = 0 if job.spec.suspend else 1
-    pools = [pool for region in job.spec.regions for pool in region.pools]
-    keys = tuple(names.pools(job.spec))
-    scale = Scale({key: pool.learners * running for key, pool in zip(keys, pools, strict=True)}, running)
+    scale = Scale({key: pool.learners * running for key, pool in names.pools(job.spec).items()}, running)
     images = choose_images(job.spec, observed or ObservedImages(), options.trainer_image)
     return children(job, options, images, scale, certificates or placeholders(job))
 

@@ -86,6 +86,18 @@ class Cluster:
             lambda: len(self.children()) == children and self.status(job).get("phase") == "Pending",
         )
 
+    def has_job(self, name: str) -> None:
+        """A job of two pools is applied and looked after."""
+        self.apply(manifest(name))
+        self.settled(name)
+
+
+def at_rest(cluster: Cluster, operator: OperatorProcess) -> dict[str, str]:
+    """Versions of a job ``two`` and its children, which the operator has made and goes on to look at."""
+    cluster.has_job("two")
+    reconciles_again(operator)
+    return cluster.versions()
+
 
 def reconciles_again(operator: OperatorProcess, times: int = 4) -> None:
     before = operator.reconciles

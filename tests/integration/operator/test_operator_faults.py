@@ -5,7 +5,7 @@ from pathlib import Path
 from diloco_operator.main import EXIT_LEASE_LOST
 from support.fault_proxy import FaultProxy
 from support.operator_process import eventually
-from support.operator_scene import Cluster, Start, manifest, reconciles_again
+from support.operator_scene import Cluster, Start, at_rest, manifest
 
 
 def test_faults_of_the_server_are_survived(cluster: Cluster, start: Start, tmp_path: Path) -> None:
@@ -18,8 +18,7 @@ def test_faults_of_the_server_are_survived(cluster: Cluster, start: Start, tmp_p
         proxy.fault("PATCH .*dilocojobs/two/status", code=409, reason="Conflict")
         proxy.fault("PATCH .*dilocojobs/two/status", code=0, after_asking=True)
         with start(proxy.kubeconfig) as operator:
-            cluster.apply(manifest("two"))
-            cluster.settled("two")
+            cluster.has_job("two")
             for _ in range(2):
                 watches = proxy.asked("watch=")
                 proxy.fault("watch=", times=2, code=410, reason="Expired")
@@ -38,10 +37,7 @@ def test_an_api_server_that_goes_away_and_comes_back_changes_nothing_and_is_take
     cluster: Cluster, start: Start
 ) -> None:
     with start() as first:
-        cluster.apply(manifest("two"))
-        cluster.settled("two")
-        reconciles_again(first)
-        versions = cluster.versions()
+        versions = at_rest(cluster, first)
         cluster.server.stop()
         try:
             eventually("it notices", lambda: "trying again" in first.log)
@@ -59,8 +55,7 @@ def test_an_api_server_that_goes_away_and_comes_back_changes_nothing_and_is_take
 
 def test_in_a_namespace_that_is_being_deleted_nothing_is_made_anew(cluster: Cluster, start: Start) -> None:
     with start() as operator:
-        cluster.apply(manifest("two"))
-        cluster.settled("two")
+        cluster.has_job("two")
         # Nobody carries the deletion out here, so job and children stay and the namespace is going for good.
         cluster.server.kubectl("delete", "namespace", cluster.namespace, "--wait=false")
         cluster.kubectl("delete", "configmap", "two-job")

@@ -49,8 +49,7 @@ def test_the_rules_of_the_chart_are_enough(cluster: Cluster, start: Start) -> No
     user = f"system:serviceaccount:{cluster.namespace}:{account}"
     groups = ["system:authenticated", "system:serviceaccounts", f"system:serviceaccounts:{cluster.namespace}"]
     with start(cluster.server.kubeconfig_for(user, groups)) as operator:
-        cluster.apply(manifest("two"))
-        cluster.settled("two")
+        cluster.has_job("two")
         eventually("an event", lambda: cluster.get("events")["items"])
         eventually("a look at the pods", lambda: operator.metric("api_requests_total", 'resource="pods"') > 0)
         assert operator.metric("api_requests_total", 'code="403"') == 0

@@ -4,15 +4,14 @@ from pathlib import Path
 
 from diloco_operator.main import EXIT_BAD_INPUT, EXIT_OK
 from support.operator_process import eventually
-from support.operator_scene import Cluster, Start, manifest, reconciles_again
+from support.operator_scene import Cluster, Start, at_rest, manifest, reconciles_again
 
 
 def test_a_job_gets_all_its_children_a_status_and_an_event_and_nothing_on_itself(
     cluster: Cluster, start: Start
 ) -> None:
     with start() as operator:
-        cluster.apply(manifest("two"))
-        cluster.settled("two")
+        cluster.has_job("two")
         eventually("an event", lambda: cluster.get("events")["items"])
         live = cluster.get("dilocojob", "two")
         owners = [owner for child in cluster.children().values() for owner in child["metadata"]["ownerReferences"]]
@@ -29,10 +28,7 @@ def test_a_job_gets_all_its_children_a_status_and_an_event_and_nothing_on_itself
 
 def test_where_nothing_changes_nothing_is_written(cluster: Cluster, start: Start) -> None:
     with start() as operator:
-        cluster.apply(manifest("two"))
-        cluster.settled("two")
-        reconciles_again(operator)
-        versions, writes = cluster.versions(), operator.writes
+        versions, writes = at_rest(cluster, operator), operator.writes
         reconciles_again(operator, times=10)
         assert operator.writes == writes
         assert cluster.versions() == versions
@@ -42,8 +38,7 @@ def test_children_that_were_edited_or_deleted_are_mended_and_what_others_own_sta
     cluster: Cluster, start: Start
 ) -> None:
     with start():
-        cluster.apply(manifest("two"))
-        cluster.settled("two")
+        cluster.has_job("two")
         cluster.kubectl("annotate", "statefulset/two-eu-slow", "example.com/theirs=1")
         cluster.kubectl("scale", "statefulset/two-eu-slow", "--replicas=7")
         cluster.kubectl("delete", "service/two-syncer", "secret/two-syncer-tls", "configmap/two-job")
@@ -59,8 +54,7 @@ def test_a_pool_is_scaled_and_the_job_suspended_as_the_manifest_says(cluster: Cl
         return replicas
 
     with start():
-        cluster.apply(manifest("two"))
-        cluster.settled("two")
+        cluster.has_job("two")
         cluster.apply(manifest("two", {"us-east": {"fast": 5}, "eu": {"slow": 1}}))
         eventually("five learners", lambda: replicas("two-us-east-fast") == 5)
         cluster.apply(manifest("two", suspend=True))
@@ -71,8 +65,7 @@ def test_a_job_that_is_deleted_is_left_alone_and_one_of_its_name_waits_for_its_c
     cluster: Cluster, start: Start
 ) -> None:
     with start() as operator:
-        cluster.apply(manifest("two"))
-        cluster.settled("two")
+        cluster.has_job("two")
         cluster.kubectl("delete", "dilocojob", "two")
         eventually("it has heard of it", lambda: operator.metric("jobs") == 0)
         cluster.kubectl("delete", "service/two-syncer")

@@ -18,6 +18,7 @@ from kind import tools
 from kind.cache import Cache
 from support.api_server import ApiServer, job_api_server, why_there_is_none
 from support.operator_process import OperatorProcess, eventually
+from support.operator_scene import manifest
 from support.rendered_chart import helm_template
 
 RBAC = "rbac.authorization.k8s.io"
@@ -135,14 +136,7 @@ class Server:
         self.make(where, f"{RBAC}/v1", f"{kind}Binding", user, roleRef=reference, subjects=subjects)
 
     def job(self, namespace: str) -> dict[str, Any]:
-        spec = {
-            "image": "registry.example/trainer:1",
-            "model": {"builtin": {"preset": "pico"}},
-            "data": {"text": {"path": "/data"}},
-            "training": {"tokens": 1_000_000, "sequenceLength": 16, "batchSize": 4},
-            "ttlSecondsAfterFinished": 0,
-            "regions": [{"name": "here", "pools": [{"name": "cpu"}]}],
-        }
+        spec = manifest("one", {"here": {"cpu": 1}}, ttlSecondsAfterFinished=0)["spec"]
         return self.make(JOB.path(namespace), JOB.api_version, JOB.name, "one", spec=spec)
 
     def extra(self, kind: Kind, job: dict[str, Any]) -> None:

@@ -2,15 +2,12 @@
 
 from diloco_operator.main import EXIT_LEASE_LOST, EXIT_OK
 from support.operator_process import eventually
-from support.operator_scene import Cluster, Start, manifest, reconciles_again
+from support.operator_scene import Cluster, Start, at_rest, reconciles_again
 
 
 def test_a_second_operator_stands_by_and_takes_over_without_changing_anything(cluster: Cluster, start: Start) -> None:
     with start() as first:
-        cluster.apply(manifest("two"))
-        cluster.settled("two")
-        reconciles_again(first)
-        versions = cluster.versions()
+        versions = at_rest(cluster, first)
         with start() as second:
             eventually("the second stands by", lambda: second.stands_by)
             assert second.get("/readyz")[1].startswith(
@@ -33,8 +30,7 @@ def test_two_operators_that_want_different_things_do_not_fight_without_pause(
     cluster.server.kubectl("create", "namespace", other)
     with start() as first, start(None, f"--operator-namespace={other}") as second:
         eventually("both work", lambda: first.works and second.works)
-        cluster.apply(manifest("two"))
-        cluster.settled("two")
+        cluster.has_job("two")
         eventually("one gives way", lambda: "somebody keeps changing NetworkPolicy" in first.log + second.log)
         eventually("both do", lambda: all(each.log.count("keeps changing") >= 1 for each in (first, second)))
         for each in (first, second):
@@ -49,10 +45,7 @@ def test_two_operators_that_want_different_things_do_not_fight_without_pause(
 
 def test_a_killed_operator_that_is_started_again_changes_nothing(cluster: Cluster, start: Start) -> None:
     with start() as first:
-        cluster.apply(manifest("two"))
-        cluster.settled("two")
-        reconciles_again(first)
-        versions = cluster.versions()
+        versions = at_rest(cluster, first)
         first.kill()
     # Or the new one would wait until the lease of the dead one has run out, as it should.
     cluster.kubectl("delete", "lease", "diloco-operator")

@@ -1,6 +1,7 @@
 import asyncio
 import json
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 
 import pytest
 from aiohttp import web
@@ -13,24 +14,31 @@ JOB = JobKey("ns", "job")
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
+@asynccontextmanager
+async def asker_of(handler: Handler | None) -> AsyncIterator[SyncerAsker]:
+    """Asks a syncer that answers like this; None: nobody listens."""
+    app = web.Application()
+    if handler is not None:
+        app.router.add_get("/status", handler)
+    runner = web.AppRunner(app)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    port = runner.addresses[0][1]
+    if handler is None:
+        await runner.cleanup()
+    async with new_session() as session:
+        try:
+            yield SyncerAsker(session, lambda _: f"http://127.0.0.1:{port}/status")
+        finally:
+            await runner.cleanup()
+
+
 def asked(handler: Handler | None) -> SyncerStatusView | SyncerAway:
-    """What comes of asking a syncer that answers like this; None: nobody listens."""
+    """What comes of asking once."""
 
     async def run() -> SyncerStatusView | SyncerAway:
-        app = web.Application()
-        if handler is not None:
-            app.router.add_get("/status", handler)
-        runner = web.AppRunner(app)
-        await runner.setup()
-        await web.TCPSite(runner, "127.0.0.1", 0).start()
-        port = runner.addresses[0][1]
-        if handler is None:
-            await runner.cleanup()
-        async with new_session() as session:
-            try:
-                return await SyncerAsker(session, lambda _: f"http://127.0.0.1:{port}/status").ask(JOB)
-            finally:
-                await runner.cleanup()
+        async with asker_of(handler) as asker:
+            return await asker.ask(JOB)
 
     return asyncio.run(run())
 
@@ -80,15 +88,8 @@ def test_each_question_has_a_connection_of_its_own() -> None:
         return web.Response(text="not here", status=404)
 
     async def run() -> None:
-        app = web.Application()
-        app.router.add_get("/status", handler)
-        runner = web.AppRunner(app)
-        await runner.setup()
-        await web.TCPSite(runner, "127.0.0.1", 0).start()
-        async with new_session() as session:
-            asker = SyncerAsker(session, lambda _: f"http://127.0.0.1:{runner.addresses[0][1]}/status")
+        async with asker_of(handler) as asker:
             assert [await asker.ask(JOB) for _ in range(2)] == [SyncerAway("answered 404")] * 2
-        await runner.cleanup()
 
     asyncio.run(run())
     assert len(set(ends)) == 2
