@@ -6,12 +6,14 @@ and an hour of waiting costs nothing; only the training itself is computed.
 """
 
 from diloco.simulate.baselines import Baseline, alone, data_parallel
-from diloco.simulate.outcome import Outcome
+from diloco.simulate.counted import layout_of_sizes
+from diloco.simulate.outcome import Course, Outcome
 from diloco.simulate.scenario import Cut, Fault, Kill, Link, Profile, Scenario, ScenarioError, faults_every
-from diloco.simulate.world import SimulationError, simulate
+from diloco.simulate.world import SimulationError, simulate, simulate_course
 
 __all__ = [
     "Baseline",
+    "Course",
     "Cut",
     "Fault",
     "Kill",
@@ -24,5 +26,7 @@ __all__ = [
     "alone",
     "data_parallel",
     "faults_every",
+    "layout_of_sizes",
     "simulate",
+    "simulate_course",
 ]

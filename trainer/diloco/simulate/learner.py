@@ -8,11 +8,9 @@ import copy
 import random
 from dataclasses import dataclass, field
 
-import xxhash
 from torch import Tensor
 
 from diloco.core.actions import Admit, AskFragment, Evaluate
-from diloco.core.codec import codec_named
 from diloco.core.events import (
     Evaluated,
     FragmentApplied,
@@ -22,16 +20,15 @@ from diloco.core.events import (
     LearnerReady,
     StepReported,
 )
-from diloco.core.feedback import encode_with_feedback
 from diloco.core.schedule import Schedule
 from diloco.learner.asks import Ask, Asks
 from diloco.learner.bell import Bell
 from diloco.learner.capture import Capture
-from diloco.learner.feedback import ErrorFeedback
 from diloco.learner.membership import Membership
-from diloco.learner.trainer import InnerTrainer, StepResult, TrainerState
+from diloco.learner.trainer import StepResult, TrainerState
 from diloco.simulate.session import Ears, Identity, SimulatedSession, Surroundings
 from diloco.simulate.syncer import FragmentNews, Order
+from diloco.simulate.work import Encoder, Trainer
 
 
 @dataclass
@@ -59,15 +56,15 @@ EPOCH = "1"
 class SimulatedLearner:
     """One process, from its start to its end."""
 
-    def __init__(self, around: Surroundings, identity: Identity, trainer: InnerTrainer, disk: Disk) -> None:
+    def __init__(
+        self, around: Surroundings, identity: Identity, trainer: Trainer, encoder: Encoder, disk: Disk
+    ) -> None:
         sync = around.job.sync
         self._around = around
         self._identity = identity
         self._id = identity.learner
         self._durations = random.Random(f"{around.seed}/{identity.instance}")  # noqa: S311 - no secret
-        self._codec = codec_named(sync.compression)
-        feeds_back = sync.error_feedback and sync.compression in ("Int8", "Int4")
-        self._feedback = ErrorFeedback(disk.residuals) if feeds_back else None
+        self._encoder = encoder
         self._staleness_bound = sync.staleness_bound_steps
         self._trainer = trainer
         self._disk = disk
@@ -110,8 +107,7 @@ class SimulatedLearner:
     def _over(self) -> None:
         self._asks.session_over()
         self._inbox.evaluations.clear()
-        if self._feedback is not None:
-            self._feedback.session_over()
+        self._encoder.session_over()
 
     def _hear(self, order: Order, progress: float) -> None:
         self._progress = max(self._progress, progress)
@@ -149,8 +145,7 @@ class SimulatedLearner:
     def _news(self, news: FragmentNews) -> None:
         if not news.merged:
             self._asks.not_merged(news.fragment, news.version)
-        if self._feedback is not None:
-            self._feedback.outcome(news.fragment, news.version, merged=news.merged)
+        self._encoder.outcome(news.fragment, news.version, merged=news.merged)
         self._session.pull(news.fragment)
 
     def _received(self, fragment: int, version: int, values: Tensor) -> None:
@@ -196,7 +191,7 @@ class SimulatedLearner:
             self._finished = (result, seconds)
             if trainer.steps % self._around.job.training.checkpoint_every_steps == 0:
                 self._disk.trainer = trainer.state()
-                self._disk.residuals = {} if self._feedback is None else self._feedback.snapshot()
+                self._disk.residuals = dict(self._encoder.residuals())
         self._between_steps()
 
     def _report(self) -> None:
@@ -233,19 +228,9 @@ class SimulatedLearner:
 
     def _push(self, ask: Ask, capture: Capture) -> None:
         mine = (self._id, self._session.incarnation, ask.fragment, ask.version, ask.attempt)
-        if self._feedback is None:
-            payload = self._codec.encode(capture.delta)
-        else:
-            before = self._feedback.residual(ask.fragment)
-            payload, residual = encode_with_feedback(self._codec, capture.delta, before)
-            self._feedback.encoded(ask.fragment, ask.version, residual)
+        payload = self._encoder.encode(capture, ask.version)
         event = FragmentArrived(
-            *mine,
-            capture.base_version,
-            capture.steps,
-            capture.tokens,
-            payload.numel(),
-            xxhash.xxh3_128_hexdigest(payload.numpy().tobytes()),
+            *mine, capture.base_version, capture.steps, capture.tokens, payload.size_bytes, payload.digest
         )
         self._session.push(event, payload)
 

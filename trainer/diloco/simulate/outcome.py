@@ -9,6 +9,17 @@ from diloco.simulate.syncer import Counts
 
 
 @dataclass(frozen=True)
+class Course:
+    """How a run went, whether or not anything was computed in it."""
+
+    virtual_seconds: float
+    view: EngineView
+    counts: Counts
+    trace_digest: str
+    """Digest over all events and actions with their times."""
+
+
+@dataclass(frozen=True)
 class Outcome:
     """A finished run."""
 

@@ -14,6 +14,7 @@ from diloco.simulate.clock import VirtualClock
 from diloco.simulate.link import Connection, Way
 from diloco.simulate.scenario import Profile
 from diloco.simulate.syncer import Order, SimulatedSyncer
+from diloco.simulate.work import Payload
 from diloco.spec import JobSpec
 
 
@@ -109,10 +110,10 @@ class SimulatedSession:
         if self._link is not None:
             self._link[0].send(lambda: self._around.syncer.feed(event))
 
-    def push(self, event: FragmentArrived, payload: Tensor) -> None:
+    def push(self, event: FragmentArrived, payload: Payload) -> None:
         """Bring an outer gradient."""
         if self._link is not None:
-            self._link[0].transfer(Way.UP, payload.numel(), lambda: self._around.syncer.push(event, payload))
+            self._link[0].transfer(Way.UP, payload.size_bytes, lambda: self._around.syncer.push(event, payload))
 
     def pull(self, fragment: int) -> None:
         """Fetch a fragment's current version."""
@@ -121,9 +122,8 @@ class SimulatedSession:
         connection, syncer = self._link[0], self._around.syncer
 
         def serve() -> None:
-            version, values = syncer.pull(fragment)
-            arrived = 4 * values.numel()
-            connection.transfer(Way.DOWN, arrived, lambda: self._ears.received(fragment, version, values))
+            version, values, size_bytes = syncer.pull(fragment)
+            connection.transfer(Way.DOWN, size_bytes, lambda: self._ears.received(fragment, version, values))
 
         connection.send(serve)
 

@@ -8,7 +8,6 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import Protocol
 
-import torch
 import xxhash
 from torch import Tensor
 
@@ -27,12 +26,11 @@ from diloco.core.actions import (
     Refuse,
     SetTimer,
 )
-from diloco.core.codec import codec_named
 from diloco.core.engine import Engine, EngineOptions, EngineView
 from diloco.core.events import Event, FragmentArrived, LearnerJoined, LearnerLeft, Merged, TimerFired
 from diloco.core.fragments import Layout
-from diloco.core.merge import Contribution, MergeTarget, merge_fragment
 from diloco.simulate.clock import VirtualClock
+from diloco.simulate.work import GlobalModel, Payload
 from diloco.spec import DiLoCoJob
 
 
@@ -78,21 +76,16 @@ class Counts:
 
 
 class SimulatedSyncer:
-    """Engine, global fragments, outer momentum, and the payloads that came."""
+    """Engine, global model, and the payloads that came."""
 
     def __init__(
-        self, job: DiLoCoJob, layout: Layout, initial: list[Tensor], clock: VirtualClock, merge_seconds: float
+        self, job: DiLoCoJob, layout: Layout, model: GlobalModel, clock: VirtualClock, merge_seconds: float
     ) -> None:
-        self._sync = job.spec.sync
-        self._layout = layout
         self._clock = clock
         self._merge_seconds = merge_seconds
-        self._codec = codec_named(job.spec.sync.compression)
         self._engine = Engine(EngineOptions.from_job(job, layout), epoch=1)
-        self.parameters = [values.clone() for values in initial]
-        self._momentum = [torch.zeros_like(values) for values in initial]
-        self._history: list[dict[int, Tensor]] = [{0: values} for values in self.parameters]
-        self._payloads: dict[tuple[str, int, int, int], Tensor] = {}
+        self._model = model
+        self._payloads: dict[tuple[str, int, int, int], Payload] = {}
         self._timers: dict[str, int] = {}
         self._timers_set = 0
         self._joining: dict[tuple[str, str], Line] = {}
@@ -123,14 +116,18 @@ class SimulatedSyncer:
                 del self._lines[learner, incarnation]
                 self.feed(LearnerLeft(learner, incarnation, clean=False))
 
-    def push(self, event: FragmentArrived, payload: Tensor) -> None:
+    def push(self, event: FragmentArrived, payload: Payload) -> None:
         """A whole outer gradient came."""
         self._payloads[event.learner, event.fragment, event.version, event.attempt] = payload
         self.feed(event)
 
-    def pull(self, fragment: int) -> tuple[int, Tensor]:
-        """The current version of a fragment and its values, f32; never written to again."""
-        return self.view().versions[fragment], self.parameters[fragment]
+    def pull(self, fragment: int) -> tuple[int, Tensor, int]:
+        """The current version of a fragment, its values (f32; never written to again), and its bytes on the way."""
+        return (
+            self._engine.view(self._clock.now).versions[fragment],
+            self._model.values(fragment),
+            self._model.pull_bytes(fragment),
+        )
 
     def feed(self, event: Event) -> None:
         """Take an event in and carry out what follows."""
@@ -192,39 +189,14 @@ class SimulatedSyncer:
         self._clock.at(action.at, fire)
 
     def _merge(self, order: Merge) -> None:
-        index = order.fragment
-        current = self.parameters[index]
-        contributions = []
-        for member in order.members:
-            payload = self._payloads.pop((member.learner, index, order.version, member.attempt))
-            drift = None
-            if self._sync.anchor == "Current" and member.base_version != order.version - 1:
-                drift = current - self._history[index][member.base_version]
-            contributions.append(Contribution(member.learner, member.weight, payload, drift))
-        # A fresh buffer: pulls under way and the history keep the one before.
-        target = MergeTarget(torch.empty_like(current), self._momentum[index])
-        merge_fragment(
-            self._layout.fragments[index],
-            contributions,
-            codec=self._codec,
-            method=self._sync.merge,
-            parameters=current,
-            momentum=self._momentum[index],
-            outer=self._sync.outer_optimizer,
-            into=target,
-        )
-        self.parameters[index] = target.parameters
-        self._remember(index, order.version)
+        payloads = {
+            member.learner: self._payloads.pop((member.learner, order.fragment, order.version, member.attempt))
+            for member in order.members
+        }
+        digest = self._model.merge(order, payloads)
         self.counts.merges += 1
         self.counts.members += len(order.members)
         self.counts.lagging += sum(member.base_version != order.version - 1 for member in order.members)
-        digest = xxhash.xxh3_128_hexdigest(target.parameters.numpy().tobytes())
-        self.feed(Merged(index, order.version, digest, self._merge_seconds))
+        self.feed(Merged(order.fragment, order.version, digest, self._merge_seconds))
         view = self.view()
         self._progress = view.merged_tokens / view.budget_tokens
-
-    def _remember(self, index: int, version: int) -> None:
-        history = self._history[index]
-        history[version] = self.parameters[index]
-        for old in [held for held in history if held < version - self._sync.max_version_lag]:
-            del history[old]

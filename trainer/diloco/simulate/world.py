@@ -3,20 +3,19 @@
 Lock-step DiLoCo is the same run with ``quorum`` = all learners and ``maxStalenessSteps`` = ``interval + overlap``.
 """
 
-from collections.abc import Callable
 from functools import partial
 
-import torch
-
-from diloco.learner.data import TokenSource, open_data, open_source
-from diloco.learner.trainer import InnerTrainer
-from diloco.model import build_model, layout_of, read_fragment
+from diloco.core.fragments import Layout
+from diloco.learner.data import TokenSource
 from diloco.simulate.clock import VirtualClock
+from diloco.simulate.counted import counted_work
 from diloco.simulate.learner import Disk, SimulatedLearner
-from diloco.simulate.outcome import Outcome
+from diloco.simulate.outcome import Course, Outcome
 from diloco.simulate.scenario import Cut, Kill, Profile, Scenario
 from diloco.simulate.session import Identity, Surroundings
 from diloco.simulate.syncer import SimulatedSyncer
+from diloco.simulate.tensors import TensorModel, tensor_work
+from diloco.simulate.work import Work
 from diloco.spec import DiLoCoJob
 
 
@@ -35,22 +34,41 @@ def simulate(job: DiLoCoJob, scenario: Scenario, source: TokenSource | None = No
         SimulationError: the job was not complete at the scenario's deadline, or nothing was left to happen.
         ModelError, DataError: the job's model or data cannot be used.
     """
+    scenario.check_learners(job.spec.learner_ids)
+    layout, work = tensor_work(job.spec, source)
+    course = _run(job, scenario, layout, work)
+    assert isinstance(work.model, TensorModel)
+    evaluations = course.view.evaluations
+    return Outcome(
+        loss_start=evaluations[0].loss,
+        loss=evaluations[-1].loss,
+        parameters=tuple(work.model.parameters),
+        virtual_seconds=course.virtual_seconds,
+        view=course.view,
+        counts=course.counts,
+        trace_digest=course.trace_digest,
+    )
+
+
+def simulate_course(job: DiLoCoJob, scenario: Scenario, layout: Layout) -> Course:
+    """Run ``job`` in the world of ``scenario`` without training: who merges what when, and what goes over the links.
+
+    ``layout`` stands for the job's model, which is neither built nor held, so it may be of any size.
+
+    Raises:
+        ScenarioError: the scenario names a learner that the job does not have.
+        SimulationError: the job was not complete at the scenario's deadline, or nothing was left to happen.
+    """
+    scenario.check_learners(job.spec.learner_ids)
+    return _run(job, scenario, layout, counted_work(job.spec, layout))
+
+
+def _run(job: DiLoCoJob, scenario: Scenario, layout: Layout, work: Work) -> Course:
     spec = job.spec
-    scenario.check_learners(spec.learner_ids)
-    module = build_model(spec)
-    layout = layout_of(module, spec.sync.fragments)
-    initial = [torch.empty(fragment.numel) for fragment in layout.fragments]
-    for fragment, values in zip(layout.fragments, initial, strict=True):
-        read_fragment(module, fragment, values)
     clock = VirtualClock()
-    syncer = SimulatedSyncer(job, layout, initial, clock, scenario.merge_seconds)
+    syncer = SimulatedSyncer(job, layout, work.model, clock, scenario.merge_seconds)
     around = Surroundings(spec, clock, syncer, scenario.reconnect_seconds, scenario.seed)
-    tokens = open_source(spec.data) if source is None else source
-
-    def new_trainer(learner: str) -> InnerTrainer:
-        return InnerTrainer(spec, build_model(spec), layout, open_data(spec, learner, tokens), torch.device("cpu"))
-
-    hosts = {learner: _Host(around, learner, scenario.profile(learner), new_trainer) for learner in spec.learner_ids}
+    hosts = {learner: _Host(around, learner, scenario.profile(learner), work) for learner in spec.learner_ids}
     for learner, host in hosts.items():
         clock.at(scenario.profile(learner).start_seconds, host.start)
     for fault in scenario.faults:
@@ -65,27 +83,17 @@ def simulate(job: DiLoCoJob, scenario: Scenario, source: TokenSource | None = No
             f"the run had not finished after {clock.now:.0f} virtual seconds with {view.merged_tokens:.0f} of"
             f" {view.budget_tokens} tokens merged: {why}"
         )
-    return Outcome(
-        loss_start=view.evaluations[0].loss,
-        loss=view.evaluations[-1].loss,
-        parameters=tuple(syncer.parameters),
-        virtual_seconds=clock.now,
-        view=view,
-        counts=syncer.counts,
-        trace_digest=syncer.trace_digest,
-    )
+    return Course(clock.now, view, syncer.counts, syncer.trace_digest)
 
 
 class _Host:
     """Where one learner's processes run, one after the other."""
 
-    def __init__(
-        self, around: Surroundings, learner: str, profile: Profile, new_trainer: Callable[[str], InnerTrainer]
-    ) -> None:
+    def __init__(self, around: Surroundings, learner: str, profile: Profile, work: Work) -> None:
         self._around = around
         self._learner = learner
         self._profile = profile
-        self._new_trainer = new_trainer
+        self._work = work
         self._disk = Disk()
         self._starts = 0
         self._process: SimulatedLearner | None = None
@@ -93,7 +101,8 @@ class _Host:
     def start(self) -> None:
         self._starts += 1
         identity = Identity(self._learner, f"{self._learner}#{self._starts}", self._profile)
-        self._process = SimulatedLearner(self._around, identity, self._new_trainer(self._learner), self._disk)
+        trainer, encoder = self._work.new_trainer(self._learner), self._work.new_encoder(self._disk.residuals)
+        self._process = SimulatedLearner(self._around, identity, trainer, encoder, self._disk)
         self._process.start()
 
     def suffer(self, fault: Kill | Cut) -> None:

@@ -1,0 +1,65 @@
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from diloco.model import build_model, layout_of
+from diloco.simulate import (
+    Cut,
+    Kill,
+    Link,
+    Profile,
+    Scenario,
+    SimulationError,
+    layout_of_sizes,
+    simulate,
+    simulate_course,
+)
+from diloco.spec import DiLoCoJob, Metadata
+from support.small_job import small_job, write_text
+
+FIRST, SECOND = "here/cpu/0", "here/cpu/1"
+SYNC = {"fragments": 6, "interval": 6}
+
+
+def job_of(path: Path, **sync: Any) -> DiLoCoJob:
+    training = {"tokens": 40 * 2 * 64, "sequenceLength": 16, "batchSize": 4, "evaluation": {"sequences": 2}}
+    spec = small_job(write_text(path), 2, training=training, sync=SYNC | sync)
+    return DiLoCoJob(api_version="diloco.dev/v1alpha1", kind="DiLoCoJob", metadata=Metadata(name="counted"), spec=spec)
+
+
+@pytest.mark.parametrize(
+    ("scenario", "sync"),
+    [
+        (Scenario(), {}),
+        (Scenario({SECOND: Profile(step_seconds=1.3, link=Link(0.08, 3e4))}), {"compression": "Int4"}),
+        (Scenario(faults=(Kill(FIRST, 7.3, 2.0), Cut(SECOND, 11.0, 3.0))), {"compression": "Int8"}),
+    ],
+    ids=["calm", "slow and far", "faults"],
+)
+def test_a_counted_run_takes_the_course_of_a_real_one(tmp_path: Path, scenario: Scenario, sync: dict[str, Any]) -> None:
+    job = job_of(tmp_path, **sync)
+    trained = simulate(job, scenario)
+    counted = simulate_course(job, scenario, layout_of(build_model(job.spec), 6))
+    assert counted.counts == trained.counts
+    assert counted.virtual_seconds == trained.virtual_seconds
+    for one, other in zip(counted.view.learners, trained.view.learners, strict=True):
+        assert (one.steps, one.tokens, one.merged_tokens) == (other.steps, other.tokens, other.merged_tokens)
+        assert (one.restarts, one.blocked_seconds, one.pushed_bytes) == (
+            other.restarts,
+            other.blocked_seconds,
+            other.pushed_bytes,
+        )
+
+
+def test_a_model_that_no_machine_here_could_hold_can_be_counted(tmp_path: Path) -> None:
+    layout = layout_of_sizes([10**9] * 6)
+    assert layout.shares == (1 / 6,) * 6
+    course = simulate_course(job_of(tmp_path), Scenario(default=Profile(link=Link(0.01, 1e11))), layout)
+    assert course.view.complete
+    assert course.view.learners[0].pushed_bytes >= 2 * 10**9
+
+
+def test_a_counted_run_that_takes_too_long_is_given_up(tmp_path: Path) -> None:
+    with pytest.raises(SimulationError, match="the scenario's deadline"):
+        simulate_course(job_of(tmp_path), Scenario(deadline_seconds=3.0), layout_of_sizes([10] * 6))

@@ -1,0 +1,154 @@
+"""The work of a simulated run with nothing computed: steps, tokens and bytes are counted, losses are zero.
+
+What the engine decides depends on who does what when and on sizes, not on values. So a counted run takes the same
+course as one with tensors (`tests/unit/simulate/test_counted_runs.py` holds them against each other).
+"""
+
+from collections.abc import Mapping, Sequence
+
+import torch
+from torch import Tensor
+
+from diloco.core.actions import Merge
+from diloco.core.codec import codec_named
+from diloco.core.fragments import Fragment, Layout
+from diloco.learner.capture import Capture
+from diloco.learner.data import batch_size_of
+from diloco.learner.trainer import StepResult, TrainerState
+from diloco.simulate.work import Payload, Work
+from diloco.spec import JobSpec
+
+_NOTHING = torch.empty(0)
+
+
+def layout_of_sizes(numels: Sequence[int]) -> Layout:
+    """A layout of fragments with these numbers of elements and no tensors in them."""
+    return Layout(tuple(Fragment(index, (), numel) for index, numel in enumerate(numels)))
+
+
+def counted_work(spec: JobSpec, layout: Layout) -> Work:
+    """The training of ``spec`` with a model cut as ``layout``, counted."""
+
+    def new_trainer(learner: str) -> CountedTrainer:
+        return CountedTrainer(len(layout.fragments), batch_size_of(spec, learner), spec.training.sequence_length)
+
+    encoder = CountedEncoder(spec, layout)
+    return Work(CountedModel(layout), new_trainer, lambda _residuals: encoder)
+
+
+class CountedTrainer:
+    """See `work.Trainer`."""
+
+    def __init__(self, fragments: int, batch_size: int, sequence_length: int) -> None:
+        self._batch_size = batch_size
+        self._sequence_length = sequence_length
+        self._versions = [0] * fragments
+        self._since_steps = [0] * fragments
+        self._since_tokens = [0] * fragments
+        self.steps = 0
+        self.tokens = 0
+        self.data_position = 0
+
+    @property
+    def versions(self) -> tuple[int, ...]:
+        """Version held of each fragment."""
+        return tuple(self._versions)
+
+    @property
+    def staleness(self) -> int:
+        """Inner steps since the fragment that has waited longest was received."""
+        return self.steps - min(self._since_steps)
+
+    def fragment_steps(self, fragment: int) -> int:
+        """c_steps."""
+        return self.steps - self._since_steps[fragment]
+
+    def step(self, progress: float) -> StepResult:
+        """Count a step."""
+        del progress
+        tokens = self._batch_size * self._sequence_length
+        self.steps += 1
+        self.tokens += tokens
+        self.data_position += self._batch_size
+        return StepResult(0.0, tokens, 0.0, 0.0, 0.0, skipped=False)
+
+    def capture(self, fragment: int) -> Capture:
+        """The counters of an outer gradient, without values."""
+        tokens = self.tokens - self._since_tokens[fragment]
+        return Capture(
+            fragment, self._versions[fragment], self.fragment_steps(fragment), tokens, _NOTHING, _NOTHING, None
+        )
+
+    def apply(self, fragment: int, version: int, values: Tensor) -> None:
+        """Count anew."""
+        del values
+        self._versions[fragment] = version
+        self._since_steps[fragment], self._since_tokens[fragment] = self.steps, self.tokens
+
+    def evaluate(self) -> float:
+        """Nothing is computed."""
+        return 0.0
+
+    def catch_up(self, steps: int, data_position: int) -> None:
+        """As the real trainer does."""
+        ahead_steps = max(0, steps - self.steps)
+        ahead_tokens = max(0, data_position - self.data_position) * self._sequence_length
+        self.steps += ahead_steps
+        self.tokens += ahead_tokens
+        self._since_steps = [since + ahead_steps for since in self._since_steps]
+        self._since_tokens = [since + ahead_tokens for since in self._since_tokens]
+        self.data_position = max(data_position, self.data_position)
+
+    def state(self) -> TrainerState:
+        """The counters."""
+        return TrainerState({}, self.steps, self.steps, self.tokens, self.data_position)
+
+    def load_state(self, state: TrainerState) -> None:
+        """Go on from ``state``."""
+        self.steps, self.tokens, self.data_position = state.steps, state.tokens, state.data_position
+        self._since_steps = [state.steps] * len(self._since_steps)
+        self._since_tokens = [state.tokens] * len(self._since_tokens)
+
+
+class CountedEncoder:
+    """See `work.Encoder`."""
+
+    def __init__(self, spec: JobSpec, layout: Layout) -> None:
+        codec = codec_named(spec.sync.compression)
+        self._payload_bytes = [codec.payload_bytes(fragment.numel) for fragment in layout.fragments]
+
+    def encode(self, capture: Capture, version: int) -> Payload:
+        """See `work.Encoder`."""
+        del version
+        return Payload(self._payload_bytes[capture.fragment], "", None)
+
+    def outcome(self, fragment: int, version: int, *, merged: bool) -> None:
+        """See `work.Encoder`."""
+
+    def session_over(self) -> None:
+        """See `work.Encoder`."""
+
+    def residuals(self) -> Mapping[int, Tensor]:
+        """See `work.Encoder`."""
+        return {}
+
+
+class CountedModel:
+    """See `work.GlobalModel`."""
+
+    def __init__(self, layout: Layout) -> None:
+        self._layout = layout
+
+    def merge(self, order: Merge, payloads: Mapping[str, Payload]) -> str:
+        """See `work.GlobalModel`."""
+        del order, payloads
+        return ""
+
+    def values(self, fragment: int) -> Tensor:
+        """See `work.GlobalModel`."""
+        del fragment
+        return _NOTHING
+
+    def pull_bytes(self, fragment: int) -> int:
+        """See `work.GlobalModel`."""
+        return 4 * self._layout.fragments[fragment].numel

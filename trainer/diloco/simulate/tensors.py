@@ -1,0 +1,127 @@
+"""The work of a simulated run with everything computed: training, encoding, merging."""
+
+from collections.abc import Mapping
+
+import torch
+import xxhash
+from torch import Tensor
+
+from diloco.core.actions import Merge
+from diloco.core.codec import Codec, codec_named
+from diloco.core.feedback import encode_with_feedback
+from diloco.core.fragments import Layout
+from diloco.core.merge import Contribution, MergeTarget, merge_fragment
+from diloco.learner.capture import Capture
+from diloco.learner.data import TokenSource, open_data, open_source
+from diloco.learner.feedback import ErrorFeedback
+from diloco.learner.trainer import InnerTrainer
+from diloco.model import build_model, layout_of, read_fragment
+from diloco.simulate.work import Payload, Work
+from diloco.spec import JobSpec
+from diloco.spec.sync import SyncSpec
+
+
+def tensor_work(spec: JobSpec, source: TokenSource | None = None) -> tuple[Layout, Work]:
+    """The job's own model and data. ``source``: the job's tokens, where the caller has opened them.
+
+    Raises:
+        ModelError, DataError: the job's model or data cannot be used.
+    """
+    module = build_model(spec)
+    layout = layout_of(module, spec.sync.fragments)
+    initial = [torch.empty(fragment.numel) for fragment in layout.fragments]
+    for fragment, values in zip(layout.fragments, initial, strict=True):
+        read_fragment(module, fragment, values)
+    tokens = open_source(spec.data) if source is None else source
+
+    def new_trainer(learner: str) -> InnerTrainer:
+        return InnerTrainer(spec, build_model(spec), layout, open_data(spec, learner, tokens), torch.device("cpu"))
+
+    def new_encoder(residuals: Mapping[int, Tensor]) -> TensorEncoder:
+        return TensorEncoder(spec.sync, residuals)
+
+    return layout, Work(TensorModel(spec.sync, layout, initial), new_trainer, new_encoder)
+
+
+class TensorEncoder:
+    """See `work.Encoder`."""
+
+    def __init__(self, sync: SyncSpec, residuals: Mapping[int, Tensor]) -> None:
+        self._codec = codec_named(sync.compression)
+        feeds_back = sync.error_feedback and sync.compression in ("Int8", "Int4")
+        self._feedback = ErrorFeedback(dict(residuals)) if feeds_back else None
+
+    def encode(self, capture: Capture, version: int) -> Payload:
+        """See `work.Encoder`."""
+        if self._feedback is None:
+            values = self._codec.encode(capture.delta)
+        else:
+            before = self._feedback.residual(capture.fragment)
+            values, residual = encode_with_feedback(self._codec, capture.delta, before)
+            self._feedback.encoded(capture.fragment, version, residual)
+        return Payload(values.numel(), xxhash.xxh3_128_hexdigest(values.numpy().tobytes()), values)
+
+    def outcome(self, fragment: int, version: int, *, merged: bool) -> None:
+        """See `work.Encoder`."""
+        if self._feedback is not None:
+            self._feedback.outcome(fragment, version, merged=merged)
+
+    def session_over(self) -> None:
+        """See `work.Encoder`."""
+        if self._feedback is not None:
+            self._feedback.session_over()
+
+    def residuals(self) -> Mapping[int, Tensor]:
+        """See `work.Encoder`."""
+        return {} if self._feedback is None else self._feedback.snapshot()
+
+
+class TensorModel:
+    """See `work.GlobalModel`."""
+
+    def __init__(self, sync: SyncSpec, layout: Layout, initial: list[Tensor]) -> None:
+        self._sync = sync
+        self._layout = layout
+        self._codec: Codec = codec_named(sync.compression)
+        self.parameters = [values.clone() for values in initial]
+        self._momentum = [torch.zeros_like(values) for values in initial]
+        self._history: list[dict[int, Tensor]] = [{0: values} for values in self.parameters]
+
+    def merge(self, order: Merge, payloads: Mapping[str, Payload]) -> str:
+        """See `work.GlobalModel`."""
+        index = order.fragment
+        current = self.parameters[index]
+        contributions = []
+        for member in order.members:
+            values = payloads[member.learner].values
+            assert values is not None
+            drift = None
+            if self._sync.anchor == "Current" and member.base_version != order.version - 1:
+                drift = current - self._history[index][member.base_version]
+            contributions.append(Contribution(member.learner, member.weight, values, drift))
+        # A fresh buffer: pulls under way and the history keep the one before.
+        target = MergeTarget(torch.empty_like(current), self._momentum[index])
+        merge_fragment(
+            self._layout.fragments[index],
+            contributions,
+            codec=self._codec,
+            method=self._sync.merge,
+            parameters=current,
+            momentum=self._momentum[index],
+            outer=self._sync.outer_optimizer,
+            into=target,
+        )
+        self.parameters[index] = target.parameters
+        history = self._history[index]
+        history[order.version] = target.parameters
+        for old in [held for held in history if held < order.version - self._sync.max_version_lag]:
+            del history[old]
+        return xxhash.xxh3_128_hexdigest(target.parameters.numpy().tobytes())
+
+    def values(self, fragment: int) -> Tensor:
+        """See `work.GlobalModel`."""
+        return self.parameters[fragment]
+
+    def pull_bytes(self, fragment: int) -> int:
+        """See `work.GlobalModel`."""
+        return 4 * self._layout.fragments[fragment].numel

@@ -1,0 +1,88 @@
+"""What the shells of a simulated run need of the training itself, which is real or only counted.
+
+``tensors`` trains a model and merges its fragments; ``counted`` keeps account of steps and bytes alone, so that a run
+of any model on any links takes seconds. The engine, the links and the clock are the same, and so are its decisions.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+from torch import Tensor
+
+from diloco.core.actions import Merge
+from diloco.learner.capture import Capture
+from diloco.learner.trainer import StepResult, TrainerState
+
+
+@dataclass(frozen=True, slots=True)
+class Payload:
+    """An encoded outer gradient."""
+
+    size_bytes: int
+    digest: str
+    values: Tensor | None
+    """uint8, flat; None where only sizes are counted."""
+
+
+class Trainer(Protocol):
+    """A learner's training: see `diloco.learner.trainer.InnerTrainer`."""
+
+    @property
+    def steps(self) -> int: ...  # noqa: D102
+    @property
+    def tokens(self) -> int: ...  # noqa: D102
+    @property
+    def data_position(self) -> int: ...  # noqa: D102
+    @property
+    def versions(self) -> tuple[int, ...]: ...  # noqa: D102
+    @property
+    def staleness(self) -> int: ...  # noqa: D102
+    def fragment_steps(self, fragment: int) -> int: ...  # noqa: D102
+    def step(self, progress: float) -> StepResult: ...  # noqa: D102
+    def capture(self, fragment: int) -> Capture: ...  # noqa: D102
+    def apply(self, fragment: int, version: int, values: Tensor) -> None: ...  # noqa: D102
+    def evaluate(self) -> float: ...  # noqa: D102
+    def catch_up(self, steps: int, data_position: int) -> None: ...  # noqa: D102
+    def state(self) -> TrainerState: ...  # noqa: D102
+    def load_state(self, state: TrainerState) -> None: ...  # noqa: D102
+
+
+class Encoder(Protocol):
+    """How a learner's process encodes its outer gradients, and what its encoding has lost so far."""
+
+    def encode(self, capture: Capture, version: int) -> Payload:
+        """The outer gradient of a fragment, for the merge that makes ``version``."""
+
+    def outcome(self, fragment: int, version: int, *, merged: bool) -> None:
+        """Version ``version`` is there; ``merged``: the outer gradient that was encoded for it is in it."""
+
+    def session_over(self) -> None:
+        """What became of the latest outer gradients will not be heard."""
+
+    def residuals(self) -> Mapping[int, Tensor]:
+        """What the encoding has lost, by fragment, for the learner's checkpoint."""
+
+
+class GlobalModel(Protocol):
+    """The syncer's fragments."""
+
+    def merge(self, order: Merge, payloads: Mapping[str, Payload]) -> str:
+        """Carry out a merge; ``payloads`` by learner. Returns the digest of the new version."""
+
+    def values(self, fragment: int) -> Tensor:
+        """The current version, flat f32; never written to again."""
+
+    def pull_bytes(self, fragment: int) -> int:
+        """What the current version takes on the way down."""
+
+
+@dataclass(frozen=True)
+class Work:
+    """The training of one run."""
+
+    model: GlobalModel
+    new_trainer: Callable[[str], Trainer]
+    """By learner id: the trainer of a process that starts."""
+    new_encoder: Callable[[Mapping[int, Tensor]], Encoder]
+    """From the residuals of the learner's checkpoint."""
