@@ -1,4 +1,5 @@
 import math
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,7 @@ REGIONS = [
 ]
 
 
-def job(regions: list[dict[str, object]] = REGIONS) -> JobSpec:
+def job(regions: Sequence[object] = REGIONS) -> JobSpec:
     return small_job(Path("text"), regions=regions)
 
 

@@ -31,6 +31,11 @@ class ModelSize:
         """Of the whole model."""
         return sum(self.numels)
 
+    @property
+    def unevenness(self) -> float:
+        """The largest fragment over the mean one."""
+        return max(self.numels) * len(self.numels) / self.parameters
+
 
 def model_size(spec: JobSpec, parameters: int | None) -> ModelSize:
     """The fragments of the job's model. ``parameters``: how many a model of the user's own has.

@@ -38,7 +38,10 @@ class World:
     """Each way; all learners share it."""
     step_seconds: Mapping[str, float] = field(default_factory=dict)
     """An inner step of each pool, ``region/pool``. Empty: not known; else every pool with learners has one."""
-    merge_seconds: float = 0.0
+
+    def link(self, region: str) -> RegionLink:
+        """Of a region."""
+        return self.links.get(region, RegionLink())
 
 
 def read_world(spec: JobSpec, link_texts: Sequence[str], step_texts: Sequence[str]) -> World:
