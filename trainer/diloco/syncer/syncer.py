@@ -96,7 +96,7 @@ class Syncer:
             # The engine may have ended the job in this very batch of events.
             if self._driver.engine.finished:
                 return False
-            self._store.commit(result.fragment, result.version, result.target, result.digest)
+            self._store.commit(result.fragment, result.version, result.made, result.digest, result.update)
             self._inbox.void_version(result.fragment, result.version)
         elif isinstance(event, LearnerLeft):
             self._inbox.void_session(event.learner, event.incarnation)
@@ -174,6 +174,14 @@ class Syncer:
             self._metrics.merge_failures.inc()
             _log.warning(
                 "fragment %d stays as it was at version %d: %s", result.fragment, result.version, result.problem
+            )
+        if result.not_encoded:
+            self._metrics.updates_not_encoded.inc()
+            _log.warning(
+                "version %d of fragment %d is sent whole, its update cannot be encoded: %s",
+                result.version,
+                result.fragment,
+                result.not_encoded,
             )
         self._result = result
         self._driver.post(
