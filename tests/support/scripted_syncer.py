@@ -107,7 +107,7 @@ class ScriptedSyncer:
         del reason
         self._buffers.pop((header.fragment, header.version, header.attempt), None)
 
-    def open_pull(self, request: PullRequest, peer: Peer) -> tuple[PullHeader, memoryview]:
+    async def open_pull(self, request: PullRequest, peer: Peer) -> tuple[PullHeader, memoryview]:
         del peer
         if request.epoch != self.epoch:
             raise RefusedError("another epoch")

@@ -39,6 +39,12 @@ class SyncerMetrics:
             registry=self._registry,
         )
         self.pushes_refused = Counter("diloco_pushes_refused", "Pushes turned away", registry=self._registry)
+        self.pulls = Counter(
+            "diloco_pulls", "Fragments sent, whole or as an update", ("payload",), registry=self._registry
+        )
+        self.posted_pulls = Gauge(
+            "diloco_posted_pulls", "Pulls that wait for a version to be made", registry=self._registry
+        )
         self.claims_refused = Counter(
             "diloco_claims_refused", "Reports and pushes of work that was not done", registry=self._registry
         )
