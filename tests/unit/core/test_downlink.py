@@ -1,9 +1,10 @@
 import pytest
 import torch
 
-from diloco.core.codec import BLOCK, Codec, CodecError, codec_named
+from diloco.core.codec import Codec, CodecError, codec_named
 from diloco.core.downlink import Update, apply_update, downlink_codec, encode_update
 from diloco.core.merge import Pass
+from diloco.core.sizes import BLOCK
 from diloco.syncer.block_threads import BlockThreads
 
 CODECS = (codec_named("BF16"), codec_named("Int8"))

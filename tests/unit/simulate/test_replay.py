@@ -192,7 +192,7 @@ def test_a_tape_of_the_first_format_replays_by_the_rules_it_was_written_under(tm
 
 
 def test_a_tape_of_rules_that_are_not_known_is_refused_in_one_line(tmp_path: Path) -> None:
-    recorded = RecordedRun(tmp_path, small_job("Received"))
+    recorded = RecordedRun(tmp_path, small_job())
     recorded.train(2)
     tape = tmp_path / "tape" / "000001.jsonl"
     header, *_ = tape.read_bytes().splitlines(keepends=True)

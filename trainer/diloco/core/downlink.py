@@ -3,7 +3,7 @@
 A learner that holds the version before is sent the encoded update instead of the whole fragment. So that everybody has
 the same bits, the new version is *defined* as the version before plus what the encoding decodes to; what the encoding
 lost stays at the syncer, in f32, and is added to the next update. Both sides make the sum with the same operation on
-the same blocks (``codec.BLOCK``), so neither cutting nor threads change a bit.
+the same blocks (``sizes.BLOCK``), so neither cutting nor threads change a bit.
 
 The residual is what the merge made less what everybody got, ``(merged - new) + residual``, not merely what the encoding
 lost, ``corrected - decoded``: it also keeps what f32 rounds away of the sum ``base + decoded``, which would otherwise
@@ -16,8 +16,9 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from diloco.core.codec import BLOCK, Codec, CodecError, codec_named, require_flat
+from diloco.core.codec import Codec, CodecError, codec_named, require_flat
 from diloco.core.merge import BlockRunner, in_this_thread
+from diloco.core.sizes import BLOCK
 from diloco.spec.sync import Downlink
 
 

@@ -101,7 +101,7 @@ class Learner:
             feedback=self._feedback,
         )
         self._workers = min(_WORKERS, max(2, in_flight), fragments)
-        self._waiters = min(_WAITERS, max(1, in_flight), fragments)
+        self._waiters = min(_WAITERS, schedule.in_flight(spec.sync.greatest_overlap))
         self._client = SyncClient(ClientOptions(options.syncer_address, options.tls, bulk_channels=self._workers))
         # Jitter needs no secret numbers.
         uniform = random.Random().random  # noqa: S311
