@@ -9,49 +9,11 @@ Pure arithmetic on one learner's account: it must not know events, rounds or oth
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from enum import StrEnum
+from dataclasses import dataclass, field, replace
 from math import fsum
 
 from diloco.core.spent import NOTHING_TOLD, TimeSpent
-
-
-class TimeClass(StrEnum):
-    """What became of a learner's time."""
-
-    MERGED = "merged"
-    """Trained, and in the global model. Its share of the time is the goodput."""
-    OVERWRITTEN = "overwritten"
-    """Trained between the capture of an outer gradient and the swap-in of the version that was merged meanwhile."""
-    LATE = "late"
-    """Trained and left out: the learner was asked, and had not brought it when the members were frozen."""
-    OUTDATED = "outdated"
-    """Trained and left out: measured from a version older than ``sync.maxVersionLag`` allows."""
-    MISSED = "missed"
-    """Trained and left out: the fragment was merged while the learner had no session or was loading."""
-    UNUSABLE = "unusable"
-    """Trained and left out: the outer gradient was not finite, or the merge failed."""
-    LOST = "lost"
-    """Trained, and gone with the learner's process, or with the version that a restarted syncer no longer knew."""
-    SKIPPED = "skipped"
-    """Inner steps that changed nothing, because loss or gradient was not finite."""
-    IN_HAND = "in_hand"
-    """Trained and not synchronized yet, and the time since the last report. At a job's end: the tail."""
-    WAITING = "waiting"
-    """At the staleness bound."""
-    COPYING = "copying"
-    """Copied fragments between two steps."""
-    BETWEEN_STEPS = "between_steps"
-    """Everything else between two steps."""
-    EVALUATING = "evaluating"
-    CHECKPOINTING = "checkpointing"
-    LOADING = "loading"
-    """Starting up and receiving the model."""
-    AWAY = "away"
-    """No session, and nothing that the learner has reported since covers it."""
-    UNEXPLAINED = "unexplained"
-    """The rest: no report covers it."""
-
+from diloco.core.time_class import TimeClass
 
 _UNTRAINED: Mapping[str, TimeClass] = {
     "skipped": TimeClass.SKIPPED,
@@ -62,8 +24,24 @@ _UNTRAINED: Mapping[str, TimeClass] = {
     "checkpointing": TimeClass.CHECKPOINTING,
 }
 """The stopwatch's kinds that are a class at once: field of ``TimeSpent`` -> class."""
+_MOST_BEFORE = 4
+"""Versions that an outer gradient may be behind to be found again: ``sync.maxVersionLag`` is 1 unless set."""
 _MOST_DUE = 4
 """Settlements of one fragment that may wait for the report of their steps: an honest learner has two."""
+
+
+@dataclass(slots=True)
+class _Interval:
+    """What a learner trained on one version of a fragment and had not brought when it received the next."""
+
+    version: int
+    received_step: int
+    start: int
+    stop: int
+    """Steps after ``start``, up to ``stop``."""
+    seconds: float
+    into: TimeClass
+    """What became of them."""
 
 
 @dataclass(slots=True)
@@ -84,6 +62,8 @@ class Mark:
     """What the unsettled steps become if a newer version is swapped in now."""
     fate_version: int = -1
     """The version whose round decided that."""
+    before: tuple[_Interval, ...] = ()
+    """Of earlier versions, nothing captured: an outer gradient measured from one may still be on its way."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +73,8 @@ class _Due:
     fragment: int
     step: int
     into: TimeClass
+    ends: tuple[int, int] | None = None
+    """Version whose interval ends with it, and the step at which that version was received."""
 
 
 @dataclass(slots=True)
@@ -176,7 +158,7 @@ class Account:
         mark = self.marks[fragment]
         if version <= mark.version:
             return
-        self._settle(fragment, step, mark.fate)
+        self._settle(_Due(fragment, step, mark.fate, (mark.version, mark.received_step)))
         mark.version = version
         mark.received_step = max(step, mark.received_step)
         if mark.fate_version <= version:
@@ -187,7 +169,11 @@ class Account:
         mark = self.marks[fragment]
         if base_version > mark.version:  # its receipt took another connection, and is still on its way
             self.received(fragment, base_version, self.step - steps)
-        self._settle(fragment, mark.received_step + steps, TimeClass.IN_HAND)
+        if base_version == mark.version:
+            self._settle(_Due(fragment, mark.received_step + steps, TimeClass.IN_HAND))
+        for interval in mark.before:
+            if interval.version == base_version:
+                self._take_back(fragment, interval, steps)
         mark.fate, mark.fate_version = TimeClass.OVERWRITTEN, version
 
     def decided(self, fragment: int, into: TimeClass) -> None:
@@ -196,12 +182,12 @@ class Account:
         self._finish(fragment, mark.held_seconds, into)
         mark.held_seconds = 0.0
         self.due = [
-            _Due(fragment, one.step, into) if (one.fragment, one.into) == (fragment, TimeClass.IN_HAND) else one
+            replace(one, into=into) if (one.fragment, one.into) == (fragment, TimeClass.IN_HAND) else one
             for one in self.due
         ]
 
     def declined(self, fragment: int, version: int) -> None:
-        """Asked for an outer gradient, the learner had none, or none that can be sent."""
+        """Asked for an outer gradient for ``version``, the learner had none, or none that can be sent."""
         mark = self.marks[fragment]
         # One step of tolerance: it may have been reported after the receipt and made before it.
         empty = self.step <= mark.received_step + 1
@@ -210,7 +196,7 @@ class Account:
     def left_out(self, fragment: int, version: int, into: TimeClass) -> None:
         """``version`` is made without this learner. The first reason that is given for a version counts."""
         mark = self.marks[fragment]
-        if mark.fate_version != version:
+        if mark.fate_version < version:
             mark.fate, mark.fate_version = into, version
 
     # What is known ----------------------------------------------------------------------------------------------------
@@ -254,8 +240,9 @@ class Account:
 
     def _finish(self, fragment: int, seconds: float, into: TimeClass) -> None:
         """This is what became of trained time, as far as the fragment goes."""
-        self._add(into, self.shares[fragment] * seconds)
-        self.settled_seconds += self.shares[fragment] * seconds
+        seconds = max(self.shares[fragment] * seconds, -self.seconds.get(into, 0.0))  # what is taken back was added
+        self._add(into, seconds)
+        self.settled_seconds += seconds
 
     def _explain(self, seconds: float, passed: float) -> None:
         """Reports say what ``seconds`` were; ``passed`` have gone by since the last one."""
@@ -267,38 +254,49 @@ class Account:
     def _end_process(self, step: int) -> None:
         """Another process begins, after ``step``: what the one before had not brought is lost."""
         for fragment, mark in enumerate(self.marks):
-            self._settle_now(fragment, self.step, TimeClass.LOST)
-            mark.received_step = mark.step = step
-            mark.version, mark.fate, mark.fate_version = -1, TimeClass.LOST, -1
+            self._settle_now(_Due(fragment, self.step, TimeClass.LOST))
+            self.marks[fragment] = Mark(-1, step, step, self.trained_seconds, mark.held_seconds)
         self._add(TimeClass.AWAY, self.absent_seconds)
         self._add(TimeClass.UNEXPLAINED, self.unexplained_seconds)
         self.absent_seconds = self.unexplained_seconds = 0.0
         self.step, self.spent = step, NOTHING_TOLD
         self.due.clear()
 
-    def _settle(self, fragment: int, step: int, into: TimeClass) -> None:
-        if step > self.step and sum(one.fragment == fragment for one in self.due) < _MOST_DUE:
-            self.due.append(_Due(fragment, step, into))
+    def _settle(self, due: _Due) -> None:
+        if due.step > self.step and sum(one.fragment == due.fragment for one in self.due) < _MOST_DUE:
+            self.due.append(due)
         else:
-            self._settle_now(fragment, min(step, self.step), into)
+            self._settle_now(due)
 
     def _settle_due(self) -> None:
         ripe = [one for one in self.due if one.step <= self.step]
         self.due = [one for one in self.due if one.step > self.step]
         for one in ripe:
-            self._settle_now(one.fragment, one.step, one.into)
+            self._settle_now(one)
 
-    def _settle_now(self, fragment: int, step: int, into: TimeClass) -> None:
-        """Settle the steps up to ``step``, which are reported. Steps since the last settlement count alike."""
-        mark = self.marks[fragment]
-        unsettled = self.trained_seconds - mark.seconds
+    def _settle_now(self, due: _Due) -> None:
+        """Settle steps that are reported. Those since the last settlement count alike."""
+        mark, step = self.marks[due.fragment], min(due.step, self.step)
+        seconds = self.trained_seconds - mark.seconds
         if step < self.step:
-            unsettled *= (step - mark.step) / (self.step - mark.step) if step > mark.step else 0.0
-        mark.step, mark.seconds = max(step, mark.step), mark.seconds + unsettled
-        if into == TimeClass.IN_HAND:
-            mark.held_seconds += unsettled
+            seconds *= (step - mark.step) / (self.step - mark.step) if step > mark.step else 0.0
+        if due.ends is not None and mark.step == due.ends[1]:  # nothing of it was captured
+            mark.before = (*mark.before, _Interval(*due.ends, mark.step, step, seconds, due.into))[-_MOST_BEFORE:]
+        mark.step, mark.seconds = max(step, mark.step), mark.seconds + seconds
+        if due.into == TimeClass.IN_HAND:
+            mark.held_seconds += seconds
         else:
-            self._finish(fragment, unsettled, into)
+            self._finish(due.fragment, seconds, due.into)
+
+    def _take_back(self, fragment: int, interval: _Interval, steps: int) -> None:
+        """An outer gradient of ``steps`` steps came after the next version was received: it may be merged yet."""
+        stop = min(interval.received_step + steps, interval.stop)
+        if stop <= interval.start:
+            return
+        seconds = interval.seconds * (stop - interval.start) / (interval.stop - interval.start)
+        self._finish(fragment, -seconds, interval.into)
+        self.marks[fragment].held_seconds += seconds
+        interval.start, interval.seconds = stop, interval.seconds - seconds
 
 
 def _rise(before: TimeSpent, after: TimeSpent, name: str) -> float:

@@ -6,10 +6,10 @@ engine takes the same course whatever the accounts say.
 
 from dataclasses import replace
 
-from diloco.core.account import TimeClass
 from diloco.core.events import FragmentArrived, StepReported
 from diloco.core.spent import NOTHING_TOLD
 from diloco.core.state import EngineState, LearnerRecord, LearnerState, Round
+from diloco.core.time_class import TimeClass
 
 
 def joined(state: EngineState, record: LearnerRecord, now: float, *, same_process: bool) -> None:

@@ -10,12 +10,13 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from diloco.core.account import Account, TimeClass
+from diloco.core.account import Account
 from diloco.core.averages import MovingAverage
 from diloco.core.options import EngineOptions
 from diloco.core.overlap import FragmentsInFlight
 from diloco.core.spent import TimeSpent
 from diloco.core.state import EngineState, EvaluationRecord, LearnerRecord, LearnerState, Phase
+from diloco.core.time_class import TimeClass
 
 FORMAT = 1
 

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from math import fsum
 
 from diloco.core import accounting
-from diloco.core.account import TimeClass
 from diloco.core.state import EngineState, LearnerRecord
+from diloco.core.time_class import TimeClass
 
 
 @dataclass(frozen=True, slots=True)
