@@ -83,9 +83,9 @@ def test_a_job_whose_syncer_answers_is_shown_learner_by_learner() -> None:
         "us-west/old      1      1       2  two-regions-old\n"
         "two-regions  syncer training\n"
         "                                         0% 5m12s gone\n"
-        "learner        state       step   loss  tokens/s  blocked  behind  restarts  goodput  most of the rest\n"
-        "us-east/new/0  training      40  1.500    2.00 k     0.0%       0         0   80.0 %  too late 15.0 %\n"
-        "us-east/new/1  absent        41  1.500    2.00 k     0.0%       0         0        -"
+        "learner        state       step   loss  tokens/s  blocked  behind  restarts  goodput and most of the rest\n"
+        "us-east/new/0  training      40  1.500    2.00 k     0.0%       0         0  80%, too late 15.0 %\n"
+        "us-east/new/1  absent        41  1.500    2.00 k     0.0%       0         0  -"
     )
 
 

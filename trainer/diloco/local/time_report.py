@@ -12,6 +12,8 @@ from diloco.local.quantities import percent_text
 from diloco.local.time_classes import WORDS, TimeShares
 
 _JOB = "the job"
+_NOTHING = 1e-9
+"""Less is what is left of differences of floating-point numbers."""
 
 
 def time_bars(history: RunHistory) -> str:
@@ -40,7 +42,7 @@ def _wholes(history: RunHistory) -> list[tuple[str, TimeShares]]:
 
 
 def _present(history: RunHistory) -> list[TimeClass]:
-    return [one for one in TimeClass if any(shares.get(one, 0.0) > 0 for _, shares in _wholes(history))]
+    return [one for one in TimeClass if any(shares.get(one, 0.0) > _NOTHING for _, shares in _wholes(history))]
 
 
 def _parts(shares: TimeShares, present: list[TimeClass]) -> list[Part]:
@@ -52,7 +54,7 @@ def _parts(shares: TimeShares, present: list[TimeClass]) -> list[Part]:
             f"{WORDS[one].title} {percent_text(shares[one])}: {WORDS[one].meaning}",
         )
         for number, one in enumerate(present, 1)
-        if shares[one] > 0
+        if shares[one] > _NOTHING
     ]
 
 
@@ -62,4 +64,4 @@ def _style(one: TimeClass) -> str:
 
 def _percent(share: float) -> str:
     """Two decimals: a class that is small must not look like one that is not there."""
-    return f"{100 * share:.2f}" if share > 0 else "-"
+    return f"{100 * share:.2f}" if share > _NOTHING else "-"

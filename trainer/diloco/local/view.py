@@ -176,11 +176,12 @@ def _bar(picture: Picture) -> Table:
 
 def _learners(picture: Picture) -> Table:
     table = Table(box=None, pad_edge=False, header_style="dim")
-    table.add_column("learner")
-    table.add_column("state", min_width=10)
-    for name in ("step", "loss", "tokens/s", "blocked", "behind", "restarts", "goodput"):
-        table.add_column(name, justify="right")
-    table.add_column("most of the rest")
+    table.add_column("learner", no_wrap=True)
+    table.add_column("state", min_width=10, no_wrap=True)
+    for name in ("step", "loss", "tokens/s", "blocked", "behind", "restarts"):
+        table.add_column(name, justify="right", no_wrap=True)
+    # The last one gives way where the terminal is narrow.
+    table.add_column(_one_line("goodput and most of the rest"))
     for learner in picture.learners:
         table.add_row(*_row(learner))
     return table
@@ -196,6 +197,16 @@ def _row(learner: LearnerPicture) -> tuple[RenderableType, ...]:
         f"{learner.blocked_fraction:.1%}",
         str(learner.versions_behind),
         str(learner.restarts),
-        percent_text(learner.time.get(TimeClass.MERGED)),
-        losses_text(learner.time, most=1),
+        _one_line(_goodput(learner)),
     )
+
+
+def _goodput(learner: LearnerPicture) -> str:
+    if not learner.time:
+        return "-"
+    rest = losses_text(learner.time, most=1)
+    return f"{learner.time[TimeClass.MERGED]:.0%}" + (f", {rest}" if rest else "")
+
+
+def _one_line(text: str) -> Text:
+    return Text(text, no_wrap=True, overflow="ellipsis")
