@@ -104,7 +104,8 @@ class Reporter:
 
 
 def _by_class(time: Mapping[TimeClass, float]) -> dict[str, float]:
-    return {one.value: seconds for one, seconds in time.items()}
+    """To the millisecond, and without classes that have none of it: a job may have thousands of learners."""
+    return {one.value: told for one, seconds in time.items() if (told := round(seconds, 3))}
 
 
 def _finite(value: float | None) -> float | None:
