@@ -71,11 +71,11 @@ class Loop(CountedTrainer):
         if not self._left:
             self.boxes.orders.stop("the test has seen enough")
         if skipped:
-            return StepResult(float("nan"), 0, seconds, 0.0, 0.0, skipped=True)
+            return StepResult(float("nan"), 0, seconds, 0.0, {"AdamW": 0.0}, skipped=True)
         if self.steps == 1:
             self.receive(1, 1)
         super().step(progress)
-        return StepResult(2.0, 16, seconds, 1.0, 0.1, skipped=False)
+        return StepResult(2.0, 16, seconds, 1.0, {"AdamW": 0.1}, skipped=False)
 
     def apply(self, fragment: int, version: int, values: Any) -> None:
         self.now += 0.5
