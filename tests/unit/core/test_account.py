@@ -110,6 +110,15 @@ def test_a_process_that_comes_back_explains_what_it_did_meanwhile() -> None:
     assert told(account, 12.0) == {"in_hand": 9, "waiting": 3}
 
 
+def test_a_version_that_was_swapped_in_without_a_session_is_known_from_the_next_one() -> None:
+    account = joined()
+    account.reported(4.0, 4, TimeSpent(training=4.0))
+    account.left_out(0, 1, TimeClass.LATE)
+    account.joined(5.0, 4, [1], ONE, same_process=True)
+    account.reported(6.0, 5, TimeSpent(training=5.0, paused=1.0))
+    assert told(account, 6.0) == {"late": 4, "waiting": 1, "in_hand": 1}
+
+
 def test_a_fragment_counts_by_its_share_of_the_model() -> None:
     account = joined((0.75, 0.25))
     account.reported(4.0, 4, TimeSpent(training=4.0))

@@ -225,6 +225,19 @@ def test_what_a_restarted_syncer_no_longer_knows_is_lost_and_its_absence_is_free
     assert time["lost"] == pytest.approx(6.0, abs=0.1)
 
 
+def test_what_a_learner_had_told_before_a_restart_of_the_syncer_is_not_counted_again() -> None:
+    one = Lives()
+    one.live(TimeSpent(training=1.0, evaluating=2.0), 0)
+    saved = json.loads(json.dumps(one.script.engine.snapshot(one.script.now)))
+    again = Script(options(1, fragments=1), epoch=2, saved=saved)
+    again.join(0, steps=1)
+    again.ready(0)
+    again.applied(0, 0, 0, step=1)
+    again.wait(4.0)
+    again.step(0, spent=TimeSpent(training=5.0, evaluating=2.0))
+    assert time_of(again) == {"lost": 1, "evaluating": 2, "in_hand": 4}
+
+
 def test_a_snapshot_from_before_accounts_were_kept_is_read() -> None:
     one = Lives()
     one.live(4.0, 0)
