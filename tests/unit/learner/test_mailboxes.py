@@ -139,6 +139,31 @@ class TestAsks:
         asks.received(0)
         assert asks.take() == [Ask(FIRST, 0, 6, 1)]
 
+    def test_as_many_are_laid_out_as_were_asked_for_in_one_step_and_one_more(self) -> None:
+        asks = Asks(Bell(), fragments=12, ahead=2)
+        asks.put(Ask(FIRST, 0, 1, 1))
+        assert asks.expected() == (1, 2)
+        asks.lay_out([])
+        for fragment in range(1, 5):
+            asks.put(Ask(FIRST, fragment, 1, 1))
+        assert asks.expected() == (5, 6, 7, 8, 9)
+
+    def test_no_more_are_laid_out_than_the_model_has(self) -> None:
+        asks = Asks(Bell(), fragments=3, ahead=2)
+        for version in range(1, 5):
+            for fragment in range(3):
+                asks.put(Ask(FIRST, fragment, version, 1))
+        assert sorted(asks.expected()) == [0, 1, 2]
+
+    def test_a_burst_of_asks_is_forgotten_after_some_steps(self) -> None:
+        asks = Asks(Bell(), fragments=12, ahead=2)
+        for fragment in range(6):
+            asks.put(Ask(FIRST, fragment, 1, 1))
+        assert len(asks.expected()) == 7
+        for _ in range(8):
+            asks.lay_out([])
+        assert asks.expected() == (6, 7)
+
     def test_nothing_is_laid_out_that_is_under_way(self) -> None:
         asks = Asks(Bell(), fragments=4, ahead=4)
         asks.put(Ask(FIRST, 3, 1, 1))
@@ -212,6 +237,17 @@ class TestArrivals:
         arrivals.want(Wish(FIRST, 0, 3))
         arrivals.want(Wish(FIRST, 0, 2))
         assert arrivals.next_wish() == Wish(FIRST, 0, 3)
+
+    def test_of_fragments_that_wait_to_be_pulled_the_newest_goes_first(self) -> None:
+        arrivals = Arrivals(Bell())
+        for fragment, version in ((0, 5), (1, 5), (2, 5), (0, 6)):
+            arrivals.want(Wish(FIRST, fragment, version))
+        pulled = []
+        for _ in range(3):
+            wish = arrivals.next_wish()
+            assert wish is not None
+            pulled.append(wish.fragment)
+        assert pulled == [0, 2, 1]
 
     def test_closing_ends_the_workers(self) -> None:
         arrivals = Arrivals(Bell())

@@ -115,3 +115,19 @@ def test_what_is_dropped_is_gone_and_dropping_twice_is_no_error(inbox: Inbox) ->
     assert inbox.held_bytes == 0
     with pytest.raises(KeyError):
         inbox.payload(KEY)
+
+
+def test_a_push_that_comes_after_its_round_is_told_once(inbox: Inbox) -> None:
+    inbox.ask(KEY)
+    assert not inbox.lapsed(KEY)
+    inbox.void_version(KEY.fragment, KEY.version)
+    assert not inbox.lapsed(KEY._replace(attempt=KEY.attempt + 1))
+    assert inbox.lapsed(KEY)
+    assert not inbox.lapsed(KEY)
+
+
+def test_what_a_session_left_unanswered_is_forgotten_with_it(inbox: Inbox) -> None:
+    inbox.ask(KEY)
+    inbox.void_version(KEY.fragment, KEY.version)
+    inbox.void_session(KEY.learner, KEY.incarnation)
+    assert not inbox.lapsed(KEY)

@@ -8,6 +8,7 @@ wanted), `pace` (when a round is due), `rounds` (one fragment under way), `reque
 `completion` (evaluations and the end); this one only hands events to them.
 """
 
+from dataclasses import dataclass
 from typing import Any, assert_never
 
 from diloco.core import accounting, closing, completion, membership, pools, rounds, snapshot
@@ -32,7 +33,16 @@ from diloco.core.events import (
 from diloco.core.options import EngineOptions
 from diloco.core.view import EngineView, view
 
-__all__ = ["Engine", "EngineOptions", "EngineView"]
+__all__ = ["Engine", "EngineOptions", "EngineView", "Progress"]
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """How far a job is."""
+
+    merged_tokens: float
+    budget_tokens: int
+    merges: int
 
 
 class Engine:
@@ -70,6 +80,17 @@ class Engine:
     def finished(self) -> bool:
         """The job is over: no event changes the model any more."""
         return self._state.finished
+
+    @property
+    def versions(self) -> tuple[int, ...]:
+        """Current version of every fragment."""
+        return tuple(self._state.versions)
+
+    @property
+    def progress(self) -> Progress:
+        """How far the job is, for whoever needs no more than that: a view looks at every learner."""
+        state = self._state
+        return Progress(state.merged_tokens, state.options.budget_tokens, state.merges)
 
     def snapshot(self, now: float) -> dict[str, Any]:
         """The state as plain JSON, for a checkpoint."""

@@ -39,36 +39,42 @@ def ask_ahead(state: EngineState, now: float) -> list[Action]:
     """Ask learners with a lead for the rounds that come within it."""
     if state.options.rules == Rules.ARRIVED or state.phase != Phase.TRAINING:
         return []
-    with_lead = [record for record in state.ordered_learners if record.working and record.lead_steps > 0]
-    if not with_lead:
+    longest = max((record.lead_steps for record in state.learners.values() if record.working), default=0)
+    if longest == 0:
         return []
     schedule = state.options.schedule
     clock = _driving_clock(state)
-    longest = max(record.lead_steps for record in with_lead)
+    if schedule.due(state.launched + 1) - clock > longest:
+        return []
+    with_lead = [record for record in state.ordered_learners if record.working and record.lead_steps > 0]
     actions: list[Action] = []
     # A fragment is asked for by one round at a time.
     for step in range(state.launched + 1, state.launched + schedule.fragments):
         early = schedule.due(step) - clock
-        if early > longest:
+        current = state.rounds.get(schedule.fragment(step))
+        if early > longest or (current is not None and current.step != step):
             break
-        fragment = schedule.fragment(step)
+        within = [record for record in with_lead if early <= record.lead_steps]
+        actions += _ask_for_step(state, step, within, now, f"asked {early} step(s) before syncer step {step} is due")
+    return actions
+
+
+def _ask_for_step(
+    state: EngineState, step: int, learners: list[LearnerRecord], now: float, reason: str
+) -> list[Action]:
+    """Ask those of these learners that are ready and were not asked; the round is opened for the first of them."""
+    fragment = state.options.schedule.fragment(step)
+    actions: list[Action] = []
+    for record in learners:
         current = state.rounds.get(fragment)
-        if current is not None and current.step != step:
-            break
-        for record in with_lead:
-            if early > record.lead_steps or not state.is_ready(record, fragment):
-                continue
-            if current is not None and _is_asked(current, record):
-                continue
-            if current is None:
-                current = Round(step, fragment, state.versions[fragment] + 1, opened_at=now)
-                state.rounds[fragment] = current
-            usual = record.answer_seconds
-            reason = (
-                f"asked {early} step(s) before syncer step {step} is due: its answers take {usual.mean or 0.0:.3f} s,"
-                f" mean deviation {usual.deviation:.3f} s"
-            )
-            actions.append(ask(state, current, record, now, reason))
+        if not state.is_ready(record, fragment) or (current is not None and _is_asked(current, record)):
+            continue
+        if current is None:
+            current = Round(step, fragment, state.versions[fragment] + 1, opened_at=now)
+            state.rounds[fragment] = current
+        usual = record.answer_seconds
+        times = f"its answers take {usual.mean or 0.0:.3f} s, mean deviation {usual.deviation:.3f} s"
+        actions.append(ask(state, current, record, now, f"{reason}: {times}"))
     return actions
 
 

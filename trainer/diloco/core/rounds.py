@@ -24,19 +24,20 @@ def launch_due(state: EngineState, now: float) -> list[Action]:
     actions: list[Action] = []
     schedule = state.options.schedule
     while state.phase == Phase.TRAINING:
-        step_seconds = closing.quorum_step_seconds(state)
         step = state.launched + 1
         fragment = schedule.fragment(step)
         current = state.rounds.get(fragment)
-        clocks = {record.id: record.clock for record in state.ordered_learners if record.working}
-        ready = sum(_is_due(state, record, fragment) for record in state.ordered_learners if record.working)
+        working = [record for record in state.learners.values() if record.working]
+        ready = sum(_is_due(state, record, fragment) for record in working)
         if (current is not None and current.launched_at is not None) or ready < state.options.quorum:
             break
+        step_seconds = closing.quorum_step_seconds(state)
         limit_seconds = max(state.options.lease_seconds, SLOW_STEPS * step_seconds)
         if returns.in_flight(state, now, limit_seconds) >= state.in_flight.allowed:
             state.in_flight.held_back()
             break
         state.launched = step
+        clocks = {record.id: record.clock for record in working}
         pace.pull_along(schedule, step, clocks)
         for name, clock in clocks.items():
             state.learners[name].clock = clock

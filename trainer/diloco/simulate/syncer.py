@@ -123,14 +123,14 @@ class SimulatedSyncer:
     def pull(self, fragment: int, held_version: int | None) -> tuple[int, Tensor, int]:
         """The current version of a fragment, its values (f32; never written to again), and its bytes on the way."""
         return (
-            self._engine.view(self._clock.now).versions[fragment],
+            self._engine.versions[fragment],
             self._model.values(fragment),
             self._model.pull_bytes(fragment, held_version),
         )
 
     def when_there(self, fragment: int, version: int, serve: Callable[[], None]) -> None:
         """Call ``serve`` as soon as the fragment is at ``version``."""
-        if self._engine.view(self._clock.now).versions[fragment] >= version:
+        if self._engine.versions[fragment] >= version:
             serve()
         else:
             self._posted.setdefault((fragment, version), []).append(serve)
@@ -206,5 +206,5 @@ class SimulatedSyncer:
         self.counts.members += len(order.members)
         self.counts.lagging += sum(member.base_version != order.version - 1 for member in order.members)
         self.feed(Merged(order.fragment, order.version, digest, self._merge_seconds))
-        view = self.view()
-        self._progress = view.merged_tokens / view.budget_tokens
+        progress = self._engine.progress
+        self._progress = progress.merged_tokens / progress.budget_tokens

@@ -115,7 +115,7 @@ class Syncer:
         match action:
             case actions.Admit():
                 self._posted.admitted(action.learner, action.incarnation)
-                self._sessions.admit(action, self._progress(now))
+                self._sessions.admit(action, self._progress())
             case actions.Refuse():
                 self._sessions.refuse(action)
             case actions.Fence():
@@ -131,7 +131,7 @@ class Syncer:
             case actions.Discard(learner, incarnation, fragment, version, attempt):
                 self._inbox.drop(PushKey(learner, incarnation, fragment, version, attempt))
             case actions.Broadcast():
-                self._broadcast(action, now)
+                self._broadcast(action)
             case actions.Checkpoint():
                 self._checkpointer.request(action.reason)
             case actions.Evaluate():
@@ -144,15 +144,15 @@ class Syncer:
             case _:
                 assert_never(action)
 
-    def _broadcast(self, action: actions.Broadcast, now: float) -> None:
-        progress = self._progress(now)
+    def _broadcast(self, action: actions.Broadcast) -> None:
+        progress = self._progress()
         for learner, incarnation, merged in action.learners:
             ready = messages.FragmentReady(action.fragment, action.version, merged, progress)
             self._sessions.send(learner, incarnation, ready)
 
-    def _progress(self, now: float) -> messages.Progress:
-        view = self._driver.engine.view(now)
-        return messages.Progress(round(view.merged_tokens), view.budget_tokens, view.syncer_step)
+    def _progress(self) -> messages.Progress:
+        progress = self._driver.engine.progress
+        return messages.Progress(round(progress.merged_tokens), progress.budget_tokens, progress.merges)
 
     def _start_merge(self) -> None:
         if self._running or not self._orders:
