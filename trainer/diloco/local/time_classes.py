@@ -55,7 +55,9 @@ def shares_of(time: Mapping[str, float] | Mapping[TimeClass, float]) -> TimeShar
     if total <= 0:
         return {}
     shares = {one: seconds.get(one.value, 0.0) / total for one in TimeClass}
-    shares[TimeClass.UNEXPLAINED] += fsum(value for name, value in seconds.items() if name not in shares) / total
+    # Whatever is left, so that they are 1 together.
+    others = fsum(share for one, share in shares.items() if one != TimeClass.UNEXPLAINED)
+    shares[TimeClass.UNEXPLAINED] = max(0.0, 1.0 - others)
     return shares
 
 
