@@ -4,6 +4,7 @@
 and the result as the f32 payload that goes back. The copy moves the 8 decoded fragments (512 MiB) with torch on as many
 threads, right before every merge that is timed, so that what else the machine does meets both. Memory is measured in a
 process of its own for each codec: what a merge takes beside the state, the payloads and the buffer of its result.
+Encoding the way back (`sync.downlink`) comes after a merge, on the same threads, and is timed by itself.
 """
 
 import argparse
@@ -20,6 +21,7 @@ import torch
 from torch import Tensor
 
 from diloco.core.codec import CODECS, Codec, codec_named
+from diloco.core.downlink import Update, encode_update
 from diloco.core.fragments import Fragment, TensorSpec, partition
 from diloco.core.merge import Contribution, MergeTarget, merge_fragment
 from diloco.spec.sync import OuterOptimizer
@@ -118,6 +120,24 @@ def time_merges(learners: int, rounds: int, threads: int) -> list[dict[str, Any]
     ]
 
 
+def time_updates(learners: int, rounds: int, threads: int) -> dict[str, float]:
+    """Encoding an update, by codec, each time beside a copy; medians over the rounds of what it takes against that."""
+    setting = Setting([codec_named("BF16")], 1, threads)
+    merged, residual = torch.zeros(setting.fragment.numel), torch.zeros(setting.fragment.numel)
+    setting.merge(codec_named("BF16"), "RDA", merged)
+    source = torch.ones(learners, setting.fragment.numel)
+    copy = torch.zeros_like(source)
+    ratios: dict[str, list[float]] = {}
+    for turn in range(rounds + 1):
+        for codec in (codec_named("BF16"), codec_named("Int8")):
+            update = Update(setting.parameters, merged, residual, residual)
+            copied = seconds(lambda: copy.copy_(source))
+            encoded = seconds(lambda codec=codec, update=update: encode_update(codec, update, setting.run))  # type: ignore[misc]
+            if turn > 0:
+                ratios.setdefault(codec.name, []).append(encoded / copied)
+    return {name: statistics.median(timed) for name, timed in ratios.items()}
+
+
 def extra_memory_bytes(codec: str, learners: int, threads: int) -> int:
     """Growth of a fresh process's peak resident memory by one merge; the buffer of the result was there before."""
     command = [sys.executable, __file__, "--memory-of", codec, "--learners", str(learners), "--threads", str(threads)]
@@ -157,6 +177,8 @@ def main() -> None:
     fragment_bytes = transformer_fragment().numel * 4
     extra = {codec.name: extra_memory_bytes(codec.name, arguments.learners, arguments.threads) for codec in CODECS}
     ratios = {f"{row['codec']}_{row['method']}": row["ratio"] for row in rows}
+    updates = time_updates(arguments.learners, arguments.rounds, arguments.threads)
+    ratios |= {f"{name}_downlink": ratio for name, ratio in updates.items()}
     memory = {f"{name}_extra_memory": extra_bytes / fragment_bytes for name, extra_bytes in extra.items()}
     copied = f"torch's copy of {arguments.learners} f32 fragments, {arguments.threads} threads"
     write_report(

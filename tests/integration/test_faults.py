@@ -38,6 +38,7 @@ spec:
     fragments: 6
     interval: 6
     outerOptimizer: {{learningRate: 1.0, momentum: 0.0}}
+    downlink: Int8
     leaseSeconds: {LEASE_SECONDS}
     maxStalenessSteps: 100_000
   syncer: {{checkpointEverySeconds: 1}}

@@ -119,13 +119,14 @@ def test_a_checkpoint_of_another_model_or_job_names_both(tmp_path: Path) -> None
         newest_checkpoint(tmp_path, LAYOUT, "large")
 
 
-def test_a_write_that_fails_in_the_middle_leaves_nothing_behind(tmp_path: Path) -> None:
+@pytest.mark.parametrize("residuals", [False, True])
+def test_a_write_that_fails_in_the_middle_leaves_nothing_behind(tmp_path: Path, *, residuals: bool) -> None:
     write_checkpoint(tmp_path, content(3))
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (3000, hard))
     try:
         with pytest.raises(OSError, match="too large"):
-            write_checkpoint(tmp_path, content(4))
+            write_checkpoint(tmp_path, content(4, residuals=residuals))
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
     assert [path.name for path in tmp_path.iterdir()] == ["000001"]
