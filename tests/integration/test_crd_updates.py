@@ -65,7 +65,7 @@ def _another(value: Any, schema: dict[str, Any]) -> Any:
     if isinstance(value, bool):
         return not value
     if isinstance(value, int | float):
-        halved = value / 2 if schema["type"] == "number" else value - 1
+        halved = value / 2 if schema.get("type") == "number" else value - 1
         return value + 1 if halved < schema.get("minimum", 0) else halved
     if isinstance(value, str):
         return f"1{value}" if value[0].isdecimal() else f"x{value}"

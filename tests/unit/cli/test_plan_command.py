@@ -24,6 +24,12 @@ spec:
 """
 
 
+@pytest.fixture(autouse=True)
+def wide_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Lines break in other places in a narrow one."""
+    monkeypatch.setenv("COLUMNS", "200")
+
+
 @pytest.fixture
 def job(tmp_path: Path) -> str:
     path = tmp_path / "job.yaml"
