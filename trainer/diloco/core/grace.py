@@ -1,4 +1,4 @@
-"""The grace window: how long a round that has its quorum waits for more learners (paper, Eq. 3).
+"""The grace window: how long a round that has its quorum waits for learners that are not ready (paper, Eq. 3).
 
 ``slack = tau * step - (quorum + sync)`` is the part of the overlap that synchronization leaves unused; a share ``gamma
 < 1`` of it may be waited without any learner noticing. All durations are moving averages in seconds.

@@ -40,7 +40,7 @@ Downlink = Literal["F32", "BF16", "Int8"]
 
 
 class Grace(SpecModel):
-    """How long a round that has its quorum waits for the learners that are nearly there (paper, Eq. 3)."""
+    """How long a round that has its quorum waits for learners that have nothing to bring yet (paper, Eq. 3)."""
 
     safety: float = Field(default=0.5, ge=0, lt=1)
     """gamma: share of the slack (overlap in time, less what quorum and merge take) that may be waited. 0: never."""
@@ -71,7 +71,7 @@ class SyncSpec(SpecModel):
     quorum: int = Field(default=1, ge=1, le=10_000)
     """K: learners that must have brought a fragment before it is merged."""
     grace: Grace = Grace()
-    """The wait for more learners once the quorum is there."""
+    """The wait for learners that are not ready once the quorum is there."""
     merge: Literal["RDA", "Mean"] = "RDA"
     """RDA: radial-directional averaging, tensor by tensor (embeddings by the mean). Mean: the weighted mean."""
     token_weights: bool = True
