@@ -71,6 +71,19 @@ class CheckpointReport(BaseModel):
     """Why the latest write failed; empty if it did not."""
 
 
+class LinksReport(BaseModel):
+    """Whether overlap, interval and links go together, as the syncer measures it."""
+
+    model_config = ConfigDict(extra="ignore", frozen=True, use_attribute_docstrings=True)
+
+    kind: str
+    """Fits, or the misfit. Others may come with newer trainers."""
+    reason: str = ""
+    """In words that stay the same for as long as the kind does."""
+    remedies: tuple[str, ...] = ()
+    """What would do, each alone."""
+
+
 class SyncerStatusView(BaseModel):
     """What is read of the syncer's ``/status``; whatever else stands there is let pass."""
 
@@ -102,6 +115,8 @@ class SyncerStatusView(BaseModel):
     tape_problem: str = ""
     """Why the tape is incomplete or waits for the disk; empty if it does not."""
     learners: tuple[LearnerReport, ...] = ()
+    links: LinksReport | None = None
+    """None from syncers that have not measured them yet, or do not."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -57,6 +57,11 @@ class Reason(StrEnum):
     LEARNERS_STALLED = "LearnersStalled"
     LEARNERS_MISSING = "LearnersMissing"
     TAPE_FAILING = "TapeFailing"
+    LINK_TOO_THIN = "LinkTooThin"
+    MERGES_TOO_SLOW = "MergesTooSlow"
+    ROUND_TOO_LONG = "RoundTooLong"
+    STALENESS_BOUND_TOO_LOW = "StalenessBoundTooLow"
+    OVERLAP_TOO_SHORT = "OverlapTooShort"
 
     NO_PROGRESS = "NoProgress"
     QUORUM_MISSING = "QuorumMissing"
@@ -224,6 +229,29 @@ GUIDE: MappingProxyType[Reason, Guide] = MappingProxyType(
         _R.TAPE_FAILING: _warning(
             "The syncer's tape (its record of decisions, for `diloco replay`) is incomplete. Training is not affected.",
             "Look at the volume: see 'The volume is full' below.",
+        ),
+        _R.LINK_TOO_THIN: _warning(
+            "Fragments need more of a link than it can carry, as measured for a while: merges come later than the "
+            "schedule says, or without the learners behind it. Training goes on.",
+            "The message says what would do, each alone: a setting of `sync` (a new job), a faster link, longer steps. "
+            "See [links.md](links.md).",
+        ),
+        _R.MERGES_TOO_SLOW: _warning(
+            "The syncer takes longer to merge all fragments than an interval lasts.",
+            "Give the syncer more cores (`syncer.resources`), or do what the message says.",
+        ),
+        _R.ROUND_TOO_LONG: _warning(
+            "Fragments are under way for more than half an interval, mostly because a learner is far away, so most of "
+            "the work on them is lost.",
+            "The message says what would do; mostly a longer `sync.interval` (a new job). See [links.md](links.md).",
+        ),
+        _R.STALENESS_BOUND_TOO_LOW: _warning(
+            "Rounds take longer than `sync.maxStalenessSteps` leaves beyond the interval, so learners stand still.",
+            "Raise it to what the message says (a new job), unless lock-step is what is wanted.",
+        ),
+        _R.OVERLAP_TOO_SHORT: _warning(
+            "`sync.overlap` is a number and lets fewer fragments be in flight than the schedule needs on these links.",
+            "Leave it out: `Auto` finds the number by itself (a new job).",
         ),
         _R.NO_PROGRESS: _warning(
             "Learners train, and nothing has been merged for ten minutes or more.",

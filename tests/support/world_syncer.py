@@ -11,6 +11,15 @@ TOKENS_PER_SECOND = 100.0
 """Of one learner."""
 TOKENS_PER_STEP = 50.0
 
+THIN_LINKS: dict[str, Any] = {
+    "kind": "LinkTooThin",
+    "reason": "the link us-west/old would be used to 133 % by merged fragments on the way down of 2 learner(s)",
+    "since_seconds": 12.0,
+    "remedies": ["sync.interval: 34", "33.3 Mbit/s on the link us-west/old"],
+    "used": [{"name": "us-west/old", "learners": 2, "up": 0.67, "down": 1.33}],
+}
+"""What a syncer says of links that do not carry the schedule."""
+
 
 @dataclass
 class WorldSyncer:
@@ -30,6 +39,8 @@ class WorldSyncer:
     stalled: set[str] = field(default_factory=set)
     checkpoint_problem: str = ""
     tape_problem: str = ""
+    links: dict[str, Any] | None = None
+    """What it measured of them."""
     frozen: bool = False
     """Learners train and nothing is merged."""
     export_blocked: bool = False
@@ -77,6 +88,7 @@ class WorldSyncer:
             "goodput": 0.76,
             "checkpoint": {"newest": "step-0", "age_seconds": 1.0, "failures": 0, "problem": self.checkpoint_problem},
             "tape_problem": self.tape_problem,
+            "links": self.links,
             "learners": [
                 {"id": learner, "state": self._state(learner), "restarts": self.restarts.get(learner, 0)}
                 for learner in sorted(self.ever | self.given_up)

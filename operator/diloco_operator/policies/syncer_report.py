@@ -1,17 +1,30 @@
-"""What is wrong by the syncer's own account: checkpoints, tape, learners that it gave up or that stand still.
+"""What is wrong by the syncer's own account: checkpoints, tape, links, learners that it gave up or that stand still.
 
 Pure. It must not know pods.
 """
 
 from collections.abc import Iterable
 
-from diloco_operator.observed import LearnerReport, SyncerStatusView
+from diloco_operator.observed import LearnerReport, LinksReport, SyncerStatusView
 from diloco_operator.policies.placement import Cause
 from diloco_operator.policies.text import one_line, shortlist
 from diloco_operator.reasons import Reason
 
 TRAINING_STATES = frozenset({"Training"})
 PRESENT_STATES = frozenset({"Loading", "Training", "Stalled"})
+_LONGEST_LINKS = 600
+"""Characters of what is told about links: the reason, and what would do."""
+_MISFITS = {
+    reason.value: reason
+    for reason in (
+        Reason.LINK_TOO_THIN,
+        Reason.MERGES_TOO_SLOW,
+        Reason.ROUND_TOO_LONG,
+        Reason.STALENESS_BOUND_TOO_LOW,
+        Reason.OVERLAP_TOO_SHORT,
+    )
+}
+"""By the kind that the syncer tells."""
 
 
 def reported_causes(view: SyncerStatusView, wanted: frozenset[str]) -> list[Cause]:
@@ -31,7 +44,16 @@ def reported_causes(view: SyncerStatusView, wanted: frozenset[str]) -> list[Caus
         found = sorted(report.id for report in reports if report.state == state)
         if found:
             causes.append(Cause(reason, f"{shortlist(found)} {words}"))
-    return causes
+    return causes + _links_causes(view.links)
+
+
+def _links_causes(links: LinksReport | None) -> list[Cause]:
+    """What does not fit together. A kind that is not known here is let pass: it says nothing of what to do."""
+    reason = None if links is None else _MISFITS.get(links.kind)
+    if links is None or reason is None:
+        return []
+    would_do = f"; would do: {'; or '.join(links.remedies)}" if links.remedies else ""
+    return [Cause(reason, one_line(f"{links.reason}{would_do}", _LONGEST_LINKS))]
 
 
 def present(view: SyncerStatusView) -> frozenset[str]:

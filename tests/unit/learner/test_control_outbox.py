@@ -8,6 +8,7 @@ from dataclasses import replace
 from diloco.core.spent import TimeSpent
 from diloco.learner.control import ControlOutbox, StepNews
 from diloco.learner.membership import Membership
+from diloco.runtime.busy import Moved
 from diloco.wire.errors import UnavailableError
 from diloco.wire.messages import Alive, Applied, Declined, LearnerMessage, Leave, Ready, StepReport
 
@@ -60,6 +61,16 @@ def test_steps_that_could_not_be_sent_are_one_report_of_the_newest_with_all_the_
     with running(outbox):
         (report,) = session.wait_for(1)
     assert report == StepReport(7, 3, 30, 0.5, 0.75, 2.0, 3)
+
+
+def test_what_pulls_have_brought_is_told_as_it_stands_when_the_report_goes_out() -> None:
+    outbox, session = ControlOutbox(3600.0, lambda: Moved(1.5, 3000)), Recorder()
+    outbox.step(news(1))
+    outbox.session_begins(session, NOW)
+    with running(outbox):
+        (report,) = session.wait_for(1)
+    assert isinstance(report, StepReport)
+    assert (report.receiving_seconds, report.received_bytes) == (1.5, 3000)
 
 
 def test_where_the_time_went_is_told_as_it_stands_at_the_newest_step() -> None:

@@ -13,10 +13,12 @@ from diloco.learner.bell import Bell
 from diloco.learner.membership import Holdings, Membership
 from diloco.learner.puller import Landing, Puller
 from diloco.learner.transfers import Terms, TransferCounts
+from diloco.runtime.busy import BusyMeter, Moved
 from diloco.wire.chunks import payload_digest
 from diloco.wire.errors import ClosedError, CorruptedError, DeadlineError, RefusedError, UnavailableError, WireError
 from diloco.wire.messages import PullHeader, PullRequest, PushReceipt
 from diloco.wire.posting import Posting
+from support.hand_clock import HandClock
 
 NOW = Membership("1", 7)
 CODEC = codec_named("Int8")
@@ -279,3 +281,32 @@ def test_a_post_that_broke_off_while_it_was_answered_is_pulled_at_once() -> None
     assert bench.post() == []
     (arrival,) = bench.work_off()
     assert torch.equal(arrival.values, syncer.new)
+
+
+def test_the_time_of_a_pull_counts_from_when_its_answer_begins() -> None:
+    clock, syncer = HandClock(), Syncer(UnavailableError("broken"), None)
+    bench = Bench(syncer)
+    bench.counts.received = BusyMeter(clock)
+    syncer.after_call = lambda: setattr(clock, "now", clock.now + 60.0)  # before the answer begins
+    assert bench.pull()
+    assert bench.counts.received.read() == Moved(0.0, syncer.payload.numel())
+
+
+def test_a_pull_that_breaks_off_takes_its_time_and_brings_nothing() -> None:
+    clock = HandClock()
+
+    class Breaking(Syncer):
+        def pull(
+            self, request: PullRequest, allocate: Callable[[PullHeader], memoryview], *, deadline_seconds: float
+        ) -> PullHeader:
+            if not self.requests:
+                self.requests.append(request)
+                allocate(self.update)
+                clock.now += 5.0
+                raise UnavailableError("broke off")
+            return super().pull(request, allocate, deadline_seconds=deadline_seconds)
+
+    bench = Bench(Breaking())
+    bench.counts.received = BusyMeter(clock)
+    assert bench.pull()
+    assert bench.counts.received.read().busy_seconds == 5.0

@@ -10,10 +10,11 @@ from diloco.local.chart import Axis, Series, line_chart, thinned
 from diloco.local.child import final_words
 from diloco.local.picture import Picture, RateMeter, picture_of
 from diloco.local.quantities import bytes_text, count_text, duration_text, loss_text, percent_text
-from diloco.local.view import PlainView, render
+from diloco.local.view import PlainView, progress_line, render
 from diloco.local.watch import Seen
 from diloco.syncer.status import SyncerStatus
 from support.seen_jobs import syncer_account
+from support.world_syncer import THIN_LINKS
 
 
 def status(**changes: object) -> SyncerStatus:
@@ -36,6 +37,19 @@ def test_the_view_shows_job_learners_and_events() -> None:
 def test_a_job_that_has_not_begun_can_be_shown() -> None:
     text = drawn(picture_of(status(goodput=None, train_loss=None, eval_loss=None, seconds_left=None)))
     assert "goodput -" in text
+
+
+def test_links_that_do_not_carry_the_schedule_are_told_with_what_would_do() -> None:
+    text = drawn(picture_of(status(links=THIN_LINKS)))
+    assert "links: LinkTooThin: the link us-west/old would be used to 133 %" in text
+    assert "would do: sync.interval: 34; or 33.3 Mbit/s on the link us-west/old" in text
+    assert progress_line(picture_of(status(links=THIN_LINKS))).endswith("links: LinkTooThin")
+
+
+def test_of_links_that_fit_nothing_is_told() -> None:
+    fits = THIN_LINKS | {"kind": "Fits", "remedies": []}
+    assert "links" not in drawn(picture_of(status(links=fits)))
+    assert "links" not in progress_line(picture_of(status(links=fits)))
 
 
 def test_plain_lines_come_with_events_and_every_ten_seconds() -> None:

@@ -9,6 +9,7 @@ import pytest
 from diloco_operator.observed import ChildKey
 from support.operator_world import World, job_object
 from support.world_pods import crashed, running, stamp, unschedulable, waiting
+from support.world_syncer import THIN_LINKS
 
 OLD = "demo-us-west-old-"
 NO_GPU = "0/4 nodes are available: 4 Insufficient nvidia.com/gpu."
@@ -287,6 +288,36 @@ def test_an_incomplete_tape_is_told() -> None:
     w.syncer.tape_problem = "No space left on device"
     w.run(10)
     assert degraded(w)[1:] == ("TapeFailing", "the tape is incomplete: No space left on device")
+
+
+def test_links_that_do_not_carry_the_schedule_are_told_with_what_would_do() -> None:
+    w = training_world()
+    w.syncer.links = THIN_LINKS
+    w.run(10)
+    would_do = "; would do: sync.interval: 34; or 33.3 Mbit/s on the link us-west/old"
+    assert degraded(w) == ("True", "LinkTooThin", THIN_LINKS["reason"] + would_do)
+    assert w.condition("Ready")["status"] == "True"
+    w.syncer.links = THIN_LINKS | {"kind": "Fits", "since_seconds": 1.0}
+    w.run(10)
+    assert degraded(w)[0] == "False"
+
+
+def test_a_kind_of_a_newer_syncer_is_no_trouble() -> None:
+    w = training_world()
+    w.syncer.links = THIN_LINKS | {"kind": "LinkHaunted"}
+    w.run(10)
+    assert degraded(w)[0] == "False"
+
+
+def test_a_verdict_that_lasts_costs_no_further_write() -> None:
+    w = training_world()
+    w.syncer.links = THIN_LINKS
+    w.syncer.frozen = True
+    w.run(60)
+    before = w.condition("Degraded")
+    w.syncer.links = THIN_LINKS | {"since_seconds": 600.0, "used": []}
+    w.run(60)
+    assert w.condition("Degraded") == before
 
 
 def test_fewer_learners_than_the_quorum_are_not_ready() -> None:

@@ -8,7 +8,7 @@ from diloco.core.actions import Fence, Merge, Note, Refusal
 from diloco.runtime.http import Response
 from diloco.syncer.metrics import SyncerMetrics
 from diloco.syncer.pages import LONGEST_LAG_SECONDS, Heartbeat, LoopBusyError, on_loop, routes
-from diloco.syncer.status import CheckpointStatus, LearnerStatus, SyncerStatus
+from diloco.syncer.status import CheckpointStatus, LearnerStatus, LinksStatus, LinkStatus, SyncerStatus
 
 STATUS = SyncerStatus(
     job="small",
@@ -49,6 +49,19 @@ def test_the_state_of_the_job_is_what_the_status_says() -> None:
         "diloco_checkpoint_age_seconds 4.0",
         'diloco_learners{state="Training"} 0.0',
         "diloco_tape_failing 0.0",
+    } <= lines
+
+
+def test_how_full_links_are_is_told_once_it_is_known() -> None:
+    metrics = SyncerMetrics()
+    assert not any(line.startswith("diloco_link") for line in page(metrics))
+    used = (LinkStatus(name="west/old", learners=2, up=0.25, down=1.5),)
+    links = LinksStatus(kind="LinkTooThin", reason="", since_seconds=1.0, remedies=(), used=used)
+    lines = set(metrics.page(STATUS.model_copy(update={"links": links})).decode().splitlines())
+    assert {
+        "diloco_links_fit 0.0",
+        'diloco_link_used_ratio{link="west/old",way="up"} 0.25',
+        'diloco_link_used_ratio{link="west/old",way="down"} 1.5',
     } <= lines
 
 

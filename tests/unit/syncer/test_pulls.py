@@ -1,6 +1,7 @@
 """What a pull is answered with: the whole fragment or the update that a learner can use, now or once it is made."""
 
 import asyncio
+import time
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, cast
 
@@ -13,6 +14,7 @@ from diloco.core.downlink import Update, encode_update
 from diloco.core.fragments import TensorSpec, partition
 from diloco.syncer.claims import Claims
 from diloco.syncer.inbox import Inbox
+from diloco.syncer.link_meter import LinkMeter
 from diloco.syncer.metrics import SyncerMetrics
 from diloco.syncer.posted import PostedPulls
 from diloco.syncer.service import SyncService
@@ -56,6 +58,7 @@ class Bench:
             posted=self.posted,
             claims=Claims(lambda _: 1, 1, lambda: None),
             patience_seconds=1.0,
+            meter=LinkMeter(time.monotonic),
             metrics=self.metrics,
             checks=ThreadPoolExecutor(1),
             post=lambda _: None,

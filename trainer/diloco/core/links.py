@@ -6,10 +6,11 @@ Values only; they may be assumed (``diloco plan``) or measured (a syncer's statu
 import math
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Final
+from typing import Final, Self
 
 from diloco.core.schedule import Schedule
 from diloco.core.sizes import ENCODINGS, F32
+from diloco.spec.sync import AUTO, SyncSpec
 
 DOWNLINKS: Final = {"F32": F32, "BF16": ENCODINGS["BF16"], "Int8": ENCODINGS["Int8"]}
 """By name in ``sync.downlink``, from the widest to the narrowest."""
@@ -62,6 +63,19 @@ class Exchange:
     """A name of `sizes.ENCODINGS`."""
     downlink: str
     """A name of `DOWNLINKS`."""
+
+    @classmethod
+    def of(cls, sync: SyncSpec, numels: tuple[int, ...]) -> Self:
+        """What a job exchanges, with fragments of so many parameters."""
+        return cls(
+            numels=numels,
+            interval=sync.interval,
+            overlap=None if sync.overlap == AUTO else int(sync.overlap),
+            staleness_bound_steps=sync.max_staleness_steps,
+            quorum=sync.quorum,
+            compression=sync.compression,
+            downlink=sync.downlink,
+        )
 
     @cached_property
     def up_bytes(self) -> tuple[int, ...]:

@@ -84,6 +84,8 @@ class EngineView:
     evaluations: tuple[EvaluationView, ...]
     quorum_seconds: float | None
     sync_seconds: float | None
+    merge_seconds: float | None
+    """Of one merge, lately."""
     elapsed_seconds: float
 
 
@@ -112,6 +114,7 @@ def view(state: EngineState, now: float) -> EngineView:
         evaluations=tuple(EvaluationView(e.tokens, e.loss, e.at_seconds, e.final) for e in state.evaluations),
         quorum_seconds=state.quorum_seconds.seconds,
         sync_seconds=state.sync_seconds.seconds,
+        merge_seconds=state.merge_seconds.seconds,
         elapsed_seconds=state.elapsed(now),
     )
 

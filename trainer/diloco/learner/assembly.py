@@ -93,12 +93,13 @@ class Learner:
         schedule = Schedule(fragments, spec.sync.interval, spec.sync.least_overlap)
         in_flight = schedule.in_flight(schedule.overlap)
         lease_seconds = spec.sync.lease_seconds
+        self._counts = TransferCounts()
         self._boxes = Mailboxes(
             orders=orders,
             asks=Asks(bell, fragments, in_flight),
             arrivals=Arrivals(bell),
             departures=Departures(),
-            control=ControlOutbox(alive_seconds=min(5.0, lease_seconds / 4)),
+            control=ControlOutbox(min(5.0, lease_seconds / 4), self._counts.received.read),
             holdings=Holdings(fragments),
             feedback=self._feedback,
         )
@@ -124,7 +125,6 @@ class Learner:
         who = Identity(options.job.metadata.name, options.learner, secrets.token_hex(8), layout.digest)
         self._link = Link(who, self._client.open_session, self._boxes, self._loop.stand, uniform)
         self._stopped = threading.Event()
-        self._counts = TransferCounts()
         terms = Terms(
             learner=options.learner,
             bulk=self._client,

@@ -8,12 +8,13 @@ newest report says all that the ones before said), so what waits is bounded what
 
 import threading
 import time
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
 from dataclasses import asdict, dataclass
 from typing import Protocol
 
 from diloco.core.spent import NOTHING_TOLD, TimeSpent
 from diloco.learner.membership import Membership
+from diloco.runtime.busy import Moved
 from diloco.wire.errors import WireError
 from diloco.wire.messages import (
     Alive,
@@ -64,9 +65,10 @@ class StepNews:
 class ControlOutbox:
     """The slots, and the thread's work."""
 
-    def __init__(self, alive_seconds: float) -> None:
-        """``alive_seconds``: longest silence on a session."""
+    def __init__(self, alive_seconds: float, received: Callable[[], Moved] = Moved) -> None:
+        """``alive_seconds``: longest silence on a session. ``received``: what pulls have brought so far."""
         self._alive_seconds = alive_seconds
+        self._received = received
         self._condition = threading.Condition()
         self._slots: dict[Hashable, LearnerMessage] = {}
         self._step: StepNews | None = None
@@ -171,6 +173,7 @@ class ControlOutbox:
         self._slots.clear()
         news, self._step = self._step, None
         if news is not None:
+            received = self._received()
             report = StepReport(
                 incarnation=membership.incarnation,
                 step=news.step,
@@ -179,6 +182,8 @@ class ControlOutbox:
                 blocked_seconds=self._blocked_seconds,
                 loss=news.loss,
                 data_position=news.data_position,
+                receiving_seconds=received.busy_seconds,
+                received_bytes=received.bytes,
                 **_told(news.spent),
             )
             self._blocked_seconds = 0.0

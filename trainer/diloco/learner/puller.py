@@ -22,6 +22,7 @@ from diloco.learner.backoff import Backoff
 from diloco.learner.deadlines import TransferDeadlines
 from diloco.learner.membership import Held, Holdings
 from diloco.learner.transfers import Terms
+from diloco.runtime.busy import BusyMeter
 from diloco.wire.chunks import payload_digest
 from diloco.wire.errors import DeadlineError, InvalidMessageError, WireError
 from diloco.wire.messages import PullHeader, PullRequest
@@ -105,7 +106,7 @@ class Puller:
     def _reception(self, wish: Wish, *, whole: bool) -> "_Reception":
         takes_updates = self._landing.codec is not None and not whole and self._wrong_in_a_row < _WRONG_LIMIT
         held = self._holdings.held(wish.membership.epoch, wish.fragment) if takes_updates else None
-        return _Reception(wish, self._landing, held)
+        return _Reception(wish, self._landing, held, self._terms.counts.received)
 
     def _received(self, reception: "_Reception", post: Post | None) -> bool:
         """Pull once. Returns whether the fragment has landed."""
@@ -122,12 +123,7 @@ class Puller:
         deadline = self._deadlines.seconds(reception.whole_bytes, terms.step_seconds())
         began = time.monotonic()
         try:
-            if post is None:
-                header = terms.bulk.pull(request, reception.place, deadline_seconds=deadline)
-            else:
-                header = terms.bulk.pull_posted(
-                    request, reception.place, deadline_seconds=deadline, posting=post.posting
-                )
+            header = self._carried(request, reception, post, deadline)
         except WireError as error:
             _log.debug("pull of fragment %d failed: %s", wish.fragment, error)
             # A post that nothing came for says nothing about the link.
@@ -151,6 +147,25 @@ class Puller:
         self._arrivals.landed(MergedFragment(wish.membership, wish.fragment, header.version, values))
         return True
 
+    def _carried(
+        self, request: PullRequest, reception: "_Reception", post: Post | None, deadline_seconds: float
+    ) -> PullHeader:
+        """Raise WireError where it did not come whole."""
+        received, bulk = self._terms.counts.received, self._terms.bulk
+        brought = 0
+        try:
+            if post is None:
+                header = bulk.pull(request, reception.place, deadline_seconds=deadline_seconds)
+            else:
+                header = bulk.pull_posted(
+                    request, reception.place, deadline_seconds=deadline_seconds, posting=post.posting
+                )
+            brought = header.payload_bytes
+            return header
+        finally:
+            if reception.began_at is not None:
+                received.end(brought)
+
     def _came_out_wrong(self, wish: Wish, header: PullHeader) -> None:
         with self._terms.counts.lock:
             self._terms.counts.updates_wrong += 1
@@ -169,8 +184,9 @@ class Puller:
 class _Reception:
     """One pull: where it is received, and what becomes of it."""
 
-    def __init__(self, wish: Wish, landing: Landing, held: Held | None) -> None:
+    def __init__(self, wish: Wish, landing: Landing, held: Held | None, received: BusyMeter) -> None:
         """``held``: what an update may begin with; None: only the whole fragment will do."""
+        self._meter = received
         self.wish = wish
         self.held = held
         self.wrong = False
@@ -193,6 +209,8 @@ class _Reception:
         Raises:
             InvalidMessageError: it cannot be what was asked for; no memory was taken.
         """
+        if self.began_at is None:
+            self._meter.begin()
         self.began_at = time.monotonic()
         wish = self.wish
         if header.fragment != wish.fragment or header.version < wish.minimum_version or not self._fits(header):

@@ -22,6 +22,7 @@ from diloco.learner.deadlines import TransferDeadlines
 from diloco.learner.departures import Departures, OuterGradient
 from diloco.learner.feedback import ErrorFeedback
 from diloco.learner.membership import Membership
+from diloco.runtime.busy import BusyMeter
 from diloco.wire.errors import DeadlineError, WireError
 from diloco.wire.messages import PullHeader, PullRequest, PushHeader, PushReceipt
 from diloco.wire.posting import Posting
@@ -68,6 +69,8 @@ class TransferCounts:
     """Updates that did not make what the syncer has; the fragment was pulled whole."""
     posted: int = 0
     """Of the pulls, those that had waited at the syncer."""
+    received: BusyMeter = field(default_factory=lambda: BusyMeter(time.monotonic))
+    """Pulls, from when their answers begin. Has a lock of its own."""
 
 
 @dataclass(frozen=True)

@@ -18,6 +18,7 @@ from diloco.local.quantities import bytes_text, count_text, duration_text, loss_
 from diloco.local.time_classes import losses_text, shares_of
 
 _EVENTS_SHOWN = 6
+_FITS = "Fits"
 _LOSSES_SHOWN = 5
 _STYLES = {
     "training": "green",
@@ -125,12 +126,15 @@ def progress_line(picture: Picture) -> str:
     ]
     if status.seconds_left is not None:
         parts.append(f"{duration_text(status.seconds_left)} left")
+    if status.links is not None and status.links.kind != _FITS:
+        parts.append(f"links: {status.links.kind}")
     return "  ".join(parts)
 
 
 def render(picture: Picture, events: tuple[str, ...]) -> RenderableType:
     """The live view as something rich can draw."""
     parts: list[RenderableType] = [_head(picture), *_rates(picture), _bar(picture), _learners(picture)]
+    parts += _links(picture)
     if events:
         parts.append(Text("\n".join(events), style="dim"))
     return Group(*parts)
@@ -159,6 +163,17 @@ def _rates(picture: Picture) -> list[Text]:
         ),
         *([Text(f"not merged: {rest}", style="dim")] if rest else []),
     ]
+
+
+def _links(picture: Picture) -> list[Text]:
+    """Where overlap, interval and links do not go together, and what would do."""
+    links = None if picture.status is None else picture.status.links
+    if links is None or links.kind == _FITS:
+        return []
+    lines = [Text(f"links: {links.kind}: {links.reason}", style="yellow")]
+    if links.remedies:
+        lines.append(Text(f"  would do: {'; or '.join(links.remedies)}"))
+    return lines
 
 
 def _bar(picture: Picture) -> Table:

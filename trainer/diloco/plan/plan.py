@@ -100,16 +100,7 @@ def make_plan(job: DiLoCoJob, world: World, parameters: int | None = None) -> Pl
 
 def situation_of(spec: JobSpec, world: World, model: ModelSize) -> Situation:
     """The job and the world as `fit` takes them."""
-    sync = spec.sync
-    exchange = Exchange(
-        numels=model.numels,
-        interval=sync.interval,
-        overlap=None if sync.overlap == "Auto" else sync.overlap,
-        staleness_bound_steps=sync.max_staleness_steps,
-        quorum=sync.quorum,
-        compression=sync.compression,
-        downlink=sync.downlink,
-    )
+    exchange = Exchange.of(spec.sync, model.numels)
     groups = tuple(_groups(spec, world))
     syncer = Link(SYNCER_LINK, world.syncer_bytes_per_second, world.syncer_bytes_per_second)
     merged_bytes = F32.payload_bytes(model.parameters) / len(model.numels) * sum(group.learners for group in groups)

@@ -31,6 +31,8 @@ from diloco.syncer.export import export
 from diloco.syncer.exporter import AGAIN_SECONDS, Exporter
 from diloco.syncer.inbox import Inbox
 from diloco.syncer.job_file import JobFile
+from diloco.syncer.link_meter import LinkMeter
+from diloco.syncer.link_watch import LinkWatch
 from diloco.syncer.merging import Merging
 from diloco.syncer.metrics import SyncerMetrics
 from diloco.syncer.options import SyncerOptions
@@ -112,6 +114,8 @@ class Life:
         codec = codec_named(options.job.spec.sync.compression)
         inbox = Inbox(self._layout, codec)
         sync = options.job.spec.sync
+        meter = LinkMeter(time.monotonic)
+        self._links = LinkWatch(sync, self._layout, tokens_per_step(options.job.spec), meter)
         claims = Claims(tokens_per_step(options.job.spec), sync.staleness_bound_steps, self.metrics.claims_refused.inc)
         sessions = Sessions(
             job=self.job,
@@ -119,6 +123,7 @@ class Life:
             epoch=self.epoch,
             store=self._store,
             claims=claims,
+            meter=meter,
             post=self._driver.post,
         )
         self._sessions = sessions
@@ -148,6 +153,7 @@ class Life:
             posted=posted,
             claims=claims,
             patience_seconds=sync.lease_seconds,
+            meter=meter,
             metrics=self.metrics,
             checks=self._checks,
             post=self._driver.post,
@@ -175,6 +181,7 @@ class Life:
             totals=self._totals(),
             tape_problem=self._tape.problem or self._syncer.record_problem,
             model_exported=self._exporter.exported,
+            links=self._links.status(self._now()),
         )
         return self._reporter.status(self._view(), self._now(), kept)
 
@@ -223,7 +230,9 @@ class Life:
         while True:
             await asyncio.sleep(_TICK_SECONDS)
             now = self._now()
-            self._reporter.sample(self._view(), now)
+            view = self._view()
+            self._reporter.sample(view, now)
+            await self._links.look(view, now, self._checks)
             self._tape.flush()
             self._ask_for_checkpoint(now)
             await self._look_at_job_file()

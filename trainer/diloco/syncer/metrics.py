@@ -10,12 +10,13 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from diloco.core.actions import Action, Fence, Merge, Note, Refuse
-from diloco.syncer.status import SyncerStatus
+from diloco.syncer.status import LinksStatus, SyncerStatus
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 _SECONDS = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0, 300.0)
 _MOST_LEARNERS = 64
 """A job of more has no series by learner: there would be one for each and every class of time."""
+_FITS = "Fits"
 _LEARNER_STATES = ("Absent", "Loading", "Training", "Stalled", "GivenUp")
 
 
@@ -111,6 +112,8 @@ def _state(status: SyncerStatus) -> Iterator[Metric]:
     yield _counter("diloco_pushed_bytes", "Bytes received from learners", status.bytes_pushed)
     yield _counter("diloco_pulled_bytes", "Bytes sent to learners", status.bytes_pulled)
     yield _gauge("diloco_goodput_ratio", "Merged learner-seconds over those given", status.goodput or 0.0)
+    if status.links is not None:
+        yield from _links(status.links)
     if status.eval_loss is not None:
         yield _gauge("diloco_eval_loss", "Latest evaluation, nats a token", status.eval_loss)
     learners = GaugeMetricFamily("diloco_learners", "Learners by state", labels=["state"])
@@ -138,6 +141,15 @@ def _time(status: SyncerStatus) -> Iterator[Metric]:
         for kind, seconds in learner.time_seconds.items():
             each.add_metric([learner.id, kind], seconds)
     yield each
+
+
+def _links(links: LinksStatus) -> Iterator[Metric]:
+    yield _gauge("diloco_links_fit", "1 while overlap, interval and links go together", int(links.kind == _FITS))
+    used = GaugeMetricFamily("diloco_link_used_ratio", "Share of a link that fragments take", labels=["link", "way"])
+    for link in links.used:
+        used.add_metric([link.name, "up"], link.up)
+        used.add_metric([link.name, "down"], link.down)
+    yield used
 
 
 def _gauge(name: str, text: str, value: float) -> GaugeMetricFamily:

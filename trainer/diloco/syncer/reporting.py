@@ -11,7 +11,7 @@ from diloco.core.time_class import TimeClass
 from diloco.core.view import EngineView, LearnerView
 from diloco.syncer.checkpoint import Totals
 from diloco.syncer.rates import Rate
-from diloco.syncer.status import CheckpointStatus, EvaluationStatus, LearnerStatus, SyncerStatus
+from diloco.syncer.status import CheckpointStatus, EvaluationStatus, LearnerStatus, LinksStatus, SyncerStatus
 
 _TRAINING = "Training"
 
@@ -24,6 +24,8 @@ class Kept:
     totals: Totals
     tape_problem: str
     model_exported: bool
+    links: LinksStatus | None = None
+    """What was measured of them."""
 
 
 class Reporter:
@@ -79,6 +81,7 @@ class Reporter:
                 "inner_steps": view.inner_steps,
                 "trained_tokens": view.trained_tokens,
                 "model_exported": kept.model_exported,
+                "links": kept.links,
                 "learners": tuple(self._learner(learner, now) for learner in view.learners),
             }
         )

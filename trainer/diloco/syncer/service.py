@@ -12,6 +12,7 @@ from diloco.core.events import Event, FragmentArrived, FragmentLate
 from diloco.core.fragments import Layout
 from diloco.syncer.claims import ClaimError, Claims, PushedWork
 from diloco.syncer.inbox import Inbox, PushClaim, PushKey, PushRefusedError
+from diloco.syncer.link_meter import LinkMeter
 from diloco.syncer.metrics import SyncerMetrics
 from diloco.syncer.posted import PostedPulls
 from diloco.syncer.sessions import Send, Sessions
@@ -37,6 +38,7 @@ class SyncService:
         posted: PostedPulls,
         claims: Claims,
         patience_seconds: float,
+        meter: LinkMeter,
         metrics: SyncerMetrics,
         checks: Executor,
         post: Callable[[Event], None],
@@ -52,6 +54,7 @@ class SyncService:
         self._posted = posted
         self._claims = claims
         self._patience_seconds = patience_seconds
+        self._meter = meter
         self._metrics = metrics
         self._checks = checks
         self._post = post
@@ -76,7 +79,7 @@ class SyncService:
             self._check_current(header)
             self._claims.check_tokens(header.learner, _work(header))
             claim = PushClaim(header.base_version, header.codec, header.payload_bytes)
-            return bytes_of(self._inbox.open(_key(header), claim))
+            buffer = bytes_of(self._inbox.open(_key(header), claim))
         except ClaimError as error:
             self._metrics.pushes_refused.inc()
             self._sessions.end(header.learner, header.incarnation, str(error))
@@ -85,9 +88,12 @@ class SyncService:
             self._metrics.pushes_refused.inc()
             self._note_late(header)
             raise RefusedError(str(error)) from error
+        self._meter.push_began(header.learner)
+        return buffer
 
     async def pushed(self, header: PushHeader) -> PushReceipt:
         """A push has come whole: look through it, and tell the engine."""
+        self._meter.push_ended(header.learner, header.payload_bytes)
         key = _key(header)
         payload = self._inbox.received(key)
         if payload is None:
@@ -132,6 +138,7 @@ class SyncService:
     def push_failed(self, header: PushHeader, reason: str) -> None:
         """A push broke off: its buffer is free, and the same may be tried again."""
         del reason  # the wire has logged it
+        self._meter.push_ended(header.learner, 0)
         self._inbox.abandon(_key(header))
         self._note_late(header)
 

@@ -22,7 +22,9 @@ from diloco.core.events import (
     StepReported,
 )
 from diloco.core.spent import TimeSpent
+from diloco.runtime.busy import Moved
 from diloco.syncer.claims import ClaimError, Claims
+from diloco.syncer.link_meter import LinkMeter
 from diloco.syncer.store import FragmentStore
 from diloco.wire import messages
 from diloco.wire.errors import InvalidMessageError, RefusedError, WireError
@@ -57,6 +59,7 @@ class Sessions:
         epoch: str,
         store: FragmentStore,
         claims: Claims,
+        meter: LinkMeter,
         post: Callable[[Event], None],
     ) -> None:
         self._job = job
@@ -64,6 +67,7 @@ class Sessions:
         self._epoch = epoch
         self._store = store
         self._claims = claims
+        self._meter = meter
         self._post = post
         self._joining: dict[tuple[str, str], _Session] = {}
         self._admitted: dict[str, _Session] = {}
@@ -188,6 +192,7 @@ class Sessions:
             event = self._event(session.join.learner, message)
             if session.incarnation is not None:
                 self._check_claims(session.incarnation, event)
+                self._measure(session, message)
                 self._post(event)
 
     def _ended(self, key: tuple[str, str], session: _Session) -> None:
@@ -248,6 +253,11 @@ class Sessions:
                 self._claims.received(event.learner, event.fragment, event.version)
             case _:
                 pass
+
+    def _measure(self, session: _Session, message: LearnerMessage) -> None:
+        """Keep a learner's account of its pulls, where it gives one."""
+        if isinstance(message, messages.StepReport) and message.received_bytes:
+            self._meter.pulled(session.join.learner, Moved(message.receiving_seconds, message.received_bytes))
 
     def _check_fragment(self, fragment: int) -> None:
         fragments = len(self._store.versions)

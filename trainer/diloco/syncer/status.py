@@ -73,6 +73,33 @@ class CheckpointStatus(_Status):
     """Why the latest write failed; empty if it did not."""
 
 
+class LinkStatus(_Status):
+    """How much of a link the exchange of fragments takes, as measured lately."""
+
+    name: str
+    """The pool that is behind it, or the one learner whose link differs from its pool's."""
+    learners: int
+    """Behind it."""
+    up: float
+    """Share of what it can carry, if fragments go as they are due; above 1: more than it can."""
+    down: float
+
+
+class LinksStatus(_Status):
+    """Whether overlap, interval and links go together, as measured; what is told has stood for a while."""
+
+    kind: str
+    """Fits, LinkTooThin, MergesTooSlow, RoundTooLong, StalenessBoundTooLow or OverlapTooShort."""
+    reason: str
+    """In words that stay the same for as long as the kind does."""
+    since_seconds: float
+    """Since this is told."""
+    remedies: tuple[str, ...]
+    """What would do, each alone."""
+    used: tuple[LinkStatus, ...]
+    """By link; links that limit nothing have a share near 0."""
+
+
 class SyncerStatus(_Status):
     """The job, seen from its syncer."""
 
@@ -116,3 +143,5 @@ class SyncerStatus(_Status):
     """What became of the learner-seconds the job was given, by class; empty from older syncers."""
     model_exported: bool = False
     """The job is over and its model is on the syncer's disk as ``model.safetensors``."""
+    links: LinksStatus | None = None
+    """None until the links of a training job have been measured for a while."""

@@ -65,6 +65,10 @@ class StepReport:
     evaluating_seconds: float = 0.0
     checkpointing_seconds: float = 0.0
     loading_seconds: float = 0.0
+    receiving_seconds: float = 0.0
+    """Since the process started, the time in which any pull brought bytes. 0: not told."""
+    received_bytes: int = 0
+    """By them."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -229,6 +229,8 @@ class StepReport(_message.Message):
     EVALUATING_SECONDS_FIELD_NUMBER: _builtins.int
     CHECKPOINTING_SECONDS_FIELD_NUMBER: _builtins.int
     LOADING_SECONDS_FIELD_NUMBER: _builtins.int
+    RECEIVING_SECONDS_FIELD_NUMBER: _builtins.int
+    RECEIVED_BYTES_FIELD_NUMBER: _builtins.int
     incarnation: _builtins.int
     step: _builtins.int
     tokens: _builtins.int
@@ -245,6 +247,11 @@ class StepReport(_message.Message):
     evaluating_seconds: _builtins.float
     checkpointing_seconds: _builtins.float
     loading_seconds: _builtins.float
+    receiving_seconds: _builtins.float
+    """Of pulls since the process started; both 0: not told.
+    in which any of them brought bytes
+    """
+    received_bytes: _builtins.int
     def __init__(
         self,
         *,
@@ -263,10 +270,12 @@ class StepReport(_message.Message):
         evaluating_seconds: _builtins.float = ...,
         checkpointing_seconds: _builtins.float = ...,
         loading_seconds: _builtins.float = ...,
+        receiving_seconds: _builtins.float = ...,
+        received_bytes: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["blocked_seconds", b"blocked_seconds", "checkpointing_seconds", b"checkpointing_seconds", "copying_seconds", b"copying_seconds", "data_position", b"data_position", "evaluating_seconds", b"evaluating_seconds", "incarnation", b"incarnation", "loading_seconds", b"loading_seconds", "looking_seconds", b"looking_seconds", "loss", b"loss", "paused_seconds", b"paused_seconds", "skipped_seconds", b"skipped_seconds", "step", b"step", "step_seconds", b"step_seconds", "tokens", b"tokens", "training_seconds", b"training_seconds"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["blocked_seconds", b"blocked_seconds", "checkpointing_seconds", b"checkpointing_seconds", "copying_seconds", b"copying_seconds", "data_position", b"data_position", "evaluating_seconds", b"evaluating_seconds", "incarnation", b"incarnation", "loading_seconds", b"loading_seconds", "looking_seconds", b"looking_seconds", "loss", b"loss", "paused_seconds", b"paused_seconds", "received_bytes", b"received_bytes", "receiving_seconds", b"receiving_seconds", "skipped_seconds", b"skipped_seconds", "step", b"step", "step_seconds", b"step_seconds", "tokens", b"tokens", "training_seconds", b"training_seconds"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
