@@ -1,0 +1,146 @@
+"""What the results of the quality benchmark come to: rows, paired differences, searches. Plain JSON out.
+
+`scripts/generate_quality.py` makes the tables of docs/quality.md of it, so it holds every figure that they show.
+"""
+
+import math
+import statistics
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict
+from typing import Any
+
+from quality_plan import Choices, Results, tried
+from quality_runs import Setting
+from quality_variants import AGAINST, CHOICE_SEED, FRAGMENTS, LEARNERS, VARIANTS, WORKLOADS, WORLDS, Stage
+
+_STUDENT = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262)
+"""Two-sided 95 % quantiles of Student's t, by degrees of freedom from 1."""
+
+
+def figures(stages: Sequence[Stage], results: Results) -> dict[str, Any]:
+    """Everything that was measured."""
+    choices = Choices(stages, results)
+    cells = list(dict.fromkeys((s.workload, s.steps, variant) for s in stages for variant in s.variants))
+    runs = {cell: found for cell in cells if (found := _runs(results, *cell, choices))}
+    return {
+        "workloads": {name: asdict(load) | {"step_tokens": load.step_tokens} for name, load in WORKLOADS.items()},
+        "worlds": WORLDS,
+        "choice_seed": CHOICE_SEED,
+        "runs": len(results),
+        "cpu_seconds": round(sum(result["cpu_seconds"] for result in results.values())),
+        "rows": [_row(cell, found) for cell, found in runs.items()],
+        "differences": [
+            _difference(cell, other, runs[cell], runs[beside])
+            for cell in runs
+            for other in AGAINST.get(cell[2], ())
+            if (beside := (*cell[:2], other)) in runs
+        ],
+        "searches": list(_searches(stages, results)),
+    }
+
+
+def _runs(results: Results, workload: str, steps: int, variant: str, choices: Choices) -> dict[Setting, Any]:
+    """The runs of one cell of a table, by seed, at the rates that were chosen in the end."""
+    rates, _ = choices.rates(workload, steps, variant)
+    found = [
+        setting
+        for setting in results
+        if (setting.workload, setting.steps, setting.variant, setting.rates) == (workload, steps, variant, rates)
+        and setting.seed != CHOICE_SEED
+    ]
+    return {setting: results[setting] for setting in sorted(found, key=lambda setting: setting.seed)}
+
+
+def _row(cell: tuple[str, int, str], runs: Mapping[Setting, Mapping[str, Any]]) -> dict[str, Any]:
+    workload, steps, variant = cell
+    first = next(iter(runs))
+    losses = [run["loss"] for run in runs.values()]
+
+    def mean(name: str) -> float | None:
+        values = [run[name] for run in runs.values() if name in run]
+        return statistics.mean(values) if values else None
+
+    merges = mean("merges")
+    return {
+        "workload": workload,
+        "steps": steps,
+        "variant": variant,
+        "label": VARIANTS[variant].label,
+        "optimizer": VARIANTS[variant].optimizer,
+        "rates": asdict(first.rates) | {"outer_learning_rate": first.rates.outer_learning_rate},
+        "seeds": [setting.seed for setting in runs],
+        "losses": [round(loss, 5) for loss in losses],
+        "loss": statistics.mean(losses),
+        "sd": statistics.stdev(losses) if len(losses) > 1 else None,
+        "tokens": first.tokens // (LEARNERS if first.what.kind == "alone" else 1),
+        "trained_tokens": mean("trained_tokens"),
+        "merged_tokens": mean("merged_tokens"),
+        "inner_steps": statistics.mean(statistics.mean(run["learner_steps"]) for run in runs.values()),
+        "inner_steps_most": statistics.mean(max(run["learner_steps"]) for run in runs.values()),
+        "merges_a_fragment": None if merges is None else merges / FRAGMENTS,
+        "members_per_merge": mean("members_per_merge"),
+        "pushed_bytes": mean("pushed_bytes"),
+        "lagging": mean("lagging"),
+        "restarts": mean("restarts"),
+        "virtual_seconds": mean("virtual_seconds"),
+    }
+
+
+def _difference(
+    cell: tuple[str, int, str],
+    other: str,
+    runs: Mapping[Setting, Mapping[str, Any]],
+    beside: Mapping[Setting, Mapping[str, Any]],
+) -> dict[str, Any]:
+    """How much higher the loss is, in percent, seed by seed."""
+    theirs = {setting.seed: run["loss"] for setting, run in beside.items()}
+    pairs = {
+        setting.seed: 100 * (run["loss"] / theirs[setting.seed] - 1)
+        for setting, run in runs.items()
+        if setting.seed in theirs
+    }
+    half = half_width(list(pairs.values()))
+    mean = statistics.mean(pairs.values()) if pairs else None
+    return {
+        "workload": cell[0],
+        "steps": cell[1],
+        "variant": cell[2],
+        "against": other,
+        "percent_by_seed": {str(seed): round(percent, 3) for seed, percent in pairs.items()},
+        "percent": mean,
+        "half_width": half,
+    }
+
+
+def half_width(values: Sequence[float]) -> float | None:
+    """Of the 95 % confidence interval of the mean, by Student's t; None for fewer than two values."""
+    if not 2 <= len(values) <= len(_STUDENT) + 1:
+        return None
+    return _STUDENT[len(values) - 2] * statistics.stdev(values) / math.sqrt(len(values))
+
+
+def _searches(stages: Sequence[Stage], results: Results) -> Iterator[dict[str, Any]]:
+    choices = Choices(stages, results)
+    names = dict.fromkeys(
+        (stage.workload, stage.steps, VARIANTS[variant].rates_of or variant)
+        for stage in stages
+        for variant in stage.variants
+    )
+    for workload, steps, variant in names:
+        losses = tried(results, workload, steps, variant)
+        if not losses:
+            continue
+        chosen, missing = choices.rates(workload, steps, variant)
+        yield {
+            "workload": workload,
+            "steps": steps,
+            "variant": variant,
+            "label": VARIANTS[variant].label,
+            "points": [
+                {**{part: getattr(rates, part) for part in VARIANTS[variant].parts}, "loss": round(loss, 5)}
+                for rates, loss in losses.items()
+            ],
+            "chosen": None if chosen is None else {part: getattr(chosen, part) for part in VARIANTS[variant].parts},
+            "loss": None if chosen is None else losses.get(chosen),
+            "over": not missing,
+        }
