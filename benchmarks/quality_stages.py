@@ -21,21 +21,11 @@ ABLATIONS: Final = (
 """What decoupled training with AdamW and H = 24 is made of, and what happens to it."""
 
 STAGES: Final = (
-    Stage("A", 400, MAIN, 5),
-    Stage("batch 8", 800, ("data_parallel",), 0),
+    Stage("A", 400, ("data_parallel", "alone"), 5),
+    Stage("A", 400, ("data_parallel_muon",), 5),
     Stage("B", 1600, ("data_parallel",), 0),
+    Stage("batch 8", 800, ("data_parallel",), 0),
     Stage("batch 2", 3200, ("data_parallel",), 0),
-    Stage("batch 1", 6400, ("data_parallel",), 0),
-    Stage("A", 400, SMALLER, 5),
-    Stage("A", 400, ABLATIONS, 5),
-    Stage("B", 400, MAIN, 5),
-    Stage("B", 1600, MAIN, 5),
-    Stage("A", 1600, MAIN, 5),
-    Stage("B", 400, ("three", "faults"), 5),
-    Stage("B", 1600, (*SMALLER, "three", "faults"), 5),
-    Stage("A", 1600, (*SMALLER, "three", "faults"), 5),
-    Stage("B", 6400, MAIN, 2, searched=()),
-    Stage("A", 6400, MAIN, 2, searched=()),
 )
 QUICK: Final = (Stage("batch 1", 32, ("data_parallel", "decoupled", "faults"), 2, searched=()),)
 """A smoke test."""

@@ -94,39 +94,39 @@ class Variant:
     world: str = "calm"
     learners: int = LEARNERS
     rates_of: str | None = None
-    """The variant whose rates it takes; None: it has a search of its own."""
-    start: Rates = Rates(8e-3, effective=1.0, momentum=0.0)
+    """The variant whose rates it takes; None: it has a search of its own. Beside Muon, AdamW's rate is
+    data-parallel's."""
+    start: Rates = Rates(5.7e-3, effective=1.0, momentum=0.0)
     """Where its search begins, at the smallest budget."""
 
     @property
     def parts(self) -> tuple[str, ...]:
         """What is to be chosen for it."""
-        inner = ("adamw",) if self.optimizer == "AdamW" else ("muon", "adamw")
-        return inner if self.kind != "decoupled" else (*inner, "effective", "momentum")
+        if self.kind != "decoupled":
+            return ("adamw",) if self.optimizer == "AdamW" else ("muon", "adamw")
+        return ("adamw" if self.optimizer == "AdamW" else "muon", "effective", "momentum")
 
 
-_ALONE = Rates(8e-3)
+_ALONE = Rates(5.7e-3)
 _MUON = Rates(8e-3, 32e-3, 1.0, 0.0)
+
+
+def _muon(label: str, rates_of: str | None = None, **sync: Any) -> Variant:
+    return Variant(f"decoupled, Muon, {label}", optimizer="Muon", sync=sync, rates_of=rates_of, start=_MUON)
+
 
 VARIANTS: Final[Mapping[str, Variant]] = {
     "data_parallel": Variant("data-parallel, AdamW", "data_parallel", start=_ALONE),
     "data_parallel_muon": Variant("data-parallel, Muon", "data_parallel", "Muon", start=Rates(8e-3, 32e-3)),
     "decoupled": Variant("decoupled, AdamW, H = 24"),
-    "h12": Variant("decoupled, AdamW, H = 12", sync={"interval": 12}, rates_of="h6"),
-    "h6": Variant("decoupled, AdamW, H = 6", sync={"interval": 6}),
-    "muon": Variant("decoupled, Muon, H = 24", optimizer="Muon", start=_MUON),
-    "muon_h12": Variant("decoupled, Muon, H = 12", optimizer="Muon", sync={"interval": 12}, rates_of="muon_h6"),
-    "muon_h6": Variant("decoupled, Muon, H = 6", optimizer="Muon", sync={"interval": 6}, start=_MUON),
-    "muon_h3": Variant("decoupled, Muon, H = 3", optimizer="Muon", sync={"interval": 3}, rates_of="muon_h6"),
-    "muon_int4": Variant(
-        "decoupled, Muon, H = 24, Int4 up", optimizer="Muon", sync={"compression": "Int4"}, rates_of="muon"
-    ),
-    "muon_h6_int4": Variant(
-        "decoupled, Muon, H = 6, Int4 up",
-        optimizer="Muon",
-        sync={"interval": 6, "compression": "Int4"},
-        rates_of="muon_h6",
-    ),
+    "h6": Variant("decoupled, AdamW, H = 6", sync={"interval": 6}, rates_of="decoupled"),
+    "muon": _muon("H = 24"),
+    "muon_h12": _muon("H = 12", "muon_h6", interval=12),
+    "muon_h6": _muon("H = 6", interval=6),
+    "muon_h6_tau1": _muon("H = 6, tau = 1", "muon_h6", interval=6, overlap=1),
+    "muon_h3": _muon("H = 3", "muon_h6", interval=3),
+    "muon_int4": _muon("H = 24, Int4 up", "muon", compression="Int4"),
+    "muon_h6_int4": _muon("H = 6, Int4 up", "muon_h6", interval=6, compression="Int4"),
     "alone": Variant("one learner alone, its own steps only", "alone", start=_ALONE),
     "lock_step": Variant(
         "lock-step (K = M, nobody fails)", sync={"quorum": LEARNERS, "maxStalenessSteps": 26}, rates_of="decoupled"
@@ -149,11 +149,11 @@ VARIANTS: Final[Mapping[str, Variant]] = {
 AGAINST: Final[Mapping[str, tuple[str, ...]]] = {
     "data_parallel_muon": ("data_parallel",),
     "decoupled": ("data_parallel", "lock_step"),
-    "h12": ("data_parallel", "decoupled"),
     "h6": ("data_parallel", "decoupled"),
     "muon": ("data_parallel_muon", "data_parallel"),
     "muon_h12": ("data_parallel_muon", "muon"),
     "muon_h6": ("data_parallel_muon", "muon"),
+    "muon_h6_tau1": ("data_parallel_muon", "muon_h6"),
     "muon_h3": ("data_parallel_muon", "muon_h6"),
     "muon_int4": ("data_parallel_muon", "muon"),
     "muon_h6_int4": ("data_parallel_muon", "muon_h6"),
