@@ -1,6 +1,7 @@
 """A real learner process against a syncer that the test drives by hand, over real gRPC."""
 
 import json
+import re
 import urllib.request
 from pathlib import Path
 
@@ -188,6 +189,31 @@ def test_sigterm_hands_in_what_was_asked_for_and_a_restart_goes_on_from_there(tm
             assert syncer.wait_for(StepReport, after=mark).tokens == last.tokens + 4 * 16
             learner.terminate()
             assert learner.wait() == 0
+
+
+MUON = {"kind": "Muon", "learningRate": 3e-3, "warmupSteps": 4}
+
+
+def test_killed_it_goes_on_with_muons_state_and_refuses_to_with_another_kind(tmp_path: Path) -> None:
+    training = {"tokens": 100_000, "sequenceLength": 16, "batchSize": 4, "checkpointEverySteps": 2, "optimizer": MUON}
+    syncer = ScriptedSyncer(make_job(tmp_path, training=training))
+    with RunningServer(syncer) as server:
+        with LearnerProcess(tmp_path, server.address) as learner:
+            syncer.wait_for(StepReport, lambda report: report.step >= 2)
+            learner.wait_for_file("checkpoints/*/manifest.json")
+        mark = syncer.mark()
+        with LearnerProcess(tmp_path, server.address) as learner:
+            join = syncer.wait_for(Join, after=mark)
+            assert join.steps >= 2
+            assert join.steps % 2 == 0
+            learner.wait_for(f"goes on from its own checkpoint of step {join.steps}")
+            assert syncer.wait_for(StepReport, after=mark).step == join.steps + 1
+        make_job(tmp_path, training=training | {"optimizer": {"kind": "AdamW"}})
+        with LearnerProcess(tmp_path, server.address) as learner:
+            assert learner.wait() == 2
+        line = learner.log.splitlines()[-1]
+        assert re.search(r"is of inner optimizer Muon on 18 matrices \(\w{12}\), this is inner optimizer AdamW; ", line)
+        assert "Traceback" not in learner.log
 
 
 def test_progress_and_position_come_from_the_syncer_where_there_is_no_checkpoint(tmp_path: Path) -> None:

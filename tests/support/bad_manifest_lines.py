@@ -97,6 +97,7 @@ CASES: list[tuple[dict[str, object], str]] = [
     ),
     ({"spec.sync.merge": "Average"}, 'spec.sync.merge: "Average" is not known; use RDA or Mean'),
     ({"spec.sync.compression": None}, "spec.sync.compression: null is not known; use None, BF16, Int8 or Int4"),
+    ({"spec.training.optimizer.kind": "muon"}, 'spec.training.optimizer.kind: "muon" is not known; use AdamW or Muon'),
     ({"spec.sync.anchor": ["Received"]}, "spec.sync.anchor: a list of 1 is not known; use Received or Current"),
     (
         {"spec.model": {"entrypoint": "package.module"}},
@@ -150,6 +151,10 @@ CASES: list[tuple[dict[str, object], str]] = [
     ),
     ({"spec.data.arguments.path": "x"}, "spec.data.arguments: has no use with text; remove it or use entrypoint"),
     # What cannot be together.
+    (
+        {"spec.training.optimizer.muon.learningRate": 0.02},
+        "spec.training.optimizer.muon: has no use with kind AdamW; remove it or use kind Muon",
+    ),
     ({"spec.sync.quorum": 5}, "spec.sync.quorum: 5 is above the 4 learners of spec.regions; use 1 to 4"),
     (
         {"spec.regions": [{"name": "here", "pools": [{"name": "cpu"}]}], "spec.sync.quorum": 2},

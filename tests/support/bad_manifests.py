@@ -81,6 +81,27 @@ BY_SCHEMA = [
         "is too long",
     ),
     BadManifest({"spec.model.builtin.preset": "huge"}, "spec.model.builtin.preset", "Unsupported value", "not known"),
+    BadManifest(
+        {"spec.training.optimizer.kind": "Adam"}, "spec.training.optimizer.kind", "Unsupported value", "is not known"
+    ),
+    BadManifest(
+        {"spec.training.optimizer": {"kind": "Muon", "muon": {"momentum": 1}}},
+        "spec.training.optimizer.muon.momentum",
+        "should be less than 1",
+        "is too large",
+    ),
+    BadManifest(
+        {"spec.training.optimizer": {"kind": "Muon", "muon": {"nesterov": True}}},
+        "spec.training.optimizer.muon.nesterov",
+        "unknown field",
+        "is no field here",
+    ),
+    BadManifest(
+        {"spec.training.optimizer": {"kind": "Muon", "muon": {"exclude": "router.*"}}},
+        "spec.training.optimizer.muon.exclude",
+        "must be of type array",
+        "is not a list",
+    ),
     BadManifest({"spec.sync.merge": "Average"}, "spec.sync.merge", "Unsupported value", "is not known"),
     BadManifest({"spec.sync.fragments": 4097}, "spec.sync.fragments", "less than or equal to 4096", "is too large"),
     BadManifest({"spec.sync.grace.safety": 1}, "spec.sync.grace.safety", "should be less than 1", "is too large"),
@@ -165,6 +186,16 @@ BY_RULE = [
         {"spec.regions.1.pools.0.batchSize": 1024},
         "spec.training.tokens",
         "100000 is below one inner step, 1024 sequences of 128 tokens; use at least 131072",
+    ),
+    BadManifest(
+        {"spec.training.optimizer.muon": {}},
+        "spec.training.optimizer.muon",
+        "has no use with kind AdamW; remove it or use kind Muon",
+    ),
+    BadManifest(
+        {"spec.training.optimizer": {"kind": "AdamW", "muon": {"learningRate": 0.02}}},
+        "spec.training.optimizer.muon",
+        "has no use with kind AdamW; remove it or use kind Muon",
     ),
     BadManifest({"spec.sync.overlap": 24}, "spec.sync.overlap", "24 is not below spec.sync.interval, 24; use 0 to 23"),
     BadManifest({"spec.sync.interval": 1}, "spec.sync.overlap", "2 is not below spec.sync.interval, 1; use 0"),

@@ -63,6 +63,13 @@ EVERY_FIELD: dict[str, Any] = {
             "sequenceLength": 256,
             "batchSize": 32,
             "optimizer": {
+                "kind": "Muon",
+                "muon": {
+                    "learningRate": 0.02,
+                    "momentum": 0.9,
+                    "weightDecay": 0.05,
+                    "exclude": ["router.*"],
+                },
                 "learningRate": 1e-3,
                 "beta1": 0.8,
                 "beta2": 0.95,

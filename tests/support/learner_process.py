@@ -74,6 +74,15 @@ class LearnerProcess:
             assert time.monotonic() < until, self.log
             time.sleep(0.02)
 
+    def wait_for_file(self, pattern: str) -> None:
+        """Wait for a file in its directory; fail if the process ends first."""
+        until = time.monotonic() + _EXIT_SECONDS
+        while not any(self.directory.glob(pattern)):
+            assert self._process is not None
+            assert self._process.poll() is None, self.log
+            assert time.monotonic() < until, self.log
+            time.sleep(0.02)
+
     def limit_file_size(self, size_bytes: int) -> None:
         """No file that it writes from now on can be larger, as on a disk that is full."""
         assert self._process is not None

@@ -3,6 +3,7 @@ import resource
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from hashlib import sha256
 from pathlib import Path
 
 import pytest
@@ -140,10 +141,11 @@ def test_a_directory_that_cannot_be_made_is_reported(tmp_path: Path) -> None:
     [
         ("job", "is of job job, this is job other; give another directory or remove it"),
         ("learner", "is of learner here/cpu/0, this is learner other"),
+        ("optimizer", "is of inner optimizer AdamW, this is inner optimizer other; give another directory or remove"),
         ("layout_digest", r"is of another model \(layout 0123456789ab, this one is other\)"),
     ],
 )
-def test_one_of_another_job_learner_or_model_is_refused_naming_both(
+def test_one_of_another_job_learner_optimizer_or_model_is_refused_naming_both(
     store: CheckpointStore, tmp_path: Path, field: str, message: str
 ) -> None:
     store.save(checkpoint(1))
@@ -151,6 +153,18 @@ def test_one_of_another_job_learner_or_model_is_refused_naming_both(
     with pytest.raises(CheckpointMismatchError, match=message) as raised:
         CheckpointStore(tmp_path, identity).load()
     assert "\n" not in str(raised.value)
+
+
+def test_one_that_names_no_optimizer_is_of_adamw(store: CheckpointStore, tmp_path: Path) -> None:
+    # As they were written before there was another.
+    path = store.save(checkpoint(4)) / "manifest.json"
+    manifest = json.loads(path.read_text())
+    del manifest["optimizer"], manifest["digest"]
+    manifest["digest"] = sha256(json.dumps(manifest, sort_keys=True).encode()).hexdigest()
+    path.write_text(json.dumps(manifest))
+    assert steps_found(tmp_path) == 4
+    with pytest.raises(CheckpointMismatchError, match="is of inner optimizer AdamW, this is inner optimizer Muon"):
+        CheckpointStore(tmp_path, replace(IDENTITY, optimizer="Muon on 18 matrices (0123456789ab)")).load()
 
 
 def test_a_manifest_of_another_format_is_not_used(store: CheckpointStore, tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
 
 from diloco.learner.activity import TimeSpent
 from diloco.learner.checkpoint import CheckpointIdentity, CheckpointStore, CheckpointWriteError, LearnerCheckpoint
@@ -20,8 +21,10 @@ from diloco.learner.options import LearnerOptionError, LearnerOptions
 from diloco.learner.process import run_learner
 from diloco.learner.trainer import TrainerState
 from diloco.learner.transfers import TransferCounts
+from diloco.model import build_model, layout_of
 from diloco.runtime.addresses import AddressError
 from diloco.spec import API_VERSION, KIND, DiLoCoJob, Metadata
+from diloco.spec.training import InnerOptimizer
 from support.small_job import small_job, write_text
 
 A_STEP = StepNews(1, 64, 0.25, 0.0, 2.5, 4)
@@ -33,6 +36,14 @@ def options(folder: Path, **changes: object) -> LearnerOptions:
     )
     plain = LearnerOptions(job, "here/cpu/0", "127.0.0.1:1", folder / "learner", threads=1)
     return replace(plain, **changes)  # type: ignore[arg-type]  # each test names one field
+
+
+def of_muon(folder: Path) -> LearnerOptions:
+    """The same job, with Muon."""
+    plain = options(folder)
+    training = plain.job.spec.training.model_copy(update={"optimizer": InnerOptimizer(kind="Muon")})
+    spec = plain.job.spec.model_copy(update={"training": training})
+    return replace(plain, job=plain.job.model_copy(update={"spec": spec}))
 
 
 class TestOptions:
@@ -86,6 +97,22 @@ class TestMistakes:
         store.save(LearnerCheckpoint(TrainerState({}, 0, 0, 0, 0), {}))
         assert run_learner(mine) == 2
         assert "here/cpu/1" in self._last_line(caplog)
+
+    def test_a_torch_that_has_no_muon(
+        self, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.delattr(torch.optim, "Muon")
+        monkeypatch.setattr(torch, "__version__", "2.6.0+debian")
+        assert run_learner(of_muon(tmp_path)) == 2
+        assert self._last_line(caplog).startswith("training.optimizer.kind: Muon is not in torch 2.6.0+debian; use ")
+
+    def test_a_checkpoint_of_another_inner_optimizer(self, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+        theirs, mine = options(tmp_path), of_muon(tmp_path)
+        digest = layout_of(build_model(theirs.job.spec), theirs.job.spec.sync.fragments).digest
+        store = CheckpointStore(mine.directory / "checkpoints", CheckpointIdentity("small", "here/cpu/0", digest))
+        path = store.save(LearnerCheckpoint(TrainerState({}, 0, 0, 0, 0), {}))
+        assert run_learner(mine) == 2
+        assert f"{path}: is of inner optimizer AdamW, this is inner optimizer Muon on 18" in self._last_line(caplog)
 
     def test_a_port_in_use(self, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
         with serve_figures("127.0.0.1:0", figures(None)) as server:

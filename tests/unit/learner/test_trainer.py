@@ -15,6 +15,9 @@ from support.small_job import small_job, write_text
 
 CPU = torch.device("cpu")
 TOKENS = 4 * 16
+ADAMW = {"learningRate": 3e-3, "warmupSteps": 4}
+MUON = ADAMW | {"kind": "Muon"}
+BOTH = pytest.mark.parametrize("optimizer", [ADAMW, MUON], ids=["AdamW", "Muon"])
 Make = Callable[..., InnerTrainer]
 
 
@@ -54,8 +57,9 @@ def training(**changes: Any) -> dict[str, Any]:
     return {"training": plain | changes}
 
 
-def test_training_lowers_the_loss(make: Make) -> None:
-    trainer = make()
+@BOTH
+def test_training_lowers_the_loss(make: Make, optimizer: dict[str, Any]) -> None:
+    trainer = make(**training(optimizer=optimizer))
     losses = [trainer.step(0.0).loss for _ in range(40)]
     assert sum(losses[-5:]) < 0.7 * sum(losses[:5])
 
@@ -64,11 +68,16 @@ def test_a_step_says_what_it_did(make: Make) -> None:
     trainer = make()
     result = trainer.step(0.0)
     assert (result.tokens, result.skipped) == (TOKENS, False)
-    assert result.learning_rate == pytest.approx(3e-3 / 4)
+    assert result.learning_rates == pytest.approx({"AdamW": 3e-3 / 4})
     assert result.loss == pytest.approx(math.log(257), abs=0.4)
     assert result.grad_norm > 0
     assert result.seconds > 0
     assert (trainer.steps, trainer.tokens, trainer.data_position) == (1, TOKENS, 4)
+
+
+def test_a_step_of_muon_says_both_rates(make: Make) -> None:
+    trainer = make(**training(optimizer=MUON | {"muon": {"learningRate": 0.02}}))
+    assert trainer.step(0.0).learning_rates == pytest.approx({"AdamW": 3e-3 / 4, "Muon": 0.02 / 4})
 
 
 def test_the_same_seed_and_input_give_the_same_parameters_to_the_bit(make: Make) -> None:
@@ -131,8 +140,9 @@ def test_every_fragment_counts_from_when_it_was_received(make: Make) -> None:
     assert trainer.capture(1).steps == 1
 
 
-def test_received_values_overwrite_the_fragment_and_leave_the_moments(make: Make) -> None:
-    trainer = make()
+@BOTH
+def test_received_values_overwrite_the_fragment_and_leave_the_moments(make: Make, optimizer: dict[str, Any]) -> None:
+    trainer = make(**training(optimizer=optimizer))
     trainer.step(0.0)
     moments = trainer.state().tensors
     receive(trainer, 3, 1, 0.5)
@@ -186,8 +196,9 @@ def test_evaluation_reaches_tied_weights_of_a_users_model(make: Make) -> None:
     assert trainer.evaluate({0: torch.zeros(257 * 8 + 8 * 8 + 8)}) == pytest.approx(math.log(257))
 
 
-def test_a_step_with_an_infinite_gradient_changes_nothing_but_the_data(make: Make) -> None:
-    trainer = make()
+@BOTH
+def test_a_step_with_an_infinite_gradient_changes_nothing_but_the_data(make: Make, optimizer: dict[str, Any]) -> None:
+    trainer = make(**training(optimizer=optimizer))
     trainer.step(0.0)
     receive(trainer, 0, 1, float("inf"))
     before, moments = parameters(trainer), trainer.state().tensors
@@ -196,22 +207,34 @@ def test_a_step_with_an_infinite_gradient_changes_nothing_but_the_data(make: Mak
     assert (trainer.steps, trainer.tokens, trainer.data_position) == (1, TOKENS, 8)
     assert all(torch.equal(one, other) for one, other in zip(before, parameters(trainer), strict=True))
     assert all(torch.equal(tensor, moments[name]) for name, tensor in trainer.state().tensors.items())
+    assert trainer.state().optimizer_steps == 1
     receive(trainer, 0, 2, 0.01)
     assert not trainer.step(0.0).skipped
 
 
-def test_ten_skipped_steps_in_a_row_end_the_training_in_one_line(make: Make) -> None:
-    trainer = make()
+@pytest.mark.parametrize(
+    ("optimizer", "fields"),
+    [
+        (ADAMW, "training.optimizer.learningRate"),
+        (MUON, "training.optimizer.learningRate and training.optimizer.muon.learningRate"),
+    ],
+    ids=["AdamW", "Muon"],
+)
+def test_ten_skipped_steps_in_a_row_end_the_training_in_one_line(
+    make: Make, optimizer: dict[str, Any], fields: str
+) -> None:
+    trainer = make(**training(optimizer=optimizer))
     receive(trainer, 0, 1, float("nan"))
     for _ in range(SKIPPED_STEPS_LIMIT - 1):
         assert trainer.step(0.0).skipped
-    with pytest.raises(TrainingDivergedError, match=r"lower training.optimizer.learningRate") as raised:
+    with pytest.raises(TrainingDivergedError, match=f"lower {fields} or check the data") as raised:
         trainer.step(0.0)
     assert "\n" not in str(raised.value)
 
 
-def test_a_restarted_trainer_goes_on_to_the_bit(make: Make) -> None:
-    whole, first, second = make(), make(), make()
+@BOTH
+def test_a_restarted_trainer_goes_on_to_the_bit(make: Make, optimizer: dict[str, Any]) -> None:
+    whole, first, second = (make(**training(optimizer=optimizer)) for _ in range(3))
     for _ in range(8):
         whole.step(0.5)
     for _ in range(4):
@@ -256,10 +279,8 @@ def test_a_trainer_catches_up_with_what_the_syncer_knows_and_never_goes_back(mak
 
 
 def test_weight_decay_is_for_matrices_only(make: Make) -> None:
-    optimizer = make()._optimizer._adamw
-    decays = {
-        parameter.dim(): group["weight_decay"] for group in optimizer.param_groups for parameter in group["params"]
-    }
+    adamw = make()._optimizer._parts["AdamW"].optimizer
+    decays = {parameter.dim(): group["weight_decay"] for group in adamw.param_groups for parameter in group["params"]}
     assert decays == {2: 0.1, 1: 0.0}
 
 
@@ -274,8 +295,9 @@ def test_clipping_bounds_the_gradient_but_not_what_is_reported(make: Make) -> No
     assert free.step(0.0).grad_norm == pytest.approx(make().step(0.0).grad_norm, rel=1e-5)
 
 
-def test_bf16_trains_too_and_keeps_parameters_in_f32(make: Make) -> None:
-    trainer = make(**training(precision="BF16", optimizer={"learningRate": 3e-3, "warmupSteps": 4}))
+@BOTH
+def test_bf16_trains_too_and_keeps_parameters_in_f32(make: Make, optimizer: dict[str, Any]) -> None:
+    trainer = make(**training(precision="BF16", optimizer=optimizer))
     reference = make()
     first = trainer.step(0.0).loss
     assert first == pytest.approx(reference.step(0.0).loss, rel=0.01)
@@ -284,6 +306,27 @@ def test_bf16_trains_too_and_keeps_parameters_in_f32(make: Make) -> None:
         last = trainer.step(0.0).loss
     assert last < 0.9 * first
     assert {parameter.dtype for parameter in module_of(trainer).parameters()} == {torch.float32}
+
+
+def test_clipping_bounds_muons_gradient_too(make: Make) -> None:
+    options = MUON | {"warmupSteps": 0, "muon": {"weightDecay": 0}}
+    clipped, free = (make(**training(optimizer=options | {"clipNorm": norm})) for norm in (0.01, 0))
+    for trainer in (clipped, free):
+        trainer.step(0.0)
+    one, other = (
+        trainer.state().tensors["momentum_buffer.blocks.0.attention.query.weight"] for trainer in (clipped, free)
+    )
+    assert 0 < one.norm() < 0.01 < free.step(0.0).grad_norm
+    torch.testing.assert_close(one / one.norm(), other / other.norm())
+
+
+def test_a_users_model_is_trained_by_muon(make: Make) -> None:
+    sync = {"fragments": 1, "interval": 4, "overlap": 0}
+    trainer = make(model={"entrypoint": "support.entrypoints:tiny_model"}, sync=sync, **training(optimizer=MUON))
+    losses = [trainer.step(0.0).loss for _ in range(30)]
+    assert losses[-1] < losses[0]
+    assert [name for name in trainer.state().tensors if name.startswith("mom")] == ["momentum_buffer.middle.weight"]
+    assert trainer.optimizer_identity.startswith("Muon on 1 matrices")
 
 
 def test_data_with_ids_that_the_model_does_not_know_is_refused() -> None:

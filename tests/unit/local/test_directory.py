@@ -53,6 +53,12 @@ def test_a_run_is_resumed_with_a_manifest_that_fits(tmp_path: Path) -> None:
         ("learners: 2", "learners: 3", "spec.regions"),
         ("sequenceLength: 16", "sequenceLength: 32", "spec.training.sequenceLength"),
         ("name: small", "name: large", "metadata.name"),
+        ("batchSize: 2", "batchSize: 2, optimizer: {kind: Muon}", "spec.training.optimizer.kind"),
+        (
+            "batchSize: 2",
+            "batchSize: 2, optimizer: {kind: Muon, muon: {exclude: ['*.up.*']}}",
+            "spec.training.optimizer.kind, spec.training.optimizer.muon.exclude",
+        ),
     ],
 )
 def test_a_run_is_not_resumed_with_another_job(tmp_path: Path, before: str, after: str, path: str) -> None:

@@ -22,6 +22,7 @@ from support.small_job import small_job, write_text
 STEP_TOKENS = 4 * 16
 STEPS = 60
 SYNC = {"fragments": 6, "interval": 6, "outerOptimizer": {"learningRate": 1.0, "momentum": 0.0}}
+ADAMW = {"learningRate": 3e-3, "warmupSteps": 4}
 LEARNERS = 3
 Run = Callable[..., Outcome]
 FIRST, SECOND, THIRD = (f"here/cpu/{index}" for index in range(LEARNERS))
@@ -31,12 +32,12 @@ FIRST, SECOND, THIRD = (f"here/cpu/{index}" for index in range(LEARNERS))
 def run(tmp_path: Path) -> Run:
     text = write_text(tmp_path)
 
-    def simulated(scenario: Scenario | None = None, **sync: Any) -> Outcome:
+    def simulated(scenario: Scenario | None = None, optimizer: dict[str, Any] = ADAMW, **sync: Any) -> Outcome:
         training = {
             "tokens": STEPS * LEARNERS * STEP_TOKENS,
             "sequenceLength": 16,
             "batchSize": 4,
-            "optimizer": {"learningRate": 3e-3, "warmupSteps": 4},
+            "optimizer": optimizer,
             "evaluation": {"sequences": 6},
             "checkpointEverySteps": 10,
         }
@@ -147,6 +148,16 @@ def test_every_choice_of_the_algorithm_trains_through_faults(run: Run, sync: dic
     outcome = run(Scenario({THIRD: Profile(step_seconds=1.0)}, faults=faults), **sync)
     assert outcome.loss < 0.9 * outcome.loss_start
     assert all(torch.isfinite(values).all() for values in outcome.parameters)
+
+
+def test_muon_trains_through_faults_to_the_same_bits_and_lower_than_adamw(run: Run) -> None:
+    faults = Scenario(faults=(Kill(FIRST, 15.2, restart_after_seconds=2.0), Cut(SECOND, 11.0, seconds=4.0)))
+    muon = ADAMW | {"kind": "Muon", "muon": {"learningRate": 0.02}}
+    one, other = run(faults, muon), run(faults, muon)
+    assert same_bits(one, other)
+    assert one.loss < 0.8 * one.loss_start
+    assert one.loss < run(faults).loss
+    assert learner(one, FIRST).restarts == 1
 
 
 def test_error_feedback_changes_the_course_of_a_run(run: Run) -> None:

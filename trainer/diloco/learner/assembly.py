@@ -61,7 +61,7 @@ class Learner:
         """Build the model, open the data, find the checkpoint. Nothing is connected and no thread runs yet.
 
         Raises:
-            ModelError, LayoutError, DataError, DeviceError: what the job asks for cannot be had here.
+            ModelError, LayoutError, DataError, DeviceError, OptimizerError: what the job asks for cannot be had here.
             UnusableFileError, CheckpointMismatchError: the directory cannot be used, or is somebody else's.
             TlsFileError: a certificate cannot be read.
         """
@@ -75,7 +75,9 @@ class Learner:
         module = build_model(spec)
         layout = layout_of(module, spec.sync.fragments)
         self._trainer = InnerTrainer(spec, module, layout, open_data(spec, options.learner), device)
-        identity = CheckpointIdentity(options.job.metadata.name, options.learner, layout.digest)
+        identity = CheckpointIdentity(
+            options.job.metadata.name, options.learner, layout.digest, self._trainer.optimizer_identity
+        )
         store = CheckpointStore(options.directory / CHECKPOINTS_FOLDER, identity)
         self._writer = CheckpointWriter(store)
         self._feedback = self._restored(store.load())

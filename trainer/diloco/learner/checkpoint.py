@@ -38,6 +38,8 @@ _NAME: Final = re.compile(r"\d{8,}")
 _MANIFEST: Final = "manifest.json"
 _TENSORS: Final = "state.safetensors"
 _COUNTERS: Final = ("optimizer_steps", "steps", "tokens", "data_position")
+_ADAMW: Final = "AdamW"
+"""The inner optimizer of checkpoints that name none: those of before there were others."""
 _log = logging.getLogger(__name__)
 
 
@@ -46,7 +48,7 @@ class CheckpointWriteError(RuntimeError):
 
 
 class CheckpointMismatchError(ValueError):
-    """The checkpoint in this directory is another job's, learner's or model's; the text names both."""
+    """The checkpoint in this directory is of another job, learner, inner optimizer or model; the text names both."""
 
 
 class _DamagedError(ValueError):
@@ -60,6 +62,8 @@ class CheckpointIdentity:
     job: str
     learner: str
     layout_digest: str
+    optimizer: str = _ADAMW
+    """What the moments are of."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +111,7 @@ class CheckpointStore:
         """The newest checkpoint that is whole; None if there is none. What is passed over is logged as a warning.
 
         Raises:
-            CheckpointMismatchError: it is another job's, learner's or model's; one line.
+            CheckpointMismatchError: it is of another job, learner, inner optimizer or model; one line.
         """
         for path in sorted(self._there(), key=lambda path: int(path.name), reverse=True):
             try:
@@ -153,12 +157,13 @@ class CheckpointStore:
         return LearnerCheckpoint(TrainerState(optimizer, **counters), residuals)
 
     def _check_identity(self, path: Path, manifest: dict[str, Any]) -> None:
-        found = CheckpointIdentity(*(str(manifest.get(name)) for name in ("job", "learner", "layout_digest")))
-        for what in ("job", "learner"):
+        job, learner, digest = (str(manifest.get(name)) for name in ("job", "learner", "layout_digest"))
+        found = CheckpointIdentity(job, learner, digest, str(manifest.get("optimizer", _ADAMW)))
+        for what, word in (("job", "job"), ("learner", "learner"), ("optimizer", "inner optimizer")):
             theirs, ours = getattr(found, what), getattr(self._identity, what)
             if theirs != ours:
                 raise CheckpointMismatchError(
-                    f"{path}: is of {what} {theirs}, this is {what} {ours}; give another directory or remove it"
+                    f"{path}: is of {word} {theirs}, this is {word} {ours}; give another directory or remove it"
                 )
         if found.layout_digest != self._identity.layout_digest:
             raise CheckpointMismatchError(

@@ -17,6 +17,7 @@ from diloco.learner.bell import Bell
 from diloco.learner.checkpoint import CheckpointMismatchError
 from diloco.learner.data import DataError
 from diloco.learner.device import DeviceError
+from diloco.learner.optimizer import OptimizerError
 from diloco.learner.options import LearnerOptions
 from diloco.learner.orders import Ending, EndKind, Orders
 from diloco.learner.torch_threads import settle_torch_threads
@@ -40,6 +41,7 @@ _MISTAKES = (
     HttpServerError,
     LayoutError,
     ModelError,
+    OptimizerError,
     TlsFileError,
     UnusableFileError,
 )

@@ -22,13 +22,18 @@ from diloco.core.fragments import Layout
 from diloco.learner.capture import Capture, Reader
 from diloco.learner.data import DataError, LearnerData
 from diloco.learner.evaluate import cross_entropy, mean_loss
-from diloco.learner.learning_rate import learning_rate
-from diloco.learner.optimizer import NamedAdamW
+from diloco.learner.learning_rate import Rates, learning_rates
+from diloco.learner.optimizer import NamedOptimizer
 from diloco.model import trained_parameters, vocabulary_size_of, write_fragment
 from diloco.model.fragments import views
 from diloco.spec import JobSpec
+from diloco.spec.training import OptimizerKind
 
 SKIPPED_STEPS_LIMIT: Final = 10
+_RATES: Final[Mapping[OptimizerKind, str]] = {
+    "AdamW": "training.optimizer.learningRate",
+    "Muon": "training.optimizer.learningRate and training.optimizer.muon.learningRate",
+}
 _NOTHING: Final[Mapping[int, Tensor]] = MappingProxyType({})
 
 
@@ -47,7 +52,8 @@ class StepResult:
     seconds: float
     grad_norm: float
     """Global norm of the gradient before it was clipped."""
-    learning_rate: float
+    learning_rates: Rates
+    """By optimizer: AdamW's, and Muon's where the job has it."""
     skipped: bool
     """Loss or gradient was not finite: nothing was changed and the step does not count."""
 
@@ -85,6 +91,7 @@ class InnerTrainer:
 
         Raises:
             DataError: the data has token ids that the model does not know.
+            OptimizerError: the inner optimizer cannot be had for this model or with this torch.
         """
         check_vocabulary(data, module)
         self._options = job.training
@@ -93,7 +100,7 @@ class InnerTrainer:
         self._data = data
         self._device = device
         self._parameters = trained_parameters(module)
-        self._optimizer = NamedAdamW(self._parameters, job.training.optimizer)
+        self._optimizer = NamedOptimizer(self._module, job.training.optimizer)
         self._reader = Reader(module, device)
         self._skipped_in_a_row = 0
         self._steps = 0
@@ -125,6 +132,11 @@ class InnerTrainer:
         """Inner steps since the fragment that has waited longest was received."""
         return max(self.fragment_steps(index) for index in range(len(self._held)))
 
+    @property
+    def optimizer_identity(self) -> str:
+        """Which inner optimizer trains which parameters, in words."""
+        return self._optimizer.identity
+
     def fragment_steps(self, fragment: int) -> int:
         """c_steps: inner steps since ``fragment`` was received."""
         return self._steps - self._held[fragment].steps
@@ -141,19 +153,19 @@ class InnerTrainer:
             DataError: the data cannot be read.
         """
         began = time.perf_counter()
-        rate = learning_rate(self._options.optimizer, self._optimizer.steps, progress)
+        rates = learning_rates(self._options.optimizer, self._optimizer.steps, progress)
         batch = self._data.sampler.next_batch()
         loss, norm = self._gradients(batch.inputs.to(self._device), batch.targets.to(self._device))
         finite = math.isfinite(loss) and math.isfinite(norm)
         tokens = batch.targets.numel() if finite else 0
         if finite:
-            self._optimizer.step(rate)
+            self._optimizer.step(rates)
             self._skipped_in_a_row = 0
             self._steps += 1
             self._tokens += tokens
         else:
             self._skip(loss)
-        return StepResult(loss, tokens, time.perf_counter() - began, norm, rate, not finite)
+        return StepResult(loss, tokens, time.perf_counter() - began, norm, rates, not finite)
 
     def capture(self, fragment: int) -> Capture:
         """A fragment's outer gradient as of now; only copies, the rest is done by whoever reads ``Capture.delta``."""
@@ -220,7 +232,7 @@ class InnerTrainer:
         """Go on from ``state``, before the first step. Fragments and their counters are not in it.
 
         Raises:
-            KeyError: it is of another model.
+            KeyError: it is of another model or inner optimizer.
         """
         self._optimizer.load_state(state.tensors, state.optimizer_steps)
         self._steps, self._tokens = state.steps, state.tokens
@@ -249,7 +261,7 @@ class InnerTrainer:
             raise TrainingDivergedError(
                 f"loss or gradient was not finite in {SKIPPED_STEPS_LIMIT} steps in a row (loss {loss:g}, after step "
                 f"{self._steps}); "
-                "lower training.optimizer.learningRate or check the data"
+                f"lower {_RATES[self._options.optimizer.kind]} or check the data"
             )
 
     def _now(self, index: int) -> Tensor:

@@ -9,6 +9,7 @@ from diloco.model.entrypoint import EntrypointError, load_entrypoint
 from diloco.model.errors import ModelError
 from diloco.model.export import LoadedModel, ModelInfo, export_model, load_model
 from diloco.model.fragments import layout_of, read_fragment, trained_parameters, write_fragment
+from diloco.model.matrices import hidden_matrices
 from diloco.model.probe import check_model, vocabulary_size_of
 
 __all__ = [
@@ -19,6 +20,7 @@ __all__ = [
     "build_model",
     "check_model",
     "export_model",
+    "hidden_matrices",
     "layout_of",
     "load_entrypoint",
     "load_model",

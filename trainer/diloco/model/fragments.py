@@ -16,6 +16,16 @@ def trained_parameters(module: nn.Module) -> dict[str, nn.Parameter]:
     return {name: parameter for name, parameter in module.named_parameters() if parameter.requires_grad}
 
 
+def embedding_parameters(module: nn.Module) -> frozenset[int]:
+    """Identities (``id``) of the parameters that an ``nn.Embedding`` or ``nn.EmbeddingBag`` holds, tied ones too."""
+    return frozenset(
+        id(parameter)
+        for part in module.modules()
+        if isinstance(part, nn.Embedding | nn.EmbeddingBag)
+        for parameter in part.parameters(recurse=False)
+    )
+
+
 def layout_of(module: nn.Module, fragments: int) -> Layout:
     """Cut a model into ``fragments`` fragments.
 
@@ -24,12 +34,7 @@ def layout_of(module: nn.Module, fragments: int) -> Layout:
     Raises:
         LayoutError: more fragments than parameter tensors.
     """
-    embeddings = {
-        id(parameter)
-        for part in module.modules()
-        if isinstance(part, nn.Embedding | nn.EmbeddingBag)
-        for parameter in part.parameters(recurse=False)
-    }
+    embeddings = embedding_parameters(module)
     tensors = [
         TensorSpec(name, tuple(parameter.shape), id(parameter) in embeddings)
         for name, parameter in trained_parameters(module).items()

@@ -26,6 +26,7 @@ def problems(spec: "JobSpec") -> list[Problem]:
     return [
         *_vocabulary(spec),
         *_budget(spec),
+        *_optimizer(spec),
         *_schedule(spec),
         *_reachable(spec),
         *_names(spec),
@@ -78,6 +79,12 @@ def _budget(spec: "JobSpec") -> Iterator[Problem]:
             f"{training.tokens} is below one inner step, {largest} sequences of {training.sequence_length} tokens; "
             f"use at least {step}",
         )
+
+
+def _optimizer(spec: "JobSpec") -> Iterator[Problem]:
+    optimizer = spec.training.optimizer
+    if optimizer.muon is not None and optimizer.kind != "Muon":
+        yield Problem("training.optimizer.muon", f"has no use with kind {optimizer.kind}; remove it or use kind Muon")
 
 
 def _schedule(spec: "JobSpec") -> Iterator[Problem]:

@@ -122,6 +122,14 @@ _BUDGET = (
     ),
 )
 
+_OPTIMIZER = (
+    Rule(
+        holds="!has(self.training.optimizer.muon) || self.training.optimizer.kind == 'Muon'",
+        says=_words("has no use with kind %s; remove it or use kind Muon", "self.training.optimizer.kind"),
+        field="training.optimizer.muon",
+    ),
+)
+
 _LEARNERS = "self.regions.map(r, r.pools.map(p, p.learners).sum()).sum()"
 _LEARNERS_COUNTED = f"({_LEARNERS} == 1 ? '1 learner' : {_words('%d learners', _LEARNERS)})"
 
@@ -209,7 +217,7 @@ _POOL = (
 RULES: dict[str, tuple[Rule, ...]] = {
     "spec.model": _exactly_one("builtin", "entrypoint"),
     "spec.data": _exactly_one("text", "tokens", "entrypoint"),
-    "spec": (*_VOCABULARY, *_BUDGET, *_SCHEDULE, *_PLACEMENT),
+    "spec": (*_VOCABULARY, *_BUDGET, *_OPTIMIZER, *_SCHEDULE, *_PLACEMENT),
     "spec.regions[].pools[]": _POOL,
 }
 """Rules by the object they stand at, in the order of ``checks.problems``."""

@@ -15,6 +15,11 @@ Entrypoint = Annotated[str, Field(pattern=ENTRYPOINT, max_length=253)]
 FilePattern = Annotated[str, Field(min_length=1, max_length=255)]
 """A pattern of file names, as a shell has them."""
 
+NamePattern = Annotated[str, Field(min_length=1, max_length=255)]
+"""A pattern of parameter names, as a shell has them for files: ``*`` also matches dots."""
+
+OptimizerKind = Literal["AdamW", "Muon"]
+
 
 def _exactly_one(kinds: dict[str, object], arguments: dict[str, Any]) -> None:
     given = [name for name, value in kinds.items() if value is not None]
@@ -107,27 +112,54 @@ class DataSpec(SpecModel):
         return self
 
 
-class InnerOptimizer(SpecModel):
-    """AdamW on every learner, with warm-up by the learner's own steps and decay by the job's progress."""
+class MuonOptions(SpecModel):
+    """Muon for the hidden matrices: torch's own, with Nesterov momentum and updates scaled to the size of AdamW's."""
 
+    learning_rate: float = Field(default=0.032, gt=0, le=10)
+    """Peak learning rate of the hidden matrices. About four times a good ``learningRate`` of AdamW's (ours)."""
+    momentum: float = Field(default=0.95, ge=0, lt=1)
+    """Decay of the momentum; 0.95 is torch's."""
+    weight_decay: float = Field(default=0.1, ge=0, le=10)
+    """Decoupled weight decay of the hidden matrices; 0.1 is torch's."""
+    exclude: tuple[NamePattern, ...] = Field(default=(), max_length=64)
+    """Matrices that AdamW trains all the same, as patterns of parameter names (``router.*``). Needed where a model of
+    your own holds an embedding in something other than an ``nn.Embedding``, or where its output layer is not the last
+    ``nn.Linear`` with one output for each token id. A pattern that matches no parameter is an error."""
+
+
+class InnerOptimizer(SpecModel):
+    """The optimizer of every learner, with warm-up by the learner's own steps and decay by the job's progress."""
+
+    kind: OptimizerKind = "AdamW"
+    """AdamW: trains all parameters. Muon: trains the hidden matrices, and AdamW trains embeddings, the output layer and
+    whatever does not have two dimensions; it needs torch 2.9 or later. Muon keeps one f32 value for each of its
+    parameters in memory and in checkpoints, AdamW two."""
+    muon: MuonOptions | None = None
+    """Options of Muon, for kind Muon only. ``learningRate``, the betas, ``epsilon`` and ``weightDecay`` beside it are
+    AdamW's; ``warmupSteps``, ``decay``, ``finalFraction`` and ``clipNorm`` are for both. Default: Muon's defaults."""
     learning_rate: float = Field(default=2e-3, gt=0, le=10)
-    """Peak learning rate."""
+    """Peak learning rate of AdamW."""
     beta1: float = Field(default=0.9, ge=0, lt=1)
-    """Decay of the first moment."""
+    """Decay of AdamW's first moment."""
     beta2: float = Field(default=0.99, ge=0, lt=1)
-    """Decay of the second moment."""
+    """Decay of AdamW's second moment."""
     epsilon: float = Field(default=1e-8, gt=0, le=1)
     """Added to the root of the second moment."""
     weight_decay: float = Field(default=0.1, ge=0, le=10)
-    """Decoupled weight decay, on matrices only."""
+    """Decoupled weight decay of AdamW, for tensors of two and more dimensions only."""
     warmup_steps: int = Field(default=20, ge=0, le=10**9)
-    """Inner steps over which the learning rate rises, counted by this learner's optimizer."""
+    """Inner steps over which the learning rates rise, counted by this learner's optimizer."""
     decay: Literal["Cosine", "Constant"] = "Cosine"
-    """How the learning rate falls with the job's progress (merged tokens over ``training.tokens``)."""
+    """How the learning rates fall with the job's progress (merged tokens over ``training.tokens``)."""
     final_fraction: float = Field(default=0.1, ge=0, le=1)
-    """Learning rate at the end, as a share of the peak."""
+    """Learning rates at the end, as a share of their peaks."""
     clip_norm: float = Field(default=1.0, ge=0)
     """Gradients are scaled down to this global norm. 0: never."""
+
+    @property
+    def muon_options(self) -> MuonOptions | None:
+        """``muon`` or its defaults where ``kind`` is Muon; None where it is AdamW."""
+        return (self.muon or MuonOptions()) if self.kind == "Muon" else None
 
 
 class Evaluation(SpecModel):
