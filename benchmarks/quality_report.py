@@ -9,9 +9,18 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
+from diloco.core.codec import BLOCK, codec_named
+from diloco.spec.sync import SyncSpec
 from quality_plan import Choices, Results, tried
 from quality_runs import Setting
-from quality_variants import AGAINST, CHOICE_SEED, FRAGMENTS, LEARNERS, VARIANTS, WORKLOADS, WORLDS, Stage
+from quality_variants import AGAINST, CHOICE_SEED, FRAGMENTS, LEARNERS, OFFERED, VARIANTS, WORKLOADS, WORLDS, Stage
+
+Cell = tuple[str, int, str]
+"""Workload, steps, variant."""
+Runs = Mapping[Setting, Mapping[str, Any]]
+"""The runs of a cell, by seed."""
+BEST = "data_parallel_muon"
+"""What recommendations are held against."""
 
 _STUDENT = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262)
 """Two-sided 95 % quantiles of Student's t, by degrees of freedom from 1."""
@@ -36,10 +45,11 @@ def figures(stages: Sequence[Stage], results: Results) -> dict[str, Any]:
             if (beside := (*cell[:2], other)) in runs
         ],
         "searches": list(_searches(stages, results)),
+        "recommendations": list(_recommendations(runs)),
     }
 
 
-def _runs(results: Results, workload: str, steps: int, variant: str, choices: Choices) -> dict[Setting, Any]:
+def _runs(results: Results, workload: str, steps: int, variant: str, choices: Choices) -> Runs:
     """The runs of one cell of a table, by seed, at the rates that were chosen in the end."""
     rates, _ = choices.rates(workload, steps, variant)
     found = [
@@ -51,7 +61,7 @@ def _runs(results: Results, workload: str, steps: int, variant: str, choices: Ch
     return {setting: results[setting] for setting in sorted(found, key=lambda setting: setting.seed)}
 
 
-def _row(cell: tuple[str, int, str], runs: Mapping[Setting, Mapping[str, Any]]) -> dict[str, Any]:
+def _row(cell: Cell, runs: Runs) -> dict[str, Any]:
     workload, steps, variant = cell
     first = next(iter(runs))
     losses = [run["loss"] for run in runs.values()]
@@ -87,10 +97,10 @@ def _row(cell: tuple[str, int, str], runs: Mapping[Setting, Mapping[str, Any]]) 
 
 
 def _difference(
-    cell: tuple[str, int, str],
+    cell: Cell,
     other: str,
-    runs: Mapping[Setting, Mapping[str, Any]],
-    beside: Mapping[Setting, Mapping[str, Any]],
+    runs: Runs,
+    beside: Runs,
 ) -> dict[str, Any]:
     """How much higher the loss is, in percent, seed by seed."""
     theirs = {setting.seed: run["loss"] for setting, run in beside.items()}
@@ -110,6 +120,37 @@ def _difference(
         "percent": mean,
         "half_width": half,
     }
+
+
+def _recommendations(runs: Mapping[Cell, Runs]) -> Iterator[dict[str, Any]]:
+    """The rows of decoupled training in a calm world, for `diloco plan`."""
+    for (workload, steps, variant), found in runs.items():
+        what, beside = VARIANTS[variant], runs.get((workload, steps, BEST))
+        if workload not in ("A", "B") or variant not in OFFERED or not beside:
+            continue
+        rates = next(iter(found)).rates
+        difference = _difference((workload, steps, variant), BEST, found, beside)
+        sync = SyncSpec.model_validate(what.sync)
+        yield {
+            "steps": steps,
+            "setting": workload,
+            "optimizer": what.optimizer,
+            "interval": sync.interval,
+            "compression": sync.compression,
+            "downlink": getattr(sync, "downlink", "F32"),
+            "outer_learning_rate": rates.outer_learning_rate,
+            "outer_momentum": rates.momentum,
+            "loss_percent": round(difference["percent"], 1),
+            "seeds": len(difference["percent_by_seed"]),
+            "bytes_ratio": round(_bytes(sync) / _bytes(SyncSpec()), 2),
+        }
+
+
+def _bytes(sync: SyncSpec) -> float:
+    """Of a parameter in an inner step, both ways, of a large fragment."""
+    up = codec_named(sync.compression).payload_bytes(BLOCK) / BLOCK
+    down = {"F32": 4.0, "BF16": 2.0, "Int8": 1.0}[getattr(sync, "downlink", "F32")]
+    return (up + down) / sync.interval
 
 
 def half_width(values: Sequence[float]) -> float | None:

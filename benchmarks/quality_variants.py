@@ -171,6 +171,19 @@ AGAINST: Final[Mapping[str, tuple[str, ...]]] = {
 """What each is held against, seed by seed."""
 
 
+OFFERED: Final = (
+    "decoupled",
+    "h6",
+    "muon",
+    "muon_h12",
+    "muon_h6",
+    "muon_h3",
+    "muon_int4",
+    "muon_h6_int4",
+)
+"""What a recommendation may be."""
+
+
 @dataclass(frozen=True, slots=True)
 class Stage:
     """Some variants at one budget."""

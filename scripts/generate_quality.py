@@ -1,4 +1,6 @@
-"""Writes the tables of docs/quality.md from benchmarks/results/quality.json, so that no figure is typed by hand.
+"""Writes what was measured of quality where it is told: the tables of docs/quality.md and the plan's recommendations.
+
+Both come from benchmarks/results/quality.json, so that no figure is typed by hand.
 
 python scripts/generate_quality.py            # write them
 python scripts/generate_quality.py --check    # fail if they are not what was measured
@@ -15,6 +17,8 @@ from generated import REPOSITORY, SourceError, main
 PAGE = REPOSITORY / "docs" / "quality.md"
 MEASURED = REPOSITORY / "benchmarks" / "results" / "quality.json"
 COMMAND = "make quality"
+MODULE = REPOSITORY / "trainer" / "diloco" / "spec" / "recommendations.py"
+ROWS = re.compile(r"(# `make quality` writes from here\n).*(# to here\n)", re.DOTALL)
 MARKED = re.compile(r"(<!-- quality: (\w+)[^\n]*-->\n).*?(<!-- quality: end -->\n)", re.DOTALL)
 BATCHES = (("A", 400), ("batch 8", 800), ("B", 1600), ("batch 2", 3200), ("batch 1", 6400))
 """Workloads and steps of equal tokens, each with half the batch of the one before."""
@@ -27,6 +31,21 @@ GOALS = (
     ("the same with both ways compressed", "muon_h6_thin", "data_parallel_muon", 5.5),
     ("decoupled, Muon, H = 24, default bytes over data-parallel, AdamW", "muon", "data_parallel", 0.0),
 )
+RECOMMENDED = (
+    "steps",
+    "setting",
+    "optimizer",
+    "interval",
+    "compression",
+    "downlink",
+    "outer_learning_rate",
+    "outer_momentum",
+    "loss_percent",
+    "seeds",
+    "bytes_ratio",
+)
+"""The fields of a recommendation, in their order."""
+EMPTY = "MEASURED: tuple[Recommendation, ...] = ()"
 Figures = dict[str, Any]
 
 
@@ -181,5 +200,25 @@ def page() -> str:
     return MARKED.sub(lambda found: f"{found[1]}\n" + "\n".join(TABLES[found[2]](figures)) + f"\n\n{found[3]}", old)
 
 
+def module() -> str:
+    """The recommendations that are there, with the rows anew.
+
+    Raises:
+        SourceError: there is no place for them.
+    """
+    figures = json.loads(MEASURED.read_text(encoding="utf-8"))["figures"]
+    old = MODULE.read_text(encoding="utf-8")
+    if ROWS.search(old) is None:
+        raise SourceError(f"{MODULE}: has no '# `make quality` writes from here' and '# to here' to write between")
+    rows = "".join(f"    {_recommendation(row)},\n" for row in figures["recommendations"])
+    text = f"MEASURED: tuple[Recommendation, ...] = (\n{rows})\n" if rows else f"{EMPTY}\n"
+    return ROWS.sub(lambda found: f"{found[1]}{text}{found[2]}", old)
+
+
+def _recommendation(row: Figures) -> str:
+    values = ", ".join(json.dumps(row[name]) for name in RECOMMENDED)
+    return f"Recommendation({values})"
+
+
 if __name__ == "__main__":
-    sys.exit(main(lambda: {PAGE: page()}, COMMAND))
+    sys.exit(main(lambda: {PAGE: page(), MODULE: module()}, COMMAND))
