@@ -194,7 +194,7 @@ def test_sigterm_hands_in_what_was_asked_for_and_a_restart_goes_on_from_there(tm
 MUON = {"kind": "Muon", "learningRate": 3e-3, "warmupSteps": 4}
 
 
-def test_killed_it_goes_on_with_muons_state_and_refuses_to_with_another_kind(tmp_path: Path) -> None:
+def test_killed_it_goes_on_with_muons_state_but_not_with_another_kind(tmp_path: Path) -> None:
     training = {"tokens": 100_000, "sequenceLength": 16, "batchSize": 4, "checkpointEverySteps": 2, "optimizer": MUON}
     syncer = ScriptedSyncer(make_job(tmp_path, training=training))
     with RunningServer(syncer) as server:

@@ -145,7 +145,7 @@ def test_a_directory_that_cannot_be_made_is_reported(tmp_path: Path) -> None:
         ("layout_digest", r"is of another model \(layout 0123456789ab, this one is other\)"),
     ],
 )
-def test_one_of_another_job_learner_optimizer_or_model_is_refused_naming_both(
+def test_one_of_another_identity_is_refused_naming_both(
     store: CheckpointStore, tmp_path: Path, field: str, message: str
 ) -> None:
     store.save(checkpoint(1))

@@ -104,7 +104,7 @@ def test_without_its_state_it_goes_on_differently(options: InnerOptimizer) -> No
     assert not same_bits(parameters(whole), parameters(resumed))
 
 
-def test_muon_keeps_one_moment_of_a_hidden_matrix_and_adamw_two_of_the_rest() -> None:
+def test_muon_keeps_one_moment_of_a_matrix_and_adamw_two_of_the_rest() -> None:
     module = model()
     optimizer = NamedOptimizer(module, MUON)
     assert optimizer.state() == {}

@@ -48,12 +48,12 @@ class NamedOptimizer:
         """
         parameters = trained_parameters(module)
         matrices = () if options.muon_options is None else _for_muon(module, options.muon_options)
-        rest = {name: parameter for name, parameter in parameters.items() if name not in matrices}
+        of_muon = {name: parameters.pop(name) for name in matrices}
         self._parts: dict[OptimizerKind, _Part] = {}
-        if rest:
-            self._parts["AdamW"] = _adamw(rest, options)
+        if parameters:
+            self._parts["AdamW"] = _adamw(parameters, options)
         if options.muon_options is not None:
-            self._parts["Muon"] = _muon({name: parameters[name] for name in matrices}, options.muon_options)
+            self._parts["Muon"] = _muon(of_muon, options.muon_options)
         self._steps = 0
         self.identity = _identity(matrices) if matrices else "AdamW"
         """What the state is of, in words: two optimizers of one identity and one model can take each other's."""

@@ -115,8 +115,8 @@ class DataSpec(SpecModel):
 class MuonOptions(SpecModel):
     """Muon for the hidden matrices: torch's own, with Nesterov momentum and updates scaled to the size of AdamW's."""
 
-    learning_rate: float = Field(default=0.032, gt=0, le=10)
-    """Peak learning rate of the hidden matrices. About four times a good ``learningRate`` of AdamW's (ours)."""
+    learning_rate: float = Field(default=0.016, gt=0, le=10)
+    """Peak learning rate of the hidden matrices (ours: best for nano; for pico 0.032, four times AdamW's best)."""
     momentum: float = Field(default=0.95, ge=0, lt=1)
     """Decay of the momentum; 0.95 is torch's."""
     weight_decay: float = Field(default=0.1, ge=0, le=10)
