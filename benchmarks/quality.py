@@ -37,7 +37,7 @@ def main() -> int:
             runner.run(partial(due, stages, planned))
     finally:
         runner.close()
-    measured = figures(planned, runner.results)
+    measured = figures(planned, runner.results, runner.fingerprints)
     ratios = {
         _name(difference): 1 + difference["percent"] / 100
         for difference in measured["differences"]

@@ -26,8 +26,8 @@ _STUDENT = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262)
 """Two-sided 95 % quantiles of Student's t, by degrees of freedom from 1."""
 
 
-def figures(stages: Sequence[Stage], results: Results) -> dict[str, Any]:
-    """Everything that was measured."""
+def figures(stages: Sequence[Stage], results: Results, codes: Mapping[str, str]) -> dict[str, Any]:
+    """Everything that was measured. ``codes``: by variant, what the code of today does."""
     choices = Choices(stages, results)
     cells = list(dict.fromkeys((s.workload, s.steps, variant) for s in stages for variant in s.variants))
     runs = {cell: found for cell in cells if (found := _runs(results, *cell, choices))}
@@ -44,7 +44,7 @@ def figures(stages: Sequence[Stage], results: Results) -> dict[str, Any]:
             for other in AGAINST.get(cell[2], ())
             if (beside := (*cell[:2], other)) in runs
         ],
-        "searches": list(_searches(stages, results)),
+        "searches": list(_searches(stages, results, codes)),
         "recommendations": list(_recommendations(runs)),
     }
 
@@ -160,7 +160,7 @@ def half_width(values: Sequence[float]) -> float | None:
     return _STUDENT[len(values) - 2] * statistics.stdev(values) / math.sqrt(len(values))
 
 
-def _searches(stages: Sequence[Stage], results: Results) -> Iterator[dict[str, Any]]:
+def _searches(stages: Sequence[Stage], results: Results, codes: Mapping[str, str]) -> Iterator[dict[str, Any]]:
     choices = Choices(stages, results)
     names = dict.fromkeys(
         (stage.workload, stage.steps, VARIANTS[variant].rates_of or variant)
@@ -184,4 +184,10 @@ def _searches(stages: Sequence[Stage], results: Results) -> Iterator[dict[str, A
             "chosen": None if chosen is None else {part: getattr(chosen, part) for part in VARIANTS[variant].parts},
             "loss": None if chosen is None else losses.get(chosen),
             "over": not missing,
+            "points_of_other_code": sum(
+                result.get("code", codes[variant]) != codes[variant]
+                for setting, result in results.items()
+                if (setting.workload, setting.steps, setting.variant, setting.seed)
+                == (workload, steps, variant, CHOICE_SEED)
+            ),
         }

@@ -34,7 +34,7 @@ class Runner:
         # Spawned, not forked: torch's thread pool does not survive a fork. A worker that started keeps its code.
         self._pool = ProcessPoolExecutor(workers, mp_context=multiprocessing.get_context("spawn"))
         names = sorted(variants)
-        self._fingerprints = dict(zip(names, self._pool.map(fingerprint, names), strict=True))
+        self.fingerprints = dict(zip(names, self._pool.map(fingerprint, names), strict=True))
         self.results: dict[Setting, Result] = dict(self._read())
         self._failed: set[Setting] = set()
 
@@ -77,11 +77,12 @@ class Runner:
         except Exception as error:  # noqa: BLE001 - one run that diverges must not end the others
             print(f"{name_of(setting)}: {error}", file=sys.stderr, flush=True)
             result = {"loss": math.inf, "error": str(error), "cpu_seconds": 0.0}
+        result["code"] = self.fingerprints[setting.variant]
         self.results[setting] = result
         print(f"{name_of(setting)}: {result['loss']:.4f}", file=sys.stderr, flush=True)
         if self._cache is not None:
             self._cache.parent.mkdir(parents=True, exist_ok=True)
-            entry = {"key": setting.key(self._fingerprints), "setting": asdict(setting), "result": result}
+            entry = {"key": setting.key(self.fingerprints), "setting": asdict(setting), "result": result}
             with self._cache.open("a") as file:
                 file.write(json.dumps(entry) + "\n")
 
@@ -94,7 +95,7 @@ class Runner:
             except json.JSONDecodeError:  # torn by an interruption
                 continue
             setting = setting_of(entry["setting"])
-            if setting.variant in self._fingerprints and setting.key(self._fingerprints) == entry["key"]:
+            if setting.variant in self.fingerprints and setting.key(self.fingerprints) == entry["key"]:
                 yield setting, entry["result"]
 
 

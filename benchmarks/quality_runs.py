@@ -33,6 +33,7 @@ from diloco.simulate import (
 )
 from diloco.spec import DiLoCoJob
 from quality_variants import (
+    CHOICE_SEED,
     CUT_SECONDS,
     FRAGMENTS,
     HELDOUT_SEQUENCES,
@@ -126,8 +127,13 @@ class Setting:
         return {"fragments": FRAGMENTS, "outerOptimizer": outer, **self.what.sync}
 
     def key(self, fingerprints: Mapping[str, str]) -> str:
-        """Digest of the configuration and of what the code does. ``fingerprints``: by variant."""
-        parts = [self.configuration(), fingerprints[self.variant]]
+        """Digest of the configuration and of what the code does. ``fingerprints``: by variant.
+
+        Runs that only choose the rates of decoupled training stay when the code changes: what is reported is measured
+        anew, at the rates that were chosen.
+        """
+        only_chooses = self.seed == CHOICE_SEED and self.what.kind == "decoupled"
+        parts = [self.configuration(), "choice" if only_chooses else fingerprints[self.variant]]
         return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
 
 

@@ -23,12 +23,13 @@ ABLATIONS: Final = (
 STAGES: Final = (
     Stage("A", 400, ("data_parallel", "alone"), 5),
     Stage("A", 400, ("data_parallel_muon",), 5),
+    Stage("A", 400, ("muon_h6", "muon", "decoupled"), 0),
     Stage("B", 400, ("data_parallel", "data_parallel_muon"), 5),
-    Stage("B", 1600, ("data_parallel", "data_parallel_muon"), 5),
     Stage("batch 8", 800, ("data_parallel",), 0),
     Stage("batch 2", 3200, ("data_parallel",), 0),
+    Stage("B", 400, ("muon_h6", "muon", "decoupled"), 0),
+    Stage("B", 1600, ("data_parallel", "data_parallel_muon"), 5),
     Stage("batch 2", 800, ("data_parallel",), 0),
-    Stage("A", 1600, ("data_parallel", "data_parallel_muon"), 5),
 )
 QUICK: Final = (Stage("batch 1", 32, ("data_parallel", "decoupled", "faults"), 2, searched=()),)
 """A smoke test."""

@@ -108,7 +108,7 @@ class Variant:
 
 
 _ALONE = Rates(5.7e-3)
-_MUON = Rates(8e-3, 32e-3, 1.0, 0.0)
+_MUON = Rates(11.3e-3, 22.6e-3, 1.0, 0.0)
 
 
 def _muon(label: str, rates_of: str | None = None, **sync: Any) -> Variant:
