@@ -161,7 +161,10 @@ CASES: list[tuple[dict[str, object], str]] = [
         "spec.sync.quorum: 2 is above the 1 learner of spec.regions; use 1",
     ),
     ({"spec.sync.overlap": 24}, "spec.sync.overlap: 24 is not below spec.sync.interval, 24; use 0 to 23"),
-    ({"spec.sync.interval": 1}, "spec.sync.overlap: 2 is not below spec.sync.interval, 1; use 0"),
+    (
+        {"spec.sync.interval": 1, "spec.sync.overlap": 2},
+        "spec.sync.overlap: 2 is not below spec.sync.interval, 1; use 0",
+    ),
     (
         {"spec.sync.maxStalenessSteps": 23},
         (

@@ -198,7 +198,24 @@ BY_RULE = [
         "has no use with kind AdamW; remove it or use kind Muon",
     ),
     BadManifest({"spec.sync.overlap": 24}, "spec.sync.overlap", "24 is not below spec.sync.interval, 24; use 0 to 23"),
-    BadManifest({"spec.sync.interval": 1}, "spec.sync.overlap", "2 is not below spec.sync.interval, 1; use 0"),
+    BadManifest(
+        {"spec.sync.interval": 1, "spec.sync.overlap": 2},
+        "spec.sync.overlap",
+        "2 is not below spec.sync.interval, 1; use 0",
+    ),
+    BadManifest(
+        {"spec.sync.overlap": "auto"},
+        "spec.sync.overlap",
+        '"auto" is not known; use Auto or an integer from 0 to 1000000',
+    ),
+    BadManifest(
+        {"spec.sync.overlap": -1}, "spec.sync.overlap", "-1 is too small; use Auto or an integer from 0 to 1000000"
+    ),
+    BadManifest(
+        {"spec.sync.overlap": 1_000_001},
+        "spec.sync.overlap",
+        "1000001 is too large; use Auto or an integer from 0 to 1000000",
+    ),
     BadManifest({"spec.sync.quorum": 5}, "spec.sync.quorum", "5 is above the 4 learners of spec.regions; use 1 to 4"),
     BadManifest(
         {"spec.regions": [{"name": "here", "pools": [{"name": "cpu"}]}], "spec.sync.quorum": 2},

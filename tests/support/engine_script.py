@@ -29,6 +29,7 @@ def options(learners: int = 3, fragments: int = 4, **changes: Any) -> EngineOpti
     """Options with P = H, so that every inner step makes one syncer step due."""
     chosen: dict[str, Any] = {
         "schedule": Schedule(fragments, changes.pop("interval", fragments), changes.pop("overlap", 2)),
+        "overlap_limit": changes.pop("overlap_limit", None),
         "learners": tuple(f"here/pool/{index}" for index in range(learners)),
         "pools": ("here/pool",),
         "maximum_learners": 100,
@@ -46,6 +47,7 @@ def options(learners: int = 3, fragments: int = 4, **changes: Any) -> EngineOpti
         "max_restarts": None,
         "minimum_learners": 0,
     }
+    chosen["overlap_limit"] = chosen["overlap_limit"] or chosen["schedule"].overlap
     return EngineOptions(**(chosen | changes))
 
 
@@ -140,8 +142,13 @@ class Script:
         ask = self.asks[index, fragment]
         return self.do(FragmentDeclined(name(index), ask.incarnation, fragment, ask.version, ask.attempt))
 
-    def merge_done(self, merge: Merge) -> list[Action]:
-        return self.do(Merged(merge.fragment, merge.version, "0" * 32, 0.01))
+    def merge_done(self, merge: Merge, *, applied: bool = True) -> list[Action]:
+        """A merge ends; its members train on the result at once, or not yet."""
+        actions = self.do(Merged(merge.fragment, merge.version, "0" * 32, 0.01))
+        for member in merge.members if applied and actions else ():
+            index = int(member.learner.rsplit("/", 1)[1])
+            actions += self.applied(index, merge.fragment, merge.version)
+        return actions
 
     def applied(self, index: int, fragment: int, version: int) -> list[Action]:
         return self.do(FragmentApplied(name(index), self.incarnations[index], fragment, version))

@@ -5,18 +5,20 @@ from pathlib import Path
 
 import torch
 
-from diloco.core.actions import Action, Admit, AskFragment, Evaluate, Merge
+from diloco.core.actions import Action, Admit, AskFragment, Broadcast, Evaluate, Merge
 from diloco.core.codec import codec_named
 from diloco.core.engine import Engine, EngineOptions
 from diloco.core.events import (
     Evaluated,
     Event,
+    FragmentApplied,
     FragmentArrived,
     LearnerJoined,
     LearnerReady,
     Merged,
     StepReported,
 )
+from diloco.core.options import CURRENT_RULES
 from diloco.spec import DiLoCoJob
 from diloco.syncer.checkpoint import CheckpointContent, Totals, write_checkpoint
 from diloco.syncer.inbox import PushKey
@@ -49,6 +51,7 @@ class RecordedRun:
             record=True,
             engine=beginning.engine or {},
             started_at=0.0,
+            rules=int(CURRENT_RULES),
         )
         self.tape = TapeWriter(directory / "tape", header, limits or TapeLimits())
         self._codec = codec_named(job.spec.sync.compression)
@@ -113,5 +116,9 @@ class RecordedRun:
                 result = self._merging.run(prepared)
                 self.store.commit(result.fragment, result.version, result.target, result.digest)
                 self._events.append(Merged(result.fragment, result.version, result.digest.hex(), 0.01))
+            case Broadcast(fragment, version, learners):
+                self._events += [
+                    FragmentApplied(learner, incarnation, fragment, version) for learner, incarnation, _ in learners
+                ]
             case Evaluate(learner, incarnation, evaluation):
                 self._events.append(Evaluated(learner, incarnation, evaluation, 4.0, exact=True))

@@ -25,7 +25,8 @@ from support.engine_script import Script, name, of, only, options
 def turn(script: Script, index: int = 0, steps: int = 1) -> list[Action]:
     """One inner step, and whatever it makes due, merged at once."""
     actions = list(script.step(index))
-    for ask in of(actions, AskFragment):
+    mine = [ask for ask in of(actions, AskFragment) if ask.learner == name(index)]
+    for ask in mine:
         for merge in of(script.push(index, ask.fragment, steps=steps), Merge):
             actions += script.merge_done(merge)
     return actions
@@ -62,6 +63,8 @@ def test_the_fastest_learner_evaluates() -> None:
     script.merge_done(only(script.push(0, 0, steps=1), Merge))
     for _ in range(8):
         turn(script, 1)
+        for merge in of(script.wait(2.0), Merge):
+            script.merge_done(merge)
     assert script.all(Evaluate)[1].learner == name(1)
 
 

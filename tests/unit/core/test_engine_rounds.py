@@ -57,25 +57,29 @@ def test_all_answers_close_the_round_without_waiting() -> None:
     assert "every learner" in merge.reason
 
 
-def test_grace_admits_who_comes_within_it() -> None:
+def not_ready(script: Script, *indices: int) -> None:
+    """Learners train that have made no step yet, so that they have nothing to bring."""
+    script.step(0)
+    for index in indices:
+        assert (index, 0) in script.asks
+
+
+def test_grace_admits_who_becomes_ready_within_it() -> None:
     script = started()
-    for index in range(3):
-        script.step(index)
-    actions = script.push(0, 0)
-    window = only(actions, SetTimer)
+    not_ready(script, 1, 2)
+    window = only(script.push(0, 0), SetTimer)
     # tau x step = 2 s of overlap, nothing used yet: half of it is one step.
     assert window.at - script.now == pytest.approx(1.0)
     script.wait(0.9)
+    script.step(1)
     script.push(1, 0)
     merge = only(script.wait(0.2), Merge)
     assert [member.learner for member in merge.members] == [name(0), name(1)]
-    assert "grace window is over" in merge.reason
 
 
 def test_grace_excludes_who_comes_after_it_and_says_so() -> None:
     script = started()
-    for index in range(3):
-        script.step(index)
+    not_ready(script, 1, 2)
     script.push(0, 0)
     actions = script.wait(1.1)
     assert {(note.learner, note.subject) for note in of(actions, Note)} == {
@@ -103,9 +107,8 @@ def test_a_slow_merge_leaves_no_slack_for_grace() -> None:
     merge = only(script.push(1, 0), Merge)
     script.now += 5.0  # much longer than the overlap of two steps
     script.merge_done(merge)
-    script.applied(0, 0, 1)
     script.step(0)
-    assert "grace 0.000 s" in only(script.push(0, 1), Merge).reason
+    assert "grace 0.000 s" in of(script.push(0, 1), Note)[0].reason
 
 
 def test_a_straggler_s_work_counts_by_its_tokens_and_their_quality() -> None:

@@ -40,4 +40,4 @@ def test_every_fragment_is_due_once_in_an_interval(fragments: int, interval: int
 def test_fragments_due_within_the_overlap_may_be_in_flight(
     fragments: int, interval: int, overlap: int, in_flight: int
 ) -> None:
-    assert Schedule(fragments, interval, overlap).in_flight == in_flight
+    assert Schedule(fragments, interval, 0).in_flight(overlap) == in_flight

@@ -1,5 +1,7 @@
 """A tape comes out as it was made, and whatever was changed since is found and named."""
 
+import gzip
+import json
 import shutil
 from pathlib import Path
 
@@ -157,3 +159,27 @@ def test_a_torn_tail_is_told_and_is_no_problem(run: Path) -> None:
 def test_a_folder_without_a_tape_is_named(tmp_path: Path) -> None:
     with pytest.raises(ReplayError, match="there is no tape"):
         replay(tmp_path)
+
+
+def test_a_tape_of_the_first_format_replays_by_the_rules_it_was_written_under(tmp_path: Path) -> None:
+    (tmp_path / "tape").mkdir()
+    golden = Path(__file__).parents[2] / "golden" / "tape-format-1" / "000001.jsonl.gz"
+    tape = tmp_path / "tape" / "000001.jsonl"
+    tape.write_bytes(gzip.decompress(golden.read_bytes()))
+    report = replay(tmp_path)
+    assert report.problems == ()
+    (epoch,) = report.epochs
+    assert (epoch.events, epoch.decisions, epoch.merges) == (450, 641, 86)
+
+
+def test_a_tape_of_rules_that_are_not_known_is_refused_in_one_line(tmp_path: Path) -> None:
+    recorded = RecordedRun(tmp_path, small_job("Received"))
+    recorded.train(2)
+    tape = tmp_path / "tape" / "000001.jsonl"
+    header, *_ = tape.read_bytes().splitlines(keepends=True)
+    body = json.loads(header)
+    del body["chain"]
+    body["header"]["rules"] = 99
+    tape.write_bytes(seal(body, "")[0])
+    (problem,) = replay(tmp_path).problems
+    assert "99 is not a valid Rules" in str(problem)

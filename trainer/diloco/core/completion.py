@@ -8,6 +8,7 @@ from diloco.core import rounds
 from diloco.core.actions import Action, CancelTimer, Evaluate, Finish, Note, SetTimer
 from diloco.core.events import Evaluated
 from diloco.core.membership import heard
+from diloco.core.options import Rules
 from diloco.core.state import (
     EngineState,
     EvaluationRecord,
@@ -80,17 +81,21 @@ def _order(state: EngineState, now: float, *, final: bool) -> list[Action]:
 
 def _fastest(state: EngineState) -> LearnerRecord | None:
     working = [record for record in state.ordered_learners if record.working]
-    # A learner without a measured step comes last, unless none has one.
-    return min(
-        working,
-        key=lambda record: (
+    by_link = state.options.rules != Rules.ARRIVED
+
+    # A learner without a measured step comes last, unless none has one. The final model must first be with the learner
+    # that evaluates it, so one on a thin link is not fast.
+    def key(record: LearnerRecord) -> tuple[bool, bool, bool, float, str]:
+        answer_seconds = (record.answer_seconds.mean or 0.0) if by_link else 0.0
+        return (
             record.id in state.did_not_evaluate,
             record.state != LearnerState.TRAINING,
-            record.step_seconds.or_else(float("inf")),
+            by_link and record.missed,
+            record.step_seconds.or_else(float("inf")) + answer_seconds,
             record.id,
-        ),
-        default=None,
-    )
+        )
+
+    return min(working, key=key, default=None)
 
 
 def evaluated(state: EngineState, event: Evaluated, now: float) -> list[Action]:

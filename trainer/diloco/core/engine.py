@@ -3,13 +3,14 @@
 It decides which learners' fragments are merged when. It sees no clock (``now`` is an argument), no socket, no thread
 and no tensor, so the syncer drives it with real ones, the simulator with virtual time, and replay with the tape of a
 run, to the same decisions. The subjects stand in modules of their own: `membership` (who is in), `pools` (who is
-wanted), `pace` (when a round is due), `rounds` (one fragment under way), `grace`, `weights`, `completion` (evaluations
-and the end); this one only hands events to them.
+wanted), `pace` (when a round is due), `rounds` (one fragment under way), `requests` and `leads` (who is asked when),
+`closing`, `waiting` and `grace` (how long a round waits), `returns` and `overlap` (what is in flight), `weights`,
+`completion` (evaluations and the end); this one only hands events to them.
 """
 
 from typing import Any, assert_never
 
-from diloco.core import completion, membership, pools, rounds, snapshot
+from diloco.core import closing, completion, membership, pools, rounds, snapshot
 from diloco.core.actions import Action, Checkpoint, Fence
 from diloco.core.events import (
     Evaluated,
@@ -17,6 +18,7 @@ from diloco.core.events import (
     FragmentApplied,
     FragmentArrived,
     FragmentDeclined,
+    FragmentLate,
     LearnerAlive,
     LearnerJoined,
     LearnerLeft,
@@ -78,11 +80,15 @@ class Engine:
         state = self._state
         match event:
             case StepReported():
-                return membership.stepped(state, event, now)
+                if state.current(event.learner, event.incarnation) is None:
+                    return []
+                return membership.stepped(state, event, now) + rounds.stepped(state, event.learner, now)
             case LearnerAlive():
                 return membership.alive(state, event, now)
             case FragmentArrived():
                 return rounds.arrived(state, event, now)
+            case FragmentLate():
+                return rounds.late(state, event, now)
             case FragmentDeclined():
                 return rounds.declined(state, event, now)
             case FragmentApplied():
@@ -93,7 +99,7 @@ class Engine:
                 return membership.join(state, event, now)
             case LearnerReady():
                 actions = membership.ready(state, event, now)
-                return [*actions, *rounds.learner_ready(state, event.learner)] if actions else []
+                return [*actions, *rounds.learner_ready(state, event.learner, now)] if actions else []
             case LearnerLeft():
                 actions = membership.left(state, event, now)
                 return [*actions, *rounds.lost(state, event.learner, now)] if actions else []
@@ -111,8 +117,8 @@ class Engine:
     def _timer(self, name: str, now: float) -> list[Action]:
         if name == membership.LEASE_TIMER:
             return membership.check_leases(self._state, now)
-        if name.startswith(rounds.ROUND_TIMER):
-            return rounds.timer(self._state, int(name.removeprefix(rounds.ROUND_TIMER)), now)
+        if name.startswith(closing.ROUND_TIMER):
+            return rounds.timer(self._state, int(name.removeprefix(closing.ROUND_TIMER)), now)
         return completion.timer(self._state, name)
 
 

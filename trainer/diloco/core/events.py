@@ -78,6 +78,17 @@ class FragmentArrived:
 
 
 @dataclass(frozen=True, slots=True)
+class FragmentLate:
+    """An outer gradient began to come after its round was over: it was refused before it came whole."""
+
+    learner: str
+    incarnation: int
+    fragment: int
+    version: int
+    attempt: int
+
+
+@dataclass(frozen=True, slots=True)
 class FragmentDeclined:
     """Asked for a fragment, the learner has nothing to bring (no step since it received it)."""
 
@@ -162,6 +173,7 @@ Event = (
     | StepReported
     | LearnerAlive
     | FragmentArrived
+    | FragmentLate
     | FragmentDeclined
     | FragmentApplied
     | Merged

@@ -7,7 +7,7 @@ it was frozen) keeps its work.
 
 from diloco.core import pace, pools
 from diloco.core.actions import Action, Admit, Fence, Note, Refusal, Refuse, SetTimer
-from diloco.core.averages import MovingAverage
+from diloco.core.averages import MovingAverage, MovingSpread
 from diloco.core.events import LearnerAlive, LearnerJoined, LearnerLeft, LearnerReady, StepReported
 from diloco.core.state import INCARNATIONS_PER_EPOCH, EngineState, LearnerRecord, LearnerState, Phase
 
@@ -55,10 +55,16 @@ def join(state: EngineState, event: LearnerJoined, now: float) -> list[Action]:
     # What others merged meanwhile had its turn without this learner, which receives it now.
     passed = [version < current for version, current in zip(held, state.versions, strict=True)]
     record.turn_steps = [record.step if over else step for over, step in zip(passed, turns, strict=True)]
+    count = len(held)
+    record.received_steps = record.received_steps or [record.step] * count
+    record.received_tokens = record.received_tokens or [record.tokens] * count
+    record.merged_into = record.merged_into or [0] * count
     record.last_heard_at = record.last_step_at = now
     record.given_since = now if record.given_since is None else record.given_since
     if not same_process:
         record.step_seconds = MovingAverage()
+        record.answer_seconds, record.missed, record.lead_steps = MovingSpread(), False, 0
+        record.late.clear()
     if state.elapsed_since is None:
         state.elapsed_since = now
         for known in state.counted_learners:  # after a restart of the syncer, who does not come back counts too
@@ -122,6 +128,9 @@ def ready(state: EngineState, event: LearnerReady, now: float) -> list[Action]:
     if record.state != LearnerState.LOADING:
         return []
     record.state = LearnerState.TRAINING
+    for fragment, version in enumerate(record.versions):
+        if version < 0:
+            record.received_steps[fragment], record.received_tokens[fragment] = record.step, record.tokens
     record.versions = [
         current if held < 0 else held for held, current in zip(record.versions, state.versions, strict=True)
     ]

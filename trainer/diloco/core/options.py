@@ -1,6 +1,7 @@
 """What the engine reads of a job, in its own terms."""
 
 from dataclasses import dataclass
+from enum import IntEnum
 from typing import Self
 
 from diloco.core.fragments import Layout
@@ -9,11 +10,25 @@ from diloco.spec import DiLoCoJob
 from diloco.spec.checks import MAXIMUM_LEARNERS
 
 
+class Rules(IntEnum):
+    """By which rules the engine decides. Earlier ones are kept for replaying tapes that were written under them."""
+
+    ARRIVED = 1
+    """A round with its quorum waits for the grace window; members are those whose payloads have arrived."""
+    READY = 2
+    """Learners are asked ahead, and a round waits for the answers of those that are ready."""
+
+
+CURRENT_RULES = Rules.READY
+
+
 @dataclass(frozen=True, slots=True)
 class EngineOptions:
     """Options of one job. Durations in seconds, intervals in inner steps."""
 
     schedule: Schedule
+    overlap_limit: int
+    """The most that tau can be, in inner steps; above the schedule's overlap where it is automatic."""
     learners: tuple[str, ...]
     """Ids of the learners that are planned, to begin with."""
     pools: tuple[str, ...]
@@ -35,6 +50,7 @@ class EngineOptions:
     evaluate_every_tokens: int
     max_restarts: int | None
     minimum_learners: int
+    rules: Rules = CURRENT_RULES
 
     @classmethod
     def from_job(cls, job: DiLoCoJob, layout: Layout) -> Self:
@@ -42,7 +58,8 @@ class EngineOptions:
         spec, sync, training = job.spec, job.spec.sync, job.spec.training
         every = training.evaluation.every_tokens
         return cls(
-            schedule=Schedule(len(layout.fragments), sync.interval, sync.overlap),
+            schedule=Schedule(len(layout.fragments), sync.interval, sync.least_overlap),
+            overlap_limit=sync.greatest_overlap,
             learners=spec.learner_ids,
             pools=tuple(f"{region.name}/{pool.name}" for region in spec.regions for pool in region.pools),
             maximum_learners=MAXIMUM_LEARNERS,

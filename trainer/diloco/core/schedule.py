@@ -17,7 +17,7 @@ class Schedule:
     interval: int
     """H, in inner steps."""
     overlap: int
-    """tau, in inner steps."""
+    """tau, in inner steps; where it is automatic, the least that it can be."""
 
     def fragment(self, step: int) -> int:
         """The fragment that syncer step ``step`` (from 1) handles."""
@@ -27,7 +27,10 @@ class Schedule:
         """Inner steps on a learner's clock at which syncer step ``step`` is due."""
         return -(-step * self.interval // self.fragments)
 
-    @property
-    def in_flight(self) -> int:
-        """Fragments that may be under way at once: those due within tau inner steps, at least one, at most all."""
-        return max(1, min(self.fragments, -(-self.overlap * self.fragments // self.interval)))
+    def in_flight(self, overlap: int) -> int:
+        """Fragments that may be under way at once: those due within ``overlap`` inner steps, 1 to all."""
+        return max(1, min(self.fragments, -(-overlap * self.fragments // self.interval)))
+
+    def spans(self, fragments: int) -> int:
+        """Inner steps in which so many fragments fall due."""
+        return -(-fragments * self.interval // self.fragments)

@@ -10,6 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from diloco.core.averages import MovingAverage
 from diloco.core.options import EngineOptions
+from diloco.core.overlap import FragmentsInFlight
 from diloco.core.state import EngineState, EvaluationRecord, LearnerRecord, LearnerState, Phase
 
 FORMAT = 1
@@ -117,6 +118,9 @@ def fresh(options: EngineOptions, epoch: int) -> EngineState:
     state.fragment_tokens = [0] * options.schedule.fragments
     state.learners = {name: LearnerRecord(name) for name in options.learners}
     state.planned = frozenset(options.learners)
+    least = options.schedule.in_flight(options.schedule.overlap)
+    most = max(least, options.schedule.in_flight(options.overlap_limit))
+    state.in_flight = FragmentsInFlight(least, most, options.schedule.fragments, allowed=least)
     return state
 
 

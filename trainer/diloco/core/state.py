@@ -3,9 +3,10 @@
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from diloco.core.averages import MovingAverage
+from diloco.core.averages import MovingAverage, MovingSpread
 from diloco.core.events import FragmentArrived
 from diloco.core.options import EngineOptions
+from diloco.core.overlap import FragmentsInFlight
 
 INCARNATIONS_PER_EPOCH = 1_000_000
 """Incarnations are unique over syncer restarts: the epoch's number times this, plus a counter."""
@@ -28,6 +29,17 @@ class LearnerState(StrEnum):
 
 PRESENT = (LearnerState.LOADING, LearnerState.TRAINING, LearnerState.STALLED)
 WORKING = (LearnerState.TRAINING, LearnerState.STALLED)
+
+
+@dataclass(slots=True)
+class Request:
+    """The latest time a learner was asked for a round's fragment."""
+
+    incarnation: int
+    version: int
+    attempt: int
+    since: float | None
+    """When it was asked, or became ready after that; None: it has had nothing to bring so far."""
 
 
 @dataclass(slots=True)
@@ -56,10 +68,24 @@ class LearnerRecord:
     blocked_seconds: float = 0.0
     step_seconds: MovingAverage = field(default_factory=MovingAverage)
     """Of this incarnation: a learner may come back on other hardware."""
+    answer_seconds: MovingSpread = field(default_factory=MovingSpread)
+    """From being asked, or ready where that is later, to its whole payload being here; of this process."""
+    missed: bool = False
+    """It did not answer when it was last waited for, and has not answered since."""
+    late: dict[int, Request] = field(default_factory=dict)
+    """By fragment: what it was asked for in rounds that closed without its answer."""
+    lead_steps: int = 0
+    """Inner steps before a launch at which it is asked."""
     versions: list[int] = field(default_factory=list)
     """Version of each fragment it trains on; -1: none."""
     turn_steps: list[int] = field(default_factory=list)
     """Its step when each fragment last had its turn, or was loaded."""
+    received_steps: list[int] = field(default_factory=list)
+    """Its step when it received each fragment."""
+    received_tokens: list[int] = field(default_factory=list)
+    """Its tokens at that step."""
+    merged_into: list[int] = field(default_factory=list)
+    """Version of each fragment that its latest outer gradient went into; 0: none has."""
     pushed_bytes: int = 0
     merged_tokens: float = 0.0
     """Tokens that reached the global model, averaged over fragments by their share of the model."""
@@ -82,6 +108,12 @@ class LearnerRecord:
         """It has the model and may bring fragments."""
         return self.state in WORKING
 
+    @property
+    def tokens_per_second(self) -> float:
+        """What it trains in a second of inner steps; 0 until it has reported a step."""
+        seconds = self.step_seconds.seconds
+        return self.tokens / self.step / seconds if seconds and self.step > 0 else 0.0
+
 
 @dataclass(slots=True)
 class Round:
@@ -93,13 +125,22 @@ class Round:
     version: int
     """The version its merge makes."""
     opened_at: float
-    asked: dict[str, tuple[int, int]] = field(default_factory=dict)
-    """learner -> (incarnation, attempt) of the latest ask."""
+    """When the first learner was asked."""
+    launched_at: float | None = None
+    """When it was due; None: learners with a lead are asked ahead of it."""
+    asked: dict[str, Request] = field(default_factory=dict)
+    """By learner."""
     attempts: int = 0
     """Times unanswered asks were repeated."""
     arrived: dict[str, FragmentArrived] = field(default_factory=dict)
     declined: set[str] = field(default_factory=set)
     quorum_at: float | None = None
+    grace_until: float = 0.0
+    """End of the grace window, once there is a quorum."""
+    deadlines: dict[str, float] = field(default_factory=dict)
+    """Until when each awaited learner is waited for."""
+    wakes_at: float | None = None
+    """When its timer fires, once there is a quorum."""
     closed_at: float | None = None
     """Members are frozen from here on."""
 
@@ -107,6 +148,30 @@ class Round:
     def answers(self) -> int:
         """Learners that have brought the fragment or said that they have nothing to bring."""
         return len(self.arrived) + len(self.declined)
+
+    def answered(self, learner: str) -> bool:
+        """Whether the learner has brought the fragment or said that it has nothing to bring."""
+        return learner in self.arrived or learner in self.declined
+
+
+@dataclass(slots=True)
+class Return:
+    """A merged fragment on its way back to the learners whose outer gradients are in it."""
+
+    version: int
+    launched_at: float
+    closed_at: float
+    needed: int
+    """Members that must train on it until it is no longer in flight."""
+    awaited: set[str]
+    """Members that do not train on it yet."""
+    applied: int = 0
+    """Members that do."""
+
+    @property
+    def in_flight(self) -> bool:
+        """Fewer members than the quorum train on it, and more may."""
+        return self.applied < self.needed and bool(self.awaited)
 
 
 @dataclass(slots=True)
@@ -166,11 +231,18 @@ class EngineState:
     """Learners that the manifest has now. One that is not in it and has no session is withdrawn: its past counts, its
     absence does not."""
     rounds: dict[int, Round] = field(default_factory=dict)
-    """In flight, by fragment."""
-    closed_at: dict[int, float] = field(default_factory=dict)
-    """When the round of each fragment's current version closed, until a learner has applied it."""
+    """By fragment: in flight, or asked for ahead."""
+    returning: dict[int, Return] = field(default_factory=dict)
+    """The current version of each fragment, until every member trains on it."""
+    expected_seconds: float = 0.0
+    """When answers are expected, after a launch: see `leads`."""
+    in_flight: FragmentsInFlight = field(default_factory=FragmentsInFlight)
     quorum_seconds: MovingAverage = field(default_factory=MovingAverage)
+    """From a launch until a quorum has answered."""
     sync_seconds: MovingAverage = field(default_factory=MovingAverage)
+    """From closing a round until the last member trains on its result."""
+    round_seconds: MovingAverage = field(default_factory=MovingAverage)
+    """From a launch until a quorum of members trains on its result."""
     merge_seconds: MovingAverage = field(default_factory=MovingAverage)
     evaluations: list[EvaluationRecord] = field(default_factory=list)
     evaluation: PendingEvaluation | None = None
@@ -206,6 +278,19 @@ class EngineState:
     def counts(self, record: LearnerRecord) -> bool:
         """Whether a learner is planned, or in all the same."""
         return record.id in self.planned or record.present
+
+    def is_ready(self, record: LearnerRecord, fragment: int) -> bool:
+        """Whether a learner has something to bring that can be merged.
+
+        It trains, it holds the version that its latest outer gradient went into and none that is too old, and it has
+        made a step since it received that.
+        """
+        held = record.versions[fragment]
+        return (
+            record.state == LearnerState.TRAINING
+            and held >= max(record.merged_into[fragment], self.versions[fragment] - self.options.max_version_lag)
+            and record.step > record.received_steps[fragment]
+        )
 
     def current(self, learner: str, incarnation: int) -> LearnerRecord | None:
         """The learner, if this is its current incarnation and it has a session."""

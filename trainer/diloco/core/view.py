@@ -16,6 +16,12 @@ class LearnerView:
     tokens: int
     merged_tokens: float
     step_seconds: float | None
+    answer_seconds: float | None
+    """Its usual time from being asked to its whole outer gradient being here."""
+    lead_steps: int
+    """Inner steps before a launch at which it is asked."""
+    missed: bool
+    """It did not answer when it was last waited for, and has not answered since."""
     blocked_seconds: float
     pushed_bytes: int
     loss: float | None
@@ -62,6 +68,10 @@ class EngineView:
     trained_tokens: int
     """In these steps."""
     rounds_in_flight: int
+    fragments_allowed: int
+    """Fragments that may be in flight at present."""
+    round_seconds: float | None
+    """From a launch until a quorum of members trains on its result."""
     evaluations: tuple[EvaluationView, ...]
     quorum_seconds: float | None
     sync_seconds: float | None
@@ -86,7 +96,9 @@ def view(state: EngineState, now: float) -> EngineView:
         learners=tuple(_learner(state, record, now) for record in everyone if state.counts(record)),
         inner_steps=sum(record.step for record in everyone),
         trained_tokens=sum(record.tokens for record in everyone),
-        rounds_in_flight=len(state.rounds),
+        rounds_in_flight=sum(current.launched_at is not None for current in state.rounds.values()),
+        fragments_allowed=state.in_flight.allowed,
+        round_seconds=state.round_seconds.seconds,
         evaluations=tuple(EvaluationView(e.tokens, e.loss, e.at_seconds, e.final) for e in state.evaluations),
         quorum_seconds=state.quorum_seconds.seconds,
         sync_seconds=state.sync_seconds.seconds,
@@ -105,6 +117,9 @@ def _learner(state: EngineState, record: LearnerRecord, now: float) -> LearnerVi
         tokens=record.tokens,
         merged_tokens=record.merged_tokens,
         step_seconds=record.step_seconds.seconds,
+        answer_seconds=record.answer_seconds.mean,
+        lead_steps=record.lead_steps,
+        missed=record.missed,
         blocked_seconds=record.blocked_seconds,
         pushed_bytes=record.pushed_bytes,
         loss=record.loss,

@@ -3,7 +3,9 @@
 An ask reaches most learners in the middle of a step. If its answer waited for the end, a round would wait a step for
 it, and the grace window is shorter than that. So after every step the inner loop lays out copies of the fragments that
 are asked for next (they come in a fixed order), and an ask for one of them is answered at once, as of the last step
-made. This is the part of the paper's copy of the model in host memory that synchronization needs.
+made. There are as many copies as fragments were asked for in one of the latest steps, and one more: a learner whose
+steps take as long as five of the others' is asked for five fragments in one. This is the part of the paper's copy of
+the model in host memory that synchronization needs; it is at most the whole model, in f32.
 
 An outer gradient is measured from the version last received. While one that was sent may be part of a newer version
 that is not received yet, a second one measured from the same version would bring the same steps twice. So such an ask
@@ -11,11 +13,14 @@ waits until the newer version is here.
 """
 
 import threading
+from collections import deque
 from dataclasses import dataclass
 
 from diloco.learner.bell import Bell
 from diloco.learner.capture import Capture
 from diloco.learner.membership import Membership
+
+_RECENT_STEPS = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,10 +38,12 @@ class Asks:
     """At most one ask and one laid-out copy a fragment: the newest. Written by the link and by the inner loop."""
 
     def __init__(self, bell: Bell, fragments: int, ahead: int) -> None:
-        """``fragments``: of the model; ``ahead``: how many fragments that come next are laid out."""
+        """``fragments``: of the model; ``ahead``: how many fragments that come next are laid out at the least."""
         self._bell = bell
         self._fragments = fragments
-        self._ahead = min(ahead, fragments)
+        self._ahead = ahead
+        self._asked_in_steps: deque[int] = deque([0], _RECENT_STEPS)
+        """Fragments asked for in each of the latest steps, the present one last."""
         self._lock = threading.Lock()
         self._asked: dict[int, Ask] = {}
         self._sent: dict[int, int] = {}
@@ -48,6 +55,7 @@ class Asks:
         """An outer gradient is asked for. Returns what to answer with; None: the inner loop will answer."""
         with self._lock:
             self._last_asked = ask.fragment
+            self._asked_in_steps[-1] += 1
             capture = self._laid_out.pop(ask.fragment, None)
             if capture is not None and self._may_answer(ask):
                 self._sent[ask.fragment] = ask.version
@@ -62,13 +70,15 @@ class Asks:
         with self._lock:
             if self._last_asked is None:
                 return ()
-            following = ((self._last_asked + 1 + i) % self._fragments for i in range(self._ahead))
+            ahead = min(max(self._ahead, max(self._asked_in_steps) + 1), self._fragments)
+            following = ((self._last_asked + 1 + i) % self._fragments for i in range(ahead))
             return tuple(fragment for fragment in following if fragment not in self._sent)
 
     def lay_out(self, captures: list[Capture]) -> None:
         """These, as of the step just made, take the place of all that were laid out before."""
         with self._lock:
             self._laid_out = {capture.fragment: capture for capture in captures}
+            self._asked_in_steps.append(0)
 
     def not_merged(self, fragment: int, version: int) -> None:
         """What was sent for ``version`` is in no version: it may be sent again."""

@@ -83,7 +83,8 @@ class Learner:
         self._feedback = self._restored(store.load())
 
         fragments = len(layout.fragments)
-        in_flight = Schedule(fragments, spec.sync.interval, spec.sync.overlap).in_flight
+        schedule = Schedule(fragments, spec.sync.interval, spec.sync.least_overlap)
+        in_flight = schedule.in_flight(schedule.overlap)
         lease_seconds = spec.sync.lease_seconds
         self._boxes = Mailboxes(
             orders=orders,

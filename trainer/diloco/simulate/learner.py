@@ -68,10 +68,12 @@ class SimulatedLearner:
         self._staleness_bound = sync.staleness_bound_steps
         self._trainer = trainer
         self._disk = disk
-        schedule = Schedule(len(trainer.versions), sync.interval, sync.overlap)
-        self._asks = Asks(Bell(), schedule.fragments, schedule.in_flight)
+        schedule = Schedule(len(trainer.versions), sync.interval, sync.least_overlap)
+        self._asks = Asks(Bell(), schedule.fragments, schedule.in_flight(schedule.overlap))
         self._inbox = Inbox()
         self._session = SimulatedSession(around, identity, Ears(self._stand, self._hear, self._over, self._received))
+        self._posted: dict[int, int] = {}
+        """Fragment -> version whose pull waits at the syncer."""
         self._loading: set[int] = set()
         """Fragments that must come before it counts as ready."""
         self._loaded = False
@@ -105,6 +107,7 @@ class SimulatedLearner:
         return LearnerJoined(self._id, self._identity.instance, versions, trainer.steps, trainer.data_position)
 
     def _over(self) -> None:
+        self._posted.clear()
         self._asks.session_over()
         self._inbox.evaluations.clear()
         self._encoder.session_over()
@@ -146,9 +149,13 @@ class SimulatedLearner:
         if not news.merged:
             self._asks.not_merged(news.fragment, news.version)
         self._encoder.outcome(news.fragment, news.version, merged=news.merged)
-        self._session.pull(news.fragment)
+        self._session.round_over(news.fragment)
+        if self._posted.pop(news.fragment, None) != news.version:
+            self._session.pull(news.fragment)
 
     def _received(self, fragment: int, version: int, values: Tensor) -> None:
+        if version <= self._trainer.versions[fragment] and fragment not in self._loading:
+            return
         self._inbox.received[fragment] = (version, values)
         self._wake()
 
@@ -233,6 +240,8 @@ class SimulatedLearner:
             *mine, capture.base_version, capture.steps, capture.tokens, payload.size_bytes, payload.digest
         )
         self._session.push(event, payload)
+        self._posted[ask.fragment] = ask.version
+        self._session.post_pull(ask.fragment, ask.version)
 
     def _swap_in(self) -> None:
         for fragment, (version, values) in self._inbox.received.items():

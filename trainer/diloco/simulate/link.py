@@ -1,7 +1,8 @@
 """A connection between a learner and the syncer in virtual time: latency, bandwidth, and an end.
 
-Control messages take the latency alone; fragments go one after the other in each direction, as on a link of
-limited bandwidth. What is under way when the connection breaks never arrives.
+Control messages take the latency alone; fragments go one after the other in each direction, as on a link of limited
+bandwidth: outer gradients in the order in which they were asked for, merged fragments the newest first. What is under
+way when the connection breaks never arrives.
 """
 
 from collections.abc import Callable
@@ -20,13 +21,18 @@ class Way(Enum):
     """Syncer to learner."""
 
 
+Transfer = Callable[[], tuple[int, Callable[[], None]]]
+"""Called when a transfer begins: its bytes, and what to do when it has arrived."""
+
+
 class Connection:
     """One session and its bulk transfers. A learner that comes back opens another."""
 
     def __init__(self, clock: VirtualClock, link: Link) -> None:
         self._clock = clock
         self._link = link
-        self._free_at = dict.fromkeys(Way, 0.0)
+        self._waiting: dict[Way, dict[int, Transfer]] = {way: {} for way in Way}
+        self._busy = dict.fromkeys(Way, False)
         self.open = True
         self.bytes_moved = dict.fromkeys(Way, 0)
 
@@ -34,12 +40,28 @@ class Connection:
         """Deliver a control message."""
         self._arrive(self._clock.now + self._link.latency_seconds, deliver)
 
-    def transfer(self, way: Way, size_bytes: int, deliver: Callable[[], None]) -> None:
-        """Deliver ``size_bytes`` behind what is already under way in that direction."""
-        start = max(self._clock.now, self._free_at[way])
-        self._free_at[way] = start + size_bytes / self._link.bytes_per_second
+    def transfer(self, way: Way, fragment: int, begin: Transfer) -> None:
+        """Have a fragment sent when its turn comes; it takes the place of one of that number that still waits."""
+        self._waiting[way].pop(fragment, None)
+        self._waiting[way][fragment] = begin
+        if not self._busy[way]:
+            self._next(way)
+
+    def cancel(self, way: Way, fragment: int) -> None:
+        """Forget a fragment that still waits."""
+        self._waiting[way].pop(fragment, None)
+
+    def _next(self, way: Way) -> None:
+        waiting = self._waiting[way]
+        self._busy[way] = bool(waiting) and self.open
+        if not self._busy[way]:
+            return
+        fragment = next(iter(waiting)) if way == Way.UP else next(reversed(waiting))
+        size_bytes, deliver = waiting.pop(fragment)()
         self.bytes_moved[way] += size_bytes
-        self._arrive(self._free_at[way] + self._link.latency_seconds, deliver)
+        sent_at = self._clock.now + size_bytes / self._link.bytes_per_second
+        self._clock.at(sent_at, lambda: self._next(way))
+        self._arrive(sent_at + self._link.latency_seconds, deliver)
 
     def close(self) -> None:
         """Break it."""

@@ -20,6 +20,7 @@ from diloco.core.codec import codec_named
 from diloco.core.engine import Engine, EngineOptions
 from diloco.core.events import Merged
 from diloco.core.fragments import Layout, LayoutError
+from diloco.core.options import Rules
 from diloco.core.snapshot import SnapshotError
 from diloco.model import ModelError, build_model, layout_of
 from diloco.runtime.files import UnusableFileError
@@ -138,8 +139,9 @@ class _Epoch:
         header, first = self._reader.header, files.segments[0]
         job, layout = _job(first, header)
         try:
-            self._engine = Engine(EngineOptions.from_job(job, layout), header.epoch, header.engine or None)
-        except SnapshotError as error:
+            options = replace(EngineOptions.from_job(job, layout), rules=Rules(header.rules))
+            self._engine = Engine(options, header.epoch, header.engine or None)
+        except (SnapshotError, ValueError) as error:
             raise TapeError(first, 0, str(error)) from error
         self._merges = _Merges(root, job, layout)
         if header.record:
@@ -276,5 +278,6 @@ def _difference(entry: TapeEntry, actions: list[Action]) -> str:
 
 
 def _text(action: Action) -> str:
-    # As text, because a loss that is not a number differs from itself.
-    return json.dumps(to_plain(action))
+    # As text, because a loss that is not a number differs from itself. Reasons are words for people, which another
+    # version of the program may put differently.
+    return json.dumps({name: value for name, value in to_plain(action).items() if name != "reason"})

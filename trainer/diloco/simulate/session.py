@@ -5,6 +5,7 @@ What it hears it hands on; it must not know tensors or the trainer.
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 from torch import Tensor
 
@@ -113,19 +114,33 @@ class SimulatedSession:
     def push(self, event: FragmentArrived, payload: Payload) -> None:
         """Bring an outer gradient."""
         if self._link is not None:
-            self._link[0].transfer(Way.UP, payload.size_bytes, lambda: self._around.syncer.push(event, payload))
+            deliver = partial(self._around.syncer.push, event, payload)
+            self._link[0].transfer(Way.UP, event.fragment, lambda: (payload.size_bytes, deliver))
+
+    def round_over(self, fragment: int) -> None:
+        """An outer gradient of this fragment that has not been sent yet would come too late."""
+        if self._link is not None:
+            self._link[0].cancel(Way.UP, fragment)
 
     def pull(self, fragment: int) -> None:
         """Fetch a fragment's current version."""
-        if self._link is None:
-            return
-        connection, syncer = self._link[0], self._around.syncer
+        if self._link is not None:
+            connection = self._link[0]
+            connection.send(lambda: self._serve(connection, fragment))
 
-        def serve() -> None:
-            version, values, size_bytes = syncer.pull(fragment)
-            connection.transfer(Way.DOWN, size_bytes, lambda: self._ears.received(fragment, version, values))
+    def post_pull(self, fragment: int, version: int) -> None:
+        """Ask for a version that is not there yet: it comes as soon as it is."""
+        if self._link is not None:
+            connection, syncer = self._link[0], self._around.syncer
+            connection.send(lambda: syncer.when_there(fragment, version, lambda: self._serve(connection, fragment)))
 
-        connection.send(serve)
+    def _serve(self, connection: Connection, fragment: int) -> None:
+        def begin() -> tuple[int, Callable[[], None]]:
+            version, values, size_bytes = self._around.syncer.pull(fragment)
+            return size_bytes, lambda: self._ears.received(fragment, version, values)
+
+        if connection.open:
+            connection.transfer(Way.DOWN, fragment, begin)
 
     def _disconnect(self) -> None:
         if self._link is None or not self._link[0].open:

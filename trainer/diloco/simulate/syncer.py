@@ -5,6 +5,7 @@ learner's connection delivers.
 """
 
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -86,6 +87,8 @@ class SimulatedSyncer:
         self._engine = Engine(EngineOptions.from_job(job, layout), epoch=1)
         self._model = model
         self._payloads: dict[tuple[str, int, int, int], Payload] = {}
+        self._posted: dict[tuple[int, int], list[Callable[[], None]]] = {}
+        """Pulls of versions that are not there yet."""
         self._timers: dict[str, int] = {}
         self._timers_set = 0
         self._joining: dict[tuple[str, str], Line] = {}
@@ -129,6 +132,13 @@ class SimulatedSyncer:
             self._model.pull_bytes(fragment),
         )
 
+    def when_there(self, fragment: int, version: int, serve: Callable[[], None]) -> None:
+        """Call ``serve`` as soon as the fragment is at ``version``."""
+        if self._engine.view(self._clock.now).versions[fragment] >= version:
+            serve()
+        else:
+            self._posted.setdefault((fragment, version), []).append(serve)
+
     def feed(self, event: Event) -> None:
         """Take an event in and carry out what follows."""
         now = self._clock.now
@@ -156,6 +166,8 @@ class SimulatedSyncer:
                 self.counts.discarded += 1
                 self._payloads.pop((action.learner, action.fragment, action.version, action.attempt), None)
             case Broadcast():
+                for serve in self._posted.pop((action.fragment, action.version), ()):
+                    serve()
                 for learner, incarnation, merged in action.learners:
                     self._tell(learner, incarnation, FragmentNews(action.fragment, action.version, merged))
             case SetTimer():

@@ -17,6 +17,10 @@ PATTERNS_IN_WORDS = {
 """Every pattern a field may ask for, as errors and the reference page say it."""
 
 
+INTEGER_OR_WORD = "x-integer-or-word"
+"""In a field's JSON schema: it is an integer within the bounds there, or this word."""
+
+
 class SpecModel(BaseModel):
     """A part of the manifest. Immutable, so that a job can be shared between threads without a thought."""
 

@@ -89,7 +89,7 @@ def _optimizer(spec: "JobSpec") -> Iterator[Problem]:
 
 def _schedule(spec: "JobSpec") -> Iterator[Problem]:
     sync = spec.sync
-    if sync.overlap >= sync.interval:
+    if sync.overlap != "Auto" and sync.overlap >= sync.interval:
         yield Problem(
             "sync.overlap",
             f"{sync.overlap} is not below spec.sync.interval, {sync.interval}; use {_span(0, sync.interval - 1)}",

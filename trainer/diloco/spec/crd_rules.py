@@ -11,6 +11,7 @@ from itertools import combinations
 from typing import Any
 
 from diloco.spec.checks import MAXIMUM_LEARNERS, TEXT_VOCABULARY
+from diloco.spec.sync import AUTO, OVERLAP_LIMIT
 from diloco.spec.words import listed
 
 
@@ -133,9 +134,11 @@ _OPTIMIZER = (
 _LEARNERS = "self.regions.map(r, r.pools.map(p, p.learners).sum()).sum()"
 _LEARNERS_COUNTED = f"({_LEARNERS} == 1 ? '1 learner' : {_words('%d learners', _LEARNERS)})"
 
+_OVERLAP_ALLOWED = f"use {AUTO} or an integer from 0 to {OVERLAP_LIMIT}"
+
 _SCHEDULE = (
     Rule(
-        holds="self.sync.overlap < self.sync.interval",
+        holds="type(self.sync.overlap) != int || self.sync.overlap < self.sync.interval",
         says=_words(
             "%d is not below spec.sync.interval, %d; use %s",
             "self.sync.overlap",
@@ -160,6 +163,20 @@ _SCHEDULE = (
             "self.sync.interval",
         ),
         field="sync.maxStalenessSteps",
+    ),
+)
+
+_OVERLAP = (
+    Rule(
+        holds=f"type(self) == int ? self >= 0 && self <= {OVERLAP_LIMIT} : self == '{AUTO}'",
+        says=(
+            "type(self) != int ? "
+            + _words('"%s" is not known; ' + _OVERLAP_ALLOWED, "self")
+            + " : self < 0 ? "
+            + _words("%d is too small; " + _OVERLAP_ALLOWED, "self")
+            + " : "
+            + _words("%d is too large; " + _OVERLAP_ALLOWED, "self")
+        ),
     ),
 )
 
@@ -219,5 +236,6 @@ RULES: dict[str, tuple[Rule, ...]] = {
     "spec.data": _exactly_one("text", "tokens", "entrypoint"),
     "spec": (*_VOCABULARY, *_BUDGET, *_OPTIMIZER, *_SCHEDULE, *_PLACEMENT),
     "spec.regions[].pools[]": _POOL,
+    "spec.sync.overlap": _OVERLAP,
 }
 """Rules by the object they stand at, in the order of ``checks.problems``."""

@@ -10,12 +10,15 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from diloco.spec.base import INTEGER_OR_WORD
 from diloco.spec.words import Schema, SchemaReader
 
 _KEPT = (
     "type", "format", "enum", "pattern", "minimum", "maximum", "minLength", "maxLength", "minItems", "maxItems",
     "minProperties", "maxProperties",
 )  # fmt: skip
+_LONGEST_WORD = 32
+"""A rule's cost must be known, so what it looks at must end."""
 _FORMATS = {"integer": "int64", "number": "double"}
 
 
@@ -33,6 +36,8 @@ class StructuralSchema:
         made: Schema = {}
         if "description" in node:
             made["description"] = " ".join(node["description"].replace("``", "`").split())
+        if INTEGER_OR_WORD in node:  # which word, and the bounds, say rules: `crd_rules`
+            return {**made, "x-kubernetes-int-or-string": True, "maxLength": _LONGEST_WORD, **self._default(node)}
         made |= {key: node[key] for key in _KEPT if key in node}
         if "const" in node:
             made["enum"] = [node["const"]]

@@ -1,10 +1,39 @@
 """How learners are kept together: fragments, schedule, quorum, grace, merge, outer optimizer, compression, recovery."""
 
-from typing import Literal
+import json
+from typing import Annotated, Final, Literal
 
-from pydantic import Field
+from pydantic import Field, PlainValidator, WithJsonSchema
 
-from diloco.spec.base import SpecModel
+from diloco.spec.base import INTEGER_OR_WORD, SpecModel
+from diloco.spec.errors import PartError, Problem
+
+AUTO: Final = "Auto"
+AUTOMATIC_OVERLAP: Final = 2
+"""The paper's tau: an automatic one is never less."""
+OVERLAP_LIMIT: Final = 1_000_000
+
+
+def _overlap(value: object) -> int | Literal["Auto"]:
+    wanted = f"use {AUTO} or an integer from 0 to {OVERLAP_LIMIT}"
+    if value == AUTO:
+        return "Auto"
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise PartError(Problem("", f"{json.dumps(value, default=str)} is not known; {wanted}"))
+    if value < 0:
+        raise PartError(Problem("", f"{value} is too small; {wanted}"))
+    if value > OVERLAP_LIMIT:
+        raise PartError(Problem("", f"{value} is too large; {wanted}"))
+    return value
+
+
+# A union would be told as two errors, and structural schemas have none but this one.
+Overlap = Annotated[
+    int | Literal["Auto"],
+    PlainValidator(_overlap),
+    WithJsonSchema({INTEGER_OR_WORD: AUTO, "minimum": 0, "maximum": OVERLAP_LIMIT}),
+]
+"""An integer, or Auto."""
 
 
 class Grace(SpecModel):
@@ -32,8 +61,10 @@ class SyncSpec(SpecModel):
     """P: parts the model is cut into, by whole tensors, balanced by size."""
     interval: int = Field(default=24, ge=1, le=1_000_000)
     """H: inner steps in which every fragment is synchronised once."""
-    overlap: int = Field(default=2, ge=0, le=1_000_000)
-    """tau: inner steps a fragment may be under way; bounds how many fragments are in flight."""
+    overlap: Overlap = AUTO
+    """tau: inner steps a fragment may be under way; bounds how many fragments are in flight. Auto: as many as the
+    measured time of a round needs, at least 2 (the paper's), always below the interval, and never so many that learners
+    pause at maxStalenessSteps (ours)."""
     quorum: int = Field(default=1, ge=1, le=10_000)
     """K: learners that must have brought a fragment before it is merged."""
     grace: Grace = Grace()
@@ -63,6 +94,18 @@ class SyncSpec(SpecModel):
     """The same before a learner's first step, which may compile for minutes (ours)."""
 
     @property
+    def least_overlap(self) -> int:
+        """``overlap``, or the least that it is where it is Auto."""
+        return min(AUTOMATIC_OVERLAP, self.interval - 1) if self.overlap == "Auto" else self.overlap
+
+    @property
+    def greatest_overlap(self) -> int:
+        """``overlap``, or the most that it is where it is Auto."""
+        if self.overlap != "Auto":
+            return self.overlap
+        return max(self.least_overlap, min(self.interval - 1, self.staleness_bound_steps - self.interval))
+
+    @property
     def staleness_bound_steps(self) -> int:
         """``max_staleness_steps``, or its default."""
-        return self.max_staleness_steps or 4 * self.interval + self.overlap
+        return self.max_staleness_steps or 4 * self.interval + self.least_overlap

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from diloco.spec.base import PATTERNS_IN_WORDS
+from diloco.spec.base import INTEGER_OR_WORD, PATTERNS_IN_WORDS
 
 Schema = dict[str, Any]
 """A JSON schema, or a part of one."""
@@ -63,6 +63,8 @@ class SchemaReader:
         """Type and bounds: ``an integer from 1 to 4096``, ``RDA or Mean``, ``a mapping with tokens``."""
         if "const" in node or "enum" in node:
             return listed(node.get("enum", [node.get("const")]))
+        if INTEGER_OR_WORD in node:
+            return f"{node[INTEGER_OR_WORD]} or an integer {_range(node)}"
         wanted, kind, bounds = node.get("type"), self.kind(node), ""
         if wanted == "string":
             return self._text(node)

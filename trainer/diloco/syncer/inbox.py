@@ -48,6 +48,8 @@ class Inbox:
         self._asks: dict[PushKey, torch.Tensor | None] = {}
         """Open asks, each with the buffer of a push under way."""
         self._arrived: dict[PushKey, torch.Tensor] = {}
+        self._lapsed: dict[tuple[str, int], PushKey] = {}
+        """By learner and fragment: the latest ask whose round was over before its push came."""
 
     @property
     def held_bytes(self) -> int:
@@ -65,12 +67,23 @@ class Inbox:
         """Expect nothing more from a session that is over. What is here in full stays: it may be merged yet."""
         for key in [k for k in self._asks if (k.learner, k.incarnation) == (learner, incarnation)]:
             del self._asks[key]
+        for place in [place for place in self._lapsed if place[0] == learner]:
+            del self._lapsed[place]
 
     def void_version(self, fragment: int, version: int) -> None:
         """A version is made: expect no more pushes for it, and drop what came for it."""
         for keyed in (self._asks, self._arrived):
             for key in [k for k in keyed if k.fragment == fragment and k.version <= version]:
                 del keyed[key]
+                if keyed is self._asks:
+                    self._lapsed[key.learner, key.fragment] = key
+
+    def lapsed(self, key: PushKey) -> bool:
+        """Whether a push comes after its round; true once for each ask."""
+        if self._lapsed.get((key.learner, key.fragment)) != key:
+            return False
+        del self._lapsed[key.learner, key.fragment]
+        return True
 
     def open(self, key: PushKey, claim: PushClaim) -> torch.Tensor:
         """A buffer for a push, uint8, shape (payload_bytes,).

@@ -17,6 +17,7 @@ from diloco.core.actions import Finish
 from diloco.core.codec import codec_named
 from diloco.core.engine import Engine, EngineOptions
 from diloco.core.events import LearnersPlanned, SnapshotAsked
+from diloco.core.options import CURRENT_RULES
 from diloco.core.view import EngineView
 from diloco.runtime.exits import EXIT_JOB_FAILED, EXIT_OK, EXIT_UNEXPECTED
 from diloco.syncer.block_threads import BlockThreads
@@ -272,6 +273,7 @@ class Life:
             record=self._options.record,
             engine=beginning.engine or {},
             started_at=time.time(),
+            rules=int(CURRENT_RULES),
         )
 
     def _finish(self, action: Finish) -> None:

@@ -5,7 +5,7 @@ not know files.
 """
 
 from collections.abc import Mapping
-from dataclasses import fields, is_dataclass
+from dataclasses import MISSING, fields, is_dataclass
 from enum import StrEnum
 from typing import Any, get_args, get_origin, get_type_hints
 
@@ -50,13 +50,15 @@ def build(kind: type[Any], plain: Any) -> Any:
     """An instance of the dataclass ``kind`` from a JSON object, each field checked for its type.
 
     Raises:
-        RecordError: a field is missing, unknown or of another type.
+        RecordError: a field is missing, unknown or of another type. One that has a default may be missing: it is newer
+            than the tape.
     """
     hints = _hints(kind)
-    if not isinstance(plain, dict) or plain.keys() != hints.keys():
+    needed = {field.name for field in fields(kind) if field.default is MISSING}
+    if not isinstance(plain, dict) or not needed <= plain.keys() <= hints.keys():
         given = sorted(plain) if isinstance(plain, dict) else plain
         raise RecordError(f"{kind.__name__} has the fields {sorted(hints)}, not {given}")
-    return kind(**{name: _value(hint, plain[name], f"{kind.__name__}.{name}") for name, hint in hints.items()})
+    return kind(**{name: _value(hints[name], value, f"{kind.__name__}.{name}") for name, value in plain.items()})
 
 
 def _plain_fields(record: Any) -> dict[str, Any]:

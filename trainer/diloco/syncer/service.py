@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Callable
 from concurrent.futures import Executor
 
 from diloco.core.codec import Codec, CodecError
-from diloco.core.events import Event, FragmentArrived
+from diloco.core.events import Event, FragmentArrived, FragmentLate
 from diloco.core.fragments import Layout
 from diloco.syncer.claims import ClaimError, Claims, PushedWork
 from diloco.syncer.inbox import Inbox, PushClaim, PushKey, PushRefusedError
@@ -80,6 +80,7 @@ class SyncService:
             raise RefusedError(str(error)) from None
         except (PushRefusedError, RefusedError) as error:
             self._metrics.pushes_refused.inc()
+            self._note_late(header)
             raise RefusedError(str(error)) from error
 
     async def pushed(self, header: PushHeader) -> PushReceipt:
@@ -87,6 +88,7 @@ class SyncService:
         key = _key(header)
         payload = self._inbox.received(key)
         if payload is None:
+            self._note_late(header)
             return self._not_accepted("it is no longer asked for")
         numel = self._layout.fragments[header.fragment].numel
         try:
@@ -148,6 +150,12 @@ class SyncService:
             raise RefusedError(f"syncer epoch is {self._epoch}, not {message.epoch!r}: the syncer has restarted")
         if not self._sessions.current(message.learner, message.incarnation):
             raise RefusedError(f"incarnation {message.incarnation} of {message.learner} has no session here")
+
+    def _note_late(self, header: PushHeader) -> None:
+        """The engine learns how long a learner takes from pushes that come after their round, too."""
+        key = _key(header)
+        if self._sessions.current(header.learner, header.incarnation) and self._inbox.lapsed(key):
+            self._post(FragmentLate(*key))
 
     def _not_accepted(self, reason: str) -> PushReceipt:
         self._metrics.pushes_refused.inc()

@@ -19,9 +19,12 @@ from typing import Any
 
 from diloco.core.actions import Action
 from diloco.core.events import Event
+from diloco.spec.words import listed
 from diloco.syncer.records import RecordError, action_from, build, event_from
 
-FORMAT = 1
+FORMAT = 2
+_READ = (1, FORMAT)
+"""Format 1 does not say by which rules its engine decided: by the first."""
 _SEGMENT = re.compile(r"^(\d{6,})(?:\.(\d{4,}))?\.jsonl$")
 _CHAIN_KEY = b',"chain":"'
 _LINE_LIMIT_BYTES = 256 << 20
@@ -55,6 +58,8 @@ class TapeHeader:
     """The engine's snapshot at the start; empty for a new job."""
     started_at: float
     """Wall-clock time, in seconds since 1970. For people; nothing is decided by it."""
+    rules: int = 1
+    """By which `diloco.core.options.Rules` the engine decided."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,8 +198,8 @@ def _opened(path: Path, line: bytes, seq: int, chain: str) -> tuple[dict[str, An
 
 
 def _header(path: Path, plain: dict[str, Any]) -> TapeHeader:
-    if plain.get("format") != FORMAT:
-        raise TapeError(path, 0, f"tape format {plain.get('format')!r}; this version reads {FORMAT}")
+    if plain.get("format") not in _READ:
+        raise TapeError(path, 0, f"tape format {plain.get('format')!r}; this version reads {listed(_READ, 'and')}")
     try:
         header: TapeHeader = build(TapeHeader, plain.get("header"))
     except RecordError as error:

@@ -1,0 +1,181 @@
+"""How a round that has its quorum ends: whom it waits for, how long, and who its members are.
+
+It waits for the answers of learners that are ready, as long as they are worth it (`waiting`), and for the grace window
+of the paper for those that are not ready yet (`grace`). Then the members are frozen and merged.
+"""
+
+from diloco.core import requests, weights
+from diloco.core.actions import Action, CancelTimer, Member, Merge, Note, SetTimer
+from diloco.core.grace import Durations, GraceWindow, grace_window
+from diloco.core.options import Rules
+from diloco.core.state import EngineState, LearnerState, Round
+from diloco.core.waiting import Candidate, Wait, wait_for
+
+ROUND_TIMER = "round/"
+"""With the fragment's number: the end of the wait once there is a quorum, a repeat of unanswered asks before."""
+
+
+def round_timer(fragment: int) -> str:
+    """Name of a round's timer."""
+    return f"{ROUND_TIMER}{fragment}"
+
+
+def check(state: EngineState, current: Round, now: float) -> list[Action]:
+    """Close the round, begin or end its wait, or go on waiting."""
+    if current.closed_at is not None or current.launched_at is None or current.answers < state.options.quorum:
+        return []
+    if not current.arrived:
+        return [] if _unanswered(state, current) else _abandon_empty(state, current)
+    if current.quorum_at is not None:
+        return settle(state, current, now)
+    current.quorum_at = now
+    state.quorum_seconds.add(now - current.launched_at)
+    if not _unanswered(state, current):
+        return _close(state, current, now, "every learner that is training has answered")
+    grace = _grace(state)
+    current.grace_until = now + grace.seconds
+    reached = f"quorum of {state.options.quorum} after {now - current.launched_at:.3f} s"
+    if state.options.rules == Rules.ARRIVED:
+        return _open_grace(state, current, now, grace, reached)
+    return plan_wait(state, current, now, f"{reached}, {grace.reason}; ")
+
+
+def _open_grace(state: EngineState, current: Round, now: float, grace: GraceWindow, reached: str) -> list[Action]:
+    """As the earliest rules have it: the grace window is all that is waited."""
+    if grace.seconds <= 0:
+        return _close(state, current, now, f"quorum of {state.options.quorum}; {grace.reason}")
+    awaited = ", ".join(_unanswered(state, current))
+    current.wakes_at = current.grace_until
+    return [
+        Note("GraceOpened", f"{reached}, waits for {awaited}: {grace.reason}", fragment=current.fragment),
+        SetTimer(round_timer(current.fragment), current.grace_until),
+    ]
+
+
+def plan_wait(state: EngineState, current: Round, now: float, why: str) -> list[Action]:
+    """Decide anew whom the round waits for."""
+    wait = _wait(state, current, now)
+    current.deadlines = dict(wait.deadlines)
+    return [Note("RoundWaits", f"{why}{wait.reason}", fragment=current.fragment), *settle(state, current, now)]
+
+
+def _wait(state: EngineState, current: Round, now: float) -> Wait:
+    assert current.launched_at is not None
+    candidates, speed = [], 0.0
+    for record in state.ordered_learners:
+        if record.state != LearnerState.TRAINING:
+            continue
+        speed += record.tokens_per_second
+        request = current.asked.get(record.id)
+        if request is None or request.since is None or current.answered(record.id):
+            continue
+        answer = record.answer_seconds
+        stake = float(record.tokens - record.received_tokens[current.fragment])
+        candidates.append(
+            Candidate(record.id, request.since, answer.mean, answer.deviation, stake, missed=record.missed)
+        )
+    step_seconds = quorum_step_seconds(state)
+    bound_at = current.launched_at + state.options.overlap_limit * step_seconds
+    return wait_for(candidates, now, bound_at, tokens_per_second=speed, step_seconds=step_seconds)
+
+
+def settle(state: EngineState, current: Round, now: float) -> list[Action]:
+    """Close a round that has nobody left to wait for; otherwise see to it that it wakes when it has waited enough."""
+    unanswered = _unanswered(state, current)
+    if not unanswered:
+        return _close(state, current, now, "every learner that is training has answered")
+    if state.options.rules == Rules.ARRIVED:
+        over = current.wakes_at is None
+        return _close(state, current, now, "the grace window is over") if over else []
+    awaited = [current.deadlines[name] for name in unanswered if name in current.deadlines]
+    in_grace = any(_may_come_in_grace(state, current, name) for name in unanswered if name not in current.deadlines)
+    until = max([*awaited, current.grace_until] if in_grace else awaited, default=now)
+    if until <= now:
+        return _close(state, current, now, "nobody is waited for any longer")
+    if until == current.wakes_at:
+        return []
+    current.wakes_at = until
+    return [SetTimer(round_timer(current.fragment), until)]
+
+
+def _may_come_in_grace(state: EngineState, current: Round, name: str) -> bool:
+    """Whether the grace window is for a learner: it is not ready yet, or may still answer within it."""
+    request, record = current.asked[name], state.learners[name]
+    if request.since is None:
+        return True
+    usual = record.answer_seconds.mean
+    return usual is None or request.since + usual <= current.grace_until
+
+
+def _unanswered(state: EngineState, current: Round) -> list[str]:
+    """Learners that were asked, train, and have not answered, by id."""
+    return [
+        name
+        for name in sorted(current.asked)
+        if not current.answered(name) and state.learners[name].state == LearnerState.TRAINING
+    ]
+
+
+def _close(state: EngineState, current: Round, now: float, why: str) -> list[Action]:
+    """Freeze the members and order the merge."""
+    current.closed_at = now
+    raw = {
+        name: weights.token_weight(event.tokens, event.steps) if state.options.token_weights else 1.0
+        for name, event in current.arrived.items()
+    }
+    shares = weights.normalized(raw)
+    members = tuple(
+        Member(
+            name,
+            event.incarnation,
+            event.attempt,
+            event.base_version,
+            event.steps,
+            event.tokens,
+            shares[name],
+            event.digest,
+        )
+        for name, event in sorted(current.arrived.items())
+    )
+    actions: list[Action] = [CancelTimer(round_timer(current.fragment))]
+    for record in state.ordered_learners:
+        if record.working and record.id not in current.arrived:
+            text = "had made no step" if record.id in current.declined else "had not brought it in time"
+            actions.append(Note("LearnerExcluded", text, record.id, current.fragment))
+            if record.id in current.asked and record.id not in current.declined:
+                requests.shut_out(record, current, now)
+    reason = f"syncer step {current.step}: {len(members)} learner(s), {why}"
+    return [*actions, Merge(current.fragment, current.version, members, reason)]
+
+
+def _abandon_empty(state: EngineState, current: Round) -> list[Action]:
+    del state.rounds[current.fragment]
+    reason = "no learner had made a step since it received the fragment"
+    return [CancelTimer(round_timer(current.fragment)), Note("RoundAbandoned", reason, fragment=current.fragment)]
+
+
+def quorum_step_seconds(state: EngineState) -> float:
+    """xi_step: an inner step of the slowest learner that counts towards the quorum; 0 where none is measured."""
+    steps = sorted(
+        record.step_seconds.seconds
+        for record in state.learners.values()
+        if record.state == LearnerState.TRAINING and record.step_seconds.seconds is not None
+    )
+    return steps[min(state.options.quorum, len(steps)) - 1] if steps else 0.0
+
+
+def _overlap_steps(state: EngineState) -> int:
+    """Tau as it is now."""
+    least, allowed = state.options.schedule.overlap, state.in_flight.allowed
+    return least if allowed == state.in_flight.least else max(least, state.options.schedule.spans(allowed))
+
+
+def _grace(state: EngineState) -> GraceWindow:
+    step_seconds = quorum_step_seconds(state)
+    durations = Durations(step_seconds, state.quorum_seconds.or_else(0.0), state.sync_seconds.or_else(0.0))
+    return grace_window(
+        durations,
+        overlap=_overlap_steps(state),
+        safety=state.options.grace_safety,
+        maximum_seconds=state.options.grace_maximum_seconds,
+    )

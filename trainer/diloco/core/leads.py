@@ -1,0 +1,63 @@
+"""How many inner steps ahead each learner is asked, so that far and thin links do not keep the others waiting.
+
+A learner that takes long to answer can be asked early: then it brings an older outer gradient and loses the steps it
+makes meanwhile, a *lead*, from its own work. Or the round can wait for it: then every learner loses that time. So the
+leads follow from one choice for all, the moment T after the launch at which answers are expected. With ``x`` the usual
+time to answer in steps and ``v`` a learner's speed, T costs ``T * sum(v)``, and a learner whose ``x`` is later than T
+costs ``v * ceil(x - T)``. The best T is 0 or the part of some ``x`` beyond a whole step (ours).
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import ceil
+
+HEADROOM_DEVIATIONS = 2.0
+"""Mean deviations that a learner's usual time is taken to be longer (ours); a wait allows twice as many."""
+
+
+@dataclass(frozen=True, slots=True)
+class AnswerTime:
+    """How long a learner takes from being asked to its whole payload being here, and what its time is worth."""
+
+    seconds: float
+    deviation_seconds: float
+    tokens_per_second: float
+
+
+@dataclass(frozen=True, slots=True)
+class Leads:
+    """Whom to ask how early."""
+
+    expected_seconds: float
+    """T: when answers are expected, in seconds after a launch."""
+    steps: Mapping[str, int]
+    """By learner: inner steps of the quorum's slowest learner before the launch. Learners without one: 0."""
+
+
+def best_leads(times: Mapping[str, AnswerTime], step_seconds: float, maximum_steps: int) -> Leads:
+    """The leads that lose the fewest tokens.
+
+    Args:
+        times: measured learners, by id.
+        step_seconds: an inner step of the quorum's slowest learner.
+        maximum_steps: no lead is longer.
+    """
+    if not times or step_seconds <= 0:
+        return Leads(0.0, {})
+    in_steps = {
+        name: (time.seconds + HEADROOM_DEVIATIONS * time.deviation_seconds) / step_seconds
+        for name, time in times.items()
+    }
+    rests = sorted((steps % 1.0, name) for name, steps in in_steps.items())
+    speed = sum(time.tokens_per_second for time in times.values())
+    # T = 0: whoever has a rest is asked a whole step earlier for it. Each larger T spares those up to it.
+    spared = 0.0
+    best, best_cost = 0.0, sum(times[name].tokens_per_second for rest, name in rests if rest > 0)
+    total = best_cost
+    for rest, name in rests:
+        spared += times[name].tokens_per_second if rest > 0 else 0.0
+        cost = rest * speed + total - spared
+        if cost < best_cost:
+            best, best_cost = rest, cost
+    steps = {name: min(maximum_steps, max(0, ceil(value - best - 1e-9))) for name, value in sorted(in_steps.items())}
+    return Leads(best * step_seconds, steps)

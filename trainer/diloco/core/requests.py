@@ -1,0 +1,149 @@
+"""Whom the syncer asks for which fragment, when, and from when on it counts as ready to answer.
+
+Every learner that has the model is asked for every fragment at the latest when its round is launched. One that takes
+long to answer is asked ahead of the launch, by its lead (see `leads`), for rounds that are not due yet; what it brings
+is kept until they are.
+"""
+
+from diloco.core import leads
+from diloco.core.actions import Action, AskFragment
+from diloco.core.events import FragmentArrived, FragmentLate
+from diloco.core.leads import AnswerTime
+from diloco.core.options import Rules
+from diloco.core.state import EngineState, LearnerRecord, LearnerState, Phase, Request, Round
+
+LONGEST_LEAD = 2
+"""Leads are at most the interval over this (ours): a learner that brings less than half of its work is better helped by
+a longer interval."""
+
+
+def ask(state: EngineState, current: Round, record: LearnerRecord, now: float, reason: str) -> AskFragment:
+    """Ask a learner for a round's fragment, once more where it was asked before."""
+    previous = current.asked.get(record.id)
+    attempt = 1 if previous is None else previous.attempt + 1
+    since = now if state.is_ready(record, current.fragment) else None
+    current.asked[record.id] = Request(record.incarnation, current.version, attempt, since)
+    return AskFragment(record.id, record.incarnation, current.fragment, current.version, attempt, reason)
+
+
+def ask_at_launch(state: EngineState, current: Round, now: float, reason: str) -> list[Action]:
+    """Ask everyone who was not asked ahead."""
+    return [
+        ask(state, current, record, now, reason)
+        for record in state.ordered_learners
+        if record.working and not _is_asked(current, record)
+    ]
+
+
+def ask_ahead(state: EngineState, now: float) -> list[Action]:
+    """Ask learners with a lead for the rounds that come within it."""
+    if state.options.rules == Rules.ARRIVED or state.phase != Phase.TRAINING:
+        return []
+    with_lead = [record for record in state.ordered_learners if record.working and record.lead_steps > 0]
+    if not with_lead:
+        return []
+    schedule = state.options.schedule
+    clock = _driving_clock(state)
+    longest = max(record.lead_steps for record in with_lead)
+    actions: list[Action] = []
+    # A fragment is asked for by one round at a time.
+    for step in range(state.launched + 1, state.launched + schedule.fragments):
+        early = schedule.due(step) - clock
+        if early > longest:
+            break
+        fragment = schedule.fragment(step)
+        current = state.rounds.get(fragment)
+        if current is not None and current.step != step:
+            break
+        for record in with_lead:
+            if early > record.lead_steps or not state.is_ready(record, fragment):
+                continue
+            if current is not None and _is_asked(current, record):
+                continue
+            if current is None:
+                current = Round(step, fragment, state.versions[fragment] + 1, opened_at=now)
+                state.rounds[fragment] = current
+            usual = record.answer_seconds
+            reason = (
+                f"asked {early} step(s) before syncer step {step} is due: its answers take {usual.mean or 0.0:.3f} s,"
+                f" mean deviation {usual.deviation:.3f} s"
+            )
+            actions.append(ask(state, current, record, now, reason))
+    return actions
+
+
+def _is_asked(current: Round, record: LearnerRecord) -> bool:
+    request = current.asked.get(record.id)
+    return request is not None and request.incarnation == record.incarnation
+
+
+def _driving_clock(state: EngineState) -> int:
+    clocks = sorted((record.clock for record in state.learners.values() if record.working), reverse=True)
+    return clocks[state.options.quorum - 1] if len(clocks) >= state.options.quorum else -1
+
+
+def became_ready(state: EngineState, record: LearnerRecord, now: float) -> list[Round]:
+    """Rounds that a learner was asked for and has something to bring to only now."""
+    rounds = []
+    for current in state.rounds.values():
+        request = current.asked.get(record.id)
+        if (
+            request is not None
+            and request.since is None
+            and request.incarnation == record.incarnation
+            and not current.answered(record.id)
+            and state.is_ready(record, current.fragment)
+        ):
+            request.since = now
+            rounds.append(current)
+    return rounds
+
+
+def answered(record: LearnerRecord, request: Request, now: float) -> None:
+    """A learner's payload is here: learn how long it takes."""
+    record.missed = False
+    if request.since is not None:
+        record.answer_seconds.add(now - request.since)
+
+
+def shut_out(record: LearnerRecord, current: Round, now: float) -> None:
+    """A round closed without a learner that was asked.
+
+    If it was ready, how long it takes is not known yet. It is taken for twice of what has passed, so that the learner
+    is asked earlier next time.
+    """
+    request = current.asked[record.id]
+    if request.since is not None:
+        record.missed = record.missed or record.id in current.deadlines
+        record.answer_seconds.at_least(2 * (now - request.since))
+        record.late[current.fragment] = request
+
+
+def answered_late(record: LearnerRecord, event: FragmentArrived | FragmentLate, now: float) -> None:
+    """What a learner was asked for comes after its round: it answers again, and took at least so long."""
+    request = record.late.get(event.fragment)
+    if request is None or (request.incarnation, request.version, request.attempt) != (
+        event.incarnation,
+        event.version,
+        event.attempt,
+    ):
+        return
+    del record.late[event.fragment]
+    record.missed = False
+    if request.since is not None:
+        record.answer_seconds.add(now - request.since)
+
+
+def plan_leads(state: EngineState, step_seconds: float) -> None:
+    """Set every learner's lead anew, from what was measured."""
+    if state.options.rules == Rules.ARRIVED:
+        return
+    times = {
+        record.id: AnswerTime(usual, record.answer_seconds.deviation, record.tokens_per_second)
+        for record in state.learners.values()
+        if record.state == LearnerState.TRAINING and (usual := record.answer_seconds.mean) is not None
+    }
+    best = leads.best_leads(times, step_seconds, state.options.schedule.interval // LONGEST_LEAD)
+    state.expected_seconds = best.expected_seconds
+    for record in state.learners.values():
+        record.lead_steps = best.steps.get(record.id, 0)

@@ -1,0 +1,69 @@
+"""Merged fragments on their way back: how long synchronization takes, and what is still in flight.
+
+A fragment is in flight from its launch until as many members as the quorum train on the result. Counting the way back
+keeps a syncer from launching more than the links carry. The time that is measured runs to the last member, since that
+is the one whose work the overlap must cover.
+"""
+
+from diloco.core.options import Rules
+from diloco.core.state import EngineState, Return, Round
+
+
+def merged(state: EngineState, current: Round) -> None:
+    """A version is there and goes back to the members of its round."""
+    assert current.closed_at is not None
+    _settle(state, state.returning.get(current.fragment), current.closed_at)  # whoever still lacks the one before
+    launched_at = current.opened_at if current.launched_at is None else current.launched_at
+    awaited = {name for name in current.arrived if state.learners[name].present}
+    one = state.options.rules == Rules.ARRIVED
+    needed = 1 if one else min(state.options.quorum, len(awaited))
+    state.returning[current.fragment] = Return(current.version, launched_at, current.closed_at, needed, awaited)
+
+
+def applied(state: EngineState, learner: str, fragment: int, version: int, now: float) -> None:
+    """A learner trains on a version."""
+    returning = state.returning.get(fragment)
+    if returning is None or version != returning.version:
+        return
+    if state.options.rules == Rules.ARRIVED:  # the first learner to do so, member or not, ended it
+        del state.returning[fragment]
+        state.sync_seconds.add(now - returning.closed_at)
+        return
+    if learner in returning.awaited:
+        returning.awaited.discard(learner)
+        returning.applied += 1
+        if returning.applied == returning.needed:
+            state.round_seconds.add(now - returning.launched_at)
+            state.in_flight.measured(now - returning.launched_at)
+        if not returning.awaited:
+            del state.returning[fragment]
+            _settle(state, returning, now)
+
+
+def lost(state: EngineState, learner: str, now: float) -> None:
+    """A learner's session is over: nobody waits for it."""
+    for fragment, returning in list(state.returning.items()):
+        if learner in returning.awaited and state.options.rules != Rules.ARRIVED:
+            returning.awaited.discard(learner)
+            if not returning.awaited:
+                del state.returning[fragment]
+                if returning.applied:
+                    _settle(state, returning, now)
+
+
+def in_flight(state: EngineState, now: float, limit_seconds: float) -> int:
+    """Fragments that are launched and not yet back; one that is not back after ``limit_seconds`` counts no longer."""
+    fragments = {current.fragment for current in state.rounds.values() if current.launched_at is not None}
+    if state.options.rules != Rules.ARRIVED:
+        fragments |= {
+            fragment
+            for fragment, returning in state.returning.items()
+            if returning.in_flight and now - returning.closed_at < limit_seconds
+        }
+    return len(fragments)
+
+
+def _settle(state: EngineState, returning: Return | None, now: float) -> None:
+    if returning is None or state.options.rules == Rules.ARRIVED:
+        return
+    state.sync_seconds.add(now - returning.closed_at)

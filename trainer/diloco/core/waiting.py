@@ -1,0 +1,119 @@
+"""How long a round that has its quorum waits for the answers of learners that are ready (ours).
+
+In the paper membership follows from who is ready, and fragments are fetched afterwards. Here a learner is ready when it
+trains, has the version that its last outer gradient went into, and has made a step since. Its answer is on its way, so
+it is worth waiting for: every second of waiting costs what all learners train in it, as it is overwritten when the
+result comes, and each answer brings what its learner trained since it received the fragment. The round waits for those
+whose answers bring more than the wait costs, and no longer than each of them usually takes plus four mean deviations.
+Nobody waits beyond the overlap, for which the fragments in flight are sized.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+DEADLINE_DEVIATIONS = 4.0
+"""Mean deviations beyond its usual time that a learner is waited for (RFC 6298 takes as many)."""
+LEAST_DEVIATION = 1 / 32
+"""Of its usual time and of an inner step: a learner that was regular for a while is not that exact (ours)."""
+
+
+class Expectation(StrEnum):
+    """What is expected of a learner that was asked and has not answered."""
+
+    AWAITED = "Awaited"
+    """Its answer is on its way and worth the wait."""
+    NOT_WORTH_IT = "NotWorthIt"
+    """Its answer would come in time, and the others would lose more by waiting than it brings."""
+    TOO_SLOW = "TooSlow"
+    """Its answers usually come after the bound."""
+    MISSED = "Missed"
+    """It did not answer when it was last waited for, and has not answered since."""
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A learner that is ready and has not answered."""
+
+    learner: str
+    since: float
+    """When it was asked, or became ready after that."""
+    usual_seconds: float | None
+    """Its usual time to answer; None: never measured."""
+    deviation_seconds: float
+    stake_tokens: float
+    """What it trained since it received the fragment."""
+    missed: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """Who is waited for, each until when, and what is expected of the others."""
+
+    deadlines: Mapping[str, float]
+    expectations: Mapping[str, Expectation]
+    reason: str
+
+
+def wait_for(
+    candidates: Sequence[Candidate], now: float, bound_at: float, *, tokens_per_second: float, step_seconds: float
+) -> Wait:
+    """Decide whom a round waits for.
+
+    Args:
+        candidates: in the order of their ids.
+        now: seconds, as all moments here.
+        bound_at: nobody is waited for beyond it.
+        tokens_per_second: what all learners that train lose by waiting.
+        step_seconds: an inner step of the quorum's slowest learner.
+    """
+    expectations: dict[str, Expectation] = {}
+    arrivals: list[tuple[float, Candidate]] = []
+    for candidate in candidates:
+        if candidate.missed:
+            expectations[candidate.learner] = Expectation.MISSED
+            continue
+        usual = candidate.usual_seconds
+        at = bound_at if usual is None else max(now, candidate.since + usual)
+        if at > bound_at or bound_at <= now:
+            expectations[candidate.learner] = Expectation.TOO_SLOW
+            continue
+        arrivals.append((at, candidate))
+    arrivals.sort(key=lambda item: (item[0], item[1].learner))
+    stake, best, taken = 0.0, 0.0, 0
+    for number, (at, candidate) in enumerate(arrivals, start=1):
+        stake += candidate.stake_tokens
+        gain = stake - (at - now) * tokens_per_second
+        if gain > best:
+            best, taken = gain, number
+    deadlines = {candidate.learner: _deadline(candidate, bound_at, step_seconds) for _, candidate in arrivals[:taken]}
+    expectations |= dict.fromkeys(deadlines, Expectation.AWAITED)
+    expectations |= {candidate.learner: Expectation.NOT_WORTH_IT for _, candidate in arrivals[taken:]}
+    return Wait(deadlines, expectations, _reason(expectations, deadlines, now, bound_at))
+
+
+def _deadline(candidate: Candidate, bound_at: float, step_seconds: float) -> float:
+    if candidate.usual_seconds is None:
+        return bound_at
+    deviation = max(candidate.deviation_seconds, LEAST_DEVIATION * (candidate.usual_seconds + step_seconds))
+    return min(bound_at, candidate.since + candidate.usual_seconds + DEADLINE_DEVIATIONS * deviation)
+
+
+_WORDS = {
+    Expectation.NOT_WORTH_IT: "waiting costs the others more than it brings",
+    Expectation.TOO_SLOW: "usually comes after the bound",
+    Expectation.MISSED: "has not answered since it was last waited for",
+}
+
+
+def _reason(
+    expectations: Mapping[str, Expectation], deadlines: Mapping[str, float], now: float, bound_at: float
+) -> str:
+    waits = ", ".join(f"{name} at most {until - now:.3f} s" for name, until in sorted(deadlines.items()))
+    others = ", ".join(
+        f"{name} ({_WORDS[kind]})" for name, kind in sorted(expectations.items()) if kind != Expectation.AWAITED
+    )
+    parts = [f"waits for {waits}" if waits else "waits for no answer"]
+    if others:
+        parts.append(f"not for {others}")
+    return f"{'; '.join(parts)}; the bound is {max(0.0, bound_at - now):.3f} s away"
