@@ -53,6 +53,8 @@ from quality_variants import (
 TOKENS_WITHIN = 0.002
 """How near to the budget the trained tokens must come for no better budget to be looked for."""
 BUDGETS_TRIED = 8
+PROBE_STEPS = {"calm": 54, "otherwise": 130}
+"""Inner steps of the run whose bits stand for the code: every fragment merged twice, or a kill or a cut."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,8 +176,9 @@ def fingerprint(variant: str) -> str:
     """Digest over the result of a small run of ``variant``, which changes as the code's results do."""
     torch.set_num_threads(1)
     rates = Rates(8e-3, 32e-3 if VARIANTS[variant].optimizer == "Muon" else None, 1.0, 0.0)
-    setting = Setting(variant, "A", 130, 0, rates)  # long enough for a kill and a cut
-    manifest = setting.manifest(130 * LEARNERS * 32)
+    calm = VARIANTS[variant].kind == "decoupled" and VARIANTS[variant].world == "calm"
+    setting = Setting(variant, "A", PROBE_STEPS["calm" if calm else "otherwise"], 0, rates)
+    manifest = setting.manifest(setting.steps * LEARNERS * 32)
     training = manifest["spec"]["training"] | {"sequenceLength": 16, "batchSize": 2}
     training["evaluation"]["sequences"] = 4
     manifest["spec"]["training"] = training

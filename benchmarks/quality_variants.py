@@ -127,6 +127,9 @@ VARIANTS: Final[Mapping[str, Variant]] = {
     "muon_h3": _muon("H = 3", "muon_h6", interval=3),
     "muon_int4": _muon("H = 24, Int4 up", "muon", compression="Int4"),
     "muon_h6_int4": _muon("H = 6, Int4 up", "muon_h6", interval=6, compression="Int4"),
+    "muon_h6_thin": _muon("H = 6, Int4 up, Int8 down", "muon_h6", interval=6, compression="Int4", downlink="Int8"),
+    "muon_h6_int8_down": _muon("H = 6, Int8 down", "muon_h6", interval=6, downlink="Int8"),
+    "muon_h6_bf16_down": _muon("H = 6, BF16 down", "muon_h6", interval=6, downlink="BF16"),
     "alone": Variant("one learner alone, its own steps only", "alone", start=_ALONE),
     "lock_step": Variant(
         "lock-step (K = M, nobody fails)", sync={"quorum": LEARNERS, "maxStalenessSteps": 26}, rates_of="decoupled"
@@ -143,12 +146,14 @@ VARIANTS: Final[Mapping[str, Variant]] = {
     "int4_no_feedback": Variant(
         "Int4 up without error feedback", sync={"compression": "Int4", "errorFeedback": False}, rates_of="decoupled"
     ),
+    "int8_down": Variant("Int8 down", sync={"downlink": "Int8"}, rates_of="decoupled"),
+    "bf16_down": Variant("BF16 down", sync={"downlink": "BF16"}, rates_of="decoupled"),
 }
 
 
 AGAINST: Final[Mapping[str, tuple[str, ...]]] = {
     "data_parallel_muon": ("data_parallel",),
-    "decoupled": ("data_parallel", "lock_step"),
+    "decoupled": ("data_parallel", "data_parallel_muon", "lock_step"),
     "h6": ("data_parallel", "decoupled"),
     "muon": ("data_parallel_muon", "data_parallel"),
     "muon_h12": ("data_parallel_muon", "muon"),
@@ -167,6 +172,11 @@ AGAINST: Final[Mapping[str, tuple[str, ...]]] = {
     "faults_no_token_weights": ("faults",),
     "int4": ("decoupled",),
     "int4_no_feedback": ("decoupled", "int4"),
+    "int8_down": ("decoupled",),
+    "bf16_down": ("decoupled",),
+    "muon_h6_thin": ("data_parallel_muon", "muon_h6_int4", "muon_h6"),
+    "muon_h6_int8_down": ("muon_h6",),
+    "muon_h6_bf16_down": ("muon_h6",),
 }
 """What each is held against, seed by seed."""
 
@@ -180,6 +190,7 @@ OFFERED: Final = (
     "muon_h3",
     "muon_int4",
     "muon_h6_int4",
+    "muon_h6_thin",
 )
 """What a recommendation may be."""
 

@@ -23,7 +23,7 @@ MARKED = re.compile(r"(<!-- quality: (\w+)[^\n]*-->\n).*?(<!-- quality: end -->\
 BATCHES = (("A", 400), ("batch 8", 800), ("B", 1600), ("batch 2", 3200), ("batch 1", 6400))
 """Workloads and steps of equal tokens, each with half the batch of the one before."""
 PARTS = ("alone", "lock_step", "faults", "three", "cuts", "mean", "no_token_weights", "faults_no_token_weights")
-CODECS = ("int4", "int4_no_feedback", "int8_down", "bf16_down", "muon_int8_down", "muon_bf16_down")
+CODECS = ("int4", "int4_no_feedback", "int8_down", "bf16_down", "muon_h6_int8_down", "muon_h6_bf16_down")
 ASIDE = (*PARTS, *CODECS)
 """Variants that are held against decoupled training; the others against data-parallel training."""
 GOALS = (
