@@ -28,7 +28,7 @@ def bound(codec: Codec, values: Tensor) -> Tensor:
         return torch.zeros_like(values)
     if not isinstance(codec, ScaledCodec):
         return values.abs() * 2.0**-8 + F32_SMALLEST_NORMAL
-    peaks = torch.cat([group.abs().max().expand(len(group)) for group in torch.split(values, codec.group)])
+    peaks = torch.cat([group.abs().max().expand(len(group)) for group in torch.split(values, codec.encoding.group)])
     return (peaks / codec.limit / 2 * (1 + 2.0**-20)).clamp(min=codec.limit * SMALLEST_STEP)
 
 

@@ -10,8 +10,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from diloco.core.codec import BLOCK, CODECS
+from diloco.core.codec import CODECS
 from diloco.core.merge import Pass
+from diloco.core.sizes import BLOCK
 from diloco.core.weights import normalized
 from diloco.spec.sync import OuterOptimizer
 from diloco.syncer.block_threads import BlockThreads

@@ -31,7 +31,8 @@ def test_without_a_command_the_help_is_shown(capsys: pytest.CaptureFixture[str])
 
 
 @pytest.mark.parametrize(
-    "command", ["run", "validate", "render", "status", "top", "replay", "evaluate", "tokens", "syncer", "learner"]
+    "command",
+    ["run", "validate", "plan", "render", "status", "top", "replay", "evaluate", "tokens", "syncer", "learner"],
 )
 def test_every_command_teaches_by_example(command: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert execute([command, "--help"]) == 0

@@ -3,7 +3,8 @@ import math
 import pytest
 import torch
 
-from diloco.core.codec import BLOCK, CODECS, Codec, CodecError, ScaledCodec, codec_named
+from diloco.core.codec import CODECS, Codec, CodecError, codec_named
+from diloco.core.sizes import BLOCK, ENCODINGS
 
 every_codec = pytest.mark.parametrize("codec", CODECS, ids=lambda codec: codec.name)
 SIZES = [1, 2, 63, 64, 65, 1001, BLOCK - 1, BLOCK, BLOCK + 1, 2 * BLOCK + 333]
@@ -133,7 +134,7 @@ def test_a_payload_with_a_scale_that_makes_values_not_finite_is_refused(name: st
 def test_any_bytes_that_pass_the_check_decode_to_finite_values(name: str) -> None:
     codec = codec_named(name)
     payload = torch.full((codec.payload_bytes(500),), 0x80, dtype=torch.uint8)  # the code furthest from 0
-    scales = -(-500 // ScaledCodec("", 8, 256 if name == "Int8" else 64).group)
+    scales = -(-500 // ENCODINGS[name].group)
     payload[: 4 * scales] = torch.full((scales,), 2.6e36).view(torch.uint8)
     codec.check(payload, 500)
     assert torch.isfinite(decoded(codec, payload, 500)).all()

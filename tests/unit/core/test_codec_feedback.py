@@ -1,8 +1,9 @@
 import pytest
 import torch
 
-from diloco.core.codec import BLOCK, CODECS, Codec, CodecError, codec_named
+from diloco.core.codec import CODECS, Codec, CodecError, codec_named
 from diloco.core.feedback import encode_with_feedback
+from diloco.core.sizes import BLOCK
 
 
 def random(numel: int, seed: int = 0) -> torch.Tensor:

@@ -1,6 +1,7 @@
 """A region's link, whole, cut and mended, with real sockets."""
 
 import socket
+import time
 from collections.abc import Iterator
 from contextlib import closing
 
@@ -8,6 +9,7 @@ import pytest
 
 from diloco.local.chaos import Manner
 from diloco.local.region_link import RegionLink
+from diloco.local.shaping import Pipe, Shape
 from diloco.runtime.addresses import parse_address
 
 TIMEOUT_SECONDS = 10.0
@@ -107,3 +109,33 @@ def ends(connection: socket.socket) -> bool:
         return connection.recv(16) == b""
     except ConnectionError:
         return True
+
+
+def test_a_shaped_link_carries_everything_in_order(listener: socket.socket) -> None:
+    pipe = Pipe(1e6, time.monotonic)
+    shape = Shape((pipe,), delay_seconds=0.02)
+    with RegionLink(f"127.0.0.1:{listener.getsockname()[1]}", shape, shape) as relay:
+        near, far = connect(relay, listener)
+        with near, far:
+            sent = bytes(range(256)) * 400
+            near.sendall(sent)
+            near.shutdown(socket.SHUT_WR)
+            received = b""
+            while data := far.recv(1 << 16):
+                received += data
+            assert received == sent
+
+
+def test_a_shaped_link_can_be_cut_and_mended(listener: socket.socket) -> None:
+    shape = Shape((Pipe(1e6, time.monotonic),))
+    with RegionLink(f"127.0.0.1:{listener.getsockname()[1]}", shape, shape) as relay:
+        near, far = connect(relay, listener)
+        with near, far:
+            relay.cut(Manner.SILENT)
+            near.sendall(b"waiting")
+            far.settimeout(0.2)
+            with pytest.raises(TimeoutError):
+                far.recv(16)
+            far.settimeout(TIMEOUT_SECONDS)
+            relay.mend()
+            assert far.recv(16) == b"waiting"

@@ -2,7 +2,7 @@ import pytest
 import torch
 
 from diloco.model.gpt import GPT, GPTConfig, rotary, rotate
-from diloco.model.presets import PRESETS
+from diloco.spec.presets import PRESETS
 
 PARAMETERS = {"pico": 95_616, "nano": 820_480, "micro": 4_787_712, "mini": 25_306_112}
 

@@ -13,7 +13,7 @@ import typer
 from typer.exceptions import TyperException
 
 from diloco import __version__
-from diloco.cli import evaluate, processes, render, replay, run, tokens, top, validate
+from diloco.cli import evaluate, plan, processes, render, replay, run, tokens, top, validate
 from diloco.cli.target import KUBECTL_PROGRAM
 from diloco.local.launch import EXIT_INTERRUPTED
 from diloco.runtime.exits import EXIT_BAD_INPUT, EXIT_UNEXPECTED
@@ -53,6 +53,7 @@ _WORK = "Work with jobs"
 _PROCESSES = "Processes of a job (what a container runs)"
 app.command("run", rich_help_panel=_WORK)(run.run)
 app.command("validate", rich_help_panel=_WORK)(validate.validate)
+app.command("plan", rich_help_panel=_WORK)(plan.plan)
 app.command("render", rich_help_panel=_WORK)(render.render)
 app.command("status", rich_help_panel=_WORK)(top.status)
 app.command("top", rich_help_panel=_WORK)(top.top)

@@ -37,6 +37,15 @@ def run(
             rich_help_panel=_CAUSE,
         ),
     ] = None,
+    link: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--link",
+            metavar="REGION=RATE[,RTT]",
+            help="Act out a region's link: us-west=200Mbit/s,80ms. syncer=RATE is the syncer's own.",
+            rich_help_panel=_CAUSE,
+        ),
+    ] = None,
     seed: Annotated[
         int | None,
         typer.Option("--seed", min=0, max=2**31 - 1, help="Use this instead of training.seed, also for failures."),
@@ -63,6 +72,7 @@ def run(
       diloco run job.yaml --output out --slow us-west/old=0.5
       diloco run job.yaml --output out --chaos kill:us-west/old/0@step=150
       diloco run job.yaml --output out --chaos cut:us-west@step=60,seconds=20
+      diloco run job.yaml --output out --link us-west=10Mbit/s,80ms --link syncer=10Mbit/s
 
     \b
     Failures (--chaos):
@@ -84,6 +94,7 @@ def run(
         record=record,
         slow=tuple(slow or ()),
         chaos=tuple(chaos or ()),
+        link=tuple(link or ()),
         seed=seed,
         threads=threads,
         port=port,

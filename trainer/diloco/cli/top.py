@@ -17,13 +17,13 @@ from rich.text import Text
 from diloco.cli.cluster_access import AwayError, connect
 from diloco.cli.cluster_jobs import Jobs
 from diloco.cli.frames import Frame, JobSource, JobsSource, LocalSource, Source, now
+from diloco.cli.screen import new_console
 from diloco.cli.target import AllNamespaces, ClusterFlags, Context, Kubeconfig, LocalRun, Namespace, target
 from diloco.local.watch import StatusError
 from diloco.runtime.exits import EXIT_OK
 
 _ROWS_BESIDE_LEARNERS = 24
 """Lines of the live view that are not learners' (ours): those of a job with a dozen pools."""
-_PIPE_COLUMNS = 250
 
 What = Annotated[
     str | None,
@@ -73,7 +73,7 @@ def status(
     if as_json:
         typer.echo(json.dumps(frame.document, indent=2))
     else:
-        _print(frame, _console())
+        _print(frame, new_console())
 
 
 def top(
@@ -102,7 +102,7 @@ def top(
     """
     flags = ClusterFlags(namespace, all_namespaces, kube_context, kubeconfig)
     source = _source(what, flags, context)
-    console = _console()
+    console = new_console()
     if once and not as_json:
         _print(source.look(None), console)
         return
@@ -201,12 +201,6 @@ class JsonLines:
 
 def _print(frame: Frame, console: Console) -> None:
     console.print(frame.drawn, soft_wrap=isinstance(frame.drawn, Text))  # a summary's JSON is not to be broken
-
-
-def _console() -> Console:
-    console = Console()
-    # A pipe has no edge to keep within: a table that is cut at 80 columns is of no use to grep.
-    return console if console.is_terminal or "COLUMNS" in os.environ else Console(width=_PIPE_COLUMNS)
 
 
 def _source(what: str | None, flags: ClusterFlags, context: typer.Context) -> Source:

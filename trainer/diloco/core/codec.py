@@ -15,8 +15,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-BLOCK = 1 << 19
-"""Elements in a block of the grid: 2 MiB of f32, so that a merge's few blocks at hand stay in the processor's cache."""
+from diloco.core.sizes import BLOCK, ENCODINGS, Encoding
 
 SMALLEST_STEP = 2.0**-100
 """Groups whose quantisation step would be smaller are sent as zeros: further down f32 loses its precision."""
@@ -88,12 +87,17 @@ def codec_named(name: str) -> Codec:
 class PlainCodec:
     """Every element in a floating-point type of its own: f32 as it is, or bf16 (relative error at most 2^-8)."""
 
-    name: str
+    encoding: Encoding
     dtype: torch.dtype
+
+    @property
+    def name(self) -> str:
+        """See ``Codec``."""
+        return self.encoding.name
 
     def payload_bytes(self, numel: int) -> int:
         """See ``Codec``."""
-        return numel * self.dtype.itemsize
+        return self.encoding.payload_bytes(numel)
 
     def encode(self, values: Tensor) -> Tensor:
         """See ``Codec``. With f32 the payload is ``values``' own memory."""
@@ -128,7 +132,7 @@ class PlainCodec:
 
 @dataclass(frozen=True, slots=True)
 class ScaledCodec:
-    """Integers of 8 or 4 bits, each group of ``group`` elements with a scale of its own.
+    """Integers of 8 or 4 bits, each group of ``encoding.group`` elements with a scale of its own.
 
     A group's step is its largest magnitude over ``limit``, and an element becomes the nearest multiple of the step: the
     error is at most half a step (in groups sent as zeros, less than ``limit * SMALLEST_STEP``). A block is its groups'
@@ -136,24 +140,26 @@ class ScaledCodec:
     elements, the high halves the second, so that unpacking reads and writes straight on.
     """
 
-    name: str
-    bits: int
-    group: int
+    encoding: Encoding
+
+    @property
+    def name(self) -> str:
+        """See ``Codec``."""
+        return self.encoding.name
 
     @property
     def limit(self) -> int:
         """Largest code; the smallest is ``-limit``."""
-        return int(2 ** (self.bits - 1) - 1)
+        return int(2 ** (self.encoding.bits - 1) - 1)
 
     @property
     def lift(self) -> int:
         """A code is decoded as a signed byte with its bits on top, so its stored scale is the step over ``lift``."""
-        return int(2 ** (8 - self.bits))
+        return int(2 ** (8 - self.encoding.bits))
 
     def payload_bytes(self, numel: int) -> int:
         """See ``Codec``."""
-        blocks, rest = divmod(numel, BLOCK)
-        return blocks * self._block_bytes(BLOCK) + self._block_bytes(rest)
+        return self.encoding.payload_bytes(numel)
 
     def encode(self, values: Tensor) -> Tensor:
         """See ``Codec``."""
@@ -162,7 +168,7 @@ class ScaledCodec:
         for start in range(0, values.numel(), BLOCK):
             block = values.detach()[start : start + BLOCK]
             begin = self.payload_bytes(start)
-            self._encode_block(block, payload[begin : begin + self._block_bytes(block.numel())])
+            self._encode_block(block, payload[begin : begin + self.encoding.block_bytes(block.numel())])
         return payload
 
     def decode_into(self, payload: Tensor, start: int, out: Tensor) -> None:
@@ -171,7 +177,7 @@ class ScaledCodec:
         for offset in range(0, out.numel(), BLOCK):
             block = out[offset : offset + BLOCK]
             begin = self.payload_bytes(start + offset)
-            self._decode_block(payload[begin : begin + self._block_bytes(block.numel())], block)
+            self._decode_block(payload[begin : begin + self.encoding.block_bytes(block.numel())], block)
 
     def decode(self, payload: Tensor, start: int, scratch: Tensor) -> Tensor:
         """See ``Codec``."""
@@ -184,21 +190,15 @@ class ScaledCodec:
         for start in range(0, numel, BLOCK):
             block = min(BLOCK, numel - start)
             begin = self.payload_bytes(start)
-            scales = _reinterpret(payload[begin : begin + self._scale_bytes(block)], torch.float32)
+            scales = _reinterpret(payload[begin : begin + self.encoding.scale_bytes(block)], torch.float32)
             if not is_finite(scales * 128.0):  # no code is further from 0 than the byte's -128
                 raise CodecError(f"a {self.name} payload holds a scale that makes values that are not finite")
 
-    def _scale_bytes(self, numel: int) -> int:
-        return -(-numel // self.group) * 4
-
-    def _block_bytes(self, numel: int) -> int:
-        return self._scale_bytes(numel) + -(-numel * self.bits // 8)
-
     def _encode_block(self, values: Tensor, payload: Tensor) -> None:
-        numel = values.numel()
-        padding = -numel % self.group
+        numel, group = values.numel(), self.encoding.group
+        padding = -numel % group
         groups = torch.nn.functional.pad(values, (0, padding)) if padding else values
-        groups = groups.view(-1, self.group)
+        groups = groups.view(-1, group)
         low, high = torch.aminmax(groups, dim=1, keepdim=True)
         step = torch.maximum(high, -low) / self.limit
         step[step < SMALLEST_STEP] = 0.0
@@ -209,9 +209,9 @@ class ScaledCodec:
         codes = (
             (groups / steps).round_().clamp_(-self.limit, self.limit).view(-1)[:numel].to(torch.int8).view(torch.uint8)
         )
-        scale_bytes = self._scale_bytes(numel)
+        scale_bytes = self.encoding.scale_bytes(numel)
         payload[:scale_bytes] = (step / self.lift).view(-1).view(torch.uint8)
-        if self.bits == 8:
+        if self.encoding.bits == 8:
             payload[scale_bytes:] = codes
             return
         half = -(-numel // 2)
@@ -221,25 +221,26 @@ class ScaledCodec:
 
     def _decode_block(self, payload: Tensor, out: Tensor) -> None:
         numel = out.numel()
-        scale_bytes = self._scale_bytes(numel)
+        scale_bytes = self.encoding.scale_bytes(numel)
         scales, codes = _reinterpret(payload[:scale_bytes], torch.float32), payload[scale_bytes:]
-        if self.bits == 8:
+        if self.encoding.bits == 8:
             out.copy_(codes.view(torch.int8))
         else:
             half = codes.numel()
             out[:half].copy_((codes * 16).view(torch.int8))
             out[half:].copy_(torch.bitwise_and(codes, 0xF0).view(torch.int8)[: numel - half])
-        whole = numel // self.group
-        out[: whole * self.group].view(whole, self.group).mul_(scales[:whole].view(whole, 1))
-        if whole * self.group < numel:
-            out[whole * self.group :].mul_(scales[whole])
+        group = self.encoding.group
+        whole = numel // group
+        out[: whole * group].view(whole, group).mul_(scales[:whole].view(whole, 1))
+        if whole * group < numel:
+            out[whole * group :].mul_(scales[whole])
 
 
 CODECS: tuple[Codec, ...] = (
-    PlainCodec("None", torch.float32),
-    PlainCodec("BF16", torch.bfloat16),
-    ScaledCodec("Int8", bits=8, group=256),
-    ScaledCodec("Int4", bits=4, group=64),
+    PlainCodec(ENCODINGS["None"], torch.float32),
+    PlainCodec(ENCODINGS["BF16"], torch.bfloat16),
+    ScaledCodec(ENCODINGS["Int8"]),
+    ScaledCodec(ENCODINGS["Int4"]),
 )
 
 

@@ -6,7 +6,8 @@ It keeps nothing. Whoever sends decides when a residual counts: once the payload
 import torch
 from torch import Tensor
 
-from diloco.core.codec import BLOCK, Codec, require_flat
+from diloco.core.codec import Codec, require_flat
+from diloco.core.sizes import BLOCK
 
 
 def encode_with_feedback(codec: Codec, values: Tensor, residual: Tensor | None) -> tuple[Tensor, Tensor]:

@@ -1,6 +1,6 @@
 """The merge: the members' outer gradients of a fragment become one, and the outer optimizer makes a step with it.
 
-A fragment is gone through in blocks of a fixed grid (``codec.BLOCK``), three times: norms, weighted means, outer step.
+A fragment is gone through in blocks of a fixed grid (``sizes.BLOCK``), three times: norms, weighted means, outer step.
 A pass works on any range of blocks and has no order among them, and sums across blocks are rounded once, from f64
 parts. So neither cutting the work into shards nor the number of threads changes a bit, nor does the order in which
 members are given. The mean is built up in the buffer of the result: beside it a merge needs one block.
@@ -16,9 +16,10 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from diloco.core.codec import BLOCK, Codec, CodecError, is_finite, require_flat
+from diloco.core.codec import Codec, CodecError, is_finite, require_flat
 from diloco.core.fragments import Fragment
 from diloco.core.outer import nesterov_step
+from diloco.core.sizes import BLOCK
 from diloco.core.spans import Span, plain_spans, radial_spans, spans_within
 from diloco.spec.sync import OuterOptimizer
 

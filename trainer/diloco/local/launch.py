@@ -18,6 +18,7 @@ from diloco.local.speeds import parse_speeds
 from diloco.local.summary import closing_table
 from diloco.local.supervisor import Ending, Outcome, Supervisor
 from diloco.local.view import LiveView, PlainView, View
+from diloco.plan.world import read_world
 from diloco.runtime.exits import EXIT_BAD_INPUT, EXIT_OK, EXIT_UNEXPECTED
 from diloco.runtime.files import UnusableFileError, read_json
 from diloco.spec import DiLoCoJob, load_job, parse_job
@@ -41,6 +42,7 @@ class RunRequest:
     record: bool = False
     slow: tuple[str, ...] = ()
     chaos: tuple[str, ...] = ()
+    link: tuple[str, ...] = ()
     seed: int | None = None
     """In place of ``training.seed``."""
     threads: int | None = None
@@ -53,7 +55,8 @@ def run_job(request: RunRequest, console: Console, *, plain: bool) -> int:
     """Run a job on this machine and return the program's exit code; ``plain``: lines rather than a live view.
 
     Raises:
-        RequestError, SpecError, SpeedError, ChaosError, PortError, RunDirectoryError: what is asked cannot be done.
+        RequestError, SpecError, SpeedError, ChaosError, PlanError, PortError, RunDirectoryError: what is asked
+            cannot be done.
         OSError: the output cannot be written.
     """
     job, text = manifest(request.job, request.seed)
@@ -101,7 +104,7 @@ def make_plan(request: RunRequest, job: DiLoCoJob, text: str) -> RunPlan:
     """The plan for a request; everything that is only read is checked before the directory is touched.
 
     Raises:
-        RequestError, SpeedError, ChaosError, PortError, RunDirectoryError: what is asked cannot be done.
+        RequestError, SpeedError, ChaosError, PlanError, PortError, RunDirectoryError: what is asked cannot be done.
     """
     if request.resume and request.overwrite:
         raise RequestError("--resume and --overwrite: continue the run, or replace it, not both")
@@ -112,6 +115,7 @@ def make_plan(request: RunRequest, job: DiLoCoJob, text: str) -> RunPlan:
         raise RequestError(f"--port and --http-port are both {request.port}: give two")
     speeds = parse_speeds(request.slow, learners)
     faults = parse_faults(request.chaos, learners)
+    world = read_world(job.spec, request.link, ())
     sync_port, http_port = free_ports(2)
     if request.port is not None:
         sync_port = check_free(request.port, "--port")
@@ -125,6 +129,7 @@ def make_plan(request: RunRequest, job: DiLoCoJob, text: str) -> RunPlan:
         sync_port=sync_port,
         http_port=http_port,
         speeds=speeds,
+        world=world,
         faults=faults,
         seed=job.spec.training.seed,
         record=request.record,
@@ -146,6 +151,7 @@ def continuation(request: RunRequest) -> str:
     words = ["diloco", "run", str(request.job), "--output", str(request.output), "--resume"]
     words += [word for slow in request.slow for word in ("--slow", slow)]
     words += [word for chaos in request.chaos for word in ("--chaos", chaos)]
+    words += [word for link in request.link for word in ("--link", link)]
     words += ["--record"] * request.record
     for flag, value in (("--seed", request.seed), ("--threads", request.threads)):
         words += [] if value is None else [flag, str(value)]

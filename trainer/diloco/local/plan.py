@@ -1,13 +1,15 @@
 """What a local run is asked to do, and the command lines that follow from it. Pure."""
 
+import math
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 from diloco.local.chaos import Fault, FaultKind
 from diloco.local.directory import RunDirectory
 from diloco.local.targets import region_of
+from diloco.plan.world import World
 from diloco.spec import DiLoCoJob
 
 LOOPBACK: Final = "127.0.0.1"
@@ -24,6 +26,8 @@ class RunPlan:
     http_port: int
     speeds: Mapping[str, float]
     """By learner; 1.0 is as fast as the machine allows."""
+    world: World = field(default_factory=World)
+    """Rates and round trips of links."""
     faults: tuple[Fault, ...] = ()
     seed: int = 0
     """Of the failures by rate."""
@@ -43,11 +47,12 @@ class RunPlan:
         return f"{LOOPBACK}:{self.http_port}"
 
     @property
-    def cut_regions(self) -> tuple[str, ...]:
-        """Regions whose link some fault cuts: their learners reach the syncer through a relay."""
-        return tuple(
-            dict.fromkeys(victim for fault in self.faults if fault.kind is FaultKind.CUT for victim in fault.victims)
-        )
+    def relayed_regions(self) -> tuple[str, ...]:
+        """Regions whose link some fault cuts, or is not what loopback is: they reach the syncer through a relay."""
+        cut = {victim for fault in self.faults if fault.kind is FaultKind.CUT for victim in fault.victims}
+        every = math.isfinite(self.world.syncer_bytes_per_second)
+        names = (region.name for region in self.job.spec.regions)
+        return tuple(name for name in names if every or name in cut or name in self.world.links)
 
 
 def default_learner_threads(learners: int) -> int:

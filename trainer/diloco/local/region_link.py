@@ -1,4 +1,4 @@
-"""A region's link to the syncer, in our hands: a TCP relay that can be cut and mended.
+"""A region's link to the syncer, in our hands: a TCP relay with a rate and a delay, that can be cut and mended.
 
 It must not know what passes. An event loop in a thread of its own; connections are relayed in both directions, and
 while the link is cut either nothing moves (as when a cable is pulled: buffers fill, and what is sent waits)
@@ -9,25 +9,34 @@ import asyncio
 import contextlib
 import socket
 import threading
+import time
 from typing import Self
 
 from diloco.local.chaos import Manner
+from diloco.local.shaping import Shape
 from diloco.runtime.addresses import format_address, parse_address
 
-_CHUNK_BYTES = 1 << 18
+_WINDOW_BYTES = 1 << 16
+"""What a shaped connection's sender may have on the way to the relay: else its buffers would hide the link's rate."""
+UNSHAPED = Shape()
 
 
 class RegionLink:
     """Relays connections to ``upstream`` from a loopback port of its own, from construction until ``close``."""
 
-    def __init__(self, upstream: str) -> None:
+    def __init__(self, upstream: str, up: Shape = UNSHAPED, down: Shape = UNSHAPED) -> None:
         """Listen on a free loopback port for connections to be relayed to ``upstream`` (``host:port``).
+
+        ``up`` and ``down``: what becomes of the bytes on the way to ``upstream`` and back.
 
         Raises:
             OSError: no port could be had.
         """
         self._upstream = parse_address(upstream)
+        self._up, self._down = up, down
         self._listener = socket.create_server(("127.0.0.1", 0), backlog=64)
+        if up.pipes or down.pipes:
+            self._listener.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _WINDOW_BYTES)
         self.address = format_address("127.0.0.1", self._listener.getsockname()[1])
         self._loop = asyncio.new_event_loop()
         self._closing = asyncio.Event()
@@ -102,7 +111,7 @@ class RegionLink:
             try:
                 if self._refusing.is_set():
                     return  # reset while it was being made: nobody would end it before the link is mended
-                await asyncio.gather(self._pump(near_reader, far), self._pump(far_reader, near))
+                await asyncio.gather(self._pump(near_reader, far, self._up), self._pump(far_reader, near, self._down))
             finally:
                 self._connections.discard(far)
                 far.transport.abort()
@@ -110,13 +119,40 @@ class RegionLink:
             self._connections.discard(near)
             near.transport.abort()
 
-    async def _pump(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        with contextlib.suppress(OSError):
-            while data := await reader.read(_CHUNK_BYTES):
-                await self._open.wait()
-                writer.write(data)
-                await writer.drain()
-            await self._open.wait()
+    async def _pump(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, shape: Shape) -> None:
+        delayed: asyncio.Queue[tuple[float, bytes]] = asyncio.Queue(shape.delayed_chunks)
+        ends = [asyncio.ensure_future(part) for part in (_take(reader, shape, delayed), self._deliver(delayed, writer))]
+        try:
+            await asyncio.wait(ends, return_when=asyncio.FIRST_EXCEPTION)
+        finally:
+            for end in ends:
+                end.cancel()
+            await asyncio.gather(*ends, return_exceptions=True)
         # The end of one direction ends the other too: gRPC never keeps a connection half open.
         with contextlib.suppress(OSError, RuntimeError):
             writer.close()
+
+    async def _deliver(self, delayed: asyncio.Queue[tuple[float, bytes]], writer: asyncio.StreamWriter) -> None:
+        while True:
+            at, data = await delayed.get()
+            await _sleep_until(at)
+            await self._open.wait()
+            if not data:
+                return
+            writer.write(data)
+            await writer.drain()
+
+
+async def _take(reader: asyncio.StreamReader, shape: Shape, delayed: asyncio.Queue[tuple[float, bytes]]) -> None:
+    chunk_bytes = shape.chunk_bytes
+    while data := await reader.read(chunk_bytes):
+        for pipe in shape.pipes:
+            await _sleep_until(pipe.reserve(len(data)))
+        await delayed.put((time.monotonic() + shape.delay_seconds, data))
+    await delayed.put((0.0, b""))
+
+
+async def _sleep_until(at: float) -> None:
+    rest = at - time.monotonic()
+    if rest > 0:
+        await asyncio.sleep(rest)

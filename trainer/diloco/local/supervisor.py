@@ -4,6 +4,7 @@ Everything it decides with is pure and elsewhere (``restarts``, ``chaos_plan``);
 runs in the main thread: children tie themselves to the thread that started them, and signals arrive there.
 """
 
+import math
 import signal
 import threading
 import time
@@ -22,6 +23,7 @@ from diloco.local.journal import Journal, read_journal
 from diloco.local.picture import RateMeter, Trouble, take_picture
 from diloco.local.plan import RunPlan, learner_arguments, syncer_arguments, thread_environment
 from diloco.local.region_link import RegionLink
+from diloco.local.shaping import Pipe, Shape
 from diloco.local.view import View
 from diloco.local.watch import StatusWatch
 
@@ -81,7 +83,7 @@ class Supervisor:
         earlier = read_journal(self._plan.directory.journal)
         struck = {str(entry.details["key"]) for entry in earlier if "key" in entry.details}
         journal = Journal(self._plan.directory.journal)
-        links = {region: RegionLink(self._plan.sync_address) for region in self._plan.cut_regions}
+        links = self._links()
         watch = StatusWatch(self._plan.http_address)
         fleet = self._fleet(journal, links)
         havoc = Havoc(ChaosPlan(self._plan.faults, seed=self._plan.seed, struck=struck), fleet, links, journal)
@@ -103,6 +105,23 @@ class Supervisor:
             for link in links.values():
                 link.close()
             journal.close()
+
+    def _links(self) -> dict[str, RegionLink]:
+        """A relay for each region that needs one. All of them share the syncer's own link."""
+        world = self._plan.world
+
+        def pipe(bytes_per_second: float) -> tuple[Pipe, ...]:
+            return (Pipe(bytes_per_second, time.monotonic),) if math.isfinite(bytes_per_second) else ()
+
+        to_syncer, from_syncer = pipe(world.syncer_bytes_per_second), pipe(world.syncer_bytes_per_second)
+        relays = {}
+        for region in self._plan.relayed_regions:
+            link = world.link(region)
+            delay_seconds = link.round_trip_seconds / 2
+            up = Shape((*pipe(link.bytes_per_second), *to_syncer), delay_seconds)
+            down = Shape((*from_syncer, *pipe(link.bytes_per_second)), delay_seconds)
+            relays[region] = RegionLink(self._plan.sync_address, up, down)
+        return relays
 
     def _fleet(self, journal: Journal, links: dict[str, RegionLink]) -> Fleet:
         plan, policy = self._plan, self._plan.job.spec.failure_policy

@@ -12,10 +12,10 @@ from diloco.model.entrypoint import EntrypointError, call_entrypoint
 from diloco.model.errors import ModelError
 from diloco.model.fragments import write_fragment
 from diloco.model.gpt import GPT, GPTConfig
-from diloco.model.presets import PRESETS
 from diloco.model.probe import check_model
 from diloco.model.randomness import seeded
 from diloco.spec import JobSpec
+from diloco.spec.presets import PRESETS
 from diloco.spec.training import BuiltinModel, ModelSpec
 
 TEXT_VOCABULARY_SIZE = 257

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from diloco.model.presets import GPTSize
+from diloco.spec.presets import GPTSize
 
 _ROTARY_BASE = 10_000.0
 _INITIAL_STD = 0.02

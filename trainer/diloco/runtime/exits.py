@@ -12,3 +12,5 @@ EXIT_REFUSED: Final = 3
 """The syncer will not have this process (superseded, unknown, given up): starting it again does not help."""
 EXIT_JOB_FAILED: Final = 4
 """The job is over, and it failed: starting it again does not help."""
+EXIT_DOES_NOT_FIT: Final = 5
+"""``diloco plan``: the links do not carry the job, or it cannot be told."""

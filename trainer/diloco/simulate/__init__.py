@@ -9,7 +9,7 @@ from diloco.simulate.baselines import Baseline, alone, data_parallel
 from diloco.simulate.counted import layout_of_sizes
 from diloco.simulate.outcome import Course, Outcome
 from diloco.simulate.scenario import Cut, Fault, Kill, Link, Profile, Scenario, ScenarioError, faults_every
-from diloco.simulate.world import SimulationError, simulate, simulate_course
+from diloco.simulate.world import SimulationError, Terms, simulate, simulate_course
 
 __all__ = [
     "Baseline",
@@ -23,6 +23,7 @@ __all__ = [
     "Scenario",
     "ScenarioError",
     "SimulationError",
+    "Terms",
     "alone",
     "data_parallel",
     "faults_every",

@@ -29,10 +29,8 @@ from diloco.core.actions import (
 )
 from diloco.core.engine import Engine, EngineOptions, EngineView
 from diloco.core.events import Event, FragmentArrived, LearnerJoined, LearnerLeft, Merged, TimerFired
-from diloco.core.fragments import Layout
 from diloco.simulate.clock import VirtualClock
 from diloco.simulate.work import GlobalModel, Payload
-from diloco.spec import DiLoCoJob
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,12 +77,10 @@ class Counts:
 class SimulatedSyncer:
     """Engine, global model, and the payloads that came."""
 
-    def __init__(
-        self, job: DiLoCoJob, layout: Layout, model: GlobalModel, clock: VirtualClock, merge_seconds: float
-    ) -> None:
+    def __init__(self, options: EngineOptions, model: GlobalModel, clock: VirtualClock, merge_seconds: float) -> None:
         self._clock = clock
         self._merge_seconds = merge_seconds
-        self._engine = Engine(EngineOptions.from_job(job, layout), epoch=1)
+        self._engine = Engine(options, epoch=1)
         self._model = model
         self._payloads: dict[tuple[str, int, int, int], Payload] = {}
         self._posted: dict[tuple[int, int], list[Callable[[], None]]] = {}

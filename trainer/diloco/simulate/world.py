@@ -3,9 +3,11 @@
 Lock-step DiLoCo is the same run with ``quorum`` = all learners and ``maxStalenessSteps`` = ``interval + overlap``.
 """
 
+from dataclasses import dataclass, replace
 from functools import partial
 
 from diloco.core.fragments import Layout
+from diloco.core.options import CURRENT_RULES, EngineOptions, Rules
 from diloco.learner.data import TokenSource
 from diloco.simulate.clock import VirtualClock
 from diloco.simulate.counted import counted_work
@@ -36,7 +38,7 @@ def simulate(job: DiLoCoJob, scenario: Scenario, source: TokenSource | None = No
     """
     scenario.check_learners(job.spec.learner_ids)
     layout, work = tensor_work(job.spec, source)
-    course = _run(job, scenario, layout, work)
+    course = _run(job, scenario, layout, work, Terms())
     assert isinstance(work.model, TensorModel)
     evaluations = course.view.evaluations
     return Outcome(
@@ -50,7 +52,17 @@ def simulate(job: DiLoCoJob, scenario: Scenario, source: TokenSource | None = No
     )
 
 
-def simulate_course(job: DiLoCoJob, scenario: Scenario, layout: Layout) -> Course:
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """How a run is carried out, besides its job and its world."""
+
+    rules: Rules = CURRENT_RULES
+    """By which the engine decides."""
+    stop_seconds: float | None = None
+    """Virtual time at which the run is looked at, finished or not; None: when it has finished."""
+
+
+def simulate_course(job: DiLoCoJob, scenario: Scenario, layout: Layout, terms: Terms = Terms()) -> Course:  # frozen
     """Run ``job`` in the world of ``scenario`` without training: who merges what when, and what goes over the links.
 
     ``layout`` stands for the job's model, which is neither built nor held, so it may be of any size.
@@ -60,24 +72,27 @@ def simulate_course(job: DiLoCoJob, scenario: Scenario, layout: Layout) -> Cours
         SimulationError: the job was not complete at the scenario's deadline, or nothing was left to happen.
     """
     scenario.check_learners(job.spec.learner_ids)
-    return _run(job, scenario, layout, counted_work(job.spec, layout))
+    return _run(job, scenario, layout, counted_work(job.spec, layout), terms)
 
 
-def _run(job: DiLoCoJob, scenario: Scenario, layout: Layout, work: Work) -> Course:
+def _run(job: DiLoCoJob, scenario: Scenario, layout: Layout, work: Work, terms: Terms) -> Course:
     spec = job.spec
     clock = VirtualClock()
-    syncer = SimulatedSyncer(job, layout, work.model, clock, scenario.merge_seconds)
+    options = replace(EngineOptions.from_job(job, layout), rules=terms.rules)
+    syncer = SimulatedSyncer(options, work.model, clock, scenario.merge_seconds)
     around = Surroundings(spec, clock, syncer, scenario.reconnect_seconds, scenario.seed)
     hosts = {learner: _Host(around, learner, scenario.profile(learner), work) for learner in spec.learner_ids}
     for learner, host in hosts.items():
         clock.at(scenario.profile(learner).start_seconds, host.start)
     for fault in scenario.faults:
         clock.at(fault.at_seconds, partial(hosts[fault.learner].suffer, fault))
-    while syncer.finish is None and clock.now <= scenario.deadline_seconds and clock.advance():
+    end = scenario.deadline_seconds if terms.stop_seconds is None else terms.stop_seconds
+    while syncer.finish is None and clock.now <= end and clock.advance():
         pass
     view = syncer.view()
-    if syncer.finish is None or not syncer.finish.complete:
-        late = "the scenario's deadline" if clock.now > scenario.deadline_seconds else "no learner is left"
+    stopped = terms.stop_seconds is not None and clock.now > end
+    if not stopped and (syncer.finish is None or not syncer.finish.complete):
+        late = "the scenario's deadline" if clock.now > end else "no learner is left"
         why = late if syncer.finish is None else syncer.finish.reason
         raise SimulationError(
             f"the run had not finished after {clock.now:.0f} virtual seconds with {view.merged_tokens:.0f} of"

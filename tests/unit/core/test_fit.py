@@ -1,0 +1,151 @@
+import math
+from dataclasses import replace
+
+import pytest
+
+from diloco.core.fit import Fit, FitKind, fit
+from diloco.core.links import LearnerGroup, Situation
+from support.situations import EVEN, NEEDED, link, situation
+
+
+def shares(found: Fit) -> list[float | None]:
+    return [None if group.merged_share is None else round(group.merged_share, 2) for group in found.groups]
+
+
+def carried(found: Fit) -> list[bool]:
+    return [group.carried for group in found.groups]
+
+
+def test_links_that_limit_nothing_fit_and_lose_a_step_an_interval() -> None:
+    found = fit(situation())
+    assert (found.kind, found.overlap, found.overlap_needed) == (FitKind.FITS, 2, 1)
+    assert shares(found) == [0.96] * 4
+    assert found.merged_share == pytest.approx(1 - 1 / 24, abs=0.01)
+
+
+def test_how_much_of_a_link_is_used_follows_from_sizes_rate_and_step() -> None:
+    found = fit(situation(rates=2 * NEEDED, syncer_rate=16 * NEEDED))
+    assert [(use.up, use.down) for use in found.links] == [(0.25, 0.5)] * 4 + [(0.125, 0.25)]
+    own = found.links[-1]
+    assert own.learners == 4
+    assert own.down_bytes_per_hour == pytest.approx(4 * 4000 * 4 * 2 * 3600)
+    assert own.load_seconds == pytest.approx(4 * 4000 * 24 / (16 * NEEDED))
+
+
+@pytest.mark.parametrize(
+    ("compression", "downlink", "up", "down"),
+    [("None", "F32", 1.0, 1.0), ("Int8", "BF16", 0.254, 0.5), ("Int4", "Int8", 0.141, 0.254)],
+)
+def test_encodings_count_both_ways(compression: str, downlink: str, up: float, down: float) -> None:
+    use = fit(situation(rates=NEEDED, compression=compression, downlink=downlink)).links[0]
+    assert use.up == pytest.approx(up, abs=1e-3)
+    assert use.down == pytest.approx(down, abs=1e-3)
+
+
+def test_learners_of_a_region_share_its_link() -> None:
+    alone = situation(rates=2 * NEEDED)
+    one = link("west", 2 * NEEDED)
+    together = replace(alone, groups=(LearnerGroup("west/a", 1, one, 0.5), LearnerGroup("west/b", 1, one, 0.5)))
+    use = fit(together).links[0]
+    assert (use.name, use.learners, use.down) == ("west", 2, 1.0)
+
+
+def test_a_link_that_cannot_carry_it_is_named_and_its_learners_are_not_counted_on() -> None:
+    found = fit(situation(rates=[0.3 * NEEDED, math.inf, math.inf, math.inf]))
+    assert found.kind is FitKind.LINK_TOO_THIN
+    assert found.reason == "the link r0 would be used to 333 % by merged fragments on the way down of 1 learner(s)"
+    assert carried(found) == [False, True, True, True]
+    assert shares(found) == [None, 0.96, 0.96, 0.96]
+    assert found.overlap_needed is None
+    assert found.merged_share is None
+
+
+def test_the_syncers_own_link_stands_in_everyones_way() -> None:
+    found = fit(situation(syncer_rate=3.9 * NEEDED))
+    assert found.kind is FitKind.LINK_TOO_THIN
+    assert "the link of the syncer would be used to 103 % by merged fragments on the way down of 4" in found.reason
+    assert carried(found) == [False] * 4
+
+
+def test_a_far_learner_is_asked_ahead_and_costs_the_others_nothing() -> None:
+    found = fit(situation(steps=[0.1] * 4, round_trips=[0.16, 0.01, 0.01, 0.01]))
+    assert found.fits
+    assert [group.lead_steps for group in found.groups] == [2, 0, 0, 0]
+    assert shares(found) == [0.87, 0.95, 0.95, 0.95]
+
+
+def test_a_learner_too_far_to_be_waited_for_is_named() -> None:
+    found = fit(situation(steps=[0.05] * 4, round_trips=[1.0, 0.01, 0.01, 0.01]))
+    assert found.kind is FitKind.ROUND_TOO_LONG
+    assert found.reason.startswith("answers of r0/p come too late for a round to wait for at an interval of 24")
+    assert carried(found) == [False, True, True, True]
+
+
+def test_a_whole_model_in_one_fragment_may_take_longer_than_an_interval() -> None:
+    found = fit(situation(rates=1.3 * NEEDED, numels=(24 * 4000,)))
+    assert found.kind is FitKind.ROUND_TOO_LONG
+    assert "a fragment is under way for 28" in found.reason
+    assert "the interval is 24" in found.reason
+
+
+def test_an_overlap_that_is_set_may_be_too_short_where_an_automatic_one_is_not() -> None:
+    far = situation(steps=[0.05] * 4, round_trips=0.2)
+    assert (fit(far).kind, fit(far).overlap) == (FitKind.FITS, 5)
+    found = fit(replace(far, exchange=replace(far.exchange, overlap=2)))
+    assert found.kind is FitKind.OVERLAP_TOO_SHORT
+    assert found.reason == "a round takes 4.6 steps of 0.05 s and needs an overlap of 5, not 2"
+    assert fit(replace(far, exchange=replace(far.exchange, overlap=5))).fits
+
+
+def test_a_staleness_bound_close_to_the_interval_makes_learners_pause() -> None:
+    found = fit(situation(steps=[0.05] * 4, round_trips=0.4, staleness_bound_steps=26))
+    assert found.kind is FitKind.STALENESS_BOUND_TOO_LOW
+    assert "the staleness bound leaves 2 beyond the interval, so learners pause" in found.reason
+    assert found.overlap == 2
+    assert fit(situation(steps=[0.05] * 4, round_trips=0.4, staleness_bound_steps=40)).fits
+
+
+def test_lock_step_on_links_that_carry_it_fits() -> None:
+    assert fit(situation(quorum=4, staleness_bound_steps=26, overlap=2)).fits
+    classic = fit(situation(quorum=4, staleness_bound_steps=24, overlap=0, numels=(96_000,)))
+    assert (classic.kind, classic.overlap_needed) == (FitKind.FITS, 0)
+
+
+def test_the_quorums_slowest_learner_sets_the_pace() -> None:
+    steps = [1.0, 0.25, 0.5, 2.0]
+    assert [fit(situation(steps=steps, quorum=quorum)).step_seconds for quorum in (1, 2, 3, 4, 9)] == [
+        0.25,
+        0.5,
+        1.0,
+        2.0,
+        2.0,
+    ]
+
+
+def test_a_slow_learner_loses_a_step_of_its_own() -> None:
+    found = fit(situation(steps=[2.5, 0.5, 0.5, 0.5]))
+    assert found.fits
+    assert shares(found) == [0.79, 0.96, 0.96, 0.96]
+
+
+def test_a_large_fragment_holds_up_those_behind_it() -> None:
+    large = (24 * 1200, *(2921,) * 23)
+    assert sum(large) <= sum(EVEN)
+    even, uneven = fit(situation(rates=1.2 * NEEDED)), fit(situation(rates=1.2 * NEEDED, numels=large))
+    assert even.overlap_needed is not None
+    assert uneven.overlap_needed is not None
+    assert uneven.overlap_needed > even.overlap_needed
+
+
+@pytest.mark.parametrize("unknown", [(None,) * 4, (0.5, 0.5, None, 0.5)])
+def test_without_step_times_nothing_can_be_told(unknown: tuple[float | None, ...]) -> None:
+    found = fit(situation(steps=unknown))
+    assert found.kind is FitKind.STEP_TIME_UNKNOWN
+    assert (found.links, found.groups, found.overlap) == ((), (), None)
+
+
+def test_ten_thousand_learners_of_four_pools_are_reckoned_as_four() -> None:
+    four = situation(rates=[2500 * 2 * NEEDED] * 4)
+    many: Situation = replace(four, groups=tuple(replace(group, learners=2500) for group in four.groups))
+    assert [use.down for use in fit(many).links[:4]] == [pytest.approx(0.5)] * 4
+    assert shares(fit(many)) == shares(fit(situation(rates=2 * NEEDED)))

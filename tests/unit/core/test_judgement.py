@@ -1,0 +1,55 @@
+from collections.abc import Iterable
+
+from diloco.core.fit import Fit, FitKind
+from diloco.core.judgement import Judgement
+
+HOLD_SECONDS = 60.0
+FITS, THIN, SHORT = FitKind.FITS, FitKind.LINK_TOO_THIN, FitKind.OVERLAP_TOO_SHORT
+
+
+def after(kinds: Iterable[FitKind], *, every_seconds: float = 10.0) -> list[FitKind | None]:
+    """What is told after each of these verdicts."""
+    judgement, told = Judgement(), []
+    for count, kind in enumerate(kinds):
+        judgement = judgement.after(Fit(kind, f"reason {count}"), count * every_seconds, HOLD_SECONDS)
+        told.append(None if judgement.told is None else judgement.told.kind)
+    return told
+
+
+def test_a_verdict_is_told_once_it_has_stood_for_long_enough() -> None:
+    assert after([THIN] * 8) == [None] * 6 + [THIN] * 2
+
+
+def test_one_that_comes_and_goes_is_not_told() -> None:
+    assert set(after([FITS] * 7 + [THIN, THIN, FITS] * 20)) == {None, FITS}
+
+
+def test_it_is_taken_back_by_the_same_rule() -> None:
+    told = after([THIN] * 7 + [FITS] * 5 + [THIN] + [FITS] * 7)
+    assert told[6:18] == [THIN] * 12
+    assert told[-1] is FITS
+
+
+def test_misfits_that_alternate_are_told_as_one() -> None:
+    told = after([FITS] * 7 + [THIN, SHORT] * 4)
+    assert told[6:13] == [FITS] * 7
+    assert told[13] is THIN
+
+
+def test_from_one_misfit_to_another_takes_as_long() -> None:
+    told = after([THIN] * 7 + [SHORT] * 7)
+    assert told[6:13] == [THIN] * 7
+    assert told[13] is SHORT
+
+
+def test_its_words_stay_the_same_while_it_is_told() -> None:
+    judgement = Judgement()
+    for count in range(20):
+        judgement = judgement.after(Fit(THIN, f"used to {count} %"), count * 10.0, HOLD_SECONDS)
+    assert judgement.told is not None
+    assert (judgement.told.reason, judgement.since) == ("used to 6 %", 60.0)
+
+
+def test_without_step_times_nothing_changes() -> None:
+    assert after([FitKind.STEP_TIME_UNKNOWN] * 20) == [None] * 20
+    assert after([THIN] * 7 + [FitKind.STEP_TIME_UNKNOWN] * 20)[-1] is THIN

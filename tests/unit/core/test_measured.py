@@ -1,0 +1,64 @@
+import math
+from dataclasses import replace
+
+import pytest
+
+from diloco.core.fit import FitKind, fit
+from diloco.core.links import Exchange
+from diloco.core.measured import MOST_BY_THEMSELVES, MOST_GROUPS, MeasuredLearner, measured_situation
+from support.situations import EVEN, NEEDED
+
+EXCHANGE = Exchange(EVEN, 24, None, None, 1, "BF16", "F32")
+
+
+def learner(name: str, **known: float) -> MeasuredLearner:
+    return MeasuredLearner(name, 0.5, 64.0, **known)
+
+
+def test_learners_of_a_pool_are_one_group_with_their_median() -> None:
+    rates = [2.0, 3.0, 100.0]
+    pool = [
+        learner(f"west/old/{index}", up_bytes_per_second=rate * NEEDED, down_bytes_per_second=2 * rate * NEEDED)
+        for index, rate in enumerate(rates)
+    ]
+    (group,) = measured_situation(EXCHANGE, pool, 0.01).groups
+    assert (group.name, group.learners, group.step_seconds, group.tokens_per_step) == ("west/old", 3, 0.5, 64.0)
+    assert group.link.up_bytes_per_second == 3 * 3 * NEEDED
+    use = fit(measured_situation(EXCHANGE, pool, 0.01)).links[0]
+    assert use.down == pytest.approx(1 / 6)
+
+
+def test_what_an_answer_takes_beyond_its_payload_is_the_round_trip() -> None:
+    far = learner("west/old/0", up_bytes_per_second=80_000.0, answer_seconds=0.35)
+    assert measured_situation(EXCHANGE, [far], 0.0).groups[0].link.round_trip_seconds == pytest.approx(0.25)
+    odd = replace(far, answer_seconds=0.05)
+    assert measured_situation(EXCHANGE, [odd], 0.0).groups[0].link.round_trip_seconds == 0.0
+
+
+def test_whoever_is_not_measured_counts_as_near() -> None:
+    (group,) = measured_situation(EXCHANGE, [learner("west/old/0")], 0.0).groups
+    assert (group.link.down_bytes_per_second, group.link.round_trip_seconds) == (math.inf, 0.0)
+    assert measured_situation(EXCHANGE, [], 0.0).groups == ()
+    assert fit(measured_situation(EXCHANGE, [], 0.0)).kind is FitKind.STEP_TIME_UNKNOWN
+
+
+def test_a_thin_link_in_a_good_pool_stands_by_itself_and_is_named() -> None:
+    pool = [learner(f"west/old/{index}", down_bytes_per_second=10 * NEEDED) for index in range(4)]
+    pool[2] = learner("west/old/2", down_bytes_per_second=0.5 * NEEDED)
+    found = fit(measured_situation(EXCHANGE, pool, 0.0))
+    assert [(group.name, group.learners) for group in found.groups] == [("west/old/2", 1), ("west/old", 3)]
+    assert found.kind is FitKind.LINK_TOO_THIN
+    assert found.reason.startswith("the link west/old/2 would be used to 200 %")
+
+
+def test_a_pool_that_is_thin_as_a_whole_stays_a_pool() -> None:
+    pool = [learner(f"west/old/{index}", down_bytes_per_second=0.5 * NEEDED) for index in range(4)]
+    assert [group.name for group in measured_situation(EXCHANGE, pool, 0.0).groups] == ["west/old"]
+
+
+def test_ten_thousand_learners_are_bounded_groups() -> None:
+    crowd = [
+        learner(f"r{index % 100}/p/{index}", down_bytes_per_second=(0.5 if index % 7 == 0 else 10) * NEEDED)
+        for index in range(10_000)
+    ]
+    assert len(measured_situation(EXCHANGE, crowd, 0.0).groups) <= MOST_GROUPS + MOST_BY_THEMSELVES

@@ -1,0 +1,127 @@
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from diloco.core.fit import FitKind
+from diloco.plan.document import document
+from diloco.plan.plan import Plan, make_plan
+from diloco.plan.world import RegionLink, World, read_world
+from diloco.spec import DiLoCoJob, Metadata
+from support.small_job import small_job
+
+REGIONS = [
+    {"name": "east", "pools": [{"name": "new", "learners": 2}, {"name": "spare", "learners": 0}]},
+    {"name": "west", "pools": [{"name": "old", "learners": 1, "batchSize": 8}, {"name": "new", "learners": 1}]},
+]
+
+
+def job(**changes: Any) -> DiLoCoJob:
+    defaults: dict[str, Any] = {"regions": REGIONS, "sync": {"fragments": 24, "interval": 24}}
+    spec = small_job(Path("text"), **(defaults | changes))
+    return DiLoCoJob(api_version="diloco.dev/v1alpha1", kind="DiLoCoJob", metadata=Metadata(name="planned"), spec=spec)
+
+
+def plan(links: list[str], steps: list[str], parameters: int | None = None, **changes: Any) -> Plan:
+    made = job(**changes)
+    return make_plan(made, read_world(made.spec, links, steps), parameters)
+
+
+def test_pools_with_learners_are_groups_behind_their_regions_link() -> None:
+    made = plan(["west=1Mbit/s,80ms", "syncer=1Gbit/s"], ["east=0.5", "west=0.25", "west/old=1"])
+    groups = made.situation.groups
+    assert [(group.name, group.learners, group.step_seconds) for group in groups] == [
+        ("east/new", 2, 0.5),
+        ("west/old", 1, 1.0),
+        ("west/new", 1, 0.25),
+    ]
+    assert [group.tokens_per_step for group in groups] == [64, 128, 64]
+    assert groups[0].link.up_bytes_per_second == math.inf
+    assert groups[1].link == groups[2].link
+    assert (groups[1].link.down_bytes_per_second, groups[1].link.round_trip_seconds) == (125e3, 0.08)
+    assert made.situation.syncer.up_bytes_per_second == 125e6
+    assert made.fit.step_seconds == 0.25
+
+
+def test_what_was_not_given_is_named() -> None:
+    assert plan([], ["*=1"]).assumed == (
+        "the links of east and west are unlimited (--link)",
+        "the syncer's own link is unlimited (--link syncer=RATE)",
+    )
+    assert plan(["*=1Gbit/s", "syncer=1Gbit/s"], ["*=1"]).assumed == ()
+    own = plan(["*=1Gbit/s", "syncer=1Gbit/s"], ["*=1"], 10**6, model={"entrypoint": "mine:make"})
+    assert own.assumed == ("fragments of equal size; a large embedding makes one of them larger",)
+
+
+def test_a_region_named_as_the_syncer_keeps_a_link_of_its_own() -> None:
+    regions = [{"name": "syncer", "pools": [{"name": "a", "learners": 2}]}]
+    made = plan(["*=100kbit/s"], ["*=1"], regions=regions)
+    assert made.fit.kind is FitKind.LINK_TOO_THIN
+    assert [use.too_thin for use in made.fit.links] == [True, False]
+
+
+def test_without_step_times_the_shortest_is_told_and_what_others_would_give() -> None:
+    made = plan(["*=1Mbit/s,20ms"], [])
+    assert made.fit.kind is FitKind.STEP_TIME_UNKNOWN
+    assert made.smallest_step_seconds is not None
+    times = made.step_times
+    assert [one.fit.fits for one in times] == [one.seconds >= made.smallest_step_seconds for one in times]
+    assert {one.fit.fits for one in times} == {True, False}
+    assert plan(["*=1Mbit/s,20ms"], ["*=1"]).step_times == ()
+
+
+def test_links_that_limit_nothing_fit_whatever_the_step() -> None:
+    made = plan(["*=unlimited"], [], sync={"fragments": 1, "interval": 24})
+    assert made.smallest_step_seconds is not None
+    assert made.smallest_step_seconds < 1e-3
+
+
+def test_data_parallel_is_reckoned_for_links_between_regions_alone() -> None:
+    made = plan(["east=1Gbit/s", "west=8Mbit/s"], ["*=0.5"])
+    beside = made.data_parallel
+    assert beside is not None
+    parameters = made.model.parameters
+    assert beside.step_bytes == pytest.approx(2 * 3 / 4 * parameters * 2)
+    assert beside.all_reduce_seconds == pytest.approx(beside.step_bytes / 1e6)
+    assert beside.slowdown == pytest.approx(max(1.0, beside.all_reduce_seconds / 0.5))
+    assert beside.decoupled_step_bytes == pytest.approx(parameters * 2 / 24)
+    assert plan([], [], regions=REGIONS[:1]).data_parallel is None
+    unknown = plan(["west=8Mbit/s"], []).data_parallel
+    assert unknown is not None
+    assert unknown.slowdown is None
+
+
+def test_the_document_is_json_and_holds_the_verdict_and_the_remedies() -> None:
+    made = plan(["west=100kbit/s,80ms"], ["*=0.2"])
+    told = json.loads(json.dumps(document(made), allow_nan=False))
+    assert (told["job"], told["fits"], told["kind"]) == ("planned", False, "LinkTooThin")
+    assert [link["name"] for link in told["links"]] == ["east", "west", "of the syncer"]
+    assert told["links"][0]["bytes_per_second"] is None
+    assert told["links"][1]["down_share"] > 1
+    assert [group["carried"] for group in told["learners"]] == [True, False, False]
+    kinds = {remedy["kind"]: remedy["changes"] for remedy in told["remedies"]}
+    assert kinds["Interval"][0]["field"] == "sync.interval"
+    assert kinds["Rate"][0]["link"] == "west"
+    assert kinds["StepTime"][0]["step_time_factor"] > 1
+    assert told["assumed"]
+
+
+def test_the_document_says_what_is_unknown_by_null() -> None:
+    told = json.loads(json.dumps(document(plan([], [])), allow_nan=False))
+    assert (told["fits"], told["kind"]) == (False, "StepTimeUnknown")
+    assert told["links"][0]["up_share"] is None
+    assert told["learners"][0]["merged_share"] is None
+
+
+def test_a_fragment_far_above_the_others_is_worth_a_word() -> None:
+    model = {"builtin": {"preset": "gpt2", "vocabularySize": 50_257}}
+    data = {"tokens": {"path": "corpus.tokens"}}
+    made = plan(["*=10Gbit/s"], ["*=1"], model=model, data=data)
+    assert made.caution.startswith("one fragment has 31 % of the parameters, 7.5 times the mean: ")
+    assert plan(["*=10Gbit/s"], ["*=1"]).caution == ""
+
+
+def test_a_world_without_links_has_unlimited_ones() -> None:
+    assert World().link("anywhere") == RegionLink(math.inf, 0.0)

@@ -1,0 +1,90 @@
+import math
+
+import pytest
+
+from diloco.plan.errors import PlanError
+from diloco.plan.quantities import parse_count, parse_duration, parse_rate
+
+
+@pytest.mark.parametrize(
+    ("text", "bytes_per_second"),
+    [
+        ("100Mbit/s", 12.5e6),
+        ("12.5MB/s", 12.5e6),
+        ("12.5 MB/s", 12.5e6),
+        ("1Gbit/s", 125e6),
+        ("10kB/s", 1e4),
+        ("8bit/s", 1.0),
+        ("1MiB/s", 2.0**20),
+        ("1e3kbit/s", 125e3),
+        ("1_000kbit/s", 125e3),
+        ("0.5Tbit/s", 62.5e9),
+        ("unlimited", math.inf),
+    ],
+)
+def test_rates_are_read_in_bits_and_in_bytes(text: str, bytes_per_second: float) -> None:
+    assert parse_rate("--link", text) == pytest.approx(bytes_per_second)
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("100", "'100' is a rate without a unit; use bits or bytes a second, such as 100Mbit/s or 12.5MB/s"),
+        ("100M", "'100M' has the unit 'M', which is none of a rate; use bits or bytes"),
+        ("100Mbps", "has the unit 'Mbps'"),
+        ("100Mb/s", "has the unit 'Mb/s'"),
+        ("100MBit/s", "has the unit 'MBit/s'"),
+        ("100Mbit", "has the unit 'Mbit'"),
+        ("0Mbit/s", "'0Mbit/s' is not above 0 and finite"),
+        ("1e-400Mbit/s", "is not above 0 and finite"),
+        ("1e400Mbit/s", "is not above 0 and finite"),
+        ("-5Mbit/s", "'-5Mbit/s' is not a rate; use digits and a unit, such as 100Mbit/s or 12.5MB/s"),
+        ("nanMbit/s", "is not a rate"),
+        ("infMbit/s", "is not a rate"),
+        ("1.2.3Mbit/s", "has the unit '.3Mbit/s'"),
+        ("1__0Mbit/s", "has the unit '__0Mbit/s'"),
+        ("٣Mbit/s", "is not a rate"),
+        ("", "'' is not a rate"),
+    ],
+)
+def test_a_rate_that_can_be_misread_is_refused_with_what_to_write(text: str, told: str) -> None:
+    with pytest.raises(PlanError) as caught:
+        parse_rate("--link west", text)
+    assert str(caught.value).startswith("--link west: ")
+    assert told in str(caught.value)
+
+
+@pytest.mark.parametrize(("text", "seconds"), [("10ms", 0.01), ("0.5s", 0.5), ("250us", 250e-6), ("2min", 120.0)])
+def test_durations_are_read(text: str, seconds: float) -> None:
+    assert parse_duration("--link", text) == pytest.approx(seconds)
+    assert parse_duration("--step", "0.25", bare_seconds=True) == 0.25
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("10", "'10' is a duration without a unit; use 10ms or 10s"),
+        ("10msec", "has the unit 'msec'"),
+        ("0ms", "is not above 0"),
+        ("-1ms", "is not a duration"),
+        ("nan", "is not a duration"),
+        ("90000s", "'90000s' is above a day; use at most 86400s"),
+    ],
+)
+def test_a_duration_that_is_none_is_refused(text: str, told: str) -> None:
+    with pytest.raises(PlanError, match=r"^--link west: ") as caught:
+        parse_duration("--link west", text)
+    assert told in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "millions"), [("124000000", 124), ("124_000_000", 124), ("124M", 124), ("1.3B", 1300), ("1e9", 1000)]
+)
+def test_counts_are_read(text: str, millions: int) -> None:
+    assert parse_count("--parameters", text) == millions * 10**6
+
+
+@pytest.mark.parametrize("text", ["0", "-5", "many", "5x", "nan", "1e999"])
+def test_a_count_that_is_none_is_refused(text: str) -> None:
+    with pytest.raises(PlanError, match=r"^--parameters: "):
+        parse_count("--parameters", text)

@@ -1,0 +1,139 @@
+"""The closed form against the engine itself, in virtual time: on links that it calls good, what it says comes about."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from diloco.core.fit import Fit, FitKind, fit
+from diloco.core.links import Exchange, LearnerGroup, Situation
+from diloco.simulate import Course, Link, Profile, Scenario, layout_of_sizes, simulate_course
+from diloco.spec import DiLoCoJob, Metadata
+from support.situations import EVEN, NEEDED, link
+from support.small_job import small_job
+
+SHORT, LONG = 200, 400
+"""Inner steps of two runs: what the longer one adds has neither a beginning nor an end."""
+TOLERANCE = 0.05
+"""Of a learner's merged share: steps that differ by 5 % are not in the closed form."""
+
+
+@dataclass(frozen=True)
+class World:
+    """A learner for each step time, in a region of its own."""
+
+    steps: Sequence[float]
+    rates: Sequence[float]
+    round_trips: Sequence[float]
+    numels: tuple[int, ...] = EVEN
+    interval: int = 24
+    quorum: int = 1
+    overlap: int | None = None
+    staleness_bound_steps: int | None = None
+
+    def fit(self) -> Fit:
+        exchange = Exchange(
+            self.numels, self.interval, self.overlap, self.staleness_bound_steps, self.quorum, "BF16", "F32"
+        )
+        groups = tuple(
+            LearnerGroup(f"r{index}/p", 1, link(f"r{index}", rate, round_trip), step)
+            for index, (step, rate, round_trip) in enumerate(zip(self.steps, self.rates, self.round_trips, strict=True))
+        )
+        return fit(Situation(exchange, groups, merge_seconds=0.005))
+
+    def course(self, steps: int) -> Course:
+        sync: dict[str, Any] = {"fragments": len(self.numels), "interval": self.interval, "quorum": self.quorum}
+        if self.overlap is not None:
+            sync["overlap"] = self.overlap
+        if self.staleness_bound_steps is not None:
+            sync["maxStalenessSteps"] = self.staleness_bound_steps
+        regions = [{"name": f"r{index}", "pools": [{"name": "p"}]} for index in range(len(self.steps))]
+        tokens = steps * len(self.steps) * 64
+        training = {"tokens": tokens, "sequenceLength": 16, "batchSize": 4, "evaluation": {"everyTokens": tokens}}
+        spec = small_job(regions=regions, sync=sync, training=training)
+        job = DiLoCoJob(
+            api_version="diloco.dev/v1alpha1", kind="DiLoCoJob", metadata=Metadata(name="planned"), spec=spec
+        )
+        profiles = {
+            f"r{index}/p/0": Profile(step, link=Link(round_trip / 2, min(rate, 1e12)))
+            for index, (step, rate, round_trip) in enumerate(zip(self.steps, self.rates, self.round_trips, strict=True))
+        }
+        scenario = Scenario(profiles, merge_seconds=0.005, deadline_seconds=1e6)
+        return simulate_course(job, scenario, layout_of_sizes(self.numels))
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What a run came to between its beginning and its end."""
+
+    shares: list[float]
+    members_per_merge: float
+    pace: float
+    """Merges of what the schedule has in the steps of the fastest learner."""
+
+
+def seen(world: World) -> Seen:
+    short, long = world.course(SHORT), world.course(LONG)
+    both = list(zip(short.view.learners, long.view.learners, strict=True))
+    merges = long.counts.merges - short.counts.merges
+    steps = max(after.steps - before.steps for before, after in both)
+    return Seen(
+        [(after.merged_tokens - before.merged_tokens) / (after.tokens - before.tokens) for before, after in both],
+        (long.counts.members - short.counts.members) / merges,
+        merges / (steps * len(world.numels) / world.interval),
+    )
+
+
+NEAR, ANY = (0.01,) * 4, (math.inf,) * 4
+HALF = (0.5,) * 4
+GOOD = {
+    "near and fast": World(HALF, ANY, NEAR),
+    "half used": World(HALF, (2 * NEEDED,) * 4, NEAR),
+    "nearly full": World(HALF, (1.1 * NEEDED,) * 4, NEAR),
+    "two on thin links": World(HALF, (1.2 * NEEDED, 1.2 * NEEDED, math.inf, math.inf), NEAR),
+    "one far": World((0.1,) * 4, ANY, (0.16, 0.01, 0.01, 0.01)),
+    "one farther": World((0.05,) * 4, ANY, (0.2, 0.01, 0.01, 0.01)),
+    "all far": World((0.1,) * 4, ANY, (0.16,) * 4),
+    "one five times slower": World((2.5, 0.5, 0.5, 0.5), ANY, NEAR),
+    "one ten times slower": World((5.0, 0.5, 0.5, 0.5), ANY, NEAR),
+    "every second step": World(HALF, (0.7 * NEEDED,) * 4, NEAR, interval=48),
+    "three a step": World(HALF, (3.5 * NEEDED,) * 4, NEAR, interval=8),
+    "four fragments": World(HALF, (1.5 * NEEDED,) * 4, NEAR, numels=(24_000,) * 4),
+    "all farther, with the overlap that is needed": World((0.05,) * 4, ANY, (0.2,) * 4, overlap=5),
+    "sparse and thin, with the overlap that is needed": World(HALF, (0.55 * NEEDED,) * 4, NEAR, interval=48, overlap=3),
+    "lock-step": World(HALF, ANY, NEAR, quorum=4, overlap=2, staleness_bound_steps=26),
+}
+BAD = {
+    "too thin": (World(HALF, (0.7 * NEEDED,) * 4, NEAR), FitKind.LINK_TOO_THIN),
+    "overlap too short": (World((0.05,) * 4, ANY, (0.4,) * 4, overlap=2), FitKind.OVERLAP_TOO_SHORT),
+    "one beyond reach": (World((0.05,) * 4, ANY, (1.4, 0.01, 0.01, 0.01)), FitKind.ROUND_TOO_LONG),
+}
+
+
+@pytest.mark.parametrize("world", GOOD.values(), ids=GOOD)
+def test_what_fits_merges_as_much_as_is_said_and_keeps_the_schedule(world: World) -> None:
+    found, run = world.fit(), seen(world)
+    assert found.fits
+    assert world.overlap is None or world.overlap >= (found.overlap_needed or 0)
+    for group, share in zip(found.groups, run.shares, strict=True):
+        assert group.merged_share == pytest.approx(share, abs=TOLERANCE)
+    assert run.members_per_merge > 0.97 * len(world.steps)
+    assert run.pace == pytest.approx(1, abs=0.04)
+
+
+@pytest.mark.parametrize(("world", "kind"), BAD.values(), ids=BAD)
+def test_what_does_not_fit_loses_members_or_the_schedule(world: World, kind: FitKind) -> None:
+    found, run = world.fit(), seen(world)
+    assert found.kind is kind
+    assert run.members_per_merge < 0.9 * len(world.steps) or run.pace < 0.9
+
+
+def test_whoever_is_beyond_reach_is_left_out_and_costs_the_others_nothing() -> None:
+    world, _ = BAD["one beyond reach"]
+    found, run = world.fit(), seen(world)
+    assert [group.carried for group in found.groups] == [False, True, True, True]
+    assert run.shares[0] < 0.1
+    for group, share in zip(found.groups[1:], run.shares[1:], strict=True):
+        assert group.merged_share == pytest.approx(share, abs=TOLERANCE)

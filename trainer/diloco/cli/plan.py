@@ -1,0 +1,74 @@
+"""``diloco plan``: will these links carry this job? Told in closed form, before anything runs."""
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from diloco.cli.plan_view import plan_view
+from diloco.cli.screen import new_console
+from diloco.plan.document import document
+from diloco.plan.plan import make_plan
+from diloco.plan.quantities import parse_count
+from diloco.plan.world import read_world
+from diloco.runtime.exits import EXIT_DOES_NOT_FIT, EXIT_OK
+from diloco.spec import load_job
+
+
+def plan(
+    job: Annotated[Path, typer.Argument(metavar="JOB", help="The manifest, a YAML file.", show_default=False)],
+    link: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--link",
+            metavar="REGION=RATE[,RTT]",
+            help="A region's link to the syncer, which its learners share; '*' is every region, 'syncer' the syncer's "
+            "own link, which all share. Without one a link is taken for unlimited. May be repeated.",
+        ),
+    ] = None,
+    step: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--step",
+            metavar="REGION[/POOL]=SECONDS",
+            help="How long an inner step takes; '*' is every pool. Without any, the shortest that fits is told. May "
+            "be repeated.",
+        ),
+    ] = None,
+    parameters: Annotated[
+        str | None,
+        typer.Option(
+            "--parameters",
+            metavar="NUMBER",
+            help="Trained parameters of a model from an entrypoint, such as 1.3B. The built-in model's are known.",
+        ),
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print all that is found, as JSON.")] = False,
+) -> None:
+    """Say whether links carry a job's schedule, and what would do where they do not. Quick; nothing is trained.
+
+    How much of each link is used, how long a round takes, how many steps of
+    overlap it needs and how much of each learner's work is merged follow from
+    the model's size, the schedule, rates and step times.
+
+    \b
+    Examples:
+      diloco plan job.yaml --link '*=1Gbit/s,20ms' --step '*=0.5'
+      diloco plan job.yaml --link us-west=200Mbit/s,80ms --step us-east=0.4 --step us-west=0.9
+      diloco plan job.yaml --link us-west=25MB/s,80ms --link syncer=1Gbit/s
+      diloco plan own-model.yaml --parameters 1.3B --link '*=1Gbit/s' --step '*=2.5' --json
+
+    \b
+    Rates have a unit, of bits (kbit/s, Mbit/s, Gbit/s) or of bytes (kB/s, MB/s,
+    GB/s); RTT is a round trip, such as 80ms. Exit code: 0 if it fits, 5 if it
+    does not or cannot be told without step times, 2 for a mistake.
+    """
+    manifest = load_job(job)
+    world = read_world(manifest.spec, link or (), step or ())
+    made = make_plan(manifest, world, None if parameters is None else parse_count("--parameters", parameters))
+    if as_json:
+        typer.echo(json.dumps(document(made), indent=2))
+    else:
+        new_console().print(plan_view(made))
+    raise typer.Exit(EXIT_OK if made.fit.fits else EXIT_DOES_NOT_FIT)

@@ -1,0 +1,176 @@
+"""How a plan is shown to people: a verdict, tables of links and learners, and what would do. Pure."""
+
+import math
+from collections.abc import Iterator
+from typing import Final
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from diloco.core.fit import Fit, FitKind, GroupFit, LinkUse
+from diloco.core.links import LearnerGroup, Link
+from diloco.core.remedies import SHORTEST_STEP_SECONDS, rate_text
+from diloco.local.quantities import bytes_text, count_text, duration_text, percent_text
+from diloco.plan.plan import Plan
+
+_NONE: Final = "-"
+_HEADINGS: Final = {
+    FitKind.FITS: ("fits", "bold green"),
+    FitKind.STEP_TIME_UNKNOWN: ("cannot be told without step times", "bold yellow"),
+}
+
+
+def plan_view(plan: Plan) -> RenderableType:
+    """The plan in full."""
+    return Group(*_parts(plan))
+
+
+def _parts(plan: Plan) -> Iterator[RenderableType]:
+    told, style = _HEADINGS.get(plan.fit.kind, (f"does not fit: {plan.fit.kind.value}", "bold red"))
+    yield Text.assemble((plan.job.metadata.name, "bold"), "  ", (told, style))
+    yield from _indented([plan.fit.reason, _exchange(plan)])
+    yield Text()
+    yield _links(plan)
+    yield Text()
+    yield _learners(plan)
+    if plan.remedies:
+        yield Text("\nEach of these alone would do:")
+        yield _remedies(plan)
+    if plan.fit.kind is FitKind.STEP_TIME_UNKNOWN:
+        yield from _step_times(plan)
+    if plan.data_parallel is not None:
+        yield Text(f"\n{_data_parallel(plan)}")
+    if plan.caution:
+        yield Text(f"\nBeware: {plan.caution}.", style="yellow")
+    if plan.assumed:
+        yield Text(f"\nAssumed: {'; '.join(plan.assumed)}.", style="dim")
+
+
+def _exchange(plan: Plan) -> str:
+    exchange, found = plan.situation.exchange, plan.fit
+    up, down = (sum(sizes) / len(sizes) for sizes in (exchange.up_bytes, exchange.down_bytes))
+    every = exchange.interval / len(exchange.numels)
+    overlap = "Auto" if exchange.overlap is None else str(exchange.overlap)
+    if exchange.overlap is None and found.overlap is not None:
+        overlap += f" ({found.overlap})"
+    return (
+        f"{count_text(plan.model.parameters)} parameters in {len(exchange.numels)} fragments, one every "
+        f"{every:.3g} step(s): {bytes_text(up)} up ({exchange.compression}), {bytes_text(down)} down "
+        f"({exchange.downlink}) on average; overlap {overlap}"
+    )
+
+
+def _links(plan: Plan) -> Table:
+    table = _table("link", "learners", "rate", "round trip", "up", "down", "up/h", "down/h", "loads the model in")
+    uses = {use.name: use for use in plan.fit.links}
+    for link, learners in plan.situation.links:
+        rate = "unlimited" if math.isinf(link.up_bytes_per_second) else rate_text(link.up_bytes_per_second)
+        table.add_row(link.name, str(learners), rate, _round_trip(link), *_use(uses.get(link.name)))
+    return table
+
+
+def _round_trip(link: Link) -> str:
+    return _seconds(link.round_trip_seconds) if link.round_trip_seconds else _NONE
+
+
+def _use(use: LinkUse | None) -> tuple[Text | str, ...]:
+    if use is None:
+        return (_NONE,) * 5
+    load = _NONE if use.load_seconds == 0 else duration_text(use.load_seconds)
+    style = "bold red" if use.too_thin else ""
+    return (
+        Text(_percent(use.up), style=style if use.up >= use.down else ""),
+        Text(_percent(use.down), style=style if use.down >= use.up else ""),
+        bytes_text(use.up_bytes_per_hour),
+        bytes_text(use.down_bytes_per_hour),
+        load,
+    )
+
+
+def _learners(plan: Plan) -> Table:
+    table = _table("learners", "number", "step", "asked ahead", "in flight", "work merged")
+    found = {one.name: one for one in plan.fit.groups}
+    for group in plan.situation.groups:
+        step = _NONE if group.step_seconds is None else _seconds(group.step_seconds)
+        table.add_row(group.name, str(group.learners), step, *_taking_part(group, found.get(group.name)))
+    return table
+
+
+def _taking_part(group: LearnerGroup, found: GroupFit | None) -> tuple[Text | str, ...]:
+    if found is None:
+        return (_NONE,) * 3
+    if not found.carried or found.in_flight_seconds is None or group.step_seconds is None:
+        return (_NONE, _NONE, Text("not carried", style="bold red"))
+    steps = found.in_flight_seconds / group.step_seconds
+    return (
+        f"{found.lead_steps} step(s)",
+        f"{_seconds(found.in_flight_seconds)}, {steps:.1f} steps",
+        percent_text(found.merged_share),
+    )
+
+
+def _remedies(plan: Plan) -> Table:
+    table = _table("change", "work merged then")
+    for remedy in plan.remedies:
+        table.add_row(Text(str(remedy)), percent_text(remedy.fit.merged_share))
+    return table
+
+
+def _step_times(plan: Plan) -> Iterator[RenderableType]:
+    smallest = plan.smallest_step_seconds
+    if smallest is None:
+        yield Text("\nIt fits with no step time.")
+    elif smallest <= SHORTEST_STEP_SECONDS:
+        yield Text("\nIt fits with any step time.")
+    else:
+        yield Text(f"\nIt fits with inner steps of {_seconds(smallest)} or longer. Give them with --step.")
+    if not plan.step_times:
+        return
+    table = _table("step", "fullest link", "round", "overlap", "work merged", "verdict")
+    for one in plan.step_times:
+        fullest = max(max(use.up, use.down) for use in one.fit.links)
+        table.add_row(_seconds(one.seconds), _percent(fullest), *_round(one.fit), Text(one.fit.kind.value))
+    yield table
+
+
+def _round(found: Fit) -> tuple[str, ...]:
+    seconds = _NONE if found.round_seconds is None else _seconds(found.round_seconds)
+    return (seconds, str(found.overlap), percent_text(found.merged_share))
+
+
+def _data_parallel(plan: Plan) -> str:
+    beside = plan.data_parallel
+    assert beside is not None
+    times = beside.step_bytes / beside.decoupled_step_bytes
+    slower = "" if beside.slowdown is None else f": a step takes at least {beside.slowdown:.3g} times as long"
+    seconds = f", {_seconds(beside.all_reduce_seconds)} over the slowest link" if beside.all_reduce_seconds else ""
+    return (
+        f"Data-parallel would move {bytes_text(beside.step_bytes)} a step each way (bf16 gradients, a ring){seconds}"
+        f"{slower}. Decoupled, a learner pushes {bytes_text(beside.decoupled_step_bytes)} a step, 1/{times:.0f} of it."
+    )
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.0f} %"
+
+
+def _seconds(seconds: float) -> str:
+    if seconds >= 99.5:
+        return duration_text(seconds)
+    if seconds >= 1:
+        return f"{seconds:.3g} s"
+    return f"{1000 * seconds:.3g} ms"
+
+
+def _table(first: str, *others: str) -> Table:
+    table = Table(box=None, pad_edge=False, header_style="dim")
+    table.add_column(first)
+    for name in others:
+        table.add_column(name, justify="right")
+    return table
+
+
+def _indented(lines: list[str]) -> Iterator[Text]:
+    for line in lines:
+        yield Text(f"  {line}")

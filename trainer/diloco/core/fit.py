@@ -1,0 +1,260 @@
+"""Whether overlap, interval and links go together, reckoned in closed form (ours).
+
+A fragment is due every H/P steps of the K-th fastest learner. Its outer gradients and its merged values go over every
+link between a learner and the syncer, so from sizes, rates and step times follows how much of each link is used, how
+long a round takes, and how much of a learner's work is merged. Pure; what would mend a misfit stands in `remedies`.
+"""
+
+from dataclasses import dataclass
+from enum import StrEnum
+from math import ceil
+from typing import Final
+
+from diloco.core.links import Exchange, Link, Situation
+from diloco.core.transit import Course, Transit, course, deviation, in_time, mean, transits
+from diloco.spec.words import listed
+
+FULL: Final = 0.95
+"""Share of a link that fragments may take (ours): beyond it a burst is not made up for before the next."""
+LEAST_OVERLAP: Final = 2
+"""Steps of an overlap that the engine chooses: the paper's."""
+PAUSE: Final = 0.05
+"""Share of the time between two launches for which learners may stand still at the staleness bound (ours)."""
+_MOST_NAMES: Final = 5
+
+
+class FitKind(StrEnum):
+    """What there is to say. Of several misfits the first one here is told."""
+
+    STEP_TIME_UNKNOWN = "StepTimeUnknown"
+    LINK_TOO_THIN = "LinkTooThin"
+    """A link would have to carry more than it can."""
+    ROUND_TOO_LONG = "RoundTooLong"
+    """Some answers are so long under way that no overlap holds them at this interval."""
+    STALENESS_BOUND_TOO_LOW = "StalenessBoundTooLow"
+    """A round takes longer than the staleness bound leaves over."""
+    OVERLAP_TOO_SHORT = "OverlapTooShort"
+    """A round takes longer than the overlap that is set."""
+    FITS = "Fits"
+
+
+@dataclass(frozen=True, slots=True)
+class LinkUse:
+    """How much of a link the exchange takes."""
+
+    name: str
+    learners: int
+    up: float
+    """Share of what it can carry; above 1: more."""
+    down: float
+    up_bytes_per_hour: float
+    down_bytes_per_hour: float
+    load_seconds: float
+    """A learner that joins loads the whole model, with nothing else on the link."""
+
+    @property
+    def too_thin(self) -> bool:
+        """It cannot carry the exchange."""
+        return max(self.up, self.down) > FULL
+
+
+@dataclass(frozen=True, slots=True)
+class GroupFit:
+    """How a group of learners takes part."""
+
+    name: str
+    learners: int
+    tokens_per_second: float
+    """What its learners train."""
+    lead_steps: int | None = None
+    """Steps before a launch at which it is asked. None: not carried, as in what follows."""
+    in_flight_seconds: float | None = None
+    """From its copy of a fragment until it trains on the new version, on average: what it trains meanwhile is lost."""
+    merged_share: float | None = None
+    """Of its work, expected."""
+
+    @property
+    def carried(self) -> bool:
+        """Its outer gradients are there in time, round after round."""
+        return self.merged_share is not None
+
+
+@dataclass(frozen=True, slots=True)
+class Fit:
+    """What follows from a situation."""
+
+    kind: FitKind
+    reason: str
+    links: tuple[LinkUse, ...] = ()
+    """The regions', then the syncer's. Empty while no step time is known, as are the groups."""
+    groups: tuple[GroupFit, ...] = ()
+    step_seconds: float | None = None
+    """An inner step of the K-th fastest learner: the schedule counts in these."""
+    round_seconds: float | None = None
+    """From the launch of a round until all learners that can be carried train on the result, on average."""
+    overlap_needed: int | None = None
+    """The least tau that holds it. None: not known, or a link is too thin for any."""
+    overlap: int | None = None
+    """tau as it is set, or as the engine would choose it."""
+
+    @property
+    def fits(self) -> bool:
+        """Nothing is wrong."""
+        return self.kind is FitKind.FITS
+
+    @property
+    def merged_share(self) -> float | None:
+        """Of all work, expected; None where it is not known of every group."""
+        trained = sum(group.tokens_per_second for group in self.groups)
+        merged = [one.merged_share * one.tokens_per_second for one in self.groups if one.merged_share is not None]
+        return sum(merged) / trained if trained > 0 and len(merged) == len(self.groups) else None
+
+
+def fit(situation: Situation) -> Fit:
+    """Reckon how a situation goes."""
+    step_seconds = situation.quorum_step_seconds
+    if step_seconds is None:
+        return Fit(FitKind.STEP_TIME_UNKNOWN, "it is not known how long an inner step takes")
+    exchange = situation.exchange
+    uses = tuple(_use(exchange, link, learners, step_seconds) for link, learners in situation.links)
+    thin = {use.name for use in uses if use.too_thin}
+    ways = transits(situation, step_seconds)
+    able = tuple(way for way in ways if not thin & {way.group.link.name, situation.syncer.name})
+    rounds = _Rounds(situation, course(able, situation, step_seconds))
+    kind, reason = _verdict(rounds, situation, uses)
+    carried = rounds.carried
+    return Fit(
+        kind=kind,
+        reason=reason,
+        links=uses,
+        groups=tuple(_group(exchange, way, carried) for way in ways),
+        step_seconds=step_seconds,
+        round_seconds=mean(carried.rounds(situation.learners)) if carried.transits else None,
+        overlap_needed=None if thin else rounds.overlap_needed,
+        overlap=rounds.overlap,
+    )
+
+
+def _use(exchange: Exchange, link: Link, learners: int, step_seconds: float) -> LinkUse:
+    cycle_seconds = exchange.interval * step_seconds
+    up, down = (learners * sum(sizes) / cycle_seconds for sizes in (exchange.up_bytes, exchange.down_bytes))
+    return LinkUse(
+        link.name,
+        learners,
+        up / link.up_bytes_per_second,
+        down / link.down_bytes_per_second,
+        up * 3600,
+        down * 3600,
+        exchange.load_bytes / link.down_bytes_per_second,
+    )
+
+
+class _Rounds:
+    """What rounds ask of the overlap, and who is in them."""
+
+    def __init__(self, situation: Situation, everyone: Course) -> None:
+        """``everyone``: with all groups whose links are not too thin."""
+        self._situation = situation
+        self._exchange = situation.exchange
+        self.everyone = everyone
+        self.held = self._with(self._exchange.longest_overlap)
+        """With those whom the longest overlap holds."""
+        chosen = self._exchange.overlap
+        self.overlap = self._automatic() if chosen is None else chosen
+        self.carried = self.held if chosen is None else self._with(chosen)
+
+    @property
+    def overlap_needed(self) -> int:
+        """The least tau that lets every answer in that some tau lets in, and launches rounds when they are due."""
+        late = (self._steps(max(0.0, mean(self.held.lateness(place)))) for place in range(len(self.held.transits)))
+        awaited = 0 if self._exchange.quorum >= self._situation.learners else max(late, default=0)
+        fragments, interval = len(self._exchange.numels), self._exchange.interval
+        # tau lets ceil(tau P / H) fragments be in flight.
+        in_flight = ceil(self.steps_in_flight * fragments / interval)
+        return max(awaited, (in_flight - 1) * interval // fragments + 1 if in_flight > 1 else 0)
+
+    @property
+    def steps_in_flight(self) -> float:
+        """From a launch until the syncer has heard that as many learners as the quorum train on the result."""
+        return _usual(self.held.rounds(self._exchange.quorum)) / self.held.step_seconds
+
+    @property
+    def longest_under_way(self) -> float:
+        """Steps from an ask until a learner trains on the result, or until the syncer has heard of it."""
+        held = self.held
+        in_vain = [mean(held.in_vain(place)) / held.step_seconds for place in range(len(held.transits))]
+        return max(self.steps_in_flight, *in_vain)
+
+    def _automatic(self) -> int:
+        """Tau as the engine finds it: as many fragments in flight as keep the schedule."""
+        longest = self._exchange.longest_overlap
+        return max(min(LEAST_OVERLAP, self._exchange.interval - 1), min(self.overlap_needed, longest))
+
+    def _with(self, overlap: int) -> Course:
+        if self._exchange.quorum >= self._situation.learners:  # a round waits for all, however long
+            return self.everyone
+        ways = in_time(self.everyone, self._situation, overlap)
+        return course(ways, self._situation, self.everyone.step_seconds)
+
+    def _steps(self, seconds: float) -> int:
+        return ceil(seconds / self.everyone.step_seconds)
+
+
+def _usual(seconds: tuple[float, ...]) -> float:
+    """What most fragments take at most: the mean, and the mean deviation from it."""
+    return mean(seconds) + deviation(seconds)
+
+
+def _verdict(rounds: _Rounds, situation: Situation, uses: tuple[LinkUse, ...]) -> tuple[FitKind, str]:
+    exchange, step_seconds = situation.exchange, rounds.everyone.step_seconds
+    thin = sorted((use for use in uses if use.too_thin), key=lambda use: -max(use.up, use.down))
+    if thin:
+        more = f", and {len(thin) - 1} more" if len(thin) > 1 else ""
+        return FitKind.LINK_TOO_THIN, f"{_thinness(thin[0])}{more}"
+    flight = rounds.steps_in_flight
+    told = f"a round takes {flight:.1f} steps of {step_seconds:.3g} s"
+    late = [way.group.name for way in rounds.everyone.transits if way not in rounds.held.transits]
+    if late:
+        return FitKind.ROUND_TOO_LONG, (
+            f"answers of {listed(late[:_MOST_NAMES], 'and')} come too late for a round to wait for at an interval of "
+            f"{exchange.interval} steps"
+        )
+    under_way = rounds.longest_under_way
+    if under_way > exchange.interval:
+        return FitKind.ROUND_TOO_LONG, (
+            f"a fragment is under way for {under_way:.1f} steps of {step_seconds:.3g} s, and the interval is "
+            f"{exchange.interval}"
+        )
+    if exchange.staleness_bound_steps is not None:
+        slack = exchange.staleness_bound_steps - exchange.interval
+        if (flight - slack) * len(exchange.numels) / exchange.interval > PAUSE:
+            return FitKind.STALENESS_BOUND_TOO_LOW, (
+                f"{told}, and the staleness bound leaves {slack} beyond the interval, so learners pause"
+            )
+    if rounds.overlap < rounds.overlap_needed or len(rounds.carried.transits) < len(rounds.held.transits):
+        needed = rounds.overlap_needed
+        return FitKind.OVERLAP_TOO_SHORT, f"{told} and needs an overlap of {needed}, not {rounds.overlap}"
+    fullest = max(uses, key=lambda use: max(use.up, use.down))
+    share = max(fullest.up, fullest.down)
+    used = f"the fullest link, {fullest.name}, is used to {100 * share:.0f} %" if share else "no link limits it"
+    return FitKind.FITS, f"{told}, and {used}"
+
+
+def _thinness(use: LinkUse) -> str:
+    share, way = max((use.up, "outer gradients on the way up"), (use.down, "merged fragments on the way down"))
+    return f"the link {use.name} would be used to {100 * share:.0f} % by {way} of {use.learners} learner(s)"
+
+
+def _group(exchange: Exchange, way: Transit, carried: Course) -> GroupFit:
+    group = way.group
+    if way not in carried.transits:
+        return GroupFit(group.name, group.learners, way.tokens_per_second)
+    place = carried.transits.index(way)
+    seconds = carried.in_vain(place)
+    # A copy is of the step before the ask, so half a step more is lost than the fragment is in flight.
+    cycle_seconds = exchange.interval * carried.step_seconds
+    shares = [max(0.0, 1 - (one + way.step_seconds / 2) / cycle_seconds) for one in seconds]
+    weighted = sum(share * numel for share, numel in zip(shares, exchange.numels, strict=True)) / sum(exchange.numels)
+    return GroupFit(
+        group.name, group.learners, way.tokens_per_second, carried.lead_steps[place], mean(seconds), weighted
+    )

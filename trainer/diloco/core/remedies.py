@@ -1,0 +1,288 @@
+"""What would make overlap, interval and links go together: each remedy reckoned, none of them guessed (ours).
+
+A remedy is a change after which the situation fits, by the same closed form. It changes one thing, and with it the
+overlap to Auto where one that is set stands in the way. Pure.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from itertools import product
+from typing import Any, Final
+
+from diloco.core.fit import FULL, Fit, FitKind, fit
+from diloco.core.links import DOWNLINKS, Link, Situation
+from diloco.core.sizes import ENCODINGS
+from diloco.spec.words import listed
+
+LONGEST_INTERVAL: Final = 1_000_000
+"""The most that ``sync.interval`` may be."""
+SHORTEST_STEP_SECONDS: Final = 1e-4
+"""No shorter step is looked for (ours)."""
+_MOST_TIMES: Final = 1e6
+"""Neither links that many times faster nor steps that many times longer are looked for."""
+_PRECISE: Final = 1.005
+"""Ratio to which rates and step times are found."""
+
+
+class RemedyKind(StrEnum):
+    """What is changed."""
+
+    OVERLAP = "Overlap"
+    STALENESS_BOUND = "StalenessBound"
+    ENCODING = "Encoding"
+    INTERVAL = "Interval"
+    RATE = "Rate"
+    STEP_TIME = "StepTime"
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """Another value of a field of the manifest."""
+
+    field: str
+    value: str | int
+
+    def __str__(self) -> str:
+        return f"{self.field}: {self.value}"
+
+
+@dataclass(frozen=True, slots=True)
+class LinkRate:
+    """Another link."""
+
+    link: str
+    bytes_per_second: float
+
+    def __str__(self) -> str:
+        return f"{rate_text(self.bytes_per_second)} on the link {self.link}"
+
+
+@dataclass(frozen=True, slots=True)
+class StepTime:
+    """Longer inner steps, as by a larger batch."""
+
+    factor: float
+
+    def __str__(self) -> str:
+        return f"inner steps {self.factor:.3g} times as long, as by a larger batch"
+
+
+@dataclass(frozen=True, slots=True)
+class Remedy:
+    """A change after which it fits."""
+
+    kind: RemedyKind
+    changes: tuple[Setting | LinkRate | StepTime, ...]
+    situation: Situation
+    """As it is then."""
+
+    @property
+    def fit(self) -> Fit:
+        """What follows from that."""
+        return fit(self.situation)
+
+    def __str__(self) -> str:
+        return listed(self.changes, "and")
+
+
+def rate_text(bytes_per_second: float) -> str:
+    """``42.1 Mbit/s``: of links, whose rates are told in bits."""
+    bits = 8 * bytes_per_second
+    for factor, unit in ((1e9, "Gbit/s"), (1e6, "Mbit/s"), (1e3, "kbit/s")):
+        if bits >= factor:
+            return f"{bits / factor:.3g} {unit}"
+    return f"{bits:.3g} bit/s"
+
+
+def remedies(situation: Situation) -> tuple[Remedy, ...]:
+    """One of each kind that there is and that is worth its cost, the cheapest first.
+
+    None where it fits, or where no step time is known.
+    """
+    found = fit(situation)
+    if found.fits or found.kind is FitKind.STEP_TIME_UNKNOWN:
+        return ()
+    for free in (_overlap, _staleness_bound):
+        # It costs nothing, so that dearer ones are not worth a word beside it.
+        if (remedy := free(situation, found)) is not None:
+            return (remedy,)
+    searches = (_encoding, _interval, _rate, _step_time)
+    return tuple(remedy for search in searches if (remedy := search(situation, found)) is not None)
+
+
+def smallest_step_seconds(situation: Situation) -> float | None:
+    """The shortest inner step, of all learners alike, at which the situation fits; None: it does at none."""
+    factor = _smallest_factor(lambda factor: with_steps(situation, factor * SHORTEST_STEP_SECONDS), 1e10)
+    return None if factor is None else factor * SHORTEST_STEP_SECONDS
+
+
+def with_steps(situation: Situation, seconds: float) -> Situation:
+    """The situation with inner steps of so many seconds everywhere."""
+    return replace(situation, groups=tuple(replace(group, step_seconds=seconds) for group in situation.groups))
+
+
+def _overlap(situation: Situation, found: Fit) -> Remedy | None:
+    if found.kind is not FitKind.OVERLAP_TOO_SHORT:
+        return None
+    for changes, base in _bases(situation):
+        if changes and fit(base).fits:
+            return Remedy(RemedyKind.OVERLAP, changes, base)
+    longest = situation.exchange.longest_overlap
+    steps = _smallest(lambda steps: _set(situation, overlap=steps), (found.overlap or 0) + 1, longest)
+    if steps is None:
+        return None
+    return Remedy(RemedyKind.OVERLAP, (Setting("sync.overlap", steps),), _set(situation, overlap=steps))
+
+
+def _staleness_bound(situation: Situation, found: Fit) -> Remedy | None:
+    bound = situation.exchange.staleness_bound_steps
+    if bound is None or found.kind is not FitKind.STALENESS_BOUND_TOO_LOW:
+        return None
+    for changes, base in _bases(situation):
+        change = _setter(base, "staleness_bound_steps")
+        steps = _smallest(change, bound + 1, bound + 2 * situation.exchange.interval)
+        if steps is not None:
+            setting = Setting("sync.maxStalenessSteps", steps)
+            return Remedy(RemedyKind.STALENESS_BOUND, (setting, *changes), change(steps))
+    return None
+
+
+def _encoding(situation: Situation, found: Fit) -> Remedy | None:
+    """The widest encodings that do; the way up is narrowed first, since error feedback makes up for its loss.
+
+    Where links are too thin for any of them: the narrowest, with the smallest interval that does.
+    """
+    exchange = situation.exchange
+    ways = list(product(_from(DOWNLINKS, exchange.downlink), _from(ENCODINGS, exchange.compression)))[1:]
+    for changes, base in _bases(situation):
+        for down, up in ways:
+            narrowed = _set(base, downlink=down, compression=up)
+            if fit(narrowed).fits:
+                return Remedy(RemedyKind.ENCODING, (*_encodings(situation, narrowed), *changes), narrowed)
+    if not ways or found.kind is not FitKind.LINK_TOO_THIN:
+        return None
+    down, up = ways[-1]
+    narrowed = _set(situation, downlink=down, compression=up)
+    longer = _interval(narrowed, fit(narrowed))
+    if longer is None:
+        return None
+    return Remedy(RemedyKind.ENCODING, (*_encodings(situation, narrowed), *longer.changes), longer.situation)
+
+
+def _encodings(before: Situation, after: Situation) -> Iterator[Setting]:
+    if after.exchange.compression != before.exchange.compression:
+        yield Setting("sync.compression", after.exchange.compression)
+    if after.exchange.downlink != before.exchange.downlink:
+        yield Setting("sync.downlink", after.exchange.downlink)
+
+
+def _interval(situation: Situation, found: Fit) -> Remedy | None:
+    """The smallest interval that does; the staleness bound stays as far beyond it as it is."""
+    del found
+    interval, bound = situation.exchange.interval, situation.exchange.staleness_bound_steps
+    for changes, base in _bases(situation):
+
+        def longer(steps: int, base: Situation = base) -> Situation:
+            beyond = None if bound is None else bound + steps - interval
+            return _set(base, interval=steps, staleness_bound_steps=beyond)
+
+        steps = _smallest(longer, interval + 1, LONGEST_INTERVAL)
+        if steps is None:
+            continue
+        settings = [Setting("sync.interval", steps)]
+        if bound is not None:
+            settings.append(Setting("sync.maxStalenessSteps", bound + steps - interval))
+        return Remedy(RemedyKind.INTERVAL, (*settings, *changes), longer(steps))
+    return None
+
+
+def _rate(situation: Situation, found: Fit) -> Remedy | None:
+    """Faster links: as many as are too thin, or all of those whose rate is known, until it fits."""
+    short = {use.name: max(use.up, use.down) / FULL for use in found.links if use.too_thin}
+    names = short or {use.name: 1.0 for use in found.links if use.up > 0}
+
+    def faster(factor: float) -> Situation:
+        return _with_rates(situation, {name: factor * needed for name, needed in names.items()})
+
+    factor = _smallest_factor(faster, _MOST_TIMES) if names else None
+    if factor is None:
+        return None
+    then = faster(factor)
+    rates = tuple(
+        LinkRate(link.name, min(link.up_bytes_per_second, link.down_bytes_per_second))
+        for link, _ in then.links
+        if link.name in names
+    )
+    return Remedy(RemedyKind.RATE, rates, then)
+
+
+def _step_time(situation: Situation, found: Fit) -> Remedy | None:
+    del found
+
+    def slower(factor: float) -> Situation:
+        groups = tuple(replace(one, step_seconds=factor * (one.step_seconds or 0.0)) for one in situation.groups)
+        return replace(situation, groups=groups)
+
+    factor = _smallest_factor(slower, _MOST_TIMES)
+    return None if factor is None else Remedy(RemedyKind.STEP_TIME, (StepTime(factor),), slower(factor))
+
+
+def _bases(situation: Situation) -> Iterator[tuple[tuple[Setting, ...], Situation]]:
+    """What a search begins with: the situation, and the same with an overlap that the engine chooses."""
+    yield (), situation
+    if situation.exchange.overlap is not None:
+        yield (Setting("sync.overlap", "Auto"),), _set(situation, overlap=None)
+
+
+def _from(names: Any, current: str) -> list[str]:
+    """The current one and those that are narrower."""
+    ordered = list(names)
+    return ordered[ordered.index(current) :]
+
+
+def _set(situation: Situation, **changes: Any) -> Situation:
+    return replace(situation, exchange=replace(situation.exchange, **changes))
+
+
+def _setter(situation: Situation, name: str) -> Callable[[int], Situation]:
+    return lambda value: _set(situation, **{name: value})
+
+
+def _with_rates(situation: Situation, factors: dict[str, float]) -> Situation:
+    def times(link: Link) -> Link:
+        factor = factors.get(link.name, 1.0)
+        up, down = factor * link.up_bytes_per_second, factor * link.down_bytes_per_second
+        return replace(link, up_bytes_per_second=up, down_bytes_per_second=down)
+
+    groups = tuple(replace(group, link=times(group.link)) for group in situation.groups)
+    return replace(situation, groups=groups, syncer=times(situation.syncer))
+
+
+def _smallest(change: Callable[[int], Situation], low: int, high: int) -> int | None:
+    """The smallest number from ``low`` to ``high`` whose change fits, if larger ones fit where it does."""
+    failed, tried, stride = low - 1, low, 1
+    while not fit(change(min(tried, high))).fits:
+        if tried >= high:
+            return None
+        failed, tried, stride = tried, tried + stride, 2 * stride
+    fitting = min(tried, high)
+    while fitting - failed > 1:
+        middle = (failed + fitting) // 2
+        failed, fitting = (failed, middle) if fit(change(middle)).fits else (middle, fitting)
+    return fitting
+
+
+def _smallest_factor(change: Callable[[float], Situation], high: float) -> float | None:
+    """The smallest factor from 1 to ``high`` whose change fits, to the precision of ``_PRECISE``."""
+    if fit(change(1.0)).fits:
+        return 1.0
+    failed, fitting = 1.0, 2.0
+    while not fit(change(fitting)).fits:
+        if fitting >= high:
+            return None
+        failed, fitting = fitting, 2 * fitting
+    while fitting / failed > _PRECISE:
+        middle = (failed * fitting) ** 0.5
+        failed, fitting = (failed, middle) if fit(change(middle)).fits else (middle, fitting)
+    return fitting

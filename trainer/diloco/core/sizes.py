@@ -1,0 +1,56 @@
+"""How many bytes elements take in each encoding: for the codecs, and for whoever reckons with sizes alone.
+
+A payload is its blocks' bytes one after the other. In an encoding with groups a block is the groups' scales (f32),
+then the codes. It must not know torch: sizes are asked for where no tensor is.
+"""
+
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Final
+
+BLOCK: Final = 1 << 19
+"""Elements in a block of the grid: 2 MiB of f32, so that a merge's few blocks at hand stay in the processor's cache."""
+
+_SCALE_BYTES: Final = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Encoding:
+    """The form of a payload."""
+
+    name: str
+    """In a job's ``sync.compression``."""
+    bits: int
+    """Of an element."""
+    group: int = 0
+    """Elements that share a scale; 0: there are no scales."""
+
+    def payload_bytes(self, numel: int) -> int:
+        """Exact size of the payload of ``numel`` elements."""
+        blocks, rest = divmod(numel, BLOCK)
+        return blocks * self.block_bytes(BLOCK) + self.block_bytes(rest)
+
+    def block_bytes(self, numel: int) -> int:
+        """Of one block of ``numel`` elements, at most ``BLOCK``."""
+        return self.scale_bytes(numel) + -(-numel * self.bits // 8)
+
+    def scale_bytes(self, numel: int) -> int:
+        """Of a block's scales, which come first."""
+        return -(-numel // self.group) * _SCALE_BYTES if self.group else 0
+
+
+ENCODINGS: Final = MappingProxyType(
+    {
+        encoding.name: encoding
+        for encoding in (
+            Encoding("None", 32),
+            Encoding("BF16", 16),
+            Encoding("Int8", 8, group=256),
+            Encoding("Int4", 4, group=64),
+        )
+    }
+)
+"""By name, from the widest to the narrowest."""
+
+F32: Final = ENCODINGS["None"]
+"""Elements as they are."""

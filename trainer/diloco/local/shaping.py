@@ -1,0 +1,57 @@
+"""Rate and delay of a link, for relays that carry bytes over loopback. It must not know sockets.
+
+What several connections send in one direction takes turns at one `Pipe`, chunk by chunk, as on a real link: so control
+messages pass between the chunks of a fragment. The clock is passed in.
+"""
+
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+
+TURN_SECONDS = 0.01
+"""What one chunk takes of a link at most, so that others get their turn (ours)."""
+LEAST_CHUNK_BYTES = 1448
+"""Of a TCP segment on Ethernet."""
+MOST_CHUNK_BYTES = 1 << 18
+MOST_BYTES_PER_SECOND = 1e9
+"""That a delay is taken for, so that the memory it takes has a bound."""
+
+
+class Pipe:
+    """One direction of a link, or of several that share one. Used by several threads."""
+
+    def __init__(self, bytes_per_second: float, clock: Callable[[], float]) -> None:
+        """``clock`` returns seconds of a monotonic clock. An infinite rate limits nothing."""
+        self.bytes_per_second = bytes_per_second
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._free_at = 0.0
+
+    def reserve(self, size_bytes: int) -> float:
+        """Take the next turn; returns when the last byte is through."""
+        with self._lock:
+            self._free_at = max(self._clock(), self._free_at) + size_bytes / self.bytes_per_second
+            return self._free_at
+
+
+@dataclass(frozen=True)
+class Shape:
+    """What becomes of the bytes on one direction of a link."""
+
+    pipes: tuple[Pipe, ...] = ()
+    """Passed one after the other, such as the region's own and the syncer's. None: nothing limits."""
+    delay_seconds: float = 0.0
+    """One way, once the bytes are through."""
+
+    @property
+    def chunk_bytes(self) -> int:
+        """What is carried in one turn."""
+        turns = (pipe.bytes_per_second * TURN_SECONDS for pipe in self.pipes)
+        return max(LEAST_CHUNK_BYTES, int(min((MOST_CHUNK_BYTES, *turns))))
+
+    @property
+    def delayed_chunks(self) -> int:
+        """Chunks of one connection that are on their way at most, once through; beyond them its sender waits."""
+        slowest = min((pipe.bytes_per_second for pipe in self.pipes), default=MOST_BYTES_PER_SECOND)
+        carried = min(slowest, MOST_BYTES_PER_SECOND) * self.delay_seconds
+        return 1 + int(carried / self.chunk_bytes)

@@ -1,0 +1,1 @@
+"""Whether a job and its links go together, reckoned before anything runs."""

@@ -1,0 +1,96 @@
+"""How large a job's fragments are, known before a model is built: from shapes alone.
+
+It must not know torch; `tests/unit/plan/test_model_size.py` holds the shapes against the real model's.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from diloco.core.fragments import TensorSpec, partition
+from diloco.plan.errors import PlanError
+from diloco.spec import JobSpec
+from diloco.spec.checks import TEXT_VOCABULARY
+from diloco.spec.presets import PRESETS, GPTSize
+from diloco.spec.training import BuiltinModel
+
+MAXIMUM_PARAMETERS = 10**15
+"""Of a model that is planned for (ours)."""
+
+
+@dataclass(frozen=True, slots=True)
+class ModelSize:
+    """The fragments of a model."""
+
+    numels: tuple[int, ...]
+    """Parameters of each fragment."""
+    assumed: str = ""
+    """What had to be assumed, as words for people; empty: nothing."""
+
+    @property
+    def parameters(self) -> int:
+        """Of the whole model."""
+        return sum(self.numels)
+
+    @property
+    def unevenness(self) -> float:
+        """The largest fragment over the mean one."""
+        return max(self.numels) * len(self.numels) / self.parameters
+
+
+def model_size(spec: JobSpec, parameters: int | None) -> ModelSize:
+    """The fragments of the job's model. ``parameters``: how many a model of the user's own has.
+
+    Raises:
+        PlanError: the size is needed and not given, or given and known; or there are fewer parameters than fragments.
+        LayoutError: the built-in model has fewer tensors than fragments are wanted.
+    """
+    count = spec.sync.fragments
+    if spec.model.builtin is not None:
+        if parameters is not None:
+            raise PlanError(
+                f"--parameters: {parameters} is not needed, the size of the built-in model is known; leave it out"
+            )
+        layout = partition(list(gpt_tensors(spec.model.builtin, _vocabulary(spec))), count)
+        return ModelSize(tuple(fragment.numel for fragment in layout.fragments))
+    if parameters is None:
+        raise PlanError(
+            f"--parameters: is missing, and the size of a model from the entrypoint {spec.model.entrypoint} is not "
+            "known; use the number of its trained parameters, such as --parameters 1.3B"
+        )
+    if not count <= parameters <= MAXIMUM_PARAMETERS:
+        raise PlanError(
+            f"--parameters: {parameters} is not from {count}, one for each fragment, to {MAXIMUM_PARAMETERS}; "
+            "use the number of trained parameters"
+        )
+    share, more = divmod(parameters, count)
+    numels = tuple(share + (index < more) for index in range(count))
+    return ModelSize(numels, "fragments of equal size; a large embedding makes one of them larger")
+
+
+def gpt_tensors(builtin: BuiltinModel, vocabulary_size: int) -> Iterator[TensorSpec]:
+    """The built-in GPT's parameter tensors, in the order in which the module registers them."""
+    size = PRESETS[builtin.preset]
+    yield TensorSpec("embedding.weight", (vocabulary_size, size.width), embedding=True)
+    for layer in range(size.layers):
+        for name, shape in _block(size):
+            yield TensorSpec(f"blocks.{layer}.{name}.weight", shape, embedding=False)
+    yield TensorSpec("norm.weight", (size.width,), embedding=False)
+    if not builtin.tie_embeddings:
+        yield TensorSpec("output.weight", (vocabulary_size, size.width), embedding=False)
+
+
+def _block(size: GPTSize) -> Iterator[tuple[str, tuple[int, ...]]]:
+    width = size.width
+    yield "attention_norm", (width,)
+    for matrix in ("query", "key", "value", "output"):
+        yield f"attention.{matrix}", (width, width)
+    yield "feed_forward_norm", (width,)
+    yield "feed_forward.up", (4 * width, width)
+    yield "feed_forward.down", (width, 4 * width)
+
+
+def _vocabulary(spec: JobSpec) -> int:
+    assert spec.model.builtin is not None
+    given = spec.model.builtin.vocabulary_size
+    # The manifest's own checks let it be left out with text only.
+    return TEXT_VOCABULARY if given is None else given

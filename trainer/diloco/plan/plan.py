@@ -1,0 +1,139 @@
+"""A plan: a job in a world, and whether the two go together. Nothing is trained, and torch is not needed."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from math import floor, isinf, log10
+from typing import Final
+
+from diloco.core.fit import Fit, fit
+from diloco.core.links import SYNCER_LINK, Exchange, LearnerGroup, Link, Situation
+from diloco.core.remedies import SHORTEST_STEP_SECONDS, Remedy, remedies, smallest_step_seconds, with_steps
+from diloco.core.sizes import F32
+from diloco.plan.data_parallel import DataParallel, data_parallel
+from diloco.plan.model_size import ModelSize, model_size
+from diloco.plan.world import World
+from diloco.spec import DiLoCoJob, JobSpec
+from diloco.spec.words import listed
+
+MERGE_BYTES_PER_SECOND: Final = 5e9
+"""f32 bytes of all learners that a merge gets through on two cores, measured (`benchmarks/merge.py`)."""
+UNEVEN: Final = 4.0
+"""Times the mean fragment from which on the largest one is worth a word (ours)."""
+_BELOW, _ABOVE = 2, 4
+"""Step times in the table on either side of the smallest that fits."""
+
+
+@dataclass(frozen=True, slots=True)
+class StepTime:
+    """How it would go with a certain inner step."""
+
+    seconds: float
+    fit: Fit
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What is found about a job."""
+
+    job: DiLoCoJob
+    model: ModelSize
+    world: World
+    situation: Situation
+    fit: Fit
+    remedies: tuple[Remedy, ...]
+    unlimited: tuple[str, ...]
+    """Regions of which no link was given."""
+    data_parallel: DataParallel | None
+    smallest_step_seconds: float | None = None
+    """Where no step time was given: the shortest that fits, of all learners alike; None: there is none."""
+    step_times: tuple[StepTime, ...] = ()
+    """Where no step time was given: how it would go."""
+
+    @property
+    def assumed(self) -> tuple[str, ...]:
+        """What was not given and is taken for granted, in words."""
+        words = []
+        if self.unlimited:
+            words.append(f"the links of {listed(self.unlimited, 'and')} are unlimited (--link)")
+        if isinf(self.world.syncer_bytes_per_second):
+            words.append("the syncer's own link is unlimited (--link syncer=RATE)")
+        if self.model.assumed:
+            words.append(self.model.assumed)
+        return tuple(words)
+
+    @property
+    def caution(self) -> str:
+        """What the formulas do not see, in words; empty: nothing that is known of."""
+        if self.model.unevenness < UNEVEN:
+            return ""
+        share = self.model.unevenness / len(self.model.numels)
+        return (
+            f"one fragment has {100 * share:.0f} % of the parameters, {self.model.unevenness:.3g} times the mean: it "
+            "takes as much longer on every link, and learners may miss its merges"
+        )
+
+
+def make_plan(job: DiLoCoJob, world: World, parameters: int | None = None) -> Plan:
+    """Reckon how ``job`` goes in ``world``. ``parameters``: of a model that is not the built-in one.
+
+    Raises:
+        PlanError: the model's size is not known, or given where it is.
+        LayoutError: the model cannot be cut into as many fragments.
+    """
+    model = model_size(job.spec, parameters)
+    situation = situation_of(job.spec, world, model)
+    unknown = not world.step_seconds
+    smallest = smallest_step_seconds(situation) if unknown else None
+    return Plan(
+        job=job,
+        model=model,
+        world=world,
+        situation=situation,
+        fit=fit(situation),
+        remedies=remedies(situation),
+        unlimited=tuple(region.name for region in job.spec.regions if region.name not in world.links),
+        data_parallel=data_parallel(situation),
+        smallest_step_seconds=smallest,
+        step_times=tuple(_step_times(situation, smallest)) if unknown else (),
+    )
+
+
+def situation_of(spec: JobSpec, world: World, model: ModelSize) -> Situation:
+    """The job and the world as `fit` takes them."""
+    sync = spec.sync
+    exchange = Exchange(
+        numels=model.numels,
+        interval=sync.interval,
+        overlap=None if sync.overlap == "Auto" else sync.overlap,
+        staleness_bound_steps=sync.max_staleness_steps,
+        quorum=sync.quorum,
+        compression=sync.compression,
+        downlink=getattr(sync, "downlink", "F32"),
+    )
+    groups = tuple(_groups(spec, world))
+    syncer = Link(SYNCER_LINK, world.syncer_bytes_per_second, world.syncer_bytes_per_second)
+    merged_bytes = F32.payload_bytes(model.parameters) / len(model.numels) * sum(group.learners for group in groups)
+    return Situation(exchange, groups, syncer, merged_bytes / MERGE_BYTES_PER_SECOND)
+
+
+def _groups(spec: JobSpec, world: World) -> Iterator[LearnerGroup]:
+    for region in spec.regions:
+        given = world.link(region.name)
+        link = Link(region.name, given.bytes_per_second, given.bytes_per_second, given.round_trip_seconds)
+        for pool in region.pools:
+            if pool.learners:
+                name = f"{region.name}/{pool.name}"
+                tokens = (pool.batch_size or spec.training.batch_size) * spec.training.sequence_length
+                yield LearnerGroup(name, pool.learners, link, world.step_seconds.get(name), tokens)
+
+
+def _step_times(situation: Situation, smallest: float | None) -> Iterator[StepTime]:
+    """Step times of the series 1, 2, 5 around the smallest that fits; none where any fits."""
+    if smallest is not None and smallest <= SHORTEST_STEP_SECONDS:
+        return
+    middle = 1.0 if smallest is None else smallest
+    power = floor(log10(middle))
+    series = [digit * 10.0**exponent for exponent in range(power - 2, power + 4) for digit in (1, 2, 5)]
+    first = next(index for index, seconds in enumerate(series) if seconds >= middle)
+    for seconds in series[max(0, first - _BELOW) : first + _ABOVE]:
+        yield StepTime(seconds, fit(with_steps(situation, seconds)))

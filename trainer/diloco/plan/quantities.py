@@ -1,0 +1,99 @@
+"""Rates, durations and counts as people write them, with units: ``100Mbit/s``, ``80ms``, ``1.3B``.
+
+Bits and bytes are told apart by their spelling alone, so a rate without a unit, or with one that people read
+differently (Mb/s, Mbps, MBPS), is refused with what to write.
+"""
+
+import math
+import re
+from typing import Final
+
+from diloco.plan.errors import PlanError
+
+UNLIMITED: Final = "unlimited"
+"""A rate that limits nothing."""
+
+_PREFIXES: Final = {"": 1.0, "k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "Ki": 2.0**10, "Mi": 2.0**20, "Gi": 2.0**30}
+_RATE_UNITS: Final = {
+    **{f"{prefix}bit/s": factor / 8 for prefix, factor in _PREFIXES.items() if not prefix.endswith("i")},
+    **{f"{prefix}B/s": factor for prefix, factor in _PREFIXES.items()},
+}
+_DURATION_UNITS: Final = {"us": 1e-6, "ms": 1e-3, "s": 1.0, "min": 60.0}
+_COUNT_UNITS: Final = {"": 1, "k": 10**3, "M": 10**6, "B": 10**9, "T": 10**12}
+_NUMBER: Final = re.compile(r"([0-9]+(?:_[0-9]+)*(?:\.[0-9]+)?(?:e[+-]?[0-9]+)?)\s*(.*)", re.ASCII)
+_LONGEST_SECONDS: Final = 86_400.0
+"""Of anything that is planned with (ours): a day."""
+
+
+def parse_rate(field: str, text: str) -> float:
+    """Bytes a second; infinite for ``unlimited``. ``field``: what names the text in errors.
+
+    Raises:
+        PlanError: no number above 0, or not with a unit of bits or bytes a second.
+    """
+    if text.strip() == UNLIMITED:
+        return math.inf
+    number, unit = _split(field, text, "a rate")
+    if unit not in _RATE_UNITS:
+        problem = f"has the unit {unit!r}, which is none of a rate" if unit else "is a rate without a unit"
+        raise PlanError(
+            f"{field}: {text!r} {problem}; use bits or bytes a second, such as {_plain(number)}Mbit/s or "
+            f"{_plain(number / 8)}MB/s, which are the same"
+        )
+    return _positive(field, text, number * _RATE_UNITS[unit], "100Mbit/s, 12.5MB/s or unlimited")
+
+
+def parse_duration(field: str, text: str, *, bare_seconds: bool = False) -> float:
+    """Seconds, at most a day. ``bare_seconds``: a number without a unit is seconds, as the flag's name says.
+
+    Raises:
+        PlanError: no number above 0, or not with a unit of time.
+    """
+    number, unit = _split(field, text, "a duration")
+    if bare_seconds and not unit:
+        unit = "s"
+    if unit not in _DURATION_UNITS:
+        problem = f"has the unit {unit!r}, which is none of time" if unit else "is a duration without a unit"
+        raise PlanError(f"{field}: {text!r} {problem}; use {_plain(number)}ms or {_plain(number)}s")
+    seconds = _positive(field, text, number * _DURATION_UNITS[unit], "10ms or 0.5s")
+    if seconds > _LONGEST_SECONDS:
+        raise PlanError(f"{field}: {text!r} is above a day; use at most {_LONGEST_SECONDS:.0f}s")
+    return seconds
+
+
+def parse_count(field: str, text: str) -> int:
+    """A whole number above 0: ``124000000``, ``124_000_000``, ``124M``, ``1.3B``.
+
+    Raises:
+        PlanError: it is something else.
+    """
+    number, unit = _split(field, text, "a number")
+    if unit not in _COUNT_UNITS:
+        raise PlanError(f"{field}: {text!r} has the unit {unit!r}; use a number, with k, M, B or T for more zeros")
+    count = _positive(field, text, number * _COUNT_UNITS[unit], "a number such as 124000000 or 1.3B")
+    return round(count)
+
+
+def _split(field: str, text: str, kind: str) -> tuple[float, str]:
+    """The number and the unit behind it."""
+    found = _NUMBER.fullmatch(text.strip())
+    if found is None:
+        raise PlanError(f"{field}: {text!r} is not {kind}; use digits and a unit, {_EXAMPLES[kind]}")
+    return float(found[1]), found[2]
+
+
+_EXAMPLES: Final = {
+    "a rate": "such as 100Mbit/s or 12.5MB/s",
+    "a duration": "such as 10ms or 0.5s",
+    "a number": "such as 124M or 1.3B",
+}
+
+
+def _positive(field: str, text: str, value: float, use: str) -> float:
+    if not 0 < value < math.inf:
+        raise PlanError(f"{field}: {text!r} is not above 0 and finite; use {use}")
+    return value
+
+
+def _plain(number: float) -> str:
+    return f"{number:.15g}"
