@@ -1,7 +1,7 @@
 """Which runs of the quality benchmark are due, in order of importance, given the results that are there.
 
 Pure: results in, settings out. Rates are found by a walk: from a start, one part at a time a step up and a step down
-its ladder, to the best of them, until the middle is the best. So no best lies at an edge of what was tried, but for
+its ladder, to the best of them, until nothing gains a thousandth. So no best lies at an edge of what was tried, but for
 momentum 0 and a ladder's end.
 """
 
@@ -12,6 +12,8 @@ from typing import Any
 from quality_runs import Setting
 from quality_variants import CHOICE_SEED, LADDERS, VARIANTS, Rates, Stage
 
+WORTH = 0.001
+"""What a step must gain to be taken, as a share of the loss: less is far below what seeds differ by."""
 Results = Mapping[Setting, Mapping[str, Any]]
 
 
@@ -40,7 +42,7 @@ def walk(start: Rates, parts: Sequence[str], losses: Mapping[Rates, float]) -> t
         if missing := [rates for rates in around if rates not in losses]:
             return None, missing
         best = min(around, key=lambda rates: (not losses[rates] < float("inf"), losses[rates]))
-        if best == middle:
+        if best == middle or losses[best] > (1 - WORTH) * losses[middle]:
             return middle, []
         middle = best
 
