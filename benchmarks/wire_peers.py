@@ -120,7 +120,7 @@ class OneBuffer:
     def push_failed(self, header: PushHeader, reason: str) -> None:
         """Not whole: the benchmark is void, and its client says so."""
 
-    def open_pull(self, request: PullRequest, peer: Peer) -> tuple[PullHeader, memoryview]:
+    async def open_pull(self, request: PullRequest, peer: Peer) -> tuple[PullHeader, memoryview]:
         """The buffer."""
         del peer
         return PullHeader(request.fragment, 1, len(self.payload)), memoryview(self.payload)

@@ -310,7 +310,7 @@ def test_a_learner_that_does_not_take_its_messages_is_ended(keeper: Keeper) -> N
 
 def test_a_fault_of_the_handler_is_an_error_of_one_line_for_the_learner(caplog: pytest.LogCaptureFixture) -> None:
     class Broken(Keeper):
-        def open_pull(self, *_: object) -> tuple[PullHeader, memoryview]:
+        async def open_pull(self, *_: object) -> tuple[PullHeader, memoryview]:
             raise KeyError("secret internals")
 
     with RunningServer(Broken()) as running, RawClient(running.address) as raw:
@@ -326,7 +326,7 @@ def test_that_a_learner_is_refused_is_told_and_that_a_fragment_is_too_late_is_no
         async def session(self, *_: object) -> None:
             raise RefusedError("of another job")
 
-        def open_pull(self, *_: object) -> tuple[PullHeader, memoryview]:
+        async def open_pull(self, *_: object) -> tuple[PullHeader, memoryview]:
             raise RefusedError("too late")
 
     caplog.set_level(logging.INFO)

@@ -40,8 +40,8 @@ CASES: list[tuple[dict[str, object], str]] = [
         {"spec.sync.batch": 1},
         (
             f"spec.sync.batch: {FIELD}the fields are fragments, interval, overlap, quorum, grace, merge, "
-            "tokenWeights, anchor, outerOptimizer, compression, errorFeedback, maxStalenessSteps, maxVersionLag, "
-            "leaseSeconds and startupSeconds"
+            "tokenWeights, anchor, outerOptimizer, compression, errorFeedback, downlink, maxStalenessSteps, "
+            "maxVersionLag, leaseSeconds and startupSeconds"
         ),
     ),
     ({"spec.quorum": 1}, f"spec.quorum: {FIELD}did you mean spec.sync.quorum?"),
@@ -55,8 +55,8 @@ CASES: list[tuple[dict[str, object], str]] = [
         {"spec.sync": None},
         (
             "spec.sync: null is not a mapping; its fields are fragments, interval, overlap, quorum, "
-            "grace, merge, tokenWeights, anchor, outerOptimizer, compression, errorFeedback, maxStalenessSteps, "
-            "maxVersionLag, leaseSeconds and startupSeconds"
+            "grace, merge, tokenWeights, anchor, outerOptimizer, compression, errorFeedback, downlink, "
+            "maxStalenessSteps, maxVersionLag, leaseSeconds and startupSeconds"
         ),
     ),
     ({"spec.training.seed": None}, "spec.training.seed: null is not an integer; use an integer from 0 to 2147483647"),

@@ -97,6 +97,7 @@ EVERY_FIELD: dict[str, Any] = {
             "outerOptimizer": {"learningRate": 0.5, "momentum": 0.8},
             "compression": "Int8",
             "errorFeedback": False,
+            "downlink": "BF16",
             "maxStalenessSteps": 100,
             "maxVersionLag": 2,
             "leaseSeconds": 20,

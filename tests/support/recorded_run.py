@@ -114,7 +114,7 @@ class RecordedRun:
             case Merge():
                 prepared = self._merging.prepare(action, self.store, self._payloads.__getitem__)
                 result = self._merging.run(prepared)
-                self.store.commit(result.fragment, result.version, result.target, result.digest)
+                self.store.commit(result.fragment, result.version, result.made, result.digest, result.update)
                 self._events.append(Merged(result.fragment, result.version, result.digest.hex(), 0.01))
             case Broadcast(fragment, version, learners):
                 self._events += [

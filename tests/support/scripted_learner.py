@@ -14,6 +14,7 @@ import torch
 import xxhash
 
 from diloco.core.codec import codec_named
+from diloco.core.downlink import apply_update
 from diloco.core.fragments import Layout
 from diloco.wire.client import ClientOptions, SyncClient
 from diloco.wire.errors import RefusedError, WireError
@@ -36,6 +37,7 @@ from diloco.wire.messages import (
     SyncerMessage,
     Welcome,
 )
+from diloco.wire.posting import Posting
 
 WAIT_SECONDS = 60.0
 TOKENS_PER_STEP = 64
@@ -49,6 +51,8 @@ class ScriptedLearner:
         self.job, self.layout, self.learner = job, layout, learner
         self.instance = instance or f"instance of {learner}"
         self.codec = codec_named("None")
+        self.says_what_it_holds = False
+        """It takes updates."""
         self.welcome: Welcome | None = None
         self.refused: Refused | None = None
         self.finished: Finished | None = None
@@ -60,6 +64,8 @@ class ScriptedLearner:
         self.steps = 0
         self.merged: list[tuple[int, int]] = []
         """(fragment, version) that its outer gradient is in."""
+        self.headers: list[PullHeader] = []
+        """Of everything it pulled."""
         self.pushes: list[tuple[PushHeader, PushReceipt | WireError]] = []
         self._inbox: queue.Queue[SyncerMessage | None] = queue.Queue()
         self._random = torch.Generator().manual_seed(sum(learner.encode()))
@@ -102,13 +108,15 @@ class ScriptedLearner:
         return self.welcome.epoch
 
     def pull(self, fragment: int, minimum_version: int, **changes: Any) -> PullHeader:
-        """Receive a fragment."""
+        """Receive a fragment, or its update."""
+        holds = self.says_what_it_holds and fragment in self.fragments
         request: dict[str, Any] = {
             "learner": self.learner,
             "incarnation": self.incarnation,
             "fragment": fragment,
             "minimum_version": minimum_version,
             "epoch": self.epoch,
+            "held_version": self.versions[fragment] if holds else None,
         }
         buffer = bytearray()
 
@@ -116,11 +124,25 @@ class ScriptedLearner:
             buffer.extend(bytes(header.payload_bytes))
             return memoryview(buffer)
 
-        header = self.client.pull(PullRequest(**request | changes), allocate, deadline_seconds=WAIT_SECONDS)
-        self.fragments[fragment] = torch.frombuffer(buffer, dtype=torch.float32)
+        asked = PullRequest(**request | changes)
+        if asked.posted:
+            header = self.client.pull_posted(asked, allocate, deadline_seconds=WAIT_SECONDS, posting=Posting())
+        else:
+            header = self.client.pull(asked, allocate, deadline_seconds=WAIT_SECONDS)
+        self.fragments[fragment] = self._received(header, buffer)
         self.versions[fragment] = header.version
         self.received_at[fragment] = self.steps
+        self.headers.append(header)
         return header
+
+    def _received(self, header: PullHeader, buffer: bytearray) -> torch.Tensor:
+        if not header.codec:
+            return torch.frombuffer(buffer, dtype=torch.float32)
+        made = torch.empty(self.layout.fragments[header.fragment].numel)
+        payload = torch.frombuffer(buffer, dtype=torch.uint8)
+        apply_update(codec_named(header.codec), payload, self.fragments[header.fragment], made)
+        assert xxhash.xxh3_128_digest(made.numpy().data) == header.result_digest
+        return made
 
     def gradient(self, fragment: int) -> torch.Tensor:
         """An outer gradient, f32, shape (numel,)."""

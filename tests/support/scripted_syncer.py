@@ -9,8 +9,10 @@ from typing import TypeVar
 import torch
 
 from diloco.core.codec import codec_named
+from diloco.core.downlink import Update, downlink_codec, encode_update
 from diloco.model import build_model, layout_of, read_fragment
 from diloco.spec import DiLoCoJob
+from diloco.wire.chunks import payload_digest
 from diloco.wire.errors import RefusedError
 from diloco.wire.handler import Send
 from diloco.wire.messages import (
@@ -37,7 +39,8 @@ M = TypeVar("M")
 class ScriptedSyncer:
     """A ``SyncHandler`` with a real model. Everything it is told is kept in ``said``, in order."""
 
-    def __init__(self, job: DiLoCoJob, *, epoch: str = "1") -> None:
+    def __init__(self, job: DiLoCoJob, *, epoch: str = "1", posted_pulls: bool = False) -> None:
+        """``posted_pulls``: pulls may wait; without, it is as a syncer that does not know of such."""
         module = build_model(job.spec)
         self.layout = layout_of(module, job.spec.sync.fragments)
         self.fragments = [torch.empty(fragment.numel) for fragment in self.layout.fragments]
@@ -45,6 +48,12 @@ class ScriptedSyncer:
             read_fragment(module, fragment, out)
         self.versions = [0] * len(self.fragments)
         self.epoch = epoch
+        self.updates: dict[int, tuple[PullHeader, torch.Tensor]] = {}
+        """By fragment, what makes its version of the one before, where the job encodes updates."""
+        self.pulls: list[PullRequest] = []
+        self._posted_pulls = posted_pulls
+        self._made = asyncio.Event()
+        self._downlink = downlink_codec(job.spec.sync.downlink)
         self.refusal: Refused | None = None
         """Answers every Join while it is set."""
         self.said: list[LearnerMessage | PushHeader] = []
@@ -70,7 +79,14 @@ class ScriptedSyncer:
         holds = join.epoch == self.epoch and len(join.versions) == len(self.versions)
         load = () if holds else tuple(range(len(self.versions)))
         welcome = Welcome(
-            self._sessions, self.epoch, load, tuple(self.versions), join.steps, join.data_position, self.progress
+            self._sessions,
+            self.epoch,
+            load,
+            tuple(self.versions),
+            join.steps,
+            join.data_position,
+            self.progress,
+            posted_pulls=self._posted_pulls,
         )
         send(welcome)
         self._send = send
@@ -107,10 +123,19 @@ class ScriptedSyncer:
         del reason
         self._buffers.pop((header.fragment, header.version, header.attempt), None)
 
-    def open_pull(self, request: PullRequest, peer: Peer) -> tuple[PullHeader, memoryview]:
+    async def open_pull(self, request: PullRequest, peer: Peer) -> tuple[PullHeader, memoryview]:
         del peer
         if request.epoch != self.epoch:
             raise RefusedError("another epoch")
+        with self._heard:
+            self.pulls.append(request)
+            self._heard.notify_all()
+        while request.posted and request.minimum_version > self.versions[request.fragment]:
+            self._made.clear()
+            await self._made.wait()
+        update = self.updates.get(request.fragment)
+        if update is not None and update[0].base_version == request.held_version:
+            return update[0], memoryview(update[1].numpy().data)
         values = self.fragments[request.fragment]
         header = PullHeader(request.fragment, self.versions[request.fragment], values.nbytes)
         return header, memoryview(values.numpy().data).cast("B")
@@ -133,6 +158,12 @@ class ScriptedSyncer:
                 if not self._heard.wait(until - time.monotonic()):
                     raise AssertionError(f"no such {kind.__name__} in {self.said[-5:]}")
 
+    def wait_for_pull(self, where: Callable[[PullRequest], bool]) -> PullRequest:
+        """The first pull for which ``where`` holds; waits for it."""
+        with self._heard:
+            assert self._heard.wait_for(lambda: any(where(pull) for pull in self.pulls), PATIENCE_SECONDS), self.pulls
+            return next(pull for pull in self.pulls if where(pull))
+
     def mark(self) -> int:
         """For ``wait_for``'s ``after``: only what is said from now on."""
         return len(self.said)
@@ -154,10 +185,24 @@ class ScriptedSyncer:
         """Ask for an outer gradient."""
         self.send(FragmentWanted(fragment, version, attempt))
 
-    def publish(self, fragment: int, values: torch.Tensor | None = None, *, merged: bool = True) -> int:
-        """Make a new version of a fragment and say so; returns the version."""
-        if values is not None:
-            self.fragments[fragment] = values
-        self.versions[fragment] += 1
+    def publish(
+        self, fragment: int, values: torch.Tensor | None = None, *, merged: bool = True, lies: bool = False
+    ) -> int:
+        """Make a new version of a fragment and say so; returns the version. ``lies``: its update makes another."""
+        before = self.fragments[fragment]
+        made = before.clone() if values is None else values
+        version = self.versions[fragment] + 1
+        if self._downlink is not None:
+            rest = torch.zeros_like(made)
+            payload, problem = encode_update(self._downlink, Update(before, made, rest, rest))
+            assert payload is not None, problem
+            digest = payload_digest(made.numpy().data.cast("B")) if not lies else bytes(16)
+            name = self._downlink.name
+            header = PullHeader(fragment, version, payload.numel(), b"", name, version - 1, digest)
+            self.updates[fragment] = (header, payload)
+        self.fragments[fragment] = made
+        self.versions[fragment] = version
+        assert self._loop is not None
+        self._loop.call_soon_threadsafe(self._made.set)
         self.send(FragmentReady(fragment, self.versions[fragment], merged, self.progress))
         return self.versions[fragment]

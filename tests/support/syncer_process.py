@@ -28,7 +28,8 @@ spec:
   data: {{text: {{}}}}
   training: {{tokens: {tokens}, sequenceLength: 16, batchSize: 4}}
   sync:
-    {{fragments: 4, interval: 4, quorum: {quorum}, compression: None, anchor: {anchor}, leaseSeconds: {lease_seconds}}}
+    {{fragments: 4, interval: 4, quorum: {quorum}, compression: None, downlink: {downlink}, anchor: {anchor},
+      leaseSeconds: {lease_seconds}}}
   syncer: {{checkpointEverySeconds: {checkpoint_every}}}
   regions: [{{name: here, pools: [{{name: cpu, learners: {learners}}}]}}]
 """
@@ -38,6 +39,7 @@ _DEFAULTS: dict[str, Any] = {
     "tokens": 20_000,
     "quorum": 1,
     "anchor": "Received",
+    "downlink": "F32",
     "checkpoint_every": 1,
     "learners": 2,
     "lease_seconds": 30,

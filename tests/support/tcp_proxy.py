@@ -1,4 +1,4 @@
-"""A TCP relay on loopback that breaks what it relays after so many bytes, or on command, or stops relaying."""
+"""A TCP relay on loopback that breaks what it relays after so many bytes, or on command, or holds an answer back."""
 
 import contextlib
 import socket
@@ -6,6 +6,7 @@ import threading
 from typing import Self
 
 _PATIENCE_SECONDS = 30.0
+_LONGEST_HOLD_SECONDS = 120.0
 
 
 class TcpProxy:
@@ -22,6 +23,11 @@ class TcpProxy:
         self._not_before: threading.Event | None = None
         self.connections = 0
         self.was_cut = threading.Event()
+        self._held_after: int | None = None
+        self._answered: dict[socket.socket, int] = {}
+        self.held = threading.Event()
+        """An answer is being held back."""
+        self._released = threading.Event()
         self._thread = threading.Thread(target=self._accept, daemon=True)
 
     def cut_after_bytes(self, count: int, *, not_before: threading.Event | None = None) -> None:
@@ -32,6 +38,16 @@ class TcpProxy:
         with self._lock:
             self._left = count
             self._not_before = not_before
+
+    def hold_answer_after_bytes(self, count: int) -> None:
+        """Once ``count`` more bytes have come back on one connection, let no more come back on it until ``release``."""
+        with self._lock:
+            self._held_after = count
+            self._answered.clear()
+
+    def release(self) -> None:
+        """Let everything pass again."""
+        self._released.set()
 
     def cut(self) -> None:
         """Break every connection now."""
@@ -60,16 +76,25 @@ class TcpProxy:
                 near, _ = self._listener.accept()
             except OSError:
                 return
-            far = socket.create_connection(self._target)
+            try:
+                far = socket.create_connection(self._target)
+            except OSError:  # nobody there just now
+                near.close()
+                continue
             self.connections += 1
             with self._lock:
                 self._sockets |= {near, far}
-            for source, sink in ((near, far), (far, near)):
-                threading.Thread(target=self._relay, args=(source, sink), daemon=True).start()
+            for source, sink, answers in ((near, far, False), (far, near, True)):
+                threading.Thread(
+                    target=self._relay, args=(source, sink), kwargs={"answers": answers}, daemon=True
+                ).start()
 
-    def _relay(self, source: socket.socket, sink: socket.socket) -> None:
+    def _relay(self, source: socket.socket, sink: socket.socket, *, answers: bool) -> None:
         with contextlib.suppress(OSError):
             while data := source.recv(1 << 16):
+                if answers and self._is_held(source, len(data)):
+                    self.held.set()
+                    self._released.wait(_LONGEST_HOLD_SECONDS)
                 if self._passes(len(data)):
                     sink.sendall(data)
                 else:
@@ -82,6 +107,13 @@ class TcpProxy:
             with contextlib.suppress(OSError):
                 end.shutdown(socket.SHUT_RDWR)
             end.close()
+
+    def _is_held(self, source: socket.socket, count: int) -> bool:
+        with self._lock:
+            if self._held_after is None or self._released.is_set():
+                return False
+            self._answered[source] = self._answered.get(source, 0) + count
+            return self._answered[source] > self._held_after
 
     def _passes(self, count: int) -> bool:
         with self._lock:

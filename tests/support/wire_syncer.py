@@ -89,7 +89,7 @@ class Keeper:
         self.failed.append((header, reason))
         self.push_ended.set()
 
-    def open_pull(self, request: PullRequest, peer: Peer) -> tuple[PullHeader, memoryview]:
+    async def open_pull(self, request: PullRequest, peer: Peer) -> tuple[PullHeader, memoryview]:
         self.peers.append(peer)
         if request.fragment not in self.fragments:
             raise RefusedError(f"no fragment {request.fragment}")

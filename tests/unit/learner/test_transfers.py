@@ -1,4 +1,4 @@
-"""The workers that push and pull: when they try again, when they give up, what they refuse to receive."""
+"""The workers that push: when they try again, when they give up, what they leave behind."""
 
 import threading
 from collections.abc import Callable
@@ -13,21 +13,20 @@ from diloco.learner.capture import Capture
 from diloco.learner.control import ControlOutbox
 from diloco.learner.departures import Departures, OuterGradient
 from diloco.learner.feedback import ErrorFeedback
-from diloco.learner.membership import Holdings, Membership
-from diloco.learner.transfers import Puller, Pusher, Terms, TransferCounts
+from diloco.learner.membership import Membership
+from diloco.learner.transfers import Narrowing, Pusher, Terms, TransferCounts
 from diloco.wire.errors import RefusedError, UnavailableError, WireError
-from diloco.wire.messages import PullHeader, PullRequest, PushHeader, PushReceipt
+from diloco.wire.messages import PullHeader, PushHeader, PushReceipt
 
 NOW = Membership("1", 7)
 VALUES = torch.tensor([1.0, -2.0, 0.3])
 
 
 class Link:
-    """The bulk side, scripted: each call takes the next of ``fates``; None is success."""
+    """The bulk side, scripted: each push takes the next of ``fates``; None is success."""
 
-    def __init__(self, *fates: WireError | None, offers: PullHeader | None = None) -> None:
+    def __init__(self, *fates: WireError | None) -> None:
         self.fates = list(fates)
-        self.offers = offers
         self.pushed: list[tuple[PushHeader, bytes]] = []
         self.calls = 0
         self.receipt = PushReceipt(accepted=True)
@@ -39,14 +38,10 @@ class Link:
         self.pushed.append((header, bytes(payload)))
         return self.receipt
 
-    def pull(
-        self, request: PullRequest, allocate: Callable[[PullHeader], memoryview], *, deadline_seconds: float
-    ) -> PullHeader:
-        assert deadline_seconds > 0
-        self._meet_fate()
-        header = self.offers or PullHeader(request.fragment, request.minimum_version, 4 * len(VALUES))
-        allocate(header)[:] = VALUES.numpy().tobytes()
-        return header
+    def pull(self, *_: object, **__: object) -> PullHeader:
+        raise AssertionError("nobody pulls here")
+
+    pull_posted = pull
 
     def _meet_fate(self) -> None:
         self.calls += 1
@@ -57,32 +52,24 @@ class Link:
 
 
 class Bench:
-    """Both workers on one scripted link. ``now`` is the admission that lasts."""
+    """A worker on a scripted link. ``now`` is the admission that lasts."""
 
     def __init__(self, link: Link, codec: str = "Int8") -> None:
         self.now: Membership | None = NOW
         self.departures = Departures()
         self.arrivals = Arrivals(Bell())
-        self.holdings = Holdings(1)
-        self.holdings.admitted(NOW, [0])
+        self.arrivals.session_begins(NOW, posted_pulls=True)
         self.control = ControlOutbox(3600.0)
         self.feedback = ErrorFeedback()
         self.counts = TransferCounts()
         terms = Terms("r/p/0", link, lambda: self.now, lambda: 0.0, threading.Event(), lambda: -1.0, self.counts)
-        self.pusher = Pusher(terms, self.departures, self.control, codec_named(codec), self.feedback)
-        self.puller = Puller(terms, self.arrivals, self.holdings, lambda _: torch.empty(len(VALUES)))
+        narrowing = Narrowing(codec_named(codec), self.feedback)
+        self.pusher = Pusher(terms, self.departures, self.arrivals, self.control, narrowing)
 
     def push(self, values: torch.Tensor = VALUES) -> None:
         capture = Capture(0, 4, 3, 30, values, torch.zeros(len(values)), None)
         self.departures.offer(OuterGradient(Ask(NOW, 0, 5, 2), capture))
         self._until_idle(self.pusher.run, lambda: self.departures.wait_until_idle(60.0), self.departures.close)
-
-    def pull(self, minimum_version: int) -> None:
-        wish = Wish(NOW, 0, minimum_version)
-        self.arrivals.want(wish)
-        taken = self.arrivals.next_wish()
-        assert taken == wish
-        self.puller._pull(wish)
 
     @staticmethod
     def _until_idle(body: Callable[[], None], idle: Callable[[], bool], close: Callable[[], None]) -> None:
@@ -148,25 +135,31 @@ def test_an_outer_gradient_that_cannot_be_encoded_is_declined() -> None:
     assert link.calls == 0
 
 
-def test_a_pulled_fragment_waits_for_the_inner_loop() -> None:
-    bench = Bench(Link(UnavailableError("broken"), offers=PullHeader(0, 9, 12)))
-    bench.pull(8)
-    (arrival,) = bench.arrivals.take()
-    assert arrival.version == 9
-    assert torch.equal(arrival.values, VALUES)
-
-
-def test_what_is_not_the_fragment_is_never_received() -> None:
-    link = Link(offers=PullHeader(0, 9, 1 << 40))
-    bench = Bench(link)
-    link.after_call = lambda: setattr(bench, "now", None if link.calls > 1 else NOW)
-    bench.pull(8)
-    assert bench.arrivals.take() == []
-
-
-def test_a_version_that_is_held_already_is_not_pulled() -> None:
+def test_a_pull_is_posted_before_the_push_that_it_answers() -> None:
     link = Link()
     bench = Bench(link)
-    bench.holdings.received("1", 0, 8)
-    bench.pull(8)
-    assert link.calls == 0
+    posted: list[Wish] = []
+    link.after_call = lambda: posted.append(posted_by(bench))
+    bench.push()
+    assert posted == [Wish(NOW, 0, 5)]
+
+
+def posted_by(bench: Bench) -> Wish:
+    post = bench.arrivals.next_post()
+    assert post is not None
+    return post.wish
+
+
+def test_nothing_is_posted_to_a_syncer_that_lets_no_pull_wait() -> None:
+    bench = Bench(Link())
+    bench.arrivals.session_begins(NOW, posted_pulls=False)
+    bench.push()
+    bench.arrivals.close()
+    assert bench.arrivals.next_post() is None
+
+
+def test_nothing_is_posted_for_what_is_declined() -> None:
+    bench = Bench(Link())
+    bench.push(torch.tensor([1.0, float("nan"), 0.0]))
+    bench.arrivals.close()
+    assert bench.arrivals.next_post() is None

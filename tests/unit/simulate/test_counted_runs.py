@@ -33,9 +33,17 @@ def job_of(path: Path, **sync: Any) -> DiLoCoJob:
     [
         (Scenario(), {}),
         (Scenario({SECOND: Profile(step_seconds=1.3, link=Link(0.08, 3e4))}), {"compression": "Int4"}),
+        (
+            Scenario({SECOND: Profile(step_seconds=1.3, link=Link(0.08, 1e4))}),
+            {"compression": "Int4", "downlink": "Int8"},
+        ),
         (Scenario(faults=(Kill(FIRST, 7.3, 2.0), Cut(SECOND, 11.0, 3.0))), {"compression": "Int8"}),
+        (
+            Scenario(default=Profile(link=Link(0.02, 1e5)), faults=(Kill(FIRST, 7.3, 2.0), Cut(SECOND, 11.0, 3.0))),
+            {"compression": "Int8", "downlink": "BF16"},
+        ),
     ],
-    ids=["calm", "slow and far", "faults"],
+    ids=["calm", "slow and far", "slow and far, encoded back", "faults", "faults, encoded back"],
 )
 def test_a_counted_run_takes_the_course_of_a_real_one(tmp_path: Path, scenario: Scenario, sync: dict[str, Any]) -> None:
     job = job_of(tmp_path, **sync)

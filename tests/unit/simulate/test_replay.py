@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from diloco.runtime.files import sha256_bytes
 from diloco.simulate.replay import ReplayError, ReplayReport, replay
 from diloco.spec import DiLoCoJob
 from diloco.syncer.tape import TapeReader, find_tapes, seal
@@ -14,7 +15,7 @@ from diloco.syncer.tape_writer import TapeLimits
 from support.recorded_run import RecordedRun
 
 
-def small_job(anchor: str) -> DiLoCoJob:
+def small_job(**sync: str) -> DiLoCoJob:
     return DiLoCoJob.model_validate(
         {
             "apiVersion": "diloco.dev/v1alpha1",
@@ -24,24 +25,32 @@ def small_job(anchor: str) -> DiLoCoJob:
                 "model": {"builtin": {"preset": "pico"}},
                 "data": {"text": {}},
                 "training": {"tokens": 6_000, "sequenceLength": 16, "batchSize": 4},
-                "sync": {"fragments": 4, "interval": 4, "compression": "Int8", "anchor": anchor},
+                "sync": {"fragments": 4, "interval": 4, "compression": "Int8"} | sync,
                 "regions": [{"name": "here", "pools": [{"name": "cpu", "learners": 2}]}],
             },
         }
     )
 
 
-@pytest.fixture(scope="module", params=["Received", "Current"])
-def made(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Two lives of a syncer: the first dies, the second goes on from its checkpoint to the end."""
-    directory: Path = tmp_path_factory.mktemp("made") / "syncer"
-    job = small_job(request.param)
+def two_lives(directory: Path, job: DiLoCoJob) -> Path:
+    """The first dies, the second goes on from its checkpoint to the end."""
     first = RecordedRun(directory, job)
     first.train(6)
     first.checkpoint()
     first.train(2)
     RecordedRun(directory, job, epoch=2, limits=TapeLimits(segment_bytes=20_000, kept_bytes=None)).train(60)
     return directory
+
+
+@pytest.fixture(
+    scope="module",
+    params=[("Received", "F32"), ("Current", "F32"), ("Received", "BF16"), ("Received", "Int8"), ("Current", "Int8")],
+    ids="-".join,
+)
+def made(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two lives of a syncer."""
+    anchor, downlink = request.param
+    return two_lives(tmp_path_factory.mktemp("made") / "syncer", small_job(anchor=anchor, downlink=downlink))
 
 
 @pytest.fixture
@@ -70,6 +79,16 @@ def test_every_decision_and_every_merge_comes_out_the_same(run: Path) -> None:
     assert second.decisions > second.events / 2
     assert len(find_tapes(run / "tape")[1].segments) > 1
     assert list(report.explanation) == []
+
+
+def test_merges_are_redone_with_what_was_left_over_at_the_checkpoint(tmp_path: Path) -> None:
+    run = two_lives(tmp_path / "syncer", small_job(downlink="Int8"))
+    manifest = run / "checkpoints" / "000002" / "manifest.json"
+    plain = json.loads(manifest.read_text())["manifest"] | {"format": 1}
+    del plain["files"]["residuals.safetensors"]
+    digest = sha256_bytes(json.dumps(plain, sort_keys=True, separators=(",", ":")).encode())
+    manifest.write_text(json.dumps({"sha256": digest, "manifest": plain}))
+    assert "comes out as" in only_problem(replay(run))
 
 
 def test_the_folder_of_a_run_that_holds_the_syncers_will_do(run: Path) -> None:
@@ -173,7 +192,7 @@ def test_a_tape_of_the_first_format_replays_by_the_rules_it_was_written_under(tm
 
 
 def test_a_tape_of_rules_that_are_not_known_is_refused_in_one_line(tmp_path: Path) -> None:
-    recorded = RecordedRun(tmp_path, small_job("Received"))
+    recorded = RecordedRun(tmp_path, small_job())
     recorded.train(2)
     tape = tmp_path / "tape" / "000001.jsonl"
     header, *_ = tape.read_bytes().splitlines(keepends=True)

@@ -74,6 +74,24 @@ def test_the_same_run_is_the_same_to_the_bit(run: Run) -> None:
     assert same_bits(one, other)
 
 
+@pytest.mark.parametrize("downlink", ["BF16", "Int8"])
+def test_a_run_whose_way_back_is_encoded_learns_and_is_the_same_to_the_bit(run: Run, downlink: str) -> None:
+    faults = (Kill(FIRST, 7.3), Cut(SECOND, 11.0, 4.0))
+    one, other = (run(Scenario(faults=faults, seed=3), downlink=downlink) for _ in range(2))
+    assert one.loss < 0.8 * one.loss_start
+    assert same_bits(one, other)
+    assert not same_bits(one, run(Scenario(faults=faults, seed=3)))
+
+
+def test_a_link_too_thin_for_whole_fragments_carries_updates(run: Run) -> None:
+    thin = Scenario(default=Profile(link=Link(0.01, 4e4)))
+    whole, updates = run(thin, compression="Int8"), run(thin, compression="Int8", downlink="Int8")
+    assert updates.virtual_seconds < whole.virtual_seconds
+    merged = [sum(learner(outcome, name).merged_tokens for name in (FIRST, SECOND)) for outcome in (whole, updates)]
+    trained = [sum(learner(outcome, name).tokens for name in (FIRST, SECOND)) for outcome in (whole, updates)]
+    assert merged[1] / trained[1] > merged[0] / trained[0]
+
+
 def test_another_seed_of_the_scenario_is_another_course(run: Run) -> None:
     assert run(Scenario(seed=0)).trace_digest != run(Scenario(seed=1)).trace_digest
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from diloco.core.fragments import Layout, TensorSpec, partition
-from diloco.runtime.files import UnusableFileError
+from diloco.runtime.files import UnusableFileError, sha256_bytes
 from diloco.syncer.checkpoint import (
     CheckpointContent,
     Totals,
@@ -28,11 +28,13 @@ def layout_of(*sizes: int) -> Layout:
 LAYOUT = layout_of(1000, 500)
 
 
-def content(version: int = 3, layout: Layout = LAYOUT, job: str = "small") -> CheckpointContent:
-    store = FragmentStore(layout)
+def content(
+    version: int = 3, layout: Layout = LAYOUT, job: str = "small", *, residuals: bool = False
+) -> CheckpointContent:
+    store = FragmentStore(layout, residuals=residuals)
     for fragment in layout.fragments:
         values = torch.arange(fragment.numel, dtype=torch.float32) + version
-        store.put(fragment.index, version, values, values / 3)
+        store.put(fragment.index, version, values, values / 3, values / 7 if residuals else None)
     totals = Totals(bytes_pushed=5, bytes_pulled=6)
     return CheckpointContent(job, layout, 2, store.hold(), {"loss": float("nan"), "n": 1}, totals, "a test")
 
@@ -51,15 +53,37 @@ def test_a_checkpoint_comes_back_as_it_was(tmp_path: Path) -> None:
         assert torch.equal(loaded.momentum[index], image.momentum[index])
 
 
+def test_residuals_come_back_as_they_were_and_are_another_format(tmp_path: Path) -> None:
+    first, second = write_checkpoint(tmp_path, content()), write_checkpoint(tmp_path, content(residuals=True))
+    without, residuals = (load_checkpoint(tmp_path, name, LAYOUT, "small") for name in (first, second))
+    assert (without.manifest.format, without.residuals) == (1, ())
+    assert residuals.manifest.format == 2
+    for index, residual in enumerate(content(residuals=True).image.residuals):
+        assert torch.equal(residuals.residuals[index], residual)
+
+
+def test_a_checkpoint_of_a_later_version_is_refused_and_not_taken_for_damaged(tmp_path: Path) -> None:
+    write_checkpoint(tmp_path, content())
+    path = tmp_path / write_checkpoint(tmp_path, content()) / "manifest.json"
+    plain = json.loads(path.read_text())["manifest"] | {"format": 3, "new": "field"}
+    sealed = sha256_bytes(json.dumps(plain, sort_keys=True, separators=(",", ":")).encode())
+    path.write_text(json.dumps({"sha256": sealed, "manifest": plain}))
+    with pytest.raises(SyncerError, match="checkpoint format is 3; this version of diloco reads 1 to 2") as refused:
+        newest_checkpoint(tmp_path, LAYOUT, "small")
+    assert "\n" not in str(refused.value)
+
+
 def test_an_empty_folder_has_no_checkpoint(tmp_path: Path) -> None:
     assert newest_checkpoint(tmp_path / "none", LAYOUT, "small") == (None, {})
 
 
-@pytest.mark.parametrize("file", ["manifest.json", "parameters.safetensors", "momentum.safetensors"])
+@pytest.mark.parametrize(
+    "file", ["manifest.json", "parameters.safetensors", "momentum.safetensors", "residuals.safetensors"]
+)
 @pytest.mark.parametrize("damage", ["flipped", "truncated", "missing", "empty"])
 def test_a_damaged_checkpoint_is_told_and_the_one_before_is_used(tmp_path: Path, file: str, damage: str) -> None:
-    write_checkpoint(tmp_path, content(3))
-    path = tmp_path / write_checkpoint(tmp_path, content(4)) / file
+    write_checkpoint(tmp_path, content(3, residuals=True))
+    path = tmp_path / write_checkpoint(tmp_path, content(4, residuals=True)) / file
     data = bytearray(path.read_bytes())
     data[len(data) // 2] ^= 1
     match damage:

@@ -3,6 +3,7 @@ import torch
 
 from diloco.core.actions import Member, Merge
 from diloco.core.codec import codec_named
+from diloco.core.downlink import apply_update
 from diloco.core.fragments import TensorSpec, partition
 from diloco.spec.sync import OuterOptimizer, SyncSpec
 from diloco.syncer.inbox import PushKey
@@ -14,13 +15,13 @@ CODEC = codec_named("None")
 PLAIN = {"merge": "Mean", "fragments": 1, "outer_optimizer": OuterOptimizer(learning_rate=1.0, momentum=0.0)}
 
 
-def store() -> FragmentStore:
+def store(*, residuals: bool = False) -> FragmentStore:
     """At version 3, with versions 2 and 1 before it: parameters are 3.0, 2.0 and 1.0."""
-    store = FragmentStore(LAYOUT, older_versions=2)
+    store = FragmentStore(LAYOUT, older_versions=2, residuals=residuals)
     store.put(0, 1, torch.full((10,), 1.0))
     for version in (2, 3):
         target = store.target(0)
-        target.parameters.fill_(float(version))
+        target.merge.parameters.fill_(float(version))
         store.commit(0, version, target, b"")
     return store
 
@@ -42,8 +43,8 @@ def test_the_result_is_not_in_the_store_before_it_is_committed() -> None:
     held = store()
     result = merge(held, SyncSpec.model_validate(PLAIN), {"a": (0.5, 3), "b": (1.5, 3)})
     assert held.versions == (3,)
-    assert torch.equal(result.target.parameters, torch.full((10,), 2.0))
-    assert result.digest == digest_of(result.target.parameters)
+    assert torch.equal(result.made.merge.parameters, torch.full((10,), 2.0))
+    assert result.digest == digest_of(result.made.merge.parameters)
     assert (result.version, result.problem) == (4, "")
 
 
@@ -53,7 +54,7 @@ def test_the_anchor_says_whether_the_models_own_movement_counts(anchor: str, mer
     result = merge(store(), SyncSpec.model_validate(PLAIN | {"anchor": anchor}), {"a": (0.5, 1), "b": (0.5, 3)})
     expected = 3.0 - (0.5 + (2.5 if anchor == "Current" else 0.5)) / 2
     assert expected == merged
-    assert torch.allclose(result.target.parameters, torch.full((10,), merged))
+    assert torch.allclose(result.made.merge.parameters, torch.full((10,), merged))
 
 
 def test_what_cannot_be_merged_leaves_the_fragment_as_it_was_and_says_why() -> None:
@@ -61,6 +62,58 @@ def test_what_cannot_be_merged_leaves_the_fragment_as_it_was_and_says_why() -> N
     before = held.current(0).parameters.clone()
     result = merge(held, SyncSpec.model_validate(PLAIN), {"a": (3e38, 3), "b": (float("inf"), 3)})
     assert "not finite" in result.problem
-    held.commit(0, result.version, result.target, result.digest)
+    held.commit(0, result.version, result.made, result.digest)
     assert held.versions == (4,)
     assert torch.equal(held.current(0).parameters, before)
+
+
+ENCODED = SyncSpec.model_validate(PLAIN | {"downlink": "Int8"})
+
+
+def test_an_encoded_merge_is_its_update_added_to_the_version_before() -> None:
+    held = store(residuals=True)
+    before = held.current(0).parameters.clone()
+    result = merge(held, ENCODED, {"a": (0.5, 3), "b": (1.6, 3)})
+    update = result.update
+    assert update is not None
+    assert (update.base_version, update.codec, result.not_encoded) == (3, "Int8", "")
+    assert update.digest == digest_of(update.payload)
+    made = torch.empty(10)
+    apply_update(codec_named("Int8"), update.payload, before, made)
+    assert torch.equal(result.made.merge.parameters, made)
+    assert result.digest == digest_of(made)
+    held.commit(0, 4, result.made, result.digest, update)
+    assert held.current(0).update is update
+    residual = held.residual(0)
+    assert residual is not None
+    assert torch.allclose(made + residual, torch.full((10,), 3.0 - 1.05), rtol=0, atol=1e-7)
+
+
+def test_a_merge_that_fails_leaves_what_waits_waiting_and_is_sent_whole() -> None:
+    held = store(residuals=True)
+    residual = held.residual(0)
+    assert residual is not None
+    residual.fill_(0.125)
+    result = merge(held, ENCODED, {"a": (float("inf"), 3)})
+    assert "not finite" in result.problem
+    assert (result.update, result.not_encoded) == (None, "")
+    held.commit(0, result.version, result.made, result.digest, result.update)
+    assert torch.equal(residual, torch.full((10,), 0.125))
+    assert held.residual(0) is residual
+    assert torch.equal(held.current(0).parameters, torch.full((10,), 3.0))
+
+
+def test_an_update_that_cannot_be_encoded_is_sent_whole_and_says_why() -> None:
+    held = store(residuals=True)
+    optimizer = OuterOptimizer(learning_rate=10.0, momentum=0.0)
+    # Within what a merge takes, and ten times that is beyond what Int8 can say.
+    held.put(0, 3, torch.full((10,), 3.4e38))
+    momentum = held.momentum(0)
+    momentum.fill_(3.4e37)
+    sync = SyncSpec.model_validate(PLAIN | {"downlink": "Int8", "outer_optimizer": optimizer})
+    sync = sync.model_copy(update={"outer_optimizer": optimizer.model_copy(update={"momentum": 0.999})})
+    result = merge(held, sync, {"a": (0.5, 3)})
+    assert result.update is None
+    assert result.not_encoded == "1 of 1 blocks hold values that are not finite, or too large for Int8"
+    assert result.problem == ""
+    assert not held.target(0).rest.any()  # type: ignore[union-attr]  # it has one

@@ -9,8 +9,8 @@ from diloco.syncer.store import FragmentStore, check_complete
 LAYOUT = partition([TensorSpec("a", (10,), embedding=False), TensorSpec("b", (6,), embedding=False)], 2)
 
 
-def filled(older_versions: int = 0) -> FragmentStore:
-    store = FragmentStore(LAYOUT, older_versions=older_versions)
+def filled(older_versions: int = 0, *, residuals: bool = False) -> FragmentStore:
+    store = FragmentStore(LAYOUT, older_versions=older_versions, residuals=residuals)
     for fragment in LAYOUT.fragments:
         store.put(fragment.index, 3, torch.full((fragment.numel,), float(fragment.index)))
     return store
@@ -18,12 +18,14 @@ def filled(older_versions: int = 0) -> FragmentStore:
 
 def merge(store: FragmentStore, fragment: int, value: float) -> MergeTarget:
     """What a merge does: fill the target, then make it current."""
-    target = store.target(fragment)
-    target.parameters.fill_(value)
-    target.momentum.fill_(value / 2)
+    made = store.target(fragment)
+    made.merge.parameters.fill_(value)
+    made.merge.momentum.fill_(value / 2)
+    if made.rest is not None:
+        made.rest.fill_(value / 4)
     version = store.current(fragment).version + 1
-    store.commit(fragment, version, target, xxhash.xxh3_128_digest(target.parameters.numpy().tobytes()))
-    return target
+    store.commit(fragment, version, made, xxhash.xxh3_128_digest(made.merge.parameters.numpy().tobytes()))
+    return made.merge
 
 
 def test_a_pull_under_way_keeps_reading_the_old_version() -> None:
@@ -55,6 +57,36 @@ def test_momentum_is_updated_in_place_unless_a_checkpoint_reads_it() -> None:
     store.release()
     momentum = store.momentum(0)
     assert merge(store, 0, 6.0).momentum is momentum
+
+
+def test_residuals_are_kept_like_momentum_where_updates_are_encoded() -> None:
+    store = filled(residuals=True)
+    assert torch.equal(store.residual(0), torch.zeros(10))  # type: ignore[arg-type]  # it has one
+    merge(store, 0, 2.0)
+    residual = store.residual(0)
+    image = store.hold()
+    assert image.residuals[0] is residual
+    merge(store, 0, 4.0)
+    assert torch.equal(image.residuals[0], torch.full((10,), 0.5))
+    assert torch.equal(store.residual(0), torch.full((10,), 1.0))  # type: ignore[arg-type]  # it has one
+    store.release()
+    residual = store.residual(0)
+    merge(store, 0, 6.0)
+    assert store.residual(0) is residual
+
+
+def test_nothing_is_kept_beside_the_fragments_where_they_travel_whole() -> None:
+    store = filled()
+    assert store.residual(0) is None
+    assert store.target(0).rest is None
+    assert store.hold().residuals == ()
+
+
+def test_what_was_left_over_goes_into_a_fragment_that_travels_whole_from_now_on() -> None:
+    store = filled()
+    store.put(0, 3, torch.ones(10), torch.zeros(10), torch.full((10,), 0.25))
+    assert torch.equal(store.current(0).parameters, torch.full((10,), 1.25))
+    assert store.current(0).digest == xxhash.xxh3_128_digest(bytes(store.current(0).view))
 
 
 @pytest.mark.parametrize(("older_versions", "there"), [(0, [6]), (2, [4, 5, 6])])

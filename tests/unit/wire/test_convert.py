@@ -52,7 +52,7 @@ LEARNER_MESSAGES = (
     Leave(1, "SIGTERM"),
 )
 SYNCER_MESSAGES = (
-    Welcome(1, "3", (0, 2, 1), (4, 5, 6), 7, 8, Progress(1, 2, 3)),
+    Welcome(1, "3", (0, 2, 1), (4, 5, 6), 7, 8, Progress(1, 2, 3), posted_pulls=True),
     Refused("Superseded", "another process"),
     FragmentWanted(1, 2, 3),
     FragmentReady(1, 2, merged=True, progress=Progress(0, 0, 0)),
@@ -63,8 +63,8 @@ SYNCER_MESSAGES = (
 BULK_MESSAGES = (
     PushHeader("a/b/0", 1, 2, 3, 4, 5, 6, 7, "Int4", 8, "3", bytes(16)),
     PushReceipt(accepted=False, reason="late"),
-    PullRequest("a/b/0", 1, 2, 3, "3"),
-    PullHeader(1, 2, 3, bytes(range(16))),
+    PullRequest("a/b/0", 1, 2, 3, "3", 0, posted=True),
+    PullHeader(1, 2, 3, bytes(range(16)), "Int8", 1, bytes(range(16, 32))),
 )
 
 
@@ -81,6 +81,29 @@ def test_what_the_syncer_says_arrives_as_said(message: messages.SyncerMessage) -
 @pytest.mark.parametrize("message", BULK_MESSAGES, ids=lambda message: type(message).__name__)
 def test_bulk_headers_arrive_as_sent(message: messages.Message) -> None:
     assert unpack(type(message), pack(message)) == message
+
+
+def test_that_nothing_is_said_of_what_is_held_is_not_that_version_0_is() -> None:
+    silent = PullRequest("a/b/0", 1, 2, 3, "3")
+    assert unpack(PullRequest, pack(silent)) == silent
+    assert silent.held_version is None
+    with pytest.raises(InvalidMessageError, match=r"PullRequest\.held_version is -1"):
+        pack(PullRequest("a/b/0", 1, 2, 3, "3", -1))
+    with pytest.raises(InvalidMessageError, match=r"PullRequest\.held_version is"):
+        unpack(PullRequest, sync_pb2.PullRequest(held_version=1 << 63).SerializeToString())
+
+
+def test_peers_that_do_not_know_updates_and_posted_pulls_are_understood() -> None:
+    # As the version before wrote them: fields 1 to 5 of a request, 1 to 4 of a header, 1 to 7 of a Welcome.
+    request = unpack(PullRequest, b"\n\x05a/b/0\x10\x01\x18\x02 \x03*\x013")
+    assert request == PullRequest("a/b/0", 1, 2, 3, "3")
+    assert not request.posted
+    header = unpack(PullHeader, b"\x08\x01\x10\x02\x18\x03")
+    assert header == PullHeader(1, 2, 3)
+    assert header.codec == ""
+    welcome = unpack_syncer(b"\n\x0f\x08\x01\x12\x013(\x07:\x06\x08\x01\x10\x02\x18\x03")
+    assert isinstance(welcome, Welcome)
+    assert not welcome.posted_pulls
 
 
 @pytest.mark.parametrize("message", LEARNER_MESSAGES + SYNCER_MESSAGES + BULK_MESSAGES, ids=lambda m: type(m).__name__)
@@ -142,6 +165,12 @@ def test_a_large_message_is_refused_before_it_is_parsed() -> None:
 
 @given(st.binary(max_size=200))
 def test_garbage_is_a_message_or_a_wire_error(data: bytes) -> None:
-    for read in (unpack_learner, unpack_syncer, lambda d: unpack(PushHeader, d), lambda d: unpack(PullRequest, d)):
+    for read in (
+        unpack_learner,
+        unpack_syncer,
+        lambda d: unpack(PushHeader, d),
+        lambda d: unpack(PullRequest, d),
+        lambda d: unpack(PullHeader, d),
+    ):
         with contextlib.suppress(WireError):
             read(data)

@@ -13,6 +13,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 from diloco.core.codec import codec_named
+from diloco.core.downlink import downlink_codec
 from diloco.core.schedule import Schedule
 from diloco.learner.activity import Activity, Kind
 from diloco.learner.arrivals import Arrivals
@@ -31,9 +32,10 @@ from diloco.learner.membership import Holdings
 from diloco.learner.metrics import LearnerFigures, serve_figures
 from diloco.learner.options import LearnerOptions
 from diloco.learner.orders import Ending, EndKind, Orders
+from diloco.learner.puller import Landing, Puller
 from diloco.learner.torch_threads import start_worker
 from diloco.learner.trainer import InnerTrainer
-from diloco.learner.transfers import Puller, Pusher, Terms, TransferCounts
+from diloco.learner.transfers import Narrowing, Pusher, Terms, TransferCounts
 from diloco.model import build_model, layout_of
 from diloco.runtime.files import make_writable_directory, write_json_atomically
 from diloco.wire.client import ClientOptions, SyncClient
@@ -51,7 +53,10 @@ _LAST_CHECKPOINT_SECONDS = 60.0
 _JOIN_SECONDS = 5.0
 _LOOK_SECONDS = 1.0
 _WORKERS = 4
-"""Most transfers at once in one direction."""
+"""Most transfers at once in one direction, apart from pulls that were posted."""
+_WAITERS = 16
+"""Most pulls that wait at the syncer at once. Where more fragments are in flight than that, the link has enough to
+carry while a notice travels."""
 
 
 class Learner:
@@ -96,6 +101,7 @@ class Learner:
             feedback=self._feedback,
         )
         self._workers = min(_WORKERS, max(2, in_flight), fragments)
+        self._waiters = min(_WAITERS, schedule.in_flight(spec.sync.greatest_overlap))
         self._client = SyncClient(ClientOptions(options.syncer_address, options.tls, bulk_channels=self._workers))
         # Jitter needs no secret numbers.
         uniform = random.Random().random  # noqa: S311
@@ -125,8 +131,11 @@ class Learner:
             counts=self._counts,
         )
         codec = codec_named(spec.sync.compression)
-        self._pusher = Pusher(terms, self._boxes.departures, self._boxes.control, codec, self._feedback)
-        self._puller = Puller(terms, self._boxes.arrivals, self._boxes.holdings, self._trainer.buffer)
+        boxes, narrowing = self._boxes, Narrowing(codec, self._feedback)
+        self._pusher = Pusher(terms, boxes.departures, boxes.arrivals, boxes.control, narrowing)
+        numels = tuple(fragment.numel for fragment in layout.fragments)
+        landing = Landing(numels, self._trainer.buffer, downlink_codec(spec.sync.downlink))
+        self._puller = Puller(terms, boxes.arrivals, boxes.holdings, landing)
         self._threads: list[threading.Thread] = []
         self._http: HttpServer | None = None
         self._staying = False
@@ -148,6 +157,8 @@ class Learner:
         for index in range(self._workers):
             self._start(f"push-{index}", self._pusher.run)
             self._start(f"pull-{index}", self._puller.run)
+        for index in range(self._waiters):
+            self._start(f"posted-{index}", self._puller.run_posted)
         self._start("link", self._link.run)
         ending = self._loop.run()
         if ending.kind is EndKind.STOPPED:
@@ -264,6 +275,9 @@ class Learner:
             "bytes_pulled": counts.bytes_pulled,
             "pushes": counts.pushes,
             "pulls": counts.pulls,
+            "pulls_posted": counts.posted,
+            "updates": counts.updates,
+            "updates_wrong": counts.updates_wrong,
             "pushes_refused": counts.pushes_refused,
             "retries": counts.retries,
         }

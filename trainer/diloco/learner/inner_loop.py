@@ -141,7 +141,7 @@ class InnerLoop:
             now = self._wiring.membership()
             if now is not None and now.epoch == epoch:
                 boxes.control.applied(now, fragment, version)
-            ready = boxes.holdings.received(epoch, fragment, version)
+            ready = boxes.holdings.received(epoch, fragment, version, arrival.values)
             if ready is not None:
                 boxes.control.ready(ready)
 

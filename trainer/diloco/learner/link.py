@@ -258,6 +258,7 @@ class Link:
         boxes.orders.progressed(welcome.progress)
         self._membership = membership
         boxes.control.session_begins(session, membership)
+        boxes.arrivals.session_begins(membership, posted_pulls=welcome.posted_pulls)
         if boxes.holdings.admitted(membership, welcome.load):
             boxes.control.ready(membership)
             boxes.control.post()

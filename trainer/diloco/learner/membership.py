@@ -8,6 +8,8 @@ import threading
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from torch import Tensor
+
 
 @dataclass(frozen=True, slots=True)
 class Membership:
@@ -18,6 +20,15 @@ class Membership:
     incarnation: int
 
 
+@dataclass(frozen=True, slots=True)
+class Held:
+    """A version of a fragment that is held to the bit: what an update can be added to."""
+
+    version: int
+    values: Tensor
+    """f32, flat, on the host: the trainer's anchor itself. Nobody writes to it."""
+
+
 class Holdings:
     """Versions of the fragments that the inner loop trains on. Used by several threads."""
 
@@ -25,6 +36,7 @@ class Holdings:
         self._lock = threading.Lock()
         self._epoch = ""
         self._versions: list[int | None] = [None] * fragments
+        self._values: list[Tensor | None] = [None] * fragments
         self._awaited: set[int] = set()
         self._membership: Membership | None = None
 
@@ -35,9 +47,10 @@ class Holdings:
             if membership.epoch != self._epoch:
                 self._epoch = membership.epoch
                 self._versions = [None] * len(self._versions)
+                self._values = [None] * len(self._values)
             self._awaited = set(load)
             for fragment in self._awaited:
-                self._versions[fragment] = None
+                self._versions[fragment] = self._values[fragment] = None
             return not self._awaited
 
     def is_news(self, epoch: str, fragment: int, version: int) -> bool:
@@ -46,15 +59,26 @@ class Holdings:
             held = self._versions[fragment]
             return epoch == self._epoch and (held is None or held < version)
 
-    def received(self, epoch: str, fragment: int, version: int) -> Membership | None:
-        """The inner loop trains on this version from now on. Returns the admission if it was the last one awaited."""
+    def received(self, epoch: str, fragment: int, version: int, values: Tensor | None = None) -> Membership | None:
+        """The inner loop trains on this version from now on. Returns the admission if it was the last one awaited.
+
+        ``values``: what it received, f32, flat, on the host, and nobody's to write to any more.
+        """
         with self._lock:
             if epoch != self._epoch:
                 return None
-            self._versions[fragment] = version
+            self._versions[fragment], self._values[fragment] = version, values
             was_awaited = fragment in self._awaited
             self._awaited.discard(fragment)
             return self._membership if was_awaited and not self._awaited else None
+
+    def held(self, epoch: str, fragment: int) -> Held | None:
+        """What is held of a fragment under this epoch, version and bits read at once; None: nothing."""
+        with self._lock:
+            version, values = self._versions[fragment], self._values[fragment]
+            return (
+                Held(version, values) if epoch == self._epoch and version is not None and values is not None else None
+            )
 
     @property
     def complete(self) -> bool:

@@ -74,6 +74,10 @@ class _LearnerCollector(Collector):
         yield _counters("payload_bytes", "Payload sent and received.", "direction", moved)
         transfers = {"push": counts.pushes, "pull": counts.pulls}
         yield _counters("transfers", "Fragments sent and received.", "direction", transfers)
+        yield _counter("pulls_posted", "Fragments whose pull had waited at the syncer.", counts.posted)
+        yield _counter("updates", "Fragments received as an update of the version held.", counts.updates)
+        wrong = "Updates that did not make what the syncer has, and were pulled whole."
+        yield _counter("updates_wrong", wrong, counts.updates_wrong)
         yield _counter("pushes_refused", "Outer gradients that the syncer did not take.", counts.pushes_refused)
         yield _counter("transfer_retries", "Transfers that failed and were tried again.", counts.retries)
         yield _counter("sessions", "Times the syncer let it in.", figures.sessions())

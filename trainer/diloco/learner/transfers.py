@@ -1,4 +1,4 @@
-"""The workers between the inner loop and the wire's bulk side: encode and push, pull and check.
+"""The workers that encode and push outer gradients, and what both directions have in common.
 
 They try again for as long as the admission that asked for it lasts; whether what they bring still counts is the
 syncer's business. They know the mailboxes and the wire, and must not know the trainer.
@@ -15,15 +15,16 @@ from torch import Tensor
 
 from diloco.core.codec import Codec, CodecError
 from diloco.core.feedback import encode_with_feedback
-from diloco.learner.arrivals import Arrivals, MergedFragment, Wish
+from diloco.learner.arrivals import Arrivals, Wish
 from diloco.learner.backoff import Backoff
 from diloco.learner.control import ControlOutbox
 from diloco.learner.deadlines import TransferDeadlines
 from diloco.learner.departures import Departures, OuterGradient
 from diloco.learner.feedback import ErrorFeedback
-from diloco.learner.membership import Holdings, Membership
-from diloco.wire.errors import DeadlineError, InvalidMessageError, WireError
+from diloco.learner.membership import Membership
+from diloco.wire.errors import DeadlineError, WireError
 from diloco.wire.messages import PullHeader, PullRequest, PushHeader, PushReceipt
+from diloco.wire.posting import Posting
 
 _log = logging.getLogger(__name__)
 
@@ -39,6 +40,16 @@ class Bulk(Protocol):
     ) -> PullHeader:
         """Receive a merged fragment."""
 
+    def pull_posted(
+        self,
+        request: PullRequest,
+        allocate: Callable[[PullHeader], memoryview],
+        *,
+        deadline_seconds: float,
+        posting: Posting,
+    ) -> PullHeader:
+        """Receive a merged fragment that may not be there yet."""
+
 
 @dataclass
 class TransferCounts:
@@ -51,6 +62,12 @@ class TransferCounts:
     pulls: int = 0
     pushes_refused: int = 0
     retries: int = 0
+    updates: int = 0
+    """Of the pulls, those that brought an update."""
+    updates_wrong: int = 0
+    """Updates that did not make what the syncer has; the fragment was pulled whole."""
+    posted: int = 0
+    """Of the pulls, those that had waited at the syncer."""
 
 
 @dataclass(frozen=True)
@@ -69,23 +86,28 @@ class Terms:
     counts: TransferCounts
 
 
+@dataclass(frozen=True)
+class Narrowing:
+    """How outer gradients are encoded."""
+
+    codec: Codec
+    feedback: ErrorFeedback | None
+    """None where the codec is used without it."""
+
+
 class Pusher:
     """Encodes and pushes outer gradients. Its ``run`` is the body of one or more threads."""
 
     def __init__(
-        self,
-        terms: Terms,
-        departures: Departures,
-        control: ControlOutbox,
-        codec: Codec,
-        feedback: ErrorFeedback | None,
+        self, terms: Terms, departures: Departures, arrivals: Arrivals, control: ControlOutbox, narrowing: Narrowing
     ) -> None:
-        """``feedback`` is None where the codec is used without it."""
+        """Push for one learner; ``arrivals``: where what is pushed comes back."""
         self._terms = terms
         self._departures = departures
+        self._arrivals = arrivals
         self._control = control
-        self._codec = codec
-        self._feedback = feedback
+        self._codec = narrowing.codec
+        self._feedback = narrowing.feedback
         self._deadlines = TransferDeadlines()
 
     def run(self) -> None:
@@ -121,6 +143,8 @@ class Pusher:
             payload_bytes=payload.numel(),
             payload_digest=b"",
         )
+        # Before it is sent: the version may be made as soon as it is there. Merged or not, it is to be pulled.
+        self._arrivals.post(Wish(ask.membership, ask.fragment, ask.version))
         backoff = Backoff(terms.uniform)
         while not self._sent(header, payload):
             with terms.counts.lock:
@@ -162,80 +186,3 @@ class Pusher:
             _log.debug("fragment %d for version %d was not taken: %s", header.fragment, header.version, receipt.reason)
         # What becomes of the residual is not settled here, where a repeated push is refused too: FragmentReady says it.
         return True
-
-
-class Puller:
-    """Pulls merged fragments. Its ``run`` is the body of one or more threads."""
-
-    def __init__(self, terms: Terms, arrivals: Arrivals, holdings: Holdings, buffer: Callable[[int], Tensor]) -> None:
-        """``buffer`` makes a fresh f32 host buffer of a fragment's size."""
-        self._terms = terms
-        self._buffer = buffer
-        self._arrivals = arrivals
-        self._holdings = holdings
-        self._deadlines = TransferDeadlines()
-
-    def run(self) -> None:
-        """Pull until closed."""
-        while (wish := self._arrivals.next_wish()) is not None:
-            try:
-                self._pull(wish)
-            finally:
-                self._arrivals.done(wish)
-
-    def _pull(self, wish: Wish) -> None:
-        backoff = Backoff(self._terms.uniform)
-        while self._is_wanted(wish):
-            arrival = self._received(wish)
-            if arrival is not None:
-                self._arrivals.landed(arrival)
-                return
-            with self._terms.counts.lock:
-                self._terms.counts.retries += 1
-            if self._terms.stopped.wait(backoff.next_seconds()):
-                return
-
-    def _is_wanted(self, wish: Wish) -> bool:
-        waiting = self._arrivals.waiting_version(wish.membership, wish.fragment)
-        return (
-            self._terms.current() == wish.membership
-            and (waiting is None or waiting < wish.minimum_version)
-            and self._holdings.is_news(wish.membership.epoch, wish.fragment, wish.minimum_version)
-        )
-
-    def _received(self, wish: Wish) -> MergedFragment | None:
-        counts = self._terms.counts
-        values = self._buffer(wish.fragment)
-        size = values.nbytes
-        request = PullRequest(
-            learner=self._terms.learner,
-            incarnation=wish.membership.incarnation,
-            epoch=wish.membership.epoch,
-            fragment=wish.fragment,
-            minimum_version=wish.minimum_version,
-        )
-        deadline = self._deadlines.seconds(size, self._terms.step_seconds())
-        began = time.monotonic()
-        try:
-            header = self._terms.bulk.pull(request, lambda head: _place(head, wish, values), deadline_seconds=deadline)
-        except WireError as error:
-            _log.debug("pull of fragment %d failed: %s", wish.fragment, error)
-            if isinstance(error, DeadlineError):
-                self._deadlines.missed()
-            return None
-        self._deadlines.took(size, time.monotonic() - began)
-        with counts.lock:
-            counts.pulls += 1
-            counts.bytes_pulled += size
-        return MergedFragment(wish.membership, wish.fragment, header.version, values)
-
-
-def _place(header: PullHeader, wish: Wish, values: Tensor) -> memoryview:
-    """Where to receive it, after what the syncer offers was held against what the layout says."""
-    offered = (header.fragment, header.payload_bytes)
-    if offered != (wish.fragment, values.nbytes) or header.version < wish.minimum_version:
-        raise InvalidMessageError(
-            f"the syncer offers fragment {header.fragment} at version {header.version}, {header.payload_bytes} bytes; "
-            f"asked for fragment {wish.fragment} from version {wish.minimum_version} on, {values.nbytes} bytes"
-        )
-    return values.numpy().data.cast("B")

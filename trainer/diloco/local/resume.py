@@ -8,8 +8,8 @@ from diloco.spec import DiLoCoJob
 def frozen_differences(before: DiLoCoJob, after: DiLoCoJob) -> tuple[str, ...]:
     """Paths in the manifest that differ and must not: the state on disk would not fit the changed job.
 
-    Budget, batch, the inner optimizer's rates, outer optimizer, quorum, grace, compression, evaluation and policies
-    may change.
+    Budget, batch, the inner optimizer's rates, outer optimizer, quorum, grace, compression both ways, evaluation and
+    policies may change.
     """
     old, new = _frozen(before), _frozen(after)
     return tuple(path for path in old if old[path] != new[path])

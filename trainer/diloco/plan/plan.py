@@ -108,7 +108,7 @@ def situation_of(spec: JobSpec, world: World, model: ModelSize) -> Situation:
         staleness_bound_steps=sync.max_staleness_steps,
         quorum=sync.quorum,
         compression=sync.compression,
-        downlink=getattr(sync, "downlink", "F32"),
+        downlink=sync.downlink,
     )
     groups = tuple(_groups(spec, world))
     syncer = Link(SYNCER_LINK, world.syncer_bytes_per_second, world.syncer_bytes_per_second)

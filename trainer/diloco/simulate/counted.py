@@ -12,6 +12,8 @@ from torch import Tensor
 from diloco.core.actions import Merge
 from diloco.core.codec import codec_named
 from diloco.core.fragments import Fragment, Layout
+from diloco.core.links import DOWNLINKS
+from diloco.core.sizes import F32
 from diloco.learner.capture import Capture
 from diloco.learner.data import batch_size_of
 from diloco.learner.trainer import StepResult, TrainerState
@@ -33,7 +35,7 @@ def counted_work(spec: JobSpec, layout: Layout) -> Work:
         return CountedTrainer(len(layout.fragments), batch_size_of(spec, learner), spec.training.sequence_length)
 
     encoder = CountedEncoder(spec, layout)
-    return Work(CountedModel(layout), new_trainer, lambda _residuals: encoder)
+    return Work(CountedModel(spec, layout), new_trainer, lambda _residuals: encoder)
 
 
 class CountedTrainer:
@@ -136,12 +138,15 @@ class CountedEncoder:
 class CountedModel:
     """See `work.GlobalModel`."""
 
-    def __init__(self, layout: Layout) -> None:
+    def __init__(self, spec: JobSpec, layout: Layout) -> None:
         self._layout = layout
+        self._downlink = DOWNLINKS[spec.sync.downlink]
+        self._versions = [0] * len(layout.fragments)
 
     def merge(self, order: Merge, payloads: Mapping[str, Payload]) -> str:
         """See `work.GlobalModel`."""
-        del order, payloads
+        del payloads
+        self._versions[order.fragment] = order.version
         return ""
 
     def values(self, fragment: int) -> Tensor:
@@ -149,6 +154,8 @@ class CountedModel:
         del fragment
         return _NOTHING
 
-    def pull_bytes(self, fragment: int) -> int:
+    def pull_bytes(self, fragment: int, held_version: int | None) -> int:
         """See `work.GlobalModel`."""
-        return 4 * self._layout.fragments[fragment].numel
+        has_the_one_before = held_version is not None and held_version == self._versions[fragment] - 1
+        encoding = self._downlink if has_the_one_before else F32
+        return encoding.payload_bytes(self._layout.fragments[fragment].numel)

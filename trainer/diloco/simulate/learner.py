@@ -132,7 +132,7 @@ class SimulatedLearner:
         for fragment, version in enumerate(order.versions):
             # Also what is only a little behind: the news of it went to a session that is over.
             if fragment in self._loading or version > self._trainer.versions[fragment]:
-                self._session.pull(fragment)
+                self._session.pull(fragment, self._held(fragment))
         if not order.load:
             self._session.send(LearnerReady(self._id, self._session.incarnation))
         self._wake()
@@ -151,7 +151,11 @@ class SimulatedLearner:
         self._encoder.outcome(news.fragment, news.version, merged=news.merged)
         self._session.round_over(news.fragment)
         if self._posted.pop(news.fragment, None) != news.version:
-            self._session.pull(news.fragment)
+            self._session.pull(news.fragment, self._held(news.fragment))
+
+    def _held(self, fragment: int) -> int | None:
+        """What it says it holds: an update can be added to that."""
+        return None if fragment in self._loading else self._trainer.versions[fragment]
 
     def _received(self, fragment: int, version: int, values: Tensor) -> None:
         if version <= self._trainer.versions[fragment] and fragment not in self._loading:
@@ -241,7 +245,7 @@ class SimulatedLearner:
         )
         self._session.push(event, payload)
         self._posted[ask.fragment] = ask.version
-        self._session.post_pull(ask.fragment, ask.version)
+        self._session.post_pull(ask.fragment, ask.version, self._held(ask.fragment))
 
     def _swap_in(self) -> None:
         for fragment, (version, values) in self._inbox.received.items():

@@ -238,7 +238,7 @@ class _Merges:
             text = f"version {event.version} of fragment {event.fragment} comes out as {result.digest.hex()}"
             self._problem(entry.file, entry.seq, f"{text}, not {event.digest}")
             return False
-        self._store.commit(result.fragment, result.version, result.target, result.digest)
+        self._store.commit(result.fragment, result.version, result.made, result.digest, result.update)
         return True
 
     def _problem(self, file: Path, seq: int, text: str) -> None:

@@ -122,21 +122,22 @@ class SimulatedSession:
         if self._link is not None:
             self._link[0].cancel(Way.UP, fragment)
 
-    def pull(self, fragment: int) -> None:
-        """Fetch a fragment's current version."""
+    def pull(self, fragment: int, held_version: int | None) -> None:
+        """Fetch a fragment's current version, as the update of the one that is held where that will do."""
         if self._link is not None:
             connection = self._link[0]
-            connection.send(lambda: self._serve(connection, fragment))
+            connection.send(lambda: self._serve(connection, fragment, held_version))
 
-    def post_pull(self, fragment: int, version: int) -> None:
+    def post_pull(self, fragment: int, version: int, held_version: int | None) -> None:
         """Ask for a version that is not there yet: it comes as soon as it is."""
         if self._link is not None:
             connection, syncer = self._link[0], self._around.syncer
-            connection.send(lambda: syncer.when_there(fragment, version, lambda: self._serve(connection, fragment)))
+            serve = partial(self._serve, connection, fragment, held_version)
+            connection.send(lambda: syncer.when_there(fragment, version, serve))
 
-    def _serve(self, connection: Connection, fragment: int) -> None:
+    def _serve(self, connection: Connection, fragment: int, held_version: int | None) -> None:
         def begin() -> tuple[int, Callable[[], None]]:
-            version, values, size_bytes = self._around.syncer.pull(fragment)
+            version, values, size_bytes = self._around.syncer.pull(fragment, held_version)
             return size_bytes, lambda: self._ears.received(fragment, version, values)
 
         if connection.open:

@@ -120,12 +120,12 @@ class SimulatedSyncer:
         self._payloads[event.learner, event.fragment, event.version, event.attempt] = payload
         self.feed(event)
 
-    def pull(self, fragment: int) -> tuple[int, Tensor, int]:
+    def pull(self, fragment: int, held_version: int | None) -> tuple[int, Tensor, int]:
         """The current version of a fragment, its values (f32; never written to again), and its bytes on the way."""
         return (
             self._engine.view(self._clock.now).versions[fragment],
             self._model.values(fragment),
-            self._model.pull_bytes(fragment),
+            self._model.pull_bytes(fragment, held_version),
         )
 
     def when_there(self, fragment: int, version: int, serve: Callable[[], None]) -> None:

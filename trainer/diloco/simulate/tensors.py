@@ -8,9 +8,11 @@ from torch import Tensor
 
 from diloco.core.actions import Merge
 from diloco.core.codec import Codec, codec_named
+from diloco.core.downlink import Update, downlink_codec, encode_update
 from diloco.core.feedback import encode_with_feedback
 from diloco.core.fragments import Layout
 from diloco.core.merge import Contribution, MergeTarget, merge_fragment
+from diloco.core.sizes import F32
 from diloco.learner.capture import Capture
 from diloco.learner.data import TokenSource, open_data, open_source
 from diloco.learner.feedback import ErrorFeedback
@@ -85,6 +87,10 @@ class TensorModel:
         self._codec: Codec = codec_named(sync.compression)
         self.parameters = [values.clone() for values in initial]
         self._momentum = [torch.zeros_like(values) for values in initial]
+        self._downlink = downlink_codec(sync.downlink)
+        self._residuals = [torch.zeros_like(values) for values in initial] if self._downlink else []
+        self._updates: dict[int, tuple[int, int]] = {}
+        """Fragment -> version that its update begins with, and the update's bytes."""
         self._history: list[dict[int, Tensor]] = [{0: values} for values in self.parameters]
 
     def merge(self, order: Merge, payloads: Mapping[str, Payload]) -> str:
@@ -111,6 +117,7 @@ class TensorModel:
             outer=self._sync.outer_optimizer,
             into=target,
         )
+        self._encode(index, order.version - 1, target.parameters)
         self.parameters[index] = target.parameters
         history = self._history[index]
         history[order.version] = target.parameters
@@ -122,6 +129,19 @@ class TensorModel:
         """See `work.GlobalModel`."""
         return self.parameters[fragment]
 
-    def pull_bytes(self, fragment: int) -> int:
+    def pull_bytes(self, fragment: int, held_version: int | None) -> int:
         """See `work.GlobalModel`."""
-        return 4 * self._layout.fragments[fragment].numel
+        base_version, update_bytes = self._updates.get(fragment, (None, 0))
+        if base_version is not None and base_version == held_version:
+            return update_bytes
+        return F32.payload_bytes(self._layout.fragments[fragment].numel)
+
+    def _encode(self, fragment: int, base_version: int, merged: Tensor) -> None:
+        """Make of a merge's result what its update decodes to, as the syncer does."""
+        self._updates.pop(fragment, None)
+        if self._downlink is None:
+            return
+        residual = self._residuals[fragment]
+        payload, _ = encode_update(self._downlink, Update(self.parameters[fragment], merged, residual, residual))
+        if payload is not None:
+            self._updates[fragment] = (base_version, payload.numel())

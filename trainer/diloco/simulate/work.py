@@ -73,8 +73,8 @@ class GlobalModel(Protocol):
     def values(self, fragment: int) -> Tensor:
         """The current version, flat f32; never written to again."""
 
-    def pull_bytes(self, fragment: int) -> int:
-        """What the current version takes on the way down."""
+    def pull_bytes(self, fragment: int, held_version: int | None) -> int:
+        """What the current version takes on the way down to a learner that holds this version, or says nothing."""
 
 
 @dataclass(frozen=True)

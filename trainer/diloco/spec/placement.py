@@ -93,7 +93,8 @@ class Storage(SpecModel):
     """The syncer's volume."""
 
     size: str = Field(default="10Gi", pattern=QUANTITY, max_length=20)
-    """Size of the PersistentVolumeClaim. Two checkpoints and the tape must fit: about 20 bytes a parameter."""
+    """Size of the PersistentVolumeClaim. Two checkpoints and the tape must fit: about 20 bytes a parameter, 28
+    with sync.downlink BF16 or Int8."""
     class_name: ClassName | None = None
     """StorageClass. Default: the cluster's."""
 

@@ -35,6 +35,9 @@ Overlap = Annotated[
 ]
 """An integer, or Auto."""
 
+Downlink = Literal["F32", "BF16", "Int8"]
+"""How merged fragments travel back to the learners."""
+
 
 class Grace(SpecModel):
     """How long a round that has its quorum waits for the learners that are nearly there (paper, Eq. 3)."""
@@ -78,9 +81,12 @@ class SyncSpec(SpecModel):
     outer_optimizer: OuterOptimizer = OuterOptimizer()
     """The outer optimizer."""
     compression: Literal["None", "BF16", "Int8", "Int4"] = "BF16"
-    """How learners encode outer gradients. Merged fragments come back as f32 whatever is said here."""
+    """How learners encode outer gradients, their way to the syncer. The way back is sync.downlink."""
     error_feedback: bool = True
     """With Int8 and Int4: add what the encoding lost to the next outer gradient."""
+    downlink: Downlink = "F32"
+    """The way back. F32: whole fragments. BF16, Int8: a learner that holds the version before is sent the encoded
+    update, and what the encoding lost is added to the next one; others are sent the whole fragment in f32."""
     max_staleness_steps: int | None = Field(default=None, ge=1, le=10**9)
     """Inner steps a learner makes on a fragment without receiving it before it pauses. Default: 4 x interval + overlap
     (ours). interval + overlap together with quorum = all learners is lock-step DiLoCo."""

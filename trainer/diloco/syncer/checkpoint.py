@@ -1,8 +1,9 @@
 """Checkpoints of the syncer: whole or absent, checked when read, the newest valid one used.
 
-A checkpoint is a folder ``NNNNNN`` with the parameters and the momentum (safetensors, one flat f32 tensor a fragment)
-and a manifest with the engine's snapshot and a digest of every file and of itself. It is written aside, forced to the
-disk, and renamed. A crash at any instant therefore leaves the one before. It must not know the engine or threads.
+A checkpoint is a folder ``NNNNNN`` with the parameters, the momentum and, where updates travel back encoded, the
+residuals (safetensors, one flat f32 tensor a fragment), and a manifest with the engine's snapshot and a digest of
+every file and of itself. It is written aside, forced to the disk, and renamed. A crash at any instant therefore leaves
+the one before. It must not know the engine or threads.
 """
 
 import json
@@ -25,10 +26,14 @@ from diloco.syncer.errors import SyncerError
 from diloco.syncer.store import StoreImage, check_complete
 
 FORMAT = 1
+"""Without residuals, as every version reads it."""
+FORMAT_WITH_RESIDUALS = 2
 _NAME = re.compile(r"^\d{6,}$")
 _BROKEN = ".broken"
 _PARAMETERS = "parameters.safetensors"
 _MOMENTUM = "momentum.safetensors"
+_RESIDUALS = "residuals.safetensors"
+_FILES = {FORMAT: (_PARAMETERS, _MOMENTUM), FORMAT_WITH_RESIDUALS: (_PARAMETERS, _MOMENTUM, _RESIDUALS)}
 
 
 class Totals(BaseModel):
@@ -93,6 +98,8 @@ class LoadedCheckpoint:
     parameters: tuple[torch.Tensor, ...]
     """f32, shape (numel,), by fragment."""
     momentum: tuple[torch.Tensor, ...]
+    residuals: tuple[torch.Tensor, ...] = ()
+    """Empty where it has none."""
 
 
 def checkpoint_names(directory: Path) -> list[str]:
@@ -115,6 +122,8 @@ def write_checkpoint(directory: Path, content: CheckpointContent) -> str:
         aside.mkdir(parents=True)
         _write_tensors(aside / _PARAMETERS, [fragment.parameters for fragment in content.image.fragments])
         _write_tensors(aside / _MOMENTUM, list(content.image.momentum))
+        if content.image.residuals:
+            _write_tensors(aside / _RESIDUALS, list(content.image.residuals))
         manifest = _manifest(content, aside)
         plain = manifest.model_dump(mode="json")
         path = aside / "manifest.json"
@@ -147,7 +156,7 @@ def load_checkpoint(directory: Path, name: str, layout: Layout, job: str) -> Loa
 
     Raises:
         UnusableFileError: it is broken; the text says which file and how.
-        SyncerError: it is whole, but of another job or another model.
+        SyncerError: it is whole, but of another job or another model, or a later version of diloco wrote it.
     """
     folder = directory / name
     manifest = _read_manifest(folder / "manifest.json")
@@ -162,17 +171,19 @@ def load_checkpoint(directory: Path, name: str, layout: Layout, job: str) -> Loa
             f"{folder}: a checkpoint of another model ({theirs}) than the job's ({ours});"
             " use another directory, or the model and sync.fragments it was made with"
         )
-    if manifest.files.keys() != {_PARAMETERS, _MOMENTUM}:
+    files = _FILES[manifest.format]
+    if manifest.files.keys() != set(files):
         raise UnusableFileError(f"{folder}/manifest.json: it names the files {sorted(manifest.files)}")
-    tensors = [_read_tensors(folder / file, manifest.files[file], layout) for file in (_PARAMETERS, _MOMENTUM)]
-    return LoadedCheckpoint(name, manifest, tuple(tensors[0]), tuple(tensors[1]))
+    return LoadedCheckpoint(
+        name, manifest, *(tuple(_read_tensors(folder / file, manifest.files[file], layout)) for file in files)
+    )
 
 
 def newest_checkpoint(directory: Path, layout: Layout, job: str) -> tuple[LoadedCheckpoint | None, dict[str, str]]:
     """The newest checkpoint that is whole, and what is wrong with newer ones, by name.
 
     Raises:
-        SyncerError: it is of another job or model.
+        SyncerError: it is of another job or model, or of a later version of diloco.
     """
     broken: dict[str, str] = {}
     for name in reversed(checkpoint_names(directory)):
@@ -212,8 +223,9 @@ def _last_number(directory: Path) -> int:
 
 
 def _manifest(content: CheckpointContent, folder: Path) -> CheckpointManifest:
+    form = FORMAT_WITH_RESIDUALS if content.image.residuals else FORMAT
     return CheckpointManifest(
-        format=FORMAT,
+        format=form,
         job=content.job,
         layout=content.layout.digest,
         model_parameters=content.layout.numel,
@@ -226,7 +238,7 @@ def _manifest(content: CheckpointContent, folder: Path) -> CheckpointManifest:
         reason=content.reason,
         files={
             file: _File(size_bytes=(folder / file).stat().st_size, sha256=sha256_file(folder / file))
-            for file in (_PARAMETERS, _MOMENTUM)
+            for file in _FILES[form]
         },
     )
 
@@ -237,12 +249,19 @@ def _read_manifest(path: Path) -> CheckpointManifest:
         raise UnusableFileError(f"{path}: not a checkpoint's manifest")
     if plain["sha256"] != _digest(plain["manifest"]):
         raise UnusableFileError(f"{path}: its digest does not match: it was changed or damaged")
+    form = plain["manifest"].get("format") if isinstance(plain["manifest"], dict) else None
+    if isinstance(form, int) and form > max(_FILES):
+        # Not damaged, so not to be set aside: the version that wrote it goes on from it.
+        raise SyncerError(
+            f"{path}: checkpoint format is {form}; this version of diloco reads {min(_FILES)} to {max(_FILES)}, use the"
+            " version that wrote it or a later one"
+        )
     try:
         manifest = CheckpointManifest.model_validate(plain["manifest"])
     except ValidationError as error:
         raise UnusableFileError(f"{path}: not a checkpoint's manifest ({error.error_count()} problems)") from None
-    if manifest.format != FORMAT:
-        raise UnusableFileError(f"{path}: checkpoint format {manifest.format}; this version reads {FORMAT}")
+    if manifest.format not in _FILES:
+        raise UnusableFileError(f"{path}: checkpoint format is {manifest.format}; use {min(_FILES)} to {max(_FILES)}")
     return manifest
 
 

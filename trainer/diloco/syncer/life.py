@@ -34,6 +34,7 @@ from diloco.syncer.job_file import JobFile
 from diloco.syncer.merging import Merging
 from diloco.syncer.metrics import SyncerMetrics
 from diloco.syncer.options import SyncerOptions
+from diloco.syncer.posted import PostedPulls
 from diloco.syncer.prepare import Beginning, recorded_bases
 from diloco.syncer.reporting import Kept, Reporter
 from diloco.syncer.service import SyncService
@@ -42,6 +43,7 @@ from diloco.syncer.status import SyncerStatus
 from diloco.syncer.syncer import Syncer
 from diloco.syncer.tape import TapeHeader
 from diloco.syncer.tape_writer import TapeLimits, TapeWriter
+from diloco.wire.channel import POSTED_SECONDS
 from diloco.wire.messages import Finished
 
 _log = logging.getLogger(__name__)
@@ -121,11 +123,13 @@ class Life:
         )
         self._sessions = sessions
         self._inbox = inbox
+        self._posted = posted = PostedPulls(POSTED_SECONDS)
         self._syncer = Syncer(
             driver=self._driver,
             sessions=sessions,
             inbox=inbox,
             store=self._store,
+            posted=posted,
             merging=Merging(self._layout, options.job.spec.sync, codec, self._block_threads),
             checkpointer=self._checkpointer,
             metrics=self.metrics,
@@ -141,6 +145,7 @@ class Life:
             sessions=sessions,
             inbox=inbox,
             store=self._store,
+            posted=posted,
             claims=claims,
             patience_seconds=sync.lease_seconds,
             metrics=self.metrics,
@@ -164,6 +169,7 @@ class Life:
     def status(self) -> SyncerStatus:
         """The status now. On the event loop."""
         self.metrics.inbox_bytes.set(self._inbox.held_bytes)
+        self.metrics.posted_pulls.set(self._posted.waiting)
         kept = Kept(
             checkpoint=self._checkpointer.status,
             totals=self._totals(),
@@ -193,6 +199,11 @@ class Life:
             for end in ends:
                 end.cancel()
             await asyncio.gather(*ends, return_exceptions=True)
+
+    def serve_no_more(self) -> None:
+        """Let no learner in any more, nor wait for a version."""
+        self.serving = False
+        self._posted.stop()
 
     def close(self) -> None:
         """Stop taking events in, and end the threads."""

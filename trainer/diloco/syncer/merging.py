@@ -12,11 +12,12 @@ import torch
 
 from diloco.core.actions import Merge
 from diloco.core.codec import Codec
+from diloco.core.downlink import Update, downlink_codec, encode_update
 from diloco.core.fragments import Fragment, Layout
 from diloco.core.merge import BlockRunner, Contribution, MergeError, MergeTarget, in_this_thread, merge_fragment
 from diloco.spec.sync import SyncSpec
 from diloco.syncer.inbox import PushKey
-from diloco.syncer.store import FragmentStore, digest_of
+from diloco.syncer.store import EncodedUpdate, FragmentStore, NextVersion, digest_of
 
 _log = logging.getLogger(__name__)
 
@@ -29,9 +30,12 @@ class PreparedMerge:
     version: int
     members: tuple[tuple[Contribution, torch.Tensor | None], ...]
     """Each with the parameters its outer gradient must be re-anchored from; None: it stands as it is."""
+    current_version: int
     parameters: torch.Tensor
     momentum: torch.Tensor
-    target: MergeTarget
+    residual: torch.Tensor | None
+    """What earlier updates left over; None: updates are not encoded."""
+    target: NextVersion
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,12 +44,16 @@ class MergeResult:
 
     fragment: int
     version: int
-    target: MergeTarget
+    made: NextVersion
     digest: bytes
     """XXH3-128 of the new parameters."""
     seconds: float
     problem: str
     """Why the fragment stays as it was; empty if it was merged."""
+    update: EncodedUpdate | None = None
+    """From the version before; None: the new version is sent whole."""
+    not_encoded: str = ""
+    """Why there is no update though the job encodes them; empty if there is one, or no merge."""
 
 
 class Merging:
@@ -55,6 +63,7 @@ class Merging:
         self._layout = layout
         self._sync = sync
         self._codec = codec
+        self._downlink = downlink_codec(sync.downlink)
         self._run_blocks = run_blocks
 
     def prepare(
@@ -78,15 +87,18 @@ class Merging:
             fragment,
             order.version,
             tuple(members),
+            current.version,
             current.parameters,
             store.momentum(order.fragment),
+            store.residual(order.fragment),
             store.target(order.fragment),
         )
 
     def run(self, prepared: PreparedMerge) -> MergeResult:
         """Merge. Contributions that cannot be merged together leave the fragment as it was, under its new version."""
         began = time.perf_counter()
-        target, problem = prepared.target, ""
+        made, problem, not_encoded = prepared.target, "", ""
+        update: EncodedUpdate | None = None
         try:
             merge_fragment(
                 prepared.fragment,
@@ -96,15 +108,30 @@ class Merging:
                 parameters=prepared.parameters,
                 momentum=prepared.momentum,
                 outer=self._sync.outer_optimizer,
-                into=target,
+                into=made.merge,
                 run=self._run_blocks,
             )
         except MergeError as error:
             problem = str(error)
-            target = MergeTarget(parameters=prepared.parameters, momentum=prepared.momentum)
-        digest = digest_of(target.parameters)
+            made = NextVersion(MergeTarget(prepared.parameters, prepared.momentum), prepared.residual)
+        else:
+            update, not_encoded = self._encoded(prepared)
+        digest = digest_of(made.merge.parameters)
         seconds = time.perf_counter() - began
-        return MergeResult(prepared.fragment.index, prepared.version, target, digest, seconds, problem)
+        return MergeResult(
+            prepared.fragment.index, prepared.version, made, digest, seconds, problem, update, not_encoded
+        )
+
+    def _encoded(self, prepared: PreparedMerge) -> tuple[EncodedUpdate | None, str]:
+        """The merge's result as an update, of which the new version is made; why not, where it cannot be encoded."""
+        made = prepared.target
+        if self._downlink is None or prepared.residual is None or made.rest is None:
+            return None, ""
+        update = Update(prepared.parameters, made.merge.parameters, prepared.residual, made.rest)
+        payload, problem = encode_update(self._downlink, update, self._run_blocks)
+        if payload is None:
+            return None, problem
+        return EncodedUpdate(prepared.current_version, self._downlink.name, payload, digest_of(payload)), ""
 
     def _anchored(self, contribution: Contribution, base: torch.Tensor | None, current: torch.Tensor) -> Contribution:
         """``sync.anchor: Current``: measured from the current fragment instead of the version the learner received."""

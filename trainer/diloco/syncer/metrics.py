@@ -33,7 +33,18 @@ class SyncerMetrics:
         self.merge_seconds = self._histogram("diloco_merge_seconds", "One merge in its thread")
         self.checkpoint_seconds = self._histogram("diloco_checkpoint_seconds", "Writing one checkpoint")
         self.merge_failures = Counter("diloco_merge_failures", "Merges that changed nothing", registry=self._registry)
+        self.updates_not_encoded = Counter(
+            "diloco_updates_not_encoded",
+            "Versions sent whole because their update could not be encoded",
+            registry=self._registry,
+        )
         self.pushes_refused = Counter("diloco_pushes_refused", "Pushes turned away", registry=self._registry)
+        self.pulls = Counter(
+            "diloco_pulls", "Fragments sent, whole or as an update", ("payload",), registry=self._registry
+        )
+        self.posted_pulls = Gauge(
+            "diloco_posted_pulls", "Pulls that wait for a version to be made", registry=self._registry
+        )
         self.claims_refused = Counter(
             "diloco_claims_refused", "Reports and pushes of work that was not done", registry=self._registry
         )

@@ -65,17 +65,22 @@ def prepare(job: DiLoCoJob, checkpoints: Path) -> Beginning:
 
 
 def empty_store(job: DiLoCoJob, layout: Layout) -> FragmentStore:
-    """A store that keeps as many older versions as the job's anchor needs."""
+    """A store that keeps as many older versions as the job's anchor needs, and residuals if its downlink has any."""
     sync = job.spec.sync
-    return FragmentStore(layout, older_versions=sync.max_version_lag if sync.anchor == "Current" else 0)
+    return FragmentStore(
+        layout,
+        older_versions=sync.max_version_lag if sync.anchor == "Current" else 0,
+        residuals=sync.downlink != "F32",
+    )
 
 
 def fill_from(store: FragmentStore, checkpoint: LoadedCheckpoint) -> None:
     """Put a checkpoint's tensors into a store, which owns them from then on."""
     versions = checkpoint.manifest.versions
-    tensors = zip(versions, checkpoint.parameters, checkpoint.momentum, strict=True)
-    for fragment, (version, parameters, momentum) in enumerate(tensors):
-        store.put(fragment, version, parameters, momentum)
+    residuals = checkpoint.residuals or (None,) * len(versions)
+    tensors = zip(versions, checkpoint.parameters, checkpoint.momentum, residuals, strict=True)
+    for fragment, (version, parameters, momentum, residual) in enumerate(tensors):
+        store.put(fragment, version, parameters, momentum, residual)
 
 
 def recorded_bases(tape: Path) -> frozenset[str]:

@@ -87,7 +87,7 @@ async def _live(
         _log.info("serves job %s at %s, HTTP at %s, epoch %s", life.job, address, http.address, life.epoch)
         return await life.until_over(stop)
     finally:
-        life.serving = False
+        life.serve_no_more()
         with contextlib.suppress(OSError):
             directory.endpoint.unlink(missing_ok=True)
         await server.stop(_STOP_SECONDS)

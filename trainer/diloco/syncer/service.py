@@ -13,6 +13,7 @@ from diloco.core.fragments import Layout
 from diloco.syncer.claims import ClaimError, Claims, PushedWork
 from diloco.syncer.inbox import Inbox, PushClaim, PushKey, PushRefusedError
 from diloco.syncer.metrics import SyncerMetrics
+from diloco.syncer.posted import PostedPulls
 from diloco.syncer.sessions import Send, Sessions
 from diloco.syncer.store import FragmentStore, bytes_of
 from diloco.wire.errors import RefusedError
@@ -33,6 +34,7 @@ class SyncService:
         sessions: Sessions,
         inbox: Inbox,
         store: FragmentStore,
+        posted: PostedPulls,
         claims: Claims,
         patience_seconds: float,
         metrics: SyncerMetrics,
@@ -47,6 +49,7 @@ class SyncService:
         self._sessions = sessions
         self._inbox = inbox
         self._store = store
+        self._posted = posted
         self._claims = claims
         self._patience_seconds = patience_seconds
         self._metrics = metrics
@@ -127,8 +130,10 @@ class SyncService:
         del reason  # the wire has logged it
         self._inbox.abandon(_key(header))
 
-    def open_pull(self, request: PullRequest, peer: Peer) -> tuple[PullHeader, memoryview]:
-        """The current version of a fragment. The view stays as it is while it is read.
+    async def open_pull(self, request: PullRequest, peer: Peer) -> tuple[PullHeader, memoryview]:
+        """The current version of a fragment: the update that makes it of what the learner holds, or whole.
+
+        The view stays as it is while it is read. A pull that was posted for the next version waits for it.
 
         Raises:
             WireError: the learner has no session, or no such version is there.
@@ -138,12 +143,29 @@ class SyncService:
         if request.fragment >= len(self._layout.fragments):
             raise RefusedError(f"fragment {request.fragment} of {len(self._layout.fragments)}: they count from 0")
         current = self._store.current(request.fragment)
+        if request.posted and request.minimum_version == current.version + 1:
+            await self._posted.next_version(request.learner, request.incarnation, request.fragment)
+            self._check_current(request)
+            current = self._store.current(request.fragment)
         if request.minimum_version > current.version:
             raise RefusedError(
                 f"fragment {request.fragment} is at version {current.version}, not yet at {request.minimum_version}"
             )
-        header = PullHeader(request.fragment, current.version, current.parameters.nbytes, current.digest)
-        return header, current.view
+        update = current.update
+        if update is None or update.base_version != request.held_version:
+            self._metrics.pulls.labels("whole").inc()
+            return PullHeader(request.fragment, current.version, len(current.view), current.digest), current.view
+        self._metrics.pulls.labels("update").inc()
+        header = PullHeader(
+            request.fragment,
+            current.version,
+            len(update.view),
+            update.digest,
+            codec=update.codec,
+            base_version=update.base_version,
+            result_digest=current.digest,
+        )
+        return header, update.view
 
     def _check_current(self, message: PushHeader | PullRequest) -> None:
         if message.epoch != self._epoch:

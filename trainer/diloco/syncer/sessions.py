@@ -117,6 +117,7 @@ class Sessions:
             action.steps,
             action.data_position,
             progress,
+            posted_pulls=True,
         )
         self._deliver(session, welcome)
 

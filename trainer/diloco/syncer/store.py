@@ -1,8 +1,9 @@
 """The global model and the outer optimizer's momentum, in f32, fragment by fragment.
 
 A fragment's current buffer is never written again once it is in place: pulls and checkpoints under way keep reading it
-while the next version is made in a fresh one. Momentum is updated in place, except while a checkpoint reads it. It must
-not know sockets, files or how a merge is computed.
+while the next version is made in a fresh one. Momentum is updated in place, except while a checkpoint reads it. Where
+updates travel back encoded, the one that made the current version is kept beside it, and so is the residual of each
+fragment, which is treated like momentum. It must not know sockets, files or how a merge is computed.
 """
 
 from collections.abc import Sequence
@@ -16,6 +17,23 @@ from diloco.core.merge import MergeTarget
 
 
 @dataclass(frozen=True, slots=True)
+class EncodedUpdate:
+    """What turns one version of a fragment into the next, for learners that hold it."""
+
+    base_version: int
+    codec: str
+    payload: torch.Tensor
+    """uint8, flat. Never written to."""
+    digest: bytes
+    """XXH3-128 of the payload."""
+
+    @property
+    def view(self) -> memoryview:
+        """The bytes; the view keeps the buffer alive."""
+        return bytes_of(self.payload)
+
+
+@dataclass(frozen=True, slots=True)
 class StoredFragment:
     """One version of a fragment."""
 
@@ -24,6 +42,8 @@ class StoredFragment:
     """f32, shape (numel,). Never written to."""
     digest: bytes
     """XXH3-128 of its bytes."""
+    update: EncodedUpdate | None = None
+    """From the version before; None: it is sent whole, to everybody."""
 
     @property
     def view(self) -> memoryview:
@@ -38,25 +58,39 @@ class StoreImage:
     fragments: tuple[StoredFragment, ...]
     momentum: tuple[torch.Tensor, ...]
     """f32, shape (numel,) each."""
+    residuals: tuple[torch.Tensor, ...] = ()
+    """What the encoding of updates has left over, f32, shape (numel,) each; empty where none are encoded."""
+
+
+@dataclass(frozen=True, slots=True)
+class NextVersion:
+    """Where the next version of a fragment goes."""
+
+    merge: MergeTarget
+    rest: torch.Tensor | None
+    """The new residual, f32, shape (numel,); may be the present one. None: updates are not encoded."""
 
 
 class FragmentStore:
-    """Current version, momentum and, where wanted, a few older versions of every fragment.
+    """Current version, momentum and, where wanted, residual and a few older versions of every fragment.
 
     Owned by the event loop; a merge in another thread only touches the target it was given.
     """
 
-    def __init__(self, layout: Layout, *, older_versions: int = 0) -> None:
+    def __init__(self, layout: Layout, *, older_versions: int = 0, residuals: bool = False) -> None:
         """Begin with nothing; ``put`` every fragment before use.
 
         Args:
             layout: The model, cut into fragments.
             older_versions: How many versions before the current one are kept, to measure drift from.
+            residuals: Updates are encoded, so what is left over is kept.
         """
         self._layout = layout
         self._older_versions = older_versions
+        self._keeps_residuals = residuals
         self._current: dict[int, StoredFragment] = {}
         self._momentum: dict[int, torch.Tensor] = {}
+        self._residuals: dict[int, torch.Tensor] = {}
         self._older: dict[int, dict[int, torch.Tensor]] = {fragment.index: {} for fragment in layout.fragments}
         self._held: set[int] = set()
 
@@ -65,10 +99,24 @@ class FragmentStore:
         """Current version of every fragment."""
         return tuple(self._current[fragment.index].version for fragment in self._layout.fragments)
 
-    def put(self, fragment: int, version: int, parameters: torch.Tensor, momentum: torch.Tensor | None = None) -> None:
-        """Place a fragment at the start. Both f32, shape (numel,); the store owns them from here. No momentum: zero."""
+    def put(
+        self,
+        fragment: int,
+        version: int,
+        parameters: torch.Tensor,
+        momentum: torch.Tensor | None = None,
+        residual: torch.Tensor | None = None,
+    ) -> None:
+        """Place a fragment at the start. All f32, shape (numel,), and the store's own from here; None: zeros.
+
+        A residual that nothing will be encoded with any more goes into the parameters: it is part of the model.
+        """
+        if residual is not None and not self._keeps_residuals:
+            parameters.add_(residual)
         self._current[fragment] = StoredFragment(version, parameters, digest_of(parameters))
         self._momentum[fragment] = torch.zeros_like(parameters) if momentum is None else momentum
+        if self._keeps_residuals:
+            self._residuals[fragment] = torch.zeros_like(parameters) if residual is None else residual
 
     def current(self, fragment: int) -> StoredFragment:
         """The current version of a fragment."""
@@ -78,20 +126,30 @@ class FragmentStore:
         """The outer momentum of a fragment, f32, shape (numel,)."""
         return self._momentum[fragment]
 
+    def residual(self, fragment: int) -> torch.Tensor | None:
+        """What updates of a fragment have left over, f32, shape (numel,); None where they are not encoded."""
+        return self._residuals.get(fragment)
+
     def base(self, fragment: int, version: int) -> torch.Tensor | None:
         """Parameters of the current or an older kept version, f32, shape (numel,); None if it is not kept."""
         current = self._current[fragment]
         return current.parameters if version == current.version else self._older[fragment].get(version)
 
-    def target(self, fragment: int) -> MergeTarget:
-        """Where the next version goes: fresh parameters, and the momentum itself unless a checkpoint reads it."""
-        momentum = self._momentum[fragment]
-        return MergeTarget(
-            parameters=torch.empty_like(self._current[fragment].parameters),
-            momentum=torch.empty_like(momentum) if fragment in self._held else momentum,
+    def target(self, fragment: int) -> NextVersion:
+        """Fresh parameters; momentum and residual themselves unless a checkpoint reads them."""
+        momentum, residual = self._momentum[fragment], self._residuals.get(fragment)
+        fresh = fragment in self._held
+        return NextVersion(
+            MergeTarget(
+                parameters=torch.empty_like(self._current[fragment].parameters),
+                momentum=torch.empty_like(momentum) if fresh else momentum,
+            ),
+            rest=torch.empty_like(residual) if fresh and residual is not None else residual,
         )
 
-    def commit(self, fragment: int, version: int, target: MergeTarget, digest: bytes) -> None:
+    def commit(
+        self, fragment: int, version: int, made: NextVersion, digest: bytes, update: EncodedUpdate | None = None
+    ) -> None:
         """Make a merge's result the current version."""
         previous = self._current[fragment]
         if self._older_versions:
@@ -99,17 +157,23 @@ class FragmentStore:
             older[previous.version] = previous.parameters
             for old in sorted(older)[: -self._older_versions]:
                 del older[old]
-        self._current[fragment] = StoredFragment(version, target.parameters, digest)
-        self._momentum[fragment] = target.momentum
+        self._current[fragment] = StoredFragment(version, made.merge.parameters, digest, update)
+        self._momentum[fragment] = made.merge.momentum
+        if made.rest is not None:
+            self._residuals[fragment] = made.rest
 
     def hold(self) -> StoreImage:
         """The store as it is now. No merge may be running: its momentum would be half old, half new."""
         order = [fragment.index for fragment in self._layout.fragments]
         self._held = set(order)
-        return StoreImage(tuple(self._current[p] for p in order), tuple(self._momentum[p] for p in order))
+        return StoreImage(
+            tuple(self._current[p] for p in order),
+            tuple(self._momentum[p] for p in order),
+            tuple(self._residuals[p] for p in order) if self._keeps_residuals else (),
+        )
 
     def release(self) -> None:
-        """The image is no longer read: momentum is updated in place again."""
+        """The image is no longer read: momentum and residuals are updated in place again."""
         self._held = set()
 
 

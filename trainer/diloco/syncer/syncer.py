@@ -23,6 +23,7 @@ from diloco.syncer.inbox import Inbox, PushKey
 from diloco.syncer.merging import MergeResult, Merging
 from diloco.syncer.metrics import SyncerMetrics
 from diloco.syncer.payload_files import keep_payload
+from diloco.syncer.posted import PostedPulls
 from diloco.syncer.sessions import Sessions
 from diloco.syncer.store import FragmentStore
 from diloco.wire import messages
@@ -44,6 +45,7 @@ class Syncer:
         sessions: Sessions,
         inbox: Inbox,
         store: FragmentStore,
+        posted: PostedPulls,
         merging: Merging,
         checkpointer: Checkpointer,
         metrics: SyncerMetrics,
@@ -58,6 +60,7 @@ class Syncer:
             sessions: Learners.
             inbox: Outer gradients.
             store: The global model.
+            posted: Pulls that wait for a version.
             merging: The arithmetic.
             checkpointer: Checkpoints.
             metrics: Counts.
@@ -69,6 +72,7 @@ class Syncer:
         self._sessions = sessions
         self._inbox = inbox
         self._store = store
+        self._posted = posted
         self._merging = merging
         self._checkpointer = checkpointer
         self._metrics = metrics
@@ -96,10 +100,12 @@ class Syncer:
             # The engine may have ended the job in this very batch of events.
             if self._driver.engine.finished:
                 return False
-            self._store.commit(result.fragment, result.version, result.target, result.digest)
+            self._store.commit(result.fragment, result.version, result.made, result.digest, result.update)
             self._inbox.void_version(result.fragment, result.version)
+            self._posted.made(result.fragment)
         elif isinstance(event, LearnerLeft):
             self._inbox.void_session(event.learner, event.incarnation)
+            self._posted.session_over(event.learner, event.incarnation)
         return True
 
     def carry_out(self, action: Action, now: float) -> None:  # noqa: C901  # a table of actions
@@ -108,11 +114,13 @@ class Syncer:
         _log_decision(action)
         match action:
             case actions.Admit():
+                self._posted.admitted(action.learner, action.incarnation)
                 self._sessions.admit(action, self._progress(now))
             case actions.Refuse():
                 self._sessions.refuse(action)
             case actions.Fence():
                 self._inbox.void_session(action.learner, action.incarnation)
+                self._posted.session_over(action.learner, action.incarnation)
                 self._sessions.fence(action)
             case actions.AskFragment(learner, incarnation, fragment, version, attempt):
                 self._inbox.ask(PushKey(learner, incarnation, fragment, version, attempt))
@@ -174,6 +182,14 @@ class Syncer:
             self._metrics.merge_failures.inc()
             _log.warning(
                 "fragment %d stays as it was at version %d: %s", result.fragment, result.version, result.problem
+            )
+        if result.not_encoded:
+            self._metrics.updates_not_encoded.inc()
+            _log.warning(
+                "version %d of fragment %d is sent whole, its update cannot be encoded: %s",
+                result.version,
+                result.fragment,
+                result.not_encoded,
             )
         self._result = result
         self._driver.post(

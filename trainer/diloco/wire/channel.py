@@ -23,6 +23,10 @@ _WINDOW_BYTES: Final = 4 << 20
 """Sent ahead of the reader on a stream, so held in memory by gRPC; left to itself gRPC takes up to 16 MiB. On a long
 link this limits one transfer (40 MB/s at 100 ms), as Linux's own receive buffer does: several go at once."""
 
+POSTED_SECONDS: Final = 45.0
+"""A pull that was posted waits at the syncer for so long; then the learner waits for the notice instead. Less than the
+minute in which common proxies end a stream that is silent. Connections stay open meanwhile: they are pinged."""
+
 ChannelArguments = list[tuple[str, int | str]]
 
 

@@ -5,6 +5,7 @@ is retried here: whether a message is still wanted only the caller knows. It mus
 """
 
 import contextlib
+import dataclasses
 import itertools
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -14,12 +15,13 @@ import grpc
 
 from diloco.runtime.addresses import parse_address
 from diloco.wire.allocator import keep_message_buffers
-from diloco.wire.channel import CHUNK_BYTES, SERVICE, SESSION, client_arguments
+from diloco.wire.channel import CHUNK_BYTES, POSTED_SECONDS, SERVICE, SESSION, client_arguments
 from diloco.wire.chunks import LARGEST_CHUNK_BYTES, PayloadReceiver, chunks_of
 from diloco.wire.connections import Connections
 from diloco.wire.convert import pack, unpack
 from diloco.wire.errors import ClosedError, CorruptedError, InvalidMessageError, error_of
 from diloco.wire.messages import Join, PullHeader, PullRequest, PushHeader, PushReceipt
+from diloco.wire.posting import Posting
 from diloco.wire.session import Session
 from diloco.wire.tls import ClientTls
 
@@ -123,6 +125,36 @@ class SyncClient:
             finally:
                 call.cancel()  # does nothing to a call that has ended
 
+    def pull_posted(
+        self,
+        request: PullRequest,
+        allocate: Callable[[PullHeader], memoryview],
+        *,
+        deadline_seconds: float,
+        posting: Posting,
+    ) -> PullHeader:
+        """``pull`` of a version that may not be made yet; blocks until it is, or the syncer's patience is over.
+
+        ``allocate`` is called when the answer begins: until then nothing is held but the connection. The deadline is
+        for what comes after that, so a call that is not answered at all ends by ``POSTED_SECONDS`` later.
+
+        Raises:
+            WireError: as for ``pull``; ``RefusedError`` where the version was not made in time, ``ClosedError`` where
+                ``posting`` was withdrawn.
+        """
+        with self._errors(), self._connections.posted() as (channel, begins):
+
+            def begin(header: PullHeader) -> memoryview:
+                begins()
+                return allocate(header)
+
+            call = channel.pull(pack(request), timeout=POSTED_SECONDS + deadline_seconds)
+            posting.begin(call)
+            try:
+                return _receive(call, request, begin)
+            finally:
+                call.cancel()
+
     def close(self) -> None:
         """Close every connection; calls under way end with ``ClosedError``."""
         self._closed = True
@@ -167,4 +199,4 @@ def _receive(call: Any, request: PullRequest, allocate: Callable[[PullHeader], m
     for message in call:
         receiver.add(message)
     digest = receiver.finish(header.payload_digest)
-    return PullHeader(header.fragment, header.version, header.payload_bytes, digest)
+    return dataclasses.replace(header, payload_digest=digest)

@@ -29,6 +29,8 @@ class BulkChannel:
         self.push: Any = channel.stream_unary(f"/{SERVICE}/{PUSH}")
         self.pull: Any = channel.unary_stream(f"/{SERVICE}/{PULL}")
         self.under_way = 0
+        self.waiting = 0
+        """Posted pulls that nothing is sent for yet."""
 
 
 class _Generation:
@@ -41,7 +43,7 @@ class _Generation:
 
     @property
     def in_use(self) -> bool:
-        return self.sessions > 0 or any(channel.under_way for channel in self.bulk)
+        return self.sessions > 0 or any(channel.under_way or channel.waiting for channel in self.bulk)
 
     def close(self) -> None:
         self.control.close()
@@ -85,16 +87,39 @@ class Connections:
         """The channel with the fewest transfers under way, in turn where several have."""
         self._close_unused()
         with self._lock:
-            channels = self._current().bulk
-            first = next(self._turn)
-            count = len(channels)
-            chosen = min((channels[(first + i) % count] for i in range(count)), key=lambda bulk: bulk.under_way)
+            chosen = self._least(lambda bulk: bulk.under_way)
             chosen.under_way += 1
         try:
             yield chosen
         finally:
             with self._lock:
                 chosen.under_way -= 1
+
+    @contextlib.contextmanager
+    def posted(self) -> Iterator[tuple[BulkChannel, Callable[[], None]]]:
+        """The channel with the fewest pulls that wait, and what to call, once, when this one's answer begins.
+
+        Until then it is not under way: it takes nothing from the transfers of its channel.
+        """
+        self._close_unused()
+        with self._lock:
+            chosen = self._least(lambda bulk: bulk.waiting)
+            chosen.waiting += 1
+        waits = True
+
+        def begins() -> None:
+            nonlocal waits
+            with self._lock:
+                waits = False
+                chosen.waiting -= 1
+                chosen.under_way += 1
+
+        try:
+            yield chosen, begins
+        finally:
+            with self._lock:
+                chosen.waiting -= waits
+                chosen.under_way -= not waits
 
     def close(self) -> None:
         """Break off what is under way, and close every connection."""
@@ -103,6 +128,12 @@ class Connections:
             generations = [self._newest, *self._old]
         for generation in generations:
             generation.close()
+
+    def _least(self, load: Callable[[BulkChannel], int]) -> BulkChannel:
+        """Of the channels with the least load the one whose turn it is. Called with the lock held."""
+        channels = self._current().bulk
+        first = next(self._turn)
+        return min((channels[(first + i) % len(channels)] for i in range(len(channels))), key=load)
 
     def _current(self) -> _Generation:
         """The generation to use now. Called with the lock held."""

@@ -9,7 +9,7 @@ import math
 from collections.abc import Hashable
 from functools import cache
 from types import GenericAlias
-from typing import Any, TypeVar, get_args, get_type_hints
+from typing import Any, Final, TypeVar, get_args, get_type_hints
 
 from google.protobuf.message import DecodeError
 from google.protobuf.message import Message as Protobuf
@@ -48,6 +48,8 @@ _SYNCER_BODIES: dict[str, type[SyncerMessage]] = {
 _LEARNER_NAMES = {cls: name for name, cls in _LEARNER_BODIES.items()}
 _SYNCER_NAMES = {cls: name for name, cls in _SYNCER_BODIES.items()}
 _MAY_BE_NAN = frozenset({"loss"})
+_MAY_BE_ABSENT: Final = int | None
+"""The one kind of field whose absence says something else than 0."""
 
 M = TypeVar("M", bound=Message)
 
@@ -143,6 +145,8 @@ def _to_protobuf(message: Message) -> Protobuf:
 def _outgoing(cls: type[Any], name: str, kind: Any, value: Any) -> Any:
     if dataclasses.is_dataclass(kind):
         return _to_protobuf(value)
+    if kind == _MAY_BE_ABSENT:
+        return None if value is None else _checked(cls, name, int, value)
     return _checked(cls, name, kind, value)
 
 
@@ -159,6 +163,8 @@ def _incoming(cls: type[Any], name: str, kind: Any, message: Protobuf) -> Any:
             raise InvalidMessageError(f"{cls.__name__} without {name}")
         inner: Any = kind
         return _from_protobuf(inner, value)
+    if kind == _MAY_BE_ABSENT:
+        return _checked(cls, name, int, value) if message.HasField(name) else None
     return _checked(cls, name, kind, value)
 
 

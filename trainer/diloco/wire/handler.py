@@ -47,8 +47,10 @@ class SyncHandler(Protocol):
     def push_failed(self, header: PushHeader, reason: str) -> None:
         """An accepted push broke off; its buffer is not written to any more."""
 
-    def open_pull(self, request: PullRequest, peer: Peer) -> tuple[PullHeader, memoryview]:
-        """The fragment to send: a buffer that nobody changes while it is referenced.
+    async def open_pull(self, request: PullRequest, peer: Peer) -> tuple[PullHeader, memoryview]:
+        """What to send: a buffer that nobody changes while it is referenced. May take its time where it was posted.
+
+        Cancelled when the learner hangs up, its connection breaks or the server stops.
 
         Raises:
             WireError: it cannot be had.

@@ -136,6 +136,8 @@ class Welcome:
     steps: int
     data_position: int
     progress: Progress
+    posted_pulls: bool = False
+    """A pull may be posted before its version is made."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -234,6 +236,10 @@ class PullRequest:
     minimum_version: int
     """The version served must not be older."""
     epoch: str
+    held_version: int | None = None
+    """Version of the fragment that an update may be added to; None: send it whole."""
+    posted: bool = False
+    """Wait for ``minimum_version`` where it is the next one to be made."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -245,6 +251,12 @@ class PullHeader:
     payload_bytes: int
     payload_digest: bytes = b""
     """XXH3-128 of the payload, 16 bytes; empty where the sender leaves it to the chunks' checksums."""
+    codec: str = ""
+    """Of the update from ``base_version`` to ``version`` that the payload is; empty: it is the fragment whole, f32."""
+    base_version: int = 0
+    """Of an update: the version that the request says is held."""
+    result_digest: bytes = b""
+    """Of an update: XXH3-128 of the fragment in f32 that it makes, 16 bytes."""
 
 
 Message = LearnerMessage | SyncerMessage | PushHeader | PushReceipt | PullRequest | PullHeader

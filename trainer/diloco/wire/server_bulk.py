@@ -63,7 +63,7 @@ class BulkCalls:
         """
         asked = unpack(PullRequest, request)
         peer.must_be(asked.learner)
-        header, payload = self._handler.open_pull(asked, peer)
+        header, payload = await self._handler.open_pull(asked, peer)
         loop = asyncio.get_running_loop()
         try:
             async with asyncio.timeout(self._stall_seconds) as stall:

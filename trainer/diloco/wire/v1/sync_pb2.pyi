@@ -8,7 +8,7 @@ a fragment under way never delays a heartbeat.
 
   Session       one bidirectional stream a learner: small protobuf messages.
   PushFragment  client stream of raw chunks (not protobuf): an outer gradient.
-  PullFragment  server stream of raw chunks: a merged fragment, f32.
+  PullFragment  server stream of raw chunks: a merged fragment, whole in f32, or as the update from the version before.
 
 Bulk streams. The first message of a push is a serialised PushHeader, of a pull (server to client) a serialised
 PullHeader; every later message is a chunk: 16 bytes of header, little-endian
@@ -16,6 +16,12 @@ PullHeader; every later message is a chunk: 16 bytes of header, little-endian
 then the data, at most 4 MiB. Chunks come in order and without gaps. The receiver allocates payload_bytes once, after it
 has checked it against what the layout and codec allow, and copies each chunk to its place. payload_digest is XXH3-128
 over the whole payload. Messages are never compressed; all but chunks are at most 1 MiB.
+
+The way back. A learner that says which version it holds may be sent an update: the new version is, element by element
+in f32, the version held plus what the payload decodes to, and result_digest is that of its bytes. A learner that says
+nothing, or holds another version than the update begins with, is sent the fragment whole. A learner may post its pull
+before the version is made, if the syncer's Welcome says so: the call then waits at the syncer, for the very next
+version only, at most one a learner and fragment, and ends with FAILED_PRECONDITION when it is not served in time.
 
 A call that fails ends with a gRPC status and one line of text; which status means what stands in wire/errors.py.
 """
@@ -374,10 +380,13 @@ class Welcome(_message.Message):
     STEPS_FIELD_NUMBER: _builtins.int
     DATA_POSITION_FIELD_NUMBER: _builtins.int
     PROGRESS_FIELD_NUMBER: _builtins.int
+    POSTED_PULLS_FIELD_NUMBER: _builtins.int
     incarnation: _builtins.int
     epoch: _builtins.str
     steps: _builtins.int
     data_position: _builtins.int
+    posted_pulls: _builtins.bool
+    """a pull may be posted before its version is made"""
     @_builtins.property
     def load(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """fragments to pull before training"""
@@ -398,10 +407,11 @@ class Welcome(_message.Message):
         steps: _builtins.int = ...,
         data_position: _builtins.int = ...,
         progress: Global___Progress | None = ...,
+        posted_pulls: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["progress", b"progress"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["data_position", b"data_position", "epoch", b"epoch", "incarnation", b"incarnation", "load", b"load", "progress", b"progress", "steps", b"steps", "versions", b"versions"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["data_position", b"data_position", "epoch", b"epoch", "incarnation", b"incarnation", "load", b"load", "posted_pulls", b"posted_pulls", "progress", b"progress", "steps", b"steps", "versions", b"versions"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -641,12 +651,18 @@ class PullRequest(_message.Message):
     FRAGMENT_FIELD_NUMBER: _builtins.int
     MINIMUM_VERSION_FIELD_NUMBER: _builtins.int
     EPOCH_FIELD_NUMBER: _builtins.int
+    HELD_VERSION_FIELD_NUMBER: _builtins.int
+    POSTED_FIELD_NUMBER: _builtins.int
     learner: _builtins.str
     incarnation: _builtins.int
     fragment: _builtins.int
     minimum_version: _builtins.int
     """the syncer serves its current version, which must not be older"""
     epoch: _builtins.str
+    held_version: _builtins.int
+    """of this fragment, to which an update may be added; absent: send it whole"""
+    posted: _builtins.bool
+    """wait for minimum_version where it is the next one"""
     def __init__(
         self,
         *,
@@ -655,12 +671,16 @@ class PullRequest(_message.Message):
         fragment: _builtins.int = ...,
         minimum_version: _builtins.int = ...,
         epoch: _builtins.str = ...,
+        held_version: _builtins.int | None = ...,
+        posted: _builtins.bool = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_held_version", b"_held_version", "held_version", b"held_version"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["epoch", b"epoch", "fragment", b"fragment", "incarnation", b"incarnation", "learner", b"learner", "minimum_version", b"minimum_version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_held_version", b"_held_version", "epoch", b"epoch", "fragment", b"fragment", "held_version", b"held_version", "incarnation", b"incarnation", "learner", b"learner", "minimum_version", b"minimum_version", "posted", b"posted"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__held_version: _TypeAlias = _typing.Literal["held_version"]  # noqa: Y015
+    _WhichOneofArgType__held_version: _TypeAlias = _typing.Literal["_held_version", b"_held_version"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__held_version) -> _WhichOneofReturnType__held_version | None: ...
 
 Global___PullRequest: _TypeAlias = PullRequest  # noqa: Y015
 
@@ -672,10 +692,19 @@ class PullHeader(_message.Message):
     VERSION_FIELD_NUMBER: _builtins.int
     PAYLOAD_BYTES_FIELD_NUMBER: _builtins.int
     PAYLOAD_DIGEST_FIELD_NUMBER: _builtins.int
+    CODEC_FIELD_NUMBER: _builtins.int
+    BASE_VERSION_FIELD_NUMBER: _builtins.int
+    RESULT_DIGEST_FIELD_NUMBER: _builtins.int
     fragment: _builtins.int
     version: _builtins.int
     payload_bytes: _builtins.int
     payload_digest: _builtins.bytes
+    codec: _builtins.str
+    """BF16, Int8: an update from base_version; empty: the fragment whole, f32"""
+    base_version: _builtins.int
+    """of an update: the held_version of the request"""
+    result_digest: _builtins.bytes
+    """of an update: XXH3-128 of the fragment in f32 that it makes"""
     def __init__(
         self,
         *,
@@ -683,10 +712,13 @@ class PullHeader(_message.Message):
         version: _builtins.int = ...,
         payload_bytes: _builtins.int = ...,
         payload_digest: _builtins.bytes = ...,
+        codec: _builtins.str = ...,
+        base_version: _builtins.int = ...,
+        result_digest: _builtins.bytes = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["fragment", b"fragment", "payload_bytes", b"payload_bytes", "payload_digest", b"payload_digest", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["base_version", b"base_version", "codec", b"codec", "fragment", b"fragment", "payload_bytes", b"payload_bytes", "payload_digest", b"payload_digest", "result_digest", b"result_digest", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

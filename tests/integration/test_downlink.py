@@ -1,0 +1,199 @@
+"""Encoded updates and posted pulls between a real syncer process and learners scripted over the real wire."""
+
+import contextlib
+import queue
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+import torch
+
+from diloco.runtime.exits import EXIT_OK
+from diloco.simulate.replay import replay
+from diloco.wire.errors import RefusedError, UnavailableError
+from diloco.wire.messages import FragmentReady, FragmentWanted, PullHeader, Welcome
+from support.scripted_learner import WAIT_SECONDS, ScriptedLearner
+from support.syncer_process import SmallJob, SyncerProcess
+
+pytestmark = pytest.mark.processes
+
+LEARNERS = ("here/cpu/0", "here/cpu/1")
+
+
+def learner(job: SmallJob, syncer: SyncerProcess, name: str = LEARNERS[0], *, updates: bool = True) -> ScriptedLearner:
+    made = ScriptedLearner(syncer.address, job.name, job.layout, name)
+    made.says_what_it_holds = updates
+    return made
+
+
+def run_both(work: Callable[[str], None]) -> None:
+    with ThreadPoolExecutor(len(LEARNERS)) as pool:
+        for _ in pool.map(work, LEARNERS, timeout=WAIT_SECONDS):
+            pass
+
+
+@pytest.mark.parametrize("downlink", ["BF16", "Int8"])
+def test_who_takes_updates_and_who_does_not_hold_the_same_bits_and_the_run_replays(
+    tmp_path: Path, downlink: str
+) -> None:
+    job = SmallJob(tmp_path, downlink=downlink, quorum=2)
+    trained: dict[str, ScriptedLearner] = {}
+    with SyncerProcess(job, tmp_path / "s", "--record", "--exit-when-finished") as syncer:
+        syncer.serving()
+
+        def train(name: str) -> None:
+            with learner(job, syncer, name, updates=name == LEARNERS[0]) as one:
+                trained[name] = one.begin()
+                one.train(lambda _: False)
+                one.leave()
+
+        run_both(train)
+        assert syncer.exit_code() == EXIT_OK, syncer.log
+    knows, does_not = (trained[name] for name in LEARNERS)
+    updates = [header for header in knows.headers if header.codec]
+    assert {(header.codec, header.version - header.base_version) for header in updates} == {(downlink, 1)}
+    assert len(updates) > 10
+    assert not any(header.codec for header in does_not.headers)
+    for fragment, values in knows.fragments.items():
+        if knows.versions[fragment] == does_not.versions[fragment]:
+            assert torch.equal(values, does_not.fragments[fragment])
+    report = replay(tmp_path / "s")
+    assert report.ok, report.problems
+    assert report.epochs[0].merges == report.epochs[0].merges_redone > 10
+
+
+def test_after_a_restart_each_fragment_comes_whole_once_and_then_as_updates(tmp_path: Path) -> None:
+    job = SmallJob(tmp_path, downlink="Int8", tokens=10_000_000)
+    with SyncerProcess(job, tmp_path / "s", "--record") as syncer:
+        syncer.serving()
+        with learner(job, syncer) as one:
+            one.begin().train(lambda _: "its time has come" in syncer.log and len(one.merged) > 8)
+            syncer.kill()
+    with SyncerProcess(job, tmp_path / "s", "--record") as syncer:
+        syncer.serving()
+        with learner(job, syncer) as one:
+            answer = one.join()
+            assert isinstance(answer, Welcome)
+            held = dict.fromkeys(answer.load)
+            for fragment in answer.load:
+                # A learner that claims what it cannot know the bits of is sent the fragment whole.
+                assert one.pull(fragment, 0, held_version=max(0, answer.versions[fragment] - 1)).codec == ""
+            assert len(held) == 4
+            one.begin().train(lambda this: len(this.merged) > 8)
+            assert all(header.codec == "Int8" for header in one.headers[-8:])
+            assert syncer.terminate() == EXIT_OK
+    report = replay(tmp_path / "s")
+    assert report.ok, report.problems
+    assert all(epoch.merges == epoch.merges_redone > 0 for epoch in report.epochs)
+
+
+@pytest.mark.parametrize(("before", "after"), [("F32", "Int8"), ("Int8", "F32"), ("Int8", "BF16")])
+def test_a_job_may_go_on_with_another_downlink(tmp_path: Path, before: str, after: str) -> None:
+    for downlink in (before, after):
+        job = SmallJob(tmp_path, downlink=downlink, tokens=10_000_000)
+        with SyncerProcess(job, tmp_path / "s", "--record") as syncer:
+            syncer.serving()
+            with learner(job, syncer) as one:
+                one.begin().train(lambda this: len(this.merged) > 8)
+                assert one.headers[-1].codec == downlink.replace("F32", "")
+            assert syncer.terminate() == EXIT_OK
+    report = replay(tmp_path / "s")
+    assert report.ok, report.problems
+    assert all(epoch.merges == epoch.merges_redone > 0 for epoch in report.epochs)
+
+
+class Posted:
+    """A pull posted by a learner that has just answered an ask."""
+
+    def __init__(self, pool: ThreadPoolExecutor, one: ScriptedLearner, wanted: FragmentWanted) -> None:
+        self._learner = one
+        self.header: Future[PullHeader] = pool.submit(one.pull, wanted.fragment, wanted.version, posted=True)
+
+    def served(self) -> PullHeader:
+        return self.header.result(WAIT_SECONDS)
+
+
+def waiting(syncer: SyncerProcess, pulls: int) -> None:
+    """Wait until so many pulls wait at the syncer."""
+    polled = threading.Event()
+    while f"diloco_posted_pulls {pulls:.1f}" not in syncer.page("/metrics"):
+        polled.wait(0.01)
+
+
+def test_a_posted_pull_is_served_without_another_word_to_all_that_were_asked(tmp_path: Path) -> None:
+    job = SmallJob(tmp_path, downlink="Int8", quorum=2, tokens=10_000_000)
+    with SyncerProcess(job, tmp_path / "s") as syncer, ThreadPoolExecutor(4) as pool:
+        syncer.serving()
+        with learner(job, syncer) as one, learner(job, syncer, LEARNERS[1], updates=False) as two:
+            one.begin()
+            two.begin()
+            wanted = asked(one, two)
+            posted = Posted(pool, one, wanted)
+            assert one.push(wanted).accepted
+            waiting(syncer, 1)
+            theirs = Posted(pool, two, wanted)
+            waiting(syncer, 2)
+            assert two.push(asked(two, one, wanted.fragment)).accepted
+            header = posted.served()
+            assert (header.version, header.codec) == (wanted.version, "Int8")
+            assert (theirs.served().version, theirs.served().codec) == (wanted.version, "")
+            assert torch.equal(one.fragments[wanted.fragment], two.fragments[wanted.fragment])
+            waiting(syncer, 0)
+            # The notice comes all the same: it says whether the work was merged.
+            while not isinstance(message := one.next(), FragmentReady):
+                assert message is not None
+            assert (message.fragment, message.version, message.merged) == (wanted.fragment, wanted.version, True)
+
+
+def asked(one: ScriptedLearner, other: ScriptedLearner, fragment: int | None = None) -> FragmentWanted:
+    """What the first is asked for (of this fragment), while both make steps."""
+    while True:
+        one.step()
+        other.step()
+        with contextlib.suppress(queue.Empty):
+            message = one.next(0.05)
+            assert message is not None
+            if isinstance(message, FragmentWanted) and fragment in (None, message.fragment):
+                return message
+
+
+def test_a_learner_that_came_too_late_still_gets_the_version_that_it_posted_for(tmp_path: Path) -> None:
+    job = SmallJob(tmp_path, downlink="Int8", tokens=10_000_000)
+    with SyncerProcess(job, tmp_path / "s") as syncer, ThreadPoolExecutor(4) as pool:
+        syncer.serving()
+        with learner(job, syncer) as late, learner(job, syncer, LEARNERS[1]) as fast:
+            late.begin()
+            fast.begin()
+            wanted = asked(late, fast)
+            posted = Posted(pool, late, wanted)
+            fast.train(lambda this: this.versions[wanted.fragment] >= wanted.version)
+            assert posted.served().version >= wanted.version
+            with pytest.raises(RefusedError):
+                late.push(wanted)
+
+
+def test_a_pull_ends_with_the_session_it_was_posted_in_and_with_the_syncer(tmp_path: Path) -> None:
+    job = SmallJob(tmp_path, quorum=2, tokens=10_000_000)
+    with SyncerProcess(job, tmp_path / "s") as syncer, ThreadPoolExecutor(4) as pool:
+        syncer.serving()
+        with learner(job, syncer) as one, learner(job, syncer, LEARNERS[1]) as two:
+            one.begin()
+            two.begin()
+            wanted = asked(one, two)
+            posted = Posted(pool, one, wanted)
+            waiting(syncer, 1)
+            one.hang_up()
+            with pytest.raises(RefusedError, match="has no session here"):
+                posted.served()
+            one.begin()
+            wanted = asked(one, two)
+            again = Posted(pool, one, wanted)
+            waiting(syncer, 1)
+            later = Posted(pool, one, wanted)
+            with pytest.raises(RefusedError, match="has taken its place"):
+                again.served()
+            assert syncer.terminate() == EXIT_OK
+            with pytest.raises(UnavailableError):
+                later.served()

@@ -1,0 +1,147 @@
+"""kill -9 in the middle of an encoded way back: afterwards everybody holds the bits that the syncer has, to the end."""
+
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from diloco.core.events import Merged
+from diloco.learner.orders import EndKind
+from diloco.runtime.exits import EXIT_OK
+from diloco.simulate.replay import replay
+from diloco.syncer.tape import TapeReader, Torn, find_tapes
+from support.learner_thread import LearnerThread
+from support.syncer_process import SmallJob, SyncerProcess
+from support.tcp_proxy import TcpProxy
+
+pytestmark = [pytest.mark.processes, pytest.mark.timeout(600)]
+
+WAIT_SECONDS = 120.0
+FAR, NEAR = "here/cpu/0", "here/cpu/1"
+"""The one behind the relay, and the other."""
+
+
+@pytest.fixture
+def address() -> str:
+    """One that stays the same when the syncer is started anew."""
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        return f"127.0.0.1:{taken.getsockname()[1]}"
+
+
+def small_job(folder: Path, downlink: str, tokens: int = 100_000_000) -> SmallJob:
+    return SmallJob(folder, downlink=downlink, tokens=tokens)
+
+
+def half_an_update(job: SmallJob) -> int:
+    """Bytes that are more than control messages say meanwhile, and less than the smallest update."""
+    smallest = min(fragment.numel for fragment in job.layout.fragments)
+    return smallest // 2
+
+
+def pulls(syncer: SyncerProcess, payload: str) -> int:
+    """Pulls that it has answered, whole or with an update."""
+    lines = syncer.page("/metrics").splitlines()
+    wanted = f'diloco_pulls_total{{payload="{payload}"}}'
+    return sum(int(float(line.split()[-1])) for line in lines if line.startswith(wanted))
+
+
+def hold_an_update(proxy: TcpProxy, syncer: SyncerProcess, job: SmallJob) -> None:
+    """Return in the middle of an update's way back to the only learner that is there."""
+    polled = threading.Event()
+    while pulls(syncer, "update") < 8:
+        polled.wait(0.05)
+    proxy.hold_answer_after_bytes(half_an_update(job))
+    assert proxy.held.wait(WAIT_SECONDS)
+    # Whole fragments came only when it loaded the model, so this is none.
+    assert pulls(syncer, "whole") == len(job.layout.fragments)
+
+
+def digests_of(directory: Path, epoch: int) -> dict[tuple[int, int], str]:
+    """(fragment, version) -> digest of what the syncer made in one of its lives."""
+    made: dict[tuple[int, int], str] = {}
+    for entry in TapeReader(next(tape for tape in find_tapes(directory / "tape") if tape.epoch == epoch)):
+        if not isinstance(entry, Torn) and isinstance(entry.event, Merged):
+            made[entry.event.fragment, entry.event.version] = entry.event.digest
+    return made
+
+
+def same_bits(directory: Path, job: SmallJob, *learners: LearnerThread) -> None:
+    """What these hold is what the syncer made, and no update came out wrong on the way."""
+    for one in learners:
+        made = digests_of(directory, one.epoch)
+        held = one.held(job.layout)
+        assert len(held) == len(job.layout.fragments)
+        assert held == {key: made[key] for key in held}
+        assert one.counts.updates > 0
+        assert one.counts.updates_wrong == 0
+    report = replay(directory)
+    assert report.ok, report.problems
+    assert all(each.merges == each.merges_redone for each in report.epochs)
+
+
+@pytest.mark.parametrize("downlink", ["BF16", "Int8"])
+def test_a_syncer_killed_in_the_middle_of_an_update(tmp_path: Path, address: str, downlink: str) -> None:
+    job, directory = small_job(tmp_path, downlink), tmp_path / "s"
+    with (
+        SyncerProcess(job, directory, "--record", "--listen", address) as syncer,
+        TcpProxy(address) as proxy,
+    ):
+        syncer.serving()
+        with (
+            LearnerThread(job.job, proxy.address, tmp_path / "far", FAR) as far,
+            LearnerThread(job.job, address, tmp_path / "near", NEAR) as near,
+        ):
+            far.start()
+            hold_an_update(proxy, syncer, job)
+            near.start().wait_for_updates(2)
+            syncer.wait_for("its time has come")
+            syncer.kill()
+            proxy.release()
+            with SyncerProcess(job, directory, "--record", "--listen", address) as second:
+                second.serving()
+                far.wait_for_updates(8)
+                tokens = second.status().merged_tokens
+                second.terminate()
+            same_bits(directory, job, far, near)
+            job = small_job(tmp_path, downlink, round(tokens) + 10_000)
+            with SyncerProcess(job, directory, "--record", "--exit-when-finished", "--listen", address) as third:
+                assert {one.wait().kind for one in (far, near)} == {EndKind.FINISHED}
+                assert third.exit_code() == EXIT_OK, third.log
+            same_bits(directory, job, far, near)
+
+
+@contextmanager
+def learner_process(job: SmallJob, address: str, directory: Path, learner: str) -> Iterator["subprocess.Popen[bytes]"]:
+    command = [sys.executable, "-m", "diloco.cli.main", "learner", "--job", str(job.path), "--learner", learner]
+    command += ["--syncer", address, "--directory", str(directory), "--threads", "1"]
+    with (directory.parent / "log").open("wb") as log, subprocess.Popen(command, stdout=log, stderr=log) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def test_a_learner_killed_in_the_middle_of_an_update(tmp_path: Path) -> None:
+    job, directory = small_job(tmp_path, "Int8", 20_000), tmp_path / "s"
+    with SyncerProcess(job, directory, "--record", "--exit-when-finished") as syncer:
+        syncer.serving()
+        with TcpProxy(syncer.address) as proxy:
+            with learner_process(job, proxy.address, tmp_path / "far", FAR) as killed:
+                hold_an_update(proxy, syncer, job)
+                killed.kill()
+                killed.wait()
+                proxy.release()
+            with (
+                LearnerThread(job.job, proxy.address, tmp_path / "far", FAR) as far,
+                LearnerThread(job.job, syncer.address, tmp_path / "near", NEAR) as near,
+            ):
+                far.start()
+                near.start()
+                assert {one.wait().kind for one in (far, near)} == {EndKind.FINISHED}
+                assert syncer.exit_code() == EXIT_OK, syncer.log
+                same_bits(directory, job, far, near)

@@ -1,0 +1,244 @@
+"""Pulls that wait at the server, over real gRPC: what ends them, and that they stand in nobody's way."""
+
+import asyncio
+import os
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+
+import pytest
+
+from diloco.wire.client import ClientOptions, SyncClient
+from diloco.wire.errors import ClosedError, DeadlineError, UnavailableError
+from diloco.wire.messages import PullHeader, PullRequest
+from diloco.wire.posting import Posting
+from diloco.wire.server import ServerOptions
+from diloco.wire.tls import Peer
+from support.raw_wire import push_header
+from support.tcp_proxy import TcpProxy
+from support.wire_syncer import Keeper, RunningServer
+
+PAYLOAD = os.urandom((5 << 20) + 3)
+STALL_SECONDS = 0.5
+WAIT_SECONDS = 60.0
+
+
+class Patient(Keeper):
+    """Lets posted pulls wait until ``make``; other pulls of fragment 8 are never answered."""
+
+    def __init__(self) -> None:
+        super().__init__({7: PAYLOAD})
+        self.waiting = threading.Semaphore(0)
+        """Released by each pull that has begun to wait."""
+        self.ended = threading.Semaphore(0)
+        """Released by each that waits no more."""
+        self._made: asyncio.Event | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    def make(self) -> None:
+        """The version is there."""
+        assert self._loop is not None
+        assert self._made is not None
+        self._loop.call_soon_threadsafe(self._made.set)
+
+    async def open_pull(self, request: PullRequest, peer: Peer) -> tuple[PullHeader, memoryview]:
+        if request.posted or request.fragment == 8:
+            self._loop = asyncio.get_running_loop()
+            self._made = self._made or asyncio.Event()
+            self.waiting.release()
+            try:
+                await (self._made.wait() if request.posted else asyncio.Event().wait())
+            finally:
+                self.ended.release()
+        return await super().open_pull(request, peer)
+
+
+class Waiter:
+    """A learner's pull that waits in a thread of its own."""
+
+    def __init__(self, pool: ThreadPoolExecutor, client: SyncClient, *, deadline_seconds: float = WAIT_SECONDS) -> None:
+        self.posting = Posting()
+        self._buffer: bytearray | None = None
+        request = PullRequest("a/b/0", 1, 7, 3, "epoch", posted=True)
+        self.header: Future[PullHeader] = pool.submit(
+            client.pull_posted, request, self._allocate, deadline_seconds=deadline_seconds, posting=self.posting
+        )
+
+    @property
+    def received(self) -> bytes | None:
+        """What its buffer holds; None: it has taken none."""
+        return None if self._buffer is None else bytes(self._buffer)
+
+    def _allocate(self, header: PullHeader) -> memoryview:
+        self._buffer = bytearray(header.payload_bytes)
+        return memoryview(self._buffer)
+
+
+@pytest.fixture
+def keeper() -> Patient:
+    return Patient()
+
+
+@pytest.fixture
+def server(keeper: Patient) -> Iterator[RunningServer]:
+    with RunningServer(keeper, ServerOptions("127.0.0.1:0", stall_seconds=STALL_SECONDS)) as running:
+        yield running
+    assert running.loop_complaints == []
+
+
+@pytest.fixture
+def client(server: RunningServer) -> Iterator[SyncClient]:
+    with SyncClient(ClientOptions(server.address)) as made:
+        yield made
+
+
+@pytest.fixture
+def pool() -> Iterator[ThreadPoolExecutor]:
+    with ThreadPoolExecutor(32) as made:
+        yield made
+
+
+def waits(keeper: Patient, pulls: int = 1) -> None:
+    for _ in range(pulls):
+        assert keeper.waiting.acquire(timeout=WAIT_SECONDS)
+
+
+def ended(keeper: Patient, pulls: int = 1) -> None:
+    for _ in range(pulls):
+        assert keeper.ended.acquire(timeout=WAIT_SECONDS)
+
+
+def test_a_posted_pull_holds_no_buffer_until_its_version_is_made(
+    keeper: Patient, client: SyncClient, pool: ThreadPoolExecutor
+) -> None:
+    waiter = Waiter(pool, client)
+    waits(keeper)
+    assert waiter.received is None
+    keeper.make()
+    assert waiter.header.result(WAIT_SECONDS).version == 3
+    assert waiter.received == PAYLOAD
+
+
+def test_neither_sides_patience_with_a_transfer_counts_the_wait(
+    keeper: Patient, server: RunningServer, client: SyncClient, pool: ThreadPoolExecutor
+) -> None:
+    waiter = Waiter(pool, client, deadline_seconds=WAIT_SECONDS)
+    hasty = Waiter(pool, client, deadline_seconds=0.1)
+    waits(keeper, 2)
+    # What has a deadline of its own as short as those ends; then they are over for the two that wait as well.
+    with pytest.raises(DeadlineError):
+        client.pull(PullRequest("a/b/0", 1, 8, 3, "epoch"), lambda _: memoryview(b""), deadline_seconds=0.1)
+    with pytest.raises(DeadlineError, match="no header came"):
+        stalled_push(server)
+    keeper.make()
+    for one in (waiter, hasty):
+        assert one.header.result(WAIT_SECONDS).version == 3
+        assert one.received == PAYLOAD
+
+
+def stalled_push(server: RunningServer) -> None:
+    """A push that says nothing, until the server has lost its patience with it."""
+    silence = threading.Event()
+    with SyncClient(ClientOptions(server.address)) as client, client._errors(), client._connections.bulk() as channel:
+        try:
+            channel.push(iter(lambda: silence.wait(WAIT_SECONDS) or b"", b""), timeout=WAIT_SECONDS)
+        finally:
+            silence.set()
+
+
+def test_a_withdrawn_pull_ends_on_both_sides(keeper: Patient, client: SyncClient, pool: ThreadPoolExecutor) -> None:
+    waiter = Waiter(pool, client)
+    waits(keeper)
+    waiter.posting.withdraw()
+    with pytest.raises(ClosedError):
+        waiter.header.result(WAIT_SECONDS)
+    ended(keeper)
+    again = Waiter(pool, client)
+    again.posting.withdraw()
+    with pytest.raises(ClosedError):
+        again.header.result(WAIT_SECONDS)
+    assert waiter.received is again.received is None
+
+
+def test_a_cut_connection_ends_what_waits_on_both_sides(
+    keeper: Patient, server: RunningServer, pool: ThreadPoolExecutor
+) -> None:
+    with TcpProxy(server.address) as proxy, SyncClient(ClientOptions(proxy.address)) as client:
+        waiter = Waiter(pool, client)
+        waits(keeper)
+        proxy.cut()
+        with pytest.raises(UnavailableError):
+            waiter.header.result(WAIT_SECONDS)
+        ended(keeper)
+
+
+@pytest.mark.parametrize(
+    ("end", "how"),
+    [(lambda server, _: server.stop(), UnavailableError), (lambda _, client: client.close(), ClosedError)],
+    ids=["server", "client"],
+)
+def test_the_end_of_either_process_ends_what_waits(
+    keeper: Patient, pool: ThreadPoolExecutor, end: Callable[[RunningServer, SyncClient], None], how: type[Exception]
+) -> None:
+    with RunningServer(keeper) as server, SyncClient(ClientOptions(server.address)) as client:
+        waiter = Waiter(pool, client)
+        waits(keeper)
+        end(server, client)
+        with pytest.raises(how):
+            waiter.header.result(WAIT_SECONDS)
+        ended(keeper)
+
+
+def test_what_waits_leaves_every_connection_to_the_transfers(
+    keeper: Patient, server: RunningServer, pool: ThreadPoolExecutor
+) -> None:
+    waiting = 16
+    with SyncClient(ClientOptions(server.address, bulk_channels=2)) as client:
+        waiters = [Waiter(pool, client) for _ in range(waiting)]
+        waits(keeper, waiting)
+        bulk = client._connections._newest.bulk
+        assert [(channel.waiting, channel.under_way) for channel in bulk] == [(waiting // 2, 0)] * 2
+        buffer = bytearray(len(PAYLOAD))
+        request = PullRequest("a/b/0", 1, 7, 3, "epoch")
+        client.pull(request, lambda _: memoryview(buffer), deadline_seconds=WAIT_SECONDS)
+        assert buffer == PAYLOAD
+        assert client.push(push_header(4), memoryview(b"1234"), deadline_seconds=WAIT_SECONDS).accepted
+        keeper.make()
+        for waiter in waiters:
+            waiter.header.result(WAIT_SECONDS)
+            assert waiter.received == PAYLOAD
+        assert [(channel.waiting, channel.under_way) for channel in bulk] == [(0, 0)] * 2
+
+
+def test_a_pull_posted_to_a_server_that_is_not_there_fails_at_once(pool: ThreadPoolExecutor) -> None:
+    with SyncClient(ClientOptions("127.0.0.1:1")) as client:
+        waiter = Waiter(pool, client)
+        with pytest.raises(UnavailableError):
+            waiter.header.result(WAIT_SECONDS)
+
+
+def test_connections_are_kept_while_a_pull_waits_on_them(
+    keeper: Patient, client: SyncClient, pool: ThreadPoolExecutor
+) -> None:
+    waiter = Waiter(pool, client)
+    waits(keeper)
+    generation = client._connections._newest
+    assert generation.in_use
+    keeper.make()
+    waiter.header.result(WAIT_SECONDS)
+    assert not generation.in_use
+
+
+def test_a_connection_on_which_a_pull_waits_is_not_silent(
+    keeper: Patient, server: RunningServer, pool: ThreadPoolExecutor
+) -> None:
+    # What keeps NATs and balancers from dropping it: pings pass though nothing is said.
+    with TcpProxy(server.address) as proxy:
+        with SyncClient(ClientOptions(proxy.address, keepalive_seconds=0.5)) as client:
+            waiter = Waiter(pool, client)
+            waits(keeper)
+            proxy.cut_after_bytes(100)
+            assert proxy.was_cut.wait(WAIT_SECONDS)
+            with pytest.raises(UnavailableError):
+                waiter.header.result(WAIT_SECONDS)
+        ended(keeper)

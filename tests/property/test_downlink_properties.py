@@ -1,0 +1,70 @@
+"""Whatever merges make, everybody holds the same bits, and nothing is lost on the way back."""
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from diloco.core.codec import Codec, codec_named
+from diloco.core.downlink import Update, apply_update, encode_update
+
+by_codec = pytest.mark.parametrize("codec", [codec_named("BF16"), codec_named("Int8")], ids=lambda codec: codec.name)
+
+NUMEL = 300
+"""More than one group of Int8, and a rest."""
+HALF_ULP = 2.0**-24
+
+scales = st.integers(-40, 20).map(lambda power: 2.0**power)
+
+
+@st.composite
+def trajectories(draw: st.DrawFn) -> tuple[torch.Tensor, list[torch.Tensor]]:
+    """A fragment and what merges want to add to it, f32, of any magnitude one against the other."""
+    random = np.random.default_rng(draw(st.integers(0, 2**32)))
+    start = (draw(scales) * random.standard_normal(NUMEL)).astype(np.float32)
+    steps = [(draw(scales) * random.standard_normal(NUMEL)).astype(np.float32) for _ in range(draw(st.integers(1, 12)))]
+    return torch.from_numpy(start), [torch.from_numpy(step) for step in steps]
+
+
+@by_codec
+@given(trajectory=trajectories())
+@settings(deadline=None)
+def test_everybody_holds_the_same_bits_and_each_merge_is_there_or_waits(
+    codec: Codec, trajectory: tuple[torch.Tensor, list[torch.Tensor]]
+) -> None:
+    current, steps = trajectory
+    learner, rest = current.clone(), torch.zeros(NUMEL)
+    for step in steps:
+        merged, waited = current + step, rest.clone()
+        wanted = merged.double() + waited.double()
+        update = Update(current, merged.clone(), rest, rest)
+        payload, problem = encode_update(codec, update)
+        assert payload is not None, problem
+        received = torch.empty(NUMEL)
+        apply_update(codec, payload, learner, received)
+        learner, current = received, update.merged
+        assert torch.equal(learner.view(torch.int32), current.view(torch.int32))
+        # The two roundings of the residual itself, and nothing else.
+        lost = (current.double() + rest.double() - wanted).abs()
+        allowed = HALF_ULP * (rest.double().abs() + (merged.double() - current.double()).abs()) + 1e-44
+        assert (lost <= allowed).all()
+
+
+@by_codec
+@given(trajectory=trajectories(), numbers=st.integers(0, 2**32))
+@settings(deadline=None, max_examples=15)
+def test_what_waits_stays_below_what_one_encoding_can_lose(
+    codec: Codec, trajectory: tuple[torch.Tensor, list[torch.Tensor]], numbers: int
+) -> None:
+    # Updates of one size for long: a residual that grew with their number would be an update that never arrives.
+    current = trajectory[0]
+    random = np.random.default_rng(numbers)
+    rest = torch.zeros(NUMEL)
+    size = 1e-2 * float(current.abs().max())
+    for _ in range(40):
+        step = torch.from_numpy((size * random.standard_normal(NUMEL)).astype(np.float32))
+        update = Update(current, current + step, rest, rest)
+        assert encode_update(codec, update)[0] is not None
+        current = update.merged
+    assert rest.abs().max() <= size

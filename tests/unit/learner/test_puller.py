@@ -1,0 +1,281 @@
+"""The workers that pull: what they ask for, what they refuse to receive, and what they make of an update."""
+
+import threading
+from collections.abc import Callable
+
+import pytest
+import torch
+
+from diloco.core.codec import codec_named
+from diloco.core.downlink import Update, encode_update
+from diloco.learner.arrivals import Arrivals, MergedFragment, Wish
+from diloco.learner.bell import Bell
+from diloco.learner.membership import Holdings, Membership
+from diloco.learner.puller import Landing, Puller
+from diloco.learner.transfers import Terms, TransferCounts
+from diloco.wire.chunks import payload_digest
+from diloco.wire.errors import ClosedError, CorruptedError, DeadlineError, RefusedError, UnavailableError, WireError
+from diloco.wire.messages import PullHeader, PullRequest, PushReceipt
+from diloco.wire.posting import Posting
+
+NOW = Membership("1", 7)
+CODEC = codec_named("Int8")
+BASE = torch.tensor([1.0, -2.0, 0.3])
+MERGED = torch.tensor([1.1, -2.3, 0.35])
+
+
+def digest(values: torch.Tensor) -> bytes:
+    return payload_digest(values.numpy().data.cast("B"))
+
+
+class Syncer:
+    """The far side: version 8 is BASE, version 9 its Int8 update towards MERGED. Every pull meets the next fate."""
+
+    def __init__(self, *fates: WireError | PullHeader | None) -> None:
+        self.fates = list(fates)
+        self.requests: list[PullRequest] = []
+        self.after_call: Callable[[], None] = lambda: None
+        self.new, rest = MERGED.clone(), torch.zeros(3)
+        payload, _ = encode_update(CODEC, Update(BASE, self.new, rest, rest))
+        assert payload is not None
+        self.payload = payload
+        self.update = PullHeader(0, 9, payload.numel(), b"", "Int8", 8, digest(self.new))
+
+    def push(self, *_: object, **__: object) -> PushReceipt:
+        raise AssertionError("nobody pushes here")
+
+    def pull(
+        self, request: PullRequest, allocate: Callable[[PullHeader], memoryview], *, deadline_seconds: float
+    ) -> PullHeader:
+        assert deadline_seconds > 0
+        self.requests.append(request)
+        self.after_call()
+        fate = self.fates.pop(0) if self.fates else None
+        if isinstance(fate, WireError):
+            raise fate
+        header = fate or (self.update if request.held_version == 8 else PullHeader(0, 9, self.new.nbytes))
+        sent = self.payload if header.codec else self.new
+        allocate(header)[:] = sent.numpy().tobytes()
+        return header
+
+    def pull_posted(
+        self,
+        request: PullRequest,
+        allocate: Callable[[PullHeader], memoryview],
+        *,
+        deadline_seconds: float,
+        posting: Posting,
+    ) -> PullHeader:
+        assert request.posted
+        posting.begin(None)
+        return self.pull(request, allocate, deadline_seconds=deadline_seconds)
+
+
+class Bench:
+    """A puller on a scripted link. ``now`` is the admission that lasts; it holds version 8."""
+
+    def __init__(self, syncer: Syncer, *, holds: int = 8, downlink: bool = True) -> None:
+        self.now: Membership | None = NOW
+        self.arrivals = Arrivals(Bell())
+        self.arrivals.session_begins(NOW, posted_pulls=True)
+        self.holdings = Holdings(1)
+        self.holdings.admitted(NOW, [])
+        self.holdings.received("1", 0, holds, BASE.clone())
+        self.counts = TransferCounts()
+        self.buffers = 0
+        terms = Terms("r/p/0", syncer, lambda: self.now, lambda: 0.0, threading.Event(), lambda: -1.0, self.counts)
+        landing = Landing((3,), self._buffer, CODEC if downlink else None)
+        self.puller = Puller(terms, self.arrivals, self.holdings, landing)
+
+    def _buffer(self, _: int) -> torch.Tensor:
+        self.buffers += 1
+        return torch.empty(3)
+
+    def pull(self, minimum_version: int = 9) -> list[MergedFragment]:
+        """Wish for it, and what has landed once no worker has anything to do."""
+        self.arrivals.want(Wish(NOW, 0, minimum_version))
+        return self.work_off()
+
+    def post(self, minimum_version: int = 9) -> list[MergedFragment]:
+        """Post a pull, and what has landed by it."""
+        self.arrivals.post(Wish(NOW, 0, minimum_version))
+        post = self.arrivals.next_post()
+        assert post is not None
+        self.puller._pull_posted(post)
+        self.arrivals.post_ended(post)
+        return self.arrivals.take()
+
+    def work_off(self) -> list[MergedFragment]:
+        wish = self.arrivals.next_wish()
+        assert wish is not None
+        self.puller._pull(wish)
+        self.arrivals.done(wish)
+        return self.arrivals.take()
+
+
+def test_an_update_is_added_to_the_version_held_and_is_what_the_syncer_has() -> None:
+    syncer = Syncer()
+    bench = Bench(syncer)
+    (arrival,) = bench.pull()
+    assert [request.held_version for request in syncer.requests] == [8]
+    assert arrival.version == 9
+    assert torch.equal(arrival.values, syncer.new)
+    assert (bench.counts.pulls, bench.counts.updates, bench.counts.bytes_pulled) == (1, 1, syncer.payload.numel())
+    held = bench.holdings.held("1", 0)
+    assert held is not None
+    assert torch.equal(held.values, BASE)
+
+
+def test_a_learner_that_holds_another_version_takes_the_fragment_whole() -> None:
+    syncer = Syncer()
+    bench = Bench(syncer, holds=7)
+    (arrival,) = bench.pull()
+    assert torch.equal(arrival.values, syncer.new)
+    assert (bench.counts.updates, bench.counts.bytes_pulled) == (0, 12)
+
+
+def test_a_job_without_updates_says_nothing_of_what_it_holds() -> None:
+    syncer = Syncer()
+    bench = Bench(syncer, downlink=False)
+    (arrival,) = bench.pull()
+    assert [request.held_version for request in syncer.requests] == [None]
+    assert torch.equal(arrival.values, syncer.new)
+
+
+def test_what_is_held_of_another_epoch_is_no_base() -> None:
+    syncer = Syncer()
+    bench = Bench(syncer)
+    bench.now = restarted = Membership("2", 1)
+    bench.holdings.admitted(restarted, [0])
+    bench.arrivals.session_begins(restarted, posted_pulls=True)
+    bench.arrivals.want(Wish(restarted, 0, 9))
+    (arrival,) = bench.work_off()
+    assert [request.held_version for request in syncer.requests] == [None]
+    assert arrival.membership == restarted
+
+
+def test_a_fragment_that_is_to_be_loaded_is_loaded_whole() -> None:
+    syncer = Syncer()
+    bench = Bench(syncer)
+    bench.holdings.admitted(NOW, [0])
+    bench.pull()
+    assert [request.held_version for request in syncer.requests] == [None]
+
+
+def test_an_update_that_comes_out_wrong_is_dropped_and_the_fragment_pulled_whole(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    syncer = Syncer()
+    syncer.payload[-1] ^= 1
+    bench = Bench(syncer)
+    (arrival,) = bench.pull()
+    assert [request.held_version for request in syncer.requests] == [8, None]
+    assert torch.equal(arrival.values, syncer.new)
+    assert (bench.counts.updates_wrong, bench.counts.pulls) == (1, 2)
+    assert "fragment 0 from version 8 to 9 does not make what the syncer has" in caplog.text
+
+
+def test_a_posted_update_that_comes_out_wrong_is_wished_for_whole() -> None:
+    syncer = Syncer()
+    syncer.payload[-1] ^= 1
+    bench = Bench(syncer)
+    assert bench.post() == []
+    (arrival,) = bench.work_off()
+    assert [(request.posted, request.held_version) for request in syncer.requests] == [(True, 8), (False, None)]
+    assert torch.equal(arrival.values, syncer.new)
+
+
+def test_after_three_wrong_updates_in_a_row_only_whole_fragments_are_asked_for(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    syncer = Syncer()
+    syncer.payload[-1] ^= 1
+    bench = Bench(syncer)
+    for _ in range(4):
+        bench.pull()
+    assert [request.held_version for request in syncer.requests] == [8, None, 8, None, 8, None, None]
+    assert "3 updates in a row came out wrong" in caplog.text
+
+
+@pytest.mark.parametrize(
+    "offered",
+    [
+        PullHeader(0, 9, 1 << 40),
+        PullHeader(1, 9, 12),
+        PullHeader(0, 8, 12),
+        PullHeader(0, 9, 12, b"", "Int8", 8),
+        PullHeader(0, 9, CODEC.payload_bytes(3), b"", "Int8", 7),
+        PullHeader(0, 9, 6, b"", "BF16", 8),
+        PullHeader(0, 9, CODEC.payload_bytes(3)),
+    ],
+    ids=["too large", "another fragment", "too old", "size", "another base", "another codec", "no codec"],
+)
+def test_what_is_not_what_was_asked_for_takes_no_memory(offered: PullHeader) -> None:
+    syncer = Syncer(offered)
+    bench = Bench(syncer)
+    syncer.after_call = lambda: setattr(bench, "now", None if len(syncer.requests) > 1 else NOW)
+    syncer.fates.append(UnavailableError("broken"))
+    assert bench.pull() == []
+    assert bench.buffers == 0
+
+
+def test_an_update_that_nobody_asked_for_is_refused() -> None:
+    syncer = Syncer()
+    bench = Bench(syncer, downlink=False)
+    syncer.fates = [syncer.update, UnavailableError("broken")]
+    syncer.after_call = lambda: setattr(bench, "now", None if len(syncer.requests) > 1 else NOW)
+    assert bench.pull() == []
+
+
+def test_a_pull_is_tried_again_while_its_admission_lasts() -> None:
+    syncer = Syncer(UnavailableError("broken"), CorruptedError("a checksum"))
+    bench = Bench(syncer)
+    (arrival,) = bench.pull()
+    assert (arrival.version, bench.counts.retries) == (9, 2)
+
+
+def test_a_version_that_is_held_already_is_not_pulled() -> None:
+    syncer = Syncer()
+    bench = Bench(syncer)
+    assert bench.pull(8) == []
+    assert bench.post(8) == []
+    assert syncer.requests == []
+
+
+def test_a_posted_pull_says_what_is_held_and_lands_like_any() -> None:
+    syncer = Syncer()
+    bench = Bench(syncer)
+    (arrival,) = bench.post()
+    assert [(request.posted, request.held_version) for request in syncer.requests] == [(True, 8)]
+    assert torch.equal(arrival.values, syncer.new)
+    assert (bench.counts.posted, bench.counts.pulls) == (1, 1)
+
+
+@pytest.mark.parametrize(
+    "fate", [RefusedError("not made in time"), UnavailableError("broken"), ClosedError("withdrawn"), DeadlineError("")]
+)
+def test_a_post_that_nothing_came_of_takes_no_memory_and_leaves_it_to_the_notice(fate: WireError) -> None:
+    syncer = Syncer(fate)
+    bench = Bench(syncer)
+    assert bench.post() == []
+    assert (bench.buffers, bench.counts.retries) == (0, 0)
+    (arrival,) = bench.pull()
+    assert arrival.version == 9
+
+
+def test_a_post_that_broke_off_while_it_was_answered_is_pulled_at_once() -> None:
+    syncer = Syncer()
+    bench = Bench(syncer)
+    whole = syncer.pull
+
+    def breaks_off(
+        request: PullRequest, allocate: Callable[[PullHeader], memoryview], *, deadline_seconds: float
+    ) -> PullHeader:
+        syncer.pull = whole  # type: ignore[method-assign]  # only the first
+        whole(request, allocate, deadline_seconds=deadline_seconds)
+        raise UnavailableError("broken")
+
+    syncer.pull = breaks_off  # type: ignore[method-assign]  # in the middle, as a link does
+    assert bench.post() == []
+    (arrival,) = bench.work_off()
+    assert torch.equal(arrival.values, syncer.new)

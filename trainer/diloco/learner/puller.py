@@ -1,0 +1,240 @@
+"""The workers that pull merged fragments, check them, and add updates to what is held.
+
+An update is added to exactly the version that it begins with, off the inner loop's thread, and what comes out must have
+the digest that the syncer gives; if it has not, it is dropped and the fragment is pulled whole. Wishes are pulled for
+as long as their admission lasts. Posts wait at the syncer in threads of their own, so that they keep nobody from
+pulling what is there; they are tried once. They know the mailboxes and the wire, and must not know the trainer.
+"""
+
+import logging
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import torch
+from torch import Tensor
+
+from diloco.core.codec import Codec
+from diloco.core.downlink import apply_update
+from diloco.learner.arrivals import Arrivals, MergedFragment, Post, Wish
+from diloco.learner.backoff import Backoff
+from diloco.learner.deadlines import TransferDeadlines
+from diloco.learner.membership import Held, Holdings
+from diloco.learner.transfers import Terms
+from diloco.wire.chunks import payload_digest
+from diloco.wire.errors import DeadlineError, InvalidMessageError, WireError
+from diloco.wire.messages import PullHeader, PullRequest
+
+_log = logging.getLogger(__name__)
+
+_WRONG_LIMIT: Final = 3
+"""Updates in a row that come out wrong before no more are asked for (ours): then this machine computes differently."""
+
+
+@dataclass(frozen=True)
+class Landing:
+    """How fragments are received."""
+
+    numels: Sequence[int]
+    """Elements of every fragment."""
+    buffer: Callable[[int], Tensor]
+    """Makes a fresh f32 host buffer of a fragment's size."""
+    codec: Codec | None
+    """Of updates; None: fragments are only taken whole."""
+
+
+class Puller:
+    """Pulls merged fragments. ``run`` and ``run_posted`` are each the body of one or more threads."""
+
+    def __init__(self, terms: Terms, arrivals: Arrivals, holdings: Holdings, landing: Landing) -> None:
+        """``holdings`` has what updates are added to."""
+        self._terms = terms
+        self._arrivals = arrivals
+        self._holdings = holdings
+        self._landing = landing
+        self._deadlines = TransferDeadlines()
+        self._wrong_in_a_row = 0
+
+    def run(self) -> None:
+        """Pull what is wished for until closed."""
+        while (wish := self._arrivals.next_wish()) is not None:
+            try:
+                self._pull(wish)
+            finally:
+                self._arrivals.done(wish)
+
+    def run_posted(self) -> None:
+        """Post pulls and wait for their versions until closed."""
+        while (post := self._arrivals.next_post()) is not None:
+            try:
+                self._pull_posted(post)
+            finally:
+                self._arrivals.post_ended(post)
+
+    def _pull(self, wish: Wish) -> None:
+        backoff = Backoff(self._terms.uniform)
+        whole = wish.whole
+        while self._is_wanted(wish):
+            reception = self._reception(wish, whole=whole)
+            if self._received(reception, None):
+                return
+            whole = whole or reception.wrong
+            with self._terms.counts.lock:
+                self._terms.counts.retries += 1
+            if not reception.wrong and self._terms.stopped.wait(backoff.next_seconds()):
+                return
+
+    def _pull_posted(self, post: Post) -> None:
+        wish = post.wish
+        if not self._is_wanted(wish):
+            return
+        reception = self._reception(wish, whole=False)
+        if not self._received(reception, post) and reception.began_at is not None:
+            # It is there: no need to wait for the notice.
+            self._arrivals.want(Wish(wish.membership, wish.fragment, wish.minimum_version, whole=reception.wrong))
+
+    def _is_wanted(self, wish: Wish) -> bool:
+        waiting = self._arrivals.waiting_version(wish.membership, wish.fragment)
+        return (
+            self._terms.current() == wish.membership
+            and (waiting is None or waiting < wish.minimum_version)
+            and self._holdings.is_news(wish.membership.epoch, wish.fragment, wish.minimum_version)
+        )
+
+    def _reception(self, wish: Wish, *, whole: bool) -> "_Reception":
+        takes_updates = self._landing.codec is not None and not whole and self._wrong_in_a_row < _WRONG_LIMIT
+        held = self._holdings.held(wish.membership.epoch, wish.fragment) if takes_updates else None
+        return _Reception(wish, self._landing, held)
+
+    def _received(self, reception: "_Reception", post: Post | None) -> bool:
+        """Pull once. Returns whether the fragment has landed."""
+        wish, terms = reception.wish, self._terms
+        request = PullRequest(
+            learner=terms.learner,
+            incarnation=wish.membership.incarnation,
+            epoch=wish.membership.epoch,
+            fragment=wish.fragment,
+            minimum_version=wish.minimum_version,
+            held_version=None if reception.held is None else reception.held.version,
+            posted=post is not None,
+        )
+        deadline = self._deadlines.seconds(reception.whole_bytes, terms.step_seconds())
+        began = time.monotonic()
+        try:
+            if post is None:
+                header = terms.bulk.pull(request, reception.place, deadline_seconds=deadline)
+            else:
+                header = terms.bulk.pull_posted(
+                    request, reception.place, deadline_seconds=deadline, posting=post.posting
+                )
+        except WireError as error:
+            _log.debug("pull of fragment %d failed: %s", wish.fragment, error)
+            # A post that nothing came for says nothing about the link.
+            if isinstance(error, DeadlineError) and (post is None or reception.began_at is not None):
+                self._deadlines.missed()
+            return False
+        # The way of the request counts, the wait for the version does not.
+        since = began if post is None or reception.began_at is None else reception.began_at
+        self._deadlines.took(header.payload_bytes, time.monotonic() - since)
+        with terms.counts.lock:
+            terms.counts.pulls += 1
+            terms.counts.posted += post is not None
+            terms.counts.updates += bool(header.codec)
+            terms.counts.bytes_pulled += header.payload_bytes
+        values = reception.values(header)
+        if values is None:
+            self._came_out_wrong(wish, header)
+            return False
+        if header.codec:
+            self._wrong_in_a_row = 0
+        self._arrivals.landed(MergedFragment(wish.membership, wish.fragment, header.version, values))
+        return True
+
+    def _came_out_wrong(self, wish: Wish, header: PullHeader) -> None:
+        with self._terms.counts.lock:
+            self._terms.counts.updates_wrong += 1
+            self._wrong_in_a_row += 1
+            given_up = self._wrong_in_a_row == _WRONG_LIMIT
+        _log.warning(
+            "the update of fragment %d from version %d to %d does not make what the syncer has; pulls it whole",
+            wish.fragment,
+            header.base_version,
+            header.version,
+        )
+        if given_up:
+            _log.error("%d updates in a row came out wrong: pulls whole fragments from now on", _WRONG_LIMIT)
+
+
+class _Reception:
+    """One pull: where it is received, and what becomes of it."""
+
+    def __init__(self, wish: Wish, landing: Landing, held: Held | None) -> None:
+        """``held``: what an update may begin with; None: only the whole fragment will do."""
+        self.wish = wish
+        self.held = held
+        self.wrong = False
+        """An update came, and did not make what it should."""
+        self.began_at: float | None = None
+        """When the answer began, on the monotonic clock."""
+        self._numel = landing.numels[wish.fragment]
+        self._buffer = landing.buffer
+        self._codec = landing.codec
+        self._received: Tensor | None = None
+
+    @property
+    def whole_bytes(self) -> int:
+        """Size of the fragment in f32."""
+        return 4 * self._numel
+
+    def place(self, header: PullHeader) -> memoryview:
+        """Where to receive it, after what the syncer offers was held against what layout and codec say.
+
+        Raises:
+            InvalidMessageError: it cannot be what was asked for; no memory was taken.
+        """
+        self.began_at = time.monotonic()
+        wish = self.wish
+        if header.fragment != wish.fragment or header.version < wish.minimum_version or not self._fits(header):
+            raise InvalidMessageError(
+                f"the syncer offers {_what(header)}; asked for fragment {wish.fragment} from version "
+                f"{wish.minimum_version} on, {self.whole_bytes} bytes{self._or_update()}"
+            )
+        if header.codec:
+            self._received = torch.empty(header.payload_bytes, dtype=torch.uint8)
+        else:
+            self._received = self._buffer(wish.fragment)
+        return self._received.numpy().data.cast("B")
+
+    def values(self, header: PullHeader) -> Tensor | None:
+        """The fragment that was received, f32, flat; None if it is not the one that the syncer has."""
+        assert self._received is not None
+        if not header.codec:
+            return self._received
+        assert self._codec is not None
+        assert self.held is not None
+        made = self._buffer(self.wish.fragment)
+        apply_update(self._codec, self._received, self.held.values, made)
+        self.wrong = payload_digest(made.numpy().data.cast("B")) != header.result_digest
+        return None if self.wrong else made
+
+    def _fits(self, header: PullHeader) -> bool:
+        if not header.codec:
+            return header.payload_bytes == self.whole_bytes
+        return (
+            self.held is not None
+            and self._codec is not None
+            and (header.codec, header.base_version) == (self._codec.name, self.held.version)
+            and header.payload_bytes == self._codec.payload_bytes(self._numel)
+        )
+
+    def _or_update(self) -> str:
+        if self.held is None or self._codec is None:
+            return ""
+        size = self._codec.payload_bytes(self._numel)
+        return f", or its {self._codec.name} update from version {self.held.version}, {size} bytes"
+
+
+def _what(header: PullHeader) -> str:
+    kind = f"its {header.codec} update from version {header.base_version}, " if header.codec else ""
+    return f"fragment {header.fragment} at version {header.version}, {kind}{header.payload_bytes} bytes"

@@ -1,0 +1,32 @@
+"""A pull that is posted before its version is made, on the learner's side: waiting, and withdrawn when it is of no use.
+
+It must not know what is pulled.
+"""
+
+import threading
+from typing import Any
+
+
+class Posting:
+    """The handle of one posted pull. ``withdraw`` may be called by any thread, at any time, more than once."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._call: Any = None
+        self._withdrawn = False
+
+    def withdraw(self) -> None:
+        """End the pull, whether it waits, receives or has not begun; whoever waits for it gets ``ClosedError``."""
+        with self._lock:
+            self._withdrawn = True
+            call = self._call
+        if call is not None:
+            call.cancel()
+
+    def begin(self, call: Any) -> None:
+        """``call`` is the pull's; for the client."""
+        with self._lock:
+            self._call = call
+            withdrawn = self._withdrawn
+        if withdrawn:
+            call.cancel()
