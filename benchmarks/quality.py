@@ -13,6 +13,7 @@ has whatever has been run. `make quality` writes the tables of docs/quality.md f
 import argparse
 import dataclasses
 import sys
+from collections.abc import Sequence
 from fnmatch import fnmatchcase
 from functools import partial
 from pathlib import Path
@@ -22,7 +23,7 @@ from quality_report import figures
 from quality_runner import Runner
 from quality_stages import QUICK, STAGES
 from quality_variants import VARIANTS, Stage
-from report import write_report
+from report import make_report, write_json
 
 
 def main() -> int:
@@ -33,22 +34,25 @@ def main() -> int:
     variants = {variant for stage in planned for variant in stage.variants}
     runner = Runner(arguments.cache, arguments.workers, variants | {_rates_of(variant) for variant in variants})
     try:
-        if not arguments.report_only:
-            runner.run(partial(due, stages, planned))
+        runner.run(partial(due, stages, planned), lambda: _write(arguments.json, planned, runner))
     finally:
         runner.close()
+    _write(arguments.json, planned, runner)
+    return 0
+
+
+def _write(path: Path | None, planned: Sequence[Stage], runner: Runner) -> None:
+    """What there is so far: after every run, so that an interruption leaves a whole file."""
+    if path is None:
+        return
     measured = figures(planned, runner.results, runner.fingerprints)
-    ratios = {
-        _name(difference): 1 + difference["percent"] / 100
-        for difference in measured["differences"]
-        if difference["percent"] is not None
-    }
+    found = [difference for difference in measured["differences"] if difference["percent"] is not None]
+    ratios = {_name(difference): 1 + difference["percent"] / 100 for difference in found}
     against = {
         _name(difference): f"evaluation loss of {VARIANTS[difference['against']].label}, mean over seeds in pairs"
-        for difference in measured["differences"]
+        for difference in found
     }
-    write_report(arguments.json, benchmark="quality", ratios=ratios, figures=measured, against=against)
-    return 0
+    write_json(path, make_report(benchmark="quality", ratios=ratios, figures=measured, against=against))
 
 
 def _rates_of(variant: str) -> str:
@@ -76,8 +80,7 @@ def _parse() -> argparse.Namespace:
     parser.add_argument("--quick", action="store_true", help="a smoke test: a tiny budget, two seeds, no search")
     parser.add_argument("--workload", default="*", help="run only these settings (A, B, nano, ...; a shell pattern)")
     parser.add_argument("--steps", type=int, action="append", help="run only this budget; may be given again")
-    parser.add_argument("--only", default="*", help="run only these variants (a shell pattern)")
-    parser.add_argument("--report-only", action="store_true", help="run nothing: report what the cache has")
+    parser.add_argument("--only", default="*", help="run only these variants (a shell pattern; 'none': report)")
     return parser.parse_args()
 
 

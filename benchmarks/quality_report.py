@@ -9,11 +9,22 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from diloco.core.codec import BLOCK, codec_named
+from diloco.core.sizes import BLOCK, ENCODINGS, F32
 from diloco.spec.sync import SyncSpec
 from quality_plan import Choices, Results, tried
 from quality_runs import Setting
-from quality_variants import AGAINST, CHOICE_SEED, FRAGMENTS, LEARNERS, OFFERED, VARIANTS, WORKLOADS, WORLDS, Stage
+from quality_variants import (
+    AGAINST,
+    CHOICE_SEED,
+    FRAGMENTS,
+    LEARNERS,
+    OFFERED,
+    VARIANTS,
+    WORKLOADS,
+    WORLDS,
+    Rates,
+    Stage,
+)
 
 Cell = tuple[str, int, str]
 """Workload, steps, variant."""
@@ -61,6 +72,12 @@ def _runs(results: Results, workload: str, steps: int, variant: str, choices: Ch
     return {setting: results[setting] for setting in sorted(found, key=lambda setting: setting.seed)}
 
 
+def _plain(rates: Rates) -> dict[str, float]:
+    """What there is of them, and the outer learning rate as the manifest has it."""
+    whole = asdict(rates) | {"outer_learning_rate": rates.outer_learning_rate}
+    return {part: value for part, value in whole.items() if value is not None}
+
+
 def _row(cell: Cell, runs: Runs) -> dict[str, Any]:
     workload, steps, variant = cell
     first = next(iter(runs))
@@ -77,7 +94,7 @@ def _row(cell: Cell, runs: Runs) -> dict[str, Any]:
         "variant": variant,
         "label": VARIANTS[variant].label,
         "optimizer": VARIANTS[variant].optimizer,
-        "rates": asdict(first.rates) | {"outer_learning_rate": first.rates.outer_learning_rate},
+        "rates": _plain(first.rates),
         "seeds": [setting.seed for setting in runs],
         "losses": [round(loss, 5) for loss in losses],
         "loss": statistics.mean(losses),
@@ -137,7 +154,7 @@ def _recommendations(runs: Mapping[Cell, Runs]) -> Iterator[dict[str, Any]]:
             "optimizer": what.optimizer,
             "interval": sync.interval,
             "compression": sync.compression,
-            "downlink": getattr(sync, "downlink", "F32"),
+            "downlink": sync.downlink,
             "outer_learning_rate": rates.outer_learning_rate,
             "outer_momentum": rates.momentum,
             "loss_percent": round(difference["percent"], 1),
@@ -148,9 +165,8 @@ def _recommendations(runs: Mapping[Cell, Runs]) -> Iterator[dict[str, Any]]:
 
 def _bytes(sync: SyncSpec) -> float:
     """Of a parameter in an inner step, both ways, of a large fragment."""
-    up = codec_named(sync.compression).payload_bytes(BLOCK) / BLOCK
-    down = {"F32": 4.0, "BF16": 2.0, "Int8": 1.0}[getattr(sync, "downlink", "F32")]
-    return (up + down) / sync.interval
+    both = (ENCODINGS[sync.compression], ENCODINGS.get(sync.downlink, F32))
+    return sum(encoding.payload_bytes(BLOCK) for encoding in both) / BLOCK / sync.interval
 
 
 def half_width(values: Sequence[float]) -> float | None:
@@ -177,11 +193,8 @@ def _searches(stages: Sequence[Stage], results: Results, codes: Mapping[str, str
             "steps": steps,
             "variant": variant,
             "label": VARIANTS[variant].label,
-            "points": [
-                {**{part: getattr(rates, part) for part in VARIANTS[variant].parts}, "loss": round(loss, 5)}
-                for rates, loss in losses.items()
-            ],
-            "chosen": None if chosen is None else {part: getattr(chosen, part) for part in VARIANTS[variant].parts},
+            "points": [{**_plain(rates), "loss": round(loss, 5)} for rates, loss in losses.items()],
+            "chosen": None if chosen is None else _plain(chosen),
             "loss": None if chosen is None else losses.get(chosen),
             "over": not missing,
             "points_of_other_code": sum(

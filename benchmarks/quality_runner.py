@@ -36,13 +36,12 @@ class Runner:
         names = sorted(variants)
         self.fingerprints = dict(zip(names, self._pool.map(fingerprint, names), strict=True))
         self.results: dict[Setting, Result] = dict(self._read())
-        self._failed: set[Setting] = set()
 
-    def run(self, due: Due) -> None:
-        """Run what is due until nothing is."""
+    def run(self, due: Due, after_each: Callable[[], None]) -> None:
+        """Run what is due until nothing is. ``after_each``: called after each run."""
         running: dict[Future[Result], Setting] = {}
         while True:
-            wanted = [setting for setting in due(self.results) if setting not in self._failed]
+            wanted = due(self.results)
             waiting = [setting for setting in wanted if setting not in running.values()]
             for setting in waiting[: self._workers - len(running)]:
                 running[self._pool.submit(run, setting)] = setting
@@ -51,6 +50,7 @@ class Runner:
             done, _ = wait(running, return_when=FIRST_COMPLETED)
             for future in done:
                 self._finished(running.pop(future), future)
+            after_each()
             hours = sum(map(self.seconds, wanted)) / 3600
             print(f"    {len(wanted) - len(done)} runs known to be left, {hours:.2f} CPU hours", file=sys.stderr)
 
