@@ -31,7 +31,7 @@ def main() -> int:
     arguments = _parse()
     planned = QUICK if arguments.quick else STAGES
     stages = [part for stage in planned if (part := _selected(stage, arguments)) is not None]
-    variants = {variant for stage in planned for variant in stage.variants}
+    variants = {variant for stage in stages for variant in stage.variants}
     runner = Runner(arguments.cache, arguments.workers, variants | {_rates_of(variant) for variant in variants})
     try:
         runner.run(partial(due, stages, planned), lambda: _write(arguments.json, planned, runner))

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from quality_runs import Setting, fingerprint, run, setting_of
-from quality_variants import LEARNERS
+from quality_variants import LEARNERS, VARIANTS, WORKLOADS
 
 Result = dict[str, Any]
 Due = Callable[[dict[Setting, Result]], Sequence[Setting]]
@@ -28,14 +28,19 @@ class Runner:
     """Results of runs, from the cache and from workers."""
 
     def __init__(self, cache: Path | None, workers: int, variants: Iterable[str]) -> None:
-        """``variants``: the only ones that will be asked for; what the code does for each is found out here."""
+        """``variants``: those that will be asked for. What the code does for them and for those in the cache is found
+        out here, which takes some seconds each.
+        """
         self._cache = cache
         self._workers = workers
         # Spawned, not forked: torch's thread pool does not survive a fork. A worker that started keeps its code.
         self._pool = ProcessPoolExecutor(workers, mp_context=multiprocessing.get_context("spawn"))
-        names = sorted(variants)
+        kept = list(self._read())
+        names = sorted({*variants, *(setting.variant for setting, _, _ in kept)})
         self.fingerprints = dict(zip(names, self._pool.map(fingerprint, names), strict=True))
-        self.results: dict[Setting, Result] = dict(self._read())
+        self.results: dict[Setting, Result] = {
+            setting: result for setting, key, result in kept if setting.key(self.fingerprints) == key
+        }
 
     def run(self, due: Due, after_each: Callable[[], None]) -> None:
         """Run what is due until nothing is. ``after_each``: called after each run."""
@@ -86,7 +91,8 @@ class Runner:
             with self._cache.open("a") as file:
                 file.write(json.dumps(entry) + "\n")
 
-    def _read(self) -> Iterable[tuple[Setting, Result]]:
+    def _read(self) -> Iterable[tuple[Setting, str, Result]]:
+        """Every run in the cache whose variant is still there, whatever code made it."""
         if self._cache is None or not self._cache.exists():
             return
         for line in self._cache.read_text().splitlines():
@@ -95,8 +101,8 @@ class Runner:
             except json.JSONDecodeError:  # torn by an interruption
                 continue
             setting = setting_of(entry["setting"])
-            if setting.variant in self.fingerprints and setting.key(self.fingerprints) == entry["key"]:
-                yield setting, entry["result"]
+            if setting.variant in VARIANTS and setting.workload in WORKLOADS:
+                yield setting, entry["key"], entry["result"]
 
 
 def name_of(setting: Setting) -> str:
