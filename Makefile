@@ -82,7 +82,7 @@ quality: $(STAMP) ## Generate the tables of docs/quality.md and the recommendati
 
 benchmarks: $(STAMP) ## Every benchmark, one JSON file each in build/benchmarks/; hours
 	@mkdir -p build/benchmarks
-	for name in wire merge stall operator_scale quality; do \
+	for name in wire merge stall links links_real operator_scale quality; do \
 	  PYTHONPATH=tests $(BIN)/python benchmarks/$$name.py --json build/benchmarks/$$name.json || exit 1; \
 	done
 

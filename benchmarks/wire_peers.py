@@ -112,6 +112,11 @@ class OneBuffer:
         del header, peer
         return memoryview(self.payload)
 
+    def push_unwanted(self, header: PushHeader) -> str | None:
+        """Everything is wanted."""
+        del header
+        return None
+
     async def pushed(self, header: PushHeader) -> PushReceipt:
         """Whole."""
         del header

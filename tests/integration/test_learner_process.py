@@ -160,6 +160,12 @@ def test_it_pauses_at_the_staleness_bound_and_resumes_by_itself(tmp_path: Path) 
             syncer.publish(fragment)
         report = syncer.wait_for(StepReport, lambda report: report.step == 9)
         assert report.blocked_seconds > 0
+        # Its stopwatch told, from the process's start on, what it had been at.
+        assert min(report.training_seconds, report.paused_seconds, report.evaluating_seconds) > 0
+        assert min(report.loading_seconds, report.copying_seconds, report.looking_seconds) > 0
+        assert report.skipped_seconds == 0
+        swapped_in = [said.step for said in syncer.said if isinstance(said, Applied) and said.version == 1]
+        assert swapped_in == [8] * 6
         syncer.wait_for(StepReport, lambda report: report.step == 16)
         syncer.end_session(Finished(complete=False, reason="enough"))
         assert learner.wait() == 0

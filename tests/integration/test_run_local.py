@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import math
 import os
 import signal
 import subprocess
@@ -107,6 +108,10 @@ def test_a_run_goes_through_failures_to_a_model_and_a_report(tmp_path: Path) -> 
     assert 0 < summary["bytes_pushed"] < summary["bytes_pulled"] < summary["data_parallel_bytes"]
     assert [learner["id"] for learner in summary["learners"]] == list(LEARNERS)
     assert all(learner["steps"] > 60 for learner in summary["learners"])
+    for told in (summary, *summary["learners"]):
+        assert math.fsum(told["goodput_classes"].values()) == pytest.approx(1.0)
+        assert told["goodput_classes"]["merged"] == pytest.approx(told["goodput"])
+    assert summary["learners"][1]["goodput_classes"]["lost"] > 0
     assert (output / "report.html").read_text().startswith("<!doctype html>")
     assert load_model(output / "model.safetensors").info.job == "small"
     assert (output / "sample.txt").read_text().strip()

@@ -127,6 +127,15 @@ def test_a_refusal_arrives_as_itself_and_takes_no_memory(keeper: Keeper, client:
     assert not keeper.accepted.is_set()
 
 
+def test_a_push_whose_round_is_over_is_ended_before_it_is_whole(keeper: Keeper, client: SyncClient) -> None:
+    keeper.unwanted = "it is no longer asked for"
+    with pytest.raises(RefusedError, match="no longer asked for"):
+        client.push(push_header(len(PAYLOAD)), memoryview(PAYLOAD), deadline_seconds=30)
+    assert keeper.pushes == []
+    assert [reason for _, reason in keeper.failed] == ["it is no longer asked for"]
+    assert keeper.buffers_in_use == 0
+
+
 def test_a_header_that_does_not_fit_the_payload_is_not_sent(client: SyncClient) -> None:
     with pytest.raises(InvalidMessageError, match="4 bytes with a header for 5"):
         client.push(push_header(5), memoryview(b"1234"), deadline_seconds=30)

@@ -19,6 +19,7 @@ from diloco.core.events import (
 )
 from diloco.core.options import EngineOptions
 from diloco.core.schedule import Schedule
+from diloco.core.spent import NOTHING_TOLD, TimeSpent
 
 A = TypeVar("A", bound=Action)
 
@@ -111,12 +112,12 @@ class Script:
     def ready(self, index: int) -> list[Action]:
         return self.do(LearnerReady(name(index), self.incarnations[index]))
 
-    def step(self, index: int, count: int = 1, seconds: float = 1.0) -> list[Action]:
+    def step(self, index: int, count: int = 1, seconds: float = 1.0, spent: TimeSpent = NOTHING_TOLD) -> list[Action]:
         """A learner reports that it has made ``count`` more steps."""
         self.steps[index] += count
         step = self.steps[index]
         report = StepReported(
-            name(index), self.incarnations[index], step, step * TOKENS_PER_STEP, seconds, 0.0, 2.0, step
+            name(index), self.incarnations[index], step, step * TOKENS_PER_STEP, seconds, 0.0, 2.0, step, spent
         )
         return self.do(report)
 
@@ -150,8 +151,8 @@ class Script:
             actions += self.applied(index, merge.fragment, merge.version)
         return actions
 
-    def applied(self, index: int, fragment: int, version: int) -> list[Action]:
-        return self.do(FragmentApplied(name(index), self.incarnations[index], fragment, version))
+    def applied(self, index: int, fragment: int, version: int, step: int = 0) -> list[Action]:
+        return self.do(FragmentApplied(name(index), self.incarnations[index], fragment, version, step))
 
     def leave(self, index: int, *, clean: bool = False) -> list[Action]:
         return self.do(LearnerLeft(name(index), self.incarnations[index], clean))

@@ -111,6 +111,10 @@ class ScriptedSyncer:
         self._buffers[key] = buffer = bytearray(header.payload_bytes)
         return memoryview(buffer)
 
+    def push_unwanted(self, header: PushHeader) -> str | None:
+        del header
+        return None
+
     async def pushed(self, header: PushHeader) -> PushReceipt:
         key = (header.fragment, header.version, header.attempt)
         out = torch.empty(self.layout.fragments[header.fragment].numel)

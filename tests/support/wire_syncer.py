@@ -42,6 +42,8 @@ class Keeper:
         self.joined = threading.Event()
         self.session_ended = threading.Event()
         self.refuse_pushes = ""
+        self.unwanted: str | None = None
+        """Why a push that comes in is of no use any more."""
         self.chatter = 0
         self.answer_pushes = threading.Event()
         self.answer_pushes.set()
@@ -77,6 +79,10 @@ class Keeper:
         self._buffers[header.learner, header.fragment] = buffer = bytearray(header.payload_bytes)
         self.accepted.set()
         return memoryview(buffer)
+
+    def push_unwanted(self, header: PushHeader) -> str | None:
+        del header
+        return self.unwanted
 
     async def pushed(self, header: PushHeader) -> PushReceipt:
         await asyncio.to_thread(self.answer_pushes.wait)

@@ -8,6 +8,7 @@ from rich.console import Console, RenderableType
 from diloco.cli.cluster_jobs import seen_job
 from diloco.cli.cluster_view import Closeup, job_line, job_view, jobs_table, most_telling, news_lines
 from diloco.local.picture import LearnerPicture, Picture, Rates
+from diloco.local.time_classes import shares_of
 from support.seen_jobs import UNSCHEDULABLE, complete_status, condition, job, training_status
 
 NOW = datetime(2026, 1, 2, 3, 9, 17, tzinfo=UTC)
@@ -21,7 +22,10 @@ def drawn(what: RenderableType, width: int = 110) -> str:
 
 
 def learner(index: int, state: str = "training") -> LearnerPicture:
-    return LearnerPicture(f"us-east/new/{index}", state, steps=40 + index, loss=1.5, tokens_per_second=2000.0)
+    time = shares_of({"merged": 80.0, "late": 15.0, "lost": 5.0}) if state == "training" else {}
+    return LearnerPicture(
+        f"us-east/new/{index}", state, steps=40 + index, loss=1.5, tokens_per_second=2000.0, time=time
+    )
 
 
 def picture(*learners: LearnerPicture) -> Picture:
@@ -79,9 +83,9 @@ def test_a_job_whose_syncer_answers_is_shown_learner_by_learner() -> None:
         "us-west/old      1      1       2  two-regions-old\n"
         "two-regions  syncer training\n"
         "                                         0% 5m12s gone\n"
-        "learner        state       step   loss  tokens/s  blocked  behind  restarts\n"
-        "us-east/new/0  training      40  1.500    2.00 k     0.0%       0         0\n"
-        "us-east/new/1  absent        41  1.500    2.00 k     0.0%       0         0"
+        "learner        state       step   loss  tokens/s  blocked  behind  restarts  goodput and most of the rest\n"
+        "us-east/new/0  training      40  1.500    2.00 k     0.0%       0         0  80%, too late 15.0 %\n"
+        "us-east/new/1  absent        41  1.500    2.00 k     0.0%       0         0  -"
     )
 
 

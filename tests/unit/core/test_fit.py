@@ -84,8 +84,21 @@ def test_a_learner_too_far_to_be_waited_for_is_named() -> None:
 def test_a_whole_model_in_one_fragment_may_take_longer_than_an_interval() -> None:
     found = fit(situation(rates=1.3 * NEEDED, numels=(24 * 4000,)))
     assert found.kind is FitKind.ROUND_TOO_LONG
-    assert "a fragment is under way for 28" in found.reason
-    assert "the interval is 24" in found.reason
+    assert "a fragment is under way for 27" in found.reason
+    assert "of the interval's 24 steps of 0.5 s, so most of the work on it is lost" in found.reason
+
+
+def test_a_syncer_that_merges_too_slowly_is_told_from_a_link() -> None:
+    slow = replace(situation(), merge_seconds=0.6)
+    found = fit(slow)
+    assert found.kind is FitKind.MERGES_TOO_SLOW
+    assert found.reason == "merging every fragment takes the syncer 14.4 s, 120 % of an interval"
+
+
+def test_what_is_half_an_interval_under_way_loses_most_of_its_work() -> None:
+    assert fit(situation(steps=[0.05] * 4, round_trips=0.3)).fits
+    found = fit(situation(steps=[0.05] * 4, round_trips=0.7))
+    assert found.kind is FitKind.ROUND_TOO_LONG
 
 
 def test_an_overlap_that_is_set_may_be_too_short_where_an_automatic_one_is_not() -> None:

@@ -3,7 +3,9 @@
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 
+from diloco.core.spent import TimeSpent
 from diloco.learner.control import ControlOutbox, StepNews
 from diloco.learner.membership import Membership
 from diloco.wire.errors import UnavailableError
@@ -60,13 +62,27 @@ def test_steps_that_could_not_be_sent_are_one_report_of_the_newest_with_all_the_
     assert report == StepReport(7, 3, 30, 0.5, 0.75, 2.0, 3)
 
 
+def test_where_the_time_went_is_told_as_it_stands_at_the_newest_step() -> None:
+    outbox, session = ControlOutbox(alive_seconds=3600.0), Recorder()
+    for step in (1, 2):
+        spent = TimeSpent(training=step / 3, paused=0.5, copying=0.125, looking=0.25, loading=2.0)
+        outbox.step(replace(news(step), spent=spent))
+    outbox.session_begins(session, NOW)
+    with running(outbox):
+        (report,) = session.wait_for(1)
+    assert isinstance(report, StepReport)
+    assert (report.training_seconds, report.skipped_seconds, report.paused_seconds) == (0.6667, 0.0, 0.5)
+    assert (report.copying_seconds, report.looking_seconds) == (0.125, 0.25)
+    assert (report.evaluating_seconds, report.checkpointing_seconds, report.loading_seconds) == (0.0, 0.0, 2.0)
+
+
 def test_the_order_of_events_is_kept_and_a_leave_comes_last() -> None:
     outbox, session = ControlOutbox(alive_seconds=3600.0), Recorder()
     outbox.session_begins(session, NOW)
-    outbox.applied(NOW, 0, 4)
+    outbox.applied(NOW, 0, 4, 11)
     outbox.ready(NOW)
     outbox.declined(NOW, 1, 5, 1)
-    outbox.applied(NOW, 0, 5)
+    outbox.applied(NOW, 0, 5, 12)
     outbox.leave(NOW, "SIGTERM")
     outbox.step(news(1))
     with running(outbox):
@@ -74,7 +90,7 @@ def test_the_order_of_events_is_kept_and_a_leave_comes_last() -> None:
     assert session.sent == [
         Ready(7),
         Declined(7, 1, 5, 1),
-        Applied(7, 0, 5),
+        Applied(7, 0, 5, 12),
         StepReport(7, 1, 10, 0.5, 0.25, 2.0, 1),
         Leave(7, "SIGTERM"),
     ]
@@ -83,7 +99,7 @@ def test_the_order_of_events_is_kept_and_a_leave_comes_last() -> None:
 def test_a_message_of_another_admission_is_not_sent() -> None:
     outbox, session = ControlOutbox(alive_seconds=3600.0), Recorder()
     outbox.session_begins(session, NEXT)
-    outbox.applied(NOW, 0, 4)
+    outbox.applied(NOW, 0, 4, 11)
     outbox.ready(NEXT)
     with running(outbox):
         assert outbox.flush(60.0)
@@ -115,7 +131,7 @@ def test_a_broken_session_is_not_used_again() -> None:
     outbox.ready(NOW)
     with running(outbox):
         assert not outbox.flush(60.0)
-        outbox.applied(NOW, 0, 1)
+        outbox.applied(NOW, 0, 1, 1)
         assert not outbox.flush(60.0)
     assert session.sent == []
 

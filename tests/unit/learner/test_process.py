@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from diloco.learner.activity import TimeSpent
+from diloco.core.spent import TimeSpent
 from diloco.learner.checkpoint import CheckpointIdentity, CheckpointStore, CheckpointWriteError, LearnerCheckpoint
 from diloco.learner.checkpoint_writer import CheckpointWriter
 from diloco.learner.control import StepNews

@@ -90,6 +90,18 @@ def test_every_second_belongs_to_one_kind() -> None:
     assert spent.blocked_seconds == 5.75
 
 
+def test_a_step_that_changed_nothing_is_counted_anew() -> None:
+    clock = Clock()
+    activity = Activity(clock)
+    with activity.at(Kind.TRAINING):
+        clock.now += 10
+    activity.recount(4.0, Kind.TRAINING, Kind.SKIPPED)
+    activity.recount(100.0, Kind.TRAINING, Kind.SKIPPED)
+    spent = activity.spent()
+    assert (spent.training, spent.skipped, spent.wall_seconds) == (0.0, 10.0, 10.0)
+    assert spent.blocked_seconds == 0.0
+
+
 def test_time_returns_to_its_kind_when_something_fails() -> None:
     clock = Clock()
     activity = Activity(clock)

@@ -1,5 +1,6 @@
 """A run's history, from a tape that the engine itself made and a journal."""
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,6 +21,7 @@ from diloco.core.events import (
 )
 from diloco.core.fragments import Layout, TensorSpec, partition
 from diloco.core.options import EngineOptions
+from diloco.core.time_class import TimeClass
 from diloco.local.chronicle import write_history
 from diloco.local.clocks import RunClock
 from diloco.local.history import Life, RunHistory
@@ -27,6 +29,7 @@ from diloco.local.journal import Entry, Journal, read_journal
 from diloco.local.lifetimes import Turn, spans
 from diloco.local.report import render_report
 from diloco.local.summary import summarize
+from diloco.local.time_classes import WORDS
 from diloco.spec import DiLoCoJob, parse_job
 from diloco.syncer.tape import TapeEntry, TapeHeader, Torn
 
@@ -195,11 +198,38 @@ def test_the_summary_has_what_scripts_rely_on(history: RunHistory) -> None:
     assert {"id", "steps", "tokens", "restarts", "blocked_fraction", "tokens_per_second"} <= learner.keys()
 
 
+def test_the_summary_says_where_the_time_went_in_shares_that_add_up(history: RunHistory) -> None:
+    summary = summarize(history)
+    for told in (summary, summary["learners"][0]):
+        assert set(told["goodput_classes"]) == {one.value for one in TimeClass}
+        assert math.fsum(told["goodput_classes"].values()) == pytest.approx(1.0)
+        assert told["goodput_classes"]["merged"] == pytest.approx(told["goodput"])
+    never_there = summary["learners"][1]
+    assert (never_there["goodput"], never_there["goodput_classes"]) == (None, {})
+
+
+def test_the_report_shows_each_class_on_a_bar_in_a_table_and_in_words(history: RunHistory) -> None:
+    page = render_report(history, "")
+    present = [one for one in TimeClass if history.time[one] > 0]
+    assert {TimeClass.MERGED, TimeClass.IN_HAND} < set(present)
+    for number, one in enumerate(present, 1):
+        assert f"{number} {WORDS[one].title}</th>" in page
+        assert f"<b>{WORDS[one].title}</b>: {WORDS[one].meaning}." in page
+    assert page.count('<g class="t-merged">') == 2
+    absent = [one for one in TimeClass if one not in present]
+    assert not any(f"{WORDS[one].title}</th>" in page for one in absent)
+
+
+def test_a_run_without_a_tape_has_no_given_time_to_show(layout: Layout, journal: list[Entry]) -> None:
+    page = render_report(write_history(parse_job(JOB), layout, [], journal), "")
+    assert '<g class="t-' not in page
+
+
 def test_the_report_needs_nothing_but_itself(history: RunHistory) -> None:
     page = render_report(history, "def f(<x>): $y")
     assert "def f(&lt;x&gt;): $y" in page
     assert not any(outside in page for outside in ("http:", "https:", "src=", "href=", "@import", "url("))
-    assert page.count("<svg") == 8
+    assert page.count("<svg") == 9
 
 
 def test_the_clock_leaves_out_the_time_between_interruption_and_resumption() -> None:

@@ -32,10 +32,11 @@ class World:
     quorum: int = 1
     overlap: int | None = None
     staleness_bound_steps: int | None = None
+    downlink: str = "F32"
 
     def fit(self) -> Fit:
         exchange = Exchange(
-            self.numels, self.interval, self.overlap, self.staleness_bound_steps, self.quorum, "BF16", "F32"
+            self.numels, self.interval, self.overlap, self.staleness_bound_steps, self.quorum, "BF16", self.downlink
         )
         groups = tuple(
             LearnerGroup(f"r{index}/p", 1, link(f"r{index}", rate, round_trip), step)
@@ -45,6 +46,7 @@ class World:
 
     def course(self, steps: int) -> Course:
         sync: dict[str, Any] = {"fragments": len(self.numels), "interval": self.interval, "quorum": self.quorum}
+        sync["downlink"] = self.downlink
         if self.overlap is not None:
             sync["overlap"] = self.overlap
         if self.staleness_bound_steps is not None:
@@ -99,6 +101,7 @@ GOOD = {
     "one five times slower": World((2.5, 0.5, 0.5, 0.5), ANY, NEAR),
     "one ten times slower": World((5.0, 0.5, 0.5, 0.5), ANY, NEAR),
     "every second step": World(HALF, (0.7 * NEEDED,) * 4, NEAR, interval=48),
+    "thin, with encoded updates": World(HALF, (0.55 * NEEDED,) * 4, NEAR, downlink="Int8"),
     "three a step": World(HALF, (3.5 * NEEDED,) * 4, NEAR, interval=8),
     "four fragments": World(HALF, (1.5 * NEEDED,) * 4, NEAR, numels=(24_000,) * 4),
     "all farther, with the overlap that is needed": World((0.05,) * 4, ANY, (0.2,) * 4, overlap=5),

@@ -3,7 +3,9 @@
 import gzip
 import json
 import shutil
+from collections.abc import Callable, Iterable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -63,6 +65,20 @@ def first_tape(run: Path) -> Path:
     return run / "tape" / "000001.jsonl"
 
 
+def rewrite(segments: Iterable[Path], change: Callable[[dict[str, Any]], None]) -> None:
+    """Change the lines of one epoch's tape, and give them the hashes that go with it."""
+    chain = ""
+    for path in segments:
+        lines = []
+        for line in path.read_bytes().splitlines():
+            body = json.loads(line)
+            del body["chain"]
+            change(body)
+            text, chain = seal(body, chain)
+            lines.append(text)
+        path.write_bytes(b"".join(lines))
+
+
 def only_problem(report: ReplayReport) -> str:
     (problem,) = report.problems
     assert not report.ok
@@ -91,6 +107,24 @@ def test_merges_are_redone_with_what_was_left_over_at_the_checkpoint(tmp_path: P
     assert "comes out as" in only_problem(replay(run))
 
 
+def test_a_tape_from_before_learners_told_of_their_time_comes_out_the_same(run: Path) -> None:
+    def age(body: dict[str, Any]) -> None:
+        event = body.get("event", {})
+        if event.get("type") == "StepReported":
+            del event["spent"]
+        elif event.get("type") == "FragmentApplied":
+            del event["step"]
+        for learner in body.get("header", {}).get("engine", {}).get("learners", {}).values():
+            del learner["account"]
+
+    for files in find_tapes(run / "tape"):
+        rewrite(files.segments, age)
+    assert "account" not in find_tapes(run / "tape")[1].segments[0].read_text()
+    report = replay(run)
+    assert report.ok, report.problems
+    assert sum(epoch.merges_redone for epoch in report.epochs) > 13
+
+
 def test_the_folder_of_a_run_that_holds_the_syncers_will_do(run: Path) -> None:
     assert replay(run.parent).ok
 
@@ -113,20 +147,16 @@ def test_a_changed_line_is_found_and_named(run: Path) -> None:
 
 
 def test_a_decision_that_was_forged_together_with_its_hashes_is_found(run: Path) -> None:
-    import json  # noqa: PLC0415  # only the forger needs it
+    path, changed = first_tape(run), 0
 
-    path = first_tape(run)
-    chain, forged, changed = "", [], 0
-    for line in path.read_bytes().splitlines():
-        body = json.loads(line)
-        del body["chain"]
+    def forge(body: dict[str, Any]) -> None:
+        nonlocal changed
         for action in body.get("actions", []):
             if action["type"] == "Merge" and not changed:
                 action["members"][0]["weight"] = 0.75
                 changed = body["seq"]
-        text, chain = seal(body, chain)
-        forged.append(text)
-    path.write_bytes(b"".join(forged))
+
+    rewrite((path,), forge)
     assert only_problem(replay(run)).startswith(f"{path} seq {changed}: action ")
 
 

@@ -8,7 +8,7 @@ from diloco.core.actions import Fence, Merge, Note, Refusal
 from diloco.runtime.http import Response
 from diloco.syncer.metrics import SyncerMetrics
 from diloco.syncer.pages import LONGEST_LAG_SECONDS, Heartbeat, LoopBusyError, on_loop, routes
-from diloco.syncer.status import CheckpointStatus, SyncerStatus
+from diloco.syncer.status import CheckpointStatus, LearnerStatus, SyncerStatus
 
 STATUS = SyncerStatus(
     job="small",
@@ -50,6 +50,43 @@ def test_the_state_of_the_job_is_what_the_status_says() -> None:
         'diloco_learners{state="Training"} 0.0',
         "diloco_tape_failing 0.0",
     } <= lines
+
+
+def learner_status(index: int) -> LearnerStatus:
+    return LearnerStatus(
+        id=f"a/b/{index}",
+        state="Training",
+        incarnation=1,
+        steps=1,
+        tokens=64,
+        merged_tokens=0.0,
+        tokens_per_second=1.0,
+        step_seconds=None,
+        blocked_fraction=0.0,
+        versions_behind=0,
+        restarts=0,
+        loss=None,
+        last_heard_seconds=None,
+        time_seconds={"merged": 2.5, "late": 0.5},
+    )
+
+
+def test_given_time_is_shown_by_class_for_the_job_and_each_learner() -> None:
+    status = STATUS.model_copy(update={"time_seconds": {"merged": 5.0}, "learners": (learner_status(0),)})
+    lines = set(SyncerMetrics().page(status).decode().splitlines())
+    assert {
+        'diloco_given_seconds{class="merged"} 5.0',
+        'diloco_learner_given_seconds{class="merged",learner="a/b/0"} 2.5',
+        'diloco_learner_given_seconds{class="late",learner="a/b/0"} 0.5',
+    } <= lines
+
+
+def test_a_job_of_many_learners_has_no_series_for_each_of_them() -> None:
+    many = tuple(learner_status(index) for index in range(65))
+    status = STATUS.model_copy(update={"time_seconds": {"merged": 5.0}, "learners": many})
+    text = SyncerMetrics().page(status).decode()
+    assert 'diloco_given_seconds{class="merged"} 5.0' in text
+    assert "diloco_learner_given_seconds" not in text
 
 
 def test_decisions_are_counted_by_kind_and_detail() -> None:

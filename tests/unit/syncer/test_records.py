@@ -6,13 +6,14 @@ import pytest
 
 from diloco.core import actions, events
 from diloco.core.actions import Admit, Member, Merge, Note, Refusal, Refuse
-from diloco.core.events import LearnerJoined, StepReported
+from diloco.core.events import FragmentApplied, LearnerJoined, StepReported
+from diloco.core.spent import TimeSpent
 from diloco.syncer.records import RecordError, action_from, event_from, to_plain
 
 MEMBER = Member("a/b/0", 7, 1, 3, 4, 256, 0.25, "ab")
 EXAMPLES: list[Any] = [
     LearnerJoined("a/b/0", "x", (1, 2), 3, 4),
-    StepReported("a/b/0", 7, 1, 64, 0.125, 0.0, 5.5, 16),
+    StepReported("a/b/0", 7, 1, 64, 0.125, 0.0, 5.5, 16, TimeSpent(training=0.5, loading=2.0)),
     Admit("a/b/0", "x", 7, (0, 1), (3, 3), 5, 80, "first join"),
     Refuse("a/b/0", "x", Refusal.SUPERSEDED, "another"),
     Merge(2, 4, (MEMBER, MEMBER), "quorum"),
@@ -26,6 +27,21 @@ def test_what_goes_through_json_comes_back_equal(record: Any) -> None:
     plain = json.loads(json.dumps(to_plain(record)))
     read = event_from if isinstance(record, get_args(events.Event)) else action_from
     assert read(plain) == record
+
+
+def test_a_tape_from_before_a_field_was_added_is_read_with_its_default() -> None:
+    report, applied = StepReported("a/b/0", 7, 1, 64, 0.125, 0.0, 5.5, 16), FragmentApplied("a/b/0", 7, 2, 4)
+    for event, added in ((report, "spent"), (applied, "step")):
+        plain = to_plain(event)
+        del plain[added]
+        assert event_from(plain) == event
+
+
+def test_a_field_that_was_always_there_must_be_there() -> None:
+    plain = to_plain(EXAMPLES[1])
+    del plain["loss"]
+    with pytest.raises(RecordError, match="has the fields"):
+        event_from(plain)
 
 
 def test_every_event_and_action_has_only_fields_that_can_be_read_back() -> None:

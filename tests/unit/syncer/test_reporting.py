@@ -73,6 +73,23 @@ def test_a_learner_shows_what_it_does_and_what_held_it_up(engine: Engine) -> Non
     assert (learner.state, learner.steps, learner.last_heard_seconds) == ("Training", 2, 0.5)
 
 
+def test_the_time_given_is_told_by_class_and_adds_up(engine: Engine) -> None:
+    told = status(engine, 3.0)
+    learner = told.learners[0]
+    assert learner.time_seconds["evaluating"] == pytest.approx(2.0)
+    assert learner.time_seconds["in_hand"] == pytest.approx(0.5)
+    assert learner.time_seconds["between_steps"] == pytest.approx(0.25)
+    assert learner.time_seconds["unexplained"] == pytest.approx(0.25)
+    assert sum(learner.time_seconds.values()) == pytest.approx(3.0)
+    assert sum(told.time_seconds.values()) == pytest.approx(6.0)
+
+
+def test_a_status_of_an_older_syncer_has_no_classes_and_can_be_read(engine: Engine) -> None:
+    plain = status(engine, 3.0).model_dump()
+    del plain["time_seconds"], plain["learners"][0]["time_seconds"]
+    assert SyncerStatus.model_validate(plain).time_seconds == {}
+
+
 def test_one_that_never_came_was_never_heard(tmp_path: Path) -> None:
     job = SmallJob(tmp_path)
     learner = status(Engine(EngineOptions.from_job(job.job, job.layout), 4), 9.0).learners[0]

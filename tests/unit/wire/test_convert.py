@@ -44,10 +44,10 @@ from diloco.wire.v1 import sync_pb2
 LEARNER_MESSAGES = (
     Join("job", "a/b/0", "instance", "digest", "3", (1, 2, LARGEST_INTEGER), 4, 5),
     Ready(1),
-    StepReport(1, 2, 3, 0.5, 0.25, 10.5, 6),
+    StepReport(1, 2, 3, 0.5, 0.25, 10.5, 6, 1.5, 2.5, 3.5, 4.5, 5.5, 6.5, 7.5, 8.5),
     Alive(LARGEST_INTEGER),
     Declined(1, 2, 3, 4),
-    Applied(1, 2, 3),
+    Applied(1, 2, 3, 4),
     EvaluationReport(1, 2, 3.5, exact=True),
     Leave(1, "SIGTERM"),
 )
@@ -118,6 +118,12 @@ def test_no_message_of_the_protocol_is_missing() -> None:
     assert all(hasattr(messages, name) for name in known)
 
 
+def test_what_a_learner_of_an_earlier_version_does_not_tell_is_zero() -> None:
+    # As bytes: field 3 of LearnerMessage is a StepReport of its first three fields, field 6 an Applied likewise.
+    assert unpack_learner(bytes.fromhex("1a06080110021803")) == StepReport(1, 2, 3, 0.0, 0.0, 0.0, 0)
+    assert unpack_learner(bytes.fromhex("3206080110021803")) == Applied(1, 2, 3)
+
+
 def test_a_diverged_loss_can_be_said() -> None:
     said = unpack_learner(pack_learner(StepReport(1, 2, 3, 0.5, 0.0, math.nan, 6)))
     assert isinstance(said, StepReport)
@@ -130,6 +136,7 @@ def test_a_diverged_loss_can_be_said() -> None:
         (sync_pb2.LearnerMessage(alive=sync_pb2.Alive(incarnation=1 << 63)), "Alive.incarnation"),
         (sync_pb2.LearnerMessage(step=sync_pb2.StepReport(step_seconds=math.nan)), "StepReport.step_seconds"),
         (sync_pb2.LearnerMessage(step=sync_pb2.StepReport(blocked_seconds=-1)), "StepReport.blocked_seconds"),
+        (sync_pb2.LearnerMessage(step=sync_pb2.StepReport(loading_seconds=math.inf)), "StepReport.loading_seconds"),
         (sync_pb2.LearnerMessage(leave=sync_pb2.Leave(reason="x" * 5000)), "Leave.reason"),
         (sync_pb2.LearnerMessage(join=sync_pb2.Join(versions=[1] * 65_537)), "Join.versions"),
         (sync_pb2.LearnerMessage(), "body"),

@@ -4,7 +4,7 @@ It waits for the answers of learners that are ready, as long as they are worth i
 of the paper for those that are not ready yet (`grace`). Then the members are frozen and merged.
 """
 
-from diloco.core import requests, weights
+from diloco.core import accounting, requests, weights
 from diloco.core.actions import Action, CancelTimer, Member, Merge, Note, SetTimer
 from diloco.core.grace import Durations, GraceWindow, grace_window
 from diloco.core.options import Rules
@@ -119,6 +119,7 @@ def _unanswered(state: EngineState, current: Round) -> list[str]:
 def _close(state: EngineState, current: Round, now: float, why: str) -> list[Action]:
     """Freeze the members and order the merge."""
     current.closed_at = now
+    accounting.frozen(state, current)
     raw = {
         name: weights.token_weight(event.tokens, event.steps) if state.options.token_weights else 1.0
         for name, event in current.arrived.items()

@@ -10,7 +10,7 @@ wanted), `pace` (when a round is due), `rounds` (one fragment under way), `reque
 
 from typing import Any, assert_never
 
-from diloco.core import closing, completion, membership, pools, rounds, snapshot
+from diloco.core import accounting, closing, completion, membership, pools, rounds, snapshot
 from diloco.core.actions import Action, Checkpoint, Fence
 from diloco.core.events import (
     Evaluated,
@@ -56,11 +56,14 @@ class Engine:
         state = self._state
         if state.finished and not isinstance(event, LearnerJoined | LearnerLeft | SnapshotAsked):
             return []
+        was_finished = state.finished
         actions = self._handle(event, now)
         for learner in _sessions_over(actions):
             actions += rounds.lost(state, learner, now)
         actions += completion.advance(state, now)
         actions += rounds.launch_due(state, now)
+        if state.finished and not was_finished:
+            accounting.finished(state, now)
         return actions
 
     @property

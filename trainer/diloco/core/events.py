@@ -7,6 +7,8 @@ joined, and an event of another incarnation than the current one is stale and ch
 
 from dataclasses import dataclass
 
+from diloco.core.spent import NOTHING_TOLD, TimeSpent
+
 
 @dataclass(frozen=True, slots=True)
 class LearnerJoined:
@@ -46,6 +48,8 @@ class StepReported:
     """Time since the last report in which the inner loop waited for synchronisation."""
     loss: float
     data_position: int
+    spent: TimeSpent = NOTHING_TOLD
+    """Where the time of its process went so far."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,6 +111,8 @@ class FragmentApplied:
     incarnation: int
     fragment: int
     version: int
+    step: int = 0
+    """Inner step of its life after which it was swapped in; its report may come later. 0: not told."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,8 +5,10 @@ link between a learner and the syncer, so from sizes, rates and step times follo
 long a round takes, and how much of a learner's work is merged. Pure; what would mend a misfit stands in `remedies`.
 """
 
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from enum import StrEnum
+from itertools import chain
 from math import ceil
 from typing import Final
 
@@ -20,6 +22,8 @@ LEAST_OVERLAP: Final = 2
 """Steps of an overlap that the engine chooses: the paper's."""
 PAUSE: Final = 0.05
 """Share of the time between two launches for which learners may stand still at the staleness bound (ours)."""
+LOST: Final = 0.5
+"""Share of an interval for which a fragment may be under way (ours): the engine's leads end there, too."""
 _MOST_NAMES: Final = 5
 
 
@@ -29,8 +33,10 @@ class FitKind(StrEnum):
     STEP_TIME_UNKNOWN = "StepTimeUnknown"
     LINK_TOO_THIN = "LinkTooThin"
     """A link would have to carry more than it can."""
+    MERGES_TOO_SLOW = "MergesTooSlow"
+    """The syncer takes longer to merge all fragments than an interval."""
     ROUND_TOO_LONG = "RoundTooLong"
-    """Some answers are so long under way that no overlap holds them at this interval."""
+    """Some fragments are under way for so long that most of the work on them is lost at this interval."""
     STALENESS_BOUND_TOO_LOW = "StalenessBoundTooLow"
     """A round takes longer than the staleness bound leaves over."""
     OVERLAP_TOO_SHORT = "OverlapTooShort"
@@ -119,7 +125,7 @@ def fit(situation: Situation) -> Fit:
     uses = tuple(_use(exchange, link, learners, step_seconds) for link, learners in situation.links)
     thin = {use.name for use in uses if use.too_thin}
     ways = transits(situation, step_seconds)
-    able = tuple(way for way in ways if not thin & {way.group.link.name, situation.syncer.name})
+    able = tuple(way for way in ways if not thin & {way.groups[0].link.name, situation.syncer.name})
     rounds = _Rounds(situation, course(able, situation, step_seconds))
     kind, reason = _verdict(rounds, situation, uses)
     carried = rounds.carried
@@ -127,7 +133,7 @@ def fit(situation: Situation) -> Fit:
         kind=kind,
         reason=reason,
         links=uses,
-        groups=tuple(_group(exchange, way, carried) for way in ways),
+        groups=_groups(situation, ways, carried),
         step_seconds=step_seconds,
         round_seconds=mean(carried.rounds(situation.learners)) if carried.transits else None,
         overlap_needed=None if thin else rounds.overlap_needed,
@@ -179,11 +185,16 @@ class _Rounds:
         return _usual(self.held.rounds(self._exchange.quorum)) / self.held.step_seconds
 
     @property
+    def told(self) -> str:
+        """How long a round takes, in words."""
+        return f"a round takes {self.steps_in_flight:.1f} steps of {self.everyone.step_seconds:.3g} s"
+
+    @property
     def longest_under_way(self) -> float:
-        """Steps from an ask until a learner trains on the result, or until the syncer has heard of it."""
+        """Steps from an ask until the result is at a learner, which is swapped in after the step that it is at."""
         held = self.held
-        in_vain = [mean(held.in_vain(place)) / held.step_seconds for place in range(len(held.transits))]
-        return max(self.steps_in_flight, *in_vain)
+        in_vain = (mean(held.in_vain(place)) - way.step_seconds / 2 for place, way in enumerate(held.transits))
+        return max(in_vain, default=0.0) / held.step_seconds
 
     def _automatic(self) -> int:
         """Tau as the engine finds it: as many fragments in flight as keep the schedule."""
@@ -206,38 +217,48 @@ def _usual(seconds: tuple[float, ...]) -> float:
 
 
 def _verdict(rounds: _Rounds, situation: Situation, uses: tuple[LinkUse, ...]) -> tuple[FitKind, str]:
+    fullest = max(uses, key=lambda use: max(use.up, use.down))
+    share = max(fullest.up, fullest.down)
+    used = f"the fullest link, {fullest.name}, is used to {100 * share:.0f} %" if share else "no link limits it"
+    fits = (FitKind.FITS, f"{rounds.told}, and {used}")
+    return next(chain(_of_the_ends(situation, rounds, uses), _of_the_schedule(situation, rounds)), fits)
+
+
+def _of_the_ends(situation: Situation, rounds: _Rounds, uses: tuple[LinkUse, ...]) -> Iterator[tuple[FitKind, str]]:
+    """What links and the syncer cannot do, whatever the overlap."""
     exchange, step_seconds = situation.exchange, rounds.everyone.step_seconds
     thin = sorted((use for use in uses if use.too_thin), key=lambda use: -max(use.up, use.down))
     if thin:
         more = f", and {len(thin) - 1} more" if len(thin) > 1 else ""
-        return FitKind.LINK_TOO_THIN, f"{_thinness(thin[0])}{more}"
-    flight = rounds.steps_in_flight
-    told = f"a round takes {flight:.1f} steps of {step_seconds:.3g} s"
-    late = [way.group.name for way in rounds.everyone.transits if way not in rounds.held.transits]
+        yield FitKind.LINK_TOO_THIN, f"{_thinness(thin[0])}{more}"
+    seconds, cycle_seconds = situation.merge_seconds * len(exchange.numels), exchange.interval * step_seconds
+    if seconds > FULL * cycle_seconds:
+        share = 100 * seconds / cycle_seconds
+        text = f"merging every fragment takes the syncer {seconds:.3g} s, {share:.0f} % of an interval"
+        yield FitKind.MERGES_TOO_SLOW, text
+
+
+def _of_the_schedule(situation: Situation, rounds: _Rounds) -> Iterator[tuple[FitKind, str]]:
+    """What interval, staleness bound and overlap do not leave room for."""
+    exchange, interval = situation.exchange, situation.exchange.interval
+    held = set(rounds.held.transits)
+    late = [group.name for way in rounds.everyone.transits if way not in held for group in way.groups]
     if late:
-        return FitKind.ROUND_TOO_LONG, (
-            f"answers of {listed(late[:_MOST_NAMES], 'and')} come too late for a round to wait for at an interval of "
-            f"{exchange.interval} steps"
-        )
-    under_way = rounds.longest_under_way
-    if under_way > exchange.interval:
-        return FitKind.ROUND_TOO_LONG, (
-            f"a fragment is under way for {under_way:.1f} steps of {step_seconds:.3g} s, and the interval is "
-            f"{exchange.interval}"
-        )
+        whose = listed(late[:_MOST_NAMES], "and")
+        text = f"answers of {whose} come too late for a round to wait for at an interval of {interval} steps"
+        yield FitKind.ROUND_TOO_LONG, text
+    if rounds.longest_under_way > LOST * interval:
+        text = f"a fragment is under way for {rounds.longest_under_way:.1f} of the interval's {interval} steps"
+        text += f" of {rounds.everyone.step_seconds:.3g} s, so most of the work on it is lost"
+        yield FitKind.ROUND_TOO_LONG, text
     if exchange.staleness_bound_steps is not None:
-        slack = exchange.staleness_bound_steps - exchange.interval
-        if (flight - slack) * len(exchange.numels) / exchange.interval > PAUSE:
-            return FitKind.STALENESS_BOUND_TOO_LOW, (
-                f"{told}, and the staleness bound leaves {slack} beyond the interval, so learners pause"
-            )
+        slack = exchange.staleness_bound_steps - interval
+        if (rounds.steps_in_flight - slack) * len(exchange.numels) / interval > PAUSE:
+            text = f"{rounds.told}, and the staleness bound leaves {slack} beyond the interval, so learners pause"
+            yield FitKind.STALENESS_BOUND_TOO_LOW, text
     if rounds.overlap < rounds.overlap_needed or len(rounds.carried.transits) < len(rounds.held.transits):
-        needed = rounds.overlap_needed
-        return FitKind.OVERLAP_TOO_SHORT, f"{told} and needs an overlap of {needed}, not {rounds.overlap}"
-    fullest = max(uses, key=lambda use: max(use.up, use.down))
-    share = max(fullest.up, fullest.down)
-    used = f"the fullest link, {fullest.name}, is used to {100 * share:.0f} %" if share else "no link limits it"
-    return FitKind.FITS, f"{told}, and {used}"
+        text = f"{rounds.told} and needs an overlap of {rounds.overlap_needed}, not {rounds.overlap}"
+        yield FitKind.OVERLAP_TOO_SHORT, text
 
 
 def _thinness(use: LinkUse) -> str:
@@ -245,16 +266,22 @@ def _thinness(use: LinkUse) -> str:
     return f"the link {use.name} would be used to {100 * share:.0f} % by {way} of {use.learners} learner(s)"
 
 
-def _group(exchange: Exchange, way: Transit, carried: Course) -> GroupFit:
-    group = way.group
-    if way not in carried.transits:
-        return GroupFit(group.name, group.learners, way.tokens_per_second)
-    place = carried.transits.index(way)
-    seconds = carried.in_vain(place)
+def _groups(situation: Situation, ways: Sequence[Transit], carried: Course) -> tuple[GroupFit, ...]:
+    """In the situation's order."""
+    found: dict[str, GroupFit] = {}
+    for way in ways:
+        place = carried.transits.index(way) if way in carried.transits else None
+        for group in way.groups:
+            speed = group.learners * group.tokens_per_step / way.step_seconds
+            alone = GroupFit(group.name, group.learners, speed)
+            found[group.name] = alone if place is None else _taking_part(alone, situation.exchange, carried, place)
+    return tuple(found[group.name] for group in situation.groups)
+
+
+def _taking_part(group: GroupFit, exchange: Exchange, carried: Course, place: int) -> GroupFit:
+    seconds, step_seconds = carried.in_vain(place), carried.transits[place].step_seconds
     # A copy is of the step before the ask, so half a step more is lost than the fragment is in flight.
     cycle_seconds = exchange.interval * carried.step_seconds
-    shares = [max(0.0, 1 - (one + way.step_seconds / 2) / cycle_seconds) for one in seconds]
+    shares = [max(0.0, 1 - (one + step_seconds / 2) / cycle_seconds) for one in seconds]
     weighted = sum(share * numel for share, numel in zip(shares, exchange.numels, strict=True)) / sum(exchange.numels)
-    return GroupFit(
-        group.name, group.learners, way.tokens_per_second, carried.lead_steps[place], mean(seconds), weighted
-    )
+    return replace(group, lead_steps=carried.lead_steps[place], in_flight_seconds=mean(seconds), merged_share=weighted)

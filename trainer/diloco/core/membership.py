@@ -5,7 +5,7 @@ is remembered so that it cannot come back and take it over in turn; a process th
 it was frozen) keeps its work.
 """
 
-from diloco.core import pace, pools
+from diloco.core import accounting, pace, pools
 from diloco.core.actions import Action, Admit, Fence, Note, Refusal, Refuse, SetTimer
 from diloco.core.averages import MovingAverage, MovingSpread
 from diloco.core.events import LearnerAlive, LearnerJoined, LearnerLeft, LearnerReady, StepReported
@@ -69,6 +69,7 @@ def join(state: EngineState, event: LearnerJoined, now: float) -> list[Action]:
         state.elapsed_since = now
         for known in state.counted_learners:  # after a restart of the syncer, who does not come back counts too
             known.given_since = now if known.joins else None
+    accounting.joined(state, record, now, same_process=same_process)
     reason = _admission_reason(record, load=load, same_process=same_process, fragments=len(state.versions))
     actions.append(
         Admit(
@@ -147,6 +148,7 @@ def stepped(state: EngineState, event: StepReported, now: float) -> list[Action]
     if record is None:
         return []
     _heard(record, now)
+    accounting.stepped(record, event, now)
     steps = event.step - record.step
     if steps <= 0:
         return []

@@ -164,8 +164,8 @@ def _encoding(situation: Situation, found: Fit) -> Remedy | None:
         return None
     down, up = ways[-1]
     narrowed = _set(situation, downlink=down, compression=up)
-    longer = _interval(narrowed, fit(narrowed))
-    if longer is None:
+    longer, alone = _interval(narrowed, fit(narrowed)), _interval(situation, found)
+    if longer is None or (alone is not None and alone.changes[0] == longer.changes[0]):  # they bring nothing
         return None
     return Remedy(RemedyKind.ENCODING, (*_encodings(situation, narrowed), *longer.changes), longer.situation)
 

@@ -7,7 +7,7 @@ an answer is repeated under a new attempt, each time after twice as long, so tha
 through in the end.
 """
 
-from diloco.core import closing, pace, requests, returns
+from diloco.core import accounting, closing, pace, requests, returns
 from diloco.core.actions import Action, Broadcast, CancelTimer, Discard, Note, SetTimer
 from diloco.core.closing import round_timer
 from diloco.core.events import FragmentApplied, FragmentArrived, FragmentDeclined, FragmentLate, Merged
@@ -94,6 +94,7 @@ def arrived(state: EngineState, event: FragmentArrived, now: float) -> list[Acti
     if record is not None and problem is not None:
         requests.answered_late(record, event, now)
     if problem is not None or current is None or record is None:
+        accounting.dropped(state, record, event)
         return [_discard(event, problem or "")]
     record.pushed_bytes += event.payload_bytes
     if event.steps <= 0 or event.tokens <= 0:
@@ -102,6 +103,7 @@ def arrived(state: EngineState, event: FragmentArrived, now: float) -> list[Acti
     requests.answered(record, current.asked[event.learner], now)
     current.declined.discard(event.learner)
     current.arrived[event.learner] = event
+    record.account.captured(event.fragment, event.version, event.base_version, event.steps)
     return closing.check(state, current, now)
 
 
@@ -148,6 +150,7 @@ def declined(state: EngineState, event: FragmentDeclined, now: float) -> list[Ac
         or event.learner in current.arrived
     ):
         return []
+    record.account.declined(event.fragment, event.version)
     current.declined.add(event.learner)
     return closing.check(state, current, now)
 
@@ -198,7 +201,7 @@ def merged(state: EngineState, event: Merged) -> list[Action]:
         record = state.learners[name]
         state.fragment_tokens[event.fragment] += contribution.tokens
         record.merged_tokens += share * contribution.tokens
-        record.merged_seconds += share * contribution.steps * record.step_seconds.or_else(0.0)
+    accounting.merged(state, current, failed=event.failed)
     for name in current.arrived:
         state.learners[name].merged_into[event.fragment] = event.version
     receivers = tuple(
@@ -216,6 +219,7 @@ def applied(state: EngineState, event: FragmentApplied, now: float) -> list[Acti
     if event.version > record.versions[event.fragment]:
         record.received_steps[event.fragment] = record.step
         record.received_tokens[event.fragment] = record.tokens
+    record.account.received(event.fragment, event.version, event.step or record.account.step)
     record.versions[event.fragment] = max(record.versions[event.fragment], event.version)
     returns.applied(state, event.learner, event.fragment, event.version, now)
     return []

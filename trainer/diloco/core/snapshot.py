@@ -4,14 +4,19 @@ Sessions, rounds under way and timers are not in it: after a restart learners jo
 way comes round again within H inner steps. Clocks differ between processes, so spans are kept, not moments.
 """
 
+from dataclasses import asdict, fields
+from math import fsum
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from diloco.core.account import Account
 from diloco.core.averages import MovingAverage
 from diloco.core.options import EngineOptions
 from diloco.core.overlap import FragmentsInFlight
+from diloco.core.spent import TimeSpent
 from diloco.core.state import EngineState, EvaluationRecord, LearnerRecord, LearnerState, Phase
+from diloco.core.time_class import TimeClass
 
 FORMAT = 1
 
@@ -22,6 +27,14 @@ class SnapshotError(ValueError):
 
 class _Model(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class _Account(_Model):
+    """Where a learner's given time went. Absent in snapshots of versions that did not keep it."""
+
+    step: int
+    spent: dict[str, float]
+    seconds: dict[TimeClass, float]
 
 
 class _Learner(_Model):
@@ -40,6 +53,7 @@ class _Learner(_Model):
     merged_seconds: float
     given_seconds: float
     given_up: bool
+    account: _Account | None = None
 
 
 class _Evaluation(_Model):
@@ -91,7 +105,7 @@ def take(state: EngineState, now: float) -> dict[str, Any]:
 
 
 def _learner(record: LearnerRecord, now: float) -> _Learner:
-    since = 0.0 if record.given_since is None else now - record.given_since
+    kept = record.account.kept()
     return _Learner(
         instance=record.instance,
         superseded=record.superseded,
@@ -105,9 +119,10 @@ def _learner(record: LearnerRecord, now: float) -> _Learner:
         blocked_seconds=record.blocked_seconds,
         pushed_bytes=record.pushed_bytes,
         merged_tokens=record.merged_tokens,
-        merged_seconds=record.merged_seconds,
-        given_seconds=record.given_seconds + since,
+        merged_seconds=kept[TimeClass.MERGED],
+        given_seconds=record.given(now),
         given_up=record.state == LearnerState.GIVEN_UP,
+        account=_Account(step=record.account.step, spent=asdict(record.account.spent), seconds=kept),
     )
 
 
@@ -177,6 +192,16 @@ def _record(name: str, kept: _Learner) -> LearnerRecord:
         blocked_seconds=kept.blocked_seconds,
         pushed_bytes=kept.pushed_bytes,
         merged_tokens=kept.merged_tokens,
-        merged_seconds=kept.merged_seconds,
         given_seconds=kept.given_seconds,
+        account=_account(kept),
     )
+
+
+def _account(kept: _Learner) -> Account:
+    saved = kept.account
+    if saved is None:
+        merged = min(kept.merged_seconds, kept.given_seconds)
+        seconds = {TimeClass.MERGED: merged, TimeClass.UNEXPLAINED: kept.given_seconds - merged}
+        return Account(seconds, kept.given_seconds, step=kept.step)
+    spent = TimeSpent(**{one.name: saved.spent.get(one.name, 0.0) for one in fields(TimeSpent)})
+    return Account(dict(saved.seconds), fsum(saved.seconds.values()), step=saved.step, spent=spent)

@@ -3,6 +3,7 @@
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from diloco.core.account import Account
 from diloco.core.averages import MovingAverage, MovingSpread
 from diloco.core.events import FragmentArrived
 from diloco.core.options import EngineOptions
@@ -89,14 +90,18 @@ class LearnerRecord:
     pushed_bytes: int = 0
     merged_tokens: float = 0.0
     """Tokens that reached the global model, averaged over fragments by their share of the model."""
-    merged_seconds: float = 0.0
-    """Seconds of inner steps whose tokens were merged."""
     given_seconds: float = 0.0
     """Seconds since it first joined, up to `given_since`."""
     given_since: float | None = None
     """Since when it counts; from its first join on it does for as long as it is planned, present or not."""
+    account: Account = field(default_factory=Account)
+    """Where the given time went."""
     last_heard_at: float = 0.0
     last_step_at: float = 0.0
+
+    def given(self, now: float) -> float:
+        """Seconds since it first joined in which it counted."""
+        return self.given_seconds + (0.0 if self.given_since is None else now - self.given_since)
 
     @property
     def present(self) -> bool:

@@ -17,33 +17,49 @@ from diloco.core.waiting import Candidate, wait_for
 
 @dataclass(frozen=True, slots=True)
 class Transit:
-    """A group's way to the syncer and back: seconds by fragment, in the order in which they are due."""
+    """The way of some learners to the syncer and back: seconds by fragment, in the order in which they are due."""
 
-    group: LearnerGroup
+    groups: tuple[LearnerGroup, ...]
+    """Whose way it is: alike in their links and their steps."""
     answers: tuple[float, ...]
     """From the ask until the whole outer gradient is at the syncer."""
     deliveries: tuple[float, ...]
     """From the broadcast until the learner trains on the result: it comes in the middle of a step."""
 
     @property
+    def name(self) -> str:
+        """Of the first group."""
+        return self.groups[0].name
+
+    @property
+    def learners(self) -> int:
+        """Of all groups."""
+        return sum(group.learners for group in self.groups)
+
+    @property
     def step_seconds(self) -> float:
-        """An inner step of the group."""
-        assert self.group.step_seconds is not None
-        return self.group.step_seconds
+        """An inner step."""
+        assert self.groups[0].step_seconds is not None
+        return self.groups[0].step_seconds
+
+    @property
+    def round_trip_seconds(self) -> float:
+        """Of the links."""
+        return self.groups[0].link.round_trip_seconds
 
     @property
     def tokens_per_second(self) -> float:
-        """Of the whole group."""
-        return self.group.learners * self.group.tokens_per_step / self.step_seconds
+        """Of all learners."""
+        return self.learners * self.groups[0].tokens_per_step / self.step_seconds
 
 
 @dataclass(frozen=True)
 class Course:
-    """How rounds go with these groups in them: seconds by fragment."""
+    """How rounds go with these learners in them: seconds by fragment."""
 
     transits: tuple[Transit, ...]
     lead_steps: tuple[int, ...]
-    """Of each group: how many steps before a launch it is asked."""
+    """Of each of them: how many steps before a launch they are asked."""
     step_seconds: float
     """Of the quorum's slowest learner."""
     merge_seconds: float
@@ -55,7 +71,7 @@ class Course:
         return tuple(max(0.0, *seconds) for seconds in zip(*late, strict=True))
 
     def lateness(self, place: int) -> tuple[float, ...]:
-        """From the launch until the answer of the group in ``place``; below 0: before it."""
+        """From the launch until the answer of those in ``place``; below 0: before it."""
         lead_seconds = self.lead_steps[place] * self.step_seconds
         return tuple(answer - lead_seconds for answer in self.transits[place].answers)
 
@@ -66,47 +82,42 @@ class Course:
         )
 
     def in_vain(self, place: int) -> tuple[float, ...]:
-        """From when the group in ``place`` is told to bring a fragment until it trains on the result."""
+        """From when those in ``place`` are told to bring a fragment until they train on the result."""
         transit = self.transits[place]
-        ahead = self.lead_steps[place] * self.step_seconds - transit.group.link.round_trip_seconds / 2
+        ahead = self.lead_steps[place] * self.step_seconds - transit.round_trip_seconds / 2
         return tuple(
             max(0.0, ahead + wait) + self.merge_seconds + delivery
             for wait, delivery in zip(self.waits, transit.deliveries, strict=True)
         )
 
     def _return_to(self, quorum: int, fragment: int) -> float:
-        returns = sorted(
-            (one.deliveries[fragment] + one.group.link.round_trip_seconds / 2, one.group.learners)
-            for one in self.transits
-        )
+        returns = sorted((one.deliveries[fragment] + one.round_trip_seconds / 2, one.learners) for one in self.transits)
         return returns[_place_of(quorum, [learners for _, learners in returns])][0]
 
 
 def transits(situation: Situation, step_seconds: float) -> tuple[Transit, ...]:
-    """Each group's ways, with everyone else's fragments on the links they share."""
+    """Every group's way, with everyone else's fragments on the links they share; those that are alike as one."""
     return tuple(_Links(situation, step_seconds).transits())
 
 
 def course(ways: Sequence[Transit], situation: Situation, step_seconds: float) -> Course:
-    """How rounds go with the groups of ``ways`` in them, who are asked ahead as the engine does."""
-    times = {
-        way.group.name: AnswerTime(mean(way.answers), deviation(way.answers), way.tokens_per_second) for way in ways
-    }
+    """How rounds go with the learners of ``ways`` in them, who are asked ahead as the engine does."""
+    times = {way.name: AnswerTime(mean(way.answers), deviation(way.answers), way.tokens_per_second) for way in ways}
     leads = best_leads(times, step_seconds, situation.exchange.interval // LONGEST_LEAD)
-    steps = tuple(leads.steps[way.group.name] for way in ways)
+    steps = tuple(leads.steps[way.name] for way in ways)
     return Course(tuple(ways), steps, step_seconds, situation.merge_seconds)
 
 
 def in_time(whole: Course, situation: Situation, overlap: int) -> tuple[Transit, ...]:
-    """Those groups of ``whole`` whose answers a round of ``situation`` waits for, by the engine's own rule."""
+    """Those of ``whole`` whose answers a round of ``situation`` waits for, by the engine's own rule."""
     quorum, cycle_seconds = situation.exchange.quorum, situation.exchange.interval * whole.step_seconds
     arrivals = sorted((max(0.0, mean(whole.lateness(place))), place) for place in range(len(whole.transits)))
     if not arrivals:
         return ()
-    quorum_at = arrivals[_place_of(quorum, [whole.transits[place].group.learners for _, place in arrivals])][0]
+    quorum_at = arrivals[_place_of(quorum, [whole.transits[place].learners for _, place in arrivals])][0]
     candidates = [
         Candidate(
-            learner=way.group.name,
+            learner=way.name,
             since=0.0,
             usual_seconds=at,
             deviation_seconds=0.0,
@@ -121,50 +132,45 @@ def in_time(whole: Course, situation: Situation, overlap: int) -> tuple[Transit,
     awaited = wait_for(
         candidates, quorum_at, bound_at, tokens_per_second=speed, step_seconds=whole.step_seconds
     ).deadlines
-    early = {whole.transits[place].group.name for at, place in arrivals if at <= quorum_at}
-    return tuple(way for way in whole.transits if way.group.name in early or way.group.name in awaited)
+    early = {whole.transits[place].name for at, place in arrivals if at <= quorum_at}
+    return tuple(way for way in whole.transits if way.name in early or way.name in awaited)
 
 
 class _Links:
-    """Fragments on their way through each link, reckoned once for all links that are alike."""
+    """Fragments on their way through the links, reckoned once for all that are alike."""
 
     def __init__(self, situation: Situation, step_seconds: float) -> None:
         exchange = situation.exchange
         self._situation = situation
         self._due_seconds = [due * step_seconds for due in exchange.due_steps]
         self._cycle_seconds = exchange.interval * step_seconds
-        self._passages: dict[tuple[tuple[int, ...], float], list[float]] = {}
-        self._by_link = {
-            link.name: (
-                self._passage(exchange.up_bytes, link.up_bytes_per_second / learners),
-                self._passage(exchange.down_bytes, link.down_bytes_per_second / learners),
-            )
-            for link, learners in situation.links
-        }
 
     def transits(self) -> Iterator[Transit]:
-        own_up, own_down = self._by_link[self._situation.syncer.name]
-        for group in self._situation.groups:
-            up, down = self._by_link[group.link.name]
-            round_trip = group.link.round_trip_seconds
+        situation, exchange = self._situation, self._situation.exchange
+        alike: dict[tuple[float, ...], list[LearnerGroup]] = {}
+        behind = {link.name: learners for link, learners in situation.links}
+        for group in situation.groups:
+            link, sharers = group.link, behind[group.link.name]
+            up, down = link.up_bytes_per_second / sharers, link.down_bytes_per_second / sharers
+            key = (up, down, link.round_trip_seconds, group.step_seconds or 0.0, group.tokens_per_step)
+            alike.setdefault(key, []).append(group)
+        own = situation.syncer
+        for (up, down, round_trip, step_seconds, _), groups in alike.items():
             # What passes two links one after the other takes as long as on the slower one: it flows through both.
-            answers = tuple(round_trip + max(both) for both in zip(up, own_up, strict=True))
-            till_swap = round_trip / 2 + (group.step_seconds or 0.0) / 2
-            yield Transit(group, answers, tuple(till_swap + max(both) for both in zip(down, own_down, strict=True)))
+            ups = self._passage(exchange.up_bytes, min(up, own.up_bytes_per_second / situation.learners))
+            downs = self._passage(exchange.down_bytes, min(down, own.down_bytes_per_second / situation.learners))
+            till_swap = round_trip / 2 + step_seconds / 2
+            yield Transit(
+                tuple(groups), tuple(round_trip + one for one in ups), tuple(till_swap + one for one in downs)
+            )
 
-    def _passage(self, sizes: tuple[int, ...], bytes_per_second: float) -> list[float]:
+    def _passage(self, sizes: Sequence[int], bytes_per_second: float) -> list[float]:
         """From when each fragment is due until it is through; ``bytes_per_second``: of each learner's share."""
-        key = (sizes, bytes_per_second)
-        if key not in self._passages:
-            self._passages[key] = self._queue([size / bytes_per_second for size in sizes])
-        return self._passages[key]
-
-    def _queue(self, seconds: list[float]) -> list[float]:
-        passed = [0.0] * len(seconds)
+        passed = [0.0] * len(sizes)
         free_at = 0.0
         for start in (0.0, self._cycle_seconds):  # the second time the queue is as it always is, unless it grows
-            for fragment, (taken, due) in enumerate(zip(seconds, self._due_seconds, strict=True)):
-                free_at = max(free_at, start + due) + taken
+            for fragment, (size, due) in enumerate(zip(sizes, self._due_seconds, strict=True)):
+                free_at = max(free_at, start + due) + size / bytes_per_second
                 passed[fragment] = free_at - start - due
         return passed
 

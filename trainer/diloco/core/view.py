@@ -1,8 +1,12 @@
 """What a shell may show of the engine: a copy, taken at one moment, that nothing changes."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from math import fsum
 
+from diloco.core import accounting
 from diloco.core.state import EngineState, LearnerRecord
+from diloco.core.time_class import TimeClass
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,8 +33,11 @@ class LearnerView:
     versions_behind: int
     """Merges, over all fragments, that it has not applied yet."""
     given_seconds: float
+    """Since its first join, for as long as it is planned or in."""
+    time: Mapping[TimeClass, float]
+    """What became of them, in seconds; every class is there."""
     goodput: float | None
-    """Its seconds of merged inner steps over the seconds it was there to be used."""
+    """The share of them that was trained and merged."""
     last_heard_at: float
 
 
@@ -59,6 +66,8 @@ class EngineView:
     """Learner-seconds of inner steps whose tokens were merged over learner-seconds the job was given. A learner
     counts from its first join on for as long as it is planned, away or not; the syncer's own absences are not
     counted."""
+    time: Mapping[TimeClass, float]
+    """What became of the learner-seconds the job was given; every class is there."""
     finished: bool
     complete: bool
     learners: tuple[LearnerView, ...]
@@ -81,8 +90,8 @@ class EngineView:
 def view(state: EngineState, now: float) -> EngineView:
     """Look at the engine."""
     everyone = state.ordered_learners
-    given = sum(_given_seconds(record, now) for record in everyone)
-    merged = sum(record.merged_seconds for record in everyone)
+    times = {record.id: accounting.time_of(state, record, now) for record in everyone}
+    time = {one: fsum(split[one] for split in times.values()) for one in TimeClass}
     return EngineView(
         phase=state.phase.value,
         phase_reason=state.phase_reason,
@@ -90,10 +99,11 @@ def view(state: EngineState, now: float) -> EngineView:
         versions=tuple(state.versions),
         merged_tokens=state.merged_tokens,
         budget_tokens=state.options.budget_tokens,
-        goodput=_goodput(merged, given),
+        goodput=_goodput(time),
+        time=time,
         finished=state.finished,
         complete=state.phase == "Complete",
-        learners=tuple(_learner(state, record, now) for record in everyone if state.counts(record)),
+        learners=tuple(_learner(state, record, times[record.id], now) for record in everyone if state.counts(record)),
         inner_steps=sum(record.step for record in everyone),
         trained_tokens=sum(record.tokens for record in everyone),
         rounds_in_flight=sum(current.launched_at is not None for current in state.rounds.values()),
@@ -106,8 +116,7 @@ def view(state: EngineState, now: float) -> EngineView:
     )
 
 
-def _learner(state: EngineState, record: LearnerRecord, now: float) -> LearnerView:
-    given = _given_seconds(record, now)
+def _learner(state: EngineState, record: LearnerRecord, time: Mapping[TimeClass, float], now: float) -> LearnerView:
     behind = sum(max(0, current - max(0, held)) for held, current in zip(record.versions, state.versions, strict=False))
     return LearnerView(
         id=record.id,
@@ -125,16 +134,13 @@ def _learner(state: EngineState, record: LearnerRecord, now: float) -> LearnerVi
         loss=record.loss,
         restarts=record.restarts,
         versions_behind=behind,
-        given_seconds=given,
-        goodput=_goodput(record.merged_seconds, given),
+        given_seconds=record.given(now),
+        time=time,
+        goodput=_goodput(time),
         last_heard_at=record.last_heard_at,
     )
 
 
-def _goodput(merged_seconds: float, given_seconds: float) -> float | None:
-    # A step's time is an estimate: in a job's first seconds the steps may add up to more than the time there was.
-    return min(merged_seconds / given_seconds, 1.0) if given_seconds > 0 else None
-
-
-def _given_seconds(record: LearnerRecord, now: float) -> float:
-    return record.given_seconds + (0.0 if record.given_since is None else now - record.given_since)
+def _goodput(time: Mapping[TimeClass, float]) -> float | None:
+    given = fsum(time.values())
+    return min(time[TimeClass.MERGED] / given, 1.0) if given > 0 else None

@@ -7,17 +7,20 @@ not know what is done in that time.
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
 from enum import StrEnum
+
+from diloco.core.spent import TimeSpent
 
 
 class Kind(StrEnum):
-    """What the inner loop's thread is at."""
+    """What the inner loop's thread is at; the fields of ``TimeSpent``."""
 
     LOADING = "loading"
     """Before the first step: builds its own things, waits for the initial model. And after the last."""
     TRAINING = "training"
     """Inner steps, and the sleep of a learner that acts out slow hardware."""
+    SKIPPED = "skipped"
+    """Of these, steps that changed nothing, because loss or gradient was not finite."""
     COPYING = "copying"
     """Copies fragments to or from host buffers between two steps."""
     PAUSED = "paused"
@@ -27,38 +30,6 @@ class Kind(StrEnum):
     EVALUATING = "evaluating"
     CHECKPOINTING = "checkpointing"
     """Takes the snapshot of a checkpoint; it is written elsewhere."""
-
-
-_BLOCKED = (Kind.COPYING, Kind.PAUSED, Kind.LOOKING)
-_WAITED = (Kind.PAUSED, Kind.LOOKING)
-
-
-@dataclass(frozen=True, slots=True)
-class TimeSpent:
-    """Seconds by kind, up to one moment."""
-
-    loading: float = 0.0
-    training: float = 0.0
-    copying: float = 0.0
-    paused: float = 0.0
-    looking: float = 0.0
-    evaluating: float = 0.0
-    checkpointing: float = 0.0
-
-    @property
-    def wall_seconds(self) -> float:
-        """All of it."""
-        return float(sum(asdict(self).values()))
-
-    @property
-    def waited_seconds(self) -> float:
-        """The inner loop stood still for synchronisation without moving a byte."""
-        return float(sum(getattr(self, kind.value) for kind in _WAITED))
-
-    @property
-    def blocked_seconds(self) -> float:
-        """The inner loop stood still for synchronisation: waiting and copying."""
-        return float(sum(getattr(self, kind.value) for kind in _BLOCKED))
 
 
 class Activity:
@@ -87,6 +58,12 @@ class Activity:
             yield
         finally:
             self.turn_to(before)
+
+    def recount(self, seconds: float, was: Kind, now: Kind) -> None:
+        """Time that was counted as one kind turns out to be of another."""
+        seconds = min(seconds, self._seconds[was])
+        self._seconds[was] -= seconds
+        self._seconds[now] += seconds
 
     def spent(self) -> TimeSpent:
         """Seconds so far, the running kind's included. Other threads may read a value that is one turn old."""

@@ -82,6 +82,7 @@ class Arrivals:
             before = self._wishes.get(wish.fragment)
             if before is not None and before.covers(wish):
                 return
+            self._wishes.pop(wish.fragment, None)
             self._wishes[wish.fragment] = wish
             late = self._posts.get(wish.fragment)
             if late is not None and late.wish.minimum_version <= wish.minimum_version:
@@ -111,7 +112,9 @@ class Arrivals:
         """What a worker shall pull; it then calls ``done``. Waits; None: closed."""
         with self._condition:
             while not self._closed:
-                for fragment, wish in self._wishes.items():
+                # The newest first: what a link that is too thin leaves over is then the oldest, of which a newer
+                # version is about to be made.
+                for fragment, wish in reversed(self._wishes.items()):
                     post = self._posted.get(fragment)
                     comes_by_post = post is not None and not wish.whole and _is_for(post, wish)
                     if fragment not in self._busy and not comes_by_post:

@@ -53,7 +53,9 @@ _LAST_CHECKPOINT_SECONDS = 60.0
 _JOIN_SECONDS = 5.0
 _LOOK_SECONDS = 1.0
 _WORKERS = 4
-"""Most transfers at once in one direction, apart from pulls that were posted."""
+"""Most transfers at once in one direction, apart from pulls that were posted and pushes over far links."""
+_PUSHERS = 8
+"""Most pushes at once where the overlap is automatic: each waits for its receipt, a round trip, before the next."""
 _WAITERS = 16
 """Most pulls that wait at the syncer at once. Where more fragments are in flight than that, the link has enough to
 carry while a notice travels."""
@@ -100,8 +102,10 @@ class Learner:
             holdings=Holdings(fragments),
             feedback=self._feedback,
         )
-        self._workers = min(_WORKERS, max(2, in_flight), fragments)
-        self._waiters = min(_WAITERS, schedule.in_flight(spec.sync.greatest_overlap))
+        most = schedule.in_flight(spec.sync.greatest_overlap)
+        self._workers = min(_WORKERS, max(2, most), fragments)
+        self._pushers = min(_PUSHERS, max(2, most), fragments)
+        self._waiters = min(_WAITERS, most)
         self._client = SyncClient(ClientOptions(options.syncer_address, options.tls, bulk_channels=self._workers))
         # Jitter needs no secret numbers.
         uniform = random.Random().random  # noqa: S311
@@ -155,8 +159,9 @@ class Learner:
         self._start("control", self._boxes.control.run)
         self._start("checkpoint", self._writer.run)
         for index in range(self._workers):
-            self._start(f"push-{index}", self._pusher.run)
             self._start(f"pull-{index}", self._puller.run)
+        for index in range(self._pushers):
+            self._start(f"push-{index}", self._pusher.run)
         for index in range(self._waiters):
             self._start(f"posted-{index}", self._puller.run_posted)
         self._start("link", self._link.run)

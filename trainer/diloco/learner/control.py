@@ -9,9 +9,10 @@ newest report says all that the ones before said), so what waits is bounded what
 import threading
 import time
 from collections.abc import Hashable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Protocol
 
+from diloco.core.spent import NOTHING_TOLD, TimeSpent
 from diloco.learner.membership import Membership
 from diloco.wire.errors import WireError
 from diloco.wire.messages import (
@@ -28,6 +29,8 @@ from diloco.wire.messages import (
 _BACKLOG = 16
 """Messages handed to a session and not taken by its connection: beyond, what comes waits in the slots and coalesces."""
 _BACKLOG_SECONDS = 0.1
+_DIGITS = 4
+"""Of the seconds that are told: they are counted from the start, so what is rounded off does not add up."""
 
 
 class Sender(Protocol):
@@ -54,6 +57,8 @@ class StepNews:
     """Since the step before."""
     loss: float
     data_position: int
+    spent: TimeSpent = NOTHING_TOLD
+    """Where the time of this process went so far."""
 
 
 class ControlOutbox:
@@ -94,9 +99,9 @@ class ControlOutbox:
         """Say that the model is loaded."""
         self._put("ready", Ready(incarnation=membership.incarnation), membership)
 
-    def applied(self, membership: Membership, fragment: int, version: int) -> None:
-        """Say that the inner loop trains on a version."""
-        message = Applied(incarnation=membership.incarnation, fragment=fragment, version=version)
+    def applied(self, membership: Membership, fragment: int, version: int, step: int) -> None:
+        """Say that the inner loop trains on a version, swapped in after ``step``."""
+        message = Applied(incarnation=membership.incarnation, fragment=fragment, version=version, step=step)
         self._put(("applied", fragment), message, membership)
 
     def declined(self, membership: Membership, fragment: int, version: int, attempt: int) -> None:
@@ -174,6 +179,7 @@ class ControlOutbox:
                 blocked_seconds=self._blocked_seconds,
                 loss=news.loss,
                 data_position=news.data_position,
+                **_told(news.spent),
             )
             self._blocked_seconds = 0.0
             # Before a Leave nothing must be missing, and a Ready must come before the first step.
@@ -194,3 +200,8 @@ class ControlOutbox:
             with self._condition:
                 self._sending = False
                 self._condition.notify_all()
+
+
+def _told(spent: TimeSpent) -> dict[str, float]:
+    """The fields of a step report."""
+    return {f"{kind}_seconds": round(seconds, _DIGITS) for kind, seconds in asdict(spent).items()}

@@ -140,7 +140,7 @@ class InnerLoop:
             boxes.asks.received(fragment)
             now = self._wiring.membership()
             if now is not None and now.epoch == epoch:
-                boxes.control.applied(now, fragment, version)
+                boxes.control.applied(now, fragment, version, self._trainer.steps)
             ready = boxes.holdings.received(epoch, fragment, version, arrival.values)
             if ready is not None:
                 boxes.control.ready(ready)
@@ -219,6 +219,7 @@ class InnerLoop:
             result = self._trainer.step(self._boxes.orders.progress)
             slept = sleep_for_speed(result.seconds, self._settings.speed, self._sleep)
         if result.skipped:
+            self._activity.recount(result.seconds + slept, Kind.TRAINING, Kind.SKIPPED)
             _log.warning("step skipped: loss %g, gradient norm %g", result.loss, result.grad_norm)
             return
         self._finished = (result, result.seconds + slept)
@@ -238,7 +239,8 @@ class InnerLoop:
         if self._finished is None:
             return
         (result, step_seconds), self._finished = self._finished, None
-        blocked_seconds = self._activity.spent().blocked_seconds
+        spent = self._activity.spent()
+        blocked_seconds = spent.blocked_seconds
         self.news = StepNews(
             step=self._trainer.steps,
             tokens=self._trainer.tokens,
@@ -246,6 +248,7 @@ class InnerLoop:
             blocked_seconds=max(0.0, blocked_seconds - self._reported_blocked_seconds),
             loss=result.loss,
             data_position=self._trainer.data_position,
+            spent=spent,
         )
         self._reported_blocked_seconds = blocked_seconds
         self._boxes.control.step(self.news)

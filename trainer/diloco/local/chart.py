@@ -13,6 +13,8 @@ from itertools import pairwise
 _WIDTH = 640.0
 _LEFT, _RIGHT, _TOP, _BOTTOM = 74.0, 26.0, 10.0, 40.0
 _MOST_POINTS = 400
+_LETTER = 6.2
+"""Width of a letter, about."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +67,26 @@ class Lane:
     bars: Sequence[Bar]
 
 
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A part of a whole."""
+
+    share: float
+    style: str
+    """CSS class."""
+    labels: Sequence[str]
+    """What is written on it: the first that fits, or nothing."""
+    title: str
+
+
+@dataclass(frozen=True, slots=True)
+class Whole:
+    """A bar that its parts fill."""
+
+    name: str
+    parts: Sequence[Part]
+
+
 def line_chart(series: Sequence[Series], x: Axis, y: Axis, *, height: float = 240.0) -> str:
     """A chart of the series; an empty string where there is no point at all."""
     points = [point for one in series for point in one.points if all(map(math.isfinite, point))]
@@ -104,6 +126,36 @@ def timeline(lanes: Sequence[Lane], x: Axis, legend: Sequence[tuple[str, str]]) 
                 f"<title>{escape(bar.title)}</title></rect>"
             )
     parts.append(_axis_title(x.title, height, (left + whole - _RIGHT) / 2))
+    return "".join([*parts, "</svg>"]) + _legend(legend)
+
+
+def stacked_bars(wholes: Sequence[Whole], legend: Sequence[tuple[str, str]], label: str) -> str:
+    """A bar from 0 to 100 % for each whole; ``legend`` gives (name, CSS class). Twice a chart's width."""
+    if not wholes:
+        return ""
+    row, left, whole_width = 28.0, 130.0, 2 * _WIDTH
+    width = whole_width - left - _RIGHT
+    height = _TOP + row * len(wholes) + _BOTTOM / 2
+    foot = height - _BOTTOM / 2
+    parts = [_opening(height, label, whole_width)]
+    for tenth in range(0, 11, 2):
+        at = left + width * tenth / 10
+        parts.append(f'<line class="grid" x1="{at:.1f}" x2="{at:.1f}" y1="{_TOP}" y2="{foot:.1f}"/>')
+        parts.append(f'<text x="{at:.1f}" y="{foot + 16:.1f}" text-anchor="middle">{10 * tenth} %</text>')
+    for number, whole in enumerate(wholes):
+        top = _TOP + number * row
+        parts.append(f'<text x="{left - 8}" y="{top + 17:.1f}" text-anchor="end">{escape(whole.name)}</text>')
+        begin = left
+        for part in whole.parts:
+            wide = width * part.share
+            parts.append(
+                f'<g class="{part.style}"><title>{escape(part.title)}</title>'
+                f'<rect x="{begin:.1f}" y="{top + 3:.1f}" width="{wide:.2f}" height="21"/>'
+            )
+            fitting = next((text for text in part.labels if _LETTER * len(text) + 4 <= wide), "")
+            middle = begin + wide / 2
+            parts.append(f'<text x="{middle:.1f}" y="{top + 17:.1f}" text-anchor="middle">{escape(fitting)}</text></g>')
+            begin += wide
     return "".join([*parts, "</svg>"]) + _legend(legend)
 
 

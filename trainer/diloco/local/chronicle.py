@@ -36,6 +36,7 @@ from diloco.local.history import (
 from diloco.local.incidents import incidents, stretches, turns
 from diloco.local.journal import Entry
 from diloco.local.lifetimes import Turn, spans
+from diloco.local.time_classes import shares_of
 from diloco.spec import DiLoCoJob
 from diloco.syncer.tape import TapeEntry, TapeHeader, Torn
 
@@ -137,6 +138,7 @@ class Chronicle:
             syncer_steps=view.syncer_step if view else 0,
             parameters=self._layout.numel,
             goodput=view.goodput if view else None,
+            time=shares_of(view.time if view else {}),
             learners=self._learners(view),
             evaluations=tuple(self._evaluations),
             merges=tuple(self._merges),
@@ -172,6 +174,7 @@ class Chronicle:
                     blocked_seconds=told.blocked_seconds if told else 0.0,
                     given_seconds=told.given_seconds if told else 0.0,
                     goodput=told.goodput if told else None,
+                    time=shares_of(told.time if told else {}),
                     tokens_per_second=told.tokens / trained if told and trained > 0 else 0.0,
                     losses=tuple(self._losses[learner]),
                     life=life,

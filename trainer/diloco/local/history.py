@@ -6,6 +6,8 @@ Times are seconds of the run (see ``clocks``); losses are nats a token; tokens a
 from dataclasses import dataclass
 from enum import StrEnum
 
+from diloco.local.time_classes import TimeShares
+
 
 class Life(StrEnum):
     """What a process was doing, in the eyes of supervisor and syncer."""
@@ -108,6 +110,8 @@ class LearnerHistory:
     given_seconds: float
     """From its first join to the end."""
     goodput: float | None
+    time: TimeShares
+    """What became of its given time."""
     tokens_per_second: float
     """Tokens over the time it trained."""
     losses: tuple[LossPoint, ...] = ()
@@ -139,6 +143,8 @@ class RunHistory:
     parameters: int
     """N of the model."""
     goodput: float | None
+    time: TimeShares
+    """What became of the learner-seconds that the job was given."""
     learners: tuple[LearnerHistory, ...]
     evaluations: tuple[EvaluationPoint, ...] = ()
     merges: tuple[MergePoint, ...] = ()

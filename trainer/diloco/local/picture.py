@@ -1,10 +1,11 @@
 """What a run looks like at one moment: what every view shows. Values only; making it reads no clock."""
 
 from collections import deque
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from diloco.local.fleet import Fleet, Managed, ProcessState
 from diloco.local.targets import region_of
+from diloco.local.time_classes import TimeShares, shares_of
 from diloco.local.watch import Seen
 from diloco.syncer.status import SyncerStatus
 
@@ -54,6 +55,8 @@ class LearnerPicture:
     blocked_fraction: float = 0.0
     versions_behind: int = 0
     restarts: int = 0
+    time: TimeShares = field(default_factory=dict)
+    """What became of its given time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,6 +111,7 @@ def take_picture(job: str, fleet: Fleet, seen: Seen | None, trouble: Trouble, el
                 blocked_fraction=told.blocked_fraction,
                 versions_behind=told.versions_behind,
                 restarts=process.restarts,
+                time=shares_of(told.time_seconds),
             )
         )
     return Picture(
@@ -145,6 +149,7 @@ def picture_of(status: SyncerStatus) -> Picture:
             blocked_fraction=told.blocked_fraction,
             versions_behind=told.versions_behind,
             restarts=told.restarts,
+            time=shares_of(told.time_seconds),
         )
         for told in status.learners
     )

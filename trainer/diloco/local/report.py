@@ -8,6 +8,7 @@ from diloco.local.chart import Axis, Bar, Lane, Series, line_chart, thinned, tim
 from diloco.local.history import LearnerHistory, Life, RunHistory, Span
 from diloco.local.quantities import bytes_text, count_text, duration_text, loss_text, percent_text
 from diloco.local.targets import region_of
+from diloco.local.time_report import time_bars, time_rows, time_words
 
 _STYLES = {
     Life.STARTING: "starting",
@@ -48,6 +49,9 @@ def render_report(history: RunHistory, sample: str) -> str:
         cards="".join(_card(name, value, told) for name, value, told in _cards(history)),
         life=_life(history),
         charts="".join(f"<figure><figcaption>{escape(name)}</figcaption>{svg}</figure>" for name, svg in charts if svg),
+        time=time_bars(history),
+        time_table=_table(*time_rows(history)) if history.time else "",
+        time_words=time_words(history),
         learners=_table(*_learner_rows(history)),
         evaluations=_table(*_evaluation_rows(history)),
         incidents=_table(*_incident_rows(history)),

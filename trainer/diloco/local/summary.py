@@ -7,6 +7,7 @@ from rich.table import Table
 
 from diloco.local.history import RunHistory
 from diloco.local.quantities import bytes_text, count_text, duration_text, loss_text, percent_text
+from diloco.local.time_classes import TimeShares, losses_text
 
 
 def summarize(history: RunHistory) -> dict[str, Any]:
@@ -25,6 +26,7 @@ def summarize(history: RunHistory) -> dict[str, Any]:
         "eval_loss_start": history.loss_start,
         "eval_loss": history.loss_end,
         "goodput": history.goodput,
+        "goodput_classes": _classes(history.time),
         "bytes_pushed": history.bytes_pushed,
         "bytes_pulled": history.bytes_pulled,
         "data_parallel_bytes": history.data_parallel_bytes,
@@ -43,6 +45,7 @@ def summarize(history: RunHistory) -> dict[str, Any]:
                 "blocked_fraction": one.blocked_fraction,
                 "tokens_per_second": one.tokens_per_second,
                 "goodput": one.goodput,
+                "goodput_classes": _classes(one.time),
             }
             for one in history.learners
         ],
@@ -51,6 +54,10 @@ def summarize(history: RunHistory) -> dict[str, Any]:
         ],
         "notes": list(history.notes),
     }
+
+
+def _classes(shares: TimeShares) -> dict[str, float]:
+    return {one.value: share for one, share in shares.items()}
 
 
 def closing_table(history: RunHistory) -> RenderableType:
@@ -77,7 +84,8 @@ def closing_table(history: RunHistory) -> RenderableType:
     facts.add_row("job", f"{history.job}: {history.phase.lower()} after {duration_text(history.seconds)}")
     facts.add_row("evaluation loss", f"{loss_text(history.loss_start)} at the start, {loss_text(history.loss_end)} now")
     facts.add_row("tokens merged", f"{count_text(history.merged_tokens)} in {history.syncer_steps} merges")
-    facts.add_row("goodput", percent_text(history.goodput))
+    rest = losses_text(history.time)
+    facts.add_row("goodput", percent_text(history.goodput) + (f"; the rest: {rest}" if rest else ""))
     facts.add_row(
         "bytes sent",
         f"{bytes_text(sent)} ({bytes_text(history.bytes_pushed)} up, {bytes_text(history.bytes_pulled)} down)",

@@ -12,10 +12,13 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from diloco.core.time_class import TimeClass
 from diloco.local.picture import LearnerPicture, Picture
 from diloco.local.quantities import bytes_text, count_text, duration_text, loss_text, percent_text
+from diloco.local.time_classes import losses_text, shares_of
 
 _EVENTS_SHOWN = 6
+_LOSSES_SHOWN = 5
 _STYLES = {
     "training": "green",
     "starting": "cyan",
@@ -148,11 +151,13 @@ def _rates(picture: Picture) -> list[Text]:
     status = picture.status
     if status is None:
         return []
+    rest = losses_text(shares_of(status.time_seconds), most=_LOSSES_SHOWN)
     return [
         Text(
             f"{count_text(status.tokens_per_second)} tokens/s  goodput {percent_text(status.goodput)}"
             f"  up {bytes_text(picture.rates.pushed)}/s  down {bytes_text(picture.rates.pulled)}/s"
-        )
+        ),
+        *([Text(f"not merged: {rest}", style="dim")] if rest else []),
     ]
 
 
@@ -171,10 +176,12 @@ def _bar(picture: Picture) -> Table:
 
 def _learners(picture: Picture) -> Table:
     table = Table(box=None, pad_edge=False, header_style="dim")
-    table.add_column("learner")
-    table.add_column("state", min_width=10)
+    table.add_column("learner", no_wrap=True)
+    table.add_column("state", min_width=10, no_wrap=True)
     for name in ("step", "loss", "tokens/s", "blocked", "behind", "restarts"):
-        table.add_column(name, justify="right")
+        table.add_column(name, justify="right", no_wrap=True)
+    # The last one gives way where the terminal is narrow.
+    table.add_column(_one_line("goodput and most of the rest"))
     for learner in picture.learners:
         table.add_row(*_row(learner))
     return table
@@ -190,4 +197,16 @@ def _row(learner: LearnerPicture) -> tuple[RenderableType, ...]:
         f"{learner.blocked_fraction:.1%}",
         str(learner.versions_behind),
         str(learner.restarts),
+        _one_line(_goodput(learner)),
     )
+
+
+def _goodput(learner: LearnerPicture) -> str:
+    if not learner.time:
+        return "-"
+    rest = losses_text(learner.time, most=1)
+    return f"{learner.time[TimeClass.MERGED]:.0%}" + (f", {rest}" if rest else "")
+
+
+def _one_line(text: str) -> Text:
+    return Text(text, no_wrap=True, overflow="ellipsis")

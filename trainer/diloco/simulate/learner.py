@@ -21,6 +21,7 @@ from diloco.core.events import (
     StepReported,
 )
 from diloco.core.schedule import Schedule
+from diloco.learner.activity import Activity, Kind
 from diloco.learner.asks import Ask, Asks
 from diloco.learner.bell import Bell
 from diloco.learner.capture import Capture
@@ -84,6 +85,7 @@ class SimulatedLearner:
         """The step that is not reported yet, and its duration in seconds."""
         self._waits_since: float | None = None
         self._blocked_seconds = 0.0
+        self._activity = Activity(lambda: around.clock.now)
         if disk.trainer is not None:
             trainer.load_state(copy.deepcopy(disk.trainer))
 
@@ -182,11 +184,13 @@ class SimulatedLearner:
         now = self._around.clock.now
         if self._trainer.staleness >= self._staleness_bound:
             self._waits_since = now if self._waits_since is None else self._waits_since
+            self._activity.turn_to(Kind.PAUSED)
             return
         if self._waits_since is not None:
             self._blocked_seconds += now - self._waits_since
             self._waits_since = None
         self._in_step = True
+        self._activity.turn_to(Kind.TRAINING)
         profile = self._identity.profile
         # Never below a tenth: a normal distribution has no floor.
         seconds = profile.step_seconds * max(0.1, self._durations.gauss(1.0, profile.jitter))
@@ -197,8 +201,11 @@ class SimulatedLearner:
         if not self._session.alive:
             return
         trainer = self._trainer
+        self._activity.turn_to(Kind.LOOKING)
         result = trainer.step(self._progress)
-        if not result.skipped:
+        if result.skipped:
+            self._activity.recount(seconds, Kind.TRAINING, Kind.SKIPPED)
+        else:
             self._finished = (result, seconds)
             if trainer.steps % self._around.job.training.checkpoint_every_steps == 0:
                 self._disk.trainer = trainer.state()
@@ -223,6 +230,7 @@ class SimulatedLearner:
                 self._blocked_seconds,
                 result.loss,
                 trainer.data_position,
+                self._activity.spent(),
             )
         )
         self._blocked_seconds = 0.0
@@ -253,7 +261,9 @@ class SimulatedLearner:
                 continue
             self._trainer.apply(fragment, version, values)
             self._asks.received(fragment)
-            self._session.send(FragmentApplied(self._id, self._session.incarnation, fragment, version))
+            self._session.send(
+                FragmentApplied(self._id, self._session.incarnation, fragment, version, self._trainer.steps)
+            )
             if fragment in self._loading:
                 self._loading.discard(fragment)
                 if not self._loading:

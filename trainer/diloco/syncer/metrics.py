@@ -14,6 +14,8 @@ from diloco.syncer.status import SyncerStatus
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 _SECONDS = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0, 300.0)
+_MOST_LEARNERS = 64
+"""A job of more has no series by learner: there would be one for each and every class of time."""
 _LEARNER_STATES = ("Absent", "Loading", "Training", "Stalled", "GivenUp")
 
 
@@ -115,10 +117,27 @@ def _state(status: SyncerStatus) -> Iterator[Metric]:
     for state in _LEARNER_STATES:
         learners.add_metric([state], sum(learner.state == state for learner in status.learners))
     yield learners
+    yield from _time(status)
     yield _counter("diloco_checkpoint_failures", "Checkpoints not written", status.checkpoint.failures)
     if status.checkpoint.age_seconds is not None:
         yield _gauge("diloco_checkpoint_age_seconds", "Since the newest one", status.checkpoint.age_seconds)
     yield _gauge("diloco_tape_failing", "1 while the tape cannot be written", int(bool(status.tape_problem)))
+
+
+def _time(status: SyncerStatus) -> Iterator[Metric]:
+    # Gauges: what is in hand becomes something else, and a learner that was away may report that it has trained.
+    job = GaugeMetricFamily("diloco_given_seconds", "Learner-seconds the job was given, by class", labels=["class"])
+    for kind, seconds in status.time_seconds.items():
+        job.add_metric([kind], seconds)
+    yield job
+    if len(status.learners) > _MOST_LEARNERS:
+        return
+    text = "Seconds given by a learner, by class"
+    each = GaugeMetricFamily("diloco_learner_given_seconds", text, labels=["learner", "class"])
+    for learner in status.learners:
+        for kind, seconds in learner.time_seconds.items():
+            each.add_metric([learner.id, kind], seconds)
+    yield each
 
 
 def _gauge(name: str, text: str, value: float) -> GaugeMetricFamily:

@@ -1,7 +1,7 @@
 """Events and actions as plain JSON values and back, for the tape.
 
-The types of ``core.events`` and ``core.actions`` are the one definition: a field added there is on the tape. It must
-not know files.
+The types of ``core.events`` and ``core.actions`` are the one definition: a field added there is on the tape. One that
+was added later has a default, which is what a tape from before is read with. It must not know files.
 """
 
 from collections.abc import Mapping

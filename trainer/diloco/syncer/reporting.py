@@ -4,8 +4,10 @@ It must not know HTTP. Owned by the event loop.
 """
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 
+from diloco.core.time_class import TimeClass
 from diloco.core.view import EngineView, LearnerView
 from diloco.syncer.checkpoint import Totals
 from diloco.syncer.rates import Rate
@@ -67,6 +69,7 @@ class Reporter:
                 "eval_loss": evaluations[-1].loss if evaluations else None,
                 "evaluations": evaluations,
                 "goodput": view.goodput,
+                "time_seconds": _by_class(view.time),
                 "bytes_pushed": kept.totals.bytes_pushed,
                 "bytes_pulled": kept.totals.bytes_pulled,
                 "elapsed_seconds": view.elapsed_seconds,
@@ -96,7 +99,13 @@ class Reporter:
             restarts=view.restarts,
             loss=_finite(view.loss),
             last_heard_seconds=max(0.0, now - view.last_heard_at) if view.incarnation else None,
+            time_seconds=_by_class(view.time),
         )
+
+
+def _by_class(time: Mapping[TimeClass, float]) -> dict[str, float]:
+    """To the millisecond, and without classes that have none of it: a job may have thousands of learners."""
+    return {one.value: told for one, seconds in time.items() if (told := round(seconds, 3))}
 
 
 def _finite(value: float | None) -> float | None:

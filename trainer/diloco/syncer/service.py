@@ -125,10 +125,15 @@ class SyncService:
         )
         return PushReceipt(accepted=True)
 
+    def push_unwanted(self, header: PushHeader) -> str | None:
+        """Why a push under way is of no use any more: its round is over."""
+        return None if self._inbox.received(_key(header)) is not None else "it is no longer asked for"
+
     def push_failed(self, header: PushHeader, reason: str) -> None:
         """A push broke off: its buffer is free, and the same may be tried again."""
         del reason  # the wire has logged it
         self._inbox.abandon(_key(header))
+        self._note_late(header)
 
     async def open_pull(self, request: PullRequest, peer: Peer) -> tuple[PullHeader, memoryview]:
         """The current version of a fragment: the update that makes it of what the learner holds, or whole.

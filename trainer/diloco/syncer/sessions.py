@@ -7,6 +7,7 @@ payloads or tensors.
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable
+from dataclasses import fields
 
 from diloco.core.actions import Admit, Fence, Refuse
 from diloco.core.events import (
@@ -20,6 +21,7 @@ from diloco.core.events import (
     LearnerReady,
     StepReported,
 )
+from diloco.core.spent import TimeSpent
 from diloco.syncer.claims import ClaimError, Claims
 from diloco.syncer.store import FragmentStore
 from diloco.wire import messages
@@ -215,6 +217,7 @@ class Sessions:
                     message.blocked_seconds,
                     message.loss,
                     message.data_position,
+                    _spent(message),
                 )
             case messages.Ready():
                 return LearnerReady(learner, message.incarnation)
@@ -223,11 +226,11 @@ class Sessions:
             case messages.Declined(incarnation, fragment, version, attempt):
                 self._check_fragment(fragment)
                 return FragmentDeclined(learner, incarnation, fragment, version, attempt)
-            case messages.Applied(incarnation, fragment, version):
+            case messages.Applied(incarnation, fragment, version, step):
                 self._check_fragment(fragment)
                 if version > self._store.current(fragment).version:
                     raise InvalidMessageError(f"fragment {fragment} has no version {version} yet")
-                return FragmentApplied(learner, incarnation, fragment, version)
+                return FragmentApplied(learner, incarnation, fragment, version, step)
             case messages.EvaluationReport(incarnation, evaluation, loss, exact):
                 return Evaluated(learner, incarnation, evaluation, loss, exact)
             case _:
@@ -250,3 +253,7 @@ class Sessions:
         fragments = len(self._store.versions)
         if fragment >= fragments:
             raise InvalidMessageError(f"fragment {fragment} of {fragments}: they count from 0")
+
+
+def _spent(report: messages.StepReport) -> TimeSpent:
+    return TimeSpent(**{one.name: getattr(report, f"{one.name}_seconds") for one in fields(TimeSpent)})

@@ -43,6 +43,8 @@ class LearnerStatus(_Status):
     """Of its latest inner step, in nats a token."""
     last_heard_seconds: float | None
     """Since it last said something; None if it never did."""
+    time_seconds: dict[str, float] = {}
+    """What became of the time it has been given, by class (``core.time_class``); empty from older syncers."""
 
 
 class EvaluationStatus(_Status):
@@ -110,5 +112,7 @@ class SyncerStatus(_Status):
     """Of all learners there ever were, those that a scaled pool no longer has included."""
     trained_tokens: int = 0
     """In these steps."""
+    time_seconds: dict[str, float] = {}
+    """What became of the learner-seconds the job was given, by class; empty from older syncers."""
     model_exported: bool = False
     """The job is over and its model is on the syncer's disk as ``model.safetensors``."""

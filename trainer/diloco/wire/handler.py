@@ -41,6 +41,9 @@ class SyncHandler(Protocol):
             WireError: it is not wanted, or not as long as it must be. Raised before any memory is taken.
         """
 
+    def push_unwanted(self, header: PushHeader) -> str | None:
+        """Why nobody waits any more for an accepted push that is coming in; None: somebody does."""
+
     async def pushed(self, header: PushHeader) -> PushReceipt:
         """The buffer is filled and checked; ``header.payload_digest`` is the digest of what it holds."""
 

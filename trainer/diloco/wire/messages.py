@@ -56,6 +56,15 @@ class StepReport:
     loss: float
     """Nats a token; not a number where the model has diverged."""
     data_position: int
+    training_seconds: float = 0.0
+    """This and what follows: time since the process started, by kind (``core.spent.TimeSpent``). All 0: not told."""
+    skipped_seconds: float = 0.0
+    paused_seconds: float = 0.0
+    copying_seconds: float = 0.0
+    looking_seconds: float = 0.0
+    evaluating_seconds: float = 0.0
+    checkpointing_seconds: float = 0.0
+    loading_seconds: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +91,8 @@ class Applied:
     incarnation: int
     fragment: int
     version: int
+    step: int = 0
+    """Inner step of its life after which it was swapped in; 0: not told."""
 
 
 @dataclass(frozen=True, slots=True)

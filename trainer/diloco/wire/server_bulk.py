@@ -13,7 +13,7 @@ import grpc
 
 from diloco.wire.chunks import PayloadReceiver, chunks_of
 from diloco.wire.convert import pack, unpack
-from diloco.wire.errors import DeadlineError, InvalidMessageError, UnavailableError, WireError
+from diloco.wire.errors import DeadlineError, InvalidMessageError, RefusedError, UnavailableError, WireError
 from diloco.wire.handler import SyncHandler
 from diloco.wire.messages import PullRequest, PushHeader, PushReceipt
 from diloco.wire.server_calls import Context
@@ -92,6 +92,10 @@ class BulkCalls:
             async with asyncio.timeout(self._stall_seconds) as stall:
                 while (message := await _read(context)) is not None:
                     self.bytes_received += len(message)
+                    # What is left of it would only take the link from what is still wanted.
+                    unwanted = self._handler.push_unwanted(header)
+                    if unwanted is not None:
+                        raise RefusedError(unwanted)
                     receiver.add(message)
                     stall.reschedule(loop.time() + self._stall_seconds)
         except TimeoutError:

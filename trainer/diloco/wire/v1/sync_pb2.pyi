@@ -221,6 +221,14 @@ class StepReport(_message.Message):
     BLOCKED_SECONDS_FIELD_NUMBER: _builtins.int
     LOSS_FIELD_NUMBER: _builtins.int
     DATA_POSITION_FIELD_NUMBER: _builtins.int
+    TRAINING_SECONDS_FIELD_NUMBER: _builtins.int
+    SKIPPED_SECONDS_FIELD_NUMBER: _builtins.int
+    PAUSED_SECONDS_FIELD_NUMBER: _builtins.int
+    COPYING_SECONDS_FIELD_NUMBER: _builtins.int
+    LOOKING_SECONDS_FIELD_NUMBER: _builtins.int
+    EVALUATING_SECONDS_FIELD_NUMBER: _builtins.int
+    CHECKPOINTING_SECONDS_FIELD_NUMBER: _builtins.int
+    LOADING_SECONDS_FIELD_NUMBER: _builtins.int
     incarnation: _builtins.int
     step: _builtins.int
     tokens: _builtins.int
@@ -228,6 +236,15 @@ class StepReport(_message.Message):
     blocked_seconds: _builtins.float
     loss: _builtins.float
     data_position: _builtins.int
+    training_seconds: _builtins.float
+    """Where the time of the process went since it started; all 0: not told."""
+    skipped_seconds: _builtins.float
+    paused_seconds: _builtins.float
+    copying_seconds: _builtins.float
+    looking_seconds: _builtins.float
+    evaluating_seconds: _builtins.float
+    checkpointing_seconds: _builtins.float
+    loading_seconds: _builtins.float
     def __init__(
         self,
         *,
@@ -238,10 +255,18 @@ class StepReport(_message.Message):
         blocked_seconds: _builtins.float = ...,
         loss: _builtins.float = ...,
         data_position: _builtins.int = ...,
+        training_seconds: _builtins.float = ...,
+        skipped_seconds: _builtins.float = ...,
+        paused_seconds: _builtins.float = ...,
+        copying_seconds: _builtins.float = ...,
+        looking_seconds: _builtins.float = ...,
+        evaluating_seconds: _builtins.float = ...,
+        checkpointing_seconds: _builtins.float = ...,
+        loading_seconds: _builtins.float = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["blocked_seconds", b"blocked_seconds", "data_position", b"data_position", "incarnation", b"incarnation", "loss", b"loss", "step", b"step", "step_seconds", b"step_seconds", "tokens", b"tokens"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["blocked_seconds", b"blocked_seconds", "checkpointing_seconds", b"checkpointing_seconds", "copying_seconds", b"copying_seconds", "data_position", b"data_position", "evaluating_seconds", b"evaluating_seconds", "incarnation", b"incarnation", "loading_seconds", b"loading_seconds", "looking_seconds", b"looking_seconds", "loss", b"loss", "paused_seconds", b"paused_seconds", "skipped_seconds", b"skipped_seconds", "step", b"step", "step_seconds", b"step_seconds", "tokens", b"tokens", "training_seconds", b"training_seconds"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -301,19 +326,23 @@ class Applied(_message.Message):
     INCARNATION_FIELD_NUMBER: _builtins.int
     FRAGMENT_FIELD_NUMBER: _builtins.int
     VERSION_FIELD_NUMBER: _builtins.int
+    STEP_FIELD_NUMBER: _builtins.int
     incarnation: _builtins.int
     fragment: _builtins.int
     version: _builtins.int
+    step: _builtins.int
+    """inner step of its life after which it was swapped in; 0: not told"""
     def __init__(
         self,
         *,
         incarnation: _builtins.int = ...,
         fragment: _builtins.int = ...,
         version: _builtins.int = ...,
+        step: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["fragment", b"fragment", "incarnation", b"incarnation", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["fragment", b"fragment", "incarnation", b"incarnation", "step", b"step", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -1,0 +1,85 @@
+"""``diloco run`` over thin, far and uneven links, with real processes: everybody's work is merged.
+
+How much of it depends on what else the machine does, so the bounds leave room; `benchmarks/links_real.py` measures.
+"""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytestmark = [pytest.mark.processes, pytest.mark.timeout(600)]
+
+WAIT_SECONDS = 400.0
+"""Reached only where something is broken, however busy the machine is."""
+TRAINED = ("merged", "overwritten", "late", "outdated", "missed", "unusable", "lost")
+JOB = """
+apiVersion: diloco.dev/v1alpha1
+kind: DiLoCoJob
+metadata: {name: links}
+spec:
+  model: {builtin: {preset: pico}}
+  data: {text: {path: TEXT}}
+  training: {tokens: TOKENS, sequenceLength: 64, batchSize: 8, evaluation: {everyTokens: TOKENS, sequences: 4}}
+  sync: {outerOptimizer: {learningRate: 1.0, momentum: 0.0}, compression: Int4}
+  regions:
+  - {name: near, pools: [{name: p, learners: 1}]}
+  - {name: other, pools: [{name: p, learners: 1}]}
+"""
+
+
+def run(folder: Path, tokens: int, *flags: str) -> dict[str, dict[str, Any]]:
+    """The learners of a run that ended well, by id, as its summary tells of them; ``job`` is the job itself."""
+    text = folder / "text.txt"
+    text.write_text("".join(f"line {n} says {'ab' * (n % 11)} and {n * n % 97}\n" for n in range(4000)))
+    job = folder / "job.yaml"
+    job.write_text(JOB.replace("TEXT", str(text)).replace("TOKENS", str(tokens)))
+    command = [sys.executable, "-m", "diloco.cli.main", "run", str(job), "--output", str(folder / "out"), *flags]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=WAIT_SECONDS)
+    assert done.returncode == 0, done.stderr
+    summary = json.loads((folder / "out" / "summary.json").read_text())
+    assert summary["complete"]
+    return {"job": summary} | {learner["id"]: learner for learner in summary["learners"]}
+
+
+def merged_share(told: dict[str, Any]) -> float:
+    """Of what was trained and settled, what was merged."""
+    classes = told["goodput_classes"]
+    settled = sum(float(classes.get(name, 0.0)) for name in TRAINED)
+    return float(classes["merged"]) / settled
+
+
+def test_two_learners_behind_a_link_that_the_syncer_shares_are_both_merged(tmp_path: Path) -> None:
+    # At a fifth of the machine's speed both together use most of the syncer's link.
+    flags = ("--slow", "*=0.2", "--link", "*=2Mbit/s", "--link", "syncer=3Mbit/s")
+    told = run(tmp_path, 120_000, *flags)
+    assert merged_share(told["near/p/0"]) > 0.5
+    assert merged_share(told["other/p/0"]) > 0.5
+
+
+def test_a_learner_far_away_is_merged(tmp_path: Path) -> None:
+    told = run(tmp_path, 120_000, "--slow", "*=0.2", "--link", "other=1Gbit/s,160ms")
+    assert merged_share(told["other/p/0"]) > 0.5
+
+
+def test_a_learner_five_times_slower_is_merged(tmp_path: Path) -> None:
+    told = run(tmp_path, 120_000, "--slow", "near=0.5", "--slow", "other=0.1")
+    assert merged_share(told["other/p/0"]) > 0.4
+
+
+def test_a_link_cut_in_the_middle_of_a_transfer_that_is_waited_for_costs_only_its_learner(tmp_path: Path) -> None:
+    flags = ("--slow", "*=0.2", "--link", "other=1Mbit/s,160ms", "--chaos", "cut:other@step=60,seconds=6")
+    told = run(tmp_path, 150_000, *flags)
+    assert merged_share(told["near/p/0"]) > 0.6
+    assert told["other/p/0"]["goodput_classes"]["merged"] > 0
+    explained = subprocess.run(
+        [sys.executable, "-m", "diloco.cli.main", "replay", str(tmp_path / "out"), "--explain"],
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout
+    assert "waits for other/p/0 at most" in explained
+    assert "other/p/0 (has not answered since it was last waited for)" in explained

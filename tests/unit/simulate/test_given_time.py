@@ -1,0 +1,103 @@
+"""Where the given time goes in whole runs: nothing is left to explain, and seconds agree with counts."""
+
+import math
+from pathlib import Path
+
+import pytest
+
+from diloco.core.time_class import TimeClass
+from diloco.simulate import Course, Cut, Kill, Link, Profile, Scenario, layout_of_sizes, simulate_course
+from diloco.spec import DiLoCoJob, Metadata
+from support.small_job import small_job, write_text
+
+FIRST, SECOND = "here/cpu/0", "here/cpu/1"
+STEP_TOKENS = 64
+STEADY = Profile(jitter=0.0)
+
+
+@pytest.fixture
+def job(tmp_path: Path) -> DiLoCoJob:
+    training = {"tokens": 200 * 2 * STEP_TOKENS, "sequenceLength": 16, "batchSize": 4, "evaluation": {"sequences": 2}}
+    sync = {"fragments": 12, "interval": 12}
+    spec = small_job(write_text(tmp_path), 2, training=training, sync=sync)
+    return DiLoCoJob(api_version="diloco.dev/v1alpha1", kind="DiLoCoJob", metadata=Metadata(name="given"), spec=spec)
+
+
+def run(job: DiLoCoJob, scenario: Scenario) -> Course:
+    return simulate_course(job, scenario, layout_of_sizes([1000 * (1 + index) for index in range(12)]))
+
+
+def shares(course: Course, index: int = 0) -> dict[TimeClass, float]:
+    learner = course.view.learners[index]
+    assert math.fsum(learner.time.values()) == pytest.approx(learner.given_seconds)
+    return {one: seconds / learner.given_seconds for one, seconds in learner.time.items()}
+
+
+FAR = Profile(0.1, 0.0, link=Link(0.08, 1e7))
+SCENARIOS = {
+    "calm": Scenario(default=STEADY),
+    "slow and far": Scenario({SECOND: Profile(0.7, 0.0, link=Link(0.2, 2e5))}, STEADY),
+    "far": Scenario(default=FAR),
+    "thin": Scenario(default=Profile(jitter=0.0, link=Link(0.005, 4e4))),
+    "killed": Scenario(default=STEADY, faults=(Kill(FIRST, 20.3, 5.0), Kill(SECOND, 40.4, 5.0))),
+    "cut": Scenario(default=STEADY, faults=(Cut(FIRST, 20.3, 8.0),)),
+    "cut for long": Scenario(default=STEADY, faults=(Cut(FIRST, 20.3, 60.0),)),
+}
+
+
+@pytest.mark.parametrize("scenario", SCENARIOS.values(), ids=SCENARIOS.keys())
+def test_merged_seconds_are_the_steps_whose_tokens_were_merged(job: DiLoCoJob, scenario: Scenario) -> None:
+    course = run(job, scenario)
+    for learner in course.view.learners:
+        step_seconds = scenario.profile(learner.id).step_seconds
+        steps = learner.merged_tokens / STEP_TOKENS
+        assert learner.time[TimeClass.MERGED] == pytest.approx(steps * step_seconds, abs=1e-6)
+
+
+@pytest.mark.parametrize("scenario", SCENARIOS.values(), ids=SCENARIOS.keys())
+def test_nothing_is_left_to_explain(job: DiLoCoJob, scenario: Scenario) -> None:
+    course = run(job, scenario)
+    assert [shares(course, index)[TimeClass.UNEXPLAINED] for index in range(2)] == pytest.approx([0, 0], abs=1e-9)
+
+
+def test_steps_of_uneven_length_leave_nothing_to_explain_either(job: DiLoCoJob) -> None:
+    course = run(job, Scenario(default=Profile(jitter=0.3)))
+    assert shares(course)[TimeClass.UNEXPLAINED] == pytest.approx(0, abs=1e-9)
+
+
+def test_in_calm_all_but_the_overlap_and_the_tail_is_merged(job: DiLoCoJob) -> None:
+    time = shares(run(job, SCENARIOS["calm"]))
+    # A step of the interval of 12 is made while the outer gradient is under way.
+    assert time[TimeClass.OVERWRITTEN] == pytest.approx((1 - time[TimeClass.IN_HAND]) / 12, rel=0.1)
+    assert time[TimeClass.IN_HAND] < 0.1
+    kinds = (TimeClass.MERGED, TimeClass.OVERWRITTEN, TimeClass.IN_HAND)
+    assert sum(time[one] for one in kinds) == pytest.approx(1, abs=1e-3)
+
+
+def test_a_killed_learner_has_lost_work_and_was_away(job: DiLoCoJob) -> None:
+    killed = run(job, SCENARIOS["killed"]).view.learners[0]
+    # Half an interval of 12 steps of half a second on average, and never more than the whole one.
+    assert 1.0 < killed.time[TimeClass.LOST] < 6.0
+    # The restart after 5 s, and the step that was under way.
+    assert killed.time[TimeClass.AWAY] == pytest.approx(5.0, abs=0.6)
+
+
+def test_a_cut_learner_trained_all_the_while(job: DiLoCoJob) -> None:
+    cut = run(job, SCENARIOS["cut"]).view.learners[0]
+    assert cut.time[TimeClass.AWAY] == pytest.approx(0, abs=1e-9)
+    assert cut.time[TimeClass.MISSED] > 4.0
+    assert cut.time[TimeClass.LOST] == 0.0
+
+
+def test_a_learner_cut_off_for_long_waited(job: DiLoCoJob) -> None:
+    cut = run(job, SCENARIOS["cut for long"]).view.learners[0]
+    assert cut.time[TimeClass.WAITING] == pytest.approx(cut.blocked_seconds)
+    assert cut.time[TimeClass.WAITING] > 20.0
+
+
+def test_on_a_thin_link_healthy_learners_are_too_late(job: DiLoCoJob) -> None:
+    course = run(job, SCENARIOS["thin"])
+    assert course.view.time[TimeClass.LATE] + course.view.time[TimeClass.OVERWRITTEN] > course.view.time[TimeClass.LOST]
+    assert course.view.goodput == pytest.approx(
+        course.view.time[TimeClass.MERGED] / math.fsum(course.view.time.values())
+    )

@@ -1,0 +1,77 @@
+"""Keeps the learners' accounts of time as the engine's events come in, and reads them.
+
+What an account is stands in ``account``; here is what rounds and sessions mean for it. Nothing is decided by it: the
+engine takes the same course whatever the accounts say.
+"""
+
+from dataclasses import replace
+
+from diloco.core.events import FragmentArrived, StepReported
+from diloco.core.spent import NOTHING_TOLD
+from diloco.core.state import EngineState, LearnerRecord, LearnerState, Round
+from diloco.core.time_class import TimeClass
+
+
+def joined(state: EngineState, record: LearnerRecord, now: float, *, same_process: bool) -> None:
+    """A session begins. Called when the record says what the process holds, and since when its time counts."""
+    shares = state.options.shares
+    record.account.joined(record.given(now), record.step, record.versions, shares, same_process=same_process)
+
+
+def stepped(record: LearnerRecord, event: StepReported, now: float) -> None:
+    """A step report came."""
+    account, spent = record.account, event.spent
+    steps = event.step - account.step
+    if steps < 0:
+        return
+    if spent == NOTHING_TOLD:
+        # A learner of an earlier version, or its tape: the latest step stands for all that are reported with it.
+        training = account.spent.training + steps * max(0.0, event.step_seconds)
+        looking = account.spent.looking + max(0.0, event.blocked_seconds)
+        spent = replace(account.spent, training=training, looking=looking)
+    account.reported(record.given(now), event.step, spent)
+
+
+def dropped(state: EngineState, record: LearnerRecord | None, event: FragmentArrived) -> None:
+    """An outer gradient came and is not taken. One that is merely late is left out when the members are frozen."""
+    lag = event.version - 1 - event.base_version
+    if record is not None and lag > state.options.max_version_lag:
+        record.account.left_out(event.fragment, event.version, TimeClass.OUTDATED)
+
+
+def frozen(state: EngineState, current: Round) -> None:
+    """A round's members are frozen: what everybody else has trained on the fragment is left out."""
+    for record in state.learners.values():
+        if record.id in current.arrived or not record.account.marks:
+            continue
+        asked = record.working and record.id in current.asked
+        record.account.left_out(current.fragment, current.version, TimeClass.LATE if asked else TimeClass.MISSED)
+
+
+def merged(state: EngineState, current: Round, *, failed: bool) -> None:
+    """A round's members are merged, or could not be."""
+    for name in current.arrived:
+        state.learners[name].account.decided(current.fragment, TimeClass.UNUSABLE if failed else TimeClass.MERGED)
+
+
+def time_of(state: EngineState, record: LearnerRecord, now: float) -> dict[TimeClass, float]:
+    """A learner's given time at ``now`` by class, in seconds."""
+    ended = record.left_cleanly or record.state == LearnerState.GIVEN_UP or not state.counts(record)
+    return record.account.split(record.given(now), since=_since(state, record), gone=ended and not record.present)
+
+
+def finished(state: EngineState, now: float) -> None:
+    """The job is over: nothing counts any more, and whoever is away now is not waited for."""
+    for record in state.learners.values():
+        record.account.close(record.given(now), since=_since(state, record), gone=not record.present)
+        record.given_seconds, record.given_since = record.given(now), None
+
+
+def _since(state: EngineState, record: LearnerRecord) -> TimeClass:
+    """What the time since a learner's last report is shown as, until it reports or is gone."""
+    if record.state == LearnerState.TRAINING:
+        evaluates = state.evaluation is not None and state.evaluation.learner == record.id
+        return TimeClass.EVALUATING if evaluates else TimeClass.IN_HAND
+    if record.state == LearnerState.LOADING:
+        return TimeClass.LOADING
+    return TimeClass.UNEXPLAINED if record.state == LearnerState.STALLED else TimeClass.AWAY

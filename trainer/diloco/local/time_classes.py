@@ -1,0 +1,70 @@
+"""The classes of a learner's time in words, as shares of the time that was given. Pure.
+
+What a class means exactly stands in ``core.time_class``; here is how people are told.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import fsum
+from typing import Final
+
+from diloco.core.time_class import TimeClass
+from diloco.local.quantities import percent_text
+
+TimeShares = Mapping[TimeClass, float]
+"""Share of the given time by class; every class is there and together they are 1. Empty: no time was given."""
+
+
+@dataclass(frozen=True, slots=True)
+class Words:
+    """How a class is shown."""
+
+    title: str
+    meaning: str
+
+
+WORDS: Final[Mapping[TimeClass, Words]] = {
+    TimeClass.MERGED: Words("merged", "inner steps that are in the global model: the goodput"),
+    TimeClass.OVERWRITTEN: Words(
+        "overwritten", "steps made between the capture of an outer gradient and the swap-in of its merge"
+    ),
+    TimeClass.LATE: Words("too late", "steps left out of a merge: they were asked for and had not come in time"),
+    TimeClass.OUTDATED: Words(
+        "too old", "steps left out: measured from a version older than sync.maxVersionLag allows"
+    ),
+    TimeClass.MISSED: Words("missed", "steps left out: the fragment was merged while the learner had no session"),
+    TimeClass.UNUSABLE: Words("unusable", "steps left out: the outer gradient was not finite, or its merge failed"),
+    TimeClass.LOST: Words("lost", "steps that went with a process that ended, or with a restart of the syncer"),
+    TimeClass.SKIPPED: Words("skipped", "inner steps whose loss or gradient was not finite"),
+    TimeClass.IN_HAND: Words("in hand", "steps not synchronized yet; at the end of a job, its tail"),
+    TimeClass.WAITING: Words("waiting", "stood still at sync.maxStalenessSteps"),
+    TimeClass.COPYING: Words("copying", "copied fragments to and from host memory between two steps"),
+    TimeClass.BETWEEN_STEPS: Words("between steps", "looked at requests and waited for locks between two steps"),
+    TimeClass.EVALUATING: Words("evaluating", "evaluated the global model"),
+    TimeClass.CHECKPOINTING: Words("checkpointing", "took snapshots for its own checkpoints"),
+    TimeClass.LOADING: Words("loading", "started up and received the model"),
+    TimeClass.AWAY: Words("away", "had no session, and has not reported since what it did"),
+    TimeClass.UNEXPLAINED: Words("unexplained", "the rest, which no report covers"),
+}
+
+
+def shares_of(time: Mapping[str, float] | Mapping[TimeClass, float]) -> TimeShares:
+    """Shares from seconds by class. Classes that this version does not know count as unexplained."""
+    seconds = {str(name): value for name, value in time.items()}
+    total = fsum(seconds.values())
+    if total <= 0:
+        return {}
+    shares = {one: seconds.get(one.value, 0.0) / total for one in TimeClass}
+    shares[TimeClass.UNEXPLAINED] += fsum(value for name, value in seconds.items() if name not in shares) / total
+    return shares
+
+
+def largest_losses(shares: TimeShares, *, at_least: float = 0.005, most: int = len(TimeClass)) -> list[TimeClass]:
+    """Classes other than ``merged``, the largest first."""
+    rest: list[TimeClass] = [one for one in TimeClass if one != TimeClass.MERGED and shares.get(one, 0.0) >= at_least]
+    return sorted(rest, key=lambda one: -shares[one])[:most]
+
+
+def losses_text(shares: TimeShares, *, most: int = len(TimeClass)) -> str:
+    """``too late 12.1 %, overwritten 4.2 %``, the largest first; empty where nothing is worth a word."""
+    return ", ".join(f"{WORDS[one].title} {percent_text(shares[one])}" for one in largest_losses(shares, most=most))
