@@ -57,6 +57,7 @@ def figures(stages: Sequence[Stage], results: Results, codes: Mapping[str, str])
         ],
         "searches": list(_searches(stages, results, codes)),
         "recommendations": list(_recommendations(runs)),
+        "missing": list(_missing(stages, runs)),
     }
 
 
@@ -137,6 +138,22 @@ def _difference(
         "percent": mean,
         "half_width": half,
     }
+
+
+def _missing(stages: Sequence[Stage], runs: Mapping[Cell, Runs]) -> Iterator[dict[str, Any]]:
+    """What is planned and has not all its seeds."""
+    for stage in stages:
+        for variant in stage.variants if stage.seeds else ():
+            have = len(runs.get((stage.workload, stage.steps, variant), ()))
+            if have < stage.seeds:
+                yield {
+                    "workload": stage.workload,
+                    "steps": stage.steps,
+                    "variant": variant,
+                    "label": VARIANTS[variant].label,
+                    "seeds": have,
+                    "planned": stage.seeds,
+                }
 
 
 def _recommendations(runs: Mapping[Cell, Runs]) -> Iterator[dict[str, Any]]:

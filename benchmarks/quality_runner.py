@@ -28,9 +28,7 @@ class Runner:
     """Results of runs, from the cache and from workers."""
 
     def __init__(self, cache: Path | None, workers: int, variants: Iterable[str]) -> None:
-        """``variants``: those that will be asked for. What the code does for them and for those in the cache is found
-        out here, which takes some seconds each.
-        """
+        """Find out what the code does for ``variants``, which will be asked for, and for those in the cache."""
         self._cache = cache
         self._workers = workers
         # Spawned, not forked: torch's thread pool does not survive a fork. A worker that started keeps its code.

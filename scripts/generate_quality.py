@@ -16,6 +16,7 @@ from generated import REPOSITORY, SourceError, main
 
 PAGE = REPOSITORY / "docs" / "quality.md"
 MEASURED = REPOSITORY / "benchmarks" / "results" / "quality.json"
+EARLIER = REPOSITORY / "benchmarks" / "results" / "quality-equal-merged-tokens.json"
 COMMAND = "make quality"
 MODULE = REPOSITORY / "trainer" / "diloco" / "spec" / "recommendations.py"
 ROWS = re.compile(r"(# `make quality` writes from here\n).*(# to here\n)", re.DOTALL)
@@ -144,7 +145,7 @@ def others(figures: Figures) -> Iterator[str]:
 
 def goals(figures: Figures) -> Iterator[str]:
     """What was asked at 400 steps in setting A, and what came of it."""
-    yield from ("| goal, setting A, 400 steps | asked | measured |", "|---|---|---|")
+    yield from ("| goal, setting A, 400 steps | asked | measured | met by the mean |", "|---|---|---|---|")
     for text, variant, against, limit in GOALS:
         found = next(
             (
@@ -155,7 +156,32 @@ def goals(figures: Figures) -> Iterator[str]:
             ),
             None,
         )
-        yield f"| {text} | at most {limit:+g} % | {_percent(found) or 'not measured'} |"
+        measured = "not measured" if found is None else _percent(found, 2)
+        met = "" if found is None else "yes" if found["percent"] <= limit else "no"
+        yield f"| {text} | at most {limit:+g} % | {measured} | {met} |"
+
+
+def missing(figures: Figures) -> Iterator[str]:
+    """What is planned and not measured, or not on all its seeds."""
+    yield from ("| setting | steps | seeds planned | methods |", "|---|---|---|---|")
+    rows: dict[tuple[str, int, int], list[str]] = {}
+    for row in figures["missing"]:
+        name = row["label"] if not row["seeds"] else f"{row['label']} ({row['seeds']} there)"
+        rows.setdefault((row["workload"], row["steps"], row["planned"]), []).append(name)
+    for (workload, steps, planned), names in rows.items():
+        yield f"| {workload} | {steps} | {planned} | {'; '.join(names)} |"
+
+
+def earlier(figures: Figures) -> Iterator[str]:
+    """The series before this one: equal merged tokens, setting A, three seeds."""
+    del figures
+    old = json.loads(EARLIER.read_text(encoding="utf-8"))["figures"]
+    yield "| | 400 steps | against decoupled, by seed, % | 1600 steps | against decoupled, by seed, % |"
+    yield "|---|---|---|---|---|"
+    for small, large in zip(old["loss_400_steps"], old["loss_1600_steps"], strict=True):
+        against = [row["percent_by_seed"] if row["variant"] != "decoupled" else "" for row in (small, large)]
+        name = small["variant"].replace("_", " ")
+        yield f"| {name} | {small['loss']:.3f} | {against[0]} | {large['loss']:.3f} | {against[1]} |"
 
 
 def account(figures: Figures) -> Iterator[str]:
@@ -173,15 +199,17 @@ TABLES: dict[str, Callable[[Figures], Iterator[str]]] = {
     "b_aside": against_decoupled("B"),
     "others": others,
     "goals": goals,
+    "missing": missing,
+    "earlier": earlier,
     "account": account,
 }
 
 
-def _percent(difference: dict[str, Any] | None) -> str:
+def _percent(difference: dict[str, Any] | None, digits: int = 1) -> str:
     if difference is None or difference["percent"] is None:
         return ""
-    half = "" if difference["half_width"] is None else f" ± {difference['half_width']:.1f}"
-    return f"{difference['percent']:+.1f}{half} %"
+    half = "" if difference["half_width"] is None else f" ± {difference['half_width']:.{digits}f}"
+    return f"{difference['percent']:+.{digits}f}{half} %"
 
 
 def _plain(value: float | None, form: str = "g") -> str:

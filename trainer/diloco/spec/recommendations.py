@@ -37,7 +37,12 @@ class Recommendation:
 
 
 # `make quality` writes from here
-MEASURED: tuple[Recommendation, ...] = ()
+MEASURED: tuple[Recommendation, ...] = (
+    Recommendation(400, "A", "Muon", 6, "BF16", "F32", 1.0, 0.0, 4.5, 5, 4.0),
+    Recommendation(400, "A", "Muon", 24, "BF16", "F32", 0.7, 0.3, 8.3, 5, 1.0),
+    Recommendation(400, "A", "AdamW", 24, "BF16", "F32", 1.0, 0.0, 20.3, 4, 1.0),
+    Recommendation(400, "A", "Muon", 6, "Int4", "Int8", 1.0, 0.0, 4.2, 2, 1.05),
+)
 # to here
 
 
