@@ -42,7 +42,14 @@ def test_nothing_is_recommended_that_was_not_measured() -> None:
 def test_every_row_is_one_that_a_manifest_may_have() -> None:
     assert MEASURED
     for measured in MEASURED:
-        sync = SyncSpec(interval=measured.interval, compression=measured.compression)  # type: ignore[arg-type]
-        assert sync.interval == measured.interval
+        outer = {"learningRate": measured.outer_learning_rate, "momentum": measured.outer_momentum}
+        SyncSpec.model_validate(
+            {
+                "interval": measured.interval,
+                "compression": measured.compression,
+                "downlink": measured.downlink,
+                "outerOptimizer": outer,
+            }
+        )
         assert math.isfinite(measured.loss_percent)
         assert measured.bytes_ratio > 0
