@@ -18,7 +18,7 @@ DEMO_FAILURES := --slow us-west/old=0.5 --chaos kill:us-west/old/0@step=60 --cha
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test kind-up kind-demo kind-down lint format proto reference reasons crd chart-values benchmarks clean
+.PHONY: help demo test kind-up kind-demo kind-down lint format proto reference reasons crd chart-values quality benchmarks clean
 
 help: ## What can be made
 	@echo "make TARGET, with TARGET one of"
@@ -56,6 +56,7 @@ lint: $(STAMP) ## Style, types, who imports whom, and whether generated files ar
 	$(BIN)/python scripts/generate_crd.py --check
 	$(BIN)/python scripts/generate_chart_values.py --check
 	$(BIN)/python scripts/generate_proto.py --check
+	$(BIN)/python scripts/generate_quality.py --check
 
 format: $(STAMP) ## Format and sort imports
 	$(BIN)/ruff format .
@@ -75,6 +76,9 @@ crd: $(STAMP) ## Generate the CustomResourceDefinition from the models, into crd
 
 chart-values: $(STAMP) ## Generate the table of values in the chart's README from values.yaml
 	$(BIN)/python scripts/generate_chart_values.py
+
+quality: $(STAMP) ## Generate the tables of docs/quality.md and the recommendations from what was measured
+	$(BIN)/python scripts/generate_quality.py
 
 benchmarks: $(STAMP) ## Every benchmark, one JSON file each in build/benchmarks/; hours
 	@mkdir -p build/benchmarks

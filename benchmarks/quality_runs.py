@@ -1,8 +1,8 @@
-"""The runs that the quality benchmark is made of: what each variant changes, and how one is carried out.
+"""One run of the quality benchmark: what it is, what its result depends on, and how it is carried out.
 
-A run is named by its setting. What its result depends on is its whole configuration (manifest, world, kind), a plain
-value, and what the code does, for which the bits of one small run stand; the digest of both names the result in a
-cache. This module must not know how results are put together.
+A result depends on the run's whole configuration, a plain value, and on what the code does, for which the bits of a
+small run of the same variant stand; the digest of both names the result in a cache. So a change of the engine makes
+decoupled runs anew and leaves data-parallel ones. This module must not know how results are put together.
 """
 
 import dataclasses
@@ -18,42 +18,43 @@ from typing import Any
 import torch
 
 from diloco.learner.data import TokenSource, open_source
-from diloco.simulate import Cut, Kill, Profile, Scenario, alone, data_parallel, faults_every, simulate
+from diloco.model import build_model, layout_of
+from diloco.simulate import (
+    Cut,
+    Kill,
+    Outcome,
+    Profile,
+    Scenario,
+    alone,
+    data_parallel,
+    faults_every,
+    simulate,
+    simulate_course,
+)
 from diloco.spec import DiLoCoJob
+from quality_variants import (
+    CHOICE_SEED,
+    CUT_SECONDS,
+    FRAGMENTS,
+    HELDOUT_SEQUENCES,
+    JITTER,
+    LEARNERS,
+    RESTART_SECONDS,
+    SEQUENCE_TOKENS,
+    STEP_SECONDS,
+    VARIANTS,
+    WORKLOADS,
+    WORLDS,
+    Rates,
+    Variant,
+    Workload,
+)
 
-LEARNERS = 4
-BATCH_SEQUENCES = 16
-SEQUENCE_TOKENS = 64
-STEP_SECONDS = 0.5
-"""Virtual: 400 inner steps are 200 s, long enough for a kill a minute to be felt."""
-JITTER = 0.05
-RESTART_SECONDS = 10.0
-CUT_SECONDS = 18.0
-INNER_LEARNING_RATE = 8e-3
-
-VARIANTS: dict[str, dict[str, Any]] = {
-    "alone": {"kind": "alone"},
-    "data_parallel": {"kind": "data_parallel"},
-    "lock_step": {"quorum": LEARNERS, "maxStalenessSteps": 26},
-    "decoupled": {},
-    "faults": {"world": "faults"},
-    "mean": {"merge": "Mean"},
-    "no_token_weights": {"tokenWeights": False},
-    "int4": {"compression": "Int4"},
-    "int4_no_feedback": {"compression": "Int4", "errorFeedback": False},
-    "anchor_current": {"anchor": "Current"},
-    "faults_no_token_weights": {"world": "faults", "tokenWeights": False},
-    "cuts": {"world": "cuts"},
-}
-"""What each variant changes in ``spec.sync``; ``kind`` and ``world`` are about the run itself."""
-CANARIES = ("data_parallel", "lock_step", "faults")
-COMPARED_WITH = {"faults_no_token_weights": "faults"}
-"""The variant that a variant is held against; the others are held against ``decoupled``."""
-WORLDS = {
-    "calm": "four learners of one speed",
-    "faults": "the last learner at half speed, and every minute a learner is killed and starts again 10 s later",
-    "cuts": "every minute a learner's link is cut for 18 s, longer than an interval",
-}
+TOKENS_WITHIN = 0.002
+"""How near to the budget the trained tokens must come for no better budget to be looked for."""
+BUDGETS_TRIED = 8
+PROBE_STEPS = {"calm": 54, "otherwise": 130}
+"""Inner steps of the run whose bits stand for the code: every fragment merged twice, or a kill or a cut."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,64 +62,86 @@ class Setting:
     """One run."""
 
     variant: str
+    workload: str
     steps: int
-    """Inner steps a learner makes if all share the budget evenly."""
+    """Inner steps of each of four learners that share the budget evenly."""
     seed: int
-    outer_learning_rate: float = 1.0
-    outer_momentum: float = 0.0
+    rates: Rates
 
     @property
-    def kind(self) -> str:
-        """``alone``, ``data_parallel`` or ``decoupled``: which loop runs it."""
-        return str(VARIANTS[self.variant].get("kind", "decoupled"))
+    def what(self) -> Variant:
+        """The method."""
+        return VARIANTS[self.variant]
 
     @property
-    def world(self) -> str:
-        """What learners and links are like: one of ``WORLDS``."""
-        return str(VARIANTS[self.variant].get("world", "calm"))
+    def load(self) -> Workload:
+        """Model and batch."""
+        return WORKLOADS[self.workload]
 
     @property
     def tokens(self) -> int:
-        """The budget."""
-        return self.steps * LEARNERS * BATCH_SEQUENCES * SEQUENCE_TOKENS
+        """What is trained, by all learners."""
+        return self.steps * LEARNERS * self.load.step_tokens
 
     def configuration(self) -> dict[str, Any]:
-        """Everything the result depends on, as plain JSON."""
-        sync = {name: value for name, value in VARIANTS[self.variant].items() if name not in ("kind", "world")}
-        outer = {"learningRate": self.outer_learning_rate, "momentum": self.outer_momentum}
-        manifest = {
+        """Everything the result depends on but the code, as plain JSON."""
+        world = [self.what.world, WORLDS[self.what.world], STEP_SECONDS, JITTER, RESTART_SECONDS, CUT_SECONDS]
+        return {
+            "kind": self.what.kind,
+            "equal": "trained tokens",
+            "manifest": self.manifest(self.tokens),
+            "world": world,
+            "python": platform.python_version(),
+        }
+
+    def manifest(self, tokens: int) -> dict[str, Any]:
+        """The job, with a budget of ``tokens`` merged tokens."""
+        return {
             "apiVersion": "diloco.dev/v1alpha1",
             "kind": "DiLoCoJob",
             "metadata": {"name": "quality"},
             "spec": {
-                "model": {"builtin": {"preset": "pico"}},
+                "model": {"builtin": {"preset": self.load.preset}},
                 "data": {"text": {}},
                 "training": {
-                    "tokens": self.tokens,
+                    "tokens": tokens,
                     "sequenceLength": SEQUENCE_TOKENS,
-                    "batchSize": BATCH_SEQUENCES,
+                    "batchSize": self.load.sequences,
                     "seed": self.seed,
-                    "optimizer": {"learningRate": INNER_LEARNING_RATE},
-                    "evaluation": {"everyTokens": self.tokens, "sequences": 1024},
+                    "optimizer": self._optimizer(),
+                    "evaluation": {"everyTokens": tokens, "sequences": HELDOUT_SEQUENCES},
                 },
-                "sync": {"outerOptimizer": outer, **sync},
-                "regions": [{"name": "sim", "pools": [{"name": "pool", "learners": LEARNERS}]}],
+                "sync": self._sync(),
+                "regions": [{"name": "sim", "pools": [{"name": "pool", "learners": self.what.learners}]}],
             },
         }
-        world = [self.world, WORLDS[self.world], STEP_SECONDS, JITTER, RESTART_SECONDS, CUT_SECONDS]
-        return {"kind": self.kind, "manifest": manifest, "world": world, "python": platform.python_version()}
 
-    @property
-    def canary(self) -> str:
-        """The small run that stands for the code that this one goes through."""
-        if self.kind != "decoupled":
-            return "data_parallel"
-        return "lock_step" if self.variant == "lock_step" else "faults"
+    def _optimizer(self) -> dict[str, Any]:
+        adamw = {"learningRate": self.rates.adamw}
+        if self.rates.muon is None:
+            return adamw
+        return {**adamw, "kind": "Muon", "muon": {"learningRate": self.rates.muon}}
+
+    def _sync(self) -> dict[str, Any]:
+        if self.what.kind != "decoupled":
+            return {}
+        outer = {"learningRate": self.rates.outer_learning_rate, "momentum": self.rates.momentum}
+        return {"fragments": FRAGMENTS, "outerOptimizer": outer, **self.what.sync}
 
     def key(self, fingerprints: Mapping[str, str]) -> str:
-        """Digest of the configuration and of what the code does."""
-        parts = [self.configuration(), fingerprints[self.canary]]
+        """Digest of the configuration and of what the code does. ``fingerprints``: by variant.
+
+        Runs that only choose the rates of decoupled training stay when the code changes: what is reported is measured
+        anew, at the rates that were chosen.
+        """
+        only_chooses = self.seed == CHOICE_SEED and self.what.kind == "decoupled"
+        parts = [self.configuration(), "choice" if only_chooses else fingerprints[self.variant]]
         return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
+
+
+def setting_of(plain: Mapping[str, Any]) -> Setting:
+    """What ``dataclasses.asdict`` of a setting came from."""
+    return Setting(**{**plain, "rates": Rates(**plain["rates"])})
 
 
 def scenario_of(setting: Setting, learners: tuple[str, ...]) -> Scenario:
@@ -127,7 +150,7 @@ def scenario_of(setting: Setting, learners: tuple[str, ...]) -> Scenario:
     every_minute = partial(
         faults_every, 60.0, learners=learners, until_seconds=4 * setting.steps * STEP_SECONDS, seed=setting.seed
     )
-    match setting.world:
+    match setting.what.world:
         case "faults":
             slow = dataclasses.replace(everyone, step_seconds=2 * STEP_SECONDS)
             kills = every_minute(lambda learner, at_seconds: Kill(learner, at_seconds, RESTART_SECONDS))
@@ -143,58 +166,94 @@ _sources: list[TokenSource] = []
 """The corpus of this worker process."""
 
 
-def fingerprints() -> dict[str, str]:
-    """By canary: digest over the result of a small run, which changes as the code's results do."""
-    torch.set_num_threads(1)
-    return {canary: _fingerprint(canary) for canary in CANARIES}
-
-
-def _fingerprint(canary: str) -> str:
-    setting = Setting(canary, 130, 0)
-    manifest = setting.configuration()["manifest"]
-    training = manifest["spec"]["training"] | {"tokens": 130 * LEARNERS * 32, "sequenceLength": 16, "batchSize": 2}
-    training["evaluation"] = {"everyTokens": training["tokens"], "sequences": 4}
-    manifest["spec"]["training"] = training
-    manifest["spec"]["sync"]["compression"] = "Int4"
-    job = DiLoCoJob.model_validate(manifest)
-    if setting.kind == "data_parallel":
-        return repr(data_parallel(job, _source(job)).loss)
-    digest = hashlib.sha256()
-    for values in simulate(job, scenario_of(setting, job.spec.learner_ids), _source(job)).parameters:
-        digest.update(values.numpy().tobytes())
-    return digest.hexdigest()
-
-
 def _source(job: DiLoCoJob) -> TokenSource:
     if not _sources:
         _sources.append(open_source(job.spec.data))
     return _sources[0]
 
 
+def fingerprint(variant: str) -> str:
+    """Digest over the result of a small run of ``variant``, which changes as the code's results do."""
+    torch.set_num_threads(1)
+    rates = Rates(8e-3, 32e-3 if VARIANTS[variant].optimizer == "Muon" else None, 1.0, 0.0)
+    calm = VARIANTS[variant].kind == "decoupled" and VARIANTS[variant].world == "calm"
+    setting = Setting(variant, "A", PROBE_STEPS["calm" if calm else "otherwise"], 0, rates)
+    manifest = setting.manifest(setting.steps * LEARNERS * 32)
+    training = manifest["spec"]["training"] | {"sequenceLength": 16, "batchSize": 2}
+    training["evaluation"]["sequences"] = 4
+    manifest["spec"]["training"] = training
+    job = DiLoCoJob.model_validate(manifest)
+    if setting.what.kind != "decoupled":
+        return repr(_baseline(setting.what.kind)(job, _source(job)).loss)
+    digest = hashlib.sha256()
+    for values in simulate(job, scenario_of(setting, job.spec.learner_ids), _source(job)).parameters:
+        digest.update(values.numpy().tobytes())
+    return digest.hexdigest()
+
+
+def _baseline(kind: str) -> Any:
+    return alone if kind == "alone" else data_parallel
+
+
 def run(setting: Setting) -> dict[str, Any]:
     """Carry out one run; the result is plain JSON."""
     torch.set_num_threads(1)
-    job = DiLoCoJob.model_validate(setting.configuration()["manifest"])
-    source = _source(job)
     began = time.process_time()
-    if setting.kind == "decoupled":
-        outcome = simulate(job, scenario_of(setting, job.spec.learner_ids), source)
-        view = outcome.view
-        result = {
-            "loss_start": outcome.loss_start,
-            "loss": outcome.loss,
-            "trained_tokens": sum(learner.tokens for learner in view.learners),
-            "merged_tokens": view.merged_tokens,
-            "virtual_seconds": outcome.virtual_seconds,
-            "goodput": view.goodput,
-            "merges": outcome.counts.merges,
-            "members_per_merge": outcome.counts.members_per_merge,
-            "discarded": outcome.counts.discarded,
-            "lagging": outcome.counts.lagging,
-            "restarts": sum(learner.restarts for learner in view.learners),
-            "trace": outcome.trace_digest,
-        }
+    job = DiLoCoJob.model_validate(setting.manifest(setting.tokens))
+    source = _source(job)
+    if setting.what.kind == "decoupled":
+        job = job_of_equal_work(setting)
+        result = _decoupled(job, simulate(job, scenario_of(setting, job.spec.learner_ids), source))
     else:
-        baseline = (alone if setting.kind == "alone" else data_parallel)(job, source)
-        result = dataclasses.asdict(baseline) | {"merged_tokens": baseline.trained_tokens}
+        done = _baseline(setting.what.kind)(job, source)
+        result = {
+            "loss_start": done.loss_start,
+            "loss": done.loss,
+            "trained_tokens": done.trained_tokens,
+            "merged_tokens": done.trained_tokens,
+            "learner_steps": [done.steps],
+        }
     return {**result, "cpu_seconds": time.process_time() - began}
+
+
+def job_of_equal_work(setting: Setting) -> DiLoCoJob:
+    """The job whose budget of merged tokens makes it train as many tokens as the setting says.
+
+    Found by counted runs, which take the course of the real one. The learning rates end with the budget.
+    """
+    job = DiLoCoJob.model_validate(setting.manifest(setting.tokens))
+    layout = layout_of(build_model(job.spec), job.spec.sync.fragments)
+    scenario = scenario_of(setting, job.spec.learner_ids)
+    best, nearest = job, float("inf")
+    budget = setting.tokens
+    for _ in range(BUDGETS_TRIED):
+        job = DiLoCoJob.model_validate(setting.manifest(budget))
+        trained = simulate_course(job, scenario, layout).view.trained_tokens
+        away = abs(trained / setting.tokens - 1)
+        if away < nearest:
+            best, nearest = job, away
+        if nearest <= TOKENS_WITHIN:
+            break
+        budget = round(budget * setting.tokens / trained)
+    return best
+
+
+def _decoupled(job: DiLoCoJob, outcome: Outcome) -> dict[str, Any]:
+    view = outcome.view
+    return {
+        "loss_start": outcome.loss_start,
+        "loss": outcome.loss,
+        "trained_tokens": view.trained_tokens,
+        "merged_tokens": round(view.merged_tokens),
+        "budget_tokens": job.spec.training.tokens,
+        "learner_steps": [learner.steps for learner in view.learners],
+        "merges": outcome.counts.merges,
+        "members_per_merge": outcome.counts.members_per_merge,
+        "lagging": outcome.counts.lagging,
+        "discarded": outcome.counts.discarded,
+        "pushed_bytes": sum(learner.pushed_bytes for learner in view.learners),
+        "restarts": sum(learner.restarts for learner in view.learners),
+        "goodput": view.goodput,
+        "virtual_seconds": outcome.virtual_seconds,
+        "trace": outcome.trace_digest,
+    }

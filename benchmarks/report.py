@@ -38,10 +38,24 @@ def write_report(
     Raises:
         ValueError: a ratio does not say what it divides by.
     """
+    report = make_report(benchmark=benchmark, ratios=ratios, figures=figures, against=against)
+    _print(report)
+    if path is not None:
+        write_json(path, report)
+
+
+def make_report(
+    *, benchmark: str, ratios: dict[str, float], figures: dict[str, Any], against: dict[str, str]
+) -> dict[str, Any]:
+    """What `write_report` writes.
+
+    Raises:
+        ValueError: a ratio does not say what it divides by.
+    """
     missing = sorted(ratios.keys() - against.keys())
     if missing:
         raise ValueError(f"ratio {missing[0]!r} of benchmark {benchmark!r} does not say what it is against")
-    report = {
+    return {
         "benchmark": benchmark,
         "machine": describe_machine(),
         "commit": current_commit(),
@@ -49,9 +63,11 @@ def write_report(
         "figures": figures,
         "against": against,
     }
-    _print(report)
-    if path is not None:
-        path.write_text(json.dumps(report, indent=2) + "\n")
+
+
+def write_json(path: Path, report: dict[str, Any]) -> None:
+    """Write a report to a file."""
+    path.write_text(json.dumps(report, indent=2) + "\n")
 
 
 def describe_machine() -> dict[str, Any]:

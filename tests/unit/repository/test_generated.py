@@ -32,5 +32,10 @@ def test_the_table_of_reasons_is_what_the_operator_says() -> None:
     assert (done.returncode, done.stderr) == (0, "")
 
 
+def test_the_tables_of_quality_are_what_was_measured() -> None:
+    done = check("generate_quality.py")
+    assert (done.returncode, done.stderr) == (0, "")
+
+
 def test_the_stubs_are_what_the_proto_file_says() -> None:
     assert check("generate_proto.py").returncode == 0

@@ -1,0 +1,254 @@
+"""Writes what was measured of quality where it is told: the tables of docs/quality.md and the plan's recommendations.
+
+Both come from benchmarks/results/quality.json, so that no figure is typed by hand.
+
+python scripts/generate_quality.py            # write them
+python scripts/generate_quality.py --check    # fail if they are not what was measured
+"""
+
+import json
+import re
+import sys
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from generated import REPOSITORY, SourceError, main
+
+PAGE = REPOSITORY / "docs" / "quality.md"
+MEASURED = REPOSITORY / "benchmarks" / "results" / "quality.json"
+EARLIER = REPOSITORY / "benchmarks" / "results" / "quality-equal-merged-tokens.json"
+COMMAND = "make quality"
+MODULE = REPOSITORY / "trainer" / "diloco" / "spec" / "recommendations.py"
+ROWS = re.compile(r"(# `make quality` writes from here\n).*(# to here\n)", re.DOTALL)
+MARKED = re.compile(r"(<!-- quality: (\w+)[^\n]*-->\n).*?(<!-- quality: end -->\n)", re.DOTALL)
+BATCHES = (("A", 400), ("batch 8", 800), ("B", 1600), ("batch 2", 3200), ("batch 1", 6400))
+"""Workloads and steps of equal tokens, each with half the batch of the one before."""
+PARTS = ("alone", "lock_step", "faults", "three", "cuts", "mean", "no_token_weights", "faults_no_token_weights")
+CODECS = ("int4", "int4_no_feedback", "int8_down", "bf16_down", "muon_h6_int8_down", "muon_h6_bf16_down")
+FASTER = "data_parallel_muon"
+"""It is what others are held against; how it compares is told aside."""
+ASIDE = (*PARTS, *CODECS)
+"""Variants that are held against decoupled training; the others against data-parallel training."""
+GOALS = (
+    ("decoupled, Muon, H = 6 over data-parallel, Muon", "muon_h6", "data_parallel_muon", 4.5),
+    ("the same with both ways compressed", "muon_h6_thin", "data_parallel_muon", 5.5),
+    ("decoupled, Muon, H = 24, default bytes over data-parallel, AdamW", "muon", "data_parallel", 0.0),
+)
+RECOMMENDED = (
+    "steps",
+    "setting",
+    "optimizer",
+    "interval",
+    "compression",
+    "downlink",
+    "outer_learning_rate",
+    "outer_momentum",
+    "loss_percent",
+    "seeds",
+    "bytes_ratio",
+)
+"""The fields of a recommendation, in their order."""
+EMPTY = "MEASURED: tuple[Recommendation, ...] = ()"
+Figures = dict[str, Any]
+
+
+def batches(figures: Figures) -> Iterator[str]:
+    """Data-parallel training at equal tokens and ever smaller batches."""
+    yield from (
+        "| sequences a step | steps | learning rate | loss | against twice the batch |",
+        "|---|---|---|---|---|",
+    )
+    before: float | None = None
+    for workload, steps in BATCHES:
+        found = [
+            search
+            for search in figures["searches"]
+            if (search["workload"], search["steps"], search["variant"]) == (workload, steps, "data_parallel")
+        ]
+        if not found or found[0]["loss"] is None:
+            continue
+        loss = found[0]["loss"]
+        sequences = 4 * figures["workloads"][workload]["sequences"]
+        change = "" if before is None else f"{100 * (loss / before - 1):+.1f} %"
+        yield f"| {sequences} | {steps} | {found[0]['chosen']['adamw']:g} | {loss:.3f} | {change} |"
+        before = loss
+
+
+def choices(figures: Figures) -> Iterator[str]:
+    """What the searches chose."""
+    yield "| setting | steps | method | tried | AdamW's rate | Muon's rate | outer rate / momentum | loss |"
+    yield "|---|---|---|---|---|---|---|---|"
+    for search in figures["searches"]:
+        chosen = search["chosen"]
+        if chosen is None or search["loss"] is None:
+            continue
+        outer = ""
+        if "momentum" in chosen:
+            outer = f"{chosen['outer_learning_rate']:g} / {chosen['momentum']:g}"
+        yield (
+            f"| {search['workload']} | {search['steps']} | {search['label']} | {len(search['points'])}"
+            f" | {chosen['adamw']:g} | {_plain(chosen.get('muon'))} | {outer} | {search['loss']:.3f} |"
+        )
+
+
+def against_data_parallel(workload: str) -> Callable[[Figures], Iterator[str]]:
+    """The main rows of a setting, all its budgets."""
+    return lambda figures: _rows(figures, workload, aside=False)
+
+
+def against_decoupled(workload: str) -> Callable[[Figures], Iterator[str]]:
+    """What decoupled training is made of, and what happens to it."""
+    return lambda figures: _rows(figures, workload, aside=True)
+
+
+def _rows(figures: Figures, workload: str, *, aside: bool) -> Iterator[str]:
+    other = "decoupled" if aside else "data-parallel of its optimizer"
+    yield (
+        f"| steps | method | loss | sd | seeds | against {other} | trained, merged: 10^6 tokens"
+        " | inner steps a learner | merges a fragment |"
+    )
+    yield "|---|---|---|---|---|---|---|---|---|"
+    for row in figures["rows"]:
+        if row["workload"] != workload or (row["variant"] in ASIDE) != aside:
+            continue
+        difference = next(
+            (
+                found
+                for found in figures["differences"]
+                if all(found[name] == row[name] for name in ("workload", "steps", "variant"))
+                and row["variant"] != FASTER
+            ),
+            None,
+        )
+        yield (
+            f"| {row['steps']} | {row['label']} | {row['loss']:.3f} | {_plain(row['sd'], '.3f')} | {len(row['seeds'])}"
+            f" | {_percent(difference)} | {row['trained_tokens'] / 1e6:.3f}, {row['merged_tokens'] / 1e6:.3f}"
+            f" | {row['inner_steps']:.0f} | {_plain(row['merges_a_fragment'], '.1f')} |"
+        )
+
+
+def others(figures: Figures) -> Iterator[str]:
+    """The differences that no other table has."""
+    yield from ("| setting | steps | method | against | by seed | mean |", "|---|---|---|---|---|---|")
+    labels = {row["variant"]: row["label"] for row in figures["rows"]}
+    seen: set[tuple[Any, ...]] = set()
+    for found in figures["differences"]:
+        place = tuple(found[name] for name in ("workload", "steps", "variant"))
+        if place in seen or found["variant"] == FASTER:
+            by_seed = " ".join(f"{percent:+.1f}" for percent in found["percent_by_seed"].values())
+            yield (
+                f"| {found['workload']} | {found['steps']} | {labels[found['variant']]} | {labels[found['against']]}"
+                f" | {by_seed} | {_percent(found)} |"
+            )
+        seen.add(place)
+
+
+def goals(figures: Figures) -> Iterator[str]:
+    """What was asked at 400 steps in setting A, and what came of it."""
+    yield from ("| goal, setting A, 400 steps | asked | measured | met by the mean |", "|---|---|---|---|")
+    for text, variant, against, limit in GOALS:
+        found = next(
+            (
+                difference
+                for difference in figures["differences"]
+                if (difference["workload"], difference["steps"], difference["variant"], difference["against"])
+                == ("A", 400, variant, against)
+            ),
+            None,
+        )
+        measured = "not measured" if found is None else _percent(found, 2)
+        met = "" if found is None else "yes" if found["percent"] <= limit else "no"
+        yield f"| {text} | at most {limit:+g} % | {measured} | {met} |"
+
+
+def missing(figures: Figures) -> Iterator[str]:
+    """What is planned and not measured, or not on all its seeds."""
+    yield from ("| setting | steps | seeds planned | methods |", "|---|---|---|---|")
+    rows: dict[tuple[str, int, int], list[str]] = {}
+    for row in figures["missing"]:
+        name = row["label"] if not row["seeds"] else f"{row['label']} ({row['seeds']} there)"
+        rows.setdefault((row["workload"], row["steps"], row["planned"]), []).append(name)
+    for (workload, steps, planned), names in rows.items():
+        yield f"| {workload} | {steps} | {planned} | {'; '.join(names)} |"
+
+
+def earlier(figures: Figures) -> Iterator[str]:
+    """The series before this one: equal merged tokens, setting A, three seeds."""
+    del figures
+    old = json.loads(EARLIER.read_text(encoding="utf-8"))["figures"]
+    yield "| | 400 steps | against decoupled, by seed, % | 1600 steps | against decoupled, by seed, % |"
+    yield "|---|---|---|---|---|"
+    for small, large in zip(old["loss_400_steps"], old["loss_1600_steps"], strict=True):
+        against = [row["percent_by_seed"] if row["variant"] != "decoupled" else "" for row in (small, large)]
+        name = small["variant"].replace("_", " ")
+        yield f"| {name} | {small['loss']:.3f} | {against[0]} | {large['loss']:.3f} | {against[1]} |"
+
+
+def account(figures: Figures) -> Iterator[str]:
+    """How much was run."""
+    yield f"{figures['runs']} runs, {figures['cpu_seconds']:,} CPU seconds in all."
+
+
+TABLES: dict[str, Callable[[Figures], Iterator[str]]] = {
+    "batches": batches,
+    "choices": choices,
+    "a": against_data_parallel("A"),
+    "b": against_data_parallel("B"),
+    "nano": against_data_parallel("nano"),
+    "a_aside": against_decoupled("A"),
+    "b_aside": against_decoupled("B"),
+    "others": others,
+    "goals": goals,
+    "missing": missing,
+    "earlier": earlier,
+    "account": account,
+}
+
+
+def _percent(difference: dict[str, Any] | None, digits: int = 1) -> str:
+    if difference is None or difference["percent"] is None:
+        return ""
+    half = "" if difference["half_width"] is None else f" ± {difference['half_width']:.{digits}f}"
+    return f"{difference['percent']:+.{digits}f}{half} %"
+
+
+def _plain(value: float | None, form: str = "g") -> str:
+    return "" if value is None else f"{value:{form}}"
+
+
+def page() -> str:
+    """The page that is there, with the tables anew.
+
+    Raises:
+        SourceError: the page asks for a table that is not made here.
+    """
+    figures = json.loads(MEASURED.read_text(encoding="utf-8"))["figures"]
+    old = PAGE.read_text(encoding="utf-8")
+    unknown = {found[2] for found in MARKED.finditer(old)} - TABLES.keys()
+    if unknown:
+        raise SourceError(f"{PAGE}: wants table {min(unknown)}; there are {', '.join(TABLES)}")
+    return MARKED.sub(lambda found: f"{found[1]}\n" + "\n".join(TABLES[found[2]](figures)) + f"\n\n{found[3]}", old)
+
+
+def module() -> str:
+    """The recommendations that are there, with the rows anew.
+
+    Raises:
+        SourceError: there is no place for them.
+    """
+    figures = json.loads(MEASURED.read_text(encoding="utf-8"))["figures"]
+    old = MODULE.read_text(encoding="utf-8")
+    if ROWS.search(old) is None:
+        raise SourceError(f"{MODULE}: has no '# `make quality` writes from here' and '# to here' to write between")
+    rows = "".join(f"    {_recommendation(row)},\n" for row in figures["recommendations"])
+    text = f"MEASURED: tuple[Recommendation, ...] = (\n{rows})\n" if rows else f"{EMPTY}\n"
+    return ROWS.sub(lambda found: f"{found[1]}{text}{found[2]}", old)
+
+
+def _recommendation(row: Figures) -> str:
+    values = ", ".join(json.dumps(row[name]) for name in RECOMMENDED)
+    return f"Recommendation({values})"
+
+
+if __name__ == "__main__":
+    sys.exit(main(lambda: {PAGE: page(), MODULE: module()}, COMMAND))

@@ -1,0 +1,72 @@
+"""What was measured to train best for a budget and for bytes: what `diloco plan` recommends from.
+
+Plain data and one pure function. The rows are those of decoupled training in docs/quality.md, settings A and B; `make
+quality` writes them from benchmarks/results/quality.json. It must not know a job, a link or how to present it.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from diloco.spec.training import OptimizerKind
+
+
+@dataclass(frozen=True, slots=True)
+class Recommendation:
+    """One way to train that was measured."""
+
+    steps: int
+    """Inner steps of a learner in the measured run."""
+    setting: Literal["A", "B"]
+    """A: a batch so large that data-parallel training is short of steps. B: one at which it is not."""
+    optimizer: OptimizerKind
+    interval: int
+    """H."""
+    compression: str
+    """``sync.compression``."""
+    downlink: str
+    """``sync.downlink``."""
+    outer_learning_rate: float
+    outer_momentum: float
+    loss_percent: float
+    """Loss over that of data-parallel training with Muon on as many tokens, in percent; mean over seeds."""
+    seeds: int
+    bytes_ratio: float
+    """Bytes of an inner step, both ways, over those of the defaults: H = 24, BF16 up and F32 down."""
+
+
+# `make quality` writes from here
+MEASURED: tuple[Recommendation, ...] = (
+    Recommendation(400, "A", "Muon", 6, "BF16", "F32", 1.0, 0.0, 4.5, 5, 4.0),
+    Recommendation(400, "A", "Muon", 24, "BF16", "F32", 0.7, 0.3, 8.3, 5, 1.0),
+    Recommendation(400, "A", "AdamW", 24, "BF16", "F32", 1.0, 0.0, 20.3, 4, 1.0),
+    Recommendation(400, "A", "Muon", 6, "Int4", "Int8", 1.0, 0.0, 4.2, 2, 1.05),
+)
+# to here
+
+
+def recommended(
+    steps: int,
+    *,
+    bytes_ratio: float = math.inf,
+    optimizers: Sequence[OptimizerKind] = ("AdamW", "Muon"),
+    setting: Literal["A", "B"] = "A",
+) -> Recommendation | None:
+    """The row of the lowest loss among those of the nearest budget that fit; None where none does.
+
+    Source: docs/quality.md, its tables of settings A and B.
+
+    Args:
+        steps: inner steps of each learner in the whole run; the nearest measured budget is the one of the smallest
+            ratio. Runs longer than the longest one measured get that one's row.
+        bytes_ratio: bytes of an inner step that the link carries, both ways, over those of the defaults.
+        optimizers: the inner optimizers that may be used.
+        setting: how the run's batch is.
+    """
+    known = [row for row in MEASURED if row.optimizer in optimizers and row.setting == setting]
+    if not known:
+        return None
+    nearest = min({row.steps for row in known}, key=lambda budget: (abs(math.log(budget / max(1, steps))), budget))
+    fitting = [row for row in known if row.steps == nearest and row.bytes_ratio <= bytes_ratio]
+    return min(fitting, key=lambda row: (row.loss_percent, row.bytes_ratio), default=None)
