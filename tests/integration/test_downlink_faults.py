@@ -34,7 +34,8 @@ def address() -> str:
 
 
 def small_job(folder: Path, downlink: str, tokens: int = 100_000_000) -> SmallJob:
-    return SmallJob(folder, downlink=downlink, tokens=tokens)
+    # What is held back counts as in flight for as long as a lease.
+    return SmallJob(folder, downlink=downlink, tokens=tokens, lease_seconds=10)
 
 
 def half_an_update(job: SmallJob) -> int:
@@ -107,8 +108,7 @@ def test_a_syncer_killed_in_the_middle_of_an_update(tmp_path: Path, address: str
                 far.wait_for_updates(8)
                 tokens = second.status().merged_tokens
                 second.terminate()
-            same_bits(directory, job, far, near)
-            job = small_job(tmp_path, downlink, round(tokens) + 10_000)
+            job = small_job(tmp_path, downlink, round(tokens) + 5_000)
             with SyncerProcess(job, directory, "--record", "--exit-when-finished", "--listen", address) as third:
                 assert {one.wait().kind for one in (far, near)} == {EndKind.FINISHED}
                 assert third.exit_code() == EXIT_OK, third.log
@@ -127,7 +127,7 @@ def learner_process(job: SmallJob, address: str, directory: Path, learner: str) 
 
 
 def test_a_learner_killed_in_the_middle_of_an_update(tmp_path: Path) -> None:
-    job, directory = small_job(tmp_path, "Int8", 20_000), tmp_path / "s"
+    job, directory = small_job(tmp_path, "Int8", 10_000), tmp_path / "s"
     with SyncerProcess(job, directory, "--record", "--exit-when-finished") as syncer:
         syncer.serving()
         with TcpProxy(syncer.address) as proxy:

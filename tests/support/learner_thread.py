@@ -22,7 +22,10 @@ class LearnerThread:
 
     def __init__(self, job: DiLoCoJob, address: str, directory: Path, learner: str) -> None:
         self._orders = Orders(bell := Bell())
-        options = LearnerOptions(job, learner, address, directory, threads=1, device="cpu", hand_in_seconds=0.0)
+        # Slowed down: what it makes in its time is replayed afterwards.
+        options = LearnerOptions(
+            job, learner, address, directory, speed=0.2, threads=1, device="cpu", hand_in_seconds=0.0
+        )
         self._learner = Learner(options, self._orders, bell)
         self.ending: Ending | None = None
         self.failure: BaseException | None = None
