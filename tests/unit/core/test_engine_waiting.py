@@ -184,3 +184,39 @@ def test_every_wait_says_until_when_and_why() -> None:
         assert "quorum of 1 after" in reason
         assert "grace" in reason
         assert "the bound is" in reason
+
+
+def launched_with_one_member(script: Script, *, received: bool) -> None:
+    """As many fragments as may be in flight, each with the first learner's work alone, which gets no result."""
+    for _ in range(2):
+        script.step(0)
+        fragment = script.all(AskFragment)[-1].fragment
+        merge = only(script.push(0, fragment), Merge)
+        script.merge_done(merge, applied=False)
+        if received:
+            script.applied(1, fragment, merge.version)
+
+
+def one_round(script: Script) -> None:
+    """A round takes a tenth of a second from here on."""
+    script.step(0)
+    merge = only(script.push(0, 0), Merge)
+    script.now += 0.1
+    script.merge_done(merge)
+
+
+def test_a_member_that_cannot_receive_the_result_holds_up_nobody_for_long() -> None:
+    script = started(learners=2)
+    one_round(script)
+    launched_with_one_member(script, received=True)
+    assert not of(script.step(0), AskFragment)
+    script.wait(0.5)
+    assert of(script.step(0), AskFragment)
+
+
+def test_a_result_that_nobody_receives_is_in_flight() -> None:
+    script = started(learners=2)
+    one_round(script)
+    launched_with_one_member(script, received=False)
+    script.wait(0.5)
+    assert not of(script.step(0), AskFragment)

@@ -8,6 +8,9 @@ is the one whose work the overlap must cover.
 from diloco.core.options import Rules
 from diloco.core.state import EngineState, Return, Round
 
+PATIENCE = 4
+"""Times the usual time of a round that its members are given, where others have the result (ours)."""
+
 
 def merged(state: EngineState, current: Round) -> None:
     """A version is there and goes back to the members of its round."""
@@ -29,6 +32,7 @@ def applied(state: EngineState, learner: str, fragment: int, version: int, now: 
         del state.returning[fragment]
         state.sync_seconds.add(now - returning.closed_at)
         return
+    returning.received_by.add(learner)
     if learner in returning.awaited:
         returning.awaited.discard(learner)
         returning.applied += 1
@@ -52,14 +56,19 @@ def lost(state: EngineState, learner: str, now: float) -> None:
 
 
 def in_flight(state: EngineState, now: float, limit_seconds: float) -> int:
-    """Fragments that are launched and not yet back; one that is not back after ``limit_seconds`` counts no longer."""
+    """Fragments that are launched and not yet back; one that is not back after ``limit_seconds`` counts no longer.
+
+    Where a quorum of others has the result, its members are given some of the usual time only: one whose link is cut
+    must not hold up those that are there.
+    """
     fragments = {current.fragment for current in state.rounds.values() if current.launched_at is not None}
-    if state.options.rules != Rules.ARRIVED:
-        fragments |= {
-            fragment
-            for fragment, returning in state.returning.items()
-            if returning.in_flight and now - returning.closed_at < limit_seconds
-        }
+    if state.options.rules == Rules.ARRIVED:
+        return len(fragments)
+    usual = min(limit_seconds, PATIENCE * state.round_seconds.or_else(limit_seconds))
+    for fragment, returning in state.returning.items():
+        limit = usual if len(returning.received_by) >= returning.needed else limit_seconds
+        if returning.in_flight and now - returning.closed_at < limit:
+            fragments.add(fragment)
     return len(fragments)
 
 

@@ -172,6 +172,8 @@ class Return:
     """Members that do not train on it yet."""
     applied: int = 0
     """Members that do."""
+    received_by: set[str] = field(default_factory=set)
+    """Learners that do, members or not."""
 
     @property
     def in_flight(self) -> bool:
