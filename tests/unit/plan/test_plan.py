@@ -105,7 +105,15 @@ def test_the_document_is_json_and_holds_the_verdict_and_the_remedies() -> None:
     assert kinds["Interval"][0]["field"] == "sync.interval"
     assert kinds["Rate"][0]["link"] == "west"
     assert kinds["StepTime"][0]["step_time_factor"] > 1
+    assert told["recommendation"] is None
     assert told["assumed"]
+
+
+def test_the_document_has_the_recommendation_with_what_was_measured() -> None:
+    told = json.loads(json.dumps(document(plan(["*=1Gbit/s,5ms"], ["*=0.5"])), allow_nan=False))
+    assert told["recommendation"]["steps"] > 0
+    assert told["recommendation"]["measured"]["interval"] >= 1
+    assert {change["field"].split(".")[0] for change in told["recommendation"]["changes"]} <= {"training", "sync"}
 
 
 def test_the_document_says_what_is_unknown_by_null() -> None:

@@ -54,7 +54,9 @@ def test_a_rate_that_can_be_misread_is_refused_with_what_to_write(text: str, tol
     assert told in str(caught.value)
 
 
-@pytest.mark.parametrize(("text", "seconds"), [("10ms", 0.01), ("0.5s", 0.5), ("250us", 250e-6), ("2min", 120.0)])
+@pytest.mark.parametrize(
+    ("text", "seconds"), [("10ms", 0.01), ("0.5s", 0.5), ("250us", 250e-6), ("2min", 120.0), (".5s", 0.5)]
+)
 def test_durations_are_read(text: str, seconds: float) -> None:
     assert parse_duration("--link", text) == pytest.approx(seconds)
     assert parse_duration("--step", "0.25", bare_seconds=True) == 0.25

@@ -12,7 +12,9 @@ from diloco.core.fit import Fit, FitKind, GroupFit, LinkUse
 from diloco.core.links import LearnerGroup, Link
 from diloco.core.remedies import SHORTEST_STEP_SECONDS, rate_text
 from diloco.local.quantities import bytes_text, count_text, duration_text, percent_text
+from diloco.plan.advice import Advice
 from diloco.plan.plan import Plan
+from diloco.spec.words import listed
 
 _NONE: Final = "-"
 _HEADINGS: Final = {
@@ -39,6 +41,8 @@ def _parts(plan: Plan) -> Iterator[RenderableType]:
         yield _remedies(plan)
     if plan.fit.kind is FitKind.STEP_TIME_UNKNOWN:
         yield from _step_times(plan)
+    if plan.advice is not None:
+        yield Text(f"\n{_advice(plan.advice)}")
     if plan.data_parallel is not None:
         yield Text(f"\n{_data_parallel(plan)}")
     if plan.caution:
@@ -139,11 +143,24 @@ def _round(found: Fit) -> tuple[str, ...]:
     return (seconds, str(found.overlap), percent_text(found.merged_share))
 
 
+def _advice(advice: Advice) -> str:
+    row = advice.row
+    changes = f"is best trained with {listed(advice.changes, 'and')}" if advice.changes else "is set as trains best"
+    merged = percent_text(advice.fit.merged_share)
+    return (
+        f"A run of about {advice.steps} steps a learner {changes}: these links carry it, {merged} of the work merged. "
+        f"Measured at {row.steps} steps: loss {row.loss_percent:g} % above data-parallel with Muon ({row.seeds} seeds, "
+        "a small model; docs/quality.md)."
+    )
+
+
 def _data_parallel(plan: Plan) -> str:
     beside = plan.data_parallel
     assert beside is not None
     times = beside.step_bytes / beside.decoupled_step_bytes
-    slower = "" if beside.slowdown is None else f": a step takes at least {beside.slowdown:.3g} times as long"
+    slower = ""
+    if beside.slowdown is not None and beside.slowdown > 1:
+        slower = f": a step takes at least {beside.slowdown:.3g} times as long"
     seconds = f", {_seconds(beside.all_reduce_seconds)} over the slowest link" if beside.all_reduce_seconds else ""
     return (
         f"Data-parallel would move {bytes_text(beside.step_bytes)} a step each way (bf16 gradients, a ring){seconds}"

@@ -41,7 +41,7 @@ class Setting:
     """Another value of a field of the manifest."""
 
     field: str
-    value: str | int
+    value: str | int | float
 
     def __str__(self) -> str:
         return f"{self.field}: {self.value}"

@@ -1,11 +1,13 @@
 """A plan as plain values, for programs: the body of ``diloco plan --json``."""
 
 import math
+from dataclasses import asdict
 from typing import Any
 
 from diloco.core.fit import Fit, GroupFit, LinkUse
 from diloco.core.links import LearnerGroup, Link
 from diloco.core.remedies import LinkRate, Remedy, Setting, StepTime
+from diloco.plan.advice import Advice
 from diloco.plan.plan import Plan
 
 
@@ -39,6 +41,7 @@ def document(plan: Plan) -> dict[str, Any]:
             for one in plan.step_times
         ],
         "data_parallel": None if plan.data_parallel is None else _data_parallel(plan),
+        "recommendation": None if plan.advice is None else _advice(plan.advice),
         "assumed": list(plan.assumed),
         "caution": plan.caution or None,
     }
@@ -109,6 +112,15 @@ def _data_parallel(plan: Plan) -> dict[str, Any]:
         "decoupled_step_bytes": beside.decoupled_step_bytes,
         "all_reduce_seconds": beside.all_reduce_seconds,
         "slowdown": beside.slowdown,
+    }
+
+
+def _advice(advice: Advice) -> dict[str, Any]:
+    return {
+        "steps": advice.steps,
+        "changes": [_change(change) for change in advice.changes],
+        "merged_share": advice.fit.merged_share,
+        "measured": asdict(advice.row),
     }
 
 

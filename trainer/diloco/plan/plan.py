@@ -9,6 +9,7 @@ from diloco.core.fit import Fit, fit
 from diloco.core.links import SYNCER_LINK, Exchange, LearnerGroup, Link, Situation
 from diloco.core.remedies import SHORTEST_STEP_SECONDS, Remedy, remedies, smallest_step_seconds, with_steps
 from diloco.core.sizes import F32
+from diloco.plan.advice import Advice, advice
 from diloco.plan.data_parallel import DataParallel, data_parallel
 from diloco.plan.model_size import ModelSize, model_size
 from diloco.plan.world import World
@@ -44,6 +45,7 @@ class Plan:
     unlimited: tuple[str, ...]
     """Regions of which no link was given."""
     data_parallel: DataParallel | None
+    advice: Advice | None
     smallest_step_seconds: float | None = None
     """Where no step time was given: the shortest that fits, of all learners alike; None: there is none."""
     step_times: tuple[StepTime, ...] = ()
@@ -93,6 +95,7 @@ def make_plan(job: DiLoCoJob, world: World, parameters: int | None = None) -> Pl
         remedies=remedies(situation),
         unlimited=tuple(region.name for region in job.spec.regions if region.name not in world.links),
         data_parallel=data_parallel(situation),
+        advice=advice(job.spec, situation),
         smallest_step_seconds=smallest,
         step_times=tuple(_step_times(situation, smallest)) if unknown else (),
     )

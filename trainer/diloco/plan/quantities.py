@@ -20,7 +20,7 @@ _RATE_UNITS: Final = {
 }
 _DURATION_UNITS: Final = {"us": 1e-6, "ms": 1e-3, "s": 1.0, "min": 60.0}
 _COUNT_UNITS: Final = {"": 1, "k": 10**3, "M": 10**6, "B": 10**9, "T": 10**12}
-_NUMBER: Final = re.compile(r"([0-9]+(?:_[0-9]+)*(?:\.[0-9]+)?(?:e[+-]?[0-9]+)?)\s*(.*)", re.ASCII)
+_NUMBER: Final = re.compile(r"((?:[0-9]+(?:_[0-9]+)*(?:\.[0-9]+)?|\.[0-9]+)(?:e[+-]?[0-9]+)?)\s*(.*)", re.ASCII)
 _LONGEST_SECONDS: Final = 86_400.0
 """Of anything that is planned with (ours): a day."""
 

@@ -1,0 +1,76 @@
+"""What is recommended is what was measured, of what fits, and only what the job has otherwise."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from diloco.plan.advice import Advice, advice
+from diloco.plan.model_size import model_size
+from diloco.plan.plan import situation_of
+from diloco.plan.world import read_world
+from diloco.spec import JobSpec, recommendations
+from diloco.spec.recommendations import Recommendation
+from support.small_job import small_job
+
+WIDE = Recommendation(400, "A", "Muon", 6, "BF16", "F32", 1.0, 0.0, 4.0, 5, 4.0)
+NARROW = Recommendation(400, "A", "Muon", 6, "Int4", "Int8", 1.0, 0.0, 4.5, 2, 1.05)
+PLAIN = Recommendation(400, "A", "AdamW", 24, "BF16", "F32", 0.7, 0.3, 9.0, 5, 1.0)
+
+
+@pytest.fixture(autouse=True)
+def _three_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(recommendations, "MEASURED", (WIDE, NARROW, PLAIN))
+
+
+def job(**sync: Any) -> JobSpec:
+    regions = [{"name": name, "pools": [{"name": "a", "learners": 1}]} for name in ("east", "west")]
+    return small_job(Path("text"), regions=regions, sync={"fragments": 24, "interval": 24} | sync)
+
+
+def given(spec: JobSpec, *links: str, steps: tuple[str, ...] = ("*=0.5",)) -> Advice | None:
+    return advice(spec, situation_of(spec, read_world(spec, links, steps), model_size(spec, None)))
+
+
+def told(found: Advice | None) -> list[str]:
+    assert found is not None
+    return [str(change) for change in found.changes]
+
+
+def test_the_best_that_was_measured_is_recommended_where_links_carry_it() -> None:
+    found = given(job(), "*=1Gbit/s,5ms")
+    assert found is not None
+    assert found.row == WIDE
+    assert found.fit.fits
+    assert told(found) == [
+        "training.optimizer.kind: Muon",
+        "sync.interval: 6",
+        "sync.outerOptimizer.learningRate: 1.0",
+        "sync.outerOptimizer.momentum: 0.0",
+    ]
+
+
+def test_a_thinner_link_gets_what_it_carries() -> None:
+    rows = [given(job(), f"*={rate}kbit/s,5ms") for rate in (1200, 400, 270, 50)]
+    assert [None if found is None else found.row for found in rows] == [WIDE, NARROW, PLAIN, None]
+
+
+def test_what_the_job_has_already_is_not_told_again() -> None:
+    outer = {"learningRate": 0.7, "momentum": 0.3}
+    assert told(given(job(outerOptimizer=outer), "*=270kbit/s,5ms")) == []
+
+
+def test_an_overlap_that_the_shorter_interval_has_no_room_for_is_left_to_the_engine() -> None:
+    assert "sync.overlap: Auto" in told(given(job(overlap=8), "*=1Gbit/s,5ms"))
+    assert "sync.overlap: Auto" not in told(given(job(overlap=4), "*=1Gbit/s,5ms"))
+
+
+def test_steps_are_those_of_the_learner_that_the_schedule_counts_by() -> None:
+    found = given(job(), "*=1Gbit/s,5ms", steps=("east=0.5", "west=1"))
+    assert found is not None
+    # The slower learner brings half a batch in a step of the faster: 1.5 batches of 64 tokens, of 100,000.
+    assert found.steps == round(100_000 / 96)
+
+
+def test_without_step_times_nothing_is_recommended() -> None:
+    assert given(job(), "*=1Gbit/s,5ms", steps=()) is None

@@ -1,0 +1,57 @@
+"""What a session keeps of a learner's reports beside what it hands to the engine."""
+
+import asyncio
+from collections.abc import AsyncIterator
+
+from diloco.core.actions import Admit
+from diloco.core.fragments import TensorSpec, partition
+from diloco.syncer.claims import Claims
+from diloco.syncer.link_meter import LinkMeter
+from diloco.syncer.sessions import Sessions
+from diloco.syncer.store import FragmentStore
+from diloco.wire.messages import Join, LearnerMessage, Progress, StepReport
+from support.hand_clock import HandClock
+
+WHO = "r/p/0"
+LAYOUT = partition([TensorSpec("a", (10,), embedding=False)], 1)
+
+
+def rate_after(reports: list[StepReport]) -> float | None:
+    """What is known of the way down after these reports, ten seconds apart."""
+    clock = HandClock()
+    meter = LinkMeter(clock)
+    events: list[object] = []
+    sessions = Sessions(
+        job="job",
+        layout_digest=LAYOUT.digest,
+        epoch="1",
+        store=FragmentStore(LAYOUT, residuals=False),
+        claims=Claims(lambda _: 64, 6, lambda: None),
+        meter=meter,
+        post=events.append,
+    )
+
+    async def inbound() -> AsyncIterator[LearnerMessage]:
+        sessions.admit(Admit(WHO, "process", 7, (), (0,), 0, 0, "it is planned"), Progress(0, 1, 0))
+        for report in reports:
+            yield report
+            meter.sample(clock.now)
+            clock.now += 10.0
+
+    asyncio.run(sessions.serve(Join("job", WHO, "process", LAYOUT.digest), inbound(), lambda _: None))
+    assert len(events) == 1 + len(reports) + 1  # it joined, made steps and left
+    return meter.rates(WHO).down
+
+
+def report(step: int, receiving_seconds: float = 0.0, received_bytes: int = 0) -> StepReport:
+    return StepReport(
+        7, step, 64 * step, 0.5, 0.0, 2.0, 4 * step, receiving_seconds=receiving_seconds, received_bytes=received_bytes
+    )
+
+
+def test_pulls_are_measured_by_the_learner_that_receives_them() -> None:
+    assert rate_after([report(step, 0.5 * step, 1000 * step) for step in range(1, 5)]) == 2000.0
+
+
+def test_a_learner_of_an_earlier_version_tells_nothing_of_them() -> None:
+    assert rate_after([report(step) for step in range(1, 5)]) is None

@@ -1,0 +1,73 @@
+"""What trained best for such a budget, of what the links carry: from what was measured (docs/quality.md)."""
+
+import math
+from dataclasses import dataclass, replace
+
+from diloco.core.fit import Fit, fit
+from diloco.core.links import Situation
+from diloco.core.remedies import Setting
+from diloco.spec import JobSpec
+from diloco.spec.recommendations import Recommendation, recommended
+
+
+@dataclass(frozen=True, slots=True)
+class Advice:
+    """A way to train that was measured, and what it is to this job."""
+
+    row: Recommendation
+    steps: int
+    """Inner steps that a learner of this job makes, about."""
+    changes: tuple[Setting, ...]
+    """What the job has otherwise."""
+    fit: Fit
+    """With these changes."""
+
+
+def advice(spec: JobSpec, situation: Situation) -> Advice | None:
+    """The lowest loss of those measured ways that fit; None where none does, or no step time is known."""
+    if situation.quorum_step_seconds is None:
+        return None
+    steps = _steps(spec, situation)
+    bytes_ratio = math.inf
+    while (row := recommended(steps, bytes_ratio=bytes_ratio)) is not None:
+        found = fit(_as_measured(situation, row))
+        if found.fits:
+            return Advice(row, steps, tuple(_changes(spec, row)), found)
+        bytes_ratio = math.nextafter(row.bytes_ratio, 0.0)
+    return None
+
+
+def _steps(spec: JobSpec, situation: Situation) -> int:
+    """Of the learner that the schedule counts by, until the budget is trained."""
+    step_seconds = situation.quorum_step_seconds
+    assert step_seconds is not None
+    tokens_in_a_step = sum(
+        group.learners * group.tokens_per_step * step_seconds / group.step_seconds
+        for group in situation.groups
+        if group.step_seconds is not None
+    )
+    return max(1, round(spec.training.tokens / tokens_in_a_step))
+
+
+def _as_measured(situation: Situation, row: Recommendation) -> Situation:
+    exchange = situation.exchange
+    overlap = None if exchange.overlap is None or exchange.overlap >= row.interval else exchange.overlap
+    changed = replace(
+        exchange, interval=row.interval, overlap=overlap, compression=row.compression, downlink=row.downlink
+    )
+    return replace(situation, exchange=changed)
+
+
+def _changes(spec: JobSpec, row: Recommendation) -> list[Setting]:
+    sync, optimizer = spec.sync, spec.training.optimizer
+    overlap_stands = sync.overlap == "Auto" or sync.overlap < row.interval
+    settings: list[tuple[str, str | int | float, str | int | float]] = [
+        ("training.optimizer.kind", optimizer.kind, row.optimizer),
+        ("sync.interval", sync.interval, row.interval),
+        ("sync.overlap", sync.overlap, sync.overlap if overlap_stands else "Auto"),
+        ("sync.compression", sync.compression, row.compression),
+        ("sync.downlink", sync.downlink, row.downlink),
+        ("sync.outerOptimizer.learningRate", sync.outer_optimizer.learning_rate, row.outer_learning_rate),
+        ("sync.outerOptimizer.momentum", sync.outer_optimizer.momentum, row.outer_momentum),
+    ]
+    return [Setting(field, wanted) for field, has, wanted in settings if has != wanted]
