@@ -62,3 +62,5 @@ def test_ten_thousand_learners_are_bounded_groups() -> None:
         for index in range(10_000)
     ]
     assert len(measured_situation(EXCHANGE, crowd, 0.0).groups) <= MOST_GROUPS + MOST_BY_THEMSELVES
+    many_fragments = replace(EXCHANGE, numels=(10,) * 4096)
+    assert len(measured_situation(many_fragments, crowd, 0.0).groups) <= 5

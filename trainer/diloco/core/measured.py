@@ -16,6 +16,8 @@ MOST_BY_THEMSELVES = 16
 """Learners that stand by themselves, those with the thinnest links first: bounds what is reckoned (ours)."""
 MOST_GROUPS = 64
 """Pools that are reckoned with, the largest first (ours)."""
+MOST_PASSAGES = 16_384
+"""Fragments times groups, so that remedies of a job with thousands of fragments are found in seconds (ours)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,9 +45,10 @@ def measured_situation(exchange: Exchange, learners: Iterable[MeasuredLearner], 
     by_pool: dict[str, list[MeasuredLearner]] = {}
     for learner in learners:
         by_pool.setdefault(learner.pool, []).append(learner)
-    largest = sorted(by_pool.items(), key=lambda item: (-len(item[1]), item[0]))[:MOST_GROUPS]
+    bound = max(4, min(MOST_GROUPS, MOST_PASSAGES // len(exchange.numels)))
+    largest = sorted(by_pool.items(), key=lambda item: (-len(item[1]), item[0]))[:bound]
     everyone = [learner for _, pool in largest for learner in pool]
-    apart = _apart(exchange, dict(largest), everyone)
+    apart = _apart(exchange, dict(largest), everyone)[: max(1, bound // 4)]
     groups = [_group(exchange, learner.id, [learner]) for learner in apart]
     for name, pool in largest:
         if rest := [learner for learner in pool if learner not in apart]:
