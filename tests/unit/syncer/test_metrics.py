@@ -114,7 +114,8 @@ def test_decisions_are_counted_by_kind_and_detail() -> None:
 def test_rounds_are_timed_by_the_decisions_about_them() -> None:
     metrics = SyncerMetrics()
     metrics.observe(Note("RoundOpened", "", fragment=1), 10.0)
-    metrics.observe(Note("GraceOpened", "", fragment=1), 12.0)
+    metrics.observe(Note("RoundWaits", "", fragment=1), 12.0)
+    metrics.observe(Note("RoundWaits", "", fragment=1), 12.3)  # the same wait, decided anew
     metrics.observe(Merge(1, 1, (), ""), 12.5)
     metrics.observe(Note("RoundOpened", "", fragment=1), 20.0)
     metrics.observe(Merge(1, 2, (), ""), 21.0)

@@ -150,6 +150,5 @@ def plan_leads(state: EngineState, step_seconds: float) -> None:
         if record.state == LearnerState.TRAINING and (usual := record.answer_seconds.mean) is not None
     }
     best = leads.best_leads(times, step_seconds, state.options.schedule.interval // LONGEST_LEAD)
-    state.expected_seconds = best.expected_seconds
     for record in state.learners.values():
         record.lead_steps = best.steps.get(record.id, 0)

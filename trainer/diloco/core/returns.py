@@ -8,7 +8,7 @@ is the one whose work the overlap must cover.
 from diloco.core.options import Rules
 from diloco.core.state import EngineState, Return, Round
 
-PATIENCE = 4
+MEMBERS_PATIENCE = 4
 """Times the usual time of a round that its members are given, where others have the result (ours)."""
 
 
@@ -64,7 +64,7 @@ def in_flight(state: EngineState, now: float, limit_seconds: float) -> int:
     fragments = {current.fragment for current in state.rounds.values() if current.launched_at is not None}
     if state.options.rules == Rules.ARRIVED:
         return len(fragments)
-    usual = min(limit_seconds, PATIENCE * state.round_seconds.or_else(limit_seconds))
+    usual = min(limit_seconds, MEMBERS_PATIENCE * state.round_seconds.or_else(limit_seconds))
     for fragment, returning in state.returning.items():
         limit = usual if len(returning.received_by) >= returning.needed else limit_seconds
         if returning.in_flight and now - returning.closed_at < limit:

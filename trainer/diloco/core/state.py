@@ -241,8 +241,6 @@ class EngineState:
     """By fragment: in flight, or asked for ahead."""
     returning: dict[int, Return] = field(default_factory=dict)
     """The current version of each fragment, until every member trains on it."""
-    expected_seconds: float = 0.0
-    """When answers are expected, after a launch: see `leads`."""
     in_flight: FragmentsInFlight = field(default_factory=FragmentsInFlight)
     quorum_seconds: MovingAverage = field(default_factory=MovingAverage)
     """From a launch until a quorum has answered."""

@@ -82,7 +82,7 @@ class SyncerMetrics:
         if subject == "RoundOpened":
             self._opened[fragment] = now
             self._quorum_at.pop(fragment, None)
-        elif subject == "GraceOpened":
+        elif subject == "RoundWaits" and fragment not in self._quorum_at:  # later ones decide the same wait anew
             self._quorum.observe(now - self._opened.get(fragment, now))
             self._quorum_at[fragment] = now
 

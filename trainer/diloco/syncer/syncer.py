@@ -31,7 +31,7 @@ from diloco.wire import messages
 _log = logging.getLogger(__name__)
 
 _QUIET = (actions.AskFragment, actions.Merge, actions.Broadcast, actions.Discard, actions.Checkpoint)
-_QUIET_NOTES = ("RoundOpened", "GraceOpened", "RoundAbandoned", "LearnerExcluded", "Repeated")
+_QUIET_NOTES = ("RoundOpened", "RoundWaits", "RoundAbandoned", "LearnerExcluded", "Repeated")
 """Decisions of every round: in the tape, and in the log only at DEBUG."""
 
 
