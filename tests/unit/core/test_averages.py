@@ -1,6 +1,9 @@
+import dataclasses
+import math
+
 import pytest
 
-from diloco.core.averages import MovingAverage
+from diloco.core.averages import MovingAverage, SizedSpread
 
 
 def test_the_first_measurement_is_the_average() -> None:
@@ -22,3 +25,58 @@ def test_nonsense_is_left_out(nonsense: float) -> None:
     average = MovingAverage(1.0)
     average.add(nonsense)
     assert average.seconds == 1.0
+
+
+def learned(*measured: tuple[float, float], rounds: int = 20) -> SizedSpread:
+    spread = SizedSpread()
+    for _ in range(rounds):
+        for seconds, size in measured:
+            spread.add(seconds, size)
+    return spread
+
+
+def test_what_bytes_cost_is_told_from_what_every_fragment_takes() -> None:
+    spread = learned(*[(0.3, 0.5)] * 11, (1.55, 6.5), *[(0.3, 0.5)] * 11)
+    assert spread.of(0.5) == pytest.approx(0.3, rel=0.05)
+    assert spread.of(6.5) == pytest.approx(1.55, rel=0.05)
+    assert spread.deviation < 0.05
+
+
+def test_where_sizes_are_alike_it_is_the_mean_of_all() -> None:
+    spread = learned((1.0, 1.0), (2.0, 1.001))
+    assert spread.slope == 0
+    assert spread.of(7.0) == spread.mean
+
+
+def test_a_round_trip_is_not_put_down_to_size() -> None:
+    spread = learned((0.2, 0.5), (0.2, 0.5), (0.2, 2.0))
+    assert spread.of(7.0) == pytest.approx(0.2)
+
+
+def test_size_explains_no_more_than_all_of_it() -> None:
+    spread = learned((0.1, 1.0), (5.0, 1.5))
+    assert spread.of(3.0) <= 3 * (spread.mean or 0) + 1e-9
+
+
+@pytest.mark.parametrize("size", [0.3, 1.0, 6.5])
+def test_what_took_too_long_to_measure_is_taken_for_so_long(size: float) -> None:
+    for spread in (SizedSpread(), learned((0.1, 1.0), (0.1, 1.0)), learned((0.3, 0.5), (0.9, 2.0))):
+        spread.at_least(3.0, size)
+        assert spread.of(size) == pytest.approx(3.0)
+
+
+def test_a_large_fragment_that_took_too_long_makes_others_no_slower_than_it_must() -> None:
+    spread = learned((0.1, 1.0), (0.1, 1.0))
+    spread.at_least(0.6, 6.5)
+    assert spread.of(1.0) == pytest.approx(0.1)
+    spread.at_least(1.3, 6.5)
+    assert spread.of(1.0) == pytest.approx(0.2)
+
+
+def test_what_is_no_duration_changes_nothing() -> None:
+    spread = learned((0.3, 0.5), (0.9, 2.0))
+    before = dataclasses.replace(spread)
+    for nonsense in (-1.0, math.nan, math.inf):
+        spread.add(nonsense, 1.0)
+        spread.at_least(nonsense, 1.0)
+    assert spread == before

@@ -20,10 +20,16 @@ def started(learners: int = 3, **changes: Any) -> Script:
 
 
 def turn(script: Script, answers: dict[int, float]) -> list[Merge]:
-    """Everyone makes a step of a second; each then answers what it is asked, so long after it is asked."""
+    """Everyone makes a step of a second; each then answers what it is asked, so long after it is asked.
+
+    ``answers``: seconds by learner, for a fragment of mean size.
+    """
     asks = [ask for index in answers for ask in of(script.step(index), AskFragment)]
     learners = [int(ask.learner[-1]) for ask in asks]
-    due = [(script.now + answers[index], index, ask.fragment) for index, ask in zip(learners, asks, strict=True)]
+    due = [
+        (script.now + answers[index] * script.options.size(ask.fragment), index, ask.fragment)
+        for index, ask in zip(learners, asks, strict=True)
+    ]
     end, seen = script.now + 1.0, len(script.log)
     for at, index, fragment in sorted(due):
         if at < end:
@@ -34,6 +40,9 @@ def turn(script: Script, answers: dict[int, float]) -> list[Merge]:
     merges = [action for _, action in script.log[seen:] if isinstance(action, Merge)]
     for merge in merges:
         script.merge_done(merge)
+        for index in answers:  # whoever is no member receives it too
+            if name(index) not in members(merge):
+                script.applied(index, merge.fragment, merge.version)
     return merges
 
 
@@ -121,7 +130,7 @@ def test_a_far_learner_is_asked_ahead_of_the_launch() -> None:
     asks = of(script.step(0), AskFragment)
     ahead = [ask for ask in asks if "before syncer step" in ask.reason]
     assert [ask.learner for ask in ahead] == [name(3)]
-    assert "its answers take 0.897 s" in ahead[0].reason
+    assert "its answer takes 0.897 s" in ahead[0].reason
 
 
 def test_what_comes_ahead_of_the_launch_is_merged_with_the_others() -> None:
@@ -136,6 +145,15 @@ def test_an_answer_ahead_of_the_launch_begins_no_merge() -> None:
     ahead = next(ask for ask in of(script.step(0), AskFragment) if "before syncer step" in ask.reason)
     assert not of(script.push(3, ahead.fragment, steps=INTERVAL), Merge)
     assert not of(script.wait(5.0), Merge) or ahead.fragment not in [m.fragment for m in script.all(Merge)[-2:]]
+
+
+def test_a_large_fragment_is_waited_for_as_long_as_its_size_takes() -> None:
+    large = 7 / (7 + INTERVAL - 1)
+    shares = (large, *((1 - large) / (INTERVAL - 1),) * (INTERVAL - 1))
+    answers = {0: 0.01, 1: 0.12}  # the large fragment takes half a step
+    script = warmed_up(answers, 3 * INTERVAL, shares=shares)
+    merged = [merge for _ in range(2 * INTERVAL) for merge in turn(script, answers)]
+    assert [len(merge.members) for merge in merged if merge.fragment == 0] == [2, 2]
 
 
 def test_a_learner_that_becomes_ready_while_a_round_waits_is_waited_for_too() -> None:

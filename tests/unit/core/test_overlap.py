@@ -85,3 +85,32 @@ def test_nonsense_is_left_out(nonsense: float) -> None:
     flight = job()
     flight.measured(nonsense)
     assert flight.shortest_seconds is None
+
+
+def test_a_step_more_or_less_is_no_queue() -> None:
+    flight = job()
+    times = itertools.cycle([1.6, 2.0])
+    for _ in range(40):
+        if flight.allowed < 3:
+            flight.held_back()
+        flight.measured(next(times), step_seconds=0.5)
+    assert flight.allowed == 3
+
+
+def test_a_queue_of_more_than_a_step_lets_no_more_in() -> None:
+    flight = job()
+    flight.measured(1.6, step_seconds=0.5)
+    for _ in range(150):
+        flight.held_back()
+        flight.measured(1.1 * flight.allowed + 0.5, step_seconds=0.5)
+    assert flight.allowed <= 3
+
+
+def test_a_large_fragment_that_takes_long_is_no_queue() -> None:
+    flight = job()
+    for number in range(REMEMBERED_INTERVALS * 24 - 1):
+        if flight.allowed < 5:
+            flight.held_back()
+        large = number % 24 == 7
+        flight.measured(7.0 if large else 1.0, 7.0 if large else 17 / 23, step_seconds=0.5)
+    assert flight.allowed == 5

@@ -88,6 +88,8 @@ def seen(world: World) -> Seen:
     )
 
 
+LARGE = (sum(EVEN) // 4, *(3 * sum(EVEN) // 4 // 23,) * 23)
+"""One fragment has a quarter of the parameters, as an embedding may."""
 NEAR, ANY = (0.01,) * 4, (math.inf,) * 4
 HALF = (0.5,) * 4
 GOOD = {
@@ -104,8 +106,12 @@ GOOD = {
     "thin, with encoded updates": World(HALF, (0.55 * NEEDED,) * 4, NEAR, downlink="Int8"),
     "three a step": World(HALF, (3.5 * NEEDED,) * 4, NEAR, interval=8),
     "four fragments": World(HALF, (1.5 * NEEDED,) * 4, NEAR, numels=(24_000,) * 4),
+    "all farther": World((0.05,) * 4, ANY, (0.2,) * 4),
     "all farther, with the overlap that is needed": World((0.05,) * 4, ANY, (0.2,) * 4, overlap=5),
+    "sparse and thin": World(HALF, (0.55 * NEEDED,) * 4, NEAR, interval=48),
     "sparse and thin, with the overlap that is needed": World(HALF, (0.55 * NEEDED,) * 4, NEAR, interval=48, overlap=3),
+    "one large fragment on an idle link": World(HALF, ANY, NEAR, numels=LARGE),
+    "one large fragment": World(HALF, (4 * NEEDED,) * 4, NEAR, numels=LARGE),
     "lock-step": World(HALF, ANY, NEAR, quorum=4, overlap=2, staleness_bound_steps=26),
 }
 BAD = {

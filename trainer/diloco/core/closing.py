@@ -71,10 +71,9 @@ def _wait(state: EngineState, current: Round, now: float) -> Wait:
             continue
         answer = record.answer_seconds
         stake = float(record.tokens - record.received_tokens[current.fragment])
-        candidates.append(
-            Candidate(record.id, request.since, answer.mean, answer.deviation, stake, missed=record.missed)
-        )
-    step_seconds = quorum_step_seconds(state)
+        usual = None if answer.mean is None else answer.of(state.options.size(current.fragment))
+        candidates.append(Candidate(record.id, request.since, usual, answer.deviation, stake, missed=record.missed))
+    step_seconds = state.quorum_step_seconds
     bound_at = current.launched_at + state.options.overlap_limit * step_seconds
     return wait_for(candidates, now, bound_at, tokens_per_second=speed, step_seconds=step_seconds)
 
@@ -103,8 +102,9 @@ def _may_come_in_grace(state: EngineState, current: Round, name: str) -> bool:
     request, record = current.asked[name], state.learners[name]
     if request.since is None:
         return True
-    usual = record.answer_seconds.mean
-    return usual is None or request.since + usual <= current.grace_until
+    if record.answer_seconds.mean is None:
+        return True
+    return request.since + record.answer_seconds.of(state.options.size(current.fragment)) <= current.grace_until
 
 
 def _unanswered(state: EngineState, current: Round) -> list[str]:
@@ -144,7 +144,7 @@ def _close(state: EngineState, current: Round, now: float, why: str) -> list[Act
             text = "had made no step" if record.id in current.declined else "had not brought it in time"
             actions.append(Note("LearnerExcluded", text, record.id, current.fragment))
             if record.id in current.asked and record.id not in current.declined:
-                requests.shut_out(record, current, now)
+                requests.shut_out(state, record, current, now)
     reason = f"syncer step {current.step}: {len(members)} learner(s), {why}"
     return [*actions, Merge(current.fragment, current.version, members, reason)]
 
@@ -155,16 +155,6 @@ def _abandon_empty(state: EngineState, current: Round) -> list[Action]:
     return [CancelTimer(round_timer(current.fragment)), Note("RoundAbandoned", reason, fragment=current.fragment)]
 
 
-def quorum_step_seconds(state: EngineState) -> float:
-    """xi_step: an inner step of the slowest learner that counts towards the quorum; 0 where none is measured."""
-    steps = sorted(
-        record.step_seconds.seconds
-        for record in state.learners.values()
-        if record.state == LearnerState.TRAINING and record.step_seconds.seconds is not None
-    )
-    return steps[min(state.options.quorum, len(steps)) - 1] if steps else 0.0
-
-
 def _overlap_steps(state: EngineState) -> int:
     """Tau as it is now."""
     least, allowed = state.options.schedule.overlap, state.in_flight.allowed
@@ -172,7 +162,7 @@ def _overlap_steps(state: EngineState) -> int:
 
 
 def _grace(state: EngineState) -> GraceWindow:
-    step_seconds = quorum_step_seconds(state)
+    step_seconds = state.quorum_step_seconds
     durations = Durations(step_seconds, state.quorum_seconds.or_else(0.0), state.sync_seconds.or_else(0.0))
     return grace_window(
         durations,

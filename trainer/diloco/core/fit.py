@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from itertools import chain
 from math import ceil
+from statistics import median_low
 from typing import Final
 
 from diloco.core.links import Exchange, Link, Situation
@@ -73,7 +74,7 @@ class GroupFit:
     tokens_per_second: float
     """What its learners train."""
     lead_steps: int | None = None
-    """Steps before a launch at which it is asked. None: not carried, as in what follows."""
+    """Steps before a launch at which it is asked, for most fragments. None: not carried, as in what follows."""
     in_flight_seconds: float | None = None
     """From its copy of a fragment until it trains on the new version, on average: what it trains meanwhile is lost."""
     merged_share: float | None = None
@@ -284,4 +285,6 @@ def _taking_part(group: GroupFit, exchange: Exchange, carried: Course, place: in
     cycle_seconds = exchange.interval * carried.step_seconds
     shares = [max(0.0, 1 - (one + step_seconds / 2) / cycle_seconds) for one in seconds]
     weighted = sum(share * numel for share, numel in zip(shares, exchange.numels, strict=True)) / sum(exchange.numels)
-    return replace(group, lead_steps=carried.lead_steps[place], in_flight_seconds=mean(seconds), merged_share=weighted)
+    return replace(
+        group, lead_steps=median_low(carried.lead_steps[place]), in_flight_seconds=mean(seconds), merged_share=weighted
+    )

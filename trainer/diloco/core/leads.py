@@ -9,10 +9,13 @@ costs ``v * ceil(x - T)``. The best T is 0 or the part of some ``x`` beyond a wh
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from math import ceil
+from math import ceil, floor
 
 HEADROOM_DEVIATIONS = 2.0
 """Mean deviations that a learner's usual time is taken to be longer (ours); a wait allows twice as many."""
+
+_ROUNDING = 1e-9
+"""Of a step: a quotient that should be whole may be this far from it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +51,7 @@ def best_leads(times: Mapping[str, AnswerTime], step_seconds: float, maximum_ste
         name: (time.seconds + HEADROOM_DEVIATIONS * time.deviation_seconds) / step_seconds
         for name, time in times.items()
     }
-    rests = sorted((steps % 1.0, name) for name, steps in in_steps.items())
+    rests = sorted((max(0.0, steps - floor(steps + _ROUNDING)), name) for name, steps in in_steps.items())
     speed = sum(time.tokens_per_second for time in times.values())
     # T = 0: whoever has a rest is asked a whole step earlier for it. Each larger T spares those up to it.
     spared = 0.0
@@ -59,5 +62,7 @@ def best_leads(times: Mapping[str, AnswerTime], step_seconds: float, maximum_ste
         cost = rest * speed + total - spared
         if cost < best_cost:
             best, best_cost = rest, cost
-    steps = {name: min(maximum_steps, max(0, ceil(value - best - 1e-9))) for name, value in sorted(in_steps.items())}
+    steps = {
+        name: min(maximum_steps, max(0, ceil(value - best - _ROUNDING))) for name, value in sorted(in_steps.items())
+    }
     return Leads(best * step_seconds, steps)

@@ -7,7 +7,7 @@ it was frozen) keeps its work.
 
 from diloco.core import accounting, pace, pools
 from diloco.core.actions import Action, Admit, Fence, Note, Refusal, Refuse, SetTimer
-from diloco.core.averages import MovingAverage, MovingSpread
+from diloco.core.averages import MovingAverage, SizedSpread
 from diloco.core.events import LearnerAlive, LearnerJoined, LearnerLeft, LearnerReady, StepReported
 from diloco.core.state import INCARNATIONS_PER_EPOCH, EngineState, LearnerRecord, LearnerState, Phase
 
@@ -63,7 +63,8 @@ def join(state: EngineState, event: LearnerJoined, now: float) -> list[Action]:
     record.given_since = now if record.given_since is None else record.given_since
     if not same_process:
         record.step_seconds = MovingAverage()
-        record.answer_seconds, record.missed, record.lead_steps = MovingSpread(), False, 0
+        record.answer_seconds, record.missed = SizedSpread(), False
+        record.lead_steps = record.longest_lead_steps = 0
         record.late.clear()
     if state.elapsed_since is None:
         state.elapsed_since = now

@@ -52,6 +52,15 @@ class EngineOptions:
     minimum_learners: int
     rules: Rules = CURRENT_RULES
 
+    def size(self, fragment: int) -> float:
+        """A fragment's size relative to the mean of all: how long answers and rounds take depends on it."""
+        return round(self.shares[fragment] * len(self.shares), 3)
+
+    @property
+    def largest_size(self) -> float:
+        """Of the largest fragment."""
+        return round(max(self.shares) * len(self.shares), 3)
+
     @classmethod
     def from_job(cls, job: DiLoCoJob, layout: Layout) -> Self:
         """Read the options off a job and its model's layout."""

@@ -4,11 +4,15 @@ On a far link a round takes long although the link is idle for most of it: more 
 schedule. On a thin link more of them only queue, every round takes longer, and learners lose what they train meanwhile.
 The two are told apart as TCP Vegas does (Brakmo and Peterson 1995): with n fragments in flight that take ``seconds``,
 and ``shortest`` the time that a round took when little was under way, ``n * (1 - shortest / seconds)`` of them queue.
-One more is let in when a launch had to wait and next to none queue; one less when nearly a whole one does. The shortest
-time is measured anew every few intervals, for which the number goes back to its least, as links change.
+Results are swapped in between inner steps, so up to a step of the difference is no queue; times are converted to those
+of a fragment of mean size. One more is let in when a launch had to wait and next to none queue; one less when nearly a
+whole one does. The shortest time is measured anew every few intervals, for which the number goes back to its least, as
+links change.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+
+from diloco.core.averages import SizedSpread
 
 NEXT_TO_NONE = 0.5
 """Fragments that may queue for one more to be let in (ours)."""
@@ -16,6 +20,8 @@ NEARLY_ONE = 0.75
 """Fragments that queue for one less to be let in (ours)."""
 REMEMBERED_INTERVALS = 8
 """Intervals after which the shortest time is measured anew (ours)."""
+LARGE = 1.5
+"""Times the mean size: what takes a larger fragment long is its size rather than a queue (ours)."""
 
 
 @dataclass(slots=True)
@@ -28,6 +34,8 @@ class FragmentsInFlight:
     fragments: int = 1
     """P."""
     allowed: int = 1
+    times: SizedSpread = field(default_factory=SizedSpread)
+    """Of rounds; what a fragment's size adds to them is told from these."""
     shortest_seconds: float | None = None
     blocked: bool = False
     """A launch that was due had to wait for a place since the last change."""
@@ -41,18 +49,29 @@ class FragmentsInFlight:
         """A launch that is due finds no place."""
         self.blocked = True
 
-    def measured(self, seconds: float) -> None:
-        """A round took ``seconds`` from its launch until a quorum trained on its result."""
+    def measured(self, seconds: float, size: float = 1.0, step_seconds: float = 0.0) -> None:
+        """A round took ``seconds`` from its launch until a quorum trained on its result.
+
+        Args:
+            seconds: as long as that.
+            size: of the fragment, relative to the mean.
+            step_seconds: an inner step of the quorum's slowest learner.
+        """
         if self.most <= self.least or not 0 < seconds < float("inf"):
             return
         self.rounds += 1
         self.rounds_unchanged += 1
+        self.times.add(seconds, size)
+        if size > LARGE:
+            return
+        # What a fragment of mean size would have taken. One lucky time is not taken for much less than it was.
+        seconds = max(seconds / 2, seconds - self.times.slope * (size - 1.0))
         self.shortest_seconds = seconds if self.shortest_seconds is None else min(self.shortest_seconds, seconds)
         if self.rounds > REMEMBERED_INTERVALS * self.fragments:
             self._change(self.least)
             self.rounds, self.shortest_seconds, self.queued = 0, None, False
         elif self.rounds_unchanged > 2 * self.allowed:  # what is measured now was launched after the last change
-            queue = self.allowed * (1.0 - self.shortest_seconds / seconds)
+            queue = self.allowed * max(0.0, 1.0 - (self.shortest_seconds + step_seconds) / seconds)
             if queue >= NEARLY_ONE and self.allowed > self.least:
                 self.queued = True
                 self._change(self.allowed - 1)

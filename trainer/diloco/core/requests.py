@@ -8,7 +8,7 @@ is kept until they are.
 from diloco.core import leads
 from diloco.core.actions import Action, AskFragment
 from diloco.core.events import FragmentArrived, FragmentLate
-from diloco.core.leads import AnswerTime
+from diloco.core.leads import AnswerTime, Leads
 from diloco.core.options import Rules
 from diloco.core.state import EngineState, LearnerRecord, LearnerState, Phase, Request, Round
 
@@ -39,22 +39,23 @@ def ask_ahead(state: EngineState, now: float) -> list[Action]:
     """Ask learners with a lead for the rounds that come within it."""
     if state.options.rules == Rules.ARRIVED or state.phase != Phase.TRAINING:
         return []
-    longest = max((record.lead_steps for record in state.learners.values() if record.working), default=0)
+    longest = max((record.longest_lead_steps for record in state.learners.values() if record.working), default=0)
     if longest == 0:
         return []
     schedule = state.options.schedule
     clock = _driving_clock(state)
     if schedule.due(state.launched + 1) - clock > longest:
         return []
-    with_lead = [record for record in state.ordered_learners if record.working and record.lead_steps > 0]
+    with_lead = [record for record in state.ordered_learners if record.working and record.longest_lead_steps > 0]
     actions: list[Action] = []
     # A fragment is asked for by one round at a time.
     for step in range(state.launched + 1, state.launched + schedule.fragments):
-        early = schedule.due(step) - clock
-        current = state.rounds.get(schedule.fragment(step))
+        early, fragment = schedule.due(step) - clock, schedule.fragment(step)
+        current = state.rounds.get(fragment)
         if early > longest or (current is not None and current.step != step):
             break
-        within = [record for record in with_lead if early <= record.lead_steps]
+        steps = _leads(state, state.options.size(fragment)).steps
+        within = [record for record in with_lead if early <= steps.get(record.id, 0)]
         actions += _ask_for_step(state, step, within, now, f"asked {early} step(s) before syncer step {step} is due")
     return actions
 
@@ -73,7 +74,8 @@ def _ask_for_step(
             current = Round(step, fragment, state.versions[fragment] + 1, opened_at=now)
             state.rounds[fragment] = current
         usual = record.answer_seconds
-        times = f"its answers take {usual.mean or 0.0:.3f} s, mean deviation {usual.deviation:.3f} s"
+        seconds = usual.of(state.options.size(fragment))
+        times = f"its answer takes {seconds:.3f} s, mean deviation {usual.deviation:.3f} s"
         actions.append(ask(state, current, record, now, f"{reason}: {times}"))
     return actions
 
@@ -105,14 +107,14 @@ def became_ready(state: EngineState, record: LearnerRecord, now: float) -> list[
     return rounds
 
 
-def answered(record: LearnerRecord, request: Request, now: float) -> None:
+def answered(state: EngineState, record: LearnerRecord, fragment: int, request: Request, now: float) -> None:
     """A learner's payload is here: learn how long it takes."""
     record.missed = False
     if request.since is not None:
-        record.answer_seconds.add(now - request.since)
+        record.answer_seconds.add(now - request.since, state.options.size(fragment))
 
 
-def shut_out(record: LearnerRecord, current: Round, now: float) -> None:
+def shut_out(state: EngineState, record: LearnerRecord, current: Round, now: float) -> None:
     """A round closed without a learner that was asked.
 
     If it was ready, how long it takes is not known yet. It is taken for twice of what has passed, so that the learner
@@ -121,11 +123,11 @@ def shut_out(record: LearnerRecord, current: Round, now: float) -> None:
     request = current.asked[record.id]
     if request.since is not None:
         record.missed = record.missed or record.id in current.deadlines
-        record.answer_seconds.at_least(2 * (now - request.since))
+        record.answer_seconds.at_least(2 * (now - request.since), state.options.size(current.fragment))
         record.late[current.fragment] = request
 
 
-def answered_late(record: LearnerRecord, event: FragmentArrived | FragmentLate, now: float) -> None:
+def answered_late(state: EngineState, record: LearnerRecord, event: FragmentArrived | FragmentLate, now: float) -> None:
     """What a learner was asked for comes after its round: it answers again, and took at least so long."""
     request = record.late.get(event.fragment)
     if request is None or (request.incarnation, request.version, request.attempt) != (
@@ -135,20 +137,29 @@ def answered_late(record: LearnerRecord, event: FragmentArrived | FragmentLate, 
     ):
         return
     del record.late[event.fragment]
-    record.missed = False
-    if request.since is not None:
-        record.answer_seconds.add(now - request.since)
+    answered(state, record, event.fragment, request, now)
 
 
-def plan_leads(state: EngineState, step_seconds: float) -> None:
+def plan_leads(state: EngineState) -> None:
     """Set every learner's lead anew, from what was measured."""
     if state.options.rules == Rules.ARRIVED:
         return
-    times = {
-        record.id: AnswerTime(usual, record.answer_seconds.deviation, record.tokens_per_second)
-        for record in state.learners.values()
-        if record.state == LearnerState.TRAINING and (usual := record.answer_seconds.mean) is not None
-    }
-    best = leads.best_leads(times, step_seconds, state.options.schedule.interval // LONGEST_LEAD)
+    state.leads.clear()
+    usual, longest = _leads(state, 1.0).steps, _leads(state, state.options.largest_size).steps
     for record in state.learners.values():
-        record.lead_steps = best.steps.get(record.id, 0)
+        record.lead_steps = usual.get(record.id, 0)
+        record.longest_lead_steps = max(record.lead_steps, longest.get(record.id, 0))
+
+
+def _leads(state: EngineState, size: float) -> Leads:
+    """The leads for fragments of a size relative to the mean, which are found once for each launch."""
+    found = state.leads.get(size)
+    if found is None:
+        times = {
+            record.id: AnswerTime(usual.of(size), usual.deviation, record.tokens_per_second)
+            for record in state.learners.values()
+            if record.state == LearnerState.TRAINING and (usual := record.answer_seconds).mean is not None
+        }
+        maximum_steps = state.options.schedule.interval // LONGEST_LEAD
+        found = state.leads[size] = leads.best_leads(times, state.quorum_step_seconds, maximum_steps)
+    return found

@@ -38,7 +38,8 @@ def applied(state: EngineState, learner: str, fragment: int, version: int, now: 
         returning.applied += 1
         if returning.applied == returning.needed:
             state.round_seconds.add(now - returning.launched_at)
-            state.in_flight.measured(now - returning.launched_at)
+            size = state.options.size(fragment)
+            state.in_flight.measured(now - returning.launched_at, size, state.quorum_step_seconds)
         if not returning.awaited:
             del state.returning[fragment]
             _settle(state, returning, now)

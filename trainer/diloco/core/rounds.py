@@ -31,7 +31,7 @@ def launch_due(state: EngineState, now: float) -> list[Action]:
         ready = sum(_is_due(state, record, fragment) for record in working)
         if (current is not None and current.launched_at is not None) or ready < state.options.quorum:
             break
-        step_seconds = closing.quorum_step_seconds(state)
+        step_seconds = state.quorum_step_seconds
         limit_seconds = max(state.options.lease_seconds, SLOW_STEPS * step_seconds)
         if returns.in_flight(state, now, limit_seconds) >= state.in_flight.allowed:
             state.in_flight.held_back()
@@ -51,7 +51,7 @@ def launch_due(state: EngineState, now: float) -> list[Action]:
         actions += requests.ask_at_launch(state, current, now, reason)
         actions.append(SetTimer(round_timer(fragment), now + _patience(state, current)))
         actions += closing.check(state, current, now)
-        requests.plan_leads(state, step_seconds)
+        requests.plan_leads(state)
     return actions + requests.ask_ahead(state, now)
 
 
@@ -93,7 +93,7 @@ def arrived(state: EngineState, event: FragmentArrived, now: float) -> list[Acti
     current = state.rounds.get(event.fragment)
     problem = _problem(state, current, event) if record else "it comes from a session that is over"
     if record is not None and problem is not None:
-        requests.answered_late(record, event, now)
+        requests.answered_late(state, record, event, now)
     if problem is not None or current is None or record is None:
         accounting.dropped(state, record, event)
         return [_discard(event, problem or "")]
@@ -101,7 +101,7 @@ def arrived(state: EngineState, event: FragmentArrived, now: float) -> list[Acti
     if event.steps <= 0 or event.tokens <= 0:
         current.declined.add(event.learner)
         return [_discard(event, "no step stands behind it, so its weight is 0"), *closing.check(state, current, now)]
-    requests.answered(record, current.asked[event.learner], now)
+    requests.answered(state, record, current.fragment, current.asked[event.learner], now)
     current.declined.discard(event.learner)
     current.arrived[event.learner] = event
     record.account.captured(event.fragment, event.version, event.base_version, event.steps)
@@ -112,7 +112,7 @@ def late(state: EngineState, event: FragmentLate, now: float) -> list[Action]:
     """A push was refused because its round is over."""
     record = heard(state, event.learner, event.incarnation, now)
     if record is not None:
-        requests.answered_late(record, event, now)
+        requests.answered_late(state, record, event, now)
     return []
 
 

@@ -4,8 +4,9 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from diloco.core.account import Account
-from diloco.core.averages import MovingAverage, MovingSpread
+from diloco.core.averages import MovingAverage, SizedSpread
 from diloco.core.events import FragmentArrived
+from diloco.core.leads import Leads
 from diloco.core.options import EngineOptions
 from diloco.core.overlap import FragmentsInFlight
 
@@ -69,14 +70,16 @@ class LearnerRecord:
     blocked_seconds: float = 0.0
     step_seconds: MovingAverage = field(default_factory=MovingAverage)
     """Of this incarnation: a learner may come back on other hardware."""
-    answer_seconds: MovingSpread = field(default_factory=MovingSpread)
+    answer_seconds: SizedSpread = field(default_factory=SizedSpread)
     """From being asked, or ready where that is later, to its whole payload being here; of this process."""
     missed: bool = False
     """It did not answer when it was last waited for, and has not answered since."""
     late: dict[int, Request] = field(default_factory=dict)
     """By fragment: what it was asked for in rounds that closed without its answer."""
     lead_steps: int = 0
-    """Inner steps before a launch at which it is asked."""
+    """Inner steps before a launch at which it is asked for a fragment of mean size."""
+    longest_lead_steps: int = 0
+    """The same for the largest fragment."""
     versions: list[int] = field(default_factory=list)
     """Version of each fragment it trains on; -1: none."""
     turn_steps: list[int] = field(default_factory=list)
@@ -241,6 +244,8 @@ class EngineState:
     """By fragment: in flight, or asked for ahead."""
     returning: dict[int, Return] = field(default_factory=dict)
     """The current version of each fragment, until every member trains on it."""
+    leads: dict[float, Leads] = field(default_factory=dict)
+    """By size of a fragment relative to the mean: whom to ask how early, since the latest launch."""
     in_flight: FragmentsInFlight = field(default_factory=FragmentsInFlight)
     quorum_seconds: MovingAverage = field(default_factory=MovingAverage)
     """From a launch until a quorum has answered."""
@@ -264,6 +269,16 @@ class EngineState:
     def merged_tokens(self) -> float:
         """Tokens in the global model: the mean over fragments, weighted by their share of the model."""
         return sum(share * tokens for share, tokens in zip(self.options.shares, self.fragment_tokens, strict=True))
+
+    @property
+    def quorum_step_seconds(self) -> float:
+        """xi_step: an inner step of the slowest learner that counts towards the quorum; 0 where none is measured."""
+        steps = sorted(
+            record.step_seconds.seconds
+            for record in self.learners.values()
+            if record.state == LearnerState.TRAINING and record.step_seconds.seconds is not None
+        )
+        return steps[min(self.options.quorum, len(steps)) - 1] if steps else 0.0
 
     @property
     def finished(self) -> bool:

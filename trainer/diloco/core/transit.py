@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from diloco.core.leads import AnswerTime, best_leads
+from diloco.core.leads import AnswerTime, Leads, best_leads
 from diloco.core.links import LearnerGroup, Situation
 from diloco.core.requests import LONGEST_LEAD
 from diloco.core.waiting import Candidate, wait_for
@@ -58,8 +58,8 @@ class Course:
     """How rounds go with these learners in them: seconds by fragment."""
 
     transits: tuple[Transit, ...]
-    lead_steps: tuple[int, ...]
-    """Of each of them: how many steps before a launch they are asked."""
+    lead_steps: tuple[tuple[int, ...], ...]
+    """Of each of them, by fragment: how many steps before a launch they are asked."""
     step_seconds: float
     """Of the quorum's slowest learner."""
     merge_seconds: float
@@ -72,8 +72,8 @@ class Course:
 
     def lateness(self, place: int) -> tuple[float, ...]:
         """From the launch until the answer of those in ``place``; below 0: before it."""
-        lead_seconds = self.lead_steps[place] * self.step_seconds
-        return tuple(answer - lead_seconds for answer in self.transits[place].answers)
+        ways = zip(self.transits[place].answers, self.lead_steps[place], strict=True)
+        return tuple(answer - steps * self.step_seconds for answer, steps in ways)
 
     def rounds(self, quorum: int) -> tuple[float, ...]:
         """From the launch until the syncer has heard that as many learners as the quorum train on the result."""
@@ -84,10 +84,10 @@ class Course:
     def in_vain(self, place: int) -> tuple[float, ...]:
         """From when those in ``place`` are told to bring a fragment until they train on the result."""
         transit = self.transits[place]
-        ahead = self.lead_steps[place] * self.step_seconds - transit.round_trip_seconds / 2
+        ahead = [steps * self.step_seconds - transit.round_trip_seconds / 2 for steps in self.lead_steps[place]]
         return tuple(
-            max(0.0, ahead + wait) + self.merge_seconds + delivery
-            for wait, delivery in zip(self.waits, transit.deliveries, strict=True)
+            max(0.0, early + wait) + self.merge_seconds + delivery
+            for early, wait, delivery in zip(ahead, self.waits, transit.deliveries, strict=True)
         )
 
     def _return_to(self, quorum: int, fragment: int) -> float:
@@ -102,10 +102,18 @@ def transits(situation: Situation, step_seconds: float) -> tuple[Transit, ...]:
 
 def course(ways: Sequence[Transit], situation: Situation, step_seconds: float) -> Course:
     """How rounds go with the learners of ``ways`` in them, who are asked ahead as the engine does."""
-    times = {way.name: AnswerTime(mean(way.answers), deviation(way.answers), way.tokens_per_second) for way in ways}
-    leads = best_leads(times, step_seconds, situation.exchange.interval // LONGEST_LEAD)
-    steps = tuple(leads.steps[way.name] for way in ways)
-    return Course(tuple(ways), steps, step_seconds, situation.merge_seconds)
+    longest = situation.exchange.interval // LONGEST_LEAD
+    leads: dict[tuple[float, ...], Leads] = {}
+    steps = []
+    for answers in zip(*(way.answers for way in ways), strict=True):
+        if answers not in leads:  # most fragments are alike
+            times = {
+                way.name: AnswerTime(answer, 0.0, way.tokens_per_second)
+                for way, answer in zip(ways, answers, strict=True)
+            }
+            leads[answers] = best_leads(times, step_seconds, longest)
+        steps.append([leads[answers].steps[way.name] for way in ways])
+    return Course(tuple(ways), tuple(zip(*steps, strict=True)), step_seconds, situation.merge_seconds)
 
 
 def in_time(whole: Course, situation: Situation, overlap: int) -> tuple[Transit, ...]:

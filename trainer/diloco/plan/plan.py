@@ -71,7 +71,7 @@ class Plan:
         share = self.model.unevenness / len(self.model.numels)
         return (
             f"one fragment has {100 * share:.0f} % of the parameters, {self.model.unevenness:.3g} times the mean: it "
-            "takes as much longer on every link, and learners may miss its merges"
+            "takes as much longer on every link, and the fragments behind it wait"
         )
 
 
