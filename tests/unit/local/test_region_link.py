@@ -1,6 +1,7 @@
 """A region's link, whole, cut and mended, with real sockets."""
 
 import socket
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import closing
@@ -139,3 +140,35 @@ def test_a_shaped_link_can_be_cut_and_mended(listener: socket.socket) -> None:
             far.settimeout(TIMEOUT_SECONDS)
             relay.mend()
             assert far.recv(16) == b"waiting"
+
+
+class StuckPipe(Pipe):
+    """Nothing gets through."""
+
+    def reserve(self, size_bytes: int) -> float:
+        return super().reserve(size_bytes) + 3600.0
+
+
+class CountedPipe(Pipe):
+    """Says when the second chunk has its turn."""
+
+    def __init__(self) -> None:
+        super().__init__(1e6, time.monotonic)
+        self.chunks = 0
+        self.second = threading.Event()
+
+    def reserve(self, size_bytes: int) -> float:
+        self.chunks += 1
+        if self.chunks == 2:
+            self.second.set()
+        return super().reserve(size_bytes)
+
+
+def test_a_chunk_passes_the_first_pipe_while_another_is_in_the_second(listener: socket.socket) -> None:
+    first = CountedPipe()
+    shape = Shape((first, StuckPipe(1e6, time.monotonic)))
+    with RegionLink(f"127.0.0.1:{listener.getsockname()[1]}", shape, shape) as relay:
+        near, far = connect(relay, listener)
+        with near, far:
+            near.sendall(bytes(3 * shape.chunk_bytes))
+            assert first.second.wait(TIMEOUT_SECONDS)

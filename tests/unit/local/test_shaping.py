@@ -45,3 +45,11 @@ def test_a_far_link_holds_what_its_delay_and_rate_allow() -> None:
     assert shape.delayed_chunks == 1 + 10
     assert Shape().delayed_chunks == 1
     assert Shape(delay_seconds=0.1).delayed_chunks * MOST_CHUNK_BYTES < 2e8
+
+
+def test_who_wakes_late_from_its_turn_loses_no_rate() -> None:
+    clock = Clock()
+    pipe = Pipe(1000.0, clock)
+    pipe.reserve(500)
+    clock.now = 100.503
+    assert pipe.reserve(500) == 101.0

@@ -13,12 +13,14 @@ import time
 from typing import Self
 
 from diloco.local.chaos import Manner
-from diloco.local.shaping import Shape
+from diloco.local.shaping import Pipe, Shape
 from diloco.runtime.addresses import format_address, parse_address
 
 _WINDOW_BYTES = 1 << 16
 """What a shaped connection's sender may have on the way to the relay: else its buffers would hide the link's rate."""
 UNSHAPED = Shape()
+_Chunks = asyncio.Queue[tuple[float, bytes]]
+"""Bytes, and when they are through at the earliest; empty ones end a direction."""
 
 
 class RegionLink:
@@ -104,7 +106,7 @@ class RegionLink:
         try:
             await self._open.wait()
             try:
-                far_reader, far = await asyncio.open_connection(*self._upstream)
+                far_reader, far = await self._connect()
             except OSError:
                 return
             self._connections.add(far)
@@ -119,20 +121,39 @@ class RegionLink:
             self._connections.discard(near)
             near.transport.abort()
 
-    async def _pump(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, shape: Shape) -> None:
-        delayed: asyncio.Queue[tuple[float, bytes]] = asyncio.Queue(shape.delayed_chunks)
-        ends = [asyncio.ensure_future(part) for part in (_take(reader, shape, delayed), self._deliver(delayed, writer))]
+    async def _connect(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        if not (self._up.pipes or self._down.pipes):
+            return await asyncio.open_connection(*self._upstream)
+        family, kind, protocol, _, address = (await self._loop.getaddrinfo(*self._upstream, type=socket.SOCK_STREAM))[0]
+        ours = socket.socket(family, kind, protocol)
         try:
-            await asyncio.wait(ends, return_when=asyncio.FIRST_EXCEPTION)
+            ours.settimeout(0)
+            ours.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _WINDOW_BYTES)
+            await self._loop.sock_connect(ours, address)
+            return await asyncio.open_connection(sock=ours)
+        except BaseException:
+            ours.close()
+            raise
+
+    async def _pump(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, shape: Shape) -> None:
+        # Each pipe has a task of its own: while a chunk passes one, the next chunk passes the one before.
+        queues: list[_Chunks] = [asyncio.Queue(1) for _ in shape.pipes]
+        delayed: _Chunks = asyncio.Queue(shape.delayed_chunks)
+        queues.append(delayed)
+        parts = [_take(reader, shape, queues[0]), self._deliver(delayed, writer)]
+        parts += [_pass(pipe, shape, *ends) for pipe, *ends in zip(shape.pipes, queues, queues[1:], strict=False)]
+        tasks = [asyncio.ensure_future(part) for part in parts]
+        try:
+            await asyncio.wait(tasks, return_when=asyncio.FIRST_EXCEPTION)
         finally:
-            for end in ends:
-                end.cancel()
-            await asyncio.gather(*ends, return_exceptions=True)
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
         # The end of one direction ends the other too: gRPC never keeps a connection half open.
         with contextlib.suppress(OSError, RuntimeError):
             writer.close()
 
-    async def _deliver(self, delayed: asyncio.Queue[tuple[float, bytes]], writer: asyncio.StreamWriter) -> None:
+    async def _deliver(self, delayed: _Chunks, writer: asyncio.StreamWriter) -> None:
         while True:
             at, data = await delayed.get()
             await _sleep_until(at)
@@ -143,13 +164,21 @@ class RegionLink:
             await writer.drain()
 
 
-async def _take(reader: asyncio.StreamReader, shape: Shape, delayed: asyncio.Queue[tuple[float, bytes]]) -> None:
-    chunk_bytes = shape.chunk_bytes
-    while data := await reader.read(chunk_bytes):
-        for pipe in shape.pipes:
-            await _sleep_until(pipe.reserve(len(data)))
-        await delayed.put((time.monotonic() + shape.delay_seconds, data))
-    await delayed.put((0.0, b""))
+async def _take(reader: asyncio.StreamReader, shape: Shape, chunks: _Chunks) -> None:
+    while data := await reader.read(shape.chunk_bytes):
+        await chunks.put((time.monotonic() + shape.delay_seconds, data))
+    await chunks.put((0.0, b""))
+
+
+async def _pass(pipe: Pipe, shape: Shape, before: _Chunks, after: _Chunks) -> None:
+    """Carry chunks through a pipe; what is through counts its delay from there."""
+    while True:
+        _, data = await before.get()
+        if not data:
+            await after.put((0.0, data))
+            return
+        await _sleep_until(pipe.reserve(len(data)))
+        await after.put((time.monotonic() + shape.delay_seconds, data))
 
 
 async def _sleep_until(at: float) -> None:
