@@ -35,7 +35,10 @@ def config_map(job: DiLoCoJob) -> Manifest:
 
 
 def job_text(job: DiLoCoJob) -> str:
-    """The manifest with what its user wrote and nothing that was not said.
+    """The manifest with what differs from the defaults.
+
+    The API server fills in every default of this version's CRD. They are left out again, so that the image of an
+    earlier version, pinned by a job, meets no field that it does not know.
 
     Raises:
         InvalidSpecError: it is larger than a process reads.
@@ -44,7 +47,9 @@ def job_text(job: DiLoCoJob) -> str:
         "apiVersion": job.api_version,
         "kind": job.kind,
         "metadata": {"name": job.metadata.name, "namespace": job.metadata.namespace},
-        "spec": job.spec.model_dump(mode="json", by_alias=True, exclude_unset=True, exclude={"suspend"}),
+        "spec": job.spec.model_dump(
+            mode="json", by_alias=True, exclude_unset=True, exclude_defaults=True, exclude={"suspend"}
+        ),
     }
     plain = json.dumps(document, ensure_ascii=False, indent=1)
     text = _NOT_YAML.sub(lambda found: f"\\u{ord(found[0]):04x}", plain) + "\n"
