@@ -14,7 +14,7 @@ SKIPPED := build/skipped.txt
 
 # The example, run through failures: a process killed with SIGKILL, a region's link taken away.
 DEMO := examples/two-regions/job.yaml
-DEMO_FAILURES := --slow us-west/old=0.5 --chaos kill:us-west/old/0@step=60 --chaos cut:us-east@step=200,seconds=15
+DEMO_FAILURES := --slow us-west/old=0.5 --chaos kill:us-west/old/0@step=60 --chaos cut:us-east@step=600,seconds=15
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:

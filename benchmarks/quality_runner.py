@@ -6,8 +6,11 @@ It must not know which runs are wanted or what is made of them.
 import json
 import math
 import multiprocessing
+import os
 import statistics
 import sys
+import threading
+import time
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from dataclasses import asdict
@@ -32,7 +35,8 @@ class Runner:
         self._cache = cache
         self._workers = workers
         # Spawned, not forked: torch's thread pool does not survive a fork. A worker that started keeps its code.
-        self._pool = ProcessPoolExecutor(workers, mp_context=multiprocessing.get_context("spawn"))
+        context = multiprocessing.get_context("spawn")
+        self._pool = ProcessPoolExecutor(workers, context, initializer=_end_with, initargs=(os.getpid(),))
         kept = list(self._read())
         names = sorted({*variants, *(setting.variant for setting, _, _ in kept)})
         self.fingerprints = dict(zip(names, self._pool.map(fingerprint, names), strict=True))
@@ -101,6 +105,17 @@ class Runner:
             setting = setting_of(entry["setting"])
             if setting.variant in VARIANTS and setting.workload in WORKLOADS:
                 yield setting, entry["key"], entry["result"]
+
+
+def _end_with(parent: int) -> None:
+    """Let this worker end when its parent does, however: runs take minutes, and nobody would take their result."""
+
+    def watch() -> None:
+        while os.getppid() == parent:
+            time.sleep(1.0)
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()
 
 
 def name_of(setting: Setting) -> str:

@@ -27,7 +27,7 @@ from diloco.spec.status import JobStatus
 from diloco.syncer.status import SyncerStatus
 from kind import bed, chart
 from kind.bed import Bed
-from kind.commands import CommandFailedError, Unavailable
+from kind.commands import CommandFailedError, Unavailable, run
 from kind.guard import NotOursError
 
 REPOSITORY: Final = Path(__file__).resolve().parent.parent
@@ -36,6 +36,7 @@ NAMESPACE: Final = "demo"
 RELEASE: Final = chart.Release("diloco-operator", "diloco-system")
 JOB_FILE: Final = "examples/two-regions/job.yaml"
 JOB: Final = "two-regions"
+IMAGE_PYTHON: Final = "/opt/diloco/bin/python3"
 LOST_POD: Final = "two-regions-us-west-old-0"
 LOST_AT_PERCENT: Final = 25
 OUTPUT: Final = REPOSITORY / "build" / "kind-demo"
@@ -64,8 +65,9 @@ def demo(console: Console) -> int:
     up.cluster.kubectl("delete", "namespace", NAMESPACE, "--ignore-not-found", timeout_seconds=300)
     chart.make_namespace(up.cluster, NAMESPACE)
     server = connect(up.cluster.kubeconfig, None, os.environ)
-    console.print(f"kubectl apply --namespace {NAMESPACE} --filename {JOB_FILE}")
-    kubectl(up, "apply", "--filename", str(REPOSITORY / JOB_FILE))
+    job_file = job_for(images.trainer, console)
+    console.print(f"kubectl apply --namespace {NAMESPACE} --filename {job_file.relative_to(REPOSITORY)}")
+    kubectl(up, "apply", "--filename", str(job_file))
     console.print(f"kubectl diloco top {JOB} --namespace {NAMESPACE}")
     watched = Watched(up, server, console)
     code = follow(watched, PlainLines(console), rows=None, once=False, wait=watched.between_looks)
@@ -74,6 +76,27 @@ def demo(console: Console) -> int:
         tell_how_to_fetch(console, watched.status, images.trainer)
     tell_how_to_look(console, up)
     return code
+
+
+def job_for(image: str, console: Console) -> Path:
+    """The example, or where the image's torch lacks its optimizer, a copy that leaves the optimizer to the default."""
+    asked = "import torch; print(hasattr(torch.optim, 'Muon'), torch.__version__)"
+    told = run("docker", "run", "--rm", "--entrypoint", IMAGE_PYTHON, image, "-c", asked, timeout_seconds=180)
+    has_muon, version = told.split()
+    if has_muon == "True":
+        return REPOSITORY / JOB_FILE
+    console.print(f"The image's torch is {version}; Muon needs 2.9. The job trains with AdamW instead.")
+    job = without_optimizer(yaml.safe_load((REPOSITORY / JOB_FILE).read_text(encoding="utf-8")))
+    OUTPUT.mkdir(parents=True, exist_ok=True)
+    path = OUTPUT / "job.yaml"
+    path.write_text(yaml.safe_dump(job, sort_keys=False), encoding="utf-8")
+    return path
+
+
+def without_optimizer(job: Mapping[str, Any]) -> dict[str, Any]:
+    """The job with the default inner optimizer. Pure."""
+    training = {key: value for key, value in job["spec"]["training"].items() if key != "optimizer"}
+    return {**job, "spec": {**job["spec"], "training": training}}
 
 
 @dataclass

@@ -38,10 +38,23 @@ class Recommendation:
 
 # `make quality` writes from here
 MEASURED: tuple[Recommendation, ...] = (
-    Recommendation(400, "A", "Muon", 6, "BF16", "F32", 1.0, 0.0, 4.5, 5, 4.0),
-    Recommendation(400, "A", "Muon", 24, "BF16", "F32", 0.7, 0.3, 8.3, 5, 1.0),
-    Recommendation(400, "A", "AdamW", 24, "BF16", "F32", 1.0, 0.0, 20.3, 4, 1.0),
-    Recommendation(400, "A", "Muon", 6, "Int4", "Int8", 1.0, 0.0, 4.2, 2, 1.05),
+    Recommendation(400, "A", "Muon", 6, "BF16", "F32", 1.0, 0.0, 4.8, 5, 4.0),
+    Recommendation(400, "A", "Muon", 24, "BF16", "F32", 0.7, 0.3, 7.8, 5, 1.0),
+    Recommendation(400, "A", "AdamW", 24, "BF16", "F32", 1.0, 0.0, 21.1, 5, 1.0),
+    Recommendation(400, "A", "Muon", 6, "Int4", "Int8", 1.0, 0.0, 4.8, 5, 1.05),
+    Recommendation(400, "B", "Muon", 6, "BF16", "F32", 1.0, 0.0, 5.0, 5, 4.0),
+    Recommendation(400, "B", "Muon", 24, "BF16", "F32", 0.7, 0.3, 9.3, 5, 1.0),
+    Recommendation(400, "B", "AdamW", 24, "BF16", "F32", 0.5, 0.5, 20.1, 5, 1.0),
+    Recommendation(400, "A", "Muon", 12, "BF16", "F32", 1.0, 0.0, 6.1, 3, 2.0),
+    Recommendation(400, "B", "Muon", 6, "Int4", "Int8", 1.0, 0.0, 5.2, 3, 1.05),
+    Recommendation(400, "B", "Muon", 12, "BF16", "F32", 1.0, 0.0, 7.3, 3, 2.0),
+    Recommendation(400, "A", "Muon", 3, "BF16", "F32", 1.0, 0.0, 3.0, 3, 8.0),
+    Recommendation(1600, "B", "Muon", 6, "BF16", "F32", 1.0, 0.0, 3.0, 5, 4.0),
+    Recommendation(1600, "B", "Muon", 24, "BF16", "F32", 0.7, 0.3, 5.0, 5, 1.0),
+    Recommendation(1600, "B", "AdamW", 24, "BF16", "F32", 0.5, 0.5, 11.8, 5, 1.0),
+    Recommendation(1600, "B", "Muon", 6, "Int4", "Int8", 1.0, 0.0, 3.2, 5, 1.05),
+    Recommendation(1600, "A", "Muon", 6, "BF16", "F32", 1.0, 0.0, 1.8, 1, 4.0),
+    Recommendation(1600, "A", "Muon", 24, "BF16", "F32", 0.7, 0.3, 3.3, 1, 1.0),
 )
 # to here
 
