@@ -24,7 +24,8 @@ from diloco.learner.data import DataError, LearnerData
 from diloco.learner.evaluate import cross_entropy, mean_loss
 from diloco.learner.learning_rate import Rates, learning_rates
 from diloco.learner.optimizer import NamedOptimizer
-from diloco.model import trained_parameters, vocabulary_size_of, write_fragment
+from diloco.model import ModelError, trained_parameters, vocabulary_size_of, write_fragment
+from diloco.model.constants import BufferWatch, changes_in_training
 from diloco.model.fragments import views
 from diloco.spec import JobSpec
 from diloco.spec.training import OptimizerKind
@@ -92,6 +93,7 @@ class InnerTrainer:
         Raises:
             DataError: the data has token ids that the model does not know.
             OptimizerError: the inner optimizer cannot be had for this model or with this torch.
+            ModelError: a saved buffer is not of the plain, strided kind.
         """
         check_vocabulary(data, module)
         self._options = job.training
@@ -102,6 +104,7 @@ class InnerTrainer:
         self._parameters = trained_parameters(module)
         self._optimizer = NamedOptimizer(self._module, job.training.optimizer)
         self._reader = Reader(module, device)
+        self._buffers = BufferWatch(self._module, saved_only=True)
         self._skipped_in_a_row = 0
         self._steps = 0
         self._tokens = 0
@@ -204,7 +207,9 @@ class InnerTrainer:
 
         Raises:
             DataError: the data cannot be read.
+            ModelError: training has changed a buffer, so that this is not the model that the others have.
         """
+        self._check_buffers(look_at_values=True)
         parameters: dict[str, Tensor] = {}
         for fragment, held in zip(self._layout.fragments, self._held, strict=True):
             flat = replaced.get(fragment.index, held.anchor).to(self._device, non_blocking=True)
@@ -223,7 +228,12 @@ class InnerTrainer:
         self._data.sampler.seek(max(data_position, self._data.sampler.position))
 
     def state(self) -> TrainerState:
-        """A copy of what a restarted learner needs, in host memory; another thread may write it to disk."""
+        """A copy of what a restarted learner needs, in host memory; another thread may write it to disk.
+
+        Raises:
+            ModelError: training has changed a buffer, which nobody would receive.
+        """
+        self._check_buffers(look_at_values=False)
         return TrainerState(
             self._optimizer.state(), self._optimizer.steps, self._steps, self._tokens, self.data_position
         )
@@ -263,6 +273,11 @@ class InnerTrainer:
                 f"{self._steps}); "
                 f"lower {_RATES[self._options.optimizer.kind]} or check the data"
             )
+
+    def _check_buffers(self, *, look_at_values: bool) -> None:
+        # A look at the model before training finds most of it; what only shows later is found here.
+        if changed := self._buffers.changed(look_at_values=look_at_values):
+            raise ModelError(f"model: {changes_in_training(changed)}")
 
     def _now(self, index: int) -> Tensor:
         values, copied = self._reader.read(self._layout.fragments[index])
