@@ -195,3 +195,18 @@ class _GrowingCache(_Base):
 
 def growing_cache() -> nn.Module:
     return _GrowingCache()
+
+
+def looks_at_values() -> nn.Module:
+    """Cannot be built without values."""
+    model = tied()
+    model.get_parameter("middle.weight").detach().sum().item()
+    return model
+
+
+def wider_with_values() -> nn.Module:
+    """Builds another model where it is given no values."""
+    model = tied()
+    if not model.get_parameter("middle.weight").is_meta:
+        model.register_parameter("more", nn.Parameter(torch.zeros(WIDTH)))
+    return model

@@ -1,4 +1,5 @@
 import re
+from dataclasses import replace
 
 import pytest
 import torch
@@ -71,3 +72,12 @@ def test_a_model_from_fragments_has_their_parameters() -> None:
     out = torch.empty(layout.fragments[4].numel)
     read_fragment(made, layout.fragments[4], out)
     assert torch.equal(out, buffers[4])
+
+
+def test_another_base_than_was_trained_with_is_refused_at_the_end() -> None:
+    job = small_job(model=entrypoint("tiny_model"), sync={"fragments": 1})
+    layout = layout_of(build_model(job), 1)
+    buffers = [torch.zeros(fragment.numel) for fragment in layout.fragments]
+    model_from_fragments(job, layout, buffers)
+    with pytest.raises(ModelError, match="model: has other frozen parameters or buffers than were trained with"):
+        model_from_fragments(job, replace(layout, constants="other"), buffers)

@@ -1,5 +1,6 @@
 import json
 import resource
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -117,6 +118,17 @@ def test_a_checkpoint_of_another_model_or_job_names_both(tmp_path: Path) -> None
         newest_checkpoint(tmp_path, layout_of(1000, 501), "small")
     with pytest.raises(SyncerError, match="of job 'small', but the job is 'large'"):
         newest_checkpoint(tmp_path, LAYOUT, "large")
+
+
+def test_one_with_other_frozen_values_is_refused_and_one_of_before_is_read(tmp_path: Path) -> None:
+    ours, other = replace(LAYOUT, constants="base"), replace(LAYOUT, constants="other")
+    write_checkpoint(tmp_path, content(layout=other))
+    with pytest.raises(SyncerError, match="other frozen parameters or buffers than the job's; use"):
+        newest_checkpoint(tmp_path, ours, "small")
+    write_checkpoint(tmp_path, content())  # earlier versions told of the cut alone
+    loaded, _ = newest_checkpoint(tmp_path, ours, "small")
+    assert loaded is not None
+    assert loaded.manifest.layout == LAYOUT.cut
 
 
 @pytest.mark.parametrize("residuals", [False, True])

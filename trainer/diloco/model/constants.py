@@ -25,22 +25,19 @@ def saved_buffers(module: nn.Module) -> dict[str, Tensor]:
     return {name: buffer for name, buffer, persistent in _buffers(module) if persistent}
 
 
-def has_constants(module: nn.Module) -> bool:
-    """Whether the model holds anything that is exported beside its trained parameters."""
-    return bool(frozen_parameters(module)) or bool(saved_buffers(module))
-
-
-def constants_digest(module: nn.Module) -> str:
+def constants_digest(module: nn.Module) -> str | None:
     """XXH3-128 over names, types, shapes and values of frozen parameters and saved buffers, hexadecimal.
 
-    Empty where there are none, and where a model without values (on the meta device) cannot tell.
+    Empty where there are none. None where they have no values, on the meta device.
 
     Raises:
         ModelError: a tensor is not of the plain, strided kind; the text names it.
     """
     constants = frozen_parameters(module) | saved_buffers(module)
-    if not constants or any(tensor.is_meta for tensor in constants.values()):
+    if not constants:
         return ""
+    if any(tensor.is_meta for tensor in constants.values()):
+        return None
     digest = xxhash.xxh3_128()
     for name, tensor in constants.items():
         digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)} {tensor_digest(name, tensor)}\n".encode())

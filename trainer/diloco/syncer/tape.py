@@ -19,12 +19,13 @@ from typing import Any
 
 from diloco.core.actions import Action
 from diloco.core.events import Event
+from diloco.core.fragments import FragmentTable
 from diloco.spec.words import listed
 from diloco.syncer.records import RecordError, action_from, build, event_from
 
-FORMAT = 2
-_READ = (1, FORMAT)
-"""Format 1 does not say by which rules its engine decided: by the first."""
+FORMAT = 3
+_READ = (1, 2, FORMAT)
+"""Format 1 does not say by which rules its engine decided: by the first. Before 3 the model's sizes are not told."""
 _SEGMENT = re.compile(r"^(\d{6,})(?:\.(\d{4,}))?\.jsonl$")
 _CHAIN_KEY = b',"chain":"'
 _LINE_LIMIT_BYTES = 256 << 20
@@ -60,6 +61,8 @@ class TapeHeader:
     """Wall-clock time, in seconds since 1970. For people; nothing is decided by it."""
     rules: int = 1
     """By which `diloco.core.options.Rules` the engine decided."""
+    tensors: tuple[FragmentTable, ...] = ()
+    """``Layout.table`` of the model, so that nobody need build it. Empty: written by an earlier version."""
 
 
 @dataclass(frozen=True, slots=True)
