@@ -53,6 +53,14 @@ def run(
     threads: Annotated[
         int | None, typer.Option("--threads", min=1, help="Threads of each learner. Default: the cores, shared out.")
     ] = None,
+    device: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--device",
+            metavar="[TARGET=]DEVICES",
+            help="Where learners train: cpu, cuda:1, us-west=cuda:0,cuda:1. Default: the CUDA devices, dealt out.",
+        ),
+    ] = None,
     port: Annotated[int | None, typer.Option("--port", help="The syncer's gRPC port. Default: a free one.")] = None,
     http_port: Annotated[
         int | None, typer.Option("--http-port", help="The syncer's HTTP port, for /status. Default: a free one.")
@@ -97,6 +105,7 @@ def run(
         link=tuple(link or ()),
         seed=seed,
         threads=threads,
+        device=tuple(device or ()),
         port=port,
         http_port=http_port,
     )

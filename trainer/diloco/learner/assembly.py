@@ -78,6 +78,7 @@ class Learner:
         self._activity = Activity(time.monotonic)
         spec = options.job.spec
         device = choose_device(options.device or "auto")
+        _log.info("trains on %s", device)
         make_writable_directory(options.directory)
         module = build_model(spec)
         layout = layout_of(module, spec.sync.fragments)
