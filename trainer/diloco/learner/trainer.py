@@ -27,6 +27,7 @@ from diloco.learner.optimizer import NamedOptimizer
 from diloco.model import ModelError, trained_parameters, vocabulary_size_of, write_fragment
 from diloco.model.constants import BufferWatch, changes_in_training
 from diloco.model.fragments import views
+from diloco.model.randomness import drawn_by
 from diloco.spec import JobSpec
 from diloco.spec.training import OptimizerKind
 
@@ -252,10 +253,12 @@ class InnerTrainer:
 
     def _gradients(self, inputs: Tensor, targets: Tensor) -> tuple[float, float]:
         """Loss and gradient norm of a batch; leaves clipped gradients in the parameters."""
-        with torch.autocast(self._device.type, torch.bfloat16, enabled=self._options.precision == "BF16"):
-            logits = self._module(inputs)
-        loss = cross_entropy(logits, targets)
-        loss.backward()  # type: ignore[no-untyped-call]  # torch's own
+        # Backward, too: parts that are computed once more there may draw again.
+        with drawn_by(self._key(), self._device):
+            with torch.autocast(self._device.type, torch.bfloat16, enabled=self._options.precision == "BF16"):
+                logits = self._module(inputs)
+            loss = cross_entropy(logits, targets)
+            loss.backward()  # type: ignore[no-untyped-call]  # torch's own
         used = [parameter for parameter in self._parameters.values() if parameter.grad is not None]
         norm = get_total_norm([parameter.grad for parameter in used if parameter.grad is not None])
         if self._options.optimizer.clip_norm > 0:
@@ -263,6 +266,11 @@ class InnerTrainer:
         # One wait for the device, not two.
         loss_value, norm_value = torch.stack((loss.detach(), norm)).tolist()
         return loss_value, norm_value
+
+    def _key(self) -> str:
+        """Of what a step draws: by seed, shard and position, so that a restarted learner draws as it would have."""
+        shard = self._data.sampler.shard
+        return f"step {shard.seed} {shard.index} {self.data_position}"
 
     def _skip(self, loss: float) -> None:
         self._optimizer.zero_grad()
