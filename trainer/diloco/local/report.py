@@ -192,7 +192,7 @@ def _learner_rows(history: RunHistory) -> tuple[list[str], list[list[str]]]:
         "merged",
         "tokens/s",
         "blocked",
-        "evaluations, snapshots",
+        "other work",
         "goodput",
         "restarts",
     ]
