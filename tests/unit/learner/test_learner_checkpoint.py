@@ -155,6 +155,14 @@ def test_one_of_another_identity_is_refused_naming_both(
     assert "\n" not in str(raised.value)
 
 
+def test_a_manifest_that_is_nested_too_deeply_falls_back_to_the_one_before(
+    store: CheckpointStore, tmp_path: Path
+) -> None:
+    store.save(checkpoint(4))
+    (store.save(checkpoint(5)) / "manifest.json").write_text('{"a":' * 50_000)
+    assert steps_found(tmp_path) == 4
+
+
 def test_one_of_another_base_is_refused_and_one_of_before_is_taken(store: CheckpointStore, tmp_path: Path) -> None:
     digest = IDENTITY.layout_digest
     ours = CheckpointStore(tmp_path, replace(IDENTITY, layout_digest=f"{digest}.base"))

@@ -1,5 +1,6 @@
 import errno
 import json
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -90,6 +91,10 @@ def test_damaged_files_are_refused_when_they_are_opened(path: Path) -> None:
     def version() -> None:
         path.write_bytes(path.read_bytes()[:8] + b"\2" + path.read_bytes()[9:])
 
+    def pipe() -> None:
+        path.unlink()
+        os.mkfifo(path)
+
     def foreign() -> None:
         path.write_bytes(b"\x89PNG" + path.read_bytes()[4:])
 
@@ -103,6 +108,9 @@ def test_damaged_files_are_refused_when_they_are_opened(path: Path) -> None:
         (lambda: flip(path, 16), "its header is damaged"),
         (lambda: rewrite_header(path, count=10**15), "its header says"),
         (lambda: rewrite_header(path, count=-1), "its header is damaged"),
+        (lambda: rewrite_header(path, count=float("inf")), "its header is damaged"),
+        (lambda: rewrite_header(path, tokenizer=json.loads("[" * 200 + "]" * 200)), "its header is damaged"),
+        (pipe, "is not a regular file; give one"),
         (lambda: rewrite_header(path, dtype="float64"), "dtype is float64, allowed are uint8, uint16, uint32"),
         (path.unlink, "No such file"),
     ]:

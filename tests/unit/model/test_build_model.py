@@ -46,6 +46,8 @@ def test_an_entrypoint_gets_its_arguments() -> None:
         (entrypoint("NOT_CALLABLE"), "support.entrypoints:NOT_CALLABLE is a int, not callable"),
         (entrypoint("tiny_model", depth=3), "raised TypeError: .*unexpected keyword argument 'depth'"),
         (entrypoint("raising_model"), "support.entrypoints:raising_model raised RuntimeError: no weights here"),
+        (entrypoint("exiting_model"), "support.entrypoints:exiting_model raised SystemExit: 3"),
+        (entrypoint("model_that_exits_when_called"), r"forward\(tokens\) of shape .* raised SystemExit: 3"),
         (entrypoint("no_module"), "returned a object, not a torch.nn.Module"),
         (
             entrypoint("flat_logits"),

@@ -1,4 +1,5 @@
 import json
+import os
 import resource
 from dataclasses import replace
 from pathlib import Path
@@ -81,7 +82,7 @@ def test_an_empty_folder_has_no_checkpoint(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "file", ["manifest.json", "parameters.safetensors", "momentum.safetensors", "residuals.safetensors"]
 )
-@pytest.mark.parametrize("damage", ["flipped", "truncated", "missing", "empty"])
+@pytest.mark.parametrize("damage", ["flipped", "truncated", "missing", "empty", "nested", "pipe"])
 def test_a_damaged_checkpoint_is_told_and_the_one_before_is_used(tmp_path: Path, file: str, damage: str) -> None:
     write_checkpoint(tmp_path, content(3, residuals=True))
     path = tmp_path / write_checkpoint(tmp_path, content(4, residuals=True)) / file
@@ -96,6 +97,11 @@ def test_a_damaged_checkpoint_is_told_and_the_one_before_is_used(tmp_path: Path,
             path.unlink()
         case "empty":
             path.write_bytes(b"")
+        case "nested":
+            path.write_text('{"a":' * 50_000)
+        case "pipe":
+            path.unlink()
+            os.mkfifo(path)
     loaded, broken = newest_checkpoint(tmp_path, LAYOUT, "small")
     assert loaded is not None
     assert loaded.manifest.versions == (3, 3)

@@ -51,7 +51,8 @@ def run(
         typer.Option("--seed", min=0, max=2**31 - 1, help="Use this instead of training.seed, also for failures."),
     ] = None,
     threads: Annotated[
-        int | None, typer.Option("--threads", min=1, help="Threads of each learner. Default: the cores, shared out.")
+        int | None,
+        typer.Option("--threads", min=1, max=1024, help="Threads of each learner. Default: the cores, shared out."),
     ] = None,
     device: Annotated[
         list[str] | None,

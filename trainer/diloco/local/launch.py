@@ -23,6 +23,7 @@ from diloco.plan.world import read_world
 from diloco.runtime.exits import EXIT_BAD_INPUT, EXIT_OK, EXIT_UNEXPECTED
 from diloco.runtime.files import UnusableFileError, read_json
 from diloco.spec import DiLoCoJob, load_job, parse_job
+from diloco.spec.load import read_manifest
 
 EXIT_INTERRUPTED = 130
 """As shells have it for Ctrl-C."""
@@ -92,8 +93,8 @@ def manifest(path: Path, seed: int | None) -> tuple[DiLoCoJob, str]:
     Raises:
         SpecError: it is no valid manifest.
     """
-    job = load_job(path)
-    text = path.read_text(encoding="utf-8-sig")
+    text = read_manifest(path)
+    job = parse_job(text, str(path))
     if seed is None or seed == job.spec.training.seed:
         return job, text
     document = yaml.safe_load(text)

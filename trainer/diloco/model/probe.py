@@ -44,7 +44,7 @@ def _check_buffers(module: nn.Module, length: int, field: str) -> None:
     try:
         with seeded(0), torch.no_grad():
             module(tokens)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise ModelError(
             f"{field}: forward(tokens) of shape (2, {length}) in training raised {one_line(error)}"
         ) from error
@@ -67,7 +67,7 @@ def vocabulary_size_of(module: nn.Module, length: int = 2, field: str = "model")
     try:
         with seeded(0), torch.no_grad():
             logits = module(tokens)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise ModelError(f"{field}: forward(tokens) of shape (1, {length}) raised {one_line(error)}") from error
     finally:
         module.train(training)

@@ -44,7 +44,7 @@ def _tokens(documents: tuple[Document, ...], tokenizer: Tokenizer) -> Iterator[T
 def _encode(tokenizer: Tokenizer, piece: bytes, document: Document) -> Tokens:
     try:
         return np.asarray(tokenizer.encode(piece))
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         # Whatever the user's tokenizer raises (a document that is no UTF-8, most likely) is the user's to read.
         raise DataError(f"tokenizer {tokenizer.name}: {document.path}: {one_line(error)}") from error
 
