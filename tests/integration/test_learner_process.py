@@ -66,6 +66,8 @@ def test_it_joins_loads_trains_pushes_pulls_and_evaluates_until_the_job_is_over(
         assert learner.wait() == 0
         activity = json.loads((learner.directory / "activity.json").read_text())
         assert activity["ending"] == "Finished"
+        assert 0 < activity["evaluating_fraction"] < 1
+        assert 0 <= activity["checkpointing_fraction"] < 1
         assert activity["bytes_pushed"] == push.payload_bytes + again.payload_bytes
         assert "Traceback" not in learner.log
 

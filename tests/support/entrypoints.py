@@ -1,5 +1,6 @@
 """What a user's own entrypoints may be, and the ways in which they can be wrong."""
 
+import sys
 from collections.abc import Sequence
 
 import numpy as np
@@ -106,3 +107,33 @@ class WordTokenizer:
 
 def word_tokenizer() -> WordTokenizer:
     return WordTokenizer()
+
+
+def dropping_model() -> nn.Module:
+    """Draws in every inner step."""
+    return nn.Sequential(nn.Embedding(257, 8), nn.Dropout(0.5), nn.Linear(8, 257))
+
+
+def exiting_model() -> nn.Module:
+    sys.exit(3)
+
+
+class _Exiting(TinyModel):
+    """Ends the process in its forward pass: at once, or only where it learns."""
+
+    def __init__(self, *, only_where_it_learns: bool) -> None:
+        super().__init__(257, 8)
+        self.only_where_it_learns = only_where_it_learns
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        if torch.is_grad_enabled() or not self.only_where_it_learns:
+            sys.exit(3)
+        return super().forward(tokens)
+
+
+def model_that_exits_when_called() -> nn.Module:
+    return _Exiting(only_where_it_learns=False)
+
+
+def model_that_exits_when_it_learns() -> nn.Module:
+    return _Exiting(only_where_it_learns=True)

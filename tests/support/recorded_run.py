@@ -52,6 +52,7 @@ class RecordedRun:
             engine=beginning.engine or {},
             started_at=0.0,
             rules=int(CURRENT_RULES),
+            tensors=self.layout.table,
         )
         self.tape = TapeWriter(directory / "tape", header, limits or TapeLimits())
         self._codec = codec_named(job.spec.sync.compression)

@@ -308,7 +308,7 @@ async def _part(call: Call, part: Awaitable[Any]) -> Any:
 def _parsed(call: Call, text: bytes) -> Object:
     try:
         value = json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         value = None
     if not isinstance(value, dict):
         # A proxy's page, or half an object of a server that went away.

@@ -139,7 +139,7 @@ def of_text(call: Call, code: int, text: str, retry_after: str | None = None) ->
     """As `of_status`, from the text of an answer."""
     try:
         body = json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         body = text
     return of_status(call, code, body, retry_after)
 

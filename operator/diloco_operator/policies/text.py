@@ -32,7 +32,7 @@ def last_line(output: str) -> str:
 def _message(line: str) -> str:
     try:
         entry = json.loads(line)
-    except ValueError:
+    except (ValueError, RecursionError):
         return line
     if not isinstance(entry, dict) or not isinstance(entry.get("message"), str):
         return line

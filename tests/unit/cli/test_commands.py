@@ -52,6 +52,33 @@ def test_the_full_manifest_is_valid_too(job: Path, tmp_path: Path, capsys: pytes
     assert execute(["validate", str(full)]) == 0
 
 
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("[]", "is no summary of a run"),
+        ("3", "is no summary of a run"),
+        ("{}", "is no summary of a run"),
+        ("[" * 50_000, "nested more than 100 deep"),
+        ("nonsense", "not JSON"),
+    ],
+)
+def test_an_odd_summary_is_one_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], content: str, message: str
+) -> None:
+    (tmp_path / "summary.json").write_text(content)
+    assert execute(["status", str(tmp_path)]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert f"diloco: {tmp_path}/summary.json: " in line
+    assert message in line
+
+
+@pytest.mark.parametrize("every", ["nan", "inf", "0", "1e300"])
+def test_a_pause_that_no_clock_can_make_is_one_line(capsys: pytest.CaptureFixture[str], every: str) -> None:
+    assert execute(["top", "out", "--every", every]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "--every" in line
+
+
 def test_neither_help_nor_validate_imports_torch(job: Path) -> None:
     code = "import sys; from diloco.cli.main import execute; execute(sys.argv[1:]); print('torch' in sys.modules)"
     told = subprocess.run(

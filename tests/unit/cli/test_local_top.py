@@ -31,6 +31,9 @@ def test_a_syncer_whose_job_failed_ends_the_watching(capsys: pytest.CaptureFixtu
     assert len(capsys.readouterr().out.splitlines()) == 1
 
 
+SUMMARY = {"job": "small", "complete": True, "phase": "Complete", "tokens": 10, "learners": [], "eval_loss": 1.5}
+
+
 def test_a_run_is_watched_until_its_summary_is_there(tmp_path: Path) -> None:
     (tmp_path / "syncer").mkdir()
     console = Console(file=io.StringIO(), width=80, force_terminal=False)
@@ -43,10 +46,10 @@ def test_a_run_is_watched_until_its_summary_is_there(tmp_path: Path) -> None:
         def go_on() -> None:
             while_it_runs.close()  # the syncer ends...
             if "trying again" in lines.getvalue():
-                (tmp_path / "summary.json").write_text('{"eval_loss": 1.5}')  # ...and then the run
+                (tmp_path / "summary.json").write_text(json.dumps(SUMMARY))  # ...and then the run
 
         assert follow(LocalSource(str(tmp_path)), PlainLines(console), rows=None, once=False, wait=go_on) == EXIT_OK
     first, remark, *summary = lines.getvalue().splitlines()
     assert first.startswith(" 25%")
     assert remark.endswith("; trying again")
-    assert json.loads("".join(summary)) == {"eval_loss": 1.5}
+    assert json.loads("".join(summary)) == SUMMARY

@@ -155,6 +155,26 @@ def test_one_of_another_identity_is_refused_naming_both(
     assert "\n" not in str(raised.value)
 
 
+def test_a_manifest_that_is_nested_too_deeply_falls_back_to_the_one_before(
+    store: CheckpointStore, tmp_path: Path
+) -> None:
+    store.save(checkpoint(4))
+    (store.save(checkpoint(5)) / "manifest.json").write_text('{"a":' * 50_000)
+    assert steps_found(tmp_path) == 4
+
+
+def test_one_of_another_base_is_refused_and_one_of_before_is_taken(store: CheckpointStore, tmp_path: Path) -> None:
+    digest = IDENTITY.layout_digest
+    ours = CheckpointStore(tmp_path, replace(IDENTITY, layout_digest=f"{digest}.base"))
+    store.save(checkpoint(4))  # as an earlier version: it tells of the cut alone
+    found = ours.load()
+    assert found is not None
+    assert found.state.steps == 4
+    ours.save(checkpoint(5))
+    with pytest.raises(CheckpointMismatchError, match="is of a model with other frozen parameters or buffers; use"):
+        CheckpointStore(tmp_path, replace(IDENTITY, layout_digest=f"{digest}.other")).load()
+
+
 def test_one_that_names_no_optimizer_is_of_adamw(store: CheckpointStore, tmp_path: Path) -> None:
     # As they were written before there was another.
     path = store.save(checkpoint(4)) / "manifest.json"

@@ -13,6 +13,7 @@ import pytest
 import torch
 
 from diloco.core.spent import TimeSpent
+from diloco.learner.assembly import Learner
 from diloco.learner.checkpoint import CheckpointIdentity, CheckpointStore, CheckpointWriteError, LearnerCheckpoint
 from diloco.learner.checkpoint_writer import CheckpointWriter
 from diloco.learner.control import StepNews
@@ -23,8 +24,9 @@ from diloco.learner.trainer import TrainerState
 from diloco.learner.transfers import TransferCounts
 from diloco.model import build_model, layout_of
 from diloco.runtime.addresses import AddressError
+from diloco.runtime.exits import EXIT_UNEXPECTED
 from diloco.spec import API_VERSION, KIND, DiLoCoJob, Metadata
-from diloco.spec.training import InnerOptimizer
+from diloco.spec.training import InnerOptimizer, ModelSpec
 from support.small_job import small_job, write_text
 
 A_STEP = StepNews(1, 64, 0.25, 0.0, 2.5, 4)
@@ -53,6 +55,7 @@ class TestOptions:
             ("learner", "here/cpu/9", "--learner 'here/cpu/9': job small has here/cpu/0, here/cpu/1"),
             ("speed", 0.0, "--speed 0"),
             ("speed", 1.5, "--speed 1.5"),
+            ("speed", 1e-320, "--speed 9.99989e-321: use a factor from 0.001 to 1"),
             ("speed", float("nan"), "--speed nan"),
             ("threads", 0, "--threads 0"),
             ("hand_in_seconds", -1.0, "hand_in_seconds -1"),
@@ -113,6 +116,18 @@ class TestMistakes:
         path = store.save(LearnerCheckpoint(TrainerState({}, 0, 0, 0, 0), {}))
         assert run_learner(mine) == 2
         assert f"{path}: is of inner optimizer AdamW, this is inner optimizer Muon on 18" in self._last_line(caplog)
+
+    def test_a_model_that_ends_the_process_where_it_learns(
+        self, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        plain = options(tmp_path)
+        model = ModelSpec(entrypoint="support.entrypoints:model_that_exits_when_it_learns")
+        sync = plain.job.spec.sync.model_copy(update={"fragments": 1})
+        spec = plain.job.spec.model_copy(update={"model": model, "sync": sync})
+        mine = replace(plain, job=plain.job.model_copy(update={"spec": spec}))
+        monkeypatch.setattr(Learner, "run", lambda learner: learner._trainer.step(0.0))
+        assert run_learner(mine) == EXIT_UNEXPECTED
+        assert self._last_line(caplog) == "the job's model or data has called sys.exit(3) in training; it must return"
 
     def test_a_port_in_use(self, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
         with serve_figures("127.0.0.1:0", figures(None)) as server:

@@ -1,5 +1,6 @@
 import errno
 import json
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ import pytest
 from diloco.learner.data import (
     DataError,
     TokenFile,
+    make,
     make_token_file,
     open_source,
     open_token_file,
@@ -89,6 +91,10 @@ def test_damaged_files_are_refused_when_they_are_opened(path: Path) -> None:
     def version() -> None:
         path.write_bytes(path.read_bytes()[:8] + b"\2" + path.read_bytes()[9:])
 
+    def pipe() -> None:
+        path.unlink()
+        os.mkfifo(path)
+
     def foreign() -> None:
         path.write_bytes(b"\x89PNG" + path.read_bytes()[4:])
 
@@ -102,6 +108,9 @@ def test_damaged_files_are_refused_when_they_are_opened(path: Path) -> None:
         (lambda: flip(path, 16), "its header is damaged"),
         (lambda: rewrite_header(path, count=10**15), "its header says"),
         (lambda: rewrite_header(path, count=-1), "its header is damaged"),
+        (lambda: rewrite_header(path, count=float("inf")), "its header is damaged"),
+        (lambda: rewrite_header(path, tokenizer=json.loads("[" * 200 + "]" * 200)), "its header is damaged"),
+        (pipe, "is not a regular file; give one"),
         (lambda: rewrite_header(path, dtype="float64"), "dtype is float64, allowed are uint8, uint16, uint32"),
         (path.unlink, "No such file"),
     ]:
@@ -139,6 +148,50 @@ def test_a_tokenizer_of_the_users_own_makes_the_tokens(tmp_path: Path, path: Pat
     info = make_token_file(TextData(path=str(tmp_path)), path, open_tokenizer("support.entrypoints:word_tokenizer"))
     assert (info.tokenizer, info.vocabulary_size) == ("words", 10)
     assert open_token_file(path).read(0, 4).tolist() == [3, 5, 1, 9]
+
+
+class PiecesTokenizer:
+    """Keeps what it is given, which must be whole characters."""
+
+    name = "pieces"
+    vocabulary_size = 2
+    end_of_document = 1
+
+    def __init__(self) -> None:
+        self.pieces: list[str] = []
+
+    def encode(self, piece: bytes) -> list[int]:
+        self.pieces.append(piece.decode())
+        return [0]
+
+
+@pytest.mark.parametrize("letters", ["\N{CJK UNIFIED IDEOGRAPH-4E2D}", "\xe9", "\N{GRINNING FACE}", "a"])
+@pytest.mark.parametrize("before", range(4))
+def test_a_long_line_is_cut_between_characters(tmp_path: Path, path: Path, letters: str, before: int) -> None:
+    text = "a" * before + letters * 40
+    (tmp_path / "a.txt").write_text(text)
+    tokenizer = PiecesTokenizer()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(make, "_PIECE_BYTES", 21)
+        make_token_file(TextData(path=str(tmp_path)), path, tokenizer)
+    assert len(tokenizer.pieces) > 1
+    assert "".join(tokenizer.pieces) == text
+
+
+def test_a_long_line_of_words_is_cut_between_words(tmp_path: Path, path: Path) -> None:
+    (tmp_path / "a.txt").write_text("one two three four")
+    tokenizer = PiecesTokenizer()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(make, "_PIECE_BYTES", 10)
+        make_token_file(TextData(path=str(tmp_path)), path, tokenizer)
+    assert tokenizer.pieces == ["one two ", "three four"]
+
+
+def test_json_lines_are_no_text_unless_they_are_asked_for(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("text")
+    (tmp_path / "b.jsonl").write_text('{"text": "no"}')
+    assert len(open_source(DataSpec(text=TextData(path=str(tmp_path))))) == 5
+    assert len(open_source(DataSpec(text=TextData(path=str(tmp_path), include=("*.jsonl",))))) == 15
 
 
 def test_a_document_that_the_tokenizer_does_not_take_is_named(tmp_path: Path, path: Path) -> None:

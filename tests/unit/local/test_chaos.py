@@ -81,10 +81,13 @@ def test_a_cut_and_the_syncer_go_by_the_syncers_step_and_learners_by_their_own()
         ("kill:us-west/old/7@step=1", "names no learner"),
         ("kill:us-west@", "'' is not NAME=VALUE"),
         ("kill:us-west@soon", "'soon' is not NAME=VALUE"),
-        ("kill:us-west@step=0", "step must be a whole number above 0, not '0'"),
-        ("kill:us-west@step=1.5", "step must be a whole number above 0, not '1.5'"),
-        ("kill:us-west@rate=inf", "rate must be a number above 0, not 'inf'"),
-        ("kill:us-west@rate=-1", "rate must be a number above 0"),
+        ("kill:us-west@step=0", "step must be a whole number from 1 to 1e+12, not '0'"),
+        ("kill:us-west@step=1.5", "step must be a whole number from 1 to 1e+12, not '1.5'"),
+        ("kill:us-west@rate=inf", "rate must be a number from 1e-06 to 1e+06, not 'inf'"),
+        ("kill:*@rate=1e-322", "rate must be a number from 1e-06 to 1e+06, not '1e-322'"),
+        (f"kill:*@step={'9' * 400}", "step must be a whole number from 1 to 1e+12, not '9999"),
+        ("pause:*@step=1,seconds=1e300", "seconds must be a number from 0.001 to 1e+08"),
+        ("kill:us-west@rate=-1", "rate must be a number from 1e-06"),
         ("kill:us-west@step=1,rate=1", "give either step=N or rate=R"),
         ("kill:us-west@step=1,step=2", "step is given twice"),
         ("kill:us-west@step=1,seconds=3", "kill takes no 'seconds': use step, rate"),
@@ -115,7 +118,9 @@ def test_learners_are_slowed_by_name_and_the_last_word_counts() -> None:
     }
 
 
-@pytest.mark.parametrize("text", ["us-west", "=0.5", "us-west=", "us-west=2", "us-west=0", "us-west=nan", "eu=0.5"])
+@pytest.mark.parametrize(
+    "text", ["us-west", "=0.5", "us-west=", "us-west=2", "us-west=0", "us-west=nan", "*=1e-320", "eu=0.5"]
+)
 def test_a_speed_that_cannot_be_is_one_line(text: str) -> None:
     with pytest.raises(SpeedError) as caught:
         parse_speeds([text], LEARNERS)

@@ -2,10 +2,11 @@
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
 from diloco.core.actions import Action, Admit, AskFragment, Evaluate, Merge
 from diloco.core.engine import Engine
@@ -28,7 +29,7 @@ from diloco.local.history import Life, RunHistory
 from diloco.local.journal import Entry, Journal, read_journal
 from diloco.local.lifetimes import Turn, spans
 from diloco.local.report import render_report
-from diloco.local.summary import summarize
+from diloco.local.summary import closing_table, summarize
 from diloco.local.time_classes import WORDS
 from diloco.spec import DiLoCoJob, parse_job
 from diloco.syncer.tape import TapeEntry, TapeHeader, Torn
@@ -196,6 +197,19 @@ def test_the_summary_has_what_scripts_rely_on(history: RunHistory) -> None:
     assert all(summary[name] is not None for name in (*promised, "bytes_pulled"))
     learner = summary["learners"][0]
     assert {"id", "steps", "tokens", "restarts", "blocked_fraction", "tokens_per_second"} <= learner.keys()
+    assert learner["other_work_fraction"] == 0.0
+
+
+def test_evaluations_and_snapshots_are_told_beside_what_synchronization_costs(history: RunHistory) -> None:
+    time = {**history.learners[0].time, TimeClass.EVALUATING: 0.047, TimeClass.CHECKPOINTING: 0.02}
+    told = replace(history, learners=(replace(history.learners[0], time=time), *history.learners[1:]))
+    assert summarize(told)["learners"][0]["other_work_fraction"] == pytest.approx(0.067)
+    console = Console(record=True, width=140)
+    console.print(closing_table(told))
+    table = console.export_text()
+    assert "6.7 %" in table
+    assert "other work" in table
+    assert "6.7 %" in render_report(told, "")
 
 
 def test_the_summary_says_where_the_time_went_in_shares_that_add_up(history: RunHistory) -> None:

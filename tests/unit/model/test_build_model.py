@@ -1,4 +1,5 @@
 import re
+from dataclasses import replace
 
 import pytest
 import torch
@@ -45,6 +46,8 @@ def test_an_entrypoint_gets_its_arguments() -> None:
         (entrypoint("NOT_CALLABLE"), "support.entrypoints:NOT_CALLABLE is a int, not callable"),
         (entrypoint("tiny_model", depth=3), "raised TypeError: .*unexpected keyword argument 'depth'"),
         (entrypoint("raising_model"), "support.entrypoints:raising_model raised RuntimeError: no weights here"),
+        (entrypoint("exiting_model"), "support.entrypoints:exiting_model raised SystemExit: 3"),
+        (entrypoint("model_that_exits_when_called"), r"forward\(tokens\) of shape .* raised SystemExit: 3"),
         (entrypoint("no_module"), "returned a object, not a torch.nn.Module"),
         (
             entrypoint("flat_logits"),
@@ -52,7 +55,7 @@ def test_an_entrypoint_gets_its_arguments() -> None:
         ),
         (entrypoint("half_model"), "parameter weight is torch.bfloat16, it must be torch.float32"),
         (entrypoint("frozen_model"), "no parameter that requires a gradient"),
-        (entrypoint("batch_norm_model"), "norm keeps running statistics, which are not synchronised"),
+        (entrypoint("batch_norm_model"), "training changes buffer norm.running_mean, and buffers are not"),
     ],
 )
 def test_a_wrong_entrypoint_is_one_line_that_says_what_is_wrong(model: dict[str, object], message: str) -> None:
@@ -71,3 +74,12 @@ def test_a_model_from_fragments_has_their_parameters() -> None:
     out = torch.empty(layout.fragments[4].numel)
     read_fragment(made, layout.fragments[4], out)
     assert torch.equal(out, buffers[4])
+
+
+def test_another_base_than_was_trained_with_is_refused_at_the_end() -> None:
+    job = small_job(model=entrypoint("tiny_model"), sync={"fragments": 1})
+    layout = layout_of(build_model(job), 1)
+    buffers = [torch.zeros(fragment.numel) for fragment in layout.fragments]
+    model_from_fragments(job, layout, buffers)
+    with pytest.raises(ModelError, match="model: has other frozen parameters or buffers than were trained with"):
+        model_from_fragments(job, replace(layout, constants="other"), buffers)

@@ -1,3 +1,4 @@
+import os
 from pathlib import Path
 
 import pytest
@@ -50,6 +51,27 @@ def test_a_file_of_another_model_is_refused(tmp_path: Path) -> None:
     other = small_job(model={"builtin": {"preset": "nano"}})
     with pytest.raises(ModelError, match=r"is of another model: the file has no tensor blocks.3"):
         load_model(path, other.model)
+
+
+@pytest.mark.parametrize(
+    "described",
+    [
+        '{"job":"","model":{"builtin":{}},"vocabularySize":9,"sequenceLength":2,"layoutDigest":"","tokens":Infinity}',
+        "[" * 50_000,
+    ],
+)
+def test_metadata_that_cannot_be_is_one_line(tmp_path: Path, described: str) -> None:
+    path = tmp_path / "model.safetensors"
+    save_file({"a": torch.zeros(1)}, path, metadata={"diloco": described})
+    with pytest.raises(ModelError, match="its metadata is not diloco's") as raised:
+        load_model(path)
+    assert "\n" not in str(raised.value)
+
+
+def test_a_pipe_is_no_model_and_is_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(ModelError, match=r"pipe: cannot be read as safetensors \(OSError: .*not a regular file"):
+        load_model(tmp_path / "pipe")
 
 
 def test_files_that_are_none_of_ours_are_refused_in_one_line(tmp_path: Path) -> None:

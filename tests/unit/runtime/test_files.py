@@ -70,3 +70,16 @@ def test_a_directory_is_made_with_its_parents_and_a_file_in_its_way_is_named(tmp
         make_writable_directory(tmp_path / "file")
     with pytest.raises(UnusableFileError, match="cannot be written to"):
         make_writable_directory(Path("/proc/nowhere"))
+
+
+def test_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(UnusableFileError, match=r"pipe: is not a regular file; give one"):
+        read_json(tmp_path / "pipe")
+
+
+def test_json_that_is_nested_too_deeply_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "file.json"
+    path.write_text("[" * 100_000)
+    with pytest.raises(UnusableFileError, match=r"file\.json: not JSON of ours \(nested more than"):
+        read_json(path)

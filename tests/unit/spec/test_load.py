@@ -2,11 +2,12 @@
 
 import os
 import pickle
+import threading
 from pathlib import Path
 
 import pytest
 
-from diloco.spec import DiLoCoJob, SpecError, load_job, parse_job
+from diloco.spec import DiLoCoJob, SpecError, load, load_job, parse_job
 from diloco.spec.document import MAXIMUM_DEPTH, MAXIMUM_VALUES, read_document
 from diloco.spec.load import MAXIMUM_BYTES
 
@@ -205,3 +206,19 @@ def test_an_error_survives_the_way_between_processes() -> None:
         parse_job("a: 1\na: 2\n", "job.yaml")
     copy = pickle.loads(pickle.dumps(caught.value))
     assert (copy.problems, copy.source, str(copy)) == (caught.value.problems, "job.yaml", str(caught.value))
+
+
+def test_a_pipe_to_which_nobody_writes_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(load, "_PATIENCE_SECONDS", 0.05)
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(SpecError, match=r"pipe: cannot be read: nothing has come from it for 0.05 s; give the path"):
+        load_job(tmp_path / "pipe")
+
+
+def test_a_manifest_may_come_through_a_pipe(tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    writer = threading.Thread(target=pipe.write_text, args=(MANIFEST,))
+    writer.start()
+    assert load_job(pipe).metadata.name == "two-regions"
+    writer.join()

@@ -1,5 +1,7 @@
 import json
+import os
 import resource
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -80,7 +82,7 @@ def test_an_empty_folder_has_no_checkpoint(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "file", ["manifest.json", "parameters.safetensors", "momentum.safetensors", "residuals.safetensors"]
 )
-@pytest.mark.parametrize("damage", ["flipped", "truncated", "missing", "empty"])
+@pytest.mark.parametrize("damage", ["flipped", "truncated", "missing", "empty", "nested", "pipe"])
 def test_a_damaged_checkpoint_is_told_and_the_one_before_is_used(tmp_path: Path, file: str, damage: str) -> None:
     write_checkpoint(tmp_path, content(3, residuals=True))
     path = tmp_path / write_checkpoint(tmp_path, content(4, residuals=True)) / file
@@ -95,6 +97,11 @@ def test_a_damaged_checkpoint_is_told_and_the_one_before_is_used(tmp_path: Path,
             path.unlink()
         case "empty":
             path.write_bytes(b"")
+        case "nested":
+            path.write_text('{"a":' * 50_000)
+        case "pipe":
+            path.unlink()
+            os.mkfifo(path)
     loaded, broken = newest_checkpoint(tmp_path, LAYOUT, "small")
     assert loaded is not None
     assert loaded.manifest.versions == (3, 3)
@@ -117,6 +124,17 @@ def test_a_checkpoint_of_another_model_or_job_names_both(tmp_path: Path) -> None
         newest_checkpoint(tmp_path, layout_of(1000, 501), "small")
     with pytest.raises(SyncerError, match="of job 'small', but the job is 'large'"):
         newest_checkpoint(tmp_path, LAYOUT, "large")
+
+
+def test_one_with_other_frozen_values_is_refused_and_one_of_before_is_read(tmp_path: Path) -> None:
+    ours, other = replace(LAYOUT, constants="base"), replace(LAYOUT, constants="other")
+    write_checkpoint(tmp_path, content(layout=other))
+    with pytest.raises(SyncerError, match="other frozen parameters or buffers than the job's; use"):
+        newest_checkpoint(tmp_path, ours, "small")
+    write_checkpoint(tmp_path, content())  # earlier versions told of the cut alone
+    loaded, _ = newest_checkpoint(tmp_path, ours, "small")
+    assert loaded is not None
+    assert loaded.manifest.layout == LAYOUT.cut
 
 
 @pytest.mark.parametrize("residuals", [False, True])

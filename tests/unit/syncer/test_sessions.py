@@ -2,13 +2,17 @@
 
 import asyncio
 from collections.abc import AsyncIterator
+from dataclasses import replace
+
+import pytest
 
 from diloco.core.actions import Admit
-from diloco.core.fragments import TensorSpec, partition
+from diloco.core.fragments import Layout, TensorSpec, partition
 from diloco.syncer.claims import Claims
 from diloco.syncer.link_meter import LinkMeter
 from diloco.syncer.sessions import Sessions
 from diloco.syncer.store import FragmentStore
+from diloco.wire.errors import RefusedError
 from diloco.wire.messages import Join, LearnerMessage, Progress, StepReport
 from support.hand_clock import HandClock
 
@@ -16,20 +20,24 @@ WHO = "r/p/0"
 LAYOUT = partition([TensorSpec("a", (10,), embedding=False)], 1)
 
 
+def sessions_of(layout: Layout, meter: LinkMeter, events: list[object]) -> Sessions:
+    return Sessions(
+        job="job",
+        layout=layout,
+        epoch="1",
+        store=FragmentStore(layout, residuals=False),
+        claims=Claims(lambda _: 64, 6, lambda: None),
+        meter=meter,
+        post=events.append,
+    )
+
+
 def rate_after(reports: list[StepReport]) -> float | None:
     """What is known of the way down after these reports, ten seconds apart."""
     clock = HandClock()
     meter = LinkMeter(clock)
     events: list[object] = []
-    sessions = Sessions(
-        job="job",
-        layout_digest=LAYOUT.digest,
-        epoch="1",
-        store=FragmentStore(LAYOUT, residuals=False),
-        claims=Claims(lambda _: 64, 6, lambda: None),
-        meter=meter,
-        post=events.append,
-    )
+    sessions = sessions_of(LAYOUT, meter, events)
 
     async def inbound() -> AsyncIterator[LearnerMessage]:
         sessions.admit(Admit(WHO, "process", 7, (), (0,), 0, 0, "it is planned"), Progress(0, 1, 0))
@@ -55,3 +63,27 @@ def test_pulls_are_measured_by_the_learner_that_receives_them() -> None:
 
 def test_a_learner_of_an_earlier_version_tells_nothing_of_them() -> None:
     assert rate_after([report(step) for step in range(1, 5)]) is None
+
+
+@pytest.mark.parametrize(
+    ("digest", "message"),
+    [
+        ("0" * 64, "has another model than the syncer"),
+        (
+            f"{LAYOUT.cut}.other",
+            "has other frozen parameters or buffers than the syncer: give both the same base",
+        ),
+        (LAYOUT.cut, "does not say which frozen parameters and buffers it has: use this version of diloco"),
+    ],
+)
+def test_a_learner_of_another_model_or_base_is_refused(digest: str, message: str) -> None:
+    events: list[object] = []
+    sessions = sessions_of(replace(LAYOUT, constants="base"), LinkMeter(HandClock()), events)
+
+    async def nothing() -> AsyncIterator[LearnerMessage]:
+        return
+        yield
+
+    with pytest.raises(RefusedError, match=message):
+        asyncio.run(sessions.serve(Join("job", WHO, "process", digest), nothing(), lambda _: None))
+    assert events == []

@@ -1,5 +1,6 @@
 """The tape is read as it was written, and every way in which it can be changed is found."""
 
+import os
 import resource
 from collections.abc import Iterator
 from pathlib import Path
@@ -8,7 +9,18 @@ import pytest
 
 from diloco.core.actions import Note
 from diloco.core.events import LearnerAlive, TimerFired
-from diloco.syncer.tape import TapeEntry, TapeError, TapeHeader, TapeReader, Torn, find_tapes, read_header
+from diloco.syncer.tape import (
+    TapeEntry,
+    TapeError,
+    TapeHeader,
+    TapeReader,
+    Torn,
+    _hash,
+    find_tapes,
+    header_line,
+    read_header,
+    seal,
+)
 from diloco.syncer.tape_writer import TapeLimits, TapeWriter
 
 HEADER = TapeHeader(
@@ -43,6 +55,26 @@ def test_what_is_written_is_read(tmp_path: Path) -> None:
     path = tmp_path / "000003.jsonl"
     assert entries[1] == TapeEntry(path, 2, 1.5, TimerFired("timer 1"), (Note("Subject", "reason 1"),))
     assert len(entries) == 5
+
+
+def test_a_header_that_is_a_pipe_or_nested_too_deeply_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "000003.jsonl"
+    os.mkfifo(path)
+    with pytest.raises(TapeError, match=r"000003\.jsonl seq 0: is not a regular file"):
+        read_header(path)
+    path.unlink()
+    text = b'{"seq":0,"a":' + b"[" * 50_000
+    path.write_bytes(text + b',"chain":"' + _hash("", text + b"}").encode() + b'"}\n')
+    with pytest.raises(TapeError, match=r"nested more than \d+ deep"):
+        read_header(path)
+
+
+def test_a_time_that_no_float_can_hold_is_named(tmp_path: Path) -> None:
+    header, chain = header_line(HEADER)
+    body = {"seq": 1, "now": 10**400, "event": {"type": "TimerFired", "name": "x"}, "actions": []}
+    (tmp_path / "000003.jsonl").write_bytes(header + seal(body, chain)[0])
+    with pytest.raises(TapeError, match="seq 1: int too large"):
+        read(tmp_path)
 
 
 def test_a_tape_cut_by_size_reads_on_through_its_segments(tmp_path: Path) -> None:

@@ -3,7 +3,6 @@
 It must not know what a job is. Whatever goes wrong is one line that says which server, file or context it was.
 """
 
-import json
 import logging
 import os
 from collections.abc import Iterator, Mapping
@@ -12,6 +11,8 @@ from dataclasses import dataclass, field
 from http import HTTPStatus
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from diloco.runtime.json_text import JsonError, parse_json
 
 if TYPE_CHECKING:
     from kubernetes.client import ApiClient, Configuration
@@ -46,8 +47,8 @@ class Answer:
     def said(self) -> dict[str, Any]:
         """The body, if it is a JSON object: the thing asked for, or a ``metav1.Status`` saying why not."""
         try:
-            value = json.loads(self.body)
-        except ValueError:
+            value = parse_json(self.body)
+        except JsonError:
             return {}
         return value if isinstance(value, dict) else {}
 

@@ -13,6 +13,9 @@ from diloco.runtime.addresses import AddressError, parse_address
 from diloco.runtime.files import UnusableFileError, read_json
 from diloco.syncer.status import SyncerStatus
 
+_PROMISED = {"job", "complete", "phase", "tokens", "learners"}
+"""What every summary has had."""
+
 
 class WhereError(ValueError):
     """What was given is neither a run's directory nor an address; the text says what it is."""
@@ -41,10 +44,15 @@ def ask(where: str) -> SyncerStatus | Summary:
     summary = directory / "summary.json"
     if address is not None and not summary.is_file():
         return fetch_status(address)
+    if not summary.exists():
+        raise WhereError(f"{where}: no run is there: neither syncer/endpoint.json nor summary.json")
     try:
-        return Summary(read_json(summary))
-    except UnusableFileError:
-        raise WhereError(f"{where}: no run is there: neither syncer/endpoint.json nor summary.json") from None
+        content = read_json(summary)
+    except UnusableFileError as error:
+        raise WhereError(f"{error}; the run's report.html may tell more") from None
+    if not isinstance(content, dict) or not content.keys() >= _PROMISED:
+        raise WhereError(f"{summary}: is no summary of a run; 'diloco run --resume' writes it anew")
+    return Summary(content)
 
 
 def _endpoint(directory: Path) -> str | None:

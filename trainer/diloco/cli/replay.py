@@ -14,8 +14,15 @@ if TYPE_CHECKING:
 def replay(
     directory: Annotated[Path, typer.Argument(metavar="DIR", help="A run's directory.", show_default=False)],
     explain: Annotated[bool, typer.Option("--explain", help="Print every decision with its reason.")] = False,
+    trust: Annotated[
+        bool,
+        typer.Option("--trust", help="Import the model that a tape of an earlier version names: it runs that code."),
+    ] = False,
 ) -> None:
     """Replay a run: the same events must lead to the same decisions; a run made with --record, to the same bits.
+
+    The tape's hashes show damage, not forgery: whoever writes a whole tape
+    writes its hashes too. Nothing that a tape names is imported.
 
     \b
     Examples:
@@ -24,7 +31,7 @@ def replay(
     """
     from diloco.simulate.replay import replay as run_again
 
-    report = run_again(directory, explain=explain)
+    report = run_again(directory, explain=explain, trust=trust)
     for line in report.explanation:
         typer.echo(line)
     for epoch in report.epochs:

@@ -51,7 +51,16 @@ def run(
         typer.Option("--seed", min=0, max=2**31 - 1, help="Use this instead of training.seed, also for failures."),
     ] = None,
     threads: Annotated[
-        int | None, typer.Option("--threads", min=1, help="Threads of each learner. Default: the cores, shared out.")
+        int | None,
+        typer.Option("--threads", min=1, max=1024, help="Threads of each learner. Default: the cores, shared out."),
+    ] = None,
+    device: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--device",
+            metavar="[TARGET=]DEVICES",
+            help="Where learners train: cpu, cuda:1, us-west=cuda:0,cuda:1. Default: the CUDA devices, dealt out.",
+        ),
     ] = None,
     port: Annotated[int | None, typer.Option("--port", help="The syncer's gRPC port. Default: a free one.")] = None,
     http_port: Annotated[
@@ -97,6 +106,7 @@ def run(
         link=tuple(link or ()),
         seed=seed,
         threads=threads,
+        device=tuple(device or ()),
         port=port,
         http_port=http_port,
     )

@@ -4,6 +4,7 @@ What is asked stands in ``frames``; this is how often, and how it gets onto a te
 """
 
 import json
+import math
 import os
 import time
 from collections.abc import Callable
@@ -81,7 +82,9 @@ def top(
     what: What = None,
     once: Annotated[bool, typer.Option("--once", help="Look once, for scripts.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print a JSON document each time, on one line.")] = False,
-    every: Annotated[float, typer.Option("--every", min=0.5, metavar="SECONDS", help="Seconds between looks.")] = 2.0,
+    every: Annotated[
+        float, typer.Option("--every", min=0.5, max=86400, metavar="SECONDS", help="Seconds between looks.")
+    ] = 2.0,
     namespace: Namespace = None,
     all_namespaces: AllNamespaces = False,
     kube_context: Context = None,
@@ -100,6 +103,8 @@ def top(
       kubectl diloco top -A
       kubectl diloco top two-regions -n training --once --json
     """
+    if math.isnan(every):
+        raise typer.BadParameter("--every nan: use 0.5 to 86400 seconds")
     flags = ClusterFlags(namespace, all_namespaces, kube_context, kubeconfig)
     source = _source(what, flags, context)
     console = new_console()

@@ -2,13 +2,16 @@
 
 Greedy packing (longest first onto the lightest fragment) keeps the largest within 4/3 of the best possible (Graham
 1969). The layout is a pure function of the tensors' names, shapes and kinds, so every process of a job arrives at the
-same one; its digest is compared where two processes meet or a checkpoint is read.
+same one; its digest is compared where two processes meet or a checkpoint is read. With it goes a digest of what
+training does not change, for two processes may cut two bases alike.
 """
 
 import hashlib
 import heapq
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
+from enum import StrEnum
 from functools import cached_property
 from math import prod
 
@@ -49,15 +52,25 @@ class Fragment:
     numel: int
 
 
+FragmentTable = tuple[tuple[str, tuple[int, ...], bool], ...]
+"""A fragment's tensors as plain values: name, shape, whether it is an embedding."""
+
+_NUMEL_LIMIT = 1 << 53
+_DIMENSIONS_LIMIT = 64
+
+
 @dataclass(frozen=True)
 class Layout:
     """All fragments of a model."""
 
     fragments: tuple[Fragment, ...]
+    constants: str | None = None
+    """Digest of the values that training does not change (frozen parameters, saved buffers), hexadecimal. Empty: there
+    are none. None: only sizes are known."""
 
     @property
     def numel(self) -> int:
-        """Parameters of the model."""
+        """Trained parameters of the model."""
         return sum(fragment.numel for fragment in self.fragments)
 
     @cached_property
@@ -66,14 +79,71 @@ class Layout:
         total = self.numel
         return tuple(fragment.numel / total for fragment in self.fragments)
 
+    @property
+    def table(self) -> tuple[FragmentTable, ...]:
+        """The layout as plain values; ``layout_from_table`` makes it of them again."""
+        return tuple(
+            tuple((slot.tensor.name, slot.tensor.shape, slot.tensor.embedding) for slot in fragment.slots)
+            for fragment in self.fragments
+        )
+
     @cached_property
-    def digest(self) -> str:
+    def cut(self) -> str:
         """SHA-256 over names, shapes, kinds and places, hexadecimal."""
         plain = [
             [(slot.tensor.name, slot.tensor.shape, slot.tensor.embedding, slot.offset) for slot in fragment.slots]
             for fragment in self.fragments
         ]
         return hashlib.sha256(json.dumps(plain).encode()).hexdigest()
+
+    @property
+    def digest(self) -> str:
+        """``cut``, and where there are constants their digest after a full stop."""
+        return f"{self.cut}.{self.constants}" if self.constants else self.cut
+
+    def match(self, digest: str) -> "Match":
+        """Compare with another layout's ``digest``; where only sizes are known, by the cut alone."""
+        return match_digests(self.digest, digest if self.constants is not None else digest.partition(".")[0])
+
+
+class Match(StrEnum):
+    """How two layouts' digests compare."""
+
+    SAME = "same"
+    UNKNOWN = "unknown"
+    """Cut alike; the other, made by an earlier version, does not say what is frozen."""
+    OTHER_CONSTANTS = "other constants"
+    """Cut alike, with other frozen parameters or buffers."""
+    OTHER_CUT = "other cut"
+
+
+def match_digests(ours: str, theirs: str) -> Match:
+    """Compare a model's ``Layout.digest`` with one that a file or a peer names."""
+    if ours == theirs:
+        return Match.SAME
+    our_cut, (their_cut, _, their_constants) = ours.partition(".")[0], theirs.partition(".")
+    if our_cut != their_cut:
+        return Match.OTHER_CUT
+    return Match.OTHER_CONSTANTS if their_constants else Match.UNKNOWN
+
+
+def layout_from_table(table: Sequence[FragmentTable]) -> Layout:
+    """The layout whose ``table`` this is, whoever wrote it; of sizes only.
+
+    Raises:
+        LayoutError: it is no model: a fragment or tensor without elements, a name twice, or too many parameters.
+    """
+    fragments = [[TensorSpec(name, shape, embedding) for name, shape, embedding in part] for part in table]
+    tensors = [tensor for part in fragments for tensor in part]
+    if not fragments or not all(fragments) or len({tensor.name for tensor in tensors}) != len(tensors):
+        raise LayoutError("a fragment without tensors, or two tensors of one name")
+    for tensor in tensors:
+        if len(tensor.shape) > _DIMENSIONS_LIMIT or any(not 1 <= size <= _NUMEL_LIMIT for size in tensor.shape):
+            raise LayoutError(f"tensor {tensor.name!r} has a shape that no tensor has")
+    layout = Layout(tuple(_fragment(index, part) for index, part in enumerate(fragments)))
+    if layout.numel > _NUMEL_LIMIT:
+        raise LayoutError(f"{layout.numel} parameters")
+    return layout
 
 
 def partition(tensors: list[TensorSpec], count: int) -> Layout:

@@ -42,6 +42,16 @@ class TimeSpent:
         """The inner loop stood still for synchronization: waiting and copying."""
         return self.copying + self.paused + self.looking
 
+    @property
+    def other_work_seconds(self) -> float:
+        """The inner loop stood still for what is neither training nor synchronization: evaluations and snapshots."""
+        return self.evaluating + self.checkpointing
+
+    def fraction(self, seconds: float) -> float:
+        """Share that ``seconds`` are of the inner loop's time, that is without loading; 0 before its first step."""
+        inner_loop_seconds = self.wall_seconds - self.loading
+        return seconds / inner_loop_seconds if inner_loop_seconds > 0 else 0.0
+
 
 NOTHING_TOLD: Final = TimeSpent()
 """Of a learner whose version does not report it."""

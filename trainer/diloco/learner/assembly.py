@@ -78,6 +78,7 @@ class Learner:
         self._activity = Activity(time.monotonic)
         spec = options.job.spec
         device = choose_device(options.device or "auto")
+        _log.info("trains on %s", device)
         make_writable_directory(options.directory)
         module = build_model(spec)
         layout = layout_of(module, spec.sync.fragments)
@@ -265,7 +266,6 @@ class Learner:
     def _write_activity(self, ending: Ending) -> None:
         """Where the time of this process went, for whoever adds it up."""
         spent, counts = self._activity.spent(), self._counts
-        inner_loop_seconds = spent.wall_seconds - spent.loading
         value = {
             "learner": self._options.learner,
             "ending": ending.kind.value,
@@ -274,8 +274,10 @@ class Learner:
             "tokens": self._trainer.tokens,
             "sessions": self._link.sessions,
             "seconds": asdict(spent),
-            "blocked_fraction": spent.blocked_seconds / inner_loop_seconds if inner_loop_seconds > 0 else 0.0,
-            "waited_fraction": spent.waited_seconds / inner_loop_seconds if inner_loop_seconds > 0 else 0.0,
+            "blocked_fraction": spent.fraction(spent.blocked_seconds),
+            "waited_fraction": spent.fraction(spent.waited_seconds),
+            "evaluating_fraction": spent.fraction(spent.evaluating),
+            "checkpointing_fraction": spent.fraction(spent.checkpointing),
             "bytes_pushed": counts.bytes_pushed,
             "bytes_pulled": counts.bytes_pulled,
             "pushes": counts.pushes,

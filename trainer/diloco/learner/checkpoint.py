@@ -20,6 +20,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+from diloco.core.fragments import Match, match_digests
 from diloco.learner.trainer import TrainerState
 from diloco.model.entrypoint import one_line
 from diloco.runtime.files import (
@@ -165,11 +166,19 @@ class CheckpointStore:
                 raise CheckpointMismatchError(
                     f"{path}: is of {word} {theirs}, this is {word} {ours}; give another directory or remove it"
                 )
-        if found.layout_digest != self._identity.layout_digest:
-            raise CheckpointMismatchError(
-                f"{path}: is of another model (layout {found.layout_digest[:12]}, this one is "
-                f"{self._identity.layout_digest[:12]}); give another directory or remove it"
-            )
+        match match_digests(self._identity.layout_digest, found.layout_digest):
+            case Match.OTHER_CUT:
+                raise CheckpointMismatchError(
+                    f"{path}: is of another model (layout {found.layout_digest[:12]}, this one is "
+                    f"{self._identity.layout_digest[:12]}); give another directory or remove it"
+                )
+            case Match.OTHER_CONSTANTS:
+                raise CheckpointMismatchError(
+                    f"{path}: is of a model with other frozen parameters or buffers; use the base model that it was "
+                    "made with, give another directory or remove it"
+                )
+            case Match.SAME | Match.UNKNOWN:
+                pass
 
     def _sweep(self) -> None:
         """Remove what a crash while writing has left."""

@@ -262,10 +262,11 @@ class InnerLoop:
         rate = (self._trainer.tokens - self._mentioned_tokens) / (now - self._mentioned_at)
         self._mentioned_at, self._mentioned_tokens = now, self._trainer.tokens
         _log.info(
-            "step %d, loss %.4f, %.0f tokens/s, job %.1f %%, blocked %.2f %%",
+            "step %d, loss %.4f, %.0f tokens/s, job %.1f %%, blocked %.2f %%, evaluations and snapshots %.2f %%",
             self.news.step,
             self.news.loss if math.isfinite(self.news.loss) else math.nan,
             rate,
             100 * self._boxes.orders.progress,
-            100 * spent.blocked_seconds / max(spent.wall_seconds, 1e-9),
+            100 * spent.fraction(spent.blocked_seconds),
+            100 * spent.fraction(spent.other_work_seconds),
         )

@@ -7,6 +7,7 @@ import math
 from dataclasses import dataclass
 from pathlib import Path
 
+from diloco.learner.speed import LEAST_SPEED
 from diloco.runtime.addresses import parse_address
 from diloco.spec import DiLoCoJob
 from diloco.wire.tls import ClientTls
@@ -30,7 +31,7 @@ class LearnerOptions:
     tls: ClientTls | None = None
     """Certificates, where the syncer wants them."""
     speed: float = 1.0
-    """Acts out slower hardware: each inner step takes 1/speed as long, the rest being slept. Above 0, at most 1."""
+    """Acts out slower hardware: each inner step takes 1/speed as long, the rest being slept. At most 1."""
     threads: int | None = None
     """torch threads of the inner step. Default: torch's own choice."""
     http_address: str | None = None
@@ -53,8 +54,8 @@ class LearnerOptions:
         if self.learner not in ids:
             some = ", ".join(ids[:4]) + (", ..." if len(ids) > 4 else "")
             raise LearnerOptionError(f"--learner {self.learner!r}: job {self.job.metadata.name} has {some}")
-        if not (math.isfinite(self.speed) and 0 < self.speed <= 1):
-            raise LearnerOptionError(f"--speed {self.speed:g}: use a factor above 0 and at most 1")
+        if not LEAST_SPEED <= self.speed <= 1:
+            raise LearnerOptionError(f"--speed {self.speed:g}: use a factor from {LEAST_SPEED:g} to 1")
         if self.threads is not None and not 1 <= self.threads <= 1024:
             raise LearnerOptionError(f"--threads {self.threads}: use 1 to 1024")
         if not (math.isfinite(self.hand_in_seconds) and self.hand_in_seconds >= 0):

@@ -65,6 +65,9 @@ def run_learner(options: LearnerOptions) -> int:
         except TrainingDivergedError as error:
             _log.error("%s", error)  # so is this
             return EXIT_UNEXPECTED
+        except SystemExit as error:
+            _log.error("the job's model or data has called sys.exit(%s) in training; it must return", error.code)
+            return EXIT_UNEXPECTED
         except Exception:  # noqa: BLE001  # a traceback in the log, an exit code for the supervisor
             _log.exception("stopped by an error of the program")
             return EXIT_UNEXPECTED

@@ -4,6 +4,10 @@ It must not know why: a factor, and a way to sleep that ends early when the proc
 """
 
 from collections.abc import Callable
+from typing import Final
+
+LEAST_SPEED: Final = 0.001
+"""Of hardware that is acted out (ours): a step then takes a thousand times as long."""
 
 
 def sleep_for_speed(step_seconds: float, speed: float, sleep: Callable[[float], None]) -> float:

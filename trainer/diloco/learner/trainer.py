@@ -24,8 +24,10 @@ from diloco.learner.data import DataError, LearnerData
 from diloco.learner.evaluate import cross_entropy, mean_loss
 from diloco.learner.learning_rate import Rates, learning_rates
 from diloco.learner.optimizer import NamedOptimizer
-from diloco.model import trained_parameters, vocabulary_size_of, write_fragment
+from diloco.model import ModelError, trained_parameters, vocabulary_size_of, write_fragment
+from diloco.model.constants import BufferWatch, changes_in_training
 from diloco.model.fragments import views
+from diloco.model.randomness import drawn_by
 from diloco.spec import JobSpec
 from diloco.spec.training import OptimizerKind
 
@@ -92,6 +94,7 @@ class InnerTrainer:
         Raises:
             DataError: the data has token ids that the model does not know.
             OptimizerError: the inner optimizer cannot be had for this model or with this torch.
+            ModelError: a saved buffer is not of the plain, strided kind.
         """
         check_vocabulary(data, module)
         self._options = job.training
@@ -102,6 +105,7 @@ class InnerTrainer:
         self._parameters = trained_parameters(module)
         self._optimizer = NamedOptimizer(self._module, job.training.optimizer)
         self._reader = Reader(module, device)
+        self._buffers = BufferWatch(self._module, saved_only=True)
         self._skipped_in_a_row = 0
         self._steps = 0
         self._tokens = 0
@@ -204,7 +208,9 @@ class InnerTrainer:
 
         Raises:
             DataError: the data cannot be read.
+            ModelError: training has changed a buffer, so that this is not the model that the others have.
         """
+        self._check_buffers(look_at_values=True)
         parameters: dict[str, Tensor] = {}
         for fragment, held in zip(self._layout.fragments, self._held, strict=True):
             flat = replaced.get(fragment.index, held.anchor).to(self._device, non_blocking=True)
@@ -223,7 +229,12 @@ class InnerTrainer:
         self._data.sampler.seek(max(data_position, self._data.sampler.position))
 
     def state(self) -> TrainerState:
-        """A copy of what a restarted learner needs, in host memory; another thread may write it to disk."""
+        """A copy of what a restarted learner needs, in host memory; another thread may write it to disk.
+
+        Raises:
+            ModelError: training has changed a buffer, which nobody would receive.
+        """
+        self._check_buffers(look_at_values=False)
         return TrainerState(
             self._optimizer.state(), self._optimizer.steps, self._steps, self._tokens, self.data_position
         )
@@ -242,10 +253,12 @@ class InnerTrainer:
 
     def _gradients(self, inputs: Tensor, targets: Tensor) -> tuple[float, float]:
         """Loss and gradient norm of a batch; leaves clipped gradients in the parameters."""
-        with torch.autocast(self._device.type, torch.bfloat16, enabled=self._options.precision == "BF16"):
-            logits = self._module(inputs)
-        loss = cross_entropy(logits, targets)
-        loss.backward()  # type: ignore[no-untyped-call]  # torch's own
+        # Backward, too: parts that are computed once more there may draw again.
+        with drawn_by(self._key(), self._device):
+            with torch.autocast(self._device.type, torch.bfloat16, enabled=self._options.precision == "BF16"):
+                logits = self._module(inputs)
+            loss = cross_entropy(logits, targets)
+            loss.backward()  # type: ignore[no-untyped-call]  # torch's own
         used = [parameter for parameter in self._parameters.values() if parameter.grad is not None]
         norm = get_total_norm([parameter.grad for parameter in used if parameter.grad is not None])
         if self._options.optimizer.clip_norm > 0:
@@ -253,6 +266,11 @@ class InnerTrainer:
         # One wait for the device, not two.
         loss_value, norm_value = torch.stack((loss.detach(), norm)).tolist()
         return loss_value, norm_value
+
+    def _key(self) -> str:
+        """Of what a step draws: by seed, shard and position, so that a restarted learner draws as it would have."""
+        shard = self._data.sampler.shard
+        return f"step {shard.seed} {shard.index} {self.data_position}"
 
     def _skip(self, loss: float) -> None:
         self._optimizer.zero_grad()
@@ -263,6 +281,11 @@ class InnerTrainer:
                 f"{self._steps}); "
                 f"lower {_RATES[self._options.optimizer.kind]} or check the data"
             )
+
+    def _check_buffers(self, *, look_at_values: bool) -> None:
+        # A look at the model before training finds most of it; what only shows later is found here.
+        if changed := self._buffers.changed(look_at_values=look_at_values):
+            raise ModelError(f"model: {changes_in_training(changed)}")
 
     def _now(self, index: int) -> Tensor:
         values, copied = self._reader.read(self._layout.fragments[index])

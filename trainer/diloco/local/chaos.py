@@ -9,14 +9,17 @@ away for ``seconds``. TARGET is a learner, a pool, a region, ``*`` (every learne
 is the mean number of failures in each hour that a victim is up.
 """
 
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Final
 
 from diloco.local.targets import TargetError, learners_named, regions_named
 
 SYNCER = "syncer"
+
+_RANGES: Final = {"step": (1, 10**12), "rate": (1e-6, 1e6), "seconds": (1e-3, 1e8)}
+"""Least and most of each setting (ours): beyond them nothing would happen, or nothing else."""
 
 
 class ChaosError(ValueError):
@@ -86,7 +89,7 @@ def _parse(text: str, learner_ids: Sequence[str]) -> Fault:
         text=text,
         kind=kind,
         victims=_victims(kind, target, learner_ids, wrong),
-        step=int(_number("step", settings["step"], wrong, whole=True)) if "step" in settings else None,
+        step=int(_number("step", settings["step"], wrong)) if "step" in settings else None,
         rate_per_hour=_number("rate", settings["rate"], wrong) if "rate" in settings else None,
         seconds=_number("seconds", settings["seconds"], wrong) if "seconds" in settings else 0.0,
         manner=_manner(settings.get("manner", Manner.SILENT), wrong),
@@ -131,11 +134,14 @@ def _manner(text: str, wrong: _Wrong) -> Manner:
     return Manner(text)
 
 
-def _number(name: str, text: str, wrong: _Wrong, *, whole: bool = False) -> float:
+def _number(name: str, text: str, wrong: _Wrong) -> float:
+    least, most = _RANGES[name]
+    whole = name == "step"
     try:
         value = float(int(text) if whole else text)
-    except ValueError:
+    except (ValueError, OverflowError):
         value = 0.0
-    if not (value > 0 and math.isfinite(value)):
-        raise wrong(f"{name} must be a {'whole number' if whole else 'number'} above 0, not {text!r}")
+    if not least <= value <= most:
+        kind = "whole number" if whole else "number"
+        raise wrong(f"{name} must be a {kind} from {least:g} to {most:g}, not {text[:40]!r}")
     return value

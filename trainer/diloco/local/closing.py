@@ -11,7 +11,7 @@ from diloco.local.journal import read_journal
 from diloco.local.report import render_report
 from diloco.local.sampling import NoSampleError, write_text
 from diloco.local.summary import summarize
-from diloco.model import build_model, layout_of
+from diloco.model import layout_of_job
 from diloco.runtime.files import write_atomically, write_json_atomically
 from diloco.spec import DiLoCoJob
 from diloco.syncer.tape import TapeError, TapeReader, find_tapes
@@ -24,9 +24,7 @@ def close_run(job: DiLoCoJob, directory: RunDirectory) -> RunHistory:
         OSError: the directory cannot be written.
         ModelError: the job's model cannot be built here.
     """
-    chronicle = Chronicle(
-        job, layout_of(build_model(job.spec), job.spec.sync.fragments), read_journal(directory.journal)
-    )
+    chronicle = Chronicle(job, layout_of_job(job.spec), read_journal(directory.journal))
     for files in find_tapes(directory.syncer / "tape"):
         try:
             chronicle.take(TapeReader(files))

@@ -6,6 +6,7 @@ Times are seconds of the run (see ``clocks``); losses are nats a token; tokens a
 from dataclasses import dataclass
 from enum import StrEnum
 
+from diloco.core.time_class import TimeClass
 from diloco.local.time_classes import TimeShares
 
 
@@ -125,6 +126,11 @@ class LearnerHistory:
         """Share of the time it trained in which its inner loop waited for synchronization."""
         trained = sum(span.end - span.start for span in self.life if span.life is Life.TRAINING)
         return min(1.0, self.blocked_seconds / trained) if trained > 0 else 0.0
+
+    @property
+    def other_work_fraction(self) -> float:
+        """Share of its given time in which it evaluated the model or took snapshots for its own checkpoints."""
+        return self.time.get(TimeClass.EVALUATING, 0.0) + self.time.get(TimeClass.CHECKPOINTING, 0.0)
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,6 +10,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from diloco.runtime.json_text import parse_json
+
 LIMIT_BYTES = 256 << 20
 
 
@@ -65,8 +67,8 @@ def read_journal(path: Path) -> list[Entry]:
 
 def _entry(line: str) -> Entry | None:
     try:
-        value = json.loads(line)
+        value = parse_json(line)
         details = {key: value[key] for key in value if key not in ("event", "process", "time")}
         return Entry(str(value["event"]), str(value["process"]), float(value["time"]), details)
-    except (ValueError, TypeError, KeyError):
+    except (ValueError, TypeError, KeyError, OverflowError):
         return None

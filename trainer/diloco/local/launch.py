@@ -11,6 +11,7 @@ import yaml
 from rich.console import Console
 
 from diloco.local.chaos import parse_faults
+from diloco.local.devices import cuda_devices, deal_devices
 from diloco.local.directory import DirectoryClaim, RunDirectory, begin, resume
 from diloco.local.plan import RunPlan, default_learner_threads
 from diloco.local.ports import check_free, free_ports
@@ -22,6 +23,7 @@ from diloco.plan.world import read_world
 from diloco.runtime.exits import EXIT_BAD_INPUT, EXIT_OK, EXIT_UNEXPECTED
 from diloco.runtime.files import UnusableFileError, read_json
 from diloco.spec import DiLoCoJob, load_job, parse_job
+from diloco.spec.load import read_manifest
 
 EXIT_INTERRUPTED = 130
 """As shells have it for Ctrl-C."""
@@ -47,6 +49,7 @@ class RunRequest:
     """In place of ``training.seed``."""
     threads: int | None = None
     """Of each learner."""
+    device: tuple[str, ...] = ()
     port: int | None = None
     http_port: int | None = None
 
@@ -55,8 +58,8 @@ def run_job(request: RunRequest, console: Console, *, plain: bool) -> int:
     """Run a job on this machine and return the program's exit code; ``plain``: lines rather than a live view.
 
     Raises:
-        RequestError, SpecError, SpeedError, ChaosError, PlanError, PortError, RunDirectoryError: what is asked
-            cannot be done.
+        RequestError, SpecError, SpeedError, ChaosError, PlanError, DevicesError, PortError, RunDirectoryError: what is
+            asked cannot be done.
         OSError: the output cannot be written.
     """
     job, text = manifest(request.job, request.seed)
@@ -90,8 +93,8 @@ def manifest(path: Path, seed: int | None) -> tuple[DiLoCoJob, str]:
     Raises:
         SpecError: it is no valid manifest.
     """
-    job = load_job(path)
-    text = path.read_text(encoding="utf-8-sig")
+    text = read_manifest(path)
+    job = parse_job(text, str(path))
     if seed is None or seed == job.spec.training.seed:
         return job, text
     document = yaml.safe_load(text)
@@ -104,7 +107,8 @@ def make_plan(request: RunRequest, job: DiLoCoJob, text: str) -> RunPlan:
     """The plan for a request; everything that is only read is checked before the directory is touched.
 
     Raises:
-        RequestError, SpeedError, ChaosError, PlanError, PortError, RunDirectoryError: what is asked cannot be done.
+        RequestError, SpeedError, ChaosError, PlanError, DevicesError, PortError, RunDirectoryError: what is asked
+            cannot be done.
     """
     if request.resume and request.overwrite:
         raise RequestError("--resume and --overwrite: continue the run, or replace it, not both")
@@ -116,6 +120,7 @@ def make_plan(request: RunRequest, job: DiLoCoJob, text: str) -> RunPlan:
     speeds = parse_speeds(request.slow, learners)
     faults = parse_faults(request.chaos, learners)
     world = read_world(job.spec, request.link, ())
+    devices = deal_devices(request.device, learners, cuda_devices)
     sync_port, http_port = free_ports(2)
     if request.port is not None:
         sync_port = check_free(request.port, "--port")
@@ -135,6 +140,7 @@ def make_plan(request: RunRequest, job: DiLoCoJob, text: str) -> RunPlan:
         record=request.record,
         learner_threads=request.threads or default_learner_threads(len(learners)),
         resumed=request.resume,
+        devices=devices,
     )
 
 
@@ -152,6 +158,7 @@ def continuation(request: RunRequest) -> str:
     words += [word for slow in request.slow for word in ("--slow", slow)]
     words += [word for chaos in request.chaos for word in ("--chaos", chaos)]
     words += [word for link in request.link for word in ("--link", link)]
+    words += [word for device in request.device for word in ("--device", device)]
     words += ["--record"] * request.record
     for flag, value in (("--seed", request.seed), ("--threads", request.threads)):
         words += [] if value is None else [flag, str(value)]

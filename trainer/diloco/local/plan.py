@@ -35,6 +35,8 @@ class RunPlan:
     learner_threads: int = 1
     syncer_threads: int = 1
     resumed: bool = False
+    devices: Mapping[str, str] = field(default_factory=dict)
+    """By learner, where there is a choice."""
 
     @property
     def sync_address(self) -> str:
@@ -84,6 +86,7 @@ def learner_arguments(plan: RunPlan, learner: str, relays: Mapping[str, str]) ->
         *("--directory", str(plan.directory.learner(learner))),
         *("--speed", str(plan.speeds.get(learner, 1.0))),
         *("--threads", str(plan.learner_threads)),
+        *(["--device", plan.devices[learner]] if learner in plan.devices else []),
     ]
 
 

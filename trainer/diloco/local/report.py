@@ -185,7 +185,17 @@ def _goodput(history: RunHistory) -> str:
 
 
 def _learner_rows(history: RunHistory) -> tuple[list[str], list[list[str]]]:
-    head = ["learner", "steps", "tokens", "merged", "tokens/s", "blocked", "goodput", "restarts"]
+    head = [
+        "learner",
+        "steps",
+        "tokens",
+        "merged",
+        "tokens/s",
+        "blocked",
+        "other work",
+        "goodput",
+        "restarts",
+    ]
     return head, [
         [
             one.id,
@@ -194,6 +204,7 @@ def _learner_rows(history: RunHistory) -> tuple[list[str], list[list[str]]]:
             count_text(one.merged_tokens),
             count_text(one.tokens_per_second),
             percent_text(one.blocked_fraction),
+            percent_text(one.other_work_fraction),
             percent_text(one.goodput),
             str(one.restarts),
         ]

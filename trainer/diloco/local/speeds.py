@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+from diloco.learner.speed import LEAST_SPEED
 from diloco.local.targets import TargetError, learners_named
 
 
@@ -13,7 +14,7 @@ def parse_speeds(texts: Sequence[str], learner_ids: Sequence[str]) -> dict[str, 
     """Speed of every learner, 1.0 unless slowed down; where several texts name one, the last counts.
 
     Raises:
-        SpeedError: a text is not ``TARGET=FACTOR`` with a factor above 0 and at most 1, or names no learner.
+        SpeedError: a text is not ``TARGET=FACTOR`` with a factor from ``LEAST_SPEED`` to 1, or names no learner.
     """
     speeds = dict.fromkeys(learner_ids, 1.0)
     for text in texts:
@@ -24,8 +25,10 @@ def parse_speeds(texts: Sequence[str], learner_ids: Sequence[str]) -> dict[str, 
             factor = float(factor_text)
         except ValueError:
             factor = 0.0
-        if not 0 < factor <= 1:
-            raise SpeedError(f"--slow {text!r}: the factor must be a number above 0 and at most 1, not {factor_text!r}")
+        if not LEAST_SPEED <= factor <= 1:
+            raise SpeedError(
+                f"--slow {text!r}: the factor must be a number from {LEAST_SPEED:g} to 1, not {factor_text!r}"
+            )
         try:
             for learner in learners_named(target, learner_ids):
                 speeds[learner] = factor

@@ -43,6 +43,7 @@ def summarize(history: RunHistory) -> dict[str, Any]:
                 "merged_tokens": round(one.merged_tokens),
                 "restarts": one.restarts,
                 "blocked_fraction": one.blocked_fraction,
+                "other_work_fraction": one.other_work_fraction,
                 "tokens_per_second": one.tokens_per_second,
                 "goodput": one.goodput,
                 "goodput_classes": _classes(one.time),
@@ -64,7 +65,7 @@ def closing_table(history: RunHistory) -> RenderableType:
     """What is printed at the end."""
     learners = Table(box=None, pad_edge=False, header_style="dim")
     learners.add_column("learner")
-    for name in ("steps", "tokens", "tokens/s", "blocked", "goodput", "restarts"):
+    for name in ("steps", "tokens", "tokens/s", "blocked", "other work", "goodput", "restarts"):
         learners.add_column(name, justify="right")
     for one in history.learners:
         learners.add_row(
@@ -73,6 +74,7 @@ def closing_table(history: RunHistory) -> RenderableType:
             count_text(one.tokens),
             count_text(one.tokens_per_second),
             percent_text(one.blocked_fraction),
+            percent_text(one.other_work_fraction),
             percent_text(one.goodput),
             str(one.restarts),
         )
@@ -86,6 +88,7 @@ def closing_table(history: RunHistory) -> RenderableType:
     facts.add_row("tokens merged", f"{count_text(history.merged_tokens)} in {history.syncer_steps} merges")
     rest = losses_text(history.time)
     facts.add_row("goodput", percent_text(history.goodput) + (f"; the rest: {rest}" if rest else ""))
+    facts.add_row("other work", "evaluations of the model, and snapshots for the learners' own checkpoints")
     facts.add_row(
         "bytes sent",
         f"{bytes_text(sent)} ({bytes_text(history.bytes_pushed)} up, {bytes_text(history.bytes_pulled)} down)",

@@ -17,6 +17,7 @@ from types import FrameType
 from diloco.local.chaos import SYNCER
 from diloco.local.chaos_plan import ChaosPlan, Sight
 from diloco.local.child import Child
+from diloco.local.devices import devices_text
 from diloco.local.fleet import Fleet, Managed, ProcessState
 from diloco.local.havoc import Havoc
 from diloco.local.journal import Journal, read_journal
@@ -73,6 +74,8 @@ class Supervisor:
         self._drawn_at = 0.0
         self._began = self._attended_at = time.monotonic()
         self._steps_at_start: dict[tuple[str, int], int] = {}
+        if told := devices_text(plan.devices):
+            view.announce(told)
 
     def run(self) -> Outcome:
         """Run the job to its end, until it fails, or until SIGINT or SIGTERM.

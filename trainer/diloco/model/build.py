@@ -5,12 +5,14 @@ It must not know devices: a model is built on the CPU, in f32, and moved by whoe
 
 from collections.abc import Sequence
 
+import torch
 from torch import Tensor, nn
 
 from diloco.core.fragments import Layout
+from diloco.model.constants import constants_digest
 from diloco.model.entrypoint import EntrypointError, call_entrypoint
 from diloco.model.errors import ModelError
-from diloco.model.fragments import write_fragment
+from diloco.model.fragments import layout_of, write_fragment
 from diloco.model.gpt import GPT, GPTConfig
 from diloco.model.probe import check_model
 from diloco.model.randomness import seeded
@@ -61,14 +63,34 @@ def vocabulary_of_builtin(spec: JobSpec) -> int:
     raise ModelError("model.builtin.vocabularySize: must be given unless the data is text")
 
 
+def layout_of_job(spec: JobSpec) -> Layout:
+    """How the job's model is cut, for whoever needs sizes and no values: it is built on torch's meta device.
+
+    That takes no memory and draws nothing. An entrypoint that cannot do without values is called once more and builds
+    the whole model. What the layout says of constants is known only in that case, or where the model has none.
+
+    Raises:
+        ModelError: the model cannot be built, or has nothing to train.
+        LayoutError: more fragments than parameter tensors.
+    """
+    vocabulary = 0 if spec.model.builtin is None else vocabulary_of_builtin(spec)
+    try:
+        with seeded(spec.training.seed), torch.device("meta"):
+            return layout_of(_make(spec.model, vocabulary), spec.sync.fragments)
+    except ModelError:
+        return layout_of(build_model(spec), spec.sync.fragments)
+
+
 def model_from_fragments(spec: JobSpec, layout: Layout, fragments: Sequence[Tensor]) -> nn.Module:
     """The job's model with the parameters of ``fragments``, flat f32 buffers in the layout's order.
 
     Raises:
-        ModelError: the model cannot be built.
+        ModelError: the model cannot be built, or has other frozen parameters or buffers than the layout says.
         ValueError: a buffer is of another size or type than its fragment.
     """
     module = build_model(spec)
+    if layout.constants is not None and constants_digest(module) != layout.constants:
+        raise ModelError("model: has other frozen parameters or buffers than were trained with; give the base of then")
     for fragment, values in zip(layout.fragments, fragments, strict=True):
         write_fragment(module, fragment, values)
     return module

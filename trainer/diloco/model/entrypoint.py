@@ -21,7 +21,7 @@ def load_entrypoint(entrypoint: str, field: str) -> Callable[..., Any]:
     module_name, _, name = entrypoint.partition(":")
     try:
         module = importlib.import_module(module_name)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         # Whatever the user's module raises while it is imported is the user's to read, in one line.
         raise EntrypointError(
             f"{field}: cannot import {module_name} ({one_line(error)}); its folder must be on PYTHONPATH"
@@ -43,7 +43,7 @@ def call_entrypoint(entrypoint: str, arguments: Mapping[str, Any], field: str) -
     factory = load_entrypoint(entrypoint, field)
     try:
         return factory(**arguments)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise EntrypointError(f"{field}: {entrypoint} raised {one_line(error)}") from error
 
 

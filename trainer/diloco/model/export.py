@@ -18,7 +18,8 @@ from torch import Tensor, nn
 from diloco.model.build import make_model
 from diloco.model.entrypoint import one_line
 from diloco.model.errors import ModelError
-from diloco.runtime.files import fsync_directory, fsync_file
+from diloco.runtime.files import fsync_directory, fsync_file, open_regular
+from diloco.runtime.json_text import parse_json
 from diloco.spec.training import ModelSpec
 
 _METADATA_KEY = "diloco"
@@ -86,6 +87,7 @@ def load_model(path: Path, model: ModelSpec | None = None) -> LoadedModel:
         ModelError: the file is missing, damaged, not of ours, or of another model; one line that names it.
     """
     try:
+        open_regular(path).close()
         with safe_open(path, framework="pt") as file:
             info = _info(path, (file.metadata() or {}).get(_METADATA_KEY))
             module = _empty_model(path, info, model)
@@ -105,7 +107,7 @@ def _info(path: Path, described: str | None) -> ModelInfo:
     if described is None:
         raise ModelError(f"{path}: was not written by diloco (no {_METADATA_KEY!r} in its metadata)")
     try:
-        plain = json.loads(described)
+        plain = parse_json(described)
         info = ModelInfo(
             job=str(plain["job"]),
             model=ModelSpec.model_validate(plain["model"]),
@@ -114,7 +116,7 @@ def _info(path: Path, described: str | None) -> ModelInfo:
             layout_digest=str(plain["layoutDigest"]),
             tokens=int(plain["tokens"]),
         )
-    except (ValueError, KeyError, TypeError, ValidationError) as error:
+    except (ValueError, KeyError, TypeError, OverflowError, ValidationError) as error:
         raise ModelError(f"{path}: its metadata is not diloco's ({one_line(error)})") from error
     if not 0 <= info.vocabulary_size <= _VOCABULARY_SIZE_LIMIT:
         raise ModelError(

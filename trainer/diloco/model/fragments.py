@@ -1,14 +1,17 @@
 """The model's parameters as fragments: flat f32 buffers in host memory, tensors at their slots.
 
-Only parameters that require a gradient are synchronised; frozen ones are the same in every process, because every
-process builds the same model. Tied weights are one parameter and appear once, under the first name they have. This
-module must not know versions, codecs or when a fragment is moved.
+Only parameters that require a gradient are synchronised; frozen ones and buffers are the same in every process, because
+every process builds the same model: the layout's digest says so. Tied weights are one parameter and appear once, under
+the first name they have. This module must not know versions, codecs or when a fragment is moved.
 """
+
+from dataclasses import replace
 
 import torch
 from torch import Tensor, nn
 
 from diloco.core.fragments import Fragment, Layout, TensorSpec, partition
+from diloco.model.constants import constants_digest
 
 
 def trained_parameters(module: nn.Module) -> dict[str, nn.Parameter]:
@@ -29,17 +32,19 @@ def embedding_parameters(module: nn.Module) -> frozenset[int]:
 def layout_of(module: nn.Module, fragments: int) -> Layout:
     """Cut a model into ``fragments`` fragments.
 
-    A parameter is an embedding if any ``nn.Embedding`` holds it, also where an output layer shares it.
+    A parameter is an embedding if any ``nn.Embedding`` holds it, also where an output layer shares it. A model on the
+    meta device has sizes and no values, so its layout says nothing of constants.
 
     Raises:
         LayoutError: more fragments than parameter tensors.
+        ModelError: a frozen parameter or buffer is not of the plain, strided kind.
     """
     embeddings = embedding_parameters(module)
     tensors = [
         TensorSpec(name, tuple(parameter.shape), id(parameter) in embeddings)
         for name, parameter in trained_parameters(module).items()
     ]
-    return partition(tensors, fragments)
+    return replace(partition(tensors, fragments), constants=constants_digest(module))
 
 
 def read_fragment(module: nn.Module, fragment: Fragment, out: Tensor) -> None:

@@ -3,6 +3,7 @@
 import torch
 from torch import Tensor, nn
 
+from diloco.model.constants import BufferWatch, changes_in_training
 from diloco.model.entrypoint import one_line
 from diloco.model.errors import ModelError
 from diloco.model.fragments import trained_parameters
@@ -15,8 +16,8 @@ def check_model(module: nn.Module, sequence_length: int, field: str) -> None:
     """Check that ``module`` can be trained and synchronised. ``field`` is where it stands in the manifest.
 
     Raises:
-        ModelError: nothing to train, a parameter that is not f32, running statistics (they are no parameters, so no
-            learner would ever receive another's), or logits of a wrong shape.
+        ModelError: nothing to train, a parameter that is not f32, a buffer that training changes (running statistics:
+            no learner would ever receive another's), state that is no tensor, or logits of a wrong shape.
     """
     parameters = trained_parameters(module)
     if not parameters:
@@ -25,9 +26,32 @@ def check_model(module: nn.Module, sequence_length: int, field: str) -> None:
         if parameter.dtype != torch.float32:
             raise ModelError(f"{field}: parameter {name} is {parameter.dtype}, it must be torch.float32")
     for name, part in module.named_modules():
-        if isinstance(part, nn.modules.batchnorm._BatchNorm) and part.track_running_stats:  # noqa: SLF001  # no public base
-            raise ModelError(f"{field}: {name} keeps running statistics, which are not synchronised; use a LayerNorm")
-    vocabulary_size_of(module, min(sequence_length, _PROBE_TOKENS), field)
+        if type(part).get_extra_state is not nn.Module.get_extra_state:
+            raise ModelError(f"{field}: {name or 'the model'} has extra state, which is not synchronized; use buffers")
+    length = min(sequence_length, _PROBE_TOKENS)
+    vocabulary_size_of(module, length, field)
+    _check_buffers(module, length, field)
+
+
+def _check_buffers(module: nn.Module, length: int, field: str) -> None:
+    """Find a buffer that a forward pass in training changes, and evaluation does not (a cache that grows is none)."""
+    if next(module.buffers(), None) is None:
+        return
+    watch = BufferWatch(module, saved_only=False)
+    tokens = torch.zeros(2, length, dtype=torch.int64, device=next(module.parameters()).device)
+    training = module.training
+    module.train()
+    try:
+        with seeded(0), torch.no_grad():
+            module(tokens)
+    except (Exception, SystemExit) as error:
+        raise ModelError(
+            f"{field}: forward(tokens) of shape (2, {length}) in training raised {one_line(error)}"
+        ) from error
+    finally:
+        module.train(training)
+    if changed := watch.changed():
+        raise ModelError(f"{field}: {changes_in_training(changed)}")
 
 
 def vocabulary_size_of(module: nn.Module, length: int = 2, field: str = "model") -> int:
@@ -43,7 +67,7 @@ def vocabulary_size_of(module: nn.Module, length: int = 2, field: str = "model")
     try:
         with seeded(0), torch.no_grad():
             logits = module(tokens)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise ModelError(f"{field}: forward(tokens) of shape (1, {length}) raised {one_line(error)}") from error
     finally:
         module.train(training)

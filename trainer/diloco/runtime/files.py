@@ -4,12 +4,16 @@ It must not know what is in them. Errors of the system come as ``OSError``: a ca
 the file (a checkpoint on a full disk) or to stop (an output directory that cannot be written).
 """
 
+import errno
 import hashlib
 import json
 import os
+import stat
 import tempfile
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
+
+from diloco.runtime.json_text import JsonError, parse_json
 
 _READ_BYTES = 1 << 20
 
@@ -86,23 +90,36 @@ def write_json_atomically(path: Path, value: object, *, durable: bool = True) ->
     write_atomically(path, json.dumps(value, indent=2) + "\n", durable=durable)
 
 
+def open_regular(path: Path) -> BinaryIO:
+    """Open a file for reading; a pipe, for which one might wait for ever, is none.
+
+    Raises:
+        OSError: it cannot be opened, or is not a regular file.
+    """
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    if stat.S_ISREG(os.fstat(descriptor).st_mode):
+        return os.fdopen(descriptor, "rb")
+    os.close(descriptor)
+    raise OSError(errno.EINVAL, "is not a regular file; give one", str(path))
+
+
 def read_json(path: Path, *, limit_bytes: int = 64 << 20) -> Any:
     """The JSON value in a file of at most ``limit_bytes``.
 
     Raises:
-        UnusableFileError: it is missing, unreadable, too large or not JSON.
+        UnusableFileError: it is missing, unreadable, too large, no regular file, not JSON or nested too deeply.
     """
     try:
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             content = file.read(limit_bytes + 1)
     except OSError as error:
         raise UnusableFileError(f"{path}: {error.strerror or error}") from error
     if len(content) > limit_bytes:
         raise UnusableFileError(f"{path}: larger than {limit_bytes} bytes")
     try:
-        return json.loads(content)
-    except ValueError as error:
-        raise UnusableFileError(f"{path}: not JSON ({error})") from error
+        return parse_json(content)
+    except JsonError as error:
+        raise UnusableFileError(f"{path}: {error}") from error
 
 
 def sha256_bytes(data: bytes) -> str:

@@ -19,10 +19,10 @@ from diloco.core.actions import Action, CancelTimer, Merge, SetTimer
 from diloco.core.codec import codec_named
 from diloco.core.engine import Engine, EngineOptions
 from diloco.core.events import Merged
-from diloco.core.fragments import Layout, LayoutError
+from diloco.core.fragments import Layout, LayoutError, Match, layout_from_table
 from diloco.core.options import Rules
 from diloco.core.snapshot import SnapshotError
-from diloco.model import ModelError, build_model, layout_of
+from diloco.model import ModelError, layout_of_job
 from diloco.runtime.files import UnusableFileError
 from diloco.spec import DiLoCoJob
 from diloco.syncer.checkpoint import load_checkpoint
@@ -90,11 +90,14 @@ class ReplayReport:
         return not self.problems
 
 
-def replay(directory: Path, explain: bool = False) -> ReplayReport:  # noqa: FBT001, FBT002  # the command's flag
+def replay(directory: Path, *, explain: bool = False, trust: bool = False) -> ReplayReport:
     """Replay every tape in a syncer's directory, or in the output directory of a run that holds one as ``syncer``.
 
+    A tape is data: nothing that it names is imported. ``trust``: do so where a tape of an earlier version does not hold
+    the sizes of an entrypoint's model.
+
     Raises:
-        ReplayError: there is no tape, or its job cannot be built here.
+        ReplayError: there is no tape, or its model's sizes cannot be had.
     """
     root = directory if (directory / "tape").is_dir() else directory / "syncer"
     tapes = find_tapes(root / "tape")
@@ -103,7 +106,7 @@ def replay(directory: Path, explain: bool = False) -> ReplayReport:  # noqa: FBT
     epochs: list[EpochReplay] = []
     problems: list[ReplayProblem] = []
     for files in tapes:
-        epoch, found = _replay_epoch(root, files)
+        epoch, found = _replay_epoch(root, files, trust=trust)
         epochs.append(epoch)
         problems += found
     return ReplayReport(tuple(epochs), tuple(problems), explain_tapes(tapes) if explain else iter(()))
@@ -124,9 +127,9 @@ def explain_tapes(tapes: tuple[TapeFiles, ...]) -> Iterator[str]:
             yield str(error)
 
 
-def _replay_epoch(root: Path, files: TapeFiles) -> tuple[EpochReplay, list[ReplayProblem]]:
+def _replay_epoch(root: Path, files: TapeFiles, *, trust: bool) -> tuple[EpochReplay, list[ReplayProblem]]:
     try:
-        return _Epoch(root, files).run()
+        return _Epoch(root, files, trust=trust).run()
     except TapeError as error:
         return EpochReplay(files.epoch), [ReplayProblem(error.file, error.seq, error.problem)]
 
@@ -134,10 +137,11 @@ def _replay_epoch(root: Path, files: TapeFiles) -> tuple[EpochReplay, list[Repla
 class _Epoch:
     """The replay of one tape, as far as it gets."""
 
-    def __init__(self, root: Path, files: TapeFiles) -> None:
+    def __init__(self, root: Path, files: TapeFiles, *, trust: bool) -> None:
         self._reader = TapeReader(files)
         header, first = self._reader.header, files.segments[0]
-        job, layout = _job(first, header)
+        job = _job(first, header)
+        layout = _layout(first, header, job, trust=trust)
         try:
             options = replace(EngineOptions.from_job(job, layout), rules=Rules(header.rules))
             self._engine = Engine(options, header.epoch, header.engine or None)
@@ -246,25 +250,47 @@ class _Merges:
         self.problems.append(ReplayProblem(file, seq, text))
 
 
-def _job(file: Path, header: TapeHeader) -> tuple[DiLoCoJob, Layout]:
-    """The tape's job and the layout of its model, built anew.
+def _job(file: Path, header: TapeHeader) -> DiLoCoJob:
+    """The tape's job.
 
     Raises:
-        TapeError: the job is none, or its model is cut in another way than it was.
-        ReplayError: the model cannot be built here.
+        TapeError: it is none.
     """
     try:
-        job = DiLoCoJob.model_validate(header.job)
+        return DiLoCoJob.model_validate(header.job)
     except ValidationError as error:
         raise TapeError(file, 0, f"its job is none ({error.error_count()} problems)") from error
-    try:
-        layout = layout_of(build_model(job.spec), job.spec.sync.fragments)
-    except (ModelError, LayoutError) as error:
-        raise ReplayError(f"{file}: its model cannot be built here: {error}") from error
-    if layout.digest != header.layout:
-        text = f"the model is cut as {layout.digest[:12]} here, and was as {header.layout[:12]}: another version of it"
+
+
+def _layout(file: Path, header: TapeHeader, job: DiLoCoJob, *, trust: bool) -> Layout:
+    """The sizes of the tape's model: as they stand in the tape, else those of the model that its job names.
+
+    Raises:
+        TapeError: they are not those that the syncer had.
+        ReplayError: they are not in the tape and cannot be had here.
+    """
+    if header.tensors:
+        try:
+            layout = layout_from_table(header.tensors)
+        except LayoutError as error:
+            raise TapeError(file, 0, f"its model is none ({error})") from error
+        if len(layout.fragments) != job.spec.sync.fragments:
+            text = f"its model has {len(layout.fragments)} fragments, its job {job.spec.sync.fragments}"
+            raise TapeError(file, 0, text)
+    elif job.spec.model.entrypoint is not None and not trust:
+        raise ReplayError(
+            f"{file}: was written by an earlier version and does not hold the sizes of its model, which comes from the "
+            f"entrypoint {job.spec.model.entrypoint}; add --trust to import that, if you trust the run"
+        )
+    else:
+        try:
+            layout = layout_of_job(job.spec)
+        except (ModelError, LayoutError) as error:
+            raise ReplayError(f"{file}: its model cannot be built here: {error}") from error
+    if layout.match(header.layout) is Match.OTHER_CUT:
+        text = f"the model is cut as {layout.cut[:12]} here, and was as {header.layout[:12]}: another version of it"
         raise TapeError(file, 0, text)
-    return job, layout
+    return layout
 
 
 def _difference(entry: TapeEntry, actions: list[Action]) -> str:

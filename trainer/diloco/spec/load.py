@@ -1,6 +1,9 @@
 """From a manifest's text to a checked job, or to every problem it has. The only place here that opens a file."""
 
+import errno
 import json
+import os
+import select
 from pathlib import Path
 
 from pydantic import ValidationError
@@ -13,6 +16,8 @@ from diloco.spec.translate import translate
 MAXIMUM_BYTES = 256 * 1024
 """Largest manifest that is read: far above any real one, and far below what would keep the reader busy."""
 
+_PATIENCE_SECONDS = 10.0
+
 
 def load_job(path: str | Path) -> DiLoCoJob:
     """Read, parse and check the manifest in a file (YAML or JSON, UTF-8).
@@ -20,21 +25,27 @@ def load_job(path: str | Path) -> DiLoCoJob:
     Raises:
         SpecError: it cannot be read, is no text, is too large, or whatever ``parse_job`` finds.
     """
+    return parse_job(read_manifest(path), str(path))
+
+
+def read_manifest(path: str | Path) -> str:
+    """The text of a manifest's file, without a byte order mark. A pipe is read, if something comes through it.
+
+    Raises:
+        SpecError: it cannot be read, is no text, or is too large.
+    """
     source = str(path)
     try:
-        with Path(path).open("rb") as file:
-            # One byte more than allowed tells too large from just right without reading a device to its end.
-            content = file.read(MAXIMUM_BYTES + 1)
+        content = _read(path)
     except OSError as error:
         reason = (error.strerror or str(error)).lower()
         raise SpecError([Problem(source, f"cannot be read: {reason}; give the path of a manifest")], source) from None
     if len(content) > MAXIMUM_BYTES:
         raise _unreadable(source, f"is larger than {MAXIMUM_BYTES // 1024} KiB; a manifest is a few KiB of YAML")
     try:
-        text = content.decode("utf-8-sig")
+        return content.decode("utf-8-sig")
     except UnicodeDecodeError:
         raise _unreadable(source, "is not UTF-8 text; a manifest is YAML") from None
-    return parse_job(text, source)
 
 
 def parse_job(text: str, source: str = "manifest") -> DiLoCoJob:
@@ -61,6 +72,24 @@ def job_from(document: object, source: str = "manifest") -> DiLoCoJob:
         return DiLoCoJob.model_validate_json(json.dumps(document), strict=True, by_alias=True, by_name=False)
     except ValidationError as error:
         raise SpecError(translate(error), source) from None
+
+
+def _read(path: str | Path) -> bytes:
+    """At most one byte more than allowed: that tells too large from just right, also of a device without end."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    try:
+        content = b""
+        while len(content) <= MAXIMUM_BYTES:
+            # A file is always ready; a pipe to which nobody writes never is.
+            if not select.select([descriptor], [], [], _PATIENCE_SECONDS)[0]:
+                raise TimeoutError(errno.ETIMEDOUT, f"nothing has come from it for {_PATIENCE_SECONDS:g} s")
+            piece = os.read(descriptor, MAXIMUM_BYTES + 1 - len(content))
+            if not piece:
+                break
+            content += piece
+        return content
+    finally:
+        os.close(descriptor)
 
 
 def _unreadable(source: str, message: str) -> SpecError:

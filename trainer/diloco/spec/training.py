@@ -63,7 +63,8 @@ class ModelSpec(SpecModel):
     """The GPT that comes with diloco."""
     entrypoint: Entrypoint | None = None
     """Your own: ``package.module:factory``, called with ``arguments``; it returns a ``torch.nn.Module`` whose
-    ``forward(tokens)`` maps int64 token ids of shape (batch, sequence) to logits (batch, sequence, vocabulary)."""
+    ``forward(tokens)`` maps int64 token ids of shape (batch, sequence) to logits (batch, sequence, vocabulary).
+    Trained parameters are f32. A buffer that training changes (running statistics) is refused."""
     arguments: dict[str, Any] = Field(default_factory=dict)
     """Keyword arguments for the entrypoint."""
 
@@ -78,10 +79,8 @@ class TextData(SpecModel):
 
     path: str | None = Field(default=None, min_length=1, max_length=4096)
     """A file or a folder (searched recursively). Default: the standard library sources of the running Python."""
-    include: tuple[FilePattern, ...] = Field(
-        default=("*.txt", "*.md", "*.py", "*.rst", "*.json", "*.jsonl"), max_length=64
-    )
-    """File name patterns that count inside a folder."""
+    include: tuple[FilePattern, ...] = Field(default=("*.txt", "*.md", "*.py", "*.rst", "*.json"), max_length=64)
+    """File name patterns that count inside a folder. Files are read as they are: of JSON lines, keys and quotes too."""
 
 
 class TokenData(SpecModel):
@@ -186,7 +185,8 @@ class TrainingSpec(SpecModel):
     precision: Literal["F32", "BF16"] = "F32"
     """Arithmetic of the forward and backward pass. BF16: autocast; parameters and optimizer stay f32."""
     seed: int = Field(default=0, ge=0, le=2**31 - 1)
-    """Seed of the initial model, of each learner's order of data, and of whatever else is random."""
+    """Seed of the initial model, of each learner's order of data, and of what torch draws in an inner step (dropout).
+    Whatever draws from another source must seed it."""
     evaluation: Evaluation = Evaluation()
     """Evaluation of the global model."""
     checkpoint_every_steps: int = Field(default=50, ge=1, le=10**9)

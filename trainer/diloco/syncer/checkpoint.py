@@ -20,7 +20,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 
-from diloco.core.fragments import Layout
+from diloco.core.fragments import Layout, Match
 from diloco.runtime.files import UnusableFileError, fsync_directory, fsync_file, read_json, sha256_bytes, sha256_file
 from diloco.syncer.errors import SyncerError
 from diloco.syncer.store import StoreImage, check_complete
@@ -74,6 +74,10 @@ class CheckpointManifest(BaseModel):
     """Seconds since 1970."""
     reason: str
     files: dict[str, _File]
+
+
+class OtherModelError(SyncerError):
+    """The checkpoint's model is cut in another way than the job's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,12 +168,18 @@ def load_checkpoint(directory: Path, name: str, layout: Layout, job: str) -> Loa
         raise SyncerError(
             f"{folder}: a checkpoint of job {manifest.job!r}, but the job is {job!r}; use another directory"
         )
-    if manifest.layout != layout.digest:
+    match = layout.match(manifest.layout)
+    if match is Match.OTHER_CUT:
         theirs = _describe(manifest.model_parameters, manifest.model_fragments, manifest.layout)
         ours = _describe(layout.numel, len(layout.fragments), layout.digest)
-        raise SyncerError(
+        raise OtherModelError(
             f"{folder}: a checkpoint of another model ({theirs}) than the job's ({ours});"
             " use another directory, or the model and sync.fragments it was made with"
+        )
+    if match is Match.OTHER_CONSTANTS:
+        raise SyncerError(
+            f"{folder}: a checkpoint of a model with other frozen parameters or buffers than the job's;"
+            " use another directory, or the base model it was made with"
         )
     files = _FILES[manifest.format]
     if manifest.files.keys() != set(files):

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from concurrent.futures import Executor
 from pathlib import Path
 
+from diloco.model import ModelError
 from diloco.runtime.files import fsync_directory, fsync_file
 
 _log = logging.getLogger(__name__)
@@ -66,6 +67,9 @@ class Exporter:
             except OSError as error:
                 _log.error("the model could not be exported, it is tried again: %s", error)
                 await asyncio.sleep(AGAIN_SECONDS)
+            except ModelError as error:
+                _log.error("the model could not be exported: %s; it is tried again when the syncer is restarted", error)
+                return
             else:
                 self.exported = True
                 _log.info("the model is at %s", self._path)

@@ -119,7 +119,7 @@ class Life:
         claims = Claims(tokens_per_step(options.job.spec), sync.staleness_bound_steps, self.metrics.claims_refused.inc)
         sessions = Sessions(
             job=self.job,
-            layout_digest=self._layout.digest,
+            layout=self._layout,
             epoch=self.epoch,
             store=self._store,
             claims=claims,
@@ -294,6 +294,7 @@ class Life:
             engine=beginning.engine or {},
             started_at=time.time(),
             rules=int(CURRENT_RULES),
+            tensors=self._layout.table,
         )
 
     def _finish(self, action: Finish) -> None:

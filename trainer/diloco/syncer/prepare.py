@@ -1,19 +1,20 @@
-"""Everything a syncer needs before it serves: the model and its layout, the newest checkpoint or a new beginning.
+"""Everything a syncer needs before it serves: the model's layout, the newest checkpoint or a new beginning.
 
-It runs before there is an event loop. It must not open sockets.
+Only a new job needs the model's values: a restart costs reading the checkpoint's files. It runs before there is an
+event loop. It must not open sockets.
 """
 
 import logging
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from diloco.core.fragments import Layout
-from diloco.model import build_model, layout_of, read_fragment
+from diloco.model import build_model, layout_of, layout_of_job, read_fragment
 from diloco.spec import DiLoCoJob
-from diloco.syncer.checkpoint import LoadedCheckpoint, Totals, newest_checkpoint, set_aside
+from diloco.syncer.checkpoint import LoadedCheckpoint, OtherModelError, Totals, newest_checkpoint, set_aside
 from diloco.syncer.errors import SyncerError
 from diloco.syncer.store import FragmentStore
 from diloco.syncer.tape import TapeError, find_tapes, read_header
@@ -35,7 +36,7 @@ class Beginning:
 
 
 def prepare(job: DiLoCoJob, checkpoints: Path) -> Beginning:
-    """Build the model and load the newest checkpoint that is whole; report those that are not.
+    """Load the newest checkpoint that is whole, or build the model; report checkpoints that are not whole.
 
     Raises:
         ModelError: the model cannot be built.
@@ -43,25 +44,43 @@ def prepare(job: DiLoCoJob, checkpoints: Path) -> Beginning:
         SyncerError: the checkpoint is of another job or model, or none of them is whole.
         OSError: a broken checkpoint could not be set aside.
     """
-    module = build_model(job.spec)
-    layout = layout_of(module, job.spec.sync.fragments)
-    loaded, broken = newest_checkpoint(checkpoints, layout, job.metadata.name)
+    layout = layout_of_job(job.spec)
+    try:
+        loaded, broken = newest_checkpoint(checkpoints, layout, job.metadata.name)
+    except OtherModelError:
+        # An entrypoint may build another model where it is given no values.
+        layout = layout_of(build_model(job.spec), job.spec.sync.fragments)
+        loaded, broken = newest_checkpoint(checkpoints, layout, job.metadata.name)
     for problem in broken.values():
         _log.warning("skipped a broken checkpoint: %s", problem)
     if broken and loaded is None:
         raise SyncerError(f"{checkpoints}: no checkpoint is whole; move them away to begin the job anew")
     if broken:
         set_aside(checkpoints, broken)
-    store = empty_store(job, layout)
     if loaded is not None:
+        layout = _with_constants(layout, loaded.manifest.layout, job)
+        store = empty_store(job, layout)
         fill_from(store, loaded)
         _log.info("goes on from checkpoint %s", loaded.name)
         return Beginning(layout, store, loaded.manifest.engine, loaded.name, loaded.manifest.totals)
+    module = build_model(job.spec)
+    layout = layout_of(module, job.spec.sync.fragments)
+    store = empty_store(job, layout)
     for fragment in layout.fragments:
         parameters = torch.empty(fragment.numel, dtype=torch.float32)
         read_fragment(module, fragment, parameters)
         store.put(fragment.index, 0, parameters)
     return Beginning(layout, store, None, "", Totals())
+
+
+def _with_constants(layout: Layout, digest: str, job: DiLoCoJob) -> Layout:
+    """``layout`` with what a checkpoint's digest says of frozen parameters and buffers; an older one says nothing."""
+    if layout.constants is not None:
+        return layout
+    constants = digest.partition(".")[2]
+    if constants:
+        return replace(layout, constants=constants)
+    return layout_of(build_model(job.spec), job.spec.sync.fragments)
 
 
 def empty_store(job: DiLoCoJob, layout: Layout) -> FragmentStore:

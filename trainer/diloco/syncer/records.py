@@ -104,7 +104,10 @@ def _value(hint: Any, plain: Any, where: str) -> Any:
         except ValueError as error:
             raise RecordError(f"{where} is {plain!r}: not a {hint.__name__}") from error
     if hint is float and type(plain) is int:
-        return float(plain)
+        try:
+            return float(plain)
+        except OverflowError as error:
+            raise RecordError(f"{where} is more than a float can hold") from error
     if type(plain) is not hint:
         raise RecordError(f"{where} is {plain!r}: not of type {hint.__name__}")
     return plain

@@ -21,6 +21,7 @@ from diloco.core.events import (
     LearnerReady,
     StepReported,
 )
+from diloco.core.fragments import Layout, Match
 from diloco.core.spent import TimeSpent
 from diloco.runtime.busy import Moved
 from diloco.syncer.claims import ClaimError, Claims
@@ -55,7 +56,7 @@ class Sessions:
         self,
         *,
         job: str,
-        layout_digest: str,
+        layout: Layout,
         epoch: str,
         store: FragmentStore,
         claims: Claims,
@@ -63,7 +64,7 @@ class Sessions:
         post: Callable[[Event], None],
     ) -> None:
         self._job = job
-        self._layout_digest = layout_digest
+        self._layout = layout
         self._epoch = epoch
         self._store = store
         self._claims = claims
@@ -163,11 +164,24 @@ class Sessions:
     def _check(self, join: Join) -> None:
         if join.job != self._job:
             raise RefusedError(f"this is the syncer of job {self._job!r}, not of {join.job!r}")
-        if join.layout_digest != self._layout_digest:
-            raise RefusedError(
-                f"{join.learner} has another model than the syncer (layout {join.layout_digest[:12]},"
-                f" not {self._layout_digest[:12]}): give both the same manifest and version"
-            )
+        match self._layout.match(join.layout_digest):
+            case Match.OTHER_CUT:
+                raise RefusedError(
+                    f"{join.learner} has another model than the syncer (layout {join.layout_digest[:12]},"
+                    f" not {self._layout.cut[:12]}): give both the same manifest and version"
+                )
+            case Match.OTHER_CONSTANTS:
+                raise RefusedError(
+                    f"{join.learner} has other frozen parameters or buffers than the syncer: give both the same base "
+                    "model, and save no table that each computes for itself (persistent=False)"
+                )
+            case Match.UNKNOWN:
+                raise RefusedError(
+                    f"{join.learner} does not say which frozen parameters and buffers it has: use this version of "
+                    "diloco for learners too"
+                )
+            case Match.SAME:
+                pass
 
     async def _read_until_over(self, session: _Session, inbound: AsyncIterator[LearnerMessage]) -> None:
         reading = asyncio.ensure_future(self._read(session, inbound))

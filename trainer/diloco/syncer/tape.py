@@ -19,12 +19,15 @@ from typing import Any
 
 from diloco.core.actions import Action
 from diloco.core.events import Event
+from diloco.core.fragments import FragmentTable
+from diloco.runtime.files import open_regular
+from diloco.runtime.json_text import JsonError, parse_json
 from diloco.spec.words import listed
 from diloco.syncer.records import RecordError, action_from, build, event_from
 
-FORMAT = 2
-_READ = (1, FORMAT)
-"""Format 1 does not say by which rules its engine decided: by the first."""
+FORMAT = 3
+_READ = (1, 2, FORMAT)
+"""Format 1 does not say by which rules its engine decided: by the first. Before 3 the model's sizes are not told."""
 _SEGMENT = re.compile(r"^(\d{6,})(?:\.(\d{4,}))?\.jsonl$")
 _CHAIN_KEY = b',"chain":"'
 _LINE_LIMIT_BYTES = 256 << 20
@@ -60,6 +63,8 @@ class TapeHeader:
     """Wall-clock time, in seconds since 1970. For people; nothing is decided by it."""
     rules: int = 1
     """By which `diloco.core.options.Rules` the engine decided."""
+    tensors: tuple[FragmentTable, ...] = ()
+    """``Layout.table`` of the model, so that nobody need build it. Empty: written by an earlier version."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +130,7 @@ def read_header(path: Path) -> TapeHeader:
         TapeError: it is missing, changed or of another format.
     """
     try:
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             line = file.readline(_LINE_LIMIT_BYTES)
     except OSError as error:
         raise TapeError(path, 0, f"{error.strerror or error}") from error
@@ -163,7 +168,7 @@ class TapeReader:
                 raise TapeError(
                     path, seq, f"segment {number} of epoch {self._files.epoch}, before this one, is missing"
                 )
-            with path.open("rb") as file:
+            with open_regular(path) as file:
                 while line := file.readline(_LINE_LIMIT_BYTES):
                     if not line.endswith(b"\n"):
                         if number < len(self._files.segments) - 1:
@@ -189,9 +194,9 @@ def _opened(path: Path, line: bytes, seq: int, chain: str) -> tuple[dict[str, An
     if cut < 0 or claimed != following.encode():
         raise TapeError(path, seq, "the line, or one before it, was changed: its hash does not match")
     try:
-        plain = json.loads(text)
-    except ValueError as error:
-        raise TapeError(path, seq, f"not JSON ({error})") from error
+        plain = parse_json(text)
+    except JsonError as error:
+        raise TapeError(path, seq, str(error)) from error
     if not isinstance(plain, dict) or plain.get("seq") != seq:
         raise TapeError(path, seq, f"the line is not number {seq}")
     return plain, following
@@ -212,5 +217,5 @@ def _entry(path: Path, plain: dict[str, Any]) -> TapeEntry:
         event = event_from(plain["event"])
         actions = tuple(action_from(action) for action in plain["actions"])
         return TapeEntry(path, plain["seq"], float(plain["now"]), event, actions)
-    except (RecordError, KeyError, TypeError, ValueError) as error:
+    except (RecordError, KeyError, TypeError, ValueError, OverflowError) as error:
         raise TapeError(path, plain["seq"], str(error)) from error

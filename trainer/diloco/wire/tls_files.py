@@ -11,9 +11,12 @@ import threading
 from dataclasses import dataclass
 from pathlib import Path
 
-from diloco.runtime.files import FileSignature, signature_of
+from diloco.runtime.files import FileSignature, open_regular, signature_of
 
 _log = logging.getLogger(__name__)
+
+_LIMIT_BYTES = 4 << 20
+"""Of a PEM file: thousands of certificates."""
 
 
 class TlsFileError(ValueError):
@@ -113,7 +116,8 @@ class FollowedFiles:
 
 def _content(path: Path, kind: str) -> bytes:
     try:
-        content = path.read_bytes()
+        with open_regular(path) as file:
+            content = file.read(_LIMIT_BYTES)
     except OSError as error:
         raise TlsFileError(f"{kind} {path}: {error.strerror or error}") from error
     if b"-----BEGIN " not in content:

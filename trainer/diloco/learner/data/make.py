@@ -14,6 +14,10 @@ from diloco.model.entrypoint import one_line
 from diloco.spec.training import TextData
 
 _PIECE_BYTES = 4 << 20
+_CHARACTER_BYTES = 4
+"""Of the longest UTF-8 character."""
+_FIRST_BYTES = ((4, 0xF0), (3, 0xE0), (2, 0xC0))
+"""Bytes of a character, and the least byte that it begins with."""
 
 
 def make_token_file(text: TextData, output: Path, tokenizer: Tokenizer | None = None) -> TokenFileInfo:
@@ -40,17 +44,33 @@ def _tokens(documents: tuple[Document, ...], tokenizer: Tokenizer) -> Iterator[T
 def _encode(tokenizer: Tokenizer, piece: bytes, document: Document) -> Tokens:
     try:
         return np.asarray(tokenizer.encode(piece))
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         # Whatever the user's tokenizer raises (a document that is no UTF-8, most likely) is the user's to read.
         raise DataError(f"tokenizer {tokenizer.name}: {document.path}: {one_line(error)}") from error
 
 
 def _pieces(document: Document) -> Iterator[bytes]:
-    """The document in pieces of some MiB that end after a line where there is one, so that no word is cut."""
+    """The document in pieces of some MiB, each cut where it hurts least."""
     start = 0
     while start < document.size_bytes:
         piece = read_bytes(document, start, min(_PIECE_BYTES, document.size_bytes - start)).tobytes()
         if start + len(piece) < document.size_bytes:
-            piece = piece[: piece.rfind(b"\n") + 1] or piece
+            piece = piece[: _cut(piece)]
         start += len(piece)
         yield piece
+
+
+def _cut(piece: bytes) -> int:
+    """Where to end a piece that the document goes on after: after a line, else a space, else a UTF-8 character.
+
+    A document that is no UTF-8 is cut anywhere.
+    """
+    for mark in (b"\n", b" "):
+        if at := piece.rfind(mark) + 1:
+            return at
+    for back in range(1, _CHARACTER_BYTES + 1):
+        byte = piece[-back]
+        if byte & 0xC0 != 0x80:  # a character begins here
+            whole = back >= next((count for count, least in _FIRST_BYTES if byte >= least), 1)
+            return len(piece) if whole else len(piece) - back
+    return len(piece)

@@ -26,7 +26,8 @@ import xxhash
 from numpy.typing import NDArray
 
 from diloco.learner.data.source import DataError, Tokens
-from diloco.runtime.files import fsync_directory
+from diloco.runtime.files import fsync_directory, open_regular
+from diloco.runtime.json_text import parse_json
 
 _MAGIC = b"DILOCOTK"
 _VERSION = 1
@@ -121,7 +122,7 @@ def open_token_file(path: Path) -> TokenFile:
         DataError: it is missing, no token file, of another version, truncated or damaged; the text names it.
     """
     try:
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             info = _read_header(path, file)
             wanted = _DATA_OFFSET + info.data_bytes + 8 * info.blocks
             there = os.fstat(file.fileno()).st_size
@@ -219,8 +220,8 @@ def _read_header(path: Path, file: IO[bytes]) -> TokenFileInfo:
     if len(block) < _DATA_OFFSET or length > _DATA_OFFSET - _PREFIX.size:
         raise DataError(f"{path}: is a token file that was cut off or damaged in its header")
     try:
-        return _info(json.loads(block[_PREFIX.size : _PREFIX.size + length]))
-    except (ValueError, KeyError, TypeError) as error:
+        return _info(parse_json(block[_PREFIX.size : _PREFIX.size + length]))
+    except (ValueError, KeyError, TypeError, OverflowError) as error:
         raise DataError(f"{path}: its header is damaged ({error})") from error
 
 

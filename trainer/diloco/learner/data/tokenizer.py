@@ -31,7 +31,7 @@ class Tokenizer(Protocol):
         ...
 
     def encode(self, piece: bytes) -> Sequence[int] | Tokens:
-        """Token ids of a document, or of a piece of a long one that ends after a line."""
+        """Token ids of a document, or of a piece of a long one: one that ends after a line or, without any, a word."""
         ...
 
 

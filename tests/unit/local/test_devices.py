@@ -1,0 +1,86 @@
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from diloco.local.devices import DevicesError, deal_devices, devices_text
+from diloco.local.directory import RunDirectory
+from diloco.local.launch import RunRequest, continuation
+from diloco.local.plan import RunPlan, learner_arguments
+from diloco.local.supervisor import Supervisor
+from diloco.local.view import PlainView
+from diloco.spec import DiLoCoJob, Metadata
+from support.small_job import small_job
+
+EAST, WEST = ("east/a/0", "east/a/1"), ("west/b/0", "west/b/1", "west/b/2")
+ALL = (*EAST, *WEST)
+
+
+def dealt(*texts: str, count: int = 2) -> list[str]:
+    devices = deal_devices(texts, ALL, lambda: count)
+    return [devices.get(learner, "-") for learner in ALL]
+
+
+def test_every_accelerator_is_dealt_out_in_turn() -> None:
+    assert dealt(count=2) == ["cuda:0", "cuda:1", "cuda:0", "cuda:1", "cuda:0"]
+    assert dealt(count=8) == [f"cuda:{index}" for index in range(5)]
+
+
+def test_without_any_there_is_nothing_to_choose() -> None:
+    assert dealt(count=0) == ["-"] * 5
+    assert devices_text({}) == ""
+
+
+def test_what_is_asked_for_is_dealt_to_those_who_are_meant() -> None:
+    assert dealt("cpu") == ["cpu"] * 5
+    assert dealt("east=cpu", "west/b=cuda:1,cuda:0") == ["cpu", "cpu", "cuda:1", "cuda:0", "cuda:1"]
+    assert dealt("cpu", "west/b/2=cuda") == ["cpu", "cpu", "cpu", "cpu", "cuda:0"]
+    assert dealt("west=cpu") == ["cuda:0", "cuda:1", "cpu", "cpu", "cpu"]
+
+
+def test_a_machine_is_not_asked_where_it_does_not_matter() -> None:
+    def never() -> int:
+        raise AssertionError
+
+    assert set(deal_devices(("cpu",), ALL, never).values()) == {"cpu"}
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("gpu", "--device 'gpu': 'gpu' is no device; use cpu, cuda or cuda:N"),
+        ("", "--device '': '' is no device"),
+        ("east=", "--device 'east=': '' is no device"),
+        ("cuda:2", "--device 'cuda:2': cuda:2 is not there; this machine shows 2 CUDA devices"),
+        ("cuda:-1", "'cuda:-1' is no device"),
+        ("cpu,,cpu", "'' is no device"),
+        ("north=cpu", "--device 'north=cpu': 'north' names no learner of this job: use"),
+    ],
+)
+def test_what_cannot_be_is_one_line_that_names_it(text: str, message: str) -> None:
+    with pytest.raises(DevicesError, match=r"^--device") as raised:
+        deal_devices((text,), ALL, lambda: 2)
+    assert message in str(raised.value)
+
+
+def test_cuda_without_any_is_refused() -> None:
+    with pytest.raises(DevicesError, match="cuda is not there; this machine shows 0 CUDA devices"):
+        deal_devices(("cuda",), ALL, lambda: 0)
+
+
+def test_learners_are_told_their_device_and_people_see_it(tmp_path: Path) -> None:
+    job = DiLoCoJob(
+        api_version="diloco.dev/v1alpha1", kind="DiLoCoJob", metadata=Metadata(name="small"), spec=small_job()
+    )
+    devices = deal_devices((), job.spec.learner_ids, lambda: 8)
+    plan = RunPlan(job, RunDirectory(tmp_path), 1, 2, {}, devices=devices)
+    assert learner_arguments(plan, "here/cpu/1", {})[-2:] == ["--device", "cuda:1"]
+    assert "--device" not in learner_arguments(RunPlan(job, RunDirectory(tmp_path), 1, 2, {}), "here/cpu/1", {})
+    console = Console(record=True, width=100)
+    Supervisor(plan, PlainView(console))
+    assert "cuda:0: 1 learner, cuda:1: 1 learner" in console.export_text()
+
+
+def test_a_continuation_trains_on_the_same_devices(tmp_path: Path) -> None:
+    request = RunRequest(Path("job.yaml"), tmp_path, device=("east=cpu", "cuda:1"))
+    assert continuation(request).endswith("--device east=cpu --device cuda:1")

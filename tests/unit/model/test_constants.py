@@ -1,0 +1,92 @@
+"""Buffers and frozen parameters: what training changes is refused, and what it does not is part of the digest."""
+
+import pytest
+import torch
+
+from diloco.core.fragments import Match
+from diloco.model import ModelError, build_model, layout_of, layout_of_job
+from diloco.spec import JobSpec
+from support.small_job import small_job
+
+
+def job(name: str, seed: int = 0, **arguments: object) -> JobSpec:
+    model = {"entrypoint": f"support.models_with_buffers:{name}", "arguments": arguments}
+    spec = small_job(model=model, sync={"fragments": 1})
+    return spec.model_copy(update={"training": spec.training.model_copy(update={"seed": seed})})
+
+
+@pytest.mark.parametrize(
+    ("spec", "buffer"),
+    [
+        (job("batch_norm"), "norm.running_mean"),
+        (job("instance_norm"), "norm.running_mean"),
+        (job("spectral_norm"), "middle.parametrizations.weight.0._u"),
+        (job("average", manner="in place"), "average"),
+        (job("average", manner="assigned"), "average"),
+        (job("average", persistent=False), "average"),
+        (job("counter"), "steps"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else None,
+)
+def test_a_buffer_that_training_changes_is_refused_by_name(spec: JobSpec, buffer: str) -> None:
+    with pytest.raises(ModelError, match=rf"^model\.entrypoint: training changes buffer {buffer}, .*; use") as raised:
+        build_model(spec)
+    assert "\n" not in str(raised.value)
+
+
+def test_state_that_is_no_tensor_is_refused() -> None:
+    with pytest.raises(ModelError, match="the model has extra state, which is not synchronized; use buffers"):
+        build_model(job("extra_state"))
+
+
+@pytest.mark.parametrize("name", ["float_mask", "whole_numbers", "bool_mask", "bf16_table", "growing_cache"])
+def test_a_buffer_that_stays_as_it_is_is_let_pass(name: str) -> None:
+    model = build_model(job(name))
+    assert next(model.buffers(), None) is not None
+    assert model.training
+
+
+def test_the_look_at_a_model_in_training_draws_nothing_from_others() -> None:
+    torch.manual_seed(5)
+    before = torch.get_rng_state()
+    build_model(job("float_mask"))
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        (job("frozen_embedding", fill=1.0), job("frozen_embedding", fill=2.0)),
+        (job("frozen_embedding"), job("frozen_embedding", seed=1)),
+        (job("drawn_table"), job("drawn_table", seed=1)),
+        (job("whole_numbers"), job("bool_mask")),
+        (job("lora"), job("lora", seed=1)),
+    ],
+)
+def test_the_digest_tells_two_bases_that_are_cut_alike_apart(one: JobSpec, other: JobSpec) -> None:
+    ours, theirs = layout_of(build_model(one), 1), layout_of(build_model(other), 1)
+    assert ours.cut == theirs.cut
+    assert ours.match(theirs.digest) is Match.OTHER_CONSTANTS
+    assert ours.match(layout_of(build_model(one), 1).digest) is Match.SAME
+    assert ours.match(ours.cut) is Match.UNKNOWN
+
+
+def test_what_is_not_saved_is_no_part_of_the_digest() -> None:
+    layout = layout_of(build_model(job("not_saved")), 1)
+    assert layout.constants == ""
+    assert layout.digest == layout.cut
+
+
+def test_a_layout_by_sizes_alone_is_cut_as_the_model_is() -> None:
+    for spec in (small_job(), job("tied"), job("lora"), job("drawn_table")):
+        sizes = layout_of_job(spec)
+        whole = layout_of(build_model(spec), spec.sync.fragments)
+        assert sizes.fragments == whole.fragments
+        assert sizes.match(whole.digest) is Match.SAME
+
+
+def test_an_entrypoint_that_needs_values_is_built_with_them() -> None:
+    spec = job("looks_at_values")
+    assert layout_of_job(spec) == layout_of(build_model(spec), 1)
+    with pytest.raises(ModelError, match=r"model\.entrypoint: support.models_with_buffers has no missing"):
+        layout_of_job(job("missing"))

@@ -1,0 +1,127 @@
+"""What a model holds beside its trained parameters: frozen parameters and buffers.
+
+None of it is synchronized, so a model is only the same everywhere, and the exported one the evaluated one, where none
+of it changes and every process has the same. Here is what there is of it, its digest, and a look at whether training
+changes it. This module must not know fragments.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+import xxhash
+from torch import Tensor, nn
+
+from diloco.model.errors import ModelError
+
+
+def frozen_parameters(module: nn.Module) -> dict[str, Tensor]:
+    """Parameters that are not trained, by name; tied ones once."""
+    return {name: parameter for name, parameter in module.named_parameters() if not parameter.requires_grad}
+
+
+def saved_buffers(module: nn.Module) -> dict[str, Tensor]:
+    """Buffers that a state dict holds (``persistent=True``), by name; one that has two names under the first."""
+    return {name: buffer for name, buffer, persistent in _buffers(module) if persistent}
+
+
+def constants_digest(module: nn.Module) -> str | None:
+    """XXH3-128 over names, types, shapes and values of frozen parameters and saved buffers, hexadecimal.
+
+    Empty where there are none. None where they have no values, on the meta device.
+
+    Raises:
+        ModelError: a tensor is not of the plain, strided kind; the text names it.
+    """
+    constants = frozen_parameters(module) | saved_buffers(module)
+    if not constants:
+        return ""
+    if any(tensor.is_meta for tensor in constants.values()):
+        return None
+    digest = xxhash.xxh3_128()
+    for name, tensor in constants.items():
+        digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)} {tensor_digest(name, tensor)}\n".encode())
+    return digest.hexdigest()
+
+
+def tensor_digest(name: str, tensor: Tensor) -> str:
+    """XXH3-128 of a tensor's values, hexadecimal; ``name`` is for messages.
+
+    Raises:
+        ModelError: it is not of the plain, strided kind.
+    """
+    if tensor.layout is not torch.strided or tensor.is_quantized:
+        raise ModelError(f"model: {name} is a {tensor.layout} tensor of {tensor.dtype}; use a dense one")
+    flat = tensor.detach().cpu().contiguous().reshape(-1)
+    return xxhash.xxh3_128_hexdigest(flat.view(torch.uint8).numpy().data)
+
+
+@dataclass(frozen=True, slots=True)
+class _Sight:
+    """A buffer as it was seen."""
+
+    identity: int
+    version: int
+    """As autograd counts writes to it."""
+    digest: str
+    """Empty where it has no values."""
+
+
+class BufferWatch:
+    """Finds the buffer that has changed since the watch began.
+
+    A write counts even where it writes what was there: an average of equal values is still one that will move.
+    """
+
+    def __init__(self, module: nn.Module, *, saved_only: bool) -> None:
+        """Begin. ``saved_only``: look at those alone that a state dict holds.
+
+        Raises:
+            ModelError: a buffer is not of the plain, strided kind.
+        """
+        self._module = module
+        self._saved_only = saved_only
+        self._before = {name: _seen(name, buffer) for name, buffer in self._watched()}
+
+    def changed(self, *, look_at_values: bool = True) -> str:
+        """Name of a buffer that is another, has been written to, or is new; empty if there is none.
+
+        ``look_at_values``: also find what autograd did not count, such as writes through ``.data``; reads every value.
+        """
+        now = dict(self._watched())
+        for name in self._before.keys() - now.keys():
+            return name
+        for name, buffer in now.items():
+            before = self._before.get(name)
+            if before is None or (id(buffer), buffer._version) != (before.identity, before.version):  # noqa: SLF001
+                return name
+            if look_at_values and before.digest and tensor_digest(name, buffer) != before.digest:
+                return name
+        return ""
+
+    def _watched(self) -> Iterator[tuple[str, Tensor]]:
+        return ((name, buffer) for name, buffer, saved in _buffers(self._module) if saved or not self._saved_only)
+
+
+def changes_in_training(name: str) -> str:
+    """What to say of a buffer that training changes."""
+    return (
+        f"training changes buffer {name}, and buffers are not synchronized; use layers without running statistics "
+        "(LayerNorm, GroupNorm), or make it a parameter"
+    )
+
+
+def _seen(name: str, buffer: Tensor) -> _Sight:
+    # torch has no public name for the count of writes.
+    return _Sight(id(buffer), buffer._version, "" if buffer.is_meta else tensor_digest(name, buffer))  # noqa: SLF001
+
+
+def _buffers(module: nn.Module) -> Iterator[tuple[str, Tensor, bool]]:
+    """Name, buffer, and whether a state dict holds it; each once."""
+    seen: set[int] = set()
+    for prefix, part in module.named_modules():
+        for name, buffer in part._buffers.items():  # noqa: SLF001  # named_buffers does not say which are saved
+            if buffer is not None and id(buffer) not in seen:
+                seen.add(id(buffer))
+                saved = name not in part._non_persistent_buffers_set  # noqa: SLF001  # as above
+                yield f"{prefix}.{name}".lstrip("."), buffer, saved
