@@ -32,6 +32,8 @@ Runs = Mapping[Setting, Mapping[str, Any]]
 """The runs of a cell, by seed."""
 BEST = "data_parallel_muon"
 """What recommendations are held against."""
+LEAST_SEEDS = 2
+"""A recommendation rests on no fewer."""
 
 _STUDENT = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262)
 """Two-sided 95 % quantiles of Student's t, by degrees of freedom from 1."""
@@ -164,6 +166,9 @@ def _recommendations(runs: Mapping[Cell, Runs]) -> Iterator[dict[str, Any]]:
             continue
         rates = next(iter(found)).rates
         difference = _difference((workload, steps, variant), BEST, found, beside)
+        if len(difference["percent_by_seed"]) < LEAST_SEEDS:
+            continue
+        trained = sum(run["trained_tokens"] for run in found.values())
         sync = SyncSpec.model_validate(what.sync)
         yield {
             "steps": steps,
@@ -177,6 +182,7 @@ def _recommendations(runs: Mapping[Cell, Runs]) -> Iterator[dict[str, Any]]:
             "loss_percent": round(difference["percent"], 1),
             "seeds": len(difference["percent_by_seed"]),
             "bytes_ratio": round(_bytes(sync) / _bytes(SyncSpec()), 2),
+            "merged_share": round(sum(run["merged_tokens"] for run in found.values()) / trained, 2),
         }
 
 

@@ -46,6 +46,7 @@ RECOMMENDED = (
     "loss_percent",
     "seeds",
     "bytes_ratio",
+    "merged_share",
 )
 """The fields of a recommendation, in their order."""
 EMPTY = "MEASURED: tuple[Recommendation, ...] = ()"

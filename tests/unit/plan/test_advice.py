@@ -13,9 +13,9 @@ from diloco.spec import JobSpec, recommendations
 from diloco.spec.recommendations import Recommendation
 from support.small_job import small_job
 
-WIDE = Recommendation(400, "A", "Muon", 6, "BF16", "F32", 1.0, 0.0, 4.0, 5, 4.0)
-NARROW = Recommendation(400, "A", "Muon", 6, "Int4", "Int8", 1.0, 0.0, 4.5, 2, 1.05)
-PLAIN = Recommendation(400, "A", "AdamW", 24, "BF16", "F32", 0.7, 0.3, 9.0, 5, 1.0)
+WIDE = Recommendation(400, "A", "Muon", 6, "BF16", "F32", 1.0, 0.0, 4.0, 5, 4.0, 0.82)
+NARROW = Recommendation(400, "A", "Muon", 6, "Int4", "Int8", 1.0, 0.0, 4.5, 2, 1.05, 0.82)
+PLAIN = Recommendation(400, "A", "AdamW", 24, "BF16", "F32", 0.7, 0.3, 9.0, 5, 1.0, 0.93)
 
 
 @pytest.fixture(autouse=True)
@@ -53,6 +53,15 @@ def test_the_best_that_was_measured_is_recommended_where_links_carry_it() -> Non
 def test_a_thinner_link_gets_what_it_carries() -> None:
     rows = [given(job(), f"*={rate}kbit/s,5ms") for rate in (1200, 400, 270, 50)]
     assert [None if found is None else found.row for found in rows] == [WIDE, NARROW, PLAIN, None]
+
+
+def test_a_way_of_which_links_let_much_less_be_merged_than_when_it_was_measured_is_not_recommended() -> None:
+    near, far = given(job(), "*=1Gbit/s,5ms", steps=("*=0.1",)), given(job(), "*=1Gbit/s,160ms", steps=("*=0.1",))
+    assert near is not None
+    assert near.row == WIDE
+    assert far is not None
+    assert far.row == PLAIN
+    assert (far.fit.merged_share or 0) > 0.9 * PLAIN.merged_share
 
 
 def test_what_the_job_has_already_is_not_told_again() -> None:

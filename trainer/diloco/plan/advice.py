@@ -1,13 +1,16 @@
 """What trained best for such a budget, of what the links carry: from what was measured (docs/quality.md)."""
 
-import math
 from dataclasses import dataclass, replace
 
 from diloco.core.fit import Fit, fit
 from diloco.core.links import Situation
 from diloco.core.remedies import Setting
 from diloco.spec import JobSpec
-from diloco.spec.recommendations import Recommendation, recommended
+from diloco.spec.recommendations import Recommendation, ranked
+
+
+NEARLY = 0.9
+"""Of the share of the work that was merged when a way was measured (ours)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,17 +27,25 @@ class Advice:
 
 
 def advice(spec: JobSpec, situation: Situation) -> Advice | None:
-    """The lowest loss of those measured ways that fit; None where none does, or no step time is known."""
+    """The lowest loss of those measured ways that fit; None where none does, or no step time is known.
+
+    The loss of a way says little where much less of the work is merged than when it was measured. Such a way is
+    recommended only where all are, and then the one of which the links let most be merged.
+    """
     if situation.quorum_step_seconds is None:
         return None
     steps = _steps(spec, situation)
-    bytes_ratio = math.inf
-    while (row := recommended(steps, bytes_ratio=bytes_ratio)) is not None:
-        found = fit(_as_measured(situation, row))
-        if found.fits:
-            return Advice(row, steps, tuple(_changes(spec, row)), found)
-        bytes_ratio = math.nextafter(row.bytes_ratio, 0.0)
-    return None
+    ways = [(row, found) for row in ranked(steps) if (found := fit(_as_measured(situation, row))).fits]
+    alike = [way for way in ways if _merged_as_measured(way) >= NEARLY]
+    if not ways:
+        return None
+    row, found = alike[0] if alike else max(ways, key=_merged_as_measured)
+    return Advice(row, steps, tuple(_changes(spec, row)), found)
+
+
+def _merged_as_measured(way: tuple[Recommendation, Fit]) -> float:
+    row, found = way
+    return (found.merged_share or 0.0) / row.merged_share
 
 
 def _steps(spec: JobSpec, situation: Situation) -> int:

@@ -34,52 +34,53 @@ class Recommendation:
     seeds: int
     bytes_ratio: float
     """Bytes of an inner step, both ways, over those of the defaults: H = 24, BF16 up and F32 down."""
+    merged_share: float
+    """Of what was trained. The loss is not to be expected where links let less of the work be merged."""
 
 
 # `make quality` writes from here
 MEASURED: tuple[Recommendation, ...] = (
-    Recommendation(400, "A", "Muon", 6, "BF16", "F32", 1.0, 0.0, 4.8, 5, 4.0),
-    Recommendation(400, "A", "Muon", 24, "BF16", "F32", 0.7, 0.3, 7.8, 5, 1.0),
-    Recommendation(400, "A", "AdamW", 24, "BF16", "F32", 1.0, 0.0, 21.1, 5, 1.0),
-    Recommendation(400, "A", "Muon", 6, "Int4", "Int8", 1.0, 0.0, 4.8, 5, 1.05),
-    Recommendation(400, "B", "Muon", 6, "BF16", "F32", 1.0, 0.0, 5.0, 5, 4.0),
-    Recommendation(400, "B", "Muon", 24, "BF16", "F32", 0.7, 0.3, 9.3, 5, 1.0),
-    Recommendation(400, "B", "AdamW", 24, "BF16", "F32", 0.5, 0.5, 20.1, 5, 1.0),
-    Recommendation(400, "A", "Muon", 12, "BF16", "F32", 1.0, 0.0, 6.1, 3, 2.0),
-    Recommendation(400, "B", "Muon", 6, "Int4", "Int8", 1.0, 0.0, 5.2, 3, 1.05),
-    Recommendation(400, "B", "Muon", 12, "BF16", "F32", 1.0, 0.0, 7.3, 3, 2.0),
-    Recommendation(400, "A", "Muon", 3, "BF16", "F32", 1.0, 0.0, 3.0, 3, 8.0),
-    Recommendation(1600, "B", "Muon", 6, "BF16", "F32", 1.0, 0.0, 3.0, 5, 4.0),
-    Recommendation(1600, "B", "Muon", 24, "BF16", "F32", 0.7, 0.3, 5.0, 5, 1.0),
-    Recommendation(1600, "B", "AdamW", 24, "BF16", "F32", 0.5, 0.5, 11.8, 5, 1.0),
-    Recommendation(1600, "B", "Muon", 6, "Int4", "Int8", 1.0, 0.0, 3.2, 5, 1.05),
-    Recommendation(1600, "A", "Muon", 6, "BF16", "F32", 1.0, 0.0, 1.8, 1, 4.0),
-    Recommendation(1600, "A", "Muon", 24, "BF16", "F32", 0.7, 0.3, 3.3, 1, 1.0),
+    Recommendation(400, "A", "Muon", 6, "BF16", "F32", 1.0, 0.0, 4.8, 5, 4.0, 0.82),
+    Recommendation(400, "A", "Muon", 24, "BF16", "F32", 0.7, 0.3, 7.8, 5, 1.0, 0.93),
+    Recommendation(400, "A", "AdamW", 24, "BF16", "F32", 1.0, 0.0, 21.1, 5, 1.0, 0.93),
+    Recommendation(400, "A", "Muon", 6, "Int4", "Int8", 1.0, 0.0, 4.8, 5, 1.05, 0.82),
+    Recommendation(400, "B", "Muon", 6, "BF16", "F32", 1.0, 0.0, 5.0, 5, 4.0, 0.82),
+    Recommendation(400, "B", "Muon", 24, "BF16", "F32", 0.7, 0.3, 9.3, 5, 1.0, 0.93),
+    Recommendation(400, "B", "AdamW", 24, "BF16", "F32", 0.5, 0.5, 20.1, 5, 1.0, 0.93),
+    Recommendation(400, "A", "Muon", 12, "BF16", "F32", 1.0, 0.0, 6.1, 3, 2.0, 0.9),
+    Recommendation(400, "B", "Muon", 6, "Int4", "Int8", 1.0, 0.0, 5.2, 3, 1.05, 0.82),
+    Recommendation(400, "B", "Muon", 12, "BF16", "F32", 1.0, 0.0, 7.3, 3, 2.0, 0.9),
+    Recommendation(400, "A", "Muon", 3, "BF16", "F32", 1.0, 0.0, 3.0, 3, 8.0, 0.65),
+    Recommendation(1600, "B", "Muon", 6, "BF16", "F32", 1.0, 0.0, 3.0, 5, 4.0, 0.83),
+    Recommendation(1600, "B", "Muon", 24, "BF16", "F32", 0.7, 0.3, 5.0, 5, 1.0, 0.95),
+    Recommendation(1600, "B", "AdamW", 24, "BF16", "F32", 0.5, 0.5, 11.8, 5, 1.0, 0.95),
+    Recommendation(1600, "B", "Muon", 6, "Int4", "Int8", 1.0, 0.0, 3.2, 5, 1.05, 0.83),
+    Recommendation(1600, "A", "Muon", 6, "BF16", "F32", 1.0, 0.0, 2.2, 5, 4.0, 0.83),
+    Recommendation(1600, "A", "Muon", 24, "BF16", "F32", 0.7, 0.3, 3.4, 5, 1.0, 0.95),
+    Recommendation(1600, "A", "AdamW", 24, "BF16", "F32", 1.0, 0.0, 7.9, 5, 1.0, 0.95),
+    Recommendation(1600, "A", "Muon", 6, "Int4", "Int8", 1.0, 0.0, 2.2, 4, 1.05, 0.83),
 )
 # to here
 
 
-def recommended(
+def ranked(
     steps: int,
     *,
-    bytes_ratio: float = math.inf,
     optimizers: Sequence[OptimizerKind] = ("AdamW", "Muon"),
     setting: Literal["A", "B"] = "A",
-) -> Recommendation | None:
-    """The row of the lowest loss among those of the nearest budget that fit; None where none does.
+) -> tuple[Recommendation, ...]:
+    """The rows of the nearest budget, the lowest loss first; of equal losses the one with fewer bytes.
 
     Source: docs/quality.md, its tables of settings A and B.
 
     Args:
         steps: inner steps of each learner in the whole run; the nearest measured budget is the one of the smallest
-            ratio. Runs longer than the longest one measured get that one's row.
-        bytes_ratio: bytes of an inner step that the link carries, both ways, over those of the defaults.
+            ratio. Runs longer than the longest one measured get that one's rows.
         optimizers: the inner optimizers that may be used.
         setting: how the run's batch is.
     """
     known = [row for row in MEASURED if row.optimizer in optimizers and row.setting == setting]
-    if not known:
-        return None
-    nearest = min({row.steps for row in known}, key=lambda budget: (abs(math.log(budget / max(1, steps))), budget))
-    fitting = [row for row in known if row.steps == nearest and row.bytes_ratio <= bytes_ratio]
-    return min(fitting, key=lambda row: (row.loss_percent, row.bytes_ratio), default=None)
+    budgets = {row.steps for row in known}
+    nearest = min(budgets, key=lambda budget: (abs(math.log(budget / max(1, steps))), budget), default=None)
+    rows = [row for row in known if row.steps == nearest]
+    return tuple(sorted(rows, key=lambda row: (row.loss_percent, row.bytes_ratio)))
