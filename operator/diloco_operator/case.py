@@ -9,18 +9,16 @@ from functools import cached_property
 
 from diloco.spec import DiLoCoJob, JobSpec
 from diloco.spec.status import JobStatus
-from diloco_operator import labels, names
+from diloco_operator import names
 from diloco_operator.names import PoolKey
 from diloco_operator.observed import Object, Observed
 from diloco_operator.options import OperatorOptions
+from diloco_operator.policies.stopping import PodsLeft, pods_left
 from diloco_operator.policies.workloads import (
     PoolWorkload,
-    component,
-    learner_pods_left,
     pool_workloads,
     syncer_claim,
     syncer_deployment,
-    syncer_pods_left,
 )
 from diloco_operator.signing import CertificateMaker
 
@@ -68,14 +66,6 @@ class Case:
         return syncer_claim(self.name, self.observed.children)
 
     @property
-    def pods_left(self) -> tuple[int, int]:
-        """Pods of learners, and of the syncer, that are there or may be being made.
-
-        A Deployment does not count pods that are on their way out; a closer look does.
-        """
-        looked = self.observed.looked
-        seen = [] if looked is None else [component(one.pod) for one in looked.pods]
-        return (
-            max(learner_pods_left(self.observed.children), seen.count(labels.LEARNER)),
-            max(syncer_pods_left(self.deployment), seen.count(labels.SYNCER)),
-        )
+    def pods_left(self) -> PodsLeft:
+        """Pods that are there or may be being made."""
+        return pods_left(self.observed.children, self.observed.looked, self.now)

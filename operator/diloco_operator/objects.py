@@ -3,15 +3,17 @@
 Pure. It must not know why so many are to run.
 """
 
-from collections.abc import Iterable
+from dataclasses import dataclass
 
 from diloco_operator import labels
 from diloco_operator.case import Case
 from diloco_operator.certificates import JobIdentity, certificates
 from diloco_operator.manifests import ObservedImages, Scale, children, choose_images
 from diloco_operator.observed import ChildKey, Object
+from diloco_operator.plan import Scaling
 from diloco_operator.policies.drift import differs, marked
-from diloco_operator.policies.workloads import DEPLOYMENT, STATEFUL_SET, replicas
+from diloco_operator.policies.stopping import scaled_down
+from diloco_operator.policies.workloads import DEPLOYMENT, STATEFUL_SET
 
 SECRET = "Secret"  # noqa: S105  # a kind
 KEPT = frozenset({"PersistentVolumeClaim"})
@@ -32,8 +34,17 @@ def desired(case: Case, scale: Scale) -> tuple[Object, ...]:
     return tuple(marked(one) for one in made)
 
 
-def changes(case: Case, scale: Scale) -> tuple[tuple[Object, ...], tuple[ChildKey, ...]]:
-    """(what to apply, what to delete).
+@dataclass(frozen=True, slots=True)
+class Changes:
+    """What to do about a job's objects, as in a `Plan`."""
+
+    scale: tuple[Scaling, ...] = ()
+    apply: tuple[Object, ...] = ()
+    delete: tuple[ChildKey, ...] = ()
+
+
+def changes(case: Case, scale: Scale) -> Changes:
+    """What differs from what is wanted.
 
     Where a name is taken nothing new is made: half a job is worse than none. What is there is kept as it should be.
     """
@@ -46,25 +57,8 @@ def changes(case: Case, scale: Scale) -> tuple[tuple[Object, ...], tuple[ChildKe
         if key not in foreign and (differs(one, live[key]) is not None if key in live else not halted)
     ]
     gone = sorted(key for key in live if key not in wanted and key.kind not in KEPT)
-    return tuple(apply), tuple(gone)
-
-
-def winding_down(case: Case, scale: Scale) -> tuple[Object, ...]:
-    """Only what takes pods away: a finished job's other objects are left as they are."""
-    live = case.observed.children
-    if not any(replicas(item) for key, item in live.items() if key.kind in (STATEFUL_SET, DEPLOYMENT)):
-        return ()
-    return tuple(_fewer(desired(case, scale), case))
-
-
-def _fewer(wanted: Iterable[Object], case: Case) -> Iterable[Object]:
-    for one in wanted:
-        key = ChildKey.of(one)
-        there = case.observed.children.get(key)
-        if key.kind not in (STATEFUL_SET, DEPLOYMENT) or there is None:
-            continue
-        if one["spec"]["replicas"] < replicas(there):
-            yield one
+    counts = {key: one["spec"]["replicas"] for key, one in wanted.items() if key.kind in (STATEFUL_SET, DEPLOYMENT)}
+    return Changes(scaled_down(live, counts), tuple(apply), tuple(gone))
 
 
 def _observed_images(case: Case) -> ObservedImages:

@@ -90,7 +90,9 @@ def learner_causes(
             if (learner := _learner(workload, observed.pod)) not in spared
             and (problem := pod_problem(observed, now) or _missing(observed.pod, learner, present, now)) is not None
         ]
-        causes += _grouped(problems, f"{{count}} of {workload.desired} learners of {workload.pool}")
+        # A job that has ended wants none.
+        whole = f" of {workload.desired} learners" if workload.desired else " learner(s)"
+        causes += _grouped(problems, f"{{count}}{whole} of {workload.pool}")
         causes += _forbidden(workload, looked.events)
     return causes
 

@@ -67,24 +67,13 @@ def syncer_ready(deployment: Object | None) -> bool:
     return int(_status(deployment).get("readyReplicas") or 0) > 0
 
 
-def syncer_pods_left(deployment: Object | None) -> int:
-    """Pods that the Deployment still has or may be making."""
-    return _left(deployment)
-
-
 def component(item: Object) -> str:
     """Whether an object is a learner's or the syncer's; empty: neither."""
     return str((item["metadata"].get("labels") or {}).get(labels.COMPONENT, ""))
 
 
-def learner_pods_left(children: Mapping[ChildKey, Object]) -> int:
-    """Pods of learners that exist or may be being made, over all sets, wanted or not."""
-    return sum(_left(live) for key, live in children.items() if key.kind == STATEFUL_SET)
-
-
-def _left(live: Object | None) -> int:
-    if live is None:
-        return 0
+def pods_counted(live: Object) -> int:
+    """Pods that a set or Deployment has, by its own account, or may be making."""
     asked, counted = replicas(live), int(_status(live).get("replicas") or 0)
     # Until the controller has seen the latest spec, what it counted is of an earlier one.
     return max(asked, counted, 0 if _seen(live) else 1)

@@ -35,10 +35,12 @@ def test_a_syncer_that_cannot_be_reached_makes_ready_unknown_and_keeps_the_last_
 def test_a_syncer_whose_pod_is_gone_makes_ready_false_until_it_is_back() -> None:
     w = training_world()
     step = w.status["progress"]["step"]
+    w.pods.troubles["demo-syncer"] = {"phase": "Pending"}
     w.pods.delete(w.syncer_pods()[0])
     w.run(20)
     assert (w.condition("Ready")["status"], w.condition("Ready")["reason"]) == ("False", "SyncerUnreachable")
     assert w.status["phase"] == "Training"
+    w.pods.troubles.clear()
     w.run(30)
     assert w.condition("Ready")["status"] == "True"
     assert w.status["syncer"]["epoch"] == 2

@@ -248,18 +248,44 @@ def test_a_pod_that_does_not_end_names_its_lost_node() -> None:
     )
 
 
-def test_suspending_waits_for_a_pod_on_a_lost_node_and_says_so() -> None:
+def test_a_lost_nodes_learner_is_waited_for_a_while_and_then_the_syncer_stops_without_it() -> None:
     w = training_world()
     w.pods.stuck.add(f"{OLD}1")
     w.change(suspend=True)
-    w.run(200)
+    w.run(50)
     assert w.condition("Suspended")["reason"] == "Suspending"
+    assert w.syncer_pods(), "it may still hand in its work"
+    w.run(150)
+    assert not w.syncer_pods()
+    assert w.condition("Suspended")["status"] == "True"
     assert degraded(w)[1] == "NodeLost"
-    assert w.syncer_pods()
     w.pods.stuck.clear()
     w.run(60)
     assert w.status["phase"] == "Suspended"
     assert degraded(w)[0] == "False"
+
+
+def test_a_complete_job_lets_its_syncer_go_although_a_learners_node_is_lost() -> None:
+    w = training_world()
+    w.pods.stuck.add(f"{OLD}1")
+    w.syncer.merged = w.syncer.budget
+    w.run(200)
+    assert w.status["phase"] == "Complete"
+    assert w.learner_pods() == [f"{OLD}1"]
+    assert not w.syncer_pods()
+    assert degraded(w)[1:] == ("NodeLost", f"1 learner(s) of us-west/old on lost nodes: node-1 does not end pod {OLD}1")
+    w.pods.stuck.clear()
+    w.run(60)
+    assert degraded(w)[0] == "False"
+
+
+def test_a_syncer_on_a_lost_node_is_not_said_to_be_suspended() -> None:
+    w = training_world()
+    w.pods.stuck |= set(w.syncer_pods())
+    w.change(suspend=True)
+    w.run(300)
+    assert w.condition("Suspended")["status"] == "False"
+    assert degraded(w)[1] == "NodeLost"
 
 
 def test_a_running_learner_that_the_syncer_has_not_heard_of_is_missing() -> None:
