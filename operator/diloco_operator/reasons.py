@@ -108,8 +108,9 @@ GUIDE: MappingProxyType[Reason, Guide] = MappingProxyType(
         _R.INVALID_SPEC: _warning(
             "The manifest has a mistake that the API server let pass; the message names each field. Nothing is "
             "created, and what runs of an earlier, valid spec is left running.",
-            "Mend the field. One that cannot be changed needs a new job: delete this one and apply the mended "
-            "manifest.",
+            "Mend the field; what pods are made of can be changed once the job is suspended (`suspend: true`). Do not "
+            "delete the job for it: its model goes with it. `suspend`, the deadline and the time to live work all the "
+            "same.",
         ),
         _R.REMOTE_CLUSTER_UNSUPPORTED: _warning(
             "A region is in another cluster (`regions[].cluster`), which this version cannot do. Nothing is created.",
@@ -156,8 +157,8 @@ GUIDE: MappingProxyType[Reason, Guide] = MappingProxyType(
         _R.CONFIGURATION_ERROR: _warning(
             "A container ended with exit code 2: its manifest, data, a file or an address is wrong. The message is "
             "its last line. It is started again, with pauses, in case the cause is mended from outside.",
-            "Mend what the message names: mount the data, correct a ConfigMap. What stands in an immutable field "
-            "needs a new job.",
+            "Mend what the message names: mount the data, correct a ConfigMap. A pool's image, "
+            "`env` and volumes can be changed while the job is suspended.",
         ),
         _R.REFUSED: _warning(
             "The syncer turned a learner away (exit code 3): its certificate is of another job, another pod has its "
