@@ -10,13 +10,14 @@ from functools import cached_property
 from diloco.spec import DiLoCoJob, JobSpec
 from diloco.spec.status import JobStatus
 from diloco_operator import names
-from diloco_operator.names import PoolKey
+from diloco_operator.names import PoolKey, SetNames
 from diloco_operator.observed import Object, Observed
 from diloco_operator.options import OperatorOptions
 from diloco_operator.policies.stopping import PodsLeft, pods_left
 from diloco_operator.policies.workloads import (
     PoolWorkload,
     pool_workloads,
+    set_names,
     syncer_claim,
     syncer_deployment,
 )
@@ -51,9 +52,16 @@ class Case:
         return {key: pool.learners for key, pool in names.pools(self.spec).items()}
 
     @cached_property
+    def set_names(self) -> SetNames:
+        """What its pools' StatefulSets are called."""
+        said = {PoolKey(r.name, pool.name): pool.stateful_set for r in self.before.regions for pool in r.pools}
+        seen = self.observed
+        return set_names(self.name, self.desired_learners, seen.children, seen.foreign, said)
+
+    @cached_property
     def workloads(self) -> list[PoolWorkload]:
         """Its pools, in the manifest's order."""
-        return pool_workloads(self.name, self.desired_learners, self.observed.children)
+        return pool_workloads(self.set_names, self.desired_learners, self.observed.children)
 
     @property
     def deployment(self) -> Object | None:

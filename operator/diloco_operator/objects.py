@@ -3,7 +3,7 @@
 Pure. It must not know why so many are to run.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from diloco_operator import labels
 from diloco_operator.case import Case
@@ -28,9 +28,10 @@ def desired(case: Case, scale: Scale) -> tuple[Object, ...]:
     """
     spec, live = case.spec, case.observed.children
     images = choose_images(spec, _observed_images(case), case.options.trainer_image)
-    who = JobIdentity(case.name, case.job.metadata.namespace, tuple(case.desired_learners))
+    who = JobIdentity(case.name, case.job.metadata.namespace, case.set_names)
     held = {key.name: item.get("data") or {} for key, item in live.items() if key.kind == SECRET}
-    made = children(case.job, case.options, images, scale, certificates(who, held, case.now, case.maker))
+    signed = certificates(who, held, case.now, case.maker)
+    made = children(case.job, case.options, images, replace(scale, sets=case.set_names), signed)
     return tuple(marked(one) for one in made)
 
 
@@ -41,6 +42,8 @@ class Changes:
     scale: tuple[Scaling, ...] = ()
     apply: tuple[Object, ...] = ()
     delete: tuple[ChildKey, ...] = ()
+    taken: frozenset[ChildKey] = frozenset()
+    """What is wanted and belongs to somebody else."""
 
 
 def changes(case: Case, scale: Scale) -> Changes:
@@ -50,15 +53,15 @@ def changes(case: Case, scale: Scale) -> Changes:
     """
     wanted = {ChildKey.of(one): one for one in desired(case, scale)}
     live, foreign = case.observed.children, case.observed.foreign
-    halted = not foreign.isdisjoint(wanted)
+    taken = foreign & wanted.keys()
     apply = [
         one
         for key, one in wanted.items()
-        if key not in foreign and (differs(one, live[key]) is not None if key in live else not halted)
+        if key not in foreign and (differs(one, live[key]) is not None if key in live else not taken)
     ]
     gone = sorted(key for key in live if key not in wanted and key.kind not in KEPT)
     counts = {key: one["spec"]["replicas"] for key, one in wanted.items() if key.kind in (STATEFUL_SET, DEPLOYMENT)}
-    return Changes(scaled_down(live, counts), tuple(apply), tuple(gone))
+    return Changes(scaled_down(live, counts), tuple(apply), tuple(gone), taken)
 
 
 def _observed_images(case: Case) -> ObservedImages:

@@ -76,14 +76,15 @@ def _lives(case: Case) -> Plan:
 def _runs(case: Case) -> Plan:
     """Everything is there and up; the status says how it goes."""
     ask = case.deployment is not None
-    plan = _planned(changes(case, running(case.desired_learners)), _running_again(case), ask_syncer=ask)
+    change = changes(case, running(case.desired_learners))
+    plan = _planned(change, _running_again(case), ask_syncer=ask)
     look = unhealthy(case) and case.observed.looked is None
     if look or (ask and case.observed.syncer is None):
         return replace(plan, again_in_seconds=0.0, look_closer=look)
     view = case.observed.syncer
     moving = isinstance(view, SyncerStatusView) and moved(case.before.progress, progress_of(view, case.now))
     ready, progressing, connection = readiness(case, moving=moving)
-    causes = [*connection, *running_causes(case)]
+    causes = [*connection, *running_causes(case, change.taken)]
     verdicts: Verdicts = {
         "Ready": ready,
         "Progressing": progressing,
@@ -110,7 +111,7 @@ def _suspends(case: Case) -> Plan:
     verdicts: Verdicts = {
         "Ready": replace(still, status="False"),
         "Progressing": replace(still, status="False"),
-        "Degraded": degraded(stopping_causes(case.workloads, case.observed, case.now)),
+        "Degraded": degraded(stopping_causes(case.workloads, case.observed, case.now, change.taken)),
         "Suspended": still,
         "Complete": IN_PROGRESS,
         "Failed": IN_PROGRESS,

@@ -64,18 +64,15 @@ def _another(value: Any, schema: dict[str, Any]) -> Any:
     """A value other than ``value`` that the field allows by itself."""
     if "enum" in schema:
         return next(choice for choice in schema["enum"] if choice != value)
-    if isinstance(value, bool):
-        return not value
-    if isinstance(value, int | float):
+    if isinstance(value, bool | int | float):
         halved = value / 2 if schema.get("type") == "number" else value - 1
-        return value + 1 if halved < schema.get("minimum", 0) else halved
+        return not value if isinstance(value, bool) else value + 1 if halved < schema.get("minimum", 0) else halved
     if isinstance(value, str):
         return f"1{value}" if value[0].isdecimal() else f"x{value}"
     if isinstance(value, list):
         return value[:-1] or [*value, *value]
-    if "requests" in schema.get("properties", {}):
-        return {"requests": {"cpu": "3"}}
-    return {**value, "added": "x"}
+    # Resources are typed, what else is a mapping is free.
+    return {"requests": {"cpu": "3"}} if "properties" in schema else {**value, "added": "x"}
 
 
 def _with(job: dict[str, Any], path: Path, value: Any) -> dict[str, Any]:

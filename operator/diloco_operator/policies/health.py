@@ -27,10 +27,10 @@ def unhealthy(case: Case) -> bool:
     )
 
 
-def running_causes(case: Case) -> list[Cause]:
+def running_causes(case: Case, taken: frozenset[ChildKey]) -> list[Cause]:
     """Of a job that is to run."""
     looked, view = case.observed.looked or Looked(), case.observed.syncer
-    causes = blocking_causes(case.observed)
+    causes = blocking_causes(case.observed, taken)
     volume = volume_causes(case.claim, looked.events)
     causes += volume
     syncer = syncer_pod_causes(case.deployment, looked, case.now)
@@ -44,24 +44,28 @@ def running_causes(case: Case) -> list[Cause]:
     return gravest_first(causes)
 
 
-def stopping_causes(workloads: list[PoolWorkload], observed: Observed, now: datetime) -> list[Cause]:
+def stopping_causes(
+    workloads: list[PoolWorkload], observed: Observed, now: datetime, taken: frozenset[ChildKey] = frozenset()
+) -> list[Cause]:
     """Of a job that is to stand still: only pods that do not go."""
     looked = observed.looked or Looked()
     leaving = [one for one in looked.pods if one.pod["metadata"].get("deletionTimestamp")]
     only_leaving = replace(looked, pods=tuple(leaving))
     causes = learner_causes(workloads, only_leaving, None, frozenset(), now)
     causes += syncer_pod_causes(None, only_leaving, now)
-    return gravest_first([*blocking_causes(observed), *(cause for cause in causes if cause.reason == Reason.NODE_LOST)])
+    return gravest_first(
+        [*blocking_causes(observed, taken), *(cause for cause in causes if cause.reason == Reason.NODE_LOST)]
+    )
 
 
-def blocking_causes(observed: Observed) -> list[Cause]:
-    """Objects that cannot be had."""
+def blocking_causes(observed: Observed, taken: frozenset[ChildKey] = frozenset()) -> list[Cause]:
+    """Objects that cannot be had; ``taken`` belong to somebody else."""
     causes = [
         Cause(Reason.APPLY_REFUSED, f"{key.kind} {key.name} is refused: {one_line(text)}")
         for key, text in observed.refused.items()
     ]
-    if observed.foreign:
-        causes.append(Cause(Reason.NAME_TAKEN, f"{_named(observed.foreign)} of another owner"))
+    if taken:
+        causes.append(Cause(Reason.NAME_TAKEN, f"{_named(taken)} of another owner"))
     return causes
 
 

@@ -29,8 +29,8 @@ def test_nothing_is_said_that_the_user_did_not_say() -> None:
 
 
 @given(st.dictionaries(TEXTS, st.one_of(TEXTS, st.booleans(), st.integers(-(2**31), 2**31), st.none()), max_size=4))
-def test_whatever_is_passed_through_is_read_back(resources: dict[str, Any]) -> None:
-    job = with_pool({"resources": resources})
+def test_whatever_is_passed_through_is_read_back(affinity: dict[str, Any]) -> None:
+    job = with_pool({"affinity": affinity})
     assert parse_job(job_text(job)).spec == job.spec
 
 

@@ -97,7 +97,7 @@ def argument(container: Mapping[str, Any], name: str) -> str:
 
 
 def test_a_learner_is_told_who_it_is_by_its_pods_index() -> None:
-    (container,) = containers(templates(made(with_pool({})))["StatefulSet/small-east-a"])
+    (container,) = containers(templates(made(with_pool({})))["StatefulSet/small--east-a"])
     assert container["command"] == ["diloco"]
     assert container["args"][0] == "learner"
     assert argument(container, "learner") == "east/a/$(POD_INDEX)"
@@ -153,7 +153,7 @@ def test_the_scale_is_the_callers() -> None:
     images = choose_images(job.spec, ObservedImages(), "image")
     for scale, learners, syncer in ((Scale({EAST: 2}, 1), 2, 1), (Scale({}, 0), 0, 0)):
         objects = children(job, OPTIONS, images, scale, placeholders(job))
-        assert of_kind(objects, "StatefulSet")["small-east-a"]["spec"]["replicas"] == learners
+        assert of_kind(objects, "StatefulSet")["small--east-a"]["spec"]["replicas"] == learners
         assert of_kind(objects, "Deployment")["small-syncer"]["spec"]["replicas"] == syncer
 
 

@@ -56,7 +56,7 @@ def test_an_operator_that_has_just_started_says_nothing_before_it_has_asked() ->
 
 def test_an_unhealthy_set_is_looked_at_before_anything_is_said() -> None:
     w = training_world()
-    w.pods.troubles["demo-us-west-old"] = {"phase": "Pending"}
+    w.pods.troubles["demo--us-west-old"] = {"phase": "Pending"}
     w.tick()
     plan = w._decide(looked=False, asked=True)
     assert plan.look_closer

@@ -11,7 +11,7 @@ from support.operator_world import World, job_object
 from support.world_pods import crashed, running, stamp, unschedulable, waiting
 from support.world_syncer import THIN_LINKS
 
-OLD = "demo-us-west-old-"
+OLD = "demo--us-west-old-"
 NO_GPU = "0/4 nodes are available: 4 Insufficient nvidia.com/gpu."
 LONG = "registry.example/team/trainer@sha256:" + "0" * 64
 STEPS = f'failed to pull and unpack image "{LONG}": failed to resolve reference "{LONG}"'
@@ -163,7 +163,7 @@ def test_several_causes_stand_in_one_message_the_gravest_first() -> None:
     w.pods.troubles = {
         f"{OLD}0": unschedulable(NO_GPU),
         f"{OLD}1": crashed(2, "no data"),
-        "demo-us-east": crashed(1, "x"),
+        "demo--us-east": crashed(1, "x"),
     }
     w.syncer.checkpoint_problem = "No space left on device"
     w.run(10)
@@ -227,7 +227,7 @@ def test_a_syncer_that_cannot_start_says_why() -> None:
 
 def test_pods_that_may_not_be_created_are_told_with_the_controllers_words() -> None:
     w = World()
-    w.pods.forbidden.add("demo-us-west-old")
+    w.pods.forbidden.add("demo--us-west-old")
     w.run(40)
     assert degraded(w) == ("True", "PodsForbidden", "pods of us-west/old may not be created: exceeded quota")
     w.pods.forbidden.clear()
@@ -359,11 +359,11 @@ def test_fewer_learners_than_the_quorum_are_not_ready() -> None:
 
 
 def test_an_object_that_the_api_server_refuses_is_told_and_tried_again() -> None:
-    key = ChildKey("StatefulSet", "demo-us-west-old")
+    key = ChildKey("StatefulSet", "demo--us-west-old")
     w = World(refusals={key: "spec.template.spec.containers[0].resources.requests: quantities must match"})
     w.run(60)
     assert degraded(w)[1] == "ApplyRefused"
-    assert degraded(w)[2].startswith("StatefulSet demo-us-west-old is refused: spec.template")
+    assert degraded(w)[2].startswith("StatefulSet demo--us-west-old is refused: spec.template")
     assert w.status["learners"]["training"] == 1, "the other pool trains"
     w.refusals.clear()
     w.run(60)
