@@ -14,6 +14,7 @@ from diloco_operator.names import PoolKey, SetNames
 from diloco_operator.observed import Object, Observed
 from diloco_operator.options import OperatorOptions
 from diloco_operator.policies.stopping import PodsLeft, pods_left
+from diloco_operator.policies.storage import Volume
 from diloco_operator.policies.workloads import (
     PoolWorkload,
     pool_workloads,
@@ -35,6 +36,8 @@ class Case:
     now: datetime
     options: OperatorOptions
     maker: CertificateMaker
+    volume: Volume
+    """What its training is on."""
 
     @property
     def spec(self) -> JobSpec:

@@ -13,7 +13,7 @@ from diloco_operator.observed import ChildKey, Object
 from diloco_operator.plan import Scaling
 from diloco_operator.policies.drift import differs, marked
 from diloco_operator.policies.stopping import scaled_down
-from diloco_operator.policies.workloads import DEPLOYMENT, STATEFUL_SET
+from diloco_operator.policies.workloads import CLAIM, DEPLOYMENT, STATEFUL_SET, syncer_ready
 
 SECRET = "Secret"  # noqa: S105  # a kind
 KEPT = frozenset({"PersistentVolumeClaim"})
@@ -51,8 +51,13 @@ def changes(case: Case, scale: Scale) -> Changes:
 
     Where a name is taken nothing new is made: half a job is worse than none. What is there is kept as it should be.
     """
+    live, foreign, lost = case.observed.children, case.observed.foreign, case.volume.lost
+    if lost and not syncer_ready(case.deployment):
+        # On another volume, or on none, it would begin from zero. One that runs has its volume.
+        scale = replace(scale, syncer=0)
     wanted = {ChildKey.of(one): one for one in desired(case, scale)}
-    live, foreign = case.observed.children, case.observed.foreign
+    if lost:
+        wanted.pop(ChildKey(CLAIM, case.volume.name))
     taken = foreign & wanted.keys()
     apply = [
         one

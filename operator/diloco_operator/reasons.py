@@ -38,6 +38,7 @@ class Reason(StrEnum):
     APPLY_REFUSED = "ApplyRefused"
 
     VOLUME_LOST = "VolumeLost"
+    VOLUME_TERMINATING = "VolumeTerminating"
     VOLUME_PENDING = "VolumePending"
     CHECKPOINT_FAILING = "CheckpointFailing"
     SYNCER_UNREACHABLE = "SyncerUnreachable"
@@ -132,9 +133,14 @@ GUIDE: MappingProxyType[Reason, Guide] = MappingProxyType(
             "Do what the message says. It is tried again every 30 s, and at once after the job changes.",
         ),
         _R.VOLUME_LOST: _warning(
-            "The volume behind the syncer's claim is gone, and with it the checkpoints.",
-            "Restore the volume or the claim from a backup. Without one the training is lost: delete the job, apply "
-            "it anew.",
+            "The syncer's claim that the training is on, or the volume behind it, is gone, and with it the "
+            "checkpoints; or another claim has its name. No syncer is started on it, so nothing begins from zero by itself.",
+            "See 'The volume is lost' below.",
+        ),
+        _R.VOLUME_TERMINATING: _warning(
+            "Somebody has deleted the syncer's claim. It is there for as long as the syncer's pod runs.",
+            "Do not stop the pod. Have the volume kept (`persistentVolumeReclaimPolicy: Retain`) and back it up: see "
+            "'The volume is lost' below.",
         ),
         _R.VOLUME_PENDING: _warning(
             "A PersistentVolumeClaim, the syncer's or one that a pool mounts, is not there or not bound, so its pods "

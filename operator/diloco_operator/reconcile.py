@@ -20,8 +20,8 @@ from diloco_operator.options import OperatorOptions
 from diloco_operator.plan import Plan
 from diloco_operator.policies.completion import End, recorded_end, syncer_end
 from diloco_operator.policies.deadline import deadline_end, seconds_until_deadline
-from diloco_operator.policies.health import running_causes, stopping_causes, unhealthy
-from diloco_operator.policies.placement import Cause
+from diloco_operator.policies.health import running_causes, stopping_causes, taken_causes, unhealthy
+from diloco_operator.policies.placement import Cause, gravest_first
 from diloco_operator.policies.progress import moved, progress_of
 from diloco_operator.policies.readiness import readiness
 from diloco_operator.policies.support import unsupported
@@ -55,7 +55,7 @@ def reconcile(
         parsed = job_from(job)
         cause = unsupported(parsed.spec)
         if cause is None:
-            return _lives(Case(parsed, bare.before, observed, now, options, maker))
+            return _lives(Case(parsed, bare.before, observed, now, options, maker, bare.volume))
     except (SpecError, InvalidSpecError) as error:
         cause = _invalid(str(error), observed)
     except NoImageError as error:
@@ -84,7 +84,7 @@ def _runs(case: Case) -> Plan:
     view = case.observed.syncer
     moving = isinstance(view, SyncerStatusView) and moved(case.before.progress, progress_of(view, case.now))
     ready, progressing, connection = readiness(case, moving=moving)
-    causes = [*connection, *running_causes(case, change.taken)]
+    causes = gravest_first([*connection, *taken_causes(change.taken), *running_causes(case)])
     verdicts: Verdicts = {
         "Ready": ready,
         "Progressing": progressing,
@@ -108,10 +108,11 @@ def _suspends(case: Case) -> Plan:
     # Before it is said that no pod is left, they are looked for.
     if (left.any or left.lost or not said) and case.observed.looked is None:
         return replace(plan, again_in_seconds=0.0, look_closer=True)
+    causes = stopping_causes(case.workloads, case.observed, case.volume, case.now)
     verdicts: Verdicts = {
         "Ready": replace(still, status="False"),
         "Progressing": replace(still, status="False"),
-        "Degraded": degraded(stopping_causes(case.workloads, case.observed, case.now, change.taken)),
+        "Degraded": degraded(gravest_first([*taken_causes(change.taken), *causes])),
         "Suspended": still,
         "Complete": IN_PROGRESS,
         "Failed": IN_PROGRESS,

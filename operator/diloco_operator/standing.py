@@ -18,9 +18,10 @@ from diloco_operator.policies.deadline import deadline_end
 from diloco_operator.policies.health import blocking_causes, stopping_causes
 from diloco_operator.policies.placement import Cause, gravest_first, joined
 from diloco_operator.policies.stopping import PodsLeft, pods_left, scaled_to_nothing
+from diloco_operator.policies.storage import START_ANEW, Volume
 from diloco_operator.policies.suspend import start_time
 from diloco_operator.policies.ttl import seconds_to_live
-from diloco_operator.policies.workloads import STATEFUL_SET, PoolWorkload
+from diloco_operator.policies.workloads import STATEFUL_SET, PoolWorkload, syncer_claim
 from diloco_operator.reasons import Reason
 from diloco_operator.status import (
     AS_EXPECTED,
@@ -59,6 +60,18 @@ class Bare:
     def left(self) -> PodsLeft:
         """Its pods."""
         return pods_left(self.observed.children, self.observed.looked, self.now)
+
+    @property
+    def volume(self) -> Volume:
+        """What its training is on."""
+        metadata = self.job["metadata"]
+        name = str(metadata["name"])
+        return Volume(
+            name=names.syncer(name),
+            remembered=self.before.syncer.claim_uid if self.before.syncer else "",
+            claim=syncer_claim(name, self.observed.children),
+            start_anew=str((metadata.get("annotations") or {}).get(START_ANEW, "")),
+        )
 
     @property
     def workloads(self) -> list[PoolWorkload]:
@@ -103,7 +116,7 @@ def finished(bare: Bare) -> Plan:
     verdicts: Verdicts = {
         "Ready": taken_over(before, "Ready", IN_PROGRESS),
         "Progressing": taken_over(before, "Progressing", IN_PROGRESS),
-        "Degraded": degraded(stopping_causes(bare.workloads, bare.observed, bare.now)),
+        "Degraded": degraded(stopping_causes(bare.workloads, bare.observed, bare.volume, bare.now)),
         "Suspended": taken_over(before, "Suspended", Verdict("False", Reason.NOT_SUSPENDED)),
         "Complete": taken_over(before, "Complete", IN_PROGRESS),
         "Failed": taken_over(before, "Failed", IN_PROGRESS),
@@ -140,7 +153,7 @@ def _suspends(bare: Bare, cause: Cause) -> Plan:
         return replace(plan, again_in_seconds=0.0, look_closer=True)
     still = standing(bare.left)
     because = Verdict("False", cause.reason, cause.message)
-    causes = [cause, *stopping_causes(bare.workloads, bare.observed, bare.now)]
+    causes = [cause, *stopping_causes(bare.workloads, bare.observed, bare.volume, bare.now)]
     verdicts: Verdicts = {
         "Ready": because,
         "Progressing": because,

@@ -63,7 +63,12 @@ def _endpoints(case: Case, view: SyncerStatusView | None) -> SyncerEndpoints:
     host = names.syncer_host(case.name, case.job.metadata.namespace)
     before = case.before.syncer
     epoch = view.epoch if view is not None else before.epoch if before is not None else 0
-    return SyncerEndpoints(endpoint=f"{host}:{SYNC_PORT}", http_endpoint=f"{host}:{HTTP_PORT}", epoch=epoch)
+    return SyncerEndpoints(
+        endpoint=f"{host}:{SYNC_PORT}",
+        http_endpoint=f"{host}:{HTTP_PORT}",
+        epoch=epoch,
+        claim_uid=case.volume.to_remember,
+    )
 
 
 def if_new(plan: Plan, before: JobStatus, after: JobStatus) -> Plan:

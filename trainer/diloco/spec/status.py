@@ -143,6 +143,8 @@ class SyncerEndpoints(StatusModel):
     """host:port of ``/status``, ``/metrics``, ``/healthz`` and ``/readyz``."""
     epoch: Count = 0
     """Times the syncer has been started on this job's volume."""
+    claim_uid: str = Field(default="", max_length=128)
+    """The uid of the PersistentVolumeClaim that the training is on: no other one is taken for it."""
 
 
 class ExportedModel(StatusModel):
