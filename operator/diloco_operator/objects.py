@@ -3,6 +3,7 @@
 Pure. It must not know why so many are to run.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from diloco_operator import labels
@@ -13,6 +14,7 @@ from diloco_operator.observed import ChildKey, Object
 from diloco_operator.plan import Scaling
 from diloco_operator.policies.drift import differs, marked
 from diloco_operator.policies.stopping import scaled_down
+from diloco_operator.policies.templates import described, kept
 from diloco_operator.policies.workloads import CLAIM, DEPLOYMENT, STATEFUL_SET, syncer_ready
 
 SECRET = "Secret"  # noqa: S105  # a kind
@@ -23,6 +25,8 @@ KEPT = frozenset({"PersistentVolumeClaim"})
 def desired(case: Case, scale: Scale) -> tuple[Object, ...]:
     """Every object of the job, in the order in which they are applied, each with its digest.
 
+    Pods that run keep their templates (`policies.templates`).
+
     Raises:
         NoImageError, InvalidSpecError: see `diloco_operator.manifests`.
     """
@@ -32,7 +36,13 @@ def desired(case: Case, scale: Scale) -> tuple[Object, ...]:
     held = {key.name: item.get("data") or {} for key, item in live.items() if key.kind == SECRET}
     signed = certificates(who, held, case.now, case.maker)
     made = children(case.job, case.options, images, replace(scale, sets=case.set_names), signed)
-    return tuple(marked(one) for one in made)
+    described_ones = (described(one, spec) for one in made)
+    return tuple(marked(_as_it_runs(one, live)) for one in described_ones)
+
+
+def _as_it_runs(one: Object, live: Mapping[ChildKey, Object]) -> Object:
+    key = ChildKey.of(one)
+    return kept(one, live[key]) if key.kind in (STATEFUL_SET, DEPLOYMENT) and key in live else one
 
 
 @dataclass(frozen=True, slots=True)

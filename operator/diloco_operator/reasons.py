@@ -134,7 +134,8 @@ GUIDE: MappingProxyType[Reason, Guide] = MappingProxyType(
         ),
         _R.VOLUME_LOST: _warning(
             "The syncer's claim that the training is on, or the volume behind it, is gone, and with it the "
-            "checkpoints; or another claim has its name. No syncer is started on it, so nothing begins from zero by itself.",
+            "checkpoints; or another claim has its name. No syncer is started on it, so nothing begins from zero "
+            "by itself.",
             "See 'The volume is lost' below.",
         ),
         _R.VOLUME_TERMINATING: _warning(
