@@ -70,7 +70,7 @@ def earlier_stateful_set(job: str, pool: PoolKey) -> str:
 
 
 def learners(job: str) -> str:
-    """The headless Service, PodDisruptionBudget and NetworkPolicy of all learners."""
+    """The headless Service and NetworkPolicy of all learners."""
     return _of_job(job, "learners")
 
 

@@ -57,6 +57,7 @@ class Reason(StrEnum):
     LEARNERS_GIVEN_UP = "LearnersGivenUp"
     LEARNERS_STALLED = "LearnersStalled"
     LEARNERS_MISSING = "LearnersMissing"
+    ROLLOUT_WAITING = "RolloutWaiting"
     TAPE_FAILING = "TapeFailing"
     LINK_TOO_THIN = "LinkTooThin"
     MERGES_TOO_SLOW = "MergesTooSlow"
@@ -233,6 +234,12 @@ GUIDE: MappingProxyType[Reason, Guide] = MappingProxyType(
             "Pods of learners run and the syncer has not heard of them: they still load, or cannot connect.",
             "`kubectl logs` of such a pod. Does a NetworkPolicy or a service mesh keep it from port 29400 of "
             "JOB-syncer?",
+        ),
+        _R.ROLLOUT_WAITING: _warning(
+            "`resources` of a pool were changed, and a pod of it that is not ready keeps the others from getting them: "
+            "a set changes its pods one after the other, from the last to the first.",
+            "Mend that pod (see the other causes). Or `kubectl delete pod` of those that wait: each comes back with "
+            "the new template.",
         ),
         _R.TAPE_FAILING: _warning(
             "The syncer's tape (its record of decisions, for `diloco replay`) is incomplete. Training is not affected.",

@@ -17,6 +17,7 @@ from diloco_operator.policies.completion import End
 from diloco_operator.policies.deadline import deadline_end
 from diloco_operator.policies.health import blocking_causes, stopping_causes
 from diloco_operator.policies.placement import Cause, gravest_first, joined
+from diloco_operator.policies.progress import without_rates
 from diloco_operator.policies.stopping import PodsLeft, pods_left, scaled_to_nothing
 from diloco_operator.policies.storage import START_ANEW, Volume
 from diloco_operator.policies.suspend import start_time
@@ -186,15 +187,17 @@ def exported(job: str) -> ExportedModel:
 def _said(bare: Bare, plan: Plan, verdicts: Verdicts, *, running: bool, completed: datetime | None = None) -> Plan:
     """``plan`` with the status; what is known of the job's progress stays."""
     before, generation = bare.before, int(bare.job["metadata"].get("generation") or 0)
+    # Of a job that nothing is known of yet there are no pools to count.
+    counted = counts(bare.workloads, None if bare.workloads else frozenset(), running=running)
     changed: dict[str, object] = {
+        "learners": counted.learners,
+        "regions": counted.regions,
+        "progress": without_rates(before.progress),
         "observed_generation": generation,
         "phase": phase_of(before, verdicts),
         "reason": reason_of(verdicts),
         "conditions": conditions(before, verdicts, generation, bare.now),
     }
-    if not running:
-        counted = counts(before, bare.workloads, None, running=False)
-        changed |= {"learners": counted.learners, "regions": counted.regions}
     if completed is not None:
         changed["completion_time"] = completed
     elif bare.wishes.suspend and before.completion_time is None:

@@ -13,9 +13,10 @@ from diloco_operator.manifests.common import HTTP_PORT, SYNC_PORT
 from diloco_operator.observed import SyncerStatusView
 from diloco_operator.plan import Plan
 from diloco_operator.policies.completion import recorded_end
-from diloco_operator.policies.progress import due, held_back, moved, progress_of, restarts_of
+from diloco_operator.policies.progress import due, held_back, moved, progress_of, restarts_of, without_rates
 from diloco_operator.policies.suspend import start_time
 from diloco_operator.policies.syncer_report import training
+from diloco_operator.policies.workloads import syncer_ready
 from diloco_operator.status import Verdicts, conditions, counts, events, phase_of, reason_of
 
 
@@ -27,7 +28,9 @@ def written(
     finished = completed is not None
     told = view if isinstance(view, SyncerStatusView) and recorded_end(before) is None else None
     running = not finished and not case.spec.suspend
-    counted = counts(before, case.workloads, None if told is None else training(told), running=running)
+    # Nobody trains before a syncer was ready for the first time.
+    known = frozenset[str]() if before.phase != "Training" and not syncer_ready(case.deployment) else None
+    counted = counts(case.workloads, known if told is None else training(told), running=running)
     status = before.model_copy(
         update={
             "observed_generation": case.job.metadata.generation,
@@ -44,7 +47,9 @@ def written(
             "completion_time": completed,
         }
     )
-    if told is not None:
+    if told is None:
+        status = status.model_copy(update={"progress": without_rates(before.progress)})
+    else:
         status = _with_progress(status, before, progress_of(told, case.now), case.now)
     return if_new(plan, before, status)
 

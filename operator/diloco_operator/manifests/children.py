@@ -4,7 +4,6 @@ from diloco.spec import DiLoCoJob
 from diloco.spec.errors import Problem
 from diloco_operator import names
 from diloco_operator.manifests import (
-    disruption,
     documents,
     learners,
     network,
@@ -36,7 +35,6 @@ def children(
         # Before the pods, so that there is no moment in which anybody may connect.
         network.syncer_policy(job, options.operator_namespace),
         network.learners_policy(job, options.operator_namespace),
-        disruption.budget(job),
         services.syncer(job),
         *([exposed] if exposed is not None else []),
         services.learners(job),

@@ -43,6 +43,17 @@ class PoolWorkload:
         )
 
 
+def rollout_waits(workload: PoolWorkload) -> int:
+    """Learners that have not got a changed template yet; 0: it is everybody's, or no more is known.
+
+    A StatefulSet changes its pods one after the other, from the last to the first, and waits for each to be ready.
+    """
+    status = _status(workload.live)
+    if workload.live is None or not _seen(workload.live) or "updatedReplicas" not in status:
+        return 0
+    return max(0, workload.desired - int(status["updatedReplicas"] or 0))
+
+
 def set_names(
     job: str,
     pools: Iterable[PoolKey],

@@ -66,8 +66,6 @@ def test_selectors_match_the_pods_they_are_for_and_no_others(job: str) -> None:
             selector = one["spec"]["selector"]["matchLabels"]
             assert [name for name, found in pods.items() if matches(selector, found)] == [own]
     learners = [name for name in pods if name.startswith("StatefulSet/")]
-    budget = of_kind(JOBS[job], "PodDisruptionBudget")[names.learners(job)]["spec"]["selector"]["matchLabels"]
-    assert [name for name, found in pods.items() if matches(budget, found)] == learners
     for name, service in of_kind(JOBS[job], "Service").items():
         selected = [pod for pod, found in pods.items() if matches(service["spec"]["selector"], found)]
         assert selected == (learners if name == names.learners(job) else [f"Deployment/{names.syncer(job)}"])

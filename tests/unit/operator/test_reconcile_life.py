@@ -12,7 +12,6 @@ KINDS = {
     "Deployment": 1,
     "NetworkPolicy": 2,
     "PersistentVolumeClaim": 1,
-    "PodDisruptionBudget": 1,
     "Secret": 4,
     "Service": 2,
     "StatefulSet": 2,

@@ -11,6 +11,7 @@ from support.cluster_world import NAMESPACE, ClusterWorld
 from support.golden import GOLDEN
 from support.made_objects import TWO_REGIONS
 from support.operator_world import OPTIONS, job_object
+from support.world_pods import crashed
 
 Uids = dict[str, str]
 
@@ -146,3 +147,16 @@ def test_the_last_releases_pods_restart_once_their_resources_are_changed() -> No
     w.run(200)
     changed = {name for name in before if pods(w).get(name) != before[name]}
     assert changed == {name for name in before if "us-east" in name}
+
+
+def test_a_change_of_resources_that_waits_behind_a_given_up_learner_is_told() -> None:
+    w = training()
+    last = next(name for name in w.pods_of("learner") if name.endswith("-2"))
+    w.api.pods.troubles[last] = crashed(3, "given up")
+    w.syncers["demo"].given_up = {"us-west/old/2"}
+    w.change_pool(region=1, resources={"limits": {"cpu": "2"}})
+    w.run(120)
+    message = w.condition("Degraded")["message"]
+    assert w.condition("Degraded")["reason"] == "LearnersGivenUp"
+    expected = "2 of 3 learners of us-west/old wait with their new template for pods of the pool that are not ready"
+    assert expected in message

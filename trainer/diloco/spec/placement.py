@@ -153,7 +153,8 @@ class FailurePolicy(SpecModel):
     """When failures end the job."""
 
     max_restarts_per_learner: int | None = Field(default=None, ge=0, le=1_000_000)
-    """Restarts after which a learner is given up; the job goes on without it. Default: never."""
+    """Restarts after which a learner is given up; the job goes on without it. One that hands in its work and leaves,
+    as on an eviction or a change of its pod, was not restarted. Default: never."""
     minimum_learners: int = Field(default=0, ge=0, le=10_000)
     """Learners still in the job below which it fails, once those given up leave fewer. 0: never. Needs
     ``maxRestartsPerLearner``."""

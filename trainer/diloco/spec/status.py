@@ -92,9 +92,9 @@ class LearnerCounts(StatusModel):
     ready: Count = 0
     """Learners whose pods are ready."""
     training: Count = 0
-    """Learners that train, by the syncer's account."""
+    """Learners that train, by the syncer's account; 0 while it says nothing."""
     summary: str = "0/0"
-    """``training`` of ``desired``."""
+    """``training`` of ``desired``; ``?`` while the syncer does not say how many train."""
 
 
 class PoolStatus(StatusModel):
