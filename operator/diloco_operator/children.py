@@ -71,6 +71,9 @@ class ChildWrites:
     async def apply(self, plan: Plan) -> bool:
         """Apply what is to be; True: there is something new to tell."""
         told = self._told
+        wanted = {ChildKey.of(body) for body in plan.apply} | {scaling.child for scaling in plan.scale}
+        # What is not to be written any more cannot fail any more.
+        self.memory.failing = {child: why for child, why in self.memory.failing.items() if child in wanted}
         for body in plan.apply:
             child = ChildKey.of(body)
             if child in self._done:

@@ -98,3 +98,14 @@ def test_scaling_down_does_not_restart_those_that_stay() -> None:
     left = {name: w.api.pods.pods[name]["metadata"]["uid"] for name in w.pods_of("learner")}
     assert len(left) == 2
     assert left.items() <= first.items()
+
+
+def test_a_write_that_failed_and_is_wanted_no_longer_is_not_told_any_more() -> None:
+    w = training()
+    w.api.failing = of_server(503, "failed calling webhook: connection refused")
+    w.change_pool(resources={"limits": {"cpu": "2"}})
+    w.run(30)
+    assert w.condition("Degraded")["reason"] == "ApplyRefused"
+    w.change_pool(resources=None)
+    w.run(30)
+    assert w.condition("Degraded")["status"] == "False"
