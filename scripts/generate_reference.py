@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 from generated import REPOSITORY, cell, main
 
-from diloco.spec.crd_immutability import MUTABLE
+from diloco.spec.crd_immutability import MUTABLE, MUTABLE_SUSPENDED
 from diloco.spec.status import JobStatus
 from diloco.spec.translate import job_schema
 from diloco.spec.words import Schema, SchemaReader
@@ -27,9 +27,12 @@ Every field of a `DiLoCoJob`. `diloco validate JOB.yaml` checks a manifest and n
 Unknown fields, duplicate keys and values of another type than the one named here are refused.
 
 In a cluster the same manifest is applied with `kubectl`; the API server makes the same checks. Once the job exists,
-these can be changed, and the rest cannot:
+these can be changed at any time:
 
-{"".join(f"- `{field}`{chr(10)}" for field in sorted(MUTABLE))}"""
+{"".join(f"- `{field}`{chr(10)}" for field in sorted(MUTABLE))}
+These can be changed while the job is suspended, together with suspending it, or with resuming it:
+
+{"".join(f"- `{field}`{chr(10)}" for field in sorted(MUTABLE_SUSPENDED))}"""
 
 STATUS = """
 ## The status

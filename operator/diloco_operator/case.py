@@ -9,18 +9,18 @@ from functools import cached_property
 
 from diloco.spec import DiLoCoJob, JobSpec
 from diloco.spec.status import JobStatus
-from diloco_operator import labels, names
-from diloco_operator.names import PoolKey
+from diloco_operator import names
+from diloco_operator.names import PoolKey, SetNames
 from diloco_operator.observed import Object, Observed
 from diloco_operator.options import OperatorOptions
+from diloco_operator.policies.stopping import PodsLeft, pods_left
+from diloco_operator.policies.storage import Volume
 from diloco_operator.policies.workloads import (
     PoolWorkload,
-    component,
-    learner_pods_left,
     pool_workloads,
+    set_names,
     syncer_claim,
     syncer_deployment,
-    syncer_pods_left,
 )
 from diloco_operator.signing import CertificateMaker
 
@@ -36,6 +36,8 @@ class Case:
     now: datetime
     options: OperatorOptions
     maker: CertificateMaker
+    volume: Volume
+    """What its training is on."""
 
     @property
     def spec(self) -> JobSpec:
@@ -53,9 +55,16 @@ class Case:
         return {key: pool.learners for key, pool in names.pools(self.spec).items()}
 
     @cached_property
+    def set_names(self) -> SetNames:
+        """What its pools' StatefulSets are called."""
+        said = {PoolKey(r.name, pool.name): pool.stateful_set for r in self.before.regions for pool in r.pools}
+        seen = self.observed
+        return set_names(self.name, self.desired_learners, seen.children, seen.foreign, said)
+
+    @cached_property
     def workloads(self) -> list[PoolWorkload]:
         """Its pools, in the manifest's order."""
-        return pool_workloads(self.name, self.desired_learners, self.observed.children)
+        return pool_workloads(self.set_names, self.desired_learners, self.observed.children)
 
     @property
     def deployment(self) -> Object | None:
@@ -68,14 +77,6 @@ class Case:
         return syncer_claim(self.name, self.observed.children)
 
     @property
-    def pods_left(self) -> tuple[int, int]:
-        """Pods of learners, and of the syncer, that are there or may be being made.
-
-        A Deployment does not count pods that are on their way out; a closer look does.
-        """
-        looked = self.observed.looked
-        seen = [] if looked is None else [component(one.pod) for one in looked.pods]
-        return (
-            max(learner_pods_left(self.observed.children), seen.count(labels.LEARNER)),
-            max(syncer_pods_left(self.deployment), seen.count(labels.SYNCER)),
-        )
+    def pods_left(self) -> PodsLeft:
+        """Pods that are there or may be being made."""
+        return pods_left(self.observed.children, self.observed.looked, self.now)

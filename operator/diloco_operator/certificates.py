@@ -17,7 +17,7 @@ from typing import Final
 
 from diloco_operator import names
 from diloco_operator.manifests.inputs import Certificates
-from diloco_operator.names import PoolKey
+from diloco_operator.names import PoolKey, SetNames
 from diloco_operator.signing import (
     Authority,
     CertificateMaker,
@@ -50,7 +50,8 @@ class JobIdentity:
 
     job: str
     namespace: str
-    pools: tuple[PoolKey, ...]
+    pools: SetNames
+    """Its pools, and what their StatefulSets are called."""
 
 
 def syncer_names(who: JobIdentity) -> LeafNames:
@@ -77,7 +78,8 @@ def certificates(
     keys = b"".join(key_pem(one.key) for one in trust.signers if one.key is not None)
     secrets = {names.authority_secret(who.job): _encoded({CA: bundle, AUTHORITY_KEY: keys})}
     wanted = {names.syncer_secret(who.job): syncer_names(who)}
-    wanted.update((names.learner_secret(who.job, pool), learner_names(who.job, pool)) for pool in who.pools)
+    for pool, set_name in who.pools.items():
+        wanted[names.learner_secret(set_name)] = learner_names(who.job, pool)
     for name, subject in wanted.items():
         leaf, reason = _leaf(live.get(name), subject, trust, now)
         if leaf is None:

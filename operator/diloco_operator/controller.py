@@ -10,24 +10,17 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Final
 
+from diloco_operator.children import ChildWrites
 from diloco_operator.cluster.api import Api, Object
-from diloco_operator.cluster.cache import Cache, ObjectKey
-from diloco_operator.cluster.errors import (
-    REFUSED,
-    ApiError,
-    ConflictError,
-    InvalidError,
-    NamespaceGoingError,
-    NotFoundError,
-)
-from diloco_operator.cluster.kinds import EVENT, JOB, child_kind
-from diloco_operator.cluster.watches import Watch, watched_version
+from diloco_operator.cluster.cache import Cache
+from diloco_operator.cluster.errors import ApiError, ConflictError, NamespaceGoingError, NotFoundError
+from diloco_operator.cluster.kinds import EVENT, JOB
+from diloco_operator.cluster.watches import Watch
 from diloco_operator.jobs import JobKey, Jobs, key_of
-from diloco_operator.observe import REFUSED_SECONDS, Memory, Observer, is_owned
+from diloco_operator.observe import REFUSED_SECONDS, Memory, Observer
 from diloco_operator.observed import ChildKey, Observed
 from diloco_operator.plan import JobEvent, Plan
-from diloco_operator.policies.drift import overwriting
-from diloco_operator.repairs import PAUSE_SECONDS, Repairs
+from diloco_operator.repairs import Repairs
 
 _log = logging.getLogger(__name__)
 
@@ -77,7 +70,8 @@ class Controller:
         memory = self._memories.get(key)
         if memory is None or memory.uid != uid:
             memory = self._memories[key] = Memory(uid, Repairs(self.observer.clock))
-        return await _Reconcile(self, memory, job).settle()
+        writes = ChildWrites(self.api, self.cache, self.watches, key, memory)
+        return await _Reconcile(self, memory, job, writes).settle()
 
 
 @dataclass(slots=True)
@@ -87,12 +81,12 @@ class _Reconcile:
     of: Controller
     memory: Memory
     job: Object
+    writes: ChildWrites
     confirmed: bool = False
-    applied: set[ChildKey] = field(default_factory=set)
 
     async def settle(self) -> float | None:
         self._forget_refusals()
-        await self._forget_foreign()
+        await self.writes.forget_foreign()
         observed = await self.of.observer.observe(self.job, self.memory)
         for _ in range(_MOST_PASSES):
             plan = self._paced(self.of.decide(self.job, observed, self.of.now()))
@@ -100,22 +94,23 @@ class _Reconcile:
             if more is not None:
                 observed = more
                 continue
-            if (plan.apply or plan.delete or plan.delete_job) and not self.confirmed:
+            if (plan.scale or plan.apply or plan.delete or plan.delete_job) and not self.confirmed:
                 before = self.job
                 if not await self._confirm():
                     return None
                 if self.job["metadata"]["resourceVersion"] != before["metadata"]["resourceVersion"]:
                     observed = await self.of.observer.observe(self.job, self.memory)
                     continue
-            if await self._find_foreign(plan) or await self._apply(plan):
+            if await self._write_children(plan):
                 observed = await self.of.observer.observe(self.job, self.memory)
                 continue
-            await self._delete(plan)
             if plan.delete_job:
                 return await self._delete_job()
             if plan.status is not None and not await self._write_status(plan.status):
                 return None
             await self._record(plan.events)
+            if self.writes.failure is not None:
+                raise self.writes.failure
             return plan.again_in_seconds
         raise UnsettledError(f"{key_of(self.job)}: no end after {_MOST_PASSES} plans")
 
@@ -135,6 +130,15 @@ class _Reconcile:
             return replace(observed, syncer=await self.of.observer.ask_syncer(self.job, children, self.memory))
         return None
 
+    async def _write_children(self, plan: Plan) -> bool:
+        """Carry out what is about children; True: what came of it changes what is to be told."""
+        # Pods are taken away whatever becomes of the rest.
+        told = await self.writes.scale(plan)
+        if await self.writes.find_foreign(plan) or await self.writes.apply(plan) or told:
+            return True
+        await self.writes.delete(plan)
+        return False
+
     async def _confirm(self) -> bool:
         """Read the job itself; False: it is gone, or going, or another one."""
         key = key_of(self.job)
@@ -149,79 +153,12 @@ class _Reconcile:
         self.job, self.confirmed = fresh, True
         return "deletionTimestamp" not in fresh["metadata"]
 
-    async def _find_foreign(self, plan: Plan) -> bool:
-        """Look for objects of others where something is to be made; True: some were found."""
-        namespace = key_of(self.job).namespace
-        new = [child for child in map(ChildKey.of, plan.apply) if child not in self.applied]
-        unknown = [child for child in new if self.of.cache.get(ObjectKey(child.kind, namespace, child.name)) is None]
-        found = {child for child in unknown if await self._is_foreign(child)}
-        self.memory.foreign |= found
-        return bool(found)
-
     def _forget_refusals(self) -> None:
         """After a while, or when the manifest has changed, what was refused is tried anew."""
         generation, now = self.job["metadata"].get("generation"), self.of.observer.clock()
         if self.memory.refused_generation != generation or now - self.memory.refused_at >= REFUSED_SECONDS:
             self.memory.refused.clear()
             self.memory.refused_generation, self.memory.refused_at = generation, now
-
-    async def _forget_foreign(self) -> None:
-        """Nobody watches objects of others: whether they are still there is asked."""
-        still = {child for child in self.memory.foreign if await self._is_foreign(child)}
-        self.memory.foreign = frozenset(still)
-
-    async def _is_foreign(self, child: ChildKey) -> bool:
-        live = await self.of.api.find_metadata(child_kind(child.kind), key_of(self.job).namespace, child.name)
-        return live is not None and not is_owned(live, self.memory.uid)
-
-    async def _apply(self, plan: Plan) -> bool:
-        """Apply what is to be; True: the server refused something."""
-        before = len(self.memory.refused)
-        for body in plan.apply:
-            child = ChildKey.of(body)
-            if child in self.applied:
-                continue
-            self.applied.add(child)
-            try:
-                live = await self._put(child, body)
-            except REFUSED as error:
-                _log.warning("%s refused: %s", key_of(self.job), error)
-                self.memory.refused[child] = error.message
-            else:
-                version = watched_version(self.of.watches, child.kind, live["metadata"]["namespace"])
-                self.of.cache.written(child.kind, live, version)
-                _log.info("%s: %s %s applied", key_of(self.job), child.kind, child.name)
-                if self.memory.repairs.applied(child, body):
-                    _log.warning(
-                        "%s: somebody keeps changing %s %s: it is mended again in %.0f s at the earliest",
-                        *(key_of(self.job), child.kind, child.name, PAUSE_SECONDS),
-                    )
-        return len(self.memory.refused) > before
-
-    async def _put(self, child: ChildKey, body: Object) -> Object:
-        kind = child_kind(child.kind)
-        try:
-            return await self.of.api.apply(kind, body)
-        except InvalidError:
-            live = self.of.cache.get(ObjectKey(child.kind, key_of(self.job).namespace, child.name))
-            if live is None or not is_owned(live, self.memory.uid):
-                raise
-            # Fields that others have set since stay when ours are applied, and may not go together with ours.
-            return await self.of.api.overwrite(kind, overwriting(body, live))
-
-    async def _delete(self, plan: Plan) -> None:
-        namespace = key_of(self.job).namespace
-        for child in plan.delete:
-            live = self.of.cache.get(ObjectKey(child.kind, namespace, child.name))
-            if live is None or not is_owned(live, self.memory.uid):
-                continue
-            try:
-                await self.of.api.delete(
-                    child_kind(child.kind), namespace, child.name, {"uid": live["metadata"]["uid"]}
-                )
-            except (NotFoundError, ConflictError):
-                continue  # gone already, or another one by now: the watch will tell
-            _log.info("%s: %s %s deleted", key_of(self.job), child.kind, child.name)
 
     async def _delete_job(self) -> float | None:
         metadata = self.job["metadata"]

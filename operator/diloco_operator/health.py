@@ -55,6 +55,8 @@ class Health:
     """Seconds since each watch was last known to be alive."""
     watch_problems: Callable[[], dict[str, str]] = dict
     """Why a watch does not watch right now, of those that do not."""
+    gone: Callable[[], list[str]] = list
+    """Namespaces that are not looked after, because they or the right to them are gone."""
 
     def unready(self) -> Iterator[str]:
         """Every reason why this process does not work as it should."""
@@ -102,7 +104,8 @@ class Health:
         if lines:
             return web.Response(text="".join(f"{line}\n" for line in lines), status=503)
         oldest = max(self.watch_ages().values(), default=0.0)
-        return web.Response(text=f"working: lease held, every watch alive within the last {oldest:.0f} s\n")
+        gone = "".join(f"not looked after, deleted or forbidden: namespace {name}\n" for name in self.gone())
+        return web.Response(text=f"working: lease held, every watch alive within the last {oldest:.0f} s\n{gone}")
 
     async def _metrics(self, _: web.Request) -> web.Response:
         body = generate_latest(self.registry)

@@ -8,6 +8,7 @@ Must not know what the objects hold.
 
 import hashlib
 import re
+from collections.abc import Iterable, Mapping
 from typing import Final, NamedTuple
 
 from diloco.spec import JobSpec
@@ -19,6 +20,7 @@ STATEFUL_SET_LIMIT: Final = 52
 """Characters of a StatefulSet's name: its pods carry it in a label, with a hyphen and a revision of ten more."""
 
 _DIGEST_LENGTH: Final = 8
+_RESERVED_AFTER: Final = 2
 _LOOKS_HASHED: Final = re.compile(r"[0-9a-f]{8}")
 
 
@@ -37,8 +39,30 @@ def pools(spec: JobSpec) -> dict[PoolKey, Pool]:
     return {PoolKey(region.name, pool.name): pool for region in spec.regions for pool in region.pools}
 
 
+SetNames = Mapping[PoolKey, str]
+"""What the StatefulSet of each pool is called."""
+
+
 def stateful_set(job: str, pool: PoolKey) -> str:
-    """The StatefulSet of a pool's learners, ``JOB-REGION-POOL``; at most 52 characters."""
+    """The StatefulSet of a pool's learners, ``JOB--REGION-POOL``; at most 52 characters. No other job has one so named.
+
+    The two hyphens are where the job's name ends, and the last one where the pool's begins.
+    """
+    unclear = (
+        "--" in job
+        or "--" in pool.region
+        or "-" in pool.pool
+        # Plain names are kept apart from those with a digest, and learners' Secrets from syncers'.
+        or _LOOKS_HASHED.fullmatch(pool.pool) is not None
+        or pool.pool == "syncer"
+        # Reserved where they are a name's third and fourth characters (RFC 5891, 4.2.3.1).
+        or len(job) == _RESERVED_AFTER
+    )
+    return _fitted(f"{job}--{pool.region}-{pool.pool}", f"{job}/{pool}", STATEFUL_SET_LIMIT, unclear=unclear)
+
+
+def earlier_stateful_set(job: str, pool: PoolKey) -> str:
+    """What earlier versions called it, ``JOB-REGION-POOL``. Two jobs could come to the same name."""
     # Without a hyphen in the pool's name the last hyphen is where it begins: no two pools of a job share a plain name.
     # The last condition keeps plain names apart from those with a digest.
     unclear = "-" in pool.pool or _LOOKS_HASHED.fullmatch(pool.pool) is not None
@@ -46,7 +70,7 @@ def stateful_set(job: str, pool: PoolKey) -> str:
 
 
 def learners(job: str) -> str:
-    """The headless Service, PodDisruptionBudget and NetworkPolicy of all learners."""
+    """The headless Service and NetworkPolicy of all learners."""
     return _of_job(job, "learners")
 
 
@@ -75,9 +99,14 @@ def syncer_secret(job: str) -> str:
     return _of_job(job, "syncer-tls")
 
 
-def learner_secret(job: str, pool: PoolKey) -> str:
-    """The Secret with the certificate and key of a pool's learners."""
-    return f"{stateful_set(job, pool)}-tls"
+def learner_secret(set_name: str) -> str:
+    """The Secret with the certificate and key of the learners of the pool whose StatefulSet is called so."""
+    return f"{set_name}-tls"
+
+
+def stateful_sets(job: str, of: Iterable[PoolKey]) -> dict[PoolKey, str]:
+    """The names of new StatefulSets."""
+    return {pool: stateful_set(job, pool) for pool in of}
 
 
 def syncer_host(job: str, namespace: str) -> str:

@@ -26,6 +26,8 @@ AWAY_AFTER_QUESTIONS: Final = 3
 in the middle of a merge on a busy node."""
 REFUSED_SECONDS: Final = 30.0
 """What the API server refused is tried again after so long."""
+FAILURES_TOLD: Final = 3
+"""A write that has failed so many times in a row, each time in a way that might pass, is told of."""
 NOT_READY: Final = SyncerAway("its pod is not ready")
 
 
@@ -48,7 +50,19 @@ class Memory:
     """Since when refusals are gathered."""
     refused_generation: int | None = None
     """Of the manifest that was refused."""
+    failing: dict[ChildKey, tuple[int, str]] = field(default_factory=dict)
+    """What could not be written although nobody refused it: how often in a row, and why."""
     foreign: frozenset[ChildKey] = frozenset()
+
+    def failed(self, child: ChildKey, why: str) -> None:
+        """Take note of a write that may succeed next time."""
+        times, _ = self.failing.get(child, (0, ""))
+        self.failing[child] = (times + 1, why)
+
+    @property
+    def still_failing(self) -> dict[ChildKey, str]:
+        """What has failed so often that it is told."""
+        return {child: why for child, (times, why) in self.failing.items() if times >= FAILURES_TOLD}
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +95,7 @@ class Observer:
             foreign=others | memory.foreign,
             looked=self._fresh_look(children, memory),
             syncer=await self.ask_syncer(job, children, memory) if asked else None,
-            refused=dict(memory.refused),
+            refused=memory.still_failing | memory.refused,
         )
 
     async def ask_syncer(

@@ -1,7 +1,7 @@
 """What `reconcile` gives back: everything that is to be done about a job, as values.
 
-Whoever executes it keeps to this order: apply, delete, and only then status, events. Nothing in it depends on what was
-done before: carried out twice it does no harm, and half carried out it is made anew next time.
+Whoever executes it keeps to this order: scale, apply, delete, and only then status, events. Nothing in it depends on
+what was done before: carried out twice it does no harm, and half carried out it is made anew next time.
 """
 
 from dataclasses import dataclass
@@ -20,15 +20,28 @@ class JobEvent:
 
 
 @dataclass(frozen=True, slots=True)
+class Scaling:
+    """Fewer pods of a set that is there, and nothing else of it: it needs no template that the API server takes."""
+
+    child: ChildKey
+    uid: str
+    """Of that very object."""
+    replicas: int
+
+
+@dataclass(frozen=True, slots=True)
 class Plan:
     """What to do now, and when to look again."""
 
     again_in_seconds: float
     """Reconcile again after this long at the latest; 0: at once."""
+    scale: tuple[Scaling, ...] = ()
+    """What takes pods away, before anything is applied."""
     apply: tuple[Object, ...] = ()
     """Desired objects that are missing or differ from what is observed: server-side apply, force, in this order. Where
     the API server refuses one for good: go on with the others, put it into `Observed.refused`, and reconcile again
-    before any status is written. What is refused stays in here: it is tried once in each round."""
+    before any status is written. What is refused stays in here: it is tried once in each round. Each has an outcome of
+    its own: none of them keeps the others, or the status, from being written."""
     delete: tuple[ChildKey, ...] = ()
     """Children that are not wanted any more."""
     delete_job: bool = False

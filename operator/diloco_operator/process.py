@@ -9,7 +9,7 @@ import contextlib
 import logging
 import random
 import time
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Coroutine, Hashable, Iterable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, Final, NoReturn
@@ -41,6 +41,33 @@ CONCURRENCY: Final = 8
 PROBE_SECONDS: Final = (0.0, 2.0, 30.0)
 """Before the first, the second and every later comparison of the watch of jobs with a list."""
 _CRD_SECONDS: Final = 5.0
+_UNKNOWN_SECONDS: Final = 2.0
+"""A job of a namespace whose objects are not all known yet is looked at again after so long."""
+
+
+@dataclass(slots=True)
+class _Place:
+    """A namespace that is looked after, or all of them: what tells of it. One that is deleted harms no other."""
+
+    namespace: str | None
+    watches: tuple[Watch, ...]
+    probe: JobProbe
+    job_watch: JobWatch
+
+    @property
+    def whole(self) -> bool:
+        """Everything in it is known."""
+        return all(watch.synced.is_set() for watch in self.watches)
+
+    @property
+    def gone(self) -> bool:
+        """The namespace has been deleted, or the right to look at it taken away."""
+        return self.namespace is not None and all(watch.shut_out for watch in self.watches)
+
+    async def told(self) -> None:
+        """Wait until everything in it is known."""
+        for watch in self.watches:
+            await watch.synced.wait()
 
 
 @dataclass(slots=True)
@@ -58,23 +85,12 @@ class _Parts:
     watches: tuple[Watch, ...] = ()
     stage: str | None = "starting"
     workers: Workers[JobKey] = field(init=False)
-    probe: JobProbe = field(init=False)
-    job_watch: JobWatch = field(init=False)
+    places: tuple[_Place, ...] = field(init=False)
 
     def __post_init__(self) -> None:
         backoff = Backoff(first_seconds=1.0, most_seconds=30.0, random=random.random)
-        self.watches = tuple(
-            Watch(
-                self.api,
-                Selection(kind, namespace, labels=labels.OF_OPERATOR),
-                self.cache,
-                self._child_changed,
-                time.monotonic,
-                backoff,
-            )
-            for kind in CHILDREN
-            for namespace in self.options.namespaces or (None,)
-        )
+        self.places = tuple(self._place(namespace, backoff) for namespace in self.options.namespaces or (None,))
+        self.watches = tuple(watch for place in self.places for watch in place.watches)
         controller = Controller(
             api=self.api,
             cache=self.cache,
@@ -87,6 +103,8 @@ class _Parts:
         )
 
         async def timed(key: JobKey) -> float | None:
+            if not self._knows(key.namespace):
+                return _UNKNOWN_SECONDS
             with self.metrics.reconcile_seconds.time():
                 return await controller.run(key)
 
@@ -96,10 +114,32 @@ class _Parts:
             failed=self._failed,
         )
         self.workers = Workers(timed, pacing, CONCURRENCY)
-        self.probe = JobProbe(self.api, self.jobs, self.options.namespaces, self.workers.enqueue, time.monotonic)
-        self.job_watch = JobWatch(
-            lambda: login(self.connection, _now), self.options.namespaces, self._job_seen, backoff
+
+    def _place(self, namespace: str | None, backoff: Backoff) -> _Place:
+        watches = tuple(
+            Watch(
+                self.api,
+                Selection(kind, namespace, labels=labels.OF_OPERATOR),
+                self.cache,
+                self._child_changed,
+                time.monotonic,
+                backoff,
+            )
+            for kind in CHILDREN
         )
+        named = () if namespace is None else (namespace,)
+        return _Place(
+            namespace,
+            watches,
+            JobProbe(self.api, self.jobs, named, self._wished, time.monotonic),
+            JobWatch(lambda: login(self.connection, _now), named, self._job_seen, backoff),
+        )
+
+    def _wished(self, key: JobKey) -> None:
+        self.workers.enqueue(key)
+
+    def _knows(self, namespace: str) -> bool:
+        return any(place.whole for place in self.places if place.namespace in (None, namespace))
 
     async def run(self) -> None:
         """Watch and work, until cancelled."""
@@ -107,48 +147,60 @@ class _Parts:
             for watch in self.watches:
                 group.create_task(watch.run())
             self.stage = "starting: listing the objects of jobs"
-            for watch in self.watches:
-                await watch.synced.wait()
+            # Of one namespace: jobs of the others wait until theirs are known, and one may have been deleted.
+            await _first(place.told() for place in self.places)
             await self._wait_for_definition()
             self.stage = None
             group.create_task(self.workers.work())
-            group.create_task(self.job_watch.run())
-            group.create_task(self._probe())
+            for place in self.places:
+                group.create_task(place.job_watch.run())
+                group.create_task(self._probe(place))
 
     def ages(self) -> dict[str, float]:
         """Seconds since each watch was last known to be alive."""
-        now = time.monotonic()
-        ages = {_name(watch): _age(now, watch.heard_at) for watch in self.watches}
-        return {**ages, JOB.resource: _age(now, self.probe.agreed_at)}
+        now, ages = time.monotonic(), dict[str, float]()
+        # Of namespaces that are gone there is nothing to hear; all being gone is a trouble of the operator's.
+        there = [place for place in self.places if not place.gone] or self.places
+        for place in there:
+            ages |= {_name(watch.selection): _age(now, watch.heard_at) for watch in place.watches}
+            ages[_name(Selection(JOB, place.namespace))] = _age(now, place.probe.agreed_at)
+        return ages
+
+    def gone(self) -> list[str]:
+        """Namespaces that are not looked after, because they or the right to them are gone."""
+        return [str(place.namespace) for place in self.places if place.gone]
 
     def problems(self) -> dict[str, str]:
         """Why a watch does not watch."""
-        problems = {_name(watch): watch.problem for watch in self.watches if watch.problem}
-        return {**problems, JOB.resource: self.job_watch.problem} if self.job_watch.problem else problems
+        problems = {_name(watch.selection): watch.problem for watch in self.watches}
+        problems |= {_name(Selection(JOB, place.namespace)): place.job_watch.problem for place in self.places}
+        return {name: problem for name, problem in problems.items() if problem}
 
     async def _wait_for_definition(self) -> None:
         self.stage = f"waiting: the server knows no {JOB.resource}; is its CustomResourceDefinition installed?"
         while True:
             try:
-                if await is_served(self.api, JOB, next(iter(self.options.namespaces), None)):
+                # Where everything could be listed just now.
+                namespace = next(place.namespace for place in self.places if place.whole)
+                if await is_served(self.api, JOB, namespace):
                     return
                 _log.warning("%s", self.stage)
             except ApiError as error:
                 _log.warning("%s; trying again", error)
             await asyncio.sleep(_CRD_SECONDS)
 
-    async def _probe(self) -> None:
+    async def _probe(self, place: _Place) -> None:
         waits = iter(PROBE_SECONDS[:-1])
         while True:
             await asyncio.sleep(next(waits, PROBE_SECONDS[-1]))
-            was_deaf = self.probe.deaf
+            was_deaf = place.probe.deaf
             try:
-                await self.probe.probe()
+                await place.probe.probe()
             except ApiError as error:
                 _log.warning("%s; trying again", error)
                 continue
-            if was_deaf and self.probe.deaf:
-                self.job_watch.restart()
+            if was_deaf and place.probe.deaf:
+                place.job_watch.restart()
 
     def _decide(self, job: Object, observed: Any, now: datetime) -> Any:
         return reconcile(job, observed, now, self.options, RandomCertificateMaker())
@@ -263,15 +315,24 @@ def _connect_health(health: Health, parts: _Parts, lease: Lease) -> None:
 
     health.standing = standing
     health.ready_while_waiting = lambda: not lease.held and bool(lease.other) and not lease.problem
-    health.watch_ages, health.watch_problems = parts.ages, parts.problems
+    health.watch_ages, health.watch_problems, health.gone = parts.ages, parts.problems, parts.gone
 
 
 def _now() -> datetime:
     return datetime.now(UTC)
 
 
-def _name(watch: Watch) -> str:
-    selection = watch.selection
+async def _first(waits: Iterable[Coroutine[Any, Any, None]]) -> None:
+    """Wait for one of them, and for no other."""
+    tasks = [asyncio.create_task(wait) for wait in waits]
+    try:
+        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for task in tasks:
+            task.cancel()
+
+
+def _name(selection: Selection) -> str:
     return (
         selection.kind.resource
         if selection.namespace is None

@@ -38,6 +38,7 @@ class Reason(StrEnum):
     APPLY_REFUSED = "ApplyRefused"
 
     VOLUME_LOST = "VolumeLost"
+    VOLUME_TERMINATING = "VolumeTerminating"
     VOLUME_PENDING = "VolumePending"
     CHECKPOINT_FAILING = "CheckpointFailing"
     SYNCER_UNREACHABLE = "SyncerUnreachable"
@@ -56,6 +57,7 @@ class Reason(StrEnum):
     LEARNERS_GIVEN_UP = "LearnersGivenUp"
     LEARNERS_STALLED = "LearnersStalled"
     LEARNERS_MISSING = "LearnersMissing"
+    ROLLOUT_WAITING = "RolloutWaiting"
     TAPE_FAILING = "TapeFailing"
     LINK_TOO_THIN = "LinkTooThin"
     MERGES_TOO_SLOW = "MergesTooSlow"
@@ -108,8 +110,9 @@ GUIDE: MappingProxyType[Reason, Guide] = MappingProxyType(
         _R.INVALID_SPEC: _warning(
             "The manifest has a mistake that the API server let pass; the message names each field. Nothing is "
             "created, and what runs of an earlier, valid spec is left running.",
-            "Mend the field. One that cannot be changed needs a new job: delete this one and apply the mended "
-            "manifest.",
+            "Mend the field; what pods are made of can be changed once the job is suspended (`suspend: true`). Do not "
+            "delete the job for it: its model goes with it. `suspend`, the deadline and the time to live work all the "
+            "same.",
         ),
         _R.REMOTE_CLUSTER_UNSUPPORTED: _warning(
             "A region is in another cluster (`regions[].cluster`), which this version cannot do. Nothing is created.",
@@ -131,9 +134,15 @@ GUIDE: MappingProxyType[Reason, Guide] = MappingProxyType(
             "Do what the message says. It is tried again every 30 s, and at once after the job changes.",
         ),
         _R.VOLUME_LOST: _warning(
-            "The volume behind the syncer's claim is gone, and with it the checkpoints.",
-            "Restore the volume or the claim from a backup. Without one the training is lost: delete the job, apply "
-            "it anew.",
+            "The syncer's claim that the training is on, or the volume behind it, is gone, and with it the "
+            "checkpoints; or another claim has its name. No syncer is started on it, so nothing begins from zero "
+            "by itself.",
+            "See 'The volume is lost' below.",
+        ),
+        _R.VOLUME_TERMINATING: _warning(
+            "Somebody has deleted the syncer's claim. It is there for as long as the syncer's pod runs.",
+            "Do not stop the pod. Have the volume kept (`persistentVolumeReclaimPolicy: Retain`) and back it up: see "
+            "'The volume is lost' below.",
         ),
         _R.VOLUME_PENDING: _warning(
             "A PersistentVolumeClaim, the syncer's or one that a pool mounts, is not there or not bound, so its pods "
@@ -156,8 +165,8 @@ GUIDE: MappingProxyType[Reason, Guide] = MappingProxyType(
         _R.CONFIGURATION_ERROR: _warning(
             "A container ended with exit code 2: its manifest, data, a file or an address is wrong. The message is "
             "its last line. It is started again, with pauses, in case the cause is mended from outside.",
-            "Mend what the message names: mount the data, correct a ConfigMap. What stands in an immutable field "
-            "needs a new job.",
+            "Mend what the message names: mount the data, correct a ConfigMap. A pool's image, "
+            "`env` and volumes can be changed while the job is suspended.",
         ),
         _R.REFUSED: _warning(
             "The syncer turned a learner away (exit code 3): its certificate is of another job, another pod has its "
@@ -225,6 +234,12 @@ GUIDE: MappingProxyType[Reason, Guide] = MappingProxyType(
             "Pods of learners run and the syncer has not heard of them: they still load, or cannot connect.",
             "`kubectl logs` of such a pod. Does a NetworkPolicy or a service mesh keep it from port 29400 of "
             "JOB-syncer?",
+        ),
+        _R.ROLLOUT_WAITING: _warning(
+            "`resources` of a pool were changed, and a pod of it that is not ready keeps the others from getting them: "
+            "a set changes its pods one after the other, from the last to the first.",
+            "Mend that pod (see the other causes). Or `kubectl delete pod` of those that wait: each comes back with "
+            "the new template.",
         ),
         _R.TAPE_FAILING: _warning(
             "The syncer's tape (its record of decisions, for `diloco replay`) is incomplete. Training is not affected.",

@@ -12,31 +12,26 @@ from datetime import datetime
 
 from diloco.spec import SpecError
 from diloco.spec.load import job_from
-from diloco.spec.status import ExportedModel
-from diloco_operator import names
 from diloco_operator.case import Case
 from diloco_operator.manifests import InvalidSpecError, NoImageError
-from diloco_operator.objects import changes, winding_down
+from diloco_operator.objects import Changes, changes
 from diloco_operator.observed import Object, Observed, SyncerStatusView
 from diloco_operator.options import OperatorOptions
 from diloco_operator.plan import Plan
 from diloco_operator.policies.completion import End, recorded_end, syncer_end
 from diloco_operator.policies.deadline import deadline_end, seconds_until_deadline
-from diloco_operator.policies.health import running_causes, stopping_causes, unhealthy
-from diloco_operator.policies.placement import Cause, joined
+from diloco_operator.policies.health import running_causes, stopping_causes, taken_causes, unhealthy
+from diloco_operator.policies.placement import Cause, gravest_first
 from diloco_operator.policies.progress import moved, progress_of
 from diloco_operator.policies.readiness import readiness
 from diloco_operator.policies.support import unsupported
 from diloco_operator.policies.suspend import running, stopping
 from diloco_operator.policies.text import LONGEST_MESSAGE, one_line
-from diloco_operator.policies.ttl import seconds_to_live
 from diloco_operator.reasons import Reason
 from diloco_operator.signing import CertificateMaker
-from diloco_operator.status import AS_EXPECTED, IN_PROGRESS, Verdict, Verdicts, remembered, taken_over
-from diloco_operator.write import blocked, written
-
-MODEL_PATH = "model.safetensors"
-"""Where the syncer exports the model to, below the root of its volume."""
+from diloco_operator.standing import Bare, blocked, degraded, exported, finished, over, standing
+from diloco_operator.status import IN_PROGRESS, Verdict, Verdicts, remembered, taken_over
+from diloco_operator.write import written
 
 
 def reconcile(
@@ -53,30 +48,26 @@ def reconcile(
     """
     if job["metadata"].get("deletionTimestamp"):
         return Plan(again_in_seconds=options.resync_seconds)
-    before = remembered(job)
-    end = recorded_end(before)
+    bare = Bare(job, remembered(job), observed, now, options)
+    if recorded_end(bare.before) is not None:
+        return finished(bare)
     try:
         parsed = job_from(job)
-    except SpecError as error:
-        if end is not None:
-            return Plan(again_in_seconds=options.resync_seconds)
-        return blocked(job, before, now, options, _invalid(str(error), observed))
-    case = Case(parsed, before, observed, now, options, maker)
-    if end is not None:
-        return _finished(case)
-    try:
         cause = unsupported(parsed.spec)
-        return blocked(job, before, now, options, cause) if cause is not None else _lives(case)
-    except InvalidSpecError as error:
+        if cause is None:
+            return _lives(Case(parsed, bare.before, observed, now, options, maker, bare.volume))
+    except (SpecError, InvalidSpecError) as error:
         cause = _invalid(str(error), observed)
     except NoImageError as error:
         cause = Cause(Reason.NO_IMAGE, one_line(str(error)))
-    return blocked(job, before, now, options, cause)
+    return blocked(bare, cause)
 
 
 def _lives(case: Case) -> Plan:
     """A job that can be and has not ended so far."""
-    ending = syncer_end(case.observed.syncer) or deadline_end(case.spec, case.before.start_time, case.now)
+    ending = syncer_end(case.observed.syncer) or deadline_end(
+        case.spec.active_deadline_seconds, case.before.start_time, case.now
+    )
     if ending is not None:
         return _ends(case, ending)
     return _suspends(case) if case.spec.suspend else _runs(case)
@@ -84,20 +75,20 @@ def _lives(case: Case) -> Plan:
 
 def _runs(case: Case) -> Plan:
     """Everything is there and up; the status says how it goes."""
-    apply, delete = changes(case, running(case.desired_learners))
     ask = case.deployment is not None
-    plan = Plan(again_in_seconds=_running_again(case), apply=apply, delete=delete, ask_syncer=ask)
+    change = changes(case, running(case.desired_learners))
+    plan = _planned(change, _running_again(case), ask_syncer=ask)
     look = unhealthy(case) and case.observed.looked is None
     if look or (ask and case.observed.syncer is None):
         return replace(plan, again_in_seconds=0.0, look_closer=look)
     view = case.observed.syncer
     moving = isinstance(view, SyncerStatusView) and moved(case.before.progress, progress_of(view, case.now))
     ready, progressing, connection = readiness(case, moving=moving)
-    causes = [*connection, *running_causes(case)]
+    causes = gravest_first([*connection, *taken_causes(change.taken), *running_causes(case)])
     verdicts: Verdicts = {
         "Ready": ready,
         "Progressing": progressing,
-        "Degraded": _degraded(causes),
+        "Degraded": degraded(causes),
         "Suspended": _not_suspended(case),
         "Complete": IN_PROGRESS,
         "Failed": IN_PROGRESS,
@@ -106,25 +97,23 @@ def _runs(case: Case) -> Plan:
 
 
 def _suspends(case: Case) -> Plan:
-    """Learners down, then the syncer; Suspended once no pod is left."""
-    learners, syncers = case.pods_left
-    apply, delete = changes(case, stopping(case.desired_learners, learners))
-    standing = learners == 0 and syncers == 0
+    """Learners down, then the syncer; Suspended once no pod is left but those on lost nodes."""
+    left = case.pods_left
+    change = changes(case, stopping(case.desired_learners, left.learners))
+    still = standing(left)
     said = taken_over(case.before, "Suspended", IN_PROGRESS).status == "True"
-    again = case.options.resync_seconds if standing else case.options.poll_seconds
+    again = case.options.poll_seconds if left.any else case.options.resync_seconds
     # Until it is gone the syncer tells how far the job came.
-    plan = Plan(again_in_seconds=again, apply=apply, delete=delete, ask_syncer=syncers > 0)
+    plan = _planned(change, again, ask_syncer=left.syncers > 0)
     # Before it is said that no pod is left, they are looked for.
-    if not (standing and said) and case.observed.looked is None:
+    if (left.any or left.lost or not said) and case.observed.looked is None:
         return replace(plan, again_in_seconds=0.0, look_closer=True)
-    causes = stopping_causes(case)
-    what = "learners' pods" if learners else "the syncer's pod"
-    still = Verdict("False", Reason.SUSPENDED if standing else Reason.SUSPENDING, "" if standing else f"{what} stop")
+    causes = stopping_causes(case.workloads, case.observed, case.volume, case.now)
     verdicts: Verdicts = {
-        "Ready": still,
-        "Progressing": still,
-        "Degraded": _degraded(causes),
-        "Suspended": replace(still, status="True" if standing else "False"),
+        "Ready": replace(still, status="False"),
+        "Progressing": replace(still, status="False"),
+        "Degraded": degraded(gravest_first([*taken_causes(change.taken), *causes])),
+        "Suspended": still,
         "Complete": IN_PROGRESS,
         "Failed": IN_PROGRESS,
     }
@@ -133,51 +122,18 @@ def _suspends(case: Case) -> Plan:
 
 def _ends(case: Case, end: End) -> Plan:
     """The end is recorded before anything is stopped: what the syncer knows is asked of it no more afterwards."""
-    over = Verdict("False", end.reason, end.message)
-    complete = end.phase == "Complete"
-    verdicts: Verdicts = {
-        "Ready": over,
-        "Progressing": over,
-        "Degraded": AS_EXPECTED,
-        "Suspended": taken_over(case.before, "Suspended", Verdict("False", Reason.NOT_SUSPENDED)),
-        "Complete": replace(over, status="True" if complete else "False"),
-        "Failed": replace(over, status="False" if complete else "True"),
-    }
-    model = ExportedModel(persistent_volume_claim=names.syncer(case.name), path=MODEL_PATH) if complete else None
-    plan = Plan(again_in_seconds=0.0)
-    return written(case, plan, verdicts, model=model, completed=case.now.replace(microsecond=0))
+    model = exported(case.name) if end.phase == "Complete" else None
+    completed = case.now.replace(microsecond=0)
+    return written(case, Plan(again_in_seconds=0.0), over(case.before, end), model=model, completed=completed)
 
 
-def _finished(case: Case) -> Plan:
-    """Pods go, learners first; the rest stays until the job is deleted. Nothing in its spec starts it again."""
-    left = seconds_to_live(case.spec, case.before.completion_time, case.now)
-    if left is not None and left <= 0:
-        return Plan(again_in_seconds=case.options.resync_seconds, delete_job=True)
-    learners, syncers = case.pods_left
-    again = case.options.poll_seconds if learners or syncers else case.options.resync_seconds
-    plan = Plan(
-        again_in_seconds=again if left is None else min(again, left),
-        apply=winding_down(case, stopping(case.desired_learners, learners)),
-    )
-    verdicts: Verdicts = {one.type: taken_over(case.before, one.type, IN_PROGRESS) for one in case.before.conditions}
-    fallback: Verdicts = {
-        "Ready": IN_PROGRESS,
-        "Progressing": IN_PROGRESS,
-        "Degraded": AS_EXPECTED,
-        "Suspended": Verdict("False", Reason.NOT_SUSPENDED),
-        "Complete": IN_PROGRESS,
-        "Failed": IN_PROGRESS,
-    }
-    return written(case, plan, {**fallback, **verdicts}, model=case.before.model, completed=case.before.completion_time)
+def _planned(change: Changes, again_in_seconds: float, *, ask_syncer: bool) -> Plan:
+    return Plan(again_in_seconds, change.scale, change.apply, change.delete, ask_syncer=ask_syncer)
 
 
 def _invalid(text: str, observed: Observed) -> Cause:
     left = "; what runs of it is left as it is" if observed.children else ""
     return Cause(Reason.INVALID_SPEC, f"{one_line(text, LONGEST_MESSAGE - len(left))}{left}")
-
-
-def _degraded(causes: list[Cause]) -> Verdict:
-    return Verdict("True", causes[0].reason, joined(causes)) if causes else AS_EXPECTED
 
 
 def _not_suspended(case: Case) -> Verdict:
@@ -187,5 +143,5 @@ def _not_suspended(case: Case) -> Verdict:
 
 
 def _running_again(case: Case) -> float:
-    left = seconds_until_deadline(case.spec, case.before.start_time, case.now)
+    left = seconds_until_deadline(case.spec.active_deadline_seconds, case.before.start_time, case.now)
     return case.options.poll_seconds if left is None else min(case.options.poll_seconds, max(0.0, left))

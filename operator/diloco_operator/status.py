@@ -122,21 +122,13 @@ class Counts:
     regions: tuple[RegionStatus, ...]
 
 
-def counts(
-    before: JobStatus, workloads: Iterable[PoolWorkload], training: frozenset[str] | None, *, running: bool
-) -> Counts:
-    """``training``: ids of the learners that train; None: not known, the earlier numbers stay."""
-    kept = {(region.name, pool.name): pool.training for region in before.regions for pool in region.pools}
+def counts(workloads: Iterable[PoolWorkload], training: frozenset[str] | None, *, running: bool) -> Counts:
+    """``training``: ids of the learners that train; None: that is not known."""
     by_region: dict[str, list[PoolStatus]] = {}
     for workload in workloads:
         region, pool = workload.pool
         desired = workload.desired if running else 0
-        if not running:
-            number = 0
-        elif training is None:
-            number = min(desired, kept.get((region, pool), 0))
-        else:
-            number = sum(f"{region}/{pool}/{index}" in training for index in range(desired))
+        number = sum(f"{region}/{pool}/{index}" in (training or ()) for index in range(desired))
         status = PoolStatus(
             name=pool, desired=desired, ready=workload.ready, training=number, stateful_set=workload.key.name
         )
@@ -152,9 +144,9 @@ def counts(
     )
     desired, trained = sum(region.desired for region in regions), sum(region.training for region in regions)
     ready = sum(pool.ready for region in regions for pool in region.pools)
-    return Counts(
-        LearnerCounts(desired=desired, ready=ready, training=trained, summary=f"{trained}/{desired}"), regions
-    )
+    # Nobody says how many train: an earlier number would look like one of now.
+    shown = "?" if running and training is None else str(trained)
+    return Counts(LearnerCounts(desired=desired, ready=ready, training=trained, summary=f"{shown}/{desired}"), regions)
 
 
 def events(before: JobStatus, after: JobStatus) -> tuple[JobEvent, ...]:

@@ -72,7 +72,7 @@ def test_pods_run_where_restricted_is_enforced_without_tokens_or_the_authoritys_
 
 def template(cluster: Cluster, job: ClusterJob) -> dict[str, Any]:
     """Of the pods of pool a."""
-    found: dict[str, Any] = cluster.get("statefulset", f"{job.name}-here-a", "--namespace", job.namespace)["spec"]
+    found: dict[str, Any] = cluster.get("statefulset", f"{job.name}--here-a", "--namespace", job.namespace)["spec"]
     made: dict[str, Any] = found["template"]
     return made
 
@@ -99,8 +99,8 @@ def secret_volume(name: str) -> dict[str, Any]:
 
 def others_certificate() -> dict[str, Any]:
     """Another job's certificate, of somebody who trusts this job's syncer: only the syncer can object."""
-    trusted = {"name": "guarded-here-a-tls", "items": [{"key": "ca.crt", "path": "ca.crt"}]}
-    shown = {"name": "other-here-a-tls", "items": [{"key": one, "path": one} for one in ("tls.crt", "tls.key")]}
+    trusted = {"name": "guarded--here-a-tls", "items": [{"key": "ca.crt", "path": "ca.crt"}]}
+    shown = {"name": "other--here-a-tls", "items": [{"key": one, "path": one} for one in ("tls.crt", "tls.key")]}
     sources = [{"secret": trusted}, {"secret": shown}]
     return {"name": "tls", "projected": {"sources": sources, "defaultMode": 0o440}}
 
@@ -123,7 +123,7 @@ def test_certificates_of_other_jobs_or_for_other_names_and_plain_text_are_turned
     before = job.all_train(*LEARNERS)
     impostor(cluster, job, "of-another-job", "here/a/0", others_certificate())
     impostor(cluster, job, "without", "here/a/0", None)
-    impostor(cluster, job, "of-another-pool", "here/b/0", secret_volume("guarded-here-a-tls"))
+    impostor(cluster, job, "of-another-pool", "here/b/0", secret_volume("guarded--here-a-tls"))
     try:
         claimed = "the certificate is that of pool here/a, the message says here/b/0"
         assert turned_away(job, "of-another-pool") == [f"the syncer refuses this learner: {claimed}"]
@@ -157,7 +157,7 @@ def metrics(job: ClusterJob) -> str:
 def test_a_deleted_certificate_is_made_anew_and_used_for_the_next_connections_without_a_restart(
     cluster: Cluster, job: ClusterJob
 ) -> None:
-    learner, secret = job.pod_name("here/a/0"), "guarded-here-a-tls"
+    learner, secret = job.pod_name("here/a/0"), "guarded--here-a-tls"
     account = job.all_train(*LEARNERS)
     before, lives, used = certificate(cluster, job, secret), identities(job.pods()), ports(job, learner)
     assert len(used) >= 2

@@ -82,7 +82,7 @@ def test_a_new_job_is_shown_before_anything_is_known_of_it(job_server: ApiServer
     row = _table(job_server)
     assert row.pop("AGE")
     assert row == {
-        "NAME": job, "PHASE": "", "STEP": "", "PROGRESS": "", "LEARNERS": "", "LOSS": "", "GOODPUT": ""
+        "NAME": job, "PHASE": "", "READY": "", "STEP": "", "PROGRESS": "", "LEARNERS": "", "LOSS": "", "GOODPUT": ""
     }  # fmt: skip
 
 
@@ -93,6 +93,7 @@ def test_what_one_asks_at_night_is_in_one_line(job_server: ApiServer, job: str) 
     assert row == {
         "NAME": job,
         "PHASE": "Training",
+        "READY": "True",
         "STEP": "77",
         "PROGRESS": "42%",
         "LEARNERS": "3/4",

@@ -8,21 +8,23 @@ from typing import Any
 import pytest
 
 from diloco.spec.crd import job_schema
-from diloco.spec.crd_immutability import MUTABLE
+from diloco.spec.crd_immutability import MUTABLE, MUTABLE_SUSPENDED
 from diloco.spec.crd_schema import at
 from support.api_server import ApiServer
 from support.job_manifests import EVERY_FIELD, OWN_CODE, TOKEN_FILE, changed
 
 JOBS = "/apis/diloco.dev/v1alpha1/namespaces/default/dilocojobs"
 Path = tuple[str | int, ...]
+ASLEEP = EVERY_FIELD | {"metadata": {"name": "asleep"}}
 
 
 @pytest.fixture(scope="module")
 def existing(job_server: ApiServer) -> Iterator[dict[str, dict[str, Any]]]:
     """The good jobs as the API server has them, by name."""
     created = {}
-    for job in (EVERY_FIELD, OWN_CODE, TOKEN_FILE):
-        status, created[job["metadata"]["name"]] = job_server.request("POST", JOBS, job)
+    for job in (EVERY_FIELD, OWN_CODE, TOKEN_FILE, ASLEEP):
+        running = _with(job, ("spec", "suspend"), value=job is ASLEEP)
+        status, created[job["metadata"]["name"]] = job_server.request("POST", JOBS, running)
         assert status == 201
     yield created
     for name in created:
@@ -46,7 +48,7 @@ def _schema(path: Path) -> dict[str, Any]:
 
 
 def _is_free(path: Path) -> bool:
-    return bool(path) and "properties" not in _schema(path)
+    return bool(path) and ("properties" not in _schema(path) or _pattern(path) in MUTABLE)
 
 
 def _pattern(path: Path) -> str:
@@ -62,16 +64,15 @@ def _another(value: Any, schema: dict[str, Any]) -> Any:
     """A value other than ``value`` that the field allows by itself."""
     if "enum" in schema:
         return next(choice for choice in schema["enum"] if choice != value)
-    if isinstance(value, bool):
-        return not value
-    if isinstance(value, int | float):
+    if isinstance(value, bool | int | float):
         halved = value / 2 if schema.get("type") == "number" else value - 1
-        return value + 1 if halved < schema.get("minimum", 0) else halved
+        return not value if isinstance(value, bool) else value + 1 if halved < schema.get("minimum", 0) else halved
     if isinstance(value, str):
         return f"1{value}" if value[0].isdecimal() else f"x{value}"
     if isinstance(value, list):
         return value[:-1] or [*value, *value]
-    return {**value, "added": "x"}
+    # Resources are typed, what else is a mapping is free.
+    return {"requests": {"cpu": "3"}} if "properties" in schema else {**value, "added": "x"}
 
 
 def _with(job: dict[str, Any], path: Path, value: Any) -> dict[str, Any]:
@@ -108,7 +109,7 @@ def _identified(fields: list[tuple[str, Path]]) -> list[Any]:
 
 
 def test_every_mutable_field_is_tried() -> None:
-    assert {_pattern(path) for _, path in FIELDS} >= MUTABLE
+    assert {_pattern(path) for _, path in FIELDS} >= MUTABLE | MUTABLE_SUSPENDED
 
 
 @pytest.mark.parametrize(("name", "path"), _identified(FIELDS))
@@ -124,6 +125,9 @@ def test_a_field_is_refused_another_value_unless_it_is_listed_as_mutable(
         assert status == 200, answer
         return
     assert status == 422, answer
+    if _pattern(path) in MUTABLE_SUSPENDED:
+        _assert_says_to_suspend(answer, path)
+        return
     assert "once the job exists" in answer
     # A region or pool of another name is another one: a matter of the list that it is in.
     item = path[-1] == "name" and isinstance(path[-2], int)
@@ -139,7 +143,54 @@ def test_an_optional_field_cannot_be_taken_away_unless_it_is_listed_as_mutable(
         assert status == 200, answer
         return
     assert status == 422
+    if _pattern(path) in MUTABLE_SUSPENDED:
+        _assert_says_to_suspend(answer, path)
+        return
     assert _text(path) in answer
+
+
+@pytest.mark.parametrize(
+    ("name", "path"), _identified([one for one in FIELDS if _pattern(one[1]) in MUTABLE_SUSPENDED])
+)
+@pytest.mark.parametrize("removed", [False, True])
+def test_what_pods_are_made_of_can_be_changed_together_with_suspending(
+    job_server: ApiServer, existing: dict[str, dict[str, Any]], name: str, path: Path, *, removed: bool
+) -> None:
+    job = existing[name]
+    node: Any = job
+    for part in path:
+        node = node[part]
+    changed_job = _with(job, path, None if removed else _another(node, _schema(path)))
+    status, answer = _put(job_server, _with(changed_job, ("spec", "suspend"), value=True))
+    assert status == 200, answer
+
+
+def test_what_pods_are_made_of_can_be_changed_together_with_resuming(
+    job_server: ApiServer, existing: dict[str, dict[str, Any]]
+) -> None:
+    job = _with(existing["asleep"], ("spec", "suspend"), value=False)
+    status, answer = _put(job_server, _with(job, ("spec", "image"), "example.com/trainer:2"))
+    assert status == 200, answer
+
+
+@pytest.mark.parametrize(("name", "path"), _identified(FIELDS))
+def test_a_suspended_job_keeps_what_its_training_depends_on(
+    job_server: ApiServer, existing: dict[str, dict[str, Any]], name: str, path: Path
+) -> None:
+    if _pattern(path) in MUTABLE | MUTABLE_SUSPENDED:
+        return
+    node: Any = existing[name]
+    for part in path:
+        node = node[part]
+    changed_job = _with(existing[name], path, _another(node, _schema(path)))
+    status, answer = _put(job_server, _with(changed_job, ("spec", "suspend"), value=True))
+    assert status == 422
+    assert "delete" not in answer, "that would cost the model"
+
+
+def _assert_says_to_suspend(answer: str, path: Path) -> None:
+    assert "cannot be changed while the job runs; suspend it" in answer
+    assert str(path[-1]) in answer
 
 
 @pytest.mark.parametrize(
@@ -148,7 +199,6 @@ def test_an_optional_field_cannot_be_taken_away_unless_it_is_listed_as_mutable(
         (("spec", "image"), "example.com/trainer:2"),
         (("spec", "model", "builtin", "vocabularySize"), 300_000),
         (("spec", "regions", 0, "cluster"), {"kubeconfigSecret": {"name": "other"}}),
-        (("spec", "regions", 0, "pools", 0, "nodeSelector"), {"example.com/gpu": "yes"}),
         (("spec", "sync", "grace", "maximumSeconds"), 1),
     ],
     ids=str,

@@ -18,8 +18,8 @@ from diloco_operator.names import PoolKey
 from diloco_operator.signing import AUTHORITY_LIFE, RandomCertificateMaker
 
 POOL = PoolKey("us-east", "fast")
-JOB = JobIdentity("job", "team", (POOL,))
-SYNCER, LEARNER = names.syncer_secret("job"), names.learner_secret("job", POOL)
+JOB = JobIdentity("job", "team", names.stateful_sets("job", [POOL]))
+SYNCER, LEARNER = names.syncer_secret("job"), names.learner_secret(names.stateful_set("job", POOL))
 NOW = dt.datetime.now(dt.UTC)
 ANSWER_SECONDS = 20.0
 

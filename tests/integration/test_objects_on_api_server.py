@@ -82,7 +82,7 @@ def differences(sent: Any, back: Any, place: str = "") -> list[str]:
 def objects(name: str) -> tuple[dict[str, Any], ...]:
     """With real certificates: the server reads them, and warns of others."""
     job = JOBS[name]
-    who = JobIdentity(name, NAMESPACE, tuple(names.pools(job.spec)))
+    who = JobIdentity(name, NAMESPACE, names.stateful_sets(name, names.pools(job.spec)))
     return made(job, certificates=certificates(who, {}, dt.datetime.now(dt.UTC), RandomCertificateMaker()))
 
 

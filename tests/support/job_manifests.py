@@ -37,9 +37,16 @@ def changed(changes: Mapping[str, object]) -> dict[str, Any]:
 
 
 _KUBERNETES: dict[str, Any] = {
-    "resources": {"requests": {"cpu": "2", "memory": "4Gi"}, "limits": {"nvidia.com/gpu": 1}},
+    "resources": {
+        "requests": {"cpu": "2", "memory": "4Gi"},
+        "limits": {"nvidia.com/gpu": 1},
+        "claims": [{"name": "accelerator"}],
+    },
     "nodeSelector": {"example.com/accelerator": "fast"},
-    "tolerations": [{"key": "example.com/spot", "operator": "Exists", "effect": "NoSchedule"}],
+    "tolerations": [
+        {"key": "example.com/spot", "operator": "Exists", "effect": "NoSchedule"},
+        {"key": "example.com/slow", "value": "true", "effect": "NoExecute", "tolerationSeconds": 60},
+    ],
     "affinity": {"podAntiAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": []}},
     "priorityClassName": "training",
     "runtimeClassName": "nvidia",
@@ -107,7 +114,11 @@ EVERY_FIELD: dict[str, Any] = {
             "checkpointEverySeconds": 60,
             "keepCheckpoints": 3,
             "storage": {"size": "20Gi", "className": "fast"},
-            "resources": {"requests": {"memory": "8Gi"}},
+            "resources": {
+                "requests": {"memory": "8Gi"},
+                "limits": {"memory": "8Gi"},
+                "claims": [{"name": "accelerator"}],
+            },
             "expose": {"type": "NodePort", "annotations": {"example.com/internal": "true"}},
         },
         "regions": [

@@ -59,7 +59,8 @@ def placeholders(job: DiLoCoJob) -> Certificates:
     """Data in place of certificates; valid base64 of nothing in particular."""
     name = job.metadata.name
     held = dict.fromkeys(("ca.crt", "tls.crt", "tls.key"), "eA==")
-    leafs = [names.syncer_secret(name), *(names.learner_secret(name, key) for key in names.pools(job.spec))]
+    sets = names.stateful_sets(name, names.pools(job.spec)).values()
+    leafs = [names.syncer_secret(name), *map(names.learner_secret, sets)]
     return Certificates(
         {names.authority_secret(name): {"ca.crt": "eA==", "ca.key": "eA=="}} | dict.fromkeys(leafs, held)
     )

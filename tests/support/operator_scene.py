@@ -14,7 +14,7 @@ CHILDREN = (
     "statefulsets,deployments,services,configmaps,secrets,persistentvolumeclaims,poddisruptionbudgets,networkpolicies"
 )
 POOLS = {"us-east": {"fast": 2}, "eu": {"slow": 1}}
-CHILDREN_OF_TWO_POOLS = 14
+CHILDREN_OF_TWO_POOLS = 13
 
 Start = Callable[..., OperatorProcess]
 """Starts an operator that looks after one namespace: with another kubeconfig, and with further flags."""

@@ -13,7 +13,7 @@ from typing import Any
 from diloco_operator import names
 from diloco_operator.observed import ChildKey, Looked, Observed, PodObserved, SyncerAway, SyncerStatusView
 from diloco_operator.options import OperatorOptions
-from diloco_operator.plan import JobEvent, Plan
+from diloco_operator.plan import JobEvent, Plan, Scaling
 from diloco_operator.reconcile import reconcile
 from diloco_operator.signing import RandomCertificateMaker
 from support.world_pods import Object, Pods, is_ready, stamp
@@ -156,6 +156,8 @@ class World:
         return plan
 
     def _actions(self, plan: Plan) -> Iterator[Any]:
+        for scaling in plan.scale:
+            yield lambda scaling=scaling: self._scale(scaling)
         for item in plan.apply:
             if ChildKey(item["kind"], item["metadata"]["name"]) not in self.refusals:
                 yield lambda item=item: self._apply(item)
@@ -166,12 +168,22 @@ class World:
         if plan.status is not None:
             yield lambda: self._write(plan)
 
+    def _scale(self, scaling: Scaling) -> None:
+        live = self.children[scaling.child]
+        assert live["metadata"]["uid"] == scaling.uid
+        assert scaling.replicas < live["spec"]["replicas"]
+        if scaling.child.kind == "Deployment":
+            left = set(self.learner_pods()) - self.pods.stuck
+            assert not left, "the syncer is stopped while learners are there"
+        live["spec"]["replicas"] = scaling.replicas
+        live["metadata"]["generation"] += 1
+
     def _apply(self, item: Object) -> None:
         key = ChildKey(item["kind"], item["metadata"]["name"])
         assert key not in self.foreign, f"{key} belongs to somebody else"
         self.applied += 1
         if key == ("Deployment", names.syncer(self.name)) and item["spec"]["replicas"] == 0:
-            assert not self.learner_pods(), "the syncer is stopped while learners are there"
+            assert not set(self.learner_pods()) - self.pods.stuck, "the syncer is stopped while learners are there"
         live = self.children.get(key)
         if live is None:
             self._serial += 1
@@ -190,7 +202,7 @@ class World:
         ends = [c for c in self.status["conditions"] if c["type"] in ("Complete", "Failed") and c["status"] == "True"]
         assert len(ends) <= 1
         if self.condition("Suspended")["status"] == "True" and not ends and "startTime" not in self.status:
-            assert not self.pods.pods, "it is said to be suspended, and pods are there"
+            assert not set(self.pods.pods) - self.pods.stuck, "it is said to be suspended, and pods are there"
 
     def _answer(self) -> SyncerStatusView | SyncerAway:
         ready = self.syncer_running()

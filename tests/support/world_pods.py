@@ -3,6 +3,8 @@
 Time is virtual. Must not know the operator.
 """
 
+import hashlib
+import json
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any
@@ -38,15 +40,11 @@ class Pods:
 
     def set_controller(self, item: Object) -> None:
         """One round of a StatefulSet's or Deployment's controller."""
-        name, wanted = item["metadata"]["name"], item["spec"]["replicas"]
-        suffix = "-{}" if item["kind"] == "StatefulSet" else "-5d4f8-{}"
-        names = [name + suffix.format(index) for index in range(wanted)]
-        for pod in self._of(item):
-            if pod["metadata"]["name"] not in names:
-                self.delete(pod["metadata"]["name"])
-        for pod_name in names:
-            if pod_name not in self.pods and name not in self.forbidden:
-                self._create(pod_name, item)
+        name = item["metadata"]["name"]
+        if item["kind"] == "StatefulSet":
+            self._stateful_set(item)
+        else:
+            self._deployment(item)
         if name in self.forbidden:
             text = (
                 f'create Pod {name}-0 in StatefulSet {name} failed error: pods "{name}-0" is forbidden: exceeded quota'
@@ -60,6 +58,7 @@ class Pods:
             "observedGeneration": item["metadata"]["generation"],
             "replicas": len(kept),
             "readyReplicas": ready,
+            "updatedReplicas": sum(_revision(pod) == _revision_of(item) for pod in kept),
         }
         if item["kind"] == "Deployment":
             available = {"type": "Available", "status": "True" if ready else "False"}
@@ -103,6 +102,38 @@ class Pods:
         uid = item["metadata"]["uid"]
         return [pod for pod in self.pods.values() if pod["metadata"]["ownerReferences"][0]["uid"] == uid]
 
+    def _stateful_set(self, item: Object) -> None:
+        name = item["metadata"]["name"]
+        names = [f"{name}-{index}" for index in range(item["spec"]["replicas"])]
+        for pod in self._of(item):
+            if pod["metadata"]["name"] not in names:
+                self.delete(pod["metadata"]["name"])
+        for pod_name in names:
+            if pod_name not in self.pods and name not in self.forbidden:
+                self._create(pod_name, item)
+        # A rollout goes from the last to the first, and waits for each to be ready.
+        for pod_name in reversed(names):
+            found = self.pods.get(pod_name)
+            if found is None or "deletionTimestamp" in found["metadata"]:
+                return
+            if _revision(found) != _revision_of(item):
+                self.delete(pod_name)
+                return
+            if not is_ready(found):
+                return
+
+    def _deployment(self, item: Object) -> None:
+        """With the strategy Recreate: a ReplicaSet counts active pods only, but a rollout waits for the last to end."""
+        own, wanted = self._of(item), item["spec"]["replicas"]
+        active = [pod for pod in own if "deletionTimestamp" not in pod["metadata"]]
+        old = [pod for pod in own if _revision(pod) != _revision_of(item)]
+        for pod in {pod["metadata"]["name"] for pod in [*old, *active[wanted:]]}:
+            self.delete(pod)
+        name = item["metadata"]["name"]
+        if not old and name not in self.forbidden:
+            for _ in range(wanted - len(active)):
+                self._create(f"{name}-{_revision_of(item)}-{self._serial + 1:05x}", item)
+
     def _create(self, name: str, owner: Object) -> None:
         self._serial += 1
         self.pods[name] = {
@@ -111,7 +142,10 @@ class Pods:
                 "uid": f"pod-{self._serial}",
                 "labels": owner["spec"]["template"]["metadata"]["labels"],
                 "ownerReferences": [{"uid": owner["metadata"]["uid"], "controller": True}],
-                "annotations": {"ready-at": stamp(self.now + timedelta(seconds=STARTING_SECONDS))},
+                "annotations": {
+                    "ready-at": stamp(self.now + timedelta(seconds=STARTING_SECONDS)),
+                    "revision": _revision_of(owner),
+                },
             },
             "spec": {"nodeName": "node-1"},
             "status": {"phase": "Pending"},
@@ -119,6 +153,15 @@ class Pods:
 
     def _event(self, reason: str, message: str) -> Object:
         return {"type": "Warning", "reason": reason, "message": message, "lastTimestamp": stamp(self.now)}
+
+
+def _revision_of(item: Object) -> str:
+    """Of a set's template."""
+    return hashlib.sha256(json.dumps(item["spec"]["template"], sort_keys=True).encode()).hexdigest()[:8]
+
+
+def _revision(pod: Object) -> str:
+    return str(pod["metadata"]["annotations"]["revision"])
 
 
 def is_ready(pod: Object) -> bool:

@@ -78,10 +78,10 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 - apiGroups: [""]
   resources: [persistentvolumeclaims]
   verbs: [get, list, watch, create, patch]
-# Node drains take few learners at a time.
+# Earlier versions have made them for jobs; they are deleted.
 - apiGroups: [policy]
   resources: [poddisruptionbudgets]
-  verbs: [get, list, watch, create, patch, delete]
+  verbs: [list, watch, delete]
 # Only a job's own pods reach its syncer.
 - apiGroups: [networking.k8s.io]
   resources: [networkpolicies]

@@ -68,6 +68,15 @@ class InvalidError(ApiError):
     reason = "Invalid"
 
 
+class MalformedError(ApiError):
+    """500: what was to be applied has a field that its kind does not know, or a value of another type.
+
+    Nothing that is live has to do with it. Any other kind of write would drop the field without a word.
+    """
+
+    reason = "Malformed"
+
+
 class ForbiddenError(ApiError):
     """403: RBAC, a quota or an admission plugin says no. The text has verb and resource."""
 
@@ -98,7 +107,7 @@ class UnavailableError(ApiError):
     reason = "Unavailable"
 
 
-REFUSED = (InvalidError, ForbiddenError, ConflictError)
+REFUSED = (InvalidError, MalformedError, ForbiddenError, ConflictError)
 """Asked again, the same request brings the same answer until somebody changes something."""
 
 _BY_CODE: Mapping[int, type[ApiError]] = {
@@ -113,6 +122,9 @@ _BY_CODE: Mapping[int, type[ApiError]] = {
     HTTPStatus.UNPROCESSABLE_ENTITY: InvalidError,
     HTTPStatus.TOO_MANY_REQUESTS: TooManyRequestsError,
 }
+_NOT_OF_ITS_KIND = ("failed to create typed patch object", "failed to convert new object")
+"""How an API server begins to say that an applied object has a field that its kind does not know, or a value of another
+type. Server-side apply finds that before any validation, and answers 500 (apimachinery's managedfields)."""
 _LONGEST_MESSAGE = 2000
 _NAMESPACE_GOING = "NamespaceTerminating"
 """Cause of a refusal, as the API server's NamespaceLifecycle admission names it."""
@@ -128,6 +140,8 @@ def of_status(call: Call, code: int, body: Any, retry_after: str | None = None) 
         retry_after: the header, in seconds.
     """
     message, details = _message(body), _details(body)
+    if code == HTTPStatus.INTERNAL_SERVER_ERROR and message.startswith(_NOT_OF_ITS_KIND):
+        return MalformedError(call, message, code=code)
     wished = _seconds(retry_after) or _seconds(details.get("retryAfterSeconds"))
     kind = _BY_CODE.get(code, UnavailableError if code >= HTTPStatus.INTERNAL_SERVER_ERROR else ApiError)
     if kind is ForbiddenError and _NAMESPACE_GOING in _causes(details):

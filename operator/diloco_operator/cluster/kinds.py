@@ -61,7 +61,7 @@ CHILDREN: Final = (
     DISRUPTION_BUDGET,
     NETWORK_POLICY,
 )
-"""What a job is made of, and what is watched."""
+"""What a job is made of, and what is watched. Disruption budgets are of earlier versions, and are deleted."""
 
 _BY_NAME: Final = {kind.name: kind for kind in CHILDREN}
 

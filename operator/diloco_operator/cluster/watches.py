@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from diloco_operator.backoff import Backoff
 from diloco_operator.cluster.api import Api, Object, Selection
 from diloco_operator.cluster.cache import Cache, GroupKey, as_version, version_of
-from diloco_operator.cluster.errors import ApiError, GoneError
+from diloco_operator.cluster.errors import ApiError, ForbiddenError, GoneError, NotFoundError
 
 _log = logging.getLogger(__name__)
 _RECONNECT_SECONDS = 0.2  # a server that ends each watch at once is not asked in a tight loop
@@ -37,6 +37,8 @@ class Watch:
     """When the server last said something; None: never."""
     problem: str = ""
     """Why it is not watching right now; empty: it is."""
+    shut_out: bool = False
+    """The server's latest answer was that there is nothing here to see: the namespace, or the right to it, is gone."""
     synced: asyncio.Event = field(default_factory=asyncio.Event)
     """Set once the cache holds everything."""
     _from: str = ""
@@ -55,6 +57,7 @@ class Watch:
                 self._from = ""
                 await asyncio.sleep(_RECONNECT_SECONDS)
             except ApiError as error:
+                self.shut_out = isinstance(error, ForbiddenError | NotFoundError)
                 if self.problem != error.message:
                     self.problem = error.message
                     _log.warning("%s; trying again", error)
@@ -101,6 +104,7 @@ class Watch:
 
     def _heard(self, version: int) -> None:
         self.version, self.heard_at, self.problem = max(self.version, version), self.clock(), ""
+        self.shut_out = False
 
 
 def watched_version(watches: Iterable[Watch], kind: str, namespace: str) -> int:

@@ -4,7 +4,6 @@ from diloco.spec import DiLoCoJob
 from diloco.spec.errors import Problem
 from diloco_operator import names
 from diloco_operator.manifests import (
-    disruption,
     documents,
     learners,
     network,
@@ -27,29 +26,29 @@ def children(
         InvalidSpecError: what is passed through to pods cannot be, or gets in the way of what the operator sets.
     """
     passthrough.check(job.spec)
+    sets = names.stateful_sets(job.metadata.name, names.pools(job.spec)) | dict(scale.sets)
     exposed = services.exposed_syncer(job)
     return (
-        *secrets.secrets(job, certificates),
+        *secrets.secrets(job, certificates, sets),
         documents.config_map(job),
         syncer.claim(job),
         # Before the pods, so that there is no moment in which anybody may connect.
         network.syncer_policy(job, options.operator_namespace),
         network.learners_policy(job, options.operator_namespace),
-        disruption.budget(job),
         services.syncer(job),
         *([exposed] if exposed is not None else []),
         services.learners(job),
         syncer.deployment(job, images.syncer, scale.syncer),
-        *_stateful_sets(job, images, scale),
+        *_stateful_sets(job, images, scale, sets),
     )
 
 
-def _stateful_sets(job: DiLoCoJob, images: Images, scale: Scale) -> tuple[Manifest, ...]:
+def _stateful_sets(job: DiLoCoJob, images: Images, scale: Scale, sets: names.SetNames) -> tuple[Manifest, ...]:
     by_name: dict[str, names.PoolKey] = {}
     made = []
-    for key, pool in names.pools(job.spec).items():
-        one = learners.stateful_set(job, key, pool, images.learners[key], scale.learners.get(key, 0))
-        name = one["metadata"]["name"]
+    for key in names.pools(job.spec):
+        one = learners.stateful_set(job, key, sets[key], images.learners[key], scale.learners.get(key, 0))
+        name = sets[key]
         if name in by_name:
             # Eight digits of a digest: about once in four thousand million pairs.
             message = f"pools {by_name[name]} and {key} would both be named {name}; rename one"

@@ -9,7 +9,7 @@ from typing import Any
 
 from diloco.spec import JobSpec
 from diloco_operator.manifests.errors import NoImageError
-from diloco_operator.names import PoolKey, pools
+from diloco_operator.names import PoolKey, SetNames, pools
 
 Manifest = dict[str, Any]
 """A Kubernetes object as plain JSON values."""
@@ -23,6 +23,8 @@ class Scale:
     """Pods of each pool; a pool that is not here has none."""
     syncer: int
     """0 or 1."""
+    sets: SetNames = field(default_factory=dict)
+    """What the StatefulSets of pools are called; one that is not here is called as a new one is."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,27 +20,29 @@ STARTUP_SECONDS: Final = 600
 """To import, read the data and compile."""
 
 
-def stateful_set(job: DiLoCoJob, key: PoolKey, pool: Pool, image: str, replicas: int) -> Manifest:
-    """The StatefulSet of ``pool``. Its template says nothing that a running job may change for all of them."""
+def stateful_set(job: DiLoCoJob, key: PoolKey, set_name: str, image: str, replicas: int) -> Manifest:
+    """The StatefulSet of the pool ``key``. Its template says nothing that a running job may change for all of them."""
     name = job.metadata.name
-    own = labels.of_pool(name, key)
+    own, pool = labels.of_pool(name, key), names.pools(job.spec)[key]
     return {
         "apiVersion": "apps/v1",
         "kind": "StatefulSet",
-        "metadata": common.metadata(job, names.stateful_set(name, key), own),
+        "metadata": common.metadata(job, set_name, own),
         "spec": {
             "replicas": replicas,
             "serviceName": names.learners(name),
             "podManagementPolicy": "Parallel",
             "selector": {"matchLabels": labels.pool_selector(name, key)},
-            "template": {"metadata": {"labels": own}, "spec": _pod(job, key, pool, image)},
+            "template": {
+                "metadata": {"labels": own},
+                "spec": _pod(job, key, pool, names.learner_secret(set_name), image),
+            },
         },
     }
 
 
-def _pod(job: DiLoCoJob, key: PoolKey, pool: Pool, image: str) -> Manifest:
-    name = job.metadata.name
-    ours = common.volumes(names.config_map(name), names.learner_secret(name, key), {"emptyDir": {}})
+def _pod(job: DiLoCoJob, key: PoolKey, pool: Pool, secret: str, image: str) -> Manifest:
+    ours = common.volumes(names.config_map(job.metadata.name), secret, {"emptyDir": {}})
     return {
         **common.pod_defaults(GRACE_SECONDS),
         **passthrough.pod_fields(pool),

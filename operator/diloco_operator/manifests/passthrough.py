@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from diloco.spec import JobSpec
 from diloco.spec.errors import Problem
-from diloco.spec.placement import Pool
+from diloco.spec.placement import Pool, Resources
 from diloco.spec.words import listed
 from diloco_operator.manifests.common import OUR_MOUNTS, TEMPORARY_DIRECTORY
 from diloco_operator.manifests.errors import InvalidSpecError
@@ -45,7 +45,7 @@ def pod_fields(pool: Pool) -> Manifest:
     """The fields of a pod's spec that a pool sets alone. Those it leaves out are not there at all."""
     fields = {
         "nodeSelector": dict(pool.node_selector),
-        "tolerations": [without_nulls(one) for one in pool.tolerations],
+        "tolerations": [one.model_dump(by_alias=True, exclude_none=True) for one in pool.tolerations],
         "affinity": without_nulls(pool.affinity),
         "priorityClassName": pool.priority_class_name,
         "runtimeClassName": pool.runtime_class_name,
@@ -54,9 +54,10 @@ def pod_fields(pool: Pool) -> Manifest:
     return {name: value for name, value in fields.items() if value}
 
 
-def resources(passed: Mapping[str, Any]) -> Manifest:
+def resources(passed: Resources | None) -> Manifest:
     """``{"resources": ...}`` of a container, or nothing."""
-    found = canonical_resources(without_nulls(passed))
+    given = {} if passed is None else passed.model_dump(mode="json", by_alias=True)
+    found = canonical_resources({key: value for key, value in without_nulls(given).items() if value})
     return {"resources": found} if found else {}
 
 

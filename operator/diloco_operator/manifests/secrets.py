@@ -8,14 +8,14 @@ from diloco_operator.manifests import common
 from diloco_operator.manifests.inputs import Certificates, Manifest
 
 
-def secrets(job: DiLoCoJob, certificates: Certificates) -> tuple[Manifest, ...]:
+def secrets(job: DiLoCoJob, certificates: Certificates, sets: names.SetNames) -> tuple[Manifest, ...]:
     """One for the authority, one for the syncer, one for each pool."""
     name = job.metadata.name
     whose = {
         names.authority_secret(name): labels.of_job(name, labels.JOB_WIDE),
         names.syncer_secret(name): labels.of_job(name, labels.SYNCER),
     }
-    whose.update((names.learner_secret(name, key), labels.of_pool(name, key)) for key in names.pools(job.spec))
+    whose.update((names.learner_secret(sets[key]), labels.of_pool(name, key)) for key in names.pools(job.spec))
     return tuple(
         _secret(job, secret, own, "Opaque" if secret == names.authority_secret(name) else "kubernetes.io/tls", data)
         for secret, own in whose.items()

@@ -2,22 +2,21 @@
 
 from datetime import datetime
 
-from diloco.spec import JobSpec
 from diloco_operator.policies.completion import End
 from diloco_operator.reasons import Reason
 
 
-def seconds_until_deadline(spec: JobSpec, start_time: datetime | None, now: datetime) -> float | None:
+def seconds_until_deadline(allowed_seconds: int | None, start_time: datetime | None, now: datetime) -> float | None:
     """Below or at 0: it has passed. None: there is none, or the clock does not run (suspended)."""
-    if spec.active_deadline_seconds is None or start_time is None:
+    if allowed_seconds is None or start_time is None:
         return None
-    return spec.active_deadline_seconds - (now - start_time).total_seconds()
+    return allowed_seconds - (now - start_time).total_seconds()
 
 
-def deadline_end(spec: JobSpec, start_time: datetime | None, now: datetime) -> End | None:
+def deadline_end(allowed_seconds: int | None, start_time: datetime | None, now: datetime) -> End | None:
     """The end of a job whose deadline has passed."""
-    left = seconds_until_deadline(spec, start_time, now)
+    left = seconds_until_deadline(allowed_seconds, start_time, now)
     if left is None or left > 0:
         return None
-    text = f"not complete after spec.activeDeadlineSeconds, {spec.active_deadline_seconds}"
+    text = f"not complete after spec.activeDeadlineSeconds, {allowed_seconds}"
     return End("Failed", Reason.DEADLINE_EXCEEDED, text)

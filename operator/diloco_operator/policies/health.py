@@ -4,14 +4,15 @@ Pure. It must not know what becomes of it.
 """
 
 from dataclasses import replace
+from datetime import datetime
 
 from diloco_operator.case import Case
-from diloco_operator.observed import ChildKey, Looked, SyncerStatusView
+from diloco_operator.observed import ChildKey, Looked, Observed, SyncerStatusView
 from diloco_operator.policies.placement import Cause, gravest_first, learner_causes, syncer_pod_causes
-from diloco_operator.policies.storage import is_bound, volume_causes
+from diloco_operator.policies.storage import Volume, is_bound, loss_causes, volume_causes
 from diloco_operator.policies.syncer_report import given_up, present, reported_causes
 from diloco_operator.policies.text import one_line, shortlist
-from diloco_operator.policies.workloads import syncer_ready
+from diloco_operator.policies.workloads import PoolWorkload, syncer_ready
 from diloco_operator.reasons import Reason
 
 
@@ -29,9 +30,9 @@ def unhealthy(case: Case) -> bool:
 def running_causes(case: Case) -> list[Cause]:
     """Of a job that is to run."""
     looked, view = case.observed.looked or Looked(), case.observed.syncer
-    causes = blocking_causes(case)
+    causes = blocking_causes(case.observed)
     volume = volume_causes(case.claim, looked.events)
-    causes += volume
+    causes += [*volume, *loss_causes(case.volume)]
     syncer = syncer_pod_causes(case.deployment, looked, case.now)
     # The claim's own event says more than the pod that waits for it.
     causes += [cause for cause in syncer if not (volume and cause.reason == Reason.VOLUME_PENDING)]
@@ -43,25 +44,28 @@ def running_causes(case: Case) -> list[Cause]:
     return gravest_first(causes)
 
 
-def stopping_causes(case: Case) -> list[Cause]:
-    """Of a job that is to stand still: only pods that do not go."""
-    looked = case.observed.looked or Looked()
+def stopping_causes(workloads: list[PoolWorkload], observed: Observed, volume: Volume, now: datetime) -> list[Cause]:
+    """Of a job that is to stand still: pods that do not go, and a volume that is gone."""
+    looked = observed.looked or Looked()
     leaving = [one for one in looked.pods if one.pod["metadata"].get("deletionTimestamp")]
     only_leaving = replace(looked, pods=tuple(leaving))
-    causes = learner_causes(case.workloads, only_leaving, None, frozenset(), case.now)
-    causes += syncer_pod_causes(None, only_leaving, case.now)
-    return gravest_first([*blocking_causes(case), *(cause for cause in causes if cause.reason == Reason.NODE_LOST)])
+    causes = learner_causes(workloads, only_leaving, None, frozenset(), now)
+    causes += syncer_pod_causes(None, only_leaving, now)
+    causes = [cause for cause in causes if cause.reason == Reason.NODE_LOST]
+    return gravest_first([*blocking_causes(observed), *loss_causes(volume), *causes])
 
 
-def blocking_causes(case: Case) -> list[Cause]:
-    """Objects that cannot be had."""
-    causes = [
+def blocking_causes(observed: Observed) -> list[Cause]:
+    """Objects that the API server does not take."""
+    return [
         Cause(Reason.APPLY_REFUSED, f"{key.kind} {key.name} is refused: {one_line(text)}")
-        for key, text in case.observed.refused.items()
+        for key, text in observed.refused.items()
     ]
-    if case.observed.foreign:
-        causes.append(Cause(Reason.NAME_TAKEN, f"{_named(case.observed.foreign)} of another owner"))
-    return causes
+
+
+def taken_causes(taken: frozenset[ChildKey]) -> list[Cause]:
+    """Objects that are wanted and belong to somebody else."""
+    return [Cause(Reason.NAME_TAKEN, f"{_named(taken)} of another owner")] if taken else []
 
 
 def _named(keys: frozenset[ChildKey]) -> str:

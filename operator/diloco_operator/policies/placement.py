@@ -14,7 +14,7 @@ from diloco_operator import labels
 from diloco_operator.observed import ChildKey, Looked, Object, PodObserved
 from diloco_operator.policies.pod_problems import PodProblem, is_ready, pod_problem, running_since
 from diloco_operator.policies.text import LONGEST_MESSAGE, one_line
-from diloco_operator.policies.workloads import PoolWorkload, component
+from diloco_operator.policies.workloads import PoolWorkload, component, rollout_waits
 from diloco_operator.reasons import Reason
 
 JOIN_SECONDS = 60.0
@@ -90,8 +90,15 @@ def learner_causes(
             if (learner := _learner(workload, observed.pod)) not in spared
             and (problem := pod_problem(observed, now) or _missing(observed.pod, learner, present, now)) is not None
         ]
-        causes += _grouped(problems, f"{{count}} of {workload.desired} learners of {workload.pool}")
+        # A job that has ended wants none.
+        whole = f" of {workload.desired} learners" if workload.desired else " learner(s)"
+        causes += _grouped(problems, f"{{count}}{whole} of {workload.pool}")
         causes += _forbidden(workload, looked.events)
+        given_up = any(_learner(workload, observed.pod) in spared for observed in own)
+        waiting = rollout_waits(workload)
+        if waiting and (problems or given_up):
+            text = f"{waiting} of {workload.desired} learners of {workload.pool} wait with their new template for pods "
+            causes.append(Cause(Reason.ROLLOUT_WAITING, f"{text}of the pool that are not ready"))
     return causes
 
 

@@ -84,6 +84,13 @@ def parsed(time: object) -> datetime | None:
         return None
 
 
+def is_lost(pod: Object, now: datetime) -> bool:
+    """It is to go, and its node has not ended it for so long that it does not answer."""
+    # The deletion's time is when its grace period ends (ObjectMeta.deletionTimestamp).
+    due = parsed(pod["metadata"].get("deletionTimestamp"))
+    return due is not None and (now - due).total_seconds() >= LOST_AFTER_SECONDS
+
+
 def _condition(pod: Object, type_: str) -> Object:
     found = pod.get("status", {}).get("conditions") or ()
     return next((one for one in found if one.get("type") == type_), {})
@@ -94,9 +101,7 @@ def _holds(pod: Object, type_: str) -> bool:
 
 
 def _leaving(pod: Object, now: datetime) -> PodProblem | None:
-    # The deletion's time is when its grace period ends (ObjectMeta.deletionTimestamp).
-    due = parsed(pod["metadata"]["deletionTimestamp"])
-    if due is None or (now - due).total_seconds() < LOST_AFTER_SECONDS:
+    if not is_lost(pod, now):
         return None
     node = pod.get("spec", {}).get("nodeName") or "its node"
     return PodProblem(Reason.NODE_LOST, f"{node} does not end pod {pod['metadata'].get('name', '')}")

@@ -51,7 +51,15 @@ def due(before: Progress | None, now: datetime) -> bool:
     """The last write of progress is long enough ago."""
     if before is None or before.updated_at is None:
         return True
-    return (now - before.updated_at).total_seconds() >= WRITE_EVERY_SECONDS
+    # The clock of another process may have been ahead: what it wrote is not taken for news from the future.
+    return not 0 <= (now - before.updated_at).total_seconds() < WRITE_EVERY_SECONDS
+
+
+def without_rates(progress: Progress | None) -> Progress | None:
+    """What is known of the progress while nobody says how fast it goes."""
+    if progress is None or (progress.tokens_per_second, progress.seconds_left) == (0, None):
+        return progress
+    return progress.model_copy(update={"tokens_per_second": 0, "seconds_left": None})
 
 
 def held_back(before: Progress, after: Progress) -> Progress:

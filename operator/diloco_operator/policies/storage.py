@@ -1,6 +1,12 @@
-"""What is wrong with the syncer's volume, from its claim and its warning events. Pure."""
+"""Whether the syncer's volume is the one that the training is on, and what is wrong with it. Pure.
+
+The status remembers the uid of the claim. Where that claim is gone, or another one has its name, a syncer would begin
+from zero without a word: none is started, unless the job's annotation says that it shall go on without that claim.
+"""
 
 from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
 
 from diloco_operator.observed import ChildKey, Object
 from diloco_operator.policies.placement import Cause
@@ -9,6 +15,52 @@ from diloco_operator.policies.workloads import CLAIM
 from diloco_operator.reasons import Reason
 
 PROVISIONING_REASONS = ("ProvisioningFailed", "FailedBinding", "FailedMount")
+
+
+START_ANEW: Final = "diloco.dev/start-anew"
+"""Annotation of a job: the uid of the claim without which it is to go on, so that it is said of one loss only."""
+
+
+@dataclass(frozen=True, slots=True)
+class Volume:
+    """What is known of the claim that the training is on."""
+
+    name: str
+    remembered: str
+    """Its uid by the status; empty: none has been there so far."""
+    claim: Object | None
+    """The job's own claim of that name."""
+    start_anew: str
+    """The job's annotation; empty: it has none."""
+
+    @property
+    def lost(self) -> bool:
+        """The claim that the training was on is gone or another one, and nobody has said to go on without it."""
+        return self.remembered not in ("", self.uid, self.start_anew)
+
+    @property
+    def uid(self) -> str:
+        """Of the claim that is there; empty: none."""
+        return "" if self.claim is None else str(self.claim["metadata"]["uid"])
+
+    @property
+    def to_remember(self) -> str:
+        """The uid that the status has to hold from now on."""
+        return self.remembered if self.lost or not self.uid else self.uid
+
+
+def loss_causes(volume: Volume) -> list[Cause]:
+    """Of a claim that is gone, another one, or about to go."""
+    if volume.lost:
+        what = "is not the one" if volume.uid else "is gone: the one"
+        text = (
+            f"claim {volume.name} {what} that the training is on, of uid {volume.remembered}; to start from nothing, "
+        )
+        return [Cause(Reason.VOLUME_LOST, f"{text}annotate the job with {START_ANEW}={volume.remembered}")]
+    if volume.claim is not None and volume.claim["metadata"].get("deletionTimestamp"):
+        text = f"claim {volume.name} is being deleted, and goes with its checkpoints when the syncer's pod ends"
+        return [Cause(Reason.VOLUME_TERMINATING, text)]
+    return []
 
 
 def is_bound(claim: Object | None) -> bool:

@@ -2,11 +2,9 @@
 
 from datetime import datetime
 
-from diloco.spec import JobSpec
 
-
-def seconds_to_live(spec: JobSpec, completion_time: datetime | None, now: datetime) -> float | None:
-    """Below or at 0: delete it. None: it is kept."""
-    if spec.ttl_seconds_after_finished is None or completion_time is None:
+def seconds_to_live(kept_seconds: int | None, completion_time: datetime | None, now: datetime) -> float | None:
+    """``kept_seconds``: the field. Below or at 0: delete it. None: it is kept."""
+    if kept_seconds is None or completion_time is None:
         return None
-    return spec.ttl_seconds_after_finished - (now - completion_time).total_seconds()
+    return kept_seconds - (now - completion_time).total_seconds()

@@ -3,11 +3,11 @@
 It must not know pods or reasons.
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
 from diloco_operator import labels, names
-from diloco_operator.names import PoolKey
+from diloco_operator.names import PoolKey, SetNames
 from diloco_operator.observed import ChildKey, Object
 
 STATEFUL_SET = "StatefulSet"
@@ -43,11 +43,55 @@ class PoolWorkload:
         )
 
 
-def pool_workloads(job: str, desired: Mapping[PoolKey, int], children: Mapping[ChildKey, Object]) -> list[PoolWorkload]:
+def rollout_waits(workload: PoolWorkload) -> int:
+    """Learners that have not got a changed template yet; 0: it is everybody's, or no more is known.
+
+    A StatefulSet changes its pods one after the other, from the last to the first, and waits for each to be ready.
+    """
+    status = _status(workload.live)
+    if workload.live is None or not _seen(workload.live) or "updatedReplicas" not in status:
+        return 0
+    return max(0, workload.desired - int(status["updatedReplicas"] or 0))
+
+
+def set_names(
+    job: str,
+    pools: Iterable[PoolKey],
+    children: Mapping[ChildKey, Object],
+    foreign: Collection[ChildKey],
+    said: Mapping[PoolKey, str],
+) -> dict[PoolKey, str]:
+    """What each pool's StatefulSet is called: as it was made, whatever rule its name is of.
+
+    ``said`` is what the status says. It counts where a set of an earlier release is not found by its labels (somebody
+    has removed them), or a second one would be made beside it; and not where another job has that name.
+    """
+    there: dict[tuple[str, str], list[str]] = {}
+    for key, item in sorted(children.items(), key=lambda pair: pair[0]):
+        if key.kind == STATEFUL_SET:
+            its = item["metadata"].get("labels") or {}
+            there.setdefault((its.get(labels.REGION, ""), its.get(labels.POOL, "")), []).append(key.name)
+    found = {}
+    for pool in pools:
+        mine, earlier = there.get((pool.region, pool.pool), []), names.earlier_stateful_set(job, pool)
+        taken = not {ChildKey(STATEFUL_SET, earlier), ChildKey("Secret", names.learner_secret(earlier))}.isdisjoint(
+            foreign
+        )
+        kept = said.get(pool)
+        if mine:
+            found[pool] = kept if kept in mine else mine[0]
+        else:
+            found[pool] = earlier if kept == earlier and not taken else names.stateful_set(job, pool)
+    return found
+
+
+def pool_workloads(
+    sets: SetNames, desired: Mapping[PoolKey, int], children: Mapping[ChildKey, Object]
+) -> list[PoolWorkload]:
     """One for every pool, in the manifest's order."""
     found = []
     for pool, count in desired.items():
-        key = ChildKey(STATEFUL_SET, names.stateful_set(job, pool))
+        key = ChildKey(STATEFUL_SET, sets[pool])
         found.append(PoolWorkload(pool, key, children.get(key), count))
     return found
 
@@ -67,24 +111,13 @@ def syncer_ready(deployment: Object | None) -> bool:
     return int(_status(deployment).get("readyReplicas") or 0) > 0
 
 
-def syncer_pods_left(deployment: Object | None) -> int:
-    """Pods that the Deployment still has or may be making."""
-    return _left(deployment)
-
-
 def component(item: Object) -> str:
     """Whether an object is a learner's or the syncer's; empty: neither."""
     return str((item["metadata"].get("labels") or {}).get(labels.COMPONENT, ""))
 
 
-def learner_pods_left(children: Mapping[ChildKey, Object]) -> int:
-    """Pods of learners that exist or may be being made, over all sets, wanted or not."""
-    return sum(_left(live) for key, live in children.items() if key.kind == STATEFUL_SET)
-
-
-def _left(live: Object | None) -> int:
-    if live is None:
-        return 0
+def pods_counted(live: Object) -> int:
+    """Pods that a set or Deployment has, by its own account, or may be making."""
     asked, counted = replicas(live), int(_status(live).get("replicas") or 0)
     # Until the controller has seen the latest spec, what it counted is of an earlier one.
     return max(asked, counted, 0 if _seen(live) else 1)

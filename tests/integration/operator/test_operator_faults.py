@@ -63,3 +63,21 @@ def test_in_a_namespace_that_is_being_deleted_nothing_is_made_anew(cluster: Clus
         assert "ConfigMap/two-job" not in cluster.children()
         assert operator.metric("reconcile_errors_total") == 0
         assert "refused" not in cluster.condition("two", "Degraded").get("message", "")
+
+
+def test_a_typo_in_what_is_passed_through_is_told_and_keeps_no_job_from_being_suspended(
+    cluster: Cluster, start: Start
+) -> None:
+    body = manifest("typo", {"here": {"a": 2}})
+    with start() as operator:
+        cluster.apply(body)
+        eventually("it is looked after", lambda: cluster.status("typo").get("phase") == "Pending")
+        body["spec"]["suspend"] = True
+        # The API server cannot know: it is free-form here, and answers 500 to the set that it is in.
+        body["spec"]["regions"][0]["pools"][0]["affinity"] = {"nodeAfinity": {}}
+        cluster.apply(body)
+        eventually("it is told", lambda: cluster.condition("typo", "Degraded").get("reason") == "ApplyRefused")
+        assert "nodeAfinity" in cluster.condition("typo", "Degraded")["message"]
+        (learners,) = cluster.get("statefulsets")["items"]
+        assert learners["spec"]["replicas"] == 0
+        eventually("it works on", lambda: operator.works)

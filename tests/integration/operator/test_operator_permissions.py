@@ -7,6 +7,7 @@ import pytest
 from diloco_operator.main import EXIT_OK
 from kind.cache import Cache
 from kind.tools import helm_if_there
+from support.api_server import ApiServer
 from support.operator_process import eventually
 from support.operator_scene import Cluster, Start, manifest, reconciles_again
 from support.rendered_chart import helm_template
@@ -36,6 +37,39 @@ def test_what_the_operator_may_not_do_is_a_condition_that_names_it_and_clears_it
         assert operator.writes - writes <= 2
         cluster.apply({**role, "rules": [{"apiGroups": ["*"], "resources": ["*"], "verbs": ["*"]}]})
         cluster.settled("two")
+
+
+def test_a_namespace_that_is_gone_keeps_no_other_from_being_looked_after(
+    server: ApiServer, cluster: Cluster, start: Start
+) -> None:
+    other = Cluster(server, f"{cluster.namespace}-other")
+    server.kubectl("create", "namespace", other.namespace)
+    name = f"operator-of-{cluster.namespace}"
+    everything = [{"apiGroups": ["*"], "resources": ["*"], "verbs": ["*"]}]
+    for one in (cluster, other):
+        one.apply(
+            {"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "Role", "metadata": {"name": name}}
+            | {"rules": everything}
+        )
+        one.kubectl("create", "rolebinding", name, f"--role={name}", f"--user={name}")
+    kubeconfig = server.kubeconfig_for(name)
+    both = f"--namespaces={cluster.namespace},{other.namespace}"
+    with start(kubeconfig, both) as operator:
+        other.has_job("there")
+        # A namespace's role goes with it. Nobody finishes deleting namespaces here, so that is all that goes.
+        other.kubectl("delete", "rolebinding", name)
+        cluster.has_job("here")
+        operator.kill()
+    with start(kubeconfig, both) as operator:
+        eventually("it works", lambda: operator.works)
+        cluster.apply(manifest("later"))
+        eventually("the job is looked after", lambda: cluster.status("later").get("phase") == "Pending")
+        eventually("it says so", lambda: f"namespace {other.namespace}" in operator.get("/readyz")[1])
+        assert operator.works
+        other.kubectl("create", "rolebinding", name, f"--role={name}", f"--user={name}")
+        eventually("it is back", lambda: f"namespace {other.namespace}" not in operator.get("/readyz")[1])
+        other.apply(manifest("again"))
+        eventually("that of the other too", lambda: other.status("again").get("phase") == "Pending")
 
 
 def test_the_rules_of_the_chart_are_enough(cluster: Cluster, start: Start) -> None:

@@ -39,13 +39,13 @@ def test_children_that_were_edited_or_deleted_are_mended_and_what_others_own_sta
 ) -> None:
     with start():
         cluster.has_job("two")
-        cluster.kubectl("annotate", "statefulset/two-eu-slow", "example.com/theirs=1")
-        cluster.kubectl("scale", "statefulset/two-eu-slow", "--replicas=7")
+        cluster.kubectl("annotate", "statefulset/two--eu-slow", "example.com/theirs=1")
+        cluster.kubectl("scale", "statefulset/two--eu-slow", "--replicas=7")
         cluster.kubectl("delete", "service/two-syncer", "secret/two-syncer-tls", "configmap/two-job")
         cluster.kubectl("label", "networkpolicy/two-syncer", "diloco.dev/job-", "app.kubernetes.io/managed-by-")
-        eventually("the replicas", lambda: cluster.get("statefulset", "two-eu-slow")["spec"]["replicas"] == 1)
+        eventually("the replicas", lambda: cluster.get("statefulset", "two--eu-slow")["spec"]["replicas"] == 1)
         cluster.settled("two")
-        assert cluster.get("statefulset", "two-eu-slow")["metadata"]["annotations"]["example.com/theirs"] == "1"
+        assert cluster.get("statefulset", "two--eu-slow")["metadata"]["annotations"]["example.com/theirs"] == "1"
 
 
 def test_a_pool_is_scaled_and_the_job_suspended_as_the_manifest_says(cluster: Cluster, start: Start) -> None:
@@ -56,9 +56,9 @@ def test_a_pool_is_scaled_and_the_job_suspended_as_the_manifest_says(cluster: Cl
     with start():
         cluster.has_job("two")
         cluster.apply(manifest("two", {"us-east": {"fast": 5}, "eu": {"slow": 1}}))
-        eventually("five learners", lambda: replicas("two-us-east-fast") == 5)
+        eventually("five learners", lambda: replicas("two--us-east-fast") == 5)
         cluster.apply(manifest("two", suspend=True))
-        eventually("no learners", lambda: replicas("two-us-east-fast") == replicas("two-eu-slow") == 0)
+        eventually("no learners", lambda: replicas("two--us-east-fast") == replicas("two--eu-slow") == 0)
 
 
 def test_a_job_that_is_deleted_is_left_alone_and_one_of_its_name_waits_for_its_children_to_go(

@@ -34,6 +34,8 @@ def wanted() -> Rights:
         of_kind(kinds.JOB): {"get", "list", "watch", "delete"},
         (job_group, "dilocojobs/status"): {"patch"},
         **{of_kind(kind): child | ({"delete"} if kind != kinds.CLAIM else set()) for kind in kinds.CHILDREN},
+        # Of earlier versions, to be deleted.
+        of_kind(kinds.DISRUPTION_BUDGET): {"list", "watch", "delete"},
         of_kind(kinds.POD): {"list"},
         of_kind(kinds.CORE_EVENT): {"list"},
         of_kind(kinds.EVENT): {"create"},

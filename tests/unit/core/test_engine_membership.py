@@ -1,9 +1,12 @@
 """Who is in: incarnations, fencing, leases, stalled learners, restarts, giving up."""
 
+from dataclasses import replace
+
 import pytest
 
 from diloco.core.actions import Admit, AskFragment, Discard, Fence, Finish, Merge, Note, Refusal, Refuse
 from diloco.core.events import Evaluated, LearnerAlive, LearnerJoined
+from diloco.core.options import Rules
 from support.engine_script import Script, name, of, only, options
 
 
@@ -170,12 +173,30 @@ def test_a_job_that_was_stopped_and_goes_on_counts_no_restarts() -> None:
     assert [learner.restarts for learner in again.engine.view(again.now).learners] == [0, 1]
 
 
-def test_a_learner_that_left_while_the_job_runs_was_restarted_when_it_is_back() -> None:
-    script = Script(options(1))
+def test_a_learner_that_was_evicted_again_and_again_is_not_given_up() -> None:
+    script = Script(options(1, max_restarts=0))
+    script.start(0)
+    for life in range(3):
+        script.leave(0, clean=True)
+        admitted = only(script.join(0, f"life {life}"), Admit)
+        assert admitted.reason == "restarted after leaving, loads the model"
+    assert script.engine.view(script.now).learners[0].restarts == 0
+
+
+def test_a_process_that_is_lost_after_an_eviction_is_a_restart() -> None:
+    script = Script(options(1, max_restarts=0))
     script.start(0)
     script.leave(0, clean=True)
-    script.join(0, "new")
-    assert script.engine.view(script.now).learners[0].restarts == 1
+    script.join(0, "second")
+    script.leave(0)
+    assert only(script.join(0, "third"), Refuse).refusal == Refusal.GIVEN_UP
+
+
+def test_by_the_first_rules_a_learner_that_had_left_was_restarted() -> None:
+    script = Script(replace(options(1), rules=Rules.ARRIVED))
+    script.start(0)
+    script.leave(0, clean=True)
+    assert only(script.join(0, "new"), Admit).reason == "restarted (restart 1), loads the model"
 
 
 def test_restarts_beyond_the_policy_give_a_learner_up() -> None:

@@ -16,7 +16,7 @@ from diloco_operator.names import PoolKey
 from diloco_operator.signing import AUTHORITY_LIFE, RandomCertificateMaker
 
 POOL = PoolKey("us-east", "fast")
-JOB = JobIdentity("job", "team", (POOL,))
+JOB = JobIdentity("job", "team", names.stateful_sets("job", [POOL]))
 HOST = names.syncer_host("job", "team")
 MAKER = RandomCertificateMaker()
 # The library checks against the real clock, so everything is made as if in the past.
@@ -53,7 +53,9 @@ def peers_names(syncer: Held, learner: Held, directory: Path, host: str = HOST, 
     """
     to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
     server_side = context(syncer, names.syncer_secret("job"), directory, ssl.Purpose.CLIENT_AUTH)
-    client_side = context(learner, names.learner_secret("job", pool), directory, ssl.Purpose.SERVER_AUTH)
+    client_side = context(
+        learner, names.learner_secret(names.stateful_set("job", pool)), directory, ssl.Purpose.SERVER_AUTH
+    )
     server = server_side.wrap_bio(to_server, to_client, server_side=True)
     client = client_side.wrap_bio(to_client, to_server, server_hostname=host)
     waiting = {client, server}
@@ -91,7 +93,7 @@ def test_the_syncer_is_not_believed_under_another_name(tmp_path: Path) -> None:
 
 def test_another_jobs_learner_is_turned_away(tmp_path: Path) -> None:
     ours, other = made(dt.timedelta(0)), made(dt.timedelta(0))
-    name = names.learner_secret("job", POOL)
+    name = names.learner_secret(names.stateful_set("job", POOL))
     # It trusts our syncer, and shows what another job's authority signed, for the very same names.
     stranger = {name: {**other[name], "ca.crt": ours[name]["ca.crt"]}}
     with pytest.raises(ssl.SSLCertVerificationError, match=STRANGER):
@@ -113,14 +115,14 @@ def test_an_expired_certificate_opens_nothing(tmp_path: Path) -> None:
 
 def test_a_learner_cannot_pass_for_the_syncer(tmp_path: Path) -> None:
     held = made(dt.timedelta(0))
-    posing = {names.syncer_secret("job"): held[names.learner_secret("job", POOL)]}
+    posing = {names.syncer_secret("job"): held[names.learner_secret(names.stateful_set("job", POOL))]}
     with pytest.raises(ssl.SSLCertVerificationError, match=r"purpose|Hostname mismatch"):
         peers_names(posing, held, tmp_path)
 
 
 def test_the_syncer_cannot_pass_for_a_learner(tmp_path: Path) -> None:
     held = made(dt.timedelta(0))
-    posing = {names.learner_secret("job", POOL): held[names.syncer_secret("job")]}
+    posing = {names.learner_secret(names.stateful_set("job", POOL)): held[names.syncer_secret("job")]}
     with pytest.raises(ssl.SSLCertVerificationError, match="purpose"):
         peers_names(held, posing, tmp_path)
 
@@ -137,7 +139,7 @@ def rollover() -> list[Held]:
 
 def test_through_a_rollover_new_and_old_secrets_get_on(tmp_path: Path) -> None:
     phases = rollover()
-    name = names.learner_secret("job", POOL)
+    name = names.learner_secret(names.stateful_set("job", POOL))
     assert [one != two for one, two in pairwise(phase[name]["ca.crt"] for phase in phases)] == [True, False]
     assert [one != two for one, two in pairwise(phase[name]["tls.crt"] for phase in phases)] == [False, True]
     for early, late in pairwise(phases):

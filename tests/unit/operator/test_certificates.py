@@ -14,9 +14,9 @@ from diloco_operator.signing import AUTHORITY_LIFE, LEAF_LIFE, RandomCertificate
 
 START = dt.datetime(2026, 1, 1, tzinfo=dt.UTC)
 POOLS = (PoolKey("us-east", "fast"), PoolKey("us-west", "old"))
-JOB = JobIdentity("job", "team", POOLS)
+JOB = JobIdentity("job", "team", names.stateful_sets("job", POOLS))
 CA, SYNCER = names.authority_secret("job"), names.syncer_secret("job")
-FAST, OLD = (names.learner_secret("job", pool) for pool in POOLS)
+FAST, OLD = (names.learner_secret(names.stateful_set("job", pool)) for pool in POOLS)
 MAKER = RandomCertificateMaker()
 
 Held = Mapping[str, Mapping[str, str]]
@@ -88,8 +88,8 @@ def test_leafs_are_renewed_with_a_third_of_their_life_left_and_the_authority_sta
 
 def test_a_new_pool_gets_its_own_and_the_others_keep_theirs(first: Held) -> None:
     added = PoolKey("us-west", "new")
-    held, reasons = at(START, first, JobIdentity("job", "team", (*POOLS, added)))
-    assert reasons == (f"{names.learner_secret('job', added)}: is not there",)
+    held, reasons = at(START, first, JobIdentity("job", "team", names.stateful_sets("job", (*POOLS, added))))
+    assert reasons == (f"{names.learner_secret(names.stateful_set('job', added))}: is not there",)
     assert {name: held[name] for name in first} == first
 
 
@@ -226,5 +226,7 @@ def test_a_clock_that_was_set_back_changes_nothing(first: Held) -> None:
 
 @pytest.mark.parametrize("name", ["j" * 63, "1st"])
 def test_the_longest_and_the_oddest_names_fit(name: str) -> None:
-    held = certificates(JobIdentity(name, "n" * 63, (PoolKey("r" * 63, "p" * 63),)), {}, START, MAKER).secrets
+    held = certificates(
+        JobIdentity(name, "n" * 63, names.stateful_sets(name, [PoolKey("r" * 63, "p" * 63)])), {}, START, MAKER
+    ).secrets
     assert names_of(leaf(held, names.syncer_secret(name)))[0] == names.syncer(name)

@@ -30,6 +30,19 @@ def test_each_code_has_its_type(code: int, kind: type[ApiError]) -> None:
     assert error.code == code
 
 
+@pytest.mark.parametrize(
+    "cause",
+    [
+        "failed to create typed patch object (ns/a; apps/v1, Kind=StatefulSet): .spec.x: field not declared in schema",
+        "failed to convert new object (ns/a; apps/v1, Kind=StatefulSet) to proper version: unable to convert",
+    ],
+)
+def test_what_is_not_of_its_kind_is_refused_although_it_is_answered_with_500(cause: str) -> None:
+    error = of_status(CALL, 500, {"message": cause})
+    assert type(error) is errors.MalformedError
+    assert isinstance(error, errors.REFUSED)
+
+
 def test_a_refusal_because_the_namespace_goes_is_told_from_others() -> None:
     causes = [{"reason": "NamespaceTerminating", "message": "namespace ns is being terminated", "field": "x"}]
     assert type(of_status(CALL, 403, {"details": {"causes": causes}})) is errors.NamespaceGoingError

@@ -38,8 +38,8 @@ def test_what_the_api_server_fills_in_is_not_said(name: str) -> None:
 
 
 @given(st.dictionaries(TEXTS, st.one_of(TEXTS, st.booleans(), st.integers(-(2**31), 2**31), st.none()), max_size=4))
-def test_whatever_is_passed_through_is_read_back(resources: dict[str, Any]) -> None:
-    job = with_pool({"resources": resources})
+def test_whatever_is_passed_through_is_read_back(affinity: dict[str, Any]) -> None:
+    job = with_pool({"affinity": affinity})
     assert parse_job(job_text(job)).spec == job.spec
 
 

@@ -26,7 +26,11 @@ def all_names(job: str, pool: PoolKey) -> list[str]:
         names.authority_secret,
         names.syncer_secret,
     )
-    return [*(name(job) for name in of_job), names.stateful_set(job, pool), names.learner_secret(job, pool)]
+    return [
+        *(name(job) for name in of_job),
+        names.stateful_set(job, pool),
+        names.learner_secret(names.stateful_set(job, pool)),
+    ]
 
 
 @given(LABELS, POOLS)
@@ -51,9 +55,31 @@ def test_names_do_not_change(job: str, pool: PoolKey) -> None:
 @given(st.sampled_from(["job", "a" * 63, "1st"]), st.sets(st.one_of(CLOSE_POOLS, POOLS), min_size=2, max_size=8))
 def test_no_two_pools_of_a_job_share_a_name(job: str, pools: set[PoolKey]) -> None:
     assert len({names.stateful_set(job, pool) for pool in pools}) == len(pools)
-    secrets = {names.learner_secret(job, pool) for pool in pools}
+    secrets = {names.learner_secret(names.stateful_set(job, pool)) for pool in pools}
     secrets |= {names.authority_secret(job), names.syncer_secret(job)}
     assert len(secrets) == len(pools) + 2
+
+
+@given(st.sets(st.tuples(st.one_of(SHORT_LABELS, LABELS), st.one_of(CLOSE_POOLS, POOLS)), min_size=2, max_size=8))
+def test_no_two_jobs_share_a_stateful_set_or_a_secret(all_pools: set[tuple[str, PoolKey]]) -> None:
+    sets = {names.stateful_set(job, pool) for job, pool in all_pools}
+    assert len(sets) == len(all_pools)
+    jobs = {job for job, _ in all_pools} | {name for name in sets if len(name) <= 63}
+    of_syncers = {names.syncer_secret(job) for job in jobs}
+    assert of_syncers.isdisjoint(names.learner_secret(name) for name in sets)
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        (("train", PoolKey("us-east", "a")), ("train-us", PoolKey("east", "a"))),
+        (("train", PoolKey("us--east", "a")), ("train--us", PoolKey("east", "a"))),
+    ],
+)
+def test_a_hyphen_in_a_jobs_name_or_a_regions_makes_no_two_names_one(
+    one: tuple[str, PoolKey], other: tuple[str, PoolKey]
+) -> None:
+    assert names.stateful_set(*one) != names.stateful_set(*other)
 
 
 @given(st.sets(LABELS, min_size=2, max_size=8))
@@ -70,8 +96,8 @@ def test_ordinary_names_are_plain() -> None:
         "two-regions-job",
         "two-regions-ca",
         "two-regions-syncer-tls",
-        "two-regions-us-east-fast",
-        "two-regions-us-east-fast-tls",
+        "two-regions--us-east-fast",
+        "two-regions--us-east-fast-tls",
     ]
     assert names.syncer_host("two-regions", "team") == "two-regions-syncer.team.svc"
 
@@ -79,10 +105,13 @@ def test_ordinary_names_are_plain() -> None:
 @pytest.mark.parametrize(
     ("job", "pool", "expected"),
     [
-        ("job", PoolKey("a", "b-c"), r"job-a-b-c-[0-9a-f]{8}"),
-        ("job", PoolKey("a", "deadbeef"), r"job-a-deadbeef-[0-9a-f]{8}"),
-        ("1st", PoolKey("a", "b"), r"job-1st-a-b-[0-9a-f]{8}"),
-        ("j" * 40, PoolKey("a", "bcdefghijk"), r"j{40}-a-[0-9a-f]{8}"),
+        ("job", PoolKey("a", "b-c"), r"job--a-b-c-[0-9a-f]{8}"),
+        ("job", PoolKey("a", "deadbeef"), r"job--a-deadbeef-[0-9a-f]{8}"),
+        ("job", PoolKey("a", "syncer"), r"job--a-syncer-[0-9a-f]{8}"),
+        ("a--job", PoolKey("a", "b"), r"a--job--a-b-[0-9a-f]{8}"),
+        ("ab", PoolKey("a", "b"), r"ab--a-b-[0-9a-f]{8}"),
+        ("1st", PoolKey("a", "b"), r"job-1st--a-b-[0-9a-f]{8}"),
+        ("j" * 40, PoolKey("a", "bcdefghijk"), r"j{40}--a-[0-9a-f]{8}"),
     ],
 )
 def test_what_is_unclear_or_too_long_ends_in_a_digest(job: str, pool: PoolKey, expected: str) -> None:
@@ -91,6 +120,8 @@ def test_what_is_unclear_or_too_long_ends_in_a_digest(job: str, pool: PoolKey, e
 
 def test_names_of_running_jobs_stay_what_they_are() -> None:
     # A name that changed with a release would leave the old object behind and start a second one.
-    assert names.stateful_set("job", PoolKey("a", "b-c")) == "job-a-b-c-2baa5533"
+    assert names.earlier_stateful_set("job", PoolKey("a", "b-c")) == "job-a-b-c-2baa5533"
+    assert names.earlier_stateful_set("job", PoolKey("a", "b")) == "job-a-b"
+    assert names.stateful_set("job", PoolKey("a", "b-c")) == "job--a-b-c-2baa5533"
     assert names.syncer("1st") == "job-1st-syncer-aa39c2ef"
     assert names.learners("a" * 63) == f"{'a' * 54}-61ec52cd"

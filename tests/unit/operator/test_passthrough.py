@@ -18,7 +18,7 @@ FIELDS: dict[str, Any] = {
 
 
 def learner_pod(pool: dict[str, Any]) -> dict[str, Any]:
-    pod: dict[str, Any] = templates(made(with_pool(pool)))["StatefulSet/small-east-a"]["spec"]
+    pod: dict[str, Any] = templates(made(with_pool(pool)))["StatefulSet/small--east-a"]["spec"]
     return pod
 
 

@@ -1,7 +1,10 @@
 """What is said while the syncer does not answer, and what is kept."""
 
+from datetime import timedelta
+
 from diloco_operator.observed import ChildKey, SyncerAway
 from support.operator_world import World, job_object, stamp
+from support.world_pods import unschedulable
 
 
 def training_world() -> World:
@@ -12,7 +15,8 @@ def training_world() -> World:
 
 def test_a_syncer_that_cannot_be_reached_makes_ready_unknown_and_keeps_the_last_progress() -> None:
     w = training_world()
-    progress, learners = w.status["progress"], w.status["learners"]
+    progress = w.status["progress"]
+    assert progress["tokensPerSecond"] > 0
     w.unreachable = "no answer within 3 s"
     w.tick()
     since = stamp(w.now)
@@ -24,7 +28,13 @@ def test_a_syncer_that_cannot_be_reached_makes_ready_unknown_and_keeps_the_last_
     writes = w.status_writes
     w.run(300)
     assert w.status_writes == writes
-    assert (w.status["progress"], w.status["learners"]) == (progress, learners)
+    assert w.status["learners"] == {"desired": 4, "ready": 4, "training": 0, "summary": "?/4"}
+    # How far it came is known, how fast it goes is not.
+    rates = {"tokensPerSecond", "secondsLeft"}
+    assert w.status["progress"]["tokensPerSecond"] == 0
+    assert "secondsLeft" not in w.status["progress"]
+    for field in set(progress) - rates:
+        assert w.status["progress"][field] == progress[field]
     w.unreachable = ""
     w.run(15)
     assert w.condition("Ready")["status"] == "True"
@@ -32,13 +42,35 @@ def test_a_syncer_that_cannot_be_reached_makes_ready_unknown_and_keeps_the_last_
     assert w.status["progress"]["step"] > progress["step"]
 
 
+def test_pods_that_are_all_pending_are_not_said_to_train() -> None:
+    w = training_world()
+    for name in list(w.pods.pods):
+        w.pods.troubles[name.rpartition("-")[0]] = unschedulable("0/4 nodes are available.")
+    w.pods.troubles["demo-syncer"] = unschedulable("0/4 nodes are available.")
+    w.run(3600, every=60.0)
+    assert w.condition("Ready")["status"] == "False"
+    assert w.status["learners"]["summary"] == "?/4"
+    assert w.status["progress"]["tokensPerSecond"] == 0
+
+
+def test_progress_is_written_although_the_clock_of_another_operator_was_ahead() -> None:
+    w = training_world()
+    w.job["status"]["progress"]["updatedAt"] = stamp(w.now + timedelta(hours=2))
+    step = w.status["progress"]["step"]
+    w.run(30)
+    assert w.status["progress"]["step"] > step
+    assert w.status["progress"]["updatedAt"] <= stamp(w.now)
+
+
 def test_a_syncer_whose_pod_is_gone_makes_ready_false_until_it_is_back() -> None:
     w = training_world()
     step = w.status["progress"]["step"]
+    w.pods.troubles["demo-syncer"] = {"phase": "Pending"}
     w.pods.delete(w.syncer_pods()[0])
     w.run(20)
     assert (w.condition("Ready")["status"], w.condition("Ready")["reason"]) == ("False", "SyncerUnreachable")
     assert w.status["phase"] == "Training"
+    w.pods.troubles.clear()
     w.run(30)
     assert w.condition("Ready")["status"] == "True"
     assert w.status["syncer"]["epoch"] == 2
@@ -54,7 +86,7 @@ def test_an_operator_that_has_just_started_says_nothing_before_it_has_asked() ->
 
 def test_an_unhealthy_set_is_looked_at_before_anything_is_said() -> None:
     w = training_world()
-    w.pods.troubles["demo-us-west-old"] = {"phase": "Pending"}
+    w.pods.troubles["demo--us-west-old"] = {"phase": "Pending"}
     w.tick()
     plan = w._decide(looked=False, asked=True)
     assert plan.look_closer

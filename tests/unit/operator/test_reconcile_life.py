@@ -12,7 +12,6 @@ KINDS = {
     "Deployment": 1,
     "NetworkPolicy": 2,
     "PersistentVolumeClaim": 1,
-    "PodDisruptionBudget": 1,
     "Secret": 4,
     "Service": 2,
     "StatefulSet": 2,
@@ -61,7 +60,8 @@ def test_the_end_is_recorded_before_anything_is_stopped() -> None:
     assert plan.status is not None
     assert (plan.apply, plan.again_in_seconds) == ((), 0.0)
     stopping = w.reconcile()
-    assert {(item["kind"], item["spec"]["replicas"]) for item in stopping.apply} == {("StatefulSet", 0)}
+    assert {(one.child.kind, one.replicas) for one in stopping.scale} == {("StatefulSet", 0)}
+    assert not stopping.apply
 
 
 def test_a_training_that_is_over_is_not_complete_before_its_model_is_exported() -> None:

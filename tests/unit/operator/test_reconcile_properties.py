@@ -23,7 +23,7 @@ TROUBLES: dict[str, Object] = {
     "bad input": crashed(2, "no data"),
     "loop": crashed(1, "ValueError: x"),
 }
-SETS = ("demo-us-east-new", "demo-us-west-old", "demo-syncer")
+SETS = ("demo--us-east-new", "demo--us-west-old", "demo-syncer")
 
 ticks = st.tuples(st.just("tick"), st.sampled_from([1.0, 5.0, 60.0]))
 reconciles = st.tuples(st.just("reconcile"), st.none())

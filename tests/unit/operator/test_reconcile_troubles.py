@@ -11,7 +11,7 @@ from support.operator_world import World, job_object
 from support.world_pods import crashed, running, stamp, unschedulable, waiting
 from support.world_syncer import THIN_LINKS
 
-OLD = "demo-us-west-old-"
+OLD = "demo--us-west-old-"
 NO_GPU = "0/4 nodes are available: 4 Insufficient nvidia.com/gpu."
 LONG = "registry.example/team/trainer@sha256:" + "0" * 64
 STEPS = f'failed to pull and unpack image "{LONG}": failed to resolve reference "{LONG}"'
@@ -163,7 +163,7 @@ def test_several_causes_stand_in_one_message_the_gravest_first() -> None:
     w.pods.troubles = {
         f"{OLD}0": unschedulable(NO_GPU),
         f"{OLD}1": crashed(2, "no data"),
-        "demo-us-east": crashed(1, "x"),
+        "demo--us-east": crashed(1, "x"),
     }
     w.syncer.checkpoint_problem = "No space left on device"
     w.run(10)
@@ -227,7 +227,7 @@ def test_a_syncer_that_cannot_start_says_why() -> None:
 
 def test_pods_that_may_not_be_created_are_told_with_the_controllers_words() -> None:
     w = World()
-    w.pods.forbidden.add("demo-us-west-old")
+    w.pods.forbidden.add("demo--us-west-old")
     w.run(40)
     assert degraded(w) == ("True", "PodsForbidden", "pods of us-west/old may not be created: exceeded quota")
     w.pods.forbidden.clear()
@@ -248,18 +248,44 @@ def test_a_pod_that_does_not_end_names_its_lost_node() -> None:
     )
 
 
-def test_suspending_waits_for_a_pod_on_a_lost_node_and_says_so() -> None:
+def test_a_lost_nodes_learner_is_waited_for_a_while_and_then_the_syncer_stops_without_it() -> None:
     w = training_world()
     w.pods.stuck.add(f"{OLD}1")
     w.change(suspend=True)
-    w.run(200)
+    w.run(50)
     assert w.condition("Suspended")["reason"] == "Suspending"
+    assert w.syncer_pods(), "it may still hand in its work"
+    w.run(150)
+    assert not w.syncer_pods()
+    assert w.condition("Suspended")["status"] == "True"
     assert degraded(w)[1] == "NodeLost"
-    assert w.syncer_pods()
     w.pods.stuck.clear()
     w.run(60)
     assert w.status["phase"] == "Suspended"
     assert degraded(w)[0] == "False"
+
+
+def test_a_complete_job_lets_its_syncer_go_although_a_learners_node_is_lost() -> None:
+    w = training_world()
+    w.pods.stuck.add(f"{OLD}1")
+    w.syncer.merged = w.syncer.budget
+    w.run(200)
+    assert w.status["phase"] == "Complete"
+    assert w.learner_pods() == [f"{OLD}1"]
+    assert not w.syncer_pods()
+    assert degraded(w)[1:] == ("NodeLost", f"1 learner(s) of us-west/old on lost nodes: node-1 does not end pod {OLD}1")
+    w.pods.stuck.clear()
+    w.run(60)
+    assert degraded(w)[0] == "False"
+
+
+def test_a_syncer_on_a_lost_node_is_not_said_to_be_suspended() -> None:
+    w = training_world()
+    w.pods.stuck |= set(w.syncer_pods())
+    w.change(suspend=True)
+    w.run(300)
+    assert w.condition("Suspended")["status"] == "False"
+    assert degraded(w)[1] == "NodeLost"
 
 
 def test_a_running_learner_that_the_syncer_has_not_heard_of_is_missing() -> None:
@@ -333,11 +359,11 @@ def test_fewer_learners_than_the_quorum_are_not_ready() -> None:
 
 
 def test_an_object_that_the_api_server_refuses_is_told_and_tried_again() -> None:
-    key = ChildKey("StatefulSet", "demo-us-west-old")
+    key = ChildKey("StatefulSet", "demo--us-west-old")
     w = World(refusals={key: "spec.template.spec.containers[0].resources.requests: quantities must match"})
     w.run(60)
     assert degraded(w)[1] == "ApplyRefused"
-    assert degraded(w)[2].startswith("StatefulSet demo-us-west-old is refused: spec.template")
+    assert degraded(w)[2].startswith("StatefulSet demo--us-west-old is refused: spec.template")
     assert w.status["learners"]["training"] == 1, "the other pool trains"
     w.refusals.clear()
     w.run(60)
@@ -415,7 +441,7 @@ def test_what_runs_of_a_job_that_became_invalid_is_left_running() -> None:
     assert w.status["phase"] == "Invalid"
     assert w.condition("Ready")["message"].endswith("what runs of it is left as it is")
     assert len(w.pods.pods) == 5
-    assert w.status["progress"] == progress
+    assert w.status["progress"]["step"] == progress["step"]
     w.change(sync={"quorum": 1})
     w.run(30)
     assert w.status["phase"] == "Training"

@@ -6,6 +6,7 @@ from collections.abc import Callable
 import pytest
 
 from diloco.spec import DiLoCoJob
+from diloco.spec.placement import Resources
 from diloco_operator.manifests import ObservedImages
 from diloco_operator.names import PoolKey
 from diloco_operator.options import OperatorOptions
@@ -48,10 +49,10 @@ def test_templates_stay_when_only_this_changes(name: str, change: str) -> None:
 
 def test_a_template_does_change_with_its_resources_and_only_that_one() -> None:
     job = every_job()["two-regions"]
-    pool = job.spec.regions[0].pools[0].model_copy(update={"resources": {"requests": {"cpu": 2}}})
+    pool = job.spec.regions[0].pools[0].model_copy(update={"resources": Resources(requests={"cpu": 2})})
     region = job.spec.regions[0].model_copy(update={"pools": (pool,)})
     before, after = template_texts(job), template_texts(live(job, regions=(region, *job.spec.regions[1:])))
-    assert [name for name in before if before[name] != after[name]] == ["StatefulSet/two-regions-us-east-new"]
+    assert [name for name in before if before[name] != after[name]] == ["StatefulSet/two-regions--us-east-new"]
 
 
 def test_an_operator_with_another_default_image_leaves_running_pods_their_own() -> None:

@@ -1,5 +1,6 @@
 """What is recommended is what was measured, of what fits, and only what the job has otherwise."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -61,7 +62,15 @@ def test_a_way_of_which_links_let_much_less_be_merged_than_when_it_was_measured_
     assert near.row == WIDE
     assert far is not None
     assert far.row == PLAIN
-    assert (far.fit.merged_share or 0) > 0.9 * PLAIN.merged_share
+    assert (far.fit.merged_share or 0) > 0.8 * PLAIN.merged_share
+
+
+def test_where_that_is_so_of_all_the_one_with_most_merged_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = tuple(replace(row, merged_share=1.0) for row in (WIDE, NARROW))
+    monkeypatch.setattr(recommendations, "MEASURED", rows)
+    found = given(job(), "*=1200kbit/s,5ms")
+    assert found is not None
+    assert found.row == rows[1]
 
 
 def test_what_the_job_has_already_is_not_told_again() -> None:

@@ -106,7 +106,8 @@ def _placeholders(job: DiLoCoJob) -> "Certificates":
     from diloco_operator.manifests import Certificates
 
     name = job.metadata.name
-    leafs = [names.syncer_secret(name), *(names.learner_secret(name, key) for key in names.pools(job.spec))]
+    sets = names.stateful_sets(name, names.pools(job.spec)).values()
+    leafs = [names.syncer_secret(name), *map(names.learner_secret, sets)]
     held = dict.fromkeys(("ca.crt", "tls.crt", "tls.key"), _PLACEHOLDER)
     authority = dict.fromkeys(("ca.crt", "ca.key"), _PLACEHOLDER)
     return Certificates({names.authority_secret(name): authority, **dict.fromkeys(leafs, held)})

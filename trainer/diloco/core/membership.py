@@ -9,6 +9,7 @@ from diloco.core import accounting, pace, pools
 from diloco.core.actions import Action, Admit, Fence, Note, Refusal, Refuse, SetTimer
 from diloco.core.averages import MovingAverage, SizedSpread
 from diloco.core.events import LearnerAlive, LearnerJoined, LearnerLeft, LearnerReady, StepReported
+from diloco.core.options import Rules
 from diloco.core.state import INCARNATIONS_PER_EPOCH, EngineState, LearnerRecord, LearnerState, Phase
 
 LEASE_TIMER = "lease"
@@ -33,7 +34,7 @@ def join(state: EngineState, event: LearnerJoined, now: float) -> list[Action]:
         )
     if not same_process and record.instance:
         record.superseded = [*record.superseded, record.instance][-REMEMBERED_PROCESSES:]
-        record.restarts += not record.stopped
+        record.restarts += not _left_by_itself(state, record)
         if state.options.max_restarts is not None and record.restarts > state.options.max_restarts:
             record.state = LearnerState.GIVEN_UP
             pools.withdraw(state, record, now)
@@ -42,6 +43,7 @@ def join(state: EngineState, event: LearnerJoined, now: float) -> list[Action]:
             return [*actions, Refuse(event.learner, event.instance, Refusal.GIVEN_UP, text)]
     held = event.versions if len(event.versions) == len(state.versions) else (-1,) * len(state.versions)
     load = _to_load(state, held)
+    left_by_itself = _left_by_itself(state, record) and state.options.rules != Rules.ARRIVED
     record.instance = event.instance
     record.left_cleanly = record.stopped = False
     record.incarnation = state.epoch * INCARNATIONS_PER_EPOCH + state.next_incarnation
@@ -71,7 +73,9 @@ def join(state: EngineState, event: LearnerJoined, now: float) -> list[Action]:
         for known in state.counted_learners:  # after a restart of the syncer, who does not come back counts too
             known.given_since = now if known.joins else None
     accounting.joined(state, record, now, same_process=same_process)
-    reason = _admission_reason(record, load=load, same_process=same_process, fragments=len(state.versions))
+    reason = _admission_reason(
+        record, load=load, same_process=same_process, left_by_itself=left_by_itself, fragments=len(state.versions)
+    )
     actions.append(
         Admit(
             record.id,
@@ -113,11 +117,22 @@ def _to_load(state: EngineState, held: tuple[int, ...]) -> tuple[int, ...]:
     )
 
 
-def _admission_reason(record: LearnerRecord, *, load: tuple[int, ...], same_process: bool, fragments: int) -> str:
+def _left_by_itself(state: EngineState, record: LearnerRecord) -> bool:
+    """Whether the process before had said that it leaves, as an evicted one does: that another comes is no failure.
+
+    By the first rules it was one, unless the syncer had stopped too.
+    """
+    return record.stopped or (record.left_cleanly and state.options.rules != Rules.ARRIVED)
+
+
+def _admission_reason(
+    record: LearnerRecord, *, load: tuple[int, ...], same_process: bool, left_by_itself: bool, fragments: int
+) -> str:
     if record.joins == 1:
         return "first join"
     if not same_process:
-        return f"restarted (restart {record.restarts}), loads the model"
+        after = "after leaving" if left_by_itself else f"(restart {record.restarts})"
+        return f"restarted {after}, loads the model"
     return f"back after its connection broke, loads {len(load)} of {fragments} fragments"
 
 

@@ -60,7 +60,7 @@ class LearnerRecord:
     stopped: bool = False
     """It had left cleanly before the syncer itself stopped: that it comes back is no restart."""
     restarts: int = 0
-    """Times a new process took over this id while the job ran."""
+    """Times a new process took over this id while the job ran, although the one before had not left."""
     clock: int = 0
     """Inner steps on the schedule; see `pace`."""
     step: int = 0

@@ -8,8 +8,7 @@ from diloco.core.remedies import Setting
 from diloco.spec import JobSpec
 from diloco.spec.recommendations import Recommendation, ranked
 
-
-NEARLY = 0.9
+NEARLY = 0.8
 """Of the share of the work that was merged when a way was measured (ours)."""
 
 

@@ -7,7 +7,7 @@ checks. Pure; must not know files or YAML.
 from typing import Any
 
 from diloco.spec.base import DNS_LABEL
-from diloco.spec.crd_immutability import add_immutability
+from diloco.spec.crd_immutability import add_immutability, add_immutability_while_running
 from diloco.spec.crd_rules import RULES
 from diloco.spec.crd_schema import StructuralSchema, add_rules, at
 from diloco.spec.job import API_VERSION, KIND, DiLoCoJob
@@ -31,6 +31,7 @@ _LIST_KEYS = {
 _COLUMNS = (
     # Name, type, path, priority (above 0: with `--output wide` only), what it is.
     ("Phase", "string", ".status.phase", 0, "What the job is doing."),
+    ("Ready", "string", '.status.conditions[?(@.type=="Ready")].status', 0, "Whether the quorum trains."),
     ("Step", "integer", ".status.progress.step", 0, "Steps of the syncer."),
     ("Progress", "string", ".status.progress.percent", 0, "Merged tokens of the budget."),
     ("Learners", "string", ".status.learners.summary", 0, "Learners that train, of those asked for."),
@@ -94,6 +95,7 @@ def job_schema() -> Schema:
     for path, rules in RULES.items():
         add_rules(at(schema, path), [rule.as_object() for rule in rules])
     add_immutability(properties["spec"], "spec")
+    add_immutability_while_running(properties["spec"])
     return schema
 
 

@@ -1,6 +1,8 @@
 """What of a job cannot be changed once it exists, as CEL transition rules: all but what is listed here.
 
-A field that is added to the models is immutable until it stands in ``MUTABLE``. Each leaf has a rule of its own, so
+A field that is added to the models is immutable until it stands in ``MUTABLE``, or in ``MUTABLE_SUSPENDED``: those of a
+pod's template, which the operator carries out while no pod runs. A rule at a pool does not see whether the job is
+suspended, so theirs stand at the spec and compare the field over all pools. Each leaf has a rule of its own, so
 that the API server's message names it. Must not know the models.
 """
 
@@ -21,7 +23,27 @@ MUTABLE = frozenset(
 )
 """What the operator can carry out while the job runs."""
 
-MESSAGE = "cannot be changed once the job exists; delete the job and create it anew"
+MUTABLE_SUSPENDED = frozenset(
+    {
+        "spec.image",
+        "spec.regions[].pools[].image",
+        "spec.regions[].pools[].nodeSelector",
+        "spec.regions[].pools[].tolerations",
+        "spec.regions[].pools[].affinity",
+        "spec.regions[].pools[].priorityClassName",
+        "spec.regions[].pools[].runtimeClassName",
+        "spec.regions[].pools[].env",
+        "spec.regions[].pools[].volumes",
+        "spec.regions[].pools[].volumeMounts",
+        "spec.regions[].pools[].imagePullSecrets",
+    }
+)
+"""What can be changed while the job is suspended, together with suspending it, or with resuming it."""
+
+MESSAGE = "cannot be changed once the job exists; a job of another name may have another value"
+WHILE_RUNNING = "cannot be changed while the job runs; suspend it (spec.suspend: true), then change it"
+_SUSPENDED = "self.suspend || oldSelf.suspend"
+_OF_POOL = "spec.regions[].pools[]."
 
 
 def add_immutability(node: Schema, path: str, key: str = "") -> None:
@@ -32,6 +54,10 @@ def add_immutability(node: Schema, path: str, key: str = "") -> None:
     for name, field, always in fields(node):
         place = f"{path}.{name}"
         if place in MUTABLE or name == key:
+            continue
+        if place in MUTABLE_SUSPENDED:
+            if not place.startswith(_OF_POOL):
+                _keep_while_running(node, name)
             continue
         if "x-kubernetes-list-map-keys" in field:
             _keep_items(field, f"{place}[]")
@@ -47,14 +73,28 @@ def add_immutability(node: Schema, path: str, key: str = "") -> None:
             add_rules(node, [_rule(f"has(self.{name}) == has(oldSelf.{name}) && ({same})", name)])
 
 
+def add_immutability_while_running(spec: Schema) -> None:
+    """Add to ``spec``, the structural schema of the whole spec, the rules about fields of pools."""
+    for place in sorted(MUTABLE_SUSPENDED):
+        name = place.removeprefix(_OF_POOL)
+        if name != place:
+            given = f"regions.map(r, r.pools.map(p, has(p.{name}) ? [dyn(p.{name})] : []))"
+            rule = f"{_SUSPENDED} || self.{given} == oldSelf.{given}"
+            add_rules(spec, [{"rule": rule, "message": f"{name} of a pool {WHILE_RUNNING}", "fieldPath": ".regions"}])
+
+
+def _keep_while_running(node: Schema, name: str) -> None:
+    same = f"has(self.{name}) == has(oldSelf.{name}) && (!has(self.{name}) || self.{name} == oldSelf.{name})"
+    rule = {"rule": f"{_SUSPENDED} || {same}", "message": WHILE_RUNNING, "fieldPath": f".{name}"}
+    add_rules(node, [rule])
+
+
 def _keep_items(field: Schema, place: str) -> None:
     keys: list[str] = field["x-kubernetes-list-map-keys"]
     (key,) = keys
     # In order: an item's place among the others decides which shards of the data its learners read.
     rule = f"self.map(item, item.{key}) == oldSelf.map(item, item.{key})"
-    message = (
-        "items cannot be added, removed, renamed or reordered once the job exists; delete the job and create it anew"
-    )
+    message = "items cannot be added, removed, renamed or reordered once the job exists"
     add_rules(field, [{"rule": rule, "message": message}])
     add_immutability(field["items"], place, key)
 

@@ -43,6 +43,32 @@ class RemoteCluster(SpecModel):
     """Where the kubeconfig of that cluster is kept."""
 
 
+class Resources(SpecModel):
+    """What a container is given (Kubernetes' ResourceRequirements)."""
+
+    requests: KubernetesObject = Field(default_factory=dict, max_length=64)
+    """What is set aside for it on its node: a quantity by resource."""
+    limits: KubernetesObject = Field(default_factory=dict, max_length=64)
+    """What it may use at most, accelerators among it: a quantity by resource."""
+    claims: tuple[KubernetesObject, ...] = Field(default=(), max_length=64)
+    """Claims of its pod that it uses (dynamic resource allocation)."""
+
+
+class Toleration(SpecModel):
+    """A taint of nodes that a pod tolerates (Kubernetes' Toleration)."""
+
+    key: str | None = Field(default=None, max_length=317)
+    """The taint's key. Default: any, with the operator Exists."""
+    operator: Literal["Exists", "Equal", "Lt", "Gt"] | None = None
+    """How the taint's value is compared. Default: Equal."""
+    value: str | None = Field(default=None, max_length=253)
+    """What it is compared with."""
+    effect: Literal["NoSchedule", "PreferNoSchedule", "NoExecute"] | None = None
+    """The taint's effect. Default: any."""
+    toleration_seconds: int | None = Field(default=None, ge=-(2**31), lt=2**31)
+    """How long a taint with the effect NoExecute is tolerated. Default: for ever."""
+
+
 class Pool(SpecModel):
     """Learners on one kind of node."""
 
@@ -56,11 +82,11 @@ class Pool(SpecModel):
     """Sequences in an inner step of a whole learner unit. Default: ``training.batchSize``."""
     image: ImageName | None = None
     """Trainer image for this pool. Default: ``spec.image``."""
-    resources: KubernetesObject = Field(default_factory=dict)
-    """Container resources (requests, limits)."""
+    resources: Resources | None = None
+    """Container resources."""
     node_selector: dict[str, LabelValue] = Field(default_factory=dict, max_length=64)
     """Node labels a pod needs."""
-    tolerations: tuple[KubernetesObject, ...] = Field(default=(), max_length=64)
+    tolerations: tuple[Toleration, ...] = Field(default=(), max_length=64)
     """Taints a pod tolerates."""
     affinity: KubernetesObject = Field(default_factory=dict)
     """Scheduling affinity."""
@@ -117,7 +143,7 @@ class SyncerSpec(SpecModel):
     """Checkpoints kept on disk."""
     storage: Storage = Storage()
     """Its volume."""
-    resources: KubernetesObject = Field(default_factory=dict)
+    resources: Resources | None = None
     """Container resources."""
     expose: Expose = Expose()
     """Its Service."""
@@ -127,7 +153,8 @@ class FailurePolicy(SpecModel):
     """When failures end the job."""
 
     max_restarts_per_learner: int | None = Field(default=None, ge=0, le=1_000_000)
-    """Restarts after which a learner is given up; the job goes on without it. Default: never."""
+    """Restarts after which a learner is given up; the job goes on without it. One that hands in its work and leaves,
+    as on an eviction or a change of its pod, was not restarted. Default: never."""
     minimum_learners: int = Field(default=0, ge=0, le=10_000)
     """Learners still in the job below which it fails, once those given up leave fewer. 0: never. Needs
     ``maxRestartsPerLearner``."""

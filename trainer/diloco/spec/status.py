@@ -92,9 +92,9 @@ class LearnerCounts(StatusModel):
     ready: Count = 0
     """Learners whose pods are ready."""
     training: Count = 0
-    """Learners that train, by the syncer's account."""
+    """Learners that train, by the syncer's account; 0 while it says nothing."""
     summary: str = "0/0"
-    """``training`` of ``desired``."""
+    """``training`` of ``desired``; ``?`` while the syncer does not say how many train."""
 
 
 class PoolStatus(StatusModel):
@@ -143,6 +143,8 @@ class SyncerEndpoints(StatusModel):
     """host:port of ``/status``, ``/metrics``, ``/healthz`` and ``/readyz``."""
     epoch: Count = 0
     """Times the syncer has been started on this job's volume."""
+    claim_uid: str = Field(default="", max_length=128)
+    """The uid of the PersistentVolumeClaim that the training is on: no other one is taken for it."""
 
 
 class ExportedModel(StatusModel):

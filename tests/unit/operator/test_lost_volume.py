@@ -1,0 +1,105 @@
+"""A training whose volume is gone is not started from zero unless that is said."""
+
+import pytest
+
+from support.cluster_world import ClusterWorld
+
+CLAIM = ("PersistentVolumeClaim", "demo-syncer")
+
+
+def training() -> ClusterWorld:
+    world = ClusterWorld()
+    world.run(60)
+    assert world.status()["syncer"]["claimUid"] == uid(world)
+    return world
+
+
+def uid(world: ClusterWorld) -> str:
+    return str(world.api.objects[CLAIM]["metadata"]["uid"])
+
+
+def lose(world: ClusterWorld) -> None:
+    """Somebody deletes the claim, and the syncer's pod, which held it."""
+    del world.api.objects[CLAIM]
+    world.api._applied.pop(CLAIM, None)
+    for pod in world.pods_of("syncer"):
+        del world.api.pods.pods[pod]
+
+
+def test_a_deleted_claim_is_told_and_no_syncer_is_started_on_a_new_one() -> None:
+    w = training()
+    old, epoch = uid(w), w.syncers["demo"].epoch
+    lose(w)
+    w.run(120)
+    degraded = w.condition("Degraded")
+    assert degraded["reason"] == "VolumeLost"
+    assert degraded["message"].startswith(f"claim demo-syncer is gone: the one that the training is on, of uid {old};")
+    assert w.condition("Ready")["status"] == "False"
+    assert CLAIM not in w.api.objects
+    assert w.syncers["demo"].epoch == epoch
+    assert not w.pods_of("syncer")
+
+
+@pytest.mark.parametrize("suspended", [False, True])
+def test_a_claim_of_another_uid_is_not_taken_for_the_lost_one(*, suspended: bool) -> None:
+    w = training()
+    old, epoch = uid(w), w.syncers["demo"].epoch
+    if suspended:
+        w.change(suspend=True)
+        w.run(90)
+    claim = w.api.objects[CLAIM]
+    lose(w)
+    claim["metadata"] |= {"uid": "another"}
+    w.api.objects[CLAIM] = claim
+    w.run(10)
+    assert w.condition("Degraded")["message"].startswith(
+        f"claim demo-syncer is not the one that the training is on, of uid {old}"
+    )
+    w.change(suspend=False)
+    w.run(60)
+    assert w.syncers["demo"].epoch == epoch
+    assert w.status()["syncer"]["claimUid"] == old
+
+
+def test_told_to_start_anew_it_makes_a_new_claim_and_remembers_that_one() -> None:
+    w = training()
+    old, epoch = uid(w), w.syncers["demo"].epoch
+    lose(w)
+    w.run(30)
+    w.annotate(start_anew=old)
+    w.run(60)
+    assert w.syncers["demo"].epoch == epoch + 1
+    assert w.status()["phase"] == "Training"
+    assert w.condition("Degraded")["status"] == "False"
+    assert w.status()["syncer"]["claimUid"] == uid(w) != old
+    lose(w)
+    w.run(60)
+    assert w.condition("Degraded")["reason"] == "VolumeLost", "it was said of the first loss only"
+
+
+def test_a_claim_that_is_being_deleted_is_told_while_the_training_goes_on() -> None:
+    w = training()
+    w.api.objects[CLAIM]["metadata"] |= {"deletionTimestamp": "2026-01-02T03:05:00Z", "resourceVersion": "100000"}
+    w.run(10)
+    assert w.condition("Degraded")["reason"] == "VolumeTerminating"
+    assert w.condition("Ready")["status"] == "True"
+
+
+def test_a_complete_job_whose_claim_is_gone_says_that_its_model_is() -> None:
+    w = training()
+    w.syncers["demo"].merged = w.syncers["demo"].budget
+    w.run(90)
+    assert w.status()["phase"] == "Complete"
+    lose(w)
+    w.run(10)
+    assert w.condition("Degraded")["reason"] == "VolumeLost"
+    assert w.status()["phase"] == "Complete"
+
+
+def test_an_upgraded_operator_takes_the_claim_that_it_finds() -> None:
+    w = training()
+    del w.status()["syncer"]["claimUid"]
+    w.new_operator()
+    w.run(10)
+    assert w.status()["syncer"]["claimUid"] == uid(w)
+    assert w.condition("Degraded")["status"] == "False"

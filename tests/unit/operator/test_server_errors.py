@@ -1,0 +1,111 @@
+"""What the API server does not take of one object holds up no other, no stopping and no status."""
+
+import pytest
+
+from support.cluster_world import ClusterWorld, of_server
+
+NOT_DECLARED = (
+    "failed to create typed patch object (team/x; apps/v1, Kind=StatefulSet): .x: field not declared in schema"
+)
+
+
+def training() -> ClusterWorld:
+    world = ClusterWorld()
+    world.run(60)
+    assert world.status()["phase"] == "Training"
+    return world
+
+
+def test_a_field_that_is_not_declared_is_told_and_the_other_objects_are_made() -> None:
+    w = ClusterWorld()
+    w.api.failing = of_server(500, NOT_DECLARED)
+    assert w.reconcile() is None
+    degraded = w.condition("Degraded")
+    assert (degraded["status"], degraded["reason"]) == ("True", "ApplyRefused")
+    assert "field not declared in schema" in degraded["message"]
+    assert w.of_kind("Service")
+    assert not w.of_kind("StatefulSet")
+
+
+@pytest.mark.parametrize("code", [500, 503])
+def test_a_server_that_fails_for_one_kind_keeps_no_status_from_being_written(code: int) -> None:
+    w = ClusterWorld()
+    w.api.failing = of_server(code, "failed calling webhook: connection refused")
+    error = w.reconcile()
+    assert error is not None, "it is tried again"
+    assert w.status()["phase"] == "Pending"
+    assert w.condition("Degraded")["status"] == "False", "once may be chance"
+    for _ in range(3):
+        w.reconcile()
+    assert w.condition("Degraded")["reason"] == "ApplyRefused"
+    w.api.failing = lambda *_: None
+    w.run(90)
+    assert w.status()["phase"] == "Training"
+    assert w.condition("Degraded")["status"] == "False"
+
+
+def test_a_server_that_does_not_answer_is_not_asked_for_every_object() -> None:
+    w = ClusterWorld()
+    w.reconcile()
+    w.api.objects = {key: item for key, item in w.api.objects.items() if key[0] == "DiLoCoJob"}
+    tried = []
+    refuses = of_server(0, "no answer in time")
+
+    def failing(verb: str, kind: str, name: str, body: dict[str, object]) -> object:
+        tried.append(kind)
+        return refuses("apply", "StatefulSet", name, body) if verb == "apply" else None
+
+    w.api.failing = failing  # type: ignore[assignment]
+    w.reconcile()
+    assert tried.count("Secret") == 1
+
+
+@pytest.mark.parametrize("code", [500, 422, 403, 503])
+def test_a_job_whose_sets_cannot_be_applied_is_suspended_all_the_same(code: int) -> None:
+    w = training()
+    w.api.failing = of_server(code, NOT_DECLARED)
+    w.change_pool(resources={"limits": {"cpu": "2"}})
+    w.run(60)
+    assert w.condition("Degraded")["reason"] == "ApplyRefused"
+    w.change(suspend=True)
+    w.run(120)
+    assert not w.api.pods.pods
+    assert w.condition("Suspended")["status"] == "True"
+
+
+def test_a_job_whose_sets_cannot_be_applied_keeps_no_pods_past_its_deadline() -> None:
+    w = training()
+    w.api.failing = of_server(500, NOT_DECLARED)
+    w.change(activeDeadlineSeconds=70)
+    w.run(120)
+    assert w.status()["reason"] == "DeadlineExceeded"
+    assert not w.api.pods.pods
+
+
+def test_a_pool_is_scaled_down_although_its_template_cannot_be_applied() -> None:
+    w = training()
+    w.api.failing = of_server(500, NOT_DECLARED)
+    w.change_pool(region=1, learners=1)
+    w.run(60)
+    assert len(w.pods_of("learner")) == 2
+
+
+def test_scaling_down_does_not_restart_those_that_stay() -> None:
+    w = training()
+    first = {name: w.api.pods.pods[name]["metadata"]["uid"] for name in w.pods_of("learner")}
+    w.change_pool(region=1, learners=1)
+    w.run(60)
+    left = {name: w.api.pods.pods[name]["metadata"]["uid"] for name in w.pods_of("learner")}
+    assert len(left) == 2
+    assert left.items() <= first.items()
+
+
+def test_a_write_that_failed_and_is_wanted_no_longer_is_not_told_any_more() -> None:
+    w = training()
+    w.api.failing = of_server(503, "failed calling webhook: connection refused")
+    w.change_pool(resources={"limits": {"cpu": "2"}})
+    w.run(30)
+    assert w.condition("Degraded")["reason"] == "ApplyRefused"
+    w.change_pool(resources=None)
+    w.run(30)
+    assert w.condition("Degraded")["status"] == "False"

@@ -1,0 +1,162 @@
+"""An upgraded operator restarts nobody: live templates stay until no pod runs or the user changes what goes in."""
+
+from typing import Any
+
+import pytest
+import yaml
+
+from diloco.spec import load_job
+from diloco_operator.manifests import learners, syncer
+from support.cluster_world import NAMESPACE, ClusterWorld
+from support.golden import GOLDEN
+from support.made_objects import TWO_REGIONS
+from support.operator_world import OPTIONS, job_object
+from support.world_pods import crashed
+
+Uids = dict[str, str]
+
+
+def pods(world: ClusterWorld) -> Uids:
+    return {name: pod["metadata"]["uid"] for name, pod in world.api.pods.pods.items()}
+
+
+def pool_of(world: ClusterWorld, region: str) -> Uids:
+    return {name: uid for name, uid in pods(world).items() if region in name}
+
+
+def upgraded(monkeypatch: pytest.MonkeyPatch, world: ClusterWorld) -> None:
+    """A new version, whose templates have another constant."""
+    monkeypatch.setattr(learners, "GRACE_SECONDS", learners.GRACE_SECONDS + 1)
+    monkeypatch.setattr(syncer, "GRACE_SECONDS", syncer.GRACE_SECONDS + 1)
+    world.new_operator()
+
+
+def training() -> ClusterWorld:
+    world = ClusterWorld()
+    world.run(60)
+    assert world.status()["phase"] == "Training"
+    return world
+
+
+def grace_seconds(world: ClusterWorld) -> set[int]:
+    sets = [*world.of_kind("StatefulSet").values(), *world.of_kind("Deployment").values()]
+    return {item["spec"]["template"]["spec"]["terminationGracePeriodSeconds"] for item in sets}
+
+
+def test_another_constant_in_the_templates_restarts_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    w = training()
+    before, grace = pods(w), grace_seconds(w)
+    upgraded(monkeypatch, w)
+    w.run(120)
+    assert pods(w) == before
+    assert grace_seconds(w) == grace
+    assert w.condition("Degraded")["status"] == "False"
+    w.api.writes.clear()
+    w.run(60)
+    assert {verb for verb, *_ in w.api.writes} <= {"status"}
+
+
+def test_the_next_start_is_with_the_new_templates(monkeypatch: pytest.MonkeyPatch) -> None:
+    w = training()
+    upgraded(monkeypatch, w)
+    w.run(10)
+    w.change(suspend=True)
+    w.run(90)
+    w.change(suspend=False)
+    w.run(60)
+    assert grace_seconds(w) == {learners.GRACE_SECONDS, syncer.GRACE_SECONDS}
+    assert w.status()["phase"] == "Training"
+
+
+def test_changed_resources_restart_their_own_pool_with_the_new_template(monkeypatch: pytest.MonkeyPatch) -> None:
+    w = training()
+    upgraded(monkeypatch, w)
+    w.run(10)
+    before = pods(w)
+    w.change_pool(region=1, resources={"limits": {"cpu": "2"}})
+    w.run(120)
+    after = pods(w)
+    changed = {name for name in before if after.get(name) != before[name]}
+    assert changed == {name for name in before if "us-west" in name}
+
+
+def test_pods_are_scaled_while_their_template_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+    w = training()
+    upgraded(monkeypatch, w)
+    w.run(10)
+    before = pool_of(w, "us-west")
+    w.change_pool(region=1, learners=5)
+    w.run(60)
+    assert len(pool_of(w, "us-west")) == 5
+    assert before.items() <= pool_of(w, "us-west").items()
+    w.change_pool(region=1, learners=1)
+    w.run(60)
+    assert len(pool_of(w, "us-west")) == 1
+
+
+def test_a_limit_that_was_taken_away_is_a_change_of_the_users(monkeypatch: pytest.MonkeyPatch) -> None:
+    w = training()
+    w.change_pool(region=1, resources={"limits": {"cpu": "2", "memory": "1Gi"}})
+    w.run(120)
+    upgraded(monkeypatch, w)
+    w.change_pool(region=1, resources={"limits": {"cpu": "2"}})
+    w.run(120)
+    (west,) = [item for name, item in w.of_kind("StatefulSet").items() if "us-west" in name]
+    assert west["spec"]["template"]["spec"]["containers"][0]["resources"] == {"limits": {"cpu": "2"}}
+
+
+def last_release() -> ClusterWorld:
+    """The example of two regions as the release before this one has made it, and its pods."""
+    manifest = load_job(TWO_REGIONS).model_dump(mode="json", by_alias=True, exclude_unset=True)
+    job = job_object("two-regions") | {"spec": manifest["spec"]}
+    world = ClusterWorld(job_names=())
+    world.create(job, 1)
+    owner = {"kind": "DiLoCoJob", "name": "two-regions", "uid": job["metadata"]["uid"], "controller": True}
+    for item in yaml.safe_load_all((GOLDEN / "earlier" / "two-regions.yaml").read_text(encoding="utf-8")):
+        if item["kind"] != "Secret":
+            _put(world, item, owner)
+    for _ in range(4):
+        world.tick()
+    return world
+
+
+def _put(world: ClusterWorld, item: dict[str, Any], owner: dict[str, Any]) -> None:
+    item["metadata"] |= {"namespace": NAMESPACE, "ownerReferences": [owner], "annotations": {"diloco.dev/applied": "x"}}
+    for container in item.get("spec", {}).get("template", {}).get("spec", {}).get("containers", ()):
+        container["image"] = OPTIONS.trainer_image
+    world.api.put(item)
+    world.api._applied[item["kind"], item["metadata"]["name"]] = item
+
+
+def test_what_the_last_release_has_started_runs_on_under_its_names() -> None:
+    w = last_release()
+    before, sets = pods(w), set(w.of_kind("StatefulSet"))
+    assert len(before) == 5
+    w.run(120)
+    assert set(w.of_kind("StatefulSet")) == sets
+    assert pods(w) == before
+    assert w.status("two-regions")["phase"] == "Training"
+    assert w.condition("Degraded", "two-regions")["status"] == "False"
+
+
+def test_the_last_releases_pods_restart_once_their_resources_are_changed() -> None:
+    w = last_release()
+    w.run(60)
+    before = pods(w)
+    w.change_pool("two-regions", resources={"limits": {"cpu": "2"}})
+    w.run(200)
+    changed = {name for name in before if pods(w).get(name) != before[name]}
+    assert changed == {name for name in before if "us-east" in name}
+
+
+def test_a_change_of_resources_that_waits_behind_a_given_up_learner_is_told() -> None:
+    w = training()
+    last = next(name for name in w.pods_of("learner") if name.endswith("-2"))
+    w.api.pods.troubles[last] = crashed(3, "given up")
+    w.syncers["demo"].given_up = {"us-west/old/2"}
+    w.change_pool(region=1, resources={"limits": {"cpu": "2"}})
+    w.run(120)
+    message = w.condition("Degraded")["message"]
+    assert w.condition("Degraded")["reason"] == "LearnersGivenUp"
+    expected = "2 of 3 learners of us-west/old wait with their new template for pods of the pool that are not ready"
+    assert expected in message
