@@ -9,6 +9,7 @@ from diloco.core.fragments import Layout, TensorSpec, partition
 from diloco.runtime.files import UnusableFileError, sha256_bytes
 from diloco.syncer.checkpoint import (
     CheckpointContent,
+    LoadedCheckpoint,
     Totals,
     checkpoint_names,
     load_checkpoint,
@@ -39,9 +40,15 @@ def content(
     return CheckpointContent(job, layout, 2, store.hold(), {"loss": float("nan"), "n": 1}, totals, "a test")
 
 
+def newest(
+    directory: Path, layout: Layout = LAYOUT, job: str = "small"
+) -> tuple[LoadedCheckpoint | None, dict[str, str]]:
+    return newest_checkpoint(directory, layout, job, lambda _folder, _manifest: None)
+
+
 def test_a_checkpoint_comes_back_as_it_was(tmp_path: Path) -> None:
     name = write_checkpoint(tmp_path, content())
-    loaded, broken = newest_checkpoint(tmp_path, LAYOUT, "small")
+    loaded, broken = newest(tmp_path)
     assert loaded is not None
     assert not broken
     assert (name, loaded.name, loaded.manifest.versions) == ("000001", "000001", (3, 3))
@@ -69,12 +76,12 @@ def test_a_checkpoint_of_a_later_version_is_refused_and_not_taken_for_damaged(tm
     sealed = sha256_bytes(json.dumps(plain, sort_keys=True, separators=(",", ":")).encode())
     path.write_text(json.dumps({"sha256": sealed, "manifest": plain}))
     with pytest.raises(SyncerError, match="checkpoint format is 3; this version of diloco reads 1 to 2") as refused:
-        newest_checkpoint(tmp_path, LAYOUT, "small")
+        newest(tmp_path)
     assert "\n" not in str(refused.value)
 
 
 def test_an_empty_folder_has_no_checkpoint(tmp_path: Path) -> None:
-    assert newest_checkpoint(tmp_path / "none", LAYOUT, "small") == (None, {})
+    assert newest(tmp_path / "none") == (None, {})
 
 
 @pytest.mark.parametrize(
@@ -95,7 +102,7 @@ def test_a_damaged_checkpoint_is_told_and_the_one_before_is_used(tmp_path: Path,
             path.unlink()
         case "empty":
             path.write_bytes(b"")
-    loaded, broken = newest_checkpoint(tmp_path, LAYOUT, "small")
+    loaded, broken = newest(tmp_path)
     assert loaded is not None
     assert loaded.manifest.versions == (3, 3)
     assert str(path) in broken["000002"]
@@ -114,9 +121,9 @@ def test_a_manifest_that_lies_about_its_tensors_is_found(tmp_path: Path) -> None
 def test_a_checkpoint_of_another_model_or_job_names_both(tmp_path: Path) -> None:
     write_checkpoint(tmp_path, content())
     with pytest.raises(SyncerError, match=r"1500 parameters in 2 fragments.*1501 parameters in 2 fragments"):
-        newest_checkpoint(tmp_path, layout_of(1000, 501), "small")
+        newest(tmp_path, layout_of(1000, 501))
     with pytest.raises(SyncerError, match="of job 'small', but the job is 'large'"):
-        newest_checkpoint(tmp_path, LAYOUT, "large")
+        newest(tmp_path, job="large")
 
 
 @pytest.mark.parametrize("residuals", [False, True])

@@ -5,15 +5,20 @@ It runs before there is an event loop. It must not open sockets.
 
 import logging
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from diloco.core import snapshot
 from diloco.core.fragments import Layout
+from diloco.core.options import EngineOptions
+from diloco.core.snapshot import LaterSnapshotError, SnapshotError
 from diloco.model import build_model, layout_of, read_fragment
+from diloco.runtime.files import UnusableFileError
 from diloco.spec import DiLoCoJob
-from diloco.syncer.checkpoint import LoadedCheckpoint, Totals, newest_checkpoint, set_aside
+from diloco.syncer.checkpoint import CheckpointManifest, LoadedCheckpoint, Totals, newest_checkpoint, set_aside
 from diloco.syncer.errors import SyncerError
 from diloco.syncer.store import FragmentStore
 from diloco.syncer.tape import TapeError, find_tapes, read_header
@@ -45,7 +50,8 @@ def prepare(job: DiLoCoJob, checkpoints: Path) -> Beginning:
     """
     module = build_model(job.spec)
     layout = layout_of(module, job.spec.sync.fragments)
-    loaded, broken = newest_checkpoint(checkpoints, layout, job.metadata.name)
+    readable = partial(_check_engine, EngineOptions.from_job(job, layout))
+    loaded, broken = newest_checkpoint(checkpoints, layout, job.metadata.name, readable)
     for problem in broken.values():
         _log.warning("skipped a broken checkpoint: %s", problem)
     if broken and loaded is None:
@@ -62,6 +68,16 @@ def prepare(job: DiLoCoJob, checkpoints: Path) -> Beginning:
         read_fragment(module, fragment, parameters)
         store.put(fragment.index, 0, parameters)
     return Beginning(layout, store, None, "", Totals())
+
+
+def _check_engine(options: EngineOptions, folder: Path, manifest: CheckpointManifest) -> None:
+    """Raise where the engine could not go on from a checkpoint: the one before is used then."""
+    try:
+        snapshot.check(options, manifest.engine)
+    except LaterSnapshotError as error:  # not damaged, so not to be set aside
+        raise SyncerError(f"{folder}: {error}; use the version of diloco that wrote it or a later one") from None
+    except SnapshotError as error:
+        raise UnusableFileError(f"{folder}: {error}") from None
 
 
 def empty_store(job: DiLoCoJob, layout: Layout) -> FragmentStore:
