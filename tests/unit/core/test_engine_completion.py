@@ -14,10 +14,11 @@ from diloco.core.actions import (
     Evaluate,
     Finish,
     Merge,
+    Note,
     Refusal,
     Refuse,
 )
-from diloco.core.events import Evaluated, Merged, SnapshotAsked
+from diloco.core.events import Evaluated, LeftOut, Merged, SnapshotAsked
 from diloco.core.snapshot import SnapshotError
 from support.engine_script import Script, name, of, only, options
 
@@ -231,6 +232,25 @@ def test_a_merge_that_failed_counts_for_nothing() -> None:
     assert [merged for _, _, merged in broadcast.learners] == [False]
     view = script.engine.view(script.now)
     assert (view.merged_tokens, view.versions[0]) == (0, 1)
+
+
+def test_a_member_that_was_left_out_counts_for_nothing_and_is_named() -> None:
+    script = Script(options(2))
+    script.start(0, 1)
+    script.step(0)
+    script.step(1)
+    script.push(0, 0)
+    merge = only(script.push(1, 0), Merge)
+    left_out = (LeftOut(name(1), "it is too large"),)
+    actions = script.do(Merged(merge.fragment, merge.version, "0" * 32, 0.01, left_out=left_out))
+    assert [merged for _, _, merged in only(actions, Broadcast).learners] == [True, False]
+    note = only(actions, Note)
+    assert (note.subject, note.learner, note.fragment) == ("MemberLeftOut", name(1), 0)
+    assert note.reason == "its outer gradient is not in version 1: it is too large"
+    view = script.engine.view(script.now)
+    assert [(one.left_out, one.left_out_reason) for one in view.learners] == [(0, ""), (1, "it is too large")]
+    assert [one.merged_tokens for one in view.learners] == [100.0, 0.0]
+    assert view.merged_tokens == 100.0
 
 
 def test_who_does_not_come_back_after_a_restart_of_the_syncer_counts_in_goodput() -> None:

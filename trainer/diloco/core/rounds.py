@@ -197,19 +197,29 @@ def merged(state: EngineState, event: Merged) -> list[Action]:
     state.merge_seconds.add(event.seconds)
     returns.merged(state, current)
     share = state.options.shares[event.fragment]
-    counted = {} if event.failed else current.arrived
+    left_out = {one.learner: one.reason for one in event.left_out}
+    counted = {name: one for name, one in current.arrived.items() if not event.failed and name not in left_out}
     for name, contribution in counted.items():
         record = state.learners[name]
         state.fragment_tokens[event.fragment] += contribution.tokens
         record.merged_tokens += share * contribution.tokens
-    accounting.merged(state, current, failed=event.failed)
+    accounting.merged(state, current, counted)
+    notes = [_left_out(state, event, name, reason) for name, reason in left_out.items() if name in current.arrived]
     for name in current.arrived:
         state.learners[name].merged_into[event.fragment] = event.version
     receivers = tuple(
         (record.id, record.incarnation, record.id in counted) for record in state.ordered_learners if record.present
     )
     reason = f"version {event.version} was merged from {len(counted)} learner(s)"
-    return [Broadcast(event.fragment, event.version, receivers, reason)]
+    return [*notes, Broadcast(event.fragment, event.version, receivers, reason)]
+
+
+def _left_out(state: EngineState, event: Merged, name: str, reason: str) -> Note:
+    record = state.learners[name]
+    record.left_out += 1
+    record.left_out_reason = reason
+    text = f"its outer gradient is not in version {event.version}: {reason}"
+    return Note("MemberLeftOut", text, name, event.fragment)
 
 
 def applied(state: EngineState, event: FragmentApplied, now: float) -> list[Action]:

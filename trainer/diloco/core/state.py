@@ -90,6 +90,10 @@ class LearnerRecord:
     """Its tokens at that step."""
     merged_into: list[int] = field(default_factory=list)
     """Version of each fragment that its latest outer gradient went into; 0: none has."""
+    left_out: int = 0
+    """Merges made without its outer gradient because that was not to be believed, since the syncer started."""
+    left_out_reason: str = ""
+    """Of the latest of them."""
     pushed_bytes: int = 0
     merged_tokens: float = 0.0
     """Tokens that reached the global model, averaged over fragments by their share of the model."""

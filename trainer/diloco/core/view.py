@@ -26,6 +26,10 @@ class LearnerView:
     """Inner steps before a launch at which it is asked."""
     missed: bool
     """It did not answer when it was last waited for, and has not answered since."""
+    left_out: int
+    """Merges made without its outer gradient because that was not to be believed, since the syncer started."""
+    left_out_reason: str
+    """Of the latest of them."""
     blocked_seconds: float
     pushed_bytes: int
     loss: float | None
@@ -132,6 +136,8 @@ def _learner(state: EngineState, record: LearnerRecord, time: Mapping[TimeClass,
         answer_seconds=record.answer_seconds.mean,
         lead_steps=record.lead_steps,
         missed=record.missed,
+        left_out=record.left_out,
+        left_out_reason=record.left_out_reason,
         blocked_seconds=record.blocked_seconds,
         pushed_bytes=record.pushed_bytes,
         loss=record.loss,

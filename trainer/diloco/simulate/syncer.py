@@ -201,10 +201,19 @@ class SimulatedSyncer:
             member.learner: self._payloads.pop((member.learner, order.fragment, order.version, member.attempt))
             for member in order.members
         }
-        digest = self._model.merge(order, payloads)
+        made = self._model.merge(order, payloads)
         self.counts.merges += 1
         self.counts.members += len(order.members)
         self.counts.lagging += sum(member.base_version != order.version - 1 for member in order.members)
-        self.feed(Merged(order.fragment, order.version, digest, self._merge_seconds))
+        self.feed(
+            Merged(
+                order.fragment,
+                order.version,
+                made.digest,
+                self._merge_seconds,
+                failed=made.failed,
+                left_out=made.left_out,
+            )
+        )
         progress = self._engine.progress
         self._progress = progress.merged_tokens / progress.budget_tokens

@@ -100,6 +100,8 @@ class Reporter:
             blocked_fraction=min(1.0, view.blocked_seconds / view.given_seconds) if view.given_seconds > 0 else 0.0,
             versions_behind=view.versions_behind,
             restarts=view.restarts,
+            left_out=view.left_out,
+            left_out_reason=view.left_out_reason,
             loss=_finite(view.loss),
             last_heard_seconds=max(0.0, now - view.last_heard_at) if view.incarnation else None,
             time_seconds=_by_class(view.time),

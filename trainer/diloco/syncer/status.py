@@ -45,6 +45,10 @@ class LearnerStatus(_Status):
     """Since it last said something; None if it never did."""
     time_seconds: dict[str, float] = {}
     """What became of the time it has been given, by class (``core.time_class``); empty from older syncers."""
+    left_out: int = 0
+    """Merges made without its outer gradient because that was not to be believed, since the syncer started."""
+    left_out_reason: str = ""
+    """Of the latest of them."""
 
 
 class EvaluationStatus(_Status):
