@@ -119,6 +119,8 @@ def _unanswered(state: EngineState, current: Round) -> list[str]:
 def _close(state: EngineState, current: Round, now: float, why: str) -> list[Action]:
     """Freeze the members and order the merge."""
     current.closed_at = now
+    for name, event in current.arrived.items():
+        state.learners[name].frozen[event.fragment] = (event.incarnation, event.version, event.attempt)
     accounting.frozen(state, current)
     raw = {
         name: weights.token_weight(event.tokens, event.steps) if state.options.token_weights else 1.0
@@ -151,6 +153,8 @@ def _close(state: EngineState, current: Round, now: float, why: str) -> list[Act
 
 def _abandon_empty(state: EngineState, current: Round) -> list[Action]:
     del state.rounds[current.fragment]
+    if state.options.rules >= Rules.GUARDED:
+        state.asked_before[current.fragment] = state.asked_before.get(current.fragment, {}) | current.asked
     reason = "no learner had made a step since it received the fragment"
     return [CancelTimer(round_timer(current.fragment)), Note("RoundAbandoned", reason, fragment=current.fragment)]
 

@@ -91,16 +91,20 @@ def arrived(state: EngineState, event: FragmentArrived, now: float) -> list[Acti
     """An outer gradient is here: it belongs to its round, or it is dropped."""
     record = heard(state, event.learner, event.incarnation, now)
     current = state.rounds.get(event.fragment)
+    if state.options.rules >= Rules.GUARDED and _counts_already(state, current, event):
+        # Dropping it would drop the one that counts: they share their key.
+        return [Note("Repeated", "it is here already", event.learner, event.fragment)]
     problem = _problem(state, current, event) if record else "it comes from a session that is over"
     if record is not None and problem is not None:
         requests.answered_late(state, record, event, now)
     if problem is not None or current is None or record is None:
         accounting.dropped(state, record, event)
-        return [_discard(event, problem or "")]
+        return [_discard(state, event, problem or "")]
     record.pushed_bytes += event.payload_bytes
     if event.steps <= 0 or event.tokens <= 0:
         current.declined.add(event.learner)
-        return [_discard(event, "no step stands behind it, so its weight is 0"), *closing.check(state, current, now)]
+        reason = "no step stands behind it, so its weight is 0"
+        return [_discard(state, event, reason), *closing.check(state, current, now)]
     requests.answered(state, record, current.fragment, current.asked[event.learner], now)
     current.declined.discard(event.learner)
     current.arrived[event.learner] = event
@@ -116,6 +120,16 @@ def late(state: EngineState, event: FragmentLate, now: float) -> list[Action]:
     return []
 
 
+def _counts_already(state: EngineState, current: Round | None, event: FragmentArrived) -> bool:
+    """Whether this very outer gradient, told once more, is waited with, frozen or merged."""
+    here = current.arrived.get(event.learner) if current is not None else None
+    if here is not None and current is not None and current.version == event.version:
+        return (here.incarnation, here.attempt) == (event.incarnation, event.attempt)
+    record = state.learners.get(event.learner)
+    key = (event.incarnation, event.version, event.attempt)
+    return record is not None and record.frozen.get(event.fragment) == key
+
+
 def _problem(state: EngineState, current: Round | None, event: FragmentArrived) -> str | None:
     """Why an outer gradient of a learner that is in cannot count, if it cannot."""
     if current is None or current.version != event.version:
@@ -126,7 +140,7 @@ def _problem(state: EngineState, current: Round | None, event: FragmentArrived) 
     if not _is_asked_for(current, event):
         return f"attempt {event.attempt} was not, or is no longer, asked for"
     if event.learner in current.arrived:
-        return "it is here already"
+        return "it is here already" if state.options.rules < Rules.GUARDED else "the learner has brought it before"
     lag = current.version - 1 - event.base_version
     if not 0 <= lag <= state.options.max_version_lag:
         allowed = state.options.max_version_lag
@@ -192,6 +206,7 @@ def merged(state: EngineState, event: Merged) -> list[Action]:
     if current is None or current.version != event.version or current.closed_at is None:
         return []
     del state.rounds[event.fragment]
+    state.asked_before.pop(event.fragment, None)
     state.versions[event.fragment] = event.version
     state.merges += 1
     state.merge_seconds.add(event.seconds)
@@ -246,7 +261,7 @@ def abandon_open(state: EngineState, reason: str) -> list[Action]:
                 CancelTimer(round_timer(current.fragment)),
                 Note("RoundAbandoned", reason, fragment=current.fragment),
             ]
-            actions += [_discard(event, reason) for _, event in sorted(current.arrived.items())]
+            actions += [_discard(state, event, reason) for _, event in sorted(current.arrived.items())]
     return actions
 
 
@@ -255,8 +270,8 @@ def _patience(state: EngineState, current: Round) -> float:
     return float(usual * 2 ** min(current.attempts, 10))
 
 
-def _discard(event: FragmentArrived, reason: str) -> Action:
-    if reason == "it is here already":  # dropping it would drop the one that counts: they share their key
+def _discard(state: EngineState, event: FragmentArrived, reason: str) -> Action:
+    if state.options.rules < Rules.GUARDED and reason == "it is here already":
         return Note("Repeated", reason, event.learner, event.fragment)
     return Discard(event.learner, event.incarnation, event.fragment, event.version, event.attempt, reason)
 

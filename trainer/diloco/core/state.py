@@ -90,6 +90,8 @@ class LearnerRecord:
     """Its tokens at that step."""
     merged_into: list[int] = field(default_factory=list)
     """Version of each fragment that its latest outer gradient went into; 0: none has."""
+    frozen: dict[int, tuple[int, int, int]] = field(default_factory=dict)
+    """By fragment: incarnation, version and attempt of its latest outer gradient that was frozen for a merge."""
     left_out: int = 0
     """Merges made without its outer gradient because that was not to be believed, since the syncer started."""
     left_out_reason: str = ""
@@ -246,6 +248,8 @@ class EngineState:
     absence does not."""
     rounds: dict[int, Round] = field(default_factory=dict)
     """By fragment: in flight, or asked for ahead."""
+    asked_before: dict[int, dict[str, Request]] = field(default_factory=dict)
+    """By fragment: asks for the next version in rounds that were abandoned. An attempt is never given twice."""
     returning: dict[int, Return] = field(default_factory=dict)
     """The current version of each fragment, until every member trains on it."""
     leads: dict[float, Leads] = field(default_factory=dict)
