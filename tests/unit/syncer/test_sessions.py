@@ -1,11 +1,12 @@
 """What a session keeps of a learner's reports beside what it hands to the engine."""
 
 import asyncio
+import time
 from collections.abc import AsyncIterator
 
 from diloco.core.actions import Admit
 from diloco.core.fragments import TensorSpec, partition
-from diloco.syncer.claims import Claims
+from diloco.syncer.claims import ClaimLimits, Claims
 from diloco.syncer.link_meter import LinkMeter
 from diloco.syncer.sessions import Sessions
 from diloco.syncer.store import FragmentStore
@@ -26,7 +27,7 @@ def rate_after(reports: list[StepReport]) -> float | None:
         layout_digest=LAYOUT.digest,
         epoch="1",
         store=FragmentStore(LAYOUT, residuals=False),
-        claims=Claims(lambda _: 64, 6, lambda: None),
+        claims=Claims(ClaimLimits(lambda _: 64, 16, 10_000, 6), lambda: None, time.monotonic),
         meter=meter,
         post=events.append,
     )

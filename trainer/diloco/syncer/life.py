@@ -25,7 +25,7 @@ from diloco.runtime.exits import EXIT_JOB_FAILED, EXIT_OK, EXIT_UNEXPECTED
 from diloco.syncer.block_threads import BlockThreads
 from diloco.syncer.checkpoint import CheckpointContent, Totals, write_checkpoint
 from diloco.syncer.checkpointer import LAST_SECONDS, Checkpointer
-from diloco.syncer.claims import Claims, tokens_per_step
+from diloco.syncer.claims import ClaimLimits, Claims, tokens_per_step
 from diloco.syncer.directory import SyncerDirectory
 from diloco.syncer.driver import Driver
 from diloco.syncer.errors import SyncerError
@@ -120,7 +120,7 @@ class Life:
         sync = options.job.spec.sync
         meter = LinkMeter(time.monotonic)
         self._links = LinkWatch(sync, self._layout, tokens_per_step(options.job.spec), meter)
-        claims = Claims(tokens_per_step(options.job.spec), sync.staleness_bound_steps, self.metrics.claims_refused.inc)
+        claims = Claims(ClaimLimits.of(options.job.spec), self.metrics.claims_refused.inc, time.monotonic)
         sessions = Sessions(
             job=self.job,
             layout_digest=self._layout.digest,
