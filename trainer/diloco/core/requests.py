@@ -87,7 +87,7 @@ def _is_asked(current: Round, record: LearnerRecord) -> bool:
 
 def _driving_clock(state: EngineState) -> int:
     clocks = sorted((record.clock for record in state.learners.values() if record.working), reverse=True)
-    return clocks[state.options.quorum - 1] if len(clocks) >= state.options.quorum else -1
+    return clocks[state.quorum - 1] if len(clocks) >= state.quorum else -1
 
 
 def became_ready(state: EngineState, record: LearnerRecord, now: float) -> list[Round]:

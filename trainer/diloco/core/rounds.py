@@ -29,7 +29,7 @@ def launch_due(state: EngineState, now: float) -> list[Action]:
         current = state.rounds.get(fragment)
         working = [record for record in state.learners.values() if record.working]
         ready = sum(_is_due(state, record, fragment) for record in working)
-        if (current is not None and current.launched_at is not None) or ready < state.options.quorum:
+        if (current is not None and current.launched_at is not None) or ready < state.quorum:
             break
         step_seconds = state.quorum_step_seconds
         limit_seconds = max(state.options.lease_seconds, SLOW_STEPS * step_seconds)
@@ -84,6 +84,23 @@ def stepped(state: EngineState, learner: str, now: float) -> list[Action]:
     for current in requests.became_ready(state, record, now):
         if current.quorum_at is not None and current.closed_at is None:
             actions += closing.plan_wait(state, current, now, f"{learner} is ready now; ")
+    if state.options.rules >= Rules.GUARDED and state.options.quorum > 1:
+        for current in _ordered(state):
+            if current.quorum_at is None and current.arrived and learner in current.declined:
+                actions += closing.check(state, current, now)
+    return actions
+
+
+def learners_left(state: EngineState, now: float) -> list[Action]:
+    """A learner was given up, or others are planned: a round may have its quorum now."""
+    if state.options.rules < Rules.GUARDED or state.options.quorum == 1:
+        return []
+    actions: list[Action] = []
+    if state.quorum < state.options.quorum:
+        reason = f"no more learners are left; sync.quorum is {state.options.quorum}, and {state.quorum} make it now"
+        actions.append(Note("QuorumFollows", reason))
+    for current in _ordered(state):
+        actions += closing.check(state, current, now)
     return actions
 
 
@@ -176,6 +193,8 @@ def lost(state: EngineState, learner: str, now: float) -> list[Action]:
     returns.lost(state, learner, now)
     for current in _ordered(state):
         current.asked.pop(learner, None)
+        if state.options.rules >= Rules.GUARDED:
+            current.declined.discard(learner)
         actions += closing.check(state, current, now)
     return actions
 

@@ -7,7 +7,7 @@ from diloco.core.account import Account
 from diloco.core.averages import MovingAverage, SizedSpread
 from diloco.core.events import FragmentArrived
 from diloco.core.leads import Leads
-from diloco.core.options import EngineOptions
+from diloco.core.options import EngineOptions, Rules
 from diloco.core.overlap import FragmentsInFlight
 
 INCARNATIONS_PER_EPOCH = 1_000_000
@@ -279,6 +279,15 @@ class EngineState:
         return sum(share * tokens for share, tokens in zip(self.options.shares, self.fragment_tokens, strict=True))
 
     @property
+    def quorum(self) -> int:
+        """K, or as many as are left where learners were given up: the job goes on without those."""
+        wanted = self.options.quorum
+        if wanted == 1 or self.options.rules < Rules.GUARDED:
+            return wanted
+        left = sum(self.counts(record) and record.state != LearnerState.GIVEN_UP for record in self.learners.values())
+        return max(1, min(wanted, left))
+
+    @property
     def quorum_step_seconds(self) -> float:
         """xi_step: an inner step of the slowest learner that counts towards the quorum; 0 where none is measured."""
         steps = sorted(
@@ -286,7 +295,7 @@ class EngineState:
             for record in self.learners.values()
             if record.state == LearnerState.TRAINING and record.step_seconds.seconds is not None
         )
-        return steps[min(self.options.quorum, len(steps)) - 1] if steps else 0.0
+        return steps[min(self.quorum, len(steps)) - 1] if steps else 0.0
 
     @property
     def finished(self) -> bool:
@@ -319,6 +328,11 @@ class EngineState:
             and held >= max(record.merged_into[fragment], self.versions[fragment] - self.options.max_version_lag)
             and record.step > record.received_steps[fragment]
         )
+
+    def waits_at_bound(self, record: LearnerRecord) -> bool:
+        """Whether a learner makes no step before it receives some fragment."""
+        oldest = min(record.received_steps, default=record.step)
+        return record.state == LearnerState.TRAINING and record.step - oldest >= self.options.max_staleness_steps
 
     def current(self, learner: str, incarnation: int) -> LearnerRecord | None:
         """The learner, if this is its current incarnation and it has a session."""
