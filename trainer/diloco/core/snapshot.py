@@ -85,6 +85,7 @@ class _Evaluation(_Model):
     loss: _Loss
     at_seconds: _Number
     final: bool
+    doubted: bool = False
 
 
 class _Snapshot(_Model):
@@ -117,7 +118,8 @@ def take(state: EngineState, now: float) -> dict[str, Any]:
         fragment_tokens=state.fragment_tokens,
         learners={record.id: _learner(record, now) for record in state.ordered_learners},
         evaluations=[
-            _Evaluation(tokens=e.tokens, loss=e.loss, at_seconds=e.at_seconds, final=e.final) for e in state.evaluations
+            _Evaluation(tokens=e.tokens, loss=e.loss, at_seconds=e.at_seconds, final=e.final, doubted=e.doubted)
+            for e in state.evaluations
         ],
         evaluations_ordered=state.evaluations_ordered,
         next_evaluation_tokens=state.next_evaluation_tokens,
@@ -200,7 +202,9 @@ def restore(options: EngineOptions, epoch: int, snapshot: dict[str, Any]) -> Eng
     for name, kept in saved.learners.items():
         if name in state.learners or name.rpartition("/")[0] in options.pools:
             state.learners[name] = _record(name, kept)
-    state.evaluations = [EvaluationRecord(e.tokens, e.loss, e.at_seconds, e.final) for e in saved.evaluations]
+    state.evaluations = [
+        EvaluationRecord(e.tokens, e.loss, e.at_seconds, e.final, e.doubted) for e in saved.evaluations
+    ]
     state.evaluations_ordered = saved.evaluations_ordered
     state.next_evaluation_tokens = saved.next_evaluation_tokens
     state.elapsed_seconds = saved.elapsed_seconds

@@ -199,6 +199,8 @@ class EvaluationRecord:
     at_seconds: float
     """Since the first learner joined."""
     final: bool
+    doubted: bool = False
+    """It is not to be believed beside what the other learners report, and none of them has confirmed it."""
 
 
 @dataclass(slots=True)
@@ -267,6 +269,8 @@ class EngineState:
     evaluations_ordered: int = 0
     did_not_evaluate: set[str] = field(default_factory=set)
     """Learners that left the present evaluation unanswered."""
+    doubted_learners: set[str] = field(default_factory=set)
+    """Learners whose evaluation of the present model is in doubt; another one is asked."""
     next_evaluation_tokens: int = 0
     elapsed_seconds: float = 0.0
     """Since the first learner joined, up to `elapsed_since`; the syncer's own absences are not in it."""

@@ -53,6 +53,8 @@ class EvaluationView:
     loss: float
     at_seconds: float
     final: bool
+    doubted: bool
+    """It is not to be believed beside what the other learners report."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +117,9 @@ def view(state: EngineState, now: float) -> EngineView:
         rounds_in_flight=sum(current.launched_at is not None for current in state.rounds.values()),
         fragments_allowed=state.in_flight.allowed,
         round_seconds=state.round_seconds.seconds,
-        evaluations=tuple(EvaluationView(e.tokens, e.loss, e.at_seconds, e.final) for e in state.evaluations),
+        evaluations=tuple(
+            EvaluationView(e.tokens, e.loss, e.at_seconds, e.final, e.doubted) for e in state.evaluations
+        ),
         quorum_seconds=state.quorum_seconds.seconds,
         sync_seconds=state.sync_seconds.seconds,
         merge_seconds=state.merge_seconds.seconds,
