@@ -261,3 +261,21 @@ def test_who_does_not_come_back_after_a_restart_of_the_syncer_counts_in_goodput(
     again.join(0)
     again.wait(1000.0)
     assert [round(one.given_seconds) for one in again.engine.view(again.now).learners] == [1100, 1100]
+
+
+def test_the_final_evaluation_waits_for_the_merges_that_run() -> None:
+    script = Script(options(1, budget_tokens=30))
+    script.start(0)
+    for order in script.all(Evaluate):
+        answer(script, order)
+    merges = []
+    for fragment in (0, 1):
+        script.step(0)
+        merges += of(script.push(0, fragment, steps=1), Merge)
+    assert len(merges) == 2
+    script.merge_done(merges[0])
+    actions = script.merge_done(merges[1])
+    evaluate = only(actions, Evaluate)
+    assert evaluate.final
+    assert evaluate.versions == (1, 1, 0, 0)
+    assert [order.final for order in script.all(Evaluate)] == [False, True]

@@ -132,3 +132,13 @@ def test_tapes_of_before_wait_for_the_full_quorum() -> None:
     script.push(0, 0)
     assert members(give_up(script, 1)) == []
     assert script.engine._state.quorum == 2
+
+
+def test_one_that_declined_and_then_brought_it_counts_once() -> None:
+    script = started(3, 3, max_staleness_steps=6, overlap=1)
+    script.step(1, 5)
+    load(script, 1, 0)
+    script.decline(1, 0)
+    assert members(script.push(1, 0, steps=1)) == []
+    assert members(script.push(0, 0)) == []
+    assert members(script.push(2, 0)) == [[name(0), name(1), name(2)]]

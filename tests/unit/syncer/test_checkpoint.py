@@ -174,3 +174,13 @@ def test_the_number_of_a_broken_one_is_not_given_again(tmp_path: Path) -> None:
     (tmp_path / "000004").rename(tmp_path / "000004.broken")
     set_aside(tmp_path, ["000001"])
     assert write_checkpoint(tmp_path, content()) == "000005"
+
+
+def test_checkpoints_are_ordered_by_number_however_many_digits_it_has(tmp_path: Path) -> None:
+    for name in ("1000000", "999999", "999998"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "12345").mkdir()
+    assert checkpoint_names(tmp_path) == ["999998", "999999", "1000000"]
+    assert write_checkpoint(tmp_path, content()) == "1000001"
+    prune_checkpoints(tmp_path, 1, frozenset())
+    assert checkpoint_names(tmp_path) == ["1000001"]
