@@ -34,7 +34,7 @@ TARGETS = {
         "tests/unit/syncer/test_checkpoint.py",
         "tests/unit/syncer/test_prepare.py",
     ),
-    "trainer/diloco/learner": ("tests/unit/learner", "tests/unit/simulate"),
+    "trainer/diloco/learner": ("tests/unit/learner",),
 }
 """What is changed, and which tests must see it."""
 
@@ -106,6 +106,8 @@ def _changes(tree: ast.Module) -> Iterator[tuple[Any, str]]:
     while stack:
         node = stack.pop()
         if isinstance(node, ast.JoinedStr | ast.Raise | ast.Assert | ast.Import | ast.ImportFrom):
+            continue
+        if isinstance(node, ast.keyword) and node.arg == "strict":  # of zip: a check of our own
             continue
         stack += [child for name, child in _children(node) if name not in ("annotation", "returns", "decorator_list")]
         yield from ((node, new) for new in _replacements(node))

@@ -3,7 +3,7 @@
 import pytest
 
 from diloco.core.actions import Admit, AskFragment, Discard, Fence, Finish, Merge, Note, Refusal, Refuse
-from diloco.core.events import Evaluated, LearnerAlive, LearnerJoined
+from diloco.core.events import Evaluated, LearnerAlive, LearnerJoined, LearnersPlanned
 from support.engine_script import Script, name, of, only, options
 
 
@@ -233,3 +233,19 @@ def test_a_new_process_is_measured_anew_and_one_that_lost_its_link_is_not() -> N
     assert script.engine.view(script.now).learners[0].step_seconds == 3.0
     script.join(0, "another")
     assert script.engine.view(script.now).learners[0].step_seconds is None
+
+
+def test_the_time_of_one_that_is_given_up_and_no_longer_planned_stands_still() -> None:
+    script = Script(options(2, max_restarts=0))
+    script.start(0, 1)
+    script.wait(3.0)
+    script.do(LearnersPlanned((name(1),)))
+    script.wait(4.0)
+    assert only(script.join(0, "another"), Refuse).refusal == Refusal.GIVEN_UP
+    script.wait(20.0)
+    assert script.engine.snapshot(script.now)["learners"][name(0)]["given_seconds"] == 7.0
+
+
+def test_a_learner_that_was_never_waited_for_has_missed_nothing() -> None:
+    script = Script(options(1))
+    assert not script.engine.view(script.now).learners[0].missed

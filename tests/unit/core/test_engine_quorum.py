@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from diloco.core import closing
 from diloco.core.actions import Action, AskFragment, Merge, Note
 from diloco.core.events import LearnersPlanned
 from diloco.core.options import Rules
@@ -142,3 +143,31 @@ def test_one_that_declined_and_then_brought_it_counts_once() -> None:
     assert members(script.push(1, 0, steps=1)) == []
     assert members(script.push(0, 0)) == []
     assert members(script.push(2, 0)) == [[name(0), name(1), name(2)]]
+
+
+@pytest.mark.parametrize(("quorum", "seconds"), [(1, 1.0), (2, 2.0), (3, 4.0)])
+def test_the_quorum_s_slowest_learner_is_the_measure_of_a_step(quorum: int, seconds: float) -> None:
+    script = Script(options(4, quorum=quorum))
+    script.start(0, 1, 2, 3)
+    assert script.engine._state.quorum_step_seconds == 0.0
+    for index, own in enumerate((4.0, 1.0, 2.0)):
+        script.step(index, seconds=own)
+    assert script.engine._state.quorum_step_seconds == seconds
+
+
+def test_where_fewer_are_measured_the_slowest_of_them_is_the_measure() -> None:
+    script = Script(options(4, quorum=3))
+    script.start(0, 1, 2, 3)
+    script.step(0, seconds=4.0)
+    script.step(1, seconds=1.0)
+    assert script.engine._state.quorum_step_seconds == 4.0
+
+
+def test_the_grace_is_for_the_overlap_as_it_is_now() -> None:
+    script = Script(options(1, fragments=4, interval=8, overlap=2, overlap_limit=7))
+    state = script.engine._state
+    spans = {}
+    for allowed in (1, 2, 3):
+        state.in_flight.allowed = allowed
+        spans[allowed] = closing._overlap_steps(state)
+    assert spans == {1: 2, 2: 4, 3: 6}
