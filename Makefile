@@ -18,7 +18,7 @@ DEMO_FAILURES := --slow us-west/old=0.5 --chaos kill:us-west/old/0@step=60 --cha
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test kind-up kind-demo kind-down lint format proto reference reasons crd chart-values quality benchmarks clean
+.PHONY: help demo test kind-up kind-demo kind-down lint format proto reference reasons crd chart-values quality mutants benchmarks clean
 
 help: ## What can be made
 	@echo "make TARGET, with TARGET one of"
@@ -79,6 +79,9 @@ chart-values: $(STAMP) ## Generate the table of values in the chart's README fro
 
 quality: $(STAMP) ## Generate the tables of docs/quality.md and the recommendations from what was measured
 	$(BIN)/python scripts/generate_quality.py
+
+mutants: $(STAMP) ## Change one line at a time and see that a test fails; hours (MUTANTS='--sample 100': so many)
+	PYTHONPATH=trainer:operator $(BIN)/python scripts/mutate.py $(MUTANTS)
 
 benchmarks: $(STAMP) ## Every benchmark, one JSON file each in build/benchmarks/; hours
 	@mkdir -p build/benchmarks

@@ -154,6 +154,30 @@ def test_a_learner_that_claims_what_it_cannot_have_done_is_put_out(tmp_path: Pat
         assert "Traceback" not in syncer.log
 
 
+def test_false_claims_do_not_complete_a_job(tmp_path: Path) -> None:
+    job = SmallJob(tmp_path, tokens=20_000)
+    with SyncerProcess(job, tmp_path / "s") as syncer:
+        syncer.serving()
+        with learner(job, syncer) as one:
+            one.begin().wanted()
+            claimed = 50_000_000
+            one._session.send(StepReport(one.incarnation, claimed, 64 * claimed, 0.01, 0.0, 1.0, 4 * claimed))
+            assert "there was time for" in ended_with(one)
+            before = one.steps
+            for claimed in (5_000_000, 2**63 - 1):
+                one.steps = claimed
+                with pytest.raises(RefusedError, match="there was time for"):
+                    one.join()
+            one.steps = before
+            wanted = one.begin().wanted()
+            with pytest.raises(RefusedError, match="a learner pauses until it receives it"):
+                one.push(wanted, steps=10**9, tokens=64 * 10**9)
+        status = syncer.status()
+        assert (status.phase, status.merged_tokens) == ("Training", 0.0)
+        assert status.learners[0].tokens < 20_000 * 100
+        assert "Traceback" not in syncer.log
+
+
 def test_steps_that_were_never_reported_do_not_count(tmp_path: Path) -> None:
     job = SmallJob(tmp_path, tokens=10_000_000, lease_seconds=1)
     with SyncerProcess(job, tmp_path / "s") as syncer:

@@ -1,5 +1,8 @@
 """Whatever happens in whatever order, the engine keeps its promises."""
 
+from random import Random
+
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -8,9 +11,10 @@ from diloco.core.weights import normalized
 from support.engine_script import Script, name, of, options
 
 LEARNERS = 3
+MOVES_THERE_ARE = ["step", "push", "again", "late", "decline", "leave", "rejoin", "restart", "wait", "merge"]
 MOVES = st.lists(
     st.tuples(
-        st.sampled_from(["step", "push", "late", "decline", "leave", "rejoin", "restart", "wait", "merge"]),
+        st.sampled_from(MOVES_THERE_ARE),
         st.integers(0, LEARNERS - 1),
         st.integers(0, 3),
     ),
@@ -30,6 +34,8 @@ def play(script: Script, moves: list[tuple[str, int, int]]) -> list[Merge]:  # n
                 script.step(learner, number + 1)
             case "push" if (learner, number) in script.asks:
                 script.push(learner, number, steps=number)
+            case "again" if learner in script.pushed:
+                script.do(script.pushed[learner])
             case "late" if (learner, number) in script.asks:
                 script.push(learner, number, attempt=0)
             case "decline" if (learner, number) in script.asks:
@@ -61,6 +67,11 @@ def test_promises(moves: list[tuple[str, int, int]], quorum: int) -> None:
     script = Script(options(LEARNERS, quorum=quorum))
     script.start(*range(LEARNERS))
     done = play(script, moves)
+    check(script, done)
+
+
+def check(script: Script, done: list[Merge]) -> None:
+    """What holds of every game."""
     merges = script.all(Merge)
     for merge in merges:
         learners = [member.learner for member in merge.members]
@@ -74,17 +85,71 @@ def test_promises(moves: list[tuple[str, int, int]], quorum: int) -> None:
     assert list(view.versions) == [sum(merge.fragment == p for merge in done) for p in range(4)]
     assert view.syncer_step == len(done)
     # What counts is never dropped.
-    members = {
+    counted = [
         (member.learner, member.incarnation, merge.fragment, merge.version, member.attempt)
         for merge in merges
         for member in merge.members
-    }
+    ]
+    members = set(counted)
+    assert len(members) == len(counted)
+    asks = [(ask.learner, ask.incarnation, ask.fragment, ask.version, ask.attempt) for ask in script.all(AskFragment)]
+    assert len(set(asks)) == len(asks)
     dropped = {(d.learner, d.incarnation, d.fragment, d.version, d.attempt) for d in script.all(Discard)}
     assert not members & dropped
     # Goodput is a share, and asks name whom they mean.
     assert view.goodput is None or view.goodput >= 0
     assert {ask.learner for ask in script.all(AskFragment)} <= {name(index) for index in range(LEARNERS)}
     assert all(broadcast.version >= 1 for broadcast in script.all(Broadcast))
+
+
+@pytest.mark.parametrize("quorum", range(1, LEARNERS + 1))
+@pytest.mark.parametrize("seed", range(40))
+def test_after_a_long_game_the_job_goes_on(seed: int, quorum: int) -> None:
+    random = Random(seed)
+    script = Script(options(LEARNERS, quorum=quorum))
+    script.start(*range(LEARNERS))
+    moves = [
+        (random.choice(MOVES_THERE_ARE), random.randrange(LEARNERS), random.randrange(4))
+        for _ in range(random.choice([30, 100, 400]))
+    ]
+    done = play(script, moves)
+    check(script, done)
+    waiting = [merge for merge in script.all(Merge) if merge not in done]
+    for learner in range(LEARNERS):
+        script.join(learner, f"at last {learner}")
+        script.ready(learner)
+    before = script.engine.versions
+    for _ in range(60):
+        done += drain(script, waiting)
+        script.wait(1.0)
+        for learner in range(LEARNERS):
+            script.step(learner)
+    done += drain(script, waiting)
+    check(script, done)
+    assert min(after - early for after, early in zip(script.engine.versions, before, strict=True)) >= 5
+
+
+def drain(script: Script, waiting: list[Merge]) -> list[Merge]:
+    """Every learner answers every ask, and every merge ends, until there is nothing left to do."""
+    done: list[Merge] = []
+    seen = len(script.log)
+    while True:
+        for merge in waiting:
+            script.merge_done(merge)
+            done.append(merge)
+        waiting.clear()
+        for learner, fragment in list(script.asks):
+            ask = script.asks.pop((learner, fragment))
+            if ask.incarnation == script.incarnations[learner]:
+                script.asks[learner, fragment] = ask
+                script.push(learner, fragment, steps=1)
+                if script.asks[learner, fragment] is ask:
+                    del script.asks[learner, fragment]
+        new = of([action for _, action in script.log[seen:]], Merge)
+        seen = len(script.log)
+        waiting += new
+        if not new:
+            return done
 
 
 @given(MOVES)

@@ -68,6 +68,8 @@ class Script:
         self.incarnations: dict[int, int] = {}
         self.steps: dict[int, int] = {}
         self.asks: dict[tuple[int, int], AskFragment] = {}
+        self.pushed: dict[int, FragmentArrived] = {}
+        """By learner: what it pushed last."""
 
     def do(self, event: Event) -> list[Action]:
         actions = self.engine.step(event, self.now)
@@ -137,7 +139,8 @@ class Script:
             "payload_bytes": 64,
             "digest": f"{index:032x}",
         }
-        return self.do(FragmentArrived(**(arrival | changes)))
+        self.pushed[index] = FragmentArrived(**(arrival | changes))
+        return self.do(self.pushed[index])
 
     def decline(self, index: int, fragment: int) -> list[Action]:
         ask = self.asks[index, fragment]

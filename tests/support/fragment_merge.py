@@ -10,6 +10,7 @@ from torch import Tensor
 from diloco.core.codec import codec_named
 from diloco.core.fragments import Fragment, TensorSpec, partition
 from diloco.core.merge import BlockRunner, Contribution, MergeStatistics, MergeTarget, in_this_thread, merge_fragment
+from diloco.core.outliers import UsualSize
 from diloco.spec.sync import OuterOptimizer
 
 PLAIN_STEP = OuterOptimizer(learning_rate=1.0, momentum=0.0)
@@ -23,13 +24,14 @@ def fragment_of(*shapes: tuple[int, ...], embeddings: Sequence[int] = ()) -> Fra
 
 
 def contributions_of(
-    deltas: Mapping[str, Tensor], weights: Sequence[float] = (), codec: str = "None"
+    deltas: Mapping[str, Tensor], weights: Sequence[float] = (), codec: str = "None", usual: UsualSize | None = None
 ) -> list[Contribution]:
     """One contribution for each learner; without ``weights`` all weigh the same."""
     encode = codec_named(codec).encode
     shares = weights or [1.0 / len(deltas)] * len(deltas)
     return [
-        Contribution(name, share, encode(delta)) for (name, delta), share in zip(deltas.items(), shares, strict=True)
+        Contribution(name, share, encode(delta), usual=usual)
+        for (name, delta), share in zip(deltas.items(), shares, strict=True)
     ]
 
 
@@ -41,6 +43,7 @@ class Rule:
     codec: str = "None"
     outer: OuterOptimizer = PLAIN_STEP
     run: BlockRunner = in_this_thread
+    bounded: bool = False
 
 
 def merge_into_zero(
@@ -59,5 +62,6 @@ def merge_into_zero(
         outer=rule.outer,
         into=MergeTarget(result, torch.zeros(fragment.numel)),
         run=rule.run,
+        bounded=rule.bounded,
     )
     return -result, statistics

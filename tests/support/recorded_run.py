@@ -59,8 +59,15 @@ class RecordedRun:
         self._merging = Merging(self.layout, job.spec.sync, self._codec)
         self._payloads: dict[PushKey, torch.Tensor] = {}
         self._random = torch.Generator().manual_seed(epoch)
+        self.spoilt: frozenset[int] = frozenset()
+        """Versions for which the last learner pushes a million times too much."""
         self._events: deque[Event] = deque()
         self._incarnations: dict[str, int] = {}
+
+    @property
+    def parameters(self) -> list[torch.Tensor]:
+        """The global model, fragment by fragment."""
+        return [self.store.current(fragment.index).parameters for fragment in self.layout.fragments]
 
     def train(self, steps: int) -> None:
         """Every learner joins and makes ``steps`` inner steps."""
@@ -101,6 +108,8 @@ class RecordedRun:
                 self._incarnations[learner] = incarnation
             case AskFragment(learner, incarnation, fragment, version, attempt):
                 values = 0.01 * torch.randn(self.layout.fragments[fragment].numel, generator=self._random)
+                if version in self.spoilt and learner == self.job.spec.learner_ids[-1]:
+                    values *= 1e6
                 payload = self._codec.encode(values)
                 self._payloads[PushKey(learner, incarnation, fragment, version, attempt)] = payload
                 digest = digest_of(payload).hex()
@@ -116,7 +125,10 @@ class RecordedRun:
                 prepared = self._merging.prepare(action, self.store, self._payloads.__getitem__)
                 result = self._merging.run(prepared)
                 self.store.commit(result.fragment, result.version, result.made, result.digest, result.update)
-                self._events.append(Merged(result.fragment, result.version, result.digest.hex(), 0.01))
+                failed = bool(result.problem)
+                self._events.append(
+                    Merged(result.fragment, result.version, result.digest.hex(), 0.01, failed, result.left_out)
+                )
             case Broadcast(fragment, version, learners):
                 self._events += [
                     FragmentApplied(learner, incarnation, fragment, version) for learner, incarnation, _ in learners

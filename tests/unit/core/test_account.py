@@ -254,3 +254,8 @@ def test_a_learner_of_another_number_of_fragments_begins_anew() -> None:
     other = replace(account, marks=[])
     other.joined(1.0, 1, [0, 0], (0.5, 0.5), same_process=True)
     assert len(other.marks) == 2
+
+
+def test_what_a_restored_account_does_not_explain_is_unexplained() -> None:
+    account = Account({TimeClass.MERGED: 1.0}, accounted_seconds=5.0)
+    assert told(account, 5.0) == {"merged": 1.0, "unexplained": 4.0}

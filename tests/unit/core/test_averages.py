@@ -80,3 +80,51 @@ def test_what_is_no_duration_changes_nothing() -> None:
         spread.add(nonsense, 1.0)
         spread.at_least(nonsense, 1.0)
     assert spread == before
+
+
+def test_an_average_keeps_four_fifths_of_what_it_was() -> None:
+    average = MovingAverage(1.0)
+    average.add(3.0)
+    assert average.seconds == pytest.approx(1.4)
+    average.add(0.0)
+    assert average.seconds == pytest.approx(1.12)
+
+
+def test_mean_and_deviation_move_as_tcp_has_them() -> None:
+    spread = SizedSpread()
+    spread.add(1.0)
+    assert (spread.mean, spread.deviation) == (1.0, 0.5)
+    spread.add(3.0)
+    assert spread.deviation == pytest.approx(0.75 * 0.5 + 0.25 * 2.0)
+    assert spread.mean == pytest.approx(1.4)
+    spread.add(1.4)
+    assert spread.deviation == pytest.approx(0.75 * 0.875)
+
+
+def test_a_duration_of_nothing_is_one() -> None:
+    spread = SizedSpread()
+    spread.add(0.0)
+    assert (spread.mean, spread.of(1.0)) == (0.0, 0.0)
+    average = MovingAverage()
+    average.add(0.0)
+    assert average.seconds == 0.0
+
+
+def test_what_took_at_least_so_long_is_not_shortened_by_it() -> None:
+    spread = learned((2.0, 1.0))
+    before = dataclasses.replace(spread)
+    spread.at_least(1.0)
+    spread.at_least(2.0 - 1e-12)
+    assert spread == before
+    spread.at_least(6.0)
+    assert (spread.of(1.0), spread.deviation) == (6.0, 3.0)
+
+
+def test_the_slope_follows_with_a_twentieth_of_each_measurement() -> None:
+    spread = SizedSpread()
+    spread.add(1.0, 1.0)
+    spread.add(3.0, 2.0)
+    # One pair of points: the line through them, held at the mean.
+    assert spread.slope == pytest.approx(1.0)
+    assert spread.mean == pytest.approx(1.0 + 0.2 * (3.0 - 2.0))
+    assert spread.of(0.0) == pytest.approx(0.2)

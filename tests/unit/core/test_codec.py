@@ -3,7 +3,7 @@ import math
 import pytest
 import torch
 
-from diloco.core.codec import CODECS, Codec, CodecError, codec_named
+from diloco.core.codec import CODECS, SMALLEST_STEP, Codec, CodecError, ScaledCodec, codec_named
 from diloco.core.sizes import BLOCK, ENCODINGS
 
 every_codec = pytest.mark.parametrize("codec", CODECS, ids=lambda codec: codec.name)
@@ -184,3 +184,25 @@ def test_equal_values_give_equal_bytes(codec: Codec) -> None:
         assert torch.equal(codec.encode(random(numel)), first)
     finally:
         torch.set_num_threads(torch_threads)
+
+
+@pytest.mark.parametrize("name", ["Int8", "Int4"])
+def test_the_smallest_step_is_sent_and_what_is_below_is_zero(name: str) -> None:
+    codec = codec_named(name)
+    assert isinstance(codec, ScaledCodec)
+    for step, sent in ((SMALLEST_STEP, True), (SMALLEST_STEP / 2, False)):
+        values = torch.zeros(codec.encoding.group)
+        values[0] = codec.limit * step
+        decoded = torch.empty_like(values)
+        codec.decode_into(codec.encode(values), 0, decoded)
+        assert torch.equal(decoded, values) == sent
+        assert decoded.any().item() == sent
+
+
+@every_codec
+@pytest.mark.parametrize("start", [-BLOCK, 1, BLOCK - 1, BLOCK + 1])
+def test_a_start_that_is_no_multiple_of_a_block_is_refused(codec: Codec, start: int) -> None:
+    payload = codec.encode(torch.ones(3 * BLOCK))
+    for numel in (BLOCK, 3 * BLOCK - max(0, start)):
+        with pytest.raises(CodecError, match="are no blocks of"):
+            codec.decode_into(payload, start, torch.empty(numel))

@@ -14,10 +14,11 @@ from diloco.core.actions import (
     Evaluate,
     Finish,
     Merge,
+    Note,
     Refusal,
     Refuse,
 )
-from diloco.core.events import Evaluated, Merged, SnapshotAsked
+from diloco.core.events import Evaluated, LeftOut, Merged, SnapshotAsked
 from diloco.core.snapshot import SnapshotError
 from support.engine_script import Script, name, of, only, options
 
@@ -233,6 +234,25 @@ def test_a_merge_that_failed_counts_for_nothing() -> None:
     assert (view.merged_tokens, view.versions[0]) == (0, 1)
 
 
+def test_a_member_that_was_left_out_counts_for_nothing_and_is_named() -> None:
+    script = Script(options(2))
+    script.start(0, 1)
+    script.step(0)
+    script.step(1)
+    script.push(0, 0)
+    merge = only(script.push(1, 0), Merge)
+    left_out = (LeftOut(name(1), "it is too large"),)
+    actions = script.do(Merged(merge.fragment, merge.version, "0" * 32, 0.01, left_out=left_out))
+    assert [merged for _, _, merged in only(actions, Broadcast).learners] == [True, False]
+    note = only(actions, Note)
+    assert (note.subject, note.learner, note.fragment) == ("MemberLeftOut", name(1), 0)
+    assert note.reason == "its outer gradient is not in version 1: it is too large"
+    view = script.engine.view(script.now)
+    assert [(one.left_out, one.left_out_reason) for one in view.learners] == [(0, ""), (1, "it is too large")]
+    assert [one.merged_tokens for one in view.learners] == [100.0, 0.0]
+    assert view.merged_tokens == 100.0
+
+
 def test_who_does_not_come_back_after_a_restart_of_the_syncer_counts_in_goodput() -> None:
     script = Script(options(2))
     script.start(0, 1)
@@ -241,3 +261,21 @@ def test_who_does_not_come_back_after_a_restart_of_the_syncer_counts_in_goodput(
     again.join(0)
     again.wait(1000.0)
     assert [round(one.given_seconds) for one in again.engine.view(again.now).learners] == [1100, 1100]
+
+
+def test_the_final_evaluation_waits_for_the_merges_that_run() -> None:
+    script = Script(options(1, budget_tokens=30))
+    script.start(0)
+    for order in script.all(Evaluate):
+        answer(script, order)
+    merges = []
+    for fragment in (0, 1):
+        script.step(0)
+        merges += of(script.push(0, fragment, steps=1), Merge)
+    assert len(merges) == 2
+    script.merge_done(merges[0])
+    actions = script.merge_done(merges[1])
+    evaluate = only(actions, Evaluate)
+    assert evaluate.final
+    assert evaluate.versions == (1, 1, 0, 0)
+    assert [order.final for order in script.all(Evaluate)] == [False, True]

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from diloco.core.actions import Admit, AskFragment, Discard, Fence, Finish, Merge, Note, Refusal, Refuse
-from diloco.core.events import Evaluated, LearnerAlive, LearnerJoined
+from diloco.core.events import Evaluated, LearnerAlive, LearnerJoined, LearnersPlanned
 from diloco.core.options import Rules
 from support.engine_script import Script, name, of, only, options
 
@@ -224,3 +224,49 @@ def test_a_learner_that_left_is_told_apart_from_one_that_was_lost(clean: bool) -
     script = Script(options(1))
     script.start(0)
     assert only(script.leave(0, clean=clean), Note).reason == ("left" if clean else "its connection broke")
+
+
+def test_whoever_is_fenced_is_not_waited_for() -> None:
+    script = Script(options(3))
+    script.start(0, 1, 2)
+    for index in range(3):
+        script.step(index)
+    script.push(0, 0)
+    assert not of(script.push(1, 0), Merge)
+    # The same process once more: the session that was asked is over.
+    merge = only(script.join(2), Merge)
+    assert [member.learner for member in merge.members] == [name(0), name(1)]
+
+
+def test_versions_that_this_syncer_has_not_made_are_loaded_anew() -> None:
+    script = Script(options(2))
+    script.start(0, 1)
+    script.leave(0)
+    assert only(script.join(0, versions=(0, 1, 0, 2)), Admit).load == (1, 3)
+
+
+def test_a_new_process_is_measured_anew_and_one_that_lost_its_link_is_not() -> None:
+    script = Script(options(1))
+    script.start(0)
+    script.step(0, seconds=3.0)
+    script.leave(0)
+    script.join(0, versions=(0, 0, 0, 0))
+    assert script.engine.view(script.now).learners[0].step_seconds == 3.0
+    script.join(0, "another")
+    assert script.engine.view(script.now).learners[0].step_seconds is None
+
+
+def test_the_time_of_one_that_is_given_up_and_no_longer_planned_stands_still() -> None:
+    script = Script(options(2, max_restarts=0))
+    script.start(0, 1)
+    script.wait(3.0)
+    script.do(LearnersPlanned((name(1),)))
+    script.wait(4.0)
+    assert only(script.join(0, "another"), Refuse).refusal == Refusal.GIVEN_UP
+    script.wait(20.0)
+    assert script.engine.snapshot(script.now)["learners"][name(0)]["given_seconds"] == 7.0
+
+
+def test_a_learner_that_was_never_waited_for_has_missed_nothing() -> None:
+    script = Script(options(1))
+    assert not script.engine.view(script.now).learners[0].missed

@@ -154,6 +154,57 @@ def test_a_push_that_was_not_asked_for_is_dropped(changes: dict[str, int], reaso
     assert reason in only(script.push(0, 0, **changes), Discard).reason
 
 
+@pytest.mark.parametrize("when", ["waited with", "frozen", "merged", "merged, its session over"])
+def test_what_counts_is_not_dropped_when_it_is_told_again(when: str) -> None:
+    script = started()
+    script.step(0)
+    merge = of(script.push(0, 0), Merge)
+    if when != "waited with":
+        merge = [*of(script.push(1, 0), Merge), *of(script.push(2, 0), Merge)]
+        assert len(merge) == 1
+    if "merged" in when:
+        script.merge_done(merge[0])
+    if "session" in when:
+        script.leave(0)
+    actions = script.push(0, 0)
+    assert not of(actions, Discard)
+    assert only(actions, Note).subject == "Repeated"
+
+
+def test_what_another_process_brings_for_the_same_merge_is_dropped_and_the_first_counts() -> None:
+    script = started()
+    script.step(0)
+    script.push(0, 0)
+    script.leave(0)
+    script.join(0, "another")
+    script.ready(0)
+    script.do(FragmentArrived(name(0), script.incarnations[0], 0, 1, 1, 0, 4, 400, 64, "f" * 32))
+    dropped = script.all(Discard)
+    assert [(one.incarnation, one.attempt) for one in dropped] == [(script.incarnations[0], 1)]
+    script.push(1, 0)
+    merge = only(script.push(2, 0), Merge)
+    assert merge.members[0].incarnation != script.incarnations[0]
+
+
+def test_an_attempt_is_not_given_again_after_a_round_that_was_abandoned() -> None:
+    script = started(1)
+    script.step(0)
+    first = script.asks[0, 0]
+    assert only(script.decline(0, 0), Note).subject == "RoundAbandoned"
+    while script.asks[0, 0] is first:
+        script.step(0)
+        for fragment in range(1, 4):
+            if (0, fragment) in script.asks:
+                for merge in of(script.push(0, fragment), Merge):
+                    script.merge_done(merge)
+    again = script.asks[0, 0]
+    assert (first.version, again.version) == (1, 1)
+    assert (first.attempt, again.attempt) == (1, 2)
+    stale = script.push(0, 0, attempt=first.attempt)
+    assert "attempt 1 was not, or is no longer, asked for" in only(stale, Discard).reason
+    assert only(script.push(0, 0), Merge).version == 1
+
+
 def test_an_outer_gradient_may_lag_as_far_as_the_job_allows() -> None:
     script = started(learners=1, fragments=1)
     for version in (1, 2, 3):

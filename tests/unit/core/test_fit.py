@@ -162,3 +162,9 @@ def test_ten_thousand_learners_of_four_pools_are_reckoned_as_four() -> None:
     many: Situation = replace(four, groups=tuple(replace(group, learners=2500) for group in four.groups))
     assert [use.down for use in fit(many).links[:4]] == [pytest.approx(0.5)] * 4
     assert shares(fit(many)) == shares(fit(situation(rates=2 * NEEDED)))
+
+
+def test_a_group_trains_by_its_learners_their_tokens_and_steps() -> None:
+    world = situation()
+    groups = tuple(replace(group, learners=3, tokens_per_step=100.0) for group in world.groups)
+    assert fit(replace(world, groups=groups)).groups[0].tokens_per_second == pytest.approx(3 * 100.0 / 0.5)

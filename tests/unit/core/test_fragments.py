@@ -67,3 +67,18 @@ def test_the_digest_tells_layouts_apart_by_everything_that_matters() -> None:
     digests = {partition(specs, 1).digest for specs in [base, *others]} | {partition(base, 2).digest}
     assert len(digests) == len(others) + 2
     assert partition(list(base), 1).digest in digests
+
+
+def test_the_largest_tensors_are_packed_first() -> None:
+    assert sorted(fragment.numel for fragment in partition(tensors(1, 1, 1, 3), 2).fragments) == [3, 3]
+    assert sorted(fragment.numel for fragment in partition(tensors(2, 3, 2, 2, 3), 2).fragments) == [5, 7]
+
+
+def test_tensors_of_one_size_are_spread_evenly_in_their_order() -> None:
+    layout = partition(tensors(4, 4, 4, 4), 2)
+    assert [[slot.tensor.name for slot in one.slots] for one in layout.fragments] == [["t0", "t2"], ["t1", "t3"]]
+
+
+def test_of_two_fragments_of_one_size_the_one_with_fewer_tensors_takes_the_next() -> None:
+    layout = partition(tensors(4, 2, 2, 1), 2)
+    assert [[slot.tensor.name for slot in one.slots] for one in layout.fragments] == [["t0", "t3"], ["t1", "t2"]]

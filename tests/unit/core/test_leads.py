@@ -71,3 +71,9 @@ def test_no_other_moment_within_a_step_loses_less(answers: dict[str, AnswerTime]
     best = best_leads(answers, 1.0, 100)
     mine = lost_tokens(answers, best.expected_seconds, 1.0)
     assert all(mine <= lost_tokens(answers, tenth / 10, 1.0) + 1e-4 for tenth in range(10))
+
+
+def test_expected_times_are_in_seconds_and_leads_in_steps() -> None:
+    best = best_leads(times(near=0.0, far=1.15), step_seconds=0.5, maximum_steps=12)
+    assert best.steps == {"near": 0, "far": 2}
+    assert best.expected_seconds == pytest.approx(0.15)

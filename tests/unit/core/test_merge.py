@@ -249,3 +249,13 @@ def test_an_outer_gradient_that_would_leave_the_range_of_f32_changes_nothing(
     huge = contributions_of({f"here/cpu/{index}": torch.full((8,), 2e38) for index in range(members)})
     with pytest.raises(MergeError, match="too large"):
         merge_into_zero(fragment, huge, Rule(method=method, outer=OuterOptimizer()))
+
+
+def test_embeddings_beside_each_other_are_all_merged() -> None:
+    fragment = fragment_of((3,), (4,), (5,), (2,), embeddings=[0, 1, 3])
+    deltas = {"a": random(14, seed=1), "b": random(14, seed=2)}
+    radial, _ = merge_into_zero(fragment, contributions_of(deltas, [0.75, 0.25]))
+    mean, _ = merge_into_zero(fragment, contributions_of(deltas, [0.75, 0.25]), Rule("Mean"))
+    assert torch.equal(radial[:7], mean[:7])
+    assert torch.equal(radial[12:], mean[12:])
+    assert torch.count_nonzero(radial) == 14

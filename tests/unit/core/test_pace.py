@@ -146,3 +146,31 @@ def test_what_others_merged_during_an_absence_is_not_overdue_on_return() -> None
         merged_at_once(script, script.step(1))
     script.join(0, versions=held, steps=16 + 12)
     assert merged_at_once(script, script.ready(0)) == 0
+
+
+SCHEDULE = Schedule(fragments=4, interval=8, overlap=3)
+
+
+def test_a_fragment_is_overdue_at_an_interval_and_the_overlap_and_not_a_step_before() -> None:
+    # At the bound itself: in lock-step learners pause there, and nothing else would begin the next round.
+    assert [pace.overdue(SCHEDULE, 100, steps) for steps in (10, 11, 12)] == [False, True, True]
+    assert [pace.overdue(SCHEDULE, 9, steps) for steps in (8, 9, 10)] == [False, True, True]
+
+
+def test_a_clock_is_held_at_the_overlap_beyond_the_next_step_and_never_goes_back() -> None:
+    assert pace.advance(SCHEDULE, 5, 0, 4) == 4
+    assert pace.advance(SCHEDULE, 5, 0, 100) == SCHEDULE.due(6) + 3
+    assert pace.advance(SCHEDULE, 5, 40, 1) == 40
+
+
+def test_a_clock_has_reached_a_step_when_it_is_due_and_not_before() -> None:
+    assert [pace.reached(SCHEDULE, 5, clock) for clock in (11, 12, 13)] == [False, True, True]
+    assert pace.start(SCHEDULE, 5) == SCHEDULE.due(5) == 10
+
+
+@pytest.mark.parametrize(("fragments", "interval", "stride"), [(4, 8, 2), (8, 4, 1), (3, 8, 3), (8, 8, 1)])
+def test_a_clock_that_is_behind_is_pulled_along_one_stride_behind(fragments: int, interval: int, stride: int) -> None:
+    schedule = Schedule(fragments, interval, 2)
+    clocks = {"behind": 0, "there": schedule.due(30)}
+    pace.pull_along(schedule, 30, clocks)
+    assert clocks == {"behind": schedule.due(30) - stride, "there": schedule.due(30)}

@@ -41,3 +41,9 @@ def test_fragments_due_within_the_overlap_may_be_in_flight(
     fragments: int, interval: int, overlap: int, in_flight: int
 ) -> None:
     assert Schedule(fragments, interval, 0).in_flight(overlap) == in_flight
+
+
+def test_fragments_in_flight_span_whole_steps() -> None:
+    schedule = Schedule(fragments=4, interval=10, overlap=2)
+    assert [schedule.spans(fragments) for fragments in range(5)] == [0, 3, 5, 8, 10]
+    assert [schedule.in_flight(overlap) for overlap in (0, 2, 3, 5, 10, 30)] == [1, 1, 2, 2, 4, 4]

@@ -22,3 +22,8 @@ def test_a_scale_goes_with_each_group_and_blocks_are_whole() -> None:
     assert int4.payload_bytes(65) == 8 + 33
     assert int4.payload_bytes(BLOCK + 1) == int4.payload_bytes(BLOCK) + 4 + 1
     assert F32.payload_bytes(10) == 40
+
+
+def test_the_grid_is_part_of_every_payload_that_was_ever_kept() -> None:
+    assert BLOCK == 524_288
+    assert ENCODINGS["Int8"].payload_bytes(BLOCK + 1) == ENCODINGS["Int8"].payload_bytes(BLOCK) + 4 + 1

@@ -122,6 +122,24 @@ class TestAsks:
         assert [ask.fragment for ask in asks.take()] == [2]
         assert asks.expected() == (0, 1)
 
+    def test_what_was_answered_at_once_is_not_brought_twice(self) -> None:
+        asks = Asks(Bell(), fragments=4, ahead=2)
+        asks.lay_out([capture_of(0)])
+        assert asks.put(Ask(FIRST, 0, 5, 1)) is not None
+        asks.lay_out([capture_of(0)])
+        following = Ask(FIRST, 0, 6, 1)
+        assert asks.put(following) is None
+        assert asks.take() == []
+        asks.received(0)
+        assert asks.take() == [following]
+
+    def test_an_ask_that_is_answered_at_once_takes_the_place_of_one_that_waited(self) -> None:
+        asks = Asks(Bell(), fragments=4, ahead=2)
+        asks.put(Ask(FIRST, 0, 5, 1))
+        asks.lay_out([capture_of(0)])
+        assert asks.put(Ask(FIRST, 0, 5, 2)) is not None
+        assert asks.take() == []
+
     def test_what_is_laid_out_is_measured_from_what_is_held(self) -> None:
         asks = Asks(Bell(), fragments=4, ahead=2)
         asks.lay_out([capture_of(0), capture_of(1)])

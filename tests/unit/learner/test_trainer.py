@@ -212,6 +212,16 @@ def test_a_step_with_an_infinite_gradient_changes_nothing_but_the_data(make: Mak
     assert not trainer.step(0.0).skipped
 
 
+@pytest.mark.parametrize(("loss", "norm"), [(1.0, math.inf), (1.0, math.nan), (math.nan, 1.0), (math.inf, 1.0)])
+def test_a_step_counts_only_with_a_finite_loss_and_a_finite_gradient(
+    make: Make, monkeypatch: pytest.MonkeyPatch, loss: float, norm: float
+) -> None:
+    trainer = make()
+    monkeypatch.setattr(trainer, "_gradients", lambda *_: (loss, norm))
+    assert trainer.step(0.0).skipped
+    assert (trainer.steps, trainer.tokens, trainer.state().optimizer_steps) == (0, 0, 0)
+
+
 @pytest.mark.parametrize(
     ("optimizer", "fields"),
     [

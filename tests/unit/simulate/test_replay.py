@@ -221,6 +221,20 @@ def test_a_tape_of_the_first_format_replays_by_the_rules_it_was_written_under(tm
     assert (epoch.events, epoch.decisions, epoch.merges) == (450, 641, 86)
 
 
+def test_merges_that_left_a_member_out_replay_to_the_bit(tmp_path: Path) -> None:
+    recorded = RecordedRun(tmp_path, small_job())
+    recorded.spoilt = frozenset({2, 5})
+    recorded.train(30)
+    spoiler = recorded.engine.view(recorded.now).learners[-1]
+    assert spoiler.left_out == 2 * 4
+    assert "times as large" in spoiler.left_out_reason
+    report = replay(tmp_path, explain=True)
+    assert report.ok, report.problems
+    assert report.epochs[0].merges == report.epochs[0].merges_redone > 20
+    assert sum("MemberLeftOut" in line for line in report.explanation) == 2 * 4
+    assert max(values.abs().max().item() for values in recorded.parameters) < 10
+
+
 def test_a_tape_of_rules_that_are_not_known_is_refused_in_one_line(tmp_path: Path) -> None:
     recorded = RecordedRun(tmp_path, small_job())
     recorded.train(2)

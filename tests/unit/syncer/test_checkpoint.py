@@ -11,6 +11,7 @@ from diloco.core.fragments import Layout, TensorSpec, partition
 from diloco.runtime.files import UnusableFileError, sha256_bytes
 from diloco.syncer.checkpoint import (
     CheckpointContent,
+    LoadedCheckpoint,
     Totals,
     checkpoint_names,
     load_checkpoint,
@@ -41,9 +42,15 @@ def content(
     return CheckpointContent(job, layout, 2, store.hold(), {"loss": float("nan"), "n": 1}, totals, "a test")
 
 
+def newest(
+    directory: Path, layout: Layout = LAYOUT, job: str = "small"
+) -> tuple[LoadedCheckpoint | None, dict[str, str]]:
+    return newest_checkpoint(directory, layout, job, lambda _folder, _manifest: None)
+
+
 def test_a_checkpoint_comes_back_as_it_was(tmp_path: Path) -> None:
     name = write_checkpoint(tmp_path, content())
-    loaded, broken = newest_checkpoint(tmp_path, LAYOUT, "small")
+    loaded, broken = newest(tmp_path)
     assert loaded is not None
     assert not broken
     assert (name, loaded.name, loaded.manifest.versions) == ("000001", "000001", (3, 3))
@@ -71,12 +78,12 @@ def test_a_checkpoint_of_a_later_version_is_refused_and_not_taken_for_damaged(tm
     sealed = sha256_bytes(json.dumps(plain, sort_keys=True, separators=(",", ":")).encode())
     path.write_text(json.dumps({"sha256": sealed, "manifest": plain}))
     with pytest.raises(SyncerError, match="checkpoint format is 3; this version of diloco reads 1 to 2") as refused:
-        newest_checkpoint(tmp_path, LAYOUT, "small")
+        newest(tmp_path)
     assert "\n" not in str(refused.value)
 
 
 def test_an_empty_folder_has_no_checkpoint(tmp_path: Path) -> None:
-    assert newest_checkpoint(tmp_path / "none", LAYOUT, "small") == (None, {})
+    assert newest(tmp_path / "none") == (None, {})
 
 
 @pytest.mark.parametrize(
@@ -102,7 +109,7 @@ def test_a_damaged_checkpoint_is_told_and_the_one_before_is_used(tmp_path: Path,
         case "pipe":
             path.unlink()
             os.mkfifo(path)
-    loaded, broken = newest_checkpoint(tmp_path, LAYOUT, "small")
+    loaded, broken = newest(tmp_path)
     assert loaded is not None
     assert loaded.manifest.versions == (3, 3)
     assert str(path) in broken["000002"]
@@ -121,18 +128,18 @@ def test_a_manifest_that_lies_about_its_tensors_is_found(tmp_path: Path) -> None
 def test_a_checkpoint_of_another_model_or_job_names_both(tmp_path: Path) -> None:
     write_checkpoint(tmp_path, content())
     with pytest.raises(SyncerError, match=r"1500 parameters in 2 fragments.*1501 parameters in 2 fragments"):
-        newest_checkpoint(tmp_path, layout_of(1000, 501), "small")
+        newest(tmp_path, layout_of(1000, 501))
     with pytest.raises(SyncerError, match="of job 'small', but the job is 'large'"):
-        newest_checkpoint(tmp_path, LAYOUT, "large")
+        newest(tmp_path, job="large")
 
 
 def test_one_with_other_frozen_values_is_refused_and_one_of_before_is_read(tmp_path: Path) -> None:
     ours, other = replace(LAYOUT, constants="base"), replace(LAYOUT, constants="other")
     write_checkpoint(tmp_path, content(layout=other))
     with pytest.raises(SyncerError, match="other frozen parameters or buffers than the job's; use"):
-        newest_checkpoint(tmp_path, ours, "small")
+        newest(tmp_path, ours)
     write_checkpoint(tmp_path, content())  # earlier versions told of the cut alone
-    loaded, _ = newest_checkpoint(tmp_path, ours, "small")
+    loaded, _ = newest(tmp_path, ours)
     assert loaded is not None
     assert loaded.manifest.layout == LAYOUT.cut
 
@@ -185,3 +192,13 @@ def test_the_number_of_a_broken_one_is_not_given_again(tmp_path: Path) -> None:
     (tmp_path / "000004").rename(tmp_path / "000004.broken")
     set_aside(tmp_path, ["000001"])
     assert write_checkpoint(tmp_path, content()) == "000005"
+
+
+def test_checkpoints_are_ordered_by_number_however_many_digits_it_has(tmp_path: Path) -> None:
+    for name in ("1000000", "999999", "999998"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "12345").mkdir()
+    assert checkpoint_names(tmp_path) == ["999998", "999999", "1000000"]
+    assert write_checkpoint(tmp_path, content()) == "1000001"
+    prune_checkpoints(tmp_path, 1, frozenset())
+    assert checkpoint_names(tmp_path) == ["1000001"]

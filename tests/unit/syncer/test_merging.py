@@ -4,7 +4,10 @@ import torch
 from diloco.core.actions import Member, Merge
 from diloco.core.codec import codec_named
 from diloco.core.downlink import apply_update
+from diloco.core.events import LeftOut
 from diloco.core.fragments import TensorSpec, partition
+from diloco.core.options import CURRENT_RULES, Rules
+from diloco.core.outliers import LEAST_PAST
 from diloco.spec.sync import OuterOptimizer, SyncSpec
 from diloco.syncer.inbox import PushKey
 from diloco.syncer.merging import MergeResult, Merging
@@ -26,7 +29,9 @@ def store(*, residuals: bool = False) -> FragmentStore:
     return store
 
 
-def merge(store: FragmentStore, sync: SyncSpec, gradients: dict[str, tuple[float, int]]) -> MergeResult:
+def merge(
+    store: FragmentStore, sync: SyncSpec, gradients: dict[str, tuple[float, int]], rules: Rules = CURRENT_RULES
+) -> MergeResult:
     """Merge learners' constant outer gradients, each with its base version."""
     members = tuple(
         Member(learner, 1, 1, base, 1, 1, 1 / len(gradients), "") for learner, (_, base) in gradients.items()
@@ -35,7 +40,7 @@ def merge(store: FragmentStore, sync: SyncSpec, gradients: dict[str, tuple[float
         PushKey(learner, 1, 0, 4, 1): torch.full((10,), value).view(torch.uint8)
         for learner, (value, _) in gradients.items()
     }
-    merging = Merging(LAYOUT, sync, CODEC)
+    merging = Merging(LAYOUT, sync, CODEC, rules=rules)
     return merging.run(merging.prepare(Merge(0, 4, members, ""), store, payloads.__getitem__))
 
 
@@ -57,11 +62,39 @@ def test_the_anchor_says_whether_the_models_own_movement_counts(anchor: str, mer
     assert torch.allclose(result.made.merge.parameters, torch.full((10,), merged))
 
 
+def test_who_spoils_a_merge_is_left_out_by_name_and_the_others_are_merged() -> None:
+    result = merge(store(), SyncSpec.model_validate(PLAIN), {"a": (1.0, 3), "b": (float("inf"), 3), "c": (2.0, 3)})
+    assert torch.equal(result.made.merge.parameters, torch.full((10,), 1.5))
+    assert result.left_out == (LeftOut("b", "it holds values that are not finite"),)
+    assert result.problem == ""
+
+
+def test_under_the_rules_of_before_one_member_fails_the_merge() -> None:
+    gradients = {"a": (1.0, 3), "b": (float("inf"), 3)}
+    result = merge(store(), SyncSpec.model_validate(PLAIN), gradients, Rules.READY)
+    assert "of b holds values that are not finite" in result.problem
+
+
+def test_what_was_merged_before_tells_what_a_learner_alone_usually_brings() -> None:
+    held, sync = store(), SyncSpec.model_validate(PLAIN)
+    merging = Merging(LAYOUT, sync, CODEC)
+    problems = []
+    for version, value in enumerate([0.01] * LEAST_PAST + [1000.0, 0.01], start=4):
+        order = Merge(0, version, (Member("a", 1, 1, version - 1, 1, 1, 1.0, ""),), "")
+        payload = torch.full((10,), value).view(torch.uint8)
+        result = merging.run(merging.prepare(order, held, lambda _, payload=payload: payload))  # type: ignore[misc]
+        held.commit(0, version, result.made, result.digest)
+        problems.append([one.learner for one in result.left_out])
+    assert problems == [[]] * LEAST_PAST + [["a"], []]
+    assert torch.allclose(held.current(0).parameters, torch.full((10,), 3.0 - 0.01 * (LEAST_PAST + 1)))
+
+
 def test_what_cannot_be_merged_leaves_the_fragment_as_it_was_and_says_why() -> None:
     held = store()
     before = held.current(0).parameters.clone()
     result = merge(held, SyncSpec.model_validate(PLAIN), {"a": (3e38, 3), "b": (float("inf"), 3)})
-    assert "not finite" in result.problem
+    assert result.problem == "no outer gradient can be merged"
+    assert [one.learner for one in result.left_out] == ["a", "b"]
     held.commit(0, result.version, result.made, result.digest)
     assert held.versions == (4,)
     assert torch.equal(held.current(0).parameters, before)

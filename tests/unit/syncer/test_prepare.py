@@ -5,6 +5,8 @@ from pathlib import Path
 import pytest
 import torch
 
+from diloco.core.engine import Engine
+from diloco.core.options import EngineOptions
 from diloco.spec import DiLoCoJob, Metadata
 from diloco.syncer.checkpoint import CheckpointContent, Totals, write_checkpoint
 from diloco.syncer.errors import SyncerError
@@ -24,8 +26,8 @@ def begun(job: DiLoCoJob, folder: Path, *, tell_of_constants: bool = True) -> Be
     layout = beginning.layout
     if not tell_of_constants:
         layout = type(layout)(layout.fragments)
-    image = beginning.store.hold()
-    write_checkpoint(folder, CheckpointContent("made", layout, 1, image, {}, Totals(), "test"))
+    image, engine = beginning.store.hold(), Engine(EngineOptions.from_job(job, layout), 1).snapshot(0.0)
+    write_checkpoint(folder, CheckpointContent("made", layout, 1, image, engine, Totals(), "test"))
     return beginning
 
 

@@ -12,7 +12,7 @@ from prometheus_client import generate_latest
 from diloco.core.codec import codec_named
 from diloco.core.downlink import Update, encode_update
 from diloco.core.fragments import TensorSpec, partition
-from diloco.syncer.claims import Claims
+from diloco.syncer.claims import ClaimLimits, Claims
 from diloco.syncer.inbox import Inbox
 from diloco.syncer.link_meter import LinkMeter
 from diloco.syncer.metrics import SyncerMetrics
@@ -56,7 +56,7 @@ class Bench:
             inbox=Inbox(LAYOUT, codec_named("None")),
             store=self.store,
             posted=self.posted,
-            claims=Claims(lambda _: 1, 1, lambda: None),
+            claims=Claims(ClaimLimits(lambda _: 1, 1, 100, 1), lambda: None, time.monotonic),
             patience_seconds=1.0,
             meter=LinkMeter(time.monotonic),
             metrics=self.metrics,

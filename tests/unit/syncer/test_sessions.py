@@ -1,6 +1,7 @@
 """What a session keeps of a learner's reports beside what it hands to the engine."""
 
 import asyncio
+import time
 from collections.abc import AsyncIterator
 from dataclasses import replace
 
@@ -8,7 +9,7 @@ import pytest
 
 from diloco.core.actions import Admit
 from diloco.core.fragments import Layout, TensorSpec, partition
-from diloco.syncer.claims import Claims
+from diloco.syncer.claims import ClaimLimits, Claims
 from diloco.syncer.link_meter import LinkMeter
 from diloco.syncer.sessions import Sessions
 from diloco.syncer.store import FragmentStore
@@ -26,7 +27,7 @@ def sessions_of(layout: Layout, meter: LinkMeter, events: list[object]) -> Sessi
         layout=layout,
         epoch="1",
         store=FragmentStore(layout, residuals=False),
-        claims=Claims(lambda _: 64, 6, lambda: None),
+        claims=Claims(ClaimLimits(lambda _: 64, 16, 10_000, 6), lambda: None, time.monotonic),
         meter=meter,
         post=events.append,
     )

@@ -4,6 +4,7 @@ What an account is stands in ``account``; here is what rounds and sessions mean 
 engine takes the same course whatever the accounts say.
 """
 
+from collections.abc import Container
 from dataclasses import replace
 
 from diloco.core.events import FragmentArrived, StepReported
@@ -48,10 +49,11 @@ def frozen(state: EngineState, current: Round) -> None:
         record.account.left_out(current.fragment, current.version, TimeClass.LATE if asked else TimeClass.MISSED)
 
 
-def merged(state: EngineState, current: Round, *, failed: bool) -> None:
-    """A round's members are merged, or could not be."""
+def merged(state: EngineState, current: Round, counted: Container[str]) -> None:
+    """A round's members are merged, as far as they are ``counted``; the others' outer gradients could not be."""
     for name in current.arrived:
-        state.learners[name].account.decided(current.fragment, TimeClass.UNUSABLE if failed else TimeClass.MERGED)
+        into = TimeClass.MERGED if name in counted else TimeClass.UNUSABLE
+        state.learners[name].account.decided(current.fragment, into)
 
 
 def time_of(state: EngineState, record: LearnerRecord, now: float) -> dict[TimeClass, float]:

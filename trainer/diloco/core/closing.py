@@ -22,19 +22,28 @@ def round_timer(fragment: int) -> str:
 
 def check(state: EngineState, current: Round, now: float) -> list[Action]:
     """Close the round, begin or end its wait, or go on waiting."""
-    if current.closed_at is not None or current.launched_at is None or current.answers < state.options.quorum:
+    if current.closed_at is not None or current.launched_at is None:
         return []
-    if not current.arrived:
-        return [] if _unanswered(state, current) else _abandon_empty(state, current)
     if current.quorum_at is not None:
         return settle(state, current, now)
+    if not current.arrived:
+        empty = len(current.declined) >= state.quorum and not _unanswered(state, current)
+        return _abandon_empty(state, current) if empty else []
+    if _answers(state, current) < state.quorum:
+        return _ask_again(state, current, now)
+    return _reach_quorum(state, current, now)
+
+
+def _reach_quorum(state: EngineState, current: Round, now: float) -> list[Action]:
+    """The quorum has answered: close, or wait for others."""
+    assert current.launched_at is not None
     current.quorum_at = now
     state.quorum_seconds.add(now - current.launched_at)
     if not _unanswered(state, current):
         return _close(state, current, now, "every learner that is training has answered")
     grace = _grace(state)
     current.grace_until = now + grace.seconds
-    reached = f"quorum of {state.options.quorum} after {now - current.launched_at:.3f} s"
+    reached = f"quorum of {state.quorum} after {now - current.launched_at:.3f} s"
     if state.options.rules == Rules.ARRIVED:
         return _open_grace(state, current, now, grace, reached)
     return plan_wait(state, current, now, f"{reached}, {grace.reason}; ")
@@ -43,13 +52,32 @@ def check(state: EngineState, current: Round, now: float) -> list[Action]:
 def _open_grace(state: EngineState, current: Round, now: float, grace: GraceWindow, reached: str) -> list[Action]:
     """As the earliest rules have it: the grace window is all that is waited."""
     if grace.seconds <= 0:
-        return _close(state, current, now, f"quorum of {state.options.quorum}; {grace.reason}")
+        return _close(state, current, now, f"quorum of {state.quorum}; {grace.reason}")
     awaited = ", ".join(_unanswered(state, current))
     current.wakes_at = current.grace_until
     return [
         Note("GraceOpened", f"{reached}, waits for {awaited}: {grace.reason}", fragment=current.fragment),
         SetTimer(round_timer(current.fragment), current.grace_until),
     ]
+
+
+def _answers(state: EngineState, current: Round) -> int:
+    """Learners that have brought the fragment, and those of the others that cannot before something is merged."""
+    if state.options.rules < Rules.GUARDED:
+        return current.answers
+    if len(current.arrived) >= state.quorum or not current.declined:
+        return len(current.arrived)
+    return len(current.arrived) + sum(state.waits_at_bound(state.learners[name]) for name in current.declined)
+
+
+def _ask_again(state: EngineState, current: Round, now: float) -> list[Action]:
+    """The quorum is not there: whoever had nothing to bring, and has now, is asked once more."""
+    if state.options.rules < Rules.GUARDED:
+        return []
+    ready = [name for name in sorted(current.declined) if state.is_ready(state.learners[name], current.fragment)]
+    current.declined.difference_update(ready)
+    reason = "has made a step since it declined, and the quorum is not there"
+    return [requests.ask(state, current, state.learners[name], now, reason) for name in ready]
 
 
 def plan_wait(state: EngineState, current: Round, now: float, why: str) -> list[Action]:
@@ -119,6 +147,8 @@ def _unanswered(state: EngineState, current: Round) -> list[str]:
 def _close(state: EngineState, current: Round, now: float, why: str) -> list[Action]:
     """Freeze the members and order the merge."""
     current.closed_at = now
+    for name, event in current.arrived.items():
+        state.learners[name].frozen[event.fragment] = (event.incarnation, event.version, event.attempt)
     accounting.frozen(state, current)
     raw = {
         name: weights.token_weight(event.tokens, event.steps) if state.options.token_weights else 1.0
@@ -151,6 +181,8 @@ def _close(state: EngineState, current: Round, now: float, why: str) -> list[Act
 
 def _abandon_empty(state: EngineState, current: Round) -> list[Action]:
     del state.rounds[current.fragment]
+    if state.options.rules >= Rules.GUARDED:
+        state.asked_before[current.fragment] = state.asked_before.get(current.fragment, {}) | current.asked
     reason = "no learner had made a step since it received the fragment"
     return [CancelTimer(round_timer(current.fragment)), Note("RoundAbandoned", reason, fragment=current.fragment)]
 

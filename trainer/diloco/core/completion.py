@@ -4,6 +4,8 @@ A learner evaluates, because it has the accelerator and the data: the fastest on
 its budget of tokens is merged, the rounds under way have ended and the model that is exported has been evaluated.
 """
 
+from math import isfinite
+
 from diloco.core import rounds
 from diloco.core.actions import Action, CancelTimer, Evaluate, Finish, Note, SetTimer
 from diloco.core.events import Evaluated
@@ -22,6 +24,11 @@ EVALUATION_TIMER = "evaluation"
 FINAL_TIMER = "final"
 FINAL_TRIES = 3
 """Times as long as one evaluation may take, the job waits for its final one (ours)."""
+DOUBTFUL_RATIO = 0.5
+"""Of the lowest loss that the other learners train with: a model is not that much better on data that it has not seen,
+so an evaluation below it is made up or broken (ours). Far above it may be overfitting, and gains a liar nothing."""
+CONFIRMED_RATIO = 0.05
+"""Relative difference up to which two evaluations of one model agree: devices round differently (ours)."""
 
 
 def advance(state: EngineState, now: float) -> list[Action]:
@@ -85,9 +92,10 @@ def _fastest(state: EngineState) -> LearnerRecord | None:
 
     # A learner without a measured step comes last, unless none has one. The final model must first be with the learner
     # that evaluates it, so one on a thin link is not fast.
-    def key(record: LearnerRecord) -> tuple[bool, bool, bool, float, str]:
+    def key(record: LearnerRecord) -> tuple[bool, bool, bool, bool, float, str]:
         answer_seconds = (record.answer_seconds.mean or 0.0) if by_link else 0.0
         return (
+            record.id in state.doubted_learners,
             record.id in state.did_not_evaluate,
             record.state != LearnerState.TRAINING,
             by_link and record.missed,
@@ -108,13 +116,49 @@ def evaluated(state: EngineState, event: Evaluated, now: float) -> list[Action]:
     state.did_not_evaluate.clear()
     if pending.final and not event.exact:
         return [Note("EvaluationDropped", "not of exactly the final model", event.learner)]
+    found = EvaluationRecord(pending.tokens, event.loss, state.elapsed(now), pending.final)
+    state.evaluations.append(found)
+    done: list[Action] = [CancelTimer(EVALUATION_TIMER)]
+    done += _judge(state, pending, found)
+    if found.doubted and _another(state):
+        return done  # the next event orders it of another learner
+    state.doubted_learners.clear()
     every = state.options.evaluate_every_tokens
     state.next_evaluation_tokens = (pending.tokens // every + 1) * every
-    state.evaluations.append(EvaluationRecord(pending.tokens, event.loss, state.elapsed(now), pending.final))
-    done: list[Action] = [CancelTimer(EVALUATION_TIMER)]
     if pending.final:
         done += _finish(state, complete=True, reason=state.phase_reason)
     return done
+
+
+def _judge(state: EngineState, pending: PendingEvaluation, found: EvaluationRecord) -> list[Action]:
+    """Whether an evaluation is to be believed, beside the losses of the others or as another one says the same."""
+    if state.options.rules < Rules.GUARDED:
+        return []
+    notes: list[Action] = []
+    before = state.evaluations[-2] if state.doubted_learners and len(state.evaluations) > 1 else None
+    if before is not None and before.doubted and _agree(before.loss, found.loss):
+        before.doubted = False
+        return [Note("EvaluationConfirmed", f"two learners found {found.loss:.4g}", pending.learner)]
+    others = [
+        record.loss
+        for record in state.ordered_learners
+        if record.working and record.id != pending.learner and record.loss is not None and isfinite(record.loss)
+    ]
+    if others and not found.loss >= DOUBTFUL_RATIO * min(others):
+        found.doubted = True
+        state.doubted_learners.add(pending.learner)
+        text = f"its loss of {found.loss:.4g} is not to be believed: the others train with {min(others):.4g} or more"
+        notes.append(Note("EvaluationDoubted", text, pending.learner))
+    return notes
+
+
+def _agree(one: float, other: float) -> bool:
+    return repr(one) == repr(other) or (isfinite(one) and abs(one - other) <= CONFIRMED_RATIO * abs(one))
+
+
+def _another(state: EngineState) -> bool:
+    """Whether there is a learner left whose evaluation is not in doubt."""
+    return any(record.working and record.id not in state.doubted_learners for record in state.learners.values())
 
 
 def timer(state: EngineState, name: str) -> list[Action]:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any, assert_never
 
 from diloco.core import accounting, closing, completion, membership, pools, rounds, snapshot
-from diloco.core.actions import Action, Checkpoint, Fence
+from diloco.core.actions import Action, Checkpoint, Fence, Refusal, Refuse
 from diloco.core.events import (
     Evaluated,
     Event,
@@ -70,6 +70,8 @@ class Engine:
         actions = self._handle(event, now)
         for learner in _sessions_over(actions):
             actions += rounds.lost(state, learner, now)
+        if isinstance(event, LearnersPlanned) or _gave_up(actions):
+            actions += rounds.learners_left(state, now)
         actions += completion.advance(state, now)
         actions += rounds.launch_due(state, now)
         if state.finished and not was_finished:
@@ -144,6 +146,11 @@ class Engine:
         if name.startswith(closing.ROUND_TIMER):
             return rounds.timer(self._state, int(name.removeprefix(closing.ROUND_TIMER)), now)
         return completion.timer(self._state, name)
+
+
+def _gave_up(actions: list[Action]) -> bool:
+    """Whether the engine has just given a learner up."""
+    return any(isinstance(action, Refuse) and action.refusal is Refusal.GIVEN_UP for action in actions)
 
 
 def _sessions_over(actions: list[Action]) -> list[str]:

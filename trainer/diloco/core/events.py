@@ -116,6 +116,14 @@ class FragmentApplied:
 
 
 @dataclass(frozen=True, slots=True)
+class LeftOut:
+    """A member whose outer gradient was too large to be believed, or not finite: it is not in the merge."""
+
+    learner: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class Merged:
     """A merge that the engine ordered is done and its result is the syncer's current fragment."""
 
@@ -127,6 +135,8 @@ class Merged:
     """How long it took."""
     failed: bool = False
     """The members' outer gradients could not be merged: the version has the values of the one before."""
+    left_out: tuple[LeftOut, ...] = ()
+    """Members that the merge was made without, by learner."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -171,7 +171,8 @@ def stepped(state: EngineState, event: StepReported, now: float) -> list[Action]
     record.step, record.tokens = event.step, event.tokens
     record.loss = event.loss
     record.data_position = max(record.data_position, event.data_position)
-    record.blocked_seconds += max(0.0, event.blocked_seconds)
+    # Believed up to the time that has passed: whatever is said, the sum stays finite.
+    record.blocked_seconds = min(record.blocked_seconds + max(0.0, event.blocked_seconds), record.given(now))
     # The first step ends the patience that starting up is given.
     actions = _watch_after_first_step(state, record, event, now)
     record.last_step_at = now

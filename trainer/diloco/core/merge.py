@@ -10,7 +10,7 @@ It must not know who decides on members and weights, nor where payloads and resu
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 import torch
@@ -19,6 +19,8 @@ from torch import Tensor
 from diloco.core.codec import Codec, CodecError, is_finite, require_flat
 from diloco.core.fragments import Fragment
 from diloco.core.outer import nesterov_step
+from diloco.core.outliers import MeasuredMember, UsualSize, Verdict, compare, compare_alone
+from diloco.core.radial import RadialMean
 from diloco.core.sizes import BLOCK
 from diloco.core.spans import Span, plain_spans, radial_spans, spans_within
 from diloco.spec.sync import OuterOptimizer
@@ -44,6 +46,11 @@ def in_this_thread(one_pass: Pass, blocks: range) -> None:
 class MergeError(ValueError):
     """Contributions that cannot be merged. Parameters and momentum are as they were before."""
 
+    def __init__(self, problem: str, verdict: Verdict | None = None) -> None:
+        super().__init__(problem)
+        self.verdict = verdict or Verdict({}, {})
+        """Whose fault it is, as far as that can be told."""
+
 
 @dataclass(frozen=True, slots=True)
 class Contribution:
@@ -58,6 +65,10 @@ class Contribution:
     drift: Tensor | None = None
     """f32, flat: added to the decoded outer gradient; the current fragment minus the version that it was measured from
     (``sync.anchor: Current``). None: nothing."""
+    steps: int = 1
+    """Inner steps that stand behind it."""
+    usual: UsualSize | None = None
+    """What its learner usually brings of this fragment; None: not known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +92,8 @@ class MergeStatistics:
     weighted by elements. M equal members at right angles: 1/sqrt(M). 1 where no tensor is merged by direction."""
     cancelled: tuple[str, ...]
     """Tensors that got no outer gradient because the members' directions cancelled."""
+    verdict: Verdict
+    """Who was left out, of a bounded merge."""
 
 
 def merge_fragment(  # noqa: PLR0913 - the one seam to the syncer: by keyword, and each a thing of its own
@@ -94,19 +107,25 @@ def merge_fragment(  # noqa: PLR0913 - the one seam to the syncer: by keyword, a
     outer: OuterOptimizer,
     into: MergeTarget,
     run: BlockRunner = in_this_thread,
+    bounded: bool = False,
 ) -> MergeStatistics:
     """Merge the contributions and step the outer optimizer; the new parameters and momentum go to ``into``.
 
     All tensors are flat f32 of ``fragment.numel`` elements in host memory. One member's merged outer gradient is its
-    own, to the bit. ``run`` hands the blocks to threads, and changes no bit.
+    own, to the bit. ``run`` hands the blocks to threads, and changes no bit. With ``bounded`` members that are not
+    finite, or too large to be believed (`outliers`), are left out and the others' weights made to sum to one; where
+    nobody is left out no bit changes. Without it one such member fails the merge, or moves it.
 
     Raises:
         MergeError: no contribution, two of one learner, weights that do not sum to one, a tensor or payload of a wrong
-            size, a contribution that decodes to something that is not finite, or a mean that overflows.
+            size, a contribution that decodes to something that is not finite, a mean that overflows, or nobody left.
     """
-    merge = FragmentMerge(fragment, tuple(contributions), codec, method, parameters, momentum, outer, into)
-    for one_pass in (merge.measure, merge.combine, merge.apply):
-        run(one_pass, merge.blocks)
+    merge = FragmentMerge(fragment, tuple(contributions), codec, method, parameters, momentum, outer, into, bounded)
+    run(merge.measure, merge.blocks)
+    merge.choose()
+    run(merge.combine, merge.blocks)
+    merge.look_back()
+    run(merge.apply, merge.blocks)
     return merge.statistics()
 
 
@@ -114,7 +133,8 @@ def merge_fragment(  # noqa: PLR0913 - the one seam to the syncer: by keyword, a
 class FragmentMerge:
     """A merge in its three passes: ``measure``, ``combine``, ``apply``, each over all blocks before the next begins.
 
-    A pass may be called for disjoint sets of blocks, in any order or at once; ``merge_fragment`` does it all.
+    A pass may be called for disjoint sets of blocks, in any order or at once; ``merge_fragment`` does it all, and what
+    is decided between them.
     """
 
     fragment: Fragment
@@ -125,14 +145,22 @@ class FragmentMerge:
     momentum: Tensor
     outer: OuterOptimizer
     into: MergeTarget
+    bounded: bool = False
+    _verdict: Verdict = field(init=False, default_factory=lambda: Verdict({}, {}))
+    _measured: list[Span] = field(init=False)
+    """The tensors, with the squares of all members; none where nobody is compared."""
     _spans: list[Span] = field(init=False)
 
     def __post_init__(self) -> None:
         _check(self)
         members = [member for member in self.contributions if member.weight > 0.0]
         self.contributions = tuple(sorted(members, key=lambda member: member.learner))
-        by_direction = self.method == "RDA" and len(members) > 1
-        self._spans = radial_spans(self.fragment, self._weights) if by_direction else plain_spans(self.fragment)
+        self._measured = []
+        if len(members) > 1 and (self.bounded or self.method == "RDA"):
+            for slot in self.fragment.slots:
+                radial = RadialMean(self._weights) if self.bounded or not slot.tensor.embedding else None
+                stop = slot.offset + slot.tensor.numel
+                self._measured.append(Span(slot.tensor.name, slot.offset, stop, radial))
 
     @property
     def blocks(self) -> range:
@@ -140,21 +168,77 @@ class FragmentMerge:
         return range(-(-self.fragment.numel // BLOCK))
 
     def measure(self, blocks: Iterable[int]) -> None:
-        """First pass: the members' norms, where directions are averaged.
+        """First pass: the members' norms, where directions are averaged or members compared.
 
         Raises:
-            MergeError: a contribution is not finite.
+            MergeError: a contribution is not finite, of a merge that is not bounded.
         """
+        if not self._measured:
+            return
         scratch = self._scratch()
         for block in blocks:
-            parts = [(span.radial, start, stop) for span, start, stop in self._parts(block) if span.radial]
+            within = self._parts(self._measured, block)
+            parts = [(span.radial, start, stop) for span, start, stop in within if span.radial]
             for index, member in enumerate(self.contributions if parts else ()):
                 values = self._decode(member, block, scratch)
                 for radial, start, stop in parts:
                     square = _sum_of_squares(values[start:stop])
-                    if not square < LARGEST_NORM**2:
+                    if not square < LARGEST_NORM**2 and not self.bounded:
                         raise MergeError(self._blame(block, scratch) if math.isfinite(square) else _not_finite(member))
                     radial.squares[index].append(square)
+
+    def choose(self) -> None:
+        """After the first pass: who is left out, and so what is combined how.
+
+        Raises:
+            MergeError: nobody is left.
+        """
+        members, kept = self.contributions, list(range(len(self.contributions)))
+        if self.bounded and len(members) > 1:
+            self._verdict = self._compare()
+            kept = [index for index, member in enumerate(members) if member.learner not in self._verdict.left_out]
+            if not kept:
+                raise MergeError("no outer gradient can be merged", self._verdict)
+        if len(kept) < len(members):
+            total = math.fsum(members[index].weight for index in kept)
+            self.contributions = tuple(replace(members[index], weight=members[index].weight / total) for index in kept)
+        by_direction = self.method == "RDA" and len(kept) > 1
+        self._spans = radial_spans(self.fragment, self._weights) if by_direction else plain_spans(self.fragment)
+        measured = {span.start: span.radial for span in self._measured if span.radial}
+        for span in self._spans:
+            if span.radial:
+                span.radial.squares = tuple(measured[span.start].squares[index] for index in kept)
+
+    def _compare(self) -> Verdict:
+        """Those that are not finite or too long are out, the rest are compared with each other."""
+        out: dict[str, str] = {}
+        measured: list[MeasuredMember] = []
+        for index, member in enumerate(self.contributions):
+            squares = tuple(math.fsum(span.radial.squares[index]) for span in self._measured if span.radial)
+            total = sum(squares)
+            if total < LARGEST_NORM**2:
+                measured.append(MeasuredMember(member.learner, member.steps, squares, member.usual))
+            else:
+                out[member.learner] = _TOO_LONG if math.isfinite(total) else _NOT_FINITE
+        if len(measured) < 2:
+            return Verdict(out, {})
+        verdict = compare(measured, [(span.name, span.numel) for span in self._measured])
+        return Verdict({**out, **verdict.left_out}, verdict.sizes)
+
+    def look_back(self) -> None:
+        """After the second pass: the one member of a bounded merge is held against its past.
+
+        Raises:
+            MergeError: it is too large.
+        """
+        if not self.bounded or len(self.contributions) > 1:
+            return
+        (member,), (span,) = self.contributions, self._spans
+        measured = MeasuredMember(member.learner, member.steps, (math.fsum(span.squares),), member.usual)
+        found = compare_alone(measured, self.fragment.numel)
+        self._verdict = Verdict({**self._verdict.left_out, **found.left_out}, found.sizes)
+        if found.left_out:
+            raise MergeError(f"the outer gradient of {member.learner}: {found.left_out[member.learner]}", self._verdict)
 
     def combine(self, blocks: Iterable[int]) -> None:
         """Second pass: the weighted means, into ``into.parameters``; mean directions are not yet of their final length.
@@ -168,7 +252,8 @@ class FragmentMerge:
         scratch = self._scratch()
         for block in blocks:
             mean = self.into.parameters[block * BLOCK : (block + 1) * BLOCK]
-            parts = [(span, coefficients[span.start], start, stop) for span, start, stop in self._parts(block)]
+            within = self._parts(self._spans, block)
+            parts = [(span, coefficients[span.start], start, stop) for span, start, stop in within]
             for index, member in enumerate(self.contributions):
                 values = self._decode(member, block, scratch)
                 for _, factors, start, stop in parts:
@@ -179,7 +264,7 @@ class FragmentMerge:
             for span, _, start, stop in parts:
                 square = _sum_of_squares(mean[start:stop])
                 if not square < LARGEST_NORM**2:
-                    raise MergeError(self._blame(block, scratch))
+                    raise MergeError(self._blame(block, scratch), self._blamed(block, scratch))
                 span.squares.append(square)
 
     def apply(self, blocks: Iterable[int]) -> None:
@@ -188,7 +273,7 @@ class FragmentMerge:
         for block in blocks:
             within = slice(block * BLOCK, (block + 1) * BLOCK)
             gradient, momentum = self.into.parameters[within], self.into.momentum[within]
-            for span, start, stop in self._parts(block):
+            for span, start, stop in self._parts(self._spans, block):
                 if span.start in lengths:
                     gradient[start:stop].mul_(lengths[span.start])
             if momentum.data_ptr() != self.momentum[within].data_ptr():
@@ -203,6 +288,7 @@ class FragmentMerge:
             gradient_norm=math.sqrt(math.fsum(math.fsum(span.squares) * span.length**2 for span in self._spans)),
             agreement=agreed / sum(span.numel for span in by_direction) if by_direction else 1.0,
             cancelled=tuple(span.name for span in by_direction if span.cancelled),
+            verdict=self._verdict,
         )
 
     @property
@@ -212,8 +298,8 @@ class FragmentMerge:
     def _scratch(self) -> Tensor:
         return torch.empty(min(BLOCK, self.fragment.numel))
 
-    def _parts(self, block: int) -> Iterator[tuple[Span, int, int]]:
-        return spans_within(self._spans, block * BLOCK, min((block + 1) * BLOCK, self.fragment.numel))
+    def _parts(self, spans: list[Span], block: int) -> Iterator[tuple[Span, int, int]]:
+        return spans_within(spans, block * BLOCK, min((block + 1) * BLOCK, self.fragment.numel))
 
     def _decode(self, member: Contribution, block: int, scratch: Tensor) -> Tensor:
         start, stop = block * BLOCK, min((block + 1) * BLOCK, self.fragment.numel)
@@ -225,7 +311,19 @@ class FragmentMerge:
         for member in self.contributions:
             if not is_finite(self._decode(member, block, scratch)):
                 return _not_finite(member)
+        if len(self.contributions) == 1:
+            return f"the outer gradient of {self.contributions[0].learner} is too large for float32"
         return f"the mean of the outer gradients of fragment {self.fragment.index} is too large for float32"
+
+    def _blamed(self, block: int, scratch: Tensor) -> Verdict:
+        """The same by name, where it is one member's fault."""
+        out = dict(self._verdict.left_out)
+        for member in self.contributions:
+            if not is_finite(self._decode(member, block, scratch)):
+                out[member.learner] = _NOT_FINITE
+            elif len(self.contributions) == 1:
+                out[member.learner] = _TOO_LONG
+        return Verdict(out, {})
 
 
 def _sum_of_squares(values: Tensor) -> float:
@@ -266,6 +364,10 @@ def _check(merge: FragmentMerge) -> None:
                 f"the {merge.codec.name} payload of {member.learner} has {member.payload.numel()} bytes, "
                 f"not the {merge.codec.payload_bytes(numel)} of {numel} elements"
             )
+
+
+_NOT_FINITE = "it holds values that are not finite"
+_TOO_LONG = f"it is longer than {LARGEST_NORM:g}"
 
 
 def _not_finite(member: Contribution) -> str:

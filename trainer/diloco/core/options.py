@@ -17,9 +17,11 @@ class Rules(IntEnum):
     """A round with its quorum waits for the grace window; members are those whose payloads have arrived."""
     READY = 2
     """Learners are asked ahead, and a round waits for the answers of those that are ready."""
+    GUARDED = 3
+    """As before, and one learner alone spoils no merge, what counts is never dropped, and a quorum brings something."""
 
 
-CURRENT_RULES = Rules.READY
+CURRENT_RULES = Rules.GUARDED
 
 
 @dataclass(frozen=True, slots=True)

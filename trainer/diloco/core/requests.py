@@ -19,7 +19,7 @@ a longer interval."""
 
 def ask(state: EngineState, current: Round, record: LearnerRecord, now: float, reason: str) -> AskFragment:
     """Ask a learner for a round's fragment, once more where it was asked before."""
-    previous = current.asked.get(record.id)
+    previous = current.asked.get(record.id) or state.asked_before.get(current.fragment, {}).get(record.id)
     attempt = 1 if previous is None else previous.attempt + 1
     since = now if state.is_ready(record, current.fragment) else None
     current.asked[record.id] = Request(record.incarnation, current.version, attempt, since)
@@ -87,7 +87,7 @@ def _is_asked(current: Round, record: LearnerRecord) -> bool:
 
 def _driving_clock(state: EngineState) -> int:
     clocks = sorted((record.clock for record in state.learners.values() if record.working), reverse=True)
-    return clocks[state.options.quorum - 1] if len(clocks) >= state.options.quorum else -1
+    return clocks[state.quorum - 1] if len(clocks) >= state.quorum else -1
 
 
 def became_ready(state: EngineState, record: LearnerRecord, now: float) -> list[Round]:

@@ -19,7 +19,7 @@ def merged(state: EngineState, current: Round) -> None:
     launched_at = current.opened_at if current.launched_at is None else current.launched_at
     awaited = {name for name in current.arrived if state.learners[name].present}
     one = state.options.rules == Rules.ARRIVED
-    needed = 1 if one else min(state.options.quorum, len(awaited))
+    needed = 1 if one else min(state.quorum, len(awaited))
     state.returning[current.fragment] = Return(current.version, launched_at, current.closed_at, needed, awaited)
 
 

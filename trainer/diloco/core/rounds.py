@@ -29,7 +29,7 @@ def launch_due(state: EngineState, now: float) -> list[Action]:
         current = state.rounds.get(fragment)
         working = [record for record in state.learners.values() if record.working]
         ready = sum(_is_due(state, record, fragment) for record in working)
-        if (current is not None and current.launched_at is not None) or ready < state.options.quorum:
+        if (current is not None and current.launched_at is not None) or ready < state.quorum:
             break
         step_seconds = state.quorum_step_seconds
         limit_seconds = max(state.options.lease_seconds, SLOW_STEPS * step_seconds)
@@ -84,6 +84,23 @@ def stepped(state: EngineState, learner: str, now: float) -> list[Action]:
     for current in requests.became_ready(state, record, now):
         if current.quorum_at is not None and current.closed_at is None:
             actions += closing.plan_wait(state, current, now, f"{learner} is ready now; ")
+    if state.options.rules >= Rules.GUARDED and state.options.quorum > 1:
+        for current in _ordered(state):
+            if current.quorum_at is None and current.arrived and learner in current.declined:
+                actions += closing.check(state, current, now)
+    return actions
+
+
+def learners_left(state: EngineState, now: float) -> list[Action]:
+    """A learner was given up, or others are planned: a round may have its quorum now."""
+    if state.options.rules < Rules.GUARDED or state.options.quorum == 1:
+        return []
+    actions: list[Action] = []
+    if state.quorum < state.options.quorum:
+        reason = f"no more learners are left; sync.quorum is {state.options.quorum}, and {state.quorum} make it now"
+        actions.append(Note("QuorumFollows", reason))
+    for current in _ordered(state):
+        actions += closing.check(state, current, now)
     return actions
 
 
@@ -91,16 +108,20 @@ def arrived(state: EngineState, event: FragmentArrived, now: float) -> list[Acti
     """An outer gradient is here: it belongs to its round, or it is dropped."""
     record = heard(state, event.learner, event.incarnation, now)
     current = state.rounds.get(event.fragment)
+    if state.options.rules >= Rules.GUARDED and _counts_already(state, current, event):
+        # Dropping it would drop the one that counts: they share their key.
+        return [Note("Repeated", "it is here already", event.learner, event.fragment)]
     problem = _problem(state, current, event) if record else "it comes from a session that is over"
     if record is not None and problem is not None:
         requests.answered_late(state, record, event, now)
     if problem is not None or current is None or record is None:
         accounting.dropped(state, record, event)
-        return [_discard(event, problem or "")]
+        return [_discard(state, event, problem or "")]
     record.pushed_bytes += event.payload_bytes
     if event.steps <= 0 or event.tokens <= 0:
         current.declined.add(event.learner)
-        return [_discard(event, "no step stands behind it, so its weight is 0"), *closing.check(state, current, now)]
+        reason = "no step stands behind it, so its weight is 0"
+        return [_discard(state, event, reason), *closing.check(state, current, now)]
     requests.answered(state, record, current.fragment, current.asked[event.learner], now)
     current.declined.discard(event.learner)
     current.arrived[event.learner] = event
@@ -116,6 +137,16 @@ def late(state: EngineState, event: FragmentLate, now: float) -> list[Action]:
     return []
 
 
+def _counts_already(state: EngineState, current: Round | None, event: FragmentArrived) -> bool:
+    """Whether this very outer gradient, told once more, is waited with, frozen or merged."""
+    here = current.arrived.get(event.learner) if current is not None else None
+    if here is not None and current is not None and current.version == event.version:
+        return (here.incarnation, here.attempt) == (event.incarnation, event.attempt)
+    record = state.learners.get(event.learner)
+    key = (event.incarnation, event.version, event.attempt)
+    return record is not None and record.frozen.get(event.fragment) == key
+
+
 def _problem(state: EngineState, current: Round | None, event: FragmentArrived) -> str | None:
     """Why an outer gradient of a learner that is in cannot count, if it cannot."""
     if current is None or current.version != event.version:
@@ -126,7 +157,7 @@ def _problem(state: EngineState, current: Round | None, event: FragmentArrived) 
     if not _is_asked_for(current, event):
         return f"attempt {event.attempt} was not, or is no longer, asked for"
     if event.learner in current.arrived:
-        return "it is here already"
+        return "it is here already" if state.options.rules < Rules.GUARDED else "the learner has brought it before"
     lag = current.version - 1 - event.base_version
     if not 0 <= lag <= state.options.max_version_lag:
         allowed = state.options.max_version_lag
@@ -162,6 +193,8 @@ def lost(state: EngineState, learner: str, now: float) -> list[Action]:
     returns.lost(state, learner, now)
     for current in _ordered(state):
         current.asked.pop(learner, None)
+        if state.options.rules >= Rules.GUARDED:
+            current.declined.discard(learner)
         actions += closing.check(state, current, now)
     return actions
 
@@ -192,24 +225,35 @@ def merged(state: EngineState, event: Merged) -> list[Action]:
     if current is None or current.version != event.version or current.closed_at is None:
         return []
     del state.rounds[event.fragment]
+    state.asked_before.pop(event.fragment, None)
     state.versions[event.fragment] = event.version
     state.merges += 1
     state.merge_seconds.add(event.seconds)
     returns.merged(state, current)
     share = state.options.shares[event.fragment]
-    counted = {} if event.failed else current.arrived
+    left_out = {one.learner: one.reason for one in event.left_out}
+    counted = {name: one for name, one in current.arrived.items() if not event.failed and name not in left_out}
     for name, contribution in counted.items():
         record = state.learners[name]
         state.fragment_tokens[event.fragment] += contribution.tokens
         record.merged_tokens += share * contribution.tokens
-    accounting.merged(state, current, failed=event.failed)
+    accounting.merged(state, current, counted)
+    notes = [_left_out(state, event, name, reason) for name, reason in left_out.items() if name in current.arrived]
     for name in current.arrived:
         state.learners[name].merged_into[event.fragment] = event.version
     receivers = tuple(
         (record.id, record.incarnation, record.id in counted) for record in state.ordered_learners if record.present
     )
     reason = f"version {event.version} was merged from {len(counted)} learner(s)"
-    return [Broadcast(event.fragment, event.version, receivers, reason)]
+    return [*notes, Broadcast(event.fragment, event.version, receivers, reason)]
+
+
+def _left_out(state: EngineState, event: Merged, name: str, reason: str) -> Note:
+    record = state.learners[name]
+    record.left_out += 1
+    record.left_out_reason = reason
+    text = f"its outer gradient is not in version {event.version}: {reason}"
+    return Note("MemberLeftOut", text, name, event.fragment)
 
 
 def applied(state: EngineState, event: FragmentApplied, now: float) -> list[Action]:
@@ -236,7 +280,7 @@ def abandon_open(state: EngineState, reason: str) -> list[Action]:
                 CancelTimer(round_timer(current.fragment)),
                 Note("RoundAbandoned", reason, fragment=current.fragment),
             ]
-            actions += [_discard(event, reason) for _, event in sorted(current.arrived.items())]
+            actions += [_discard(state, event, reason) for _, event in sorted(current.arrived.items())]
     return actions
 
 
@@ -245,8 +289,8 @@ def _patience(state: EngineState, current: Round) -> float:
     return float(usual * 2 ** min(current.attempts, 10))
 
 
-def _discard(event: FragmentArrived, reason: str) -> Action:
-    if reason == "it is here already":  # dropping it would drop the one that counts: they share their key
+def _discard(state: EngineState, event: FragmentArrived, reason: str) -> Action:
+    if state.options.rules < Rules.GUARDED and reason == "it is here already":
         return Note("Repeated", reason, event.learner, event.fragment)
     return Discard(event.learner, event.incarnation, event.fragment, event.version, event.attempt, reason)
 

@@ -1,14 +1,15 @@
 """The engine's state as plain JSON, for checkpoints, and back.
 
 Sessions, rounds under way and timers are not in it: after a restart learners join again, and a fragment that was under
-way comes round again within H inner steps. Clocks differ between processes, so spans are kept, not moments.
+way comes round again within H inner steps. Clocks differ between processes, so spans are kept, not moments. JSON has no
+word for a number that is not finite, and a model that has diverged has such losses: they are kept as text.
 """
 
 from dataclasses import asdict, fields
-from math import fsum
-from typing import Any
+from math import fsum, isfinite, nan
+from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer, ValidationError
 
 from diloco.core.account import Account
 from diloco.core.averages import MovingAverage
@@ -25,6 +26,29 @@ class SnapshotError(ValueError):
     """A snapshot is not one, or is of another job."""
 
 
+class LaterSnapshotError(SnapshotError):
+    """A snapshot that a later version of diloco has written: nothing is wrong with it."""
+
+
+def _plain(value: float) -> float | str:
+    return value if isfinite(value) else str(value)
+
+
+def _loss(value: object) -> object:
+    return nan if value is None else value
+
+
+def _seconds(value: object) -> object:
+    return 0.0 if value is None else value
+
+
+# Versions before wrote null for what is not finite: a loss was none, and a sum of times had overflowed.
+_AsText = PlainSerializer(_plain, return_type=float | str)
+_Number = Annotated[float, _AsText]
+_Loss = Annotated[float, BeforeValidator(_loss), _AsText]
+_Seconds = Annotated[float, BeforeValidator(_seconds), _AsText]
+
+
 class _Model(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -33,8 +57,8 @@ class _Account(_Model):
     """Where a learner's given time went. Absent in snapshots of versions that did not keep it."""
 
     step: int
-    spent: dict[str, float]
-    seconds: dict[TimeClass, float]
+    spent: dict[str, _Seconds]
+    seconds: dict[TimeClass, _Seconds]
 
 
 class _Learner(_Model):
@@ -46,21 +70,22 @@ class _Learner(_Model):
     step: int
     tokens: int
     data_position: int
-    loss: float | None
-    blocked_seconds: float
+    loss: _Number | None
+    blocked_seconds: _Seconds
     pushed_bytes: int
-    merged_tokens: float
-    merged_seconds: float
-    given_seconds: float
+    merged_tokens: _Number
+    merged_seconds: _Seconds
+    given_seconds: _Seconds
     given_up: bool
     account: _Account | None = None
 
 
 class _Evaluation(_Model):
     tokens: int
-    loss: float
-    at_seconds: float
+    loss: _Loss
+    at_seconds: _Number
     final: bool
+    doubted: bool = False
 
 
 class _Snapshot(_Model):
@@ -75,10 +100,10 @@ class _Snapshot(_Model):
     evaluations: list[_Evaluation]
     evaluations_ordered: int
     next_evaluation_tokens: int
-    elapsed_seconds: float
-    quorum_seconds: float | None
-    sync_seconds: float | None
-    merge_seconds: float | None
+    elapsed_seconds: _Number
+    quorum_seconds: _Number | None
+    sync_seconds: _Number | None
+    merge_seconds: _Number | None
 
 
 def take(state: EngineState, now: float) -> dict[str, Any]:
@@ -93,7 +118,8 @@ def take(state: EngineState, now: float) -> dict[str, Any]:
         fragment_tokens=state.fragment_tokens,
         learners={record.id: _learner(record, now) for record in state.ordered_learners},
         evaluations=[
-            _Evaluation(tokens=e.tokens, loss=e.loss, at_seconds=e.at_seconds, final=e.final) for e in state.evaluations
+            _Evaluation(tokens=e.tokens, loss=e.loss, at_seconds=e.at_seconds, final=e.final, doubted=e.doubted)
+            for e in state.evaluations
         ],
         evaluations_ordered=state.evaluations_ordered,
         next_evaluation_tokens=state.next_evaluation_tokens,
@@ -139,6 +165,11 @@ def fresh(options: EngineOptions, epoch: int) -> EngineState:
     return state
 
 
+def check(options: EngineOptions, snapshot: dict[str, Any]) -> None:
+    """See to it that a syncer could go on from a snapshot. Raises as ``restore``."""
+    restore(options, 1, snapshot)
+
+
 def restore(options: EngineOptions, epoch: int, snapshot: dict[str, Any]) -> EngineState:
     """The state of a snapshot, with every learner absent.
 
@@ -146,14 +177,19 @@ def restore(options: EngineOptions, epoch: int, snapshot: dict[str, Any]) -> Eng
     planned. Learners of pools that the job no longer has are left out.
 
     Raises:
-        SnapshotError: not a snapshot of this version of diloco, or of a model cut into another number of fragments.
+        LaterSnapshotError: a later version of diloco wrote it.
+        SnapshotError: not a snapshot, or of a model cut into another number of fragments.
     """
     try:
         saved = _Snapshot.model_validate(snapshot)
     except ValidationError as error:
-        first = error.errors()[0]
+        found = error.errors()
+        # What is unknown here is told first: then the rest may well be right, for the version that wrote it.
+        newer = [one for one in found if one["type"] == "extra_forbidden" or one["loc"] == ("format",)]
+        first = [*newer, *found][0]
         where = ".".join(str(part) for part in first["loc"])
-        raise SnapshotError(f"engine snapshot: {where}: {first['msg']}") from None
+        kind = LaterSnapshotError if newer else SnapshotError
+        raise kind(f"engine snapshot: {where}: {first['msg']}") from None
     fragments = options.schedule.fragments
     if not len(saved.versions) == len(saved.fragment_tokens) == fragments:
         raise SnapshotError(f"engine snapshot: {len(saved.versions)} fragments, the job has {fragments}")
@@ -166,7 +202,9 @@ def restore(options: EngineOptions, epoch: int, snapshot: dict[str, Any]) -> Eng
     for name, kept in saved.learners.items():
         if name in state.learners or name.rpartition("/")[0] in options.pools:
             state.learners[name] = _record(name, kept)
-    state.evaluations = [EvaluationRecord(e.tokens, e.loss, e.at_seconds, e.final) for e in saved.evaluations]
+    state.evaluations = [
+        EvaluationRecord(e.tokens, e.loss, e.at_seconds, e.final, e.doubted) for e in saved.evaluations
+    ]
     state.evaluations_ordered = saved.evaluations_ordered
     state.next_evaluation_tokens = saved.next_evaluation_tokens
     state.elapsed_seconds = saved.elapsed_seconds

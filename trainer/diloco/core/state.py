@@ -7,7 +7,7 @@ from diloco.core.account import Account
 from diloco.core.averages import MovingAverage, SizedSpread
 from diloco.core.events import FragmentArrived
 from diloco.core.leads import Leads
-from diloco.core.options import EngineOptions
+from diloco.core.options import EngineOptions, Rules
 from diloco.core.overlap import FragmentsInFlight
 
 INCARNATIONS_PER_EPOCH = 1_000_000
@@ -90,6 +90,12 @@ class LearnerRecord:
     """Its tokens at that step."""
     merged_into: list[int] = field(default_factory=list)
     """Version of each fragment that its latest outer gradient went into; 0: none has."""
+    frozen: dict[int, tuple[int, int, int]] = field(default_factory=dict)
+    """By fragment: incarnation, version and attempt of its latest outer gradient that was frozen for a merge."""
+    left_out: int = 0
+    """Merges made without its outer gradient because that was not to be believed, since the syncer started."""
+    left_out_reason: str = ""
+    """Of the latest of them."""
     pushed_bytes: int = 0
     merged_tokens: float = 0.0
     """Tokens that reached the global model, averaged over fragments by their share of the model."""
@@ -193,6 +199,8 @@ class EvaluationRecord:
     at_seconds: float
     """Since the first learner joined."""
     final: bool
+    doubted: bool = False
+    """It is not to be believed beside what the other learners report, and none of them has confirmed it."""
 
 
 @dataclass(slots=True)
@@ -242,6 +250,8 @@ class EngineState:
     absence does not."""
     rounds: dict[int, Round] = field(default_factory=dict)
     """By fragment: in flight, or asked for ahead."""
+    asked_before: dict[int, dict[str, Request]] = field(default_factory=dict)
+    """By fragment: asks for the next version in rounds that were abandoned. An attempt is never given twice."""
     returning: dict[int, Return] = field(default_factory=dict)
     """The current version of each fragment, until every member trains on it."""
     leads: dict[float, Leads] = field(default_factory=dict)
@@ -259,6 +269,8 @@ class EngineState:
     evaluations_ordered: int = 0
     did_not_evaluate: set[str] = field(default_factory=set)
     """Learners that left the present evaluation unanswered."""
+    doubted_learners: set[str] = field(default_factory=set)
+    """Learners whose evaluation of the present model is in doubt; another one is asked."""
     next_evaluation_tokens: int = 0
     elapsed_seconds: float = 0.0
     """Since the first learner joined, up to `elapsed_since`; the syncer's own absences are not in it."""
@@ -271,6 +283,15 @@ class EngineState:
         return sum(share * tokens for share, tokens in zip(self.options.shares, self.fragment_tokens, strict=True))
 
     @property
+    def quorum(self) -> int:
+        """K, or as many as are left where learners were given up: the job goes on without those."""
+        wanted = self.options.quorum
+        if wanted == 1 or self.options.rules < Rules.GUARDED:
+            return wanted
+        left = sum(self.counts(record) and record.state != LearnerState.GIVEN_UP for record in self.learners.values())
+        return max(1, min(wanted, left))
+
+    @property
     def quorum_step_seconds(self) -> float:
         """xi_step: an inner step of the slowest learner that counts towards the quorum; 0 where none is measured."""
         steps = sorted(
@@ -278,7 +299,7 @@ class EngineState:
             for record in self.learners.values()
             if record.state == LearnerState.TRAINING and record.step_seconds.seconds is not None
         )
-        return steps[min(self.options.quorum, len(steps)) - 1] if steps else 0.0
+        return steps[min(self.quorum, len(steps)) - 1] if steps else 0.0
 
     @property
     def finished(self) -> bool:
@@ -311,6 +332,11 @@ class EngineState:
             and held >= max(record.merged_into[fragment], self.versions[fragment] - self.options.max_version_lag)
             and record.step > record.received_steps[fragment]
         )
+
+    def waits_at_bound(self, record: LearnerRecord) -> bool:
+        """Whether a learner makes no step before it receives some fragment."""
+        oldest = min(record.received_steps, default=record.step)
+        return record.state == LearnerState.TRAINING and record.step - oldest >= self.options.max_staleness_steps
 
     def current(self, learner: str, incarnation: int) -> LearnerRecord | None:
         """The learner, if this is its current incarnation and it has a session."""

@@ -26,6 +26,10 @@ class LearnerView:
     """Inner steps before a launch at which it is asked."""
     missed: bool
     """It did not answer when it was last waited for, and has not answered since."""
+    left_out: int
+    """Merges made without its outer gradient because that was not to be believed, since the syncer started."""
+    left_out_reason: str
+    """Of the latest of them."""
     blocked_seconds: float
     pushed_bytes: int
     loss: float | None
@@ -49,6 +53,8 @@ class EvaluationView:
     loss: float
     at_seconds: float
     final: bool
+    doubted: bool
+    """It is not to be believed beside what the other learners report."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +117,9 @@ def view(state: EngineState, now: float) -> EngineView:
         rounds_in_flight=sum(current.launched_at is not None for current in state.rounds.values()),
         fragments_allowed=state.in_flight.allowed,
         round_seconds=state.round_seconds.seconds,
-        evaluations=tuple(EvaluationView(e.tokens, e.loss, e.at_seconds, e.final) for e in state.evaluations),
+        evaluations=tuple(
+            EvaluationView(e.tokens, e.loss, e.at_seconds, e.final, e.doubted) for e in state.evaluations
+        ),
         quorum_seconds=state.quorum_seconds.seconds,
         sync_seconds=state.sync_seconds.seconds,
         merge_seconds=state.merge_seconds.seconds,
@@ -132,6 +140,8 @@ def _learner(state: EngineState, record: LearnerRecord, time: Mapping[TimeClass,
         answer_seconds=record.answer_seconds.mean,
         lead_steps=record.lead_steps,
         missed=record.missed,
+        left_out=record.left_out,
+        left_out_reason=record.left_out_reason,
         blocked_seconds=record.blocked_seconds,
         pushed_bytes=record.pushed_bytes,
         loss=record.loss,

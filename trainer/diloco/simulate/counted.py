@@ -17,7 +17,7 @@ from diloco.core.sizes import F32
 from diloco.learner.capture import Capture
 from diloco.learner.data import batch_size_of
 from diloco.learner.trainer import StepResult, TrainerState
-from diloco.simulate.work import Payload, Work
+from diloco.simulate.work import MergeOutcome, Payload, Work
 from diloco.spec import JobSpec
 
 _NOTHING = torch.empty(0)
@@ -143,11 +143,11 @@ class CountedModel:
         self._downlink = DOWNLINKS[spec.sync.downlink]
         self._versions = [0] * len(layout.fragments)
 
-    def merge(self, order: Merge, payloads: Mapping[str, Payload]) -> str:
+    def merge(self, order: Merge, payloads: Mapping[str, Payload]) -> MergeOutcome:
         """See `work.GlobalModel`."""
         del payloads
         self._versions[order.fragment] = order.version
-        return ""
+        return MergeOutcome("")
 
     def values(self, fragment: int) -> Tensor:
         """See `work.GlobalModel`."""

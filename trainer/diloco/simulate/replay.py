@@ -147,7 +147,7 @@ class _Epoch:
             self._engine = Engine(options, header.epoch, header.engine or None)
         except (SnapshotError, ValueError) as error:
             raise TapeError(first, 0, str(error)) from error
-        self._merges = _Merges(root, job, layout)
+        self._merges = _Merges(root, job, layout, options.rules)
         if header.record:
             self._merges.begin(first, header)
         self._done = EpochReplay(files.epoch, recorded=header.record)
@@ -188,12 +188,12 @@ class _Epoch:
 class _Merges:
     """Redoes the merges of one recorded tape. After the first problem it stops: what follows builds on it."""
 
-    def __init__(self, root: Path, job: DiLoCoJob, layout: Layout) -> None:
+    def __init__(self, root: Path, job: DiLoCoJob, layout: Layout, rules: Rules) -> None:
         self._root = root
         self._job = job
         self._layout = layout
         self._codec = codec_named(job.spec.sync.compression)
-        self._merging = Merging(layout, job.spec.sync, self._codec)
+        self._merging = Merging(layout, job.spec.sync, self._codec, rules=rules)
         self._store: FragmentStore | None = None
         self._orders: dict[tuple[int, int], Merge] = {}
         self.problems: list[ReplayProblem] = []

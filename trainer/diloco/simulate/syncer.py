@@ -82,7 +82,8 @@ class SimulatedSyncer:
         self._merge_seconds = merge_seconds
         self._engine = Engine(options, epoch=1)
         self._model = model
-        self._payloads: dict[tuple[str, int, int, int], Payload] = {}
+        self._payloads: dict[tuple[str, int, int, int, int], Payload] = {}
+        """By learner, incarnation, fragment, version and attempt, as in the real one's inbox."""
         self._posted: dict[tuple[int, int], list[Callable[[], None]]] = {}
         """Pulls of versions that are not there yet."""
         self._timers: dict[str, int] = {}
@@ -117,7 +118,7 @@ class SimulatedSyncer:
 
     def push(self, event: FragmentArrived, payload: Payload) -> None:
         """A whole outer gradient came."""
-        self._payloads[event.learner, event.fragment, event.version, event.attempt] = payload
+        self._payloads[event.learner, event.incarnation, event.fragment, event.version, event.attempt] = payload
         self.feed(event)
 
     def pull(self, fragment: int, held_version: int | None) -> tuple[int, Tensor, int]:
@@ -160,7 +161,8 @@ class SimulatedSyncer:
                 self._clock.after(self._merge_seconds, lambda: self._merge(action))
             case Discard():
                 self.counts.discarded += 1
-                self._payloads.pop((action.learner, action.fragment, action.version, action.attempt), None)
+                key = (action.learner, action.incarnation, action.fragment, action.version, action.attempt)
+                self._payloads.pop(key, None)
             case Broadcast():
                 for serve in self._posted.pop((action.fragment, action.version), ()):
                     serve()
@@ -198,13 +200,24 @@ class SimulatedSyncer:
 
     def _merge(self, order: Merge) -> None:
         payloads = {
-            member.learner: self._payloads.pop((member.learner, order.fragment, order.version, member.attempt))
+            member.learner: self._payloads.pop(
+                (member.learner, member.incarnation, order.fragment, order.version, member.attempt)
+            )
             for member in order.members
         }
-        digest = self._model.merge(order, payloads)
+        made = self._model.merge(order, payloads)
         self.counts.merges += 1
         self.counts.members += len(order.members)
         self.counts.lagging += sum(member.base_version != order.version - 1 for member in order.members)
-        self.feed(Merged(order.fragment, order.version, digest, self._merge_seconds))
+        self.feed(
+            Merged(
+                order.fragment,
+                order.version,
+                made.digest,
+                self._merge_seconds,
+                failed=made.failed,
+                left_out=made.left_out,
+            )
+        )
         progress = self._engine.progress
         self._progress = progress.merged_tokens / progress.budget_tokens

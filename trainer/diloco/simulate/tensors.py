@@ -9,16 +9,18 @@ from torch import Tensor
 from diloco.core.actions import Merge
 from diloco.core.codec import Codec, codec_named
 from diloco.core.downlink import Update, downlink_codec, encode_update
+from diloco.core.events import LeftOut
 from diloco.core.feedback import encode_with_feedback
 from diloco.core.fragments import Layout
-from diloco.core.merge import Contribution, MergeTarget, merge_fragment
+from diloco.core.merge import Contribution, MergeError, MergeTarget, merge_fragment
+from diloco.core.outliers import UsualSizes
 from diloco.core.sizes import F32
 from diloco.learner.capture import Capture
 from diloco.learner.data import TokenSource, open_data, open_source
 from diloco.learner.feedback import ErrorFeedback
 from diloco.learner.trainer import InnerTrainer
 from diloco.model import build_model, layout_of, read_fragment
-from diloco.simulate.work import Payload, Work
+from diloco.simulate.work import MergeOutcome, Payload, Work
 from diloco.spec import JobSpec
 from diloco.spec.sync import SyncSpec
 
@@ -89,11 +91,12 @@ class TensorModel:
         self._momentum = [torch.zeros_like(values) for values in initial]
         self._downlink = downlink_codec(sync.downlink)
         self._residuals = [torch.zeros_like(values) for values in initial] if self._downlink else []
+        self._usual = UsualSizes()
         self._updates: dict[int, tuple[int, int]] = {}
         """Fragment -> version that its update begins with, and the update's bytes."""
         self._history: list[dict[int, Tensor]] = [{0: values} for values in self.parameters]
 
-    def merge(self, order: Merge, payloads: Mapping[str, Payload]) -> str:
+    def merge(self, order: Merge, payloads: Mapping[str, Payload]) -> MergeOutcome:
         """See `work.GlobalModel`."""
         index = order.fragment
         current = self.parameters[index]
@@ -104,26 +107,35 @@ class TensorModel:
             drift = None
             if self._sync.anchor == "Current" and member.base_version != order.version - 1:
                 drift = current - self._history[index][member.base_version]
-            contributions.append(Contribution(member.learner, member.weight, values, drift))
+            usual = self._usual.of(member.learner, index)
+            contributions.append(Contribution(member.learner, member.weight, values, drift, member.steps, usual))
         # A fresh buffer: pulls under way and the history keep the one before.
         target = MergeTarget(torch.empty_like(current), self._momentum[index])
-        merge_fragment(
-            self._layout.fragments[index],
-            contributions,
-            codec=self._codec,
-            method=self._sync.merge,
-            parameters=current,
-            momentum=self._momentum[index],
-            outer=self._sync.outer_optimizer,
-            into=target,
-        )
-        self._encode(index, order.version - 1, target.parameters)
-        self.parameters[index] = target.parameters
+        try:
+            verdict = merge_fragment(
+                self._layout.fragments[index],
+                contributions,
+                codec=self._codec,
+                method=self._sync.merge,
+                parameters=current,
+                momentum=self._momentum[index],
+                outer=self._sync.outer_optimizer,
+                into=target,
+                bounded=True,
+            ).verdict
+            failed = False
+            self._encode(index, order.version - 1, target.parameters)
+            self.parameters[index] = target.parameters
+        except MergeError as error:
+            verdict, failed = error.verdict, True
+            self._updates.pop(index, None)
+        self._usual.remember(index, verdict.sizes)
         history = self._history[index]
-        history[order.version] = target.parameters
+        history[order.version] = self.parameters[index]
         for old in [held for held in history if held < order.version - self._sync.max_version_lag]:
             del history[old]
-        return xxhash.xxh3_128_hexdigest(target.parameters.numpy().tobytes())
+        digest = xxhash.xxh3_128_hexdigest(self.parameters[index].numpy().tobytes())
+        return MergeOutcome(digest, failed, tuple(LeftOut(*one) for one in sorted(verdict.left_out.items())))
 
     def values(self, fragment: int) -> Tensor:
         """See `work.GlobalModel`."""

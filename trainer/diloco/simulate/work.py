@@ -11,6 +11,7 @@ from typing import Protocol
 from torch import Tensor
 
 from diloco.core.actions import Merge
+from diloco.core.events import LeftOut
 from diloco.learner.capture import Capture
 from diloco.learner.trainer import StepResult, TrainerState
 
@@ -23,6 +24,17 @@ class Payload:
     digest: str
     values: Tensor | None
     """uint8, flat; None where only sizes are counted."""
+
+
+@dataclass(frozen=True, slots=True)
+class MergeOutcome:
+    """What came of a merge."""
+
+    digest: str
+    """Of the new version."""
+    failed: bool = False
+    """The version has the values of the one before."""
+    left_out: tuple[LeftOut, ...] = ()
 
 
 class Trainer(Protocol):
@@ -67,8 +79,8 @@ class Encoder(Protocol):
 class GlobalModel(Protocol):
     """The syncer's fragments."""
 
-    def merge(self, order: Merge, payloads: Mapping[str, Payload]) -> str:
-        """Carry out a merge; ``payloads`` by learner. Returns the digest of the new version."""
+    def merge(self, order: Merge, payloads: Mapping[str, Payload]) -> MergeOutcome:
+        """Carry out a merge; ``payloads`` by learner."""
 
     def values(self, fragment: int) -> Tensor:
         """The current version, flat f32; never written to again."""

@@ -69,7 +69,9 @@ class SyncSpec(SpecModel):
     measured time of a round needs, at least 2 (the paper's), always below the interval, and never so many that learners
     pause at maxStalenessSteps (ours)."""
     quorum: int = Field(default=1, ge=1, le=10_000)
-    """K: learners that must have brought a fragment before it is merged."""
+    """K: learners that must have brought a fragment before it is merged. One that waits at maxStalenessSteps and has
+    nothing to bring counts as well, and where learners are given up so that fewer are left, those are enough:
+    failurePolicy.minimumLearners ends the job instead."""
     grace: Grace = Grace()
     """The wait for learners that are not ready once the quorum is there."""
     merge: Literal["RDA", "Mean"] = "RDA"

@@ -10,7 +10,7 @@ import json
 import re
 import shutil
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -189,8 +189,16 @@ def load_checkpoint(directory: Path, name: str, layout: Layout, job: str) -> Loa
     )
 
 
-def newest_checkpoint(directory: Path, layout: Layout, job: str) -> tuple[LoadedCheckpoint | None, dict[str, str]]:
+def newest_checkpoint(
+    directory: Path, layout: Layout, job: str, check: Callable[[Path, CheckpointManifest], None]
+) -> tuple[LoadedCheckpoint | None, dict[str, str]]:
     """The newest checkpoint that is whole, and what is wrong with newer ones, by name.
+
+    Args:
+        directory: Where checkpoints are.
+        layout: Of the job's model.
+        job: Name of the job.
+        check: Given a checkpoint's folder and manifest: raises ``UnusableFileError`` where nothing can go on from it.
 
     Raises:
         SyncerError: it is of another job or model, or of a later version of diloco.
@@ -198,9 +206,12 @@ def newest_checkpoint(directory: Path, layout: Layout, job: str) -> tuple[Loaded
     broken: dict[str, str] = {}
     for name in reversed(checkpoint_names(directory)):
         try:
-            return load_checkpoint(directory, name, layout, job), broken
+            loaded = load_checkpoint(directory, name, layout, job)
+            check(directory / name, loaded.manifest)
         except UnusableFileError as error:
             broken[name] = str(error)
+        else:
+            return loaded, broken
     return None, broken
 
 

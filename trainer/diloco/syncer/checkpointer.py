@@ -24,12 +24,14 @@ LAST_SECONDS = 120.0
 class Checkpointer:
     """Writes the checkpoints of one syncer. Owned by the event loop."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913  # what a checkpoint is made of, and held against
         self,
         directory: Path,
         keep: int,
+        *,
         capture: Callable[[str], CheckpointContent],
         release: Callable[[], None],
+        check: Callable[[CheckpointContent], None],
         metrics: SyncerMetrics,
     ) -> None:
         """Write to ``directory``, keeping ``keep`` checkpoints.
@@ -39,12 +41,14 @@ class Checkpointer:
             keep: How many are kept, beside those spared.
             capture: Takes the state as it is, for the given reason.
             release: What was captured is no longer read.
+            check: Raises ``ValueError`` where nothing could go on from what was captured. Called in the writing thread.
             metrics: Where durations are counted.
         """
         self._directory = directory
         self._keep = keep
         self._capture = capture
         self._release = release
+        self._check = check
         self._metrics = metrics
         self.spared: frozenset[str] = frozenset()
         """Checkpoints that stay and do not count: those that a recorded tape begins with."""
@@ -115,6 +119,8 @@ class Checkpointer:
             self._finished(await asyncio.get_running_loop().run_in_executor(self._executor, self._write, content))
         except OSError as error:
             self._failed(error.strerror or str(error), error)
+        except ValueError as error:
+            self._failed(f"it could not be read again: {error}", error)
         except Exception as error:  # noqa: BLE001  # whatever it is, training goes on and says so
             _log.exception("writing a checkpoint failed")
             self._failed(repr(error), error)
@@ -132,6 +138,8 @@ class Checkpointer:
             _log.error("no checkpoint was written: %s; training goes on, the next one is tried in its turn", error)
 
     def _write(self, content: CheckpointContent) -> str:
+        # One that cannot be read would in time take the place of those that can.
+        self._check(content)
         # Two whole ones are there at any time, also while the disk is full: the newest may turn out to be damaged.
         self._prune(max(2, self._keep - 1))
         began = time.perf_counter()

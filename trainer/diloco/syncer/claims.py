@@ -1,18 +1,26 @@
 """What a learner says it has done, held against what it can have done.
 
 Weights, progress and the budget are made of steps and tokens that learners count themselves. One that counts wrongly,
-by fault or on purpose, must not outweigh the others or end the job early. Three things are known here: how many tokens
-a step of its pool has, how many steps it has reported, and at which of them it received a fragment. An honest learner
-passes whatever its link does: a push may be here before the report of its steps, so it is given ``slack_steps`` and,
-beyond them, time for the report to come. A dishonest one gains that slack at most, once in the life of its process. It
-must not know sessions or the engine.
+by fault or on purpose, must not outweigh the others or end the job early. Known here are how many tokens a step of its
+pool has, how many steps it has reported, at which of them it received a fragment, that learners pause at the staleness
+bound, how fast the others of its pool are, and how large the job is. An honest learner passes whatever its link does: a
+push may be here before the report of its steps, so it is given as many steps as it may make on its own and, beyond
+them, time for the report to come.
+
+A dishonest one gains those steps once, and what the others' speed leaves it (`speeds`). Learners that lie together are
+not found out, nor is one that is alone, up to what no machine can do. It must not know sessions or the engine.
 """
 
 import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Self
 
 from diloco.spec import JobSpec
+from diloco.syncer.speeds import Allowance, Speeds
+
+LIFE_FACTOR = 100
+"""Times the job's budget that one learner can have trained before this syncer knew it (ours)."""
 
 
 class ClaimError(RuntimeError):
@@ -30,37 +38,89 @@ class PushedWork:
     tokens: int
 
 
+@dataclass(frozen=True, slots=True)
+class ClaimLimits:
+    """What a job says of what its learners can have done."""
+
+    tokens_per_step: Callable[[str], int]
+    """Tokens in an inner step of a learner, by its id."""
+    sequence_length: int
+    budget_tokens: int
+    bound_steps: int
+    """Inner steps a learner makes on a fragment at most before it receives it; so many, too, a push may be ahead of the
+    reports."""
+
+    @classmethod
+    def of(cls, spec: JobSpec) -> Self:
+        """Of a job."""
+        training = spec.training
+        return cls(tokens_per_step(spec), training.sequence_length, training.tokens, spec.sync.staleness_bound_steps)
+
+    def sequences_per_step(self, learner: str) -> int:
+        """Sequences in an inner step of a learner."""
+        return self.tokens_per_step(learner) // self.sequence_length
+
+
 class Claims:
     """Claims of all learners. Owned by the event loop."""
 
-    def __init__(self, tokens_per_step: Callable[[str], int], slack_steps: int, refused: Callable[[], None]) -> None:
+    def __init__(self, limits: ClaimLimits, refused: Callable[[], None], clock: Callable[[], float]) -> None:
         """Know nobody yet.
 
         Args:
-            tokens_per_step: Tokens in an inner step of a learner, by its id.
-            slack_steps: Inner steps that a push may be ahead of the reports.
+            limits: What the job says.
             refused: Called for every claim that is not believed.
+            clock: Seconds, never running backwards.
         """
-        self._tokens_per_step = tokens_per_step
-        self._slack_steps = slack_steps
+        self._limits = limits
         self._refused = refused
+        self._clock = clock
         self._accounts: dict[str, _Account] = {}
+        self._allowances: dict[str, Allowance] = {}
+        self._speeds = Speeds()
 
-    def admitted(self, learner: str, instance: str, steps: int) -> None:
-        """A process is let in, and goes on after ``steps``. One that only lost its link keeps its account."""
+    def check_join(self, learner: str, steps: int, data_position: int) -> None:
+        """Check what a process says that it has done before it is let in.
+
+        Raises:
+            ClaimError: its learner cannot have come so far.
+        """
+        allowance = self._allowances.get(learner)
+        if allowance is not None:
+            self._check_time(learner, allowance, steps, data_position)
+            return
+        own, life = self._limits.bound_steps, LIFE_FACTOR * self._limits.budget_tokens
+        most_steps = own + life // self._limits.tokens_per_step(learner)
+        most_sequences = own * self._limits.sequences_per_step(learner) + life // self._limits.sequence_length
+        if steps > most_steps or data_position > most_sequences:
+            raise self._error(
+                f"{learner} joins with {steps} steps and {data_position} sequences behind it; in this job it can have"
+                f" made {most_steps} steps and taken {most_sequences} sequences"
+            )
+
+    def admitted(self, learner: str, instance: str, steps: int, data_position: int) -> None:
+        """A process is let in, and goes on from there. One that only lost its link keeps its account."""
         known = self._accounts.get(learner)
         if known is None or known.instance != instance:
             self._accounts[learner] = _Account(instance, steps)
+            self._speeds.begins(learner)
         else:
             known.raise_to(steps)
+        allowance = self._allowances.get(learner)
+        if allowance is None:
+            own = self._limits.bound_steps
+            self._allowances[learner] = Allowance(steps, data_position, self._clock(), own)
+        else:
+            allowance.believe(steps, data_position, self._limits.sequences_per_step(learner))
 
-    def reported(self, learner: str, step: int, tokens: int) -> None:
+    def reported(self, learner: str, step: int, tokens: int, data_position: int) -> None:
         """Believe a step report.
 
         Raises:
-            ClaimError: steps or tokens go back, or there are more tokens than steps make.
+            ClaimError: steps or tokens go back, there are more tokens than steps make, or more steps or sequences than
+                there was time for.
         """
-        account = self._accounts[learner]
+        account, allowance = self._accounts[learner], self._allowances[learner]
         if account.reported is not None:
             steps_before, tokens_before = account.reported
             if step < steps_before or tokens < tokens_before:
@@ -69,6 +129,12 @@ class Claims:
                     f" {tokens_before}: neither may go back"
                 )
             self._check_tokens(learner, step - steps_before, tokens - tokens_before)
+        self._check_time(learner, allowance, step, data_position)
+        most = LIFE_FACTOR * self._limits.budget_tokens + step * self._limits.tokens_per_step(learner)
+        if tokens > most:
+            raise self._error(f"{learner} reports {tokens} tokens; in this job it can have trained {most}")
+        allowance.believe(step, data_position, self._limits.sequences_per_step(learner))
+        self._speeds.reported(learner, step, self._clock())
         account.reported = (step, tokens)
         account.raise_to(step)
 
@@ -76,12 +142,17 @@ class Claims:
         """It trains on a version of a fragment: its count of this fragment begins anew."""
         self._accounts[learner].receive(fragment, version)
 
-    def check_tokens(self, learner: str, work: PushedWork) -> None:
+    def check_work(self, learner: str, work: PushedWork) -> None:
         """Check what can be checked before anything is received.
 
         Raises:
-            ClaimError: there are more tokens than the steps make.
+            ClaimError: there are more tokens than the steps make, or more steps than a learner makes on a fragment.
         """
+        if work.steps > self._limits.bound_steps:
+            raise self._error(
+                f"{learner} pushes {work.steps} steps of fragment {work.fragment}; at {self._limits.bound_steps} a"
+                " learner pauses until it receives it"
+            )
         self._check_tokens(learner, work.steps, work.tokens)
 
     async def check_steps(self, learner: str, work: PushedWork, patience_seconds: float) -> None:
@@ -93,7 +164,7 @@ class Claims:
         account = self._accounts[learner]
         try:
             async with asyncio.timeout(patience_seconds):
-                while account.begins_at(work) + work.steps > account.steps + self._slack_steps:
+                while account.begins_at(work) + work.steps > account.steps + self._limits.bound_steps:
                     account.news.clear()
                     await account.news.wait()
         except TimeoutError:
@@ -105,9 +176,17 @@ class Claims:
         account.push(work)
 
     def _check_tokens(self, learner: str, steps: int, tokens: int) -> None:
-        most = self._tokens_per_step(learner)
+        most = self._limits.tokens_per_step(learner)
         if tokens > steps * most:
             raise self._error(f"{learner} claims {tokens} tokens in {steps} steps; a step of its pool has {most}")
+
+    def _check_time(self, learner: str, allowance: Allowance, steps: int, data_position: int) -> None:
+        steps_per_second = self._speeds.most_steps_per_second(learner)
+        allowance.grow(self._clock(), steps_per_second)
+        per_step = self._limits.sequences_per_step(learner)
+        problem = allowance.problem(steps, data_position, per_step, steps_per_second)
+        if problem:
+            raise self._error(f"{learner} claims {problem}")
 
     def _error(self, text: str) -> ClaimError:
         self._refused()

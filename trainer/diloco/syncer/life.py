@@ -4,6 +4,7 @@ It must not know the gRPC or HTTP server it is served by.
 """
 
 import asyncio
+import json
 import logging
 import time
 from collections.abc import Callable
@@ -13,6 +14,7 @@ from typing import Any
 
 import torch
 
+from diloco.core import snapshot
 from diloco.core.actions import Finish
 from diloco.core.codec import codec_named
 from diloco.core.engine import Engine, EngineOptions
@@ -23,7 +25,7 @@ from diloco.runtime.exits import EXIT_JOB_FAILED, EXIT_OK, EXIT_UNEXPECTED
 from diloco.syncer.block_threads import BlockThreads
 from diloco.syncer.checkpoint import CheckpointContent, Totals, write_checkpoint
 from diloco.syncer.checkpointer import LAST_SECONDS, Checkpointer
-from diloco.syncer.claims import Claims, tokens_per_step
+from diloco.syncer.claims import ClaimLimits, Claims, tokens_per_step
 from diloco.syncer.directory import SyncerDirectory
 from diloco.syncer.driver import Driver
 from diloco.syncer.errors import SyncerError
@@ -92,13 +94,15 @@ class Life:
         threads = options.threads or torch.get_num_threads()
         self._block_threads = BlockThreads(threads)
         self._reporter = Reporter(self.job, epoch)
-        self._engine = Engine(EngineOptions.from_job(options.job, self._layout), epoch, beginning.engine)
+        engine_options = EngineOptions.from_job(options.job, self._layout)
+        self._engine = Engine(engine_options, epoch, beginning.engine)
         self._checkpointer = Checkpointer(
             directory.checkpoints,
             options.job.spec.syncer.keep_checkpoints,
-            self._capture,
-            self._store.release,
-            self.metrics,
+            capture=self._capture,
+            release=self._store.release,
+            check=lambda content: snapshot.check(engine_options, json.loads(json.dumps(content.engine))),
+            metrics=self.metrics,
         )
         self._checkpointer.start(self._disk)
         base = beginning.checkpoint or self._first_checkpoint()
@@ -116,7 +120,7 @@ class Life:
         sync = options.job.spec.sync
         meter = LinkMeter(time.monotonic)
         self._links = LinkWatch(sync, self._layout, tokens_per_step(options.job.spec), meter)
-        claims = Claims(tokens_per_step(options.job.spec), sync.staleness_bound_steps, self.metrics.claims_refused.inc)
+        claims = Claims(ClaimLimits.of(options.job.spec), self.metrics.claims_refused.inc, time.monotonic)
         sessions = Sessions(
             job=self.job,
             layout=self._layout,
@@ -279,10 +283,10 @@ class Life:
         return self._content(reason)
 
     def _content(self, reason: str) -> CheckpointContent:
-        snapshot = self._engine.snapshot(self._shown_at())
-        assert tuple(snapshot["versions"]) == self._store.versions, "engine and store are at different versions"
+        engine = self._engine.snapshot(self._shown_at())
+        assert tuple(engine["versions"]) == self._store.versions, "engine and store are at different versions"
         image = self._store.hold()
-        return CheckpointContent(self.job, self._layout, int(self.epoch), image, snapshot, self._totals(), reason)
+        return CheckpointContent(self.job, self._layout, int(self.epoch), image, engine, self._totals(), reason)
 
     def _tape_header(self, base: str, beginning: Beginning) -> TapeHeader:
         return TapeHeader(

@@ -6,15 +6,18 @@
 import logging
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
 from diloco.core.actions import Merge
 from diloco.core.codec import Codec
 from diloco.core.downlink import Update, downlink_codec, encode_update
+from diloco.core.events import LeftOut
 from diloco.core.fragments import Fragment, Layout
 from diloco.core.merge import BlockRunner, Contribution, MergeError, MergeTarget, in_this_thread, merge_fragment
+from diloco.core.options import CURRENT_RULES, Rules
+from diloco.core.outliers import UsualSizes
 from diloco.spec.sync import SyncSpec
 from diloco.syncer.inbox import PushKey
 from diloco.syncer.store import EncodedUpdate, FragmentStore, NextVersion, digest_of
@@ -54,12 +57,25 @@ class MergeResult:
     """From the version before; None: the new version is sent whole."""
     not_encoded: str = ""
     """Why there is no update though the job encodes them; empty if there is one, or no merge."""
+    left_out: tuple[LeftOut, ...] = ()
+    """Members that are not in it, by learner."""
 
 
 class Merging:
     """The arithmetic of one job."""
 
-    def __init__(self, layout: Layout, sync: SyncSpec, codec: Codec, run_blocks: BlockRunner = in_this_thread) -> None:
+    def __init__(
+        self,
+        layout: Layout,
+        sync: SyncSpec,
+        codec: Codec,
+        run_blocks: BlockRunner = in_this_thread,
+        *,
+        rules: Rules = CURRENT_RULES,
+    ) -> None:
+        """``rules``: those that decide on the merges; under earlier ones one member could spoil them."""
+        self._bounded = rules >= Rules.GUARDED
+        self._usual = UsualSizes()
         self._layout = layout
         self._sync = sync
         self._codec = codec
@@ -79,7 +95,13 @@ class Merging:
         members: list[tuple[Contribution, torch.Tensor | None]] = []
         for member in order.members:
             key = PushKey(member.learner, member.incarnation, order.fragment, order.version, member.attempt)
-            contribution = Contribution(member.learner, member.weight, payload_of(key))
+            contribution = Contribution(
+                member.learner,
+                member.weight,
+                payload_of(key),
+                steps=member.steps,
+                usual=self._usual.of(member.learner, order.fragment),
+            )
             moved = self._sync.anchor == "Current" and member.base_version != current.version
             base = store.base(order.fragment, member.base_version) if moved else None
             members.append((contribution, base))
@@ -100,7 +122,7 @@ class Merging:
         made, problem, not_encoded = prepared.target, "", ""
         update: EncodedUpdate | None = None
         try:
-            merge_fragment(
+            verdict = merge_fragment(
                 prepared.fragment,
                 [self._anchored(contribution, base, prepared.parameters) for contribution, base in prepared.members],
                 codec=self._codec,
@@ -110,16 +132,24 @@ class Merging:
                 outer=self._sync.outer_optimizer,
                 into=made.merge,
                 run=self._run_blocks,
-            )
+                bounded=self._bounded,
+            ).verdict
         except MergeError as error:
-            problem = str(error)
+            problem, verdict = str(error), error.verdict
             made = NextVersion(MergeTarget(prepared.parameters, prepared.momentum), prepared.residual)
         else:
             update, not_encoded = self._encoded(prepared)
-        digest = digest_of(made.merge.parameters)
-        seconds = time.perf_counter() - began
+        self._usual.remember(prepared.fragment.index, verdict.sizes)
         return MergeResult(
-            prepared.fragment.index, prepared.version, made, digest, seconds, problem, update, not_encoded
+            prepared.fragment.index,
+            prepared.version,
+            made,
+            digest=digest_of(made.merge.parameters),
+            seconds=time.perf_counter() - began,
+            problem=problem,
+            update=update,
+            not_encoded=not_encoded,
+            left_out=tuple(LeftOut(learner, reason) for learner, reason in sorted(verdict.left_out.items())),
         )
 
     def _encoded(self, prepared: PreparedMerge) -> tuple[EncodedUpdate | None, str]:
@@ -137,4 +167,4 @@ class Merging:
         """``sync.anchor: Current``: measured from the current fragment instead of the version the learner received."""
         if base is None:
             return contribution
-        return Contribution(contribution.learner, contribution.weight, contribution.payload, drift=current - base)
+        return replace(contribution, drift=current - base)

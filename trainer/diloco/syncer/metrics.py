@@ -36,6 +36,11 @@ class SyncerMetrics:
         self.merge_seconds = self._histogram("diloco_merge_seconds", "One merge in its thread")
         self.checkpoint_seconds = self._histogram("diloco_checkpoint_seconds", "Writing one checkpoint")
         self.merge_failures = Counter("diloco_merge_failures", "Merges that changed nothing", registry=self._registry)
+        self.members_left_out = Counter(
+            "diloco_members_left_out",
+            "Outer gradients left out of a merge because they were not to be believed",
+            registry=self._registry,
+        )
         self.updates_not_encoded = Counter(
             "diloco_updates_not_encoded",
             "Versions sent whole because their update could not be encoded",

@@ -6,15 +6,27 @@ event loop. It must not open sockets.
 
 import logging
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from diloco.core import snapshot
 from diloco.core.fragments import Layout
+from diloco.core.options import EngineOptions
+from diloco.core.snapshot import LaterSnapshotError, SnapshotError
 from diloco.model import build_model, layout_of, layout_of_job, read_fragment
+from diloco.runtime.files import UnusableFileError
 from diloco.spec import DiLoCoJob
-from diloco.syncer.checkpoint import LoadedCheckpoint, OtherModelError, Totals, newest_checkpoint, set_aside
+from diloco.syncer.checkpoint import (
+    CheckpointManifest,
+    LoadedCheckpoint,
+    OtherModelError,
+    Totals,
+    newest_checkpoint,
+    set_aside,
+)
 from diloco.syncer.errors import SyncerError
 from diloco.syncer.store import FragmentStore
 from diloco.syncer.tape import TapeError, find_tapes, read_header
@@ -46,11 +58,11 @@ def prepare(job: DiLoCoJob, checkpoints: Path) -> Beginning:
     """
     layout = layout_of_job(job.spec)
     try:
-        loaded, broken = newest_checkpoint(checkpoints, layout, job.metadata.name)
+        loaded, broken = _newest(job, checkpoints, layout)
     except OtherModelError:
         # An entrypoint may build another model where it is given no values.
         layout = layout_of(build_model(job.spec), job.spec.sync.fragments)
-        loaded, broken = newest_checkpoint(checkpoints, layout, job.metadata.name)
+        loaded, broken = _newest(job, checkpoints, layout)
     for problem in broken.values():
         _log.warning("skipped a broken checkpoint: %s", problem)
     if broken and loaded is None:
@@ -73,6 +85,11 @@ def prepare(job: DiLoCoJob, checkpoints: Path) -> Beginning:
     return Beginning(layout, store, None, "", Totals())
 
 
+def _newest(job: DiLoCoJob, checkpoints: Path, layout: Layout) -> tuple[LoadedCheckpoint | None, dict[str, str]]:
+    readable = partial(_check_engine, EngineOptions.from_job(job, layout))
+    return newest_checkpoint(checkpoints, layout, job.metadata.name, readable)
+
+
 def _with_constants(layout: Layout, digest: str, job: DiLoCoJob) -> Layout:
     """``layout`` with what a checkpoint's digest says of frozen parameters and buffers; an older one says nothing."""
     if layout.constants is not None:
@@ -81,6 +98,16 @@ def _with_constants(layout: Layout, digest: str, job: DiLoCoJob) -> Layout:
     if constants:
         return replace(layout, constants=constants)
     return layout_of(build_model(job.spec), job.spec.sync.fragments)
+
+
+def _check_engine(options: EngineOptions, folder: Path, manifest: CheckpointManifest) -> None:
+    """Raise where the engine could not go on from a checkpoint: the one before is used then."""
+    try:
+        snapshot.check(options, manifest.engine)
+    except LaterSnapshotError as error:  # not damaged, so not to be set aside
+        raise SyncerError(f"{folder}: {error}; use the version of diloco that wrote it or a later one") from None
+    except SnapshotError as error:
+        raise UnusableFileError(f"{folder}: {error}") from None
 
 
 def empty_store(job: DiLoCoJob, layout: Layout) -> FragmentStore:

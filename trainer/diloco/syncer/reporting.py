@@ -53,9 +53,12 @@ class Reporter:
             if learner.state == _TRAINING and learner.loss is not None and math.isfinite(learner.loss)
         ]
         evaluations = tuple(
-            EvaluationStatus(tokens=e.tokens, loss=_finite(e.loss), seconds=e.at_seconds, final=e.final)
+            EvaluationStatus(
+                tokens=e.tokens, loss=_finite(e.loss), seconds=e.at_seconds, final=e.final, doubted=e.doubted
+            )
             for e in view.evaluations
         )
+        believed = [evaluation for evaluation in evaluations if not evaluation.doubted]
         return SyncerStatus.model_validate(
             {
                 "job": self._job,
@@ -68,7 +71,7 @@ class Reporter:
                 "tokens_per_second": per_second,
                 "seconds_left": 0.0 if view.finished else left / per_second if per_second > 0 else None,
                 "train_loss": math.fsum(losses) / len(losses) if losses else None,
-                "eval_loss": evaluations[-1].loss if evaluations else None,
+                "eval_loss": believed[-1].loss if believed else None,
                 "evaluations": evaluations,
                 "goodput": view.goodput,
                 "time_seconds": _by_class(view.time),
@@ -100,6 +103,8 @@ class Reporter:
             blocked_fraction=min(1.0, view.blocked_seconds / view.given_seconds) if view.given_seconds > 0 else 0.0,
             versions_behind=view.versions_behind,
             restarts=view.restarts,
+            left_out=view.left_out,
+            left_out_reason=view.left_out_reason,
             loss=_finite(view.loss),
             last_heard_seconds=max(0.0, now - view.last_heard_at) if view.incarnation else None,
             time_seconds=_by_class(view.time),

@@ -77,7 +77,7 @@ class SyncService:
         peer.must_be(header.learner, self._job)
         try:
             self._check_current(header)
-            self._claims.check_tokens(header.learner, _work(header))
+            self._claims.check_work(header.learner, _work(header))
             claim = PushClaim(header.base_version, header.codec, header.payload_bytes)
             buffer = bytes_of(self._inbox.open(_key(header), claim))
         except ClaimError as error:

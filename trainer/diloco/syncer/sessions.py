@@ -90,6 +90,10 @@ class Sessions:
             WireError: the joining process does not belong to this job, or breaks the protocol.
         """
         self._check(join)
+        try:
+            self._claims.check_join(join.learner, join.steps, join.data_position)
+        except ClaimError as error:
+            raise RefusedError(str(error)) from None
         session = _Session(join, send)
         key = (join.learner, join.instance)
         replaced = self._joining.pop(key, None)
@@ -115,7 +119,7 @@ class Sessions:
             previous.over.set()
         session.incarnation = action.incarnation
         self._admitted[action.learner] = session
-        self._claims.admitted(action.learner, action.instance, action.steps)
+        self._claims.admitted(action.learner, action.instance, action.steps, action.data_position)
         welcome = messages.Welcome(
             action.incarnation,
             self._epoch,
@@ -260,7 +264,7 @@ class Sessions:
         match event:
             case StepReported() if event.incarnation == incarnation:
                 try:
-                    self._claims.reported(event.learner, event.step, event.tokens)
+                    self._claims.reported(event.learner, event.step, event.tokens, event.data_position)
                 except ClaimError as error:
                     raise InvalidMessageError(str(error)) from None
             case FragmentApplied() if event.incarnation == incarnation:

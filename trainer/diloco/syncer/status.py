@@ -45,6 +45,10 @@ class LearnerStatus(_Status):
     """Since it last said something; None if it never did."""
     time_seconds: dict[str, float] = {}
     """What became of the time it has been given, by class (``core.time_class``); empty from older syncers."""
+    left_out: int = 0
+    """Merges made without its outer gradient because that was not to be believed, since the syncer started."""
+    left_out_reason: str = ""
+    """Of the latest of them."""
 
 
 class EvaluationStatus(_Status):
@@ -58,6 +62,8 @@ class EvaluationStatus(_Status):
     """Since the first learner joined."""
     final: bool
     """Of the exported model."""
+    doubted: bool = False
+    """It is not to be believed beside what the other learners report, and none of them has confirmed it."""
 
 
 class CheckpointStatus(_Status):
@@ -119,7 +125,7 @@ class SyncerStatus(_Status):
     train_loss: float | None
     """Mean of the latest losses of the learners that train."""
     eval_loss: float | None
-    """Of the latest evaluation."""
+    """Of the latest evaluation that is to be believed."""
     evaluations: tuple[EvaluationStatus, ...]
     goodput: float | None
     """Learner-seconds of inner steps whose tokens were merged over learner-seconds the job was given."""

@@ -31,8 +31,8 @@ from diloco.wire import messages
 _log = logging.getLogger(__name__)
 
 _QUIET = (actions.AskFragment, actions.Merge, actions.Broadcast, actions.Discard, actions.Checkpoint)
-_QUIET_NOTES = ("RoundOpened", "RoundWaits", "RoundAbandoned", "LearnerExcluded", "Repeated")
-"""Decisions of every round: in the tape, and in the log only at DEBUG."""
+_QUIET_NOTES = ("RoundOpened", "RoundWaits", "RoundAbandoned", "LearnerExcluded", "Repeated", "MemberLeftOut")
+"""Decisions of every round, or told already: in the tape, and in the log only at DEBUG."""
 
 
 class Syncer:
@@ -191,9 +191,25 @@ class Syncer:
                 result.fragment,
                 result.not_encoded,
             )
+        for one in result.left_out:
+            self._metrics.members_left_out.inc()
+            _log.warning(
+                "version %d of fragment %d is merged without %s: %s",
+                result.version,
+                result.fragment,
+                one.learner,
+                one.reason,
+            )
         self._result = result
         self._driver.post(
-            Merged(result.fragment, result.version, result.digest.hex(), result.seconds, failed=bool(result.problem))
+            Merged(
+                result.fragment,
+                result.version,
+                result.digest.hex(),
+                result.seconds,
+                failed=bool(result.problem),
+                left_out=result.left_out,
+            )
         )
 
     def _merge_over(self) -> None:

@@ -1,0 +1,306 @@
+"""Finds out what the tests do not see: changes one place of the code at a time and runs the unit tests on it.
+
+A mutant that no test fails on is a line that nobody checks, or one that does not matter. Those that do not matter stand
+in ``scripts/equivalent_mutants.toml``, each with its reason. Nothing is written to the tree: every mutant lives in a
+process of its own, which is forked from one that has loaded the libraries.
+
+    python scripts/mutate.py --sample 100
+    python scripts/mutate.py --only trainer/diloco/core/pace.py
+"""
+
+import argparse
+import ast
+import importlib
+import importlib.machinery
+import json
+import os
+import random
+import resource
+import signal
+import sys
+import time
+import tomllib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parents[1]
+EQUIVALENT = ROOT / "scripts" / "equivalent_mutants.toml"
+REPORT = ROOT / "build" / "mutants.json"
+TARGETS = {
+    "trainer/diloco/core": ("tests/unit/core", "tests/property"),
+    "trainer/diloco/syncer/checkpoint.py": (
+        "tests/unit/syncer/test_checkpoint.py",
+        "tests/unit/syncer/test_prepare.py",
+    ),
+    "trainer/diloco/learner": ("tests/unit/learner",),
+}
+"""What is changed, and which tests must see it."""
+
+MEMORY_BYTES = 3 << 30
+"""Of one run of the tests."""
+
+_SWAPS: dict[type[ast.AST], type[ast.AST]] = {
+    ast.Lt: ast.LtE,
+    ast.LtE: ast.Lt,
+    ast.Gt: ast.GtE,
+    ast.GtE: ast.Gt,
+    ast.Eq: ast.NotEq,
+    ast.NotEq: ast.Eq,
+    ast.In: ast.NotIn,
+    ast.NotIn: ast.In,
+    ast.Is: ast.IsNot,
+    ast.IsNot: ast.Is,
+    ast.Add: ast.Sub,
+    ast.Sub: ast.Add,
+    ast.Mult: ast.Div,
+    ast.Div: ast.Mult,
+    ast.FloorDiv: ast.Mult,
+    ast.Mod: ast.Mult,
+    ast.Pow: ast.Mult,
+    ast.And: ast.Or,
+    ast.Or: ast.And,
+}
+_CALLS = {"min": "max", "max": "min", "any": "all", "all": "any"}
+
+
+@dataclass(frozen=True, slots=True)
+class Mutant:
+    """One change of one line."""
+
+    file: str
+    line: int
+    before: str
+    """The line as it is, without its indentation."""
+    after: str
+    source: str
+    """The whole changed file."""
+
+    @property
+    def key(self) -> tuple[str, str, str]:
+        """By which it is found again when lines move."""
+        return self.file, self.before, self.after
+
+
+def mutants_of(path: Path) -> Iterator[Mutant]:
+    """Every mutant of a file, in the order of its lines."""
+    text = path.read_text()
+    lines = text.splitlines(keepends=True)
+    seen: set[str] = set()
+    for node, new in sorted(_changes(ast.parse(text)), key=lambda change: (change[0].lineno, change[0].col_offset)):
+        if node.lineno != node.end_lineno:
+            continue
+        encoded = lines[node.lineno - 1].encode()
+        changed = (encoded[: node.col_offset] + new.encode() + encoded[node.end_col_offset :]).decode()
+        source = "".join([*lines[: node.lineno - 1], changed, *lines[node.lineno :]])
+        before = lines[node.lineno - 1].strip()
+        if source not in seen and changed.strip() != before:
+            seen.add(source)
+            yield Mutant(str(path.relative_to(ROOT)), node.lineno, before, changed.strip(), source)
+
+
+def _changes(tree: ast.Module) -> Iterator[tuple[Any, str]]:
+    """(node, what takes its place) of everything that is decided or computed; not of texts and types."""
+    stack: list[ast.AST] = [tree]
+    while stack:
+        node = stack.pop()
+        if isinstance(node, ast.JoinedStr | ast.Raise | ast.Assert | ast.Import | ast.ImportFrom):
+            continue
+        if isinstance(node, ast.keyword) and node.arg == "strict":  # of zip: a check of our own
+            continue
+        stack += [child for name, child in _children(node) if name not in ("annotation", "returns", "decorator_list")]
+        yield from ((node, new) for new in _replacements(node))
+
+
+def _children(node: ast.AST) -> Iterator[tuple[str, ast.AST]]:
+    for name, value in ast.iter_fields(node):
+        for child in value if isinstance(value, list) else [value]:
+            if isinstance(child, ast.AST):
+                yield name, child
+
+
+def _replacements(node: ast.AST) -> Iterator[str]:  # noqa: C901  # a table of nodes
+    match node:
+        case ast.Compare(left, [op], [right]) if type(op) in _SWAPS:
+            yield _text(ast.Compare(left, [_swapped(op)], [right]))
+        case ast.BinOp(left, op, right) if type(op) in _SWAPS:
+            yield _text(ast.BinOp(left, _swapped(op), right))
+        case ast.BoolOp(op, values):
+            yield _text(ast.BoolOp(_swapped(op), values))
+        case ast.UnaryOp(ast.Not() | ast.USub(), operand):
+            yield _text(operand)
+        case ast.Constant(value) if isinstance(value, bool):
+            yield str(not value)
+        case ast.Constant(value) if isinstance(value, int | float):
+            yield repr(value + 1)
+        case ast.Call(ast.Name(name), arguments, keywords) if name in _CALLS:
+            yield _text(ast.Call(ast.Name(_CALLS[name]), arguments, keywords))
+        case ast.IfExp(test, body, orelse):
+            yield _text(ast.IfExp(test, orelse, body))
+        case ast.Expr(ast.Call()) | ast.AugAssign() | ast.Delete():
+            yield "pass"
+        case ast.Assign([ast.Attribute() | ast.Subscript()]):
+            yield "pass"
+        case _:
+            pass
+
+
+def _swapped(op: ast.AST) -> Any:
+    return _SWAPS[type(op)]()
+
+
+def _text(node: ast.AST) -> str:
+    return f"({ast.unparse(ast.fix_missing_locations(node))})"
+
+
+def tests_for(file: str) -> list[str]:
+    """The tests that must see a mutant, those that name its module first."""
+    for target, places in TARGETS.items():
+        if file == target or file.startswith(f"{target}/"):
+            found = [path for place in places for path in _test_files(ROOT / place)]
+            return [str(path) for path in sorted(found, key=lambda path: _rank(path, file))]
+    raise SystemExit(f"{file}: is none of the targets {', '.join(TARGETS)}")
+
+
+def _rank(test: Path, file: str) -> tuple[bool, bool, int]:
+    package, _, name = file.removeprefix("trainer/").removesuffix(".py").replace("/", ".").rpartition(".")
+    text = test.read_text()
+    named = f"{package}.{name}" in text or f"from {package} import {name}" in text
+    return name not in test.stem, not named, test.stat().st_size
+
+
+def _test_files(place: Path) -> list[Path]:
+    return sorted(place.rglob("test_*.py")) if place.is_dir() else [place]
+
+
+def run(file: str, source: str | None, tests: Sequence[str], limit_seconds: float) -> str:
+    """What became of a mutant: killed, survived, or too slow, which counts as killed.
+
+    ``source``: the changed file; None: the file as it is.
+    """
+    child = os.fork()
+    if child == 0:
+        _run_here(ROOT / file, source, tests)
+    until, done, status = time.monotonic() + limit_seconds, 0, 0
+    try:
+        while not done and time.monotonic() < until:
+            done, status = os.waitpid(child, os.WNOHANG)
+            time.sleep(0.02)
+    finally:
+        if not done:
+            os.kill(child, signal.SIGKILL)
+            os.waitpid(child, 0)
+    if not done:
+        return "too slow"
+    return "survived" if os.waitstatus_to_exitcode(status) == 0 else "killed"
+
+
+def _run_here(path: Path, source: str | None, tests: Sequence[str]) -> None:
+    """In a child: take the mutant for the file, run the tests until one fails, and end."""
+    code = 1
+    try:
+        # A mutant may ask for memory without an end.
+        resource.setrlimit(resource.RLIMIT_DATA, (MEMORY_BYTES, MEMORY_BYTES))
+        null = os.open(os.devnull, os.O_RDWR)
+        for descriptor in (0, 1, 2):
+            os.dup2(null, descriptor)
+        if source is not None:
+            _replace(path, source)
+        import pytest  # noqa: PLC0415  # loaded by the parent, where only its import is wanted
+
+        options = ["-x", "-q", "-n0", "-p", "no:cacheprovider", "--hypothesis-seed=0", "--no-header", "--tb=no"]
+        code = int(pytest.main([*options, *tests]))
+    finally:
+        os._exit(code)
+
+
+def _replace(path: Path, source: str) -> None:
+    loader: Any = importlib.machinery.SourceFileLoader
+    plain = loader.get_code
+
+    def get_code(self: Any, name: str) -> Any:
+        if Path(self.path) == path:
+            return compile(source, str(path), "exec")
+        return plain(self, name)
+
+    loader.get_code = get_code
+
+
+def equivalents() -> dict[tuple[str, str, str], str]:
+    """Mutants that change nothing that anybody could see, with the reason."""
+    plain = tomllib.loads(EQUIVALENT.read_text()) if EQUIVALENT.exists() else {}
+    return {(one["file"], one["before"], one["after"]): one["reason"] for one in plain.get("mutant", [])}
+
+
+def chosen(arguments: argparse.Namespace) -> list[Mutant]:
+    """The mutants to try."""
+    files = [path for target in TARGETS for path in _sources(ROOT / target)]
+    if arguments.only:
+        wanted = {(ROOT / name).resolve() for name in arguments.only}
+        files = [path for path in files if path in wanted or wanted & set(path.parents)]
+    found = [mutant for path in files for mutant in mutants_of(path)]
+    known = equivalents()
+    left = [mutant for mutant in found if mutant.key not in known]
+    print(f"{len(found)} mutants in {len(files)} files, {len(found) - len(left)} of them equivalent", flush=True)
+    if arguments.sample and arguments.sample < len(left):
+        left = random.Random(arguments.seed).sample(left, arguments.sample)  # noqa: S311  # the same ones again
+    return sorted(left, key=lambda mutant: (mutant.file, mutant.line, mutant.after))
+
+
+def _sources(target: Path) -> list[Path]:
+    return sorted(target.rglob("*.py")) if target.is_dir() else [target]
+
+
+def main() -> int:
+    """Try mutants, tell which survive, and say whether enough were killed."""
+    parser = argparse.ArgumentParser(description="Changes one place of the code at a time and runs the tests on it.")
+    parser.add_argument("--sample", type=int, metavar="N", help="try N of them (default: all)")
+    parser.add_argument("--seed", type=int, default=0, help="which N (default: 0)")
+    parser.add_argument("--only", action="append", metavar="PATH", help="only mutants of this file or folder")
+    parser.add_argument("--minutes", type=float, default=180.0, help="stop after so many minutes (default: 180)")
+    parser.add_argument("--least", type=float, default=0.95, help="share that must be killed (default: 0.95)")
+    arguments = parser.parse_args()
+    os.chdir(ROOT)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that no child is left behind
+    sys.path[:0] = [str(ROOT / "trainer"), str(ROOT / "operator"), str(ROOT / "tests")]
+    for library in ("torch", "pytest", "pydantic", "grpc", "safetensors.torch", "xxhash"):  # for all children at once
+        importlib.import_module(library)
+    todo, until = chosen(arguments), time.monotonic() + 60 * arguments.minutes
+    limits: dict[tuple[str, ...], float] = {}
+    fates: list[tuple[Mutant, str]] = []
+    for mutant in todo:
+        tests = tests_for(mutant.file)
+        places = tuple(sorted(tests))
+        if places not in limits:
+            began = time.monotonic()
+            if run(mutant.file, None, tests, 1800.0) != "survived":
+                raise SystemExit(f"{mutant.file}: its tests fail without a mutant")
+            limits[places] = 30.0 + 4 * (time.monotonic() - began)
+        if time.monotonic() > until:
+            break
+        fates.append((mutant, run(mutant.file, mutant.source, tests, limits[places])))
+        if fates[-1][1] == "survived":
+            print(f"survived  {mutant.file}:{mutant.line}: {mutant.before}  ->  {mutant.after}", flush=True)
+    return _report(fates, len(todo), arguments.least)
+
+
+def _report(fates: list[tuple[Mutant, str]], planned: int, least: float) -> int:
+    killed = sum(fate != "survived" for _, fate in fates)
+    share = killed / len(fates) if fates else 1.0
+    REPORT.parent.mkdir(exist_ok=True)
+    rows = [
+        {"file": mutant.file, "line": mutant.line, "before": mutant.before, "after": mutant.after, "fate": fate}
+        for mutant, fate in fates
+    ]
+    REPORT.write_text(
+        json.dumps({"killed": killed, "tried": len(fates), "planned": planned, "mutants": rows}, indent=1)
+    )
+    print(
+        f"{killed} of {len(fates)} killed ({share:.1%}); {planned - len(fates)} not tried; {REPORT.relative_to(ROOT)}"
+    )
+    return 0 if share >= least else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

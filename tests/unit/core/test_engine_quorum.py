@@ -1,0 +1,173 @@
+"""What makes a quorum: learners that bring something, as many as the job wants or as are left."""
+
+from typing import Any
+
+import pytest
+
+from diloco.core import closing
+from diloco.core.actions import Action, AskFragment, Merge, Note
+from diloco.core.events import LearnersPlanned
+from diloco.core.options import Rules
+from support.engine_script import Script, name, of, only, options
+
+
+def started(learners: int, quorum: int, **changes: Any) -> Script:
+    """Everybody trains, and the first fragment is asked for."""
+    script = Script(options(learners, quorum=quorum, **changes))
+    script.start(*range(learners))
+    for index in range(learners):
+        script.step(index)
+    assert (0, 0) in script.asks
+    return script
+
+
+def members(actions: list[Action]) -> list[list[str]]:
+    return [[member.learner for member in merge.members] for merge in of(actions, Merge)]
+
+
+def give_up(script: Script, index: int) -> list[Action]:
+    """A learner of a job that allows no restart is restarted."""
+    script.leave(index)
+    return script.join(index, "another")
+
+
+def load(script: Script, index: int, *fragments: int) -> None:
+    """A process that has lost its connection is back, and receives some fragments anew."""
+    script.leave(index)
+    script.join(index, f"process-{index}", tuple(-1 if p in fragments else 0 for p in range(4)))
+    script.ready(index)
+
+
+@pytest.mark.parametrize("declines_first", [True, False])
+def test_a_learner_without_work_makes_no_quorum_and_is_asked_again_once_it_has_some(*, declines_first: bool) -> None:
+    script = started(2, 2)
+    load(script, 1, 0)
+    actions = [] if declines_first else script.push(0, 0)
+    actions += script.decline(1, 0)
+    actions += script.push(0, 0) if declines_first else []
+    assert members(actions) == []
+    assert not of(actions, AskFragment)
+    (again,) = [ask for ask in of(script.step(1), AskFragment) if ask.fragment == 0]
+    assert (again.learner, again.attempt) == (name(1), 2)
+    assert members(script.push(1, 0)) == [[name(0), name(1)]]
+
+
+def test_one_that_has_work_when_the_others_arrive_is_asked_again_at_once() -> None:
+    script = started(2, 2)
+    script.decline(1, 0)
+    again = only(script.push(0, 0), AskFragment)
+    assert (again.learner, again.attempt) == (name(1), 2)
+    assert "has made a step since it declined" in again.reason
+
+
+def test_under_the_rules_of_before_a_learner_without_work_made_a_quorum() -> None:
+    script = started(2, 2, rules=Rules.READY)
+    script.decline(1, 0)
+    assert members(script.push(0, 0)) == [[name(0)]]
+
+
+def test_one_that_declined_and_left_makes_no_quorum() -> None:
+    script = started(3, 2)
+    script.decline(1, 0)
+    script.leave(1)
+    assert members(script.push(0, 0)) == []
+    assert members(script.push(2, 0)) == [[name(0), name(2)]]
+
+
+@pytest.mark.parametrize(("bound", "merged"), [(6, [[name(0)]]), (7, [])])
+def test_one_that_waits_at_the_staleness_bound_counts_without_work(bound: int, merged: list[list[str]]) -> None:
+    # Nobody could wait for its next step: it makes none before something is merged.
+    script = started(2, 2, max_staleness_steps=bound, overlap=1)
+    script.step(1, 5)
+    load(script, 1, 0)
+    script.decline(1, 0)
+    assert members(script.push(0, 0)) == merged
+
+
+def test_the_quorum_follows_where_a_learner_is_given_up() -> None:
+    script = started(3, 3, max_restarts=0)
+    script.push(0, 0)
+    assert members(script.push(1, 0)) == []
+    actions = give_up(script, 2)
+    assert members(actions) == [[name(0), name(1)]]
+    (note,) = [note for note in of(actions, Note) if note.subject == "QuorumFollows"]
+    assert note.reason == "no more learners are left; sync.quorum is 3, and 2 make it now"
+    # Not below one, and each that is given up lowers it.
+    give_up(script, 1)
+    assert script.engine._state.quorum == 1
+    give_up(script, 0)
+    assert script.engine._state.quorum == 1
+
+
+def test_rounds_are_launched_by_the_quorum_that_is_left() -> None:
+    script = started(2, 2, max_restarts=0)
+    for merge in [*of(script.push(0, 0), Merge), *of(script.push(1, 0), Merge)]:
+        script.merge_done(merge)
+    give_up(script, 1)
+    seen = len(script.all(AskFragment))
+    for _ in range(4):
+        script.step(0)
+    assert {ask.fragment for ask in script.all(AskFragment)[seen:]} - {0}
+
+
+def test_one_that_is_only_away_is_waited_for() -> None:
+    script = started(2, 2, max_restarts=3)
+    script.push(0, 0)
+    assert members(script.leave(1)) == []
+    assert members(script.wait(5.0)) == []
+    assert script.engine._state.quorum == 2
+
+
+def test_the_quorum_follows_a_pool_that_is_scaled_below_it_and_comes_back_with_it() -> None:
+    script = started(2, 2)
+    script.leave(1)
+    script.push(0, 0)
+    assert members(script.do(LearnersPlanned((name(0),)))) == [[name(0)]]
+    actions = script.do(LearnersPlanned((name(0), name(1))))
+    assert not [note for note in of(actions, Note) if note.subject == "QuorumFollows"]
+    assert script.engine._state.quorum == 2
+
+
+def test_tapes_of_before_wait_for_the_full_quorum() -> None:
+    script = started(2, 2, max_restarts=0, rules=Rules.READY)
+    script.push(0, 0)
+    assert members(give_up(script, 1)) == []
+    assert script.engine._state.quorum == 2
+
+
+def test_one_that_declined_and_then_brought_it_counts_once() -> None:
+    script = started(3, 3, max_staleness_steps=6, overlap=1)
+    script.step(1, 5)
+    load(script, 1, 0)
+    script.decline(1, 0)
+    assert members(script.push(1, 0, steps=1)) == []
+    assert members(script.push(0, 0)) == []
+    assert members(script.push(2, 0)) == [[name(0), name(1), name(2)]]
+
+
+@pytest.mark.parametrize(("quorum", "seconds"), [(1, 1.0), (2, 2.0), (3, 4.0)])
+def test_the_quorum_s_slowest_learner_is_the_measure_of_a_step(quorum: int, seconds: float) -> None:
+    script = Script(options(4, quorum=quorum))
+    script.start(0, 1, 2, 3)
+    assert script.engine._state.quorum_step_seconds == 0.0
+    for index, own in enumerate((4.0, 1.0, 2.0)):
+        script.step(index, seconds=own)
+    assert script.engine._state.quorum_step_seconds == seconds
+
+
+def test_where_fewer_are_measured_the_slowest_of_them_is_the_measure() -> None:
+    script = Script(options(4, quorum=3))
+    script.start(0, 1, 2, 3)
+    script.step(0, seconds=4.0)
+    script.step(1, seconds=1.0)
+    assert script.engine._state.quorum_step_seconds == 4.0
+
+
+def test_the_grace_is_for_the_overlap_as_it_is_now() -> None:
+    script = Script(options(1, fragments=4, interval=8, overlap=2, overlap_limit=7))
+    state = script.engine._state
+    spans = {}
+    for allowed in (1, 2, 3):
+        state.in_flight.allowed = allowed
+        spans[allowed] = closing._overlap_steps(state)
+    assert spans == {1: 2, 2: 4, 3: 6}

@@ -1,0 +1,196 @@
+"""Who is left out of a merge for its size, and who is not."""
+
+import math
+from collections.abc import Sequence
+
+import pytest
+import torch
+
+from diloco.core.merge import LARGEST_NORM, Contribution, MergeError
+from diloco.core.outliers import (
+    LARGEST_RATIO,
+    LEAST_PAST,
+    OWN_RATIO,
+    MeasuredMember,
+    UsualSize,
+    UsualSizes,
+    Verdict,
+    compare,
+    compare_alone,
+)
+from support.fragment_merge import Rule, contributions_of, fragment_of, merge_into_zero
+
+NUMELS = (100, 4)
+TENSORS = [("large", 100), ("small", 4)]
+
+
+def member(learner: str, *sizes: float, steps: int = 1, usual: UsualSize | None = None) -> MeasuredMember:
+    """One whose elements are as large as ``sizes``, by tensor, after one step."""
+    squares = tuple(size**2 * numel * steps for size, numel in zip(sizes, NUMELS, strict=True))
+    return MeasuredMember(learner, steps, squares, usual)
+
+
+def left_out(*members: MeasuredMember) -> list[str]:
+    return sorted(compare(members, TENSORS).left_out)
+
+
+def test_the_bound_acts_beyond_it_and_not_at_it() -> None:
+    others = [member("a", 1, 1), member("b", 1, 1)]
+    assert left_out(*others, member("c", LARGEST_RATIO, LARGEST_RATIO)) == []
+    assert left_out(*others, member("c", 1.01 * LARGEST_RATIO, 1)) == ["c"]
+    found = compare([*others, member("c", 1, 40)], TENSORS)
+    assert found.left_out == {"c": "it is 40 times as large in small as the others are"}
+
+
+@pytest.mark.parametrize("tiny", [0.0, 1e-9])
+def test_one_that_brings_next_to_nothing_puts_nobody_out(tiny: float) -> None:
+    assert left_out(member("a", 1, 1), member("b", 1, 1), member("c", tiny, tiny)) == []
+
+
+def test_two_of_four_that_are_huge_do_not_cover_each_other() -> None:
+    assert left_out(member("a", 1, 1), member("b", 1, 1), member("c", 1e9, 1), member("d", 1, 1e9)) == ["c", "d"]
+
+
+def test_of_two_the_larger_is_out_unless_it_is_as_it_always_was() -> None:
+    small, large = member("a", 1, 1), member("b", 100, 100)
+    assert left_out(small, large) == ["b"]
+    assert left_out(small, member("b", 100, 100, usual=UsualSize(100 / LARGEST_RATIO, 1))) == []
+    assert left_out(small, member("b", 100, 100, usual=UsualSize(99 / LARGEST_RATIO, 1))) == ["b"]
+
+
+def test_two_others_in_their_warm_up_do_not_put_out_one_that_is_as_it_always_was() -> None:
+    others = [member("a", 1, 1), member("b", 1, 1)]
+    assert left_out(*others, member("c", 100, 100, usual=UsualSize(100 / OWN_RATIO, 1))) == []
+    assert left_out(*others, member("c", 100, 100, usual=UsualSize(99 / OWN_RATIO, 1))) == ["c"]
+
+
+def test_nobody_raises_the_bound_by_growing_slowly() -> None:
+    usual = UsualSizes()
+    size, merged = 1.0, []
+    while size < 1e6:
+        grown = member("c", size, size, usual=usual.of("c", 0))
+        found = compare([member("a", 1, 1), member("b", 1, 1), grown], TENSORS)
+        usual.remember(0, found.sizes)
+        merged += [size] * ("c" not in found.left_out)
+        size *= 1.1
+    assert max(merged) <= LARGEST_RATIO
+
+
+def test_more_steps_move_further() -> None:
+    assert left_out(member("a", 1, 1), member("b", 1, 1, steps=1000)) == []
+    far = MeasuredMember("b", 1000, (1000.0 * 100, 1000.0 * 4), None)
+    assert left_out(member("a", 1, 1), far) == []
+    assert left_out(member("a", 1, 1), MeasuredMember("b", 1, far.squares, None)) == ["b"]
+
+
+def test_a_tensor_that_one_learner_trains_alone_is_no_outlier() -> None:
+    assert left_out(member("a", 1, 0), member("b", 1, 0), member("c", 1, 2)) == []
+    assert left_out(member("a", 0, 0), member("b", 0, 0), member("c", 1, 2)) == []
+    assert left_out(member("a", 1, 0), member("b", 1, 0), member("c", 1, 20)) == ["c"]
+
+
+def test_what_is_remembered_is_no_larger_than_the_bound() -> None:
+    grown = member("b", 100, 100, usual=UsualSize(60, 1))
+    sizes = compare([member("a", 1, 1), grown], TENSORS).sizes
+    assert sizes["b"] == pytest.approx(OWN_RATIO)
+    assert sizes["a"] == pytest.approx(1.0)
+    assert compare([member("a", 0, 0), member("b", 3, 3)], TENSORS).sizes["b"] == pytest.approx(3.0)
+
+
+def test_one_that_is_alone_is_held_against_its_past_once_it_has_one() -> None:
+    for merges, size, out in (
+        (LEAST_PAST - 1, 1000.0, False),
+        (LEAST_PAST, 1000.0, True),
+        (LEAST_PAST, 0.99 * LARGEST_RATIO, False),
+    ):
+        found = compare_alone(MeasuredMember("a", 4, (size**2 * 4 * 104,), UsualSize(1.0, merges)), 104)
+        assert list(found.left_out) == ["a"] * out
+        assert found.sizes["a"] == pytest.approx(LARGEST_RATIO if out else size)
+    assert compare_alone(MeasuredMember("a", 1, (1e20,), None), 104).left_out == {}
+    assert compare_alone(MeasuredMember("a", 1, (1e20,), UsualSize(0.0, 9)), 104).left_out == {}
+
+
+def test_a_size_that_lasts_becomes_the_usual_one() -> None:
+    usual = UsualSizes()
+    merged = []
+    for size in [1.0] * 5 + [1000.0] * 8:
+        found = compare_alone(MeasuredMember("a", 1, (size**2,), usual.of("a", 3)), 1)
+        usual.remember(3, found.sizes)
+        merged.append(not found.left_out)
+    assert merged == [True] * 5 + [False] * 3 + [True] * 5
+    assert usual.of("a", 2) is None
+    assert usual.of("b", 3) is None
+
+
+def noise(seed: int, numel: int = 1000) -> torch.Tensor:
+    return 0.01 * torch.randn(numel, generator=torch.Generator().manual_seed(seed))
+
+
+def spoilt(how: str) -> torch.Tensor:
+    values = noise(9)
+    match how:
+        case "one element of 1,000":
+            values[3] = 1000.0
+        case "one element of 1e20":
+            values[3] = 1e20
+        case "1e31":
+            values.fill_(1e31)
+        case "NaN":
+            values[3] = math.nan
+        case "infinity":
+            values[3] = math.inf
+    return values
+
+
+def raw(deltas: dict[str, torch.Tensor], weights: Sequence[float] = ()) -> list[Contribution]:
+    """As a hostile learner may send it: encoders refuse what is not finite."""
+    shares = weights or [1 / len(deltas)] * len(deltas)
+    return [
+        Contribution(name, share, delta.view(torch.uint8))
+        for (name, delta), share in zip(deltas.items(), shares, strict=True)
+    ]
+
+
+WAYS = ["one element of 1,000", "one element of 1e20", "1e31", "NaN", "infinity"]
+
+
+@pytest.mark.parametrize("how", WAYS)
+@pytest.mark.parametrize("embedding", [False, True])
+@pytest.mark.parametrize("method", ["RDA", "Mean"])
+@pytest.mark.parametrize("honest", [1, 2, 3])
+def test_a_spoilt_member_is_left_out_by_name_and_the_rest_are_merged_as_if_it_were_not_there(
+    honest: int, method: str, embedding: bool, how: str
+) -> None:
+    fragment = fragment_of((1000,), embeddings=[0] if embedding else [])
+    deltas = {f"h{index}": noise(index) for index in range(honest)}
+    rule = Rule(method, bounded=True)  # type: ignore[arg-type]  # a name of a method
+    expected, alone = merge_into_zero(fragment, contributions_of(deltas), rule)
+    weights = [0.5 / honest] * honest + [0.5]
+    merged, statistics = merge_into_zero(fragment, raw({**deltas, "liar": spoilt(how)}, weights), rule)
+    assert list(statistics.verdict.left_out) == ["liar"]
+    assert alone.verdict.left_out == {}
+    torch.testing.assert_close(merged, expected, rtol=1e-5, atol=1e-8)
+
+
+@pytest.mark.parametrize("how", ["1e31", "NaN"])
+def test_where_nobody_is_left_the_merge_fails_and_names_all(how: str) -> None:
+    both = {"a": spoilt(how), "b": spoilt(how)}
+    for deltas in (both, {"a": both["a"]}):
+        with pytest.raises(MergeError) as failed:
+            merge_into_zero(fragment_of((1000,)), raw(deltas), Rule(bounded=True))
+        assert sorted(failed.value.verdict.left_out) == sorted(deltas)
+        reason = f"it is longer than {LARGEST_NORM:g}" if how == "1e31" else "it holds values that are not finite"
+        assert set(failed.value.verdict.left_out.values()) == {reason}
+
+
+def test_one_that_is_alone_and_beyond_its_past_leaves_the_fragment_as_it_is() -> None:
+    contributions = contributions_of({"a": noise(0)}, usual=UsualSize(1e-5, LEAST_PAST))
+    with pytest.raises(MergeError, match=r"the outer gradient of a: it is .* as large as this learner's usually"):
+        merge_into_zero(fragment_of((1000,)), contributions, Rule(bounded=True))
+    merge_into_zero(fragment_of((1000,)), contributions, Rule())
+
+
+def test_a_verdict_on_nobody_remembers_nothing() -> None:
+    usual = UsualSizes()
+    usual.remember(0, Verdict({}, {}).sizes)
+    assert usual.of("a", 0) is None
