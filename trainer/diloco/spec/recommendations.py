@@ -58,7 +58,10 @@ MEASURED: tuple[Recommendation, ...] = (
     Recommendation(1600, "A", "Muon", 6, "BF16", "F32", 1.0, 0.0, 2.2, 5, 4.0, 0.83),
     Recommendation(1600, "A", "Muon", 24, "BF16", "F32", 0.7, 0.3, 3.4, 5, 1.0, 0.95),
     Recommendation(1600, "A", "AdamW", 24, "BF16", "F32", 1.0, 0.0, 7.9, 5, 1.0, 0.95),
-    Recommendation(1600, "A", "Muon", 6, "Int4", "Int8", 1.0, 0.0, 2.2, 4, 1.05, 0.83),
+    Recommendation(1600, "A", "Muon", 6, "Int4", "Int8", 1.0, 0.0, 2.2, 5, 1.05, 0.83),
+    Recommendation(6400, "B", "Muon", 6, "BF16", "F32", 1.0, 0.0, 4.5, 2, 4.0, 0.83),
+    Recommendation(6400, "B", "Muon", 24, "BF16", "F32", 0.7, 0.3, 5.2, 2, 1.0, 0.96),
+    Recommendation(6400, "B", "AdamW", 24, "BF16", "F32", 0.5, 0.5, 1.2, 2, 1.0, 0.96),
 )
 # to here
 
