@@ -13,6 +13,7 @@ from diloco.runtime.files import (
     write_atomically,
     write_json_atomically,
 )
+from support.machine_limits import full_disk
 
 
 def test_what_is_written_is_there_and_nothing_beside_it(tmp_path: Path) -> None:
@@ -70,3 +71,10 @@ def test_a_directory_is_made_with_its_parents_and_a_file_in_its_way_is_named(tmp
         make_writable_directory(tmp_path / "file")
     with pytest.raises(UnusableFileError, match="cannot be written to"):
         make_writable_directory(Path("/proc/nowhere"))
+
+
+def test_a_full_disk_is_refused_unless_the_work_goes_on_without_it(tmp_path: Path) -> None:
+    with full_disk(tmp_path) as disk:
+        with pytest.raises(UnusableFileError, match="No space left on device"):
+            make_writable_directory(disk)
+        make_writable_directory(disk, even_if_full=True)

@@ -78,7 +78,7 @@ class Learner:
         self._activity = Activity(time.monotonic)
         spec = options.job.spec
         device = choose_device(options.device or "auto")
-        make_writable_directory(options.directory)
+        make_writable_directory(options.directory, even_if_full=True)
         module = build_model(spec)
         layout = layout_of(module, spec.sync.fragments)
         self._trainer = InnerTrainer(spec, module, layout, open_data(spec, options.learner), device)

@@ -83,7 +83,11 @@ async def _live(
         address = format_address(parse_address(options.listen)[0], port)
         life.start()
         endpoint = {"sync": address, "http": http.address, "pid": os.getpid(), "epoch": life.epoch}
-        write_json_atomically(directory.endpoint, endpoint)
+        try:
+            write_json_atomically(directory.endpoint, endpoint)
+        except OSError as error:
+            # Who has given the addresses knows them.
+            _log.warning("%s not written: %s", directory.endpoint, error.strerror or error)
         _log.info("serves job %s at %s, HTTP at %s, epoch %s", life.job, address, http.address, life.epoch)
         return await life.until_over(stop)
     finally:

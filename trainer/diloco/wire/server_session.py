@@ -6,8 +6,10 @@ has ended and is never cut off in the middle of what it does. It must not know w
 
 import asyncio
 import contextlib
+import logging
 from collections import deque
 from collections.abc import AsyncIterator
+from functools import partial
 from typing import Any
 
 import grpc
@@ -18,6 +20,8 @@ from diloco.wire.handler import SyncHandler
 from diloco.wire.messages import PROTOCOL, Join, LearnerMessage, SyncerMessage
 from diloco.wire.server_calls import Context
 from diloco.wire.tls import Peer
+
+_log = logging.getLogger(__name__)
 
 _READ_AHEAD = 256
 """Messages read and not yet taken by the handler; beyond, the learner's sends wait (HTTP/2 flow control)."""
@@ -50,11 +54,15 @@ class SessionCalls:
         writing = asyncio.create_task(stream.write_all())
         handling = asyncio.create_task(self._handler.session(join, peer, stream.inbound(), stream.send))
         reading.add_done_callback(_quietly)
+        handling.add_done_callback(_quietly)
         try:
             await asyncio.wait({handling, writing}, return_when=asyncio.FIRST_COMPLETED)
             if handling.done():
                 stream.finish_sending()
                 await asyncio.wait({writing}, timeout=_FLUSH_SECONDS)
+        except asyncio.CancelledError:
+            handling.add_done_callback(partial(_tell_how_it_ended, peer))
+            raise
         finally:
             # Also reached by cancellation: the learner hung up, or the server stops.
             stream.end()
@@ -158,6 +166,15 @@ class _Stream:
             return unpack_learner(message)
         except WireError as error:
             return error
+
+
+def _tell_how_it_ended(peer: Peer, handling: "asyncio.Task[None]") -> None:
+    """The other side has gone, so the call tells nobody any more: a rule that it broke before is worth a line."""
+    error = None if handling.cancelled() else handling.exception()
+    if isinstance(error, WireError):
+        _log.info("session of %s ended: %s; it has hung up", peer.address, error)
+    elif error is not None:
+        _log.error("session of %s failed", peer.address, exc_info=error)
 
 
 def _quietly(task: "asyncio.Task[None]") -> None:
