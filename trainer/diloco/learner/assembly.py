@@ -283,6 +283,7 @@ class Learner:
             "pulls_posted": counts.posted,
             "updates": counts.updates,
             "updates_wrong": counts.updates_wrong,
+            "pulls_refused": counts.refused,
             "pushes_refused": counts.pushes_refused,
             "retries": counts.retries,
         }
