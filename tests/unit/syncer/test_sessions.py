@@ -7,6 +7,7 @@ from diloco.core.actions import Admit
 from diloco.core.fragments import TensorSpec, partition
 from diloco.syncer.claims import Claims
 from diloco.syncer.link_meter import LinkMeter
+from diloco.syncer.newcomers import Newcomers
 from diloco.syncer.sessions import Sessions
 from diloco.syncer.store import FragmentStore
 from diloco.wire.messages import Join, LearnerMessage, Progress, StepReport
@@ -28,6 +29,8 @@ def rate_after(reports: list[StepReport]) -> float | None:
         store=FragmentStore(LAYOUT, residuals=False),
         claims=Claims(lambda _: 64, 6, lambda: None),
         meter=meter,
+        newcomers=Newcomers([WHO]),
+        clock=clock,
         post=events.append,
     )
 

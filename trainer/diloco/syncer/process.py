@@ -15,6 +15,7 @@ from diloco.core.fragments import LayoutError
 from diloco.core.snapshot import SnapshotError
 from diloco.model import ModelError
 from diloco.runtime.addresses import AddressError, format_address, parse_address
+from diloco.runtime.descriptors import connections_allowed
 from diloco.runtime.exits import EXIT_BAD_INPUT, EXIT_UNEXPECTED
 from diloco.runtime.files import UnusableFileError, write_json_atomically
 from diloco.runtime.http import HttpServer, HttpServerError
@@ -75,7 +76,13 @@ async def _live(
     options: SyncerOptions, directory: SyncerDirectory, life: Life, http: HttpServer, stop: asyncio.Event
 ) -> int:
     server = SyncServer(
-        life.service, ServerOptions(address=options.listen, tls=options.tls, job=options.job.metadata.name)
+        life.service,
+        ServerOptions(
+            address=options.listen,
+            tls=options.tls,
+            job=options.job.metadata.name,
+            connections=connections_allowed(),
+        ),
     )
     life.count_bytes(lambda: (server.bytes_received, server.bytes_sent))
     port = await server.start()

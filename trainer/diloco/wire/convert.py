@@ -22,6 +22,8 @@ from diloco.wire.v1 import sync_pb2
 
 LARGEST_MESSAGE_BYTES = 1 << 20
 """Of everything but chunks. A vector clock of 65,536 fragments fits."""
+LARGEST_NOTICE_BYTES = 1 << 16
+"""Of what a learner says once it is in: many wait at once."""
 LARGEST_INTEGER = (1 << 63) - 1
 LONGEST_TEXT = 4096
 LONGEST_NAME = 256
@@ -104,6 +106,8 @@ def unpack_learner(data: bytes) -> LearnerMessage:
     name = envelope.WhichOneof("body")
     if name is None:
         raise InvalidMessageError("a learner's message without a known body")
+    if name != "join" and len(data) > LARGEST_NOTICE_BYTES:
+        raise TooLargeError(f"{_LEARNER_BODIES[name].__name__} of {len(data)} bytes; at most {LARGEST_NOTICE_BYTES}")
     return _from_protobuf(_LEARNER_BODIES[name], getattr(envelope, name))
 
 

@@ -10,15 +10,13 @@ import logging
 from collections import deque
 from collections.abc import AsyncIterator
 from functools import partial
-from typing import Any
-
-import grpc
 
 from diloco.wire.convert import pack_syncer, unpack_learner
-from diloco.wire.errors import DeadlineError, InvalidMessageError, ProtocolVersionError, TooLargeError, WireError
+from diloco.wire.errors import InvalidMessageError, ProtocolVersionError, TooLargeError, WireError
 from diloco.wire.handler import SyncHandler
 from diloco.wire.messages import PROTOCOL, Join, LearnerMessage, SyncerMessage
-from diloco.wire.server_calls import Context
+from diloco.wire.server_context import Context
+from diloco.wire.strangers import Strangers, read_message
 from diloco.wire.tls import Peer
 
 _log = logging.getLogger(__name__)
@@ -32,11 +30,11 @@ _FLUSH_SECONDS = 5.0
 class SessionCalls:
     """Session."""
 
-    def __init__(self, handler: SyncHandler, queued_messages: int, begin_seconds: float) -> None:
-        """Queue up to ``queued_messages`` to each learner; give it ``begin_seconds`` for its first message."""
+    def __init__(self, handler: SyncHandler, queued_messages: int, strangers: Strangers) -> None:
+        """Queue up to ``queued_messages`` to each learner."""
         self._handler = handler
         self._queued_messages = queued_messages
-        self._begin_seconds = begin_seconds
+        self._strangers = strangers
 
     async def session(self, _requests: AsyncIterator[bytes], context: Context, peer: Peer) -> None:
         """One session, from its Join to its end.
@@ -73,12 +71,8 @@ class SessionCalls:
         handling.result()
 
     async def _join(self, context: Context) -> Join:
-        try:
-            async with asyncio.timeout(self._begin_seconds):
-                first: Any = await context.read()
-        except TimeoutError:
-            raise DeadlineError(f"no Join came within {self._begin_seconds:g} s") from None
-        join = None if first is grpc.aio.EOF else unpack_learner(first)
+        first = await self._strangers.first_message(context, "Join")
+        join = None if first is None else unpack_learner(first)
         if not isinstance(join, Join):
             raise InvalidMessageError("a session begins with Join")
         return join
@@ -159,8 +153,8 @@ class _Stream:
             await self._outgoing_changed.wait()
 
     async def _read(self) -> LearnerMessage | WireError | None:
-        message: Any = await self._context.read()
-        if message is grpc.aio.EOF:
+        message = await read_message(self._context)
+        if message is None:
             return None
         try:
             return unpack_learner(message)
