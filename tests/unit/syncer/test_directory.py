@@ -4,6 +4,7 @@ import pytest
 
 from diloco.syncer.directory import SyncerDirectory
 from diloco.syncer.errors import SyncerError
+from support.machine_limits import full_disk
 
 
 def test_every_life_has_a_number_of_its_own(tmp_path: Path) -> None:
@@ -27,3 +28,16 @@ def test_a_second_syncer_is_kept_out_until_the_first_is_gone(tmp_path: Path) -> 
     with SyncerDirectory(tmp_path), pytest.raises(SyncerError, match="another syncer is using this directory"):
         SyncerDirectory(tmp_path)
     SyncerDirectory(tmp_path).close()
+
+
+def test_a_life_begins_on_a_full_disk_where_there_was_one_before(tmp_path: Path) -> None:
+    empty = {"lock": ""}
+    with (
+        full_disk(tmp_path, holding=empty) as disk,
+        SyncerDirectory(disk) as directory,
+        pytest.raises(OSError, match="No space left"),
+    ):
+        directory.begin_epoch()
+    with full_disk(tmp_path, holding={"epoch": "9\n", "lock": ""}) as disk, SyncerDirectory(disk) as directory:
+        assert directory.begin_epoch() == 10
+        assert (disk / "epoch").read_text() == "10\n"

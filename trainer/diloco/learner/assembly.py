@@ -79,7 +79,7 @@ class Learner:
         spec = options.job.spec
         device = choose_device(options.device or "auto")
         _log.info("trains on %s", device)
-        make_writable_directory(options.directory)
+        make_writable_directory(options.directory, even_if_full=True)
         module = build_model(spec)
         layout = layout_of(module, spec.sync.fragments)
         self._trainer = InnerTrainer(spec, module, layout, open_data(spec, options.learner), device)
@@ -285,6 +285,7 @@ class Learner:
             "pulls_posted": counts.posted,
             "updates": counts.updates,
             "updates_wrong": counts.updates_wrong,
+            "pulls_refused": counts.refused,
             "pushes_refused": counts.pushes_refused,
             "retries": counts.retries,
         }

@@ -78,6 +78,8 @@ class _LearnerCollector(Collector):
         yield _counter("updates", "Fragments received as an update of the version held.", counts.updates)
         wrong = "Updates that did not make what the syncer has, and were pulled whole."
         yield _counter("updates_wrong", wrong, counts.updates_wrong)
+        refused = "Fragments that were not swapped in: no model can be trained with their values."
+        yield _counter("pulls_refused", refused, counts.refused)
         yield _counter("pushes_refused", "Outer gradients that the syncer did not take.", counts.pushes_refused)
         yield _counter("transfer_retries", "Transfers that failed and were tried again.", counts.retries)
         yield _counter("sessions", "Times the syncer let it in.", figures.sessions())

@@ -15,7 +15,7 @@ from diloco.core.fragments import LayoutError
 from diloco.learner.assembly import Learner
 from diloco.learner.bell import Bell
 from diloco.learner.checkpoint import CheckpointMismatchError
-from diloco.learner.data import DataError
+from diloco.learner.data import DataError, DataUnavailableError
 from diloco.learner.device import DeviceError
 from diloco.learner.optimizer import OptimizerError
 from diloco.learner.options import LearnerOptions
@@ -59,12 +59,12 @@ def run_learner(options: LearnerOptions) -> int:
     with _signals(orders), _quick_switches():
         try:
             return _run(options, orders, bell)
-        except _MISTAKES as error:
-            _log.error("%s", error)  # a mistake of the user's is one line
-            return EXIT_BAD_INPUT
-        except TrainingDivergedError as error:
-            _log.error("%s", error)  # so is this
+        except (DataUnavailableError, TrainingDivergedError) as error:
+            _log.error("%s", error)  # one line, and no mistake of the user's
             return EXIT_UNEXPECTED
+        except _MISTAKES as error:
+            _log.error("%s", error)  # so is this
+            return EXIT_BAD_INPUT
         except SystemExit as error:
             _log.error("the job's model or data has called sys.exit(%s) in training; it must return", error.code)
             return EXIT_UNEXPECTED

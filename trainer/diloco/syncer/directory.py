@@ -24,7 +24,7 @@ class SyncerDirectory:
             UnusableFileError: it cannot be written to.
             SyncerError: another syncer uses it.
         """
-        make_writable_directory(root)
+        make_writable_directory(root, even_if_full=True)
         self.root = root
         self.checkpoints = root / "checkpoints"
         self.tape = root / "tape"
@@ -52,7 +52,13 @@ class SyncerDirectory:
         except (OSError, ValueError):
             last = 0
         epoch = max([last, *(tape.epoch for tape in find_tapes(self.tape))]) + 1
-        write_atomically(path, f"{epoch}\n")
+        try:
+            write_atomically(path, f"{epoch}\n")
+        except OSError:
+            if not last:
+                raise
+            # No room for another file. The one there has its block on the disk, and a few bytes are written whole.
+            _overwrite(path, f"{epoch}\n".encode())
         return epoch
 
     def close(self) -> None:
@@ -66,3 +72,12 @@ class SyncerDirectory:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+
+def _overwrite(path: Path, content: bytes) -> None:
+    descriptor = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
+    try:
+        os.pwrite(descriptor, content, 0)  # never shorter than what was there: the number grows
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

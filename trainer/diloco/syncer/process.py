@@ -15,6 +15,7 @@ from diloco.core.fragments import LayoutError
 from diloco.core.snapshot import SnapshotError
 from diloco.model import ModelError
 from diloco.runtime.addresses import AddressError, format_address, parse_address
+from diloco.runtime.descriptors import connections_allowed
 from diloco.runtime.exits import EXIT_BAD_INPUT, EXIT_UNEXPECTED
 from diloco.runtime.files import UnusableFileError, write_json_atomically
 from diloco.runtime.http import HttpServer, HttpServerError
@@ -75,7 +76,13 @@ async def _live(
     options: SyncerOptions, directory: SyncerDirectory, life: Life, http: HttpServer, stop: asyncio.Event
 ) -> int:
     server = SyncServer(
-        life.service, ServerOptions(address=options.listen, tls=options.tls, job=options.job.metadata.name)
+        life.service,
+        ServerOptions(
+            address=options.listen,
+            tls=options.tls,
+            job=options.job.metadata.name,
+            connections=connections_allowed(),
+        ),
     )
     life.count_bytes(lambda: (server.bytes_received, server.bytes_sent))
     port = await server.start()
@@ -83,7 +90,11 @@ async def _live(
         address = format_address(parse_address(options.listen)[0], port)
         life.start()
         endpoint = {"sync": address, "http": http.address, "pid": os.getpid(), "epoch": life.epoch}
-        write_json_atomically(directory.endpoint, endpoint)
+        try:
+            write_json_atomically(directory.endpoint, endpoint)
+        except OSError as error:
+            # Who has given the addresses knows them.
+            _log.warning("%s not written: %s", directory.endpoint, error.strerror or error)
         _log.info("serves job %s at %s, HTTP at %s, epoch %s", life.job, address, http.address, life.epoch)
         return await life.until_over(stop)
     finally:
