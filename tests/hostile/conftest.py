@@ -21,6 +21,8 @@ class Target:
         self.syncer = syncer
         self._honest = 0
         self.process = psutil.Process(syncer.pid)
+        self.born_bytes = self.process.memory_info().rss
+        """Memory before anything happened to it: what was held once may stay with the process."""
 
     @property
     def address(self) -> str:
