@@ -91,7 +91,7 @@ class HttpServer:
 class _Server(ThreadingHTTPServer):
     daemon_threads = True
     block_on_close = False
-    request_queue_size = 32
+    request_queue_size = 128
 
     def __init__(self, host: str, port: int, routes: dict[str, Route], request_seconds: float) -> None:
         self._request_seconds = request_seconds
