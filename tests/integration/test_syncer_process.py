@@ -364,10 +364,18 @@ def test_a_directory_that_cannot_be_used_is_one_line(tmp_path: Path) -> None:
         assert f"{job.path}: a file of that name is in the way" in one_line_of(syncer)
     with SyncerProcess(job, Path("/proc/nowhere")) as syncer:
         assert "/proc/nowhere: cannot be written to" in one_line_of(syncer)
+
+
+def test_a_second_syncer_waits_for_the_first_one_and_goes_on(tmp_path: Path) -> None:
+    job = SmallJob(tmp_path)
     with SyncerProcess(job, tmp_path / "s") as first:
         first.serving()
         with SyncerProcess(job, tmp_path / "s") as second:
-            assert "another syncer is using this directory" in one_line_of(second)
+            second.wait_for("another syncer is using this directory; waits for its end")
+            assert "serves job" not in second.log
+            assert first.terminate() == EXIT_OK
+            second.serving()
+            assert "goes on from checkpoint" in second.log
 
 
 def test_a_checkpoint_of_another_model_or_job_is_one_line_that_names_both(tmp_path: Path) -> None:

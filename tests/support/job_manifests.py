@@ -113,7 +113,7 @@ EVERY_FIELD: dict[str, Any] = {
         "syncer": {
             "checkpointEverySeconds": 60,
             "keepCheckpoints": 3,
-            "storage": {"size": "20Gi", "className": "fast"},
+            "storage": {"size": "20Gi", "className": "fast", "accessMode": "ReadWriteOncePod"},
             "resources": {
                 "requests": {"memory": "8Gi"},
                 "limits": {"memory": "8Gi"},

@@ -19,7 +19,10 @@ STARTUP_SECONDS: Final = 600
 
 
 def deployment(job: DiLoCoJob, image: str, replicas: int) -> Manifest:
-    """The syncer. Recreate: two of them must never have the volume."""
+    """The syncer. Recreate: a rollout makes no second one beside the first.
+
+    A pod that is deleted gets its successor before it has ended; the lock on the volume keeps that one waiting.
+    """
     name = job.metadata.name
     own = labels.of_job(name, labels.SYNCER)
     return {
@@ -44,7 +47,7 @@ def claim(job: DiLoCoJob) -> Manifest:
         "kind": "PersistentVolumeClaim",
         "metadata": common.metadata(job, names.syncer(name), labels.of_job(name, labels.SYNCER)),
         "spec": {
-            "accessModes": ["ReadWriteOnce"],
+            "accessModes": [storage.access_mode],
             **chosen,
             "resources": {"requests": {"storage": canonical(storage.size)}},
         },

@@ -123,6 +123,9 @@ class Storage(SpecModel):
     with sync.downlink BF16 or Int8."""
     class_name: ClassName | None = None
     """StorageClass. Default: the cluster's."""
+    access_mode: Literal["ReadWriteOnce", "ReadWriteOncePod"] = "ReadWriteOnce"
+    """ReadWriteOncePod lets Kubernetes itself keep a second pod off the volume. Needs a CSI driver that knows it; with
+    others the volume is never made."""
 
 
 class Expose(SpecModel):

@@ -40,7 +40,7 @@ def run_syncer(options: SyncerOptions) -> int:
     What a user can do something about is one line in the log.
     """
     try:
-        with SyncerDirectory(options.directory) as directory:
+        with SyncerDirectory(options.directory, options.lock_patience_seconds) as directory:
             beginning = prepare(options.job, directory.checkpoints)
             epoch = directory.begin_epoch()
             return asyncio.run(_serve(options, directory, beginning, epoch))
