@@ -17,7 +17,7 @@ CONTAINER: Final = "learner"
 GRACE_SECONDS: Final = 120
 """From SIGTERM to SIGKILL: 20 s to hand in what is due, 60 s for the disk, and something to spare."""
 STARTUP_SECONDS: Final = 600
-"""To import, read the data and compile."""
+"""To start Python and import. What is loaded after that is watched by what it gets done, not by a clock."""
 
 
 def stateful_set(job: DiLoCoJob, key: PoolKey, set_name: str, image: str, replicas: int) -> Manifest:

@@ -15,7 +15,7 @@ CONTAINER: Final = "syncer"
 GRACE_SECONDS: Final = 150
 """From SIGTERM to SIGKILL: 60 s for the last checkpoint, calls that are under way, and something to spare."""
 STARTUP_SECONDS: Final = 600
-"""To import, make the model or read a checkpoint."""
+"""To start Python and import. What is loaded after that is watched by what it gets done, not by a clock."""
 
 
 def deployment(job: DiLoCoJob, image: str, replicas: int) -> Manifest:
