@@ -54,6 +54,10 @@ _KUBERNETES: dict[str, Any] = {
     "volumes": [{"name": "corpus", "persistentVolumeClaim": {"claimName": "corpus"}}],
     "volumeMounts": [{"name": "corpus", "mountPath": "/corpus", "readOnly": True}],
     "imagePullSecrets": [{"name": "registry"}],
+    "podTemplate": {
+        "metadata": {"labels": {"team": "research"}, "annotations": {"example.com/note": "spot"}},
+        "spec": {"schedulerName": "batch"},
+    },
 }
 
 EVERY_FIELD: dict[str, Any] = {
@@ -118,6 +122,10 @@ EVERY_FIELD: dict[str, Any] = {
                 "requests": {"memory": "8Gi"},
                 "limits": {"memory": "8Gi"},
                 "claims": [{"name": "accelerator"}],
+            },
+            "podTemplate": {
+                "metadata": {"labels": {"team": "research"}, "annotations": {"example.com/note": "keep"}},
+                "spec": {"nodeSelector": {"example.com/disk": "fast"}, "priorityClassName": "merging"},
             },
             "expose": {"type": "NodePort", "annotations": {"example.com/internal": "true"}},
         },

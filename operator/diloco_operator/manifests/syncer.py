@@ -9,6 +9,7 @@ from diloco.spec import DiLoCoJob
 from diloco_operator import labels, names
 from diloco_operator.manifests import common, passthrough
 from diloco_operator.manifests.inputs import Manifest
+from diloco_operator.manifests.pod_template import patched
 from diloco_operator.manifests.quantity import canonical
 
 CONTAINER: Final = "syncer"
@@ -24,7 +25,8 @@ def deployment(job: DiLoCoJob, image: str, replicas: int) -> Manifest:
     A pod that is deleted gets its successor before it has ended; the lock on the volume keeps that one waiting.
     """
     name = job.metadata.name
-    own = labels.of_job(name, labels.SYNCER)
+    own, patch = labels.of_job(name, labels.SYNCER), job.spec.syncer.pod_template
+    template = {"metadata": {"labels": own}, "spec": _pod(job, image)}
     return {
         "apiVersion": "apps/v1",
         "kind": "Deployment",
@@ -33,7 +35,7 @@ def deployment(job: DiLoCoJob, image: str, replicas: int) -> Manifest:
             "replicas": replicas,
             "strategy": {"type": "Recreate"},
             "selector": {"matchLabels": labels.syncer_selector(name)},
-            "template": {"metadata": {"labels": own}, "spec": _pod(job, image)},
+            "template": template if patch is None else patched(template, patch, CONTAINER),
         },
     }
 

@@ -69,6 +69,27 @@ class Toleration(SpecModel):
     """How long a taint with the effect NoExecute is tolerated. Default: for ever."""
 
 
+class PodMetadata(SpecModel):
+    """What pods carry beside what the operator puts there."""
+
+    labels: dict[str, LabelValue] = Field(default_factory=dict, max_length=64)
+    """Labels."""
+    annotations: dict[str, AnnotationValue] = Field(default_factory=dict, max_length=64)
+    """Annotations."""
+
+
+class PodTemplate(SpecModel):
+    """What is added to the template of pods."""
+
+    metadata: PodMetadata = PodMetadata()
+    """Labels and annotations."""
+    spec: KubernetesObject = Field(default_factory=dict)
+    """Fields of a pod's spec: placement (``nodeSelector``, ``tolerations``, ``affinity``,
+    ``topologySpreadConstraints``), ``priorityClassName``, ``schedulerName``, ``serviceAccountName``,
+    ``initContainers``, ``volumes``, ``resourceClaims`` and the like; of our own container ``env``, ``envFrom`` and
+    ``volumeMounts``. What the operator sets itself is refused by name."""
+
+
 class Pool(SpecModel):
     """Learners on one kind of node."""
 
@@ -102,6 +123,8 @@ class Pool(SpecModel):
     """Where the learner's container mounts them."""
     image_pull_secrets: tuple[KubernetesObject, ...] = Field(default=(), max_length=16)
     """Secrets to pull the image with."""
+    pod_template: PodTemplate | None = None
+    """What else the pods of this pool have."""
 
 
 class Region(SpecModel):
@@ -148,6 +171,8 @@ class SyncerSpec(SpecModel):
     """Its volume."""
     resources: Resources | None = None
     """Container resources."""
+    pod_template: PodTemplate | None = None
+    """What else the syncer's pod has: where it is placed, its priority, its service account."""
     expose: Expose = Expose()
     """Its Service."""
 
