@@ -127,7 +127,12 @@ EVERY_FIELD: dict[str, Any] = {
                 "metadata": {"labels": {"team": "research"}, "annotations": {"example.com/note": "keep"}},
                 "spec": {"nodeSelector": {"example.com/disk": "fast"}, "priorityClassName": "merging"},
             },
-            "expose": {"type": "NodePort", "annotations": {"example.com/internal": "true"}},
+            "expose": {
+                "type": "NodePort",
+                "annotations": {"example.com/internal": "true"},
+                "hosts": ["syncer.example.com"],
+                "sourceRanges": ["203.0.113.0/24"],
+            },
         },
         "regions": [
             {

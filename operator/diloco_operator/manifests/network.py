@@ -19,12 +19,13 @@ _MESH_PROBES: Final = "169.254.7.127/32"
 def syncer_policy(job: DiLoCoJob, operator_namespace: str) -> Manifest:
     """To the syncer: this job's learners, and whoever may read its pages.
 
-    Where it is exposed, learners come from addresses that nobody here knows; their certificates tell them apart.
+    Where it is exposed, learners come from addresses that the user may know; their certificates tell them apart.
     """
-    name = job.metadata.name
-    exposed = job.spec.syncer.expose.type != "ClusterIP"
+    name, expose = job.metadata.name, job.spec.syncer.expose
     learners = {"podSelector": {"matchLabels": labels.learners_selector(name)}}
-    whence = {} if exposed else {"from": [learners]}
+    outside = [{"ipBlock": {"cidr": one}} for one in expose.source_ranges]
+    anybody = expose.type != "ClusterIP" and not outside
+    whence = {} if anybody else {"from": [learners, *(outside if expose.type != "ClusterIP" else [])]}
     ingress = [{**whence, "ports": [_port(common.SYNC_PORT)]}, *_pages(operator_namespace, learners)]
     own = labels.of_job(name, labels.SYNCER)
     return _policy(job, names.syncer(name), own, labels.syncer_selector(name), ingress)

@@ -87,6 +87,20 @@ def test_an_exposed_syncer_hears_learners_from_anywhere_and_keeps_its_pages_to_i
     assert not allowed(made(job), outside, target, 15008)
 
 
+def test_an_exposed_syncer_can_be_kept_to_ranges_of_addresses() -> None:
+    job = load_job(ALL_FIELDS)
+    expose = job.spec.syncer.expose.model_copy(update={"source_ranges": ("203.0.113.0/24",)})
+    job = live(job, syncer=job.spec.syncer.model_copy(update={"expose": expose}))
+    objects = made(job)
+    assert not allowed(objects, CALLERS["a stranger"], pods(job)["Deployment"], 29400)
+    rules = of_kind(objects, "NetworkPolicy")["all-fields-syncer"]["spec"]["ingress"]
+    (rule,) = [one for one in rules if one["ports"][0]["port"] == 29400]
+    assert {"ipBlock": {"cidr": "203.0.113.0/24"}} in rule["from"]
+    service = of_kind(objects, "Service")["all-fields-syncer-exposed"]["spec"]
+    assert service["loadBalancerSourceRanges"] == ["203.0.113.0/24"]
+    assert service["externalTrafficPolicy"] == "Local"
+
+
 def test_every_port_that_a_pod_opens_is_in_some_rule_and_no_others() -> None:
     objects = made(JOB)
     policies = of_kind(objects, "NetworkPolicy").values()

@@ -18,6 +18,8 @@ MUTABLE = frozenset(
         "spec.ttlSecondsAfterFinished",
         "spec.syncer.resources",
         "spec.syncer.podTemplate",
+        "spec.syncer.expose.hosts",
+        "spec.syncer.expose.sourceRanges",
         "spec.regions[].pools[].learners",
         "spec.regions[].pools[].resources",
     }

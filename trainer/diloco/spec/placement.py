@@ -4,7 +4,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from diloco.spec.base import DNS_LABEL, QUANTITY, SpecModel
+from diloco.spec.base import ADDRESS_RANGE, DNS_LABEL, HOST_NAME, QUANTITY, SpecModel
 
 DnsLabel = Annotated[str, Field(pattern=DNS_LABEL, max_length=63)]
 """A DNS label (RFC 1123), as Kubernetes wants for names."""
@@ -25,6 +25,13 @@ LabelValue = Annotated[str, Field(max_length=63)]
 
 AnnotationValue = Annotated[str, Field(max_length=4096)]
 """The value of an annotation."""
+
+
+HostName = Annotated[str, Field(pattern=HOST_NAME, max_length=253)]
+"""A name in DNS (RFC 1123 subdomain)."""
+
+AddressRange = Annotated[str, Field(pattern=ADDRESS_RANGE, max_length=43)]
+"""Addresses by their prefix (CIDR)."""
 
 
 class SecretKey(SpecModel):
@@ -158,6 +165,11 @@ class Expose(SpecModel):
     """Kind of Service. Learners in other clusters need NodePort or LoadBalancer."""
     annotations: dict[str, AnnotationValue] = Field(default_factory=dict, max_length=64)
     """Annotations of the Service, for the load balancer's sake."""
+    hosts: tuple[HostName, ...] = Field(default=(), max_length=16)
+    """Names in DNS by which learners outside the cluster call it: they go into its certificate."""
+    source_ranges: tuple[AddressRange, ...] = Field(default=(), max_length=64)
+    """Ranges of addresses that learners outside the cluster connect from, such as 203.0.113.0/24. Default: any, so that
+    certificates alone keep others out."""
 
 
 class SyncerSpec(SpecModel):
