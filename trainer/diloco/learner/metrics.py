@@ -15,7 +15,7 @@ from prometheus_client.registry import Collector
 from diloco.core.spent import TimeSpent
 from diloco.learner.control import StepNews
 from diloco.learner.transfers import TransferCounts
-from diloco.runtime.http import HttpServer, Response
+from diloco.runtime.http import Response, Route
 
 _PREFIX = "diloco_learner_"
 
@@ -35,22 +35,15 @@ class LearnerFigures:
     counts: TransferCounts
 
 
-def serve_figures(address: str, figures: LearnerFigures) -> HttpServer:
-    """Serve them at ``address``.
-
-    Raises:
-        AddressError, HttpServerError: it cannot be listened at.
-    """
+def figure_pages(figures: LearnerFigures) -> dict[str, Route]:
+    """The pages by path."""
     registry = CollectorRegistry()
     registry.register(_LearnerCollector(figures))
-    return HttpServer(
-        address,
-        {
-            "/metrics": lambda: Response(generate_latest(registry), CONTENT_TYPE_LATEST),
-            "/healthz": lambda: Response.text("ok\n"),
-            "/readyz": lambda: _readiness(figures),
-        },
-    )
+    return {
+        "/metrics": lambda: Response(generate_latest(registry), CONTENT_TYPE_LATEST),
+        "/healthz": lambda: Response.text("ok\n"),
+        "/readyz": lambda: _readiness(figures),
+    }
 
 
 def _readiness(figures: LearnerFigures) -> Response:

@@ -110,15 +110,21 @@ class DirectoryClaim:
         """Claim it.
 
         Raises:
-            RunDirectoryError: another process holds it.
+            RunDirectoryError: another process holds it, or it cannot be locked.
         """
         self._descriptor = os.open(directory.root / LOCK, os.O_RDWR | os.O_CREAT, 0o644)
         try:
             fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
+        except BlockingIOError as error:
             os.close(self._descriptor)
             raise RunDirectoryError(
                 f"--output {directory.root}: another diloco run is at work there; wait for it or give another directory"
+            ) from error
+        except OSError as error:
+            os.close(self._descriptor)
+            raise RunDirectoryError(
+                f"--output {directory.root}: cannot be locked ({error.strerror or error}); "
+                "use a directory of a file system with file locks"
             ) from error
 
     def release(self) -> None:

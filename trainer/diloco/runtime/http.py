@@ -75,6 +75,10 @@ class HttpServer:
         )
         self._thread.start()
 
+    def serve(self, routes: Mapping[str, Route]) -> None:
+        """Serve these paths from now on, instead of those of before."""
+        self._server.routes = dict(routes)
+
     def close(self) -> None:
         """Stop listening; requests under way are answered."""
         self._server.shutdown()

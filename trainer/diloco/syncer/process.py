@@ -19,6 +19,7 @@ from diloco.runtime.descriptors import connections_allowed
 from diloco.runtime.exits import EXIT_BAD_INPUT, EXIT_UNEXPECTED
 from diloco.runtime.files import UnusableFileError, write_json_atomically
 from diloco.runtime.http import HttpServer, HttpServerError
+from diloco.runtime.loading import Loading
 from diloco.syncer.directory import SyncerDirectory
 from diloco.syncer.errors import SyncerError
 from diloco.syncer.life import Life
@@ -41,10 +42,13 @@ def run_syncer(options: SyncerOptions) -> int:
     What a user can do something about is one line in the log.
     """
     try:
-        with SyncerDirectory(options.directory) as directory:
+        loading = Loading()
+        # Before anything that may take long: whoever watches this process sees that it loads.
+        with HttpServer(options.http, loading.pages()) as http, _directory(options, loading) as directory:
+            loading.turn_to("makes the model or reads its newest checkpoint")
             beginning = prepare(options.job, directory.checkpoints)
             epoch = directory.begin_epoch()
-            return asyncio.run(_serve(options, directory, beginning, epoch))
+            return asyncio.run(_serve(options, directory, beginning, epoch, http))
     except SyncerError as error:
         _log.error("%s", error)
         return error.exit_code
@@ -56,7 +60,16 @@ def run_syncer(options: SyncerOptions) -> int:
         return EXIT_UNEXPECTED
 
 
-async def _serve(options: SyncerOptions, directory: SyncerDirectory, beginning: Beginning, epoch: int) -> int:
+def _directory(options: SyncerOptions, loading: Loading) -> SyncerDirectory:
+    def waiting() -> None:
+        loading.turn_to("waits for another syncer that is using its directory")
+
+    return SyncerDirectory(options.directory, options.lock_patience_seconds, waiting)
+
+
+async def _serve(
+    options: SyncerOptions, directory: SyncerDirectory, beginning: Beginning, epoch: int, http: HttpServer
+) -> int:
     stop = asyncio.Event()
     with _signals(stop):
         life = Life(options, directory, beginning, epoch)
@@ -64,9 +77,9 @@ async def _serve(options: SyncerOptions, directory: SyncerDirectory, beginning: 
         beating = asyncio.create_task(heartbeat.run())
         loop = asyncio.get_running_loop()
         try:
-            pages = routes(life.metrics, heartbeat, lambda: on_loop(loop, life.status), lambda: life.serving)
-            with HttpServer(options.http, pages) as http:
-                return await _live(options, directory, life, http, stop)
+            await asyncio.sleep(0)  # a first beat, after all that was done on the loop so far
+            http.serve(routes(life.metrics, heartbeat, lambda: on_loop(loop, life.status), lambda: life.serving))
+            return await _live(options, directory, life, http, stop)
         finally:
             beating.cancel()
             life.close()
