@@ -27,7 +27,7 @@ def rate_after(reports: list[StepReport]) -> float | None:
         layout_digest=LAYOUT.digest,
         epoch="1",
         store=FragmentStore(LAYOUT, residuals=False),
-        claims=Claims(ClaimLimits(lambda _: 64, 16, 10_000, 6), lambda: None, time.monotonic),
+        claims=Claims(ClaimLimits(lambda _: 64, frozenset({"here/cpu"}), 16, 10_000, 6), lambda: None, time.monotonic),
         meter=meter,
         post=events.append,
     )

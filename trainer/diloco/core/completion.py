@@ -26,8 +26,8 @@ FINAL_TRIES = 3
 """Times as long as one evaluation may take, the job waits for its final one (ours)."""
 DOUBTFUL_RATIO = 0.1
 """Of the lowest loss that the other learners train with: an evaluation below it is made up or broken (ours). Early in a
-run the model may have a quarter of the loss of a learner that is slow and far away. Far above it may be overfitting, and
-gains a liar nothing."""
+run the model may have a quarter of the loss of a learner that is slow and far away. Far above it may be overfitting,
+and gains a liar nothing."""
 CONFIRMED_RATIO = 0.05
 """Relative difference up to which two evaluations of one model agree: devices round differently (ours)."""
 
