@@ -28,7 +28,7 @@ def sessions_of(layout: Layout, meter: LinkMeter, events: list[object], clock: H
         layout=layout,
         epoch="1",
         store=FragmentStore(layout, residuals=False),
-        claims=Claims(ClaimLimits(lambda _: 64, 16, 10_000, 6), lambda: None, time.monotonic),
+        claims=Claims(ClaimLimits(lambda _: 64, frozenset({"r/p"}), 16, 10_000, 6), lambda: None, time.monotonic),
         meter=meter,
         newcomers=Newcomers([WHO]),
         clock=clock or HandClock(),
