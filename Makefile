@@ -18,7 +18,7 @@ DEMO_FAILURES := --slow us-west/old=0.5 --chaos kill:us-west/old/0@step=60 --cha
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test kind-up kind-demo kind-down lint format proto reference reasons crd chart-values quality mutants benchmarks clean
+.PHONY: help demo test soak kind-up kind-demo kind-down lint format proto reference reasons crd chart-values quality mutants benchmarks clean
 
 help: ## What can be made
 	@echo "make TARGET, with TARGET one of"
@@ -32,9 +32,12 @@ test: lint ## Lint, then every test, on real clusters too (KEEP_CLUSTERS=1 leave
 	@mkdir -p $(dir $(SKIPPED)) && rm -f $(SKIPPED)
 	@$(KIND) programs || echo "Tests that want an API server or helm will be skipped."
 	$(BIN)/pytest -n 2 tests/unit tests/property --skipped-to $(SKIPPED)
-	$(BIN)/pytest -n 2 --dist loadfile tests/integration --skipped-to $(SKIPPED)
+	$(BIN)/pytest -n 2 --dist loadfile tests/integration tests/hostile --skipped-to $(SKIPPED)
 	$(KIND) run -- $(BIN)/pytest tests/cluster --skipped-to $(SKIPPED)
 	@if [ -s $(SKIPPED) ]; then echo "Skipped:"; cat $(SKIPPED); else echo "Skipped: nothing"; fi
+
+soak: $(STAMP) ## Ten minutes of attacks on a syncer whose learners train on
+	PYTHONPATH=tests $(BIN)/python -m hostile.soak
 
 kind-up: $(STAMP) ## A real cluster with the project's images, for tests and trials; it stays until kind-down
 	$(KIND) up

@@ -10,7 +10,7 @@ import socket
 import ssl
 import struct
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 
@@ -107,9 +107,9 @@ class OneBuffer:
         async for _ in inbound:
             send(Progress(0, 1, 0))
 
-    def accept_push(self, header: PushHeader, peer: Peer) -> memoryview:
+    def accept_push(self, header: PushHeader, peer: Peer, abandon: Callable[[], None]) -> memoryview:
         """The buffer."""
-        del header, peer
+        del header, peer, abandon
         return memoryview(self.payload)
 
     def push_unwanted(self, header: PushHeader) -> str | None:

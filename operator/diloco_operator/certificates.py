@@ -52,13 +52,15 @@ class JobIdentity:
     namespace: str
     pools: SetNames
     """Its pools, and what their StatefulSets are called."""
+    hosts: tuple[str, ...] = ()
+    """By which the syncer is called from outside the cluster."""
 
 
 def syncer_names(who: JobIdentity) -> LeafNames:
-    """The syncer: every name a pod can call its Service by, and localhost for ``kubectl port-forward``."""
+    """The syncer: every name its Service can be called by, and localhost for ``kubectl port-forward``."""
     host = names.syncer(who.job)
     called = (host, f"{host}.{who.namespace}", f"{host}.{who.namespace}.svc")
-    return LeafNames("diloco syncer", "server", dns=(*called, f"{called[-1]}.cluster.local", "localhost"))
+    return LeafNames("diloco syncer", "server", dns=(*called, f"{called[-1]}.cluster.local", "localhost", *who.hosts))
 
 
 def learner_names(job: str, pool: PoolKey) -> LeafNames:

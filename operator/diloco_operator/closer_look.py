@@ -19,6 +19,11 @@ from diloco_operator.observed import ChildKey, Looked, PodObserved
 MOST_EVENT_PAGES: Final = 10
 """Beyond 5,000 warnings in a namespace the rest is not read: the same causes repeat."""
 
+_METADATA: Final = ("namespace", "name", "uid", "labels", "ownerReferences", "creationTimestamp", "deletionTimestamp")
+_STATUS: Final = ("phase", "reason", "message", "conditions")
+_CONTAINER_LISTS: Final = ("initContainerStatuses", "containerStatuses")
+_CONTAINER: Final = ("name", "image", "ready", "restartCount", "state", "lastState")
+
 
 async def look_closer(api: Api, job: JobKey, children: Mapping[ChildKey, Object]) -> Looked:
     """List what explains why pods are not ready.
@@ -27,12 +32,32 @@ async def look_closer(api: Api, job: JobKey, children: Mapping[ChildKey, Object]
         ApiError: a list failed.
     """
     selector = labels.text({labels.JOB: job.name})
-    pods = await api.items(Selection(POD, job.namespace, labels=selector))
+    selection = Selection(POD, job.namespace, labels=selector)
+    # Page by page: the pods of a large job as the API server has them take more memory than all else together.
+    pods = [slim_pod(pod) async for page in api.pages(selection) for pod in page.get("items") or ()]
     by_uid = await _warnings(api, job.namespace, [*pods, *children.values()])
     return Looked(
-        pods=tuple(PodObserved(without_managed_fields(pod), tuple(by_uid.get(_uid(pod), ()))) for pod in pods),
+        pods=tuple(PodObserved(pod, tuple(by_uid.get(_uid(pod), ()))) for pod in pods),
         events={key: tuple(by_uid[_uid(child)]) for key, child in children.items() if _uid(child) in by_uid},
     )
+
+
+def slim_pod(pod: Object) -> Object:
+    """Of a pod what policies read, and no more: how far it has come, not what it is made of."""
+    status = pod.get("status") or {}
+    slim = _only(status, _STATUS)
+    for field in _CONTAINER_LISTS:
+        if status.get(field):
+            slim[field] = [_only(one, _CONTAINER) for one in status[field]]
+    return {
+        "metadata": _only(pod["metadata"], _METADATA),
+        "spec": _only(pod.get("spec") or {}, ("nodeName",)),
+        "status": slim,
+    }
+
+
+def _only(given: Object, fields: Iterable[str]) -> Object:
+    return {field: given[field] for field in fields if field in given}
 
 
 async def _warnings(api: Api, namespace: str, about: Iterable[Object]) -> Mapping[str, list[Object]]:

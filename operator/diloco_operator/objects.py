@@ -32,7 +32,7 @@ def desired(case: Case, scale: Scale) -> tuple[Object, ...]:
     """
     spec, live = case.spec, case.observed.children
     images = choose_images(spec, _observed_images(case), case.options.trainer_image)
-    who = JobIdentity(case.name, case.job.metadata.namespace, case.set_names)
+    who = JobIdentity(case.name, case.job.metadata.namespace, case.set_names, spec.syncer.expose.hosts)
     held = {key.name: item.get("data") or {} for key, item in live.items() if key.kind == SECRET}
     signed = certificates(who, held, case.now, case.maker)
     made = children(case.job, case.options, images, replace(scale, sets=case.set_names), signed)

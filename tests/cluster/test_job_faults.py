@@ -5,7 +5,6 @@ helps after a fault. Steps are told by the learners' own metrics, membership by 
 """
 
 from collections.abc import Iterator
-from contextlib import contextmanager
 
 import pytest
 
@@ -13,7 +12,6 @@ from diloco.spec.status import LearnerRestarts
 from diloco.syncer.status import SyncerStatus
 from kind.chart import Release
 from kind.clusters import Cluster
-from kind.commands import run, succeeds
 from kind.waiting import wait_until
 from support.cluster_jobs import (
     TOKENS_PER_STEP,
@@ -25,6 +23,7 @@ from support.cluster_jobs import (
     holds,
     identities,
     kill_container,
+    lost_node,
     manifest,
     new_namespace,
     of,
@@ -243,22 +242,10 @@ def test_a_pool_grows_and_shrinks_while_the_others_train_on(job: ClusterJob) -> 
     assert after.merged_tokens > grown.merged_tokens
 
 
-@contextmanager
-def lost(cluster: Cluster, node: str) -> Iterator[None]:
-    """Without a node, which is back and ready afterwards."""
-    # On a busy machine not every process of the node stops in the time that the engine gives them; it undoes that.
-    wait_until(lambda: succeeds("docker", "pause", node), f"{node} is paused", WAIT_SECONDS)
-    try:
-        yield
-    finally:
-        run("docker", "unpause", node)
-        cluster.kubectl("wait", "node", node, "--for=condition=Ready", "--timeout=180s", timeout_seconds=200)
-
-
 # Most of it is the time after which Kubernetes takes a node for lost: 50 s.
 def test_a_lost_node_costs_its_learners_and_counts_nothing_twice(job: ClusterJob, cluster: Cluster) -> None:
     before, others = job.all_train(*BOTH), bystanders(job, *BOTH)
-    with lost(cluster, present(job.pod(VICTIM)).node):
+    with lost_node(cluster, present(job.pod(VICTIM)).node):
         alone = trains_without(job, WITNESS, VICTIM)
         gone = job.wait_for(
             lambda status: holds(status, "Degraded", "LearnersMissing"), "the status says who is missing"

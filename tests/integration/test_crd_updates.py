@@ -48,7 +48,8 @@ def _schema(path: Path) -> dict[str, Any]:
 
 
 def _is_free(path: Path) -> bool:
-    return bool(path) and ("properties" not in _schema(path) or _pattern(path) in MUTABLE)
+    whole = _pattern(path) in MUTABLE or path[-1:] == ("podTemplate",)
+    return bool(path) and (whole or "properties" not in _schema(path))
 
 
 def _pattern(path: Path) -> str:
@@ -71,6 +72,8 @@ def _another(value: Any, schema: dict[str, Any]) -> Any:
         return f"1{value}" if value[0].isdecimal() else f"x{value}"
     if isinstance(value, list):
         return value[:-1] or [*value, *value]
+    if "metadata" in schema.get("properties", {}):
+        return {"spec": {"schedulerName": "another"}}
     # Resources are typed, what else is a mapping is free.
     return {"requests": {"cpu": "3"}} if "properties" in schema else {**value, "added": "x"}
 

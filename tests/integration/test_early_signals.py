@@ -46,6 +46,22 @@ def test_it_ends_at_once_and_in_order(tmp_path: Path, name: str) -> None:
     assert not (tmp_path / "d").exists()
 
 
+def test_ctrl_c_in_the_middle_of_an_import_leaves_no_traceback(tmp_path: Path) -> None:
+    """``rich`` is imported by every command; here its import hangs."""
+    os.mkfifo(tmp_path / "entered")
+    (tmp_path / "rich").mkdir()
+    (tmp_path / "rich" / "__init__.py").write_text(
+        f"import time\nopen({str(tmp_path / 'entered')!r}, 'w').close()\ntime.sleep({WAIT_SECONDS})\n"
+    )
+    environment = os.environ | {"PYTHONPATH": f"{tmp_path}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"}
+    command = [sys.executable, "-m", "diloco.cli.entry", "--version"]
+    process = subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True)
+    with (tmp_path / "entered").open():  # returns when the import has begun
+        process.send_signal(signal.SIGINT)
+    _, complaints = process.communicate(timeout=WAIT_SECONDS)
+    assert (process.returncode, complaints) == (130, "")
+
+
 def test_it_does_so_as_the_first_process_of_a_container(tmp_path: Path) -> None:
     unshare = shutil.which("unshare")
     can = [unshare or "", "--pid", "--fork", "true"]

@@ -1,14 +1,11 @@
 """``diloco run`` with real processes: through failures to a report, interrupted, killed, and told nonsense."""
 
-import contextlib
 import json
 import math
 import os
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import psutil
@@ -16,76 +13,9 @@ import pytest
 
 from diloco.local.journal import read_journal
 from diloco.model import load_model
+from support.local_run import LEARNERS, WAIT_SECONDS, merging, processes_of, run, started, wait_until, write_job
 
 pytestmark = [pytest.mark.processes, pytest.mark.timeout(600)]
-
-WAIT_SECONDS = 240.0
-"""For anything to happen at all: reached only where something is broken, however busy the machine is."""
-
-LEARNERS = ("east/fast/0", "west/old/0")
-JOB = """
-apiVersion: diloco.dev/v1alpha1
-kind: DiLoCoJob
-metadata: {name: small}
-spec:
-  model: {builtin: {preset: pico}}
-  data: {text: {path: TEXT}}
-  training: {tokens: TOKENS, sequenceLength: 32, batchSize: 4, checkpointEverySteps: 20, evaluation: {sequences: 8}}
-  sync: {fragments: 6, interval: 6, overlap: 2, outerOptimizer: {learningRate: 1.0, momentum: 0.0}, leaseSeconds: 3}
-  syncer: {checkpointEverySeconds: 2}
-  regions:
-  - {name: east, pools: [{name: fast, learners: 1}]}
-  - {name: west, pools: [{name: old, learners: 1}]}
-"""
-
-
-def write_job(folder: Path, tokens: int) -> Path:
-    text = folder / "text.txt"
-    text.write_text("".join(f"line {n} says {'ab' * (n % 11)} and {n * n % 97}\n" for n in range(4000)))
-    path = folder / "job.yaml"
-    path.write_text(JOB.replace("TEXT", str(text)).replace("TOKENS", str(tokens)))
-    return path
-
-
-@contextlib.contextmanager
-def started(job: Path, output: Path, *flags: str) -> Iterator[subprocess.Popen[str]]:
-    command = [sys.executable, "-m", "diloco.cli.main", "run", str(job), "--output", str(output), *flags]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    try:
-        yield process
-    finally:
-        if process.poll() is None:
-            process.kill()
-        process.communicate()
-
-
-def run(job: Path, output: Path, *flags: str) -> subprocess.CompletedProcess[str]:
-    with started(job, output, *flags) as process:
-        told, complaints = process.communicate(timeout=WAIT_SECONDS)
-        return subprocess.CompletedProcess(process.args, process.returncode, told, complaints)
-
-
-def wait_until(true: Callable[[], bool], process: subprocess.Popen[str]) -> None:
-    deadline = time.monotonic() + WAIT_SECONDS
-    while not true():
-        assert process.poll() is None, process.communicate()
-        assert time.monotonic() < deadline
-        time.sleep(0.1)
-
-
-def merging(output: Path) -> bool:
-    """The syncer has merged something and has written a checkpoint of it."""
-    log = output / "logs" / "syncer.log"
-    return log.exists() and "its time has come" in log.read_text()
-
-
-def processes_of(output: Path) -> list[psutil.Process]:
-    found = []
-    for process in psutil.process_iter():
-        with contextlib.suppress(psutil.Error):
-            if str(output) in " ".join(process.cmdline()) and process.status() != psutil.STATUS_ZOMBIE:
-                found.append(process)
-    return found
 
 
 def test_a_run_goes_through_failures_to_a_model_and_a_report(tmp_path: Path) -> None:

@@ -7,16 +7,22 @@ import shutil
 import socket
 import subprocess
 import threading
+import urllib.error
+import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import torch
 
+from diloco.local.watch import StatusError, fetch_status
 from diloco.model import load_model
 from diloco.runtime.exits import EXIT_BAD_INPUT, EXIT_OK
 from diloco.simulate.replay import replay
 from diloco.syncer.checkpoint import checkpoint_names
+from diloco.syncer.errors import SyncerError
+from diloco.syncer.options import SyncerOptions
+from diloco.syncer.process import run_syncer
 from diloco.wire.errors import RefusedError
 from diloco.wire.messages import FragmentWanted, Refused, Welcome
 from support.scripted_learner import WAIT_SECONDS, ScriptedLearner
@@ -364,10 +370,52 @@ def test_a_directory_that_cannot_be_used_is_one_line(tmp_path: Path) -> None:
         assert f"{job.path}: a file of that name is in the way" in one_line_of(syncer)
     with SyncerProcess(job, Path("/proc/nowhere")) as syncer:
         assert "/proc/nowhere: cannot be written to" in one_line_of(syncer)
+
+
+def page(address: str, path: str) -> tuple[int, str]:
+    try:
+        with urllib.request.urlopen(f"http://{address}{path}", timeout=60) as answer:
+            return answer.status, answer.read().decode()
+    except urllib.error.HTTPError as error:
+        with error:
+            return error.code, error.read().decode()
+
+
+def test_it_is_alive_while_it_loads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    job = SmallJob(tmp_path)
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        http = f"127.0.0.1:{free.getsockname()[1]}"
+    seen: list[tuple[int, str]] = []
+
+    def loads(*_: object) -> None:
+        seen.extend(page(http, path) for path in ("/healthz", "/readyz"))
+        raise SyncerError("seen enough")
+
+    monkeypatch.setattr("diloco.syncer.process.prepare", loads)
+    assert run_syncer(SyncerOptions(job.job, tmp_path / "s", http=http)) == EXIT_BAD_INPUT
+    assert [status for status, _ in seen] == [200, 503]
+    assert all("makes the model or reads its newest checkpoint" in text for _, text in seen)
+
+
+def test_a_second_syncer_waits_for_the_first_one_and_goes_on(tmp_path: Path) -> None:
+    job = SmallJob(tmp_path)
     with SyncerProcess(job, tmp_path / "s") as first:
         first.serving()
-        with SyncerProcess(job, tmp_path / "s") as second:
-            assert "another syncer is using this directory" in one_line_of(second)
+        with socket.create_server(("127.0.0.1", 0)) as free:
+            http = f"127.0.0.1:{free.getsockname()[1]}"
+        with SyncerProcess(job, tmp_path / "s", "--http", http) as second:
+            second.wait_for("another syncer is using this directory; waits for its end")
+            assert "serves job" not in second.log
+            assert page(http, "/healthz")[0] == 200
+            waits = "not serving yet: waits for another syncer that is using its directory\n"
+            assert page(http, "/readyz") == page(http, "/status") == (503, waits)
+            with pytest.raises(StatusError, match="waits for another syncer"):
+                fetch_status(http)
+            assert first.terminate() == EXIT_OK
+            second.serving()
+            assert "goes on from checkpoint" in second.log
+            assert page(http, "/readyz") == (200, "serving\n")
+            assert fetch_status(http).job == job.name
 
 
 def test_a_checkpoint_of_another_model_or_job_is_one_line_that_names_both(tmp_path: Path) -> None:

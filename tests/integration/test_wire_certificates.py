@@ -1,5 +1,6 @@
 """Mutual TLS while certificates are renewed, and for those who have the wrong ones. Real connections throughout."""
 
+import datetime as dt
 import logging
 import os
 from collections.abc import Callable, Iterator
@@ -187,6 +188,25 @@ def test_a_key_of_another_certificate_is_not_taken_over(world: World, caplog: py
     with world.client() as client:
         push(client)
     assert "does not go with" in warnings_of(caplog)[0]
+
+
+def test_a_certificate_that_has_expired_does_not_replace_one_that_is_valid(
+    world: World, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "expired").mkdir()
+    expired = Authority(tmp_path / "expired", "old authority", valid=dt.timedelta(hours=-1))
+    world.syncer.put(expired.server(), world.old)
+    for _ in range(2):
+        with world.client() as client:
+            push(client)
+    (line,) = warnings_of(caplog)
+    assert "the certificate is valid from " in line
+    assert line.endswith(" UTC only; the certificates read before stay in use")
+    # What is mended is taken over.
+    world.syncer.put(world.new.server(), world.old)
+    world.learner.put(world.old.learner("job", "a/b"), world.new)
+    with world.client() as client:
+        push(client)
 
 
 def gets_through(call: Callable[[], object]) -> None:

@@ -3,13 +3,15 @@
 Every test ends with the server still serving a well-behaved learner, no traceback in its log, and nothing left over.
 """
 
+import asyncio
 import contextlib
+import gc
 import logging
 import os
 import socket
 import struct
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Self
 
@@ -20,8 +22,10 @@ from diloco.wire.chunks import LARGEST_CHUNK_BYTES
 from diloco.wire.client import ClientOptions, SyncClient
 from diloco.wire.convert import LARGEST_MESSAGE_BYTES, pack, pack_learner
 from diloco.wire.errors import CorruptedError, InvalidMessageError, RefusedError, UnavailableError
-from diloco.wire.messages import Alive, Join, PullHeader, PullRequest, Ready
+from diloco.wire.handler import Send
+from diloco.wire.messages import Alive, Join, LearnerMessage, PullHeader, PullRequest, Ready
 from diloco.wire.server import ServerOptions
+from diloco.wire.tls import Peer
 from diloco.wire.v1 import sync_pb2
 from support.raw_wire import RawClient, chunk, ending, push_header, push_messages
 from support.tcp_proxy import TcpProxy
@@ -150,7 +154,7 @@ HEADER = pack(push_header(3000))
         ([HEADER, WHOLE[1][:500]], grpc.StatusCode.DATA_LOSS, "checksum of the chunk at offset 0"),
         ([HEADER, b"short"], grpc.StatusCode.INVALID_ARGUMENT, "a chunk of 5 bytes"),
         ([HEADER, b""], grpc.StatusCode.INVALID_ARGUMENT, "a chunk of 0 bytes"),
-        ([HEADER, chunk(0, bytes(LARGEST_CHUNK_BYTES + 1))], grpc.StatusCode.RESOURCE_EXHAUSTED, "4194304 are allowed"),
+        ([HEADER, chunk(0, bytes(LARGEST_CHUNK_BYTES + 1))], grpc.StatusCode.RESOURCE_EXHAUSTED, "1048576 are allowed"),
         ([HEADER, chunk(0, bytes(6 << 20))], grpc.StatusCode.RESOURCE_EXHAUSTED, ""),
         ([pack(push_header(3000, digest=bytes(16))), *WHOLE[1:]], grpc.StatusCode.DATA_LOSS, "digest of the payload"),
     ],
@@ -317,6 +321,31 @@ def test_a_fault_of_the_handler_is_an_error_of_one_line_for_the_learner(caplog: 
         ended = ending(raw.pull(pack(REQUEST)))
     assert ended == (grpc.StatusCode.INTERNAL, "the syncer failed; its log says more")
     assert "secret internals" in caplog.text  # here a traceback is wanted: the fault is ours
+
+
+class Strict(Keeper):
+    """Ends a session in which a rule is broken, but only once the learner has hung up."""
+
+    async def session(self, join: Join, peer: Peer, inbound: AsyncIterator[LearnerMessage], send: Send) -> None:
+        await super().session(join, peer, inbound, send)
+        for _ in range(20):  # the call hears of it meanwhile
+            await asyncio.sleep(0)
+        raise InvalidMessageError("fragment 99 of 4: they count from 0")
+
+
+def test_a_learner_that_breaks_a_rule_and_hangs_up_leaves_one_line(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    keeper = Strict()
+    with RunningServer(keeper) as server:
+        with RawClient(server.address) as client:
+            call = client.session([pack_learner(Join("job", "a/b/0", "instance", "layout"))])
+            next(call)
+            call.cancel()
+        assert keeper.session_ended.wait(30)
+    gc.collect()
+    assert server.loop_complaints == []
+    (line,) = [record.getMessage() for record in caplog.records if "session of" in record.getMessage()]
+    assert "ended: fragment 99 of 4: they count from 0" in line
 
 
 def test_that_a_learner_is_refused_is_told_and_that_a_fragment_is_too_late_is_not(

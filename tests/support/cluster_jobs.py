@@ -7,6 +7,7 @@ NetworkPolicies are enforced. Whoever waits here waits for a state, and for long
 import json
 import secrets
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -18,7 +19,7 @@ from diloco_operator import labels, names
 from diloco_operator.names import PoolKey
 from kind import chart
 from kind.clusters import Cluster
-from kind.commands import CommandFailedError, run
+from kind.commands import CommandFailedError, run, succeeds
 from kind.waiting import wait_until
 
 T = TypeVar("T")
@@ -239,6 +240,18 @@ def apply(cluster: Cluster, namespace: str, job: dict[str, Any]) -> ClusterJob:
     """Apply a manifest."""
     cluster.apply(job, namespace=namespace)
     return ClusterJob(cluster, namespace, job["metadata"]["name"])
+
+
+@contextmanager
+def lost_node(cluster: Cluster, node: str) -> Iterator[None]:
+    """Without a node, which is back and ready afterwards."""
+    # On a busy machine not every process of the node stops in the time that the engine gives them; it undoes that.
+    wait_until(lambda: succeeds("docker", "pause", node), f"{node} is paused", WAIT_SECONDS)
+    try:
+        yield
+    finally:
+        run("docker", "unpause", node)
+        cluster.kubectl("wait", "node", node, "--for=condition=Ready", "--timeout=180s", timeout_seconds=200)
 
 
 def of(account: SyncerStatus, learner: str) -> LearnerStatus:

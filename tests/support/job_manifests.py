@@ -54,6 +54,10 @@ _KUBERNETES: dict[str, Any] = {
     "volumes": [{"name": "corpus", "persistentVolumeClaim": {"claimName": "corpus"}}],
     "volumeMounts": [{"name": "corpus", "mountPath": "/corpus", "readOnly": True}],
     "imagePullSecrets": [{"name": "registry"}],
+    "podTemplate": {
+        "metadata": {"labels": {"team": "research"}, "annotations": {"example.com/note": "spot"}},
+        "spec": {"schedulerName": "batch"},
+    },
 }
 
 EVERY_FIELD: dict[str, Any] = {
@@ -113,13 +117,22 @@ EVERY_FIELD: dict[str, Any] = {
         "syncer": {
             "checkpointEverySeconds": 60,
             "keepCheckpoints": 3,
-            "storage": {"size": "20Gi", "className": "fast"},
+            "storage": {"size": "20Gi", "className": "fast", "accessMode": "ReadWriteOncePod"},
             "resources": {
                 "requests": {"memory": "8Gi"},
                 "limits": {"memory": "8Gi"},
                 "claims": [{"name": "accelerator"}],
             },
-            "expose": {"type": "NodePort", "annotations": {"example.com/internal": "true"}},
+            "podTemplate": {
+                "metadata": {"labels": {"team": "research"}, "annotations": {"example.com/note": "keep"}},
+                "spec": {"nodeSelector": {"example.com/disk": "fast"}, "priorityClassName": "merging"},
+            },
+            "expose": {
+                "type": "NodePort",
+                "annotations": {"example.com/internal": "true"},
+                "hosts": ["syncer.example.com"],
+                "sourceRanges": ["203.0.113.0/24"],
+            },
         },
         "regions": [
             {

@@ -1,7 +1,8 @@
 """A gRPC client that says whatever a test wants, on the wire's own methods, with no check and no limit of its own."""
 
 import struct
-from collections.abc import Iterable
+import threading
+from collections.abc import Iterable, Iterator
 from types import TracebackType
 from typing import Any, Self
 
@@ -34,6 +35,7 @@ class RawClient:
     def __init__(self, address: str, service: str = "diloco.wire.v1.Sync", options: Iterable[Any] = ()) -> None:
         self.channel = grpc.insecure_channel(address, options=[*UNLIMITED, *options])
         self._service = service
+        self._closed = threading.Event()
 
     def push(self, messages: Iterable[bytes], **extra: Any) -> bytes | tuple[grpc.StatusCode, str]:
         call: Any = self.channel.stream_unary(f"/{self._service}/PushFragment")
@@ -42,6 +44,16 @@ class RawClient:
         except grpc.RpcError as error:
             return _end_of(error)
         return answer
+
+    def half_open_push(self, header: PushHeader) -> Any:
+        """Begin a push, say nothing after its header and never end it; the call."""
+        call: Any = self.channel.stream_stream(f"/{self._service}/PushFragment")
+
+        def messages() -> Iterator[bytes]:
+            yield pack(header)
+            self._closed.wait()
+
+        return call(messages(), timeout=30)
 
     def pull(self, request: bytes) -> Any:
         call: Any = self.channel.unary_stream(f"/{self._service}/PullFragment")
@@ -55,6 +67,7 @@ class RawClient:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, at: TracebackType | None) -> None:
+        self._closed.set()
         self.channel.close()
 
 

@@ -102,8 +102,8 @@ class ScriptedSyncer:
         async for message in inbound:
             self._hear(message)
 
-    def accept_push(self, header: PushHeader, peer: Peer) -> memoryview:
-        del peer
+    def accept_push(self, header: PushHeader, peer: Peer, abandon: Callable[[], None]) -> memoryview:
+        del peer, abandon
         numel = self.layout.fragments[header.fragment].numel
         if (header.epoch, header.payload_bytes) != (self.epoch, self._codec.payload_bytes(numel)):
             raise RefusedError("not of this epoch, or not of the fragment's size")

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import threading
 import urllib.request
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
@@ -63,9 +64,9 @@ class SmallJob:
 class SyncerProcess:
     """One life of a syncer."""
 
-    def __init__(self, job: SmallJob, directory: Path, *flags: str) -> None:
+    def __init__(self, job: SmallJob, directory: Path, *flags: str, before: Sequence[str] = ()) -> None:
         self.directory = directory
-        command = [sys.executable, "-m", "diloco.cli.main", "syncer", "--job", str(job.path)]
+        command = [*before, sys.executable, "-m", "diloco.cli.main", "syncer", "--job", str(job.path)]
         command += ["--directory", str(directory), "--threads", "1", *flags]
         if "--listen" not in flags:
             command += ["--listen", "127.0.0.1:0"]
@@ -100,8 +101,12 @@ class SyncerProcess:
     def address(self) -> str:
         return str(self._endpoint()["sync"])
 
+    @property
+    def http_address(self) -> str:
+        return str(self._endpoint()["http"])
+
     def page(self, path: str) -> str:
-        with urllib.request.urlopen(f"http://{self._endpoint()['http']}{path}", timeout=WAIT_SECONDS) as answer:
+        with urllib.request.urlopen(f"http://{self.http_address}{path}", timeout=WAIT_SECONDS) as answer:
             return str(answer.read().decode())
 
     def status(self) -> SyncerStatus:

@@ -2,7 +2,7 @@
 
 import asyncio
 import threading
-from collections.abc import AsyncIterator, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine
 from functools import cache
 from typing import Any, Self, TypeVar
 
@@ -44,6 +44,8 @@ class Keeper:
         self.refuse_pushes = ""
         self.unwanted: str | None = None
         """Why a push that comes in is of no use any more."""
+        self.abandon: Callable[[], None] = lambda: None
+        """Ends the push accepted last, which nobody waits for any more."""
         self.chatter = 0
         self.answer_pushes = threading.Event()
         self.answer_pushes.set()
@@ -70,7 +72,8 @@ class Keeper:
         finally:
             self.session_ended.set()
 
-    def accept_push(self, header: PushHeader, peer: Peer) -> memoryview:
+    def accept_push(self, header: PushHeader, peer: Peer, abandon: Callable[[], None]) -> memoryview:
+        self.abandon = abandon
         self.peers.append(peer)
         if self.refuse_pushes:
             raise RefusedError(self.refuse_pushes)
@@ -118,6 +121,9 @@ class _SharedLoop:
     def run(self, work: Coroutine[Any, Any, T]) -> T:
         return asyncio.run_coroutine_threadsafe(work, self._loop).result()
 
+    def call_soon(self, call: Callable[[], None]) -> None:
+        self._loop.call_soon_threadsafe(call)
+
 
 @cache
 def _shared_loop() -> _SharedLoop:
@@ -144,6 +150,10 @@ class RunningServer:
 
     def __exit__(self, *_: object) -> None:
         self.stop()
+
+    def call_soon(self, call: Callable[[], None]) -> None:
+        """Call it on the server's event loop."""
+        self._loop.call_soon(call)
 
     def stop(self) -> None:
         """End every call and serve no more."""

@@ -1,5 +1,7 @@
 """Every object of a job, in an order that is safe to apply. Must not know any of them."""
 
+from typing import TYPE_CHECKING
+
 from diloco.spec import DiLoCoJob
 from diloco.spec.errors import Problem
 from diloco_operator import names
@@ -8,6 +10,7 @@ from diloco_operator.manifests import (
     learners,
     network,
     passthrough,
+    pod_template,
     secrets,
     services,
     syncer,
@@ -15,6 +18,9 @@ from diloco_operator.manifests import (
 from diloco_operator.manifests.errors import InvalidSpecError
 from diloco_operator.manifests.inputs import Certificates, Images, Manifest, Scale
 from diloco_operator.options import OperatorOptions
+
+if TYPE_CHECKING:
+    from diloco.spec.placement import PodTemplate
 
 
 def children(
@@ -26,6 +32,7 @@ def children(
         InvalidSpecError: what is passed through to pods cannot be, or gets in the way of what the operator sets.
     """
     passthrough.check(job.spec)
+    _check_templates(job)
     sets = names.stateful_sets(job.metadata.name, names.pools(job.spec)) | dict(scale.sets)
     exposed = services.exposed_syncer(job)
     return (
@@ -41,6 +48,24 @@ def children(
         syncer.deployment(job, images.syncer, scale.syncer),
         *_stateful_sets(job, images, scale, sets),
     )
+
+
+def _check_templates(job: DiLoCoJob) -> None:
+    templates: list[tuple[str, PodTemplate | None, str, Manifest]] = [
+        ("spec.syncer", job.spec.syncer.pod_template, syncer.CONTAINER, {})
+    ]
+    for i, region in enumerate(job.spec.regions):
+        for j, pool in enumerate(region.pools):
+            beside = pool.model_dump(mode="json", by_alias=True)
+            templates.append((f"spec.regions[{i}].pools[{j}]", pool.pod_template, learners.CONTAINER, beside))
+    found = [
+        problem
+        for place, template, container, beside in templates
+        if template is not None
+        for problem in pod_template.problems(f"{place}.podTemplate", template, container, beside)
+    ]
+    if found:
+        raise InvalidSpecError(found)
 
 
 def _stateful_sets(job: DiLoCoJob, images: Images, scale: Scale, sets: names.SetNames) -> tuple[Manifest, ...]:

@@ -11,19 +11,21 @@ from diloco.spec.placement import Pool
 from diloco_operator import labels, names
 from diloco_operator.manifests import common, passthrough
 from diloco_operator.manifests.inputs import Manifest
+from diloco_operator.manifests.pod_template import patched
 from diloco_operator.names import PoolKey
 
 CONTAINER: Final = "learner"
 GRACE_SECONDS: Final = 120
 """From SIGTERM to SIGKILL: 20 s to hand in what is due, 60 s for the disk, and something to spare."""
 STARTUP_SECONDS: Final = 600
-"""To import, read the data and compile."""
+"""To start Python and import. What is loaded after that is watched by what it gets done, not by a clock."""
 
 
 def stateful_set(job: DiLoCoJob, key: PoolKey, set_name: str, image: str, replicas: int) -> Manifest:
     """The StatefulSet of the pool ``key``. Its template says nothing that a running job may change for all of them."""
     name = job.metadata.name
     own, pool = labels.of_pool(name, key), names.pools(job.spec)[key]
+    template = {"metadata": {"labels": own}, "spec": _pod(job, key, pool, names.learner_secret(set_name), image)}
     return {
         "apiVersion": "apps/v1",
         "kind": "StatefulSet",
@@ -33,10 +35,7 @@ def stateful_set(job: DiLoCoJob, key: PoolKey, set_name: str, image: str, replic
             "serviceName": names.learners(name),
             "podManagementPolicy": "Parallel",
             "selector": {"matchLabels": labels.pool_selector(name, key)},
-            "template": {
-                "metadata": {"labels": own},
-                "spec": _pod(job, key, pool, names.learner_secret(set_name), image),
-            },
+            "template": template if pool.pod_template is None else patched(template, pool.pod_template, CONTAINER),
         },
     }
 

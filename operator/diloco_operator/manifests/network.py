@@ -3,21 +3,30 @@
 Must not know whether the cluster enforces it.
 """
 
+from typing import Final
+
 from diloco.spec import DiLoCoJob
 from diloco_operator import labels, names
 from diloco_operator.manifests import common
 from diloco_operator.manifests.inputs import Manifest
 
+_MESH_PORT: Final = 15008
+"""Where Istio's ambient mode delivers what pods of a mesh send each other, whatever port they mean (HBONE)."""
+_MESH_PROBES: Final = "169.254.7.127/32"
+"""Whence kubelet's probes come there."""
+
 
 def syncer_policy(job: DiLoCoJob, operator_namespace: str) -> Manifest:
     """To the syncer: this job's learners, and whoever may read its pages.
 
-    Where it is exposed, learners come from addresses that nobody here knows; their certificates tell them apart.
+    Where it is exposed, learners come from addresses that the user may know; their certificates tell them apart.
     """
-    name = job.metadata.name
-    exposed = job.spec.syncer.expose.type != "ClusterIP"
-    whence = {} if exposed else {"from": [{"podSelector": {"matchLabels": labels.learners_selector(name)}}]}
-    ingress = [{**whence, "ports": [_port(common.SYNC_PORT)]}, _pages(operator_namespace)]
+    name, expose = job.metadata.name, job.spec.syncer.expose
+    learners = {"podSelector": {"matchLabels": labels.learners_selector(name)}}
+    outside = [{"ipBlock": {"cidr": one}} for one in expose.source_ranges]
+    anybody = expose.type != "ClusterIP" and not outside
+    whence = {} if anybody else {"from": [learners, *(outside if expose.type != "ClusterIP" else [])]}
+    ingress = [{**whence, "ports": [_port(common.SYNC_PORT)]}, *_pages(operator_namespace, learners)]
     own = labels.of_job(name, labels.SYNCER)
     return _policy(job, names.syncer(name), own, labels.syncer_selector(name), ingress)
 
@@ -26,15 +35,18 @@ def learners_policy(job: DiLoCoJob, operator_namespace: str) -> Manifest:
     """To the learners: whoever may read their pages."""
     name = job.metadata.name
     own = labels.of_job(name, labels.LEARNER)
-    return _policy(job, names.learners(name), own, labels.learners_selector(name), [_pages(operator_namespace)])
+    return _policy(job, names.learners(name), own, labels.learners_selector(name), _pages(operator_namespace))
 
 
-def _pages(operator_namespace: str) -> Manifest:
+def _pages(operator_namespace: str, *others: Manifest) -> list[Manifest]:
+    """Who may read pages; by way of a mesh too, like ``others``. There it cannot be told which port is meant."""
     namespaces = ({labels.NAMESPACE_NAME: operator_namespace}, {labels.MONITORING: "true"})
-    return {
-        "from": [{"namespaceSelector": {"matchLabels": one}} for one in namespaces],
-        "ports": [_port(common.HTTP_PORT)],
-    }
+    readers: list[Manifest] = [{"namespaceSelector": {"matchLabels": one}} for one in namespaces]
+    probes = {"ipBlock": {"cidr": _MESH_PROBES}}
+    return [
+        {"from": [*readers, probes], "ports": [_port(common.HTTP_PORT)]},
+        {"from": [*others, *readers], "ports": [_port(_MESH_PORT)]},
+    ]
 
 
 def _policy(

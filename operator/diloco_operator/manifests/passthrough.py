@@ -104,10 +104,10 @@ def _volume(volume: Manifest) -> Manifest:
 
 
 def _problems(path: str, pool: Pool) -> Iterator[Problem]:
-    yield from _listed(f"{path}.env", pool.env, "name", _variable_problems)
-    yield from _listed(f"{path}.volumes", pool.volumes, "name", _volume_problems)
-    yield from _listed(f"{path}.volumeMounts", pool.volume_mounts, "mountPath", _mount_problems)
-    yield from _listed(f"{path}.imagePullSecrets", pool.image_pull_secrets, "name", lambda *_: iter(()))
+    yield from keyed_problems(f"{path}.env", pool.env, "name", variable_problems)
+    yield from keyed_problems(f"{path}.volumes", pool.volumes, "name", volume_problems)
+    yield from keyed_problems(f"{path}.volumeMounts", pool.volume_mounts, "mountPath", mount_problems)
+    yield from keyed_problems(f"{path}.imagePullSecrets", pool.image_pull_secrets, "name", lambda *_: iter(()))
     known = [str(volume.get("name")) for volume in pool.volumes]
     use = f"use {listed(known)}" if known else f"it has none, add it to {path}.volumes"
     for index, mount in enumerate(pool.volume_mounts):
@@ -117,7 +117,8 @@ def _problems(path: str, pool: Pool) -> Iterator[Problem]:
             yield Problem(f"{path}.volumeMounts[{index}].name", f"{wrong}; {use}")
 
 
-def _listed(path: str, items: Sequence[Manifest], key: str, more: Any) -> Iterator[Problem]:
+def keyed_problems(path: str, items: Sequence[Manifest], key: str, more: Any) -> Iterator[Problem]:
+    """What is wrong with the list at ``path``, whose items are told apart by ``key``; ``more`` looks at each item."""
     seen: dict[str, int] = {}
     for index, item in enumerate(items):
         place, value = f"{path}[{index}]", item.get(key)
@@ -131,7 +132,8 @@ def _listed(path: str, items: Sequence[Manifest], key: str, more: Any) -> Iterat
         yield from more(place, item)
 
 
-def _variable_problems(place: str, variable: Manifest) -> Iterator[Problem]:
+def variable_problems(place: str, variable: Manifest) -> Iterator[Problem]:
+    """What is wrong with an environment variable."""
     name, value = variable["name"], variable.get("value")
     if name in OUR_VARIABLES:
         yield Problem(
@@ -141,7 +143,8 @@ def _variable_problems(place: str, variable: Manifest) -> Iterator[Problem]:
         yield Problem(f"{place}.value", f"{_shown(value)} is not text; put it in quotes")
 
 
-def _volume_problems(place: str, volume: Manifest) -> Iterator[Problem]:
+def volume_problems(place: str, volume: Manifest) -> Iterator[Problem]:
+    """What is wrong with a volume."""
     name = volume["name"]
     if name in OUR_MOUNTS:
         yield Problem(
@@ -149,7 +152,8 @@ def _volume_problems(place: str, volume: Manifest) -> Iterator[Problem]:
         )
 
 
-def _mount_problems(place: str, mount: Manifest) -> Iterator[Problem]:
+def mount_problems(place: str, mount: Manifest) -> Iterator[Problem]:
+    """What is wrong with where a volume is mounted."""
     path = PurePosixPath(mount["mountPath"])
     if not path.is_absolute() or ".." in path.parts:
         yield Problem(f"{place}.mountPath", f"{_shown(str(path))} is no plain absolute path; use one such as /data")

@@ -49,11 +49,18 @@ def exposed_syncer(job: DiLoCoJob) -> Manifest | None:
     name, expose = job.metadata.name, job.spec.syncer.expose
     if expose.type == "ClusterIP":
         return None
+    ranges: Manifest = {}
+    if expose.source_ranges:
+        # Local: otherwise a node's address stands in place of the learner's, and the policy would keep it out.
+        ranges = {"externalTrafficPolicy": "Local"}
+        if expose.type == "LoadBalancer":
+            ranges["loadBalancerSourceRanges"] = list(expose.source_ranges)
     return _service(
         job,
         names.exposed_syncer(name),
         labels.SYNCER,
         {
+            **ranges,
             "type": expose.type,
             "selector": labels.syncer_selector(name),
             "ports": [_port(common.SYNC_PORT_NAME, common.SYNC_PORT)],

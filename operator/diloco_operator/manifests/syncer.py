@@ -9,19 +9,24 @@ from diloco.spec import DiLoCoJob
 from diloco_operator import labels, names
 from diloco_operator.manifests import common, passthrough
 from diloco_operator.manifests.inputs import Manifest
+from diloco_operator.manifests.pod_template import patched
 from diloco_operator.manifests.quantity import canonical
 
 CONTAINER: Final = "syncer"
 GRACE_SECONDS: Final = 150
 """From SIGTERM to SIGKILL: 60 s for the last checkpoint, calls that are under way, and something to spare."""
 STARTUP_SECONDS: Final = 600
-"""To import, make the model or read a checkpoint."""
+"""To start Python and import. What is loaded after that is watched by what it gets done, not by a clock."""
 
 
 def deployment(job: DiLoCoJob, image: str, replicas: int) -> Manifest:
-    """The syncer. Recreate: two of them must never have the volume."""
+    """The syncer. Recreate: a rollout makes no second one beside the first.
+
+    A pod that is deleted gets its successor before it has ended; the lock on the volume keeps that one waiting.
+    """
     name = job.metadata.name
-    own = labels.of_job(name, labels.SYNCER)
+    own, patch = labels.of_job(name, labels.SYNCER), job.spec.syncer.pod_template
+    template = {"metadata": {"labels": own}, "spec": _pod(job, image)}
     return {
         "apiVersion": "apps/v1",
         "kind": "Deployment",
@@ -30,7 +35,7 @@ def deployment(job: DiLoCoJob, image: str, replicas: int) -> Manifest:
             "replicas": replicas,
             "strategy": {"type": "Recreate"},
             "selector": {"matchLabels": labels.syncer_selector(name)},
-            "template": {"metadata": {"labels": own}, "spec": _pod(job, image)},
+            "template": template if patch is None else patched(template, patch, CONTAINER),
         },
     }
 
@@ -44,7 +49,7 @@ def claim(job: DiLoCoJob) -> Manifest:
         "kind": "PersistentVolumeClaim",
         "metadata": common.metadata(job, names.syncer(name), labels.of_job(name, labels.SYNCER)),
         "spec": {
-            "accessModes": ["ReadWriteOnce"],
+            "accessModes": [storage.access_mode],
             **chosen,
             "resources": {"requests": {"storage": canonical(storage.size)}},
         },

@@ -31,6 +31,8 @@ _PULL = {
     "SignatureValidationFailed",
 }
 _CONFIG = {"CreateContainerConfigError", "CreateContainerError", "RunContainerError", "PostStartHookError"}
+_GATED = "SchedulingGated"
+"""Of a pod that is not to be scheduled yet (Kubernetes' schedulingGates)."""
 _EXIT_REASONS = {2: Reason.CONFIGURATION_ERROR, 3: Reason.REFUSED}
 """Exit codes of diloco processes after which starting again does not help."""
 _EXIT_JOB_OVER = (0, 4)
@@ -110,6 +112,8 @@ def _leaving(pod: Object, now: datetime) -> PodProblem | None:
 def _unscheduled(status: Object) -> PodProblem | None:
     for condition in status.get("conditions") or ():
         if condition.get("type") == "PodScheduled" and condition.get("status") == "False":
+            if condition.get("reason") == _GATED:
+                return None  # whoever has put the gate there (a queue) takes it away when it is the pod's turn
             detail = one_line(_AFTER_CAUSE.split(str(condition.get("message", "")))[0])
             volume = "persistentvolumeclaim" in detail.lower()
             return PodProblem(Reason.VOLUME_PENDING if volume else Reason.UNSCHEDULABLE, detail.removesuffix("."))

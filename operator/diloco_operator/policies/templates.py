@@ -33,6 +33,7 @@ _OF_POOL = {
     "volumes",
     "volume_mounts",
     "image_pull_secrets",
+    "pod_template",
 }
 
 
@@ -85,7 +86,11 @@ def _pool_inputs(spec: JobSpec, pool: Pool) -> Any:
 def _syncer_inputs(spec: JobSpec) -> Any:
     first = spec.regions[0].pools[0]
     resources = spec.syncer.resources
+    patch = spec.syncer.pod_template
+    # Only where there is one: what is said of jobs without it was said alike before there was such a field.
+    patched = {} if patch is None else {"podTemplate": patch.model_dump(mode="json", by_alias=True)}
     return {
+        **patched,
         "image": spec.image or first.image,
         "resources": {}
         if resources is None

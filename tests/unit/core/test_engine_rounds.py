@@ -7,7 +7,7 @@ import pytest
 
 from diloco.core.actions import Action, Admit, AskFragment, Broadcast, Discard, Merge, Note, SetTimer
 from diloco.core.engine import Engine
-from diloco.core.events import FragmentArrived, TimerFired
+from diloco.core.events import FragmentArrived, FragmentLate, TimerFired
 from support.engine_script import Script, name, of, only, options
 
 
@@ -372,3 +372,29 @@ def test_a_push_from_nowhere_is_dropped() -> None:
 def test_admit_is_the_first_answer_to_a_join() -> None:
     script = Script(options(1))
     assert only(script.join(0), Admit).load == (0, 1, 2, 3)
+
+
+@pytest.mark.parametrize("nothing", [{"steps": 0, "tokens": 400}, {"steps": 4, "tokens": 0}])
+def test_a_push_without_steps_or_without_tokens_is_nothing_to_merge(nothing: dict[str, int]) -> None:
+    script = started()
+    script.step(0)
+    dropped = only(script.push(0, 0, **nothing), Discard)
+    assert dropped.reason == "no step stands behind it, so its weight is 0"
+    script.push(1, 0)
+    assert [member.learner for member in only(script.push(2, 0), Merge).members] == [name(1), name(2)]
+
+
+def test_one_late_push_tells_once_how_long_its_learner_takes() -> None:
+    script = started(learners=2)
+    script.step(0)
+    script.step(1)
+    script.push(0, 0)
+    assert of(script.wait(9.0), Merge)
+    ask = script.asks[1, 0]
+    late = FragmentLate(name(1), ask.incarnation, 0, ask.version, ask.attempt)
+    script.do(late)
+    told = script.engine.view(script.now).learners[1].answer_seconds
+    assert told is not None
+    script.wait(0.5)
+    script.do(late)
+    assert script.engine.view(script.now).learners[1].answer_seconds == told

@@ -17,14 +17,15 @@ from diloco.learner.assembly import Learner
 from diloco.learner.checkpoint import CheckpointIdentity, CheckpointStore, CheckpointWriteError, LearnerCheckpoint
 from diloco.learner.checkpoint_writer import CheckpointWriter
 from diloco.learner.control import StepNews
-from diloco.learner.metrics import LearnerFigures, serve_figures
+from diloco.learner.metrics import LearnerFigures, figure_pages
 from diloco.learner.options import LearnerOptionError, LearnerOptions
 from diloco.learner.process import run_learner
 from diloco.learner.trainer import TrainerState
 from diloco.learner.transfers import TransferCounts
-from diloco.model import build_model, layout_of
+from diloco.model import ModelError, build_model, layout_of
 from diloco.runtime.addresses import AddressError
 from diloco.runtime.exits import EXIT_UNEXPECTED
+from diloco.runtime.http import HttpServer
 from diloco.spec import API_VERSION, KIND, DiLoCoJob, Metadata
 from diloco.spec.training import InnerOptimizer, ModelSpec
 from support.small_job import small_job, write_text
@@ -130,9 +131,34 @@ class TestMistakes:
         assert self._last_line(caplog) == "the job's model or data has called sys.exit(3) in training; it must return"
 
     def test_a_port_in_use(self, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-        with serve_figures("127.0.0.1:0", figures(None)) as server:
+        with HttpServer("127.0.0.1:0", figure_pages(figures(None))) as server:
             assert run_learner(options(tmp_path, http_address=server.address)) == 2
         assert "cannot serve HTTP" in self._last_line(caplog)
+
+    def test_it_is_alive_and_not_ready_while_it_loads(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        with HttpServer("127.0.0.1:0", {}) as server:
+            address = server.address
+        seen: list[tuple[int, str]] = []
+
+        def loads(*_: object) -> None:
+            seen.extend(page_of(address, path) for path in ("/healthz", "/readyz"))
+            raise ModelError("no model")
+
+        monkeypatch.setattr("diloco.learner.process.Learner", loads)
+        assert run_learner(options(tmp_path, http_address=address)) == 2
+        doing = "makes the model and opens the data"
+        (alive, health), ready = seen
+        assert (alive, ready) == (200, (503, f"not serving yet: {doing}\n"))
+        assert health.startswith(doing)
+
+
+def page_of(address: str, page: str) -> tuple[int, str]:
+    try:
+        with urllib.request.urlopen(f"http://{address}{page}", timeout=30) as response:
+            return response.status, response.read().decode()
+    except urllib.error.HTTPError as error:
+        with error:
+            return error.code, error.read().decode()
 
 
 def figures(news: StepNews | None, *, joined: bool = True, over: bool = False) -> LearnerFigures:
@@ -148,18 +174,10 @@ def figures(news: StepNews | None, *, joined: bool = True, over: bool = False) -
 
 
 class TestPages:
-    def _get(self, address: str, page: str) -> tuple[int, str]:
-        try:
-            with urllib.request.urlopen(f"http://{address}{page}", timeout=30) as response:
-                return response.status, response.read().decode()
-        except urllib.error.HTTPError as error:
-            with error:
-                return error.code, error.read().decode()
-
     def test_metrics_say_where_the_time_went(self) -> None:
         news = StepNews(40, 2560, 0.25, 0.0, 2.5, 160)
-        with serve_figures("127.0.0.1:0", figures(news)) as server:
-            status, body = self._get(server.address, "/metrics")
+        with HttpServer("127.0.0.1:0", figure_pages(figures(news))) as server:
+            status, body = page_of(server.address, "/metrics")
         assert status == 200
         for line in (
             'diloco_learner_seconds_total{activity="training"} 12.5',
@@ -176,13 +194,13 @@ class TestPages:
         [(None, True, 503), (A_STEP, False, 503), (A_STEP, True, 200)],
     )
     def test_it_is_ready_once_it_is_in_and_trains(self, news: StepNews | None, status: int, *, joined: bool) -> None:
-        with serve_figures("127.0.0.1:0", figures(news, joined=joined)) as server:
-            assert self._get(server.address, "/readyz")[0] == status
-            assert self._get(server.address, "/healthz") == (200, "ok\n")
+        with HttpServer("127.0.0.1:0", figure_pages(figures(news, joined=joined))) as server:
+            assert page_of(server.address, "/readyz")[0] == status
+            assert page_of(server.address, "/healthz") == (200, "ok\n")
 
     def test_one_that_stays_after_the_end_of_the_job_is_ready(self) -> None:
-        with serve_figures("127.0.0.1:0", figures(A_STEP, joined=False, over=True)) as server:
-            assert self._get(server.address, "/readyz") == (200, "the job is over\n")
+        with HttpServer("127.0.0.1:0", figure_pages(figures(A_STEP, joined=False, over=True))) as server:
+            assert page_of(server.address, "/readyz") == (200, "the job is over\n")
 
 
 class Disk(CheckpointStore):

@@ -1,5 +1,7 @@
 """The workers that pull: what they ask for, what they refuse to receive, and what they make of an update."""
 
+import logging
+import math
 import threading
 from collections.abc import Callable
 
@@ -310,3 +312,20 @@ def test_a_pull_that_breaks_off_takes_its_time_and_brings_nothing() -> None:
     bench.counts.received = BusyMeter(clock)
     assert bench.pull()
     assert bench.counts.received.read().busy_seconds == 5.0
+
+
+@pytest.mark.parametrize("bad", [math.nan, 1e20])
+def test_what_cannot_be_trained_on_is_not_swapped_in_and_told_once(
+    caplog: pytest.LogCaptureFixture, bad: float
+) -> None:
+    syncer = Syncer()
+    bench = Bench(syncer, downlink=False)
+    syncer.new = torch.tensor([1.0, bad, 2.0])
+    assert bench.pull() == []
+    assert bench.pull() == []
+    assert (len(syncer.requests), bench.counts.refused) == (2, 2)
+    (told,) = [record.getMessage() for record in caplog.records if record.levelno == logging.ERROR]
+    assert told.startswith("version 9 of fragment 0 is not swapped in: its values go from ")
+    syncer.new = MERGED.clone()
+    (landed,) = bench.pull()
+    assert torch.equal(landed.values, MERGED)

@@ -2,9 +2,10 @@ from pathlib import Path
 
 import pytest
 
-from diloco.learner.data import ByteText, DataError, open_source
+from diloco.learner.data import ByteText, DataError, DataUnavailableError, open_source
 from diloco.learner.data.text import Document, find_documents
 from diloco.spec.training import DataSpec
+from support.machine_limits import no_file_left
 
 INCLUDE = ("*.txt", "*.py")
 
@@ -98,3 +99,12 @@ def test_the_default_corpus_is_the_standard_library_without_tests_and_packages()
     assert any(path.name == "argparse.py" for path in paths)
     assert not any({"site-packages", "test", "tests"} & set(path.parts) for path in paths)
     assert source.read(1000, 1010).max() < 257
+
+
+def test_a_machine_without_a_file_left_is_no_mistake_in_the_data(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("some text")
+    text = ByteText(find_documents(tmp_path, ("*.txt",), "data.text.path"))
+    with no_file_left(), pytest.raises(DataUnavailableError, match=r"a\.txt: Too many open files"):
+        text.read(0, 4)
+    with no_file_left(), pytest.raises(DataUnavailableError, match="Too many open files"):
+        find_documents(tmp_path, ("*.txt",), "data.text.path")

@@ -1,5 +1,7 @@
 """Whose the output directory is."""
 
+import errno
+import fcntl
 from pathlib import Path
 
 import pytest
@@ -82,6 +84,15 @@ def test_two_runs_do_not_share_a_directory(tmp_path: Path) -> None:
         DirectoryClaim(directory)
     claim.release()
     DirectoryClaim(directory).release()
+
+
+def test_a_file_system_without_locks_is_no_other_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def flock(_: int, __: int) -> None:
+        raise OSError(errno.EOPNOTSUPP, "Operation not supported")
+
+    monkeypatch.setattr(fcntl, "flock", flock)
+    with pytest.raises(RunDirectoryError, match="cannot be locked"):
+        DirectoryClaim(begin(tmp_path, SMALL_MANIFEST, overwrite=False))
 
 
 def test_an_output_that_cannot_be_written_is_one_line(tmp_path: Path) -> None:

@@ -5,14 +5,23 @@ import pytest
 from diloco.local.restarts import Record, Verdict, after_learner_exit, after_syncer_exit, how_it_ended
 
 
-def record(code: int, *, line: str = "why", restarts: int = 0, stillborn: int = 0, by_chaos: bool = False) -> Record:
-    return Record(code, line, restarts, stillborn, by_chaos)
+def record(
+    code: int,
+    *,
+    line: str = "why",
+    restarts: int = 0,
+    stillborn: int = 0,
+    by_chaos: bool = False,
+    early: bool = False,
+) -> Record:
+    return Record(code, line, restarts, stillborn, by_chaos, early)
 
 
 @pytest.mark.parametrize(
     ("ended", "verdict"),
     [
         (record(0), Verdict.DONE),
+        (record(0, early=True), Verdict.RESTART),
         (record(1), Verdict.RESTART),
         (record(-9), Verdict.RESTART),
         (record(2), Verdict.FAIL),
@@ -29,6 +38,8 @@ def test_a_learner_is_restarted_unless_that_cannot_help(ended: Record, verdict: 
     ("ended", "verdict"),
     [
         (record(0), Verdict.DONE),
+        (record(0, early=True), Verdict.RESTART),
+        (record(4, early=True), Verdict.DONE),
         (record(1), Verdict.RESTART),
         (record(-9, stillborn=4), Verdict.RESTART),
         (record(2), Verdict.FAIL),

@@ -3,6 +3,7 @@
 import base64
 import datetime as dt
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 
 import pytest
 from cryptography import x509
@@ -63,6 +64,13 @@ def test_certificates_name_whom_their_holder_may_be(first: Held) -> None:
     assert names_of(leaf(first, SYNCER)) == hosts
     assert names_of(leaf(first, FAST)) == ["diloco://job/learner/us-east/fast"]
     assert names_of(leaf(first, OLD)) == ["diloco://job/learner/us-west/old"]
+
+
+def test_a_host_of_an_exposed_syncer_gets_into_its_certificate_alone(first: Held) -> None:
+    held, reasons = at(START, first, replace(JOB, hosts=("syncer.example.com",)))
+    assert names_of(leaf(held, SYNCER)) == [*names_of(leaf(first, SYNCER)), "syncer.example.com"]
+    assert list(reasons) == [f"{SYNCER}: is for other names"]
+    assert (held[FAST], held[CA]) == (first[FAST], first[CA])
 
 
 def test_the_authoritys_key_is_in_its_own_secret_only(first: Held) -> None:

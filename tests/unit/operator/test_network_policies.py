@@ -33,6 +33,8 @@ def allowed(objects: Sequence[Mapping[str, Any]], caller: Caller, target: Mappin
 
 
 def peer_matches(peer: Mapping[str, Any], caller: Caller, own_namespace: str) -> bool:
+    if "ipBlock" in peer:
+        return False  # of no pod
     if "namespaceSelector" in peer:
         in_namespace = peer["namespaceSelector"]["matchLabels"].items() <= caller.namespace_labels.items()
     else:
@@ -65,6 +67,8 @@ MAY = {
     ("Deployment", 8080): {"the operator", "monitoring"},
     ("StatefulSet", 8080): {"the operator", "monitoring"},
     ("StatefulSet", 29400): set[str](),
+    ("Deployment", 15008): {"a learner of the job", "the operator", "monitoring"},
+    ("StatefulSet", 15008): {"the operator", "monitoring"},
 }
 
 
@@ -80,6 +84,21 @@ def test_an_exposed_syncer_hears_learners_from_anywhere_and_keeps_its_pages_to_i
     outside = CALLERS["a stranger"]
     assert allowed(made(job), outside, target, 29400)
     assert not allowed(made(job), outside, target, 8080)
+    assert not allowed(made(job), outside, target, 15008)
+
+
+def test_an_exposed_syncer_can_be_kept_to_ranges_of_addresses() -> None:
+    job = load_job(ALL_FIELDS)
+    expose = job.spec.syncer.expose.model_copy(update={"source_ranges": ("203.0.113.0/24",)})
+    job = live(job, syncer=job.spec.syncer.model_copy(update={"expose": expose}))
+    objects = made(job)
+    assert not allowed(objects, CALLERS["a stranger"], pods(job)["Deployment"], 29400)
+    rules = of_kind(objects, "NetworkPolicy")["all-fields-syncer"]["spec"]["ingress"]
+    (rule,) = [one for one in rules if one["ports"][0]["port"] == 29400]
+    assert {"ipBlock": {"cidr": "203.0.113.0/24"}} in rule["from"]
+    service = of_kind(objects, "Service")["all-fields-syncer-exposed"]["spec"]
+    assert service["loadBalancerSourceRanges"] == ["203.0.113.0/24"]
+    assert service["externalTrafficPolicy"] == "Local"
 
 
 def test_every_port_that_a_pod_opens_is_in_some_rule_and_no_others() -> None:
@@ -89,7 +108,7 @@ def test_every_port_that_a_pod_opens_is_in_some_rule_and_no_others() -> None:
         own = template["metadata"]["labels"]
         (policy,) = [one for one in policies if one["spec"]["podSelector"]["matchLabels"].items() <= own.items()]
         ruled = {(one["protocol"], one["port"]) for rule in policy["spec"]["ingress"] for one in rule["ports"]}
-        assert ruled == {
+        assert ruled - {("TCP", 15008)} == {
             (one["protocol"], one["containerPort"]) for container in containers(template) for one in container["ports"]
         }
         assert policy["spec"]["policyTypes"] == ["Ingress"]

@@ -13,6 +13,7 @@ from diloco.runtime.files import (
     write_atomically,
     write_json_atomically,
 )
+from support.machine_limits import full_disk
 
 
 def test_what_is_written_is_there_and_nothing_beside_it(tmp_path: Path) -> None:
@@ -83,3 +84,10 @@ def test_json_that_is_nested_too_deeply_is_named(tmp_path: Path) -> None:
     path.write_text("[" * 100_000)
     with pytest.raises(UnusableFileError, match=r"file\.json: not JSON of ours \(nested more than"):
         read_json(path)
+
+
+def test_a_full_disk_is_refused_unless_the_work_goes_on_without_it(tmp_path: Path) -> None:
+    with full_disk(tmp_path) as disk:
+        with pytest.raises(UnusableFileError, match="No space left on device"):
+            make_writable_directory(disk)
+        make_writable_directory(disk, even_if_full=True)

@@ -1,7 +1,9 @@
+import contextlib
 import http.client
 import json
 import logging
 import socket
+import threading
 from collections.abc import Iterator
 
 import pytest
@@ -58,6 +60,41 @@ def test_a_busy_port_is_named() -> None:
         address = f"127.0.0.1:{taken.getsockname()[1]}"
         with pytest.raises(HttpServerError, match=f"cannot serve HTTP at {address}: Address already in use"):
             HttpServer(address, {})
+
+
+def connected(server: HttpServer) -> socket.socket:
+    return socket.create_connection(parse_address(server.address), timeout=30)
+
+
+@pytest.mark.parametrize("sends", [b"", b"GET /text HTTP/1.1\r\nX: "])
+def test_a_client_that_is_slow_is_dropped_though_it_sends_now_and_then(sends: bytes) -> None:
+    with HttpServer("127.0.0.1:0", {"/text": lambda: Response.text("hello\n")}, request_seconds=0.5) as server:
+        with connected(server) as slow:
+            slow.sendall(sends)
+            slow.settimeout(0.05)
+            assert any(is_over(slow) for _ in range(600))
+        assert ask(server, "/text")[0] == 200
+
+
+def is_over(slow: socket.socket) -> bool:
+    """Whether the server has ended the connection; if not, it is sent a little more."""
+    try:
+        return slow.recv(1) == b""
+    except TimeoutError:
+        slow.send(b"x")
+        return False
+    except ConnectionError:
+        return True
+
+
+def test_whoever_comes_gets_an_answer_however_many_hold_connections(server: HttpServer) -> None:
+    with contextlib.ExitStack() as stack:
+        held = [stack.enter_context(connected(server)) for _ in range(200)]
+        assert ask(server, "/text")[1] == b"hello\n"
+        # The ones that came first are gone.
+        assert held[0].recv(1) == b""
+        handlers = [thread for thread in threading.enumerate() if "process_request_thread" in thread.name]
+        assert len(handlers) < 100  # 64, and those that were dropped and are on their way out
 
 
 def test_an_address_is_host_and_port() -> None:

@@ -1,6 +1,8 @@
 import json
 import logging
+import os
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -42,3 +44,41 @@ def test_setting_up_again_replaces_and_a_collector_gets_nothing_twice(capsys: py
     set_up_logging(json=False, process="two")
     logging.getLogger("x").info("once")
     assert capsys.readouterr().err.count("once") == 1
+
+
+@pytest.mark.parametrize("as_json", [False, True])
+def test_a_text_from_elsewhere_makes_no_line_of_its_own(capsys: pytest.CaptureFixture[str], *, as_json: bool) -> None:
+    set_up_logging(json=as_json, process="syncer")
+    logging.getLogger("x").info(
+        "%s leaves", "a/b/0\n12:00:00.000 syncer critical: \x1b[2Jgone", extra={"fields": {"k": "\r"}}
+    )
+    try:
+        int("1\n12:00:00.000 syncer error: second")
+    except ValueError:
+        logging.getLogger("x").exception("failed")
+    lines = capsys.readouterr().err.splitlines()
+    assert not [line for line in lines if line.startswith("12:00:00.000")]
+    assert all(line.isprintable() for line in lines)
+
+
+def test_a_log_that_cannot_be_written_says_how_many_lines_it_lost(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with (tmp_path / "log").open("a+") as file, Path("/dev/full").open("w") as full:
+        monkeypatch.setattr("sys.stderr", file)
+        set_up_logging(process="syncer")
+        log = logging.getLogger("x")
+        log.info("written")
+        disk = os.dup(file.fileno())
+        os.dup2(full.fileno(), file.fileno())
+        log.info("lost")
+        log.info("lost too")
+        os.dup2(disk, file.fileno())
+        os.close(disk)
+        log.info("written again")
+    told = [line.split(" ", 1)[1] for line in (tmp_path / "log").read_text().splitlines()]
+    assert told == [
+        "syncer written",
+        "syncer written again",
+        "syncer warning: 2 lines before this one were lost: No space left on device",
+    ]

@@ -11,7 +11,8 @@ from support.small_job import small_job
 WHO, BESIDE, ELSEWHERE = "here/cpu/0", "here/cpu/1", "here/gpu/0"
 SLACK = 60
 BUDGET = 64_000
-LIMITS = ClaimLimits(lambda _: 64, sequence_length=16, budget_tokens=BUDGET, bound_steps=SLACK)
+POOLS = frozenset({"here/cpu", "here/gpu"})
+LIMITS = ClaimLimits(lambda _: 64, POOLS, sequence_length=16, budget_tokens=BUDGET, bound_steps=SLACK)
 
 
 class Account:
@@ -236,3 +237,10 @@ def test_a_join_may_bring_what_was_made_while_nobody_listened(account: Account) 
 def test_the_first_report_brings_no_more_tokens_than_the_job_has(account: Account) -> None:
     with pytest.raises(ClaimError, match="in this job it can have trained"):
         account.report(100, 2 * LIFE_FACTOR * BUDGET)
+
+
+def test_a_learner_of_no_pool_is_left_to_who_knows_the_learners() -> None:
+    claims = Claims(ClaimLimits.of(small_job()), lambda: None, lambda: 0.0)
+    claims.check_join("elsewhere/cpu/0", 2**63 - 1, 2**63 - 1)
+    with pytest.raises(ClaimError):
+        claims.check_join("here/cpu/0", 2**63 - 1, 0)

@@ -1,4 +1,5 @@
 import dataclasses
+from collections.abc import Callable
 
 import pytest
 
@@ -18,13 +19,17 @@ def inbox() -> Inbox:
     return inbox
 
 
+def nobody() -> None:
+    """Nobody has to be told."""
+
+
 def arrive(inbox: Inbox, key: PushKey = KEY) -> None:
-    inbox.open(key, CLAIM)
+    inbox.open(key, CLAIM, nobody)
     assert inbox.accept(key)
 
 
 def test_what_is_asked_for_gets_a_buffer_of_its_size_and_is_kept(inbox: Inbox) -> None:
-    buffer = inbox.open(KEY, CLAIM)
+    buffer = inbox.open(KEY, CLAIM, nobody)
     assert buffer.nbytes == inbox.held_bytes == 20
     assert inbox.received(KEY) is buffer
     assert inbox.accept(KEY)
@@ -43,7 +48,7 @@ def test_what_is_asked_for_gets_a_buffer_of_its_size_and_is_kept(inbox: Inbox) -
 )
 def test_a_push_that_was_not_asked_for_exactly_so_takes_no_memory(inbox: Inbox, other: PushKey) -> None:
     with pytest.raises(PushRefusedError, match="was not, or is no longer, asked for"):
-        inbox.open(other, CLAIM)
+        inbox.open(other, CLAIM, nobody)
     assert inbox.held_bytes == 0
 
 
@@ -60,30 +65,30 @@ def test_a_push_that_cannot_be_what_was_asked_takes_no_memory(
     inbox: Inbox, change: dict[str, int | str], text: str
 ) -> None:
     with pytest.raises(PushRefusedError, match=text):
-        inbox.open(KEY, dataclasses.replace(CLAIM, **change))  # type: ignore[arg-type]
+        inbox.open(KEY, dataclasses.replace(CLAIM, **change), nobody)  # type: ignore[arg-type]
     assert inbox.held_bytes == 0
 
 
 def test_one_ask_has_one_buffer(inbox: Inbox) -> None:
-    inbox.open(KEY, CLAIM)
+    inbox.open(KEY, CLAIM, nobody)
     with pytest.raises(PushRefusedError, match=r"another push .* is under way"):
-        inbox.open(KEY, CLAIM)
+        inbox.open(KEY, CLAIM, nobody)
     inbox.abandon(KEY)
     assert inbox.held_bytes == 0
     arrive(inbox)
     with pytest.raises(PushRefusedError, match="is here already"):
-        inbox.open(KEY, CLAIM)
+        inbox.open(KEY, CLAIM, nobody)
 
 
 def test_a_newer_ask_for_the_fragment_makes_the_older_void_even_while_it_is_received(inbox: Inbox) -> None:
-    inbox.open(KEY, CLAIM)
+    inbox.open(KEY, CLAIM, nobody)
     inbox.ask(KEY._replace(attempt=2))
     assert inbox.received(KEY) is None
     assert not inbox.accept(KEY)
 
 
 def test_the_same_ask_again_does_not_disturb_what_is_being_received(inbox: Inbox) -> None:
-    buffer = inbox.open(KEY, CLAIM)
+    buffer = inbox.open(KEY, CLAIM, nobody)
     inbox.ask(KEY)
     assert inbox.received(KEY) is buffer
 
@@ -92,10 +97,10 @@ def test_after_the_merge_nothing_of_its_version_is_held_or_wanted(inbox: Inbox) 
     late = KEY._replace(learner="r/p/1")
     inbox.ask(late)
     arrive(inbox)
-    inbox.open(late, CLAIM)
+    inbox.open(late, CLAIM, nobody)
     inbox.void_version(0, 5)
-    assert inbox.held_bytes == 0
     assert not inbox.accept(late)
+    assert inbox.held_bytes == 0
 
 
 def test_a_session_that_ends_takes_its_asks_with_it_but_not_what_is_here(inbox: Inbox) -> None:
@@ -105,7 +110,7 @@ def test_a_session_that_ends_takes_its_asks_with_it_but_not_what_is_here(inbox: 
     inbox.void_session("r/p/0", 1)
     assert inbox.payload(KEY) is not None
     with pytest.raises(PushRefusedError):
-        inbox.open(other, CLAIM)
+        inbox.open(other, CLAIM, nobody)
 
 
 def test_what_is_dropped_is_gone_and_dropping_twice_is_no_error(inbox: Inbox) -> None:
@@ -131,3 +136,22 @@ def test_what_a_session_left_unanswered_is_forgotten_with_it(inbox: Inbox) -> No
     inbox.void_version(KEY.fragment, KEY.version)
     inbox.void_session(KEY.learner, KEY.incarnation)
     assert not inbox.lapsed(KEY)
+
+
+VOIDING: dict[str, Callable[[Inbox], None]] = {
+    "asked anew": lambda inbox: inbox.ask(KEY._replace(attempt=2)),
+    "the session is over": lambda inbox: inbox.void_session(KEY.learner, KEY.incarnation),
+    "the version is made": lambda inbox: inbox.void_version(KEY.fragment, KEY.version),
+}
+
+
+@pytest.mark.parametrize("why", VOIDING)
+def test_a_push_that_nobody_waits_for_is_told_at_once_and_counts_until_it_lets_go(inbox: Inbox, why: str) -> None:
+    told: list[str] = []
+    inbox.open(KEY, CLAIM, lambda: told.append("abandoned"))
+    VOIDING[why](inbox)
+    assert told == ["abandoned"]
+    assert inbox.received(KEY) is None
+    assert inbox.held_bytes == 20
+    inbox.abandon(KEY)
+    assert inbox.held_bytes == 0

@@ -56,7 +56,7 @@ class Bench:
             inbox=Inbox(LAYOUT, codec_named("None")),
             store=self.store,
             posted=self.posted,
-            claims=Claims(ClaimLimits(lambda _: 1, 1, 100, 1), lambda: None, time.monotonic),
+            claims=Claims(ClaimLimits(lambda _: 1, frozenset({"here/cpu"}), 1, 100, 1), lambda: None, time.monotonic),
             patience_seconds=1.0,
             meter=LinkMeter(time.monotonic),
             metrics=self.metrics,

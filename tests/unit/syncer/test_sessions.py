@@ -11,6 +11,7 @@ from diloco.core.actions import Admit
 from diloco.core.fragments import Layout, TensorSpec, partition
 from diloco.syncer.claims import ClaimLimits, Claims
 from diloco.syncer.link_meter import LinkMeter
+from diloco.syncer.newcomers import Newcomers
 from diloco.syncer.sessions import Sessions
 from diloco.syncer.store import FragmentStore
 from diloco.wire.errors import RefusedError
@@ -21,14 +22,16 @@ WHO = "r/p/0"
 LAYOUT = partition([TensorSpec("a", (10,), embedding=False)], 1)
 
 
-def sessions_of(layout: Layout, meter: LinkMeter, events: list[object]) -> Sessions:
+def sessions_of(layout: Layout, meter: LinkMeter, events: list[object], clock: HandClock | None = None) -> Sessions:
     return Sessions(
         job="job",
         layout=layout,
         epoch="1",
         store=FragmentStore(layout, residuals=False),
-        claims=Claims(ClaimLimits(lambda _: 64, 16, 10_000, 6), lambda: None, time.monotonic),
+        claims=Claims(ClaimLimits(lambda _: 64, frozenset({"r/p"}), 16, 10_000, 6), lambda: None, time.monotonic),
         meter=meter,
+        newcomers=Newcomers([WHO]),
+        clock=clock or HandClock(),
         post=events.append,
     )
 
@@ -38,7 +41,7 @@ def rate_after(reports: list[StepReport]) -> float | None:
     clock = HandClock()
     meter = LinkMeter(clock)
     events: list[object] = []
-    sessions = sessions_of(LAYOUT, meter, events)
+    sessions = sessions_of(LAYOUT, meter, events, clock)
 
     async def inbound() -> AsyncIterator[LearnerMessage]:
         sessions.admit(Admit(WHO, "process", 7, (), (0,), 0, 0, "it is planned"), Progress(0, 1, 0))

@@ -10,7 +10,7 @@ def test_channels_differ_so_that_grpc_gives_each_a_connection() -> None:
 
 
 def test_both_sides_bound_messages_just_above_the_largest_chunk() -> None:
-    for arguments in (client_arguments(10.0, 0), server_arguments(10.0, 64)):
+    for arguments in (client_arguments(10.0, 0), server_arguments(10.0, 64, 1024)):
         limits = dict(arguments)
         for direction in ("send", "receive"):
             limit = limits[f"grpc.max_{direction}_message_length"]
@@ -20,7 +20,7 @@ def test_both_sides_bound_messages_just_above_the_largest_chunk() -> None:
 
 
 def test_a_learner_may_ping_as_often_as_it_is_told_to() -> None:
-    client, server = dict(client_arguments(2.5, 0)), dict(server_arguments(20.0, 64))
+    client, server = dict(client_arguments(2.5, 0)), dict(server_arguments(20.0, 64, 1024))
     assert client["grpc.keepalive_time_ms"] == 2500
     assert server["grpc.http2.max_ping_strikes"] == 0
 

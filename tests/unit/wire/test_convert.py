@@ -140,11 +140,19 @@ def test_a_diverged_loss_can_be_said() -> None:
         (sync_pb2.LearnerMessage(leave=sync_pb2.Leave(reason="x" * 5000)), "Leave.reason"),
         (sync_pb2.LearnerMessage(join=sync_pb2.Join(versions=[1] * 65_537)), "Join.versions"),
         (sync_pb2.LearnerMessage(), "body"),
+        (sync_pb2.LearnerMessage(join=sync_pb2.Join(learner="a/b/0\n12:00:00 gone")), r"Join\.learner is 'a/b/0\\n"),
+        (sync_pb2.LearnerMessage(join=sync_pb2.Join(instance="\x1b[2J")), r"Join\.instance is '\\x1b"),
+        (sync_pb2.LearnerMessage(join=sync_pb2.Join(learner="x" * 257)), r"Join\.learner has 257 characters"),
     ],
 )
 def test_a_value_out_of_range_is_named(message: sync_pb2.LearnerMessage, named: str) -> None:
     with pytest.raises(InvalidMessageError, match=named):
         unpack_learner(message.SerializeToString())
+
+
+def test_a_reason_is_one_line_whatever_it_says() -> None:
+    said = unpack_learner(sync_pb2.LearnerMessage(leave=sync_pb2.Leave(reason="off\n\x1b[2Jgone")).SerializeToString())
+    assert said == Leave(0, "off\\n\\x1b[2Jgone")
 
 
 def test_a_digest_of_absurd_length_is_named() -> None:

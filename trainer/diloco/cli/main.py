@@ -17,6 +17,7 @@ from diloco.cli import evaluate, plan, processes, render, replay, run, tokens, t
 from diloco.cli.target import KUBECTL_PROGRAM
 from diloco.local.launch import EXIT_INTERRUPTED
 from diloco.runtime.exits import EXIT_BAD_INPUT, EXIT_UNEXPECTED
+from diloco.runtime.output import LastingOutput, escaped
 
 app = typer.Typer(
     name="diloco",
@@ -100,8 +101,9 @@ def execute(arguments: list[str], *, program: str = "diloco") -> int:
 
 
 def _complain(text: str) -> None:
+    output = LastingOutput(sys.stderr)
     for line in text.splitlines():
-        print(f"diloco: {line}", file=sys.stderr)  # noqa: T201  # this is the program's voice
+        output.write(f"diloco: {escaped(line)}\n")
 
 
 if __name__ == "__main__":

@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
+from diloco.cli.screen import lasting_output
 from diloco.local.launch import RunRequest, run_job
 
 _CAUSE = "Failures and differences acted out"
@@ -110,5 +111,5 @@ def run(
         port=port,
         http_port=http_port,
     )
-    console = Console()
+    console = Console(file=lasting_output(f"{output}/supervisor.jsonl has what happens"))
     raise typer.Exit(run_job(request, console, plain=no_view or not console.is_terminal))

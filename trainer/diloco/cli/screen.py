@@ -1,8 +1,12 @@
 """Where what is drawn is printed: a terminal, a pipe, a file."""
 
 import os
+import sys
+from typing import TextIO, cast
 
 from rich.console import Console
+
+from diloco.runtime.output import LastingOutput
 
 _PIPE_COLUMNS = 250
 
@@ -12,3 +16,16 @@ def new_console() -> Console:
     console = Console()
     # A pipe has no edge to keep within: a table that is cut at 80 columns is of no use to grep.
     return console if console.is_terminal or "COLUMNS" in os.environ else Console(width=_PIPE_COLUMNS)
+
+
+def lasting_output(elsewhere: str) -> TextIO:
+    """This process's output, for work that goes on when nobody can read it any more.
+
+    That is said once, on the other stream, with ``elsewhere``: where to look instead.
+    """
+    complaints = LastingOutput(sys.stderr)
+
+    def failed(why: str) -> None:
+        complaints.write(f"diloco: output: cannot be written ({why.lower()}); the run goes on, {elsewhere}\n")
+
+    return cast("TextIO", LastingOutput(sys.stdout, failed))

@@ -24,9 +24,10 @@ EVALUATION_TIMER = "evaluation"
 FINAL_TIMER = "final"
 FINAL_TRIES = 3
 """Times as long as one evaluation may take, the job waits for its final one (ours)."""
-DOUBTFUL_RATIO = 0.5
-"""Of the lowest loss that the other learners train with: a model is not that much better on data that it has not seen,
-so an evaluation below it is made up or broken (ours). Far above it may be overfitting, and gains a liar nothing."""
+DOUBTFUL_RATIO = 0.1
+"""Of the lowest loss that the other learners train with: an evaluation below it is made up or broken (ours). Early in
+a run the model may have a quarter of the loss of a learner that is slow and far away. Far above it may be overfitting,
+and gains a liar nothing."""
 CONFIRMED_RATIO = 0.05
 """Relative difference up to which two evaluations of one model agree: devices round differently (ours)."""
 

@@ -10,7 +10,6 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import asdict
-from typing import TYPE_CHECKING
 
 from diloco.core.codec import codec_named
 from diloco.core.downlink import downlink_codec
@@ -29,7 +28,7 @@ from diloco.learner.feedback import ErrorFeedback
 from diloco.learner.inner_loop import InnerLoop, LoopSettings, LoopWiring
 from diloco.learner.link import Identity, Link, Mailboxes
 from diloco.learner.membership import Holdings
-from diloco.learner.metrics import LearnerFigures, serve_figures
+from diloco.learner.metrics import LearnerFigures, figure_pages
 from diloco.learner.options import LearnerOptions
 from diloco.learner.orders import Ending, EndKind, Orders
 from diloco.learner.puller import Landing, Puller
@@ -38,10 +37,8 @@ from diloco.learner.trainer import InnerTrainer
 from diloco.learner.transfers import Narrowing, Pusher, Terms, TransferCounts
 from diloco.model import build_model, layout_of
 from diloco.runtime.files import make_writable_directory, write_json_atomically
+from diloco.runtime.http import Route
 from diloco.wire.client import ClientOptions, SyncClient
-
-if TYPE_CHECKING:
-    from diloco.runtime.http import HttpServer
 
 _log = logging.getLogger(__name__)
 
@@ -79,7 +76,7 @@ class Learner:
         spec = options.job.spec
         device = choose_device(options.device or "auto")
         _log.info("trains on %s", device)
-        make_writable_directory(options.directory)
+        make_writable_directory(options.directory, even_if_full=True)
         module = build_model(spec)
         layout = layout_of(module, spec.sync.fragments)
         self._trainer = InnerTrainer(spec, module, layout, open_data(spec, options.learner), device)
@@ -142,21 +139,20 @@ class Learner:
         landing = Landing(numels, self._trainer.buffer, downlink_codec(spec.sync.downlink))
         self._puller = Puller(terms, boxes.arrivals, boxes.holdings, landing)
         self._threads: list[threading.Thread] = []
-        self._http: HttpServer | None = None
         self._staying = False
         self.kept = True
         """Its last checkpoint, if one was due, is on the disk."""
+
+    def pages(self) -> dict[str, Route]:
+        """What it shows over HTTP, by path."""
+        return figure_pages(self._figures())
 
     def run(self) -> Ending:
         """Join, train until the end, and part as that end asks for.
 
         Raises:
             TrainingDivergedError, DataError: from the trainer.
-            AddressError, HttpServerError: there is no HTTP server to be had at the address asked for.
         """
-        if self._options.http_address is not None:
-            self._http = serve_figures(self._options.http_address, self._figures())
-            _log.info("serves /metrics, /healthz and /readyz at http://%s", self._http.address)
         self._start("control", self._boxes.control.run)
         self._start("checkpoint", self._writer.run)
         for index in range(self._workers):
@@ -174,7 +170,7 @@ class Learner:
         return ending
 
     def stay(self) -> None:
-        """Keep answering over HTTP until this process is asked to stop; everything else ends now."""
+        """Do nothing until this process is asked to stop; its pages go on answering, everything else ends now."""
         self._staying = True
         self._end_work()
         _log.info("stays until it is stopped")
@@ -186,8 +182,6 @@ class Learner:
     def close(self) -> None:
         """Stop every thread and close every connection."""
         self._end_work()
-        if self._http is not None:
-            self._http.close()
 
     def _end_work(self) -> None:
         """Twice does no more than once."""
@@ -285,6 +279,7 @@ class Learner:
             "pulls_posted": counts.posted,
             "updates": counts.updates,
             "updates_wrong": counts.updates_wrong,
+            "pulls_refused": counts.refused,
             "pushes_refused": counts.pushes_refused,
             "retries": counts.retries,
         }

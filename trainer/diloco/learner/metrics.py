@@ -15,7 +15,7 @@ from prometheus_client.registry import Collector
 from diloco.core.spent import TimeSpent
 from diloco.learner.control import StepNews
 from diloco.learner.transfers import TransferCounts
-from diloco.runtime.http import HttpServer, Response
+from diloco.runtime.http import Response, Route
 
 _PREFIX = "diloco_learner_"
 
@@ -35,22 +35,15 @@ class LearnerFigures:
     counts: TransferCounts
 
 
-def serve_figures(address: str, figures: LearnerFigures) -> HttpServer:
-    """Serve them at ``address``.
-
-    Raises:
-        AddressError, HttpServerError: it cannot be listened at.
-    """
+def figure_pages(figures: LearnerFigures) -> dict[str, Route]:
+    """The pages by path."""
     registry = CollectorRegistry()
     registry.register(_LearnerCollector(figures))
-    return HttpServer(
-        address,
-        {
-            "/metrics": lambda: Response(generate_latest(registry), CONTENT_TYPE_LATEST),
-            "/healthz": lambda: Response.text("ok\n"),
-            "/readyz": lambda: _readiness(figures),
-        },
-    )
+    return {
+        "/metrics": lambda: Response(generate_latest(registry), CONTENT_TYPE_LATEST),
+        "/healthz": lambda: Response.text("ok\n"),
+        "/readyz": lambda: _readiness(figures),
+    }
 
 
 def _readiness(figures: LearnerFigures) -> Response:
@@ -78,6 +71,8 @@ class _LearnerCollector(Collector):
         yield _counter("updates", "Fragments received as an update of the version held.", counts.updates)
         wrong = "Updates that did not make what the syncer has, and were pulled whole."
         yield _counter("updates_wrong", wrong, counts.updates_wrong)
+        refused = "Fragments that were not swapped in: no model can be trained with their values."
+        yield _counter("pulls_refused", refused, counts.refused)
         yield _counter("pushes_refused", "Outer gradients that the syncer did not take.", counts.pushes_refused)
         yield _counter("transfer_retries", "Transfers that failed and were tried again.", counts.retries)
         yield _counter("sessions", "Times the syncer let it in.", figures.sessions())

@@ -15,7 +15,7 @@ from diloco.core.fragments import LayoutError
 from diloco.learner.assembly import Learner
 from diloco.learner.bell import Bell
 from diloco.learner.checkpoint import CheckpointMismatchError
-from diloco.learner.data import DataError
+from diloco.learner.data import DataError, DataUnavailableError
 from diloco.learner.device import DeviceError
 from diloco.learner.optimizer import OptimizerError
 from diloco.learner.options import LearnerOptions
@@ -26,7 +26,8 @@ from diloco.model import ModelError
 from diloco.runtime.addresses import AddressError
 from diloco.runtime.exits import EXIT_BAD_INPUT, EXIT_OK, EXIT_REFUSED, EXIT_UNEXPECTED
 from diloco.runtime.files import UnusableFileError
-from diloco.runtime.http import HttpServerError
+from diloco.runtime.http import HttpServer, HttpServerError
+from diloco.runtime.loading import Loading
 from diloco.wire.tls import TlsFileError
 
 _log = logging.getLogger(__name__)
@@ -59,12 +60,12 @@ def run_learner(options: LearnerOptions) -> int:
     with _signals(orders), _quick_switches():
         try:
             return _run(options, orders, bell)
-        except _MISTAKES as error:
-            _log.error("%s", error)  # a mistake of the user's is one line
-            return EXIT_BAD_INPUT
-        except TrainingDivergedError as error:
-            _log.error("%s", error)  # so is this
+        except (DataUnavailableError, TrainingDivergedError) as error:
+            _log.error("%s", error)  # one line, and no mistake of the user's
             return EXIT_UNEXPECTED
+        except _MISTAKES as error:
+            _log.error("%s", error)  # so is this
+            return EXIT_BAD_INPUT
         except SystemExit as error:
             _log.error("the job's model or data has called sys.exit(%s) in training; it must return", error.code)
             return EXIT_UNEXPECTED
@@ -74,8 +75,15 @@ def run_learner(options: LearnerOptions) -> int:
 
 
 def _run(options: LearnerOptions, orders: Orders, bell: Bell) -> int:
+    with _http(options) as http:
+        return _live(options, orders, bell, http)
+
+
+def _live(options: LearnerOptions, orders: Orders, bell: Bell, http: HttpServer | None) -> int:
     learner = Learner(options, orders, bell)
     try:
+        if http is not None:
+            http.serve(learner.pages())
         ending = learner.run()
         _tell(ending)
         if options.stay and ending.kind is EndKind.FINISHED:
@@ -85,6 +93,19 @@ def _run(options: LearnerOptions, orders: Orders, bell: Bell) -> int:
     if ending.kind is EndKind.STOPPED and not learner.kept:
         return EXIT_UNEXPECTED
     return _EXITS[ending.kind]
+
+
+@contextmanager
+def _http(options: LearnerOptions) -> Iterator[HttpServer | None]:
+    """Its pages, from before anything that may take long: whoever watches this process sees that it loads."""
+    if options.http_address is None:
+        yield None
+        return
+    loading = Loading()
+    loading.turn_to("makes the model and opens the data")
+    with HttpServer(options.http_address, loading.pages()) as http:
+        _log.info("serves /metrics, /healthz and /readyz at http://%s", http.address)
+        yield http
 
 
 def _tell(ending: Ending) -> None:

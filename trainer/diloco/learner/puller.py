@@ -1,7 +1,8 @@
 """The workers that pull merged fragments, check them, and add updates to what is held.
 
 An update is added to exactly the version that it begins with, off the inner loop's thread, and what comes out must have
-the digest that the syncer gives; if it has not, it is dropped and the fragment is pulled whole. Wishes are pulled for
+the digest that the syncer gives; if it has not, it is dropped and the fragment is pulled whole. What cannot be trained
+on is dropped for good: the loop goes on with what it has until a later version can. Wishes are pulled for
 as long as their admission lasts. Posts wait at the syncer in threads of their own, so that they keep nobody from
 pulling what is there; they are tried once. They know the mailboxes and the wire, and must not know the trainer.
 """
@@ -21,6 +22,7 @@ from diloco.learner.arrivals import Arrivals, MergedFragment, Post, Wish
 from diloco.learner.backoff import Backoff
 from diloco.learner.deadlines import TransferDeadlines
 from diloco.learner.membership import Held, Holdings
+from diloco.learner.soundness import problem_with
 from diloco.learner.transfers import Terms
 from diloco.runtime.busy import BusyMeter
 from diloco.wire.chunks import payload_digest
@@ -56,6 +58,8 @@ class Puller:
         self._landing = landing
         self._deadlines = TransferDeadlines()
         self._wrong_in_a_row = 0
+        self._refused_fragments: set[int] = set()
+        """Told of once each."""
 
     def run(self) -> None:
         """Pull what is wished for until closed."""
@@ -109,7 +113,7 @@ class Puller:
         return _Reception(wish, self._landing, held, self._terms.counts.received)
 
     def _received(self, reception: "_Reception", post: Post | None) -> bool:
-        """Pull once. Returns whether the fragment has landed."""
+        """Pull once. Returns whether that is all that can be done for it: it has landed, or it is of no use."""
         wish, terms = reception.wish, self._terms
         request = PullRequest(
             learner=terms.learner,
@@ -144,6 +148,10 @@ class Puller:
             return False
         if header.codec:
             self._wrong_in_a_row = 0
+        problem = problem_with(values)
+        if problem is not None:
+            self._refused(wish, header, problem)
+            return True  # it came as it is: pulled again it would be the same
         self._arrivals.landed(MergedFragment(wish.membership, wish.fragment, header.version, values))
         return True
 
@@ -165,6 +173,15 @@ class Puller:
         finally:
             if reception.began_at is not None:
                 received.end(brought)
+
+    def _refused(self, wish: Wish, header: PullHeader, problem: str) -> None:
+        with self._terms.counts.lock:
+            self._terms.counts.refused += 1
+            first = wish.fragment not in self._refused_fragments
+            self._refused_fragments.add(wish.fragment)
+        level = logging.ERROR if first else logging.DEBUG
+        told = "version %d of fragment %d is not swapped in: %s; goes on with what it holds until a version can be"
+        _log.log(level, told, header.version, wish.fragment, problem)
 
     def _came_out_wrong(self, wish: Wish, header: PullHeader) -> None:
         with self._terms.counts.lock:

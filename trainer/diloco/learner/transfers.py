@@ -67,6 +67,8 @@ class TransferCounts:
     """Of the pulls, those that brought an update."""
     updates_wrong: int = 0
     """Updates that did not make what the syncer has; the fragment was pulled whole."""
+    refused: int = 0
+    """Of the pulls, those whose values cannot be trained on."""
     posted: int = 0
     """Of the pulls, those that had waited at the syncer."""
     received: BusyMeter = field(default_factory=lambda: BusyMeter(time.monotonic))

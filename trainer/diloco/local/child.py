@@ -10,6 +10,7 @@ import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import BinaryIO
 
 _TAIL_BYTES = 1 << 16
 _ERROR = re.compile(r"^(?:[\d:.]+ \S+ error|diloco): (?P<error>.+)$")
@@ -30,10 +31,12 @@ class Child:
     def start(self) -> int:
         """Start it and return its process id; its output is appended to the log.
 
+        A log that cannot be had costs its lines, not the process.
+
         Raises:
-            OSError: the log cannot be written, or the system has no process left.
+            OSError: the system has no process left, or no file.
         """
-        with self._log.open("ab") as log:
+        with self._open_log() as log:
             self._log_start = log.tell()
             # Our own interpreter and our own arguments, as a list. Its own process group: Ctrl-C in the terminal must
             # reach the supervisor alone, which stops the others in order.
@@ -46,6 +49,13 @@ class Child:
                 process_group=0,
             )
         return self._process.pid
+
+    def _open_log(self) -> BinaryIO:
+        try:
+            self._log.parent.mkdir(parents=True, exist_ok=True)  # somebody may have tidied up
+            return self._log.open("ab")
+        except OSError:
+            return Path(os.devnull).open("ab")
 
     def poll(self) -> int | None:
         """Its exit code (negative: the signal that ended it), or None while it runs or before it was started."""

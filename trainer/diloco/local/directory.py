@@ -18,6 +18,7 @@ _OURS: Final = (
     "syncer",
     "learners",
     "logs",
+    "tls",
     "supervisor.jsonl",
     "summary.json",
     "report.html",
@@ -54,6 +55,22 @@ class RunDirectory:
     def log(self, process: str) -> Path:
         """What a process printed, over all its starts."""
         return self.root / "logs" / f"{dotted(process)}.log"
+
+    @property
+    def certificates(self) -> Path:
+        """What its processes know each other by; readable for the run's user alone."""
+        return self.root / "tls"
+
+    @property
+    def has_checkpoint(self) -> bool:
+        """The syncer has something to go on from."""
+        folder = self.syncer / "checkpoints"
+        return folder.is_dir() and any(entry.name.isdigit() for entry in folder.iterdir())
+
+    @property
+    def has_trained(self) -> bool:
+        """Some learner has written a checkpoint."""
+        return any(self.root.glob("learners/*/checkpoints/*"))
 
     @property
     def journal(self) -> Path:
@@ -93,15 +110,21 @@ class DirectoryClaim:
         """Claim it.
 
         Raises:
-            RunDirectoryError: another process holds it.
+            RunDirectoryError: another process holds it, or it cannot be locked.
         """
         self._descriptor = os.open(directory.root / LOCK, os.O_RDWR | os.O_CREAT, 0o644)
         try:
             fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
+        except BlockingIOError as error:
             os.close(self._descriptor)
             raise RunDirectoryError(
                 f"--output {directory.root}: another diloco run is at work there; wait for it or give another directory"
+            ) from error
+        except OSError as error:
+            os.close(self._descriptor)
+            raise RunDirectoryError(
+                f"--output {directory.root}: cannot be locked ({error.strerror or error}); "
+                "use a directory of a file system with file locks"
             ) from error
 
     def release(self) -> None:
@@ -156,6 +179,11 @@ def resume(root: Path, job_text: str, job: DiLoCoJob) -> RunDirectory:
         raise RunDirectoryError(
             f"--resume: {', '.join(differences)} of the manifest cannot change between a run and its continuation; "
             f"{directory.job} has what it was"
+        )
+    if directory.has_trained and not directory.has_checkpoint:
+        raise RunDirectoryError(
+            f"--resume: {directory.syncer} has no checkpoint, but learners have trained: it was removed, and the global"
+            " model with it; put it back, or replace the run with --overwrite"
         )
     DirectoryClaim(directory).release()  # not under the feet of a run that is at work here
     _lay_out(directory, job_text)

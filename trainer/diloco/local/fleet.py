@@ -12,8 +12,16 @@ from enum import StrEnum
 from diloco.local.chaos import SYNCER
 from diloco.local.child import Child
 from diloco.local.journal import Journal
-from diloco.local.restarts import Decision, Record, Verdict, after_learner_exit, after_syncer_exit, how_it_ended
-from diloco.runtime.exits import EXIT_BAD_INPUT
+from diloco.local.restarts import (
+    Decision,
+    Record,
+    Verdict,
+    after_learner_exit,
+    after_syncer_exit,
+    how_it_ended,
+    waiting_seconds,
+)
+from diloco.runtime.exits import EXIT_BAD_INPUT, EXIT_OK
 
 
 class ProcessState(StrEnum):
@@ -39,9 +47,15 @@ class Managed:
     stillborn: int = 0
     proven: bool = False
     """Since it was last started it served (syncer) or made a step (learner)."""
+    has_served: bool = False
+    """It was proven once, since whenever."""
     by_chaos: bool = False
     """Its end is ours."""
     started_at: float = 0.0
+    ended_well: bool = False
+    """It ended with exit code 0, the last time that it ended."""
+    not_started: int = 0
+    """Attempts in a row to start it that failed: the machine has no process or file left."""
     reason: str = ""
 
 
@@ -64,7 +78,11 @@ class Fleet:
     """Told of what happens, one line each, for people."""
     maximum_restarts: int | None = None
     minimum_learners: int = 0
+    nothing_left: Callable[[], str | None] = lambda: None
+    """Why a syncer that has served must not be started again: it would begin anew."""
     failure: Failure | None = field(default=None, init=False)
+    job_over: bool = field(default=False, init=False)
+    """The syncer has said so: whoever ends well now has ended."""
     _held: bool = field(default=False, init=False)
     _clock: Callable[[], float] = field(default=time.monotonic)
 
@@ -78,18 +96,45 @@ class Fleet:
         return self.syncer if name == SYNCER else self.learners[name]
 
     def start_due(self) -> None:
-        """Start whatever waits to be started and is due."""
+        """Start whatever waits to be started and is due.
+
+        Raises:
+            OSError: a process cannot be started for the first time. Later that is tried again and again.
+        """
         now = self._clock()
         for process in self.everyone:
+            if self.job_over and process.state is ProcessState.WAITING and process.ended_well:
+                process.state = ProcessState.DONE
             if process.state is ProcessState.WAITING and now >= process.restart_at:
                 again = process.started_at > 0
+                if process is self.syncer and process.has_served and (lost := self.nothing_left()):
+                    process.state = ProcessState.GIVEN_UP
+                    self.failure = self.failure or Failure(lost, bad_input=False)
+                    continue
+                pid = self._start(process, again=again)
+                if pid is None:
+                    continue
                 process.restarts += again
                 process.started_at, process.proven, process.by_chaos = now, False, False
-                pid = process.child.start()
                 process.state = ProcessState.RUNNING
                 self.journal.write("start", process.name, pid=pid, restarts=process.restarts)
                 if again:
                     self.announce(f"{process.name} started again")
+
+    def _start(self, process: Managed, *, again: bool) -> int | None:
+        try:
+            pid = process.child.start()
+        except OSError as error:
+            if not again:
+                raise
+            # The machine's trouble, not the process's: it is not held against it.
+            if not process.not_started:
+                self.announce(f"{process.name} cannot be started ({error.strerror or error}); tried again")
+            process.restart_at = self._clock() + waiting_seconds(process.not_started)
+            process.not_started += 1
+            return None
+        process.not_started = 0
+        return pid
 
     def reap(self) -> None:
         """Take note of every process that has ended, and decide what becomes of it."""
@@ -119,8 +164,12 @@ class Fleet:
                 process.state = ProcessState.DONE
 
     def _ended(self, process: Managed, code: int) -> None:
-        process.stillborn = 0 if process.proven or process.by_chaos else process.stillborn + 1
-        record = Record(code, process.child.last_line(), process.restarts, process.stillborn, process.by_chaos)
+        process.has_served = process.has_served or process.proven
+        process.ended_well = code == EXIT_OK
+        unborn = not (process.proven or process.by_chaos or process.ended_well)
+        process.stillborn = process.stillborn + 1 if unborn else 0
+        early = not self.job_over
+        record = Record(code, process.child.last_line(), process.restarts, process.stillborn, process.by_chaos, early)
         learner = process is not self.syncer
         decision = after_learner_exit(record, self.maximum_restarts) if learner else after_syncer_exit(record)
         if self._held:

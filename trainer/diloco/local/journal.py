@@ -4,8 +4,11 @@ Every entry has ``event``, ``process`` (a learner's id, ``syncer``, a region, or
 It must not know what entries mean: ``incidents`` does.
 """
 
+import contextlib
 import json
+import os
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -13,6 +16,8 @@ from typing import Any
 from diloco.runtime.json_text import parse_json
 
 LIMIT_BYTES = 256 << 20
+_WAITING_BYTES = 1 << 20
+"""Of entries kept in memory while they cannot be written; later ones are dropped."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,18 +33,26 @@ class Entry:
 
 
 class Journal:
-    """Appends entries to the file, each flushed: what stands there survives the supervisor."""
+    """Appends entries to the file, each at once: what stands there survives the supervisor.
 
-    def __init__(self, path: Path) -> None:
-        """Open ``path`` for appending.
+    Where one cannot be written, it waits in memory and is tried again with the next: a run does not end because its
+    journal has no room. The file is opened anew each time, so one that was removed is made again.
+    """
+
+    def __init__(self, path: Path, tell: Callable[[str], None] = lambda _: None) -> None:
+        """Append to ``path``; ``tell`` is told when entries begin to wait, and when they are written again.
 
         Raises:
-            OSError: it cannot be written.
+            OSError: it cannot be opened now, at the beginning.
         """
-        self._file = path.open("a", encoding="utf-8")
+        self._path = path
+        self._tell = tell
+        self._waiting = bytearray()
+        self._problem = ""
+        self._write()
 
     def write(self, event: str, process: str = "", **details: Any) -> Entry:
-        """Append an entry with the time of now."""
+        """Append an entry with the time of now. Never raises."""
         entry = Entry(event, process, time.time(), details)
         line = {
             "event": entry.event,
@@ -47,13 +60,40 @@ class Journal:
             "time": round(entry.time, 3),
             **details,
         }
-        self._file.write(json.dumps(line) + "\n")
-        self._file.flush()
+        if len(self._waiting) < _WAITING_BYTES:
+            self._waiting += json.dumps(line).encode() + b"\n"
+        try:
+            self._write()
+        except OSError as error:
+            if not self._problem:
+                self._problem = error.strerror or str(error)
+                self._tell(f"{self._path.name} cannot be written ({self._problem}); the run goes on")
+        else:
+            if self._problem:
+                self._problem = ""
+                self._tell(f"{self._path.name} is written again")
         return entry
 
     def close(self) -> None:
-        """Close the file."""
-        self._file.close()
+        """Try once more to write what waits."""
+        with contextlib.suppress(OSError):
+            self._write()
+
+    def _write(self) -> None:
+        flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC
+        try:
+            descriptor = os.open(self._path, flags, 0o644)
+        except FileNotFoundError:
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            descriptor = os.open(self._path, flags, 0o644)
+        try:
+            # A disk that fills up takes a part of a line: the next write goes on with the rest.
+            while self._waiting:
+                with memoryview(self._waiting) as waiting:
+                    taken = os.write(descriptor, waiting)
+                del self._waiting[:taken]
+        finally:
+            os.close(descriptor)
 
 
 def read_journal(path: Path) -> list[Entry]:

@@ -4,12 +4,15 @@ It must not know how flags are written on a command line beyond their names in e
 """
 
 import shlex
+import sys
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TextIO, cast
 
 import yaml
 from rich.console import Console
 
+from diloco.local.certificates import issue_certificates
 from diloco.local.chaos import parse_faults
 from diloco.local.devices import cuda_devices, deal_devices
 from diloco.local.directory import DirectoryClaim, RunDirectory, begin, resume
@@ -22,6 +25,7 @@ from diloco.local.view import LiveView, PlainView, View
 from diloco.plan.world import read_world
 from diloco.runtime.exits import EXIT_BAD_INPUT, EXIT_OK, EXIT_UNEXPECTED
 from diloco.runtime.files import UnusableFileError, read_json
+from diloco.runtime.output import LastingOutput
 from diloco.spec import DiLoCoJob, load_job, parse_job
 from diloco.spec.load import read_manifest
 
@@ -69,6 +73,7 @@ def run_job(request: RunRequest, console: Console, *, plain: bool) -> int:
     plan = make_plan(request, job, text)
     claim = DirectoryClaim(plan.directory)
     try:
+        issue_certificates(plan.directory, job)
         outcome = _supervised(plan, PlainView(console) if plain else LiveView(console))
         return _conclude(request, plan, outcome, console)
     finally:
@@ -183,7 +188,12 @@ def _conclude(request: RunRequest, plan: RunPlan, outcome: Outcome, console: Con
     from diloco.local.closing import close_run  # noqa: PLC0415
 
     console.print("writing the report", style="dim")
-    history = close_run(plan.job, plan.directory)
+    try:
+        history = close_run(plan.job, plan.directory)
+    except OSError as error:
+        what = f"{error.filename or plan.directory.root}: the report cannot be written ({error.strerror or error})"
+        _complain(console, f"{what}; make room, then: {continuation(request)}", request.output)
+        return EXIT_UNEXPECTED
     console.print(closing_table(history))
     where = request.output / plan.directory.report.name
     console.print(f"\nthe report is {where}", markup=False, highlight=False, soft_wrap=True)
@@ -194,5 +204,5 @@ def _conclude(request: RunRequest, plan: RunPlan, outcome: Outcome, console: Con
 
 
 def _complain(console: Console, reason: str, output: Path) -> None:
-    errors = Console(stderr=True, width=console.width)
+    errors = Console(file=cast("TextIO", LastingOutput(sys.stderr)), width=console.width)
     errors.print(f"diloco: {reason} (logs: {output / 'logs'})", markup=False, highlight=False, soft_wrap=True)

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
+from diloco.local.certificates import learner_flags, syncer_flags
 from diloco.local.chaos import Fault, FaultKind
 from diloco.local.directory import RunDirectory
 from diloco.local.targets import region_of
@@ -71,6 +72,7 @@ def syncer_arguments(plan: RunPlan) -> list[str]:
         *("--listen", plan.sync_address),
         *("--http", plan.http_address),
         *("--threads", str(plan.syncer_threads)),
+        *syncer_flags(plan.directory),
         "--exit-when-finished",
         *(["--record"] if plan.record else []),
     ]
@@ -84,6 +86,7 @@ def learner_arguments(plan: RunPlan, learner: str, relays: Mapping[str, str]) ->
         *("--learner", learner),
         *("--syncer", relays.get(region_of(learner), plan.sync_address)),
         *("--directory", str(plan.directory.learner(learner))),
+        *learner_flags(plan.directory, learner),
         *("--speed", str(plan.speeds.get(learner, 1.0))),
         *("--threads", str(plan.learner_threads)),
         *(["--device", plan.devices[learner]] if learner in plan.devices else []),

@@ -4,10 +4,12 @@ import signal
 from dataclasses import dataclass
 from enum import StrEnum
 
-from diloco.runtime.exits import EXIT_BAD_INPUT, EXIT_OK, EXIT_REFUSED
+from diloco.runtime.exits import EXIT_BAD_INPUT, EXIT_JOB_FAILED, EXIT_OK, EXIT_REFUSED
 
 _FIRST_SECONDS = 0.5
 _LONGEST_SECONDS = 30.0
+_EARLY_SECONDS = 3.0
+"""Before a process that ended well is started again: the job may be over, and the news of it not here yet."""
 
 _STILLBORN_LIMIT = 5
 """Ends in a row before the process did anything at all: then it is taken for broken rather than unlucky."""
@@ -39,6 +41,8 @@ class Record:
     """Ends in a row, this one included, before it served or made a step."""
     by_chaos: bool = False
     """It was killed on purpose: no reason to wait longer each time."""
+    early: bool = False
+    """The job was not over, as far as is known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +60,7 @@ def after_learner_exit(record: Record, maximum_restarts: int | None) -> Decision
     One start more than allowed is made, so that the syncer hears of it and gives the learner up itself.
     """
     if record.exit_code == EXIT_OK:
-        return Decision(Verdict.DONE, "it ended as it should")
+        return _ended_well(record)
     if record.exit_code == EXIT_BAD_INPUT:
         return Decision(Verdict.FAIL, record.last_line or "it was given bad input")
     if record.exit_code == EXIT_REFUSED:
@@ -71,7 +75,9 @@ def after_learner_exit(record: Record, maximum_restarts: int | None) -> Decision
 def after_syncer_exit(record: Record) -> Decision:
     """What to do about a syncer that has ended."""
     if record.exit_code == EXIT_OK:
-        return Decision(Verdict.DONE, "it ended as it should")
+        return _ended_well(record)
+    if record.exit_code == EXIT_JOB_FAILED:
+        return Decision(Verdict.DONE, "it ended with the job")
     # Where it has served before, its input was good: a port that is taken for a moment, say, may be free the next time.
     if record.exit_code in (EXIT_BAD_INPUT, EXIT_REFUSED) and not record.restarts:
         return Decision(Verdict.FAIL, record.last_line or "it was given bad input")
@@ -90,6 +96,17 @@ def how_it_ended(exit_code: int) -> str:
         return f"signal {-exit_code}"
 
 
+def _ended_well(record: Record) -> Decision:
+    if record.early:
+        return Decision(Verdict.RESTART, "it was stopped from outside, before the job was over", _EARLY_SECONDS)
+    return Decision(Verdict.DONE, "it ended as it should")
+
+
+def waiting_seconds(failures: int) -> float:
+    """Seconds before the next attempt, after so many in a row that led to nothing."""
+    return float(min(_LONGEST_SECONDS, _FIRST_SECONDS * 2 ** min(16, max(0, failures))))
+
+
 def _told(record: Record) -> str:
     how = how_it_ended(record.exit_code)
     return f"{how}, {record.last_line}" if record.last_line and record.exit_code > 0 else how
@@ -98,4 +115,4 @@ def _told(record: Record) -> str:
 def _delay(record: Record) -> float:
     if record.by_chaos:
         return _FIRST_SECONDS
-    return float(min(_LONGEST_SECONDS, _FIRST_SECONDS * 2 ** min(16, max(0, record.stillborn))))
+    return waiting_seconds(record.stillborn)

@@ -81,11 +81,11 @@ class Supervisor:
         """Run the job to its end, until it fails, or until SIGINT or SIGTERM.
 
         Raises:
-            OSError: the output directory cannot be written, or no process can be started.
+            OSError: the output directory cannot be written at the start, or a process cannot be started at all.
         """
         earlier = read_journal(self._plan.directory.journal)
         struck = {str(entry.details["key"]) for entry in earlier if "key" in entry.details}
-        journal = Journal(self._plan.directory.journal)
+        journal = Journal(self._plan.directory.journal, self._view.announce)
         links = self._links()
         watch = StatusWatch(self._plan.http_address)
         fleet = self._fleet(journal, links)
@@ -94,9 +94,13 @@ class Supervisor:
         try:
             with self._signals():
                 watch.start()
-                outcome = self._supervise(fleet, havoc, watch)
-                havoc.relent()
-                self._stop(fleet, havoc, watch, outcome)
+                ending = Ending.FAILED  # where something raises: what runs still hands in and writes checkpoints
+                try:
+                    outcome = self._supervise(fleet, havoc, watch)
+                    ending = outcome.ending
+                finally:
+                    havoc.relent()
+                    self._stop(fleet, havoc, watch, ending)
             journal.write("end", ending=outcome.ending, reason=outcome.reason)
             return outcome
         finally:
@@ -148,7 +152,14 @@ class Supervisor:
             announce=self._view.announce,
             maximum_restarts=policy.max_restarts_per_learner,
             minimum_learners=policy.minimum_learners,
+            nothing_left=self._nothing_left,
         )
+
+    def _nothing_left(self) -> str | None:
+        directory = self._plan.directory
+        if directory.has_checkpoint:
+            return None
+        return f"{directory.syncer} has no checkpoint any more: it was removed, and the global model with it"
 
     def _supervise(self, fleet: Fleet, havoc: Havoc, watch: StatusWatch) -> Outcome:
         """The loop, until there is an outcome."""
@@ -188,6 +199,7 @@ class Supervisor:
         seen = watch.seen
         if seen is None:
             return
+        fleet.job_over = seen.status.phase in ("Complete", "Failed")
         if fleet.syncer.child.running and seen.monotonic > fleet.syncer.started_at:
             fleet.syncer.proven = True
         for told in seen.status.learners:
@@ -220,16 +232,16 @@ class Supervisor:
         picture = take_picture(self._plan.job.metadata.name, fleet, seen, trouble, now - self._began)
         self._view.update(replace(picture, rates=self._rates.read(seen)) if seen else picture)
 
-    def _stop(self, fleet: Fleet, havoc: Havoc, watch: StatusWatch, outcome: Outcome) -> None:
+    def _stop(self, fleet: Fleet, havoc: Havoc, watch: StatusWatch, ending: Ending) -> None:
         """Stop what runs: learners first, so that they can hand in; then the syncer, which writes a checkpoint."""
         fleet.hold()
         learners = list(fleet.learners.values())
-        if outcome.ending is Ending.FINISHED:
+        if ending is Ending.FINISHED:
             self._await_end(fleet, learners, _FAREWELL_SECONDS)
         for processes, seconds in ((learners, _LEARNERS_STOP_SECONDS), ([fleet.syncer], _SYNCER_STOP_SECONDS)):
             if not fleet.running(processes):
                 continue
-            if outcome.ending is Ending.INTERRUPTED:
+            if ending is Ending.INTERRUPTED:
                 self._view.announce(f"stopping {'the learners' if processes is learners else 'the syncer'}")
                 self._draw(fleet, havoc, watch)
             for process in fleet.running(processes):

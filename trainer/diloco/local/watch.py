@@ -7,6 +7,7 @@ import http.client
 import threading
 import time
 from dataclasses import dataclass
+from http import HTTPStatus
 
 from pydantic import ValidationError
 
@@ -45,6 +46,8 @@ def fetch_status(address: str, *, timeout_seconds: float = 5.0) -> SyncerStatus:
         raise StatusError(f"no syncer answers at http://{address}/status ({_plain(error)})") from error
     finally:
         connection.close()
+    if response.status == HTTPStatus.SERVICE_UNAVAILABLE:
+        raise StatusError(f"http://{address}/status: {body[:200].decode(errors='replace').strip()}")
     try:
         return SyncerStatus.model_validate_json(body)
     except ValidationError as error:

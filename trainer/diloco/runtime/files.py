@@ -22,6 +22,19 @@ class UnusableFileError(ValueError):
     """A file that is missing, unreadable or not what it should be; the text names it."""
 
 
+_OF_THE_MACHINE = frozenset(
+    {
+        *(errno.EAGAIN, errno.EINTR, errno.EIO, errno.ESTALE, errno.ETIMEDOUT),
+        *(errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBUFS, errno.ENOSPC, errno.EDQUOT),
+    }
+)
+
+
+def is_of_the_machine(error: OSError) -> bool:
+    """Whether the machine is short of something or has a fault, which may pass; else the request was wrong."""
+    return error.errno in _OF_THE_MACHINE
+
+
 FileSignature = tuple[int, int, int, int]
 """Of one file: another one once its content is, or a link on the way to it."""
 
@@ -140,8 +153,10 @@ def sha256_file(path: Path) -> str:
     return digest.hexdigest()
 
 
-def make_writable_directory(path: Path) -> None:
+def make_writable_directory(path: Path, *, even_if_full: bool = False) -> None:
     """Make ``path`` a directory that this process can write to, with its parents.
+
+    ``even_if_full``: one that has no room at the moment will do, for work that goes on without what it cannot write.
 
     Raises:
         UnusableFileError: it is no directory or cannot be written to; found out by writing, so that a read-only file
@@ -154,4 +169,6 @@ def make_writable_directory(path: Path) -> None:
     except FileExistsError as error:
         raise UnusableFileError(f"{path}: a file of that name is in the way of a directory") from error
     except OSError as error:
+        if even_if_full and error.errno in (errno.ENOSPC, errno.EDQUOT) and path.is_dir():
+            return
         raise UnusableFileError(f"{path}: cannot be written to ({error.strerror or error})") from error

@@ -4,16 +4,18 @@ Threads of the standard library, so that an answer comes while the event loop, a
 the point of a health check. It must not know what it serves: a route is a function without arguments.
 """
 
+import contextlib
 import json
 import logging
 import socket
 import threading
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from socketserver import TCPServer
-from typing import Self
+from typing import Any, Self
 
 from diloco import __version__
 from diloco.runtime.addresses import format_address, parse_address
@@ -21,7 +23,9 @@ from diloco.runtime.addresses import format_address, parse_address
 _log = logging.getLogger(__name__)
 
 _REQUEST_SECONDS = 10.0
-"""A client that does not finish its request in this time is dropped: its thread is wanted back."""
+"""A client that has not sent its request and taken the answer in this time is dropped: its thread is wanted back."""
+_MOST_CONNECTIONS = 64
+"""At once. Whoever comes then takes the place of the one that has been there longest: a health check never does."""
 
 
 class HttpServerError(RuntimeError):
@@ -53,8 +57,8 @@ Route = Callable[[], Response]
 class HttpServer:
     """Serves GET and HEAD of the given paths on threads of its own, from construction until ``close``."""
 
-    def __init__(self, address: str, routes: Mapping[str, Route]) -> None:
-        """Listen at ``address`` (``host:port``; port 0: the system's choice).
+    def __init__(self, address: str, routes: Mapping[str, Route], *, request_seconds: float = _REQUEST_SECONDS) -> None:
+        """Listen at ``address`` (``host:port``; port 0: the system's choice); a request is given ``request_seconds``.
 
         Raises:
             AddressError: ``address`` cannot be read.
@@ -62,7 +66,7 @@ class HttpServer:
         """
         host, port = parse_address(address)
         try:
-            self._server = _Server(host, port, dict(routes))
+            self._server = _Server(host, port, dict(routes), request_seconds)
         except OSError as error:
             raise HttpServerError(f"cannot serve HTTP at {address}: {error.strerror or error}") from error
         self.address = format_address(host, int(self._server.server_address[1]))
@@ -70,6 +74,10 @@ class HttpServer:
             target=self._server.serve_forever, kwargs={"poll_interval": 0.1}, name="http", daemon=True
         )
         self._thread.start()
+
+    def serve(self, routes: Mapping[str, Route]) -> None:
+        """Serve these paths from now on, instead of those of before."""
+        self._server.routes = dict(routes)
 
     def close(self) -> None:
         """Stop listening; requests under way are answered."""
@@ -87,9 +95,13 @@ class HttpServer:
 class _Server(ThreadingHTTPServer):
     daemon_threads = True
     block_on_close = False
-    request_queue_size = 32
+    request_queue_size = 128
 
-    def __init__(self, host: str, port: int, routes: dict[str, Route]) -> None:
+    def __init__(self, host: str, port: int, routes: dict[str, Route], request_seconds: float) -> None:
+        self._request_seconds = request_seconds
+        self._lock = threading.Lock()
+        self._deadlines: dict[socket.socket, float] = {}
+        """Of connections, the one that has been there longest first."""
         self.address_family, *_, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
         self.routes = routes
         super().__init__(address[:2], _Handler)  # type: ignore[arg-type]  # the family's own tuple, host and port of it
@@ -99,8 +111,42 @@ class _Server(ThreadingHTTPServer):
         TCPServer.server_bind(self)
         self.server_name, self.server_port = self.server_address[0], self.server_address[1]  # type: ignore[assignment]
 
+    def process_request(self, request: Any, client_address: Any) -> None:
+        with self._lock:
+            while len(self._deadlines) >= _MOST_CONNECTIONS:
+                oldest = next(iter(self._deadlines))
+                del self._deadlines[oldest]
+                _break(oldest)
+            self._deadlines[request] = time.monotonic() + self._request_seconds
+        super().process_request(request, client_address)
+
+    def shutdown_request(self, request: Any) -> None:
+        with self._lock:
+            self._deadlines.pop(request, None)
+        super().shutdown_request(request)
+
+    def next_request(self, request: socket.socket) -> None:
+        """An answer is out: the time of whatever comes next on this connection begins."""
+        with self._lock:
+            if request in self._deadlines:
+                self._deadlines[request] = time.monotonic() + self._request_seconds
+
+    def service_actions(self) -> None:
+        # Called several times a second. A time limit of the socket's own would begin anew with every byte.
+        now = time.monotonic()
+        with self._lock:
+            for connection in [one for one, until in self._deadlines.items() if now >= until]:
+                del self._deadlines[connection]
+                _break(connection)
+
     def handle_error(self, request: object, client_address: object) -> None:  # noqa: ARG002  # the base class's
         _log.debug("HTTP request of %s broke off", client_address, exc_info=True)
+
+
+def _break(connection: socket.socket) -> None:
+    """Let the thread that reads or writes it find it at its end."""
+    with contextlib.suppress(OSError):
+        connection.shutdown(socket.SHUT_RDWR)
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -134,6 +180,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.end_headers()
         if body:
             self.wfile.write(response.body)
+        self.server.next_request(self.connection)
 
     def log_message(self, format: str, *args: object) -> None:  # noqa: A002  # the base class's parameter
         _log.debug(format, *args)

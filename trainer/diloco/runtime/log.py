@@ -1,7 +1,9 @@
 """Logging of a process: lines for people, or one JSON object a line for a collector. To stderr; stdout is for results.
 
-It must not know what is logged. A record may carry plain values in ``extra={"fields": {...}}``: they become keys of the
-JSON object, and ``key=value`` at the end of a line for people.
+What is logged may come from another process: control characters are escaped, so that no line can be made up, and a
+log that cannot be written loses lines and says how many. It must not know what is logged. A record may carry plain
+values in ``extra={"fields": {...}}``: they become keys of the JSON object, and ``key=value`` at the end of a line for
+people.
 """
 
 import json
@@ -10,16 +12,43 @@ import sys
 import time
 from typing import Any
 
+from diloco.runtime.output import LastingOutput, escaped
+
 
 def set_up_logging(*, json: bool = False, process: str, level: int = logging.INFO) -> None:
     """Send every logger of this process to stderr, each line with ``process`` in it. Replaces an earlier set-up."""
-    handler = logging.StreamHandler(sys.stderr)
+    handler = _Handler()
     handler.setFormatter(_JsonFormatter(process) if json else _PlainFormatter(process))
     root = logging.getLogger()
     for old in root.handlers[:]:
         root.removeHandler(old)
     root.addHandler(handler)
     root.setLevel(level)
+
+
+class _Handler(logging.Handler):
+    def __init__(self) -> None:
+        super().__init__()
+        self._output = LastingOutput(sys.stderr, self._note)
+        self._problem = ""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        try:
+            line = self.format(record) + "\n"
+        except Exception:  # noqa: BLE001  # a wrong argument of a log call: the base class tells it
+            self.handleError(record)
+            return
+        lost, problem = self._output.lost, self._problem
+        self._output.write(line)
+        if lost and self._output.lost == lost:
+            self._output.lost, self._problem = 0, ""
+            told = logging.LogRecord(
+                __name__, logging.WARNING, "", 0, "%d lines before this one were lost: %s", (lost, problem), None
+            )
+            self._output.write(self.format(told) + "\n")
+
+    def _note(self, problem: str) -> None:
+        self._problem = problem
 
 
 class _PlainFormatter(logging.Formatter):
@@ -31,8 +60,13 @@ class _PlainFormatter(logging.Formatter):
         clock = time.strftime("%H:%M:%S", time.localtime(record.created))
         level = "" if record.levelno <= logging.INFO else f"{record.levelname.lower()}: "
         fields = "".join(f" {key}={value}" for key, value in _fields(record).items())
-        text = f"{clock}.{int(record.msecs):03d} {self._process} {level}{record.getMessage()}{fields}"
-        return f"{text}\n{self.formatException(record.exc_info)}" if record.exc_info else text
+        told = escaped(f"{record.getMessage()}{fields}")
+        text = f"{clock}.{int(record.msecs):03d} {self._process} {level}{told}"
+        if not record.exc_info:
+            return text
+        # Indented: what an exception says must not look like a line of its own.
+        trace = "\n".join(f"    {escaped(line)}" for line in self.formatException(record.exc_info).split("\n"))
+        return f"{text}\n{trace}"
 
 
 class _JsonFormatter(logging.Formatter):
@@ -46,7 +80,7 @@ class _JsonFormatter(logging.Formatter):
             "level": record.levelname,
             "process": self._process,
             "logger": record.name,
-            "message": record.getMessage(),
+            "message": escaped(record.getMessage()),  # also for whoever takes the text out again
             **_fields(record),
         }
         if record.exc_info:

@@ -5,12 +5,16 @@ from pydantic.alias_generators import to_camel
 
 DNS_LABEL = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$"
 ENTRYPOINT = r"^[A-Za-z_][A-Za-z0-9_.]*:[A-Za-z_][A-Za-z0-9_]*$"
+HOST_NAME = r"^[a-z0-9]([a-z0-9-]*[a-z0-9])?(\.[a-z0-9]([a-z0-9-]*[a-z0-9])?)*$"
+ADDRESS_RANGE = r"^([0-9]{1,3}(\.[0-9]{1,3}){3}|[0-9a-f:]+)/[0-9]{1,3}$"
 QUANTITY = r"^[1-9][0-9]*(Ki|Mi|Gi|Ti|k|M|G|T)?$"
 REASON = r"^[A-Za-z]([A-Za-z0-9_,:]*[A-Za-z0-9_])?$"
 
 PATTERNS_IN_WORDS = {
     DNS_LABEL: "a name of lower-case letters, digits and inner hyphens",
     ENTRYPOINT: "package.module:factory",
+    HOST_NAME: "a name in DNS such as syncer.example.com",
+    ADDRESS_RANGE: "a range of addresses such as 203.0.113.0/24",
     QUANTITY: "a quantity of bytes such as 10Gi",
     REASON: "a word such as WaitingForLearners",
 }

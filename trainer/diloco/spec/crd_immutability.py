@@ -17,6 +17,9 @@ MUTABLE = frozenset(
         "spec.activeDeadlineSeconds",
         "spec.ttlSecondsAfterFinished",
         "spec.syncer.resources",
+        "spec.syncer.podTemplate",
+        "spec.syncer.expose.hosts",
+        "spec.syncer.expose.sourceRanges",
         "spec.regions[].pools[].learners",
         "spec.regions[].pools[].resources",
     }
@@ -36,6 +39,7 @@ MUTABLE_SUSPENDED = frozenset(
         "spec.regions[].pools[].volumes",
         "spec.regions[].pools[].volumeMounts",
         "spec.regions[].pools[].imagePullSecrets",
+        "spec.regions[].pools[].podTemplate",
     }
 )
 """What can be changed while the job is suspended, together with suspending it, or with resuming it."""

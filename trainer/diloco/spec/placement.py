@@ -4,7 +4,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from diloco.spec.base import DNS_LABEL, QUANTITY, SpecModel
+from diloco.spec.base import ADDRESS_RANGE, DNS_LABEL, HOST_NAME, QUANTITY, SpecModel
 
 DnsLabel = Annotated[str, Field(pattern=DNS_LABEL, max_length=63)]
 """A DNS label (RFC 1123), as Kubernetes wants for names."""
@@ -25,6 +25,13 @@ LabelValue = Annotated[str, Field(max_length=63)]
 
 AnnotationValue = Annotated[str, Field(max_length=4096)]
 """The value of an annotation."""
+
+
+HostName = Annotated[str, Field(pattern=HOST_NAME, max_length=253)]
+"""A name in DNS (RFC 1123 subdomain)."""
+
+AddressRange = Annotated[str, Field(pattern=ADDRESS_RANGE, max_length=43)]
+"""Addresses by their prefix (CIDR)."""
 
 
 class SecretKey(SpecModel):
@@ -69,6 +76,27 @@ class Toleration(SpecModel):
     """How long a taint with the effect NoExecute is tolerated. Default: for ever."""
 
 
+class PodMetadata(SpecModel):
+    """What pods carry beside what the operator puts there."""
+
+    labels: dict[str, LabelValue] = Field(default_factory=dict, max_length=64)
+    """Labels."""
+    annotations: dict[str, AnnotationValue] = Field(default_factory=dict, max_length=64)
+    """Annotations."""
+
+
+class PodTemplate(SpecModel):
+    """What is added to the template of pods."""
+
+    metadata: PodMetadata = PodMetadata()
+    """Labels and annotations."""
+    spec: KubernetesObject = Field(default_factory=dict)
+    """Fields of a pod's spec: placement (``nodeSelector``, ``tolerations``, ``affinity``,
+    ``topologySpreadConstraints``), ``priorityClassName``, ``schedulerName``, ``serviceAccountName``,
+    ``initContainers``, ``volumes``, ``resourceClaims`` and the like; of our own container ``env``, ``envFrom`` and
+    ``volumeMounts``. What the operator sets itself is refused by name."""
+
+
 class Pool(SpecModel):
     """Learners on one kind of node."""
 
@@ -102,6 +130,8 @@ class Pool(SpecModel):
     """Where the learner's container mounts them."""
     image_pull_secrets: tuple[KubernetesObject, ...] = Field(default=(), max_length=16)
     """Secrets to pull the image with."""
+    pod_template: PodTemplate | None = None
+    """What else the pods of this pool have."""
 
 
 class Region(SpecModel):
@@ -123,6 +153,9 @@ class Storage(SpecModel):
     with sync.downlink BF16 or Int8."""
     class_name: ClassName | None = None
     """StorageClass. Default: the cluster's."""
+    access_mode: Literal["ReadWriteOnce", "ReadWriteOncePod"] = "ReadWriteOnce"
+    """ReadWriteOncePod lets Kubernetes itself keep a second pod off the volume. Needs a CSI driver that knows it; with
+    others the volume is never made."""
 
 
 class Expose(SpecModel):
@@ -132,6 +165,11 @@ class Expose(SpecModel):
     """Kind of Service. Learners in other clusters need NodePort or LoadBalancer."""
     annotations: dict[str, AnnotationValue] = Field(default_factory=dict, max_length=64)
     """Annotations of the Service, for the load balancer's sake."""
+    hosts: tuple[HostName, ...] = Field(default=(), max_length=16)
+    """Names in DNS by which learners outside the cluster call it: they go into its certificate."""
+    source_ranges: tuple[AddressRange, ...] = Field(default=(), max_length=64)
+    """Ranges of addresses that learners outside the cluster connect from, such as 203.0.113.0/24. Default: any, so that
+    certificates alone keep others out."""
 
 
 class SyncerSpec(SpecModel):
@@ -145,6 +183,8 @@ class SyncerSpec(SpecModel):
     """Its volume."""
     resources: Resources | None = None
     """Container resources."""
+    pod_template: PodTemplate | None = None
+    """What else the syncer's pod has: where it is placed, its priority, its service account."""
     expose: Expose = Expose()
     """Its Service."""
 

@@ -44,6 +44,8 @@ class ClaimLimits:
 
     tokens_per_step: Callable[[str], int]
     """Tokens in an inner step of a learner, by its id."""
+    pools: frozenset[str]
+    """``region/pool`` of every pool."""
     sequence_length: int
     budget_tokens: int
     bound_steps: int
@@ -54,7 +56,9 @@ class ClaimLimits:
     def of(cls, spec: JobSpec) -> Self:
         """Of a job."""
         training = spec.training
-        return cls(tokens_per_step(spec), training.sequence_length, training.tokens, spec.sync.staleness_bound_steps)
+        pools = frozenset(f"{region.name}/{pool.name}" for region in spec.regions for pool in region.pools)
+        bound_steps = spec.sync.staleness_bound_steps
+        return cls(tokens_per_step(spec), pools, training.sequence_length, training.tokens, bound_steps)
 
     def sequences_per_step(self, learner: str) -> int:
         """Sequences in an inner step of a learner."""
@@ -89,6 +93,8 @@ class Claims:
         if allowance is not None:
             self._check_time(learner, allowance, steps, data_position)
             return
+        if learner.rpartition("/")[0] not in self._limits.pools:
+            return  # the engine turns it away
         own, life = self._limits.bound_steps, LIFE_FACTOR * self._limits.budget_tokens
         most_steps = own + life // self._limits.tokens_per_step(learner)
         most_sequences = own * self._limits.sequences_per_step(learner) + life // self._limits.sequence_length

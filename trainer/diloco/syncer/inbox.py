@@ -4,6 +4,7 @@ Memory is bounded by what was asked: a push must name an open ask, exactly, and 
 fragment, before a buffer is made for it. It must not know gRPC or the engine.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -32,6 +33,14 @@ class PushClaim:
     payload_bytes: int
 
 
+@dataclass(frozen=True, slots=True)
+class _Reception:
+    """A push under way."""
+
+    buffer: torch.Tensor
+    abandon: Callable[[], None]
+
+
 class PushRefusedError(RuntimeError):
     """A push that nobody waits for, or that cannot be what was asked; the text says why."""
 
@@ -45,8 +54,10 @@ class Inbox:
     def __init__(self, layout: Layout, codec: Codec) -> None:
         self._layout = layout
         self._codec = codec
-        self._asks: dict[PushKey, torch.Tensor | None] = {}
-        """Open asks, each with the buffer of a push under way."""
+        self._asks: dict[PushKey, _Reception | None] = {}
+        """Open asks, each with the push under way."""
+        self._leaving: dict[PushKey, torch.Tensor] = {}
+        """Buffers of pushes that are not wanted any more and have not let go yet."""
         self._arrived: dict[PushKey, torch.Tensor] = {}
         self._lapsed: dict[tuple[str, int], PushKey] = {}
         """By learner and fragment: the latest ask whose round was over before its push came."""
@@ -54,29 +65,29 @@ class Inbox:
     @property
     def held_bytes(self) -> int:
         """Memory taken by payloads that are here or being received."""
-        buffers = [*self._asks.values(), *self._arrived.values()]
-        return sum(buffer.nbytes for buffer in buffers if buffer is not None)
+        receiving = [reception.buffer for reception in self._asks.values() if reception is not None]
+        return sum(buffer.nbytes for buffer in (*receiving, *self._leaving.values(), *self._arrived.values()))
 
     def ask(self, key: PushKey) -> None:
         """Expect this push; an older ask for the same fragment of the same learner is void."""
         for old in [k for k in self._asks if (k.learner, k.fragment) == (key.learner, key.fragment) and k != key]:
-            del self._asks[old]
+            self._void(old)
         self._asks.setdefault(key, None)
 
     def void_session(self, learner: str, incarnation: int) -> None:
         """Expect nothing more from a session that is over. What is here in full stays: it may be merged yet."""
         for key in [k for k in self._asks if (k.learner, k.incarnation) == (learner, incarnation)]:
-            del self._asks[key]
+            self._void(key)
         for place in [place for place in self._lapsed if place[0] == learner]:
             del self._lapsed[place]
 
     def void_version(self, fragment: int, version: int) -> None:
         """A version is made: expect no more pushes for it, and drop what came for it."""
-        for keyed in (self._asks, self._arrived):
-            for key in [k for k in keyed if k.fragment == fragment and k.version <= version]:
-                del keyed[key]
-                if keyed is self._asks:
-                    self._lapsed[key.learner, key.fragment] = key
+        for key in [k for k in self._asks if k.fragment == fragment and k.version <= version]:
+            self._void(key)
+            self._lapsed[key.learner, key.fragment] = key
+        for key in [k for k in self._arrived if k.fragment == fragment and k.version <= version]:
+            del self._arrived[key]
 
     def lapsed(self, key: PushKey) -> bool:
         """Whether a push comes after its round; true once for each ask."""
@@ -85,8 +96,10 @@ class Inbox:
         del self._lapsed[key.learner, key.fragment]
         return True
 
-    def open(self, key: PushKey, claim: PushClaim) -> torch.Tensor:
-        """A buffer for a push, uint8, shape (payload_bytes,).
+    def open(self, key: PushKey, claim: PushClaim, abandon: Callable[[], None]) -> torch.Tensor:
+        """A buffer for a push, uint8, shape (payload_bytes,); ``abandon`` is called once it is not wanted any more.
+
+        Whoever fills it then calls the method of that name here, so that its memory is counted until it is free.
 
         Raises:
             PushRefusedError: before any memory is taken.
@@ -95,23 +108,26 @@ class Inbox:
         if problem is not None:
             raise PushRefusedError(problem)
         buffer = torch.empty(claim.payload_bytes, dtype=torch.uint8)
-        self._asks[key] = buffer
+        self._asks[key] = _Reception(buffer, abandon)
         return buffer
 
     def received(self, key: PushKey) -> torch.Tensor | None:
         """The buffer of a push that has come in full; None if it is no longer wanted."""
-        return self._asks.get(key)
+        reception = self._asks.get(key)
+        return None if reception is None else reception.buffer
 
     def accept(self, key: PushKey) -> bool:
         """Keep a checked payload until it is taken or dropped; False if it is no longer wanted."""
-        buffer = self._asks.pop(key, None)
-        if buffer is None:
+        reception = self._asks.pop(key, None)
+        if reception is None:
+            self._leaving.pop(key, None)
             return False
-        self._arrived[key] = buffer
+        self._arrived[key] = reception.buffer
         return True
 
     def abandon(self, key: PushKey) -> None:
-        """A push under way has failed, or its content is no good: the ask stays open."""
+        """A push under way has failed, or its content is no good: the ask, if there is still one, stays open."""
+        self._leaving.pop(key, None)
         if key in self._asks:
             self._asks[key] = None
 
@@ -126,6 +142,12 @@ class Inbox:
     def drop(self, key: PushKey) -> None:
         """Let go of a payload."""
         self._arrived.pop(key, None)
+
+    def _void(self, key: PushKey) -> None:
+        reception = self._asks.pop(key)
+        if reception is not None:
+            self._leaving[key] = reception.buffer
+            reception.abandon()
 
     def _problem(self, key: PushKey, claim: PushClaim) -> str | None:
         where = f"fragment {key.fragment} for version {key.version}, attempt {key.attempt},"

@@ -37,6 +37,7 @@ from diloco.syncer.link_meter import LinkMeter
 from diloco.syncer.link_watch import LinkWatch
 from diloco.syncer.merging import Merging
 from diloco.syncer.metrics import SyncerMetrics
+from diloco.syncer.newcomers import Newcomers
 from diloco.syncer.options import SyncerOptions
 from diloco.syncer.posted import PostedPulls
 from diloco.syncer.prepare import Beginning, recorded_bases
@@ -121,6 +122,7 @@ class Life:
         meter = LinkMeter(time.monotonic)
         self._links = LinkWatch(sync, self._layout, tokens_per_step(options.job.spec), meter)
         claims = Claims(ClaimLimits.of(options.job.spec), self.metrics.claims_refused.inc, time.monotonic)
+        self._newcomers = Newcomers(options.job.spec.learner_ids)
         sessions = Sessions(
             job=self.job,
             layout=self._layout,
@@ -128,6 +130,8 @@ class Life:
             store=self._store,
             claims=claims,
             meter=meter,
+            newcomers=self._newcomers,
+            clock=time.monotonic,
             post=self._driver.post,
         )
         self._sessions = sessions
@@ -266,6 +270,7 @@ class Life:
             return
         planned = await asyncio.get_running_loop().run_in_executor(self._checks, self._job_file.poll)
         if planned is not None:
+            self._newcomers.planned(planned)
             self._driver.post(LearnersPlanned(planned))
 
     def _first_checkpoint(self) -> str:

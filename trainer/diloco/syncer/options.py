@@ -28,3 +28,5 @@ class SyncerOptions:
     """End some seconds after the job is over, once learners have left; otherwise serve the status until stopped."""
     threads: int | None = None
     """torch threads of a merge. Default: torch's own choice."""
+    lock_patience_seconds: float = 300.0
+    """How long another syncer that has the directory is waited for (ours): the grace period of its pod twice."""

@@ -15,9 +15,11 @@ from diloco.core.fragments import LayoutError
 from diloco.core.snapshot import SnapshotError
 from diloco.model import ModelError
 from diloco.runtime.addresses import AddressError, format_address, parse_address
+from diloco.runtime.descriptors import connections_allowed
 from diloco.runtime.exits import EXIT_BAD_INPUT, EXIT_UNEXPECTED
 from diloco.runtime.files import UnusableFileError, write_json_atomically
 from diloco.runtime.http import HttpServer, HttpServerError
+from diloco.runtime.loading import Loading
 from diloco.syncer.directory import SyncerDirectory
 from diloco.syncer.errors import SyncerError
 from diloco.syncer.life import Life
@@ -40,10 +42,13 @@ def run_syncer(options: SyncerOptions) -> int:
     What a user can do something about is one line in the log.
     """
     try:
-        with SyncerDirectory(options.directory) as directory:
+        loading = Loading()
+        # Before anything that may take long: whoever watches this process sees that it loads.
+        with HttpServer(options.http, loading.pages()) as http, _directory(options, loading) as directory:
+            loading.turn_to("makes the model or reads its newest checkpoint")
             beginning = prepare(options.job, directory.checkpoints)
             epoch = directory.begin_epoch()
-            return asyncio.run(_serve(options, directory, beginning, epoch))
+            return asyncio.run(_serve(options, directory, beginning, epoch, http))
     except SyncerError as error:
         _log.error("%s", error)
         return error.exit_code
@@ -55,7 +60,16 @@ def run_syncer(options: SyncerOptions) -> int:
         return EXIT_UNEXPECTED
 
 
-async def _serve(options: SyncerOptions, directory: SyncerDirectory, beginning: Beginning, epoch: int) -> int:
+def _directory(options: SyncerOptions, loading: Loading) -> SyncerDirectory:
+    def waiting() -> None:
+        loading.turn_to("waits for another syncer that is using its directory")
+
+    return SyncerDirectory(options.directory, options.lock_patience_seconds, waiting)
+
+
+async def _serve(
+    options: SyncerOptions, directory: SyncerDirectory, beginning: Beginning, epoch: int, http: HttpServer
+) -> int:
     stop = asyncio.Event()
     with _signals(stop):
         life = Life(options, directory, beginning, epoch)
@@ -63,9 +77,9 @@ async def _serve(options: SyncerOptions, directory: SyncerDirectory, beginning: 
         beating = asyncio.create_task(heartbeat.run())
         loop = asyncio.get_running_loop()
         try:
-            pages = routes(life.metrics, heartbeat, lambda: on_loop(loop, life.status), lambda: life.serving)
-            with HttpServer(options.http, pages) as http:
-                return await _live(options, directory, life, http, stop)
+            await asyncio.sleep(0)  # a first beat, after all that was done on the loop so far
+            http.serve(routes(life.metrics, heartbeat, lambda: on_loop(loop, life.status), lambda: life.serving))
+            return await _live(options, directory, life, http, stop)
         finally:
             beating.cancel()
             life.close()
@@ -75,7 +89,13 @@ async def _live(
     options: SyncerOptions, directory: SyncerDirectory, life: Life, http: HttpServer, stop: asyncio.Event
 ) -> int:
     server = SyncServer(
-        life.service, ServerOptions(address=options.listen, tls=options.tls, job=options.job.metadata.name)
+        life.service,
+        ServerOptions(
+            address=options.listen,
+            tls=options.tls,
+            job=options.job.metadata.name,
+            connections=connections_allowed(),
+        ),
     )
     life.count_bytes(lambda: (server.bytes_received, server.bytes_sent))
     port = await server.start()
@@ -83,7 +103,11 @@ async def _live(
         address = format_address(parse_address(options.listen)[0], port)
         life.start()
         endpoint = {"sync": address, "http": http.address, "pid": os.getpid(), "epoch": life.epoch}
-        write_json_atomically(directory.endpoint, endpoint)
+        try:
+            write_json_atomically(directory.endpoint, endpoint)
+        except OSError as error:
+            # Who has given the addresses knows them.
+            _log.warning("%s not written: %s", directory.endpoint, error.strerror or error)
         _log.info("serves job %s at %s, HTTP at %s, epoch %s", life.job, address, http.address, life.epoch)
         return await life.until_over(stop)
     finally:

@@ -68,7 +68,7 @@ class SyncService:
         peer.must_be(join.learner, self._job)
         await self._sessions.serve(join, inbound, send)
 
-    def accept_push(self, header: PushHeader, peer: Peer) -> memoryview:
+    def accept_push(self, header: PushHeader, peer: Peer, abandon: Callable[[], None]) -> memoryview:
         """A buffer of exactly the payload's size.
 
         Raises:
@@ -79,7 +79,7 @@ class SyncService:
             self._check_current(header)
             self._claims.check_work(header.learner, _work(header))
             claim = PushClaim(header.base_version, header.codec, header.payload_bytes)
-            buffer = bytes_of(self._inbox.open(_key(header), claim))
+            buffer = bytes_of(self._inbox.open(_key(header), claim, abandon))
         except ClaimError as error:
             self._metrics.pushes_refused.inc()
             self._sessions.end(header.learner, header.incarnation, str(error))
@@ -97,6 +97,7 @@ class SyncService:
         key = _key(header)
         payload = self._inbox.received(key)
         if payload is None:
+            self._inbox.abandon(key)
             self._note_late(header)
             return self._not_accepted("it is no longer asked for")
         numel = self._layout.fragments[header.fragment].numel
@@ -114,6 +115,7 @@ class SyncService:
             self._inbox.abandon(key)
             raise
         if not self._sessions.current(header.learner, header.incarnation) or not self._inbox.accept(key):
+            self._inbox.abandon(key)
             return self._not_accepted("it is no longer asked for")
         self._post(
             FragmentArrived(

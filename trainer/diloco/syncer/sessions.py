@@ -26,9 +26,11 @@ from diloco.core.spent import TimeSpent
 from diloco.runtime.busy import Moved
 from diloco.syncer.claims import ClaimError, Claims
 from diloco.syncer.link_meter import LinkMeter
+from diloco.syncer.newcomers import Newcomers
 from diloco.syncer.store import FragmentStore
+from diloco.syncer.tempo import Tempo
 from diloco.wire import messages
-from diloco.wire.errors import InvalidMessageError, RefusedError, WireError
+from diloco.wire.errors import InvalidMessageError, RefusedError, UnavailableError, WireError
 from diloco.wire.messages import Join, LearnerMessage, SyncerMessage
 
 _log = logging.getLogger(__name__)
@@ -61,6 +63,8 @@ class Sessions:
         store: FragmentStore,
         claims: Claims,
         meter: LinkMeter,
+        newcomers: Newcomers,
+        clock: Callable[[], float],
         post: Callable[[Event], None],
     ) -> None:
         self._job = job
@@ -69,6 +73,8 @@ class Sessions:
         self._store = store
         self._claims = claims
         self._meter = meter
+        self._newcomers = newcomers
+        self._clock = clock
         self._post = post
         self._joining: dict[tuple[str, str], _Session] = {}
         self._admitted: dict[str, _Session] = {}
@@ -94,6 +100,9 @@ class Sessions:
             self._claims.check_join(join.learner, join.steps, join.data_position)
         except ClaimError as error:
             raise RefusedError(str(error)) from None
+        no_room = self._newcomers.problem_with(join.learner, (learner for learner, _ in self._joining))
+        if no_room is not None:
+            raise UnavailableError(no_room)  # the manifest may be on its way
         session = _Session(join, send)
         key = (join.learner, join.instance)
         replaced = self._joining.pop(key, None)
@@ -119,6 +128,7 @@ class Sessions:
             previous.over.set()
         session.incarnation = action.incarnation
         self._admitted[action.learner] = session
+        self._newcomers.admitted(action.learner)
         self._claims.admitted(action.learner, action.instance, action.steps, action.data_position)
         welcome = messages.Welcome(
             action.incarnation,
@@ -202,7 +212,10 @@ class Sessions:
             await asyncio.gather(over, reading, return_exceptions=True)
 
     async def _read(self, session: _Session, inbound: AsyncIterator[LearnerMessage]) -> None:
+        tempo = Tempo(self._clock)
         async for message in inbound:
+            if (wait_seconds := tempo.wait_seconds()) > 0:
+                await asyncio.sleep(wait_seconds)
             if isinstance(message, messages.Leave):
                 _log.info("%s leaves: %s", session.join.learner, message.reason)
                 session.left = True

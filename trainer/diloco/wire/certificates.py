@@ -1,11 +1,11 @@
-"""Makes a throw-away authority and certificates from it: for tests, benchmarks and trying mutual TLS on one machine.
+"""Makes a throw-away authority and certificates from it: for ``diloco run``, whose processes are all on one machine.
 
-Needs ``cryptography``, which only development installs. It must not be used by a running job: a cluster has its own
-authority.
+It must not be used by a job in a cluster, which has an authority of its own.
 """
 
 import datetime as dt
 import ipaddress
+import os
 from pathlib import Path
 
 from cryptography import x509
@@ -19,15 +19,16 @@ _ONE_DAY = dt.timedelta(days=1)
 
 
 class Authority:
-    """Signs certificates that are valid for a day, and writes them with their keys into a directory."""
+    """Signs certificates and writes them with their keys into a directory. Its own key is kept nowhere."""
 
-    def __init__(self, directory: Path, name: str = "test authority") -> None:
-        """Make the authority's own key and certificate.
+    def __init__(self, directory: Path, name: str = "test authority", *, valid: dt.timedelta = _ONE_DAY) -> None:
+        """Make the authority's own key and certificate; ``valid``: for how long from now, its certificates too.
 
         Raises:
             OSError: the directory cannot be written.
         """
         self._directory = directory
+        self._valid = valid
         self._key = ec.generate_private_key(ec.SECP256R1())
         self._name = _name(name)
         constraints = x509.BasicConstraints(ca=True, path_length=0)
@@ -59,12 +60,13 @@ class Authority:
         certificate_path = self._directory / f"{file_name}.pem"
         key_path = self._directory / f"{file_name}.key"
         certificate_path.write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
-        key_path.touch(mode=0o600)
-        key_path.write_bytes(
-            key.private_bytes(
-                serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
-            )
+        plain = key.private_bytes(
+            serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
         )
+        # Nobody else's from its first moment on, also where an earlier one was not.
+        key_path.unlink(missing_ok=True)
+        with os.fdopen(os.open(key_path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600), "wb") as file:
+            file.write(plain)
         return certificate_path, key_path
 
     def _sign(
@@ -82,7 +84,7 @@ class Authority:
             .public_key(key.public_key())
             .serial_number(x509.random_serial_number())
             .not_valid_before(now - _ONE_DAY)
-            .not_valid_after(now + _ONE_DAY)
+            .not_valid_after(now + self._valid)
             .add_extension(constraints, critical=True)
         )
         if len(list(names)) > 0:

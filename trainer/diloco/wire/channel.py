@@ -27,6 +27,11 @@ POSTED_SECONDS: Final = 45.0
 """A pull that was posted waits at the syncer for so long; then the learner waits for the notice instead. Less than the
 minute in which common proxies end a stream that is silent. Connections stay open meanwhile: they are pinged."""
 
+_PENDING_CALLS: Final = 256
+"""That the event loop has not been told of yet: gRPC keeps up to a message for each. More are turned away by gRPC."""
+_HANDSHAKE_MILLISECONDS: Final = 10_000
+_IDLE_MILLISECONDS: Final = 300_000
+
 ChannelArguments = list[tuple[str, int | str]]
 
 
@@ -46,12 +51,18 @@ def _both_sides(keepalive_seconds: float) -> ChannelArguments:
     ]
 
 
-def server_arguments(keepalive_seconds: float, concurrent_streams: int) -> ChannelArguments:
-    """Arguments of the syncer's server; ``concurrent_streams`` is for each connection."""
+def server_arguments(keepalive_seconds: float, concurrent_streams: int, connections: int) -> ChannelArguments:
+    """Arguments of the syncer's server; ``concurrent_streams`` is for each connection, ``connections`` for all."""
     return [
         *_both_sides(keepalive_seconds),
         ("grpc.so_reuseport", 0),  # a port in use is an error, not a shared port
         ("grpc.max_concurrent_streams", concurrent_streams),
+        ("grpc.max_allowed_incoming_connections", connections),
+        ("grpc.server.max_pending_requests", _PENDING_CALLS // 2),
+        ("grpc.server.max_pending_requests_hard_limit", _PENDING_CALLS),
+        # One that does not even speak HTTP/2, or TLS, in this time is closed, as is one on which nothing is called.
+        ("grpc.server_handshake_timeout_ms", _HANDSHAKE_MILLISECONDS),
+        ("grpc.max_connection_idle_ms", _IDLE_MILLISECONDS),
         # Learners may ping as often as they like down to this; more often is answered by closing the connection.
         ("grpc.http2.min_recv_ping_interval_without_data_ms", 1000),
         ("grpc.http2.max_ping_strikes", 0),

@@ -14,8 +14,9 @@ from diloco.wire.errors import CorruptedError, InvalidMessageError, TooLargeErro
 
 _HEADER = struct.Struct("<QQ")
 HEADER_BYTES = _HEADER.size
-LARGEST_CHUNK_BYTES = 4 << 20
-"""Of data in one chunk; a receiver refuses more."""
+LARGEST_CHUNK_BYTES = 1 << 20
+"""Of data in one chunk; a receiver refuses more. It is what every call may make gRPC hold (4 MiB in earlier versions,
+which never sent more than this)."""
 DIGEST_BYTES = 16
 
 

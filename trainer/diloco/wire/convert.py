@@ -14,6 +14,7 @@ from typing import Any, Final, TypeVar, get_args, get_type_hints
 from google.protobuf.message import DecodeError
 from google.protobuf.message import Message as Protobuf
 
+from diloco.runtime.output import escaped
 from diloco.wire import messages
 from diloco.wire.errors import InvalidMessageError, TooLargeError
 from diloco.wire.messages import LearnerMessage, Message, SyncerMessage
@@ -21,8 +22,12 @@ from diloco.wire.v1 import sync_pb2
 
 LARGEST_MESSAGE_BYTES = 1 << 20
 """Of everything but chunks. A vector clock of 65,536 fragments fits."""
+LARGEST_NOTICE_BYTES = 1 << 16
+"""Of what a learner says once it is in: many wait at once."""
 LARGEST_INTEGER = (1 << 63) - 1
 LONGEST_TEXT = 4096
+LONGEST_NAME = 256
+"""Of everything that is text and no reason: ids, digests, names."""
 LONGEST_BYTES = 64
 LONGEST_TUPLE = 1 << 16
 
@@ -48,6 +53,8 @@ _SYNCER_BODIES: dict[str, type[SyncerMessage]] = {
 _LEARNER_NAMES = {cls: name for name, cls in _LEARNER_BODIES.items()}
 _SYNCER_NAMES = {cls: name for name, cls in _SYNCER_BODIES.items()}
 _MAY_BE_NAN = frozenset({"loss"})
+_FOR_PEOPLE = frozenset({"reason"})
+"""Text that is only shown."""
 _MAY_BE_ABSENT: Final = int | None
 """The one kind of field whose absence says something else than 0."""
 
@@ -99,6 +106,8 @@ def unpack_learner(data: bytes) -> LearnerMessage:
     name = envelope.WhichOneof("body")
     if name is None:
         raise InvalidMessageError("a learner's message without a known body")
+    if name != "join" and len(data) > LARGEST_NOTICE_BYTES:
+        raise TooLargeError(f"{_LEARNER_BODIES[name].__name__} of {len(data)} bytes; at most {LARGEST_NOTICE_BYTES}")
     return _from_protobuf(_LEARNER_BODIES[name], getattr(envelope, name))
 
 
@@ -165,7 +174,18 @@ def _incoming(cls: type[Any], name: str, kind: Any, message: Protobuf) -> Any:
         return _from_protobuf(inner, value)
     if kind == _MAY_BE_ABSENT:
         return _checked(cls, name, int, value) if message.HasField(name) else None
+    if name in _FOR_PEOPLE:
+        return escaped(_checked(cls, name, kind, value))
     return _checked(cls, name, kind, value)
+
+
+def _problem_of_text(name: str, value: str) -> str | None:
+    most = LONGEST_TEXT if name in _FOR_PEOPLE else LONGEST_NAME
+    if len(value) > most:
+        return f"has {len(value)} characters; at most {most} are allowed"
+    if name not in _FOR_PEOPLE and not value.isprintable():
+        return f"is {value!r}; use printable characters"
+    return None
 
 
 def _checked(cls: type[Any], name: str, kind: Any, value: Any) -> Any:
@@ -179,8 +199,8 @@ def _checked(cls: type[Any], name: str, kind: Any, value: Any) -> Any:
         problem = f"is {value}; allowed is 0 to {LARGEST_INTEGER}"
     elif kind is float and name not in _MAY_BE_NAN and not (math.isfinite(value) and value >= 0):
         problem = f"is {value}; it must be finite and not negative"
-    elif kind is str and len(value) > LONGEST_TEXT:
-        problem = f"has {len(value)} characters; at most {LONGEST_TEXT} are allowed"
+    elif kind is str:
+        problem = _problem_of_text(name, value)
     elif kind is bytes and len(value) > LONGEST_BYTES:
         problem = f"has {len(value)} bytes; at most {LONGEST_BYTES} are allowed"
     elif isinstance(kind, GenericAlias):

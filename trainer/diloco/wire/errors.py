@@ -125,6 +125,12 @@ _CLASSES = {cls.status: cls for cls in _ALL} | {
 }
 
 
+_SERVER_IS_BUSY = "Too many pending requests"
+"""How gRPC itself turns a call away: nothing is wrong with the call."""
+
+
 def error_of(status: grpc.StatusCode, details: str | None) -> WireError:
     """The error that a call's final status stands for."""
+    if status is grpc.StatusCode.RESOURCE_EXHAUSTED and (details or "").startswith(_SERVER_IS_BUSY):
+        return UnavailableError(details or "")
     return _CLASSES.get(status, PeerFailedError)(details or f"the call ended with {status.name}")

@@ -34,8 +34,10 @@ class SyncHandler(Protocol):
         raises ``WireError`` when something comes that is no message; left unhandled that ends the session as it should.
         """
 
-    def accept_push(self, header: PushHeader, peer: Peer) -> memoryview:
+    def accept_push(self, header: PushHeader, peer: Peer, abandon: Callable[[], None]) -> memoryview:
         """A writable buffer of exactly ``header.payload_bytes`` bytes for an outer gradient.
+
+        ``abandon``: to be called once nobody waits for it any more; the push ends and lets go of the buffer.
 
         Raises:
             WireError: it is not wanted, or not as long as it must be. Raised before any memory is taken.

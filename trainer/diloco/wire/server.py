@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Final
 
 import grpc
-from grpc_health.v1 import health, health_pb2, health_pb2_grpc
+from grpc_health.v1 import health, health_pb2
 
 from diloco.runtime.addresses import parse_address
 from diloco.wire.allocator import keep_message_buffers
@@ -19,7 +19,9 @@ from diloco.wire.chunks import LARGEST_CHUNK_BYTES
 from diloco.wire.handler import SyncHandler
 from diloco.wire.server_bulk import BulkCalls
 from diloco.wire.server_calls import Caller
+from diloco.wire.server_health import HealthCalls
 from diloco.wire.server_session import SessionCalls
+from diloco.wire.strangers import Strangers
 from diloco.wire.tls import ServerTls
 
 _LATE_LEVEL: Final = logging.DEBUG
@@ -48,8 +50,10 @@ class ServerOptions:
     """A bulk call in which nothing moves for so long is ended, as is a session that does not begin."""
     queued_messages: int = 4096
     """Messages waiting to be sent to one learner; more ends its session."""
-    concurrent_streams: int = 64
-    """Calls at once on one connection."""
+    concurrent_streams: int = 32
+    """Calls at once on one connection; a learner's others wait at the learner."""
+    connections: int = 1024
+    """At once, of all peers together; more are closed as they come."""
 
     def __post_init__(self) -> None:
         """Check.
@@ -60,7 +64,7 @@ class ServerOptions:
         parse_address(self.address)
         if not 1 <= self.chunk_bytes <= LARGEST_CHUNK_BYTES:
             raise ValueError(f"chunk_bytes {self.chunk_bytes}: use 1 to {LARGEST_CHUNK_BYTES}")
-        for name in ("keepalive_seconds", "stall_seconds", "queued_messages", "concurrent_streams"):
+        for name in ("keepalive_seconds", "stall_seconds", "queued_messages", "concurrent_streams", "connections"):
             if not getattr(self, name) > 0:
                 raise ValueError(f"{name} {getattr(self, name)}: use more than 0")
 
@@ -74,7 +78,9 @@ class SyncServer:
         self._options = options
         self._server: grpc.aio.Server | None = None
         self._health = health.aio.HealthServicer()
-        self._bulk = BulkCalls(handler, options.chunk_bytes, options.stall_seconds)
+        self.strangers = Strangers(options.stall_seconds)
+        """Calls that have said nothing yet."""
+        self._bulk = BulkCalls(handler, options.chunk_bytes, options.stall_seconds, self.strangers)
 
     @property
     def bytes_received(self) -> int:
@@ -98,17 +104,18 @@ class SyncServer:
         credentials = None if options.tls is None else options.tls.credentials()
         _check_address(options.address)
         self._server = server = grpc.aio.server(
-            options=server_arguments(options.keepalive_seconds, options.concurrent_streams)
+            options=server_arguments(options.keepalive_seconds, options.concurrent_streams, options.connections)
         )
         caller = Caller(certified=options.tls is not None, job=options.job)
-        session = SessionCalls(self._handler, options.queued_messages, options.stall_seconds)
+        session = SessionCalls(self._handler, options.queued_messages, self.strangers)
         methods: dict[str, grpc.RpcMethodHandler[bytes, bytes]] = {
             SESSION: grpc.stream_stream_rpc_method_handler(caller.guarded(session.session)),
             PUSH: grpc.stream_unary_rpc_method_handler(caller.guarded(self._bulk.push, _LATE_LEVEL)),
-            PULL: grpc.unary_stream_rpc_method_handler(caller.guarded(self._bulk.pull, _LATE_LEVEL)),
+            # One request, but read as a stream: gRPC would hold what has come of it before anybody here is told.
+            PULL: grpc.stream_stream_rpc_method_handler(caller.guarded(self._bulk.pull, _LATE_LEVEL)),
         }
-        server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, methods),))
-        health_pb2_grpc.add_HealthServicer_to_server(self._health, server)
+        health_calls = HealthCalls(self._health, self.strangers).handler(caller)
+        server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, methods), health_calls))
         try:
             if credentials is None:
                 port = server.add_insecure_port(options.address)

@@ -7,7 +7,6 @@ import asyncio
 import dataclasses
 import logging
 from collections.abc import AsyncIterator
-from typing import Any, cast
 
 import grpc
 
@@ -16,7 +15,9 @@ from diloco.wire.convert import pack, unpack
 from diloco.wire.errors import DeadlineError, InvalidMessageError, RefusedError, UnavailableError, WireError
 from diloco.wire.handler import SyncHandler
 from diloco.wire.messages import PullRequest, PushHeader, PushReceipt
-from diloco.wire.server_calls import Context
+from diloco.wire.patience import Patience
+from diloco.wire.server_context import Context
+from diloco.wire.strangers import Strangers, read_message
 from diloco.wire.tls import Peer
 
 _log = logging.getLogger(__name__)
@@ -25,11 +26,12 @@ _log = logging.getLogger(__name__)
 class BulkCalls:
     """PushFragment and PullFragment."""
 
-    def __init__(self, handler: SyncHandler, chunk_bytes: int, stall_seconds: float) -> None:
+    def __init__(self, handler: SyncHandler, chunk_bytes: int, stall_seconds: float, strangers: Strangers) -> None:
         """Send chunks of ``chunk_bytes``; end calls in which nothing moves for ``stall_seconds``."""
         self._handler = handler
         self._chunk_bytes = chunk_bytes
         self._stall_seconds = stall_seconds
+        self._strangers = strangers
         self.bytes_received = 0
         self.bytes_sent = 0
 
@@ -41,9 +43,10 @@ class BulkCalls:
         """
         header = await self._push_header(context)
         peer.must_be(header.learner)
-        receiver = PayloadReceiver(self._handler.accept_push(header, peer))
+        patience = Patience(self._stall_seconds)
+        receiver = PayloadReceiver(self._handler.accept_push(header, peer, patience.cut))
         try:
-            whole = await self._receive(header, receiver, context)
+            whole = await self._receive(header, receiver, context, patience)
         except BaseException as error:
             if not isinstance(error, Exception):  # cancelled: the learner hung up, or the server stops
                 reason = f"the connection broke after {receiver.received_bytes} of {header.payload_bytes} bytes"
@@ -55,13 +58,16 @@ class BulkCalls:
         receipt: PushReceipt = await asyncio.shield(asyncio.ensure_future(self._handler.pushed(whole)))
         return pack(receipt)
 
-    async def pull(self, request: bytes, context: Context, peer: Peer) -> None:
+    async def pull(self, _requests: AsyncIterator[bytes], context: Context, peer: Peer) -> None:
         """Send a fragment.
 
         Raises:
             WireError: it cannot be had, or nobody takes it.
         """
-        asked = unpack(PullRequest, request)
+        first = await self._strangers.first_message(context, "request")
+        if first is None:
+            raise InvalidMessageError("a pull without a request")
+        asked = unpack(PullRequest, first)
         peer.must_be(asked.learner)
         header, payload = await self._handler.open_pull(asked, peer)
         loop = asyncio.get_running_loop()
@@ -76,38 +82,31 @@ class BulkCalls:
             raise DeadlineError(f"nothing was taken for {self._stall_seconds:g} s") from None
 
     async def _push_header(self, context: Context) -> PushHeader:
-        try:
-            async with asyncio.timeout(self._stall_seconds):
-                first = await _read(context)
-        except TimeoutError:
-            raise DeadlineError(f"no header came within {self._stall_seconds:g} s") from None
+        first = await self._strangers.first_message(context, "header")
         if first is None:
             raise InvalidMessageError("a push without a header")
         return unpack(PushHeader, first)
 
-    async def _receive(self, header: PushHeader, receiver: PayloadReceiver, context: Context) -> PushHeader:
+    async def _receive(
+        self, header: PushHeader, receiver: PayloadReceiver, context: Context, patience: Patience
+    ) -> PushHeader:
         """Fill the buffer; the header with the digest of what came."""
-        loop = asyncio.get_running_loop()
         try:
-            async with asyncio.timeout(self._stall_seconds) as stall:
-                while (message := await _read(context)) is not None:
+            async with patience.waiting():
+                while (message := await read_message(context)) is not None:
                     self.bytes_received += len(message)
                     # What is left of it would only take the link from what is still wanted.
                     unwanted = self._handler.push_unwanted(header)
                     if unwanted is not None:
                         raise RefusedError(unwanted)
                     receiver.add(message)
-                    stall.reschedule(loop.time() + self._stall_seconds)
+                    patience.renew()
         except TimeoutError:
+            if patience.cut_short:  # whether or not anything still comes, its buffer is free now
+                raise RefusedError(self._handler.push_unwanted(header) or "it is no longer asked for") from None
             text = f"nothing came for {self._stall_seconds:g} s after {receiver.received_bytes} bytes"
             raise DeadlineError(text) from None
         except (grpc.aio.BaseError, asyncio.InvalidStateError):
             text = f"the connection broke after {receiver.received_bytes} of {header.payload_bytes} bytes"
             raise UnavailableError(text) from None
         return dataclasses.replace(header, payload_digest=receiver.finish(header.payload_digest))
-
-
-async def _read(context: Context) -> bytes | None:
-    """The next message; None where there is none any more."""
-    message: Any = await context.read()
-    return None if message is grpc.aio.EOF else cast("bytes", message)

@@ -8,16 +8,17 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Awaitable, Callable
-from typing import Any, TypeAlias
+from typing import Any
 
 import grpc
 
 from diloco.wire.errors import IdentityError, PeerFailedError, RefusedError, UnavailableError, WireError, one_line
+from diloco.wire.server_context import Context
+from diloco.wire.sparse_log import SparseLog
 from diloco.wire.tls import Peer, identity_of
 
 _log = logging.getLogger(__name__)
 
-Context: TypeAlias = "grpc.aio.ServicerContext[bytes, bytes]"
 Call = Callable[[Any, Context, Peer], Awaitable[bytes | None]]
 
 
@@ -28,6 +29,7 @@ class Caller:
         """``certified``: calls come over mutual TLS; then certificates must be for ``job``, if that is given."""
         self._certified = certified
         self._job = job
+        self._lines = SparseLog(_log)
 
     def guarded(
         self, call: Call, refusals_level: int = logging.INFO
@@ -36,20 +38,28 @@ class Caller:
 
         That a learner is told no is logged at ``refusals_level``.
         """
+        return self._guarded(call, self._peer, refusals_level)
 
+    def open_to_all(self, call: Call) -> Callable[[Any, Context], Awaitable[bytes | None]]:
+        """``guarded``, without looking at whose certificate it is."""
+        return self._guarded(call, lambda context: Peer(one_line(context.peer())), logging.DEBUG)
+
+    def _guarded(
+        self, call: Call, peer_of: Callable[[Context], Peer], refusals_level: int
+    ) -> Callable[[Any, Context], Awaitable[bytes | None]]:
         async def guarded_call(request: Any, context: Context) -> bytes | None:
             try:
-                return await call(request, context, self._peer(context))
+                return await call(request, context, peer_of(context))
             except RefusedError as error:
-                await _abort(context, call.__name__, error, refusals_level)
+                await self._abort(context, call.__name__, error, refusals_level)
             except WireError as error:
-                await _abort(context, call.__name__, error)
+                await self._abort(context, call.__name__, error)
             except (grpc.aio.BaseError, asyncio.InvalidStateError):
                 # What grpc.aio raises when the other side is gone.
-                await _abort(context, call.__name__, UnavailableError("the connection broke"))
+                await self._abort(context, call.__name__, UnavailableError("the connection broke"))
             except Exception:  # noqa: BLE001 - the border: a fault of ours must still end the call
                 _log.exception("%s failed", call.__name__)
-                await _abort(context, call.__name__, PeerFailedError("the syncer failed; its log says more"))
+                await self._abort(context, call.__name__, PeerFailedError("the syncer failed; its log says more"))
             return None
 
         return guarded_call
@@ -66,9 +76,8 @@ class Caller:
             raise IdentityError(f"the certificate is for job {identity.job}; this is job {self._job}")
         return Peer(address, identity.learner, identity.job)
 
-
-async def _abort(context: Context, name: str, error: WireError, level: int = logging.INFO) -> None:
-    _log.log(level, "%s of %s ended: %s", name, one_line(context.peer()), error)
-    # The other side may be gone already; raising is how abort() ends the call on our side too.
-    with contextlib.suppress(grpc.aio.UsageError, grpc.aio.InternalError, asyncio.InvalidStateError):
-        await context.abort(error.status, str(error))
+    async def _abort(self, context: Context, name: str, error: WireError, level: int = logging.INFO) -> None:
+        self._lines.log(level, "%s of %s ended: %s", name, one_line(context.peer()), error)
+        # The other side may be gone already; raising is how abort() ends the call on our side too.
+        with contextlib.suppress(grpc.aio.UsageError, grpc.aio.InternalError, asyncio.InvalidStateError):
+            await context.abort(error.status, str(error))

@@ -6,18 +6,20 @@ has ended and is never cut off in the middle of what it does. It must not know w
 
 import asyncio
 import contextlib
+import logging
 from collections import deque
 from collections.abc import AsyncIterator
-from typing import Any
-
-import grpc
+from functools import partial
 
 from diloco.wire.convert import pack_syncer, unpack_learner
-from diloco.wire.errors import DeadlineError, InvalidMessageError, ProtocolVersionError, TooLargeError, WireError
+from diloco.wire.errors import InvalidMessageError, ProtocolVersionError, TooLargeError, WireError
 from diloco.wire.handler import SyncHandler
 from diloco.wire.messages import PROTOCOL, Join, LearnerMessage, SyncerMessage
-from diloco.wire.server_calls import Context
+from diloco.wire.server_context import Context
+from diloco.wire.strangers import Strangers, read_message
 from diloco.wire.tls import Peer
+
+_log = logging.getLogger(__name__)
 
 _READ_AHEAD = 256
 """Messages read and not yet taken by the handler; beyond, the learner's sends wait (HTTP/2 flow control)."""
@@ -28,11 +30,11 @@ _FLUSH_SECONDS = 5.0
 class SessionCalls:
     """Session."""
 
-    def __init__(self, handler: SyncHandler, queued_messages: int, begin_seconds: float) -> None:
-        """Queue up to ``queued_messages`` to each learner; give it ``begin_seconds`` for its first message."""
+    def __init__(self, handler: SyncHandler, queued_messages: int, strangers: Strangers) -> None:
+        """Queue up to ``queued_messages`` to each learner."""
         self._handler = handler
         self._queued_messages = queued_messages
-        self._begin_seconds = begin_seconds
+        self._strangers = strangers
 
     async def session(self, _requests: AsyncIterator[bytes], context: Context, peer: Peer) -> None:
         """One session, from its Join to its end.
@@ -50,11 +52,15 @@ class SessionCalls:
         writing = asyncio.create_task(stream.write_all())
         handling = asyncio.create_task(self._handler.session(join, peer, stream.inbound(), stream.send))
         reading.add_done_callback(_quietly)
+        handling.add_done_callback(_quietly)
         try:
             await asyncio.wait({handling, writing}, return_when=asyncio.FIRST_COMPLETED)
             if handling.done():
                 stream.finish_sending()
                 await asyncio.wait({writing}, timeout=_FLUSH_SECONDS)
+        except asyncio.CancelledError:
+            handling.add_done_callback(partial(_tell_how_it_ended, peer))
+            raise
         finally:
             # Also reached by cancellation: the learner hung up, or the server stops.
             stream.end()
@@ -65,12 +71,8 @@ class SessionCalls:
         handling.result()
 
     async def _join(self, context: Context) -> Join:
-        try:
-            async with asyncio.timeout(self._begin_seconds):
-                first: Any = await context.read()
-        except TimeoutError:
-            raise DeadlineError(f"no Join came within {self._begin_seconds:g} s") from None
-        join = None if first is grpc.aio.EOF else unpack_learner(first)
+        first = await self._strangers.first_message(context, "Join")
+        join = None if first is None else unpack_learner(first)
         if not isinstance(join, Join):
             raise InvalidMessageError("a session begins with Join")
         return join
@@ -151,13 +153,22 @@ class _Stream:
             await self._outgoing_changed.wait()
 
     async def _read(self) -> LearnerMessage | WireError | None:
-        message: Any = await self._context.read()
-        if message is grpc.aio.EOF:
+        message = await read_message(self._context)
+        if message is None:
             return None
         try:
             return unpack_learner(message)
         except WireError as error:
             return error
+
+
+def _tell_how_it_ended(peer: Peer, handling: "asyncio.Task[None]") -> None:
+    """The other side has gone, so the call tells nobody any more: a rule that it broke before is worth a line."""
+    error = None if handling.cancelled() else handling.exception()
+    if isinstance(error, WireError):
+        _log.info("session of %s ended: %s; it has hung up", peer.address, error)
+    elif error is not None:
+        _log.error("session of %s failed", peer.address, exc_info=error)
 
 
 def _quietly(task: "asyncio.Task[None]") -> None:

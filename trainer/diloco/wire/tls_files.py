@@ -1,10 +1,11 @@
 """Keys and certificates on disk, which somebody replaces while the process runs.
 
-They are read again when they have changed, which one ``stat`` each tells, and are used only if they go together: a file
-that is half written, or a key beside another's certificate, leaves what was read before in use. It must not know gRPC
-or whom a certificate speaks for.
+They are read again when they have changed, which one ``stat`` each tells, and are used only if they go together and
+are valid now: a file that is half written, a key beside another's certificate, or a certificate that has expired leaves
+what was read before in use. It must not know gRPC or whom a certificate speaks for.
 """
 
+import datetime as dt
 import logging
 import ssl
 import threading
@@ -92,6 +93,7 @@ class FollowedFiles:
         self._files = files
         self._lock = threading.Lock()
         self._signature = files.signature()
+        self._warned: tuple[FileSignature, ...] | None = None
         self.credentials = files.read()
         """What is in use."""
 
@@ -103,8 +105,13 @@ class FollowedFiles:
                 return None
             try:
                 found = self._files.read()
+                problem = _out_of_date(found)
+                if problem is not None and _out_of_date(self.credentials) is None:
+                    # Not for good: one that is not valid yet will be.
+                    self._warn(f"{self._files.certificate.parent}: {problem}", signature)
+                    return None
             except TlsFileError as error:
-                _log.warning("%s; the certificates read before stay in use", error)
+                self._warn(str(error), signature)
                 found = self.credentials
             self._signature = signature
             if found == self.credentials:
@@ -112,6 +119,24 @@ class FollowedFiles:
             self.credentials = found
             _log.info("read new certificates from %s", self._files.certificate.parent)
             return found
+
+    def _warn(self, problem: str, signature: tuple[FileSignature, ...]) -> None:
+        if self._warned != signature:
+            self._warned = signature
+            _log.warning("%s; the certificates read before stay in use", problem)
+
+
+def _out_of_date(credentials: Credentials) -> str | None:
+    """Why certificates serve nobody now; None: they do."""
+    from cryptography import x509  # noqa: PLC0415  # a tenth of a second, only where certificates are renewed
+
+    now = dt.datetime.now(dt.UTC)
+    leaf = x509.load_pem_x509_certificates(credentials.certificate)[0]
+    for name, found in (("certificate", [leaf]), ("CA certificate", x509.load_pem_x509_certificates(credentials.ca))):
+        if not any(one.not_valid_before_utc <= now <= one.not_valid_after_utc for one in found):
+            begin, end = found[0].not_valid_before_utc, found[0].not_valid_after_utc
+            return f"the {name} is valid from {begin:%Y-%m-%d %H:%M} to {end:%Y-%m-%d %H:%M} UTC only"
+    return None
 
 
 def _content(path: Path, kind: str) -> bytes:

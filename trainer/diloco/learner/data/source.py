@@ -5,11 +5,23 @@ from typing import Any, Protocol, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
+from diloco.runtime.files import is_of_the_machine
+
 Tokens = NDArray[np.integer[Any]]
 
 
 class DataError(ValueError):
     """The data cannot be used; one line that names the field or file, what is there and what is needed."""
+
+
+class DataUnavailableError(DataError):
+    """The data cannot be read at the moment, through no fault of its own: trying again may help."""
+
+
+def unreadable(what: str, error: OSError) -> DataError:
+    """What to raise where the system does not give data; ``what`` names the field and the file."""
+    kind = DataUnavailableError if is_of_the_machine(error) else DataError
+    return kind(f"{what}: {error.strerror or error}")
 
 
 @runtime_checkable

@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from diloco.learner.data.source import DataError
+from diloco.learner.data.source import DataError, unreadable
 
 END_OF_DOCUMENT = 256
 VOCABULARY_SIZE = 257
@@ -118,7 +118,7 @@ def read_bytes(document: Document, start: int, count: int) -> NDArray[np.uint8]:
         with document.path.open("rb", buffering=0) as file:
             content = os.pread(file.fileno(), count, start)
     except OSError as error:
-        raise DataError(f"data.text.path: {document.path}: {error.strerror or error}") from error
+        raise unreadable(f"data.text.path: {document.path}", error) from error
     if len(content) != count:
         raise DataError(
             f"data.text.path: {document.path} had {document.size_bytes} bytes when this learner started and has become "
@@ -129,7 +129,7 @@ def read_bytes(document: Document, start: int, count: int) -> NDArray[np.uint8]:
 
 def _walk(root: Path, field: str) -> Iterator[tuple[str, Path]]:
     def fail(error: OSError) -> None:
-        raise DataError(f"{field}: {error.filename}: {error.strerror}") from error
+        raise unreadable(f"{field}: {error.filename}", error) from error
 
     for folder, folders, files in os.walk(root, onerror=fail):
         # Hidden folders are bookkeeping (.git; the copies behind a Kubernetes volume's links), not documents.

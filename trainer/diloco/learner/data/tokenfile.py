@@ -25,7 +25,7 @@ import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
-from diloco.learner.data.source import DataError, Tokens
+from diloco.learner.data.source import DataError, Tokens, unreadable
 from diloco.runtime.files import fsync_directory, open_regular
 from diloco.runtime.json_text import parse_json
 
@@ -131,7 +131,7 @@ def open_token_file(path: Path) -> TokenFile:
             file.seek(_DATA_OFFSET + info.data_bytes)
             row = file.read(8 * info.blocks)
     except OSError as error:
-        raise DataError(f"{path}: {error.strerror or error}") from error
+        raise unreadable(str(path), error) from error
     if xxhash.xxh3_128_hexdigest(row) != info.digest:
         raise DataError(f"{path}: its checksums are damaged; make it again")
     return TokenFile(path, info, np.frombuffer(row, dtype="<u8"))

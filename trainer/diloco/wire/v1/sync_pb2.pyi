@@ -13,7 +13,7 @@ a fragment under way never delays a heartbeat.
 Bulk streams. The first message of a push is a serialised PushHeader, of a pull (server to client) a serialised
 PullHeader; every later message is a chunk: 16 bytes of header, little-endian
   u64 offset of the data in the payload, u64 XXH3-64 of the data
-then the data, at most 4 MiB. Chunks come in order and without gaps. The receiver allocates payload_bytes once, after it
+then the data, at most 1 MiB. Chunks come in order and without gaps. The receiver allocates payload_bytes once, after it
 has checked it against what the layout and codec allow, and copies each chunk to its place. payload_digest is XXH3-128
 over the whole payload. Messages are never compressed; all but chunks are at most 1 MiB.
 

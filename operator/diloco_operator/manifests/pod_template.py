@@ -1,0 +1,143 @@
+"""A user's ``podTemplate``: what it adds to the template that the operator makes, and what it may not set.
+
+Maps are added to ours key by key, lists item after item; of what the operator sets itself nothing can be replaced. A
+field that is not named here is refused: what a later Kubernetes adds may weaken what the operator promises of its pods.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final
+
+from diloco.spec.errors import Problem
+from diloco.spec.placement import PodTemplate
+from diloco.spec.words import listed
+from diloco_operator.manifests import common, passthrough
+from diloco_operator.manifests.inputs import Manifest
+
+_FIELDS: Final[Mapping[str, type]] = {
+    "affinity": dict,
+    "containers": list,
+    "dnsConfig": dict,
+    "dnsPolicy": str,
+    "hostAliases": list,
+    "imagePullSecrets": list,
+    "initContainers": list,
+    "nodeSelector": dict,
+    "preemptionPolicy": str,
+    "priorityClassName": str,
+    "resourceClaims": list,
+    "runtimeClassName": str,
+    "schedulerName": str,
+    "schedulingGates": list,
+    "serviceAccountName": str,
+    "tolerations": list,
+    "topologySpreadConstraints": list,
+    "volumes": list,
+}
+"""Fields of a pod's spec that may be set, and what each is."""
+_OF_CONTAINER: Final = ("name", "env", "envFrom", "volumeMounts")
+"""Fields of our own container that may be set."""
+_KINDS: Final[Mapping[type, str]] = {str: "text", dict: "an object", list: "a list of objects"}
+_OUR_PREFIXES: Final = ("diloco.dev/", "app.kubernetes.io/", "apps.kubernetes.io/", "statefulset.kubernetes.io/")
+
+
+def problems(place: str, template: PodTemplate, container: str, also: Mapping[str, Any]) -> Iterator[Problem]:
+    """What of ``template``, which stands at ``place``, cannot be.
+
+    ``container`` is the name of our container, ``also`` what is said of the pod beside the template, by field.
+    """
+    for field, given in (("labels", template.metadata.labels), ("annotations", template.metadata.annotations)):
+        for key in given:
+            if key.startswith(_OUR_PREFIXES):
+                yield Problem(f"{place}.metadata.{field}.{key}", "is for Kubernetes or the operator; use another key")
+    found = list(_kinds(f"{place}.spec", template.spec, also))
+    yield from found
+    if not found:
+        yield from _items(f"{place}.spec", template.spec, container, also)
+
+
+def patched(template: Manifest, patch: PodTemplate, container: str) -> Manifest:
+    """A pod's ``template`` with what ``patch``, which has no problems, adds."""
+    metadata, spec = template["metadata"], template["spec"]
+    labels = {**patch.metadata.labels, **metadata["labels"]}
+    annotations = {**patch.metadata.annotations, **metadata.get("annotations", {})}
+    given = passthrough.without_nulls(patch.spec)
+    ours: Manifest = next((one for one in given.pop("containers", []) if one["name"] == container), {})
+    more = {key: value for key, value in given.items() if value and key not in ("volumes", "initContainers")}
+    found = {**spec, **more, "containers": [_container(one, ours) for one in spec["containers"]]}
+    if volumes := given.get("volumes"):
+        found["volumes"] = [*spec["volumes"], *volumes]
+    if first := given.get("initContainers"):
+        # As restricted as ours where nothing else is said.
+        found["initContainers"] = [
+            {**one, "securityContext": {**common.container_security(), **one.get("securityContext", {})}}
+            for one in first
+        ]
+    return {
+        "metadata": {**metadata, "labels": labels, **({"annotations": annotations} if annotations else {})},
+        "spec": found,
+    }
+
+
+def _container(ours: Manifest, given: Manifest) -> Manifest:
+    added = {key: [*ours.get(key, []), *given[key]] for key in _OF_CONTAINER if key != "name" and given.get(key)}
+    return {**ours, **added}
+
+
+def _kinds(place: str, spec: Manifest, also: Mapping[str, Any]) -> Iterator[Problem]:
+    for field, value in spec.items():
+        if field not in _FIELDS:
+            yield Problem(f"{place}.{field}", f"cannot be set here; what can be is {listed(_FIELDS, 'and')}")
+        elif value is None:
+            continue
+        elif not _is(value, _FIELDS[field]):
+            yield Problem(f"{place}.{field}", f"is not {_KINDS[_FIELDS[field]]}")
+        elif also.get(field) and field != "volumes":
+            yield Problem(f"{place}.{field}", f"is also given beside podTemplate, as {field}; give it once")
+
+
+def _is(value: object, kind: type) -> bool:
+    return isinstance(value, kind) and (kind is not list or all(isinstance(one, dict) for one in value))  # type: ignore[attr-defined]  # a list
+
+
+def _items(place: str, spec: Manifest, container: str, also: Mapping[str, Any]) -> Iterator[Problem]:
+    volumes = spec.get("volumes") or []
+    yield from passthrough.keyed_problems(f"{place}.volumes", volumes, "name", passthrough.volume_problems)
+    there = [str(one.get("name")) for one in also.get("volumes", ())]
+    for index, one in enumerate(volumes):
+        if one.get("name") in there:
+            yield Problem(f"{place}.volumes[{index}].name", f"{one['name']} is also among volumes; use each once")
+    for index, one in enumerate(spec.get("initContainers") or []):
+        if one.get("name") == container:
+            yield Problem(f"{place}.initContainers[{index}].name", f"{container} is the operator's; use another name")
+    known = [*(str(one.get("name")) for one in volumes), *there]
+    for index, one in enumerate(spec.get("containers") or []):
+        yield from _container_problems(f"{place}.containers[{index}]", one, container, known, also)
+
+
+def _container_problems(
+    place: str, one: Manifest, container: str, known: Sequence[str], also: Mapping[str, Any]
+) -> Iterator[Problem]:
+    if one.get("name") != container:
+        text = f"is not {container}; a container beside it goes under initContainers, with restartPolicy: Always"
+        yield Problem(f"{place}.name", text)
+        return
+    for field, value in one.items():
+        if field == "name":
+            continue
+        if field not in _OF_CONTAINER:
+            yield Problem(f"{place}.{field}", f"cannot be set here; what can be is {listed(_OF_CONTAINER, 'and')}")
+        elif value is not None and not _is(value, list):
+            yield Problem(f"{place}.{field}", "is not a list of objects")
+        elif value and also.get(field):
+            yield Problem(f"{place}.{field}", f"is also given beside podTemplate, as {field}; give it once")
+        elif value and field == "env":
+            yield from passthrough.keyed_problems(f"{place}.env", value, "name", passthrough.variable_problems)
+        elif value and field == "volumeMounts":
+            yield from _mount_problems(f"{place}.volumeMounts", value, known)
+
+
+def _mount_problems(place: str, mounts: Sequence[Manifest], known: Sequence[str]) -> Iterator[Problem]:
+    yield from passthrough.keyed_problems(place, mounts, "mountPath", passthrough.mount_problems)
+    for index, mount in enumerate(mounts):
+        if mount.get("name") not in known:
+            yield Problem(f"{place}[{index}].name", "is no volume of this pod; add it to volumes, or use one of those")

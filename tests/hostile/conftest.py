@@ -1,0 +1,67 @@
+"""A real syncer that is attacked and must serve its learner afterwards as before."""
+
+import re
+import time
+from collections.abc import Callable, Iterator
+
+import psutil
+import pytest
+
+from diloco.wire.messages import Welcome
+from support.attacks import Aim
+from support.scripted_learner import ScriptedLearner
+from support.syncer_process import WAIT_SECONDS, SmallJob, SyncerProcess
+
+
+class Target:
+    """A syncer under attack, as its owner sees it."""
+
+    def __init__(self, job: SmallJob, syncer: SyncerProcess) -> None:
+        self.job = job
+        self.syncer = syncer
+        self._honest = 0
+        self.process = psutil.Process(syncer.pid)
+        self.born_bytes = self.process.memory_info().rss
+        """Memory before anything happened to it: what was held once may stay with the process."""
+
+    @property
+    def address(self) -> str:
+        return self.syncer.address
+
+    @property
+    def aim(self) -> Aim:
+        return Aim(self.address, self.syncer.http_address, self.job.name, self.job.layout.digest)
+
+    def until(self, true: Callable[[], bool]) -> None:
+        deadline = time.monotonic() + WAIT_SECONDS
+        while not true():
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+
+    def learner(self, index: int = 0, instance: str = "") -> ScriptedLearner:
+        return ScriptedLearner(self.address, self.job.name, self.job.layout, f"here/cpu/{index}", instance)
+
+    def metric(self, name: str) -> float:
+        found = re.search(rf"^{name} (\S+)$", self.syncer.page("/metrics"), re.MULTILINE)
+        assert found is not None, name
+        return float(found[1])
+
+    def serves_as_before(self) -> None:
+        """It is well, lets a learner in, gives it the model, and has written no traceback."""
+        assert "event loop lag" in self.syncer.page("/healthz")
+        self._honest += 1
+        with self.learner(1, f"honest {self._honest}") as honest:
+            assert isinstance(honest.join(), Welcome)
+            assert honest.pull(0, 0).payload_bytes > 0
+        assert "Traceback" not in self.syncer.log
+
+
+@pytest.fixture(scope="module")
+def target(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Target]:
+    """One for all tests of a module: what one leaves behind is the next one's trouble."""
+    folder = tmp_path_factory.mktemp("hostile")
+    job = SmallJob(folder)
+    with SyncerProcess(job, folder / "state") as syncer:
+        yield Target(job, syncer.serving())
+        assert syncer.terminate() == 0
+        assert "Traceback" not in syncer.log

@@ -1,0 +1,89 @@
+"""Attacks in random order on a syncer whose learners train on, for minutes: ``make soak``. Not part of the tests.
+
+It fails where a learner stops making progress, the syncer writes a traceback, ends, or grows without end.
+"""
+
+import argparse
+import random
+import sys
+import tempfile
+import threading
+import time
+from pathlib import Path
+
+import psutil
+
+from support.attacks import Aim, all_attacks
+from support.scripted_learner import ScriptedLearner
+from support.syncer_process import SmallJob, SyncerProcess
+
+_LARGEST_GROWTH_BYTES = 1 << 30
+
+
+def main() -> int:
+    """Soak; the exit code."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--minutes", type=float, default=10.0)
+    parser.add_argument("--seed", type=int, default=0)
+    chosen = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        job = SmallJob(Path(folder), tokens=1_000_000_000, learners=3)
+        with SyncerProcess(job, Path(folder) / "state") as syncer:
+            syncer.serving()
+            problem = _soak(job, syncer, chosen.minutes, random.Random(chosen.seed))
+            if problem is None and syncer.terminate() != 0:
+                problem = "the syncer did not end in order"
+            if problem is None and "Traceback" in syncer.log:
+                problem = "the syncer has written a traceback"
+    print(problem or f"{chosen.minutes:g} minutes, nothing found")
+    return int(problem is not None)
+
+
+def _soak(job: SmallJob, syncer: SyncerProcess, minutes: float, chance: random.Random) -> str | None:
+    over = threading.Event()
+    # The stranger plays here/cpu/0: whoever has no certificate is not told from it.
+    learners = [ScriptedLearner(syncer.address, job.name, job.layout, f"here/cpu/{index}") for index in (1, 2)]
+    threads = [threading.Thread(target=_train, args=(learner, over)) for learner in learners]
+    for thread in threads:
+        thread.start()
+    aim = Aim(syncer.address, syncer.http_address, job.name, job.layout.digest)
+    process = psutil.Process(syncer.pid)
+    before, until = process.memory_info().rss, time.monotonic() + 60.0 * minutes
+    try:
+        while time.monotonic() < until:
+            name, attack = chance.choice(sorted(all_attacks().items()))
+            merges = syncer.status().syncer_step
+            attack(aim)
+            grown = process.memory_info().rss - before
+            print(
+                f"{name}: {syncer.status().syncer_step - merges} merges meanwhile, {grown >> 20} MiB more", flush=True
+            )
+            if grown > _LARGEST_GROWTH_BYTES:
+                return f"{name}: the syncer has grown by {grown >> 20} MiB"
+            if not _merges_more(syncer):
+                return f"{name}: nothing is merged any more"
+    finally:
+        over.set()
+        for thread in threads:
+            thread.join()
+        for learner in learners:
+            learner.client.close()
+    return None
+
+
+def _train(learner: ScriptedLearner, over: threading.Event) -> None:
+    learner.begin()
+    learner.train(lambda _: over.wait(0.02))
+
+
+def _merges_more(syncer: SyncerProcess) -> bool:
+    before, until = syncer.status().syncer_step, time.monotonic() + 60.0
+    while time.monotonic() < until:
+        if syncer.status().syncer_step > before:
+            return True
+        time.sleep(0.1)
+    return False
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,94 @@
+"""Peers that nobody knows, against a syncer that asks for no certificate."""
+
+import json
+import re
+
+import pytest
+
+from diloco.wire.messages import FragmentWanted, Welcome
+from hostile.conftest import Target
+from support.attacks import (
+    METHODS,
+    broken_rules,
+    flood,
+    forged_ids,
+    idle_connections,
+    many_ids,
+    nonsense,
+    slow_readers,
+    unfinished_messages,
+)
+from support.raw_wire import RawClient, ending
+
+pytestmark = pytest.mark.processes
+
+_MIB = 1 << 20
+
+
+@pytest.mark.parametrize(
+    ("path", "mebibytes"), [*((path, 1) for path in METHODS), (METHODS[0], 4)], ids=[*METHODS, "4 MiB"]
+)
+def test_messages_that_never_end_take_little_memory(target: Target, path: str, mebibytes: int) -> None:
+    target.serves_as_before()
+    calls = 64 // mebibytes
+    with unfinished_messages(target.aim, path, size_bytes=mebibytes * _MIB, connections=12, calls=calls) as taken:
+        assert taken > 64 * _MIB  # else nothing was tried
+        held = target.process.memory_info().rss - target.born_bytes
+        target.serves_as_before()
+    assert held < 600 * _MIB  # without a bound it is all of the 768 MiB, on top of what the process has
+
+
+def test_readers_that_never_take_their_page_take_few_threads(target: Target) -> None:
+    with slow_readers(target.aim, 400):
+        target.serves_as_before()
+        assert target.process.num_threads() < 250
+
+
+def test_connections_that_say_nothing_keep_nobody_out(target: Target) -> None:
+    with idle_connections(target.aim.sync, 300), idle_connections(target.aim.http, 300):
+        target.serves_as_before()
+
+
+def test_no_name_and_no_reason_makes_a_line_in_the_log(target: Target) -> None:
+    forged_ids(target.aim)
+    target.serves_as_before()
+    lines = target.syncer.log.splitlines()
+    assert not [line for line in lines if line.startswith("12:00:00.000 syncer critical")]
+    assert all(line.isprintable() for line in lines)
+
+
+def test_a_peer_that_breaks_a_rule_and_hangs_up_leaves_no_traceback(target: Target) -> None:
+    broken_rules(target.aim)
+    target.serves_as_before()
+
+
+def test_learners_that_nobody_planned_are_let_in_up_to_a_number(target: Target) -> None:
+    assert many_ids(target.aim, 200) == 64
+    target.serves_as_before()
+
+
+def test_whoever_says_too_much_is_read_slowly_and_the_others_are_not(target: Target) -> None:
+    flood(target.aim, 4000)
+    target.serves_as_before()
+    tape = "".join(path.read_text() for path in sorted((target.syncer.directory / "tape").iterdir()))
+    assert max(json.loads(line)["seq"] for line in tape.splitlines()) < 20_000
+
+
+def test_nonsense_on_every_port_ends_its_own_connection_only(target: Target) -> None:
+    nonsense(target.aim)
+    target.serves_as_before()
+
+
+def test_pushes_that_stop_half_way_hold_no_memory_once_nobody_waits_for_them(target: Target) -> None:
+    with target.learner(0, "half open") as learner, RawClient(target.address) as raw:
+        assert isinstance(learner.begin().welcome, Welcome)
+        asked = learner.wanted()
+        assert isinstance(asked, FragmentWanted)
+        payload = learner.codec.encode(learner.gradient(asked.fragment))
+        call = raw.half_open_push(learner.header(asked, payload))
+        target.until(lambda: target.metric("diloco_inbox_bytes") >= payload.nbytes)
+        learner.hang_up()
+        status, told = ending(call)
+        assert re.search("no longer asked for", told), (status, told)
+    target.until(lambda: target.metric("diloco_inbox_bytes") == 0)
+    target.serves_as_before()

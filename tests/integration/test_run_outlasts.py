@@ -1,0 +1,81 @@
+"""``diloco run`` goes on without readers, journal and logs, brings back what others stop, and listens to its own."""
+
+import json
+import shutil
+import signal
+from pathlib import Path
+
+import grpc
+import psutil
+import pytest
+
+from diloco.local.journal import read_journal
+from diloco.wire.convert import pack_learner
+from diloco.wire.messages import Join
+from support.local_run import WAIT_SECONDS, merging, processes_of, started, wait_until, write_job
+from support.raw_wire import RawClient, ending
+
+pytestmark = [pytest.mark.processes, pytest.mark.timeout(600)]
+
+
+def process_named(output: Path, *words: str) -> psutil.Process:
+    """The newest process of the run whose command line has these words."""
+    (found,) = [process for process in processes_of(output) if set(words) <= set(process.cmdline())]
+    return found
+
+
+def test_a_run_ends_well_though_nobody_reads_and_nothing_can_be_written_of_it(tmp_path: Path) -> None:
+    job, output = write_job(tmp_path, 300_000), tmp_path / "out"
+    journal, kept = output / "supervisor.jsonl", tmp_path / "kept"
+    with started(job, output) as process:
+        wait_until(lambda: merging(output), process)
+        assert process.stdout is not None
+        process.stdout.close()
+        process.stdout = None
+        journal.rename(kept)
+        journal.symlink_to("/dev/full")
+        shutil.rmtree(output / "logs")
+        process_named(output, "learner", "west/old/0").kill()
+        process_named(output, "syncer").terminate()
+        wait_until((output / "logs" / "syncer.log").exists, process)
+        wait_until((output / "logs" / "west.old.0.log").exists, process)
+        journal.unlink()
+        kept.rename(journal)
+        _, complaints = process.communicate(timeout=WAIT_SECONDS)
+    assert process.returncode == 0, complaints
+    (complaint,) = complaints.splitlines()
+    assert complaint.startswith("diloco: output: cannot be written (broken pipe); the run goes on, ")
+    assert json.loads((output / "summary.json").read_text())["complete"]
+    events = [(entry.event, entry.process) for entry in read_journal(journal)]
+    assert events.count(("start", "syncer")) == 2
+    assert events.count(("start", "west/old/0")) == 2
+
+
+def test_a_syncer_that_lost_its_directory_is_not_begun_anew(tmp_path: Path) -> None:
+    job, output = write_job(tmp_path, 10_000_000), tmp_path / "out"
+    with started(job, output) as process:
+        wait_until(lambda: merging(output), process)
+        syncer = process_named(output, "syncer")
+        syncer.suspend()  # else it would write another checkpoint, and the folder with it
+        shutil.rmtree(output / "syncer")
+        syncer.kill()
+        _, complaints = process.communicate(timeout=WAIT_SECONDS)
+    assert process.returncode == 1
+    (complaint,) = complaints.splitlines()
+    assert f"{output / 'syncer'} has no checkpoint any more: it was removed" in complaint
+    assert processes_of(output) == []
+
+
+def test_nobody_without_a_certificate_of_the_run_gets_a_word_in(tmp_path: Path) -> None:
+    job, output = write_job(tmp_path, 10_000_000), tmp_path / "out"
+    with started(job, output) as process:
+        wait_until(lambda: merging(output), process)
+        address = json.loads((output / "syncer" / "endpoint.json").read_text())["sync"]
+        with RawClient(address) as stranger:
+            joins = pack_learner(Join("small", "west/old/0", "stranger", "layout"))
+            assert ending(stranger.session([joins]))[0] is grpc.StatusCode.UNAVAILABLE
+        process.send_signal(signal.SIGINT)
+        process.communicate(timeout=WAIT_SECONDS)
+    log = (output / "logs" / "syncer.log").read_text()
+    assert log.count("Admit west/old/0") == 1
+    assert "stranger" not in log

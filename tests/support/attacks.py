@@ -1,0 +1,165 @@
+"""What a peer without a certificate can do to a syncer that asks for none. Each attack is made once and cleans up.
+
+Used by ``tests/hostile`` one by one and by the soak in random order.
+"""
+
+import contextlib
+import socket
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from itertools import repeat
+
+from diloco.wire.convert import pack_learner
+from diloco.wire.messages import Applied, Join, StepReport
+from diloco.wire.v1 import sync_pb2
+from support.raw_http2 import RawConnection
+from support.raw_wire import RawClient, ending
+
+SYNC = "/diloco.wire.v1.Sync/"
+METHODS = (f"{SYNC}Session", f"{SYNC}PushFragment", f"{SYNC}PullFragment", "/grpc.health.v1.Health/Check")
+_MIB = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Aim:
+    """Where to, and what anybody can know of the job."""
+
+    sync: str
+    http: str
+    job: str
+    layout_digest: str
+
+    def join(self, learner: str, instance: str = "stranger", steps: int = 0) -> bytes:
+        """A Join that is in order."""
+        return pack_learner(Join(self.job, learner, instance, self.layout_digest, steps=steps))
+
+
+@contextlib.contextmanager
+def unfinished_messages(
+    aim: Aim, path: str, *, size_bytes: int = _MIB, connections: int = 6, calls: int = 64
+) -> Iterator[int]:
+    """Calls whose first message never ends, each with as much of it as is taken; gives the bytes that were."""
+    held = [RawConnection(aim.sync) for _ in range(connections)]
+    try:
+        taken = 0
+        for connection in held:
+            for _ in range(calls):
+                if connection.closed.is_set():
+                    break
+                taken += connection.begin_message(path, size_bytes, size_bytes - 1, give_up_seconds=0.2)
+        yield taken
+    finally:
+        for connection in held:
+            connection.close()
+
+
+@contextlib.contextmanager
+def idle_connections(address: str, count: int) -> Iterator[list[socket.socket]]:
+    """Connections on which nothing is said."""
+    host, _, port = address.rpartition(":")
+    with contextlib.ExitStack() as stack:
+        held = []
+        for _ in range(count):
+            with contextlib.suppress(OSError):
+                held.append(stack.enter_context(socket.create_connection((host, int(port)), timeout=10)))
+        yield held
+
+
+@contextlib.contextmanager
+def slow_readers(aim: Aim, count: int) -> Iterator[list[socket.socket]]:
+    """HTTP clients that ask for a page and never take it."""
+    with idle_connections(aim.http, count) as held:
+        for connection in held:
+            with contextlib.suppress(OSError):
+                connection.sendall(b"GET /metrics HTTP/1.1\r\nHost: x\r\nX-Slow: ")
+        yield held
+
+
+def forged_ids(aim: Aim) -> None:
+    """Names with line breaks and control characters, in a Join and in a Leave."""
+    line = "here/cpu/0\n12:00:00.000 syncer critical: everything is lost \x1b[2J"
+    bad = sync_pb2.Join(protocol=1, job=aim.job, learner=line, instance="i", layout_digest=aim.layout_digest)
+    leaves = sync_pb2.LearnerMessage(leave=sync_pb2.Leave(reason=line)).SerializeToString()
+    with RawClient(aim.sync) as client:
+        ending(client.session([sync_pb2.LearnerMessage(join=bad).SerializeToString()]))
+        ending(client.session([aim.join("here/cpu/0", "forger"), leaves]))
+
+
+def broken_rules(aim: Aim) -> None:
+    """Sessions that break a rule and hang up at once, and some that wait for the answer."""
+    for message in (
+        b"\xff\xff\xff",
+        pack_learner(Applied(1, 99, 1)),
+        pack_learner(StepReport(1, 1, 10**9, 0.1, 0.0, 1.0, 1)),
+        aim.join("here/cpu/0"),
+    ):
+        for waits in (True, False):
+            with RawClient(aim.sync) as client:
+                call = client.session([aim.join("here/cpu/0", f"rude {waits}"), message])
+                if waits:
+                    ending(call)
+                else:
+                    next(call, None)
+                    call.cancel()
+
+
+def many_ids(aim: Aim, count: int) -> int:
+    """Join under indices that nobody planned; how many were let in."""
+    let_in = 0
+    with RawClient(aim.sync) as client:
+        for index in range(1000, 1000 + count):
+            call = client.session([aim.join(f"here/cpu/{index}")])
+            with contextlib.suppress(Exception):  # whatever refuses it
+                let_in += sync_pb2.SyncerMessage.FromString(next(call)).HasField("welcome")
+            call.cancel()
+    return let_in
+
+
+def flood(aim: Aim, messages: int) -> None:
+    """One session that says so much that nobody can want to hear it, and hangs up."""
+    alive = sync_pb2.LearnerMessage(alive=sync_pb2.Alive(incarnation=1)).SerializeToString()
+    with RawClient(aim.sync) as client:
+
+        def said() -> Iterator[bytes]:
+            yield aim.join("here/cpu/0", "chatterbox")
+            yield from repeat(alive, messages)
+
+        call = client.session(said())
+        next(call, None)
+        ending(call)
+
+
+def nonsense(aim: Aim) -> None:
+    """What is neither HTTP/2 nor HTTP."""
+    for address in (aim.sync, aim.http):
+        for said in (b"\0" * 65536, b"GET / HTTP/9.9\r\n\r\n", b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\xff" * 4096):
+            with idle_connections(address, 1) as held, contextlib.suppress(OSError):
+                held[0].sendall(said)
+                held[0].shutdown(socket.SHUT_WR)
+                while held[0].recv(65536):
+                    pass
+
+
+def all_attacks() -> dict[str, Callable[[Aim], object]]:
+    """Each in a size that is over in seconds, for the soak."""
+
+    def held(made: Callable[[Aim], contextlib.AbstractContextManager[object]]) -> Callable[[Aim], None]:
+        def attack(aim: Aim) -> None:
+            with made(aim):
+                pass
+
+        return attack
+
+    return {
+        **{
+            f"unfinished messages: {path}": held(lambda aim, path=path: unfinished_messages(aim, path, calls=32))  # type: ignore[misc]  # bound now, not when it is called
+            for path in METHODS
+        },
+        "idle connections": held(lambda aim: idle_connections(aim.sync, 300)),
+        "slow readers": held(lambda aim: slow_readers(aim, 200)),
+        "forged ids": forged_ids,
+        "broken rules": broken_rules,
+        "many ids": lambda aim: many_ids(aim, 100),
+        "flood": lambda aim: flood(aim, 5000),
+        "nonsense": nonsense,
+    }

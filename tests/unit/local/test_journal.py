@@ -1,0 +1,58 @@
+"""The supervisor's journal, whatever becomes of its file."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from diloco.local.journal import Journal, read_journal
+
+
+def events(path: Path) -> list[str]:
+    return [entry.event for entry in read_journal(path)]
+
+
+def test_entries_wait_while_the_disk_is_full_and_none_is_lost(tmp_path: Path) -> None:
+    path = tmp_path / "supervisor.jsonl"
+    told: list[str] = []
+    journal = Journal(path, told.append)
+    journal.write("run")
+    path.rename(tmp_path / "before")
+    path.symlink_to("/dev/full")
+    journal.write("alive")
+    journal.write("exit", "syncer")
+    assert told == ["supervisor.jsonl cannot be written (No space left on device); the run goes on"]
+    path.unlink()
+    (tmp_path / "before").rename(path)
+    journal.write("end")
+    journal.close()
+    assert events(path) == ["run", "alive", "exit", "end"]
+    assert told[1:] == ["supervisor.jsonl is written again"]
+
+
+def test_a_journal_whose_folder_was_removed_is_made_again(tmp_path: Path) -> None:
+    path = tmp_path / "out" / "supervisor.jsonl"
+    path.parent.mkdir()
+    journal = Journal(path)
+    journal.write("run")
+    shutil.rmtree(path.parent)
+    journal.write("alive")
+    assert events(path) == ["alive"]
+
+
+def test_what_waits_is_bounded(tmp_path: Path) -> None:
+    path = tmp_path / "supervisor.jsonl"
+    journal = Journal(path)
+    path.unlink()
+    path.symlink_to("/dev/full")
+    for _ in range(40):
+        journal.write("exit", reason="x" * 100_000)
+    path.unlink()
+    journal.close()
+    assert 1 << 20 <= path.stat().st_size < 2 << 20
+
+
+def test_a_journal_that_cannot_be_begun_is_an_error(tmp_path: Path) -> None:
+    (tmp_path / "supervisor.jsonl").mkdir()
+    with pytest.raises(IsADirectoryError):
+        Journal(tmp_path / "supervisor.jsonl")

@@ -1,0 +1,110 @@
+"""A user's podTemplate is added to ours; of what the operator sets nothing is replaced, and each try is named."""
+
+from typing import Any
+
+import pytest
+
+from diloco.spec import DiLoCoJob
+from diloco_operator.manifests import InvalidSpecError
+from support.made_objects import live, made, templates, with_pool
+
+SET, DEPLOYMENT = "StatefulSet/small--east-a", "Deployment/small-syncer"
+POOL = "spec.regions[0].pools[0].podTemplate"
+
+
+def with_syncer(template: dict[str, Any]) -> DiLoCoJob:
+    job = with_pool({})
+    return live(job, syncer=type(job.spec.syncer).model_validate({"podTemplate": template}))
+
+
+def both(template: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The templates of a learner's and of the syncer's pod with it."""
+    return templates(made(with_pool({"podTemplate": template})))[SET], templates(made(with_syncer(template)))[
+        DEPLOYMENT
+    ]
+
+
+BARE = templates(made(with_pool({})))
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("affinity", {"podAntiAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": []}}),
+        ("nodeSelector", {"disk": "fast"}),
+        ("priorityClassName", "merging"),
+        ("resourceClaims", [{"name": "gpu", "resourceClaimTemplateName": "big"}]),
+        ("schedulerName", "batch"),
+        ("serviceAccountName", "bucket"),
+        ("tolerations", [{"key": "spot", "operator": "Exists"}]),
+    ],
+)
+def test_a_field_arrives_in_pods_of_learners_and_syncer(field: str, value: object) -> None:
+    for template, name in zip(both({"spec": {field: value}}), (SET, DEPLOYMENT), strict=True):
+        assert template["spec"] == {**BARE[name]["spec"], field: value}
+
+
+def test_labels_and_annotations_stand_beside_ours() -> None:
+    given = {"labels": {"team": "research"}, "annotations": {"sidecar.example/inject": "false"}}
+    for template, name in zip(both({"metadata": given}), (SET, DEPLOYMENT), strict=True):
+        assert template["metadata"]["labels"] == {**BARE[name]["metadata"]["labels"], "team": "research"}
+        assert template["metadata"]["annotations"] == given["annotations"]
+
+
+def test_variables_volumes_and_init_containers_are_added() -> None:
+    volume, mount = {"name": "cache", "emptyDir": {}}, {"name": "cache", "mountPath": "/cache"}
+    fetch = {"name": "fetch", "image": "fetch:1", "securityContext": {"readOnlyRootFilesystem": False}}
+    for name in (SET, DEPLOYMENT):
+        own = {"name": "learner" if name == SET else "syncer", "env": [{"name": "A", "value": "1"}]}
+        containers = [{**own, "volumeMounts": [mount]}]
+        patch = {"spec": {"volumes": [volume], "containers": containers, "initContainers": [fetch]}}
+        job = with_pool({"podTemplate": patch}) if name == SET else with_syncer(patch)
+        spec, bare = templates(made(job))[name]["spec"], BARE[name]["spec"]
+        assert spec["volumes"] == [*bare["volumes"], volume]
+        ((container,), (before,)) = spec["containers"], bare["containers"]
+        assert container["env"] == [*before["env"], *own["env"]]
+        assert container["volumeMounts"] == [*before["volumeMounts"], mount]
+        assert {**container, "env": before["env"], "volumeMounts": before["volumeMounts"]} == before
+        (init,) = spec["initContainers"]
+        assert init["securityContext"] == {**before["securityContext"], "readOnlyRootFilesystem": False}
+
+
+@pytest.mark.parametrize(
+    ("template", "place", "says"),
+    [
+        ({"spec": {"hostNetwork": True}}, "spec.hostNetwork", "cannot be set here"),
+        ({"spec": {"securityContext": {"runAsUser": 0}}}, "spec.securityContext", "cannot be set here"),
+        ({"spec": {"nodeSelectr": {}}}, "spec.nodeSelectr", "cannot be set here"),
+        ({"spec": {"tolerations": "all"}}, "spec.tolerations", "is not a list of objects"),
+        ({"spec": {"schedulerName": 1}}, "spec.schedulerName", "is not text"),
+        ({"spec": {"nodeSelector": {"a": "b"}}}, "spec.nodeSelector", "is also given beside podTemplate"),
+        ({"spec": {"containers": [{"name": "mine"}]}}, "spec.containers[0].name", "is not learner"),
+        ({"spec": {"containers": [{"name": "learner", "command": []}]}}, "spec.containers[0].command", "cannot be set"),
+        (
+            {"spec": {"containers": [{"name": "learner", "env": [{"name": "HOME", "value": "/"}]}]}},
+            "spec.containers[0].env[0].name",
+            "HOME is set by the operator",
+        ),
+        (
+            {"spec": {"containers": [{"name": "learner", "volumeMounts": [{"name": "x", "mountPath": "/x"}]}]}},
+            "spec.containers[0].volumeMounts[0].name",
+            "is no volume of this pod",
+        ),
+        ({"spec": {"volumes": [{"name": "state", "emptyDir": {}}]}}, "spec.volumes[0].name", "state is set by"),
+        (
+            {"spec": {"initContainers": [{"name": "learner"}]}},
+            "spec.initContainers[0].name",
+            "learner is the operator's",
+        ),
+        ({"metadata": {"labels": {"diloco.dev/job": "other"}}}, "metadata.labels.diloco.dev/job", "is for Kubernetes"),
+    ],
+)
+def test_what_is_not_the_users_is_refused_by_name(template: dict[str, Any], place: str, says: str) -> None:
+    with pytest.raises(InvalidSpecError) as caught:
+        made(with_pool({"nodeSelector": {"a": "c"}, "podTemplate": template}))
+    assert str(caught.value).startswith(f"{POOL}.{place}: {says}")
+
+
+def test_the_syncers_is_checked_as_well() -> None:
+    with pytest.raises(InvalidSpecError, match=r"^spec\.syncer\.podTemplate\.spec\.hostPID: cannot be set here"):
+        made(with_syncer({"spec": {"hostPID": True}}))

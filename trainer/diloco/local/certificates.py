@@ -1,0 +1,57 @@
+"""Who may speak in a run on this machine: its own processes, and nobody else who has an account here.
+
+Loopback is open to everybody on a machine, so learners and syncer show certificates of an authority that is made for
+the run. The authority's key is never written down, and the keys of the others lie in a folder that only the run's user
+can read. It must not know the processes.
+"""
+
+import datetime as dt
+import shutil
+from pathlib import Path
+
+from diloco.local.directory import RunDirectory
+from diloco.spec import DiLoCoJob
+
+_VALID = dt.timedelta(days=3650)
+"""Longer than any run: nobody renews these. A resumed run gets new ones."""
+_SYNCER = "syncer"
+
+
+def issue_certificates(directory: RunDirectory, job: DiLoCoJob) -> None:
+    """Make the certificates of a run, one for the syncer and one for each pool, in place of earlier ones.
+
+    Raises:
+        OSError: they cannot be written.
+    """
+    # Here, as only ``diloco run`` itself needs it: children of a run start without.
+    from diloco.wire.certificates import Authority  # noqa: PLC0415
+
+    folder = directory.certificates
+    if folder.exists():
+        shutil.rmtree(folder)
+    folder.mkdir(mode=0o700)
+    authority = Authority(folder, f"diloco run {job.metadata.name}", valid=_VALID)
+    authority.server(_SYNCER)
+    for region in job.spec.regions:
+        for pool in region.pools:
+            authority.learner(job.metadata.name, f"{region.name}/{pool.name}", _pool_file(region.name, pool.name))
+
+
+def syncer_flags(directory: RunDirectory) -> list[str]:
+    """The syncer's certificate, as flags of its process."""
+    return _flags(directory.certificates, _SYNCER)
+
+
+def learner_flags(directory: RunDirectory, learner: str) -> list[str]:
+    """The certificate of the learner's pool, as flags of its process."""
+    region, pool, _ = learner.split("/")
+    return _flags(directory.certificates, _pool_file(region, pool))
+
+
+def _pool_file(region: str, pool: str) -> str:
+    return f"learner.{region}.{pool}"  # names are DNS labels, so no two pools meet in one
+
+
+def _flags(folder: Path, name: str) -> list[str]:
+    files = {"--tls-ca": "ca.pem", "--tls-cert": f"{name}.pem", "--tls-key": f"{name}.key"}
+    return [word for flag, file in files.items() for word in (flag, str(folder / file))]
