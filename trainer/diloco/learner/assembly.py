@@ -75,11 +75,11 @@ class Learner:
         self._activity = Activity(time.monotonic)
         spec = options.job.spec
         device = choose_device(options.device or "auto")
-        _log.info("trains on %s", device)
         make_writable_directory(options.directory, even_if_full=True)
         module = build_model(spec)
         layout = layout_of(module, spec.sync.fragments)
         self._trainer = InnerTrainer(spec, module, layout, open_data(spec, options.learner), device)
+        _log.info("trains on %s", device)  # once nothing is wrong with the job: a mistake is one line
         identity = CheckpointIdentity(
             options.job.metadata.name, options.learner, layout.digest, self._trainer.optimizer_identity
         )
