@@ -18,6 +18,8 @@ from pathlib import Path
 import psutil
 import pytest
 
+from diloco.local.certificates import learner_flags
+from diloco.local.directory import RunDirectory
 from diloco.syncer.status import LearnerStatus, SyncerStatus
 
 pytestmark = [pytest.mark.processes, pytest.mark.timeout(600)]
@@ -202,6 +204,7 @@ def test_of_two_processes_with_one_identity_the_later_counts(job: RunningJob, tm
     first = job.learner(VICTIM)
     command = [sys.executable, "-m", "diloco.cli.main", "learner", "--job", str(job.manifest), "--learner", VICTIM]
     command += ["--syncer", endpoint["sync"], "--directory", str(tmp_path / "second"), "--threads", "1"]
+    command += learner_flags(RunDirectory(job.output), VICTIM)
     with (tmp_path / "log").open("w") as log, subprocess.Popen(command, stdout=log, stderr=log) as second:
         try:
             after = job.wait_for(lambda status: of(status, VICTIM).restarts > of(before, VICTIM).restarts)

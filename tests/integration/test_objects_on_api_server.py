@@ -30,12 +30,10 @@ JOBS = {
 RESTRICTED = {f"pod-security.kubernetes.io/{mode}": "restricted" for mode in ("enforce", "warn", "audit")}
 # What pods of the job with every field refer to, and admission asks for.
 CLUSTER_WIDE: list[dict[str, Any]] = [
-    {
-        "apiVersion": "scheduling.k8s.io/v1",
-        "kind": "PriorityClass",
-        "metadata": {"name": "training"},
-        "value": 1000,
-    },
+    *(
+        {"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass", "metadata": {"name": name}, "value": 1000}
+        for name in ("training", "merging")
+    ),
     {
         "apiVersion": "node.k8s.io/v1",
         "kind": "RuntimeClass",
