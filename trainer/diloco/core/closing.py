@@ -97,10 +97,9 @@ def _wait(state: EngineState, current: Round, now: float) -> Wait:
         request = current.asked.get(record.id)
         if request is None or request.since is None or current.answered(record.id):
             continue
-        answer = record.answer_seconds
         stake = float(record.tokens - record.received_tokens[current.fragment])
-        usual = None if answer.mean is None else answer.of(state.options.size(current.fragment))
-        candidates.append(Candidate(record.id, request.since, usual, answer.deviation, stake, missed=record.missed))
+        usual, deviation = state.usual_answer_seconds(record, current.fragment), record.answer_seconds.deviation
+        candidates.append(Candidate(record.id, request.since, usual, deviation, stake, missed=record.missed))
     step_seconds = state.quorum_step_seconds
     bound_at = current.launched_at + state.options.overlap_limit * step_seconds
     return wait_for(candidates, now, bound_at, tokens_per_second=speed, step_seconds=step_seconds)
@@ -130,9 +129,8 @@ def _may_come_in_grace(state: EngineState, current: Round, name: str) -> bool:
     request, record = current.asked[name], state.learners[name]
     if request.since is None:
         return True
-    if record.answer_seconds.mean is None:
-        return True
-    return request.since + record.answer_seconds.of(state.options.size(current.fragment)) <= current.grace_until
+    usual = state.usual_answer_seconds(record, current.fragment)
+    return usual is None or request.since + usual <= current.grace_until
 
 
 def _unanswered(state: EngineState, current: Round) -> list[str]:

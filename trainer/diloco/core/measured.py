@@ -11,6 +11,7 @@ from statistics import median_low
 
 from diloco.core.fit import FULL
 from diloco.core.links import Exchange, LearnerGroup, Link, Situation
+from diloco.spec.learner_ids import pool_of
 
 MOST_BY_THEMSELVES = 16
 """Learners that stand by themselves, those with the thinnest links first: bounds what is reckoned (ours)."""
@@ -37,7 +38,7 @@ class MeasuredLearner:
     @property
     def pool(self) -> str:
         """``region/pool``."""
-        return self.id.rpartition("/")[0]
+        return pool_of(self.id)
 
 
 def measured_situation(exchange: Exchange, learners: Iterable[MeasuredLearner], merge_seconds: float) -> Situation:

@@ -184,7 +184,9 @@ class FragmentMerge:
                 for radial, start, stop in parts:
                     square = _sum_of_squares(values[start:stop])
                     if not square < LARGEST_NORM**2 and not self.bounded:
-                        raise MergeError(self._blame(block, scratch) if math.isfinite(square) else _not_finite(member))
+                        raise MergeError(
+                            str(self._fault(block, scratch)) if math.isfinite(square) else _not_finite(member)
+                        )
                     radial.squares[index].append(square)
 
     def choose(self) -> None:
@@ -264,7 +266,7 @@ class FragmentMerge:
             for span, _, start, stop in parts:
                 square = _sum_of_squares(mean[start:stop])
                 if not square < LARGEST_NORM**2:
-                    raise MergeError(self._blame(block, scratch), self._blamed(block, scratch))
+                    raise self._fault(block, scratch)
                 span.squares.append(square)
 
     def apply(self, blocks: Iterable[int]) -> None:
@@ -307,23 +309,19 @@ class FragmentMerge:
         values = self.codec.decode(member.payload, start, buffer)
         return values if member.drift is None else torch.add(values, member.drift[start:stop], out=buffer)
 
-    def _blame(self, block: int, scratch: Tensor) -> str:
-        for member in self.contributions:
-            if not is_finite(self._decode(member, block, scratch)):
-                return _not_finite(member)
-        if len(self.contributions) == 1:
-            return f"the outer gradient of {self.contributions[0].learner} is too large for float32"
-        return f"the mean of the outer gradients of fragment {self.fragment.index} is too large for float32"
-
-    def _blamed(self, block: int, scratch: Tensor) -> Verdict:
-        """The same by name, where it is one member's fault."""
-        out = dict(self._verdict.left_out)
-        for member in self.contributions:
-            if not is_finite(self._decode(member, block, scratch)):
-                out[member.learner] = _NOT_FINITE
-            elif len(self.contributions) == 1:
-                out[member.learner] = _TOO_LONG
-        return Verdict(out, {})
+    def _fault(self, block: int, scratch: Tensor) -> MergeError:
+        """What is wrong with a block that is too large, by name where it is one member's fault."""
+        members = self.contributions
+        broken = [member for member in members if not is_finite(self._decode(member, block, scratch))]
+        out = {**self._verdict.left_out, **{member.learner: _NOT_FINITE for member in broken}}
+        if broken:
+            text = _not_finite(broken[0])
+        elif len(members) == 1:
+            text = f"the outer gradient of {members[0].learner} is too large for float32"
+            out[members[0].learner] = _TOO_LONG
+        else:
+            text = f"the mean of the outer gradients of fragment {self.fragment.index} is too large for float32"
+        return MergeError(text, Verdict(out, {}))
 
 
 def _sum_of_squares(values: Tensor) -> float:

@@ -18,6 +18,7 @@ from diloco.core.overlap import FragmentsInFlight
 from diloco.core.spent import TimeSpent
 from diloco.core.state import EngineState, EvaluationRecord, LearnerRecord, LearnerState, Phase
 from diloco.core.time_class import TimeClass
+from diloco.spec.learner_ids import pool_of
 
 FORMAT = 1
 
@@ -200,7 +201,7 @@ def restore(options: EngineOptions, epoch: int, snapshot: dict[str, Any]) -> Eng
     state.launched, state.merges = saved.launched, saved.merges
     state.versions, state.fragment_tokens = list(saved.versions), list(saved.fragment_tokens)
     for name, kept in saved.learners.items():
-        if name in state.learners or name.rpartition("/")[0] in options.pools:
+        if name in state.learners or pool_of(name) in options.pools:
             state.learners[name] = _record(name, kept)
     state.evaluations = [
         EvaluationRecord(e.tokens, e.loss, e.at_seconds, e.final, e.doubted) for e in saved.evaluations

@@ -291,6 +291,11 @@ class EngineState:
         left = sum(self.counts(record) and record.state != LearnerState.GIVEN_UP for record in self.learners.values())
         return max(1, min(wanted, left))
 
+    def usual_answer_seconds(self, record: LearnerRecord, fragment: int) -> float | None:
+        """What a learner usually takes to bring a fragment of this size; None: never measured."""
+        answer = record.answer_seconds
+        return None if answer.mean is None else answer.of(self.options.size(fragment))
+
     @property
     def quorum_step_seconds(self) -> float:
         """xi_step: an inner step of the slowest learner that counts towards the quorum; 0 where none is measured."""

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from diloco.local.chaos import SYNCER, Fault, FaultKind
-from diloco.local.targets import region_of
+from diloco.spec.learner_ids import region_of
 
 _SECONDS_AN_HOUR = 3600.0
 

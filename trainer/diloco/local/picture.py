@@ -4,9 +4,9 @@ from collections import deque
 from dataclasses import dataclass, field
 
 from diloco.local.fleet import Fleet, Managed, ProcessState
-from diloco.local.targets import region_of
 from diloco.local.time_classes import TimeShares, shares_of
 from diloco.local.watch import Seen
+from diloco.spec.learner_ids import region_of
 from diloco.syncer.status import SyncerStatus
 
 _STALE_SECONDS = 5.0

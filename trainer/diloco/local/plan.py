@@ -9,9 +9,9 @@ from typing import Final
 from diloco.local.certificates import learner_flags, syncer_flags
 from diloco.local.chaos import Fault, FaultKind
 from diloco.local.directory import RunDirectory
-from diloco.local.targets import region_of
 from diloco.plan.world import World
 from diloco.spec import DiLoCoJob
+from diloco.spec.learner_ids import region_of
 
 LOOPBACK: Final = "127.0.0.1"
 

@@ -7,8 +7,8 @@ from string import Template
 from diloco.local.chart import Axis, Bar, Lane, Series, line_chart, thinned, timeline
 from diloco.local.history import LearnerHistory, Life, RunHistory, Span
 from diloco.local.quantities import bytes_text, count_text, duration_text, loss_text, percent_text
-from diloco.local.targets import region_of
 from diloco.local.time_report import time_bars, time_rows, time_words
+from diloco.spec.learner_ids import region_of
 
 _STYLES = {
     Life.STARTING: "starting",

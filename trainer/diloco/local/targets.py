@@ -2,6 +2,8 @@
 
 from collections.abc import Sequence
 
+from diloco.spec.learner_ids import pool_of, region_of
+
 EVERY = "*"
 
 
@@ -35,16 +37,6 @@ def regions_named(target: str, learner_ids: Sequence[str]) -> tuple[str, ...]:
     if target not in regions:
         raise TargetError(f"{target!r} is no region of this job: use {', '.join(regions)} or {EVERY}")
     return (target,)
-
-
-def region_of(learner: str) -> str:
-    """The region of a learner's id."""
-    return learner.partition("/")[0]
-
-
-def pool_of(learner: str) -> str:
-    """Region and pool of a learner's id, ``region/pool``."""
-    return learner.rpartition("/")[0]
 
 
 def _choices(learner_ids: Sequence[str]) -> str:

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from typing import Self
 
 from diloco.spec import JobSpec
+from diloco.spec.learner_ids import pool_of
 from diloco.syncer.speeds import Allowance, Speeds
 
 LIFE_FACTOR = 100
@@ -93,7 +94,7 @@ class Claims:
         if allowance is not None:
             self._check_time(learner, allowance, steps, data_position)
             return
-        if learner.rpartition("/")[0] not in self._limits.pools:
+        if pool_of(learner) not in self._limits.pools:
             return  # the engine turns it away
         own, life = self._limits.bound_steps, LIFE_FACTOR * self._limits.budget_tokens
         most_steps = own + life // self._limits.tokens_per_step(learner)
@@ -247,9 +248,9 @@ class _Account:
 
 def tokens_per_step(spec: JobSpec) -> Callable[[str], int]:
     """Tokens in an inner step of a learner, by its id ``region/pool/index``."""
-    of_pool = {
+    tokens = {
         f"{region.name}/{pool.name}": (pool.batch_size or spec.training.batch_size) * spec.training.sequence_length
         for region in spec.regions
         for pool in region.pools
     }
-    return lambda learner: of_pool[learner.rpartition("/")[0]]
+    return lambda learner: tokens[pool_of(learner)]

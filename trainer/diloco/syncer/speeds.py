@@ -7,6 +7,8 @@ must not know messages or sessions.
 
 from dataclasses import dataclass, field
 
+from diloco.spec.learner_ids import pool_of
+
 POOL_FACTOR = 32
 """Times the fastest other learner of its pool that one may be: machines are shared, and slow ones acted out (ours)."""
 JOB_FACTOR = 1000
@@ -44,7 +46,7 @@ class Speeds:
             return
         speed.highest = max(speed.highest, (step - speed.since[0]) / seconds)
         speed.since = (step, now)
-        pool = self._fastest.setdefault(_pool(learner), {})
+        pool = self._fastest.setdefault(pool_of(learner), {})
         pool[learner] = speed.highest
         if len(pool) > 2:
             del pool[min(pool, key=lambda name: pool[name])]
@@ -54,11 +56,11 @@ class Speeds:
         if learner in self._speeds:
             highest = self._speeds.pop(learner).highest
             if highest:
-                self._fastest.setdefault(_pool(learner), {}).setdefault(learner, highest)
+                self._fastest.setdefault(pool_of(learner), {}).setdefault(learner, highest)
 
     def most_steps_per_second(self, learner: str) -> float:
         """What a learner can make, held against the others."""
-        own = _pool(learner)
+        own = pool_of(learner)
         beside = max((speed for name, speed in self._fastest.get(own, {}).items() if name != learner), default=0.0)
         compared = POOL_FACTOR * beside
         if not compared:
@@ -107,7 +109,3 @@ class Allowance:
         self._saved[0] -= max(0, steps - self.steps)
         self._saved[1] -= max(0, data_position - self.data_position) / sequences_per_step
         self.steps, self.data_position = max(self.steps, steps), max(self.data_position, data_position)
-
-
-def _pool(learner: str) -> str:
-    return learner.rpartition("/")[0]
