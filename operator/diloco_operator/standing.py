@@ -133,15 +133,8 @@ def blocked(bare: Bare, cause: Cause) -> Plan:
         return _said(bare, Plan(again_in_seconds=0.0), over(bare.before, end), running=False, completed=completed)
     if bare.wishes.suspend:
         return _suspends(bare, cause)
-    because = Verdict("False", cause.reason, cause.message)
-    verdicts: Verdicts = {
-        "Ready": because,
-        "Progressing": because,
-        "Degraded": degraded(gravest_first([cause, *blocking_causes(bare.observed)])),
-        "Suspended": taken_over(bare.before, "Suspended", Verdict("False", Reason.NOT_SUSPENDED)),
-        "Complete": IN_PROGRESS,
-        "Failed": IN_PROGRESS,
-    }
+    suspended = taken_over(bare.before, "Suspended", Verdict("False", Reason.NOT_SUSPENDED))
+    verdicts = _because_of(cause, blocking_causes(bare.observed), suspended)
     return _said(bare, Plan(again_in_seconds=bare.options.resync_seconds), verdicts, running=True)
 
 
@@ -152,18 +145,21 @@ def _suspends(bare: Bare, cause: Cause) -> Plan:
     )
     if bare.observed.looked is None:
         return replace(plan, again_in_seconds=0.0, look_closer=True)
-    still = standing(bare.left)
+    others = stopping_causes(bare.workloads, bare.observed, bare.volume, bare.now)
+    return _said(bare, plan, _because_of(cause, others, standing(bare.left)), running=False)
+
+
+def _because_of(cause: Cause, others: list[Cause], suspended: Verdict) -> Verdicts:
+    """The verdicts about a job that cannot be: neither ready nor getting on, for one cause above all."""
     because = Verdict("False", cause.reason, cause.message)
-    causes = [cause, *stopping_causes(bare.workloads, bare.observed, bare.volume, bare.now)]
-    verdicts: Verdicts = {
+    return {
         "Ready": because,
         "Progressing": because,
-        "Degraded": degraded(gravest_first(causes)),
-        "Suspended": still,
+        "Degraded": degraded(gravest_first([cause, *others])),
+        "Suspended": suspended,
         "Complete": IN_PROGRESS,
         "Failed": IN_PROGRESS,
     }
-    return _said(bare, plan, verdicts, running=False)
 
 
 def standing(left: PodsLeft) -> Verdict:
