@@ -11,6 +11,8 @@ from typing import Any
 
 import pytest
 
+from support import local_run
+
 pytestmark = [pytest.mark.processes, pytest.mark.timeout(600)]
 
 WAIT_SECONDS = 400.0
@@ -33,12 +35,8 @@ spec:
 
 def run(folder: Path, tokens: int, *flags: str) -> dict[str, dict[str, Any]]:
     """The learners of a run that ended well, by id, as its summary tells of them; ``job`` is the job itself."""
-    text = folder / "text.txt"
-    text.write_text("".join(f"line {n} says {'ab' * (n % 11)} and {n * n % 97}\n" for n in range(4000)))
-    job = folder / "job.yaml"
-    job.write_text(JOB.replace("TEXT", str(text)).replace("TOKENS", str(tokens)))
-    command = [sys.executable, "-m", "diloco.cli.main", "run", str(job), "--output", str(folder / "out"), *flags]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=WAIT_SECONDS)
+    job = local_run.write_job(folder, tokens, JOB)
+    done = local_run.run(job, folder / "out", *flags, wait_seconds=WAIT_SECONDS)
     assert done.returncode == 0, done.stderr
     summary = json.loads((folder / "out" / "summary.json").read_text())
     assert summary["complete"]

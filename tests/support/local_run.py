@@ -29,11 +29,11 @@ spec:
 """
 
 
-def write_job(folder: Path, tokens: int) -> Path:
+def write_job(folder: Path, tokens: int, manifest: str = JOB) -> Path:
     text = folder / "text.txt"
     text.write_text("".join(f"line {n} says {'ab' * (n % 11)} and {n * n % 97}\n" for n in range(4000)))
     path = folder / "job.yaml"
-    path.write_text(JOB.replace("TEXT", str(text)).replace("TOKENS", str(tokens)))
+    path.write_text(manifest.replace("TEXT", str(text)).replace("TOKENS", str(tokens)))
     return path
 
 
@@ -49,9 +49,9 @@ def started(job: Path, output: Path, *flags: str) -> Iterator[subprocess.Popen[s
         process.communicate()
 
 
-def run(job: Path, output: Path, *flags: str) -> subprocess.CompletedProcess[str]:
+def run(job: Path, output: Path, *flags: str, wait_seconds: float = WAIT_SECONDS) -> subprocess.CompletedProcess[str]:
     with started(job, output, *flags) as process:
-        told, complaints = process.communicate(timeout=WAIT_SECONDS)
+        told, complaints = process.communicate(timeout=wait_seconds)
         return subprocess.CompletedProcess(process.args, process.returncode, told, complaints)
 
 
