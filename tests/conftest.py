@@ -1,6 +1,7 @@
 """What holds for every test: the same examples each time, no process left behind, and nothing skipped in silence."""
 
 import os
+import signal
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,6 +17,10 @@ settings.load_profile("repository")
 if "PYTEST_XDIST_WORKER" in os.environ:
     # Set before torch is imported: the workers share the cores.
     os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    # A shell without job control starts its background jobs so, and what a test starts would inherit it.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 _MARK = "DILOCO_TEST_SESSION"
 _REAPING_SECONDS = 10.0

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 import psutil
 import pytest
 
+from diloco.wire.errors import UnavailableError
 from diloco.wire.messages import Welcome
 from support.attacks import Aim
 from support.scripted_learner import ScriptedLearner
@@ -51,9 +52,18 @@ class Target:
         assert "event loop lag" in self.syncer.page("/healthz")
         self._honest += 1
         with self.learner(1, f"honest {self._honest}") as honest:
+            self.until(lambda: self._serves(honest))
+        assert "Traceback" not in self.syncer.log
+
+    @staticmethod
+    def _serves(honest: ScriptedLearner) -> bool:
+        """Whether it does at this try: a learner that is turned away for now comes again."""
+        try:
             assert isinstance(honest.join(), Welcome)
             assert honest.pull(0, 0).payload_bytes > 0
-        assert "Traceback" not in self.syncer.log
+        except UnavailableError:
+            return False
+        return True
 
 
 @pytest.fixture(scope="module")

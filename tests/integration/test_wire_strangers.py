@@ -1,6 +1,7 @@
 """Calls that say nothing: who is turned away, and who never is."""
 
 import logging
+import time
 from collections.abc import Iterator
 
 import grpc
@@ -36,15 +37,25 @@ def test_calls_that_say_nothing_leave_room_for_a_learner(server: RunningServer, 
         for connection in connections:
             for _ in range(30):
                 connection.begin_message(path, 1000, 900)
-        with SyncClient(ClientOptions(server.address)) as client, client.open_session(JOIN) as session:
-            next(iter(session))
-            assert client.push(push_header(4), memoryview(b"1234"), deadline_seconds=30).accepted
+        with SyncClient(ClientOptions(server.address)) as client:
+            assert any(_serves(client) for _ in range(100))
         assert all(any(connection.ended(stream, 30) for stream in (1, 3, 5)) for connection in connections)
         assert strangers.waiting <= MOST_STRANGERS
         assert strangers.turned_away > 0
     finally:
         for connection in connections:
             connection.close()
+
+
+def _serves(client: SyncClient) -> bool:
+    """Whether it lets the learner in and takes what it brings, at this try: gRPC may turn a call away for now."""
+    time.sleep(0.05)
+    try:
+        with client.open_session(JOIN) as session:
+            next(iter(session))
+            return client.push(push_header(4), memoryview(b"1234"), deadline_seconds=30).accepted
+    except UnavailableError:
+        return False
 
 
 def test_a_message_above_the_limit_is_refused_before_it_is_held(server: RunningServer) -> None:

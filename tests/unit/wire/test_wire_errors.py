@@ -32,11 +32,16 @@ CLASSES = [
 ]
 
 
-@pytest.mark.parametrize("cls", CLASSES)
+@pytest.mark.parametrize("cls", [cls for cls in CLASSES if cls is not ClosedError])
 def test_an_error_crosses_the_wire_as_itself(cls: type[WireError]) -> None:
     there = error_of(cls.status, str(cls("fragment 3 is not wanted")))
     assert type(there) is cls
     assert str(there) == "fragment 3 is not wanted"
+
+
+@pytest.mark.parametrize("text", ["CANCELLED", "", None])
+def test_a_call_that_somebody_else_cancelled_is_tried_again(text: str | None) -> None:
+    assert type(error_of(ClosedError.status, text)) is UnavailableError
 
 
 def test_every_class_has_a_status_of_its_own() -> None:

@@ -87,7 +87,7 @@ class SyncClient:
         with self._errors():
             channel, over = self._connections.control()
             try:
-                return Session(channel.stream_stream(f"/{SERVICE}/{SESSION}"), join, over)
+                return Session(channel.stream_stream(f"/{SERVICE}/{SESSION}"), join, over, lambda: self._closed)
             except BaseException:
                 over()
                 raise
@@ -142,7 +142,7 @@ class SyncClient:
             WireError: as for ``pull``; ``RefusedError`` where the version was not made in time, ``ClosedError`` where
                 ``posting`` was withdrawn.
         """
-        with self._errors(), self._connections.posted() as (channel, begins):
+        with self._errors(posting), self._connections.posted() as (channel, begins):
 
             def begin(header: PullHeader) -> memoryview:
                 begins()
@@ -167,13 +167,15 @@ class SyncClient:
         self.close()
 
     @contextlib.contextmanager
-    def _errors(self) -> Iterator[None]:
+    def _errors(self, posting: Posting | None = None) -> Iterator[None]:
         """What gRPC raises, as ``WireError``."""
         try:
             yield
         except grpc.RpcError as error:
             if self._closed:
                 raise ClosedError("the client is closed") from None
+            if posting is not None and posting.withdrawn:
+                raise ClosedError("the pull was withdrawn") from None
             ended: Any = error  # a grpc.Call too, which the stubs do not say
             raise error_of(ended.code(), ended.details()) from None
         except ValueError:

@@ -1,7 +1,7 @@
 """What can go wrong between two processes, for both sides: each class is one gRPC status code and one line of text.
 
-A server that raises one of these makes its client raise the same class with the same text. It must not know what was
-being done: the text says that.
+A server that raises one of these makes its client raise the same class with the same text; all but ``ClosedError``,
+which is about one's own side. It must not know what was being done: the text says that.
 
     WireError
     ├── InvalidMessageError   INVALID_ARGUMENT      not a message of this protocol, or a value out of range
@@ -130,7 +130,11 @@ _SERVER_IS_BUSY = "Too many pending requests"
 
 
 def error_of(status: grpc.StatusCode, details: str | None) -> WireError:
-    """The error that a call's final status stands for."""
-    if status is grpc.StatusCode.RESOURCE_EXHAUSTED and (details or "").startswith(_SERVER_IS_BUSY):
-        return UnavailableError(details or "")
-    return _CLASSES.get(status, PeerFailedError)(details or f"the call ended with {status.name}")
+    """The error that a call's final status stands for, at a client that has not ended the call itself."""
+    text = details or ""
+    if status is grpc.StatusCode.RESOURCE_EXHAUSTED and text.startswith(_SERVER_IS_BUSY):
+        return UnavailableError(text)
+    if status is grpc.StatusCode.CANCELLED:
+        # gRPC turns calls away like this too when its server is busy, as does a proxy that ends.
+        return UnavailableError(f"the call was turned away ({text or status.name})")
+    return _CLASSES.get(status, PeerFailedError)(text or f"the call ended with {status.name}")

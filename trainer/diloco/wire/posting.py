@@ -15,6 +15,11 @@ class Posting:
         self._call: Any = None
         self._withdrawn = False
 
+    @property
+    def withdrawn(self) -> bool:
+        """Whether ``withdraw`` was called."""
+        return self._withdrawn
+
     def withdraw(self) -> None:
         """End the pull, whether it waits, receives or has not begun; whoever waits for it gets ``ClosedError``."""
         with self._lock:

@@ -11,7 +11,7 @@ from typing import Any, Self
 import grpc
 
 from diloco.wire.convert import pack_learner, unpack_syncer
-from diloco.wire.errors import TooLargeError, UnavailableError, error_of
+from diloco.wire.errors import ClosedError, TooLargeError, UnavailableError, error_of
 from diloco.wire.messages import Join, LearnerMessage, SyncerMessage
 
 _QUEUED_MESSAGES = 4096
@@ -21,9 +21,10 @@ _QUEUED_MESSAGES = 4096
 class Session:
     """One session. Iterating yields the syncer's messages until it ends the session; ``WireError`` when it breaks."""
 
-    def __init__(self, begin: Any, join: Join, ended: Callable[[], None]) -> None:
+    def __init__(self, begin: Any, join: Join, ended: Callable[[], None], client_closed: Callable[[], bool]) -> None:
         """``begin``: gRPC's callable of the Session method. ``ended``: called once, by any thread, when it is over."""
         self._ended = ended
+        self._client_closed = client_closed
         self._outgoing: queue.Queue[bytes | None] = queue.Queue()
         self._outgoing.put(pack_learner(join))
         self._over = threading.Event()
@@ -86,6 +87,8 @@ class Session:
             except grpc.RpcError:
                 if self._closing:
                     return None
+                if self._client_closed():
+                    raise ClosedError("the client is closed") from None
                 raise error_of(self._call.code(), self._call.details()) from None
             return data
 
