@@ -40,7 +40,7 @@ class Target:
             time.sleep(0.02)
 
     def learner(self, index: int = 0, instance: str = "") -> ScriptedLearner:
-        return ScriptedLearner(self.address, self.job.name, self.job.layout, f"here/cpu/{index}", instance)
+        return ScriptedLearner(self.address, self.job, f"here/cpu/{index}", instance)
 
     def metric(self, name: str) -> float:
         found = re.search(rf"^{name} (\S+)$", self.syncer.page("/metrics"), re.MULTILINE)

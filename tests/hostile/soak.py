@@ -42,7 +42,7 @@ def main() -> int:
 def _soak(job: SmallJob, syncer: SyncerProcess, minutes: float, chance: random.Random) -> str | None:
     over = threading.Event()
     # The stranger plays here/cpu/0: whoever has no certificate is not told from it.
-    learners = [ScriptedLearner(syncer.address, job.name, job.layout, f"here/cpu/{index}") for index in (1, 2)]
+    learners = [ScriptedLearner(syncer.address, job, f"here/cpu/{index}") for index in (1, 2)]
     threads = [threading.Thread(target=_train, args=(learner, over)) for learner in learners]
     for thread in threads:
         thread.start()

@@ -4,7 +4,7 @@ import contextlib
 import queue
 import threading
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
 from pathlib import Path
 
 import pytest
@@ -23,15 +23,20 @@ LEARNERS = ("here/cpu/0", "here/cpu/1")
 
 
 def learner(job: SmallJob, syncer: SyncerProcess, name: str = LEARNERS[0], *, updates: bool = True) -> ScriptedLearner:
-    made = ScriptedLearner(syncer.address, job.name, job.layout, name)
+    made = ScriptedLearner(syncer.address, job, name)
     made.says_what_it_holds = updates
     return made
 
 
-def run_both(work: Callable[[str], None]) -> None:
+def run_both(work: Callable[[str, threading.Event], None]) -> None:
+    """Do the work of both at once; where one fails, the other is told to stop."""
+    failed = threading.Event()
     with ThreadPoolExecutor(len(LEARNERS)) as pool:
-        for _ in pool.map(work, LEARNERS, timeout=WAIT_SECONDS):
-            pass
+        both = [pool.submit(work, name, failed) for name in LEARNERS]
+        wait(both, WAIT_SECONDS, return_when=FIRST_EXCEPTION)
+        failed.set()
+        for one in both:
+            one.result()
 
 
 @pytest.mark.parametrize("downlink", ["BF16", "Int8"])
@@ -43,10 +48,10 @@ def test_who_takes_updates_and_who_does_not_hold_the_same_bits_and_the_run_repla
     with SyncerProcess(job, tmp_path / "s", "--record", "--exit-when-finished") as syncer:
         syncer.serving()
 
-        def train(name: str) -> None:
+        def train(name: str, failed: threading.Event) -> None:
             with learner(job, syncer, name, updates=name == LEARNERS[0]) as one:
                 trained[name] = one.begin()
-                one.train(lambda _: False)
+                one.train(lambda _: failed.is_set())
                 one.leave()
 
         run_both(train)

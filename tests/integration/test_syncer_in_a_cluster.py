@@ -18,7 +18,7 @@ pytestmark = pytest.mark.processes
 
 
 def learner(job: SmallJob, syncer: SyncerProcess, index: int = 0) -> ScriptedLearner:
-    return ScriptedLearner(syncer.address, job.name, job.layout, f"here/cpu/{index}")
+    return ScriptedLearner(syncer.address, job, f"here/cpu/{index}")
 
 
 def ids(syncer: SyncerProcess) -> list[str]:

@@ -34,7 +34,7 @@ LEARNERS = ("here/cpu/0", "here/cpu/1")
 
 
 def learner(job: SmallJob, syncer: SyncerProcess, name: str = LEARNERS[0], instance: str = "") -> ScriptedLearner:
-    return ScriptedLearner(syncer.address, job.name, job.layout, name, instance)
+    return ScriptedLearner(syncer.address, job, name, instance)
 
 
 def train_to_the_end(job: SmallJob, syncer: SyncerProcess) -> None:

@@ -1,6 +1,6 @@
 """What pods are connected to, by their own kernel's account, and whether a NetworkPolicy lets them.
 
-Of NetworkPolicies it knows what the operator writes: ingress by label selectors and numbers of ports.
+Of NetworkPolicies it knows what the operator writes: ingress by label selectors, addresses and numbers of ports.
 """
 
 import ipaddress
@@ -61,6 +61,11 @@ def _rule_allows(
         return False
     peers: list[Mapping[str, Any]] = rule.get("from") or [{}]
     for peer in peers:
+        if "ipBlock" in peer:
+            address = pod.get("status", {}).get("podIP")
+            if address and ipaddress.ip_address(address) in ipaddress.ip_network(peer["ipBlock"]["cidr"]):
+                return True
+            continue
         same = namespace["metadata"]["name"] == policy["metadata"]["namespace"]
         if "namespaceSelector" in peer:
             same = _matches(peer["namespaceSelector"], namespace["metadata"]["labels"])

@@ -15,9 +15,8 @@ import xxhash
 
 from diloco.core.codec import codec_named
 from diloco.core.downlink import apply_update
-from diloco.core.fragments import Layout
 from diloco.wire.client import ClientOptions, SyncClient
-from diloco.wire.errors import RefusedError, WireError
+from diloco.wire.errors import RefusedError, UnavailableError, WireError
 from diloco.wire.messages import (
     Applied,
     EvaluationReport,
@@ -38,6 +37,7 @@ from diloco.wire.messages import (
     Welcome,
 )
 from diloco.wire.posting import Posting
+from support.syncer_process import SmallJob
 
 WAIT_SECONDS = 60.0
 TOKENS_PER_STEP = 64
@@ -46,9 +46,10 @@ TOKENS_PER_STEP = 64
 class ScriptedLearner:
     """One learner process's worth of wire."""
 
-    def __init__(self, address: str, job: str, layout: Layout, learner: str, instance: str = "") -> None:
+    def __init__(self, address: str, job: SmallJob, learner: str, instance: str = "") -> None:
         self.client = SyncClient(ClientOptions(address))
-        self.job, self.layout, self.learner = job, layout, learner
+        self.job, self.layout, self.learner = job.name, job.layout, learner
+        self.bound_steps = job.job.spec.sync.staleness_bound_steps
         self.instance = instance or f"instance of {learner}"
         self.codec = codec_named("None")
         self.says_what_it_holds = False
@@ -58,7 +59,7 @@ class ScriptedLearner:
         self.finished: Finished | None = None
         self.broken: WireError | None = None
         self.over = threading.Event()
-        self.versions = [0] * len(layout.fragments)
+        self.versions = [0] * len(self.layout.fragments)
         self.fragments: dict[int, torch.Tensor] = {}
         self.received_at: dict[int, int] = {}
         self.steps = 0
@@ -189,6 +190,12 @@ class ScriptedLearner:
             )
         )
 
+    def step_within_bound(self) -> None:
+        """Report one more inner step, unless some fragment was not received for as many as the bound allows."""
+        oldest = min(self.received_at.get(fragment, 0) for fragment in range(len(self.layout.fragments)))
+        if self.steps - oldest < self.bound_steps:
+            self.step()
+
     def next(self, timeout: float = WAIT_SECONDS) -> SyncerMessage | None:
         """The next message; None where the session is over."""
         return self._inbox.get(timeout=timeout)
@@ -196,7 +203,7 @@ class ScriptedLearner:
     def wanted(self) -> FragmentWanted:
         """Make steps until a fragment is asked for."""
         while True:
-            self.step()
+            self.step_within_bound()
             try:
                 message = self.next(0.05)
             except queue.Empty:
@@ -228,7 +235,8 @@ class ScriptedLearner:
     def train(self, enough: Callable[[Self], bool]) -> None:
         """Train until ``enough``, the job's end, or the session's."""
         while not enough(self) and self.finished is None:
-            self.step()
+            with contextlib.suppress(UnavailableError):  # the session is over: what it said last is still to be read
+                self.step_within_bound()
             while True:
                 try:
                     message = self.next(0.005)
