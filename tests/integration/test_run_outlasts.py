@@ -1,6 +1,8 @@
 """``diloco run`` goes on without readers, journal and logs, brings back what others stop, and listens to its own."""
 
+import contextlib
 import json
+import os
 import shutil
 import signal
 from pathlib import Path
@@ -49,6 +51,36 @@ def test_a_run_ends_well_though_nobody_reads_and_nothing_can_be_written_of_it(tm
     events = [(entry.event, entry.process) for entry in read_journal(journal)]
     assert events.count(("start", "syncer")) == 2
     assert events.count(("start", "west/old/0")) == 2
+
+
+def test_a_reader_that_stops_reading_does_not_stop_the_run(tmp_path: Path) -> None:
+    job, output = write_job(tmp_path, 10_000_000), tmp_path / "out"
+    with started(job, output) as process:
+        wait_until(lambda: merging(output), process)
+        fill(f"/proc/{process.pid}/fd/1")
+        process_named(output, "learner", "west/old/0").kill()
+        wait_until(lambda: starts(output, "west/old/0") == 2, process)
+        process_named(output, "learner", "west/old/0").kill()
+        wait_until(lambda: starts(output, "west/old/0") == 3, process)
+        process.send_signal(signal.SIGINT)
+        process.wait(WAIT_SECONDS)
+        _, complaints = process.communicate()
+    assert "diloco: output: cannot be written (nobody reads it); the run goes on, " in complaints
+
+
+def fill(pipe: str) -> None:
+    """Write into a pipe until it takes no more."""
+    writer = os.open(pipe, os.O_WRONLY | os.O_NONBLOCK)
+    with contextlib.suppress(BlockingIOError):
+        while os.write(writer, b"." * 512):
+            pass
+    os.close(writer)
+
+
+def starts(output: Path, name: str) -> int:
+    """How often a process was started."""
+    events = [(entry.event, entry.process) for entry in read_journal(output / "supervisor.jsonl")]
+    return events.count(("start", name))
 
 
 def test_a_syncer_that_lost_its_directory_is_not_begun_anew(tmp_path: Path) -> None:

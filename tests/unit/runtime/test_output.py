@@ -2,12 +2,14 @@
 
 import io
 import os
+import select
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TextIO
 
 import pytest
 
+from diloco.runtime import output as output_module
 from diloco.runtime.output import LastingOutput, escaped
 
 
@@ -29,6 +31,25 @@ def test_a_closed_pipe_costs_the_text_and_is_told_once(pipe: tuple[int, TextIO])
     output.write("lost\n")
     output.write("lost too\n")
     assert (told, output.lost) == (["Broken pipe"], 2)
+
+
+def test_a_reader_that_stops_costs_the_text_until_it_reads_again(
+    pipe: tuple[int, TextIO], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(output_module, "PATIENCE_SECONDS", 0.01)
+    reader, stream = pipe
+    told: list[str] = []
+    output = LastingOutput(stream, told.append)
+    while not told:
+        output.write("x" * 999 + "\n")
+    lost = output.lost
+    output.write("lost too\n")
+    assert (told, output.lost) == (["Nobody reads it"], lost + 1)
+    while select.select([reader], [], [], 0)[0]:
+        os.read(reader, 1 << 16)
+    output.write("on a line of its own\n")
+    assert os.read(reader, 100) == b"\non a line of its own\n"
+    assert output.lost == lost + 1
 
 
 def test_a_full_disk_costs_the_text_and_leaves_nothing_to_fail_later() -> None:

@@ -1,14 +1,21 @@
 """What a process prints, when it may outlive whoever reads it.
 
-A closed pipe, a full disk or a terminal that is gone costs the text, never the work: training does not stop because
-nobody watches. It must not know what is printed.
+A closed pipe, a full disk, a terminal that is gone and a reader that has stopped reading cost the text, never the work:
+training does not stop because nobody watches. It must not know what is printed.
 """
 
+import errno
 import io
 import os
+import select
 import threading
 from collections.abc import Callable
-from typing import TextIO
+from typing import Final, TextIO
+
+PATIENCE_SECONDS: Final = 2.0
+"""That a reader is given to take a text; one that did not take the last one is given nothing (ours)."""
+_PIECE_BYTES: Final = 512
+"""POSIX: a pipe that is ready to be written takes so much at least without blocking."""
 
 
 def escaped(text: str) -> str:
@@ -30,6 +37,8 @@ class LastingOutput(io.TextIOBase):
         self._stream = stream
         self._failed = failed
         self._failing = False
+        self._cut = False
+        """The last text was lost in the middle."""
         self._lock = threading.Lock()
         self.lost = 0
         """Texts that nobody got."""
@@ -77,6 +86,11 @@ class LastingOutput(io.TextIOBase):
             self._stream.write(text)
             self._stream.flush()
             return
-        rest = memoryview(text.encode(self.encoding, "backslashreplace"))
+        rest = memoryview((f"\n{text}" if self._cut else text).encode(self.encoding, "backslashreplace"))
+        ready = select.poll()
+        ready.register(self._descriptor, select.POLLOUT)
         while rest:
-            rest = rest[os.write(self._descriptor, rest) :]
+            if not ready.poll(0 if self._failing else 1000 * PATIENCE_SECONDS):
+                raise BlockingIOError(errno.EAGAIN, "Nobody reads it")
+            rest = rest[os.write(self._descriptor, rest[:_PIECE_BYTES]) :]
+            self._cut = bool(rest)
