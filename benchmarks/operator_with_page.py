@@ -10,9 +10,9 @@ import os
 import sys
 
 from diloco_operator import process
-from diloco_operator.jobs import JobKey
 from diloco_operator.main import main
-from diloco_operator.syncer_status import SyncerAsker
+from diloco_operator.observe.jobs import JobKey
+from diloco_operator.observe.syncer import SyncerAsker
 
 PAGE = "DILOCO_BENCHMARK_PAGE"
 

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 from generated import REPOSITORY, SourceError, cell, main
 
-from diloco_operator.reasons import CONDITION_MEANINGS, GUIDE
+from diloco_operator.decide.reasons import CONDITION_MEANINGS, GUIDE
 
 PAGE = REPOSITORY / "docs" / "operations.md"
 COMMAND = "make reasons"

@@ -21,10 +21,10 @@ from diloco.cli.cluster_access import ApiServer, ClusterError, connect
 from diloco.cli.cluster_jobs import Jobs
 from diloco.cli.frames import Frame, JobSource, now
 from diloco.cli.top import PlainLines, follow
-from diloco.local.quantities import count_text, loss_text, percent_text
+from diloco.local.view.units import count_text, loss_text, percent_text
 from diloco.runtime.exits import EXIT_OK
 from diloco.spec.status import JobStatus
-from diloco.syncer.status import SyncerStatus
+from diloco.syncer.reporting.status import SyncerStatus
 from kind import bed, chart
 from kind.bed import Bed
 from kind.commands import CommandFailedError, Unavailable, run

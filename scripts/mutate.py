@@ -30,8 +30,8 @@ EQUIVALENT = ROOT / "scripts" / "equivalent_mutants.toml"
 REPORT = ROOT / "build" / "mutants.json"
 TARGETS = {
     "trainer/diloco/core": ("tests/unit/core", "tests/property"),
-    "trainer/diloco/syncer/checkpoint.py": (
-        "tests/unit/syncer/test_checkpoint.py",
+    "trainer/diloco/syncer/disk/checkpoint.py": (
+        "tests/unit/syncer/disk/test_checkpoint.py",
         "tests/unit/syncer/test_prepare.py",
     ),
     "trainer/diloco/learner": ("tests/unit/learner",),

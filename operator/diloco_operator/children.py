@@ -22,11 +22,11 @@ from diloco_operator.cluster.errors import (
 )
 from diloco_operator.cluster.kinds import child_kind
 from diloco_operator.cluster.watches import Watch, watched_version
-from diloco_operator.jobs import JobKey
-from diloco_operator.observe import Memory, is_owned
-from diloco_operator.observed import ChildKey
-from diloco_operator.plan import Plan, Scaling
-from diloco_operator.policies.drift import overwriting
+from diloco_operator.decide.drift import overwriting
+from diloco_operator.decide.observed import ChildKey
+from diloco_operator.decide.plan import Plan, Scaling
+from diloco_operator.observe.jobs import JobKey
+from diloco_operator.observe.observer import Memory, is_owned
 from diloco_operator.repairs import PAUSE_SECONDS
 
 _log = logging.getLogger(__name__)

@@ -16,10 +16,10 @@ from diloco_operator.cluster.cache import Cache
 from diloco_operator.cluster.errors import ApiError, ConflictError, NamespaceGoingError, NotFoundError
 from diloco_operator.cluster.kinds import EVENT, JOB
 from diloco_operator.cluster.watches import Watch
-from diloco_operator.jobs import JobKey, Jobs, key_of
-from diloco_operator.observe import REFUSED_SECONDS, Memory, Observer
-from diloco_operator.observed import ChildKey, Observed
-from diloco_operator.plan import JobEvent, Plan
+from diloco_operator.decide.observed import ChildKey, Observed
+from diloco_operator.decide.plan import JobEvent, Plan
+from diloco_operator.observe.jobs import JobKey, Jobs, key_of
+from diloco_operator.observe.observer import REFUSED_SECONDS, Memory, Observer
 from diloco_operator.repairs import Repairs
 
 _log = logging.getLogger(__name__)

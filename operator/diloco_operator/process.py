@@ -23,16 +23,16 @@ from diloco_operator.cluster.errors import ApiError
 from diloco_operator.cluster.kinds import CHILDREN, JOB
 from diloco_operator.cluster.watches import Watch
 from diloco_operator.controller import Controller
-from diloco_operator.handlers import JobWatch
+from diloco_operator.decide.reconcile import reconcile
 from diloco_operator.health import Health, Heartbeat
-from diloco_operator.jobs import JobKey, JobProbe, Jobs
 from diloco_operator.lease import Clocks, Lease, LeaseLostError
 from diloco_operator.metrics import Gauges, Metrics
-from diloco_operator.observe import Observer
+from diloco_operator.observe.job_watch import JobWatch
+from diloco_operator.observe.jobs import JobKey, JobProbe, Jobs
+from diloco_operator.observe.observer import Observer
+from diloco_operator.observe.syncer import SyncerAsker, new_session
 from diloco_operator.options import OperatorOptions
-from diloco_operator.reconcile import reconcile
 from diloco_operator.signing import RandomCertificateMaker
-from diloco_operator.syncer_status import SyncerAsker, new_session
 from diloco_operator.workers import Pacing, Workers
 
 _log = logging.getLogger(__name__)

@@ -9,8 +9,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final
 
-from diloco_operator.observed import ChildKey, Object
-from diloco_operator.policies.drift import APPLIED
+from diloco_operator.decide.drift import APPLIED
+from diloco_operator.decide.observed import ChildKey, Object
 
 AT_ONCE: Final = 4
 """Times that the same is applied without a pause: being made, and three repairs."""

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import pytest
 
 from diloco.spec.status import LearnerRestarts
-from diloco.syncer.status import SyncerStatus
+from diloco.syncer.reporting.status import SyncerStatus
 from kind.chart import Release
 from kind.clusters import Cluster
 from kind.waiting import wait_until

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from diloco.runtime.exits import EXIT_OK
-from diloco.simulate.replay import replay
+from diloco.syncer.replay import replay
 from diloco.wire.errors import RefusedError, UnavailableError
 from diloco.wire.messages import FragmentReady, FragmentWanted, PullHeader, Welcome
 from support.scripted_learner import WAIT_SECONDS, ScriptedLearner

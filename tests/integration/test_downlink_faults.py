@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 from diloco.core.events import Merged
-from diloco.learner.orders import EndKind
+from diloco.learner.mailboxes.orders import EndKind
 from diloco.runtime.exits import EXIT_OK
-from diloco.simulate.replay import replay
-from diloco.syncer.tape import TapeReader, Torn, find_tapes
+from diloco.syncer.replay import replay
+from diloco.tape.reader import TapeReader, Torn, find_tapes
 from support.learner_thread import LearnerThread
 from support.syncer_process import SmallJob, SyncerProcess
 from support.tcp_proxy import TcpProxy

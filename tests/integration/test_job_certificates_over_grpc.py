@@ -13,7 +13,7 @@ import pytest
 
 from diloco.wire.tls import Identity, identity_of
 from diloco_operator import names
-from diloco_operator.certificates import SETTLING, JobIdentity, certificates
+from diloco_operator.decide.certificates import SETTLING, JobIdentity, certificates
 from diloco_operator.names import PoolKey
 from diloco_operator.signing import AUTHORITY_LIFE, RandomCertificateMaker
 

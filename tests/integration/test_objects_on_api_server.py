@@ -15,7 +15,7 @@ import yaml
 from diloco.cli.main import execute
 from diloco.spec import DiLoCoJob
 from diloco_operator import names
-from diloco_operator.certificates import JobIdentity, certificates
+from diloco_operator.decide.certificates import JobIdentity, certificates
 from diloco_operator.labels import FIELD_MANAGER
 from diloco_operator.manifests.quantity import canonical
 from diloco_operator.signing import RandomCertificateMaker

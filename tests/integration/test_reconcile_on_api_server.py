@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from diloco.spec.document import read_document
+from diloco_operator.decide.observed import ChildKey, Observed
+from diloco_operator.decide.plan import Plan
+from diloco_operator.decide.reconcile import reconcile
 from diloco_operator.labels import FIELD_MANAGER
-from diloco_operator.observed import ChildKey, Observed
-from diloco_operator.plan import Plan
-from diloco_operator.reconcile import reconcile
 from diloco_operator.signing import RandomCertificateMaker
 from support.api_server import ApiServer
 from support.made_objects import ALL_FIELDS, OPTIONS, TWO_REGIONS, UID

@@ -8,7 +8,7 @@ import pytest
 
 from diloco.model import load_model
 from diloco.runtime.exits import EXIT_OK, EXIT_UNEXPECTED
-from diloco.simulate.replay import replay
+from diloco.syncer.replay import replay
 from diloco.wire.errors import RefusedError, WireError
 from diloco.wire.messages import Finished, Refused, StepReport, Welcome
 from support.scripted_learner import TOKENS_PER_STEP, WAIT_SECONDS, ScriptedLearner

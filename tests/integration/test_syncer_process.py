@@ -15,14 +15,14 @@ from pathlib import Path
 import pytest
 import torch
 
-from diloco.local.watch import StatusError, fetch_status
+from diloco.local.status_poll import StatusError, fetch_status
 from diloco.model import load_model
 from diloco.runtime.exits import EXIT_BAD_INPUT, EXIT_OK
-from diloco.simulate.replay import replay
-from diloco.syncer.checkpoint import checkpoint_names
+from diloco.syncer.disk.checkpoint import checkpoint_names
 from diloco.syncer.errors import SyncerError
 from diloco.syncer.options import SyncerOptions
 from diloco.syncer.process import run_syncer
+from diloco.syncer.replay import replay
 from diloco.wire.errors import RefusedError
 from diloco.wire.messages import FragmentWanted, Refused, Welcome
 from support.scripted_learner import WAIT_SECONDS, ScriptedLearner

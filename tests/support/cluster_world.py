@@ -17,12 +17,12 @@ from diloco_operator.cluster.cache import Cache
 from diloco_operator.cluster.errors import ApiError, Call, of_status
 from diloco_operator.cluster.kinds import JOB, Kind
 from diloco_operator.controller import Controller
-from diloco_operator.jobs import JobKey, Jobs
-from diloco_operator.observe import Observer
-from diloco_operator.observed import Observed, SyncerAway, SyncerStatusView
+from diloco_operator.decide.observed import Observed, SyncerAway, SyncerStatusView
+from diloco_operator.decide.plan import Plan
+from diloco_operator.decide.reconcile import reconcile
+from diloco_operator.observe.jobs import JobKey, Jobs
+from diloco_operator.observe.observer import Observer
 from diloco_operator.options import OperatorOptions
-from diloco_operator.plan import Plan
-from diloco_operator.reconcile import reconcile
 from diloco_operator.signing import RandomCertificateMaker
 from support.operator_world import OPTIONS, START, TICK_SECONDS, job_object
 from support.world_pods import Object, Pods, is_ready

@@ -7,10 +7,10 @@ from typing import Self
 import xxhash
 
 from diloco.core.fragments import Layout
-from diloco.learner.assembly import Learner
-from diloco.learner.bell import Bell
+from diloco.learner.learner import Learner
+from diloco.learner.mailboxes.orders import Ending, Orders
+from diloco.learner.mailboxes.wakeup import Bell
 from diloco.learner.options import LearnerOptions
-from diloco.learner.orders import Ending, Orders
 from diloco.learner.transfers import TransferCounts
 from diloco.spec import DiLoCoJob
 

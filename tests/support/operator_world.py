@@ -11,10 +11,10 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from diloco_operator import names
-from diloco_operator.observed import ChildKey, Looked, Observed, PodObserved, SyncerAway, SyncerStatusView
+from diloco_operator.decide.observed import ChildKey, Looked, Observed, PodObserved, SyncerAway, SyncerStatusView
+from diloco_operator.decide.plan import JobEvent, Plan, Scaling
+from diloco_operator.decide.reconcile import reconcile
 from diloco_operator.options import OperatorOptions
-from diloco_operator.plan import JobEvent, Plan, Scaling
-from diloco_operator.reconcile import reconcile
 from diloco_operator.signing import RandomCertificateMaker
 from support.world_pods import Object, Pods, is_ready, stamp
 from support.world_syncer import WorldSyncer

@@ -20,14 +20,14 @@ from diloco.core.events import (
 )
 from diloco.core.options import CURRENT_RULES
 from diloco.spec import DiLoCoJob
-from diloco.syncer.checkpoint import CheckpointContent, Totals, write_checkpoint
-from diloco.syncer.inbox import PushKey
+from diloco.syncer.disk.checkpoint import CheckpointContent, Totals, write_checkpoint
+from diloco.syncer.disk.payload_files import keep_payload
 from diloco.syncer.merging import Merging
-from diloco.syncer.payload_files import keep_payload
+from diloco.syncer.peers.inbox import PushKey
 from diloco.syncer.prepare import prepare
 from diloco.syncer.store import digest_of
-from diloco.syncer.tape import TapeHeader
-from diloco.syncer.tape_writer import TapeLimits, TapeWriter
+from diloco.tape.reader import TapeHeader
+from diloco.tape.writer import TapeLimits, TapeWriter
 
 TOKENS_PER_STEP = 64
 

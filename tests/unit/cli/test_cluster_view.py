@@ -7,8 +7,8 @@ from rich.console import Console, RenderableType
 
 from diloco.cli.cluster_jobs import seen_job
 from diloco.cli.cluster_view import Closeup, job_line, job_view, jobs_table, most_telling, news_lines
-from diloco.local.picture import LearnerPicture, Picture, Rates
 from diloco.local.time_classes import shares_of
+from diloco.local.view.snapshot import LearnerPicture, Picture, Rates
 from support.seen_jobs import UNSCHEDULABLE, complete_status, condition, job, training_status
 
 NOW = datetime(2026, 1, 2, 3, 9, 17, tzinfo=UTC)

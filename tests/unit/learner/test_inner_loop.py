@@ -5,16 +5,16 @@ from typing import Any, cast
 
 from diloco.core.spent import TimeSpent
 from diloco.learner.activity import Activity
-from diloco.learner.arrivals import Arrivals, MergedFragment
-from diloco.learner.asks import Asks
-from diloco.learner.bell import Bell
-from diloco.learner.control import ControlOutbox
-from diloco.learner.departures import Departures
 from diloco.learner.inner_loop import InnerLoop, LoopSettings, LoopWiring
 from diloco.learner.link import Mailboxes
-from diloco.learner.membership import Holdings, Membership
-from diloco.learner.orders import EndKind, Orders
-from diloco.learner.trainer import StepResult
+from diloco.learner.mailboxes.holdings import Holdings, Membership
+from diloco.learner.mailboxes.orders import EndKind, Orders
+from diloco.learner.mailboxes.outbox import ControlOutbox
+from diloco.learner.mailboxes.pull_queue import Arrivals, MergedFragment
+from diloco.learner.mailboxes.push_queue import Departures
+from diloco.learner.mailboxes.requests import Asks
+from diloco.learner.mailboxes.wakeup import Bell
+from diloco.learner.training.trainer import StepResult
 from diloco.simulate.counted import CountedTrainer
 from diloco.wire.messages import Applied, LearnerMessage
 

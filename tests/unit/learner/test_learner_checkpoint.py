@@ -16,7 +16,7 @@ from diloco.learner.checkpoint import (
     CheckpointWriteError,
     LearnerCheckpoint,
 )
-from diloco.learner.trainer import TrainerState
+from diloco.learner.training.trainer import TrainerState
 
 IDENTITY = CheckpointIdentity("job", "here/cpu/0", "0123456789abcdef")
 

@@ -5,15 +5,15 @@ from collections.abc import Iterator
 
 import pytest
 
-from diloco.learner.arrivals import Arrivals, Wish
-from diloco.learner.asks import Ask, Asks
-from diloco.learner.bell import Bell
-from diloco.learner.control import ControlOutbox
-from diloco.learner.departures import Departures
-from diloco.learner.feedback import ErrorFeedback
 from diloco.learner.link import Identity, Link, Mailboxes, Stand
-from diloco.learner.membership import Holdings, Membership
-from diloco.learner.orders import EndKind, Orders
+from diloco.learner.mailboxes.holdings import Holdings, Membership
+from diloco.learner.mailboxes.orders import EndKind, Orders
+from diloco.learner.mailboxes.outbox import ControlOutbox
+from diloco.learner.mailboxes.pull_queue import Arrivals, Wish
+from diloco.learner.mailboxes.push_queue import Departures
+from diloco.learner.mailboxes.requests import Ask, Asks
+from diloco.learner.mailboxes.residuals import ErrorFeedback
+from diloco.learner.mailboxes.wakeup import Bell
 from diloco.wire.errors import IdentityError, TooLargeError, UnavailableError, WireError
 from diloco.wire.messages import (
     EvaluationWanted,

@@ -3,9 +3,9 @@
 import pytest
 import torch
 
-from diloco.learner.arrivals import Arrivals, MergedFragment, Post, Wish
-from diloco.learner.bell import Bell
-from diloco.learner.membership import Membership
+from diloco.learner.mailboxes.holdings import Membership
+from diloco.learner.mailboxes.pull_queue import Arrivals, MergedFragment, Post, Wish
+from diloco.learner.mailboxes.wakeup import Bell
 
 NOW, LATER, RESTARTED = Membership("1", 1), Membership("1", 2), Membership("2", 1)
 

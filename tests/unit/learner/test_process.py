@@ -13,14 +13,14 @@ import pytest
 import torch
 
 from diloco.core.spent import TimeSpent
-from diloco.learner.assembly import Learner
 from diloco.learner.checkpoint import CheckpointIdentity, CheckpointStore, CheckpointWriteError, LearnerCheckpoint
 from diloco.learner.checkpoint_writer import CheckpointWriter
-from diloco.learner.control import StepNews
+from diloco.learner.learner import Learner
+from diloco.learner.mailboxes.outbox import StepNews
 from diloco.learner.metrics import LearnerFigures, figure_pages
 from diloco.learner.options import LearnerOptionError, LearnerOptions
 from diloco.learner.process import run_learner
-from diloco.learner.trainer import TrainerState
+from diloco.learner.training.trainer import TrainerState
 from diloco.learner.transfers import TransferCounts
 from diloco.model import ModelError, build_model, layout_of
 from diloco.runtime.addresses import AddressError

@@ -10,9 +10,9 @@ import torch
 
 from diloco.core.codec import codec_named
 from diloco.core.downlink import Update, encode_update
-from diloco.learner.arrivals import Arrivals, MergedFragment, Wish
-from diloco.learner.bell import Bell
-from diloco.learner.membership import Holdings, Membership
+from diloco.learner.mailboxes.holdings import Holdings, Membership
+from diloco.learner.mailboxes.pull_queue import Arrivals, MergedFragment, Wish
+from diloco.learner.mailboxes.wakeup import Bell
 from diloco.learner.puller import Landing, Puller
 from diloco.learner.transfers import Terms, TransferCounts
 from diloco.runtime.busy import BusyMeter, Moved

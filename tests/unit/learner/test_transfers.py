@@ -6,14 +6,14 @@ from collections.abc import Callable
 import torch
 
 from diloco.core.codec import codec_named
-from diloco.learner.arrivals import Arrivals, Wish
-from diloco.learner.asks import Ask
-from diloco.learner.bell import Bell
-from diloco.learner.capture import Capture
-from diloco.learner.control import ControlOutbox
-from diloco.learner.departures import Departures, OuterGradient
-from diloco.learner.feedback import ErrorFeedback
-from diloco.learner.membership import Membership
+from diloco.learner.mailboxes.holdings import Membership
+from diloco.learner.mailboxes.outbox import ControlOutbox
+from diloco.learner.mailboxes.pull_queue import Arrivals, Wish
+from diloco.learner.mailboxes.push_queue import Departures, OuterGradient
+from diloco.learner.mailboxes.requests import Ask
+from diloco.learner.mailboxes.residuals import ErrorFeedback
+from diloco.learner.mailboxes.wakeup import Bell
+from diloco.learner.training.capture import Capture
 from diloco.learner.transfers import Narrowing, Pusher, Terms, TransferCounts
 from diloco.wire.errors import RefusedError, UnavailableError, WireError
 from diloco.wire.messages import PullHeader, PushHeader, PushReceipt

@@ -8,7 +8,7 @@ from diloco.local.directory import RunDirectory
 from diloco.local.launch import RunRequest, continuation
 from diloco.local.plan import RunPlan, learner_arguments
 from diloco.local.supervisor import Supervisor
-from diloco.local.view import PlainView
+from diloco.local.view.screen import PlainView
 from diloco.spec import DiLoCoJob, Metadata
 from support.small_job import small_job
 

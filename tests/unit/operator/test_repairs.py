@@ -1,7 +1,7 @@
 """An object that somebody keeps changing back is applied at pauses; what is wanted anew is applied at once."""
 
-from diloco_operator.observed import ChildKey
-from diloco_operator.policies.drift import marked
+from diloco_operator.decide.drift import marked
+from diloco_operator.decide.observed import ChildKey
 from diloco_operator.repairs import AT_ONCE, FORGOTTEN_SECONDS, PAUSE_SECONDS, Repairs
 
 POLICY = ChildKey("NetworkPolicy", "one-syncer")

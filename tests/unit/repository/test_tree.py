@@ -8,7 +8,16 @@ from pathlib import Path
 import pytest
 
 REPOSITORY = Path(__file__).resolve().parents[3]
-BRANCHED = (Path(), Path("trainer"), Path("trainer/diloco"), Path("tests"))
+_TRAINER = Path("trainer/diloco")
+BRANCHED = (
+    Path(),
+    Path("trainer"),
+    _TRAINER,
+    *(_TRAINER / name for name in ("syncer", "learner")),
+    Path("operator/diloco_operator"),
+    Path("operator/diloco_operator/decide"),
+    Path("tests"),
+)
 """Folders whose contents the tree names one by one: folders below, and at the top files too."""
 
 

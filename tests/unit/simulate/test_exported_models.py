@@ -6,12 +6,12 @@ import pytest
 import torch
 
 from diloco.learner.data import open_data
-from diloco.learner.exported import exported_loss
-from diloco.learner.trainer import InnerTrainer
+from diloco.learner.training.exported import exported_loss
+from diloco.learner.training.trainer import InnerTrainer
 from diloco.model import ModelError, build_model, layout_of
 from diloco.simulate import Scenario, simulate
 from diloco.spec import DiLoCoJob, JobSpec, Metadata
-from diloco.syncer.export import export
+from diloco.syncer.disk.export import export
 from support.small_job import small_job, write_text
 
 

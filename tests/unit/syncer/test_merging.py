@@ -9,8 +9,8 @@ from diloco.core.fragments import TensorSpec, partition
 from diloco.core.options import CURRENT_RULES, Rules
 from diloco.core.outliers import LEAST_PAST
 from diloco.spec.sync import OuterOptimizer, SyncSpec
-from diloco.syncer.inbox import PushKey
 from diloco.syncer.merging import MergeResult, Merging
+from diloco.syncer.peers.inbox import PushKey
 from diloco.syncer.store import FragmentStore, digest_of
 
 LAYOUT = partition([TensorSpec("a", (10,), embedding=False)], 1)

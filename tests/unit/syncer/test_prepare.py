@@ -8,7 +8,7 @@ import torch
 from diloco.core.engine import Engine
 from diloco.core.options import EngineOptions
 from diloco.spec import DiLoCoJob, Metadata
-from diloco.syncer.checkpoint import CheckpointContent, Totals, write_checkpoint
+from diloco.syncer.disk.checkpoint import CheckpointContent, Totals, write_checkpoint
 from diloco.syncer.errors import SyncerError
 from diloco.syncer.prepare import Beginning, prepare
 from support import models_with_buffers

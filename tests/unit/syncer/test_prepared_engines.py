@@ -10,7 +10,7 @@ import yaml
 from diloco.core.engine import Engine
 from diloco.core.options import EngineOptions
 from diloco.spec import DiLoCoJob
-from diloco.syncer.checkpoint import CheckpointContent, Totals, checkpoint_names, write_checkpoint
+from diloco.syncer.disk.checkpoint import CheckpointContent, Totals, checkpoint_names, write_checkpoint
 from diloco.syncer.errors import SyncerError
 from diloco.syncer.prepare import prepare
 from support.small_manifest import SMALL_MANIFEST

@@ -14,9 +14,9 @@ from rich.table import Table
 from rich.text import Text
 
 from diloco.cli.cluster_jobs import SeenJob
-from diloco.local.picture import LearnerPicture, Picture
-from diloco.local.quantities import count_text, duration_text
-from diloco.local.view import render
+from diloco.local.view.screen import render
+from diloco.local.view.snapshot import LearnerPicture, Picture
+from diloco.local.view.units import count_text, duration_text
 from diloco.spec.status import Condition, JobStatus, Progress
 
 _STYLES: Final = {"Training": "green", "Complete": "bold green", "Failed": "bold red", "Invalid": "bold red"}

@@ -23,8 +23,8 @@ def evaluate(
       diloco evaluate --job out/job.yaml --model out/model.safetensors
     """
     manifest = load_job(job)
-    from diloco.learner.device import choose_device
-    from diloco.learner.exported import exported_loss
+    from diloco.learner.training.device import choose_device
+    from diloco.learner.training.exported import exported_loss
 
     found = exported_loss(manifest.spec, model, choose_device(device))
     finite = math.isfinite(found.loss)

@@ -16,11 +16,11 @@ from rich.text import Text
 from diloco.cli.cluster_jobs import Jobs, SeenJob, SyncerUnseenError
 from diloco.cli.cluster_view import Closeup, job_line, job_view, jobs_table, news_lines
 from diloco.cli.local_runs import Summary, ask
-from diloco.local.picture import Picture, RateMeter, picture_of
-from diloco.local.view import progress_line, render
-from diloco.local.watch import Seen
+from diloco.local.status_poll import Seen
+from diloco.local.view.screen import progress_line, render
+from diloco.local.view.snapshot import Picture, RateMeter, picture_of
 from diloco.runtime.exits import EXIT_JOB_FAILED, EXIT_OK
-from diloco.syncer.status import SyncerStatus
+from diloco.syncer.reporting.status import SyncerStatus
 
 _UNSEEN_LOOKS: Final = 5
 """Looks that go by before a syncer that was not reached is asked again: each try may take its whole timeout."""

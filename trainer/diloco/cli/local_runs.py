@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from diloco.local.watch import fetch_status
+from diloco.local.status_poll import fetch_status
 from diloco.runtime.addresses import AddressError, parse_address
 from diloco.runtime.files import UnusableFileError, read_json
-from diloco.syncer.status import SyncerStatus
+from diloco.syncer.reporting.status import SyncerStatus
 
 _PROMISED = {"job", "complete", "phase", "tokens", "learners"}
 """What every summary has had."""

@@ -11,7 +11,7 @@ from rich.text import Text
 from diloco.core.fit import Fit, FitKind, GroupFit, LinkUse
 from diloco.core.links import LearnerGroup, Link
 from diloco.core.remedies import SHORTEST_STEP_SECONDS, rate_text
-from diloco.local.quantities import bytes_text, count_text, duration_text, percent_text
+from diloco.local.view.units import bytes_text, count_text, duration_text, percent_text
 from diloco.plan.advice import Advice
 from diloco.plan.plan import Plan
 from diloco.spec.words import listed

@@ -6,7 +6,7 @@ from typing import Annotated, TypeVar
 
 import typer
 
-from diloco.local.lifeline import die_with_parent
+from diloco.runtime.die_with_parent import die_with_parent
 from diloco.runtime.log import set_up_logging
 from diloco.spec import load_job
 

@@ -83,9 +83,9 @@ def _checked(metadata: dict[str, str]) -> Any:
 def _objects(job: DiLoCoJob, image: str | None, operator_namespace: str) -> list[dict[str, Any]]:
     # Imported here: no other command needs it.
     from diloco_operator import names
+    from diloco_operator.decide.support import unsupported
     from diloco_operator.manifests import ManifestError, ObservedImages, Scale, children, choose_images
     from diloco_operator.options import OperatorOptions
-    from diloco_operator.policies.support import unsupported
 
     if (cause := unsupported(job.spec)) is not None:
         raise RenderError(cause.message)

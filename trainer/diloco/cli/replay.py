@@ -8,7 +8,7 @@ import typer
 from diloco.runtime.exits import EXIT_OK, EXIT_UNEXPECTED
 
 if TYPE_CHECKING:
-    from diloco.simulate.replay import EpochReplay
+    from diloco.syncer.replay import EpochReplay
 
 
 def replay(
@@ -29,7 +29,7 @@ def replay(
       diloco replay out
       diloco replay out --explain | grep us-west/old/0
     """
-    from diloco.simulate.replay import replay as run_again
+    from diloco.syncer.replay import replay as run_again
 
     report = run_again(directory, explain=explain, trust=trust)
     for line in report.explanation:

@@ -20,7 +20,7 @@ from diloco.cli.cluster_jobs import Jobs
 from diloco.cli.frames import Frame, JobSource, JobsSource, LocalSource, Source, now
 from diloco.cli.screen import new_console
 from diloco.cli.target import AllNamespaces, ClusterFlags, Context, Kubeconfig, LocalRun, Namespace, target
-from diloco.local.watch import StatusError
+from diloco.local.status_poll import StatusError
 from diloco.runtime.exits import EXIT_OK
 
 _ROWS_BESIDE_LEARNERS = 24

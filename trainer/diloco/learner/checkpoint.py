@@ -21,7 +21,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from diloco.core.fragments import Match, match_digests
-from diloco.learner.trainer import TrainerState
+from diloco.learner.training.trainer import TrainerState
 from diloco.model.entrypoint import one_line
 from diloco.runtime.files import (
     UnusableFileError,

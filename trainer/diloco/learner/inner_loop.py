@@ -12,14 +12,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from diloco.learner.activity import Activity, Kind
-from diloco.learner.bell import Bell
-from diloco.learner.control import StepNews
-from diloco.learner.departures import OuterGradient
 from diloco.learner.link import Mailboxes, Stand
-from diloco.learner.membership import Membership
-from diloco.learner.orders import Ending, EvaluationOrder
+from diloco.learner.mailboxes.holdings import Membership
+from diloco.learner.mailboxes.orders import Ending, EvaluationOrder
+from diloco.learner.mailboxes.outbox import StepNews
+from diloco.learner.mailboxes.push_queue import OuterGradient
+from diloco.learner.mailboxes.wakeup import Bell
 from diloco.learner.speed import sleep_for_speed
-from diloco.learner.trainer import InnerTrainer, StepResult
+from diloco.learner.training.trainer import InnerTrainer, StepResult
 
 _log = logging.getLogger(__name__)
 

@@ -13,14 +13,14 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from diloco.core.actions import Refusal
-from diloco.learner.arrivals import Arrivals, Wish
-from diloco.learner.asks import Ask, Asks
 from diloco.learner.backoff import Backoff
-from diloco.learner.control import ControlOutbox, Sender
-from diloco.learner.departures import Departures, OuterGradient
-from diloco.learner.feedback import ErrorFeedback
-from diloco.learner.membership import Holdings, Membership
-from diloco.learner.orders import Ending, EndKind, EvaluationOrder, Orders
+from diloco.learner.mailboxes.holdings import Holdings, Membership
+from diloco.learner.mailboxes.orders import Ending, EndKind, EvaluationOrder, Orders
+from diloco.learner.mailboxes.outbox import ControlOutbox, Sender
+from diloco.learner.mailboxes.pull_queue import Arrivals, Wish
+from diloco.learner.mailboxes.push_queue import Departures, OuterGradient
+from diloco.learner.mailboxes.requests import Ask, Asks
+from diloco.learner.mailboxes.residuals import ErrorFeedback
 from diloco.wire.errors import InvalidMessageError, WireError
 from diloco.wire.messages import (
     EvaluationWanted,

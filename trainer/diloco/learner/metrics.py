@@ -13,7 +13,7 @@ from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamil
 from prometheus_client.registry import Collector
 
 from diloco.core.spent import TimeSpent
-from diloco.learner.control import StepNews
+from diloco.learner.mailboxes.outbox import StepNews
 from diloco.learner.transfers import TransferCounts
 from diloco.runtime.http import Response, Route
 

@@ -12,16 +12,16 @@ from contextlib import contextmanager
 from types import FrameType
 
 from diloco.core.fragments import LayoutError
-from diloco.learner.assembly import Learner
-from diloco.learner.bell import Bell
 from diloco.learner.checkpoint import CheckpointMismatchError
 from diloco.learner.data import DataError, DataUnavailableError
-from diloco.learner.device import DeviceError
-from diloco.learner.optimizer import OptimizerError
+from diloco.learner.learner import Learner
+from diloco.learner.mailboxes.orders import Ending, EndKind, Orders
+from diloco.learner.mailboxes.wakeup import Bell
 from diloco.learner.options import LearnerOptions
-from diloco.learner.orders import Ending, EndKind, Orders
-from diloco.learner.torch_threads import settle_torch_threads
-from diloco.learner.trainer import TrainingDivergedError
+from diloco.learner.training.device import DeviceError
+from diloco.learner.training.optimizer import OptimizerError
+from diloco.learner.training.torch_threads import settle_torch_threads
+from diloco.learner.training.trainer import TrainingDivergedError
 from diloco.model import ModelError
 from diloco.runtime.addresses import AddressError
 from diloco.runtime.exits import EXIT_BAD_INPUT, EXIT_OK, EXIT_REFUSED, EXIT_UNEXPECTED

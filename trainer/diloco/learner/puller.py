@@ -18,11 +18,11 @@ from torch import Tensor
 
 from diloco.core.codec import Codec
 from diloco.core.downlink import apply_update
-from diloco.learner.arrivals import Arrivals, MergedFragment, Post, Wish
 from diloco.learner.backoff import Backoff
 from diloco.learner.deadlines import TransferDeadlines
-from diloco.learner.membership import Held, Holdings
-from diloco.learner.soundness import problem_with
+from diloco.learner.mailboxes.holdings import Held, Holdings
+from diloco.learner.mailboxes.pull_queue import Arrivals, MergedFragment, Post, Wish
+from diloco.learner.training.soundness import problem_with
 from diloco.learner.transfers import Terms
 from diloco.runtime.busy import BusyMeter
 from diloco.wire.chunks import payload_digest

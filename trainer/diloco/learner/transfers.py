@@ -15,13 +15,13 @@ from torch import Tensor
 
 from diloco.core.codec import Codec, CodecError
 from diloco.core.feedback import encode_with_feedback
-from diloco.learner.arrivals import Arrivals, Wish
 from diloco.learner.backoff import Backoff
-from diloco.learner.control import ControlOutbox
 from diloco.learner.deadlines import TransferDeadlines
-from diloco.learner.departures import Departures, OuterGradient
-from diloco.learner.feedback import ErrorFeedback
-from diloco.learner.membership import Membership
+from diloco.learner.mailboxes.holdings import Membership
+from diloco.learner.mailboxes.outbox import ControlOutbox
+from diloco.learner.mailboxes.pull_queue import Arrivals, Wish
+from diloco.learner.mailboxes.push_queue import Departures, OuterGradient
+from diloco.learner.mailboxes.residuals import ErrorFeedback
 from diloco.runtime.busy import BusyMeter
 from diloco.wire.errors import DeadlineError, WireError
 from diloco.wire.messages import PullHeader, PullRequest, PushHeader, PushReceipt

@@ -1,6 +1,6 @@
 """One child process: its program, its log, its process group. It must not know when to start or stop it.
 
-Start children from the program's main thread only (see ``lifeline``).
+Start children from the program's main thread only (see ``runtime.die_with_parent``).
 """
 
 import os

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from diloco.local.chaos import SYNCER
+from diloco.local.chaos.spec import SYNCER
 from diloco.local.child import Child
 from diloco.local.journal import Journal
 from diloco.local.restarts import (

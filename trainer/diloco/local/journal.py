@@ -1,7 +1,7 @@
 """``supervisor.jsonl``: what the supervisor did and saw, one JSON object a line, appended across resumes.
 
 Every entry has ``event``, ``process`` (a learner's id, ``syncer``, a region, or empty) and ``time`` (Unix, seconds).
-It must not know what entries mean: ``incidents`` does.
+It must not know what entries mean: ``report.timeline`` does.
 """
 
 import contextlib

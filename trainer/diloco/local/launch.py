@@ -13,15 +13,15 @@ import yaml
 from rich.console import Console
 
 from diloco.local.certificates import issue_certificates
-from diloco.local.chaos import parse_faults
+from diloco.local.chaos.spec import parse_faults
 from diloco.local.devices import cuda_devices, deal_devices
 from diloco.local.directory import DirectoryClaim, RunDirectory, begin, resume
 from diloco.local.plan import RunPlan, default_learner_threads
 from diloco.local.ports import check_free, free_ports
+from diloco.local.report.summary import closing_table
 from diloco.local.speeds import parse_speeds
-from diloco.local.summary import closing_table
 from diloco.local.supervisor import Ending, Outcome, Supervisor
-from diloco.local.view import LiveView, PlainView, View
+from diloco.local.view.screen import LiveView, PlainView, View
 from diloco.plan.world import read_world
 from diloco.runtime.exits import EXIT_BAD_INPUT, EXIT_OK, EXIT_UNEXPECTED
 from diloco.runtime.files import UnusableFileError, read_json
@@ -185,7 +185,7 @@ def _conclude(request: RunRequest, plan: RunPlan, outcome: Outcome, console: Con
         _complain(console, outcome.reason, request.output)
         return EXIT_BAD_INPUT if outcome.bad_input else EXIT_UNEXPECTED
     # torch is needed from here on only: a second and 200 MB that the supervisor can do without while others train.
-    from diloco.local.closing import close_run  # noqa: PLC0415
+    from diloco.local.report.write import close_run  # noqa: PLC0415
 
     console.print("writing the report", style="dim")
     try:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from diloco.local.certificates import learner_flags, syncer_flags
-from diloco.local.chaos import Fault, FaultKind
+from diloco.local.chaos.spec import Fault, FaultKind
 from diloco.local.directory import RunDirectory
 from diloco.plan.world import World
 from diloco.spec import DiLoCoJob

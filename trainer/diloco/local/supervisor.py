@@ -1,6 +1,6 @@
 """The loop of ``diloco run``: starts the processes, watches, causes the failures asked for, and ends it in order.
 
-Everything it decides with is pure and elsewhere (``restarts``, ``chaos_plan``); this is the thin part that acts. It
+Everything it decides with is pure and elsewhere (``restarts``, ``chaos.schedule``); this is the thin part that acts. It
 runs in the main thread: children tie themselves to the thread that started them, and signals arrive there.
 """
 
@@ -14,19 +14,19 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from types import FrameType
 
-from diloco.local.chaos import SYNCER
-from diloco.local.chaos_plan import ChaosPlan, Sight
+from diloco.local.chaos.injector import Havoc
+from diloco.local.chaos.region_link import RegionLink
+from diloco.local.chaos.schedule import ChaosPlan, Sight
+from diloco.local.chaos.shaping import Pipe, Shape
+from diloco.local.chaos.spec import SYNCER
 from diloco.local.child import Child
 from diloco.local.devices import devices_text
 from diloco.local.fleet import Fleet, Managed, ProcessState
-from diloco.local.havoc import Havoc
 from diloco.local.journal import Journal, read_journal
-from diloco.local.picture import RateMeter, Trouble, take_picture
 from diloco.local.plan import RunPlan, learner_arguments, syncer_arguments, thread_environment
-from diloco.local.region_link import RegionLink
-from diloco.local.shaping import Pipe, Shape
-from diloco.local.view import View
-from diloco.local.watch import StatusWatch
+from diloco.local.status_poll import StatusWatch
+from diloco.local.view.screen import View
+from diloco.local.view.snapshot import RateMeter, Trouble, take_picture
 
 _TICK_SECONDS = 0.1
 _DRAW_SECONDS = 0.25

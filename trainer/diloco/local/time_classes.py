@@ -9,7 +9,7 @@ from math import fsum
 from typing import Final
 
 from diloco.core.time_class import TimeClass
-from diloco.local.quantities import percent_text
+from diloco.local.view.units import percent_text
 
 TimeShares = Mapping[TimeClass, float]
 """Share of the given time by class; every class is there and together they are 1. Empty: no time was given."""

@@ -17,7 +17,7 @@ from diloco.learner.data import (
     open_source,
 )
 from diloco.learner.data.holdout import training_tokens
-from diloco.learner.trainer import InnerTrainer
+from diloco.learner.training.trainer import InnerTrainer
 from diloco.model import build_model, layout_of, read_fragment
 from diloco.spec import DiLoCoJob, JobSpec
 

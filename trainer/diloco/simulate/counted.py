@@ -14,9 +14,9 @@ from diloco.core.codec import codec_named
 from diloco.core.fragments import Fragment, Layout
 from diloco.core.links import DOWNLINKS
 from diloco.core.sizes import F32
-from diloco.learner.capture import Capture
 from diloco.learner.data import batch_size_of
-from diloco.learner.trainer import StepResult, TrainerState
+from diloco.learner.training.capture import Capture
+from diloco.learner.training.trainer import StepResult, TrainerState
 from diloco.simulate.work import MergeOutcome, Payload, Work
 from diloco.spec import JobSpec
 

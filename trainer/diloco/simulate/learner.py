@@ -22,11 +22,11 @@ from diloco.core.events import (
 )
 from diloco.core.schedule import Schedule
 from diloco.learner.activity import Activity, Kind
-from diloco.learner.asks import Ask, Asks
-from diloco.learner.bell import Bell
-from diloco.learner.capture import Capture
-from diloco.learner.membership import Membership
-from diloco.learner.trainer import StepResult, TrainerState
+from diloco.learner.mailboxes.holdings import Membership
+from diloco.learner.mailboxes.requests import Ask, Asks
+from diloco.learner.mailboxes.wakeup import Bell
+from diloco.learner.training.capture import Capture
+from diloco.learner.training.trainer import StepResult, TrainerState
 from diloco.simulate.session import Ears, Identity, SimulatedSession, Surroundings
 from diloco.simulate.syncer import FragmentNews, Order
 from diloco.simulate.work import Encoder, Trainer

@@ -15,10 +15,10 @@ from diloco.core.fragments import Layout
 from diloco.core.merge import Contribution, MergeError, MergeTarget, merge_fragment
 from diloco.core.outliers import UsualSizes
 from diloco.core.sizes import F32
-from diloco.learner.capture import Capture
 from diloco.learner.data import TokenSource, open_data, open_source
-from diloco.learner.feedback import ErrorFeedback
-from diloco.learner.trainer import InnerTrainer
+from diloco.learner.mailboxes.residuals import ErrorFeedback
+from diloco.learner.training.capture import Capture
+from diloco.learner.training.trainer import InnerTrainer
 from diloco.model import build_model, layout_of, read_fragment
 from diloco.simulate.work import MergeOutcome, Payload, Work
 from diloco.spec import JobSpec

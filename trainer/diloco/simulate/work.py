@@ -12,8 +12,8 @@ from torch import Tensor
 
 from diloco.core.actions import Merge
 from diloco.core.events import LeftOut
-from diloco.learner.capture import Capture
-from diloco.learner.trainer import StepResult, TrainerState
+from diloco.learner.training.capture import Capture
+from diloco.learner.training.trainer import StepResult, TrainerState
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +38,7 @@ class MergeOutcome:
 
 
 class Trainer(Protocol):
-    """A learner's training: see `diloco.learner.trainer.InnerTrainer`."""
+    """A learner's training: see `diloco.learner.training.trainer.InnerTrainer`."""
 
     @property
     def steps(self) -> int: ...  # noqa: D102

@@ -19,7 +19,7 @@ from diloco.core.merge import BlockRunner, Contribution, MergeError, MergeTarget
 from diloco.core.options import CURRENT_RULES, Rules
 from diloco.core.outliers import UsualSizes
 from diloco.spec.sync import SyncSpec
-from diloco.syncer.inbox import PushKey
+from diloco.syncer.peers.inbox import PushKey
 from diloco.syncer.store import EncodedUpdate, FragmentStore, NextVersion, digest_of
 
 _log = logging.getLogger(__name__)

@@ -19,7 +19,7 @@ from diloco.core.snapshot import LaterSnapshotError, SnapshotError
 from diloco.model import build_model, layout_of, layout_of_job, read_fragment
 from diloco.runtime.files import UnusableFileError
 from diloco.spec import DiLoCoJob
-from diloco.syncer.checkpoint import (
+from diloco.syncer.disk.checkpoint import (
     CheckpointManifest,
     LoadedCheckpoint,
     OtherModelError,
@@ -29,7 +29,7 @@ from diloco.syncer.checkpoint import (
 )
 from diloco.syncer.errors import SyncerError
 from diloco.syncer.store import FragmentStore
-from diloco.syncer.tape import TapeError, find_tapes, read_header
+from diloco.tape.reader import TapeError, find_tapes, read_header
 
 _log = logging.getLogger(__name__)
 

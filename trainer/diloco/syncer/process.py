@@ -20,12 +20,12 @@ from diloco.runtime.exits import EXIT_BAD_INPUT, EXIT_UNEXPECTED
 from diloco.runtime.files import UnusableFileError, write_json_atomically
 from diloco.runtime.http import HttpServer, HttpServerError
 from diloco.runtime.loading import Loading
-from diloco.syncer.directory import SyncerDirectory
+from diloco.syncer.disk.directory import SyncerDirectory
 from diloco.syncer.errors import SyncerError
-from diloco.syncer.life import Life
 from diloco.syncer.options import SyncerOptions
-from diloco.syncer.pages import Heartbeat, on_loop, routes
 from diloco.syncer.prepare import Beginning, prepare
+from diloco.syncer.reporting.pages import Heartbeat, on_loop, routes
+from diloco.syncer.syncer import Life
 from diloco.wire.server import ListenError, ServerOptions, SyncServer
 from diloco.wire.tls import TlsFileError
 

@@ -1,236 +1,344 @@
-"""Carries the engine's actions out: the one place where sessions, payloads, tensors and disk come together.
+"""One life of a syncer: its parts put together, what happens every second, and how it ends.
 
-It decides nothing. Merges run one at a time in a thread; everything else here is short and on the event loop.
+It must not know the gRPC or HTTP server it is served by.
 """
 
 import asyncio
+import json
 import logging
-from collections import deque
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
-from typing import assert_never
+from functools import partial
+from typing import Any
 
 import torch
 
-from diloco.core import actions
-from diloco.core.actions import Action
-from diloco.core.events import Event, LearnerLeft, Merged
-from diloco.syncer.checkpointer import Checkpointer
-from diloco.syncer.decisions import describe
-from diloco.syncer.driver import Driver
-from diloco.syncer.inbox import Inbox, PushKey
-from diloco.syncer.merging import MergeResult, Merging
-from diloco.syncer.metrics import SyncerMetrics
-from diloco.syncer.payload_files import keep_payload
-from diloco.syncer.posted import PostedPulls
-from diloco.syncer.sessions import Sessions
-from diloco.syncer.store import FragmentStore
-from diloco.wire import messages
+from diloco.core import snapshot
+from diloco.core.actions import Finish
+from diloco.core.codec import codec_named
+from diloco.core.engine import Engine, EngineOptions
+from diloco.core.events import LearnersPlanned, SnapshotAsked
+from diloco.core.options import CURRENT_RULES
+from diloco.core.view import EngineView
+from diloco.runtime.exits import EXIT_JOB_FAILED, EXIT_OK, EXIT_UNEXPECTED
+from diloco.syncer.action_executor import Syncer
+from diloco.syncer.block_threads import BlockThreads
+from diloco.syncer.disk.checkpoint import CheckpointContent, Totals, write_checkpoint
+from diloco.syncer.disk.checkpointer import LAST_SECONDS, Checkpointer
+from diloco.syncer.disk.directory import SyncerDirectory
+from diloco.syncer.disk.export import export
+from diloco.syncer.disk.exporter import AGAIN_SECONDS, Exporter
+from diloco.syncer.engine_loop import Driver
+from diloco.syncer.errors import SyncerError
+from diloco.syncer.job_file import JobFile
+from diloco.syncer.merging import Merging
+from diloco.syncer.options import SyncerOptions
+from diloco.syncer.peers.claims import ClaimLimits, Claims, tokens_per_step
+from diloco.syncer.peers.inbox import Inbox
+from diloco.syncer.peers.link_meter import LinkMeter
+from diloco.syncer.peers.link_watch import LinkWatch
+from diloco.syncer.peers.newcomers import Newcomers
+from diloco.syncer.peers.posted_pulls import PostedPulls
+from diloco.syncer.peers.service import SyncService
+from diloco.syncer.peers.sessions import Sessions
+from diloco.syncer.prepare import Beginning, recorded_bases
+from diloco.syncer.reporting.metrics import SyncerMetrics
+from diloco.syncer.reporting.status import SyncerStatus
+from diloco.syncer.reporting.status_builder import Kept, Reporter
+from diloco.tape.reader import TapeHeader
+from diloco.tape.writer import TapeLimits, TapeWriter
+from diloco.wire.channel import POSTED_SECONDS
+from diloco.wire.messages import Finished
 
 _log = logging.getLogger(__name__)
 
-_QUIET = (actions.AskFragment, actions.Merge, actions.Broadcast, actions.Discard, actions.Checkpoint)
-_QUIET_NOTES = ("RoundOpened", "RoundWaits", "RoundAbandoned", "LearnerExcluded", "Repeated", "MemberLeftOut")
-"""Decisions of every round, or told already: in the tape, and in the log only at DEBUG."""
+_TICK_SECONDS = 1.0
+_QUIET_SECONDS = 3.0
+"""With ``exit_when_finished``: time without any session before the process ends."""
+_QUIET_AFTER_RESTART_SECONDS = 15.0
+"""The same where the job was over before this process began: learners must find it again to be told."""
+_LINGER_SECONDS = 60.0
+"""With ``exit_when_finished``: the longest that learners are waited for once the job is over."""
 
 
-class Syncer:
-    """The crew of the driver."""
+class Life:
+    """A running syncer, without its servers. Owned by the event loop."""
 
-    def __init__(  # noqa: PLR0913  # what actions act on
-        self,
-        *,
-        driver: Driver,
-        sessions: Sessions,
-        inbox: Inbox,
-        store: FragmentStore,
-        posted: PostedPulls,
-        merging: Merging,
-        checkpointer: Checkpointer,
-        metrics: SyncerMetrics,
-        payloads: Path | None,
-        threads: int,
-        finish: Callable[[actions.Finish], None],
-    ) -> None:
-        """Put the parts together.
+    def __init__(self, options: SyncerOptions, directory: SyncerDirectory, beginning: Beginning, epoch: int) -> None:
+        """Put the parts together, and make sure that there is a checkpoint to fall back to.
 
-        Args:
-            driver: Where events go.
-            sessions: Learners.
-            inbox: Outer gradients.
-            store: The global model.
-            posted: Pulls that wait for a version.
-            merging: The arithmetic.
-            checkpointer: Checkpoints.
-            metrics: Counts.
-            payloads: Where merged payloads are kept; None: nowhere.
-            threads: torch threads of a merge.
-            finish: Called once the job is over.
+        Raises:
+            SyncerError: the first checkpoint could not be written.
+            SnapshotError: the checkpoint's snapshot is none of this job.
         """
-        self._driver = driver
+        self.job = options.job.metadata.name
+        self.epoch = str(epoch)
+        self.metrics = SyncerMetrics()
+        self.serving = False
+        """Learners are let in."""
+        self._options = options
+        self._directory = directory
+        self._layout, self._store = beginning.layout, beginning.store
+        self._before = beginning.totals
+        self._traffic: Callable[[], tuple[int, int]] = lambda: (0, 0)
+        self._born = time.monotonic()
+        self._finished_at: float | None = None
+        self._quiet_seconds = _QUIET_SECONDS
+        self._events_at_checkpoint = 0
+        self._checkpoint_due = options.job.spec.syncer.checkpoint_every_seconds
+        self._job_file = JobFile(options.job_file, options.job) if options.job_file is not None else None
+        self._concluding: asyncio.Task[None] | None = None
+        self._checks = ThreadPoolExecutor(2, "check", torch.set_num_threads, (1,))
+        self._disk = ThreadPoolExecutor(1, "disk")
+        self._exporter = Exporter(directory.model, self._disk)
+        threads = options.threads or torch.get_num_threads()
+        self._block_threads = BlockThreads(threads)
+        self._reporter = Reporter(self.job, epoch)
+        engine_options = EngineOptions.from_job(options.job, self._layout)
+        self._engine = Engine(engine_options, epoch, beginning.engine)
+        self._checkpointer = Checkpointer(
+            directory.checkpoints,
+            options.job.spec.syncer.keep_checkpoints,
+            capture=self._capture,
+            release=self._store.release,
+            check=lambda content: snapshot.check(engine_options, json.loads(json.dumps(content.engine))),
+            metrics=self.metrics,
+        )
+        self._checkpointer.start(self._disk)
+        base = beginning.checkpoint or self._first_checkpoint()
+        self._checkpointer.newest = base
+        spared = recorded_bases(directory.tape)
+        self._checkpointer.spared = spared | {base} if options.record else spared
+        self._tape = TapeWriter(
+            directory.tape,
+            self._tape_header(base, beginning),
+            TapeLimits(kept_bytes=None) if options.record else TapeLimits(),
+        )
+        self._driver = Driver(self._engine, self._tape, self._now)
+        codec = codec_named(options.job.spec.sync.compression)
+        inbox = Inbox(self._layout, codec)
+        sync = options.job.spec.sync
+        meter = LinkMeter(time.monotonic)
+        self._links = LinkWatch(sync, self._layout, tokens_per_step(options.job.spec), meter)
+        claims = Claims(ClaimLimits.of(options.job.spec), self.metrics.claims_refused.inc, time.monotonic)
+        self._newcomers = Newcomers(options.job.spec.learner_ids)
+        sessions = Sessions(
+            job=self.job,
+            layout=self._layout,
+            epoch=self.epoch,
+            store=self._store,
+            claims=claims,
+            meter=meter,
+            newcomers=self._newcomers,
+            clock=time.monotonic,
+            post=self._driver.post,
+        )
         self._sessions = sessions
         self._inbox = inbox
-        self._store = store
-        self._posted = posted
-        self._merging = merging
-        self._checkpointer = checkpointer
-        self._metrics = metrics
-        self._payloads = payloads
-        self._finish = finish
-        # torch keeps its number of threads by thread.
-        self._thread = ThreadPoolExecutor(1, "merge", torch.set_num_threads, (threads,))
-        self._orders: deque[actions.Merge] = deque()
-        self._running = False
-        self._result: MergeResult | None = None
-        self.record_problem = ""
-        """Why a payload is missing from the record; empty if none is."""
-
-    def close(self) -> None:
-        """End the merge thread, after the merge that is running."""
-        self._thread.shutdown()
-
-    def before(self, event: Event) -> bool:
-        """A merge's result becomes current in the same instant in which the engine hears of it."""
-        if isinstance(event, Merged):
-            result, self._result = self._result, None
-            assert result is not None
-            # Only after the events of this batch does the state hold together again.
-            asyncio.get_running_loop().call_soon(self._merge_over)
-            # The engine may have ended the job in this very batch of events.
-            if self._driver.engine.finished:
-                return False
-            self._store.commit(result.fragment, result.version, result.made, result.digest, result.update)
-            self._inbox.void_version(result.fragment, result.version)
-            self._posted.made(result.fragment)
-        elif isinstance(event, LearnerLeft):
-            self._inbox.void_session(event.learner, event.incarnation)
-            self._posted.session_over(event.learner, event.incarnation)
-        return True
-
-    def carry_out(self, action: Action, now: float) -> None:  # noqa: C901  # a table of actions
-        """Do what the engine ordered, or begin it."""
-        self._metrics.observe(action, now)
-        _log_decision(action)
-        match action:
-            case actions.Admit():
-                self._posted.admitted(action.learner, action.incarnation)
-                self._sessions.admit(action, self._progress())
-            case actions.Refuse():
-                self._sessions.refuse(action)
-            case actions.Fence():
-                self._inbox.void_session(action.learner, action.incarnation)
-                self._posted.session_over(action.learner, action.incarnation)
-                self._sessions.fence(action)
-            case actions.AskFragment(learner, incarnation, fragment, version, attempt):
-                self._inbox.ask(PushKey(learner, incarnation, fragment, version, attempt))
-                self._sessions.send(learner, incarnation, messages.FragmentWanted(fragment, version, attempt))
-            case actions.Merge():
-                self._orders.append(action)
-                self._start_merge()
-            case actions.Discard(learner, incarnation, fragment, version, attempt):
-                self._inbox.drop(PushKey(learner, incarnation, fragment, version, attempt))
-            case actions.Broadcast():
-                self._broadcast(action)
-            case actions.Checkpoint():
-                self._checkpointer.request(action.reason)
-            case actions.Evaluate():
-                wanted = messages.EvaluationWanted(action.evaluation, action.versions, action.final)
-                self._sessions.send(action.learner, action.incarnation, wanted)
-            case actions.Finish():
-                self._finish(action)
-            case actions.Note() | actions.SetTimer() | actions.CancelTimer():
-                pass
-            case _:
-                assert_never(action)
-
-    def _broadcast(self, action: actions.Broadcast) -> None:
-        progress = self._progress()
-        for learner, incarnation, merged in action.learners:
-            ready = messages.FragmentReady(action.fragment, action.version, merged, progress)
-            self._sessions.send(learner, incarnation, ready)
-
-    def _progress(self) -> messages.Progress:
-        progress = self._driver.engine.progress
-        return messages.Progress(round(progress.merged_tokens), progress.budget_tokens, progress.merges)
-
-    def _start_merge(self) -> None:
-        if self._running or not self._orders:
-            return
-        order = self._orders.popleft()
-        prepared = self._merging.prepare(order, self._store, self._inbox.payload)
-        self._running = True
-        self._checkpointer.merge_begins()
-
-        def work() -> MergeResult:
-            if self._payloads is not None:
-                for member, (contribution, _) in zip(order.members, prepared.members, strict=True):
-                    self._keep(self._payloads, member.digest, contribution.payload)
-            return self._merging.run(prepared)
-
-        loop = asyncio.get_running_loop()
-        loop.run_in_executor(self._thread, work).add_done_callback(self._merged)
-
-    def _merged(self, done: asyncio.Future[MergeResult]) -> None:
-        error = done.exception()
-        if error is not None:
-            self._driver.fail(error)
-            return
-        result = done.result()
-        self._metrics.merge_seconds.observe(result.seconds)
-        if result.problem:
-            self._metrics.merge_failures.inc()
-            _log.warning(
-                "fragment %d stays as it was at version %d: %s", result.fragment, result.version, result.problem
-            )
-        if result.not_encoded:
-            self._metrics.updates_not_encoded.inc()
-            _log.warning(
-                "version %d of fragment %d is sent whole, its update cannot be encoded: %s",
-                result.version,
-                result.fragment,
-                result.not_encoded,
-            )
-        for one in result.left_out:
-            self._metrics.members_left_out.inc()
-            _log.warning(
-                "version %d of fragment %d is merged without %s: %s",
-                result.version,
-                result.fragment,
-                one.learner,
-                one.reason,
-            )
-        self._result = result
-        self._driver.post(
-            Merged(
-                result.fragment,
-                result.version,
-                result.digest.hex(),
-                result.seconds,
-                failed=bool(result.problem),
-                left_out=result.left_out,
-            )
+        self._posted = posted = PostedPulls(POSTED_SECONDS)
+        self._syncer = Syncer(
+            driver=self._driver,
+            sessions=sessions,
+            inbox=inbox,
+            store=self._store,
+            posted=posted,
+            merging=Merging(self._layout, options.job.spec.sync, codec, self._block_threads),
+            checkpointer=self._checkpointer,
+            metrics=self.metrics,
+            payloads=directory.payloads if options.record else None,
+            threads=threads,
+            finish=self._finish,
+        )
+        self.service = SyncService(
+            job=self.job,
+            epoch=self.epoch,
+            layout=self._layout,
+            codec=codec,
+            sessions=sessions,
+            inbox=inbox,
+            store=self._store,
+            posted=posted,
+            claims=claims,
+            patience_seconds=sync.lease_seconds,
+            meter=meter,
+            metrics=self.metrics,
+            checks=self._checks,
+            post=self._driver.post,
         )
 
-    def _merge_over(self) -> None:
-        self._running = False
-        try:
-            self._checkpointer.merge_ended()
-            self._start_merge()
-        except Exception as error:  # noqa: BLE001  # a callback of the loop: nobody else would hear of it
-            self._driver.fail(error)
+    def count_bytes(self, traffic: Callable[[], tuple[int, int]]) -> None:
+        """Where (bytes received, bytes sent) of this process are counted."""
+        self._traffic = traffic
 
-    def _keep(self, directory: Path, digest: str, payload: torch.Tensor) -> None:
+    def start(self) -> None:
+        """Begin to take in events."""
+        self._driver.start(self._syncer)
+        self.serving = True
+        if self._view().finished:
+            self._finished_at = self._now()
+            self._quiet_seconds = _QUIET_AFTER_RESTART_SECONDS
+            self._exporter.go_on(self._export_now())
+
+    def status(self) -> SyncerStatus:
+        """The status now. On the event loop."""
+        self.metrics.inbox_bytes.set(self._inbox.held_bytes)
+        self.metrics.posted_pulls.set(self._posted.waiting)
+        kept = Kept(
+            checkpoint=self._checkpointer.status,
+            totals=self._totals(),
+            tape_problem=self._tape.problem or self._syncer.record_problem,
+            model_exported=self._exporter.exported,
+            links=self._links.status(self._now()),
+        )
+        return self._reporter.status(self._view(), self._now(), kept)
+
+    async def until_over(self, stop: asyncio.Event) -> int:
+        """Live until ``stop`` is set, something fails, or the job is over and nobody is left. Returns the exit code."""
+        stopped = asyncio.ensure_future(stop.wait())
+        ticking = asyncio.ensure_future(self._tick_until_left())
+        ends: list[asyncio.Future[Any]] = [stopped, ticking, self._driver.failed]
         try:
-            keep_payload(directory, digest, payload)
+            await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
+            if self._driver.failed.done():
+                _log.critical("the syncer cannot go on", exc_info=self._driver.failed.exception())
+                return EXIT_UNEXPECTED
+            if stopped.done():
+                self.serving = False
+                kept = await self._checkpointer.last()
+                self._driver.stop()  # a merge after it would be one that is told of and lost
+                return EXIT_OK if kept else EXIT_UNEXPECTED
+            ticking.result()
+            return EXIT_OK if self._view().complete else EXIT_JOB_FAILED
+        finally:
+            for end in ends:
+                end.cancel()
+            await asyncio.gather(*ends, return_exceptions=True)
+
+    def serve_no_more(self) -> None:
+        """Let no learner in any more, nor wait for a version."""
+        self.serving = False
+        self._posted.stop()
+
+    def close(self) -> None:
+        """Stop taking events in, and end the threads."""
+        self._driver.stop()
+        self._exporter.cancel()
+        if self._concluding is not None:
+            self._concluding.cancel()
+        self._syncer.close()
+        self._block_threads.close()
+        self._checks.shutdown()
+        self._disk.shutdown()
+        self._tape.close()
+
+    async def _tick_until_left(self) -> None:
+        """Every second: rates, the tape, checkpoints. Returns once the job is over and the process may end."""
+        quiet_since = self._now()
+        while True:
+            await asyncio.sleep(_TICK_SECONDS)
+            now = self._now()
+            view = self._view()
+            self._reporter.sample(view, now)
+            await self._links.look(view, now, self._checks)
+            self._tape.flush()
+            self._ask_for_checkpoint(now)
+            await self._look_at_job_file()
+            if self._sessions.admitted:
+                quiet_since = now
+            if not self._options.exit_when_finished or self._finished_at is None or self._work_left():
+                continue
+            if now - max(quiet_since, self._finished_at) >= self._quiet_seconds:
+                return
+            if now - self._finished_at >= _LINGER_SECONDS:
+                _log.warning("%d learners have not left; not waited for any longer", self._sessions.admitted)
+                return
+
+    def _work_left(self) -> bool:
+        concluding = self._concluding is not None and not self._concluding.done()
+        return self._checkpointer.busy or self._exporter.busy or concluding
+
+    def _ask_for_checkpoint(self, now: float) -> None:
+        if now < self._checkpoint_due or self._checkpointer.busy:
+            return
+        self._checkpoint_due = now + self._options.job.spec.syncer.checkpoint_every_seconds
+        if self._driver.events != self._events_at_checkpoint:
+            self._driver.post(SnapshotAsked("its time has come"))
+
+    async def _look_at_job_file(self) -> None:
+        if self._job_file is None:
+            return
+        planned = await asyncio.get_running_loop().run_in_executor(self._checks, self._job_file.poll)
+        if planned is not None:
+            self._newcomers.planned(planned)
+            self._driver.post(LearnersPlanned(planned))
+
+    def _first_checkpoint(self) -> str:
+        try:
+            return write_checkpoint(self._directory.checkpoints, self._content("the job begins"))
         except OSError as error:
-            if not self.record_problem:
-                _log.error("a payload could not be recorded, merges after this cannot be replayed: %s", error)
-            self.record_problem = error.strerror or str(error)
+            where = self._directory.checkpoints
+            text = f"{where}: the first checkpoint could not be written ({error.strerror or error})"
+            raise SyncerError(text, EXIT_UNEXPECTED) from error
+        finally:
+            self._store.release()
 
+    def _capture(self, reason: str) -> CheckpointContent:
+        self._events_at_checkpoint = self._driver.events
+        return self._content(reason)
 
-def _log_decision(action: Action) -> None:
-    quiet = isinstance(action, _QUIET) or (isinstance(action, actions.Note) and action.subject in _QUIET_NOTES)
-    level = logging.DEBUG if quiet else logging.INFO
-    if _log.isEnabledFor(level):
-        _log.log(level, "%s", describe(action))
+    def _content(self, reason: str) -> CheckpointContent:
+        engine = self._engine.snapshot(self._shown_at())
+        assert tuple(engine["versions"]) == self._store.versions, "engine and store are at different versions"
+        image = self._store.hold()
+        return CheckpointContent(self.job, self._layout, int(self.epoch), image, engine, self._totals(), reason)
+
+    def _tape_header(self, base: str, beginning: Beginning) -> TapeHeader:
+        return TapeHeader(
+            job=self._options.job.model_dump(mode="json", by_alias=True),
+            layout=self._layout.digest,
+            epoch=int(self.epoch),
+            base_checkpoint=base,
+            record=self._options.record,
+            engine=beginning.engine or {},
+            started_at=time.time(),
+            rules=int(CURRENT_RULES),
+            tensors=self._layout.table,
+        )
+
+    def _finish(self, action: Finish) -> None:
+        self._finished_at = self._now()
+        self._concluding = asyncio.create_task(self._conclude(action))
+        self._exporter.begin(self._export_now())
+
+    async def _conclude(self, action: Finish) -> None:
+        """Learners leave for good when they hear of the end, so the end is on disk before they do."""
+        until = time.monotonic() + LAST_SECONDS
+        while True:
+            failures = self._checkpointer.status.failures
+            self._checkpointer.request(f"the job is over: {action.reason}")
+            await self._checkpointer.idle()
+            if self._checkpointer.status.failures == failures or time.monotonic() >= until:
+                break
+            await asyncio.sleep(AGAIN_SECONDS)
+        self._sessions.send_all(Finished(action.complete, action.reason))
+
+    def _export_now(self) -> Callable[[], None]:
+        """What writes the model as it is at this moment."""
+        parameters = [self._store.current(fragment.index).parameters for fragment in self._layout.fragments]
+        tokens = round(self._view().merged_tokens)
+        return partial(export, self._options.job, self._layout, parameters, tokens, self._directory.model)
+
+    def _now(self) -> float:
+        return time.monotonic() - self._born
+
+    def _shown_at(self) -> float:
+        """Time stands still once the job is over: its goodput and duration are what they were then."""
+        return self._now() if self._finished_at is None else self._finished_at
+
+    def _view(self) -> EngineView:
+        return self._engine.view(self._shown_at())
+
+    def _totals(self) -> Totals:
+        received, sent = self._traffic()
+        return Totals(bytes_pushed=self._before.bytes_pushed + received, bytes_pulled=self._before.bytes_pulled + sent)

@@ -1,0 +1,72 @@
+"""Everything that is wrong with a job, from whatever source, the gravest first; and whether a closer look is needed.
+
+Pure. It must not know what becomes of it.
+"""
+
+from dataclasses import replace
+from datetime import datetime
+
+from diloco_operator.decide.causes.pools import Cause, gravest_first, learner_causes, syncer_pod_causes
+from diloco_operator.decide.causes.syncer import given_up, present, reported_causes
+from diloco_operator.decide.causes.volume import Volume, is_bound, loss_causes, volume_causes
+from diloco_operator.decide.job_now import Case
+from diloco_operator.decide.observed import ChildKey, Looked, Observed, SyncerStatusView
+from diloco_operator.decide.reasons import Reason
+from diloco_operator.decide.text import one_line, shortlist
+from diloco_operator.decide.workloads import PoolWorkload, syncer_ready
+
+
+def unhealthy(case: Case) -> bool:
+    """Something that is there and is to run does not: its pods have to be looked at."""
+    sets = [workload for workload in case.workloads if workload.live is not None]
+    deployment, claim = case.deployment, case.claim
+    return (
+        any(not workload.healthy for workload in sets)
+        or (deployment is not None and not syncer_ready(deployment))
+        or (claim is not None and not is_bound(claim))
+    )
+
+
+def running_causes(case: Case) -> list[Cause]:
+    """Of a job that is to run."""
+    looked, view = case.observed.looked or Looked(), case.observed.syncer
+    causes = blocking_causes(case.observed)
+    volume = volume_causes(case.claim, looked.events)
+    causes += [*volume, *loss_causes(case.volume)]
+    syncer = syncer_pod_causes(case.deployment, looked, case.now)
+    # The claim's own event says more than the pod that waits for it.
+    causes += [cause for cause in syncer if not (volume and cause.reason == Reason.VOLUME_PENDING)]
+    sessions, spared = None, frozenset[str]()
+    if isinstance(view, SyncerStatusView):
+        causes += reported_causes(view, frozenset(case.spec.learner_ids))
+        sessions, spared = present(view), given_up(view)
+    causes += learner_causes(case.workloads, looked, sessions, spared, case.now)
+    return gravest_first(causes)
+
+
+def stopping_causes(workloads: list[PoolWorkload], observed: Observed, volume: Volume, now: datetime) -> list[Cause]:
+    """Of a job that is to stand still: pods that do not go, and a volume that is gone."""
+    looked = observed.looked or Looked()
+    leaving = [one for one in looked.pods if one.pod["metadata"].get("deletionTimestamp")]
+    only_leaving = replace(looked, pods=tuple(leaving))
+    causes = learner_causes(workloads, only_leaving, None, frozenset(), now)
+    causes += syncer_pod_causes(None, only_leaving, now)
+    causes = [cause for cause in causes if cause.reason == Reason.NODE_LOST]
+    return gravest_first([*blocking_causes(observed), *loss_causes(volume), *causes])
+
+
+def blocking_causes(observed: Observed) -> list[Cause]:
+    """Objects that the API server does not take."""
+    return [
+        Cause(Reason.APPLY_REFUSED, f"{key.kind} {key.name} is refused: {one_line(text)}")
+        for key, text in observed.refused.items()
+    ]
+
+
+def taken_causes(taken: frozenset[ChildKey]) -> list[Cause]:
+    """Objects that are wanted and belong to somebody else."""
+    return [Cause(Reason.NAME_TAKEN, f"{_named(taken)} of another owner")] if taken else []
+
+
+def _named(keys: frozenset[ChildKey]) -> str:
+    return shortlist(sorted(f"{key.kind} {key.name}" for key in keys))

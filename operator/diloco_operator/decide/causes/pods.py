@@ -1,0 +1,203 @@
+"""What keeps one pod from its work, if anything does: from its status and its warning events.
+
+Pure. It must not know whose pod it is. What passes by itself within moments (being scheduled, pulled, started) is no
+problem; what kubelet calls by two names in turn (ErrImagePull, ImagePullBackOff) is one.
+"""
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from diloco_operator.decide.observed import Object, PodObserved
+from diloco_operator.decide.reasons import Reason
+from diloco_operator.decide.text import last_line, one_line
+
+LOST_AFTER_SECONDS = 60.0
+"""A pod that is still there so long after its grace period is on a node that does not answer (ours)."""
+SETTLING_SECONDS = 10.0
+"""A node may need so long for a pod's volumes and sandbox; what fails before is tried again (ours)."""
+CRASHES_OF_A_LOOP = 2
+"""Restarts from which on a container that is not ready is taken to be in a loop (ours)."""
+
+_PULL = {
+    "ErrImagePull",
+    "ImagePullBackOff",
+    "InvalidImageName",
+    "ErrImageNeverPull",
+    "ImageInspectError",
+    "RegistryUnavailable",
+    "SignatureValidationFailed",
+}
+_CONFIG = {"CreateContainerConfigError", "CreateContainerError", "RunContainerError", "PostStartHookError"}
+_GATED = "SchedulingGated"
+"""Of a pod that is not to be scheduled yet (Kubernetes' schedulingGates)."""
+_EXIT_REASONS = {2: Reason.CONFIGURATION_ERROR, 3: Reason.REFUSED}
+"""Exit codes of diloco processes after which starting again does not help."""
+_EXIT_JOB_OVER = (0, 4)
+"""The job is over: the syncer says so too, and what it says counts."""
+_AFTER_CAUSE = re.compile(r" (?:preemption:|no new claims to deallocate,)")
+"""What the scheduler adds to why no node fits: whether anything could be taken from others. It repeats the nodes."""
+_PULLING = re.compile(r'^(?:rpc error: code = \w+ desc = |failed to [a-z ]+ "[^"]*": )+')
+"""Steps of a pull, each of which names the image once more: the cause comes last, and must not be cut off."""
+_BACK_OFF = re.compile(r'^Back-off pulling image "[^"]*"(: (ErrImagePull|ImagePullBackOff))?:? ?')
+
+
+@dataclass(frozen=True, slots=True)
+class PodProblem:
+    """Why a pod does not do its work."""
+
+    reason: Reason
+    detail: str
+    """One line; may be empty."""
+
+
+def pod_problem(observed: PodObserved, now: datetime) -> PodProblem | None:
+    """The first thing that has to be mended, in the order in which a pod comes to life; None: nothing is known."""
+    pod = observed.pod
+    if pod.get("metadata", {}).get("deletionTimestamp"):
+        return _leaving(pod, now)
+    status = pod.get("status", {})
+    if status.get("phase") == "Failed" and status.get("reason"):
+        detail = one_line(str(status.get("message", "")))
+        return PodProblem(Reason.EVICTED, f"{status['reason']}: {detail}" if detail else str(status["reason"]))
+    return _unscheduled(status) or next(_container_problems(observed), None) or _start_problem(observed, now)
+
+
+def is_ready(pod: Object) -> bool:
+    """Its Ready condition holds."""
+    return _holds(pod, "Ready")
+
+
+def running_since(pod: Object) -> datetime | None:
+    """When the youngest of its containers was started; None unless all of them run."""
+    statuses = pod.get("status", {}).get("containerStatuses") or []
+    starts = [parsed(status.get("state", {}).get("running", {}).get("startedAt")) for status in statuses]
+    known = [start for start in starts if start is not None]
+    return max(known) if known and len(known) == len(starts) else None
+
+
+def parsed(time: object) -> datetime | None:
+    """A time as Kubernetes writes it (RFC 3339)."""
+    try:
+        return datetime.fromisoformat(time) if isinstance(time, str) else None
+    except ValueError:
+        return None
+
+
+def is_lost(pod: Object, now: datetime) -> bool:
+    """It is to go, and its node has not ended it for so long that it does not answer."""
+    # The deletion's time is when its grace period ends (ObjectMeta.deletionTimestamp).
+    due = parsed(pod["metadata"].get("deletionTimestamp"))
+    return due is not None and (now - due).total_seconds() >= LOST_AFTER_SECONDS
+
+
+def _condition(pod: Object, type_: str) -> Object:
+    found = pod.get("status", {}).get("conditions") or ()
+    return next((one for one in found if one.get("type") == type_), {})
+
+
+def _holds(pod: Object, type_: str) -> bool:
+    return _condition(pod, type_).get("status") == "True"
+
+
+def _leaving(pod: Object, now: datetime) -> PodProblem | None:
+    if not is_lost(pod, now):
+        return None
+    node = pod.get("spec", {}).get("nodeName") or "its node"
+    return PodProblem(Reason.NODE_LOST, f"{node} does not end pod {pod['metadata'].get('name', '')}")
+
+
+def _unscheduled(status: Object) -> PodProblem | None:
+    for condition in status.get("conditions") or ():
+        if condition.get("type") == "PodScheduled" and condition.get("status") == "False":
+            if condition.get("reason") == _GATED:
+                return None  # whoever has put the gate there (a queue) takes it away when it is the pod's turn
+            detail = one_line(_AFTER_CAUSE.split(str(condition.get("message", "")))[0])
+            volume = "persistentvolumeclaim" in detail.lower()
+            return PodProblem(Reason.VOLUME_PENDING if volume else Reason.UNSCHEDULABLE, detail.removesuffix("."))
+    return None
+
+
+def _container_problems(observed: PodObserved) -> Iterator[PodProblem]:
+    status = observed.pod.get("status", {})
+    for container in [*(status.get("initContainerStatuses") or ()), *(status.get("containerStatuses") or ())]:
+        problem = _container_problem(container, observed.events)
+        if problem is not None:
+            yield problem
+
+
+def _container_problem(container: Object, events: tuple[Object, ...]) -> PodProblem | None:
+    state = container.get("state") or {}
+    waiting = state.get("waiting") or {}
+    reason, message = str(waiting.get("reason", "")), str(waiting.get("message", ""))
+    if reason in _PULL:
+        image = str(container.get("image", ""))
+        return PodProblem(Reason.IMAGE_PULL_FAILED, f"{image}: {_pull_cause(reason, message, events)}")
+    if reason in _CONFIG:
+        return PodProblem(Reason.CONTAINER_CONFIG_ERROR, one_line(message) or reason)
+    if container.get("ready"):
+        return None
+    ended = state.get("terminated") or (container.get("lastState") or {}).get("terminated")
+    looping = reason == "CrashLoopBackOff" or int(container.get("restartCount") or 0) >= CRASHES_OF_A_LOOP
+    return _crash(ended, looping=looping) if ended else None
+
+
+def _pull_cause(reason: str, message: str, events: tuple[Object, ...]) -> str:
+    # ErrImagePull has the cause, ImagePullBackOff only in newer clusters; the event has it in all of them.
+    told = _newest(events, "Failed", "Failed to pull image")
+    if told:
+        return one_line(_PULLING.sub("", told.partition(": ")[2] or told))
+    return one_line(_PULLING.sub("", _BACK_OFF.sub("", message))) or reason
+
+
+def _crash(ended: dict[str, Any], *, looping: bool) -> PodProblem | None:
+    code, line = int(ended.get("exitCode") or 0), last_line(str(ended.get("message") or ""))
+    if ended.get("reason") == "OOMKilled":
+        return PodProblem(Reason.OUT_OF_MEMORY, "killed at its memory limit")
+    if code in _EXIT_JOB_OVER:
+        return None
+    if code in _EXIT_REASONS:
+        return PodProblem(_EXIT_REASONS[code], line or f"exit code {code}")
+    if not looping:
+        # Once is no loop: it is being started again.
+        return None
+    if code > 128:
+        # A shell's and container runtime's convention: 128 and the signal's number.
+        line = f"signal {code - 128}: {line}" if line else f"signal {code - 128}"
+        return PodProblem(Reason.CRASH_LOOPING, f"ended by {line}")
+    return PodProblem(Reason.CRASH_LOOPING, f"exit code {code}: {line}" if line else f"exit code {code}")
+
+
+def _start_problem(observed: PodObserved, now: datetime) -> PodProblem | None:
+    """Scheduled, and no container begins: only events say why."""
+    scheduled_at = parsed(_condition(observed.pod, "PodScheduled").get("lastTransitionTime"))
+    if scheduled_at is not None and (now - scheduled_at).total_seconds() < SETTLING_SECONDS:
+        # Kubelet often finds a ConfigMap or Secret only at the second try, half a second later.
+        return None
+    if _holds(observed.pod, "PodReadyToStartContainers"):
+        # Mounted, and in its sandbox. Events of tries that failed are kept for an hour.
+        return None
+    statuses = observed.pod.get("status", {}).get("containerStatuses") or []
+    if any("waiting" not in (status.get("state") or {"waiting": {}}) for status in statuses):
+        return None
+    for event_reason, reason in (
+        ("FailedMount", Reason.MOUNT_FAILED),
+        ("FailedAttachVolume", Reason.MOUNT_FAILED),
+        ("FailedCreatePodSandBox", Reason.SANDBOX_FAILED),
+    ):
+        told = _newest(observed.events, event_reason, "")
+        if told:
+            return PodProblem(reason, one_line(told))
+    return None
+
+
+def _newest(events: tuple[Object, ...], reason: str, begins: str) -> str:
+    """The latest message of that reason; empty: none."""
+    found = [
+        (str(event.get("lastTimestamp") or event.get("eventTime") or ""), str(event.get("message", "")))
+        for event in events
+        if event.get("reason") == reason and str(event.get("message", "")).startswith(begins)
+    ]
+    return max(found, default=("", ""))[1]

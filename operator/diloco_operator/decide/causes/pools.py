@@ -1,0 +1,161 @@
+"""Why pods that are wanted do not run: problems of single pods, counted by pool, and of sets that may not create any.
+
+Pure. It must not know how pods were found. A cause is there for as long as what it was seen in, and no longer: nothing
+is remembered.
+"""
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+
+from diloco_operator import labels
+from diloco_operator.decide.causes.pods import PodProblem, is_ready, pod_problem, running_since
+from diloco_operator.decide.observed import ChildKey, Looked, Object, PodObserved
+from diloco_operator.decide.reasons import Reason
+from diloco_operator.decide.text import LONGEST_MESSAGE, one_line
+from diloco_operator.decide.workloads import PoolWorkload, component, rollout_waits
+
+JOIN_SECONDS = 60.0
+"""A learner that has run so long without a session with the syncer is missing (ours)."""
+
+_R = Reason
+_WORDS = {
+    _R.UNSCHEDULABLE: "unschedulable",
+    _R.IMAGE_PULL_FAILED: "without image",
+    _R.CONTAINER_CONFIG_ERROR: "not startable",
+    _R.SANDBOX_FAILED: "without sandbox",
+    _R.MOUNT_FAILED: "without volumes",
+    _R.VOLUME_PENDING: "waiting for a volume",
+    _R.CONFIGURATION_ERROR: "stopped by bad input",
+    _R.REFUSED: "refused by the syncer",
+    _R.OUT_OF_MEMORY: "out of memory",
+    _R.CRASH_LOOPING: "crash-looping",
+    _R.EVICTED: "evicted",
+    _R.NODE_LOST: "on lost nodes",
+    _R.LEARNERS_MISSING: "running but unknown to the syncer",
+}
+"""What is said of pods with that problem, of one as of many."""
+_FORBIDDEN_POD = re.compile(r'^pods "[^"]*" is forbidden: ')
+_GRAVITY = {reason: place for place, reason in enumerate(Reason)}
+
+
+@dataclass(frozen=True, slots=True)
+class Cause:
+    """One thing that is wrong with a job."""
+
+    reason: Reason
+    message: str
+    """One line that names the pool, the count and the cause."""
+
+
+def gravest_first(causes: Iterable[Cause]) -> list[Cause]:
+    """Each once, in an order that depends on nothing but what they are."""
+    return sorted(set(causes), key=lambda cause: (_GRAVITY[cause.reason], cause.message))
+
+
+def joined(causes: list[Cause]) -> str:
+    """All of them in one bounded message."""
+    return one_line("; ".join(cause.message for cause in causes), LONGEST_MESSAGE)
+
+
+def learner_causes(
+    workloads: Iterable[PoolWorkload],
+    looked: Looked,
+    present: frozenset[str] | None,
+    spared: frozenset[str],
+    now: datetime,
+) -> list[Cause]:
+    """What keeps learners from running.
+
+    Args:
+        workloads: The pools.
+        looked: Their pods and events.
+        present: Ids of the learners that have a session with the syncer; None: the syncer did not say.
+        spared: Ids of learners of which nothing is to be said: it is known already why they do not run.
+        now: The time.
+    """
+    pods: dict[str, list[PodObserved]] = {}
+    for observed in looked.pods:
+        pods.setdefault(_owner(observed.pod), []).append(observed)
+    causes: list[Cause] = []
+    for workload in workloads:
+        if workload.live is None:
+            continue
+        own = pods.get(str(workload.live["metadata"].get("uid", "")), [])
+        problems = [
+            problem
+            for observed in own
+            if (learner := _learner(workload, observed.pod)) not in spared
+            and (problem := pod_problem(observed, now) or _missing(observed.pod, learner, present, now)) is not None
+        ]
+        # A job that has ended wants none.
+        whole = f" of {workload.desired} learners" if workload.desired else " learner(s)"
+        causes += _grouped(problems, f"{{count}}{whole} of {workload.pool}")
+        causes += _forbidden(workload, looked.events)
+        given_up = any(_learner(workload, observed.pod) in spared for observed in own)
+        waiting = rollout_waits(workload)
+        if waiting and (problems or given_up):
+            text = f"{waiting} of {workload.desired} learners of {workload.pool} wait with their new template for pods "
+            causes.append(Cause(Reason.ROLLOUT_WAITING, f"{text}of the pool that are not ready"))
+    return causes
+
+
+def syncer_pod_causes(deployment: Object | None, looked: Looked, now: datetime) -> list[Cause]:
+    """What keeps the syncer's pod from running."""
+    own = [observed for observed in looked.pods if component(observed.pod) == labels.SYNCER]
+    problems = [problem for observed in own if (problem := pod_problem(observed, now)) is not None]
+    causes = list(_grouped(problems, "syncer"))
+    # A Deployment's ReplicaSet is what may not create pods; the Deployment says so itself.
+    conditions = ((deployment or {}).get("status") or {}).get("conditions") or ()
+    failures = [one for one in conditions if (one.get("type"), one.get("status")) == ("ReplicaFailure", "True")]
+    causes += [_not_created("the syncer's pod", str(failure.get("message", ""))) for failure in failures]
+    return causes
+
+
+def _grouped(problems: list[PodProblem], who: str) -> Iterator[Cause]:
+    by_reason: dict[Reason, list[str]] = {}
+    for problem in problems:
+        by_reason.setdefault(problem.reason, []).append(problem.detail)
+    for reason, details in by_reason.items():
+        # The commonest detail; of equals the first by the alphabet, so that it stays the same.
+        detail = min(Counter(details).items(), key=lambda item: (-item[1], item[0]))[0]
+        words = f"{who.format(count=len(details))} {_WORDS[reason]}"
+        yield Cause(reason, f"{words}: {detail}" if detail else words)
+
+
+def _missing(pod: Object, learner: str, present: frozenset[str] | None, now: datetime) -> PodProblem | None:
+    since = running_since(pod)
+    if present is None or learner in present or is_ready(pod) or since is None:
+        return None
+    if (now - since).total_seconds() < JOIN_SECONDS:
+        return None
+    return PodProblem(Reason.LEARNERS_MISSING, "")
+
+
+def _forbidden(workload: PoolWorkload, events: Mapping[ChildKey, tuple[Object, ...]]) -> Iterator[Cause]:
+    if not workload.short:
+        return
+    told = [
+        (str(event.get("lastTimestamp") or event.get("eventTime") or ""), str(event.get("message", "")))
+        for event in events.get(workload.key, ())
+        if event.get("reason") == "FailedCreate"
+    ]
+    if told:
+        yield _not_created(f"pods of {workload.pool}", max(told)[1])
+
+
+def _not_created(what: str, message: str) -> Cause:
+    # 'create Pod NAME in StatefulSet NAME failed error: pods "NAME" is forbidden: CAUSE': names change, the cause not.
+    cause = _FORBIDDEN_POD.sub("", one_line(message.rpartition("failed error: ")[2]))
+    return Cause(Reason.PODS_FORBIDDEN, f"{what} may not be created: {cause}")
+
+
+def _owner(pod: Object) -> str:
+    owners = pod["metadata"].get("ownerReferences") or ()
+    return next((str(owner.get("uid", "")) for owner in owners if owner.get("controller")), "")
+
+
+def _learner(workload: PoolWorkload, pod: Object) -> str:
+    return f"{workload.pool}/{str(pod['metadata'].get('name', '')).rpartition('-')[2]}"

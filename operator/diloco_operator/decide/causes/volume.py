@@ -1,0 +1,85 @@
+"""Whether the syncer's volume is the one that the training is on, and what is wrong with it. Pure.
+
+The status remembers the uid of the claim. Where that claim is gone, or another one has its name, a syncer would begin
+from zero without a word: none is started, unless the job's annotation says that it shall go on without that claim.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from diloco_operator.decide.causes.pools import Cause
+from diloco_operator.decide.observed import ChildKey, Object
+from diloco_operator.decide.reasons import Reason
+from diloco_operator.decide.text import one_line
+from diloco_operator.decide.workloads import CLAIM
+
+PROVISIONING_REASONS = ("ProvisioningFailed", "FailedBinding", "FailedMount")
+
+
+START_ANEW: Final = "diloco.dev/start-anew"
+"""Annotation of a job: the uid of the claim without which it is to go on, so that it is said of one loss only."""
+
+
+@dataclass(frozen=True, slots=True)
+class Volume:
+    """What is known of the claim that the training is on."""
+
+    name: str
+    remembered: str
+    """Its uid by the status; empty: none has been there so far."""
+    claim: Object | None
+    """The job's own claim of that name."""
+    start_anew: str
+    """The job's annotation; empty: it has none."""
+
+    @property
+    def lost(self) -> bool:
+        """The claim that the training was on is gone or another one, and nobody has said to go on without it."""
+        return self.remembered not in ("", self.uid, self.start_anew)
+
+    @property
+    def uid(self) -> str:
+        """Of the claim that is there; empty: none."""
+        return "" if self.claim is None else str(self.claim["metadata"]["uid"])
+
+    @property
+    def to_remember(self) -> str:
+        """The uid that the status has to hold from now on."""
+        return self.remembered if self.lost or not self.uid else self.uid
+
+
+def loss_causes(volume: Volume) -> list[Cause]:
+    """Of a claim that is gone, another one, or about to go."""
+    if volume.lost:
+        what = "is not the one" if volume.uid else "is gone: the one"
+        text = (
+            f"claim {volume.name} {what} that the training is on, of uid {volume.remembered}; to start from nothing, "
+        )
+        return [Cause(Reason.VOLUME_LOST, f"{text}annotate the job with {START_ANEW}={volume.remembered}")]
+    if volume.claim is not None and volume.claim["metadata"].get("deletionTimestamp"):
+        text = f"claim {volume.name} is being deleted, and goes with its checkpoints when the syncer's pod ends"
+        return [Cause(Reason.VOLUME_TERMINATING, text)]
+    return []
+
+
+def is_bound(claim: Object | None) -> bool:
+    """There is a volume behind the claim."""
+    return ((claim or {}).get("status") or {}).get("phase") == "Bound"
+
+
+def volume_causes(claim: Object | None, events: Mapping[ChildKey, tuple[Object, ...]]) -> list[Cause]:
+    """Nothing is said of a claim that merely waits for its first pod to be scheduled."""
+    if claim is None or is_bound(claim):
+        return []
+    name = str(claim["metadata"]["name"])
+    if (claim.get("status") or {}).get("phase") == "Lost":
+        return [Cause(Reason.VOLUME_LOST, f"the volume of claim {name} is gone")]
+    told = [
+        (str(event.get("lastTimestamp") or event.get("eventTime") or ""), str(event.get("message", "")))
+        for event in events.get(ChildKey(CLAIM, name), ())
+        if event.get("reason") in PROVISIONING_REASONS
+    ]
+    if not told:
+        return []
+    return [Cause(Reason.VOLUME_PENDING, f"claim {name} is pending: {one_line(max(told)[1])}")]

@@ -1,0 +1,165 @@
+"""The status of a job: verdicts to conditions, counts by region and pool, and the events of what changed.
+
+Pure. The status is also the operator's only memory (when the job was started, what it has ended with), so what is not
+known at the moment is taken over from the one before. It must not know why a verdict was reached.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Literal, get_args
+
+from pydantic import ValidationError
+
+from diloco.spec.status import (
+    Condition,
+    ConditionType,
+    JobStatus,
+    LearnerCounts,
+    Phase,
+    PoolStatus,
+    RegionStatus,
+)
+from diloco_operator.decide.observed import Object
+from diloco_operator.decide.plan import JobEvent
+from diloco_operator.decide.reasons import GUIDE, UNANNOUNCED, Reason
+from diloco_operator.decide.text import LONGEST_MESSAGE, one_line
+from diloco_operator.decide.workloads import PoolWorkload
+
+CONDITION_TYPES: tuple[ConditionType, ...] = get_args(ConditionType)
+_SINCE = ", since "
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What is found about one condition."""
+
+    status: Literal["True", "False", "Unknown"]
+    reason: Reason
+    message: str = ""
+
+
+Verdicts = Mapping[ConditionType, Verdict]
+
+AS_EXPECTED = Verdict("False", Reason.AS_EXPECTED)
+IN_PROGRESS = Verdict("False", Reason.IN_PROGRESS)
+
+
+def remembered(job: Object) -> JobStatus:
+    """The status as it was last written. One that somebody else has spoilt counts for nothing, and is written anew."""
+    try:
+        return JobStatus.model_validate(job.get("status") or {})
+    except ValidationError:
+        return JobStatus()
+
+
+def condition(status: JobStatus, type_: ConditionType) -> Condition | None:
+    """The condition of that type."""
+    return next((one for one in status.conditions if one.type == type_), None)
+
+
+def conditions(before: JobStatus, verdicts: Verdicts, generation: int, now: datetime) -> tuple[Condition, ...]:
+    """One of each type. A condition's time changes only with its status (API conventions)."""
+    made = []
+    for type_ in CONDITION_TYPES:
+        verdict, earlier = verdicts[type_], condition(before, type_)
+        same = earlier is not None and earlier.status == verdict.status
+        made.append(
+            Condition(
+                type=type_,
+                status=verdict.status,
+                observed_generation=generation,
+                last_transition_time=earlier.last_transition_time if earlier and same else now.replace(microsecond=0),
+                reason=verdict.reason,
+                message=one_line(verdict.message, LONGEST_MESSAGE),
+            )
+        )
+    return tuple(made)
+
+
+def taken_over(before: JobStatus, type_: ConditionType, otherwise: Verdict) -> Verdict:
+    """The verdict that stands in the status, if one does."""
+    earlier = condition(before, type_)
+    if earlier is None or earlier.reason not in set(Reason):
+        return otherwise
+    return Verdict(earlier.status, Reason(earlier.reason), earlier.message)
+
+
+def since(before: JobStatus, type_: ConditionType, text: str, now: datetime) -> str:
+    """``text, since TIME``: the time at which the condition first said ``text``."""
+    earlier = condition(before, type_)
+    if earlier is not None and earlier.message.startswith(f"{text}{_SINCE}"):
+        return earlier.message
+    return f"{text}{_SINCE}{now:%Y-%m-%dT%H:%M:%SZ}"
+
+
+def phase_of(before: JobStatus, verdicts: Verdicts) -> Phase:
+    """One word for people. A job that has trained stays Training through whatever happens, until it is suspended."""
+    if verdicts["Complete"].status == "True":
+        return "Complete"
+    if verdicts["Failed"].status == "True":
+        return "Failed"
+    if verdicts["Suspended"].status == "True":
+        return "Suspended"
+    if verdicts["Ready"].reason in (Reason.INVALID_SPEC, Reason.REMOTE_CLUSTER_UNSUPPORTED):
+        return "Invalid"
+    return "Training" if verdicts["Ready"].status == "True" or before.phase == "Training" else "Pending"
+
+
+def reason_of(verdicts: Verdicts) -> str:
+    """The reason to show beside the phase: what is wrong, if something is."""
+    for type_ in ("Complete", "Failed", "Degraded"):
+        if verdicts[type_].status == "True":
+            return verdicts[type_].reason
+    return verdicts["Ready"].reason
+
+
+@dataclass(frozen=True, slots=True)
+class Counts:
+    """Learners, by job, region and pool."""
+
+    learners: LearnerCounts
+    regions: tuple[RegionStatus, ...]
+
+
+def counts(workloads: Iterable[PoolWorkload], training: frozenset[str] | None, *, running: bool) -> Counts:
+    """``training``: ids of the learners that train; None: that is not known."""
+    by_region: dict[str, list[PoolStatus]] = {}
+    for workload in workloads:
+        region, pool = workload.pool
+        desired = workload.desired if running else 0
+        number = sum(f"{region}/{pool}/{index}" in (training or ()) for index in range(desired))
+        status = PoolStatus(
+            name=pool, desired=desired, ready=workload.ready, training=number, stateful_set=workload.key.name
+        )
+        by_region.setdefault(region, []).append(status)
+    regions = tuple(
+        RegionStatus(
+            name=region,
+            desired=sum(pool.desired for pool in pools),
+            training=sum(pool.training for pool in pools),
+            pools=tuple(pools),
+        )
+        for region, pools in by_region.items()
+    )
+    desired, trained = sum(region.desired for region in regions), sum(region.training for region in regions)
+    ready = sum(pool.ready for region in regions for pool in region.pools)
+    # Nobody says how many train: an earlier number would look like one of now.
+    shown = "?" if running and training is None else str(trained)
+    return Counts(LearnerCounts(desired=desired, ready=ready, training=trained, summary=f"{shown}/{desired}"), regions)
+
+
+def events(before: JobStatus, after: JobStatus) -> tuple[JobEvent, ...]:
+    """One for every reason that a condition has newly come to, however many conditions share it."""
+    told: dict[str, JobEvent] = {}
+    for new in after.conditions:
+        old, reason = condition(before, new.type), Reason(new.reason)
+        if old is not None and (old.status, old.reason) == (new.status, new.reason):
+            continue
+        if new.type == "Degraded" and old is not None and old.status == "True" and new.status == "False":
+            text = f"no longer degraded; it was {old.reason}"
+            told.setdefault(f"Degraded/{reason}", JobEvent("Normal", reason.value, text))
+        elif reason not in UNANNOUNCED:
+            text = new.message or GUIDE[reason].meaning
+            told.setdefault(reason, JobEvent(GUIDE[reason].severity, reason.value, text))
+    return tuple(told.values())

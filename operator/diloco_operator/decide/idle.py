@@ -1,0 +1,201 @@
+"""What is done about a job without looking at what it trains: it has ended, it is to stand still, or it cannot be.
+
+All of it works where the spec cannot be read or its objects cannot be made, because it needs only what is there, what
+the status remembers and a few fields (`wishes`). Pure. It must not know how a job is run.
+"""
+
+from dataclasses import dataclass, replace
+from datetime import datetime
+
+from diloco.spec.status import ExportedModel, JobStatus
+from diloco_operator import names
+from diloco_operator.decide.causes.all import blocking_causes, stopping_causes
+from diloco_operator.decide.causes.pools import Cause, gravest_first, joined
+from diloco_operator.decide.causes.volume import START_ANEW, Volume
+from diloco_operator.decide.conditions import (
+    AS_EXPECTED,
+    IN_PROGRESS,
+    Verdict,
+    Verdicts,
+    conditions,
+    counts,
+    phase_of,
+    reason_of,
+    taken_over,
+)
+from diloco_operator.decide.deadline import deadline_end
+from diloco_operator.decide.ending import End
+from diloco_operator.decide.observed import ChildKey, Object, Observed
+from diloco_operator.decide.plan import Plan
+from diloco_operator.decide.progress import without_rates
+from diloco_operator.decide.reasons import Reason
+from diloco_operator.decide.scale import start_time
+from diloco_operator.decide.status import if_new
+from diloco_operator.decide.stop_fields import Wishes, wishes
+from diloco_operator.decide.stopping import PodsLeft, pods_left, scaled_to_nothing
+from diloco_operator.decide.ttl import seconds_to_live
+from diloco_operator.decide.workloads import STATEFUL_SET, PoolWorkload, syncer_claim
+from diloco_operator.names import PoolKey
+from diloco_operator.options import OperatorOptions
+
+MODEL_PATH = "model.safetensors"
+"""Where the syncer exports the model to, below the root of its volume."""
+
+
+@dataclass(frozen=True)
+class Bare:
+    """A job of which nothing needs to be read."""
+
+    job: Object
+    before: JobStatus
+    observed: Observed
+    now: datetime
+    options: OperatorOptions
+
+    @property
+    def wishes(self) -> Wishes:
+        """When it is to stop."""
+        return wishes(self.job)
+
+    @property
+    def left(self) -> PodsLeft:
+        """Its pods."""
+        return pods_left(self.observed.children, self.observed.looked, self.now)
+
+    @property
+    def volume(self) -> Volume:
+        """What its training is on."""
+        metadata = self.job["metadata"]
+        name = str(metadata["name"])
+        return Volume(
+            name=names.syncer(name),
+            remembered=self.before.syncer.claim_uid if self.before.syncer else "",
+            claim=syncer_claim(name, self.observed.children),
+            start_anew=str((metadata.get("annotations") or {}).get(START_ANEW, "")),
+        )
+
+    @property
+    def workloads(self) -> list[PoolWorkload]:
+        """Its pools, as the status remembers them."""
+        found = []
+        for region in self.before.regions:
+            for pool in region.pools:
+                key = ChildKey(STATEFUL_SET, pool.stateful_set)
+                live = self.observed.children.get(key)
+                found.append(PoolWorkload(PoolKey(region.name, pool.name), key, live, pool.desired))
+        return found
+
+
+def over(before: JobStatus, end: End) -> Verdicts:
+    """The verdicts about a job that ends now."""
+    verdict = Verdict("False", end.reason, end.message)
+    complete = end.phase == "Complete"
+    return {
+        "Ready": verdict,
+        "Progressing": verdict,
+        "Degraded": AS_EXPECTED,
+        "Suspended": taken_over(before, "Suspended", Verdict("False", Reason.NOT_SUSPENDED)),
+        "Complete": replace(verdict, status="True" if complete else "False"),
+        "Failed": replace(verdict, status="False" if complete else "True"),
+    }
+
+
+def finished(bare: Bare) -> Plan:
+    """It has ended. Pods go, learners first; the rest stays until the job is deleted. Nothing starts it again."""
+    before, options = bare.before, bare.options
+    live_seconds = seconds_to_live(bare.wishes.ttl_seconds_after_finished, before.completion_time, bare.now)
+    if live_seconds is not None and live_seconds <= 0:
+        return Plan(again_in_seconds=options.resync_seconds, delete_job=True)
+    left = bare.left
+    again = options.poll_seconds if left.any else options.resync_seconds
+    plan = Plan(
+        again_in_seconds=again if live_seconds is None else min(again, live_seconds),
+        scale=scaled_to_nothing(bare.observed.children, left),
+    )
+    if (left.any or left.lost) and bare.observed.looked is None:
+        return replace(plan, again_in_seconds=0.0, look_closer=True)
+    verdicts: Verdicts = {
+        "Ready": taken_over(before, "Ready", IN_PROGRESS),
+        "Progressing": taken_over(before, "Progressing", IN_PROGRESS),
+        "Degraded": degraded(stopping_causes(bare.workloads, bare.observed, bare.volume, bare.now)),
+        "Suspended": taken_over(before, "Suspended", Verdict("False", Reason.NOT_SUSPENDED)),
+        "Complete": taken_over(before, "Complete", IN_PROGRESS),
+        "Failed": taken_over(before, "Failed", IN_PROGRESS),
+    }
+    return _said(bare, plan, verdicts, running=False)
+
+
+def blocked(bare: Bare, cause: Cause) -> Plan:
+    """Nothing can be made for it: the condition says why. It is stopped all the same where that is wished."""
+    end = deadline_end(bare.wishes.active_deadline_seconds, bare.before.start_time, bare.now)
+    if end is not None:
+        completed = bare.now.replace(microsecond=0)
+        return _said(bare, Plan(again_in_seconds=0.0), over(bare.before, end), running=False, completed=completed)
+    if bare.wishes.suspend:
+        return _suspends(bare, cause)
+    suspended = taken_over(bare.before, "Suspended", Verdict("False", Reason.NOT_SUSPENDED))
+    verdicts = _because_of(cause, blocking_causes(bare.observed), suspended)
+    return _said(bare, Plan(again_in_seconds=bare.options.resync_seconds), verdicts, running=True)
+
+
+def _suspends(bare: Bare, cause: Cause) -> Plan:
+    plan = Plan(
+        again_in_seconds=bare.options.poll_seconds if bare.left.any else bare.options.resync_seconds,
+        scale=scaled_to_nothing(bare.observed.children, bare.left),
+    )
+    if bare.observed.looked is None:
+        return replace(plan, again_in_seconds=0.0, look_closer=True)
+    others = stopping_causes(bare.workloads, bare.observed, bare.volume, bare.now)
+    return _said(bare, plan, _because_of(cause, others, standing(bare.left)), running=False)
+
+
+def _because_of(cause: Cause, others: list[Cause], suspended: Verdict) -> Verdicts:
+    """The verdicts about a job that cannot be: neither ready nor getting on, for one cause above all."""
+    because = Verdict("False", cause.reason, cause.message)
+    return {
+        "Ready": because,
+        "Progressing": because,
+        "Degraded": degraded(gravest_first([cause, *others])),
+        "Suspended": suspended,
+        "Complete": IN_PROGRESS,
+        "Failed": IN_PROGRESS,
+    }
+
+
+def standing(left: PodsLeft) -> Verdict:
+    """Whether a job that is to stand still does."""
+    if not left.any:
+        return Verdict("True", Reason.SUSPENDED)
+    what = "learners' pods" if left.learners else "the syncer's pod"
+    return Verdict("False", Reason.SUSPENDING, f"{what} stop")
+
+
+def degraded(causes: list[Cause]) -> Verdict:
+    """What is wrong with it, if anything is."""
+    return Verdict("True", causes[0].reason, joined(causes)) if causes else AS_EXPECTED
+
+
+def exported(job: str) -> ExportedModel:
+    """Where a complete job's model is."""
+    return ExportedModel(persistent_volume_claim=names.syncer(job), path=MODEL_PATH)
+
+
+def _said(bare: Bare, plan: Plan, verdicts: Verdicts, *, running: bool, completed: datetime | None = None) -> Plan:
+    """``plan`` with the status; what is known of the job's progress stays."""
+    before, generation = bare.before, int(bare.job["metadata"].get("generation") or 0)
+    # Of a job that nothing is known of yet there are no pools to count.
+    counted = counts(bare.workloads, None if bare.workloads else frozenset(), running=running)
+    changed: dict[str, object] = {
+        "learners": counted.learners,
+        "regions": counted.regions,
+        "progress": without_rates(before.progress),
+        "observed_generation": generation,
+        "phase": phase_of(before, verdicts),
+        "reason": reason_of(verdicts),
+        "conditions": conditions(before, verdicts, generation, bare.now),
+    }
+    if completed is not None:
+        changed["completion_time"] = completed
+    elif bare.wishes.suspend and before.completion_time is None:
+        changed["start_time"] = start_time(before, bare.now, suspended=True)
+    return if_new(plan, before, before.model_copy(update=changed))

@@ -1,0 +1,58 @@
+"""What `reconcile` gives back: everything that is to be done about a job, as values.
+
+Whoever executes it keeps to this order: scale, apply, delete, and only then status, events. Nothing in it depends on
+what was done before: carried out twice it does no harm, and half carried out it is made anew next time.
+"""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from diloco_operator.decide.observed import ChildKey, Object
+
+
+@dataclass(frozen=True, slots=True)
+class JobEvent:
+    """One Kubernetes Event about the job. Recorded only after the status was written."""
+
+    type: Literal["Normal", "Warning"]
+    reason: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class Scaling:
+    """Fewer pods of a set that is there, and nothing else of it: it needs no template that the API server takes."""
+
+    child: ChildKey
+    uid: str
+    """Of that very object."""
+    replicas: int
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What to do now, and when to look again."""
+
+    again_in_seconds: float
+    """Reconcile again after this long at the latest; 0: at once."""
+    scale: tuple[Scaling, ...] = ()
+    """What takes pods away, before anything is applied."""
+    apply: tuple[Object, ...] = ()
+    """Desired objects that are missing or differ from what is observed: server-side apply, force, in this order. Where
+    the API server refuses one for good: go on with the others, put it into `Observed.refused`, and reconcile again
+    before any status is written. What is refused stays in here: it is tried once in each round. Each has an outcome of
+    its own: none of them keeps the others, or the status, from being written."""
+    delete: tuple[ChildKey, ...] = ()
+    """Children that are not wanted any more."""
+    delete_job: bool = False
+    """Its time to live is over: delete it in the background, with the uid (and resourceVersion) it was seen with as
+    precondition."""
+    status: Object | None = None
+    """The whole status: server-side apply on the status subresource, force. None: as it is."""
+    events: tuple[JobEvent, ...] = ()
+    """Empty where ``status`` is None."""
+    look_closer: bool = False
+    """Something is unhealthy and `Observed.looked` was None: list the job's pods and warning events, and reconcile
+    again at once. Until then the plan has no status, so that nothing flaps."""
+    ask_syncer: bool = False
+    """The syncer's word is wanted, from now on: where `Observed.syncer` was None, ask it and reconcile at once."""

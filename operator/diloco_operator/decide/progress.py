@@ -1,0 +1,88 @@
+"""How far the job is, from the syncer's figures; and when that is worth a write.
+
+Pure. A job that trains writes its progress every ten seconds at most, one that stands still not at all: figures that
+drift by themselves (goodput, rates) count only together with a step, with tokens or with an evaluation.
+"""
+
+import math
+from datetime import datetime
+
+from diloco.spec.status import MOST_RESTARTS_LISTED, JobStatus, LearnerRestarts, Progress
+from diloco_operator.decide.observed import SyncerStatusView
+
+WRITE_EVERY_SECONDS = 10.0
+"""Between writes of progress alone (ours)."""
+STUCK_AFTER_SECONDS = 600.0
+"""Without a step for so long, a job whose learners train makes no progress (ours)."""
+
+
+def progress_of(view: SyncerStatusView, now: datetime) -> Progress:
+    """The syncer's figures, rounded to what people read."""
+    tokens = max(0, int(view.merged_tokens))
+    left = view.seconds_left
+    return Progress(
+        step=max(0, view.syncer_step),
+        tokens=tokens,
+        budget_tokens=max(0, view.budget_tokens),
+        # Rounded down: 100% is said only once it is so.
+        percent=f"{min(100, 100 * tokens // view.budget_tokens) if view.budget_tokens > 0 else 0}%",
+        seconds_left=max(0, round(left)) if left is not None and math.isfinite(left) else None,
+        loss=_decimal(view.eval_loss),
+        train_loss=_decimal(view.train_loss),
+        goodput=None if view.goodput is None else f"{round(100 * view.goodput)}%",
+        tokens_per_second=max(0, round(view.tokens_per_second)),
+        updated_at=now.replace(microsecond=0),
+    )
+
+
+def moved(before: Progress | None, after: Progress) -> bool:
+    """Something happened, as against figures that drift."""
+    if before is None:
+        return True
+    return (before.step, before.tokens, before.loss) != (after.step, after.tokens, after.loss)
+
+
+def stopped(before: Progress | None, after: Progress) -> bool:
+    """The rate has just become nothing: no time left can be told any more."""
+    return before is not None and before.tokens_per_second > 0 and after.tokens_per_second == 0
+
+
+def due(before: Progress | None, now: datetime) -> bool:
+    """The last write of progress is long enough ago."""
+    if before is None or before.updated_at is None:
+        return True
+    # The clock of another process may have been ahead: what it wrote is not taken for news from the future.
+    return not 0 <= (now - before.updated_at).total_seconds() < WRITE_EVERY_SECONDS
+
+
+def without_rates(progress: Progress | None) -> Progress | None:
+    """What is known of the progress while nobody says how fast it goes."""
+    if progress is None or (progress.tokens_per_second, progress.seconds_left) == (0, None):
+        return progress
+    return progress.model_copy(update={"tokens_per_second": 0, "seconds_left": None})
+
+
+def held_back(before: Progress, after: Progress) -> Progress:
+    """What is written where nothing moved: the earlier figures, their time with them, less a rate that has gone."""
+    if stopped(before, after):
+        return before.model_copy(update={"tokens_per_second": 0, "seconds_left": None})
+    return before
+
+
+def stuck(status: JobStatus, now: datetime) -> bool:
+    """Nothing was merged for long, although it could have been: the job has been Ready all the time."""
+    ready_since = [one.last_transition_time for one in status.conditions if (one.type, one.status) == ("Ready", "True")]
+    if not ready_since or status.progress is None or status.progress.updated_at is None:
+        return False
+    return (now - max(*ready_since, status.progress.updated_at)).total_seconds() >= STUCK_AFTER_SECONDS
+
+
+def restarts_of(view: SyncerStatusView) -> tuple[LearnerRestarts, ...]:
+    """Learners that were restarted, those with most restarts first."""
+    restarted = [report for report in view.learners if report.restarts > 0]
+    worst = sorted(restarted, key=lambda report: (-report.restarts, report.id))[:MOST_RESTARTS_LISTED]
+    return tuple(LearnerRestarts(learner=report.id, count=report.restarts) for report in worst)
+
+
+def _decimal(loss: float | None) -> str | None:
+    return None if loss is None or not math.isfinite(loss) else f"{loss:.3f}"

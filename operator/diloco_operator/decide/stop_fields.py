@@ -1,0 +1,33 @@
+"""What of a job's manifest counts even where this version cannot read the rest: whether and when it is to stop.
+
+Pure. Each field is read by itself, and one that is not what it should be says nothing.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+from diloco_operator.decide.observed import Object
+
+
+@dataclass(frozen=True, slots=True)
+class Wishes:
+    """When a job is to stop, and when to go."""
+
+    suspend: bool = False
+    active_deadline_seconds: int | None = None
+    ttl_seconds_after_finished: int | None = None
+
+
+def wishes(job: Object) -> Wishes:
+    """Read them from a job as the API server hands it out."""
+    found = job.get("spec")
+    spec: dict[str, Any] = found if isinstance(found, dict) else {}
+    return Wishes(
+        suspend=spec.get("suspend") is True,
+        active_deadline_seconds=_seconds(spec.get("activeDeadlineSeconds")),
+        ttl_seconds_after_finished=_seconds(spec.get("ttlSecondsAfterFinished")),
+    )
+
+
+def _seconds(value: object) -> int | None:
+    return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else None

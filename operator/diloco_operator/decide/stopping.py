@@ -1,0 +1,66 @@
+"""Which pods of a job are left, and what takes them away: learners first, then the syncer.
+
+Pure. It needs nothing but the objects that are there, so that a job can be stopped whatever its manifest says. Pods on
+a node that does not answer hold nobody up: they cannot hand in anything.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+
+from diloco_operator import labels
+from diloco_operator.decide.causes.pods import is_lost
+from diloco_operator.decide.observed import ChildKey, Looked, Object
+from diloco_operator.decide.plan import Scaling
+from diloco_operator.decide.workloads import DEPLOYMENT, STATEFUL_SET, component, pods_counted, replicas
+
+
+@dataclass(frozen=True, slots=True)
+class PodsLeft:
+    """Pods that are there or may be being made."""
+
+    learners: int
+    """Of learners, without those that are lost."""
+    syncers: int
+    """Of the syncer, with those that are lost: on a node that does not answer it may still write to its volume."""
+    lost: int
+    """Of learners on nodes that do not answer, on their way out."""
+
+    @property
+    def any(self) -> bool:
+        """Whether something can still be waited for."""
+        return bool(self.learners or self.syncers)
+
+
+def pods_left(children: Mapping[ChildKey, Object], looked: Looked | None, now: datetime) -> PodsLeft:
+    """What a look at the pods and the sets' own counts say together.
+
+    A Deployment does not count pods that are on their way out; a closer look does.
+    """
+    pods = () if looked is None else looked.pods
+    learners = [one.pod for one in pods if component(one.pod) == labels.LEARNER]
+    lost = sum(is_lost(pod, now) for pod in learners)
+    sets = [live for key, live in children.items() if key.kind == STATEFUL_SET]
+    counted = max(sum(map(pods_counted, sets)), len(learners))
+    # A set that asks for pods may still make them, wherever its old ones are.
+    asked = sum(map(replicas, sets))
+    seen = sum(component(one.pod) == labels.SYNCER for one in pods)
+    deployed = sum(pods_counted(live) for key, live in children.items() if key.kind == DEPLOYMENT)
+    return PodsLeft(learners=max(counted - lost, asked), syncers=max(deployed, seen), lost=lost)
+
+
+def scaled_to_nothing(children: Mapping[ChildKey, Object], left: PodsLeft) -> tuple[Scaling, ...]:
+    """All learners to none, and once they are gone the syncer, so that its last checkpoint has their work."""
+    wanted = {key: 0 for key in children if key.kind == STATEFUL_SET}
+    if not left.learners:
+        wanted |= {key: 0 for key in children if key.kind == DEPLOYMENT}
+    return scaled_down(children, wanted)
+
+
+def scaled_down(children: Mapping[ChildKey, Object], wanted: Mapping[ChildKey, int]) -> tuple[Scaling, ...]:
+    """Where fewer pods are wanted than a set asks for."""
+    return tuple(
+        Scaling(key, str(live["metadata"]["uid"]), wanted[key])
+        for key, live in sorted(children.items(), key=lambda item: item[0])
+        if key in wanted and wanted[key] < replicas(live)
+    )

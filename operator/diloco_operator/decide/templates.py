@@ -1,0 +1,108 @@
+"""Whether running pods keep the template that they were made from: a new version of the operator restarts nobody.
+
+Every set and Deployment carries two digests: of its template as it was made, and of what the user has said that goes
+into it. Where only the first is another one, the operator has changed and not the job; the live template then stays
+until no pod runs, or until the user changes something that goes into it. Pure.
+"""
+
+import hashlib
+import json
+from typing import Any, Final
+
+from diloco.spec import JobSpec
+from diloco.spec.placement import Pool
+from diloco_operator import labels
+from diloco_operator.decide.observed import Object
+from diloco_operator.decide.workloads import replicas
+from diloco_operator.manifests.quantity import canonical_resources
+from diloco_operator.names import PoolKey, pools
+
+TEMPLATE: Final = "diloco.dev/template"
+"""Annotation of a set or Deployment: digest of its template."""
+INPUTS: Final = "diloco.dev/inputs"
+"""The same: digest of what the user has said that goes into it. It must be made alike for ever, or pods restart."""
+_OF_POOL = {
+    "image",
+    "resources",
+    "node_selector",
+    "tolerations",
+    "affinity",
+    "priority_class_name",
+    "runtime_class_name",
+    "env",
+    "volumes",
+    "volume_mounts",
+    "image_pull_secrets",
+    "pod_template",
+}
+
+
+def described(one: Object, spec: JobSpec) -> Object:
+    """A set or Deployment with both digests; other objects as they are."""
+    template = (one.get("spec") or {}).get("template")
+    if template is None:
+        return one
+    its = one["metadata"]["labels"]
+    if its[labels.COMPONENT] == labels.LEARNER:
+        inputs = _pool_inputs(spec, pools(spec)[PoolKey(its[labels.REGION], its[labels.POOL])])
+    else:
+        inputs = _syncer_inputs(spec)
+    return _annotated(one, {TEMPLATE: _digest(template), INPUTS: _digest(inputs)})
+
+
+def kept(desired: Object, live: Object) -> Object:
+    """``desired`` with the template of ``live`` where that is to stay, otherwise as it is."""
+    if not (replicas(live) and desired["spec"]["replicas"]):
+        return desired
+    wanted, there = desired["metadata"]["annotations"], live["metadata"].get("annotations") or {}
+    if there.get(TEMPLATE) == wanted[TEMPLATE]:
+        return desired
+    same = there[INPUTS] == wanted[INPUTS] if INPUTS in there else _look_alike(desired, live)
+    if not same:
+        return desired
+    annotations = {key: value for key, value in wanted.items() if key != TEMPLATE}
+    if TEMPLATE in there:
+        annotations[TEMPLATE] = there[TEMPLATE]
+    held = {**desired, "spec": {**desired["spec"], "template": live["spec"]["template"]}}
+    return {**held, "metadata": {**desired["metadata"], "annotations": annotations}}
+
+
+def _look_alike(desired: Object, live: Object) -> bool:
+    """Of a set that an earlier version has made: what could be changed while it ran is as it is wanted."""
+    return bool(_changeable(desired) == _changeable(live))
+
+
+def _changeable(item: Object) -> Any:
+    containers = item["spec"]["template"]["spec"].get("containers") or [{}]
+    ours = next((one for one in containers if one.get("name") in (labels.LEARNER, labels.SYNCER)), containers[0])
+    return ours.get("image"), canonical_resources(ours.get("resources") or {})
+
+
+def _pool_inputs(spec: JobSpec, pool: Pool) -> Any:
+    said = pool.model_dump(mode="json", by_alias=True, include=_OF_POOL, exclude_defaults=True)
+    return {"image": spec.image, "pool": said}
+
+
+def _syncer_inputs(spec: JobSpec) -> Any:
+    first = spec.regions[0].pools[0]
+    resources = spec.syncer.resources
+    patch = spec.syncer.pod_template
+    # Only where there is one: what is said of jobs without it was said alike before there was such a field.
+    patched = {} if patch is None else {"podTemplate": patch.model_dump(mode="json", by_alias=True)}
+    return {
+        **patched,
+        "image": spec.image or first.image,
+        "resources": {}
+        if resources is None
+        else resources.model_dump(mode="json", by_alias=True, exclude_defaults=True),
+        "imagePullSecrets": list(first.image_pull_secrets),
+    }
+
+
+def _annotated(one: Object, more: dict[str, str]) -> Object:
+    metadata = one["metadata"]
+    return {**one, "metadata": {**metadata, "annotations": {**metadata.get("annotations", {}), **more}}}
+
+
+def _digest(value: Any) -> str:
+    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()[:16]

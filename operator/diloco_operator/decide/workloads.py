@@ -1,0 +1,138 @@
+"""The job's StatefulSets, Deployment and claim, as the operator thinks of them: how many are wanted, ready, left.
+
+It must not know pods or reasons.
+"""
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
+
+from diloco_operator import labels, names
+from diloco_operator.decide.observed import ChildKey, Object
+from diloco_operator.names import PoolKey, SetNames
+
+STATEFUL_SET = "StatefulSet"
+DEPLOYMENT = "Deployment"
+CLAIM = "PersistentVolumeClaim"
+
+
+@dataclass(frozen=True, slots=True)
+class PoolWorkload:
+    """The learners of one pool."""
+
+    pool: PoolKey
+    key: ChildKey
+    live: Object | None
+    desired: int
+    """Learners that the manifest asks for, whether or not they are to run now."""
+
+    @property
+    def ready(self) -> int:
+        """Learners whose pod is ready."""
+        return int(_status(self.live).get("readyReplicas") or 0)
+
+    @property
+    def healthy(self) -> bool:
+        """Every wanted pod is there and ready, by its controller's latest word."""
+        return self.live is not None and _seen(self.live) and self.ready >= self.desired
+
+    @property
+    def short(self) -> bool:
+        """Fewer pods were created than wanted: something keeps the controller from creating them."""
+        return (
+            self.live is not None and _seen(self.live) and int(_status(self.live).get("replicas") or 0) < self.desired
+        )
+
+
+def rollout_waits(workload: PoolWorkload) -> int:
+    """Learners that have not got a changed template yet; 0: it is everybody's, or no more is known.
+
+    A StatefulSet changes its pods one after the other, from the last to the first, and waits for each to be ready.
+    """
+    status = _status(workload.live)
+    if workload.live is None or not _seen(workload.live) or "updatedReplicas" not in status:
+        return 0
+    return max(0, workload.desired - int(status["updatedReplicas"] or 0))
+
+
+def set_names(
+    job: str,
+    pools: Iterable[PoolKey],
+    children: Mapping[ChildKey, Object],
+    foreign: Collection[ChildKey],
+    said: Mapping[PoolKey, str],
+) -> dict[PoolKey, str]:
+    """What each pool's StatefulSet is called: as it was made, whatever rule its name is of.
+
+    ``said`` is what the status says. It counts where a set of an earlier release is not found by its labels (somebody
+    has removed them), or a second one would be made beside it; and not where another job has that name.
+    """
+    there: dict[tuple[str, str], list[str]] = {}
+    for key, item in sorted(children.items(), key=lambda pair: pair[0]):
+        if key.kind == STATEFUL_SET:
+            its = item["metadata"].get("labels") or {}
+            there.setdefault((its.get(labels.REGION, ""), its.get(labels.POOL, "")), []).append(key.name)
+    found = {}
+    for pool in pools:
+        mine, earlier = there.get((pool.region, pool.pool), []), names.earlier_stateful_set(job, pool)
+        taken = not {ChildKey(STATEFUL_SET, earlier), ChildKey("Secret", names.learner_secret(earlier))}.isdisjoint(
+            foreign
+        )
+        kept = said.get(pool)
+        if mine:
+            found[pool] = kept if kept in mine else mine[0]
+        else:
+            found[pool] = earlier if kept == earlier and not taken else names.stateful_set(job, pool)
+    return found
+
+
+def pool_workloads(
+    sets: SetNames, desired: Mapping[PoolKey, int], children: Mapping[ChildKey, Object]
+) -> list[PoolWorkload]:
+    """One for every pool, in the manifest's order."""
+    found = []
+    for pool, count in desired.items():
+        key = ChildKey(STATEFUL_SET, sets[pool])
+        found.append(PoolWorkload(pool, key, children.get(key), count))
+    return found
+
+
+def syncer_deployment(job: str, children: Mapping[ChildKey, Object]) -> Object | None:
+    """The syncer's Deployment, if it is there."""
+    return children.get(ChildKey(DEPLOYMENT, names.syncer(job)))
+
+
+def syncer_claim(job: str, children: Mapping[ChildKey, Object]) -> Object | None:
+    """The syncer's claim, if it is there."""
+    return children.get(ChildKey(CLAIM, names.syncer(job)))
+
+
+def syncer_ready(deployment: Object | None) -> bool:
+    """The syncer's pod is ready."""
+    return int(_status(deployment).get("readyReplicas") or 0) > 0
+
+
+def component(item: Object) -> str:
+    """Whether an object is a learner's or the syncer's; empty: neither."""
+    return str((item["metadata"].get("labels") or {}).get(labels.COMPONENT, ""))
+
+
+def pods_counted(live: Object) -> int:
+    """Pods that a set or Deployment has, by its own account, or may be making."""
+    asked, counted = replicas(live), int(_status(live).get("replicas") or 0)
+    # Until the controller has seen the latest spec, what it counted is of an earlier one.
+    return max(asked, counted, 0 if _seen(live) else 1)
+
+
+def replicas(live: Object) -> int:
+    """``spec.replicas``; left out it means 1."""
+    asked = live.get("spec", {}).get("replicas")
+    return 1 if asked is None else int(asked)
+
+
+def _seen(live: Object) -> bool:
+    generation = int(live["metadata"].get("generation") or 0)
+    return int(_status(live).get("observedGeneration") or 0) >= generation
+
+
+def _status(live: Object | None) -> Object:
+    return (live or {}).get("status") or {}

@@ -1,0 +1,145 @@
+"""Puts together what is known of a job: from caches at no cost, from its syncer and from lists where asked for.
+
+What was learned by asking is kept for a moment, so that a burst of changes does not ask a hundred times. It must not
+know what is done about any of it.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Final
+
+from diloco_operator.cluster.api import Api, Object
+from diloco_operator.cluster.cache import Cache, GroupKey, version_of
+from diloco_operator.decide.observed import ChildKey, Looked, Observed, SyncerAway, SyncerStatusView
+from diloco_operator.decide.workloads import syncer_deployment, syncer_ready
+from diloco_operator.observe.jobs import JobKey, key_of
+from diloco_operator.observe.pods import look_closer
+from diloco_operator.observe.syncer import SyncerAsker
+from diloco_operator.repairs import Repairs
+
+LOOK_SECONDS: Final = 15.0
+"""A look at the pods is good for so long, unless one of the job's objects changes before."""
+SYNCER_SECONDS: Final = 2.0
+"""An answer of the syncer's is good for so long."""
+AWAY_AFTER_QUESTIONS: Final = 3
+"""A syncer that answered lately is away when it has not answered so many questions in a row: one may be lost, or come
+in the middle of a merge on a busy node."""
+REFUSED_SECONDS: Final = 30.0
+"""What the API server refused is tried again after so long."""
+FAILURES_TOLD: Final = 3
+"""A write that has failed so many times in a row, each time in a way that might pass, is told of."""
+NOT_READY: Final = SyncerAway("its pod is not ready")
+
+
+@dataclass(slots=True)
+class Memory:
+    """What was learned of a job by asking; nothing that a new process would miss."""
+
+    uid: str
+    repairs: Repairs
+    syncer: SyncerStatusView | SyncerAway | None = None
+    """The latest answer, or that there are none any more."""
+    syncer_at: float = 0.0
+    unanswered: int = 0
+    """Latest questions to the syncer, in a row."""
+    looked: Looked | None = None
+    looked_at: float = 0.0
+    looked_at_versions: dict[ChildKey, int] = field(default_factory=dict)
+    refused: dict[ChildKey, str] = field(default_factory=dict)
+    refused_at: float = 0.0
+    """Since when refusals are gathered."""
+    refused_generation: int | None = None
+    """Of the manifest that was refused."""
+    failing: dict[ChildKey, tuple[int, str]] = field(default_factory=dict)
+    """What could not be written although nobody refused it: how often in a row, and why."""
+    foreign: frozenset[ChildKey] = frozenset()
+
+    def failed(self, child: ChildKey, why: str) -> None:
+        """Take note of a write that may succeed next time."""
+        times, _ = self.failing.get(child, (0, ""))
+        self.failing[child] = (times + 1, why)
+
+    @property
+    def still_failing(self) -> dict[ChildKey, str]:
+        """What has failed so often that it is told."""
+        return {child: why for child, (times, why) in self.failing.items() if times >= FAILURES_TOLD}
+
+
+@dataclass(frozen=True, slots=True)
+class Observer:
+    """Where knowledge of jobs comes from."""
+
+    api: Api
+    cache: Cache
+    asker: SyncerAsker
+    clock: Callable[[], float]
+    """Seconds, monotonic."""
+
+    def children(self, job: Object) -> tuple[dict[ChildKey, Object], frozenset[ChildKey]]:
+        """The objects with the job's label: those that are its own, and the keys of those that are not."""
+        uid, owned, others = job["metadata"]["uid"], {}, set()
+        for key, item in self.cache.group(GroupKey(*key_of(job))):
+            child = ChildKey(key.kind, key.name)
+            if is_owned(item, uid):
+                owned[child] = item
+            else:
+                others.add(child)
+        return owned, frozenset(others)
+
+    async def observe(self, job: Object, memory: Memory) -> Observed:
+        """What is known, and what the syncer says if its pod is ready."""
+        children, others = self.children(job)
+        asked = syncer_ready(syncer_deployment(key_of(job).name, children))
+        return Observed(
+            children=children,
+            foreign=others | memory.foreign,
+            looked=self._fresh_look(children, memory),
+            syncer=await self.ask_syncer(job, children, memory) if asked else None,
+            refused=memory.still_failing | memory.refused,
+        )
+
+    async def ask_syncer(
+        self, job: Object, children: dict[ChildKey, Object], memory: Memory
+    ) -> SyncerStatusView | SyncerAway:
+        """What the job's syncer says; a pod that is not ready is not asked."""
+        key = key_of(job)
+        if not syncer_ready(syncer_deployment(key.name, children)):
+            memory.syncer, memory.unanswered = None, 0
+            return NOT_READY
+        if memory.syncer is None or self.clock() - memory.syncer_at >= SYNCER_SECONDS:
+            answer = await self.asker.ask(key)
+            memory.syncer_at = self.clock()
+            memory.unanswered = memory.unanswered + 1 if isinstance(answer, SyncerAway) else 0
+            lately = isinstance(memory.syncer, SyncerStatusView)
+            if not (lately and 0 < memory.unanswered < AWAY_AFTER_QUESTIONS):
+                memory.syncer = answer
+        assert memory.syncer is not None
+        return memory.syncer
+
+    async def look_closer(self, job: Object, children: dict[ChildKey, Object], memory: Memory) -> Looked:
+        """The job's pods and warnings.
+
+        Raises:
+            ApiError: they could not be listed.
+        """
+        key: JobKey = key_of(job)
+        memory.looked = await look_closer(self.api, key, children)
+        memory.looked_at = self.clock()
+        memory.looked_at_versions = _versions(children)
+        return memory.looked
+
+    def _fresh_look(self, children: dict[ChildKey, Object], memory: Memory) -> Looked | None:
+        old = self.clock() - memory.looked_at >= LOOK_SECONDS
+        if old or memory.looked_at_versions != _versions(children):
+            memory.looked = None
+        return memory.looked
+
+
+def is_owned(item: Object, uid: str) -> bool:
+    """Whether the object is controlled by the job with this uid."""
+    owners = item["metadata"].get("ownerReferences") or ()
+    return any(owner.get("uid") == uid and owner.get("controller") for owner in owners)
+
+
+def _versions(children: dict[ChildKey, Object]) -> dict[ChildKey, int]:
+    return {key: version_of(child) for key, child in children.items()}

@@ -1,0 +1,79 @@
+"""A closer look at an unhealthy job: its pods and the warning events about them and about its sets and claim.
+
+Lists, never watches: nothing is asked of the API server about pods of healthy jobs. An API server filters events only
+after it has read all of a namespace's, so one list of the warnings is cheaper than one for each pod. It must not know
+what any of it means.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from typing import Final
+
+from diloco_operator import labels
+from diloco_operator.cluster.api import Api, Object, Selection
+from diloco_operator.cluster.cache import without_managed_fields
+from diloco_operator.cluster.kinds import CORE_EVENT, POD
+from diloco_operator.decide.observed import ChildKey, Looked, PodObserved
+from diloco_operator.observe.jobs import JobKey
+
+MOST_EVENT_PAGES: Final = 10
+"""Beyond 5,000 warnings in a namespace the rest is not read: the same causes repeat."""
+
+_METADATA: Final = ("namespace", "name", "uid", "labels", "ownerReferences", "creationTimestamp", "deletionTimestamp")
+_STATUS: Final = ("phase", "reason", "message", "conditions")
+_CONTAINER_LISTS: Final = ("initContainerStatuses", "containerStatuses")
+_CONTAINER: Final = ("name", "image", "ready", "restartCount", "state", "lastState")
+
+
+async def look_closer(api: Api, job: JobKey, children: Mapping[ChildKey, Object]) -> Looked:
+    """List what explains why pods are not ready.
+
+    Raises:
+        ApiError: a list failed.
+    """
+    selector = labels.text({labels.JOB: job.name})
+    selection = Selection(POD, job.namespace, labels=selector)
+    # Page by page: the pods of a large job as the API server has them take more memory than all else together.
+    pods = [slim_pod(pod) async for page in api.pages(selection) for pod in page.get("items") or ()]
+    by_uid = await _warnings(api, job.namespace, [*pods, *children.values()])
+    return Looked(
+        pods=tuple(PodObserved(pod, tuple(by_uid.get(_uid(pod), ()))) for pod in pods),
+        events={key: tuple(by_uid[_uid(child)]) for key, child in children.items() if _uid(child) in by_uid},
+    )
+
+
+def slim_pod(pod: Object) -> Object:
+    """Of a pod what policies read, and no more: how far it has come, not what it is made of."""
+    status = pod.get("status") or {}
+    slim = _only(status, _STATUS)
+    for field in _CONTAINER_LISTS:
+        if status.get(field):
+            slim[field] = [_only(one, _CONTAINER) for one in status[field]]
+    return {
+        "metadata": _only(pod["metadata"], _METADATA),
+        "spec": _only(pod.get("spec") or {}, ("nodeName",)),
+        "status": slim,
+    }
+
+
+def _only(given: Object, fields: Iterable[str]) -> Object:
+    return {field: given[field] for field in fields if field in given}
+
+
+async def _warnings(api: Api, namespace: str, about: Iterable[Object]) -> Mapping[str, list[Object]]:
+    wanted = {_uid(item) for item in about}
+    found: dict[str, list[Object]] = defaultdict(list)
+    pages = 0
+    async for page in api.pages(Selection(CORE_EVENT, namespace, fields="type=Warning")):
+        for event in page.get("items") or ():
+            uid = (event.get("involvedObject") or {}).get("uid")
+            if uid in wanted:
+                found[uid].append(without_managed_fields(event))
+        pages += 1
+        if pages >= MOST_EVENT_PAGES:
+            break
+    return found
+
+
+def _uid(item: Object) -> str:
+    return str(item["metadata"]["uid"])

@@ -1,0 +1,89 @@
+"""Asks a job's syncer how the training stands: one bounded GET of its ``/status``.
+
+Whatever comes of it is a value: a syncer that does not answer, or answers nonsense, is a fact about the job, no error
+of the operator's. It must not know what follows from the answer.
+"""
+
+import asyncio
+import os
+from collections.abc import Callable
+from typing import Final
+
+import aiohttp
+from pydantic import ValidationError
+
+from diloco_operator import names
+from diloco_operator.decide.observed import SyncerAway, SyncerStatusView
+from diloco_operator.manifests.common import HTTP_PORT
+from diloco_operator.observe.jobs import JobKey
+
+TIMEOUT_SECONDS: Final = 3.0
+LONGEST_ANSWER_BYTES: Final = 8 << 20
+"""A thousand learners take half a mebibyte."""
+AT_ONCE: Final = 16
+
+
+def status_url(job: JobKey) -> str:
+    """Where a job's syncer tells of it, by the cluster's DNS."""
+    return f"http://{names.syncer_host(job.name, job.namespace)}:{HTTP_PORT}/status"
+
+
+def new_session() -> aiohttp.ClientSession:
+    """A session for a `SyncerAsker`, which makes a connection for each question.
+
+    One that is kept stays where it was made to. That may be nobody's syncer: until a Service's rules are in place on
+    this node its address leads out of the cluster, or to a pod that had it before.
+    """
+    return aiohttp.ClientSession(connector=aiohttp.TCPConnector(force_close=True), trust_env=False)
+
+
+class SyncerAsker:
+    """Asks syncers, a bounded number at once."""
+
+    def __init__(self, session: aiohttp.ClientSession, url_of: Callable[[JobKey], str] = status_url) -> None:
+        """`session` is closed by whoever made it."""
+        self._session = session
+        self._url_of = url_of
+        self._free = asyncio.Semaphore(AT_ONCE)
+
+    async def ask(self, job: JobKey) -> SyncerStatusView | SyncerAway:
+        """What the syncer of a job says. The words for why it says nothing stay the same while the cause does."""
+        async with self._free:
+            try:
+                body = await asyncio.wait_for(self._get(self._url_of(job)), TIMEOUT_SECONDS)
+            except TimeoutError:
+                return SyncerAway(f"no answer within {TIMEOUT_SECONDS:.0f} s")
+            except aiohttp.ClientConnectorDNSError:
+                return SyncerAway("its name does not resolve")
+            except aiohttp.ClientConnectorError as error:
+                # The error's own text names an address.
+                number = error.os_error.errno
+                return SyncerAway(f"cannot connect: {os.strerror(number) if number else 'no route'}")
+            except aiohttp.ClientError as error:
+                return SyncerAway(f"broken answer: {type(error).__name__}")
+        if isinstance(body, SyncerAway):
+            return body
+        return _understood(job, body)
+
+    async def _get(self, url: str) -> bytes | SyncerAway:
+        async with self._session.get(url, allow_redirects=False) as response:
+            if response.status != 200:
+                return SyncerAway(f"answered {response.status}")
+            body = bytearray()
+            async for chunk in response.content.iter_any():
+                body += chunk
+                if len(body) > LONGEST_ANSWER_BYTES:
+                    return SyncerAway(f"answered more than {LONGEST_ANSWER_BYTES >> 20} MiB")
+            return bytes(body)
+
+
+def _understood(job: JobKey, body: bytes) -> SyncerStatusView | SyncerAway:
+    try:
+        view = SyncerStatusView.model_validate_json(body)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False)[0]
+        field = ".".join(str(part) for part in first["loc"]) or "the answer"
+        return SyncerAway(f"its status cannot be read: {field}: {first['msg']}")
+    if view.job != job.name:
+        return SyncerAway(f"it answers for another job, {view.job[:63]!r}")
+    return view

@@ -1,4 +1,0 @@
-"""What the operator decides, one decision a file: pure functions of what was observed and of the time.
-
-They must not know how anything is observed or carried out.
-"""

@@ -1,0 +1,51 @@
+"""An exported model's loss, from its file alone."""
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from diloco.learner.data import DataError, open_data
+from diloco.learner.training.exported import exported_loss
+from diloco.learner.training.trainer import InnerTrainer
+from diloco.model import ModelError, ModelInfo, build_model, export_model, layout_of, vocabulary_size_of
+from diloco.spec import JobSpec
+from support.small_job import small_job, write_text
+
+CPU = torch.device("cpu")
+
+
+def export(job: JobSpec, path: Path, steps: int = 3) -> float:
+    """Train a little, write the model; the loss that the trainer finds."""
+    module = build_model(job)
+    layout = layout_of(module, job.sync.fragments)
+    trainer = InnerTrainer(job, module, layout, open_data(job, job.learner_ids[0]), CPU)
+    for _ in range(steps):
+        trainer.step(0.0)
+    for fragment in layout.fragments:  # the model is what the syncer would have: what was received
+        trainer.apply(fragment.index, 1, trainer.capture(fragment.index)._values)
+    info = ModelInfo("small", job.model, vocabulary_size_of(module), job.training.sequence_length, layout.digest, 192)
+    export_model(module, path, info)
+    return trainer.evaluate()
+
+
+def test_it_is_the_loss_that_the_learner_found(tmp_path: Path) -> None:
+    job = small_job(write_text(tmp_path))
+    loss = export(job, tmp_path / "model.safetensors")
+    found = exported_loss(job, tmp_path / "model.safetensors", CPU)
+    assert found.loss == pytest.approx(loss, rel=1e-7)
+    assert (found.sequences, found.info.tokens) == (6, 192)
+
+
+def test_a_file_that_is_no_model_of_the_job_is_named(tmp_path: Path) -> None:
+    job = small_job(write_text(tmp_path))
+    path = tmp_path / "model.safetensors"
+    path.write_bytes(b"nonsense")
+    with pytest.raises(ModelError, match=f"{path}: cannot be read as safetensors"):
+        exported_loss(job, path, CPU)
+    export(job, path)
+    with pytest.raises(ModelError, match=f"{path}: is of another model"):
+        exported_loss(small_job(tmp_path / "text.txt", model={"builtin": {"preset": "nano"}}), path, CPU)
+    (tmp_path / "text.txt").write_text("short")
+    with pytest.raises(DataError, match=r"data\.text\.path"):
+        exported_loss(job, path, CPU)

@@ -1,0 +1,230 @@
+from collections.abc import Iterable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from diloco.learner.training.learning_rate import Rates
+from diloco.learner.training.optimizer import NamedOptimizer, OptimizerError
+from diloco.model import build_model
+from diloco.spec.training import InnerOptimizer
+from support.entrypoints import tiny_model
+from support.small_job import small_job
+
+ADAMW = InnerOptimizer(beta1=0.8, beta2=0.95, epsilon=1e-6, weight_decay=0.2)
+MUON = InnerOptimizer.model_validate(
+    ADAMW.model_dump() | {"kind": "Muon", "muon": {"momentum": 0.9, "weight_decay": 0.3}}
+)
+BOTH = pytest.mark.parametrize("options", [ADAMW, MUON], ids=lambda options: options.kind)
+
+
+def model() -> nn.Module:
+    return build_model(small_job())
+
+
+def rates_of(step: int, options: InnerOptimizer) -> Rates:
+    """Rates that differ from step to step."""
+    return {"AdamW": 0.01 / step, "Muon": 0.04 / step} if options.kind == "Muon" else {"AdamW": 0.01 / step}
+
+
+def backward(module: nn.Module, step: int) -> None:
+    tokens = torch.randint(257, (2, 9), generator=torch.Generator().manual_seed(step))
+    loss = functional.cross_entropy(module(tokens[:, :-1]).flatten(0, 1), tokens[:, 1:].flatten())
+    loss.backward()  # type: ignore[no-untyped-call]  # torch's own
+
+
+def train(module: nn.Module, optimizer: NamedOptimizer, options: InnerOptimizer, steps: Iterable[int]) -> None:
+    for step in steps:
+        backward(module, step)
+        optimizer.step(rates_of(step, options))
+
+
+def parameters(module: nn.Module) -> list[Tensor]:
+    return [parameter.detach().clone() for parameter in module.parameters()]
+
+
+def same_bits(one: Iterable[Tensor], other: Iterable[Tensor]) -> bool:
+    return all(torch.equal(a, b) for a, b in zip(one, other, strict=True))
+
+
+def references(module: nn.Module, options: InnerOptimizer) -> list[torch.optim.Optimizer]:
+    """torch's own optimizers, on tensors that the test itself sorts by their names."""
+    named = dict(module.named_parameters())
+    muon = [name for name in named if options.kind == "Muon" and "blocks" in name and "norm" not in name]
+    decayed = [tensor for name, tensor in named.items() if name not in muon and "norm" not in name]
+    kept = [tensor for name, tensor in named.items() if "norm" in name]
+    groups = [{"params": decayed, "weight_decay": 0.2}, {"params": kept, "weight_decay": 0.0}]
+    made: list[torch.optim.Optimizer] = [torch.optim.AdamW(groups, betas=(0.8, 0.95), eps=1e-6, fused=True)]
+    if muon:
+        tensors = [named[name] for name in muon]
+        made.append(torch.optim.Muon(tensors, momentum=0.9, weight_decay=0.3, adjust_lr_fn="match_rms_adamw"))
+    return made
+
+
+@BOTH
+def test_many_steps_are_those_of_torchs_own_to_the_bit(options: InnerOptimizer) -> None:
+    module, reference = model(), model()
+    train(module, NamedOptimizer(module, options), options, range(1, 6))
+    torchs = references(reference, options)
+    for step in range(1, 6):
+        backward(reference, step)
+        for optimizer, rate in zip(torchs, rates_of(step, options).values(), strict=True):
+            for group in optimizer.param_groups:
+                group["lr"] = rate
+            optimizer.step()
+            optimizer.zero_grad()
+    assert same_bits(parameters(module), parameters(reference))
+    assert not same_bits(parameters(module), parameters(model()))
+
+
+@BOTH
+def test_it_goes_on_from_its_state_to_the_bit(options: InnerOptimizer) -> None:
+    whole, stopped, resumed = model(), model(), model()
+    train(whole, NamedOptimizer(whole, options), options, range(1, 7))
+    before, after = NamedOptimizer(stopped, options), NamedOptimizer(resumed, options)
+    train(stopped, before, options, range(1, 4))
+    resumed.load_state_dict(stopped.state_dict())
+    after.load_state(before.state(), before.steps)
+    assert after.steps == 3
+    train(resumed, after, options, range(4, 7))
+    assert same_bits(parameters(whole), parameters(resumed))
+    assert after.steps == 6
+
+
+@BOTH
+def test_without_its_state_it_goes_on_differently(options: InnerOptimizer) -> None:
+    whole, resumed = model(), model()
+    optimizer = NamedOptimizer(whole, options)
+    train(whole, optimizer, options, range(1, 4))
+    resumed.load_state_dict(whole.state_dict())
+    train(whole, optimizer, options, [4])
+    train(resumed, NamedOptimizer(resumed, options), options, [4])
+    assert not same_bits(parameters(whole), parameters(resumed))
+
+
+def test_muon_keeps_one_moment_of_a_matrix_and_adamw_two_of_the_rest() -> None:
+    module = model()
+    optimizer = NamedOptimizer(module, MUON)
+    assert optimizer.state() == {}
+    train(module, optimizer, MUON, range(1, 2))
+    state = optimizer.state()
+    names = dict(module.named_parameters())
+    hidden = {name for name in names if "blocks" in name and "norm" not in name}
+    rest = names.keys() - hidden
+    wanted = {f"momentum_buffer.{name}" for name in hidden}
+    wanted |= {f"{moment}.{name}" for name in rest for moment in ("exp_avg", "exp_avg_sq")}
+    assert state.keys() == wanted
+    for key, tensor in state.items():
+        assert (tensor.shape, tensor.dtype) == (names[key.partition(".")[2]].shape, torch.float32)
+
+
+def test_the_state_is_nobody_elses() -> None:
+    module = model()
+    optimizer = NamedOptimizer(module, MUON)
+    train(module, optimizer, MUON, range(1, 2))
+    state = optimizer.state()
+    kept = {name: tensor.clone() for name, tensor in state.items()}
+    train(module, optimizer, MUON, range(2, 4))
+    assert same_bits(state.values(), kept.values())
+
+
+@pytest.mark.parametrize(("there", "here"), [(ADAMW, MUON), (MUON, ADAMW)], ids=["AdamW-Muon", "Muon-AdamW"])
+def test_the_state_of_another_kind_is_refused_and_changes_nothing(there: InnerOptimizer, here: InnerOptimizer) -> None:
+    module, other = model(), model()
+    optimizer = NamedOptimizer(module, there)
+    train(module, optimizer, there, range(1, 3))
+    mine = NamedOptimizer(other, here)
+    with pytest.raises(KeyError, match=r"\.blocks\."):
+        mine.load_state(optimizer.state(), 2)
+    assert (mine.steps, mine.state()) == (0, {})
+
+
+def test_a_moment_that_is_missing_is_refused() -> None:
+    module = model()
+    optimizer = NamedOptimizer(module, MUON)
+    train(module, optimizer, MUON, range(1, 2))
+    state = optimizer.state()
+    del state["exp_avg_sq.embedding.weight"]
+    with pytest.raises(KeyError, match=r"exp_avg_sq\.embedding\.weight"):
+        NamedOptimizer(model(), MUON).load_state(state, 1)
+
+
+def test_its_identity_tells_kind_and_matrices() -> None:
+    fewer = MUON.model_copy(update={"muon": muon(exclude=["*.query.*"]).muon})
+    named = [NamedOptimizer(model(), options).identity for options in (ADAMW, MUON, fewer)]
+    assert named[0] == "AdamW"
+    assert named[1].startswith("Muon on 18 matrices (")
+    assert named[2].startswith("Muon on 15 matrices (")
+    other_rates = muon(learningRate=0.5)
+    assert NamedOptimizer(model(), other_rates).identity == named[1]
+
+
+def test_what_is_excluded_is_adamws() -> None:
+    module = model()
+    options = muon(exclude=["blocks.0.*", "*.down.weight", "embedding.*"])
+    optimizer = NamedOptimizer(module, options)
+    train(module, optimizer, options, range(1, 2))
+    of_muon = {name for name in optimizer.state() if name.startswith("momentum_buffer.")}
+    assert len(of_muon) == 18 - 6 - 2
+    assert "exp_avg.blocks.0.attention.query.weight" in optimizer.state()
+
+
+def test_a_model_of_hidden_matrices_alone_needs_no_adamw() -> None:
+    class OneHot(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first = nn.Linear(257, 8, bias=False)
+            self.last = nn.Parameter(torch.full((8, 257), 0.1))
+
+        def forward(self, tokens: Tensor) -> Tensor:
+            logits: Tensor = self.first(functional.one_hot(tokens, 257).float()) @ self.last
+            return logits
+
+    module = OneHot()
+    optimizer = NamedOptimizer(module, MUON)
+    before = parameters(module)
+    train(module, optimizer, MUON, range(1, 3))
+    assert optimizer.state().keys() == {"momentum_buffer.first.weight", "momentum_buffer.last"}
+    assert not any(torch.equal(one, other) for one, other in zip(before, parameters(module), strict=True))
+
+
+class TestRefusals:
+    def _line(self, module: nn.Module, options: InnerOptimizer) -> str:
+        with pytest.raises(OptimizerError) as raised:
+            NamedOptimizer(module, options)
+        assert "\n" not in str(raised.value)
+        return str(raised.value)
+
+    def test_a_torch_without_muon_is_named_with_the_field(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.delattr(torch.optim, "Muon")
+        monkeypatch.setattr(torch, "__version__", "2.6.0")
+        line = self._line(model(), MUON)
+        assert line == (
+            "training.optimizer.kind: Muon is not in torch 2.6.0; use AdamW, or an image with torch 2.9 or later"
+        )
+        NamedOptimizer(model(), ADAMW)
+
+    def test_a_model_without_a_hidden_matrix(self) -> None:
+        module = nn.Sequential(nn.Embedding(257, 8), nn.Linear(8, 257))
+        line = self._line(module, MUON)
+        assert line == (
+            "training.optimizer.kind: Muon trains hidden matrices, and the model has none (two dimensions, neither "
+            "embedding nor output layer); use AdamW"
+        )
+
+    def test_a_model_of_which_nothing_is_left(self) -> None:
+        line = self._line(tiny_model(), muon(exclude=["middle.*"]))
+        assert "and with training.optimizer.muon.exclude the model has none" in line
+
+    def test_a_pattern_that_matches_nothing(self) -> None:
+        line = self._line(tiny_model(), muon(exclude=["middle.bias", "midle.*"]))
+        assert line == (
+            "training.optimizer.muon.exclude[1]: midle.* matches none of the model's 3 trained parameters, "
+            "embedding.weight among them; correct or remove it"
+        )
+
+
+def muon(**options: Any) -> InnerOptimizer:
+    return InnerOptimizer.model_validate({"kind": "Muon", "muon": options})

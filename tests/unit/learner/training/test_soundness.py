@@ -1,0 +1,22 @@
+"""What a learner does not swap in."""
+
+import math
+
+import pytest
+import torch
+
+from diloco.learner.training.soundness import problem_with
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf, 1e20, -1e20])
+@pytest.mark.parametrize("place", [0, 500, 999])
+def test_one_value_that_cannot_be_trained_is_found_wherever_it_is(bad: float, place: int) -> None:
+    values = torch.randn(1000)
+    values[place] = bad
+    assert problem_with(values) is not None
+
+
+def test_what_training_makes_is_taken() -> None:
+    assert problem_with(torch.randn(1000) * 1e4) is None
+    assert problem_with(torch.zeros(3)) is None
+    assert problem_with(torch.empty(0)) is None

@@ -1,0 +1,348 @@
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from diloco.learner.data import DataError, open_data
+from diloco.learner.training.trainer import SKIPPED_STEPS_LIMIT, InnerTrainer, TrainingDivergedError
+from diloco.model import build_model, layout_of
+from diloco.spec import JobSpec
+from support.small_job import small_job, write_text
+
+CPU = torch.device("cpu")
+TOKENS = 4 * 16
+ADAMW = {"learningRate": 3e-3, "warmupSteps": 4}
+MUON = ADAMW | {"kind": "Muon"}
+BOTH = pytest.mark.parametrize("optimizer", [ADAMW, MUON], ids=["AdamW", "Muon"])
+Make = Callable[..., InnerTrainer]
+
+
+@pytest.fixture
+def make(tmp_path: Path) -> Make:
+    text = write_text(tmp_path)
+
+    def trainer(learner: int = 0, **changes: Any) -> InnerTrainer:
+        job = small_job(text, **changes)
+        return trainer_of(job, learner)
+
+    return trainer
+
+
+def trainer_of(job: JobSpec, learner: int = 0) -> InnerTrainer:
+    module = build_model(job)
+    data = open_data(job, job.learner_ids[learner])
+    return InnerTrainer(job, module, layout_of(module, job.sync.fragments), data, CPU)
+
+
+def module_of(trainer: InnerTrainer) -> nn.Module:
+    return trainer._module
+
+
+def parameters(trainer: InnerTrainer) -> list[torch.Tensor]:
+    return [parameter.detach().clone() for parameter in module_of(trainer).parameters()]
+
+
+def receive(trainer: InnerTrainer, fragment: int, version: int, value: float) -> torch.Tensor:
+    buffer = trainer.buffer(fragment).fill_(value)
+    trainer.apply(fragment, version, buffer)
+    return buffer
+
+
+def training(**changes: Any) -> dict[str, Any]:
+    plain = {"tokens": 100_000, "sequenceLength": 16, "batchSize": 4}
+    return {"training": plain | changes}
+
+
+@BOTH
+def test_training_lowers_the_loss(make: Make, optimizer: dict[str, Any]) -> None:
+    trainer = make(**training(optimizer=optimizer))
+    losses = [trainer.step(0.0).loss for _ in range(40)]
+    assert sum(losses[-5:]) < 0.7 * sum(losses[:5])
+
+
+def test_a_step_says_what_it_did(make: Make) -> None:
+    trainer = make()
+    result = trainer.step(0.0)
+    assert (result.tokens, result.skipped) == (TOKENS, False)
+    assert result.learning_rates == pytest.approx({"AdamW": 3e-3 / 4})
+    assert result.loss == pytest.approx(math.log(257), abs=0.4)
+    assert result.grad_norm > 0
+    assert result.seconds > 0
+    assert (trainer.steps, trainer.tokens, trainer.data_position) == (1, TOKENS, 4)
+
+
+def test_a_step_of_muon_says_both_rates(make: Make) -> None:
+    trainer = make(**training(optimizer=MUON | {"muon": {"learningRate": 0.02}}))
+    assert trainer.step(0.0).learning_rates == pytest.approx({"AdamW": 3e-3 / 4, "Muon": 0.02 / 4})
+
+
+def test_the_same_seed_and_input_give_the_same_parameters_to_the_bit(make: Make) -> None:
+    trainers = make(), make()
+    for trainer in trainers:
+        for step in range(5):
+            trainer.step(step / 5)
+            receive(trainer, step, 1, 0.01 * step)
+    assert all(torch.equal(one, other) for one, other in zip(*map(parameters, trainers), strict=True))
+
+
+def test_training_leaves_the_global_random_state_alone(make: Make) -> None:
+    torch.manual_seed(3)
+    before = torch.get_rng_state()
+    trainer = make()
+    trainer.step(0.0)
+    trainer.evaluate()
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_the_outer_gradient_is_anchor_minus_parameters(make: Make) -> None:
+    trainer = make()
+    receive(trainer, 2, 5, 0.25)
+    trainer.step(0.0)
+    capture = trainer.capture(2)
+    assert (capture.fragment, capture.base_version, capture.steps, capture.tokens) == (2, 5, 1, TOKENS)
+    receive(trainer, 2, 6, 0.0)  # what is received meanwhile does not change what was captured
+    trainer.step(0.0)
+    delta = capture.delta
+    assert delta.shape == trainer.buffer(2).shape
+    assert delta is capture.delta
+    # Adam's first step moves every element that has a gradient by the learning rate: small, and not nothing.
+    assert 0 < delta.abs().max() < 1e-3
+
+
+def test_captured_and_subtracted_from_the_anchor_it_is_the_trained_fragment(make: Make) -> None:
+    trainer = make()
+    anchors = [trainer.capture(fragment)._anchor.clone() for fragment in range(6)]
+    before = parameters(trainer)
+    for _ in range(3):
+        trainer.step(0.0)
+    after = parameters(trainer)
+    for fragment, anchor in enumerate(anchors):
+        trainer.apply(fragment, 1, anchor - trainer.capture(fragment).delta)
+    for trained, rebuilt, initial in zip(after, parameters(trainer), before, strict=True):
+        torch.testing.assert_close(rebuilt, trained, rtol=1e-5, atol=1e-6)
+        assert not torch.equal(rebuilt, initial)
+
+
+def test_every_fragment_counts_from_when_it_was_received(make: Make) -> None:
+    trainer = make()
+    trainer.step(0.0)
+    trainer.step(0.0)
+    receive(trainer, 1, 1, 0.0)
+    trainer.step(0.0)
+    assert [trainer.fragment_steps(fragment) for fragment in range(6)] == [3, 1, 3, 3, 3, 3]
+    assert [trainer.fragment_tokens(fragment) for fragment in (0, 1)] == [3 * TOKENS, TOKENS]
+    assert trainer.versions == (0, 1, 0, 0, 0, 0)
+    assert trainer.staleness == 3
+    assert trainer.capture(1).steps == 1
+
+
+@BOTH
+def test_received_values_overwrite_the_fragment_and_leave_the_moments(make: Make, optimizer: dict[str, Any]) -> None:
+    trainer = make(**training(optimizer=optimizer))
+    trainer.step(0.0)
+    moments = trainer.state().tensors
+    receive(trainer, 3, 1, 0.5)
+    layout = layout_of(module_of(trainer), 6)
+    written = {slot.tensor.name for slot in layout.fragments[3].slots}
+    for name, parameter in module_of(trainer).named_parameters():
+        assert torch.equal(parameter, torch.full_like(parameter, 0.5)) == (name in written)
+    after = trainer.state().tensors
+    assert all(torch.equal(after[name], moments[name]) for name in moments)
+
+
+def test_a_fragment_of_another_size_is_refused(make: Make) -> None:
+    with pytest.raises(ValueError, match="fragment 0 is"):
+        make().apply(0, 1, torch.zeros(3))
+
+
+def test_evaluation_is_of_the_anchors_and_does_not_touch_training(make: Make) -> None:
+    trainer, undisturbed = make(), make()
+    initial = trainer.evaluate()
+    for one in (trainer, undisturbed):
+        for _ in range(10):
+            one.step(0.0)
+    before = parameters(trainer)
+    assert trainer.evaluate() == initial
+    assert all(torch.equal(one, other) for one, other in zip(before, parameters(trainer), strict=True))
+    assert module_of(trainer).training
+    assert trainer.step(0.0).loss == undisturbed.step(0.0).loss
+
+
+def test_evaluation_of_what_was_learnt_is_better(make: Make) -> None:
+    trainer = make()
+    initial = trainer.evaluate()
+    for _ in range(30):
+        trainer.step(0.0)
+    trained = {}
+    for fragment in range(6):
+        capture = trainer.capture(fragment)
+        trained[fragment] = capture._anchor - capture.delta
+    replaced = trainer.evaluate(trained)
+    assert replaced < 0.8 * initial
+    assert trainer.evaluate() == initial
+    for fragment, values in trained.items():
+        trainer.apply(fragment, 1, values)
+    assert trainer.evaluate() == replaced
+
+
+def test_evaluation_reaches_tied_weights_of_a_users_model(make: Make) -> None:
+    trainer = make(
+        model={"entrypoint": "support.entrypoints:tiny_model"}, sync={"fragments": 1, "interval": 4, "overlap": 0}
+    )
+    assert trainer.evaluate({0: torch.zeros(257 * 8 + 8 * 8 + 8)}) == pytest.approx(math.log(257))
+
+
+@BOTH
+def test_a_step_with_an_infinite_gradient_changes_nothing_but_the_data(make: Make, optimizer: dict[str, Any]) -> None:
+    trainer = make(**training(optimizer=optimizer))
+    trainer.step(0.0)
+    receive(trainer, 0, 1, float("inf"))
+    before, moments = parameters(trainer), trainer.state().tensors
+    result = trainer.step(0.0)
+    assert (result.skipped, result.tokens) == (True, 0)
+    assert (trainer.steps, trainer.tokens, trainer.data_position) == (1, TOKENS, 8)
+    assert all(torch.equal(one, other) for one, other in zip(before, parameters(trainer), strict=True))
+    assert all(torch.equal(tensor, moments[name]) for name, tensor in trainer.state().tensors.items())
+    assert trainer.state().optimizer_steps == 1
+    receive(trainer, 0, 2, 0.01)
+    assert not trainer.step(0.0).skipped
+
+
+@pytest.mark.parametrize(("loss", "norm"), [(1.0, math.inf), (1.0, math.nan), (math.nan, 1.0), (math.inf, 1.0)])
+def test_a_step_counts_only_with_a_finite_loss_and_a_finite_gradient(
+    make: Make, monkeypatch: pytest.MonkeyPatch, loss: float, norm: float
+) -> None:
+    trainer = make()
+    monkeypatch.setattr(trainer, "_gradients", lambda *_: (loss, norm))
+    assert trainer.step(0.0).skipped
+    assert (trainer.steps, trainer.tokens, trainer.state().optimizer_steps) == (0, 0, 0)
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "fields"),
+    [
+        (ADAMW, "training.optimizer.learningRate"),
+        (MUON, "training.optimizer.learningRate and training.optimizer.muon.learningRate"),
+    ],
+    ids=["AdamW", "Muon"],
+)
+def test_ten_skipped_steps_in_a_row_end_the_training_in_one_line(
+    make: Make, optimizer: dict[str, Any], fields: str
+) -> None:
+    trainer = make(**training(optimizer=optimizer))
+    receive(trainer, 0, 1, float("nan"))
+    for _ in range(SKIPPED_STEPS_LIMIT - 1):
+        assert trainer.step(0.0).skipped
+    with pytest.raises(TrainingDivergedError, match=f"lower {fields} or check the data") as raised:
+        trainer.step(0.0)
+    assert "\n" not in str(raised.value)
+
+
+@BOTH
+def test_a_restarted_trainer_goes_on_to_the_bit(make: Make, optimizer: dict[str, Any]) -> None:
+    whole, first, second = (make(**training(optimizer=optimizer)) for _ in range(3))
+    for _ in range(8):
+        whole.step(0.5)
+    for _ in range(4):
+        first.step(0.5)
+    second.load_state(first.state())
+    for fragment in range(6):
+        capture = first.capture(fragment)
+        second.apply(fragment, 7, capture._values)
+    assert (second.steps, second.tokens, second.data_position) == (4, 4 * TOKENS, 16)
+    assert second.staleness == 0
+    for _ in range(4):
+        second.step(0.5)
+    assert all(torch.equal(one, other) for one, other in zip(parameters(whole), parameters(second), strict=True))
+
+
+def test_the_state_is_a_copy(make: Make) -> None:
+    trainer = make()
+    trainer.step(0.0)
+    state = trainer.state()
+    kept = {name: tensor.clone() for name, tensor in state.tensors.items()}
+    trainer.step(0.0)
+    assert all(torch.equal(kept[name], tensor) for name, tensor in state.tensors.items())
+
+
+def test_the_state_of_another_model_is_refused(make: Make) -> None:
+    other = make(model={"builtin": {"preset": "nano"}})
+    other.step(0.0)
+    with pytest.raises(KeyError):
+        make().load_state(other.state())
+
+
+def test_a_trainer_catches_up_with_what_the_syncer_knows_and_never_goes_back(make: Make) -> None:
+    trainer = make()
+    trainer.step(0.0)
+    before, taken = trainer.tokens, trainer.data_position
+    trainer.catch_up(steps=50, data_position=200)
+    assert (trainer.steps, trainer.data_position, trainer.staleness) == (50, 200, 1)
+    assert (trainer.tokens - before) * taken == (200 - taken) * before  # tokens are counted in whole sequences
+    assert trainer.fragment_tokens(0) == before
+    trainer.catch_up(steps=3, data_position=12)
+    assert (trainer.steps, trainer.data_position) == (50, 200)
+
+
+def test_weight_decay_is_for_matrices_only(make: Make) -> None:
+    adamw = make()._optimizer._parts["AdamW"].optimizer
+    decays = {parameter.dim(): group["weight_decay"] for group in adamw.param_groups for parameter in group["params"]}
+    assert decays == {2: 0.1, 1: 0.0}
+
+
+def test_clipping_bounds_the_gradient_but_not_what_is_reported(make: Make) -> None:
+    optimizer = {"learningRate": 3e-3, "warmupSteps": 0, "clipNorm": 1e-9, "epsilon": 1e-8, "weightDecay": 0}
+    clipped = make(**training(optimizer=optimizer))
+    before = parameters(clipped)
+    assert clipped.step(0.0).grad_norm > 0.1
+    moved = max((one - other).abs().max().item() for one, other in zip(before, parameters(clipped), strict=True))
+    assert moved < 0.5 * 3e-3  # not Adam's full step: the gradient is small beside epsilon
+    free = make(**training(optimizer=optimizer | {"clipNorm": 0}))
+    assert free.step(0.0).grad_norm == pytest.approx(make().step(0.0).grad_norm, rel=1e-5)
+
+
+@BOTH
+def test_bf16_trains_too_and_keeps_parameters_in_f32(make: Make, optimizer: dict[str, Any]) -> None:
+    trainer = make(**training(precision="BF16", optimizer=optimizer))
+    reference = make()
+    first = trainer.step(0.0).loss
+    assert first == pytest.approx(reference.step(0.0).loss, rel=0.01)
+    assert first != make().step(0.0).loss
+    for _ in range(20):
+        last = trainer.step(0.0).loss
+    assert last < 0.9 * first
+    assert {parameter.dtype for parameter in module_of(trainer).parameters()} == {torch.float32}
+
+
+def test_clipping_bounds_muons_gradient_too(make: Make) -> None:
+    options = MUON | {"warmupSteps": 0, "muon": {"weightDecay": 0}}
+    clipped, free = (make(**training(optimizer=options | {"clipNorm": norm})) for norm in (0.01, 0))
+    for trainer in (clipped, free):
+        trainer.step(0.0)
+    one, other = (
+        trainer.state().tensors["momentum_buffer.blocks.0.attention.query.weight"] for trainer in (clipped, free)
+    )
+    assert 0 < one.norm() < 0.01 < free.step(0.0).grad_norm
+    torch.testing.assert_close(one / one.norm(), other / other.norm())
+
+
+def test_a_users_model_is_trained_by_muon(make: Make) -> None:
+    sync = {"fragments": 1, "interval": 4, "overlap": 0}
+    trainer = make(model={"entrypoint": "support.entrypoints:tiny_model"}, sync=sync, **training(optimizer=MUON))
+    losses = [trainer.step(0.0).loss for _ in range(30)]
+    assert losses[-1] < losses[0]
+    assert [name for name in trainer.state().tensors if name.startswith("mom")] == ["momentum_buffer.middle.weight"]
+    assert trainer.optimizer_identity.startswith("Muon on 1 matrices")
+
+
+def test_data_with_ids_that_the_model_does_not_know_is_refused() -> None:
+    data = {"entrypoint": "support.entrypoints:counting_source", "arguments": {"count": 5000}, "holdoutFraction": 0.1}
+    job = small_job(data=data, model={"builtin": {"preset": "pico", "vocabularySize": 100}})
+    with pytest.raises(
+        DataError, match=r"data.entrypoint: has a vocabulary of 257, but the model's is 100; .*vocabularySize"
+    ):
+        trainer_of(job)

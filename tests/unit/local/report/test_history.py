@@ -1,0 +1,291 @@
+"""A run's history, from a tape that the engine itself made and a journal."""
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from diloco.core.actions import Action, Admit, AskFragment, Evaluate, Merge
+from diloco.core.engine import Engine
+from diloco.core.events import (
+    Evaluated,
+    Event,
+    FragmentApplied,
+    FragmentArrived,
+    LearnerJoined,
+    LearnerReady,
+    Merged,
+    StepReported,
+)
+from diloco.core.fragments import Layout, TensorSpec, partition
+from diloco.core.options import EngineOptions
+from diloco.core.time_class import TimeClass
+from diloco.local.journal import Entry, Journal, read_journal
+from diloco.local.report.history import Life, RunHistory
+from diloco.local.report.history_builder import write_history
+from diloco.local.report.html import render_report
+from diloco.local.report.lifetimes import Turn, spans
+from diloco.local.report.run_clock import RunClock
+from diloco.local.report.summary import closing_table, summarize
+from diloco.local.time_classes import WORDS
+from diloco.spec import DiLoCoJob, parse_job
+from diloco.tape.reader import TapeEntry, TapeHeader, Torn
+
+START = 1_700_000_000.0
+LEARNER = "east/a/0"
+JOB = """
+apiVersion: diloco.dev/v1alpha1
+kind: DiLoCoJob
+metadata: {name: small}
+spec:
+  model: {builtin: {preset: pico}}
+  data: {text: {}}
+  training: {tokens: 60, sequenceLength: 5, batchSize: 2, evaluation: {everyTokens: 60}}
+  sync: {fragments: 2, interval: 2, overlap: 1}
+  regions:
+  - {name: east, pools: [{name: a, learners: 2}]}
+"""
+
+
+@dataclass
+class ScriptedTape:
+    """What a syncer would write if one learner made a step a second and everything else took no time."""
+
+    header: TapeHeader
+    entries: list[TapeEntry | Torn] = field(default_factory=list)
+
+    def __iter__(self) -> Iterator[TapeEntry | Torn]:
+        return iter(self.entries)
+
+
+class OneLearner:
+    """Answers whatever the engine orders, as a syncer and one learner would."""
+
+    def __init__(self, job: DiLoCoJob, layout: Layout) -> None:
+        self.engine = Engine(EngineOptions.from_job(job, layout), 1)
+        header = TapeHeader(
+            job=job.model_dump(mode="json", by_alias=True),
+            layout=layout.digest,
+            epoch=1,
+            base_checkpoint="",
+            record=False,
+            engine={},
+            started_at=START + 10,
+        )
+        self.tape = ScriptedTape(header)
+        self.now = 0.0
+        self.incarnation = 0
+
+    def tell(self, event: Event) -> None:
+        actions = self.engine.step(event, self.now)
+        self.tape.entries.append(
+            TapeEntry(Path("000001.jsonl"), len(self.tape.entries), self.now, event, tuple(actions))
+        )
+        for action in actions:
+            self.answer(action)
+
+    def answer(self, action: Action) -> None:
+        match action:
+            case Admit():
+                self.incarnation = action.incarnation
+            case AskFragment():
+                asked = (action.fragment, action.version, action.attempt)
+                self.tell(FragmentArrived(LEARNER, self.incarnation, *asked, action.version - 1, 1, 10, 100, "d"))
+            case Merge():
+                self.tell(Merged(action.fragment, action.version, "d", 0.01))
+                self.tell(FragmentApplied(LEARNER, self.incarnation, action.fragment, action.version))
+            case Evaluate():
+                loss = 2.0 if action.final else 5.0
+                self.tell(Evaluated(LEARNER, self.incarnation, action.evaluation, loss, exact=True))
+
+    def train(self, steps: int) -> None:
+        self.tell(LearnerJoined(LEARNER, "process", (), 0, 0))
+        self.tell(LearnerReady(LEARNER, self.incarnation))
+        for step in range(1, steps + 1):
+            self.now += 1.0
+            self.tell(StepReported(LEARNER, self.incarnation, step, 10 * step, 0.9, 0.1, 4.0, 2 * step))
+
+
+@pytest.fixture
+def layout() -> Layout:
+    return partition([TensorSpec("a", (6,), False), TensorSpec("b", (4,), False)], 2)  # noqa: FBT003
+
+
+@pytest.fixture
+def journal() -> list[Entry]:
+    return [
+        Entry("run", "", START, {"resumed": False}),
+        Entry("start", "syncer", START, {"restarts": 0}),
+        Entry("start", LEARNER, START + 1, {"restarts": 0}),
+        Entry("kill", "east/a/1", START + 11, {"seconds": 0.0}),
+        Entry("exit", "east/a/1", START + 11, {"code": -9, "verdict": "restart", "by_chaos": True}),
+        Entry("cut", "east", START + 12, {"seconds": 2.0}),
+        Entry("heal", "east", START + 14),
+        Entry("end", "", START + 30, {"ending": "finished"}),
+    ]
+
+
+@pytest.fixture
+def history(layout: Layout, journal: list[Entry]) -> RunHistory:
+    job = parse_job(JOB)
+    world = OneLearner(job, layout)
+    world.train(12)
+    return write_history(job, layout, [world.tape], journal)
+
+
+def test_the_figures_are_the_engines_own(history: RunHistory) -> None:
+    assert history.complete
+    assert (history.loss_start, history.loss_end) == (5.0, 2.0)
+    assert history.merged_tokens >= 60
+    assert history.syncer_steps == len(history.merges)
+    assert history.parameters == 10
+
+
+def test_bytes_are_counted_in_both_directions(history: RunHistory) -> None:
+    merges = len(history.merges)
+    assert history.bytes_pushed == 100 * merges
+    loaded = 40
+    pulled = sum(4 * (6 if merge.fragment == 0 else 4) for merge in history.merges)
+    assert history.bytes_pulled == loaded + pulled
+
+
+def test_data_parallel_is_a_ring_all_reduce_of_every_step(history: RunHistory) -> None:
+    steps = sum(learner.steps for learner in history.learners)
+    assert history.data_parallel_bytes == steps * 2 * (2 - 1) / 2 * 4 * 10
+
+
+def test_a_learners_life_runs_from_its_start_to_its_end(history: RunHistory) -> None:
+    learner = history.learners[0]
+    assert [(span.start, span.life) for span in learner.life] == [(1.0, Life.STARTING), (10.0, Life.TRAINING)]
+    assert learner.life[-1].end == 30.0
+    assert learner.blocked_fraction == pytest.approx(learner.blocked_seconds / 20)
+    assert history.learners[1].life == ()
+
+
+def test_what_was_done_on_purpose_is_told(history: RunHistory) -> None:
+    assert [(i.seconds, i.process, i.text) for i in history.incidents] == [
+        (11.0, "east/a/1", "killed with SIGKILL, on purpose"),
+        (12.0, "east", "link cut for 2 s, on purpose"),
+        (14.0, "east", "link is back"),
+    ]
+    assert [(region, cut.start, cut.end) for region, cut in history.cuts] == [("east", 12.0, 14.0)]
+
+
+def test_a_torn_tape_is_told_and_read_as_far_as_it_goes(layout: Layout, journal: list[Entry]) -> None:
+    job = parse_job(JOB)
+    world = OneLearner(job, layout)
+    world.train(3)
+    world.tape.entries.append(Torn(Path("000001.jsonl"), 99))
+    history = write_history(job, layout, [world.tape], journal)
+    assert "torn" in history.notes[0]
+    assert history.learners[0].steps == 3
+
+
+def test_a_run_without_a_tape_has_a_history_too(layout: Layout, journal: list[Entry]) -> None:
+    history = write_history(parse_job(JOB), layout, [], journal)
+    assert not history.complete
+    assert history.data_parallel_bytes == 0
+    assert "None." in render_report(history, "") or history.incidents
+
+
+def test_the_summary_has_what_scripts_rely_on(history: RunHistory) -> None:
+    summary = summarize(history)
+    promised = ("wall_seconds", "tokens", "syncer_steps", "eval_loss_start", "eval_loss", "goodput", "bytes_pushed")
+    assert all(summary[name] is not None for name in (*promised, "bytes_pulled"))
+    learner = summary["learners"][0]
+    assert {"id", "steps", "tokens", "restarts", "blocked_fraction", "tokens_per_second"} <= learner.keys()
+    assert learner["other_work_fraction"] == 0.0
+
+
+def test_evaluations_and_snapshots_are_told_beside_what_synchronization_costs(history: RunHistory) -> None:
+    time = {**history.learners[0].time, TimeClass.EVALUATING: 0.047, TimeClass.CHECKPOINTING: 0.02}
+    told = replace(history, learners=(replace(history.learners[0], time=time), *history.learners[1:]))
+    assert summarize(told)["learners"][0]["other_work_fraction"] == pytest.approx(0.067)
+    console = Console(record=True, width=140)
+    console.print(closing_table(told))
+    table = console.export_text()
+    assert "6.7 %" in table
+    assert "other work" in table
+    assert "6.7 %" in render_report(told, "")
+
+
+def test_the_summary_says_where_the_time_went_in_shares_that_add_up(history: RunHistory) -> None:
+    summary = summarize(history)
+    for told in (summary, summary["learners"][0]):
+        assert set(told["goodput_classes"]) == {one.value for one in TimeClass}
+        assert math.fsum(told["goodput_classes"].values()) == pytest.approx(1.0)
+        assert told["goodput_classes"]["merged"] == pytest.approx(told["goodput"])
+    never_there = summary["learners"][1]
+    assert (never_there["goodput"], never_there["goodput_classes"]) == (None, {})
+
+
+def test_the_report_shows_each_class_on_a_bar_in_a_table_and_in_words(history: RunHistory) -> None:
+    page = render_report(history, "")
+    present = [one for one in TimeClass if history.time[one] > 0]
+    assert {TimeClass.MERGED, TimeClass.IN_HAND} < set(present)
+    for number, one in enumerate(present, 1):
+        assert f"{number} {WORDS[one].title}</th>" in page
+        assert f"<b>{WORDS[one].title}</b>: {WORDS[one].meaning}." in page
+    assert page.count('<g class="t-merged">') == 2
+    absent = [one for one in TimeClass if one not in present]
+    assert not any(f"{WORDS[one].title}</th>" in page for one in absent)
+
+
+def test_a_run_without_a_tape_has_no_given_time_to_show(layout: Layout, journal: list[Entry]) -> None:
+    page = render_report(write_history(parse_job(JOB), layout, [], journal), "")
+    assert '<g class="t-' not in page
+
+
+def test_the_report_needs_nothing_but_itself(history: RunHistory) -> None:
+    page = render_report(history, "def f(<x>): $y")
+    assert "def f(&lt;x&gt;): $y" in page
+    assert not any(outside in page for outside in ("http:", "https:", "src=", "href=", "@import", "url("))
+    assert page.count("<svg") == 9
+
+
+def test_the_clock_leaves_out_the_time_between_interruption_and_resumption() -> None:
+    clock = RunClock(
+        [Entry("run", "", 100.0), Entry("end", "", 110.0), Entry("run", "", 500.0), Entry("end", "", 520.0)]
+    )
+    assert [clock.seconds(at) for at in (90.0, 105.0, 300.0, 505.0)] == [0.0, 5.0, 10.0, 15.0]
+    assert clock.end_seconds == 30.0
+
+
+def test_lives_follow_from_turns_in_any_order() -> None:
+    turns = [
+        (9.0, Turn.OVER),
+        (0.0, Turn.STARTED),
+        (2.0, Turn.TRAINS),
+        (3.0, Turn.LOST),
+        (4.0, Turn.TRAINS),
+        (5.0, Turn.PAUSED),
+        (6.0, Turn.CONTINUED),
+        (7.0, Turn.ENDED),
+        (8.0, Turn.STARTED),
+    ]
+    lives = [
+        Life.STARTING,
+        Life.TRAINING,
+        Life.AWAY,
+        Life.TRAINING,
+        Life.PAUSED,
+        Life.TRAINING,
+        Life.DOWN,
+        Life.STARTING,
+    ]
+    assert [span.life for span in spans(turns, 20.0)] == lives
+    assert spans(turns, 20.0)[-1].end == 9.0
+
+
+def test_a_journal_is_read_back_without_its_torn_line(tmp_path: Path) -> None:
+    path = tmp_path / "supervisor.jsonl"
+    journal = Journal(path)
+    written = journal.write("kill", LEARNER, key="k", seconds=0.0)
+    journal.close()
+    path.write_text(path.read_text() + '{"event": "sta')
+    (entry,) = read_journal(path)
+    assert (entry.event, entry.process, entry.details) == (written.event, LEARNER, {"key": "k", "seconds": 0.0})
+    assert read_journal(tmp_path / "none") == []

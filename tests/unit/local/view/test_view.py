@@ -1,0 +1,123 @@
+"""What is shown while a run goes on."""
+
+import io
+from collections.abc import Callable
+
+import pytest
+from rich.console import Console
+
+from diloco.local.child import final_words
+from diloco.local.report.svg import Axis, Series, line_chart, thinned
+from diloco.local.status_poll import Seen
+from diloco.local.view.screen import PlainView, progress_line, render
+from diloco.local.view.snapshot import Picture, RateMeter, picture_of
+from diloco.local.view.units import bytes_text, count_text, duration_text, loss_text, percent_text
+from diloco.syncer.reporting.status import SyncerStatus
+from support.seen_jobs import syncer_account
+from support.world_syncer import THIN_LINKS
+
+
+def status(**changes: object) -> SyncerStatus:
+    return SyncerStatus.model_validate(syncer_account(**changes))
+
+
+def drawn(picture: Picture) -> str:
+    console = Console(file=io.StringIO(), width=100, force_terminal=False)
+    console.print(render(picture, ("something happened",)))
+    assert isinstance(console.file, io.StringIO)
+    return console.file.getvalue()
+
+
+def test_the_view_shows_job_learners_and_events() -> None:
+    text = drawn(picture_of(status()))
+    for shown in ("two-regions", "us-west/old/0", "training", "2.500", "25%", "1m15s left", "something happened"):
+        assert shown in text
+
+
+def test_a_job_that_has_not_begun_can_be_shown() -> None:
+    text = drawn(picture_of(status(goodput=None, train_loss=None, eval_loss=None, seconds_left=None)))
+    assert "goodput -" in text
+
+
+def test_links_that_do_not_carry_the_schedule_are_told_with_what_would_do() -> None:
+    text = drawn(picture_of(status(links=THIN_LINKS)))
+    assert "links: LinkTooThin: the link us-west/old would be used to 133 %" in text
+    assert "would do: sync.interval: 34; or 33.3 Mbit/s on the link us-west/old" in text
+    assert progress_line(picture_of(status(links=THIN_LINKS))).endswith("links: LinkTooThin")
+
+
+def test_of_links_that_fit_nothing_is_told() -> None:
+    fits = THIN_LINKS | {"kind": "Fits", "remedies": []}
+    assert "links" not in drawn(picture_of(status(links=fits)))
+    assert "links" not in progress_line(picture_of(status(links=fits)))
+
+
+def test_plain_lines_come_with_events_and_every_ten_seconds() -> None:
+    console = Console(file=io.StringIO(), width=40, force_terminal=False)
+    view = PlainView(console)
+    for tenth in range(250):
+        picture = picture_of(status(elapsed_seconds=tenth / 10))
+        view.update(picture)
+    view.announce("us-west/old/0 started again")
+    assert isinstance(console.file, io.StringIO)
+    lines = console.file.getvalue().splitlines()
+    assert len(lines) == 3
+    assert all("two" not in line and "25%" in line for line in lines[:2])
+    assert lines[2].endswith("us-west/old/0 started again")
+
+
+def test_bandwidth_is_over_the_last_seconds_and_survives_a_syncer_that_counts_anew() -> None:
+    meter = RateMeter(window_seconds=10.0)
+    rates = [meter.read(Seen(status(bytes_pushed=100 * second), float(second))).pushed for second in range(30)]
+    assert rates[-1] == pytest.approx(100.0)
+    assert meter.read(Seen(status(bytes_pushed=5), 31.0)).pushed == 0.0
+
+
+@pytest.mark.parametrize(
+    ("text", "value", "written"),
+    [
+        (bytes_text, 0, "0 B"),
+        (bytes_text, 1530, "1.53 kB"),
+        (bytes_text, 999_600, "1.00 MB"),
+        (bytes_text, 64 << 20, "67.1 MB"),
+        (count_text, 870_000, "870 k"),
+        (count_text, 12, "12"),
+        (duration_text, 59.6, "1m00s"),
+        (duration_text, 7620, "2h07m"),
+        (loss_text, None, "-"),
+        (loss_text, float("nan"), "-"),
+        (percent_text, 0.975, "97.5 %"),
+    ],
+)
+def test_quantities_are_written_for_people(
+    text: Callable[[float | None], str], value: float | None, written: str
+) -> None:
+    assert text(value) == written
+
+
+@pytest.mark.parametrize(
+    ("lines", "words"),
+    [
+        ([], ""),
+        (["", "Killed"], "Killed"),
+        (["11:22:33.123 us-west/old/0 error: no such file", "11:22:33.124 us-west/old/0 bye"], "no such file"),
+        (["diloco: job.yaml: cannot be read"], "job.yaml: cannot be read"),
+    ],
+)
+def test_a_processs_final_words_are_its_last_error(lines: list[str], words: str) -> None:
+    assert final_words(lines) == words
+
+
+def test_a_chart_of_nothing_is_nothing_and_of_one_point_a_dot() -> None:
+    axis = Axis("x", str)
+    assert line_chart([Series("none", [])], axis, axis) == ""
+    assert line_chart([Series("one", [(1.0, float("nan"))])], axis, axis) == ""
+    assert line_chart([Series("one", [(1.0, 1.0)])], axis, axis).count("<circle") == 1
+
+
+def test_thinning_keeps_the_ends_of_a_curve_apart_and_its_mean() -> None:
+    points = [(float(i), float(i % 7)) for i in range(5000)]
+    thin = thinned(points, 100)
+    assert len(thin) == 100
+    assert (thin[0][0] < 50, thin[-1][0] > 4950) == (True, True)
+    assert sum(y for _, y in thin) / 100 == pytest.approx(3.0, abs=0.01)

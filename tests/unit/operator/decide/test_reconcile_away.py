@@ -1,0 +1,126 @@
+"""What is said while the syncer does not answer, and what is kept."""
+
+from datetime import timedelta
+
+from diloco_operator.decide.observed import ChildKey, SyncerAway
+from support.operator_world import World, job_object, stamp
+from support.world_pods import unschedulable
+
+
+def training_world() -> World:
+    world = World(job=job_object(tokens=10_000_000))
+    world.run(60)
+    return world
+
+
+def test_a_syncer_that_cannot_be_reached_makes_ready_unknown_and_keeps_the_last_progress() -> None:
+    w = training_world()
+    progress = w.status["progress"]
+    assert progress["tokensPerSecond"] > 0
+    w.unreachable = "no answer within 3 s"
+    w.tick()
+    since = stamp(w.now)
+    w.reconcile()
+    for type_ in ("Ready", "Progressing"):
+        assert (w.condition(type_)["status"], w.condition(type_)["reason"]) == ("Unknown", "SyncerUnreachable")
+    assert w.condition("Degraded")["message"] == f"the syncer does not answer: no answer within 3 s, since {since}"
+    assert w.status["phase"] == "Training"
+    writes = w.status_writes
+    w.run(300)
+    assert w.status_writes == writes
+    assert w.status["learners"] == {"desired": 4, "ready": 4, "training": 0, "summary": "?/4"}
+    # How far it came is known, how fast it goes is not.
+    rates = {"tokensPerSecond", "secondsLeft"}
+    assert w.status["progress"]["tokensPerSecond"] == 0
+    assert "secondsLeft" not in w.status["progress"]
+    for field in set(progress) - rates:
+        assert w.status["progress"][field] == progress[field]
+    w.unreachable = ""
+    w.run(15)
+    assert w.condition("Ready")["status"] == "True"
+    assert w.condition("Degraded")["status"] == "False"
+    assert w.status["progress"]["step"] > progress["step"]
+
+
+def test_pods_that_are_all_pending_are_not_said_to_train() -> None:
+    w = training_world()
+    for name in list(w.pods.pods):
+        w.pods.troubles[name.rpartition("-")[0]] = unschedulable("0/4 nodes are available.")
+    w.pods.troubles["demo-syncer"] = unschedulable("0/4 nodes are available.")
+    w.run(3600, every=60.0)
+    assert w.condition("Ready")["status"] == "False"
+    assert w.status["learners"]["summary"] == "?/4"
+    assert w.status["progress"]["tokensPerSecond"] == 0
+
+
+def test_progress_is_written_although_the_clock_of_another_operator_was_ahead() -> None:
+    w = training_world()
+    w.job["status"]["progress"]["updatedAt"] = stamp(w.now + timedelta(hours=2))
+    step = w.status["progress"]["step"]
+    w.run(30)
+    assert w.status["progress"]["step"] > step
+    assert w.status["progress"]["updatedAt"] <= stamp(w.now)
+
+
+def test_a_syncer_whose_pod_is_gone_makes_ready_false_until_it_is_back() -> None:
+    w = training_world()
+    step = w.status["progress"]["step"]
+    w.pods.troubles["demo-syncer"] = {"phase": "Pending"}
+    w.pods.delete(w.syncer_pods()[0])
+    w.run(20)
+    assert (w.condition("Ready")["status"], w.condition("Ready")["reason"]) == ("False", "SyncerUnreachable")
+    assert w.status["phase"] == "Training"
+    w.pods.troubles.clear()
+    w.run(30)
+    assert w.condition("Ready")["status"] == "True"
+    assert w.status["syncer"]["epoch"] == 2
+    assert w.status["progress"]["step"] >= step
+
+
+def test_an_operator_that_has_just_started_says_nothing_before_it_has_asked() -> None:
+    w = training_world()
+    plan = w._decide(looked=False, asked=False)
+    assert plan.status is None
+    assert plan.ask_syncer
+
+
+def test_an_unhealthy_set_is_looked_at_before_anything_is_said() -> None:
+    w = training_world()
+    w.pods.troubles["demo--us-west-old"] = {"phase": "Pending"}
+    w.tick()
+    plan = w._decide(looked=False, asked=True)
+    assert plan.look_closer
+    assert plan.status is None
+
+
+def test_a_starting_syncer_is_waited_for_and_not_called_unreachable() -> None:
+    w = World()
+    w.unreachable = "cannot connect: Connection refused"
+    w.reconcile()
+    assert w.condition("Ready")["reason"] == "WaitingForSyncer"
+    assert w.condition("Degraded")["status"] == "False"
+
+
+def test_a_syncer_that_was_never_reached_is_told_once_its_pod_has_been_ready_for_a_while() -> None:
+    w = World(unreachable="no answer within 3 s")
+    w.run(60)
+    assert w.condition("Ready")["reason"] == "SyncerUnreachable"
+    assert w.status["phase"] == "Pending"
+
+
+def test_the_deadline_counts_while_the_syncer_is_away() -> None:
+    w = World(job=job_object(activeDeadlineSeconds=100))
+    w.run(60)
+    w.unreachable = "no answer within 3 s"
+    w.run(60)
+    assert w.status["reason"] == "DeadlineExceeded"
+
+
+def test_an_away_syncer_while_suspending_changes_nothing_of_the_order() -> None:
+    w = training_world()
+    w.unreachable = "no answer within 3 s"
+    w.change(suspend=True)
+    w.run(90)
+    assert w.status["phase"] == "Suspended"
+    assert isinstance(w.observed(asked=True).syncer, SyncerAway)
+    assert w.children[ChildKey("Deployment", "demo-syncer")]["spec"]["replicas"] == 0

@@ -1,0 +1,77 @@
+"""What the operator takes for its syncer's word: one lost answer is none, silence is."""
+
+import asyncio
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+import pytest
+
+from diloco_operator.cluster.api import Api
+from diloco_operator.cluster.cache import Cache
+from diloco_operator.decide.observed import ChildKey, Object, SyncerAway, SyncerStatusView
+from diloco_operator.observe.jobs import JobKey
+from diloco_operator.observe.observer import AWAY_AFTER_QUESTIONS, NOT_READY, SYNCER_SECONDS, Memory, Observer
+from diloco_operator.repairs import Repairs
+
+FIRST, SECOND = (SyncerStatusView(job="demo", epoch=epoch, phase="Training") for epoch in (1, 2))
+AWAY = SyncerAway("no answer within 5 s")
+JOB: Object = {"metadata": {"namespace": "train", "name": "demo", "uid": "1"}}
+NOBODY, NOTHING = object.__new__(Api), object.__new__(Cache)
+"""Neither is asked anything here."""
+Answer = SyncerStatusView | SyncerAway
+
+
+@dataclass
+class Scene:
+    """An observer whose syncer says what it is told to say, and the time."""
+
+    answers: list[Answer]
+    ready: int = 1
+    now: float = 0.0
+    memory: Memory = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.memory = Memory("1", Repairs(lambda: self.now))
+
+    async def ask(self, job: JobKey) -> Answer:
+        assert job == ("train", "demo")
+        return self.answers.pop(0)
+
+    def heard(self, later_seconds: float = SYNCER_SECONDS) -> Answer:
+        self.now += later_seconds
+        observer = Observer(NOBODY, NOTHING, self, lambda: self.now)  # type: ignore[arg-type]
+        key = ChildKey("Deployment", "demo-syncer")
+        children = {key: {"spec": {"replicas": 1}, "status": {"readyReplicas": self.ready}}}
+        return asyncio.run(observer.ask_syncer(JOB, children, self.memory))
+
+    def all_heard(self) -> Iterable[Answer]:
+        while self.answers:
+            yield self.heard()
+
+
+def test_an_answer_is_good_for_a_moment() -> None:
+    scene = Scene([FIRST, SECOND])
+    assert [scene.heard(), scene.heard(SYNCER_SECONDS / 2), scene.heard(SYNCER_SECONDS / 2)] == [FIRST, FIRST, SECOND]
+
+
+def test_a_syncer_that_answered_is_away_after_several_questions_in_a_row() -> None:
+    silent = [AWAY] * AWAY_AFTER_QUESTIONS
+    assert list(Scene([FIRST, *silent]).all_heard()) == [FIRST] * AWAY_AFTER_QUESTIONS + [AWAY]
+    assert list(Scene([FIRST, *silent[1:], SECOND, *silent[1:]]).all_heard()) == (
+        [FIRST] * AWAY_AFTER_QUESTIONS + [SECOND] * AWAY_AFTER_QUESTIONS
+    )
+
+
+def test_one_that_never_answered_is_away_at_once_and_back_with_its_first_answer() -> None:
+    assert list(Scene([AWAY, FIRST]).all_heard()) == [AWAY, FIRST]
+
+
+@pytest.mark.parametrize("before", [[], [FIRST], [FIRST, AWAY]])
+def test_where_its_pod_is_not_ready_nobody_is_asked_and_what_it_said_is_forgotten(before: list[Answer]) -> None:
+    scene = Scene([*before, AWAY])
+    for _ in before:
+        scene.heard()
+    scene.ready = 0
+    assert scene.heard() == NOT_READY
+    scene.ready = 1
+    assert scene.heard() == AWAY

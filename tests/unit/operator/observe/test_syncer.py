@@ -1,0 +1,95 @@
+import asyncio
+import json
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+
+import pytest
+from aiohttp import web
+
+from diloco_operator.decide.observed import SyncerAway, SyncerStatusView
+from diloco_operator.observe.jobs import JobKey
+from diloco_operator.observe.syncer import LONGEST_ANSWER_BYTES, SyncerAsker, new_session, status_url
+
+JOB = JobKey("ns", "job")
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+
+@asynccontextmanager
+async def asker_of(handler: Handler | None) -> AsyncIterator[SyncerAsker]:
+    """Asks a syncer that answers like this; None: nobody listens."""
+    app = web.Application()
+    if handler is not None:
+        app.router.add_get("/status", handler)
+    runner = web.AppRunner(app)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    port = runner.addresses[0][1]
+    if handler is None:
+        await runner.cleanup()
+    async with new_session() as session:
+        try:
+            yield SyncerAsker(session, lambda _: f"http://127.0.0.1:{port}/status")
+        finally:
+            await runner.cleanup()
+
+
+def asked(handler: Handler | None) -> SyncerStatusView | SyncerAway:
+    """What comes of asking once."""
+
+    async def run() -> SyncerStatusView | SyncerAway:
+        async with asker_of(handler) as asker:
+            return await asker.ask(JOB)
+
+    return asyncio.run(run())
+
+
+def answering(body: str, status: int = 200) -> Handler:
+    async def handler(_: web.Request) -> web.Response:
+        return web.Response(text=body, status=status)
+
+    return handler
+
+
+def test_it_asks_by_the_clusters_name_of_the_service() -> None:
+    assert status_url(JOB) == "http://job-syncer.ns.svc:8080/status"
+
+
+def test_what_it_knows_is_read_and_what_it_does_not_know_is_let_pass() -> None:
+    view = asked(answering(json.dumps({"job": "job", "epoch": 3, "phase": "Training", "invented_later": [1]})))
+    assert isinstance(view, SyncerStatusView)
+    assert view.epoch == 3
+
+
+@pytest.mark.parametrize(
+    ("handler", "reason"),
+    [
+        (None, "cannot connect"),
+        (answering("busy", status=503), "answered 503"),
+        (answering("{"), "cannot be read"),
+        (answering(json.dumps({"job": "job", "epoch": "x", "phase": "Training"})), "epoch"),
+        (answering(json.dumps({"job": "other", "epoch": 1, "phase": "Training"})), "another job, 'other'"),
+        (answering(" " * (LONGEST_ANSWER_BYTES + 1)), "more than 8 MiB"),
+    ],
+)
+def test_whatever_else_comes_is_a_reason_in_words_that_stay_the_same(handler: Handler | None, reason: str) -> None:
+    first, second = asked(handler), asked(handler)
+    assert isinstance(first, SyncerAway)
+    assert reason in first.reason
+    # Ports differ from one asking to the next.
+    assert first == second
+
+
+def test_each_question_has_a_connection_of_its_own() -> None:
+    ends: list[object] = []
+
+    async def handler(request: web.Request) -> web.Response:
+        assert request.transport is not None
+        ends.append(request.transport.get_extra_info("peername"))
+        return web.Response(text="not here", status=404)
+
+    async def run() -> None:
+        async with asker_of(handler) as asker:
+            assert [await asker.ask(JOB) for _ in range(2)] == [SyncerAway("answered 404")] * 2
+
+    asyncio.run(run())
+    assert len(set(ends)) == 2

@@ -1,0 +1,204 @@
+import json
+import os
+import resource
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from diloco.core.fragments import Layout, TensorSpec, partition
+from diloco.runtime.files import UnusableFileError, sha256_bytes
+from diloco.syncer.disk.checkpoint import (
+    CheckpointContent,
+    LoadedCheckpoint,
+    Totals,
+    checkpoint_names,
+    load_checkpoint,
+    newest_checkpoint,
+    prune_checkpoints,
+    set_aside,
+    write_checkpoint,
+)
+from diloco.syncer.errors import SyncerError
+from diloco.syncer.store import FragmentStore
+
+
+def layout_of(*sizes: int) -> Layout:
+    return partition([TensorSpec(f"t{i}", (size,), embedding=False) for i, size in enumerate(sizes)], len(sizes))
+
+
+LAYOUT = layout_of(1000, 500)
+
+
+def content(
+    version: int = 3, layout: Layout = LAYOUT, job: str = "small", *, residuals: bool = False
+) -> CheckpointContent:
+    store = FragmentStore(layout, residuals=residuals)
+    for fragment in layout.fragments:
+        values = torch.arange(fragment.numel, dtype=torch.float32) + version
+        store.put(fragment.index, version, values, values / 3, values / 7 if residuals else None)
+    totals = Totals(bytes_pushed=5, bytes_pulled=6)
+    return CheckpointContent(job, layout, 2, store.hold(), {"loss": float("nan"), "n": 1}, totals, "a test")
+
+
+def newest(
+    directory: Path, layout: Layout = LAYOUT, job: str = "small"
+) -> tuple[LoadedCheckpoint | None, dict[str, str]]:
+    return newest_checkpoint(directory, layout, job, lambda _folder, _manifest: None)
+
+
+def test_a_checkpoint_comes_back_as_it_was(tmp_path: Path) -> None:
+    name = write_checkpoint(tmp_path, content())
+    loaded, broken = newest(tmp_path)
+    assert loaded is not None
+    assert not broken
+    assert (name, loaded.name, loaded.manifest.versions) == ("000001", "000001", (3, 3))
+    assert loaded.manifest.engine["n"] == 1
+    assert loaded.manifest.totals == Totals(bytes_pushed=5, bytes_pulled=6)
+    image = content().image
+    for index, fragment in enumerate(image.fragments):
+        assert torch.equal(loaded.parameters[index], fragment.parameters)
+        assert torch.equal(loaded.momentum[index], image.momentum[index])
+
+
+def test_residuals_come_back_as_they_were_and_are_another_format(tmp_path: Path) -> None:
+    first, second = write_checkpoint(tmp_path, content()), write_checkpoint(tmp_path, content(residuals=True))
+    without, residuals = (load_checkpoint(tmp_path, name, LAYOUT, "small") for name in (first, second))
+    assert (without.manifest.format, without.residuals) == (1, ())
+    assert residuals.manifest.format == 2
+    for index, residual in enumerate(content(residuals=True).image.residuals):
+        assert torch.equal(residuals.residuals[index], residual)
+
+
+def test_a_checkpoint_of_a_later_version_is_refused_and_not_taken_for_damaged(tmp_path: Path) -> None:
+    write_checkpoint(tmp_path, content())
+    path = tmp_path / write_checkpoint(tmp_path, content()) / "manifest.json"
+    plain = json.loads(path.read_text())["manifest"] | {"format": 3, "new": "field"}
+    sealed = sha256_bytes(json.dumps(plain, sort_keys=True, separators=(",", ":")).encode())
+    path.write_text(json.dumps({"sha256": sealed, "manifest": plain}))
+    with pytest.raises(SyncerError, match="checkpoint format is 3; this version of diloco reads 1 to 2") as refused:
+        newest(tmp_path)
+    assert "\n" not in str(refused.value)
+
+
+def test_an_empty_folder_has_no_checkpoint(tmp_path: Path) -> None:
+    assert newest(tmp_path / "none") == (None, {})
+
+
+@pytest.mark.parametrize(
+    "file", ["manifest.json", "parameters.safetensors", "momentum.safetensors", "residuals.safetensors"]
+)
+@pytest.mark.parametrize("damage", ["flipped", "truncated", "missing", "empty", "nested", "pipe"])
+def test_a_damaged_checkpoint_is_told_and_the_one_before_is_used(tmp_path: Path, file: str, damage: str) -> None:
+    write_checkpoint(tmp_path, content(3, residuals=True))
+    path = tmp_path / write_checkpoint(tmp_path, content(4, residuals=True)) / file
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    match damage:
+        case "flipped":
+            path.write_bytes(data)
+        case "truncated":
+            path.write_bytes(data[:-3])
+        case "missing":
+            path.unlink()
+        case "empty":
+            path.write_bytes(b"")
+        case "nested":
+            path.write_text('{"a":' * 50_000)
+        case "pipe":
+            path.unlink()
+            os.mkfifo(path)
+    loaded, broken = newest(tmp_path)
+    assert loaded is not None
+    assert loaded.manifest.versions == (3, 3)
+    assert str(path) in broken["000002"]
+
+
+def test_a_manifest_that_lies_about_its_tensors_is_found(tmp_path: Path) -> None:
+    name = write_checkpoint(tmp_path, content(layout=layout_of(1000, 501)))
+    path = tmp_path / name / "manifest.json"
+    sealed = json.loads(path.read_text())
+    sealed["manifest"]["layout"] = LAYOUT.digest
+    path.write_text(json.dumps(sealed))
+    with pytest.raises(UnusableFileError, match="its digest does not match"):
+        load_checkpoint(tmp_path, name, LAYOUT, "small")
+
+
+def test_a_checkpoint_of_another_model_or_job_names_both(tmp_path: Path) -> None:
+    write_checkpoint(tmp_path, content())
+    with pytest.raises(SyncerError, match=r"1500 parameters in 2 fragments.*1501 parameters in 2 fragments"):
+        newest(tmp_path, layout_of(1000, 501))
+    with pytest.raises(SyncerError, match="of job 'small', but the job is 'large'"):
+        newest(tmp_path, job="large")
+
+
+def test_one_with_other_frozen_values_is_refused_and_one_of_before_is_read(tmp_path: Path) -> None:
+    ours, other = replace(LAYOUT, constants="base"), replace(LAYOUT, constants="other")
+    write_checkpoint(tmp_path, content(layout=other))
+    with pytest.raises(SyncerError, match="other frozen parameters or buffers than the job's; use"):
+        newest(tmp_path, ours)
+    write_checkpoint(tmp_path, content())  # earlier versions told of the cut alone
+    loaded, _ = newest(tmp_path, ours)
+    assert loaded is not None
+    assert loaded.manifest.layout == LAYOUT.cut
+
+
+@pytest.mark.parametrize("residuals", [False, True])
+def test_a_write_that_fails_in_the_middle_leaves_nothing_behind(tmp_path: Path, *, residuals: bool) -> None:
+    write_checkpoint(tmp_path, content(3))
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (3000, hard))
+    try:
+        with pytest.raises(OSError, match="too large"):
+            write_checkpoint(tmp_path, content(4, residuals=residuals))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert [path.name for path in tmp_path.iterdir()] == ["000001"]
+
+
+def test_leftovers_of_a_killed_writer_are_no_checkpoint_and_go(tmp_path: Path) -> None:
+    (tmp_path / ".000007.part").mkdir()
+    (tmp_path / ".000007.part" / "parameters.safetensors").write_bytes(b"half")
+    assert checkpoint_names(tmp_path) == []
+    write_checkpoint(tmp_path, content())
+    assert [path.name for path in tmp_path.iterdir()] == ["000001"]
+
+
+def test_the_newest_and_those_spared_stay(tmp_path: Path) -> None:
+    for version in range(6):
+        write_checkpoint(tmp_path, content(version))
+    prune_checkpoints(tmp_path, 2, frozenset({"000002"}))
+    assert checkpoint_names(tmp_path) == ["000002", "000005", "000006"]
+
+
+def test_broken_ones_are_set_aside_where_nothing_takes_them_for_checkpoints(tmp_path: Path) -> None:
+    (tmp_path / "000001.broken").mkdir()
+    for version in range(2):
+        write_checkpoint(tmp_path, content(version))
+    set_aside(tmp_path, ["000003"])
+    assert checkpoint_names(tmp_path) == ["000002"]
+    assert (tmp_path / "000003.broken").is_dir()
+    assert not (tmp_path / "000001.broken").exists()
+
+
+def test_the_number_of_a_broken_one_is_not_given_again(tmp_path: Path) -> None:
+    for version in range(3):
+        write_checkpoint(tmp_path, content(version))
+    set_aside(tmp_path, ["000003"])
+    set_aside(tmp_path, ["000002"])
+    assert write_checkpoint(tmp_path, content()) == "000004"
+    assert (tmp_path / "000003.broken").is_dir()
+    (tmp_path / "000004").rename(tmp_path / "000004.broken")
+    set_aside(tmp_path, ["000001"])
+    assert write_checkpoint(tmp_path, content()) == "000005"
+
+
+def test_checkpoints_are_ordered_by_number_however_many_digits_it_has(tmp_path: Path) -> None:
+    for name in ("1000000", "999999", "999998"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "12345").mkdir()
+    assert checkpoint_names(tmp_path) == ["999998", "999999", "1000000"]
+    assert write_checkpoint(tmp_path, content()) == "1000001"
+    prune_checkpoints(tmp_path, 1, frozenset())
+    assert checkpoint_names(tmp_path) == ["1000001"]

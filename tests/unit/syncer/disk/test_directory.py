@@ -1,0 +1,84 @@
+import errno
+import fcntl
+import os
+from pathlib import Path
+
+import pytest
+
+from diloco.runtime.exits import EXIT_BAD_INPUT, EXIT_UNEXPECTED
+from diloco.syncer.disk.directory import SyncerDirectory
+from diloco.syncer.errors import SyncerError
+from support.machine_limits import full_disk
+
+
+def test_every_life_has_a_number_of_its_own(tmp_path: Path) -> None:
+    with SyncerDirectory(tmp_path / "new") as directory:
+        assert directory.begin_epoch() == 1
+    with SyncerDirectory(tmp_path / "new") as directory:
+        assert directory.begin_epoch() == 2
+
+
+@pytest.mark.parametrize("content", ["", "four", None])
+def test_an_epoch_does_not_come_twice_where_the_file_is_lost(tmp_path: Path, content: str | None) -> None:
+    with SyncerDirectory(tmp_path) as directory:
+        directory.tape.mkdir()
+        (directory.tape / "000008.jsonl").touch()
+        if content is not None:
+            (tmp_path / "epoch").write_text(content)
+        assert directory.begin_epoch() == 9
+
+
+def test_a_second_syncer_is_kept_out_until_the_first_is_gone(tmp_path: Path) -> None:
+    text = "another syncer is using this directory; stop it or wait for its end"
+    with SyncerDirectory(tmp_path), pytest.raises(SyncerError, match=text) as refused:
+        SyncerDirectory(tmp_path)
+    assert refused.value.exit_code == EXIT_UNEXPECTED
+    SyncerDirectory(tmp_path).close()
+
+
+def test_a_life_begins_on_a_full_disk_where_there_was_one_before(tmp_path: Path) -> None:
+    empty = {"lock": ""}
+    with (
+        full_disk(tmp_path, holding=empty) as disk,
+        SyncerDirectory(disk) as directory,
+        pytest.raises(OSError, match="No space left"),
+    ):
+        directory.begin_epoch()
+    with full_disk(tmp_path, holding={"epoch": "9\n", "lock": ""}) as disk, SyncerDirectory(disk) as directory:
+        assert directory.begin_epoch() == 10
+        assert (disk / "epoch").read_text() == "10\n"
+
+
+def test_it_waits_for_the_end_of_the_one_before(tmp_path: Path) -> None:
+    first = SyncerDirectory(tmp_path)
+    tries = 0
+
+    def waiting() -> None:
+        nonlocal tries
+        tries += 1
+        if tries == 2:
+            first.close()
+
+    with SyncerDirectory(tmp_path, 60.0, waiting) as second:
+        assert tries == 2
+        assert second.begin_epoch() == 1
+
+
+@pytest.mark.parametrize(
+    ("number", "says", "code"),
+    [
+        (errno.EOPNOTSUPP, "its file system has no file locks", EXIT_BAD_INPUT),
+        (errno.ENOLCK, "cannot be locked (No locks available)", EXIT_UNEXPECTED),
+    ],
+)
+def test_a_volume_that_cannot_be_locked_is_not_one_in_use(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, says: str, code: int
+) -> None:
+    def flock(_: int, __: int) -> None:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(fcntl, "flock", flock)
+    with pytest.raises(SyncerError) as refused:
+        SyncerDirectory(tmp_path, 60.0)
+    assert says in str(refused.value)
+    assert refused.value.exit_code == code

@@ -1,0 +1,157 @@
+import dataclasses
+from collections.abc import Callable
+
+import pytest
+
+from diloco.core.codec import codec_named
+from diloco.core.fragments import TensorSpec, partition
+from diloco.syncer.peers.inbox import Inbox, PushClaim, PushKey, PushRefusedError
+
+LAYOUT = partition([TensorSpec("a", (10,), embedding=False), TensorSpec("b", (6,), embedding=False)], 2)
+KEY = PushKey("r/p/0", 1, 0, 5, 1)
+CLAIM = PushClaim(4, "BF16", 20)
+
+
+@pytest.fixture
+def inbox() -> Inbox:
+    inbox = Inbox(LAYOUT, codec_named("BF16"))
+    inbox.ask(KEY)
+    return inbox
+
+
+def nobody() -> None:
+    """Nobody has to be told."""
+
+
+def arrive(inbox: Inbox, key: PushKey = KEY) -> None:
+    inbox.open(key, CLAIM, nobody)
+    assert inbox.accept(key)
+
+
+def test_what_is_asked_for_gets_a_buffer_of_its_size_and_is_kept(inbox: Inbox) -> None:
+    buffer = inbox.open(KEY, CLAIM, nobody)
+    assert buffer.nbytes == inbox.held_bytes == 20
+    assert inbox.received(KEY) is buffer
+    assert inbox.accept(KEY)
+    assert inbox.payload(KEY) is buffer
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        KEY._replace(learner="r/p/1"),
+        KEY._replace(incarnation=2),
+        KEY._replace(fragment=1),
+        KEY._replace(version=6),
+        KEY._replace(attempt=2),
+    ],
+)
+def test_a_push_that_was_not_asked_for_exactly_so_takes_no_memory(inbox: Inbox, other: PushKey) -> None:
+    with pytest.raises(PushRefusedError, match="was not, or is no longer, asked for"):
+        inbox.open(other, CLAIM, nobody)
+    assert inbox.held_bytes == 0
+
+
+@pytest.mark.parametrize(
+    ("change", "text"),
+    [
+        ({"codec": "None"}, "sync.compression of this job is BF16"),
+        ({"payload_bytes": 1 << 50}, "is 20 bytes in codec BF16, not"),
+        ({"payload_bytes": 0}, "is 20 bytes in codec BF16, not 0"),
+        ({"base_version": 5}, "cannot be measured from version 5"),
+    ],
+)
+def test_a_push_that_cannot_be_what_was_asked_takes_no_memory(
+    inbox: Inbox, change: dict[str, int | str], text: str
+) -> None:
+    with pytest.raises(PushRefusedError, match=text):
+        inbox.open(KEY, dataclasses.replace(CLAIM, **change), nobody)  # type: ignore[arg-type]
+    assert inbox.held_bytes == 0
+
+
+def test_one_ask_has_one_buffer(inbox: Inbox) -> None:
+    inbox.open(KEY, CLAIM, nobody)
+    with pytest.raises(PushRefusedError, match=r"another push .* is under way"):
+        inbox.open(KEY, CLAIM, nobody)
+    inbox.abandon(KEY)
+    assert inbox.held_bytes == 0
+    arrive(inbox)
+    with pytest.raises(PushRefusedError, match="is here already"):
+        inbox.open(KEY, CLAIM, nobody)
+
+
+def test_a_newer_ask_for_the_fragment_makes_the_older_void_even_while_it_is_received(inbox: Inbox) -> None:
+    inbox.open(KEY, CLAIM, nobody)
+    inbox.ask(KEY._replace(attempt=2))
+    assert inbox.received(KEY) is None
+    assert not inbox.accept(KEY)
+
+
+def test_the_same_ask_again_does_not_disturb_what_is_being_received(inbox: Inbox) -> None:
+    buffer = inbox.open(KEY, CLAIM, nobody)
+    inbox.ask(KEY)
+    assert inbox.received(KEY) is buffer
+
+
+def test_after_the_merge_nothing_of_its_version_is_held_or_wanted(inbox: Inbox) -> None:
+    late = KEY._replace(learner="r/p/1")
+    inbox.ask(late)
+    arrive(inbox)
+    inbox.open(late, CLAIM, nobody)
+    inbox.void_version(0, 5)
+    assert not inbox.accept(late)
+    assert inbox.held_bytes == 0
+
+
+def test_a_session_that_ends_takes_its_asks_with_it_but_not_what_is_here(inbox: Inbox) -> None:
+    other = KEY._replace(fragment=1)
+    inbox.ask(other)
+    arrive(inbox)
+    inbox.void_session("r/p/0", 1)
+    assert inbox.payload(KEY) is not None
+    with pytest.raises(PushRefusedError):
+        inbox.open(other, CLAIM, nobody)
+
+
+def test_what_is_dropped_is_gone_and_dropping_twice_is_no_error(inbox: Inbox) -> None:
+    arrive(inbox)
+    inbox.drop(KEY)
+    inbox.drop(KEY)
+    assert inbox.held_bytes == 0
+    with pytest.raises(KeyError):
+        inbox.payload(KEY)
+
+
+def test_a_push_that_comes_after_its_round_is_told_once(inbox: Inbox) -> None:
+    inbox.ask(KEY)
+    assert not inbox.lapsed(KEY)
+    inbox.void_version(KEY.fragment, KEY.version)
+    assert not inbox.lapsed(KEY._replace(attempt=KEY.attempt + 1))
+    assert inbox.lapsed(KEY)
+    assert not inbox.lapsed(KEY)
+
+
+def test_what_a_session_left_unanswered_is_forgotten_with_it(inbox: Inbox) -> None:
+    inbox.ask(KEY)
+    inbox.void_version(KEY.fragment, KEY.version)
+    inbox.void_session(KEY.learner, KEY.incarnation)
+    assert not inbox.lapsed(KEY)
+
+
+VOIDING: dict[str, Callable[[Inbox], None]] = {
+    "asked anew": lambda inbox: inbox.ask(KEY._replace(attempt=2)),
+    "the session is over": lambda inbox: inbox.void_session(KEY.learner, KEY.incarnation),
+    "the version is made": lambda inbox: inbox.void_version(KEY.fragment, KEY.version),
+}
+
+
+@pytest.mark.parametrize("why", VOIDING)
+def test_a_push_that_nobody_waits_for_is_told_at_once_and_counts_until_it_lets_go(inbox: Inbox, why: str) -> None:
+    told: list[str] = []
+    inbox.open(KEY, CLAIM, lambda: told.append("abandoned"))
+    VOIDING[why](inbox)
+    assert told == ["abandoned"]
+    assert inbox.received(KEY) is None
+    assert inbox.held_bytes == 20
+    inbox.abandon(KEY)
+    assert inbox.held_bytes == 0

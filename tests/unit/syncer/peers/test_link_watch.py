@@ -1,0 +1,117 @@
+import asyncio
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from diloco.core.actions import Admit
+from diloco.core.engine import Engine, EngineOptions
+from diloco.core.events import LearnerJoined, LearnerReady, StepReported
+from diloco.core.fit import FitKind
+from diloco.core.view import EngineView
+from diloco.runtime.busy import Moved
+from diloco.syncer.peers.link_meter import LinkMeter
+from diloco.syncer.peers.link_watch import EVERY_SECONDS, HOLD_SECONDS, LinkWatch, Watched, judged
+from diloco.syncer.reporting.status import LinksStatus
+from support.hand_clock import HandClock
+from support.situations import NEEDED, situation
+from support.syncer_process import SmallJob
+
+
+def test_remedies_are_told_with_the_verdict_and_stay_with_it() -> None:
+    thin, thinner = situation(rates=0.9 * NEEDED), situation(rates=0.5 * NEEDED)
+    watched = Watched()
+    for turn in range(12):
+        watched = judged(watched, thin if turn < 8 else thinner, turn * EVERY_SECONDS)
+    assert watched.judgement.told is not None
+    assert "111 %" in watched.judgement.told.reason
+    assert watched.remedies[:2] == ("sync.downlink: BF16", "sync.interval: 29")
+    assert watched.latest is not None
+    assert watched.latest.links[0].down == 2.0
+
+
+def test_learners_that_wait_in_lock_step_do_as_they_are_told() -> None:
+    far: dict[str, Any] = {"steps": [0.05] * 4, "round_trips": 0.4, "staleness_bound_steps": 26}
+    told = {quorum: Watched() for quorum in (1, 4)}
+    for turn in range(12):
+        for quorum, watched in told.items():
+            told[quorum] = judged(watched, situation(quorum=quorum, **far), turn * EVERY_SECONDS)
+    kinds = {quorum: watched.judgement.told and watched.judgement.told.kind for quorum, watched in told.items()}
+    assert kinds == {1: FitKind.STALENESS_BOUND_TOO_LOW, 4: FitKind.FITS}
+
+
+def test_a_job_whose_intervals_are_long_is_watched_for_longer() -> None:
+    slow = situation(steps=[60.0] * 4, rates=0.001 * NEEDED)
+    watched = judged(Watched(), slow, 0.0)
+    assert judged(watched, slow, 2 * HOLD_SECONDS).judgement.told is None
+    assert judged(watched, slow, 2 * 24 * 60.0).judgement.told is not None
+
+
+@pytest.fixture
+def threads() -> Iterator[ThreadPoolExecutor]:
+    with ThreadPoolExecutor(1) as pool:
+        yield pool
+
+
+class Bench:
+    """A job of two learners that train, with steps of half a second."""
+
+    def __init__(self, folder: Path) -> None:
+        job = SmallJob(folder)
+        self.engine = Engine(EngineOptions.from_job(job.job, job.layout), 1)
+        self.sizes = [4 * fragment.numel for fragment in job.layout.fragments]
+        self.interval = job.job.spec.sync.interval
+        for index in range(2):
+            name = f"here/cpu/{index}"
+            (admitted,) = [a for a in self.engine.step(LearnerJoined(name, "x", (), 0, 0), 0.0) if isinstance(a, Admit)]
+            self.engine.step(LearnerReady(name, admitted.incarnation), 0.0)
+            self.engine.step(StepReported(name, admitted.incarnation, 1, 64, 0.5, 0.0, 2.0, 4), 1.0)
+        self.meter = LinkMeter(HandClock())
+        self.watch = LinkWatch(job.job.spec.sync, job.layout, lambda _: 64, self.meter)
+
+    @property
+    def view(self) -> EngineView:
+        return self.engine.view(1.0)
+
+    def measure(self, turn: int, down_share: float) -> None:
+        """Both learners have pulled for ``turn`` seconds; going as due takes ``down_share`` of their links."""
+        rate = sum(self.sizes) / (self.interval * 0.5) / down_share
+        for index in range(2):
+            self.meter.pulled(f"here/cpu/{index}", Moved(float(turn), round(rate * turn)))
+
+    async def follow(self, threads: ThreadPoolExecutor, shares: list[float]) -> LinksStatus | None:
+        """Look every five seconds."""
+        for turn, share in enumerate(shares, start=1):
+            self.measure(turn, share)
+            await self.watch.look(self.view, 5.0 * turn, threads)
+        return self.watch.status(5.0 * len(shares) + 7.0)
+
+
+def test_links_that_are_measured_too_thin_are_told_once_that_has_stood(
+    tmp_path: Path, threads: ThreadPoolExecutor
+) -> None:
+    bench = Bench(tmp_path)
+    assert asyncio.run(bench.follow(threads, [1.5] * 20)) is None
+    told = asyncio.run(bench.follow(threads, [1.5] * 40))
+    assert told is not None
+    assert told.kind == "LinkTooThin"
+    assert told.reason.startswith("the link here/cpu would be used to 150 % by merged fragments on the way down of 2")
+    assert any(remedy.startswith("sync.interval: ") for remedy in told.remedies)
+    assert told.since_seconds > 0
+    (use,) = told.used
+    assert (use.name, use.learners, round(use.down, 2)) == ("here/cpu", 2, 1.5)
+
+
+def test_a_job_that_is_over_is_judged_no_more(tmp_path: Path, threads: ThreadPoolExecutor) -> None:
+    bench = Bench(tmp_path)
+
+    async def follow() -> None:
+        for turn in range(1, 60):
+            bench.measure(turn, 1.5)
+            await bench.watch.look(replace(bench.view, phase="Evaluating"), 5.0 * turn, threads)
+
+    asyncio.run(follow())
+    assert bench.watch.status(1000.0) is None

@@ -1,0 +1,31 @@
+"""Learners that nobody planned."""
+
+from diloco.syncer.peers.newcomers import Newcomers
+
+
+def test_a_pool_may_grow_before_the_manifest_says_so_but_not_without_end() -> None:
+    newcomers = Newcomers(f"r/p/{index}" for index in range(100))
+    for index in range(100, 200):
+        assert newcomers.problem_with(f"r/p/{index}") is None
+        newcomers.admitted(f"r/p/{index}")
+    assert newcomers.problem_with("r/p/200") == (
+        "no room for r/p/200 before the manifest has it: 100 learners that it does not have are in already"
+    )
+    # Planned ones, and those that were in, come back.
+    assert newcomers.problem_with("r/p/5") is None
+    assert newcomers.problem_with("r/p/150") is None
+
+
+def test_once_the_manifest_has_them_there_is_room_again() -> None:
+    newcomers = Newcomers(["r/p/0"])
+    for index in range(1, 65):
+        newcomers.admitted(f"r/p/{index}")
+    assert newcomers.problem_with("r/p/65") is not None
+    newcomers.planned(f"r/p/{index}" for index in range(65))
+    assert newcomers.problem_with("r/p/65") is None
+
+
+def test_those_that_wait_for_an_answer_count() -> None:
+    newcomers = Newcomers(["r/p/0"])
+    assert newcomers.problem_with("r/p/99", (f"r/p/{index}" for index in range(64))) is None  # r/p/0 is planned
+    assert newcomers.problem_with("r/p/99", (f"r/p/{index}" for index in range(65))) is not None

@@ -1,0 +1,96 @@
+import json
+import math
+from pathlib import Path
+
+import pytest
+
+from diloco.core.actions import Admit
+from diloco.core.engine import Engine, EngineOptions
+from diloco.core.events import LearnerJoined, LearnerReady, StepReported
+from diloco.syncer.disk.checkpoint import Totals
+from diloco.syncer.reporting.rates import WINDOW_SECONDS, Rate
+from diloco.syncer.reporting.status import CheckpointStatus, SyncerStatus
+from diloco.syncer.reporting.status_builder import Kept, Reporter
+from support.syncer_process import SmallJob
+
+CHECKPOINT = CheckpointStatus(newest="000001", age_seconds=None, failures=0, problem="")
+
+
+def test_a_rate_is_of_the_last_half_minute() -> None:
+    rate = Rate()
+    assert rate.per_second == 0.0
+    for second in range(100):
+        rate.add(float(second), 1000.0 + (10.0 * second if second < 50 else 500.0 + 2.0 * (second - 50)))
+    assert rate.per_second == pytest.approx(2.0)
+    assert WINDOW_SECONDS == 30.0
+
+
+def test_a_count_that_falls_back_has_no_negative_rate() -> None:
+    rate = Rate()
+    rate.add(0.0, 10.0)
+    rate.add(1.0, 5.0)
+    assert rate.per_second == 0.0
+
+
+@pytest.fixture
+def engine(tmp_path: Path) -> Engine:
+    job = SmallJob(tmp_path)
+    engine = Engine(EngineOptions.from_job(job.job, job.layout), 4)
+    for index, loss in enumerate((2.0, math.nan)):
+        name = f"here/cpu/{index}"
+        (admitted,) = [a for a in engine.step(LearnerJoined(name, "x", (), 0, 0), 0.0) if isinstance(a, Admit)]
+        engine.step(LearnerReady(name, admitted.incarnation), 0.0)
+        engine.step(StepReported(name, admitted.incarnation, 1, 64, 0.5, 0.25, loss, 4), 1.0)
+    return engine
+
+
+def status(engine: Engine, now: float, reporter: Reporter | None = None) -> SyncerStatus:
+    return (reporter or Reporter("small", 4)).status(
+        engine.view(now),
+        now,
+        Kept(checkpoint=CHECKPOINT, totals=Totals(bytes_pushed=7), tape_problem="", model_exported=False),
+    )
+
+
+def test_the_status_is_plain_json_even_where_a_loss_is_none(engine: Engine) -> None:
+    told = json.loads(status(engine, 2.0).model_dump_json(), parse_constant=pytest.fail)
+    assert (told["job"], told["epoch"], told["phase"], told["bytes_pushed"]) == ("small", 4, "Training", 7)
+    assert told["train_loss"] == 2.0
+    assert [learner["loss"] for learner in told["learners"]] == [2.0, None]
+    assert told["seconds_left"] is None
+    assert SyncerStatus.model_validate(told) == status(engine, 2.0)
+
+
+def test_a_learner_shows_what_it_does_and_what_held_it_up(engine: Engine) -> None:
+    reporter = Reporter("small", 4)
+    reporter.sample(engine.view(0.0), 0.0)
+    incarnation = engine.view(1.0).learners[0].incarnation
+    engine.step(StepReported("here/cpu/0", incarnation, 2, 128, 0.5, 0.25, 1.5, 8), 2.0)
+    reporter.sample(engine.view(2.0), 2.0)
+    learner = status(engine, 2.5, reporter).learners[0]
+    assert learner.tokens_per_second == 32.0
+    assert learner.blocked_fraction == pytest.approx(0.5 / 2.5)
+    assert (learner.state, learner.steps, learner.last_heard_seconds) == ("Training", 2, 0.5)
+
+
+def test_the_time_given_is_told_by_class_and_adds_up(engine: Engine) -> None:
+    told = status(engine, 3.0)
+    learner = told.learners[0]
+    assert learner.time_seconds["evaluating"] == pytest.approx(2.0)
+    assert learner.time_seconds["in_hand"] == pytest.approx(0.5)
+    assert learner.time_seconds["between_steps"] == pytest.approx(0.25)
+    assert learner.time_seconds["unexplained"] == pytest.approx(0.25)
+    assert sum(learner.time_seconds.values()) == pytest.approx(3.0)
+    assert sum(told.time_seconds.values()) == pytest.approx(6.0)
+
+
+def test_a_status_of_an_older_syncer_has_no_classes_and_can_be_read(engine: Engine) -> None:
+    plain = status(engine, 3.0).model_dump()
+    del plain["time_seconds"], plain["learners"][0]["time_seconds"]
+    assert SyncerStatus.model_validate(plain).time_seconds == {}
+
+
+def test_one_that_never_came_was_never_heard(tmp_path: Path) -> None:
+    job = SmallJob(tmp_path)
+    learner = status(Engine(EngineOptions.from_job(job.job, job.layout), 4), 9.0).learners[0]
+    assert (learner.state, learner.last_heard_seconds, learner.blocked_fraction) == ("Absent", None, 0.0)

@@ -1,0 +1,145 @@
+"""Events reach the engine in order, their actions the crew in order, and timers are those the engine last set."""
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from diloco.core.actions import Action, CancelTimer, Note, SetTimer
+from diloco.core.events import Event, LearnerAlive, SnapshotAsked, TimerFired
+from diloco.syncer.engine_loop import Driver
+from diloco.tape.reader import TapeEntry, TapeHeader, TapeReader, find_tapes
+from diloco.tape.writer import TapeLimits, TapeWriter
+
+HEADER = TapeHeader(job={}, layout="", epoch=1, base_checkpoint="", record=False, engine={}, started_at=0.0)
+
+
+class ScriptedEngine:
+    """Answers each event as the test says."""
+
+    def __init__(self, script: Callable[[Event], list[Action]]) -> None:
+        self.script = script
+        self.told: list[Event] = []
+
+    def step(self, event: Event, now: float) -> list[Action]:
+        del now
+        self.told.append(event)
+        return self.script(event)
+
+
+class Crew:
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.done: list[Action] = []
+        self.on_tape_then: list[int] = []
+        self.dropped: type[Any] = type(None)
+        self.idle = asyncio.Event()
+
+    def before(self, event: Event) -> bool:
+        return not isinstance(event, self.dropped)
+
+    def carry_out(self, action: Action, now: float) -> None:
+        del now
+        self.done.append(action)
+        # The header is a line too.
+        self.on_tape_then.append((self.directory / "000001.jsonl").read_bytes().count(b"\n") - 1)
+        if isinstance(action, Note) and action.subject == "last":
+            self.idle.set()
+        if isinstance(action, Note) and action.subject == "bad":
+            raise RuntimeError("a fault")
+
+
+def entries(directory: Path) -> list[TapeEntry]:
+    (files,) = find_tapes(directory)
+    return [entry for entry in TapeReader(files) if isinstance(entry, TapeEntry)]
+
+
+def run(directory: Path, script: Callable[[Event], list[Action]], *events: Event) -> tuple[Crew, Driver]:
+    """Drive a scripted engine until it says ``Note("last", ...)`` or fails."""
+
+    async def main() -> tuple[Crew, Driver]:
+        tape = TapeWriter(directory, HEADER, TapeLimits())
+        driver = Driver(ScriptedEngine(script), tape, asyncio.get_running_loop().time)  # type: ignore[arg-type]
+        crew = Crew(directory)
+        driver.start(crew)
+        for event in events:
+            driver.post(event)
+        idle = asyncio.ensure_future(crew.idle.wait())
+        ends: set[asyncio.Future[Any]] = {idle, driver.failed}
+        await asyncio.wait(ends, timeout=30, return_when=asyncio.FIRST_COMPLETED)
+        idle.cancel()
+        driver.stop()
+        tape.close()
+        return crew, driver
+
+    return asyncio.run(main())
+
+
+LAST = SnapshotAsked("last")
+
+
+def echo(event: Event) -> list[Action]:
+    match event:
+        case SnapshotAsked(reason):
+            return [Note(reason, "")]
+        case LearnerAlive(learner):
+            return [Note("alive", learner), Note("again", learner)]
+    return []
+
+
+def test_order_is_kept_and_decisions_are_on_the_tape_before_they_are_carried_out(tmp_path: Path) -> None:
+    crew, driver = run(tmp_path, echo, *(LearnerAlive(f"a/b/{i}", 1) for i in range(600)), LAST)
+    alive = [action.reason for action in crew.done if isinstance(action, Note) and action.subject == "alive"]
+    assert alive == [f"a/b/{i}" for i in range(600)]
+    assert all(written >= index // 2 + 1 for index, written in enumerate(crew.on_tape_then))
+    assert driver.events == 601
+
+
+def test_a_timer_fires_once_under_its_name(tmp_path: Path) -> None:
+    def script(event: Event) -> list[Action]:
+        if isinstance(event, TimerFired):
+            return [Note("last", event.name)]
+        return [SetTimer("one", 0.0), SetTimer("never", 1e9)]
+
+    crew, _ = run(tmp_path, script, LAST)
+    assert crew.done == [Note("last", "one")]
+
+
+def test_a_timer_that_is_replaced_or_cancelled_has_not_fired_even_if_it_was_due(tmp_path: Path) -> None:
+    fired: list[str] = []
+
+    def script(event: Event) -> list[Action]:
+        match event:
+            case TimerFired(name):
+                fired.append(name)
+                return [Note("last", "")] if name == "end" else []
+            case SnapshotAsked("set"):
+                return [SetTimer("replaced", 0.0), SetTimer("cancelled", 0.0)]
+        return [SetTimer("replaced", 1e9), CancelTimer("cancelled"), SetTimer("end", 0.0)]
+
+    run(tmp_path, script, SnapshotAsked("set"), SnapshotAsked("change"))
+    assert fired == ["end"]
+
+
+def test_an_event_that_the_crew_drops_is_neither_told_nor_on_the_tape(tmp_path: Path) -> None:
+    async def main() -> list[str]:
+        tape = TapeWriter(tmp_path, HEADER, TapeLimits())
+        engine = ScriptedEngine(echo)
+        driver = Driver(engine, tape, asyncio.get_running_loop().time)  # type: ignore[arg-type]
+        crew = Crew(tmp_path)
+        crew.dropped = LearnerAlive
+        driver.start(crew)
+        driver.post(LearnerAlive("a/b/0", 1))
+        driver.post(LAST)
+        await crew.idle.wait()
+        tape.close()
+        return [type(event).__name__ for event in engine.told]
+
+    assert asyncio.run(main()) == ["SnapshotAsked"]
+    assert [type(entry.event).__name__ for entry in entries(tmp_path)] == ["SnapshotAsked"]
+
+
+def test_a_fault_ends_it_and_is_there_for_whoever_waits(tmp_path: Path) -> None:
+    crew, driver = run(tmp_path, echo, SnapshotAsked("bad"), LAST)
+    assert isinstance(driver.failed.exception(), RuntimeError)
+    assert crew.done == [Note("bad", "")]

@@ -1,0 +1,248 @@
+"""A tape comes out as it was made, and whatever was changed since is found and named."""
+
+import gzip
+import json
+import shutil
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from diloco.runtime.files import sha256_bytes
+from diloco.spec import DiLoCoJob
+from diloco.syncer.replay import ReplayError, ReplayReport, replay
+from diloco.tape.reader import TapeReader, find_tapes, seal
+from diloco.tape.writer import TapeLimits
+from support.recorded_run import RecordedRun
+
+
+def small_job(**sync: str) -> DiLoCoJob:
+    return DiLoCoJob.model_validate(
+        {
+            "apiVersion": "diloco.dev/v1alpha1",
+            "kind": "DiLoCoJob",
+            "metadata": {"name": "small"},
+            "spec": {
+                "model": {"builtin": {"preset": "pico"}},
+                "data": {"text": {}},
+                "training": {"tokens": 6_000, "sequenceLength": 16, "batchSize": 4},
+                "sync": {"fragments": 4, "interval": 4, "compression": "Int8"} | sync,
+                "regions": [{"name": "here", "pools": [{"name": "cpu", "learners": 2}]}],
+            },
+        }
+    )
+
+
+def two_lives(directory: Path, job: DiLoCoJob) -> Path:
+    """The first dies, the second goes on from its checkpoint to the end."""
+    first = RecordedRun(directory, job)
+    first.train(6)
+    first.checkpoint()
+    first.train(2)
+    RecordedRun(directory, job, epoch=2, limits=TapeLimits(segment_bytes=20_000, kept_bytes=None)).train(60)
+    return directory
+
+
+@pytest.fixture(
+    scope="module",
+    params=[("Received", "F32"), ("Current", "F32"), ("Received", "BF16"), ("Received", "Int8"), ("Current", "Int8")],
+    ids="-".join,
+)
+def made(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two lives of a syncer."""
+    anchor, downlink = request.param
+    return two_lives(tmp_path_factory.mktemp("made") / "syncer", small_job(anchor=anchor, downlink=downlink))
+
+
+@pytest.fixture
+def run(made: Path, tmp_path: Path) -> Path:
+    """A copy that the test may change."""
+    return Path(shutil.copytree(made, tmp_path / "syncer"))
+
+
+def first_tape(run: Path) -> Path:
+    return run / "tape" / "000001.jsonl"
+
+
+def rewrite(segments: Iterable[Path], change: Callable[[dict[str, Any]], None]) -> None:
+    """Change the lines of one epoch's tape, and give them the hashes that go with it."""
+    chain = ""
+    for path in segments:
+        lines = []
+        for line in path.read_bytes().splitlines():
+            body = json.loads(line)
+            del body["chain"]
+            change(body)
+            text, chain = seal(body, chain)
+            lines.append(text)
+        path.write_bytes(b"".join(lines))
+
+
+def only_problem(report: ReplayReport) -> str:
+    (problem,) = report.problems
+    assert not report.ok
+    return str(problem)
+
+
+def test_every_decision_and_every_merge_comes_out_the_same(run: Path) -> None:
+    report = replay(run)
+    assert report.ok, report.problems
+    first, second = report.epochs
+    assert (first.epoch, second.epoch) == (1, 2)
+    assert first.merges == first.merges_redone > 3
+    assert second.merges == second.merges_redone > 10
+    assert second.decisions > second.events / 2
+    assert len(find_tapes(run / "tape")[1].segments) > 1
+    assert list(report.explanation) == []
+
+
+def test_merges_are_redone_with_what_was_left_over_at_the_checkpoint(tmp_path: Path) -> None:
+    run = two_lives(tmp_path / "syncer", small_job(downlink="Int8"))
+    manifest = run / "checkpoints" / "000002" / "manifest.json"
+    plain = json.loads(manifest.read_text())["manifest"] | {"format": 1}
+    del plain["files"]["residuals.safetensors"]
+    digest = sha256_bytes(json.dumps(plain, sort_keys=True, separators=(",", ":")).encode())
+    manifest.write_text(json.dumps({"sha256": digest, "manifest": plain}))
+    assert "comes out as" in only_problem(replay(run))
+
+
+def test_a_tape_from_before_learners_told_of_their_time_comes_out_the_same(run: Path) -> None:
+    def age(body: dict[str, Any]) -> None:
+        event = body.get("event", {})
+        if event.get("type") == "StepReported":
+            del event["spent"]
+        elif event.get("type") == "FragmentApplied":
+            del event["step"]
+        for learner in body.get("header", {}).get("engine", {}).get("learners", {}).values():
+            del learner["account"]
+
+    for files in find_tapes(run / "tape"):
+        rewrite(files.segments, age)
+    assert "account" not in find_tapes(run / "tape")[1].segments[0].read_text()
+    report = replay(run)
+    assert report.ok, report.problems
+    assert sum(epoch.merges_redone for epoch in report.epochs) > 13
+
+
+def test_the_folder_of_a_run_that_holds_the_syncers_will_do(run: Path) -> None:
+    assert replay(run.parent).ok
+
+
+def test_the_explanation_is_every_decision_with_its_reason(run: Path) -> None:
+    lines = list(replay(run, explain=True).explanation)
+    assert any("epoch 1 seq 1 at 0.010 s: Admit here/cpu/0 as incarnation" in line for line in lines)
+    assert any("Merge fragment 0 to version 1 of here/cpu/0 (0.500, 4 steps" in line for line in lines)
+    assert lines[-1].split(": ", 1)[1].startswith(("Finish", "Refuse", "Evaluate", "LearnerLeft", "Note"))
+    assert all(": " in line for line in lines)
+
+
+def test_a_changed_line_is_found_and_named(run: Path) -> None:
+    path = first_tape(run)
+    lines = path.read_bytes().splitlines(keepends=True)
+    lines[7] = lines[7].replace(b'"tokens":', b'"tokens":1')
+    path.write_bytes(b"".join(lines))
+    assert only_problem(replay(run)).startswith(f"{path} seq 7: the line, or one before it, was changed")
+    assert any("seq 7" in line for line in replay(run, explain=True).explanation)
+
+
+def test_a_decision_that_was_forged_together_with_its_hashes_is_found(run: Path) -> None:
+    path, changed = first_tape(run), 0
+
+    def forge(body: dict[str, Any]) -> None:
+        nonlocal changed
+        for action in body.get("actions", []):
+            if action["type"] == "Merge" and not changed:
+                action["members"][0]["weight"] = 0.75
+                changed = body["seq"]
+
+    rewrite((path,), forge)
+    assert only_problem(replay(run)).startswith(f"{path} seq {changed}: action ")
+
+
+def test_a_changed_payload_is_found_and_the_merge_that_needs_it_is_named(run: Path) -> None:
+    payload = min((run / "payloads").glob("*/*.bin"))
+    content = bytearray(payload.read_bytes())
+    content[100] ^= 1
+    payload.write_bytes(content)
+    found = only_problem(replay(run))
+    assert f"{payload}: its content is not what was pushed" in found
+    assert "seq" in found
+
+
+def test_a_missing_or_short_payload_is_found(run: Path) -> None:
+    payload = min((run / "payloads").glob("*/*.bin"))
+    payload.write_bytes(payload.read_bytes()[:-1])
+    assert "bytes, not the" in only_problem(replay(run))
+    payload.unlink()
+    assert f"{payload}: No such file" in only_problem(replay(run))
+
+
+def test_decisions_still_replay_where_merges_cannot_be_redone(run: Path) -> None:
+    shutil.rmtree(run / "checkpoints" / "000001")
+    report = replay(run)
+    assert "merges cannot be redone without their checkpoint" in only_problem(report)
+    assert report.epochs[0].merges_redone == 0
+    assert report.epochs[0].events == len(list(TapeReader(find_tapes(run / "tape")[0])))
+
+
+def test_a_changed_checkpoint_is_found(run: Path) -> None:
+    path = run / "checkpoints" / "000001" / "momentum.safetensors"
+    content = bytearray(path.read_bytes())
+    content[-1] ^= 1
+    path.write_bytes(content)
+    assert f"{path}: its digest does not match" in only_problem(replay(run))
+
+
+def test_a_torn_tail_is_told_and_is_no_problem(run: Path) -> None:
+    path = first_tape(run)
+    path.write_bytes(path.read_bytes()[:-20])
+    report = replay(run, explain=True)
+    assert report.ok
+    torn = report.epochs[0].torn
+    assert torn is not None
+    assert (torn.file, torn.seq) == (path, report.epochs[0].events + 1)
+    assert any("the tape ends within this line" in line for line in report.explanation)
+
+
+def test_a_folder_without_a_tape_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ReplayError, match="there is no tape"):
+        replay(tmp_path)
+
+
+def test_a_tape_of_the_first_format_replays_by_the_rules_it_was_written_under(tmp_path: Path) -> None:
+    (tmp_path / "tape").mkdir()
+    golden = Path(__file__).parents[2] / "golden" / "tape-format-1" / "000001.jsonl.gz"
+    tape = tmp_path / "tape" / "000001.jsonl"
+    tape.write_bytes(gzip.decompress(golden.read_bytes()))
+    report = replay(tmp_path)
+    assert report.problems == ()
+    (epoch,) = report.epochs
+    assert (epoch.events, epoch.decisions, epoch.merges) == (450, 641, 86)
+
+
+def test_merges_that_left_a_member_out_replay_to_the_bit(tmp_path: Path) -> None:
+    recorded = RecordedRun(tmp_path, small_job())
+    recorded.spoilt = frozenset({2, 5})
+    recorded.train(30)
+    spoiler = recorded.engine.view(recorded.now).learners[-1]
+    assert spoiler.left_out == 2 * 4
+    assert "times as large" in spoiler.left_out_reason
+    report = replay(tmp_path, explain=True)
+    assert report.ok, report.problems
+    assert report.epochs[0].merges == report.epochs[0].merges_redone > 20
+    assert sum("MemberLeftOut" in line for line in report.explanation) == 2 * 4
+    assert max(values.abs().max().item() for values in recorded.parameters) < 10
+
+
+def test_a_tape_of_rules_that_are_not_known_is_refused_in_one_line(tmp_path: Path) -> None:
+    recorded = RecordedRun(tmp_path, small_job())
+    recorded.train(2)
+    tape = tmp_path / "tape" / "000001.jsonl"
+    header, *_ = tape.read_bytes().splitlines(keepends=True)
+    body = json.loads(header)
+    del body["chain"]
+    body["header"]["rules"] = 99
+    tape.write_bytes(seal(body, "")[0])
+    (problem,) = replay(tmp_path).problems
+    assert "99 is not a valid Rules" in str(problem)

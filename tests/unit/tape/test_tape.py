@@ -1,0 +1,182 @@
+"""The tape is read as it was written, and every way in which it can be changed is found."""
+
+import os
+import resource
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from diloco.core.actions import Note
+from diloco.core.events import LearnerAlive, TimerFired
+from diloco.tape.reader import (
+    TapeEntry,
+    TapeError,
+    TapeHeader,
+    TapeReader,
+    Torn,
+    _hash,
+    find_tapes,
+    header_line,
+    read_header,
+    seal,
+)
+from diloco.tape.writer import TapeLimits, TapeWriter
+
+HEADER = TapeHeader(
+    job={"kind": "DiLoCoJob"},
+    layout="ab" * 32,
+    epoch=3,
+    base_checkpoint="000001",
+    record=True,
+    engine={"versions": [0]},
+    started_at=1.5,
+)
+
+
+def write(directory: Path, events: int = 5, limits: TapeLimits | None = None) -> None:
+    writer = TapeWriter(directory, HEADER, limits or TapeLimits())
+    for index in range(events):
+        writer.append(index + 0.5, TimerFired(f"timer {index}"), [Note("Subject", f"reason {index}")])
+        writer.flush()
+    writer.close()
+
+
+def read(directory: Path) -> list[TapeEntry | Torn]:
+    (files,) = find_tapes(directory)
+    return list(TapeReader(files))
+
+
+def test_what_is_written_is_read(tmp_path: Path) -> None:
+    write(tmp_path)
+    (files,) = find_tapes(tmp_path)
+    assert TapeReader(files).header == HEADER == read_header(files.segments[0])
+    entries = read(tmp_path)
+    path = tmp_path / "000003.jsonl"
+    assert entries[1] == TapeEntry(path, 2, 1.5, TimerFired("timer 1"), (Note("Subject", "reason 1"),))
+    assert len(entries) == 5
+
+
+def test_a_header_that_is_a_pipe_or_nested_too_deeply_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "000003.jsonl"
+    os.mkfifo(path)
+    with pytest.raises(TapeError, match=r"000003\.jsonl seq 0: is not a regular file"):
+        read_header(path)
+    path.unlink()
+    text = b'{"seq":0,"a":' + b"[" * 50_000
+    path.write_bytes(text + b',"chain":"' + _hash("", text + b"}").encode() + b'"}\n')
+    with pytest.raises(TapeError, match=r"nested more than \d+ deep"):
+        read_header(path)
+
+
+def test_a_time_that_no_float_can_hold_is_named(tmp_path: Path) -> None:
+    header, chain = header_line(HEADER)
+    body = {"seq": 1, "now": 10**400, "event": {"type": "TimerFired", "name": "x"}, "actions": []}
+    (tmp_path / "000003.jsonl").write_bytes(header + seal(body, chain)[0])
+    with pytest.raises(TapeError, match="seq 1: int too large"):
+        read(tmp_path)
+
+
+def test_a_tape_cut_by_size_reads_on_through_its_segments(tmp_path: Path) -> None:
+    write(tmp_path, 20, TapeLimits(segment_bytes=600))
+    (files,) = find_tapes(tmp_path)
+    assert len(files.segments) > 3
+    assert files.segments[1].name == "000003.0001.jsonl"
+    assert [entry.seq for entry in read(tmp_path)] == list(range(1, 21))
+
+
+def test_a_missing_segment_is_found(tmp_path: Path) -> None:
+    write(tmp_path, 20, TapeLimits(segment_bytes=600))
+    (tmp_path / "000003.0001.jsonl").unlink()
+    with pytest.raises(TapeError, match="segment 1 of epoch 3, before this one, is missing"):
+        read(tmp_path)
+    (tmp_path / "000003.jsonl").unlink()
+    with pytest.raises(TapeError, match="its earlier segments were dropped"):
+        read(tmp_path)
+
+
+def test_the_oldest_segments_go_when_all_together_are_too_large(tmp_path: Path) -> None:
+    write(tmp_path, 60, TapeLimits(segment_bytes=600, kept_bytes=2000))
+    assert sum(path.stat().st_size for path in tmp_path.iterdir()) < 3500
+    assert not (tmp_path / "000003.jsonl").exists()
+
+
+def test_a_torn_last_line_is_told_and_the_rest_is_read(tmp_path: Path) -> None:
+    write(tmp_path)
+    path = tmp_path / "000003.jsonl"
+    path.write_bytes(path.read_bytes()[:-10])
+    *whole, torn = read(tmp_path)
+    assert [entry.seq for entry in whole] == [1, 2, 3, 4]
+    assert torn == Torn(path, 5)
+
+
+@pytest.mark.parametrize(
+    ("change", "seq"),
+    [
+        (lambda lines: [*lines[:3], lines[3].replace(b"timer 2", b"timer 9"), *lines[4:]], 3),
+        (lambda lines: [*lines[:3], *lines[4:]], 3),
+        (lambda lines: [*lines[:3], lines[4], lines[3], *lines[5:]], 3),
+        (lambda lines: [*lines[:3], lines[2], *lines[3:]], 3),
+        (lambda lines: [lines[0], b"{}\n", *lines[1:]], 1),
+        (lambda lines: [*lines, lines[-1]], 6),
+    ],
+    ids=["changed", "dropped", "swapped", "doubled", "inserted", "appended"],
+)
+def test_a_changed_tape_is_found_and_the_line_is_named(tmp_path: Path, change: object, seq: int) -> None:
+    write(tmp_path)
+    path = tmp_path / "000003.jsonl"
+    path.write_bytes(b"".join(change(path.read_bytes().splitlines(keepends=True))))  # type: ignore[operator]
+    with pytest.raises(TapeError, match=f"000003.jsonl seq {seq}: ") as caught:
+        read(tmp_path)
+    assert (caught.value.file, caught.value.seq) == (path, seq)
+
+
+def test_a_changed_header_is_found(tmp_path: Path) -> None:
+    write(tmp_path)
+    path = tmp_path / "000003.jsonl"
+    path.write_bytes(path.read_bytes().replace(b"000001", b"000002", 1))
+    with pytest.raises(TapeError, match="seq 0"):
+        read_header(path)
+
+
+@pytest.fixture
+def _files_of_at_most_1500_bytes() -> Iterator[None]:
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1500, hard))
+    yield
+    resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+def widen() -> None:
+    _, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (hard, hard))
+
+
+@pytest.mark.usefixtures("_files_of_at_most_1500_bytes")
+def test_lines_wait_for_a_full_disk_and_none_is_lost(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    writer = TapeWriter(tmp_path, HEADER, TapeLimits())
+    for index in range(30):
+        writer.append(float(index), LearnerAlive("a/b/0", index), [])
+        writer.flush()
+    assert "File too large" in writer.problem
+    assert "its lines wait in memory" in caplog.text
+    widen()
+    writer.close()
+    assert writer.problem == ""
+    assert [entry.seq for entry in read(tmp_path)] == list(range(1, 31))
+
+
+@pytest.mark.usefixtures("_files_of_at_most_1500_bytes")
+def test_a_disk_that_is_full_for_too_long_ends_the_tape(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    writer = TapeWriter(tmp_path, HEADER, TapeLimits(waiting_bytes=2000))
+    for index in range(50):
+        writer.append(float(index), LearnerAlive("a/b/0", index), [])
+        writer.flush()
+    widen()
+    writer.append(50.0, LearnerAlive("a/b/0", 50), [])
+    writer.close()
+    assert writer.ended
+    assert "the tape ended at line" in writer.problem
+    assert "it could not be written for too long" in caplog.text
+    *_, last = read(tmp_path)
+    assert isinstance(last, Torn)

@@ -1,0 +1,289 @@
+"""A learner put together: trainer, mailboxes, link, workers, checkpoints; how they start and how they end.
+
+It must not know signals or exit codes; and it does nothing itself but connect, start and stop the parts.
+"""
+
+import logging
+import random
+import secrets
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import asdict
+
+from diloco.core.codec import codec_named
+from diloco.core.downlink import downlink_codec
+from diloco.core.schedule import Schedule
+from diloco.learner.activity import Activity, Kind
+from diloco.learner.checkpoint import CheckpointIdentity, CheckpointStore, LearnerCheckpoint
+from diloco.learner.checkpoint_writer import CheckpointWriter
+from diloco.learner.data import open_data
+from diloco.learner.inner_loop import InnerLoop, LoopSettings, LoopWiring
+from diloco.learner.link import Identity, Link, Mailboxes
+from diloco.learner.mailboxes.holdings import Holdings
+from diloco.learner.mailboxes.orders import Ending, EndKind, Orders
+from diloco.learner.mailboxes.outbox import ControlOutbox
+from diloco.learner.mailboxes.pull_queue import Arrivals
+from diloco.learner.mailboxes.push_queue import Departures
+from diloco.learner.mailboxes.requests import Asks
+from diloco.learner.mailboxes.residuals import ErrorFeedback
+from diloco.learner.mailboxes.wakeup import Bell
+from diloco.learner.metrics import LearnerFigures, figure_pages
+from diloco.learner.options import LearnerOptions
+from diloco.learner.puller import Landing, Puller
+from diloco.learner.training.device import choose_device
+from diloco.learner.training.torch_threads import start_worker
+from diloco.learner.training.trainer import InnerTrainer
+from diloco.learner.transfers import Narrowing, Pusher, Terms, TransferCounts
+from diloco.model import build_model, layout_of
+from diloco.runtime.files import make_writable_directory, write_json_atomically
+from diloco.runtime.http import Route
+from diloco.wire.client import ClientOptions, SyncClient
+
+_log = logging.getLogger(__name__)
+
+ACTIVITY_FILE = "activity.json"
+CHECKPOINTS_FOLDER = "checkpoints"
+
+_LAST_CHECKPOINT_SECONDS = 60.0
+"""Longest wait at the end for the disk."""
+_JOIN_SECONDS = 5.0
+_LOOK_SECONDS = 1.0
+_WORKERS = 4
+"""Most transfers at once in one direction, apart from pulls that were posted and pushes over far links."""
+_PUSHERS = 8
+"""Most pushes at once where the overlap is automatic: each waits for its receipt, a round trip, before the next."""
+_WAITERS = 16
+"""Most pulls that wait at the syncer at once. Where more fragments are in flight than that, the link has enough to
+carry while a notice travels."""
+
+
+class Learner:
+    """One process's worth. Built, run once, closed."""
+
+    def __init__(self, options: LearnerOptions, orders: Orders, bell: Bell) -> None:
+        """Build the model, open the data, find the checkpoint. Nothing is connected and no thread runs yet.
+
+        Raises:
+            ModelError, LayoutError, DataError, DeviceError, OptimizerError: what the job asks for cannot be had here.
+            UnusableFileError, CheckpointMismatchError: the directory cannot be used, or is somebody else's.
+            TlsFileError: a certificate cannot be read.
+        """
+        self._options = options
+        self._orders = orders
+        self._bell = bell
+        self._activity = Activity(time.monotonic)
+        spec = options.job.spec
+        device = choose_device(options.device or "auto")
+        make_writable_directory(options.directory, even_if_full=True)
+        module = build_model(spec)
+        layout = layout_of(module, spec.sync.fragments)
+        self._trainer = InnerTrainer(spec, module, layout, open_data(spec, options.learner), device)
+        _log.info("trains on %s", device)  # once nothing is wrong with the job: a mistake is one line
+        identity = CheckpointIdentity(
+            options.job.metadata.name, options.learner, layout.digest, self._trainer.optimizer_identity
+        )
+        store = CheckpointStore(options.directory / CHECKPOINTS_FOLDER, identity)
+        self._writer = CheckpointWriter(store)
+        self._feedback = self._restored(store.load())
+
+        fragments = len(layout.fragments)
+        schedule = Schedule(fragments, spec.sync.interval, spec.sync.least_overlap)
+        in_flight = schedule.in_flight(schedule.overlap)
+        lease_seconds = spec.sync.lease_seconds
+        self._counts = TransferCounts()
+        self._boxes = Mailboxes(
+            orders=orders,
+            asks=Asks(bell, fragments, in_flight),
+            arrivals=Arrivals(bell),
+            departures=Departures(),
+            control=ControlOutbox(min(5.0, lease_seconds / 4), self._counts.received.read),
+            holdings=Holdings(fragments),
+            feedback=self._feedback,
+        )
+        most = schedule.in_flight(spec.sync.greatest_overlap)
+        self._workers = min(_WORKERS, max(2, most), fragments)
+        self._pushers = min(_PUSHERS, max(2, most), fragments)
+        self._waiters = min(_WAITERS, most)
+        self._client = SyncClient(ClientOptions(options.syncer_address, options.tls, bulk_channels=self._workers))
+        # Jitter needs no secret numbers.
+        uniform = random.Random().random  # noqa: S311
+        self._loop = InnerLoop(
+            self._trainer,
+            LoopWiring(
+                self._boxes,
+                bell,
+                lambda: self._link.current(),  # noqa: PLW0108  # the link is made after the loop
+                lambda: self._link.welcome_stand,
+                lambda: self._writer.offer(self._snapshot),
+            ),
+            LoopSettings(options.staleness_bound_steps, spec.training.checkpoint_every_steps, options.speed),
+            self._activity,
+        )
+        who = Identity(options.job.metadata.name, options.learner, secrets.token_hex(8), layout.digest)
+        self._link = Link(who, self._client.open_session, self._boxes, self._loop.stand, uniform)
+        self._stopped = threading.Event()
+        terms = Terms(
+            learner=options.learner,
+            bulk=self._client,
+            current=self._link.current,
+            step_seconds=self._loop.step_seconds,
+            stopped=self._stopped,
+            uniform=uniform,
+            counts=self._counts,
+        )
+        codec = codec_named(spec.sync.compression)
+        boxes, narrowing = self._boxes, Narrowing(codec, self._feedback)
+        self._pusher = Pusher(terms, boxes.departures, boxes.arrivals, boxes.control, narrowing)
+        numels = tuple(fragment.numel for fragment in layout.fragments)
+        landing = Landing(numels, self._trainer.buffer, downlink_codec(spec.sync.downlink))
+        self._puller = Puller(terms, boxes.arrivals, boxes.holdings, landing)
+        self._threads: list[threading.Thread] = []
+        self._staying = False
+        self.kept = True
+        """Its last checkpoint, if one was due, is on the disk."""
+
+    def pages(self) -> dict[str, Route]:
+        """What it shows over HTTP, by path."""
+        return figure_pages(self._figures())
+
+    def run(self) -> Ending:
+        """Join, train until the end, and part as that end asks for.
+
+        Raises:
+            TrainingDivergedError, DataError: from the trainer.
+        """
+        self._start("control", self._boxes.control.run)
+        self._start("checkpoint", self._writer.run)
+        for index in range(self._workers):
+            self._start(f"pull-{index}", self._puller.run)
+        for index in range(self._pushers):
+            self._start(f"push-{index}", self._pusher.run)
+        for index in range(self._waiters):
+            self._start(f"posted-{index}", self._puller.run_posted)
+        self._start("link", self._link.run)
+        ending = self._loop.run()
+        if ending.kind is EndKind.STOPPED:
+            self._part(ending)
+        if ending.kind is not EndKind.REFUSED:
+            self._write_activity(ending)
+        return ending
+
+    def stay(self) -> None:
+        """Do nothing until this process is asked to stop; its pages go on answering, everything else ends now."""
+        self._staying = True
+        self._end_work()
+        _log.info("stays until it is stopped")
+        while not self._orders.stopping:
+            rings = self._bell.rings
+            if not self._orders.stopping:
+                self._bell.wait(rings, _LOOK_SECONDS)
+
+    def close(self) -> None:
+        """Stop every thread and close every connection."""
+        self._end_work()
+
+    def _end_work(self) -> None:
+        """Twice does no more than once."""
+        self._stopped.set()
+        self._boxes.arrivals.close()
+        self._boxes.departures.close()
+        self._boxes.control.close()
+        self._link.close()
+        self._writer.close(_LAST_CHECKPOINT_SECONDS)
+        self._client.close()
+        until = time.monotonic() + _JOIN_SECONDS
+        for thread in self._threads:
+            thread.join(max(0.0, until - time.monotonic()))
+
+    def _start(self, name: str, body: Callable[[], None]) -> None:
+        self._threads.append(start_worker(name, body, self._orders.fail))
+
+    def _restored(self, checkpoint: LearnerCheckpoint | None) -> ErrorFeedback | None:
+        sync = self._options.job.spec.sync
+        residuals = {}
+        if checkpoint is not None:
+            self._trainer.load_state(checkpoint.state)
+            residuals = dict(checkpoint.residuals)
+            _log.info("goes on from its own checkpoint of step %d", checkpoint.state.steps)
+        uses_feedback = sync.error_feedback and sync.compression in ("Int8", "Int4")
+        return ErrorFeedback(residuals) if uses_feedback else None
+
+    def _snapshot(self) -> LearnerCheckpoint:
+        return LearnerCheckpoint(self._trainer.state(), {} if self._feedback is None else self._feedback.snapshot())
+
+    def _part(self, ending: Ending) -> None:
+        """Hand in what was asked for, say good-bye, keep a checkpoint: within a bound, whatever the syncer does."""
+        self._activity.turn_to(Kind.LOADING)
+        until = time.monotonic() + self._options.hand_in_seconds
+        _log.info("stops after step %d (%s)", self._trainer.steps, ending.reason)
+        self._loop.answer()
+        # The disk and the network at once: whoever asked to stop may not wait long.
+        if self._trainer.steps:
+            self._writer.finish(self._snapshot, max(0.0, until - time.monotonic()))
+        self._hand_in(ending, until)
+        if self._trainer.steps:
+            self.kept = (
+                self._writer.close(_LAST_CHECKPOINT_SECONDS) and self._writer.written_steps == self._trainer.steps
+            )
+            if self.kept:
+                _log.info("keeps a checkpoint of step %d", self._trainer.steps)
+            else:
+                _log.error(
+                    "no last checkpoint was written (%s); a restart goes on from the one before", self._writer.problem
+                )
+
+    def _hand_in(self, ending: Ending, until: float) -> None:
+        membership = self._link.current()
+        if membership is None:
+            _log.info("leaves without a session: nothing can be handed in")
+            return
+        whole = self._boxes.departures.wait_until_idle(max(0.0, until - time.monotonic()))
+        # The syncer ends the session on it. Joining again while the last checkpoint is written would undo the leaving.
+        self._link.join_no_more()
+        self._boxes.control.leave(membership, ending.reason)
+        told = self._boxes.control.flush(max(1.0, until - time.monotonic()))
+        left = "leaves" if told else "leaves without the syncer having heard of it"
+        _log.info("%s, %s", left, "everything asked for is handed in" if whole else "not everything is handed in")
+
+    def _figures(self) -> LearnerFigures:
+        return LearnerFigures(
+            spent=self._activity.spent,
+            news=lambda: self._loop.news,
+            staleness_steps=lambda: self._trainer.staleness,
+            sessions=lambda: self._link.sessions,
+            joined=lambda: self._link.current() is not None,
+            over=lambda: self._staying,
+            counts=self._counts,
+        )
+
+    def _write_activity(self, ending: Ending) -> None:
+        """Where the time of this process went, for whoever adds it up."""
+        spent, counts = self._activity.spent(), self._counts
+        value = {
+            "learner": self._options.learner,
+            "ending": ending.kind.value,
+            "reason": ending.reason,
+            "steps": self._trainer.steps,
+            "tokens": self._trainer.tokens,
+            "sessions": self._link.sessions,
+            "seconds": asdict(spent),
+            "blocked_fraction": spent.fraction(spent.blocked_seconds),
+            "waited_fraction": spent.fraction(spent.waited_seconds),
+            "evaluating_fraction": spent.fraction(spent.evaluating),
+            "checkpointing_fraction": spent.fraction(spent.checkpointing),
+            "bytes_pushed": counts.bytes_pushed,
+            "bytes_pulled": counts.bytes_pulled,
+            "pushes": counts.pushes,
+            "pulls": counts.pulls,
+            "pulls_posted": counts.posted,
+            "updates": counts.updates,
+            "updates_wrong": counts.updates_wrong,
+            "pulls_refused": counts.refused,
+            "pushes_refused": counts.pushes_refused,
+            "retries": counts.retries,
+        }
+        try:
+            write_json_atomically(self._options.directory / ACTIVITY_FILE, value)
+        except OSError as error:
+            _log.warning("%s not written: %s", self._options.directory / ACTIVITY_FILE, error.strerror or error)

@@ -1,0 +1,1 @@
+"""What the learner's threads hand each other, one kind a file."""

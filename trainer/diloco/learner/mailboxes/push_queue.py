@@ -1,0 +1,77 @@
+"""Outer gradients on their way from the inner loop to the syncer.
+
+The loop copies a fragment's outer gradient to the host between two steps and leaves it here; workers encode and send
+it. A newer one replaces one that no worker has taken yet, so a slow link costs at most one copy of the model on the
+host.
+"""
+
+import threading
+from dataclasses import dataclass
+
+from diloco.learner.mailboxes.requests import Ask
+from diloco.learner.training.capture import Capture
+
+
+@dataclass(frozen=True, slots=True)
+class OuterGradient:
+    """What an ask is answered with."""
+
+    ask: Ask
+    capture: Capture
+
+
+class Departures:
+    """At most one waiting and one under way for each fragment."""
+
+    def __init__(self) -> None:
+        self._condition = threading.Condition()
+        self._waiting: dict[int, OuterGradient] = {}
+        self._busy: dict[int, Ask] = {}
+        self._closed = False
+
+    def offer(self, gradient: OuterGradient) -> None:
+        """Have it sent."""
+        with self._condition:
+            self._waiting[gradient.ask.fragment] = gradient
+            self._condition.notify_all()
+
+    def next(self) -> OuterGradient | None:
+        """What a worker shall send; it then calls ``done``. Waits; None: closed."""
+        with self._condition:
+            while not self._closed:
+                for fragment, gradient in self._waiting.items():
+                    if fragment not in self._busy:
+                        del self._waiting[fragment]
+                        self._busy[fragment] = gradient.ask
+                        return gradient
+                self._condition.wait()
+            return None
+
+    def done(self, gradient: OuterGradient) -> None:
+        """The worker has sent it or given it up."""
+        with self._condition:
+            self._busy.pop(gradient.ask.fragment, None)
+            self._condition.notify_all()
+
+    def is_overtaken(self, gradient: OuterGradient) -> bool:
+        """Whether a newer one of its fragment waits: trying again to send this one is of no use."""
+        with self._condition:
+            return gradient.ask.fragment in self._waiting
+
+    def session_over(self) -> None:
+        """What waits was asked for by a session that is over."""
+        with self._condition:
+            self._waiting.clear()
+            self._condition.notify_all()
+
+    def wait_until_idle(self, timeout_seconds: float) -> bool:
+        """Wait until everything was sent or given up; False: it was not in that time."""
+        with self._condition:
+            return self._condition.wait_for(lambda: not (self._waiting or self._busy), timeout_seconds)
+
+    def close(self) -> None:
+        """End the workers. What waits is not sent."""
+        with self._condition:
+            self._closed = True
+            self._waiting.clear()
+            self._condition.notify_all()

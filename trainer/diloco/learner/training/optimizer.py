@@ -1,0 +1,182 @@
+"""The inner optimizer: which of torch's trains what, and its state as named tensors, so that it needs no pickle.
+
+AdamW trains everything, or Muon the hidden matrices and AdamW the rest. It must not know steps of the job, fragments or
+files.
+"""
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from diloco.learner.training.learning_rate import Rates
+from diloco.model import hidden_matrices, trained_parameters
+from diloco.spec.training import InnerOptimizer, MuonOptions, OptimizerKind
+
+
+class OptimizerError(ValueError):
+    """The inner optimizer cannot be had as asked for; the text is one line that names the field."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """One of torch's optimizers."""
+
+    optimizer: torch.optim.Optimizer
+    names: tuple[str, ...]
+    """Its parameters, in its own order."""
+    moments: tuple[str, ...]
+    """What it keeps of each, by torch's names."""
+
+
+class NamedOptimizer:
+    """torch's AdamW, or Muon and AdamW, over a model's trained parameters by name.
+
+    AdamW's weight decay is for tensors of two and more dimensions only.
+    """
+
+    def __init__(self, module: nn.Module, options: InnerOptimizer) -> None:
+        """``module`` is where it is trained: it is not moved to another device afterwards.
+
+        Raises:
+            OptimizerError: Muon is asked for and this torch has none, the model has no hidden matrix for it, or a
+                pattern of ``exclude`` matches no parameter.
+        """
+        parameters = trained_parameters(module)
+        matrices = () if options.muon_options is None else _for_muon(module, options.muon_options)
+        of_muon = {name: parameters.pop(name) for name in matrices}
+        self._parts: dict[OptimizerKind, _Part] = {}
+        if parameters:
+            self._parts["AdamW"] = _adamw(parameters, options)
+        if options.muon_options is not None:
+            self._parts["Muon"] = _muon(of_muon, options.muon_options)
+        self._steps = 0
+        self.identity = _identity(matrices) if matrices else "AdamW"
+        """What the state is of, in words: two optimizers of one identity and one model can take each other's."""
+
+    @property
+    def steps(self) -> int:
+        """Steps made, also before a restart."""
+        return self._steps
+
+    def step(self, rates: Rates) -> None:
+        """Update every parameter by its gradient, at its optimizer's learning rate; forget the gradients."""
+        for kind, part in self._parts.items():
+            for group in part.optimizer.param_groups:
+                group["lr"] = rates[kind]
+            part.optimizer.step()
+        self.zero_grad()
+        self._steps += 1
+
+    def zero_grad(self) -> None:
+        """Forget the gradients without using them."""
+        for part in self._parts.values():
+            part.optimizer.zero_grad()
+
+    def state(self) -> dict[str, Tensor]:
+        """A copy of the moments in host memory, by ``MOMENT.NAME``, each of its parameter's shape, f32.
+
+        The moments are ``exp_avg`` and ``exp_avg_sq`` of AdamW's parameters, ``momentum_buffer`` of Muon's. Parameters
+        that have had no gradient yet have none.
+        """
+        tensors: dict[str, Tensor] = {}
+        for part in self._parts.values():
+            kept = part.optimizer.state_dict()["state"]
+            tensors |= {
+                f"{moment}.{name}": kept[index][moment].to("cpu", copy=True)
+                for index, name in enumerate(part.names)
+                if index in kept
+                for moment in part.moments
+            }
+        return tensors
+
+    def load_state(self, tensors: Mapping[str, Tensor], steps: int) -> None:
+        """Go on from what ``state`` returned after ``steps`` steps, before the first step.
+
+        Raises:
+            KeyError: a moment is missing, or is of a parameter or an optimizer that is not there.
+        """
+        known = {f"{moment}.{name}" for part in self._parts.values() for name in part.names for moment in part.moments}
+        if strangers := tensors.keys() - known:
+            raise KeyError(min(strangers))
+        for kind, part in self._parts.items():
+            _load(part, tensors, steps if kind == "AdamW" else None)
+        self._steps = steps
+
+
+def _for_muon(module: nn.Module, options: MuonOptions) -> tuple[str, ...]:
+    """Names of the parameters that Muon trains: hidden matrices that no pattern of ``exclude`` matches."""
+    names = trained_parameters(module)
+    for index, pattern in enumerate(options.exclude):
+        if not any(fnmatchcase(name, pattern) for name in names):
+            raise OptimizerError(
+                f"training.optimizer.muon.exclude[{index}]: {pattern} matches none of the model's {len(names)} trained "
+                f"parameters, {min(names)} among them; correct or remove it"
+            )
+    hidden = hidden_matrices(module)
+    chosen = tuple(name for name in hidden if not any(fnmatchcase(name, pattern) for pattern in options.exclude))
+    if not chosen:
+        left = "with training.optimizer.muon.exclude the model has" if hidden else "the model has"
+        raise OptimizerError(
+            f"training.optimizer.kind: Muon trains hidden matrices, and {left} none (two dimensions, neither "
+            "embedding nor output layer); use AdamW"
+        )
+    return chosen
+
+
+def _muon(parameters: Mapping[str, nn.Parameter], options: MuonOptions) -> _Part:
+    made = getattr(torch.optim, "Muon", None)
+    if made is None:
+        raise OptimizerError(
+            f"training.optimizer.kind: Muon is not in torch {torch.__version__}; "
+            "use AdamW, or an image with torch 2.9 or later"
+        )
+    optimizer = made(
+        parameters.values(),
+        lr=options.learning_rate,
+        weight_decay=options.weight_decay,
+        momentum=options.momentum,
+        nesterov=True,
+        # One rate then suits matrices of all shapes (arXiv 2502.16982, section 2.2).
+        adjust_lr_fn="match_rms_adamw",
+    )
+    return _Part(optimizer, tuple(parameters), ("momentum_buffer",))
+
+
+def _adamw(parameters: Mapping[str, nn.Parameter], options: InnerOptimizer) -> _Part:
+    matrices = {name: tensor for name, tensor in parameters.items() if tensor.dim() >= 2}
+    others = {name: tensor for name, tensor in parameters.items() if tensor.dim() < 2}
+    groups: list[dict[str, Any]] = [
+        {"params": list(matrices.values()), "weight_decay": options.weight_decay},
+        {"params": list(others.values()), "weight_decay": 0.0},
+    ]
+    optimizer = torch.optim.AdamW(
+        [group for group in groups if group["params"]],
+        lr=options.learning_rate,
+        betas=(options.beta1, options.beta2),
+        eps=options.epsilon,
+        fused=True,
+    )
+    return _Part(optimizer, (*matrices, *others), ("exp_avg", "exp_avg_sq"))
+
+
+def _load(part: _Part, tensors: Mapping[str, Tensor], steps: int | None) -> None:
+    """Put a part's moments into it, and the ``steps`` that torch's AdamW counts for each parameter by itself."""
+    whole = part.optimizer.state_dict()
+    whole["state"] = {
+        index: ({} if steps is None else {"step": torch.tensor(float(steps))})
+        | {moment: tensors[f"{moment}.{name}"] for moment in part.moments}
+        for index, name in enumerate(part.names)
+        if f"{part.moments[0]}.{name}" in tensors
+    }
+    if whole["state"]:
+        part.optimizer.load_state_dict(whole)
+
+
+def _identity(matrices: Sequence[str]) -> str:
+    digest = hashlib.sha256("\n".join(matrices).encode()).hexdigest()
+    return f"Muon on {len(matrices)} matrices ({digest[:12]})"

@@ -1,0 +1,308 @@
+"""The inner loop's hands: a step, a fragment out, a fragment in, an evaluation. None of them waits for the network.
+
+The caller decides when. Nothing here is safe for several threads: every method is called by the thread that trains,
+unless it says otherwise. This module must not know the syncer, sockets or files.
+
+A step whose loss or gradient is not finite changes nothing: its batch is spent, the parameters, the optimizer and the
+counters stay, so it never reaches the other learners. Ten such steps in a row end the training.
+"""
+
+import math
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Final
+
+import torch
+from torch import Tensor, nn
+from torch.nn.utils import clip_grads_with_norm_, get_total_norm
+
+from diloco.core.fragments import Layout
+from diloco.learner.data import DataError, LearnerData
+from diloco.learner.training.capture import Capture, Reader
+from diloco.learner.training.evaluate import cross_entropy, mean_loss
+from diloco.learner.training.learning_rate import Rates, learning_rates
+from diloco.learner.training.optimizer import NamedOptimizer
+from diloco.model import ModelError, trained_parameters, vocabulary_size_of, write_fragment
+from diloco.model.constants import BufferWatch, changes_in_training
+from diloco.model.fragments import views
+from diloco.model.randomness import drawn_by
+from diloco.spec import JobSpec
+from diloco.spec.training import OptimizerKind
+
+SKIPPED_STEPS_LIMIT: Final = 10
+_RATES: Final[Mapping[OptimizerKind, str]] = {
+    "AdamW": "training.optimizer.learningRate",
+    "Muon": "training.optimizer.learningRate and training.optimizer.muon.learningRate",
+}
+_NOTHING: Final[Mapping[int, Tensor]] = MappingProxyType({})
+
+
+class TrainingDivergedError(RuntimeError):
+    """Loss or gradient stayed not finite; the text says what to change."""
+
+
+@dataclass(frozen=True, slots=True)
+class StepResult:
+    """One inner step."""
+
+    loss: float
+    """Mean cross-entropy in nats a token. Not finite in a skipped step, or only its gradient was not."""
+    tokens: int
+    """Tokens learnt from: 0 in a skipped step."""
+    seconds: float
+    grad_norm: float
+    """Global norm of the gradient before it was clipped."""
+    learning_rates: Rates
+    """By optimizer: AdamW's, and Muon's where the job has it."""
+    skipped: bool
+    """Loss or gradient was not finite: nothing was changed and the step does not count."""
+
+
+@dataclass(frozen=True, slots=True)
+class TrainerState:
+    """What a restarted learner goes on from. The model is not in it: that comes from the syncer."""
+
+    tensors: Mapping[str, Tensor]
+    """The inner optimizer's moments, in host memory, nobody else's."""
+    optimizer_steps: int
+    steps: int
+    tokens: int
+    data_position: int
+
+
+@dataclass(slots=True)
+class _Held:
+    """What is held of a fragment since it was last received."""
+
+    version: int
+    anchor: Tensor
+    """As received, flat f32 in host memory. Never written to: captures refer to it."""
+    steps: int
+    tokens: int
+
+
+class InnerTrainer:
+    """Trains a model on a learner's shard and keeps account of each fragment."""
+
+    def __init__(
+        self, job: JobSpec, module: nn.Module, layout: Layout, data: LearnerData, device: torch.device
+    ) -> None:
+        """``module`` is moved to ``device`` and from then on the trainer's own. Its parameters are version 0.
+
+        Raises:
+            DataError: the data has token ids that the model does not know.
+            OptimizerError: the inner optimizer cannot be had for this model or with this torch.
+            ModelError: a saved buffer is not of the plain, strided kind.
+        """
+        check_vocabulary(data, module)
+        self._options = job.training
+        self._module = module.to(device).train()
+        self._layout = layout
+        self._data = data
+        self._device = device
+        self._parameters = trained_parameters(module)
+        self._optimizer = NamedOptimizer(self._module, job.training.optimizer)
+        self._reader = Reader(module, device)
+        self._buffers = BufferWatch(self._module, saved_only=True)
+        self._skipped_in_a_row = 0
+        self._steps = 0
+        self._tokens = 0
+        self._held = [_Held(0, self._now(index), 0, 0) for index in range(len(layout.fragments))]
+
+    @property
+    def steps(self) -> int:
+        """Inner steps of this learner's life that counted."""
+        return self._steps
+
+    @property
+    def tokens(self) -> int:
+        """Tokens in them."""
+        return self._tokens
+
+    @property
+    def data_position(self) -> int:
+        """Sequences taken from the shard."""
+        return self._data.sampler.position
+
+    @property
+    def versions(self) -> tuple[int, ...]:
+        """Version held of each fragment; 0 is the initial model."""
+        return tuple(held.version for held in self._held)
+
+    @property
+    def staleness(self) -> int:
+        """Inner steps since the fragment that has waited longest was received."""
+        return max(self.fragment_steps(index) for index in range(len(self._held)))
+
+    @property
+    def optimizer_identity(self) -> str:
+        """Which inner optimizer trains which parameters, in words."""
+        return self._optimizer.identity
+
+    def fragment_steps(self, fragment: int) -> int:
+        """c_steps: inner steps since ``fragment`` was received."""
+        return self._steps - self._held[fragment].steps
+
+    def fragment_tokens(self, fragment: int) -> int:
+        """c_tokens: tokens in those steps."""
+        return self._tokens - self._held[fragment].tokens
+
+    def step(self, progress: float) -> StepResult:
+        """One inner step on the next batch. ``progress``: the job's merged tokens over its budget.
+
+        Raises:
+            TrainingDivergedError: the tenth step in a row whose loss or gradient was not finite.
+            DataError: the data cannot be read.
+        """
+        began = time.perf_counter()
+        rates = learning_rates(self._options.optimizer, self._optimizer.steps, progress)
+        batch = self._data.sampler.next_batch()
+        loss, norm = self._gradients(batch.inputs.to(self._device), batch.targets.to(self._device))
+        finite = math.isfinite(loss) and math.isfinite(norm)
+        tokens = batch.targets.numel() if finite else 0
+        if finite:
+            self._optimizer.step(rates)
+            self._skipped_in_a_row = 0
+            self._steps += 1
+            self._tokens += tokens
+        else:
+            self._skip(loss)
+        return StepResult(loss, tokens, time.perf_counter() - began, norm, rates, not finite)
+
+    def capture(self, fragment: int) -> Capture:
+        """A fragment's outer gradient as of now; only copies, the rest is done by whoever reads ``Capture.delta``."""
+        held = self._held[fragment]
+        values, copied = self._reader.read(self._layout.fragments[fragment])
+        return Capture(
+            fragment=fragment,
+            base_version=held.version,
+            steps=self.fragment_steps(fragment),
+            tokens=self.fragment_tokens(fragment),
+            _anchor=held.anchor,
+            _values=values,
+            _copied=copied,
+        )
+
+    def buffer(self, fragment: int) -> Tensor:
+        """A fresh flat f32 host buffer to receive ``fragment`` into. May be called by any thread."""
+        return self._reader.host_buffer(self._layout.fragments[fragment])
+
+    def apply(self, fragment: int, version: int, values: Tensor) -> None:
+        """Overwrite a fragment with what was received, and count anew. The optimizer's moments stay (paper: alpha = 0).
+
+        ``values``: flat f32 in host memory. It becomes the anchor, so the caller must not write to it any more.
+
+        Raises:
+            ValueError: ``values`` is of another size or type than the fragment.
+        """
+        write_fragment(self._module, self._layout.fragments[fragment], values)
+        self._held[fragment] = _Held(version, values, self._steps, self._tokens)
+
+    def evaluate(self, replaced: Mapping[int, Tensor] = _NOTHING) -> float:
+        """Held-out loss, in nats a token, of the global model: the anchors, not what was trained since.
+
+        ``replaced``: by fragment, flat f32 host buffers to use in place of the anchor. Training is not touched. The
+        result is not finite where the model is broken.
+
+        Raises:
+            DataError: the data cannot be read.
+            ModelError: training has changed a buffer, so that this is not the model that the others have.
+        """
+        self._check_buffers(look_at_values=True)
+        parameters: dict[str, Tensor] = {}
+        for fragment, held in zip(self._layout.fragments, self._held, strict=True):
+            flat = replaced.get(fragment.index, held.anchor).to(self._device, non_blocking=True)
+            parameters |= views(fragment, flat)
+        return mean_loss(self._module, self._data.holdout.batches(), self._device, parameters)
+
+    def catch_up(self, steps: int, data_position: int) -> None:
+        """Go on from what the syncer knows of this learner, where that is further: no sequence is trained on twice."""
+        ahead_steps = max(0, steps - self._steps)
+        ahead_tokens = max(0, data_position - self.data_position) * self._options.sequence_length
+        self._steps += ahead_steps
+        self._tokens += ahead_tokens
+        for held in self._held:  # what another process made does not count as made since this one received a fragment
+            held.steps += ahead_steps
+            held.tokens += ahead_tokens
+        self._data.sampler.seek(max(data_position, self._data.sampler.position))
+
+    def state(self) -> TrainerState:
+        """A copy of what a restarted learner needs, in host memory; another thread may write it to disk.
+
+        Raises:
+            ModelError: training has changed a buffer, which nobody would receive.
+        """
+        self._check_buffers(look_at_values=False)
+        return TrainerState(
+            self._optimizer.state(), self._optimizer.steps, self._steps, self._tokens, self.data_position
+        )
+
+    def load_state(self, state: TrainerState) -> None:
+        """Go on from ``state``, before the first step. Fragments and their counters are not in it.
+
+        Raises:
+            KeyError: it is of another model or inner optimizer.
+        """
+        self._optimizer.load_state(state.tensors, state.optimizer_steps)
+        self._steps, self._tokens = state.steps, state.tokens
+        for held in self._held:
+            held.steps, held.tokens = state.steps, state.tokens
+        self._data.sampler.seek(state.data_position)
+
+    def _gradients(self, inputs: Tensor, targets: Tensor) -> tuple[float, float]:
+        """Loss and gradient norm of a batch; leaves clipped gradients in the parameters."""
+        # Backward, too: parts that are computed once more there may draw again.
+        with drawn_by(self._key(), self._device):
+            with torch.autocast(self._device.type, torch.bfloat16, enabled=self._options.precision == "BF16"):
+                logits = self._module(inputs)
+            loss = cross_entropy(logits, targets)
+            loss.backward()  # type: ignore[no-untyped-call]  # torch's own
+        used = [parameter for parameter in self._parameters.values() if parameter.grad is not None]
+        norm = get_total_norm([parameter.grad for parameter in used if parameter.grad is not None])
+        if self._options.optimizer.clip_norm > 0:
+            clip_grads_with_norm_(used, self._options.optimizer.clip_norm, norm)
+        # One wait for the device, not two.
+        loss_value, norm_value = torch.stack((loss.detach(), norm)).tolist()
+        return loss_value, norm_value
+
+    def _key(self) -> str:
+        """Of what a step draws: by seed, shard and position, so that a restarted learner draws as it would have."""
+        shard = self._data.sampler.shard
+        return f"step {shard.seed} {shard.index} {self.data_position}"
+
+    def _skip(self, loss: float) -> None:
+        self._optimizer.zero_grad()
+        self._skipped_in_a_row += 1
+        if self._skipped_in_a_row >= SKIPPED_STEPS_LIMIT:
+            raise TrainingDivergedError(
+                f"loss or gradient was not finite in {SKIPPED_STEPS_LIMIT} steps in a row (loss {loss:g}, after step "
+                f"{self._steps}); "
+                f"lower {_RATES[self._options.optimizer.kind]} or check the data"
+            )
+
+    def _check_buffers(self, *, look_at_values: bool) -> None:
+        # A look at the model before training finds most of it; what only shows later is found here.
+        if changed := self._buffers.changed(look_at_values=look_at_values):
+            raise ModelError(f"model: {changes_in_training(changed)}")
+
+    def _now(self, index: int) -> Tensor:
+        values, copied = self._reader.read(self._layout.fragments[index])
+        if copied is not None:
+            copied.synchronize()
+        return values
+
+
+def check_vocabulary(data: LearnerData, module: nn.Module) -> None:
+    """Check that the model knows every token id of the data.
+
+    Raises:
+        DataError: it does not.
+    """
+    known = vocabulary_size_of(module)
+    if data.source.vocabulary_size > known:
+        raise DataError(
+            f"{data.field}: has a vocabulary of {data.source.vocabulary_size}, but the model's is {known}; "
+            "the model's (model.builtin.vocabularySize) must not be smaller"
+        )

@@ -1,0 +1,1 @@
+"""Fault injection: which faults, when, and how."""

@@ -1,0 +1,87 @@
+"""Carries out the failures that are due: kills, pauses, cuts, and mends what lasts only a while.
+
+When is ``schedule``'s business. Used from the main thread only.
+"""
+
+import signal
+import time
+from collections.abc import Callable, Mapping
+
+from diloco.local.chaos.region_link import RegionLink
+from diloco.local.chaos.schedule import ChaosPlan, Sight, Strike
+from diloco.local.chaos.spec import Fault, FaultKind
+from diloco.local.fleet import Fleet
+from diloco.local.journal import Journal
+
+
+class Havoc:
+    """The failures of one run."""
+
+    def __init__(self, plan: ChaosPlan, fleet: Fleet, links: Mapping[str, RegionLink], journal: Journal) -> None:
+        self._plan = plan
+        self._fleet = fleet
+        self._links = links
+        self._journal = journal
+        self._clock: Callable[[], float] = time.monotonic
+        self._paused: dict[str, float] = {}
+        self._cut: dict[str, float] = {}
+
+    @property
+    def paused(self) -> frozenset[str]:
+        """Processes that are stopped now."""
+        return frozenset(self._paused)
+
+    @property
+    def cut(self) -> frozenset[str]:
+        """Regions whose link is away now."""
+        return frozenset(self._cut)
+
+    def act(self, sight: Sight) -> None:
+        """Do what is due, and end what has lasted its time."""
+        now = self._clock()
+        for process in [name for name, until in self._paused.items() if now >= until]:
+            self._continue(process)
+        for region in [name for name, until in self._cut.items() if now >= until]:
+            self._mend(region)
+        for strike in self._plan.due(sight):
+            self._strike(strike, now)
+
+    def relent(self) -> None:
+        """End every pause and cut now: the run is being stopped, and all must be able to answer."""
+        for process in list(self._paused):
+            self._continue(process)
+        for region in list(self._cut):
+            self._mend(region)
+
+    def _strike(self, strike: Strike, now: float) -> None:
+        fault, victim = strike
+        if fault.kind is FaultKind.KILL:
+            self._fleet.find(victim).by_chaos = True
+            self._paused.pop(victim, None)
+            self._fleet.signal(victim, signal.SIGKILL)
+            told = f"{victim} killed with SIGKILL"
+        elif fault.kind is FaultKind.PAUSE:
+            self._paused[victim] = max(self._paused.get(victim, 0.0), now + fault.seconds)
+            self._fleet.signal(victim, signal.SIGSTOP)
+            told = f"{victim} stopped with SIGSTOP for {fault.seconds:g} s"
+        else:
+            self._cut[victim] = max(self._cut.get(victim, 0.0), now + fault.seconds)
+            self._links[victim].cut(fault.manner)
+            told = f"{victim}'s link cut for {fault.seconds:g} s"
+        self._write(strike, fault)
+        self._fleet.announce(f"chaos: {told}")
+
+    def _write(self, strike: Strike, fault: Fault) -> None:
+        self._journal.write(fault.kind.value, strike.victim, key=strike.key, seconds=fault.seconds)
+
+    def _continue(self, process: str) -> None:
+        del self._paused[process]
+        self._fleet.signal(process, signal.SIGCONT)
+        self._journal.write("continue", process)
+        self._fleet.announce(f"chaos: {process} goes on")
+
+    def _mend(self, region: str) -> None:
+        del self._cut[region]
+        self._links[region].mend()
+        self._journal.write("heal", region)
+        self._fleet.announce(f"chaos: {region}'s link is back")

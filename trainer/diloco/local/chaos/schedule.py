@@ -1,0 +1,98 @@
+"""When the failures asked for are due. Pure: what is seen comes in, what to do goes out; seeded, and without a clock.
+
+A fault by step strikes each of its victims once, as soon as the victim is up and has come that far. A fault by rate
+strikes after exponentially distributed spans of the victim's own up-time (a Poisson process), drawn from the run's
+seed, so that two runs with one seed hit each learner at the same ages.
+"""
+
+import random
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from diloco.local.chaos.spec import SYNCER, Fault, FaultKind
+from diloco.spec.learner_ids import region_of
+
+_SECONDS_AN_HOUR = 3600.0
+
+
+@dataclass(frozen=True, slots=True)
+class Sight:
+    """What the supervisor sees at one moment."""
+
+    now: float
+    """Seconds, of any steady clock."""
+    syncer_step: int
+    learner_steps: Mapping[str, int]
+    """Inner steps of each learner, as far as known."""
+    up: Collection[str]
+    """Learners that train and, if it serves, ``syncer``: who can be struck."""
+
+
+class Strike(NamedTuple):
+    """Do this to that, now."""
+
+    fault: Fault
+    victim: str
+
+    @property
+    def key(self) -> str:
+        """Tells this strike from others of the run, across a resume."""
+        return f"{self.fault.text} {self.victim}"
+
+
+class ChaosPlan:
+    """Keeps what has struck already, and how long each victim was up."""
+
+    def __init__(self, faults: Sequence[Fault], *, seed: int, struck: Collection[str] = ()) -> None:
+        """Plan ``faults``; those whose ``Strike.key`` is in ``struck`` happened before a resume."""
+        self._by_step = [
+            Strike(fault, victim) for fault in faults if fault.step is not None for victim in fault.victims
+        ]
+        self._pending = [strike for strike in self._by_step if strike.key not in struck]
+        self._by_rate = [
+            _Exposure(Strike(fault, victim), fault.rate_per_hour, seed)
+            for fault in faults
+            if fault.rate_per_hour is not None
+            for victim in fault.victims
+        ]
+        self._last_now: float | None = None
+
+    def due(self, sight: Sight) -> list[Strike]:
+        """What is to be done now; each strike is handed out once."""
+        span = 0.0 if self._last_now is None else max(0.0, sight.now - self._last_now)
+        self._last_now = sight.now
+        due = [strike for strike in self._pending if _reached(strike, sight)]
+        self._pending = [strike for strike in self._pending if strike not in due]
+        due += [exposure.strike for exposure in self._by_rate if _up(exposure.strike, sight) and exposure.spend(span)]
+        return due
+
+
+class _Exposure:
+    """The up-time of one victim of one fault, and its age at the next strike."""
+
+    def __init__(self, strike: Strike, rate_per_hour: float, seed: int) -> None:
+        self.strike = strike
+        self._rate = rate_per_hour / _SECONDS_AN_HOUR
+        self._random = random.Random(f"{seed} {strike.key}")  # noqa: S311  # failures, not secrets
+        self._left_seconds = self._random.expovariate(self._rate)
+
+    def spend(self, seconds: float) -> bool:
+        """Count ``seconds`` of up-time; true when the next strike falls into them (at most one is handed out)."""
+        self._left_seconds -= seconds
+        if self._left_seconds > 0:
+            return False
+        self._left_seconds = self._random.expovariate(self._rate)
+        return True
+
+
+def _up(strike: Strike, sight: Sight) -> bool:
+    if strike.fault.kind is FaultKind.CUT:
+        return any(region_of(process) == strike.victim for process in sight.up if process != SYNCER)
+    return strike.victim in sight.up
+
+
+def _reached(strike: Strike, sight: Sight) -> bool:
+    fault = strike.fault
+    at = sight.syncer_step if fault.by_syncer_step else sight.learner_steps.get(strike.victim, 0)
+    return _up(strike, sight) and fault.step is not None and at >= fault.step

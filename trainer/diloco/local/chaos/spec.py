@@ -1,0 +1,147 @@
+"""Failures caused on purpose: what ``--chaos`` says, read and checked. Pure: ``schedule`` decides when, others act.
+
+    KIND:TARGET@step=N[,seconds=S][,manner=silent|reset]
+    KIND:TARGET@rate=R[,seconds=S][,manner=silent|reset]
+
+``kill`` ends processes with SIGKILL, ``pause`` stops them with SIGSTOP for ``seconds``, ``cut`` takes a region's link
+away for ``seconds``. TARGET is a learner, a pool, a region, ``*`` (every learner) or ``syncer``; for a cut a region or
+``*``. ``step`` is an inner step of the learner that is hit; for a cut and for the syncer it is a syncer step. ``rate``
+is the mean number of failures in each hour that a victim is up.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final
+
+from diloco.local.targets import TargetError, learners_named, regions_named
+
+SYNCER = "syncer"
+
+_RANGES: Final = {"step": (1, 10**12), "rate": (1e-6, 1e6), "seconds": (1e-3, 1e8)}
+"""Least and most of each setting (ours): beyond them nothing would happen, or nothing else."""
+
+
+class ChaosError(ValueError):
+    """A ``--chaos`` that cannot be read; the text is one line that names it and what is allowed."""
+
+
+class FaultKind(StrEnum):
+    """What happens to the victim."""
+
+    KILL = "kill"
+    PAUSE = "pause"
+    CUT = "cut"
+
+
+class Manner(StrEnum):
+    """How a link is cut."""
+
+    SILENT = "silent"
+    """Nothing passes and nobody is told, as when a cable is pulled; connections live on if it comes back in time."""
+    RESET = "reset"
+    """Connections are reset and new ones refused."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """One ``--chaos``. Exactly one of ``step`` and ``rate_per_hour`` is set."""
+
+    text: str
+    """As it was given."""
+    kind: FaultKind
+    victims: tuple[str, ...]
+    """Learner ids; or region names, for a cut; or ``syncer``."""
+    step: int | None = None
+    rate_per_hour: float | None = None
+    seconds: float = 0.0
+    """How long a pause or a cut lasts."""
+    manner: Manner = Manner.SILENT
+
+    @property
+    def by_syncer_step(self) -> bool:
+        """``step`` counts syncer steps, not the victim's own."""
+        return self.kind is FaultKind.CUT or self.victims == (SYNCER,)
+
+
+def parse_faults(texts: Sequence[str], learner_ids: Sequence[str]) -> tuple[Fault, ...]:
+    """The faults that ``texts`` ask for, in their order.
+
+    Raises:
+        ChaosError: one cannot be read, or names nothing in this job.
+    """
+    return tuple(_parse(text, learner_ids) for text in texts)
+
+
+def _parse(text: str, learner_ids: Sequence[str]) -> Fault:
+    def wrong(why: str) -> ChaosError:
+        return ChaosError(f"--chaos {text!r}: {why}")
+
+    head, at, tail = text.partition("@")
+    kind_text, colon, target = head.partition(":")
+    if not at or not colon or not target:
+        raise wrong("give KIND:TARGET@step=N or KIND:TARGET@rate=R, such as kill:us-west/old/0@step=150")
+    if kind_text not in tuple(FaultKind):
+        raise wrong(f"{kind_text!r} is no kind of failure: use {', '.join(FaultKind)}")
+    kind = FaultKind(kind_text)
+    settings = _settings(kind, tail, wrong)
+    return Fault(
+        text=text,
+        kind=kind,
+        victims=_victims(kind, target, learner_ids, wrong),
+        step=int(_number("step", settings["step"], wrong)) if "step" in settings else None,
+        rate_per_hour=_number("rate", settings["rate"], wrong) if "rate" in settings else None,
+        seconds=_number("seconds", settings["seconds"], wrong) if "seconds" in settings else 0.0,
+        manner=_manner(settings.get("manner", Manner.SILENT), wrong),
+    )
+
+
+_Wrong = Callable[[str], ChaosError]
+
+
+def _settings(kind: FaultKind, text: str, wrong: _Wrong) -> dict[str, str]:
+    lasting = kind is not FaultKind.KILL
+    allowed = ("step", "rate", *(("seconds",) if lasting else ()), *(("manner",) if kind is FaultKind.CUT else ()))
+    settings: dict[str, str] = {}
+    for part in text.split(","):
+        name, equals, value = part.partition("=")
+        if not equals:
+            raise wrong(f"{part!r} is not NAME=VALUE")
+        if name not in allowed:
+            raise wrong(f"{kind} takes no {name!r}: use {', '.join(allowed)}")
+        if name in settings:
+            raise wrong(f"{name} is given twice")
+        settings[name] = value
+    if ("step" in settings) == ("rate" in settings):
+        raise wrong("give either step=N or rate=R")
+    if lasting and "seconds" not in settings:
+        raise wrong(f"say how long the {kind} lasts, such as seconds=20")
+    return settings
+
+
+def _victims(kind: FaultKind, target: str, learner_ids: Sequence[str], wrong: _Wrong) -> tuple[str, ...]:
+    try:
+        if kind is FaultKind.CUT:
+            return regions_named(target, learner_ids)
+        return (SYNCER,) if target == SYNCER else learners_named(target, learner_ids)
+    except TargetError as error:
+        raise wrong(str(error)) from error
+
+
+def _manner(text: str, wrong: _Wrong) -> Manner:
+    if text not in tuple(Manner):
+        raise wrong(f"manner must be {' or '.join(Manner)}, not {text!r}")
+    return Manner(text)
+
+
+def _number(name: str, text: str, wrong: _Wrong) -> float:
+    least, most = _RANGES[name]
+    whole = name == "step"
+    try:
+        value = float(int(text) if whole else text)
+    except (ValueError, OverflowError):
+        value = 0.0
+    if not least <= value <= most:
+        kind = "whole number" if whole else "number"
+        raise wrong(f"{name} must be a {kind} from {least:g} to {most:g}, not {text[:40]!r}")
+    return value

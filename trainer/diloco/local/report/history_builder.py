@@ -1,0 +1,258 @@
+"""Writes a run's history from the syncer's tapes and the supervisor's journal. Pure: both come in as values.
+
+The engine is run over each tape once more, so that every figure is the engine's own and not a second definition of it.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from diloco.core.actions import Admit, AskFragment, Finish, Merge
+from diloco.core.engine import Engine, EngineView
+from diloco.core.events import (
+    FragmentApplied,
+    FragmentArrived,
+    LearnerLeft,
+    LearnerReady,
+    Merged,
+    StepReported,
+)
+from diloco.core.fragments import Layout
+from diloco.core.options import EngineOptions
+from diloco.local.chaos.spec import SYNCER
+from diloco.local.journal import Entry
+from diloco.local.report.history import (
+    EvaluationPoint,
+    LearnerHistory,
+    Life,
+    LossPoint,
+    MergePoint,
+    RunHistory,
+    Sample,
+    Span,
+    Stretch,
+)
+from diloco.local.report.lifetimes import Turn, spans
+from diloco.local.report.run_clock import RunClock
+from diloco.local.report.timeline import incidents, stretches, turns
+from diloco.local.time_classes import shares_of
+from diloco.spec import DiLoCoJob
+from diloco.tape.reader import TapeEntry, TapeHeader, Torn
+
+_SAMPLE_SECONDS = 1.0
+_BLOCKED_SECONDS = 0.05
+"""Shorter waits are counted, not drawn."""
+_BYTES_F32 = 4
+
+
+class Tape(Protocol):
+    """One epoch's tape."""
+
+    @property
+    def header(self) -> TapeHeader:
+        """Its first line."""
+
+    def __iter__(self) -> Iterator[TapeEntry | Torn]:
+        """Its further lines."""
+
+
+@dataclass(slots=True)
+class _Ask:
+    opened: float
+    asked: set[str] = field(default_factory=set)
+    members: int = 0
+    behind: int = 0
+
+
+class Chronicle:
+    """Takes in tapes one after the other, oldest first, and gives the history."""
+
+    def __init__(self, job: DiLoCoJob, layout: Layout, journal: Sequence[Entry]) -> None:
+        self._job = job
+        self._layout = layout
+        self._journal = journal
+        self._clock = RunClock(journal)
+        self._turns: dict[str, list[tuple[float, Turn]]] = turns(journal, self._clock)
+        self._fragment_bytes = [fragment.numel * _BYTES_F32 for fragment in layout.fragments]
+        self._view: EngineView | None = None
+        self._finished = False
+        self._end = self._clock.end_seconds
+        self._pushed = self._pulled = 0
+        self._losses: dict[str, list[LossPoint]] = defaultdict(list)
+        self._recent: dict[str, list[float]] = defaultdict(list)
+        self._blocked: dict[str, list[Stretch]] = defaultdict(list)
+        self._evaluations: list[EvaluationPoint] = []
+        self._merges: list[MergePoint] = []
+        self._samples: list[Sample] = []
+        self._asks: dict[tuple[int, int], _Ask] = {}
+        self._loads: dict[tuple[str, int], int] = {}
+        self._notes: list[str] = []
+
+    def take(self, tape: Tape) -> None:
+        """Take in one epoch.
+
+        Raises:
+            TapeError: the tape was changed.
+            SnapshotError: it does not begin with a state of this job.
+        """
+        header = tape.header
+        job = DiLoCoJob.model_validate(header.job)
+        engine = Engine(EngineOptions.from_job(job, self._layout), header.epoch, header.engine or None)
+        self._roll_back(engine.view(0.0))
+        self._turns[SYNCER].append((self._clock.seconds(header.started_at), Turn.TRAINS))
+        now = seconds = 0.0
+        over: float | None = None
+        self._finished = False
+        for entry in tape:
+            if isinstance(entry, Torn):
+                self.note(f"the last line of {entry.file.name} is torn: the syncer was killed in mid-line")
+                break
+            now, seconds = entry.now, self._clock.seconds(header.started_at + entry.now)
+            engine.step(entry.event, now)
+            self._entry(entry, seconds)
+            if over is None and any(isinstance(action, Finish) for action in entry.actions):
+                over = now  # figures stand still once the job is over, as they do in /status
+                self._finished = True
+            if not self._samples or seconds - self._samples[-1].seconds >= _SAMPLE_SECONDS:
+                self._sample(engine.view(now if over is None else over), seconds)
+            self._end = max(self._end, seconds)
+        self._view = engine.view(now if over is None else over)
+        if seconds:
+            self._sample(self._view, seconds)
+
+    def note(self, text: str) -> None:
+        """Tell the reader of a gap in the record."""
+        self._notes.append(text)
+
+    def history(self) -> RunHistory:
+        """What has been taken in, put together."""
+        view = self._view
+        return RunHistory(
+            job=self._job.metadata.name,
+            seconds=self._end,
+            phase=view.phase if view else "Waiting",
+            phase_reason=view.phase_reason if view else "the syncer has written no tape",
+            budget_tokens=self._job.spec.training.tokens,
+            merged_tokens=view.merged_tokens if view else 0.0,
+            syncer_steps=view.syncer_step if view else 0,
+            parameters=self._layout.numel,
+            goodput=view.goodput if view else None,
+            time=shares_of(view.time if view else {}),
+            learners=self._learners(view),
+            evaluations=tuple(self._evaluations),
+            merges=tuple(self._merges),
+            samples=tuple(self._samples),
+            incidents=incidents(self._journal, self._clock),
+            syncer_life=spans(self._turns.get(SYNCER, ()), self._end),
+            cuts=stretches(self._journal, self._clock, self._end),
+            notes=tuple(self._notes),
+        )
+
+    def _roll_back(self, start: EngineView) -> None:
+        """A syncer that was killed goes on from its last checkpoint: what came after it is done once more."""
+        self._asks.clear()
+        self._loads.clear()
+        missing = start.evaluations[len(self._evaluations) :]
+        self._evaluations = self._evaluations[: len(start.evaluations)]
+        self._evaluations += [EvaluationPoint(0.0, e.tokens, e.loss, e.final) for e in missing]
+
+    def _learners(self, view: EngineView | None) -> tuple[LearnerHistory, ...]:
+        known = {learner.id: learner for learner in view.learners} if view else {}
+        found = []
+        for learner in self._job.spec.learner_ids:
+            told = known.get(learner)
+            life = spans(self._turns.get(learner, ()), self._end)
+            trained = _seconds(life, Life.TRAINING)
+            found.append(
+                LearnerHistory(
+                    id=learner,
+                    steps=told.steps if told else 0,
+                    tokens=told.tokens if told else 0,
+                    merged_tokens=told.merged_tokens if told else 0.0,
+                    restarts=told.restarts if told else 0,
+                    blocked_seconds=told.blocked_seconds if told else 0.0,
+                    given_seconds=told.given_seconds if told else 0.0,
+                    goodput=told.goodput if told else None,
+                    time=shares_of(told.time if told else {}),
+                    tokens_per_second=told.tokens / trained if told and trained > 0 else 0.0,
+                    losses=tuple(self._losses[learner]),
+                    life=life,
+                    blocked=tuple(self._blocked[learner]),
+                )
+            )
+        return tuple(found)
+
+    def _entry(self, entry: TapeEntry, seconds: float) -> None:
+        self._event(entry, seconds)
+        for action in entry.actions:
+            if isinstance(action, AskFragment):
+                ask = self._asks.setdefault((action.fragment, action.version), _Ask(seconds))
+                ask.asked.add(action.learner)
+            elif isinstance(action, Merge):
+                ask = self._asks.setdefault((action.fragment, action.version), _Ask(seconds))
+                ask.members = len(action.members)
+                ask.behind = max(action.version - 1 - member.base_version for member in action.members)
+            elif isinstance(action, Admit):
+                self._loads[action.learner, action.incarnation] = sum(self._fragment_bytes[p] for p in action.load)
+                self._turns[action.learner].append((seconds, Turn.LOST))
+
+    def _event(self, entry: TapeEntry, seconds: float) -> None:
+        event = entry.event
+        if isinstance(event, StepReported):
+            self._recent[event.learner].append(event.loss)
+            if event.blocked_seconds >= _BLOCKED_SECONDS:
+                end = max(0.0, seconds - event.step_seconds)
+                self._blocked[event.learner].append(Stretch(max(0.0, end - event.blocked_seconds), end))
+        elif isinstance(event, FragmentArrived):
+            self._pushed += event.payload_bytes
+        elif isinstance(event, FragmentApplied):
+            self._pulled += self._fragment_bytes[event.fragment]
+        elif isinstance(event, LearnerReady):
+            self._pulled += self._loads.pop((event.learner, event.incarnation), 0)
+            self._turns[event.learner].append((seconds, Turn.TRAINS))
+        elif isinstance(event, LearnerLeft):
+            self._turns[event.learner].append((seconds, Turn.OVER if self._finished else Turn.LOST))
+        elif isinstance(event, Merged):
+            self._merged(event, seconds)
+
+    def _merged(self, event: Merged, seconds: float) -> None:
+        ask = self._asks.pop((event.fragment, event.version), None)
+        if ask is not None:
+            self._merges.append(
+                MergePoint(
+                    seconds=seconds,
+                    fragment=event.fragment,
+                    version=event.version,
+                    members=ask.members,
+                    asked=len(ask.asked),
+                    waited_seconds=seconds - ask.opened,
+                    versions_behind=ask.behind,
+                )
+            )
+
+    def _sample(self, view: EngineView, seconds: float) -> None:
+        self._samples.append(Sample(seconds, view.merged_tokens, view.goodput, self._pushed, self._pulled))
+        for learner, losses in self._recent.items():
+            if losses:
+                self._losses[learner].append(LossPoint(seconds, view.merged_tokens, sum(losses) / len(losses)))
+                losses.clear()
+        for evaluation in view.evaluations[len(self._evaluations) :]:
+            self._evaluations.append(EvaluationPoint(seconds, evaluation.tokens, evaluation.loss, evaluation.final))
+
+
+def write_history(job: DiLoCoJob, layout: Layout, tapes: Iterable[Tape], journal: Sequence[Entry]) -> RunHistory:
+    """The history of a run from all of its tapes, oldest first, and its journal.
+
+    Raises:
+        TapeError: a tape was changed.
+        SnapshotError: a tape does not begin with a state of this job.
+    """
+    chronicle = Chronicle(job, layout, journal)
+    for tape in tapes:
+        chronicle.take(tape)
+    return chronicle.history()
+
+
+def _seconds(life: Sequence[Span], kind: Life) -> float:
+    return sum(span.end - span.start for span in life if span.life is kind)

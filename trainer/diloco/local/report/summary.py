@@ -1,0 +1,100 @@
+"""``summary.json`` and the closing table: the run in figures, for scripts and for the terminal. Pure."""
+
+from typing import Any
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+
+from diloco.local.report.history import RunHistory
+from diloco.local.time_classes import TimeShares, losses_text
+from diloco.local.view.units import bytes_text, count_text, duration_text, loss_text, percent_text
+
+
+def summarize(history: RunHistory) -> dict[str, Any]:
+    """The figures as plain JSON. Bytes are payload; a loss is null where nothing was evaluated."""
+    sent = history.bytes_pushed + history.bytes_pulled
+    return {
+        "job": history.job,
+        "complete": history.complete,
+        "phase": history.phase,
+        "reason": history.phase_reason,
+        "wall_seconds": round(history.seconds, 3),
+        "tokens": round(history.merged_tokens),
+        "budget_tokens": history.budget_tokens,
+        "syncer_steps": history.syncer_steps,
+        "parameters": history.parameters,
+        "eval_loss_start": history.loss_start,
+        "eval_loss": history.loss_end,
+        "goodput": history.goodput,
+        "goodput_classes": _classes(history.time),
+        "bytes_pushed": history.bytes_pushed,
+        "bytes_pulled": history.bytes_pulled,
+        "data_parallel_bytes": history.data_parallel_bytes,
+        "data_parallel_ratio": history.data_parallel_bytes / sent if sent else None,
+        "evaluations": [
+            {"seconds": round(e.seconds, 3), "tokens": round(e.tokens), "loss": e.loss, "final": e.final}
+            for e in history.evaluations
+        ],
+        "learners": [
+            {
+                "id": one.id,
+                "steps": one.steps,
+                "tokens": one.tokens,
+                "merged_tokens": round(one.merged_tokens),
+                "restarts": one.restarts,
+                "blocked_fraction": one.blocked_fraction,
+                "other_work_fraction": one.other_work_fraction,
+                "tokens_per_second": one.tokens_per_second,
+                "goodput": one.goodput,
+                "goodput_classes": _classes(one.time),
+            }
+            for one in history.learners
+        ],
+        "incidents": [
+            {"seconds": round(i.seconds, 3), "process": i.process, "what": i.text} for i in history.incidents
+        ],
+        "notes": list(history.notes),
+    }
+
+
+def _classes(shares: TimeShares) -> dict[str, float]:
+    return {one.value: share for one, share in shares.items()}
+
+
+def closing_table(history: RunHistory) -> RenderableType:
+    """What is printed at the end."""
+    learners = Table(box=None, pad_edge=False, header_style="dim")
+    learners.add_column("learner")
+    for name in ("steps", "tokens", "tokens/s", "blocked", "other work", "goodput", "restarts"):
+        learners.add_column(name, justify="right")
+    for one in history.learners:
+        learners.add_row(
+            one.id,
+            str(one.steps),
+            count_text(one.tokens),
+            count_text(one.tokens_per_second),
+            percent_text(one.blocked_fraction),
+            percent_text(one.other_work_fraction),
+            percent_text(one.goodput),
+            str(one.restarts),
+        )
+    sent = history.bytes_pushed + history.bytes_pulled
+    ratio = f", {history.data_parallel_bytes / sent:.0f} times as much" if sent else ""
+    facts = Table.grid(padding=(0, 2))
+    facts.add_column(style="dim")
+    facts.add_column(overflow="fold")
+    facts.add_row("job", f"{history.job}: {history.phase.lower()} after {duration_text(history.seconds)}")
+    facts.add_row("evaluation loss", f"{loss_text(history.loss_start)} at the start, {loss_text(history.loss_end)} now")
+    facts.add_row("tokens merged", f"{count_text(history.merged_tokens)} in {history.syncer_steps} merges")
+    rest = losses_text(history.time)
+    facts.add_row("goodput", percent_text(history.goodput) + (f"; the rest: {rest}" if rest else ""))
+    facts.add_row("other work", "evaluations of the model, and snapshots for the learners' own checkpoints")
+    facts.add_row(
+        "bytes sent",
+        f"{bytes_text(sent)} ({bytes_text(history.bytes_pushed)} up, {bytes_text(history.bytes_pulled)} down)",
+    )
+    facts.add_row(
+        "data-parallel",
+        f"{bytes_text(history.data_parallel_bytes)}{ratio}: 2(M-1)/M x 4N bytes for each learner and step",
+    )
+    return Group("", learners, "", facts)

@@ -1,0 +1,67 @@
+"""Where the given time went, as the report shows it: bars, a table, and what the classes mean. Pure.
+
+Classes carry a number on bars and in the legend, so that bars can be read in print and without telling colors apart.
+"""
+
+from html import escape
+
+from diloco.core.time_class import TimeClass
+from diloco.local.report.history import RunHistory
+from diloco.local.report.svg import Part, Whole, stacked_bars
+from diloco.local.time_classes import WORDS, TimeShares
+from diloco.local.view.units import percent_text
+
+_JOB = "the job"
+_NOTHING = 1e-9
+"""Less is what is left of differences of floating-point numbers."""
+
+
+def time_bars(history: RunHistory) -> str:
+    """A bar for the job and one for each learner; empty where no time was given."""
+    present = _present(history)
+    wholes = [Whole(name, _parts(shares, present)) for name, shares in _wholes(history)]
+    legend = [(f"{number} {WORDS[one].title}", _style(one)) for number, one in enumerate(present, 1)]
+    return stacked_bars(wholes, legend, "what became of the given time, by learner")
+
+
+def time_rows(history: RunHistory) -> tuple[list[str], list[list[str]]]:
+    """The same as a table; a column for each class that there is."""
+    present = _present(history)
+    head = ["share of the given time", *(f"{number} {WORDS[one].title}" for number, one in enumerate(present, 1))]
+    return head, [[name, *(_percent(shares.get(one, 0.0)) for one in present)] for name, shares in _wholes(history)]
+
+
+def time_words(history: RunHistory) -> str:
+    """What the classes that there are mean, as HTML."""
+    return " ".join(f"<b>{escape(WORDS[one].title)}</b>: {escape(WORDS[one].meaning)}." for one in _present(history))
+
+
+def _wholes(history: RunHistory) -> list[tuple[str, TimeShares]]:
+    named = [(_JOB, history.time), *((one.id, one.time) for one in history.learners)]
+    return [(name, shares) for name, shares in named if shares]
+
+
+def _present(history: RunHistory) -> list[TimeClass]:
+    return [one for one in TimeClass if any(shares.get(one, 0.0) > _NOTHING for _, shares in _wholes(history))]
+
+
+def _parts(shares: TimeShares, present: list[TimeClass]) -> list[Part]:
+    return [
+        Part(
+            shares[one],
+            _style(one),
+            (f"{number}: {percent_text(shares[one])}", str(number)),
+            f"{WORDS[one].title} {percent_text(shares[one])}: {WORDS[one].meaning}",
+        )
+        for number, one in enumerate(present, 1)
+        if shares[one] > _NOTHING
+    ]
+
+
+def _style(one: TimeClass) -> str:
+    return f"t-{one.value.replace('_', '-')}"
+
+
+def _percent(share: float) -> str:
+    """Two decimals: a class that is small must not look like one that is not there."""
+    return f"{100 * share:.2f}" if share > _NOTHING else "-"

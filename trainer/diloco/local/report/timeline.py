@@ -1,0 +1,87 @@
+"""What the journal tells of processes and links: turns of their lives, cuts, and lines for people. Pure."""
+
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from diloco.local.chaos.spec import SYNCER
+from diloco.local.journal import Entry
+from diloco.local.report.history import Incident, Stretch
+from diloco.local.report.lifetimes import Turn
+from diloco.local.report.run_clock import RunClock
+from diloco.local.restarts import Verdict, how_it_ended
+
+_SIMPLE_TURNS = {"start": Turn.STARTED, "pause": Turn.PAUSED, "continue": Turn.CONTINUED}
+
+
+def turns(journal: Sequence[Entry], clock: RunClock) -> dict[str, list[tuple[float, Turn]]]:
+    """By process: when its life took a turn, as far as the supervisor knows."""
+    found: dict[str, list[tuple[float, Turn]]] = defaultdict(list)
+    for entry in journal:
+        at = clock.seconds(entry.time)
+        if entry.event == "exit":
+            comes_back = entry.details.get("verdict") == Verdict.RESTART
+            found[entry.process].append((at, Turn.ENDED if comes_back else Turn.OVER))
+        elif entry.event in _SIMPLE_TURNS:
+            found[entry.process].append((at, _SIMPLE_TURNS[entry.event]))
+        elif entry.event in ("run", "end"):
+            # Nothing runs between two sessions, whatever became of the supervisor in the first.
+            for known in found.values():
+                known.append((at, Turn.OVER))
+    for at, turn in list(found.get(SYNCER, ())):
+        if turn in (Turn.ENDED, Turn.OVER):
+            # A syncer that is killed cannot write on its tape that every session is gone.
+            for process, known in found.items():
+                if process != SYNCER:
+                    known.append((at, Turn.LOST))
+    return found
+
+
+def stretches(journal: Sequence[Entry], clock: RunClock, end: float) -> tuple[tuple[str, Stretch], ...]:
+    """When the link of which region was cut."""
+    since: dict[str, float] = {}
+    found: list[tuple[str, Stretch]] = []
+    for entry in journal:
+        at = clock.seconds(entry.time)
+        if entry.event == "cut":
+            since.setdefault(entry.process, at)
+        elif entry.event == "heal" and entry.process in since:
+            found.append((entry.process, Stretch(since.pop(entry.process), at)))
+    return (*found, *((region, Stretch(at, end)) for region, at in since.items()))
+
+
+def incidents(journal: Sequence[Entry], clock: RunClock) -> tuple[Incident, ...]:
+    """What happened, one line each."""
+    return tuple(
+        Incident(clock.seconds(entry.time), entry.process, text) for entry in journal if (text := _text(entry))
+    )
+
+
+_TEXTS: Mapping[str, Callable[[Mapping[str, Any]], str]] = {
+    "kill": lambda _: "killed with SIGKILL, on purpose",
+    "pause": lambda details: f"stopped with SIGSTOP{_lasting(details)}, on purpose",
+    "continue": lambda _: "goes on",
+    "cut": lambda details: f"link cut{_lasting(details)}, on purpose",
+    "heal": lambda _: "link is back",
+    "start": lambda details: f"started again (restart {details['restarts']})" if details.get("restarts") else "",
+    "exit": lambda details: "" if _expected(details) else f"ended: {how_it_ended(details['code'])}",
+    "give_up": lambda details: f"given up: {details['reason']}",
+    "run": lambda details: "the run was resumed" if details.get("resumed") else "",
+    "end": lambda details: f"the run was {details['ending']}" if details["ending"] != "finished" else "",
+}
+"""Event of the journal -> what to tell people of it, from its details; empty where there is nothing to tell."""
+
+
+def _text(entry: Entry) -> str:
+    try:
+        return _TEXTS[entry.event](entry.details)
+    except (KeyError, TypeError, ValueError):
+        return ""  # an entry of another version
+
+
+def _expected(details: Mapping[str, Any]) -> bool:
+    return details["verdict"] == Verdict.DONE or bool(details["by_chaos"])
+
+
+def _lasting(details: Mapping[str, Any]) -> str:
+    return f" for {details['seconds']:g} s"

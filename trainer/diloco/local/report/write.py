@@ -1,0 +1,57 @@
+"""What a run leaves behind: its summary, report, model and sample, written when it has ended."""
+
+import os
+import shutil
+from pathlib import Path
+
+from diloco.local.directory import RunDirectory
+from diloco.local.journal import read_journal
+from diloco.local.report.history import RunHistory
+from diloco.local.report.history_builder import Chronicle
+from diloco.local.report.html import render_report
+from diloco.local.report.sample import NoSampleError, write_text
+from diloco.local.report.summary import summarize
+from diloco.model import layout_of_job
+from diloco.runtime.files import write_atomically, write_json_atomically
+from diloco.spec import DiLoCoJob
+from diloco.tape.reader import TapeError, TapeReader, find_tapes
+
+
+def close_run(job: DiLoCoJob, directory: RunDirectory) -> RunHistory:
+    """Write everything that the end of a run leaves, from what is on disk; may be called again to the same effect.
+
+    Raises:
+        OSError: the directory cannot be written.
+        ModelError: the job's model cannot be built here.
+    """
+    chronicle = Chronicle(job, layout_of_job(job.spec), read_journal(directory.journal))
+    for files in find_tapes(directory.syncer / "tape"):
+        try:
+            chronicle.take(TapeReader(files))
+        except TapeError as error:
+            chronicle.note(f"a part of the record is missing: {error}")
+    text = ""
+    trained = directory.syncer / "model.safetensors"
+    if trained.is_file():
+        _share(trained, directory.model)
+        try:
+            text = write_text(directory.model, job.spec)
+        except NoSampleError as error:
+            chronicle.note(f"there is no sample of text: {error}")
+        else:
+            write_atomically(directory.sample, text + "\n")
+    history = chronicle.history()
+    write_json_atomically(directory.summary, summarize(history))
+    write_atomically(directory.report, render_report(history, text))
+    return history
+
+
+def _share(source: Path, target: Path) -> None:
+    """One file under two names where the file system can, else a copy; neither is ever written to again."""
+    partial = target.with_name(f".{target.name}.part")
+    partial.unlink(missing_ok=True)
+    try:
+        os.link(source, partial)
+    except OSError:
+        shutil.copyfile(source, partial)
+    partial.replace(target)

@@ -1,0 +1,92 @@
+"""Watches a syncer's ``/status`` from a thread of its own, so that a slow answer holds up nobody.
+
+It must not know what the status is used for.
+"""
+
+import http.client
+import threading
+import time
+from dataclasses import dataclass
+from http import HTTPStatus
+
+from pydantic import ValidationError
+
+from diloco.runtime.addresses import parse_address
+from diloco.syncer.reporting.status import SyncerStatus
+
+_LIMIT_BYTES = 64 << 20
+
+
+class StatusError(RuntimeError):
+    """No status could be had; the text is one line that names the address and why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """A status, and when it came."""
+
+    status: SyncerStatus
+    monotonic: float
+
+
+def fetch_status(address: str, *, timeout_seconds: float = 5.0) -> SyncerStatus:
+    """The status that the syncer at ``address`` (``host:port`` of its HTTP server) gives of itself.
+
+    Raises:
+        StatusError: nobody answers, or with something else.
+    """
+    host, port = parse_address(address)
+    # http.client rather than urllib: no proxy of the environment stands between two processes of one machine.
+    connection = http.client.HTTPConnection(host, port, timeout=timeout_seconds)
+    try:
+        connection.request("GET", "/status")
+        response = connection.getresponse()
+        body = response.read(_LIMIT_BYTES)
+    except (OSError, http.client.HTTPException) as error:
+        raise StatusError(f"no syncer answers at http://{address}/status ({_plain(error)})") from error
+    finally:
+        connection.close()
+    if response.status == HTTPStatus.SERVICE_UNAVAILABLE:
+        raise StatusError(f"http://{address}/status: {body[:200].decode(errors='replace').strip()}")
+    try:
+        return SyncerStatus.model_validate_json(body)
+    except ValidationError as error:
+        raise StatusError(f"http://{address}/status answers, but not as a syncer of this version does") from error
+
+
+class StatusWatch:
+    """Asks again and again, and keeps the last answer."""
+
+    def __init__(self, address: str, *, every_seconds: float = 0.5) -> None:
+        self._address = address
+        self._every_seconds = every_seconds
+        self._stopped = threading.Event()
+        self._seen: Seen | None = None
+        self._thread = threading.Thread(target=self._run, name="status-watch", daemon=True)
+
+    def start(self) -> None:
+        """Begin to ask."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Ask no more."""
+        self._stopped.set()
+        if self._thread.is_alive():
+            self._thread.join()
+
+    @property
+    def seen(self) -> Seen | None:
+        """The last answer; None before the first."""
+        return self._seen
+
+    def _run(self) -> None:
+        while not self._stopped.wait(self._every_seconds):
+            try:
+                status = fetch_status(self._address, timeout_seconds=2.0)
+            except StatusError:
+                continue
+            self._seen = Seen(status, time.monotonic())
+
+
+def _plain(error: Exception) -> str:
+    return (error.strerror if isinstance(error, OSError) else None) or str(error) or type(error).__name__

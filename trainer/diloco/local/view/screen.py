@@ -1,0 +1,227 @@
+"""How a run is shown while it goes on: a table that redraws itself in a terminal, plain lines elsewhere.
+
+Both show the same ``Picture``. They must not know processes or sockets.
+"""
+
+from collections import deque
+from typing import Protocol
+
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+from diloco.core.time_class import TimeClass
+from diloco.local.time_classes import losses_text, shares_of
+from diloco.local.view.snapshot import LearnerPicture, Picture
+from diloco.local.view.units import bytes_text, count_text, duration_text, loss_text, percent_text
+
+_EVENTS_SHOWN = 6
+_FITS = "Fits"
+_LOSSES_SHOWN = 5
+_STYLES = {
+    "training": "green",
+    "starting": "cyan",
+    "loading": "cyan",
+    "restarting": "yellow",
+    "cut off": "red",
+    "paused": "red",
+    "given up": "bold red",
+    "ended": "dim",
+}
+
+
+class View(Protocol):
+    """Where a run is shown."""
+
+    def announce(self, line: str) -> None:
+        """Something happened."""
+
+    def update(self, picture: Picture) -> None:
+        """This is how things stand; called several times a second."""
+
+    def close(self) -> None:
+        """No more will come."""
+
+
+class PlainView:
+    """A line for each thing that happens, and one every ten seconds."""
+
+    def __init__(self, console: Console, *, every_seconds: float = 10.0) -> None:
+        self._console = console
+        self._every_seconds = every_seconds
+        self._shown_at = 0.0
+        self._elapsed = 0.0
+
+    def announce(self, line: str) -> None:
+        """Print it, with the time since the start."""
+        self._print(line)
+
+    def update(self, picture: Picture) -> None:
+        """Print a line, if the last one is old enough."""
+        self._elapsed = picture.elapsed_seconds
+        if picture.status is not None and picture.elapsed_seconds - self._shown_at >= self._every_seconds:
+            self._shown_at = picture.elapsed_seconds
+            self._print(progress_line(picture))
+
+    def close(self) -> None:
+        """Nothing is left to do."""
+
+    def _print(self, line: str) -> None:
+        self._console.print(f"{duration_text(self._elapsed):>7}  {line}", markup=False, highlight=False, soft_wrap=True)
+
+
+class LiveView:
+    """A table in a terminal, redrawn in place; what happened scrolls by at its foot."""
+
+    def __init__(self, console: Console) -> None:
+        self._events: deque[str] = deque(maxlen=_EVENTS_SHOWN)
+        self._elapsed = 0.0
+        self._live = Live(console=console, auto_refresh=False, transient=True)
+        self._live.start()
+
+    def announce(self, line: str) -> None:
+        """Keep it at the foot of the table."""
+        self._events.append(f"{duration_text(self._elapsed):>7}  {line}")
+
+    def update(self, picture: Picture) -> None:
+        """Draw the table anew."""
+        self._elapsed = picture.elapsed_seconds
+        self._live.update(render(picture, tuple(self._events)), refresh=True)
+
+    def close(self) -> None:
+        """Take the table away and give the terminal back."""
+        self._live.stop()
+
+
+class SilentView:
+    """Shows nothing."""
+
+    def announce(self, line: str) -> None:
+        """Nothing."""
+
+    def update(self, picture: Picture) -> None:
+        """Nothing."""
+
+    def close(self) -> None:
+        """Nothing."""
+
+
+def progress_line(picture: Picture) -> str:
+    """The run in one line."""
+    status = picture.status
+    if status is None:
+        return f"syncer {picture.syncer_state}"
+    training = sum(learner.state == "training" for learner in picture.learners)
+    parts = [
+        f"{picture.progress:4.0%}",
+        f"{count_text(status.merged_tokens)} of {count_text(status.budget_tokens)} tokens",
+        f"step {status.syncer_step}",
+        f"loss {loss_text(status.train_loss)} (evaluated {loss_text(status.eval_loss)})",
+        f"{count_text(status.tokens_per_second)} tokens/s",
+        f"{training}/{len(picture.learners)} train",
+        f"goodput {percent_text(status.goodput)}",
+        f"up {bytes_text(picture.rates.pushed)}/s down {bytes_text(picture.rates.pulled)}/s",
+    ]
+    if status.seconds_left is not None:
+        parts.append(f"{duration_text(status.seconds_left)} left")
+    if status.links is not None and status.links.kind != _FITS:
+        parts.append(f"links: {status.links.kind}")
+    return "  ".join(parts)
+
+
+def render(picture: Picture, events: tuple[str, ...]) -> RenderableType:
+    """The live view as something rich can draw."""
+    parts: list[RenderableType] = [_head(picture), *_rates(picture), _bar(picture), _learners(picture)]
+    parts += _links(picture)
+    if events:
+        parts.append(Text("\n".join(events), style="dim"))
+    return Group(*parts)
+
+
+def _head(picture: Picture) -> Text:
+    status = picture.status
+    text = Text()
+    text.append(picture.job, style="bold")
+    text.append(f"  syncer {picture.syncer_state}", style=_STYLES.get(picture.syncer_state, ""))
+    if status is not None:
+        text.append(f"  step {status.syncer_step}")
+        text.append(f"  loss {loss_text(status.train_loss)}  evaluated {loss_text(status.eval_loss)}")
+    return text
+
+
+def _rates(picture: Picture) -> list[Text]:
+    status = picture.status
+    if status is None:
+        return []
+    rest = losses_text(shares_of(status.time_seconds), most=_LOSSES_SHOWN)
+    return [
+        Text(
+            f"{count_text(status.tokens_per_second)} tokens/s  goodput {percent_text(status.goodput)}"
+            f"  up {bytes_text(picture.rates.pushed)}/s  down {bytes_text(picture.rates.pulled)}/s"
+        ),
+        *([Text(f"not merged: {rest}", style="dim")] if rest else []),
+    ]
+
+
+def _links(picture: Picture) -> list[Text]:
+    """Where overlap, interval and links do not go together, and what would do."""
+    links = None if picture.status is None else picture.status.links
+    if links is None or links.kind == _FITS:
+        return []
+    lines = [Text(f"links: {links.kind}: {links.reason}", style="yellow")]
+    if links.remedies:
+        lines.append(Text(f"  would do: {'; or '.join(links.remedies)}"))
+    return lines
+
+
+def _bar(picture: Picture) -> Table:
+    status = picture.status
+    grid = Table.grid(padding=(0, 1))
+    bar = ProgressBar(total=1.0, completed=picture.progress, width=40)
+    told = f"{duration_text(picture.elapsed_seconds)} gone"
+    if status is not None:
+        told = f"{count_text(status.merged_tokens)} of {count_text(status.budget_tokens)} tokens  {told}"
+        if status.seconds_left is not None:
+            told += f"  {duration_text(status.seconds_left)} left"
+    grid.add_row(bar, f"{picture.progress:.0%}", told)
+    return grid
+
+
+def _learners(picture: Picture) -> Table:
+    table = Table(box=None, pad_edge=False, header_style="dim")
+    table.add_column("learner", no_wrap=True)
+    table.add_column("state", min_width=10, no_wrap=True)
+    for name in ("step", "loss", "tokens/s", "blocked", "behind", "restarts"):
+        table.add_column(name, justify="right", no_wrap=True)
+    # The last one gives way where the terminal is narrow.
+    table.add_column(_one_line("goodput and most of the rest"))
+    for learner in picture.learners:
+        table.add_row(*_row(learner))
+    return table
+
+
+def _row(learner: LearnerPicture) -> tuple[RenderableType, ...]:
+    return (
+        learner.id,
+        Text(learner.state, style=_STYLES.get(learner.state, "")),
+        str(learner.steps),
+        loss_text(learner.loss),
+        count_text(learner.tokens_per_second),
+        f"{learner.blocked_fraction:.1%}",
+        str(learner.versions_behind),
+        str(learner.restarts),
+        _one_line(_goodput(learner)),
+    )
+
+
+def _goodput(learner: LearnerPicture) -> str:
+    if not learner.time:
+        return "-"
+    rest = losses_text(learner.time, most=1)
+    return f"{learner.time[TimeClass.MERGED]:.0%}" + (f", {rest}" if rest else "")
+
+
+def _one_line(text: str) -> Text:
+    return Text(text, no_wrap=True, overflow="ellipsis")

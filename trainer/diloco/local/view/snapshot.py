@@ -1,0 +1,163 @@
+"""What a run looks like at one moment: what every view shows. Values only; making it reads no clock."""
+
+from collections import deque
+from dataclasses import dataclass, field
+
+from diloco.local.fleet import Fleet, Managed, ProcessState
+from diloco.local.status_poll import Seen
+from diloco.local.time_classes import TimeShares, shares_of
+from diloco.spec.learner_ids import region_of
+from diloco.syncer.reporting.status import SyncerStatus
+
+_STALE_SECONDS = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class Rates:
+    """Payload over the last seconds, in bytes a second."""
+
+    pushed: float = 0.0
+    pulled: float = 0.0
+
+
+class RateMeter:
+    """Bandwidth from a counter that is read now and then, over a sliding window."""
+
+    def __init__(self, window_seconds: float = 10.0) -> None:
+        self._window_seconds = window_seconds
+        self._readings: deque[tuple[float, int, int]] = deque()
+
+    def read(self, seen: Seen) -> Rates:
+        """Take in a status (the same one may come again) and give the rates."""
+        at = seen.monotonic
+        pushed, pulled = seen.status.bytes_pushed, seen.status.bytes_pulled
+        if self._readings and (pushed < self._readings[-1][1] or pulled < self._readings[-1][2]):
+            self._readings.clear()  # a restarted syncer counts from its checkpoint
+        if not self._readings or at > self._readings[-1][0]:
+            self._readings.append((at, pushed, pulled))
+        while len(self._readings) > 2 and at - self._readings[0][0] > self._window_seconds:
+            self._readings.popleft()
+        first, last = self._readings[0], self._readings[-1]
+        span = last[0] - first[0]
+        return Rates((last[1] - first[1]) / span, (last[2] - first[2]) / span) if span > 0 else Rates()
+
+
+@dataclass(frozen=True, slots=True)
+class LearnerPicture:
+    """One row of the view."""
+
+    id: str
+    state: str
+    steps: int = 0
+    tokens: int = 0
+    tokens_per_second: float = 0.0
+    loss: float | None = None
+    blocked_fraction: float = 0.0
+    versions_behind: int = 0
+    restarts: int = 0
+    time: TimeShares = field(default_factory=dict)
+    """What became of its given time."""
+
+
+@dataclass(frozen=True, slots=True)
+class Picture:
+    """The run."""
+
+    job: str
+    elapsed_seconds: float
+    syncer_state: str
+    learners: tuple[LearnerPicture, ...]
+    rates: Rates
+    status: SyncerStatus | None = None
+    """The syncer's own account; None before it first answered."""
+
+    @property
+    def progress(self) -> float:
+        """Merged tokens over the budget, 0 to 1."""
+        if self.status is None or self.status.budget_tokens <= 0:
+            return 0.0
+        return min(1.0, self.status.merged_tokens / self.status.budget_tokens)
+
+
+@dataclass(frozen=True, slots=True)
+class Trouble:
+    """What was done to the run on purpose, right now."""
+
+    paused: frozenset[str] = frozenset()
+    """Processes."""
+    cut: frozenset[str] = frozenset()
+    """Regions."""
+
+
+def take_picture(job: str, fleet: Fleet, seen: Seen | None, trouble: Trouble, elapsed_seconds: float) -> Picture:
+    """Put together what processes and syncer say; ``rates`` are left to the caller (``dataclasses.replace``)."""
+    known = {learner.id: learner for learner in seen.status.learners} if seen else {}
+    rows = []
+    for process in fleet.learners.values():
+        told = known.get(process.name)
+        said = told.state.lower() if told and process.proven else "starting"
+        state = _state(process, said, trouble)
+        if told is None:
+            rows.append(LearnerPicture(process.name, state, restarts=process.restarts))
+            continue
+        rows.append(
+            LearnerPicture(
+                id=process.name,
+                state=state,
+                steps=told.steps,
+                tokens=told.tokens,
+                tokens_per_second=told.tokens_per_second,
+                loss=told.loss,
+                blocked_fraction=told.blocked_fraction,
+                versions_behind=told.versions_behind,
+                restarts=process.restarts,
+                time=shares_of(told.time_seconds),
+            )
+        )
+    return Picture(
+        job=job,
+        elapsed_seconds=elapsed_seconds,
+        syncer_state=_state(fleet.syncer, seen.status.phase.lower() if seen else "starting", trouble),
+        learners=tuple(rows),
+        rates=Rates(),
+        status=seen.status if seen else None,
+    )
+
+
+def _state(process: Managed, said: str, trouble: Trouble) -> str:
+    if process.state is ProcessState.WAITING:
+        return "restarting" if process.started_at else "starting"
+    if process.state is not ProcessState.RUNNING:
+        return "ended" if process.state is ProcessState.DONE else process.state.value
+    if process.name in trouble.paused:
+        return "paused"
+    if region_of(process.name) in trouble.cut:
+        return "cut off"
+    return said
+
+
+def picture_of(status: SyncerStatus) -> Picture:
+    """A picture from a syncer's own account alone, where its processes are not ours."""
+    rows = tuple(
+        LearnerPicture(
+            id=told.id,
+            state=told.state.lower(),
+            steps=told.steps,
+            tokens=told.tokens,
+            tokens_per_second=told.tokens_per_second,
+            loss=told.loss,
+            blocked_fraction=told.blocked_fraction,
+            versions_behind=told.versions_behind,
+            restarts=told.restarts,
+            time=shares_of(told.time_seconds),
+        )
+        for told in status.learners
+    )
+    return Picture(
+        job=status.job,
+        elapsed_seconds=status.elapsed_seconds,
+        syncer_state=status.phase.lower(),
+        learners=rows,
+        rates=Rates(),
+        status=status,
+    )

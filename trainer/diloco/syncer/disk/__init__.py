@@ -1,0 +1,1 @@
+"""What the syncer writes: checkpoints, payloads for a replay, the finished model."""

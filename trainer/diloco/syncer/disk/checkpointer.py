@@ -1,0 +1,162 @@
+"""When checkpoints are captured and written: never during a merge, one at a time, and a failure stops nothing.
+
+The state is captured on the event loop in an instant (references; the store keeps what they refer to unchanged) and
+written in a thread. It must not know what makes a checkpoint valid.
+"""
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable
+from concurrent.futures import Executor
+from pathlib import Path
+
+from diloco.syncer.disk.checkpoint import CheckpointContent, prune_checkpoints, write_checkpoint
+from diloco.syncer.reporting.metrics import SyncerMetrics
+from diloco.syncer.reporting.status import CheckpointStatus
+
+_log = logging.getLogger(__name__)
+
+LAST_SECONDS = 120.0
+"""Longest wait for a checkpoint that the process, or the job, ends with."""
+
+
+class Checkpointer:
+    """Writes the checkpoints of one syncer. Owned by the event loop."""
+
+    def __init__(  # noqa: PLR0913  # what a checkpoint is made of, and held against
+        self,
+        directory: Path,
+        keep: int,
+        *,
+        capture: Callable[[str], CheckpointContent],
+        release: Callable[[], None],
+        check: Callable[[CheckpointContent], None],
+        metrics: SyncerMetrics,
+    ) -> None:
+        """Write to ``directory``, keeping ``keep`` checkpoints.
+
+        Args:
+            directory: Where checkpoints are.
+            keep: How many are kept, beside those spared.
+            capture: Takes the state as it is, for the given reason.
+            release: What was captured is no longer read.
+            check: Raises ``ValueError`` where nothing could go on from what was captured. Called in the writing thread.
+            metrics: Where durations are counted.
+        """
+        self._directory = directory
+        self._keep = keep
+        self._capture = capture
+        self._release = release
+        self._check = check
+        self._metrics = metrics
+        self.spared: frozenset[str] = frozenset()
+        """Checkpoints that stay and do not count: those that a recorded tape begins with."""
+        self.newest = ""
+        """Name of the newest checkpoint."""
+        self._executor: Executor | None = None
+        self._written_at: float | None = None
+        self._failures = 0
+        self._problem = ""
+        self._wanted = ""
+        self._merging = False
+        self._stopping = False
+        self._writing: asyncio.Task[None] | None = None
+
+    @property
+    def busy(self) -> bool:
+        """Whether one is being written or waits for its turn."""
+        return self._writing is not None or bool(self._wanted)
+
+    @property
+    def status(self) -> CheckpointStatus:
+        """What may be shown."""
+        age = None if self._written_at is None else time.monotonic() - self._written_at
+        return CheckpointStatus(newest=self.newest, age_seconds=age, failures=self._failures, problem=self._problem)
+
+    def start(self, executor: Executor) -> None:
+        """Write in the threads of ``executor``."""
+        self._executor = executor
+
+    def request(self, reason: str) -> None:
+        """Write a checkpoint as soon as no merge is running and the one before is written."""
+        self._wanted = reason
+        self._advance()
+
+    def merge_begins(self) -> None:
+        """Momentum is being written: nothing may be captured."""
+        self._merging = True
+
+    def merge_ended(self) -> None:
+        """The store and the engine agree again. Call it before the next merge begins."""
+        self._merging = False
+        self._advance()
+
+    async def last(self) -> bool:
+        """Write the checkpoint that the process ends with; whether it is on the disk. If not, one line says why."""
+        self._stopping = True
+        self.request("the syncer stops")
+        try:
+            await asyncio.wait_for(self.idle(), LAST_SECONDS)
+        except TimeoutError:
+            _log.error("the last checkpoint took longer than %.0f s and is given up", LAST_SECONDS)
+            return False
+        return not self._problem
+
+    async def idle(self) -> None:
+        """Wait until nothing is wanted or under way. Merges must go on meanwhile, or have ended."""
+        while self.busy:
+            await (self._writing or asyncio.sleep(0.01))
+
+    def _advance(self) -> None:
+        if self._wanted and not self._merging and self._writing is None:
+            content = self._capture(self._wanted)
+            self._wanted = ""
+            self._writing = asyncio.get_running_loop().create_task(self._write_aside(content))
+
+    async def _write_aside(self, content: CheckpointContent) -> None:
+        try:
+            self._finished(await asyncio.get_running_loop().run_in_executor(self._executor, self._write, content))
+        except OSError as error:
+            self._failed(error.strerror or str(error), error)
+        except ValueError as error:
+            self._failed(f"it could not be read again: {error}", error)
+        except Exception as error:  # noqa: BLE001  # whatever it is, training goes on and says so
+            _log.exception("writing a checkpoint failed")
+            self._failed(repr(error), error)
+        finally:
+            self._writing = None
+            self._release()
+        self._advance()
+
+    def _failed(self, problem: str, error: Exception) -> None:
+        self._failures += 1
+        self._problem = problem
+        if self._stopping:
+            _log.error("no last checkpoint was written: %s; a restart goes on from checkpoint %s", error, self.newest)
+        else:
+            _log.error("no checkpoint was written: %s; training goes on, the next one is tried in its turn", error)
+
+    def _write(self, content: CheckpointContent) -> str:
+        # One that cannot be read would in time take the place of those that can.
+        self._check(content)
+        # Two whole ones are there at any time, also while the disk is full: the newest may turn out to be damaged.
+        self._prune(max(2, self._keep - 1))
+        began = time.perf_counter()
+        name = write_checkpoint(self._directory, content)
+        seconds = time.perf_counter() - began
+        self._metrics.checkpoint_seconds.observe(seconds)
+        self._prune(self._keep)
+        _log.info("checkpoint %s written in %.2f s: %s", name, seconds, content.reason)
+        return name
+
+    def _prune(self, keep: int) -> None:
+        try:
+            prune_checkpoints(self._directory, keep, self.spared)
+        except OSError as error:
+            _log.warning("old checkpoints could not be deleted: %s", error)
+
+    def _finished(self, name: str) -> None:
+        self.newest = name
+        self._problem = ""
+        self._written_at = time.monotonic()

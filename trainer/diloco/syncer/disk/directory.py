@@ -1,0 +1,126 @@
+"""The syncer's directory: where everything is, who may use it, and which life of the syncer this is.
+
+It must not know what stands in checkpoints and tapes.
+"""
+
+import errno
+import fcntl
+import logging
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from diloco.runtime.exits import EXIT_BAD_INPUT, EXIT_UNEXPECTED
+from diloco.runtime.files import make_writable_directory, write_atomically
+from diloco.syncer.errors import SyncerError
+from diloco.tape.reader import find_tapes
+
+_log = logging.getLogger(__name__)
+
+_AGAIN_SECONDS = 0.5
+_NO_LOCKS = (errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL)
+"""What ``flock`` fails with where the file system has no locks."""
+
+
+class SyncerDirectory:
+    """The directory of one job's syncer, locked against a second one while it is open."""
+
+    def __init__(self, root: Path, patience_seconds: float = 0.0, waiting: Callable[[], object] = lambda: None) -> None:
+        """Make the directory if need be, and lock it.
+
+        A syncer whose pod was deleted writes its last checkpoint while the next one starts: for so long the lock is
+        waited for. ``waiting`` is called at each try that finds it taken.
+
+        Raises:
+            UnusableFileError: it cannot be written to.
+            SyncerError: another syncer has used it for ``patience_seconds``, or it cannot be locked.
+        """
+        make_writable_directory(root, even_if_full=True)
+        self.root = root
+        self.checkpoints = root / "checkpoints"
+        self.tape = root / "tape"
+        self.payloads = root / "payloads"
+        self.endpoint = root / "endpoint.json"
+        self.model = root / "model.safetensors"
+        self._lock = os.open(root / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            self._take_lock(patience_seconds, waiting)
+        except BaseException:
+            os.close(self._lock)
+            raise
+
+    def begin_epoch(self) -> int:
+        """Number of this life of the syncer, one more than any before; on disk before it is used.
+
+        Where the file is lost, the tapes still tell: an epoch that comes twice would let stale learners in.
+
+        Raises:
+            OSError: it could not be written.
+        """
+        path = self.root / "epoch"
+        try:
+            last = int(path.read_text().strip())
+        except (OSError, ValueError):
+            last = 0
+        epoch = max([last, *(tape.epoch for tape in find_tapes(self.tape))]) + 1
+        try:
+            write_atomically(path, f"{epoch}\n")
+        except OSError:
+            if not last:
+                raise
+            # No room for another file. The one there has its block on the disk, and a few bytes are written whole.
+            _overwrite(path, f"{epoch}\n".encode())
+        return epoch
+
+    def close(self) -> None:
+        """Let another syncer have it."""
+        os.close(self._lock)
+
+    def _take_lock(self, patience_seconds: float, waiting: Callable[[], object]) -> None:
+        until, told = time.monotonic() + patience_seconds, False
+        while True:
+            try:
+                fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                waiting()
+            except OSError as error:
+                raise _no_lock(self.root, error) from error
+            else:
+                return
+            left = until - time.monotonic()
+            if left <= 0:
+                # Not a mistake in the manifest: it ends when the other one does.
+                text = f"{self.root}: another syncer is using this directory; stop it or wait for its end"
+                raise SyncerError(text, EXIT_UNEXPECTED)
+            if not told:
+                _log.warning("%s: another syncer is using this directory; waits for its end", self.root)
+                told = True
+            time.sleep(min(left, _AGAIN_SECONDS))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def _overwrite(path: Path, content: bytes) -> None:
+    descriptor = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
+    try:
+        os.pwrite(descriptor, content, 0)  # never shorter than what was there: the number grows
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _no_lock(root: Path, error: OSError) -> SyncerError:
+    why = error.strerror or error
+    if error.errno in _NO_LOCKS:
+        text = f"{root}: its file system has no file locks ({why}); use a volume whose file system has them"
+        return SyncerError(text, EXIT_BAD_INPUT)
+    return SyncerError(f"{root}: cannot be locked ({why})", EXIT_UNEXPECTED)

@@ -1,0 +1,148 @@
+"""Hands events to the engine one at a time, in the order they came, and its actions to whoever carries them out.
+
+Everything runs on the event loop, and nothing waits: an event posted is taken in soon after, in a batch with others.
+What the engine decided is on the tape before any of it is done. Timers are kept here, because the engine has no clock.
+It must not know what an action takes to carry out.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+from typing import Protocol
+
+from diloco.core.actions import Action, CancelTimer, SetTimer
+from diloco.core.engine import Engine
+from diloco.core.events import Event, TimerFired
+from diloco.tape.writer import TapeWriter
+
+_BATCH_EVENTS = 256
+"""After this many events the loop gets a turn for its sockets."""
+
+
+class Crew(Protocol):
+    """Those who carry actions out."""
+
+    def before(self, event: Event) -> bool:
+        """Called before the engine is told of ``event``, for what must change with it. False: drop the event."""
+        ...
+
+    def carry_out(self, action: Action, now: float) -> None:
+        """Do what the engine ordered, or begin it. Called in the order of the actions, never for timers."""
+        ...
+
+
+class _Timer:
+    handle: asyncio.TimerHandle
+
+
+class Driver:
+    """The heart of the syncer. Owned by the event loop."""
+
+    def __init__(self, engine: Engine, tape: TapeWriter, clock: Callable[[], float]) -> None:
+        """Drive ``engine``; ``clock`` gives seconds, never running backwards."""
+        self.engine = engine
+        self._tape = tape
+        self._clock = clock
+        self._crew: Crew | None = None
+        self._queue: deque[Event | _Timer] = deque()
+        self._timers: dict[str, _Timer] = {}
+        self._drain_due = False
+        self._stopped = False
+        self.events = 0
+        """Events taken in that were no timers."""
+        self.failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        """Gets an exception when the engine or its crew fails: nothing after that can be relied on."""
+
+    def start(self, crew: Crew) -> None:
+        """Begin to take in events."""
+        self._crew = crew
+        self._schedule()
+
+    def now(self) -> float:
+        """The engine's clock, in seconds."""
+        return self._clock()
+
+    def post(self, event: Event) -> None:
+        """Take in an event soon."""
+        self._queue.append(event)
+        self._schedule()
+
+    def stop(self) -> None:
+        """Take in nothing more."""
+        self._stopped = True
+        for timer in self._timers.values():
+            timer.handle.cancel()
+        self._timers.clear()
+
+    def fail(self, error: BaseException) -> None:
+        """Something is wrong that nothing can be built on."""
+        self.stop()
+        if not self.failed.done():
+            self.failed.set_exception(error)
+
+    def _schedule(self) -> None:
+        if not self._drain_due and not self._stopped and self._crew is not None:
+            self._drain_due = True
+            asyncio.get_running_loop().call_soon(self._drain)
+
+    def _drain(self) -> None:
+        self._drain_due = False
+        try:
+            self._take_batch()
+        except Exception as error:  # noqa: BLE001  # whatever it is, the process must end with it
+            self.fail(error)
+            return
+        if self._queue:
+            self._schedule()
+
+    def _take_batch(self) -> None:
+        assert self._crew is not None
+        ordered: list[tuple[Action, float]] = []
+        for _ in range(min(len(self._queue), _BATCH_EVENTS)):
+            event = self._next_event()
+            if event is None or self._stopped:
+                continue
+            if not self._crew.before(event):
+                continue
+            now = self._clock()
+            actions = self.engine.step(event, now)
+            self._tape.append(now, event, actions)
+            self.events += not isinstance(event, TimerFired)
+            for action in actions:
+                if isinstance(action, SetTimer):
+                    self._set_timer(action)
+                elif isinstance(action, CancelTimer):
+                    self._cancel_timer(action.name)
+                else:
+                    ordered.append((action, now))
+        self._tape.flush()
+        for action, now in ordered:
+            self._crew.carry_out(action, now)
+
+    def _next_event(self) -> Event | None:
+        queued = self._queue.popleft()
+        if not isinstance(queued, _Timer):
+            return queued
+        # A timer that was replaced or cancelled after it fired, but before its turn, has not fired.
+        for name, timer in self._timers.items():
+            if timer is queued:
+                del self._timers[name]
+                return TimerFired(name)
+        return None
+
+    def _set_timer(self, action: SetTimer) -> None:
+        self._cancel_timer(action.name)
+        loop = asyncio.get_running_loop()
+        delay = max(0.0, action.at - self._clock())
+        timer = _Timer()
+        timer.handle = loop.call_later(delay, self._fired, timer)
+        self._timers[action.name] = timer
+
+    def _cancel_timer(self, name: str) -> None:
+        timer = self._timers.pop(name, None)
+        if timer is not None:
+            timer.handle.cancel()
+
+    def _fired(self, timer: _Timer) -> None:
+        self._queue.append(timer)
+        self._schedule()

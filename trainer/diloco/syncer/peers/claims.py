@@ -1,0 +1,256 @@
+"""What a learner says it has done, held against what it can have done.
+
+Weights, progress and the budget are made of steps and tokens that learners count themselves. One that counts wrongly,
+by fault or on purpose, must not outweigh the others or end the job early. Known here are how many tokens a step of its
+pool has, how many steps it has reported, at which of them it received a fragment, that learners pause at the staleness
+bound, how fast the others of its pool are, and how large the job is. An honest learner passes whatever its link does: a
+push may be here before the report of its steps, so it is given as many steps as it may make on its own and, beyond
+them, time for the report to come.
+
+A dishonest one gains those steps once, and what the others' speed leaves it (`speeds`). Learners that lie together are
+not found out, nor is one that is alone, up to what no machine can do. It must not know sessions or the engine.
+"""
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Self
+
+from diloco.spec import JobSpec
+from diloco.spec.learner_ids import pool_of
+from diloco.syncer.peers.speeds import Allowance, Speeds
+
+LIFE_FACTOR = 100
+"""Times the job's budget that one learner can have trained before this syncer knew it (ours)."""
+
+
+class ClaimError(RuntimeError):
+    """A learner claims more than it can have done; one line."""
+
+
+@dataclass(frozen=True, slots=True)
+class PushedWork:
+    """What a push says stands behind it."""
+
+    fragment: int
+    base_version: int
+    """It counts from the receipt of this version on."""
+    steps: int
+    tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimLimits:
+    """What a job says of what its learners can have done."""
+
+    tokens_per_step: Callable[[str], int]
+    """Tokens in an inner step of a learner, by its id."""
+    pools: frozenset[str]
+    """``region/pool`` of every pool."""
+    sequence_length: int
+    budget_tokens: int
+    bound_steps: int
+    """Inner steps a learner makes on a fragment at most before it receives it; so many, too, a push may be ahead of the
+    reports."""
+
+    @classmethod
+    def of(cls, spec: JobSpec) -> Self:
+        """Of a job."""
+        training = spec.training
+        pools = frozenset(f"{region.name}/{pool.name}" for region in spec.regions for pool in region.pools)
+        bound_steps = spec.sync.staleness_bound_steps
+        return cls(tokens_per_step(spec), pools, training.sequence_length, training.tokens, bound_steps)
+
+    def sequences_per_step(self, learner: str) -> int:
+        """Sequences in an inner step of a learner."""
+        return self.tokens_per_step(learner) // self.sequence_length
+
+
+class Claims:
+    """Claims of all learners. Owned by the event loop."""
+
+    def __init__(self, limits: ClaimLimits, refused: Callable[[], None], clock: Callable[[], float]) -> None:
+        """Know nobody yet.
+
+        Args:
+            limits: What the job says.
+            refused: Called for every claim that is not believed.
+            clock: Seconds, never running backwards.
+        """
+        self._limits = limits
+        self._refused = refused
+        self._clock = clock
+        self._accounts: dict[str, _Account] = {}
+        self._allowances: dict[str, Allowance] = {}
+        self._speeds = Speeds()
+
+    def check_join(self, learner: str, steps: int, data_position: int) -> None:
+        """Check what a process says that it has done before it is let in.
+
+        Raises:
+            ClaimError: its learner cannot have come so far.
+        """
+        allowance = self._allowances.get(learner)
+        if allowance is not None:
+            self._check_time(learner, allowance, steps, data_position)
+            return
+        if pool_of(learner) not in self._limits.pools:
+            return  # the engine turns it away
+        own, life = self._limits.bound_steps, LIFE_FACTOR * self._limits.budget_tokens
+        most_steps = own + life // self._limits.tokens_per_step(learner)
+        most_sequences = own * self._limits.sequences_per_step(learner) + life // self._limits.sequence_length
+        if steps > most_steps or data_position > most_sequences:
+            raise self._error(
+                f"{learner} joins with {steps} steps and {data_position} sequences behind it; in this job it can have"
+                f" made {most_steps} steps and taken {most_sequences} sequences"
+            )
+
+    def admitted(self, learner: str, instance: str, steps: int, data_position: int) -> None:
+        """A process is let in, and goes on from there. One that only lost its link keeps its account."""
+        known = self._accounts.get(learner)
+        if known is None or known.instance != instance:
+            self._accounts[learner] = _Account(instance, steps)
+            self._speeds.begins(learner)
+        else:
+            known.raise_to(steps)
+        allowance = self._allowances.get(learner)
+        if allowance is None:
+            own = self._limits.bound_steps
+            self._allowances[learner] = Allowance(steps, data_position, self._clock(), own)
+        else:
+            allowance.believe(steps, data_position, self._limits.sequences_per_step(learner))
+
+    def reported(self, learner: str, step: int, tokens: int, data_position: int) -> None:
+        """Believe a step report.
+
+        Raises:
+            ClaimError: steps or tokens go back, there are more tokens than steps make, or more steps or sequences than
+                there was time for.
+        """
+        account, allowance = self._accounts[learner], self._allowances[learner]
+        if account.reported is not None:
+            steps_before, tokens_before = account.reported
+            if step < steps_before or tokens < tokens_before:
+                raise self._error(
+                    f"{learner} reports step {step} with {tokens} tokens after step {steps_before} with"
+                    f" {tokens_before}: neither may go back"
+                )
+            self._check_tokens(learner, step - steps_before, tokens - tokens_before)
+        self._check_time(learner, allowance, step, data_position)
+        most = LIFE_FACTOR * self._limits.budget_tokens + step * self._limits.tokens_per_step(learner)
+        if tokens > most:
+            raise self._error(f"{learner} reports {tokens} tokens; in this job it can have trained {most}")
+        allowance.believe(step, data_position, self._limits.sequences_per_step(learner))
+        self._speeds.reported(learner, step, self._clock())
+        account.reported = (step, tokens)
+        account.raise_to(step)
+
+    def received(self, learner: str, fragment: int, version: int) -> None:
+        """It trains on a version of a fragment: its count of this fragment begins anew."""
+        self._accounts[learner].receive(fragment, version)
+
+    def check_work(self, learner: str, work: PushedWork) -> None:
+        """Check what can be checked before anything is received.
+
+        Raises:
+            ClaimError: there are more tokens than the steps make, or more steps than a learner makes on a fragment.
+        """
+        if work.steps > self._limits.bound_steps:
+            raise self._error(
+                f"{learner} pushes {work.steps} steps of fragment {work.fragment}; at {self._limits.bound_steps} a"
+                " learner pauses until it receives it"
+            )
+        self._check_tokens(learner, work.steps, work.tokens)
+
+    async def check_steps(self, learner: str, work: PushedWork, patience_seconds: float) -> None:
+        """Wait until the reports stand behind a push that is here whole, which is mostly at once.
+
+        Raises:
+            ClaimError: they do not within ``patience_seconds``.
+        """
+        account = self._accounts[learner]
+        try:
+            async with asyncio.timeout(patience_seconds):
+                while account.begins_at(work) + work.steps > account.steps + self._limits.bound_steps:
+                    account.news.clear()
+                    await account.news.wait()
+        except TimeoutError:
+            reported = max(0, account.steps - account.begins_at(work))
+            raise self._error(
+                f"{learner} pushes {work.steps} steps of fragment {work.fragment}, but has reported {reported} since"
+                f" it received version {work.base_version}"
+            ) from None
+        account.push(work)
+
+    def _check_tokens(self, learner: str, steps: int, tokens: int) -> None:
+        most = self._limits.tokens_per_step(learner)
+        if tokens > steps * most:
+            raise self._error(f"{learner} claims {tokens} tokens in {steps} steps; a step of its pool has {most}")
+
+    def _check_time(self, learner: str, allowance: Allowance, steps: int, data_position: int) -> None:
+        steps_per_second = self._speeds.most_steps_per_second(learner)
+        allowance.grow(self._clock(), steps_per_second)
+        per_step = self._limits.sequences_per_step(learner)
+        problem = allowance.problem(steps, data_position, per_step, steps_per_second)
+        if problem:
+            raise self._error(f"{learner} claims {problem}")
+
+    def _error(self, text: str) -> ClaimError:
+        self._refused()
+        return ClaimError(text)
+
+
+_KEPT_MARKS = 12
+"""Of a fragment: more versions than ``sync.maxVersionLag`` allows to be behind."""
+
+
+class _Account:
+    """One process. Steps are counted over the learner's life.
+
+    A mark (version, step) of a fragment says: it received this version, or a later one, at this step or later.
+    """
+
+    def __init__(self, instance: str, steps: int) -> None:
+        self.instance = instance
+        self.reported: tuple[int, int] | None = None
+        """Steps and tokens of the latest report."""
+        self.steps = steps
+        """It has made at least so many."""
+        self.news = asyncio.Event()
+        """More steps are known."""
+        self._began_at = steps
+        self._marks: dict[int, dict[int, int]] = {}
+
+    def raise_to(self, steps: int) -> None:
+        self.steps = max(self.steps, steps)
+        self.news.set()
+
+    def receive(self, fragment: int, version: int) -> None:
+        # Control messages keep their order: what was reported before this was done before it.
+        self._mark(fragment, version, self.steps)
+
+    def push(self, work: PushedWork) -> None:
+        # It holds the next version only after it took this: what is counted once is not counted again.
+        self._mark(work.fragment, work.base_version + 1, self.begins_at(work) + work.steps)
+
+    def begins_at(self, work: PushedWork) -> int:
+        """The step from which this push can count at the earliest."""
+        marks = self._marks.get(work.fragment, {})
+        return max((step for version, step in marks.items() if version <= work.base_version), default=self._began_at)
+
+    def _mark(self, fragment: int, version: int, step: int) -> None:
+        marks = self._marks.setdefault(fragment, {})
+        marks[version] = max(step, marks.get(version, 0))
+        while len(marks) > _KEPT_MARKS:
+            oldest, following = sorted(marks)[:2]
+            marks[following] = max(marks[following], marks.pop(oldest))
+
+
+def tokens_per_step(spec: JobSpec) -> Callable[[str], int]:
+    """Tokens in an inner step of a learner, by its id ``region/pool/index``."""
+    tokens = {
+        f"{region.name}/{pool.name}": (pool.batch_size or spec.training.batch_size) * spec.training.sequence_length
+        for region in spec.regions
+        for pool in region.pools
+    }
+    return lambda learner: tokens[pool_of(learner)]

@@ -1,0 +1,122 @@
+"""Whether a running job's overlap, interval and links go together: measured, judged, and told once that has stood.
+
+Owned by the event loop, but for `judged`, which is pure and may take long enough for a thread of its own.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from concurrent.futures import Executor
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+from diloco.core.fit import Fit, FitKind, fit
+from diloco.core.fragments import Layout
+from diloco.core.judgement import Judgement
+from diloco.core.links import Exchange, Situation
+from diloco.core.measured import MeasuredLearner, measured_situation
+from diloco.core.remedies import remedies
+from diloco.core.view import EngineView
+from diloco.spec.sync import SyncSpec
+from diloco.syncer.peers.link_meter import Lately, LinkMeter
+from diloco.syncer.reporting.status import LinksStatus, LinkStatus
+
+_log = logging.getLogger(__name__)
+
+EVERY_SECONDS: Final = 15.0
+"""Between two verdicts (ours)."""
+HOLD_SECONDS: Final = 90.0
+"""For which a verdict must have stood before it is told (ours); at least two intervals."""
+_TRAINING: Final = "Training"
+
+
+@dataclass(frozen=True, slots=True)
+class Watched:
+    """A verdict, and what is told of it."""
+
+    judgement: Judgement = field(default_factory=Judgement)
+    remedies: tuple[str, ...] = ()
+    """Of what is told."""
+    latest: Fit | None = None
+
+
+def judged(before: Watched, situation: Situation, now: float) -> Watched:
+    """Judge a situation at ``now``."""
+    found = fit(situation)
+    if found.kind is FitKind.STALENESS_BOUND_TOO_LOW and situation.exchange.quorum >= situation.learners:
+        # Lock-step: that learners stand still until the round is over is what was asked for.
+        found = replace(found, kind=FitKind.FITS)
+    hold_seconds = max(HOLD_SECONDS, 2 * situation.exchange.interval * (found.step_seconds or 0.0))
+    judgement = before.judgement.after(found, now, hold_seconds)
+    if judgement.told is before.judgement.told:
+        return Watched(judgement, before.remedies, found)
+    return Watched(judgement, tuple(map(str, remedies(situation))), found)
+
+
+class LinkWatch:
+    """Of one job."""
+
+    def __init__(self, sync: SyncSpec, layout: Layout, tokens_per_step: Callable[[str], int], meter: LinkMeter) -> None:
+        self._exchange = Exchange.of(sync, tuple(fragment.numel for fragment in layout.fragments))
+        self._tokens_per_step = tokens_per_step
+        self._meter = meter
+        self._due = EVERY_SECONDS
+        self._steps: dict[str, Lately] = {}
+        self._answers: dict[str, Lately] = {}
+        self._watched = Watched()
+
+    async def look(self, view: EngineView, now: float, threads: Executor) -> None:
+        """Take a sample, and where one is due another verdict. Call it every second or so."""
+        if self._meter.sample(now):
+            for learner in view.learners:
+                if learner.state == _TRAINING and learner.step_seconds:
+                    self._steps.setdefault(learner.id, Lately()).add(learner.step_seconds)
+                if learner.state == _TRAINING and learner.answer_seconds is not None:
+                    self._answers.setdefault(learner.id, Lately()).add(learner.answer_seconds)
+        if now < self._due or view.phase != _TRAINING:
+            return
+        self._due = now + EVERY_SECONDS
+        before = self._watched
+        situation = self._situation(view)
+        self._watched = await asyncio.get_running_loop().run_in_executor(threads, judged, before, situation, now)
+        told = self._watched.judgement.told
+        if told is not None and told is not before.judgement.told:
+            _log.log(logging.INFO if told.fits else logging.WARNING, "links: %s: %s", told.kind.value, told.reason)
+
+    def _situation(self, view: EngineView) -> Situation:
+        return measured_situation(
+            self._exchange,
+            (
+                self._measured(learner.id)
+                for learner in view.learners
+                if learner.state == _TRAINING and learner.id in self._steps
+            ),
+            view.merge_seconds or 0.0,
+        )
+
+    def status(self, now: float) -> LinksStatus | None:
+        """What is told; None before the first verdict has stood for long enough."""
+        told, latest = self._watched.judgement.told, self._watched.latest
+        if told is None:
+            return None
+        return LinksStatus(
+            kind=told.kind.value,
+            reason=told.reason,
+            since_seconds=max(0.0, now - self._watched.judgement.since),
+            remedies=self._watched.remedies,
+            used=tuple(
+                LinkStatus(name=use.name, learners=use.learners, up=use.up, down=use.down)
+                for use in (() if latest is None else latest.links[:-1])  # the syncer's own is not measured
+            ),
+        )
+
+    def _measured(self, learner: str) -> MeasuredLearner:
+        rates, answers = self._meter.rates(learner), self._answers.get(learner)
+        return MeasuredLearner(
+            learner,
+            self._steps[learner].median,
+            float(self._tokens_per_step(learner)),
+            None if answers is None else answers.median,
+            rates.up,
+            rates.down,
+        )

@@ -1,0 +1,206 @@
+"""The syncer as the wire sees it: sessions, pushes and pulls, each checked before anything is believed or allocated.
+
+It must not decide: what comes in full becomes an event, and the engine's answer comes back another way.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from concurrent.futures import Executor
+
+from diloco.core.codec import Codec, CodecError
+from diloco.core.events import Event, FragmentArrived, FragmentLate
+from diloco.core.fragments import Layout
+from diloco.syncer.peers.claims import ClaimError, Claims, PushedWork
+from diloco.syncer.peers.inbox import Inbox, PushClaim, PushKey, PushRefusedError
+from diloco.syncer.peers.link_meter import LinkMeter
+from diloco.syncer.peers.posted_pulls import PostedPulls
+from diloco.syncer.peers.sessions import Send, Sessions
+from diloco.syncer.reporting.metrics import SyncerMetrics
+from diloco.syncer.store import FragmentStore, bytes_of
+from diloco.wire.errors import RefusedError
+from diloco.wire.messages import Join, LearnerMessage, PullHeader, PullRequest, PushHeader, PushReceipt
+from diloco.wire.tls import Peer
+
+
+class SyncService:
+    """Implements the wire's ``SyncHandler``. Everything is called on the event loop."""
+
+    def __init__(  # noqa: PLR0913  # the parts that a message may touch
+        self,
+        *,
+        job: str,
+        epoch: str,
+        layout: Layout,
+        codec: Codec,
+        sessions: Sessions,
+        inbox: Inbox,
+        store: FragmentStore,
+        posted: PostedPulls,
+        claims: Claims,
+        patience_seconds: float,
+        meter: LinkMeter,
+        metrics: SyncerMetrics,
+        checks: Executor,
+        post: Callable[[Event], None],
+    ) -> None:
+        """``patience_seconds``: how long a push waits for the reports of its steps."""
+        self._job = job
+        self._epoch = epoch
+        self._layout = layout
+        self._codec = codec
+        self._sessions = sessions
+        self._inbox = inbox
+        self._store = store
+        self._posted = posted
+        self._claims = claims
+        self._patience_seconds = patience_seconds
+        self._meter = meter
+        self._metrics = metrics
+        self._checks = checks
+        self._post = post
+
+    async def session(self, join: Join, peer: Peer, inbound: AsyncIterator[LearnerMessage], send: Send) -> None:
+        """Live through one session.
+
+        Raises:
+            WireError: the process does not belong here, or breaks the protocol.
+        """
+        peer.must_be(join.learner, self._job)
+        await self._sessions.serve(join, inbound, send)
+
+    def accept_push(self, header: PushHeader, peer: Peer, abandon: Callable[[], None]) -> memoryview:
+        """A buffer of exactly the payload's size.
+
+        Raises:
+            WireError: nobody asked for this push, or it cannot be what was asked; no memory is taken.
+        """
+        peer.must_be(header.learner, self._job)
+        try:
+            self._check_current(header)
+            self._claims.check_work(header.learner, _work(header))
+            claim = PushClaim(header.base_version, header.codec, header.payload_bytes)
+            buffer = bytes_of(self._inbox.open(_key(header), claim, abandon))
+        except ClaimError as error:
+            self._metrics.pushes_refused.inc()
+            self._sessions.end(header.learner, header.incarnation, str(error))
+            raise RefusedError(str(error)) from None
+        except (PushRefusedError, RefusedError) as error:
+            self._metrics.pushes_refused.inc()
+            self._note_late(header)
+            raise RefusedError(str(error)) from error
+        self._meter.push_began(header.learner)
+        return buffer
+
+    async def pushed(self, header: PushHeader) -> PushReceipt:
+        """A push has come whole: look through it, and tell the engine."""
+        self._meter.push_ended(header.learner, header.payload_bytes)
+        key = _key(header)
+        payload = self._inbox.received(key)
+        if payload is None:
+            self._inbox.abandon(key)
+            self._note_late(header)
+            return self._not_accepted("it is no longer asked for")
+        numel = self._layout.fragments[header.fragment].numel
+        try:
+            await asyncio.get_running_loop().run_in_executor(self._checks, self._codec.check, payload, numel)
+            await self._claims.check_steps(header.learner, _work(header), self._patience_seconds)
+        except CodecError as error:
+            self._inbox.abandon(key)
+            return self._not_accepted(str(error))
+        except ClaimError as error:
+            self._inbox.abandon(key)
+            self._sessions.end(header.learner, header.incarnation, str(error))
+            return self._not_accepted(str(error))
+        except BaseException:
+            self._inbox.abandon(key)
+            raise
+        if not self._sessions.current(header.learner, header.incarnation) or not self._inbox.accept(key):
+            self._inbox.abandon(key)
+            return self._not_accepted("it is no longer asked for")
+        self._post(
+            FragmentArrived(
+                header.learner,
+                header.incarnation,
+                header.fragment,
+                header.version,
+                header.attempt,
+                header.base_version,
+                header.steps,
+                header.tokens,
+                header.payload_bytes,
+                header.payload_digest.hex(),
+            )
+        )
+        return PushReceipt(accepted=True)
+
+    def push_unwanted(self, header: PushHeader) -> str | None:
+        """Why a push under way is of no use any more: its round is over."""
+        return None if self._inbox.received(_key(header)) is not None else "it is no longer asked for"
+
+    def push_failed(self, header: PushHeader, reason: str) -> None:
+        """A push broke off: its buffer is free, and the same may be tried again."""
+        del reason  # the wire has logged it
+        self._meter.push_ended(header.learner, 0)
+        self._inbox.abandon(_key(header))
+        self._note_late(header)
+
+    async def open_pull(self, request: PullRequest, peer: Peer) -> tuple[PullHeader, memoryview]:
+        """The current version of a fragment: the update that makes it of what the learner holds, or whole.
+
+        The view stays as it is while it is read. A pull that was posted for the next version waits for it.
+
+        Raises:
+            WireError: the learner has no session, or no such version is there.
+        """
+        peer.must_be(request.learner, self._job)
+        self._check_current(request)
+        if request.fragment >= len(self._layout.fragments):
+            raise RefusedError(f"fragment {request.fragment} of {len(self._layout.fragments)}: they count from 0")
+        current = self._store.current(request.fragment)
+        if request.posted and request.minimum_version == current.version + 1:
+            await self._posted.next_version(request.learner, request.incarnation, request.fragment)
+            self._check_current(request)
+            current = self._store.current(request.fragment)
+        if request.minimum_version > current.version:
+            raise RefusedError(
+                f"fragment {request.fragment} is at version {current.version}, not yet at {request.minimum_version}"
+            )
+        update = current.update
+        if update is None or update.base_version != request.held_version:
+            self._metrics.pulls.labels("whole").inc()
+            return PullHeader(request.fragment, current.version, len(current.view), current.digest), current.view
+        self._metrics.pulls.labels("update").inc()
+        header = PullHeader(
+            request.fragment,
+            current.version,
+            len(update.view),
+            update.digest,
+            codec=update.codec,
+            base_version=update.base_version,
+            result_digest=current.digest,
+        )
+        return header, update.view
+
+    def _check_current(self, message: PushHeader | PullRequest) -> None:
+        if message.epoch != self._epoch:
+            raise RefusedError(f"syncer epoch is {self._epoch}, not {message.epoch!r}: the syncer has restarted")
+        if not self._sessions.current(message.learner, message.incarnation):
+            raise RefusedError(f"incarnation {message.incarnation} of {message.learner} has no session here")
+
+    def _note_late(self, header: PushHeader) -> None:
+        """The engine learns how long a learner takes from pushes that come after their round, too."""
+        key = _key(header)
+        if self._sessions.current(header.learner, header.incarnation) and self._inbox.lapsed(key):
+            self._post(FragmentLate(*key))
+
+    def _not_accepted(self, reason: str) -> PushReceipt:
+        self._metrics.pushes_refused.inc()
+        return PushReceipt(accepted=False, reason=reason)
+
+
+def _work(header: PushHeader) -> PushedWork:
+    return PushedWork(header.fragment, header.base_version, header.steps, header.tokens)
+
+
+def _key(header: PushHeader) -> PushKey:
+    return PushKey(header.learner, header.incarnation, header.fragment, header.version, header.attempt)

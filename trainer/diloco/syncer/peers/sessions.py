@@ -1,0 +1,300 @@
+"""Sessions of learners, from the wire's messages to the engine's events and back.
+
+A session is open before the engine has decided about it; it is ``admitted`` from the engine's word on. It must not know
+payloads or tensors.
+"""
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Callable
+from dataclasses import fields
+
+from diloco.core.actions import Admit, Fence, Refuse
+from diloco.core.events import (
+    Evaluated,
+    Event,
+    FragmentApplied,
+    FragmentDeclined,
+    LearnerAlive,
+    LearnerJoined,
+    LearnerLeft,
+    LearnerReady,
+    StepReported,
+)
+from diloco.core.fragments import Layout, Match
+from diloco.core.spent import TimeSpent
+from diloco.runtime.busy import Moved
+from diloco.syncer.peers.claims import ClaimError, Claims
+from diloco.syncer.peers.link_meter import LinkMeter
+from diloco.syncer.peers.newcomers import Newcomers
+from diloco.syncer.peers.rate_limit import Tempo
+from diloco.syncer.store import FragmentStore
+from diloco.wire import messages
+from diloco.wire.errors import InvalidMessageError, RefusedError, UnavailableError, WireError
+from diloco.wire.messages import Join, LearnerMessage, SyncerMessage
+
+_log = logging.getLogger(__name__)
+
+Send = Callable[[SyncerMessage], None]
+
+
+class _Session:
+    def __init__(self, join: Join, send: Send) -> None:
+        self.join = join
+        self.send = send
+        self.over = asyncio.Event()
+        """Set when the syncer ends it."""
+        self.incarnation: int | None = None
+        self.left = False
+        """The learner said that it leaves."""
+        self.problem = ""
+        """Why the syncer ends it, where the learner broke a rule."""
+
+
+class Sessions:
+    """All sessions of a syncer. Owned by the event loop."""
+
+    def __init__(  # noqa: PLR0913  # what a session is checked against
+        self,
+        *,
+        job: str,
+        layout: Layout,
+        epoch: str,
+        store: FragmentStore,
+        claims: Claims,
+        meter: LinkMeter,
+        newcomers: Newcomers,
+        clock: Callable[[], float],
+        post: Callable[[Event], None],
+    ) -> None:
+        self._job = job
+        self._layout = layout
+        self._epoch = epoch
+        self._store = store
+        self._claims = claims
+        self._meter = meter
+        self._newcomers = newcomers
+        self._clock = clock
+        self._post = post
+        self._joining: dict[tuple[str, str], _Session] = {}
+        self._admitted: dict[str, _Session] = {}
+
+    @property
+    def admitted(self) -> int:
+        """Learners that have a session."""
+        return len(self._admitted)
+
+    def current(self, learner: str, incarnation: int) -> bool:
+        """Whether this incarnation of the learner has a session."""
+        session = self._admitted.get(learner)
+        return session is not None and session.incarnation == incarnation
+
+    async def serve(self, join: Join, inbound: AsyncIterator[LearnerMessage], send: Send) -> None:
+        """Live through one session.
+
+        Raises:
+            WireError: the joining process does not belong to this job, or breaks the protocol.
+        """
+        self._check(join)
+        try:
+            self._claims.check_join(join.learner, join.steps, join.data_position)
+        except ClaimError as error:
+            raise RefusedError(str(error)) from None
+        no_room = self._newcomers.problem_with(join.learner, (learner for learner, _ in self._joining))
+        if no_room is not None:
+            raise UnavailableError(no_room)  # the manifest may be on its way
+        session = _Session(join, send)
+        key = (join.learner, join.instance)
+        replaced = self._joining.pop(key, None)
+        if replaced is not None:
+            replaced.over.set()
+        self._joining[key] = session
+        known = join.epoch == self._epoch and len(join.versions) == len(self._store.versions)
+        versions = join.versions if known else ()
+        self._post(LearnerJoined(join.learner, join.instance, versions, join.steps, join.data_position))
+        try:
+            await self._read_until_over(session, inbound)
+        finally:
+            self._ended(key, session)
+
+    def admit(self, action: Admit, progress: messages.Progress) -> None:
+        """Welcome a process that the engine lets in."""
+        session = self._joining.pop((action.learner, action.instance), None)
+        if session is None:  # gone before it was let in
+            self._post(LearnerLeft(action.learner, action.incarnation, clean=False))
+            return
+        previous = self._admitted.get(action.learner)
+        if previous is not None:
+            previous.over.set()
+        session.incarnation = action.incarnation
+        self._admitted[action.learner] = session
+        self._newcomers.admitted(action.learner)
+        self._claims.admitted(action.learner, action.instance, action.steps, action.data_position)
+        welcome = messages.Welcome(
+            action.incarnation,
+            self._epoch,
+            action.load,
+            action.versions,
+            action.steps,
+            action.data_position,
+            progress,
+            posted_pulls=True,
+        )
+        self._deliver(session, welcome)
+
+    def refuse(self, action: Refuse) -> None:
+        """Turn a joining process away."""
+        session = self._joining.pop((action.learner, action.instance), None)
+        if session is not None:
+            self._deliver(session, messages.Refused(action.refusal.value, action.reason))
+            session.over.set()
+
+    def fence(self, action: Fence) -> None:
+        """End the session of an incarnation."""
+        session = self._admitted.get(action.learner)
+        if session is not None and session.incarnation == action.incarnation:
+            del self._admitted[action.learner]
+            self._deliver(session, messages.Refused(action.refusal.value, action.reason))
+            session.over.set()
+
+    def end(self, learner: str, incarnation: int, problem: str) -> None:
+        """End the session of a learner that broke a rule, and say which. It may join again."""
+        session = self._admitted.get(learner)
+        if session is not None and session.incarnation == incarnation:
+            session.problem = problem
+            session.over.set()
+
+    def send(self, learner: str, incarnation: int, message: SyncerMessage) -> None:
+        """Tell a learner something, if this incarnation of it still has a session."""
+        session = self._admitted.get(learner)
+        if session is not None and session.incarnation == incarnation:
+            self._deliver(session, message)
+
+    def send_all(self, message: SyncerMessage) -> None:
+        """Tell every learner something."""
+        for session in self._admitted.values():
+            self._deliver(session, message)
+
+    def _check(self, join: Join) -> None:
+        if join.job != self._job:
+            raise RefusedError(f"this is the syncer of job {self._job!r}, not of {join.job!r}")
+        match self._layout.match(join.layout_digest):
+            case Match.OTHER_CUT:
+                raise RefusedError(
+                    f"{join.learner} has another model than the syncer (layout {join.layout_digest[:12]},"
+                    f" not {self._layout.cut[:12]}): give both the same manifest and version"
+                )
+            case Match.OTHER_CONSTANTS:
+                raise RefusedError(
+                    f"{join.learner} has other frozen parameters or buffers than the syncer: give both the same base "
+                    "model, and save no table that each computes for itself (persistent=False)"
+                )
+            case Match.UNKNOWN:
+                raise RefusedError(
+                    f"{join.learner} does not say which frozen parameters and buffers it has: use this version of "
+                    "diloco for learners too"
+                )
+            case Match.SAME:
+                pass
+
+    async def _read_until_over(self, session: _Session, inbound: AsyncIterator[LearnerMessage]) -> None:
+        reading = asyncio.ensure_future(self._read(session, inbound))
+        over = asyncio.ensure_future(session.over.wait())
+        try:
+            await asyncio.wait({reading, over}, return_when=asyncio.FIRST_COMPLETED)
+            if reading.done():
+                reading.result()
+            if session.problem:
+                raise RefusedError(session.problem)
+        finally:
+            over.cancel()
+            reading.cancel()
+            await asyncio.gather(over, reading, return_exceptions=True)
+
+    async def _read(self, session: _Session, inbound: AsyncIterator[LearnerMessage]) -> None:
+        tempo = Tempo(self._clock)
+        async for message in inbound:
+            if (wait_seconds := tempo.wait_seconds()) > 0:
+                await asyncio.sleep(wait_seconds)
+            if isinstance(message, messages.Leave):
+                _log.info("%s leaves: %s", session.join.learner, message.reason)
+                session.left = True
+                return
+            event = self._event(session.join.learner, message)
+            if session.incarnation is not None:
+                self._check_claims(session.incarnation, event)
+                self._measure(session, message)
+                self._post(event)
+
+    def _ended(self, key: tuple[str, str], session: _Session) -> None:
+        if self._joining.get(key) is session:
+            del self._joining[key]
+        if self._admitted.get(session.join.learner) is session:
+            assert session.incarnation is not None
+            del self._admitted[session.join.learner]
+            self._post(LearnerLeft(session.join.learner, session.incarnation, clean=session.left))
+
+    def _deliver(self, session: _Session, message: SyncerMessage) -> None:
+        try:
+            session.send(message)
+        except WireError as error:  # its queue is full or its connection gone: it joins again when it can
+            _log.warning("%s cannot be told %s: %s", session.join.learner, type(message).__name__, error)
+            session.over.set()
+
+    def _event(self, learner: str, message: LearnerMessage) -> Event:  # a table of messages
+        match message:
+            case messages.StepReport():
+                return StepReported(
+                    learner,
+                    message.incarnation,
+                    message.step,
+                    message.tokens,
+                    message.step_seconds,
+                    message.blocked_seconds,
+                    message.loss,
+                    message.data_position,
+                    _spent(message),
+                )
+            case messages.Ready():
+                return LearnerReady(learner, message.incarnation)
+            case messages.Alive():
+                return LearnerAlive(learner, message.incarnation)
+            case messages.Declined(incarnation, fragment, version, attempt):
+                self._check_fragment(fragment)
+                return FragmentDeclined(learner, incarnation, fragment, version, attempt)
+            case messages.Applied(incarnation, fragment, version, step):
+                self._check_fragment(fragment)
+                if version > self._store.current(fragment).version:
+                    raise InvalidMessageError(f"fragment {fragment} has no version {version} yet")
+                return FragmentApplied(learner, incarnation, fragment, version, step)
+            case messages.EvaluationReport(incarnation, evaluation, loss, exact):
+                return Evaluated(learner, incarnation, evaluation, loss, exact)
+            case _:
+                raise InvalidMessageError(f"{type(message).__name__} has no place in a session that is open")
+
+    def _check_claims(self, incarnation: int, event: Event) -> None:
+        """Raise InvalidMessageError for work that cannot have been done."""
+        match event:
+            case StepReported() if event.incarnation == incarnation:
+                try:
+                    self._claims.reported(event.learner, event.step, event.tokens, event.data_position)
+                except ClaimError as error:
+                    raise InvalidMessageError(str(error)) from None
+            case FragmentApplied() if event.incarnation == incarnation:
+                self._claims.received(event.learner, event.fragment, event.version)
+            case _:
+                pass
+
+    def _measure(self, session: _Session, message: LearnerMessage) -> None:
+        """Keep a learner's account of its pulls, where it gives one."""
+        if isinstance(message, messages.StepReport) and message.received_bytes:
+            self._meter.pulled(session.join.learner, Moved(message.receiving_seconds, message.received_bytes))
+
+    def _check_fragment(self, fragment: int) -> None:
+        fragments = len(self._store.versions)
+        if fragment >= fragments:
+            raise InvalidMessageError(f"fragment {fragment} of {fragments}: they count from 0")
+
+
+def _spent(report: messages.StepReport) -> TimeSpent:
+    return TimeSpent(**{one.name: getattr(report, f"{one.name}_seconds") for one in fields(TimeSpent)})

@@ -1,0 +1,309 @@
+"""Runs a syncer's tape through the same engine and compares everything; redoes recorded merges to the bit.
+
+What the engine decides is a function of the events, so the tape of a run must come out the same: if it does not, the
+tape or the program is another one. Where payloads were kept (``--record``) the merges are redone from the checkpoint
+that the tape begins with, and every new fragment must have the digest that stands in the tape. It must not open sockets
+or write files.
+"""
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import torch
+from pydantic import ValidationError
+
+from diloco.core.actions import Action, CancelTimer, Merge, SetTimer
+from diloco.core.codec import codec_named
+from diloco.core.engine import Engine, EngineOptions
+from diloco.core.events import Merged
+from diloco.core.fragments import Layout, LayoutError, Match, layout_from_table
+from diloco.core.options import Rules
+from diloco.core.snapshot import SnapshotError
+from diloco.model import ModelError, layout_of_job
+from diloco.runtime.files import UnusableFileError
+from diloco.spec import DiLoCoJob
+from diloco.syncer.disk.checkpoint import load_checkpoint
+from diloco.syncer.disk.payload_files import read_payload
+from diloco.syncer.errors import SyncerError
+from diloco.syncer.merging import Merging
+from diloco.syncer.peers.inbox import PushKey
+from diloco.syncer.prepare import empty_store, fill_from
+from diloco.tape.explain import describe
+from diloco.tape.reader import TapeEntry, TapeError, TapeFiles, TapeHeader, TapeReader, Torn, find_tapes
+from diloco.tape.records import to_plain
+
+if TYPE_CHECKING:
+    from diloco.syncer.store import FragmentStore
+
+
+class ReplayError(ValueError):
+    """There is nothing that can be replayed; one line that says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReplayProblem:
+    """Something that is not as the syncer left it."""
+
+    file: Path
+    seq: int
+    """Line of the tape, the header being 0."""
+    text: str
+
+    def __str__(self) -> str:
+        return f"{self.file} seq {self.seq}: {self.text}"
+
+
+@dataclass(frozen=True, slots=True)
+class EpochReplay:
+    """One life of the syncer, replayed."""
+
+    epoch: int
+    events: int = 0
+    """Events on the tape that were replayed."""
+    decisions: int = 0
+    """Actions that came out the same."""
+    merges: int = 0
+    """Merges that the tape says were done."""
+    merges_redone: int = 0
+    """Merges done again with the same result, to the bit."""
+    recorded: bool = False
+    """Payloads were kept."""
+    torn: Torn | None = None
+    """The tape ends within a line: the syncer was killed while it wrote. No problem, but worth knowing."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReplayReport:
+    """What a replay found."""
+
+    epochs: tuple[EpochReplay, ...]
+    problems: tuple[ReplayProblem, ...]
+    explanation: Iterator[str] = field(default_factory=lambda: iter(()))
+    """Every decision with its reason, one line each; read from the tape as it is iterated. Empty unless asked for."""
+
+    @property
+    def ok(self) -> bool:
+        """Everything came out the same."""
+        return not self.problems
+
+
+def replay(directory: Path, *, explain: bool = False, trust: bool = False) -> ReplayReport:
+    """Replay every tape in a syncer's directory, or in the output directory of a run that holds one as ``syncer``.
+
+    A tape is data: nothing that it names is imported. ``trust``: do so where a tape of an earlier version does not hold
+    the sizes of an entrypoint's model.
+
+    Raises:
+        ReplayError: there is no tape, or its model's sizes cannot be had.
+    """
+    root = directory if (directory / "tape").is_dir() else directory / "syncer"
+    tapes = find_tapes(root / "tape")
+    if not tapes:
+        raise ReplayError(f"{directory}: there is no tape (no tape/NNNNNN.jsonl in it)")
+    epochs: list[EpochReplay] = []
+    problems: list[ReplayProblem] = []
+    for files in tapes:
+        epoch, found = _replay_epoch(root, files, trust=trust)
+        epochs.append(epoch)
+        problems += found
+    return ReplayReport(tuple(epochs), tuple(problems), explain_tapes(tapes) if explain else iter(()))
+
+
+def explain_tapes(tapes: tuple[TapeFiles, ...]) -> Iterator[str]:
+    """Every decision on the tapes with its reason, one line each; a tape that cannot be read ends with saying so."""
+    for files in tapes:
+        try:
+            for entry in TapeReader(files):
+                if isinstance(entry, Torn):
+                    yield f"epoch {files.epoch} seq {entry.seq}: the tape ends within this line"
+                    continue
+                for action in entry.actions:
+                    if not isinstance(action, SetTimer | CancelTimer):
+                        yield f"epoch {files.epoch} seq {entry.seq} at {entry.now:.3f} s: {describe(action)}"
+        except TapeError as error:
+            yield str(error)
+
+
+def _replay_epoch(root: Path, files: TapeFiles, *, trust: bool) -> tuple[EpochReplay, list[ReplayProblem]]:
+    try:
+        return _Epoch(root, files, trust=trust).run()
+    except TapeError as error:
+        return EpochReplay(files.epoch), [ReplayProblem(error.file, error.seq, error.problem)]
+
+
+class _Epoch:
+    """The replay of one tape, as far as it gets."""
+
+    def __init__(self, root: Path, files: TapeFiles, *, trust: bool) -> None:
+        self._reader = TapeReader(files)
+        header, first = self._reader.header, files.segments[0]
+        job = _job(first, header)
+        layout = _layout(first, header, job, trust=trust)
+        try:
+            options = replace(EngineOptions.from_job(job, layout), rules=Rules(header.rules))
+            self._engine = Engine(options, header.epoch, header.engine or None)
+        except (SnapshotError, ValueError) as error:
+            raise TapeError(first, 0, str(error)) from error
+        self._merges = _Merges(root, job, layout, options.rules)
+        if header.record:
+            self._merges.begin(first, header)
+        self._done = EpochReplay(files.epoch, recorded=header.record)
+        self._problems: list[ReplayProblem] = []
+
+    def run(self) -> tuple[EpochReplay, list[ReplayProblem]]:
+        """Walk through the tape until its end, or until nothing after would mean anything."""
+        try:
+            for entry in self._reader:
+                if isinstance(entry, Torn):
+                    self._done = replace(self._done, torn=entry)
+                elif not self._step(entry):
+                    break
+        except TapeError as error:
+            self._problems.append(ReplayProblem(error.file, error.seq, error.problem))
+        return self._done, self._problems + self._merges.problems
+
+    def _step(self, entry: TapeEntry) -> bool:
+        done = self._done
+        if isinstance(entry.event, Merged):
+            redone = self._merges.redo(entry, entry.event)
+            done = replace(done, merges=done.merges + 1, merges_redone=done.merges_redone + redone)
+        try:
+            actions = self._engine.step(entry.event, entry.now)
+        except (IndexError, KeyError, ValueError, AssertionError) as error:
+            difference = f"the engine fails on this event: {error!r}"
+        else:
+            difference = _difference(entry, actions)
+            self._merges.order(actions)
+        if difference:
+            # The engine is in another state than the syncer's was.
+            self._problems.append(ReplayProblem(entry.file, entry.seq, difference))
+            return False
+        self._done = replace(done, events=done.events + 1, decisions=done.decisions + len(entry.actions))
+        return True
+
+
+class _Merges:
+    """Redoes the merges of one recorded tape. After the first problem it stops: what follows builds on it."""
+
+    def __init__(self, root: Path, job: DiLoCoJob, layout: Layout, rules: Rules) -> None:
+        self._root = root
+        self._job = job
+        self._layout = layout
+        self._codec = codec_named(job.spec.sync.compression)
+        self._merging = Merging(layout, job.spec.sync, self._codec, rules=rules)
+        self._store: FragmentStore | None = None
+        self._orders: dict[tuple[int, int], Merge] = {}
+        self.problems: list[ReplayProblem] = []
+
+    def begin(self, file: Path, header: TapeHeader) -> None:
+        """Load the checkpoint that the tape begins with."""
+        try:
+            base = load_checkpoint(
+                self._root / "checkpoints", header.base_checkpoint, self._layout, self._job.metadata.name
+            )
+        except (UnusableFileError, SyncerError) as error:
+            self._problem(file, 0, f"merges cannot be redone without their checkpoint: {error}")
+            return
+        store = empty_store(self._job, self._layout)
+        fill_from(store, base)
+        self._store = store
+
+    def order(self, actions: list[Action]) -> None:
+        """Remember the merges among these actions."""
+        for action in actions:
+            if isinstance(action, Merge):
+                self._orders[action.fragment, action.version] = action
+
+    def redo(self, entry: TapeEntry, event: Merged) -> bool:
+        """Do a merge again; whether it came out the same. False, too, where it cannot be tried."""
+        order = self._orders.pop((event.fragment, event.version), None)
+        if self._store is None:
+            return False
+        if order is None:
+            self._problem(
+                entry.file, entry.seq, f"version {event.version} of fragment {event.fragment} was not ordered"
+            )
+            return False
+        digests = {member.learner: member.digest for member in order.members}
+        payload_bytes = self._codec.payload_bytes(self._layout.fragments[order.fragment].numel)
+
+        def payload_of(key: PushKey) -> torch.Tensor:
+            return read_payload(self._root / "payloads", digests[key.learner], payload_bytes)
+
+        try:
+            result = self._merging.run(self._merging.prepare(order, self._store, payload_of))
+        except UnusableFileError as error:
+            self._problem(entry.file, entry.seq, str(error))
+            return False
+        if result.digest.hex() != event.digest:
+            text = f"version {event.version} of fragment {event.fragment} comes out as {result.digest.hex()}"
+            self._problem(entry.file, entry.seq, f"{text}, not {event.digest}")
+            return False
+        self._store.commit(result.fragment, result.version, result.made, result.digest, result.update)
+        return True
+
+    def _problem(self, file: Path, seq: int, text: str) -> None:
+        self._store = None
+        self.problems.append(ReplayProblem(file, seq, text))
+
+
+def _job(file: Path, header: TapeHeader) -> DiLoCoJob:
+    """The tape's job.
+
+    Raises:
+        TapeError: it is none.
+    """
+    try:
+        return DiLoCoJob.model_validate(header.job)
+    except ValidationError as error:
+        raise TapeError(file, 0, f"its job is none ({error.error_count()} problems)") from error
+
+
+def _layout(file: Path, header: TapeHeader, job: DiLoCoJob, *, trust: bool) -> Layout:
+    """The sizes of the tape's model: as they stand in the tape, else those of the model that its job names.
+
+    Raises:
+        TapeError: they are not those that the syncer had.
+        ReplayError: they are not in the tape and cannot be had here.
+    """
+    if header.tensors:
+        try:
+            layout = layout_from_table(header.tensors)
+        except LayoutError as error:
+            raise TapeError(file, 0, f"its model is none ({error})") from error
+        if len(layout.fragments) != job.spec.sync.fragments:
+            text = f"its model has {len(layout.fragments)} fragments, its job {job.spec.sync.fragments}"
+            raise TapeError(file, 0, text)
+    elif job.spec.model.entrypoint is not None and not trust:
+        raise ReplayError(
+            f"{file}: was written by an earlier version and does not hold the sizes of its model, which comes from the "
+            f"entrypoint {job.spec.model.entrypoint}; add --trust to import that, if you trust the run"
+        )
+    else:
+        try:
+            layout = layout_of_job(job.spec)
+        except (ModelError, LayoutError) as error:
+            raise ReplayError(f"{file}: its model cannot be built here: {error}") from error
+    if layout.match(header.layout) is Match.OTHER_CUT:
+        text = f"the model is cut as {layout.cut[:12]} here, and was as {header.layout[:12]}: another version of it"
+        raise TapeError(file, 0, text)
+    return layout
+
+
+def _difference(entry: TapeEntry, actions: list[Action]) -> str:
+    """How the engine's actions differ from those on the tape; empty if they do not."""
+    for index in range(max(len(actions), len(entry.actions))):
+        ours = _text(actions[index]) if index < len(actions) else "nothing"
+        theirs = _text(entry.actions[index]) if index < len(entry.actions) else "nothing"
+        if ours != theirs:
+            return f"action {index + 1} is {ours}, on the tape it is {theirs}"
+    return ""
+
+
+def _text(action: Action) -> str:
+    # As text, because a loss that is not a number differs from itself. Reasons are words for people, which another
+    # version of the program may put differently.
+    return json.dumps({name: value for name, value in to_plain(action).items() if name != "reason"})

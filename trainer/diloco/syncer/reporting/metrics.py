@@ -1,0 +1,165 @@
+"""What Prometheus is told. Counters and histograms are fed as things happen; the rest is read off ``SyncerStatus``.
+
+One syncer serves one job, so no metric names the job: the scraper's target does. It must not know the engine's inside.
+"""
+
+from collections.abc import Iterator
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from diloco.core.actions import Action, Fence, Merge, Note, Refuse
+from diloco.syncer.reporting.status import LinksStatus, SyncerStatus
+
+CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+_SECONDS = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0, 300.0)
+_MOST_LEARNERS = 64
+"""A job of more has no series by learner: there would be one for each and every class of time."""
+_FITS = "Fits"
+_LEARNER_STATES = ("Absent", "Loading", "Training", "Stalled", "GivenUp")
+
+
+class SyncerMetrics:
+    """All metrics of one syncer process, in a registry of their own."""
+
+    def __init__(self) -> None:
+        self._registry = CollectorRegistry()
+        self._decisions = Counter(
+            "diloco_decisions",
+            "Decisions of the engine",
+            ("kind", "detail"),
+            registry=self._registry,
+        )
+        self._quorum = self._histogram("diloco_quorum_seconds", "From opening a round to its quorum")
+        self._grace = self._histogram("diloco_grace_seconds", "From the quorum to freezing the members")
+        self.merge_seconds = self._histogram("diloco_merge_seconds", "One merge in its thread")
+        self.checkpoint_seconds = self._histogram("diloco_checkpoint_seconds", "Writing one checkpoint")
+        self.merge_failures = Counter("diloco_merge_failures", "Merges that changed nothing", registry=self._registry)
+        self.members_left_out = Counter(
+            "diloco_members_left_out",
+            "Outer gradients left out of a merge because they were not to be believed",
+            registry=self._registry,
+        )
+        self.updates_not_encoded = Counter(
+            "diloco_updates_not_encoded",
+            "Versions sent whole because their update could not be encoded",
+            registry=self._registry,
+        )
+        self.pushes_refused = Counter("diloco_pushes_refused", "Pushes turned away", registry=self._registry)
+        self.pulls = Counter(
+            "diloco_pulls", "Fragments sent, whole or as an update", ("payload",), registry=self._registry
+        )
+        self.posted_pulls = Gauge(
+            "diloco_posted_pulls", "Pulls that wait for a version to be made", registry=self._registry
+        )
+        self.claims_refused = Counter(
+            "diloco_claims_refused", "Reports and pushes of work that was not done", registry=self._registry
+        )
+        self.loop_lag = Gauge("diloco_event_loop_lag_seconds", "How late the event loop is", registry=self._registry)
+        self.inbox_bytes = Gauge("diloco_inbox_bytes", "Outer gradients held in memory", registry=self._registry)
+        self._state = _StatusCollector()
+        self._registry.register(self._state)
+        self._opened: dict[int, float] = {}
+        self._quorum_at: dict[int, float] = {}
+
+    def observe(self, action: Action, now: float) -> None:
+        """Count a decision, and time rounds by the decisions about them."""
+        detail = action.subject if isinstance(action, Note) else ""
+        if isinstance(action, Fence | Refuse):
+            detail = action.refusal.value
+        self._decisions.labels(type(action).__name__, detail).inc()
+        if isinstance(action, Note) and action.fragment >= 0:
+            self._observe_note(action.subject, action.fragment, now)
+        elif isinstance(action, Merge):
+            opened = self._opened.pop(action.fragment, now)
+            quorum_at = self._quorum_at.pop(action.fragment, None)
+            if quorum_at is None:
+                self._quorum.observe(now - opened)
+            self._grace.observe(0.0 if quorum_at is None else now - quorum_at)
+
+    def page(self, status: SyncerStatus) -> bytes:
+        """The page in Prometheus' text format, with the state of the job as ``status`` has it."""
+        self._state.status = status
+        return generate_latest(self._registry)
+
+    def _observe_note(self, subject: str, fragment: int, now: float) -> None:
+        if subject == "RoundOpened":
+            self._opened[fragment] = now
+            self._quorum_at.pop(fragment, None)
+        elif subject == "RoundWaits" and fragment not in self._quorum_at:  # later ones decide the same wait anew
+            self._quorum.observe(now - self._opened.get(fragment, now))
+            self._quorum_at[fragment] = now
+
+    def _histogram(self, name: str, text: str) -> Histogram:
+        return Histogram(name, text, buckets=_SECONDS, registry=self._registry)
+
+
+class _StatusCollector(Collector):
+    """Turns a status into metrics at every scrape, so that the two never disagree."""
+
+    def __init__(self) -> None:
+        self.status: SyncerStatus | None = None
+
+    def collect(self) -> Iterator[Metric]:
+        if self.status is not None:
+            yield from _state(self.status)
+
+
+def _state(status: SyncerStatus) -> Iterator[Metric]:
+    yield _gauge("diloco_epoch", "Life of the syncer process", status.epoch)
+    yield _counter("diloco_merged_tokens", "Tokens in the global model", status.merged_tokens)
+    yield _gauge("diloco_budget_tokens", "Tokens the job wants merged", status.budget_tokens)
+    yield _counter("diloco_syncer_steps", "Merges done", status.syncer_step)
+    yield _counter("diloco_inner_steps", "Inner steps of all learners", status.inner_steps)
+    yield _counter("diloco_tokens", "Tokens trained by all learners", status.trained_tokens)
+    yield _gauge("diloco_rounds_in_flight", "Fragments under way", status.rounds_in_flight)
+    yield _counter("diloco_pushed_bytes", "Bytes received from learners", status.bytes_pushed)
+    yield _counter("diloco_pulled_bytes", "Bytes sent to learners", status.bytes_pulled)
+    yield _gauge("diloco_goodput_ratio", "Merged learner-seconds over those given", status.goodput or 0.0)
+    if status.links is not None:
+        yield from _links(status.links)
+    if status.eval_loss is not None:
+        yield _gauge("diloco_eval_loss", "Latest evaluation, nats a token", status.eval_loss)
+    learners = GaugeMetricFamily("diloco_learners", "Learners by state", labels=["state"])
+    for state in _LEARNER_STATES:
+        learners.add_metric([state], sum(learner.state == state for learner in status.learners))
+    yield learners
+    yield from _time(status)
+    yield _counter("diloco_checkpoint_failures", "Checkpoints not written", status.checkpoint.failures)
+    if status.checkpoint.age_seconds is not None:
+        yield _gauge("diloco_checkpoint_age_seconds", "Since the newest one", status.checkpoint.age_seconds)
+    yield _gauge("diloco_tape_failing", "1 while the tape cannot be written", int(bool(status.tape_problem)))
+
+
+def _time(status: SyncerStatus) -> Iterator[Metric]:
+    # Gauges: what is in hand becomes something else, and a learner that was away may report that it has trained.
+    job = GaugeMetricFamily("diloco_given_seconds", "Learner-seconds the job was given, by class", labels=["class"])
+    for kind, seconds in status.time_seconds.items():
+        job.add_metric([kind], seconds)
+    yield job
+    if len(status.learners) > _MOST_LEARNERS:
+        return
+    text = "Seconds given by a learner, by class"
+    each = GaugeMetricFamily("diloco_learner_given_seconds", text, labels=["learner", "class"])
+    for learner in status.learners:
+        for kind, seconds in learner.time_seconds.items():
+            each.add_metric([learner.id, kind], seconds)
+    yield each
+
+
+def _links(links: LinksStatus) -> Iterator[Metric]:
+    yield _gauge("diloco_links_fit", "1 while overlap, interval and links go together", int(links.kind == _FITS))
+    used = GaugeMetricFamily("diloco_link_used_ratio", "Share of a link that fragments take", labels=["link", "way"])
+    for link in links.used:
+        used.add_metric([link.name, "up"], link.up)
+        used.add_metric([link.name, "down"], link.down)
+    yield used
+
+
+def _gauge(name: str, text: str, value: float) -> GaugeMetricFamily:
+    return GaugeMetricFamily(name, text, value=value)
+
+
+def _counter(name: str, text: str, value: float) -> CounterMetricFamily:
+    return CounterMetricFamily(name, text, value=value)

@@ -1,0 +1,106 @@
+"""The syncer's HTTP pages. They run in the HTTP server's threads and fetch what they show from the event loop.
+
+It must not know how the figures come about.
+"""
+
+import asyncio
+import concurrent.futures
+import time
+from collections.abc import Callable
+from http import HTTPStatus
+from typing import TypeVar
+
+from diloco.runtime.http import Response, Route
+from diloco.syncer.reporting.metrics import CONTENT_TYPE, SyncerMetrics
+from diloco.syncer.reporting.status import SyncerStatus
+
+LONGEST_LAG_SECONDS = 10.0
+"""An event loop that is later than this is taken for stuck (ours)."""
+_BEAT_SECONDS = 0.25
+_ANSWER_SECONDS = 5.0
+
+T = TypeVar("T")
+
+
+class Heartbeat:
+    """Shows from outside whether the event loop still turns."""
+
+    def __init__(self) -> None:
+        self.beat_at = time.monotonic()
+
+    @property
+    def lag_seconds(self) -> float:
+        """How late the event loop is."""
+        return max(0.0, time.monotonic() - self.beat_at - _BEAT_SECONDS)
+
+    async def run(self) -> None:
+        """Beat until cancelled."""
+        while True:
+            self.beat_at = time.monotonic()
+            await asyncio.sleep(_BEAT_SECONDS)
+
+
+class LoopBusyError(RuntimeError):
+    """The event loop did not answer in time."""
+
+
+def on_loop(loop: asyncio.AbstractEventLoop, read: Callable[[], T]) -> T:
+    """Call ``read`` on the event loop, from another thread, and wait for its result.
+
+    Raises:
+        LoopBusyError: the loop is stuck or closed.
+    """
+    answer: concurrent.futures.Future[T] = concurrent.futures.Future()
+
+    def call() -> None:
+        if answer.set_running_or_notify_cancel():
+            try:
+                answer.set_result(read())
+            except Exception as error:  # noqa: BLE001  # it belongs to the thread that asked
+                answer.set_exception(error)
+
+    try:
+        loop.call_soon_threadsafe(call)
+        return answer.result(_ANSWER_SECONDS)
+    except (RuntimeError, TimeoutError) as error:
+        answer.cancel()
+        raise LoopBusyError("the event loop does not answer") from error
+
+
+def routes(
+    metrics: SyncerMetrics, heartbeat: Heartbeat, status: Callable[[], SyncerStatus], ready: Callable[[], bool]
+) -> dict[str, Route]:
+    """The pages by path. ``status`` and ``ready`` are called in the HTTP server's threads."""
+
+    def guarded(page: Route) -> Route:
+        def answer() -> Response:
+            try:
+                return page()
+            except LoopBusyError as error:
+                return Response.text(f"{error}\n", HTTPStatus.SERVICE_UNAVAILABLE)
+
+        return answer
+
+    def health() -> Response:
+        lag = heartbeat.lag_seconds
+        code = HTTPStatus.OK if lag <= LONGEST_LAG_SECONDS else HTTPStatus.SERVICE_UNAVAILABLE
+        return Response.text(f"event loop lag {lag:.3f} s\n", code)
+
+    def readiness() -> Response:
+        if ready():
+            return Response.text("serving\n")
+        return Response.text("not serving yet, or no longer\n", HTTPStatus.SERVICE_UNAVAILABLE)
+
+    def metrics_page() -> Response:
+        metrics.loop_lag.set(heartbeat.lag_seconds)
+        return Response(metrics.page(status()), CONTENT_TYPE)
+
+    def status_page() -> Response:
+        return Response(status().model_dump_json().encode() + b"\n", "application/json")
+
+    return {
+        "/metrics": guarded(metrics_page),
+        "/healthz": health,
+        "/readyz": readiness,
+        "/status": guarded(status_page),
+    }

@@ -1,0 +1,120 @@
+"""Puts the status together: the engine's view, rates over the last half minute, checkpoints, tape, bytes.
+
+It must not know HTTP. Owned by the event loop.
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from diloco.core.time_class import TimeClass
+from diloco.core.view import EngineView, LearnerView
+from diloco.syncer.disk.checkpoint import Totals
+from diloco.syncer.reporting.rates import Rate
+from diloco.syncer.reporting.status import CheckpointStatus, EvaluationStatus, LearnerStatus, LinksStatus, SyncerStatus
+
+_TRAINING = "Training"
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """What is on the disk, beside the engine's state."""
+
+    checkpoint: CheckpointStatus
+    totals: Totals
+    tape_problem: str
+    model_exported: bool
+    links: LinksStatus | None = None
+    """What was measured of them."""
+
+
+class Reporter:
+    """Remembers what rates need."""
+
+    def __init__(self, job: str, epoch: int) -> None:
+        self._job = job
+        self._epoch = epoch
+        self._merged = Rate()
+        self._tokens: dict[str, Rate] = {}
+
+    def sample(self, view: EngineView, now: float) -> None:
+        """Look at the counts. Call it about once a second."""
+        self._merged.add(now, view.merged_tokens)
+        for learner in view.learners:
+            self._tokens.setdefault(learner.id, Rate()).add(now, learner.tokens)
+
+    def status(self, view: EngineView, now: float, kept: Kept) -> SyncerStatus:
+        """The status at ``now``."""
+        per_second = 0.0 if view.finished else self._merged.per_second
+        left = max(0.0, view.budget_tokens - view.merged_tokens)
+        losses = [
+            learner.loss
+            for learner in view.learners
+            if learner.state == _TRAINING and learner.loss is not None and math.isfinite(learner.loss)
+        ]
+        evaluations = tuple(
+            EvaluationStatus(
+                tokens=e.tokens, loss=_finite(e.loss), seconds=e.at_seconds, final=e.final, doubted=e.doubted
+            )
+            for e in view.evaluations
+        )
+        believed = [evaluation for evaluation in evaluations if not evaluation.doubted]
+        return SyncerStatus.model_validate(
+            {
+                "job": self._job,
+                "epoch": self._epoch,
+                "phase": view.phase,
+                "phase_reason": view.phase_reason,
+                "syncer_step": view.syncer_step,
+                "merged_tokens": view.merged_tokens,
+                "budget_tokens": view.budget_tokens,
+                "tokens_per_second": per_second,
+                "seconds_left": 0.0 if view.finished else left / per_second if per_second > 0 else None,
+                "train_loss": math.fsum(losses) / len(losses) if losses else None,
+                "eval_loss": believed[-1].loss if believed else None,
+                "evaluations": evaluations,
+                "goodput": view.goodput,
+                "time_seconds": _by_class(view.time),
+                "bytes_pushed": kept.totals.bytes_pushed,
+                "bytes_pulled": kept.totals.bytes_pulled,
+                "elapsed_seconds": view.elapsed_seconds,
+                "rounds_in_flight": view.rounds_in_flight,
+                "checkpoint": kept.checkpoint,
+                "tape_problem": kept.tape_problem,
+                "inner_steps": view.inner_steps,
+                "trained_tokens": view.trained_tokens,
+                "model_exported": kept.model_exported,
+                "links": kept.links,
+                "learners": tuple(self._learner(learner, now) for learner in view.learners),
+            }
+        )
+
+    def _learner(self, view: LearnerView, now: float) -> LearnerStatus:
+        rate = self._tokens.get(view.id)
+        return LearnerStatus(
+            id=view.id,
+            state=view.state,
+            incarnation=view.incarnation,
+            steps=view.steps,
+            tokens=view.tokens,
+            merged_tokens=view.merged_tokens,
+            tokens_per_second=0.0 if rate is None or view.state != _TRAINING else rate.per_second,
+            step_seconds=view.step_seconds,
+            blocked_fraction=min(1.0, view.blocked_seconds / view.given_seconds) if view.given_seconds > 0 else 0.0,
+            versions_behind=view.versions_behind,
+            restarts=view.restarts,
+            left_out=view.left_out,
+            left_out_reason=view.left_out_reason,
+            loss=_finite(view.loss),
+            last_heard_seconds=max(0.0, now - view.last_heard_at) if view.incarnation else None,
+            time_seconds=_by_class(view.time),
+        )
+
+
+def _by_class(time: Mapping[TimeClass, float]) -> dict[str, float]:
+    """To the millisecond, and without classes that have none of it: a job may have thousands of learners."""
+    return {one.value: told for one, seconds in time.items() if (told := round(seconds, 3))}
+
+
+def _finite(value: float | None) -> float | None:
+    return value if value is not None and math.isfinite(value) else None
