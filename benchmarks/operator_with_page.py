@@ -12,7 +12,7 @@ import sys
 from diloco_operator import process
 from diloco_operator.main import main
 from diloco_operator.observe.jobs import JobKey
-from diloco_operator.observe.syncer import SyncerAsker
+from diloco_operator.observe.syncer import SyncerClient
 
 PAGE = "DILOCO_BENCHMARK_PAGE"
 
@@ -22,5 +22,5 @@ def _url(job: JobKey) -> str:
 
 
 if __name__ == "__main__":
-    process.SyncerAsker = functools.partial(SyncerAsker, url_of=_url)  # type: ignore[attr-defined,assignment] # made where it is
+    process.SyncerClient = functools.partial(SyncerClient, url_of=_url)  # type: ignore[attr-defined,assignment] # made where it is
     sys.exit(main())

@@ -30,7 +30,7 @@ from diloco_operator.metrics import Gauges, Metrics
 from diloco_operator.observe.job_watch import JobWatch
 from diloco_operator.observe.jobs import JobKey, JobProbe, Jobs
 from diloco_operator.observe.observer import Observer
-from diloco_operator.observe.syncer import SyncerAsker, new_session
+from diloco_operator.observe.syncer import SyncerClient, new_session
 from diloco_operator.options import OperatorOptions
 from diloco_operator.signing import RandomCertificateMaker
 from diloco_operator.workers import Pacing, Workers
@@ -77,7 +77,7 @@ class _Parts:
     options: OperatorOptions
     api: Api
     metrics: Metrics
-    asker: SyncerAsker
+    asker: SyncerClient
     connection: Connection
     identity: str
     jobs: Jobs = field(default_factory=Jobs)
@@ -256,7 +256,7 @@ async def operate(
             Clocks(_now, time.monotonic),
         )
         api = Api(client, labels.FIELD_MANAGER, Seams(metrics.answered, lease.check))
-        parts = _Parts(options, api, metrics, SyncerAsker(session), connection, identity)
+        parts = _Parts(options, api, metrics, SyncerClient(session), connection, identity)
         _connect_health(health, parts, lease)
         metrics.show(
             Gauges(

@@ -220,7 +220,7 @@ class ClusterWorld:
         ]
 
     async def ask(self, key: JobKey) -> SyncerStatusView | SyncerAway:
-        """What a syncer says (`SyncerAsker`)."""
+        """What a syncer says (`SyncerClient`)."""
         return SyncerStatusView.model_validate(self.syncers[key.name].status())
 
     def reconcile(self, name: str = "demo") -> ApiError | None:

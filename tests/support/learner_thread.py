@@ -9,7 +9,7 @@ import xxhash
 from diloco.core.fragments import Layout
 from diloco.learner.learner import Learner
 from diloco.learner.mailboxes.orders import Ending, Orders
-from diloco.learner.mailboxes.wakeup import Bell
+from diloco.learner.mailboxes.wakeup import Wakeup
 from diloco.learner.options import LearnerOptions
 from diloco.learner.transfers import TransferCounts
 from diloco.spec import DiLoCoJob
@@ -21,12 +21,12 @@ class LearnerThread:
     """Trains from ``start`` until the end of a ``with``, or of its job."""
 
     def __init__(self, job: DiLoCoJob, address: str, directory: Path, learner: str) -> None:
-        self._orders = Orders(bell := Bell())
+        self._orders = Orders(wakeup := Wakeup())
         # Slowed down: what it makes in its time is replayed afterwards.
         options = LearnerOptions(
             job, learner, address, directory, speed=0.2, threads=1, device="cpu", hand_in_seconds=0.0
         )
-        self._learner = Learner(options, self._orders, bell)
+        self._learner = Learner(options, self._orders, wakeup)
         self.ending: Ending | None = None
         self.failure: BaseException | None = None
         self._thread = threading.Thread(target=self._run)

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from diloco_operator import labels
 from diloco_operator.decide.certificates import JobIdentity, certificates
 from diloco_operator.decide.drift import differs, marked
-from diloco_operator.decide.job_now import Case
+from diloco_operator.decide.job_now import JobNow
 from diloco_operator.decide.observed import ChildKey, Object
 from diloco_operator.decide.plan import Scaling
 from diloco_operator.decide.stopping import scaled_down
@@ -22,7 +22,7 @@ KEPT = frozenset({"PersistentVolumeClaim"})
 """Kinds that only the job's own deletion removes: what is on them cannot be made again."""
 
 
-def desired(case: Case, scale: Scale) -> tuple[Object, ...]:
+def desired(job_now: JobNow, scale: Scale) -> tuple[Object, ...]:
     """Every object of the job, in the order in which they are applied, each with its digest.
 
     Pods that run keep their templates (`templates`).
@@ -30,12 +30,12 @@ def desired(case: Case, scale: Scale) -> tuple[Object, ...]:
     Raises:
         NoImageError, InvalidSpecError: see `diloco_operator.manifests`.
     """
-    spec, live = case.spec, case.observed.children
-    images = choose_images(spec, _observed_images(case), case.options.trainer_image)
-    who = JobIdentity(case.name, case.job.metadata.namespace, case.set_names, spec.syncer.expose.hosts)
+    spec, live = job_now.spec, job_now.observed.children
+    images = choose_images(spec, _observed_images(job_now), job_now.options.trainer_image)
+    who = JobIdentity(job_now.name, job_now.job.metadata.namespace, job_now.set_names, spec.syncer.expose.hosts)
     held = {key.name: item.get("data") or {} for key, item in live.items() if key.kind == SECRET}
-    signed = certificates(who, held, case.now, case.maker)
-    made = children(case.job, case.options, images, replace(scale, sets=case.set_names), signed)
+    signed = certificates(who, held, job_now.now, job_now.maker)
+    made = children(job_now.job, job_now.options, images, replace(scale, sets=job_now.set_names), signed)
     described_ones = (described(one, spec) for one in made)
     return tuple(marked(_as_it_runs(one, live)) for one in described_ones)
 
@@ -56,18 +56,18 @@ class Changes:
     """What is wanted and belongs to somebody else."""
 
 
-def changes(case: Case, scale: Scale) -> Changes:
+def changes(job_now: JobNow, scale: Scale) -> Changes:
     """What differs from what is wanted.
 
     Where a name is taken nothing new is made: half a job is worse than none. What is there is kept as it should be.
     """
-    live, foreign, lost = case.observed.children, case.observed.foreign, case.volume.lost
-    if lost and not syncer_ready(case.deployment):
+    live, foreign, lost = job_now.observed.children, job_now.observed.foreign, job_now.volume.lost
+    if lost and not syncer_ready(job_now.deployment):
         # On another volume, or on none, it would begin from zero. One that runs has its volume.
         scale = replace(scale, syncer=0)
-    wanted = {ChildKey.of(one): one for one in desired(case, scale)}
+    wanted = {ChildKey.of(one): one for one in desired(job_now, scale)}
     if lost:
-        wanted.pop(ChildKey(CLAIM, case.volume.name))
+        wanted.pop(ChildKey(CLAIM, job_now.volume.name))
     taken = foreign & wanted.keys()
     apply = [
         one
@@ -79,9 +79,11 @@ def changes(case: Case, scale: Scale) -> Changes:
     return Changes(scaled_down(live, counts), tuple(apply), tuple(gone), taken)
 
 
-def _observed_images(case: Case) -> ObservedImages:
-    learners = {workload.pool: image for workload in case.workloads if (image := _image(workload.live, labels.LEARNER))}
-    return ObservedImages(syncer=_image(case.deployment, labels.SYNCER), learners=learners)
+def _observed_images(job_now: JobNow) -> ObservedImages:
+    learners = {
+        workload.pool: image for workload in job_now.workloads if (image := _image(workload.live, labels.LEARNER))
+    }
+    return ObservedImages(syncer=_image(job_now.deployment, labels.SYNCER), learners=learners)
 
 
 def _image(live: Object | None, container: str) -> str | None:

@@ -1,7 +1,7 @@
 """What is done about a job without looking at what it trains: it has ended, it is to stand still, or it cannot be.
 
 All of it works where the spec cannot be read or its objects cannot be made, because it needs only what is there, what
-the status remembers and a few fields (`wishes`). Pure. It must not know how a job is run.
+the status remembers and a few fields (`stop_fields`). Pure. It must not know how a job is run.
 """
 
 from dataclasses import dataclass, replace
@@ -31,7 +31,7 @@ from diloco_operator.decide.progress import without_rates
 from diloco_operator.decide.reasons import Reason
 from diloco_operator.decide.scale import start_time
 from diloco_operator.decide.status import if_new
-from diloco_operator.decide.stop_fields import Wishes, wishes
+from diloco_operator.decide.stop_fields import StopFields, stop_fields
 from diloco_operator.decide.stopping import PodsLeft, pods_left, scaled_to_nothing
 from diloco_operator.decide.ttl import seconds_to_live
 from diloco_operator.decide.workloads import STATEFUL_SET, PoolWorkload, syncer_claim
@@ -53,9 +53,9 @@ class Bare:
     options: OperatorOptions
 
     @property
-    def wishes(self) -> Wishes:
+    def stop_fields(self) -> StopFields:
         """When it is to stop."""
-        return wishes(self.job)
+        return stop_fields(self.job)
 
     @property
     def left(self) -> PodsLeft:
@@ -103,7 +103,7 @@ def over(before: JobStatus, end: End) -> Verdicts:
 def finished(bare: Bare) -> Plan:
     """It has ended. Pods go, learners first; the rest stays until the job is deleted. Nothing starts it again."""
     before, options = bare.before, bare.options
-    live_seconds = seconds_to_live(bare.wishes.ttl_seconds_after_finished, before.completion_time, bare.now)
+    live_seconds = seconds_to_live(bare.stop_fields.ttl_seconds_after_finished, before.completion_time, bare.now)
     if live_seconds is not None and live_seconds <= 0:
         return Plan(again_in_seconds=options.resync_seconds, delete_job=True)
     left = bare.left
@@ -127,11 +127,11 @@ def finished(bare: Bare) -> Plan:
 
 def blocked(bare: Bare, cause: Cause) -> Plan:
     """Nothing can be made for it: the condition says why. It is stopped all the same where that is wished."""
-    end = deadline_end(bare.wishes.active_deadline_seconds, bare.before.start_time, bare.now)
+    end = deadline_end(bare.stop_fields.active_deadline_seconds, bare.before.start_time, bare.now)
     if end is not None:
         completed = bare.now.replace(microsecond=0)
         return _said(bare, Plan(again_in_seconds=0.0), over(bare.before, end), running=False, completed=completed)
-    if bare.wishes.suspend:
+    if bare.stop_fields.suspend:
         return _suspends(bare, cause)
     suspended = taken_over(bare.before, "Suspended", Verdict("False", Reason.NOT_SUSPENDED))
     verdicts = _because_of(cause, blocking_causes(bare.observed), suspended)
@@ -196,6 +196,6 @@ def _said(bare: Bare, plan: Plan, verdicts: Verdicts, *, running: bool, complete
     }
     if completed is not None:
         changed["completion_time"] = completed
-    elif bare.wishes.suspend and before.completion_time is None:
+    elif bare.stop_fields.suspend and before.completion_time is None:
         changed["start_time"] = start_time(before, bare.now, suspended=True)
     return if_new(plan, before, before.model_copy(update=changed))

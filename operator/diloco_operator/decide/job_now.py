@@ -26,7 +26,7 @@ from diloco_operator.signing import CertificateMaker
 
 
 @dataclass(frozen=True)
-class Case:
+class JobNow:
     """What `reconcile` was given, checked and read."""
 
     job: DiLoCoJob

@@ -9,7 +9,7 @@ from diloco_operator.decide.causes.pods import parsed
 from diloco_operator.decide.causes.pools import Cause
 from diloco_operator.decide.causes.syncer import training
 from diloco_operator.decide.conditions import Verdict, since
-from diloco_operator.decide.job_now import Case
+from diloco_operator.decide.job_now import JobNow
 from diloco_operator.decide.observed import Object, SyncerAway, SyncerStatusView
 from diloco_operator.decide.progress import STUCK_AFTER_SECONDS, stuck
 from diloco_operator.decide.reasons import Reason
@@ -19,20 +19,20 @@ SETTLING = timedelta(seconds=30)
 """A pod that has just become ready may not be reachable yet: its Service's endpoints lag behind (ours)."""
 
 
-def readiness(case: Case, *, moving: bool) -> tuple[Verdict, Verdict, list[Cause]]:
+def readiness(job_now: JobNow, *, moving: bool) -> tuple[Verdict, Verdict, list[Cause]]:
     """(Ready, Progressing, what is wrong with the connection to the syncer).
 
     ``moving``: steps, tokens or an evaluation have come since the last write.
     """
-    syncer = case.observed.syncer
+    syncer = job_now.observed.syncer
     if isinstance(syncer, SyncerStatusView):
-        return *_heard(case, syncer, moving=moving), []
-    return _away(case, syncer)
+        return *_heard(job_now, syncer, moving=moving), []
+    return _away(job_now, syncer)
 
 
-def _heard(case: Case, view: SyncerStatusView, *, moving: bool) -> tuple[Verdict, Verdict]:
-    number, desired = len(training(view) & set(case.spec.learner_ids)), len(case.spec.learner_ids)
-    quorum = case.spec.sync.quorum
+def _heard(job_now: JobNow, view: SyncerStatusView, *, moving: bool) -> tuple[Verdict, Verdict]:
+    number, desired = len(training(view) & set(job_now.spec.learner_ids)), len(job_now.spec.learner_ids)
+    quorum = job_now.spec.sync.quorum
     counted = f"{number} of {desired} learners train"
     if view.phase in ("Evaluating", "Complete"):
         reason = Reason.EVALUATING if view.phase == "Evaluating" else Reason.EXPORTING
@@ -40,25 +40,25 @@ def _heard(case: Case, view: SyncerStatusView, *, moving: bool) -> tuple[Verdict
         return verdict, verdict
     if number >= quorum:
         ready = Verdict("True", Reason.TRAINING, counted)
-        if moving or not stuck(case.before, case.now):
+        if moving or not stuck(job_now.before, job_now.now):
             return ready, Verdict("True", Reason.TRAINING, "merges advance")
         text = f"{counted}, and nothing was merged for {STUCK_AFTER_SECONDS / 60:.0f} minutes"
         return ready, Verdict("False", Reason.NO_PROGRESS, text)
-    if number == 0 and case.before.phase != "Training":
+    if number == 0 and job_now.before.phase != "Training":
         waiting = Verdict("False", Reason.WAITING_FOR_LEARNERS, counted)
         return waiting, waiting
     missing = Verdict("False", Reason.QUORUM_MISSING, f"{counted}, spec.sync.quorum is {quorum}")
     return missing, missing
 
 
-def _away(case: Case, away: SyncerAway | None) -> tuple[Verdict, Verdict, list[Cause]]:
-    ready = syncer_ready(case.deployment)
-    trained = case.before.phase == "Training"
-    if not trained and not (ready and away is not None and _settled(case.deployment, case.now)):
+def _away(job_now: JobNow, away: SyncerAway | None) -> tuple[Verdict, Verdict, list[Cause]]:
+    ready = syncer_ready(job_now.deployment)
+    trained = job_now.before.phase == "Training"
+    if not trained and not (ready and away is not None and _settled(job_now.deployment, job_now.now)):
         waiting = Verdict("False", Reason.WAITING_FOR_SYNCER, "the syncer's pod is not ready")
         return waiting, waiting, []
     cause = away.reason if ready and away is not None else "its pod is not ready"
-    text = since(case.before, "Ready", f"the syncer does not answer: {cause}", case.now)
+    text = since(job_now.before, "Ready", f"the syncer does not answer: {cause}", job_now.now)
     verdict = Verdict("Unknown" if ready else "False", Reason.SYNCER_UNREACHABLE, text)
     return verdict, verdict, [Cause(Reason.SYNCER_UNREACHABLE, text)]
 

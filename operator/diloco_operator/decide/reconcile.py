@@ -19,14 +19,14 @@ from diloco_operator.decide.conditions import IN_PROGRESS, Verdict, Verdicts, re
 from diloco_operator.decide.deadline import deadline_end, seconds_until_deadline
 from diloco_operator.decide.ending import End, recorded_end, syncer_end
 from diloco_operator.decide.idle import Bare, blocked, degraded, exported, finished, over, standing
-from diloco_operator.decide.job_now import Case
+from diloco_operator.decide.job_now import JobNow
 from diloco_operator.decide.observed import Object, Observed, SyncerStatusView
 from diloco_operator.decide.plan import Plan
 from diloco_operator.decide.progress import moved, progress_of
 from diloco_operator.decide.readiness import readiness
 from diloco_operator.decide.reasons import Reason
 from diloco_operator.decide.scale import running, stopping
-from diloco_operator.decide.status import written
+from diloco_operator.decide.status import with_status
 from diloco_operator.decide.support import unsupported
 from diloco_operator.decide.text import LONGEST_MESSAGE, one_line
 from diloco_operator.manifests import InvalidSpecError, NoImageError
@@ -55,7 +55,7 @@ def reconcile(
         parsed = job_from(job)
         cause = unsupported(parsed.spec)
         if cause is None:
-            return _lives(Case(parsed, bare.before, observed, now, options, maker, bare.volume))
+            return _lives(JobNow(parsed, bare.before, observed, now, options, maker, bare.volume))
     except (SpecError, InvalidSpecError) as error:
         cause = _invalid(str(error), observed)
     except NoImageError as error:
@@ -63,52 +63,52 @@ def reconcile(
     return blocked(bare, cause)
 
 
-def _lives(case: Case) -> Plan:
+def _lives(job_now: JobNow) -> Plan:
     """A job that can be and has not ended so far."""
-    ending = syncer_end(case.observed.syncer) or deadline_end(
-        case.spec.active_deadline_seconds, case.before.start_time, case.now
+    ending = syncer_end(job_now.observed.syncer) or deadline_end(
+        job_now.spec.active_deadline_seconds, job_now.before.start_time, job_now.now
     )
     if ending is not None:
-        return _ends(case, ending)
-    return _suspends(case) if case.spec.suspend else _runs(case)
+        return _ends(job_now, ending)
+    return _suspends(job_now) if job_now.spec.suspend else _runs(job_now)
 
 
-def _runs(case: Case) -> Plan:
+def _runs(job_now: JobNow) -> Plan:
     """Everything is there and up; the status says how it goes."""
-    ask = case.deployment is not None
-    change = changes(case, running(case.desired_learners))
-    plan = _planned(change, _running_again(case), ask_syncer=ask)
-    look = unhealthy(case) and case.observed.looked is None
-    if look or (ask and case.observed.syncer is None):
+    ask = job_now.deployment is not None
+    change = changes(job_now, running(job_now.desired_learners))
+    plan = _planned(change, _running_again(job_now), ask_syncer=ask)
+    look = unhealthy(job_now) and job_now.observed.looked is None
+    if look or (ask and job_now.observed.syncer is None):
         return replace(plan, again_in_seconds=0.0, look_closer=look)
-    view = case.observed.syncer
-    moving = isinstance(view, SyncerStatusView) and moved(case.before.progress, progress_of(view, case.now))
-    ready, progressing, connection = readiness(case, moving=moving)
-    causes = gravest_first([*connection, *taken_causes(change.taken), *running_causes(case)])
+    view = job_now.observed.syncer
+    moving = isinstance(view, SyncerStatusView) and moved(job_now.before.progress, progress_of(view, job_now.now))
+    ready, progressing, connection = readiness(job_now, moving=moving)
+    causes = gravest_first([*connection, *taken_causes(change.taken), *running_causes(job_now)])
     verdicts: Verdicts = {
         "Ready": ready,
         "Progressing": progressing,
         "Degraded": degraded(causes),
-        "Suspended": _not_suspended(case),
+        "Suspended": _not_suspended(job_now),
         "Complete": IN_PROGRESS,
         "Failed": IN_PROGRESS,
     }
-    return written(case, plan, verdicts)
+    return with_status(job_now, plan, verdicts)
 
 
-def _suspends(case: Case) -> Plan:
+def _suspends(job_now: JobNow) -> Plan:
     """Learners down, then the syncer; Suspended once no pod is left but those on lost nodes."""
-    left = case.pods_left
-    change = changes(case, stopping(case.desired_learners, left.learners))
+    left = job_now.pods_left
+    change = changes(job_now, stopping(job_now.desired_learners, left.learners))
     still = standing(left)
-    said = taken_over(case.before, "Suspended", IN_PROGRESS).status == "True"
-    again = case.options.poll_seconds if left.any else case.options.resync_seconds
+    said = taken_over(job_now.before, "Suspended", IN_PROGRESS).status == "True"
+    again = job_now.options.poll_seconds if left.any else job_now.options.resync_seconds
     # Until it is gone the syncer tells how far the job came.
     plan = _planned(change, again, ask_syncer=left.syncers > 0)
     # Before it is said that no pod is left, they are looked for.
-    if (left.any or left.lost or not said) and case.observed.looked is None:
+    if (left.any or left.lost or not said) and job_now.observed.looked is None:
         return replace(plan, again_in_seconds=0.0, look_closer=True)
-    causes = stopping_causes(case.workloads, case.observed, case.volume, case.now)
+    causes = stopping_causes(job_now.workloads, job_now.observed, job_now.volume, job_now.now)
     verdicts: Verdicts = {
         "Ready": replace(still, status="False"),
         "Progressing": replace(still, status="False"),
@@ -117,14 +117,14 @@ def _suspends(case: Case) -> Plan:
         "Complete": IN_PROGRESS,
         "Failed": IN_PROGRESS,
     }
-    return written(case, plan, verdicts)
+    return with_status(job_now, plan, verdicts)
 
 
-def _ends(case: Case, end: End) -> Plan:
+def _ends(job_now: JobNow, end: End) -> Plan:
     """The end is recorded before anything is stopped: what the syncer knows is asked of it no more afterwards."""
-    model = exported(case.name) if end.phase == "Complete" else None
-    completed = case.now.replace(microsecond=0)
-    return written(case, Plan(again_in_seconds=0.0), over(case.before, end), model=model, completed=completed)
+    model = exported(job_now.name) if end.phase == "Complete" else None
+    completed = job_now.now.replace(microsecond=0)
+    return with_status(job_now, Plan(again_in_seconds=0.0), over(job_now.before, end), model=model, completed=completed)
 
 
 def _planned(change: Changes, again_in_seconds: float, *, ask_syncer: bool) -> Plan:
@@ -136,12 +136,12 @@ def _invalid(text: str, observed: Observed) -> Cause:
     return Cause(Reason.INVALID_SPEC, f"{one_line(text, LONGEST_MESSAGE - len(left))}{left}")
 
 
-def _not_suspended(case: Case) -> Verdict:
+def _not_suspended(job_now: JobNow) -> Verdict:
     never = Verdict("False", Reason.NOT_SUSPENDED)
-    earlier = taken_over(case.before, "Suspended", never)
+    earlier = taken_over(job_now.before, "Suspended", never)
     return never if earlier.reason == Reason.NOT_SUSPENDED else Verdict("False", Reason.RESUMED)
 
 
-def _running_again(case: Case) -> float:
-    left = seconds_until_deadline(case.spec.active_deadline_seconds, case.before.start_time, case.now)
-    return case.options.poll_seconds if left is None else min(case.options.poll_seconds, max(0.0, left))
+def _running_again(job_now: JobNow) -> float:
+    left = seconds_until_deadline(job_now.spec.active_deadline_seconds, job_now.before.start_time, job_now.now)
+    return job_now.options.poll_seconds if left is None else min(job_now.options.poll_seconds, max(0.0, left))

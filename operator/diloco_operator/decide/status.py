@@ -11,7 +11,7 @@ from diloco_operator import names
 from diloco_operator.decide.causes.syncer import training
 from diloco_operator.decide.conditions import Verdicts, conditions, counts, events, phase_of, reason_of
 from diloco_operator.decide.ending import recorded_end
-from diloco_operator.decide.job_now import Case
+from diloco_operator.decide.job_now import JobNow
 from diloco_operator.decide.observed import SyncerStatusView
 from diloco_operator.decide.plan import Plan
 from diloco_operator.decide.progress import due, held_back, moved, progress_of, restarts_of, without_rates
@@ -20,37 +20,44 @@ from diloco_operator.decide.workloads import syncer_ready
 from diloco_operator.manifests.common import HTTP_PORT, SYNC_PORT
 
 
-def written(
-    case: Case, plan: Plan, verdicts: Verdicts, *, model: ExportedModel | None = None, completed: datetime | None = None
+def with_status(
+    job_now: JobNow,
+    plan: Plan,
+    verdicts: Verdicts,
+    *,
+    model: ExportedModel | None = None,
+    completed: datetime | None = None,
 ) -> Plan:
     """``plan`` with the status and its events, if there is something new to say."""
-    before, view = case.before, case.observed.syncer
+    before, view = job_now.before, job_now.observed.syncer
     finished = completed is not None
     told = view if isinstance(view, SyncerStatusView) and recorded_end(before) is None else None
-    running = not finished and not case.spec.suspend
+    running = not finished and not job_now.spec.suspend
     # Nobody trains before a syncer was ready for the first time.
-    known = frozenset[str]() if before.phase != "Training" and not syncer_ready(case.deployment) else None
-    counted = counts(case.workloads, known if told is None else training(told), running=running)
+    known = frozenset[str]() if before.phase != "Training" and not syncer_ready(job_now.deployment) else None
+    counted = counts(job_now.workloads, known if told is None else training(told), running=running)
     status = before.model_copy(
         update={
-            "observed_generation": case.job.metadata.generation,
+            "observed_generation": job_now.job.metadata.generation,
             "phase": phase_of(before, verdicts),
             "reason": reason_of(verdicts),
-            "conditions": conditions(before, verdicts, case.job.metadata.generation, case.now),
+            "conditions": conditions(before, verdicts, job_now.job.metadata.generation, job_now.now),
             "learners": counted.learners,
             "regions": counted.regions,
             "restarts": before.restarts if told is None else restarts_of(told),
-            "syncer": _endpoints(case, told),
+            "syncer": _endpoints(job_now, told),
             "model": model,
             # An end while it was suspended leaves it as it was.
-            "start_time": before.start_time if finished else start_time(before, case.now, suspended=case.spec.suspend),
+            "start_time": before.start_time
+            if finished
+            else start_time(before, job_now.now, suspended=job_now.spec.suspend),
             "completion_time": completed,
         }
     )
     if told is None:
         status = status.model_copy(update={"progress": without_rates(before.progress)})
     else:
-        status = _with_progress(status, before, progress_of(told, case.now), case.now)
+        status = _with_progress(status, before, progress_of(told, job_now.now), job_now.now)
     return if_new(plan, before, status)
 
 
@@ -64,15 +71,15 @@ def _with_progress(status: JobStatus, before: JobStatus, fresh: Progress, now: d
     return status if status == before else status.model_copy(update={"progress": fresh})
 
 
-def _endpoints(case: Case, view: SyncerStatusView | None) -> SyncerEndpoints:
-    host = names.syncer_host(case.name, case.job.metadata.namespace)
-    before = case.before.syncer
+def _endpoints(job_now: JobNow, view: SyncerStatusView | None) -> SyncerEndpoints:
+    host = names.syncer_host(job_now.name, job_now.job.metadata.namespace)
+    before = job_now.before.syncer
     epoch = view.epoch if view is not None else before.epoch if before is not None else 0
     return SyncerEndpoints(
         endpoint=f"{host}:{SYNC_PORT}",
         http_endpoint=f"{host}:{HTTP_PORT}",
         epoch=epoch,
-        claim_uid=case.volume.to_remember,
+        claim_uid=job_now.volume.to_remember,
     )
 
 

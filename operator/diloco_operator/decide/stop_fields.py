@@ -10,7 +10,7 @@ from diloco_operator.decide.observed import Object
 
 
 @dataclass(frozen=True, slots=True)
-class Wishes:
+class StopFields:
     """When a job is to stop, and when to go."""
 
     suspend: bool = False
@@ -18,11 +18,11 @@ class Wishes:
     ttl_seconds_after_finished: int | None = None
 
 
-def wishes(job: Object) -> Wishes:
+def stop_fields(job: Object) -> StopFields:
     """Read them from a job as the API server hands it out."""
     found = job.get("spec")
     spec: dict[str, Any] = found if isinstance(found, dict) else {}
-    return Wishes(
+    return StopFields(
         suspend=spec.get("suspend") is True,
         active_deadline_seconds=_seconds(spec.get("activeDeadlineSeconds")),
         ttl_seconds_after_finished=_seconds(spec.get("ttlSecondsAfterFinished")),

@@ -14,7 +14,7 @@ from diloco_operator.decide.observed import ChildKey, Looked, Observed, SyncerAw
 from diloco_operator.decide.workloads import syncer_deployment, syncer_ready
 from diloco_operator.observe.jobs import JobKey, key_of
 from diloco_operator.observe.pods import look_closer
-from diloco_operator.observe.syncer import SyncerAsker
+from diloco_operator.observe.syncer import SyncerClient
 from diloco_operator.repairs import Repairs
 
 LOOK_SECONDS: Final = 15.0
@@ -71,7 +71,7 @@ class Observer:
 
     api: Api
     cache: Cache
-    asker: SyncerAsker
+    asker: SyncerClient
     clock: Callable[[], float]
     """Seconds, monotonic."""
 

@@ -29,7 +29,7 @@ def status_url(job: JobKey) -> str:
 
 
 def new_session() -> aiohttp.ClientSession:
-    """A session for a `SyncerAsker`, which makes a connection for each question.
+    """A session for a `SyncerClient`, which makes a connection for each question.
 
     One that is kept stays where it was made to. That may be nobody's syncer: until a Service's rules are in place on
     this node its address leads out of the cluster, or to a pod that had it before.
@@ -37,7 +37,7 @@ def new_session() -> aiohttp.ClientSession:
     return aiohttp.ClientSession(connector=aiohttp.TCPConnector(force_close=True), trust_env=False)
 
 
-class SyncerAsker:
+class SyncerClient:
     """Asks syncers, a bounded number at once."""
 
     def __init__(self, session: aiohttp.ClientSession, url_of: Callable[[JobKey], str] = status_url) -> None:

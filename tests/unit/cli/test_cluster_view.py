@@ -8,7 +8,7 @@ from rich.console import Console, RenderableType
 from diloco.cli.cluster_jobs import seen_job
 from diloco.cli.cluster_view import Closeup, job_line, job_view, jobs_table, most_telling, news_lines
 from diloco.local.time_classes import shares_of
-from diloco.local.view.snapshot import LearnerPicture, Picture, Rates
+from diloco.local.view.snapshot import LearnerSnapshot, Rates, RunSnapshot
 from support.seen_jobs import UNSCHEDULABLE, complete_status, condition, job, training_status
 
 NOW = datetime(2026, 1, 2, 3, 9, 17, tzinfo=UTC)
@@ -21,15 +21,15 @@ def drawn(what: RenderableType, width: int = 110) -> str:
     return "\n".join(line.rstrip() for line in console.file.getvalue().splitlines())
 
 
-def learner(index: int, state: str = "training") -> LearnerPicture:
+def learner(index: int, state: str = "training") -> LearnerSnapshot:
     time = shares_of({"merged": 80.0, "late": 15.0, "lost": 5.0}) if state == "training" else {}
-    return LearnerPicture(
+    return LearnerSnapshot(
         f"us-east/new/{index}", state, steps=40 + index, loss=1.5, tokens_per_second=2000.0, time=time
     )
 
 
-def picture(*learners: LearnerPicture) -> Picture:
-    return Picture("two-regions", 312.0, "training", learners, Rates())
+def snapshot(*learners: LearnerSnapshot) -> RunSnapshot:
+    return RunSnapshot("two-regions", 312.0, "training", learners, Rates())
 
 
 def test_jobs_are_a_line_each() -> None:
@@ -78,7 +78,7 @@ def test_a_job_whose_syncer_may_not_be_asked_is_shown_from_its_status() -> None:
 
 
 def test_a_job_whose_syncer_answers_is_shown_learner_by_learner() -> None:
-    view = drawn(job_view(job(), Closeup(picture(learner(0), learner(1, "absent"))), NOW))
+    view = drawn(job_view(job(), Closeup(snapshot(learner(0), learner(1, "absent"))), NOW))
     assert view.endswith(
         "us-west/old      1      1       2  two-regions-old\n"
         "two-regions  syncer training\n"
@@ -92,7 +92,7 @@ def test_a_job_whose_syncer_answers_is_shown_learner_by_learner() -> None:
 def test_where_room_is_short_learners_that_do_not_train_are_shown_first() -> None:
     learners = (learner(0), learner(1), learner(2, "absent"), learner(3), learner(4, "stalled"))
     assert [each.id[-1] for each in most_telling(learners, 3)] == ["0", "2", "4"]
-    view = drawn(job_view(job(), Closeup(picture(*learners), learners_shown=3), NOW))
+    view = drawn(job_view(job(), Closeup(snapshot(*learners), learners_shown=3), NOW))
     assert view.endswith("\nand 2 more learners that train")
 
 

@@ -10,10 +10,10 @@ from diloco.learner.link import Mailboxes
 from diloco.learner.mailboxes.holdings import Holdings, Membership
 from diloco.learner.mailboxes.orders import EndKind, Orders
 from diloco.learner.mailboxes.outbox import ControlOutbox
-from diloco.learner.mailboxes.pull_queue import Arrivals, MergedFragment
-from diloco.learner.mailboxes.push_queue import Departures
-from diloco.learner.mailboxes.requests import Asks
-from diloco.learner.mailboxes.wakeup import Bell
+from diloco.learner.mailboxes.pull_queue import MergedFragment, PullQueue
+from diloco.learner.mailboxes.push_queue import PushQueue
+from diloco.learner.mailboxes.requests import Requests
+from diloco.learner.mailboxes.wakeup import Wakeup
 from diloco.learner.training.trainer import StepResult
 from diloco.simulate.counted import CountedTrainer
 from diloco.wire.messages import Applied, LearnerMessage
@@ -44,12 +44,12 @@ class Loop(CountedTrainer):
         self.now = 0.0
         self.session = Session()
         self._left = list(steps)
-        bell = Bell()
+        wakeup = Wakeup()
         self.boxes = Mailboxes(
-            Orders(bell),
-            Asks(bell, FRAGMENTS, 1),
-            Arrivals(bell),
-            Departures(),
+            Orders(wakeup),
+            Requests(wakeup, FRAGMENTS, 1),
+            PullQueue(wakeup),
+            PushQueue(),
             ControlOutbox(3600.0),
             Holdings(FRAGMENTS),
             feedback=None,
@@ -58,12 +58,12 @@ class Loop(CountedTrainer):
         self.boxes.control.session_begins(self.session, NOW)
         for fragment in range(FRAGMENTS):
             self.receive(fragment, 0)
-        wiring = LoopWiring(self.boxes, bell, lambda: NOW, lambda: None, self._checkpoint)
+        wiring = LoopWiring(self.boxes, wakeup, lambda: NOW, lambda: None, self._checkpoint)
         self.activity = Activity(lambda: self.now)
         self.loop = InnerLoop(cast("Any", self), wiring, LoopSettings(100, checkpoint_every_steps=2), self.activity)
 
     def receive(self, fragment: int, version: int) -> None:
-        self.boxes.arrivals.landed(MergedFragment(NOW, fragment, version, cast("Any", None)))
+        self.boxes.pull_queue.landed(MergedFragment(NOW, fragment, version, cast("Any", None)))
 
     def step(self, progress: float) -> StepResult:
         seconds, skipped = self._left.pop(0)

@@ -5,15 +5,15 @@ from collections.abc import Iterator
 
 import pytest
 
-from diloco.learner.link import Identity, Link, Mailboxes, Stand
+from diloco.learner.link import Identity, Link, Mailboxes, Position
 from diloco.learner.mailboxes.holdings import Holdings, Membership
 from diloco.learner.mailboxes.orders import EndKind, Orders
 from diloco.learner.mailboxes.outbox import ControlOutbox
-from diloco.learner.mailboxes.pull_queue import Arrivals, Wish
-from diloco.learner.mailboxes.push_queue import Departures
-from diloco.learner.mailboxes.requests import Ask, Asks
-from diloco.learner.mailboxes.residuals import ErrorFeedback
-from diloco.learner.mailboxes.wakeup import Bell
+from diloco.learner.mailboxes.pull_queue import PullOrder, PullQueue
+from diloco.learner.mailboxes.push_queue import PushQueue
+from diloco.learner.mailboxes.requests import GradientRequest, Requests
+from diloco.learner.mailboxes.residuals import Residuals
+from diloco.learner.mailboxes.wakeup import Wakeup
 from diloco.wire.errors import IdentityError, TooLargeError, UnavailableError, WireError
 from diloco.wire.messages import (
     EvaluationWanted,
@@ -59,20 +59,20 @@ class Bench:
     """A link with its mailboxes; its sessions are opened one after the other from a script."""
 
     def __init__(self, *sessions: Script | WireError) -> None:
-        bell = Bell()
+        wakeup = Wakeup()
         self.boxes = Mailboxes(
-            Orders(bell),
-            Asks(bell, fragments=2, ahead=1),
-            Arrivals(bell),
-            Departures(),
+            Orders(wakeup),
+            Requests(wakeup, fragments=2, ahead=1),
+            PullQueue(wakeup),
+            PushQueue(),
             ControlOutbox(3600.0),
             Holdings(2),
-            ErrorFeedback(),
+            Residuals(),
         )
         self.joins: list[Join] = []
         self._sessions = deque(sessions)
         identity = Identity("job", "r/p/0", "abc", "digest")
-        self.link = Link(identity, self._open, self.boxes, lambda: Stand(5, 40), lambda: -1.0)  # no delay at all
+        self.link = Link(identity, self._open, self.boxes, lambda: Position(5, 40), lambda: -1.0)  # no delay at all
 
     def _open(self, join: Join) -> Script:
         self.joins.append(join)
@@ -96,17 +96,17 @@ def test_it_joins_with_who_it_is_and_how_far() -> None:
     bench = Bench(Script(welcome(), OVER))
     assert bench.run() == (EndKind.FINISHED, "enough")
     assert bench.joins == [Join("job", "r/p/0", "abc", "digest", steps=5, data_position=40)]
-    assert bench.link.welcome_stand == Stand(9, 72)
+    assert bench.link.welcome_position == Position(9, 72)
     assert bench.link.current() is None
 
 
 def test_what_is_to_be_loaded_is_wished_for_first_and_in_order() -> None:
-    wished: list[Wish] = []
+    wished: list[PullOrder] = []
     bench = Bench(Script(welcome(load=(1, 0)), OVER))
-    bench.boxes.arrivals.want = wished.append  # type: ignore[method-assign, assignment]  # before the session's end forgets them
+    bench.boxes.pull_queue.want = wished.append  # type: ignore[method-assign, assignment]  # before the session's end forgets them
     bench.run()
     now = Membership("1", 1)
-    assert wished[:2] == [Wish(now, 1, 4), Wish(now, 0, 3)]
+    assert wished[:2] == [PullOrder(now, 1, 4), PullOrder(now, 0, 3)]
 
 
 def test_it_rejoins_with_what_it_holds_when_the_connection_breaks() -> None:
@@ -153,15 +153,15 @@ def test_the_same_error_on_a_session_that_worked_is_a_reason_to_join_again() -> 
 def test_orders_before_a_welcome_break_the_session() -> None:
     bench = Bench(Script(FragmentWanted(0, 1, 1)), Script(OVER))
     assert bench.run()[0] is EndKind.FINISHED
-    assert bench.boxes.asks.take() == []
+    assert bench.boxes.requests.take() == []
 
 
 def test_orders_carry_the_admission_they_came_with_and_end_with_it() -> None:
-    asked: list[Ask] = []
+    asked: list[GradientRequest] = []
     bench = Bench(Script(welcome(4), FragmentWanted(1, 5, 2), EvaluationWanted(0, (3, 4), final=False)), Script(OVER))
-    bench.boxes.asks.put = asked.append  # type: ignore[method-assign, assignment]  # before the session's end forgets it
+    bench.boxes.requests.put = asked.append  # type: ignore[method-assign, assignment]  # before the session's end forgets it
     bench.run()
-    assert asked == [Ask(Membership("1", 4), 1, 5, 2)]
+    assert asked == [GradientRequest(Membership("1", 4), 1, 5, 2)]
     assert bench.boxes.orders.take_evaluation() is None
 
 

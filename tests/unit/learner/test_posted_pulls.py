@@ -4,8 +4,8 @@ import pytest
 import torch
 
 from diloco.learner.mailboxes.holdings import Membership
-from diloco.learner.mailboxes.pull_queue import Arrivals, MergedFragment, Post, Wish
-from diloco.learner.mailboxes.wakeup import Bell
+from diloco.learner.mailboxes.pull_queue import MergedFragment, Post, PullOrder, PullQueue
+from diloco.learner.mailboxes.wakeup import Wakeup
 
 NOW, LATER, RESTARTED = Membership("1", 1), Membership("1", 2), Membership("2", 1)
 
@@ -21,121 +21,121 @@ class Call:
 
 
 @pytest.fixture
-def arrivals() -> Arrivals:
-    made = Arrivals(Bell())
+def pull_queue() -> PullQueue:
+    made = PullQueue(Wakeup())
     made.session_begins(NOW, posted_pulls=True)
     return made
 
 
-def posted(arrivals: Arrivals, version: int, fragment: int = 0) -> Post:
-    arrivals.post(Wish(NOW, fragment, version))
-    post = arrivals.next_post()
+def posted(pull_queue: PullQueue, version: int, fragment: int = 0) -> Post:
+    pull_queue.post(PullOrder(NOW, fragment, version))
+    post = pull_queue.next_post()
     assert post is not None
     return post
 
 
-def test_the_notice_of_a_version_waits_for_the_pull_that_was_posted_for_it(arrivals: Arrivals) -> None:
-    post = posted(arrivals, 5)
-    arrivals.want(Wish(NOW, 0, 5))
-    arrivals.want(Wish(NOW, 1, 1))
-    assert arrivals.next_wish() == Wish(NOW, 1, 1)
-    arrivals.post_ended(post)
-    assert arrivals.next_wish() == Wish(NOW, 0, 5)
+def test_the_notice_of_a_version_waits_for_the_pull_that_was_posted_for_it(pull_queue: PullQueue) -> None:
+    post = posted(pull_queue, 5)
+    pull_queue.want(PullOrder(NOW, 0, 5))
+    pull_queue.want(PullOrder(NOW, 1, 1))
+    assert pull_queue.next_wish() == PullOrder(NOW, 1, 1)
+    pull_queue.post_ended(post)
+    assert pull_queue.next_wish() == PullOrder(NOW, 0, 5)
 
 
-def test_an_earlier_version_is_pulled_while_a_later_one_is_waited_for(arrivals: Arrivals) -> None:
-    posted(arrivals, 5)
-    arrivals.want(Wish(NOW, 0, 4))
-    assert arrivals.next_wish() == Wish(NOW, 0, 4)
+def test_an_earlier_version_is_pulled_while_a_later_one_is_waited_for(pull_queue: PullQueue) -> None:
+    posted(pull_queue, 5)
+    pull_queue.want(PullOrder(NOW, 0, 4))
+    assert pull_queue.next_wish() == PullOrder(NOW, 0, 4)
 
 
-def test_a_whole_fragment_is_pulled_though_an_update_of_it_is_posted(arrivals: Arrivals) -> None:
-    posted(arrivals, 5)
-    arrivals.want(Wish(NOW, 0, 5, whole=True))
-    assert arrivals.next_wish() == Wish(NOW, 0, 5, whole=True)
+def test_a_whole_fragment_is_pulled_though_an_update_of_it_is_posted(pull_queue: PullQueue) -> None:
+    posted(pull_queue, 5)
+    pull_queue.want(PullOrder(NOW, 0, 5, whole=True))
+    assert pull_queue.next_wish() == PullOrder(NOW, 0, 5, whole=True)
 
 
-def test_that_a_fragment_is_wanted_whole_is_not_forgotten_with_the_notice_of_it(arrivals: Arrivals) -> None:
-    arrivals.want(Wish(NOW, 0, 5, whole=True))
-    arrivals.want(Wish(NOW, 0, 5))
-    assert arrivals.next_wish() == Wish(NOW, 0, 5, whole=True)
+def test_that_a_fragment_is_wanted_whole_is_not_forgotten_with_the_notice_of_it(pull_queue: PullQueue) -> None:
+    pull_queue.want(PullOrder(NOW, 0, 5, whole=True))
+    pull_queue.want(PullOrder(NOW, 0, 5))
+    assert pull_queue.next_wish() == PullOrder(NOW, 0, 5, whole=True)
 
 
-def test_a_post_that_no_waiter_has_taken_gives_way_to_the_notice(arrivals: Arrivals) -> None:
-    arrivals.post(Wish(NOW, 0, 5))
-    arrivals.post(Wish(NOW, 1, 6))
-    arrivals.want(Wish(NOW, 0, 5))
-    post = arrivals.next_post()
+def test_a_post_that_no_waiter_has_taken_gives_way_to_the_notice(pull_queue: PullQueue) -> None:
+    pull_queue.post(PullOrder(NOW, 0, 5))
+    pull_queue.post(PullOrder(NOW, 1, 6))
+    pull_queue.want(PullOrder(NOW, 0, 5))
+    post = pull_queue.next_post()
     assert post is not None
-    assert post.wish == Wish(NOW, 1, 6)
-    assert arrivals.next_wish() == Wish(NOW, 0, 5)
+    assert post.order == PullOrder(NOW, 1, 6)
+    assert pull_queue.next_wish() == PullOrder(NOW, 0, 5)
 
 
-def test_one_post_of_a_fragment_waits_at_a_time_and_a_repeated_one_is_none(arrivals: Arrivals) -> None:
-    first = posted(arrivals, 5)
-    arrivals.post(Wish(NOW, 0, 5))
-    arrivals.post(Wish(NOW, 1, 3))
-    arrivals.post(Wish(NOW, 0, 6))
-    other = arrivals.next_post()
+def test_one_post_of_a_fragment_waits_at_a_time_and_a_repeated_one_is_none(pull_queue: PullQueue) -> None:
+    first = posted(pull_queue, 5)
+    pull_queue.post(PullOrder(NOW, 0, 5))
+    pull_queue.post(PullOrder(NOW, 1, 3))
+    pull_queue.post(PullOrder(NOW, 0, 6))
+    other = pull_queue.next_post()
     assert other is not None
-    assert other.wish == Wish(NOW, 1, 3)
-    arrivals.post_ended(first)
-    following = arrivals.next_post()
+    assert other.order == PullOrder(NOW, 1, 3)
+    pull_queue.post_ended(first)
+    following = pull_queue.next_post()
     assert following is not None
-    assert following.wish == Wish(NOW, 0, 6)
+    assert following.order == PullOrder(NOW, 0, 6)
 
 
-def test_the_end_of_the_session_withdraws_what_is_posted_and_frees_the_fragment(arrivals: Arrivals) -> None:
-    post, call = posted(arrivals, 5), Call()
+def test_the_end_of_the_session_withdraws_what_is_posted_and_frees_the_fragment(pull_queue: PullQueue) -> None:
+    post, call = posted(pull_queue, 5), Call()
     post.posting.begin(call)
-    arrivals.post(Wish(NOW, 1, 5))
-    arrivals.session_over()
+    pull_queue.post(PullOrder(NOW, 1, 5))
+    pull_queue.session_over()
     assert call.cancelled
-    arrivals.session_begins(LATER, posted_pulls=True)
-    arrivals.want(Wish(LATER, 0, 5))
+    pull_queue.session_begins(LATER, posted_pulls=True)
+    pull_queue.want(PullOrder(LATER, 0, 5))
     # Its waiter has not noticed yet.
-    assert arrivals.next_wish() == Wish(LATER, 0, 5)
-    arrivals.post_ended(post)
-    arrivals.post(Wish(LATER, 2, 7))
-    following = arrivals.next_post()
+    assert pull_queue.next_wish() == PullOrder(LATER, 0, 5)
+    pull_queue.post_ended(post)
+    pull_queue.post(PullOrder(LATER, 2, 7))
+    following = pull_queue.next_post()
     assert following is not None
-    assert following.wish == Wish(LATER, 2, 7)
+    assert following.order == PullOrder(LATER, 2, 7)
 
 
-def test_a_pull_that_is_withdrawn_before_it_begins_is_cancelled_when_it_does(arrivals: Arrivals) -> None:
-    post, call = posted(arrivals, 5), Call()
-    arrivals.session_over()
+def test_a_pull_that_is_withdrawn_before_it_begins_is_cancelled_when_it_does(pull_queue: PullQueue) -> None:
+    post, call = posted(pull_queue, 5), Call()
+    pull_queue.session_over()
     post.posting.begin(call)
     assert call.cancelled
 
 
 @pytest.mark.parametrize("membership", [LATER, RESTARTED])
-def test_nothing_is_posted_for_a_session_that_is_over(arrivals: Arrivals, membership: Membership) -> None:
-    arrivals.session_over()
-    arrivals.session_begins(membership, posted_pulls=True)
-    arrivals.post(Wish(NOW, 0, 5))
-    arrivals.close()
-    assert arrivals.next_post() is None
+def test_nothing_is_posted_for_a_session_that_is_over(pull_queue: PullQueue, membership: Membership) -> None:
+    pull_queue.session_over()
+    pull_queue.session_begins(membership, posted_pulls=True)
+    pull_queue.post(PullOrder(NOW, 0, 5))
+    pull_queue.close()
+    assert pull_queue.next_post() is None
 
 
-def test_closing_withdraws_what_is_posted_and_ends_the_waiters(arrivals: Arrivals) -> None:
-    post, call = posted(arrivals, 5), Call()
+def test_closing_withdraws_what_is_posted_and_ends_the_waiters(pull_queue: PullQueue) -> None:
+    post, call = posted(pull_queue, 5), Call()
     post.posting.begin(call)
-    arrivals.close()
+    pull_queue.close()
     assert call.cancelled
-    assert arrivals.next_post() is None
+    assert pull_queue.next_post() is None
 
 
-def test_of_two_pulls_of_a_fragment_the_newer_version_stays(arrivals: Arrivals) -> None:
+def test_of_two_pulls_of_a_fragment_the_newer_version_stays(pull_queue: PullQueue) -> None:
     newer = MergedFragment(NOW, 0, 6, torch.zeros(1))
-    arrivals.landed(newer)
-    arrivals.landed(MergedFragment(NOW, 0, 5, torch.zeros(1)))
-    assert arrivals.take() == [newer]
+    pull_queue.landed(newer)
+    pull_queue.landed(MergedFragment(NOW, 0, 5, torch.zeros(1)))
+    assert pull_queue.take() == [newer]
 
 
-def test_what_lands_from_a_syncer_of_before_does_not_replace_what_is_there(arrivals: Arrivals) -> None:
-    arrivals.session_begins(RESTARTED, posted_pulls=True)
+def test_what_lands_from_a_syncer_of_before_does_not_replace_what_is_there(pull_queue: PullQueue) -> None:
+    pull_queue.session_begins(RESTARTED, posted_pulls=True)
     present = MergedFragment(RESTARTED, 0, 2, torch.zeros(1))
-    arrivals.landed(present)
-    arrivals.landed(MergedFragment(NOW, 0, 9, torch.zeros(1)))
-    assert arrivals.take() == [present]
+    pull_queue.landed(present)
+    pull_queue.landed(MergedFragment(NOW, 0, 9, torch.zeros(1)))
+    assert pull_queue.take() == [present]

@@ -11,10 +11,10 @@ import torch
 from diloco.core.codec import codec_named
 from diloco.core.downlink import Update, encode_update
 from diloco.learner.mailboxes.holdings import Holdings, Membership
-from diloco.learner.mailboxes.pull_queue import Arrivals, MergedFragment, Wish
-from diloco.learner.mailboxes.wakeup import Bell
+from diloco.learner.mailboxes.pull_queue import MergedFragment, PullOrder, PullQueue
+from diloco.learner.mailboxes.wakeup import Wakeup
 from diloco.learner.puller import Landing, Puller
-from diloco.learner.transfers import Terms, TransferCounts
+from diloco.learner.transfers import TransferContext, TransferCounts
 from diloco.runtime.busy import BusyMeter, Moved
 from diloco.wire.chunks import payload_digest
 from diloco.wire.errors import ClosedError, CorruptedError, DeadlineError, RefusedError, UnavailableError, WireError
@@ -80,16 +80,18 @@ class Bench:
 
     def __init__(self, syncer: Syncer, *, holds: int = 8, downlink: bool = True) -> None:
         self.now: Membership | None = NOW
-        self.arrivals = Arrivals(Bell())
-        self.arrivals.session_begins(NOW, posted_pulls=True)
+        self.pull_queue = PullQueue(Wakeup())
+        self.pull_queue.session_begins(NOW, posted_pulls=True)
         self.holdings = Holdings(1)
         self.holdings.admitted(NOW, [])
         self.holdings.received("1", 0, holds, BASE.clone())
         self.counts = TransferCounts()
         self.buffers = 0
-        terms = Terms("r/p/0", syncer, lambda: self.now, lambda: 0.0, threading.Event(), lambda: -1.0, self.counts)
+        context = TransferContext(
+            "r/p/0", syncer, lambda: self.now, lambda: 0.0, threading.Event(), lambda: -1.0, self.counts
+        )
         landing = Landing((3,), self._buffer, CODEC if downlink else None)
-        self.puller = Puller(terms, self.arrivals, self.holdings, landing)
+        self.puller = Puller(context, self.pull_queue, self.holdings, landing)
 
     def _buffer(self, _: int) -> torch.Tensor:
         self.buffers += 1
@@ -97,24 +99,24 @@ class Bench:
 
     def pull(self, minimum_version: int = 9) -> list[MergedFragment]:
         """Wish for it, and what has landed once no worker has anything to do."""
-        self.arrivals.want(Wish(NOW, 0, minimum_version))
+        self.pull_queue.want(PullOrder(NOW, 0, minimum_version))
         return self.work_off()
 
     def post(self, minimum_version: int = 9) -> list[MergedFragment]:
         """Post a pull, and what has landed by it."""
-        self.arrivals.post(Wish(NOW, 0, minimum_version))
-        post = self.arrivals.next_post()
+        self.pull_queue.post(PullOrder(NOW, 0, minimum_version))
+        post = self.pull_queue.next_post()
         assert post is not None
         self.puller._pull_posted(post)
-        self.arrivals.post_ended(post)
-        return self.arrivals.take()
+        self.pull_queue.post_ended(post)
+        return self.pull_queue.take()
 
     def work_off(self) -> list[MergedFragment]:
-        wish = self.arrivals.next_wish()
-        assert wish is not None
-        self.puller._pull(wish)
-        self.arrivals.done(wish)
-        return self.arrivals.take()
+        order = self.pull_queue.next_wish()
+        assert order is not None
+        self.puller._pull(order)
+        self.pull_queue.done(order)
+        return self.pull_queue.take()
 
 
 def test_an_update_is_added_to_the_version_held_and_is_what_the_syncer_has() -> None:
@@ -151,8 +153,8 @@ def test_what_is_held_of_another_epoch_is_no_base() -> None:
     bench = Bench(syncer)
     bench.now = restarted = Membership("2", 1)
     bench.holdings.admitted(restarted, [0])
-    bench.arrivals.session_begins(restarted, posted_pulls=True)
-    bench.arrivals.want(Wish(restarted, 0, 9))
+    bench.pull_queue.session_begins(restarted, posted_pulls=True)
+    bench.pull_queue.want(PullOrder(restarted, 0, 9))
     (arrival,) = bench.work_off()
     assert [request.held_version for request in syncer.requests] == [None]
     assert arrival.membership == restarted

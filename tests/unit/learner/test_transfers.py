@@ -8,13 +8,13 @@ import torch
 from diloco.core.codec import codec_named
 from diloco.learner.mailboxes.holdings import Membership
 from diloco.learner.mailboxes.outbox import ControlOutbox
-from diloco.learner.mailboxes.pull_queue import Arrivals, Wish
-from diloco.learner.mailboxes.push_queue import Departures, OuterGradient
-from diloco.learner.mailboxes.requests import Ask
-from diloco.learner.mailboxes.residuals import ErrorFeedback
-from diloco.learner.mailboxes.wakeup import Bell
+from diloco.learner.mailboxes.pull_queue import PullOrder, PullQueue
+from diloco.learner.mailboxes.push_queue import OuterGradient, PushQueue
+from diloco.learner.mailboxes.requests import GradientRequest
+from diloco.learner.mailboxes.residuals import Residuals
+from diloco.learner.mailboxes.wakeup import Wakeup
 from diloco.learner.training.capture import Capture
-from diloco.learner.transfers import Narrowing, Pusher, Terms, TransferCounts
+from diloco.learner.transfers import Narrowing, Pusher, TransferContext, TransferCounts
 from diloco.wire.errors import RefusedError, UnavailableError, WireError
 from diloco.wire.messages import PullHeader, PushHeader, PushReceipt
 
@@ -56,20 +56,22 @@ class Bench:
 
     def __init__(self, link: Link, codec: str = "Int8") -> None:
         self.now: Membership | None = NOW
-        self.departures = Departures()
-        self.arrivals = Arrivals(Bell())
-        self.arrivals.session_begins(NOW, posted_pulls=True)
+        self.push_queue = PushQueue()
+        self.pull_queue = PullQueue(Wakeup())
+        self.pull_queue.session_begins(NOW, posted_pulls=True)
         self.control = ControlOutbox(3600.0)
-        self.feedback = ErrorFeedback()
+        self.feedback = Residuals()
         self.counts = TransferCounts()
-        terms = Terms("r/p/0", link, lambda: self.now, lambda: 0.0, threading.Event(), lambda: -1.0, self.counts)
+        context = TransferContext(
+            "r/p/0", link, lambda: self.now, lambda: 0.0, threading.Event(), lambda: -1.0, self.counts
+        )
         narrowing = Narrowing(codec_named(codec), self.feedback)
-        self.pusher = Pusher(terms, self.departures, self.arrivals, self.control, narrowing)
+        self.pusher = Pusher(context, self.push_queue, self.pull_queue, self.control, narrowing)
 
     def push(self, values: torch.Tensor = VALUES) -> None:
         capture = Capture(0, 4, 3, 30, values, torch.zeros(len(values)), None)
-        self.departures.offer(OuterGradient(Ask(NOW, 0, 5, 2), capture))
-        self._until_idle(self.pusher.run, lambda: self.departures.wait_until_idle(60.0), self.departures.close)
+        self.push_queue.offer(OuterGradient(GradientRequest(NOW, 0, 5, 2), capture))
+        self._until_idle(self.pusher.run, lambda: self.push_queue.wait_until_idle(60.0), self.push_queue.close)
 
     @staticmethod
     def _until_idle(body: Callable[[], None], idle: Callable[[], bool], close: Callable[[], None]) -> None:
@@ -138,28 +140,28 @@ def test_an_outer_gradient_that_cannot_be_encoded_is_declined() -> None:
 def test_a_pull_is_posted_before_the_push_that_it_answers() -> None:
     link = Link()
     bench = Bench(link)
-    posted: list[Wish] = []
+    posted: list[PullOrder] = []
     link.after_call = lambda: posted.append(posted_by(bench))
     bench.push()
-    assert posted == [Wish(NOW, 0, 5)]
+    assert posted == [PullOrder(NOW, 0, 5)]
 
 
-def posted_by(bench: Bench) -> Wish:
-    post = bench.arrivals.next_post()
+def posted_by(bench: Bench) -> PullOrder:
+    post = bench.pull_queue.next_post()
     assert post is not None
-    return post.wish
+    return post.order
 
 
 def test_nothing_is_posted_to_a_syncer_that_lets_no_pull_wait() -> None:
     bench = Bench(Link())
-    bench.arrivals.session_begins(NOW, posted_pulls=False)
+    bench.pull_queue.session_begins(NOW, posted_pulls=False)
     bench.push()
-    bench.arrivals.close()
-    assert bench.arrivals.next_post() is None
+    bench.pull_queue.close()
+    assert bench.pull_queue.next_post() is None
 
 
 def test_nothing_is_posted_for_what_is_declined() -> None:
     bench = Bench(Link())
     bench.push(torch.tensor([1.0, float("nan"), 0.0]))
-    bench.arrivals.close()
-    assert bench.arrivals.next_post() is None
+    bench.pull_queue.close()
+    assert bench.pull_queue.next_post() is None

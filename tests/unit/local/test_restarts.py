@@ -2,7 +2,7 @@
 
 import pytest
 
-from diloco.local.restarts import Record, Verdict, after_learner_exit, after_syncer_exit, how_it_ended
+from diloco.local.restarts import EndedProcess, Verdict, after_learner_exit, after_syncer_exit, how_it_ended
 
 
 def record(
@@ -13,8 +13,8 @@ def record(
     stillborn: int = 0,
     by_chaos: bool = False,
     early: bool = False,
-) -> Record:
-    return Record(code, line, restarts, stillborn, by_chaos, early)
+) -> EndedProcess:
+    return EndedProcess(code, line, restarts, stillborn, by_chaos, early)
 
 
 @pytest.mark.parametrize(
@@ -30,7 +30,7 @@ def record(
         (record(1, stillborn=5), Verdict.GIVE_UP),
     ],
 )
-def test_a_learner_is_restarted_unless_that_cannot_help(ended: Record, verdict: Verdict) -> None:
+def test_a_learner_is_restarted_unless_that_cannot_help(ended: EndedProcess, verdict: Verdict) -> None:
     assert after_learner_exit(ended, None).verdict is verdict
 
 
@@ -48,7 +48,7 @@ def test_a_learner_is_restarted_unless_that_cannot_help(ended: Record, verdict: 
         (record(1, stillborn=5), Verdict.FAIL),
     ],
 )
-def test_the_syncer_is_restarted_unless_that_cannot_help(ended: Record, verdict: Verdict) -> None:
+def test_the_syncer_is_restarted_unless_that_cannot_help(ended: EndedProcess, verdict: Verdict) -> None:
     assert after_syncer_exit(ended).verdict is verdict
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from diloco.core.actions import Action, CancelTimer, Note, SetTimer
 from diloco.core.events import Event, LearnerAlive, SnapshotAsked, TimerFired
-from diloco.syncer.engine_loop import Driver
+from diloco.syncer.engine_loop import EngineLoop
 from diloco.tape.reader import TapeEntry, TapeHeader, TapeReader, find_tapes
 from diloco.tape.writer import TapeLimits, TapeWriter
 
@@ -27,7 +27,7 @@ class ScriptedEngine:
         return self.script(event)
 
 
-class Crew:
+class Executor:
     def __init__(self, directory: Path) -> None:
         self.directory = directory
         self.done: list[Action] = []
@@ -54,23 +54,23 @@ def entries(directory: Path) -> list[TapeEntry]:
     return [entry for entry in TapeReader(files) if isinstance(entry, TapeEntry)]
 
 
-def run(directory: Path, script: Callable[[Event], list[Action]], *events: Event) -> tuple[Crew, Driver]:
+def run(directory: Path, script: Callable[[Event], list[Action]], *events: Event) -> tuple[Executor, EngineLoop]:
     """Drive a scripted engine until it says ``Note("last", ...)`` or fails."""
 
-    async def main() -> tuple[Crew, Driver]:
+    async def main() -> tuple[Executor, EngineLoop]:
         tape = TapeWriter(directory, HEADER, TapeLimits())
-        driver = Driver(ScriptedEngine(script), tape, asyncio.get_running_loop().time)  # type: ignore[arg-type]
-        crew = Crew(directory)
-        driver.start(crew)
+        engine_loop = EngineLoop(ScriptedEngine(script), tape, asyncio.get_running_loop().time)  # type: ignore[arg-type]
+        executor = Executor(directory)
+        engine_loop.start(executor)
         for event in events:
-            driver.post(event)
-        idle = asyncio.ensure_future(crew.idle.wait())
-        ends: set[asyncio.Future[Any]] = {idle, driver.failed}
+            engine_loop.post(event)
+        idle = asyncio.ensure_future(executor.idle.wait())
+        ends: set[asyncio.Future[Any]] = {idle, engine_loop.failed}
         await asyncio.wait(ends, timeout=30, return_when=asyncio.FIRST_COMPLETED)
         idle.cancel()
-        driver.stop()
+        engine_loop.stop()
         tape.close()
-        return crew, driver
+        return executor, engine_loop
 
     return asyncio.run(main())
 
@@ -88,11 +88,11 @@ def echo(event: Event) -> list[Action]:
 
 
 def test_order_is_kept_and_decisions_are_on_the_tape_before_they_are_carried_out(tmp_path: Path) -> None:
-    crew, driver = run(tmp_path, echo, *(LearnerAlive(f"a/b/{i}", 1) for i in range(600)), LAST)
-    alive = [action.reason for action in crew.done if isinstance(action, Note) and action.subject == "alive"]
+    executor, engine_loop = run(tmp_path, echo, *(LearnerAlive(f"a/b/{i}", 1) for i in range(600)), LAST)
+    alive = [action.reason for action in executor.done if isinstance(action, Note) and action.subject == "alive"]
     assert alive == [f"a/b/{i}" for i in range(600)]
-    assert all(written >= index // 2 + 1 for index, written in enumerate(crew.on_tape_then))
-    assert driver.events == 601
+    assert all(written >= index // 2 + 1 for index, written in enumerate(executor.on_tape_then))
+    assert engine_loop.events == 601
 
 
 def test_a_timer_fires_once_under_its_name(tmp_path: Path) -> None:
@@ -101,8 +101,8 @@ def test_a_timer_fires_once_under_its_name(tmp_path: Path) -> None:
             return [Note("last", event.name)]
         return [SetTimer("one", 0.0), SetTimer("never", 1e9)]
 
-    crew, _ = run(tmp_path, script, LAST)
-    assert crew.done == [Note("last", "one")]
+    executor, _ = run(tmp_path, script, LAST)
+    assert executor.done == [Note("last", "one")]
 
 
 def test_a_timer_that_is_replaced_or_cancelled_has_not_fired_even_if_it_was_due(tmp_path: Path) -> None:
@@ -125,13 +125,13 @@ def test_an_event_that_the_crew_drops_is_neither_told_nor_on_the_tape(tmp_path: 
     async def main() -> list[str]:
         tape = TapeWriter(tmp_path, HEADER, TapeLimits())
         engine = ScriptedEngine(echo)
-        driver = Driver(engine, tape, asyncio.get_running_loop().time)  # type: ignore[arg-type]
-        crew = Crew(tmp_path)
-        crew.dropped = LearnerAlive
-        driver.start(crew)
-        driver.post(LearnerAlive("a/b/0", 1))
-        driver.post(LAST)
-        await crew.idle.wait()
+        engine_loop = EngineLoop(engine, tape, asyncio.get_running_loop().time)  # type: ignore[arg-type]
+        executor = Executor(tmp_path)
+        executor.dropped = LearnerAlive
+        engine_loop.start(executor)
+        engine_loop.post(LearnerAlive("a/b/0", 1))
+        engine_loop.post(LAST)
+        await executor.idle.wait()
         tape.close()
         return [type(event).__name__ for event in engine.told]
 
@@ -140,6 +140,6 @@ def test_an_event_that_the_crew_drops_is_neither_told_nor_on_the_tape(tmp_path: 
 
 
 def test_a_fault_ends_it_and_is_there_for_whoever_waits(tmp_path: Path) -> None:
-    crew, driver = run(tmp_path, echo, SnapshotAsked("bad"), LAST)
-    assert isinstance(driver.failed.exception(), RuntimeError)
-    assert crew.done == [Note("bad", "")]
+    executor, engine_loop = run(tmp_path, echo, SnapshotAsked("bad"), LAST)
+    assert isinstance(engine_loop.failed.exception(), RuntimeError)
+    assert executor.done == [Note("bad", "")]

@@ -15,7 +15,7 @@ from rich.text import Text
 
 from diloco.cli.cluster_jobs import SeenJob
 from diloco.local.view.screen import render
-from diloco.local.view.snapshot import LearnerPicture, Picture
+from diloco.local.view.snapshot import LearnerSnapshot, RunSnapshot
 from diloco.local.view.units import count_text, duration_text
 from diloco.spec.status import Condition, JobStatus, Progress
 
@@ -30,7 +30,7 @@ _NONE: Final = "-"
 class Closeup:
     """What is known of one job beyond its status."""
 
-    picture: Picture | None = None
+    snapshot: RunSnapshot | None = None
     """The syncer's own account."""
     unseen: str = ""
     """Why there is none."""
@@ -75,16 +75,16 @@ def job_view(job: SeenJob, closeup: Closeup, now: datetime) -> RenderableType:
         parts.append(Text(job.note, style="yellow"))
     if notable := tuple(notable_conditions(job.status)):
         parts.append(_conditions(notable, now))
-    picture = closeup.picture
-    if picture is None:
+    snapshot = closeup.snapshot
+    if snapshot is None:
         parts += _account(job.status)
     if job.status.regions:
         parts.append(_pools(job.status))
-    if picture is not None:
+    if snapshot is not None:
         limit = closeup.learners_shown
-        shown = picture.learners if limit is None else most_telling(picture.learners, limit)
-        parts.append(render(replace(picture, learners=shown), ()))
-        if hidden := len(picture.learners) - len(shown):
+        shown = snapshot.learners if limit is None else most_telling(snapshot.learners, limit)
+        parts.append(render(replace(snapshot, learners=shown), ()))
+        if hidden := len(snapshot.learners) - len(shown):
             parts.append(Text(f"and {hidden} more learners that train", style="dim"))
     else:
         parts += _restarts(job.status)
@@ -139,7 +139,7 @@ def notable_conditions(status: JobStatus) -> Iterator[Condition]:
             yield condition
 
 
-def most_telling(learners: Sequence[LearnerPicture], limit: int) -> tuple[LearnerPicture, ...]:
+def most_telling(learners: Sequence[LearnerSnapshot], limit: int) -> tuple[LearnerSnapshot, ...]:
     """At most ``limit`` learners: those that do not train before those that do, in the order they came."""
     chosen = sorted(range(len(learners)), key=lambda index: (learners[index].state == "training", index))[:limit]
     return tuple(learners[index] for index in sorted(chosen))

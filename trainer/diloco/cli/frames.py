@@ -18,7 +18,7 @@ from diloco.cli.cluster_view import Closeup, job_line, job_view, jobs_table, new
 from diloco.cli.local_runs import Summary, ask
 from diloco.local.status_poll import Seen
 from diloco.local.view.screen import progress_line, render
-from diloco.local.view.snapshot import Picture, RateMeter, picture_of
+from diloco.local.view.snapshot import RateMeter, RunSnapshot, snapshot_of_status
 from diloco.runtime.exits import EXIT_JOB_FAILED, EXIT_OK
 from diloco.syncer.reporting.status import SyncerStatus
 
@@ -66,10 +66,10 @@ class LocalSource:
         if isinstance(told, Summary):
             text = json.dumps(told.content, indent=2)
             return Frame(Text(text), tuple(text.splitlines()), told.content, over=True)
-        picture = _with_rates(told, self._rates)
+        snapshot = _with_rates(told, self._rates)
         return Frame(
-            render(picture, ()),
-            (progress_line(picture),),
+            render(snapshot, ()),
+            (progress_line(snapshot),),
             told.model_dump(mode="json"),
             over=told.phase in ("Complete", "Failed"),
             exit_code=EXIT_JOB_FAILED if told.phase == "Failed" else EXIT_OK,
@@ -93,8 +93,8 @@ class JobSource:
         """Read the job; ask its syncer where that is possible."""
         job = self._jobs.one(self._namespace, self._name)
         told = None if job.over else self._ask_syncer(job)
-        picture = None if told is None else _with_rates(told, self._rates)
-        closeup = Closeup(picture, "" if job.over or job.note else self._unseen, rows)
+        snapshot = None if told is None else _with_rates(told, self._rates)
+        closeup = Closeup(snapshot, "" if job.over or job.note else self._unseen, rows)
         lines = (*news_lines(job, self._before), job_line(job))
         self._before = job
         failed = job.status.phase == "Failed"
@@ -146,8 +146,8 @@ def _document(job: SeenJob) -> dict[str, Any]:
     return {"namespace": job.namespace, "name": job.name, "status": job.status.as_object()}
 
 
-def _with_rates(told: SyncerStatus, meter: RateMeter) -> Picture:
-    return replace(picture_of(told), rates=meter.read(Seen(told, time.monotonic())))
+def _with_rates(told: SyncerStatus, meter: RateMeter) -> RunSnapshot:
+    return replace(snapshot_of_status(told), rates=meter.read(Seen(told, time.monotonic())))
 
 
 def now() -> datetime:

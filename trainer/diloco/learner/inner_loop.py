@@ -12,19 +12,19 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from diloco.learner.activity import Activity, Kind
-from diloco.learner.link import Mailboxes, Stand
+from diloco.learner.link import Mailboxes, Position
 from diloco.learner.mailboxes.holdings import Membership
 from diloco.learner.mailboxes.orders import Ending, EvaluationOrder
 from diloco.learner.mailboxes.outbox import StepNews
 from diloco.learner.mailboxes.push_queue import OuterGradient
-from diloco.learner.mailboxes.wakeup import Bell
+from diloco.learner.mailboxes.wakeup import Wakeup
 from diloco.learner.speed import sleep_for_speed
 from diloco.learner.training.trainer import InnerTrainer, StepResult
 
 _log = logging.getLogger(__name__)
 
 _LOOK_SECONDS = 1.0
-"""A loop that waits looks this often even if no bell rings."""
+"""A loop that waits looks this often even without a notice."""
 _MENTION_SECONDS = 2.0
 """A shorter pause is not worth a line in the log: with a low staleness bound short ones are the rule."""
 PROGRESS_SECONDS = 30.0
@@ -44,17 +44,17 @@ class LoopWiring:
     """Who it talks to."""
 
     mailboxes: Mailboxes
-    bell: Bell
+    wakeup: Wakeup
     membership: Callable[[], Membership | None]
     """The admission that lasts."""
-    known_stand: Callable[[], Stand | None]
+    known_stand: Callable[[], Position | None]
     """How far the syncer knows this learner to be."""
     checkpoint: Callable[[], object]
     """Take a snapshot and have it written."""
 
 
 class InnerLoop:
-    """Owned by the main thread. Other threads may read ``news``, ``stand`` and ``paused``."""
+    """Owned by the main thread. Other threads may read ``news``, ``position`` and ``paused``."""
 
     def __init__(self, trainer: InnerTrainer, wiring: LoopWiring, settings: LoopSettings, activity: Activity) -> None:
         self._trainer = trainer
@@ -71,9 +71,9 @@ class InnerLoop:
         """The latest step of this process."""
         self.paused = False
 
-    def stand(self) -> Stand:
+    def position(self) -> Position:
         """How far the learner is. Two plain reads: any thread may ask."""
-        return Stand(self._trainer.steps, self._trainer.data_position)
+        return Position(self._trainer.steps, self._trainer.data_position)
 
     def step_seconds(self) -> float:
         """Duration of the latest step; 0 before the first."""
@@ -111,11 +111,11 @@ class InnerLoop:
             ending = self._boxes.orders.ending()
             if ending is not None:
                 return ending
-            rings = self._wiring.bell.rings
+            notices = self._wiring.wakeup.notices
             self._swap_in()
             self._boxes.control.post()
             if not self._boxes.holdings.complete:
-                self._wiring.bell.wait(rings, _LOOK_SECONDS)
+                self._wiring.wakeup.wait(notices, _LOOK_SECONDS)
         known = self._wiring.known_stand()
         if known is not None:
             if known.steps > self._trainer.steps and self._boxes.feedback is not None:
@@ -131,13 +131,13 @@ class InnerLoop:
 
     def _swap_in(self) -> None:
         boxes = self._boxes
-        for arrival in boxes.arrivals.take():
+        for arrival in boxes.pull_queue.take():
             epoch, fragment, version = arrival.membership.epoch, arrival.fragment, arrival.version
             if not boxes.holdings.is_news(epoch, fragment, version):
                 continue
             with self._activity.at(Kind.COPYING):
                 self._trainer.apply(fragment, version, arrival.values)
-            boxes.asks.received(fragment)
+            boxes.requests.received(fragment)
             now = self._wiring.membership()
             if now is not None and now.epoch == epoch:
                 boxes.control.applied(now, fragment, version, self._trainer.steps)
@@ -148,23 +148,23 @@ class InnerLoop:
     def answer(self) -> None:
         """Copy out what is asked for."""
         boxes = self._boxes
-        for ask in boxes.asks.take():
-            if ask.membership != self._wiring.membership():
+        for request in boxes.requests.take():
+            if request.membership != self._wiring.membership():
                 continue
-            if self._trainer.fragment_steps(ask.fragment) == 0:
-                boxes.control.declined(ask.membership, ask.fragment, ask.version, ask.attempt)
+            if self._trainer.fragment_steps(request.fragment) == 0:
+                boxes.control.declined(request.membership, request.fragment, request.version, request.attempt)
                 continue
             with self._activity.at(Kind.COPYING):
-                capture = self._trainer.capture(ask.fragment)
-            boxes.asks.sent(ask)
-            boxes.departures.offer(OuterGradient(ask, capture))
+                capture = self._trainer.capture(request.fragment)
+            boxes.requests.sent(request)
+            boxes.push_queue.offer(OuterGradient(request, capture))
 
     def _lay_out(self) -> None:
         """Copy out what will be asked for next. Before the step is reported: the report is what makes it due."""
-        expected = [p for p in self._boxes.asks.expected() if self._trainer.fragment_steps(p) > 0]
+        expected = [p for p in self._boxes.requests.expected() if self._trainer.fragment_steps(p) > 0]
         if self._finished is not None and expected:
             with self._activity.at(Kind.COPYING):
-                self._boxes.asks.lay_out([self._trainer.capture(fragment) for fragment in expected])
+                self._boxes.requests.stage([self._trainer.capture(fragment) for fragment in expected])
 
     def _evaluate(self) -> None:
         boxes = self._boxes
@@ -197,10 +197,10 @@ class InnerLoop:
         self.paused = True
         with self._activity.at(Kind.PAUSED):
             while ending is None and self._trainer.staleness >= self._settings.staleness_bound_steps:
-                rings = self._wiring.bell.rings
+                notices = self._wiring.wakeup.notices
                 self.look()
                 if self._trainer.staleness >= self._settings.staleness_bound_steps:
-                    self._wiring.bell.wait(rings, _LOOK_SECONDS)
+                    self._wiring.wakeup.wait(notices, _LOOK_SECONDS)
                 ending = self._boxes.orders.ending()
                 if not mentioned and time.monotonic() - began >= _MENTION_SECONDS:
                     mentioned = True
@@ -232,7 +232,7 @@ class InnerLoop:
         """Sleep, but not when the process is asked to stop."""
         until = time.monotonic() + seconds
         while not self._boxes.orders.stopping and (rest := until - time.monotonic()) > 0:
-            self._wiring.bell.wait(self._wiring.bell.rings, rest)
+            self._wiring.wakeup.wait(self._wiring.wakeup.notices, rest)
 
     def _report(self) -> None:
         """Report the step that was made, with the time that it cost to look since the one before."""

@@ -23,18 +23,18 @@ from diloco.learner.link import Identity, Link, Mailboxes
 from diloco.learner.mailboxes.holdings import Holdings
 from diloco.learner.mailboxes.orders import Ending, EndKind, Orders
 from diloco.learner.mailboxes.outbox import ControlOutbox
-from diloco.learner.mailboxes.pull_queue import Arrivals
-from diloco.learner.mailboxes.push_queue import Departures
-from diloco.learner.mailboxes.requests import Asks
-from diloco.learner.mailboxes.residuals import ErrorFeedback
-from diloco.learner.mailboxes.wakeup import Bell
+from diloco.learner.mailboxes.pull_queue import PullQueue
+from diloco.learner.mailboxes.push_queue import PushQueue
+from diloco.learner.mailboxes.requests import Requests
+from diloco.learner.mailboxes.residuals import Residuals
+from diloco.learner.mailboxes.wakeup import Wakeup
 from diloco.learner.metrics import LearnerFigures, figure_pages
 from diloco.learner.options import LearnerOptions
 from diloco.learner.puller import Landing, Puller
 from diloco.learner.training.device import choose_device
 from diloco.learner.training.torch_threads import start_worker
 from diloco.learner.training.trainer import InnerTrainer
-from diloco.learner.transfers import Narrowing, Pusher, Terms, TransferCounts
+from diloco.learner.transfers import Narrowing, Pusher, TransferContext, TransferCounts
 from diloco.model import build_model, layout_of
 from diloco.runtime.files import make_writable_directory, write_json_atomically
 from diloco.runtime.http import Route
@@ -61,7 +61,7 @@ carry while a notice travels."""
 class Learner:
     """One process's worth. Built, run once, closed."""
 
-    def __init__(self, options: LearnerOptions, orders: Orders, bell: Bell) -> None:
+    def __init__(self, options: LearnerOptions, orders: Orders, wakeup: Wakeup) -> None:
         """Build the model, open the data, find the checkpoint. Nothing is connected and no thread runs yet.
 
         Raises:
@@ -71,7 +71,7 @@ class Learner:
         """
         self._options = options
         self._orders = orders
-        self._bell = bell
+        self._wakeup = wakeup
         self._activity = Activity(time.monotonic)
         spec = options.job.spec
         device = choose_device(options.device or "auto")
@@ -94,9 +94,9 @@ class Learner:
         self._counts = TransferCounts()
         self._boxes = Mailboxes(
             orders=orders,
-            asks=Asks(bell, fragments, in_flight),
-            arrivals=Arrivals(bell),
-            departures=Departures(),
+            requests=Requests(wakeup, fragments, in_flight),
+            pull_queue=PullQueue(wakeup),
+            push_queue=PushQueue(),
             control=ControlOutbox(min(5.0, lease_seconds / 4), self._counts.received.read),
             holdings=Holdings(fragments),
             feedback=self._feedback,
@@ -112,18 +112,18 @@ class Learner:
             self._trainer,
             LoopWiring(
                 self._boxes,
-                bell,
+                wakeup,
                 lambda: self._link.current(),  # noqa: PLW0108  # the link is made after the loop
-                lambda: self._link.welcome_stand,
+                lambda: self._link.welcome_position,
                 lambda: self._writer.offer(self._snapshot),
             ),
             LoopSettings(options.staleness_bound_steps, spec.training.checkpoint_every_steps, options.speed),
             self._activity,
         )
         who = Identity(options.job.metadata.name, options.learner, secrets.token_hex(8), layout.digest)
-        self._link = Link(who, self._client.open_session, self._boxes, self._loop.stand, uniform)
+        self._link = Link(who, self._client.open_session, self._boxes, self._loop.position, uniform)
         self._stopped = threading.Event()
-        terms = Terms(
+        context = TransferContext(
             learner=options.learner,
             bulk=self._client,
             current=self._link.current,
@@ -134,10 +134,10 @@ class Learner:
         )
         codec = codec_named(spec.sync.compression)
         boxes, narrowing = self._boxes, Narrowing(codec, self._feedback)
-        self._pusher = Pusher(terms, boxes.departures, boxes.arrivals, boxes.control, narrowing)
+        self._pusher = Pusher(context, boxes.push_queue, boxes.pull_queue, boxes.control, narrowing)
         numels = tuple(fragment.numel for fragment in layout.fragments)
         landing = Landing(numels, self._trainer.buffer, downlink_codec(spec.sync.downlink))
-        self._puller = Puller(terms, boxes.arrivals, boxes.holdings, landing)
+        self._puller = Puller(context, boxes.pull_queue, boxes.holdings, landing)
         self._threads: list[threading.Thread] = []
         self._staying = False
         self.kept = True
@@ -175,9 +175,9 @@ class Learner:
         self._end_work()
         _log.info("stays until it is stopped")
         while not self._orders.stopping:
-            rings = self._bell.rings
+            notices = self._wakeup.notices
             if not self._orders.stopping:
-                self._bell.wait(rings, _LOOK_SECONDS)
+                self._wakeup.wait(notices, _LOOK_SECONDS)
 
     def close(self) -> None:
         """Stop every thread and close every connection."""
@@ -186,8 +186,8 @@ class Learner:
     def _end_work(self) -> None:
         """Twice does no more than once."""
         self._stopped.set()
-        self._boxes.arrivals.close()
-        self._boxes.departures.close()
+        self._boxes.pull_queue.close()
+        self._boxes.push_queue.close()
         self._boxes.control.close()
         self._link.close()
         self._writer.close(_LAST_CHECKPOINT_SECONDS)
@@ -199,7 +199,7 @@ class Learner:
     def _start(self, name: str, body: Callable[[], None]) -> None:
         self._threads.append(start_worker(name, body, self._orders.fail))
 
-    def _restored(self, checkpoint: LearnerCheckpoint | None) -> ErrorFeedback | None:
+    def _restored(self, checkpoint: LearnerCheckpoint | None) -> Residuals | None:
         sync = self._options.job.spec.sync
         residuals = {}
         if checkpoint is not None:
@@ -207,7 +207,7 @@ class Learner:
             residuals = dict(checkpoint.residuals)
             _log.info("goes on from its own checkpoint of step %d", checkpoint.state.steps)
         uses_feedback = sync.error_feedback and sync.compression in ("Int8", "Int4")
-        return ErrorFeedback(residuals) if uses_feedback else None
+        return Residuals(residuals) if uses_feedback else None
 
     def _snapshot(self) -> LearnerCheckpoint:
         return LearnerCheckpoint(self._trainer.state(), {} if self._feedback is None else self._feedback.snapshot())
@@ -238,7 +238,7 @@ class Learner:
         if membership is None:
             _log.info("leaves without a session: nothing can be handed in")
             return
-        whole = self._boxes.departures.wait_until_idle(max(0.0, until - time.monotonic()))
+        whole = self._boxes.push_queue.wait_until_idle(max(0.0, until - time.monotonic()))
         # The syncer ends the session on it. Joining again while the last checkpoint is written would undo the leaving.
         self._link.join_no_more()
         self._boxes.control.leave(membership, ending.reason)

@@ -17,10 +17,10 @@ from diloco.learner.backoff import Backoff
 from diloco.learner.mailboxes.holdings import Holdings, Membership
 from diloco.learner.mailboxes.orders import Ending, EndKind, EvaluationOrder, Orders
 from diloco.learner.mailboxes.outbox import ControlOutbox, Sender
-from diloco.learner.mailboxes.pull_queue import Arrivals, Wish
-from diloco.learner.mailboxes.push_queue import Departures, OuterGradient
-from diloco.learner.mailboxes.requests import Ask, Asks
-from diloco.learner.mailboxes.residuals import ErrorFeedback
+from diloco.learner.mailboxes.pull_queue import PullOrder, PullQueue
+from diloco.learner.mailboxes.push_queue import OuterGradient, PushQueue
+from diloco.learner.mailboxes.requests import GradientRequest, Requests
+from diloco.learner.mailboxes.residuals import Residuals
 from diloco.wire.errors import InvalidMessageError, WireError
 from diloco.wire.messages import (
     EvaluationWanted,
@@ -53,19 +53,19 @@ class Mailboxes:
     """Where the link puts what it hears."""
 
     orders: Orders
-    asks: Asks
-    arrivals: Arrivals
-    departures: Departures
+    requests: Requests
+    pull_queue: PullQueue
+    push_queue: PushQueue
     control: ControlOutbox
     holdings: Holdings
-    feedback: ErrorFeedback | None
+    feedback: Residuals | None
 
     def session_over(self) -> None:
         """Nothing that the session asked for is waited for any more."""
         self.control.session_over()
-        self.asks.session_over()
-        self.arrivals.session_over()
-        self.departures.session_over()
+        self.requests.session_over()
+        self.pull_queue.session_over()
+        self.push_queue.session_over()
         self.orders.session_over()
         if self.feedback is not None:
             self.feedback.session_over()
@@ -82,7 +82,7 @@ class Identity:
 
 
 @dataclass(frozen=True, slots=True)
-class Stand:
+class Position:
     """How far the learner is, for a Join and from a Welcome."""
 
     steps: int
@@ -97,21 +97,21 @@ class Link:
         identity: Identity,
         open_session: Callable[[Join], SessionLike],
         mailboxes: Mailboxes,
-        stand: Callable[[], Stand],
+        position: Callable[[], Position],
         uniform: Callable[[], float],
     ) -> None:
-        """``stand`` is asked before every Join; ``uniform`` gives random numbers in [0, 1)."""
+        """``position`` is asked before every Join; ``uniform`` gives random numbers in [0, 1)."""
         self._identity = identity
         self._open_session = open_session
         self._boxes = mailboxes
-        self._stand = stand
+        self._position = position
         self._backoff = Backoff(uniform)
         self._closed = threading.Event()
         self._lock = threading.Lock()
         self._session: SessionLike | None = None
         self._membership: Membership | None = None
         self._lost_at: float | None = None
-        self._welcome_stand: Stand | None = None
+        self._welcome_position: Position | None = None
         self.sessions = 0
         """Sessions that were welcomed."""
 
@@ -120,9 +120,9 @@ class Link:
         return self._membership
 
     @property
-    def welcome_stand(self) -> Stand | None:
+    def welcome_position(self) -> Position | None:
         """How far the syncer knows this learner to be, from the latest Welcome."""
-        return self._welcome_stand
+        return self._welcome_position
 
     def join_no_more(self) -> None:
         """Let the session that lasts be the last one: once it ends, so does the thread."""
@@ -170,7 +170,7 @@ class Link:
             session.close()
 
     def _join(self) -> Join:
-        stand = self._stand()
+        position = self._position()
         epoch, versions = self._boxes.holdings.to_join_with()
         return Join(
             job=self._identity.job,
@@ -179,8 +179,8 @@ class Link:
             layout_digest=self._identity.layout_digest,
             epoch=epoch,
             versions=versions,
-            steps=stand.steps,
-            data_position=stand.data_position,
+            steps=position.steps,
+            data_position=position.data_position,
         )
 
     def _broken(self, error: WireError) -> str | None:
@@ -220,7 +220,7 @@ class Link:
                 return self._lost(f"{type(message).__name__} came before Welcome")
             case FragmentWanted():
                 self._check_fragment(message.fragment)
-                self._asked(Ask(membership, message.fragment, message.version, message.attempt))
+                self._asked(GradientRequest(membership, message.fragment, message.version, message.attempt))
             case FragmentReady():
                 self._check_fragment(message.fragment)
                 self._fragment_ready(membership, message)
@@ -228,10 +228,10 @@ class Link:
                 self._evaluation_wanted(membership, message)
         return None
 
-    def _asked(self, ask: Ask) -> None:
-        capture = self._boxes.asks.put(ask)
+    def _asked(self, request: GradientRequest) -> None:
+        capture = self._boxes.requests.put(request)
         if capture is not None:
-            self._boxes.departures.offer(OuterGradient(ask, capture))
+            self._boxes.push_queue.offer(OuterGradient(request, capture))
 
     def _take_leave(self, session: SessionLike) -> None:
         """The job is over: that the connection ends now is no accident."""
@@ -254,11 +254,11 @@ class Link:
             self._check_fragment(fragment)
         membership = Membership(welcome.epoch, welcome.incarnation)
         self.sessions += 1
-        self._welcome_stand = Stand(welcome.steps, welcome.data_position)
+        self._welcome_position = Position(welcome.steps, welcome.data_position)
         boxes.orders.progressed(welcome.progress)
         self._membership = membership
         boxes.control.session_begins(session, membership)
-        boxes.arrivals.session_begins(membership, posted_pulls=welcome.posted_pulls)
+        boxes.pull_queue.session_begins(membership, posted_pulls=welcome.posted_pulls)
         if boxes.holdings.admitted(membership, welcome.load):
             boxes.control.ready(membership)
             boxes.control.post()
@@ -281,12 +281,12 @@ class Link:
 
     def _want(self, membership: Membership, fragment: int, version: int) -> None:
         if self._boxes.holdings.is_news(membership.epoch, fragment, version):
-            self._boxes.arrivals.want(Wish(membership, fragment, version))
+            self._boxes.pull_queue.want(PullOrder(membership, fragment, version))
 
     def _fragment_ready(self, membership: Membership, notice: FragmentReady) -> None:
         boxes = self._boxes
         if not notice.merged:
-            boxes.asks.not_merged(notice.fragment, notice.version)
+            boxes.requests.not_merged(notice.fragment, notice.version)
         if boxes.feedback is not None:
             boxes.feedback.outcome(notice.fragment, notice.version, merged=notice.merged)
         boxes.orders.progressed(notice.progress)

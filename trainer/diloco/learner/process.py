@@ -16,7 +16,7 @@ from diloco.learner.checkpoint import CheckpointMismatchError
 from diloco.learner.data import DataError, DataUnavailableError
 from diloco.learner.learner import Learner
 from diloco.learner.mailboxes.orders import Ending, EndKind, Orders
-from diloco.learner.mailboxes.wakeup import Bell
+from diloco.learner.mailboxes.wakeup import Wakeup
 from diloco.learner.options import LearnerOptions
 from diloco.learner.training.device import DeviceError
 from diloco.learner.training.optimizer import OptimizerError
@@ -54,12 +54,12 @@ def run_learner(options: LearnerOptions) -> int:
 
     Logging is the caller's to set up. SIGTERM and SIGINT are taken over while it runs, if called in the main thread.
     """
-    bell = Bell()
-    orders = Orders(bell)
+    wakeup = Wakeup()
+    orders = Orders(wakeup)
     settle_torch_threads(options.threads)
     with _signals(orders), _quick_switches():
         try:
-            return _run(options, orders, bell)
+            return _run(options, orders, wakeup)
         except (DataUnavailableError, TrainingDivergedError) as error:
             _log.error("%s", error)  # one line, and no mistake of the user's
             return EXIT_UNEXPECTED
@@ -74,13 +74,13 @@ def run_learner(options: LearnerOptions) -> int:
             return EXIT_UNEXPECTED
 
 
-def _run(options: LearnerOptions, orders: Orders, bell: Bell) -> int:
+def _run(options: LearnerOptions, orders: Orders, wakeup: Wakeup) -> int:
     with _http(options) as http:
-        return _live(options, orders, bell, http)
+        return _live(options, orders, wakeup, http)
 
 
-def _live(options: LearnerOptions, orders: Orders, bell: Bell, http: HttpServer | None) -> int:
-    learner = Learner(options, orders, bell)
+def _live(options: LearnerOptions, orders: Orders, wakeup: Wakeup, http: HttpServer | None) -> int:
+    learner = Learner(options, orders, wakeup)
     try:
         if http is not None:
             http.serve(learner.pages())

@@ -21,9 +21,9 @@ from diloco.core.downlink import apply_update
 from diloco.learner.backoff import Backoff
 from diloco.learner.deadlines import TransferDeadlines
 from diloco.learner.mailboxes.holdings import Held, Holdings
-from diloco.learner.mailboxes.pull_queue import Arrivals, MergedFragment, Post, Wish
+from diloco.learner.mailboxes.pull_queue import MergedFragment, Post, PullOrder, PullQueue
 from diloco.learner.training.soundness import problem_with
-from diloco.learner.transfers import Terms
+from diloco.learner.transfers import TransferContext
 from diloco.runtime.busy import BusyMeter
 from diloco.wire.chunks import payload_digest
 from diloco.wire.errors import DeadlineError, InvalidMessageError, WireError
@@ -50,10 +50,10 @@ class Landing:
 class Puller:
     """Pulls merged fragments. ``run`` and ``run_posted`` are each the body of one or more threads."""
 
-    def __init__(self, terms: Terms, arrivals: Arrivals, holdings: Holdings, landing: Landing) -> None:
+    def __init__(self, context: TransferContext, pull_queue: PullQueue, holdings: Holdings, landing: Landing) -> None:
         """``holdings`` has what updates are added to."""
-        self._terms = terms
-        self._arrivals = arrivals
+        self._context = context
+        self._pull_queue = pull_queue
         self._holdings = holdings
         self._landing = landing
         self._deadlines = TransferDeadlines()
@@ -62,74 +62,76 @@ class Puller:
         """Told of once each."""
 
     def run(self) -> None:
-        """Pull what is wished for until closed."""
-        while (wish := self._arrivals.next_wish()) is not None:
+        """Pull what is ordered until closed."""
+        while (order := self._pull_queue.next_wish()) is not None:
             try:
-                self._pull(wish)
+                self._pull(order)
             finally:
-                self._arrivals.done(wish)
+                self._pull_queue.done(order)
 
     def run_posted(self) -> None:
         """Post pulls and wait for their versions until closed."""
-        while (post := self._arrivals.next_post()) is not None:
+        while (post := self._pull_queue.next_post()) is not None:
             try:
                 self._pull_posted(post)
             finally:
-                self._arrivals.post_ended(post)
+                self._pull_queue.post_ended(post)
 
-    def _pull(self, wish: Wish) -> None:
-        backoff = Backoff(self._terms.uniform)
-        whole = wish.whole
-        while self._is_wanted(wish):
-            reception = self._reception(wish, whole=whole)
+    def _pull(self, order: PullOrder) -> None:
+        backoff = Backoff(self._context.uniform)
+        whole = order.whole
+        while self._is_wanted(order):
+            reception = self._reception(order, whole=whole)
             if self._received(reception, None):
                 return
             whole = whole or reception.wrong
-            with self._terms.counts.lock:
-                self._terms.counts.retries += 1
-            if not reception.wrong and self._terms.stopped.wait(backoff.next_seconds()):
+            with self._context.counts.lock:
+                self._context.counts.retries += 1
+            if not reception.wrong and self._context.stopped.wait(backoff.next_seconds()):
                 return
 
     def _pull_posted(self, post: Post) -> None:
-        wish = post.wish
-        if not self._is_wanted(wish):
+        order = post.order
+        if not self._is_wanted(order):
             return
-        reception = self._reception(wish, whole=False)
+        reception = self._reception(order, whole=False)
         if not self._received(reception, post) and reception.began_at is not None:
             # It is there: no need to wait for the notice.
-            self._arrivals.want(Wish(wish.membership, wish.fragment, wish.minimum_version, whole=reception.wrong))
+            self._pull_queue.want(
+                PullOrder(order.membership, order.fragment, order.minimum_version, whole=reception.wrong)
+            )
 
-    def _is_wanted(self, wish: Wish) -> bool:
-        waiting = self._arrivals.waiting_version(wish.membership, wish.fragment)
+    def _is_wanted(self, order: PullOrder) -> bool:
+        waiting = self._pull_queue.waiting_version(order.membership, order.fragment)
         return (
-            self._terms.current() == wish.membership
-            and (waiting is None or waiting < wish.minimum_version)
-            and self._holdings.is_news(wish.membership.epoch, wish.fragment, wish.minimum_version)
+            self._context.current() == order.membership
+            and (waiting is None or waiting < order.minimum_version)
+            and self._holdings.is_news(order.membership.epoch, order.fragment, order.minimum_version)
         )
 
-    def _reception(self, wish: Wish, *, whole: bool) -> "_Reception":
+    def _reception(self, order: PullOrder, *, whole: bool) -> "_Reception":
         takes_updates = self._landing.codec is not None and not whole and self._wrong_in_a_row < _WRONG_LIMIT
-        held = self._holdings.held(wish.membership.epoch, wish.fragment) if takes_updates else None
-        return _Reception(wish, self._landing, held, self._terms.counts.received)
+        held = self._holdings.held(order.membership.epoch, order.fragment) if takes_updates else None
+        return _Reception(order, self._landing, held, self._context.counts.received)
 
     def _received(self, reception: "_Reception", post: Post | None) -> bool:
         """Pull once. Returns whether that is all that can be done for it: it has landed, or it is of no use."""
-        wish, terms = reception.wish, self._terms
+        order, context = reception.order, self._context
         request = PullRequest(
-            learner=terms.learner,
-            incarnation=wish.membership.incarnation,
-            epoch=wish.membership.epoch,
-            fragment=wish.fragment,
-            minimum_version=wish.minimum_version,
+            learner=context.learner,
+            incarnation=order.membership.incarnation,
+            epoch=order.membership.epoch,
+            fragment=order.fragment,
+            minimum_version=order.minimum_version,
             held_version=None if reception.held is None else reception.held.version,
             posted=post is not None,
         )
-        deadline = self._deadlines.seconds(reception.whole_bytes, terms.step_seconds())
+        deadline = self._deadlines.seconds(reception.whole_bytes, context.step_seconds())
         began = time.monotonic()
         try:
             header = self._carried(request, reception, post, deadline)
         except WireError as error:
-            _log.debug("pull of fragment %d failed: %s", wish.fragment, error)
+            _log.debug("pull of fragment %d failed: %s", order.fragment, error)
             # A post that nothing came for says nothing about the link.
             if isinstance(error, DeadlineError) and (post is None or reception.began_at is not None):
                 self._deadlines.missed()
@@ -137,29 +139,29 @@ class Puller:
         # The way of the request counts, the wait for the version does not.
         since = began if post is None or reception.began_at is None else reception.began_at
         self._deadlines.took(header.payload_bytes, time.monotonic() - since)
-        with terms.counts.lock:
-            terms.counts.pulls += 1
-            terms.counts.posted += post is not None
-            terms.counts.updates += bool(header.codec)
-            terms.counts.bytes_pulled += header.payload_bytes
+        with context.counts.lock:
+            context.counts.pulls += 1
+            context.counts.posted += post is not None
+            context.counts.updates += bool(header.codec)
+            context.counts.bytes_pulled += header.payload_bytes
         values = reception.values(header)
         if values is None:
-            self._came_out_wrong(wish, header)
+            self._came_out_wrong(order, header)
             return False
         if header.codec:
             self._wrong_in_a_row = 0
         problem = problem_with(values)
         if problem is not None:
-            self._refused(wish, header, problem)
+            self._refused(order, header, problem)
             return True  # it came as it is: pulled again it would be the same
-        self._arrivals.landed(MergedFragment(wish.membership, wish.fragment, header.version, values))
+        self._pull_queue.landed(MergedFragment(order.membership, order.fragment, header.version, values))
         return True
 
     def _carried(
         self, request: PullRequest, reception: "_Reception", post: Post | None, deadline_seconds: float
     ) -> PullHeader:
         """Raise WireError where it did not come whole."""
-        received, bulk = self._terms.counts.received, self._terms.bulk
+        received, bulk = self._context.counts.received, self._context.bulk
         brought = 0
         try:
             if post is None:
@@ -174,23 +176,23 @@ class Puller:
             if reception.began_at is not None:
                 received.end(brought)
 
-    def _refused(self, wish: Wish, header: PullHeader, problem: str) -> None:
-        with self._terms.counts.lock:
-            self._terms.counts.refused += 1
-            first = wish.fragment not in self._refused_fragments
-            self._refused_fragments.add(wish.fragment)
+    def _refused(self, order: PullOrder, header: PullHeader, problem: str) -> None:
+        with self._context.counts.lock:
+            self._context.counts.refused += 1
+            first = order.fragment not in self._refused_fragments
+            self._refused_fragments.add(order.fragment)
         level = logging.ERROR if first else logging.DEBUG
         told = "version %d of fragment %d is not swapped in: %s; goes on with what it holds until a version can be"
-        _log.log(level, told, header.version, wish.fragment, problem)
+        _log.log(level, told, header.version, order.fragment, problem)
 
-    def _came_out_wrong(self, wish: Wish, header: PullHeader) -> None:
-        with self._terms.counts.lock:
-            self._terms.counts.updates_wrong += 1
+    def _came_out_wrong(self, order: PullOrder, header: PullHeader) -> None:
+        with self._context.counts.lock:
+            self._context.counts.updates_wrong += 1
             self._wrong_in_a_row += 1
             given_up = self._wrong_in_a_row == _WRONG_LIMIT
         _log.warning(
             "the update of fragment %d from version %d to %d does not make what the syncer has; pulls it whole",
-            wish.fragment,
+            order.fragment,
             header.base_version,
             header.version,
         )
@@ -201,16 +203,16 @@ class Puller:
 class _Reception:
     """One pull: where it is received, and what becomes of it."""
 
-    def __init__(self, wish: Wish, landing: Landing, held: Held | None, received: BusyMeter) -> None:
+    def __init__(self, order: PullOrder, landing: Landing, held: Held | None, received: BusyMeter) -> None:
         """``held``: what an update may begin with; None: only the whole fragment will do."""
         self._meter = received
-        self.wish = wish
+        self.order = order
         self.held = held
         self.wrong = False
         """An update came, and did not make what it should."""
         self.began_at: float | None = None
         """When the answer began, on the monotonic clock."""
-        self._numel = landing.numels[wish.fragment]
+        self._numel = landing.numels[order.fragment]
         self._buffer = landing.buffer
         self._codec = landing.codec
         self._received: Tensor | None = None
@@ -229,16 +231,16 @@ class _Reception:
         if self.began_at is None:
             self._meter.begin()
         self.began_at = time.monotonic()
-        wish = self.wish
-        if header.fragment != wish.fragment or header.version < wish.minimum_version or not self._fits(header):
+        order = self.order
+        if header.fragment != order.fragment or header.version < order.minimum_version or not self._fits(header):
             raise InvalidMessageError(
-                f"the syncer offers {_what(header)}; asked for fragment {wish.fragment} from version "
-                f"{wish.minimum_version} on, {self.whole_bytes} bytes{self._or_update()}"
+                f"the syncer offers {_what(header)}; asked for fragment {order.fragment} from version "
+                f"{order.minimum_version} on, {self.whole_bytes} bytes{self._or_update()}"
             )
         if header.codec:
             self._received = torch.empty(header.payload_bytes, dtype=torch.uint8)
         else:
-            self._received = self._buffer(wish.fragment)
+            self._received = self._buffer(order.fragment)
         return self._received.numpy().data.cast("B")
 
     def values(self, header: PullHeader) -> Tensor | None:
@@ -248,7 +250,7 @@ class _Reception:
             return self._received
         assert self._codec is not None
         assert self.held is not None
-        made = self._buffer(self.wish.fragment)
+        made = self._buffer(self.order.fragment)
         apply_update(self._codec, self._received, self.held.values, made)
         self.wrong = payload_digest(made.numpy().data.cast("B")) != header.result_digest
         return None if self.wrong else made

@@ -19,9 +19,9 @@ from diloco.learner.backoff import Backoff
 from diloco.learner.deadlines import TransferDeadlines
 from diloco.learner.mailboxes.holdings import Membership
 from diloco.learner.mailboxes.outbox import ControlOutbox
-from diloco.learner.mailboxes.pull_queue import Arrivals, Wish
-from diloco.learner.mailboxes.push_queue import Departures, OuterGradient
-from diloco.learner.mailboxes.residuals import ErrorFeedback
+from diloco.learner.mailboxes.pull_queue import PullOrder, PullQueue
+from diloco.learner.mailboxes.push_queue import OuterGradient, PushQueue
+from diloco.learner.mailboxes.residuals import Residuals
 from diloco.runtime.busy import BusyMeter
 from diloco.wire.errors import DeadlineError, WireError
 from diloco.wire.messages import PullHeader, PullRequest, PushHeader, PushReceipt
@@ -76,7 +76,7 @@ class TransferCounts:
 
 
 @dataclass(frozen=True)
-class Terms:
+class TransferContext:
     """What both directions need."""
 
     learner: str
@@ -96,7 +96,7 @@ class Narrowing:
     """How outer gradients are encoded."""
 
     codec: Codec
-    feedback: ErrorFeedback | None
+    feedback: Residuals | None
     """None where the codec is used without it."""
 
 
@@ -104,12 +104,17 @@ class Pusher:
     """Encodes and pushes outer gradients. Its ``run`` is the body of one or more threads."""
 
     def __init__(
-        self, terms: Terms, departures: Departures, arrivals: Arrivals, control: ControlOutbox, narrowing: Narrowing
+        self,
+        context: TransferContext,
+        push_queue: PushQueue,
+        pull_queue: PullQueue,
+        control: ControlOutbox,
+        narrowing: Narrowing,
     ) -> None:
-        """Push for one learner; ``arrivals``: where what is pushed comes back."""
-        self._terms = terms
-        self._departures = departures
-        self._arrivals = arrivals
+        """Push for one learner; ``pull_queue``: where what is pushed comes back."""
+        self._context = context
+        self._push_queue = push_queue
+        self._pull_queue = pull_queue
         self._control = control
         self._codec = narrowing.codec
         self._feedback = narrowing.feedback
@@ -117,30 +122,30 @@ class Pusher:
 
     def run(self) -> None:
         """Push until closed."""
-        while (gradient := self._departures.next()) is not None:
+        while (gradient := self._push_queue.next()) is not None:
             try:
                 self._push(gradient)
             finally:
-                self._departures.done(gradient)
+                self._push_queue.done(gradient)
 
     def _push(self, gradient: OuterGradient) -> None:
-        terms, ask = self._terms, gradient.ask
-        if terms.current() != ask.membership:
+        context, request = self._context, gradient.request
+        if context.current() != request.membership:
             return
         try:
             payload = self._encode(gradient)
         except CodecError as error:
-            _log.warning("the outer gradient of fragment %d is not sent: %s", ask.fragment, error)
-            self._control.declined(ask.membership, ask.fragment, ask.version, ask.attempt)
+            _log.warning("the outer gradient of fragment %d is not sent: %s", request.fragment, error)
+            self._control.declined(request.membership, request.fragment, request.version, request.attempt)
             self._control.post()
             return
         header = PushHeader(
-            learner=terms.learner,
-            incarnation=ask.membership.incarnation,
-            epoch=ask.membership.epoch,
-            fragment=ask.fragment,
-            version=ask.version,
-            attempt=ask.attempt,
+            learner=context.learner,
+            incarnation=request.membership.incarnation,
+            epoch=request.membership.epoch,
+            fragment=request.fragment,
+            version=request.version,
+            attempt=request.attempt,
             base_version=gradient.capture.base_version,
             steps=gradient.capture.steps,
             tokens=gradient.capture.tokens,
@@ -149,34 +154,34 @@ class Pusher:
             payload_digest=b"",
         )
         # Before it is sent: the version may be made as soon as it is there. Merged or not, it is to be pulled.
-        self._arrivals.post(Wish(ask.membership, ask.fragment, ask.version))
-        backoff = Backoff(terms.uniform)
+        self._pull_queue.post(PullOrder(request.membership, request.fragment, request.version))
+        backoff = Backoff(context.uniform)
         while not self._sent(header, payload):
-            with terms.counts.lock:
-                terms.counts.retries += 1
-            if terms.stopped.wait(backoff.next_seconds()):
+            with context.counts.lock:
+                context.counts.retries += 1
+            if context.stopped.wait(backoff.next_seconds()):
                 return
-            if terms.current() != ask.membership or self._departures.is_overtaken(gradient):
+            if context.current() != request.membership or self._push_queue.is_overtaken(gradient):
                 return
 
     def _encode(self, gradient: OuterGradient) -> Tensor:
         if self._feedback is None:
             return self._codec.encode(gradient.capture.delta)
-        ask = gradient.ask
+        request = gradient.request
         payload, residual = encode_with_feedback(
-            self._codec, gradient.capture.delta, self._feedback.residual(ask.fragment)
+            self._codec, gradient.capture.delta, self._feedback.residual(request.fragment)
         )
         # Before it is sent: the news of the merge may be here before the receipt is.
-        self._feedback.encoded(ask.fragment, ask.version, residual)
+        self._feedback.encoded(request.fragment, request.version, residual)
         return payload
 
     def _sent(self, header: PushHeader, payload: Tensor) -> bool:
         """Send it once. Returns whether that settled it."""
-        counts = self._terms.counts
-        deadline = self._deadlines.seconds(header.payload_bytes, self._terms.step_seconds())
+        counts = self._context.counts
+        deadline = self._deadlines.seconds(header.payload_bytes, self._context.step_seconds())
         began = time.monotonic()
         try:
-            receipt = self._terms.bulk.push(header, payload.numpy().data, deadline_seconds=deadline)
+            receipt = self._context.bulk.push(header, payload.numpy().data, deadline_seconds=deadline)
         except WireError as error:
             _log.debug("push of fragment %d failed: %s", header.fragment, error)
             if isinstance(error, DeadlineError):

@@ -14,7 +14,7 @@ from diloco.local.child import Child
 from diloco.local.journal import Journal
 from diloco.local.restarts import (
     Decision,
-    Record,
+    EndedProcess,
     Verdict,
     after_learner_exit,
     after_syncer_exit,
@@ -169,7 +169,9 @@ class Fleet:
         unborn = not (process.proven or process.by_chaos or process.ended_well)
         process.stillborn = process.stillborn + 1 if unborn else 0
         early = not self.job_over
-        record = Record(code, process.child.last_line(), process.restarts, process.stillborn, process.by_chaos, early)
+        record = EndedProcess(
+            code, process.child.last_line(), process.restarts, process.stillborn, process.by_chaos, early
+        )
         learner = process is not self.syncer
         decision = after_learner_exit(record, self.maximum_restarts) if learner else after_syncer_exit(record)
         if self._held:

@@ -28,7 +28,7 @@ class Verdict(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Record:
+class EndedProcess:
     """What is known of the process when it ended."""
 
     exit_code: int
@@ -54,7 +54,7 @@ class Decision:
     delay_seconds: float = 0.0
 
 
-def after_learner_exit(record: Record, maximum_restarts: int | None) -> Decision:
+def after_learner_exit(record: EndedProcess, maximum_restarts: int | None) -> Decision:
     """What to do about a learner that has ended; ``maximum_restarts`` is ``failurePolicy.maxRestartsPerLearner``.
 
     One start more than allowed is made, so that the syncer hears of it and gives the learner up itself.
@@ -72,7 +72,7 @@ def after_learner_exit(record: Record, maximum_restarts: int | None) -> Decision
     return Decision(Verdict.RESTART, _told(record), _delay(record))
 
 
-def after_syncer_exit(record: Record) -> Decision:
+def after_syncer_exit(record: EndedProcess) -> Decision:
     """What to do about a syncer that has ended."""
     if record.exit_code == EXIT_OK:
         return _ended_well(record)
@@ -96,7 +96,7 @@ def how_it_ended(exit_code: int) -> str:
         return f"signal {-exit_code}"
 
 
-def _ended_well(record: Record) -> Decision:
+def _ended_well(record: EndedProcess) -> Decision:
     if record.early:
         return Decision(Verdict.RESTART, "it was stopped from outside, before the job was over", _EARLY_SECONDS)
     return Decision(Verdict.DONE, "it ended as it should")
@@ -107,12 +107,12 @@ def waiting_seconds(failures: int) -> float:
     return float(min(_LONGEST_SECONDS, _FIRST_SECONDS * 2 ** min(16, max(0, failures))))
 
 
-def _told(record: Record) -> str:
+def _told(record: EndedProcess) -> str:
     how = how_it_ended(record.exit_code)
     return f"{how}, {record.last_line}" if record.last_line and record.exit_code > 0 else how
 
 
-def _delay(record: Record) -> float:
+def _delay(record: EndedProcess) -> float:
     if record.by_chaos:
         return _FIRST_SECONDS
     return waiting_seconds(record.stillborn)

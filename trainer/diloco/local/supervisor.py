@@ -14,9 +14,9 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from types import FrameType
 
-from diloco.local.chaos.injector import Havoc
+from diloco.local.chaos.injector import FaultInjector
 from diloco.local.chaos.region_link import RegionLink
-from diloco.local.chaos.schedule import ChaosPlan, Sight
+from diloco.local.chaos.schedule import ChaosPlan, RunState
 from diloco.local.chaos.shaping import Pipe, Shape
 from diloco.local.chaos.spec import SYNCER
 from diloco.local.child import Child
@@ -26,7 +26,7 @@ from diloco.local.journal import Journal, read_journal
 from diloco.local.plan import RunPlan, learner_arguments, syncer_arguments, thread_environment
 from diloco.local.status_poll import StatusWatch
 from diloco.local.view.screen import View
-from diloco.local.view.snapshot import RateMeter, Trouble, take_picture
+from diloco.local.view.snapshot import RateMeter, Trouble, snapshot_of_fleet
 
 _TICK_SECONDS = 0.1
 _DRAW_SECONDS = 0.25
@@ -89,18 +89,20 @@ class Supervisor:
         links = self._links()
         watch = StatusWatch(self._plan.http_address)
         fleet = self._fleet(journal, links)
-        havoc = Havoc(ChaosPlan(self._plan.faults, seed=self._plan.seed, struck=struck), fleet, links, journal)
+        injector = FaultInjector(
+            ChaosPlan(self._plan.faults, seed=self._plan.seed, struck=struck), fleet, links, journal
+        )
         journal.write("run", learners=list(fleet.learners), resumed=self._plan.resumed)
         try:
             with self._signals():
                 watch.start()
                 ending = Ending.FAILED  # where something raises: what runs still hands in and writes checkpoints
                 try:
-                    outcome = self._supervise(fleet, havoc, watch)
+                    outcome = self._supervise(fleet, injector, watch)
                     ending = outcome.ending
                 finally:
-                    havoc.relent()
-                    self._stop(fleet, havoc, watch, ending)
+                    injector.stop()
+                    self._stop(fleet, injector, watch, ending)
             journal.write("end", ending=outcome.ending, reason=outcome.reason)
             return outcome
         finally:
@@ -161,15 +163,15 @@ class Supervisor:
             return None
         return f"{directory.syncer} has no checkpoint any more: it was removed, and the global model with it"
 
-    def _supervise(self, fleet: Fleet, havoc: Havoc, watch: StatusWatch) -> Outcome:
+    def _supervise(self, fleet: Fleet, injector: FaultInjector, watch: StatusWatch) -> Outcome:
         """The loop, until there is an outcome."""
         alive_at = time.monotonic()
         while True:
             fleet.start_due()
             fleet.reap()
             self._look(fleet, watch)
-            havoc.act(self._sight(fleet, havoc, watch))
-            self._draw(fleet, havoc, watch)
+            injector.act(self._sight(fleet, injector, watch))
+            self._draw(fleet, injector, watch)
             if time.monotonic() - alive_at >= _ALIVE_SECONDS:
                 fleet.journal.write("alive")
                 alive_at = time.monotonic()
@@ -211,28 +213,28 @@ class Supervisor:
                 start = self._steps_at_start.setdefault((told.id, process.restarts), told.steps)
                 process.proven = told.steps != start and told.state == "Training"
 
-    def _sight(self, fleet: Fleet, havoc: Havoc, watch: StatusWatch) -> Sight:
+    def _sight(self, fleet: Fleet, injector: FaultInjector, watch: StatusWatch) -> RunState:
         seen = watch.seen
         status = seen.status if seen else None
-        up = {p.name for p in fleet.everyone if p.proven and p.child.running and p.name not in havoc.paused}
-        return Sight(
+        up = {p.name for p in fleet.everyone if p.proven and p.child.running and p.name not in injector.paused}
+        return RunState(
             now=time.monotonic(),
             syncer_step=status.syncer_step if status else 0,
             learner_steps={learner.id: learner.steps for learner in status.learners} if status else {},
             up=up,
         )
 
-    def _draw(self, fleet: Fleet, havoc: Havoc, watch: StatusWatch) -> None:
+    def _draw(self, fleet: Fleet, injector: FaultInjector, watch: StatusWatch) -> None:
         now = time.monotonic()
         if now - self._drawn_at < _DRAW_SECONDS:
             return
         self._drawn_at = now
         seen = watch.seen
-        trouble = Trouble(havoc.paused, havoc.cut)
-        picture = take_picture(self._plan.job.metadata.name, fleet, seen, trouble, now - self._began)
-        self._view.update(replace(picture, rates=self._rates.read(seen)) if seen else picture)
+        trouble = Trouble(injector.paused, injector.cut)
+        snapshot = snapshot_of_fleet(self._plan.job.metadata.name, fleet, seen, trouble, now - self._began)
+        self._view.update(replace(snapshot, rates=self._rates.read(seen)) if seen else snapshot)
 
-    def _stop(self, fleet: Fleet, havoc: Havoc, watch: StatusWatch, ending: Ending) -> None:
+    def _stop(self, fleet: Fleet, injector: FaultInjector, watch: StatusWatch, ending: Ending) -> None:
         """Stop what runs: learners first, so that they can hand in; then the syncer, which writes a checkpoint."""
         fleet.hold()
         learners = list(fleet.learners.values())
@@ -243,7 +245,7 @@ class Supervisor:
                 continue
             if ending is Ending.INTERRUPTED:
                 self._view.announce(f"stopping {'the learners' if processes is learners else 'the syncer'}")
-                self._draw(fleet, havoc, watch)
+                self._draw(fleet, injector, watch)
             for process in fleet.running(processes):
                 process.child.signal(signal.SIGTERM)
             self._await_end(fleet, processes, seconds)

@@ -23,11 +23,11 @@ from diloco.core.events import (
 from diloco.core.schedule import Schedule
 from diloco.learner.activity import Activity, Kind
 from diloco.learner.mailboxes.holdings import Membership
-from diloco.learner.mailboxes.requests import Ask, Asks
-from diloco.learner.mailboxes.wakeup import Bell
+from diloco.learner.mailboxes.requests import GradientRequest, Requests
+from diloco.learner.mailboxes.wakeup import Wakeup
 from diloco.learner.training.capture import Capture
 from diloco.learner.training.trainer import StepResult, TrainerState
-from diloco.simulate.session import Ears, Identity, SimulatedSession, Surroundings
+from diloco.simulate.session import Environment, Identity, SessionCallbacks, SimulatedSession
 from diloco.simulate.syncer import FragmentNews, Order
 from diloco.simulate.work import Encoder, Trainer
 
@@ -43,7 +43,7 @@ class Disk:
 
 @dataclass
 class Inbox:
-    """What came during a step and waits for its end; asks are kept by `Asks`."""
+    """What came during a step and waits for its end; requests are kept by `Requests`."""
 
     received: dict[int, tuple[int, Tensor]] = field(default_factory=dict)
     """Fragment -> version and values."""
@@ -57,9 +57,7 @@ EPOCH = "1"
 class SimulatedLearner:
     """One process, from its start to its end."""
 
-    def __init__(
-        self, around: Surroundings, identity: Identity, trainer: Trainer, encoder: Encoder, disk: Disk
-    ) -> None:
+    def __init__(self, around: Environment, identity: Identity, trainer: Trainer, encoder: Encoder, disk: Disk) -> None:
         sync = around.job.sync
         self._around = around
         self._identity = identity
@@ -70,9 +68,11 @@ class SimulatedLearner:
         self._trainer = trainer
         self._disk = disk
         schedule = Schedule(len(trainer.versions), sync.interval, sync.least_overlap)
-        self._asks = Asks(Bell(), schedule.fragments, schedule.in_flight(schedule.overlap))
+        self._requests = Requests(Wakeup(), schedule.fragments, schedule.in_flight(schedule.overlap))
         self._inbox = Inbox()
-        self._session = SimulatedSession(around, identity, Ears(self._stand, self._hear, self._over, self._received))
+        self._session = SimulatedSession(
+            around, identity, SessionCallbacks(self._stand, self._hear, self._over, self._received)
+        )
         self._posted: dict[int, int] = {}
         """Fragment -> version whose pull waits at the syncer."""
         self._loading: set[int] = set()
@@ -110,7 +110,7 @@ class SimulatedLearner:
 
     def _over(self) -> None:
         self._posted.clear()
-        self._asks.session_over()
+        self._requests.session_over()
         self._inbox.evaluations.clear()
         self._encoder.session_over()
 
@@ -140,16 +140,16 @@ class SimulatedLearner:
         self._wake()
 
     def _asked(self, order: AskFragment) -> None:
-        ask = Ask(Membership(EPOCH, order.incarnation), order.fragment, order.version, order.attempt)
-        capture = self._asks.put(ask)
+        request = GradientRequest(Membership(EPOCH, order.incarnation), order.fragment, order.version, order.attempt)
+        capture = self._requests.put(request)
         if capture is None:
             self._wake()
         else:
-            self._push(ask, capture)
+            self._push(request, capture)
 
     def _news(self, news: FragmentNews) -> None:
         if not news.merged:
-            self._asks.not_merged(news.fragment, news.version)
+            self._requests.not_merged(news.fragment, news.version)
         self._encoder.outcome(news.fragment, news.version, merged=news.merged)
         self._session.round_over(news.fragment)
         if self._posted.pop(news.fragment, None) != news.version:
@@ -175,8 +175,8 @@ class SimulatedLearner:
         if not self._session.alive:
             return
         self._swap_in()
-        for ask in self._asks.take():
-            self._answer(ask)
+        for request in self._requests.take():
+            self._answer(request)
         self._report()
         self._evaluate()
         if not self._loaded:
@@ -213,13 +213,13 @@ class SimulatedLearner:
         self._between_steps()
 
     def _report(self) -> None:
-        """Lay out what will be asked for next, then say that a step is done: that is what makes the ask due."""
+        """Stage what will be asked for next, then report the step: that makes the request due."""
         if self._finished is None:
             return
         trainer, (result, seconds) = self._trainer, self._finished
         self._finished = None
-        expected = [fragment for fragment in self._asks.expected() if trainer.fragment_steps(fragment) > 0]
-        self._asks.lay_out([trainer.capture(fragment) for fragment in expected])
+        expected = [fragment for fragment in self._requests.expected() if trainer.fragment_steps(fragment) > 0]
+        self._requests.stage([trainer.capture(fragment) for fragment in expected])
         self._session.send(
             StepReported(
                 self._id,
@@ -235,32 +235,32 @@ class SimulatedLearner:
         )
         self._blocked_seconds = 0.0
 
-    def _answer(self, ask: Ask) -> None:
-        mine = (self._id, self._session.incarnation, ask.fragment, ask.version, ask.attempt)
-        if ask.membership.incarnation != self._session.incarnation:
+    def _answer(self, request: GradientRequest) -> None:
+        mine = (self._id, self._session.incarnation, request.fragment, request.version, request.attempt)
+        if request.membership.incarnation != self._session.incarnation:
             return
-        if self._trainer.fragment_steps(ask.fragment) == 0:
+        if self._trainer.fragment_steps(request.fragment) == 0:
             self._session.send(FragmentDeclined(*mine))
             return
-        self._asks.sent(ask)
-        self._push(ask, self._trainer.capture(ask.fragment))
+        self._requests.sent(request)
+        self._push(request, self._trainer.capture(request.fragment))
 
-    def _push(self, ask: Ask, capture: Capture) -> None:
-        mine = (self._id, self._session.incarnation, ask.fragment, ask.version, ask.attempt)
-        payload = self._encoder.encode(capture, ask.version)
+    def _push(self, request: GradientRequest, capture: Capture) -> None:
+        mine = (self._id, self._session.incarnation, request.fragment, request.version, request.attempt)
+        payload = self._encoder.encode(capture, request.version)
         event = FragmentArrived(
             *mine, capture.base_version, capture.steps, capture.tokens, payload.size_bytes, payload.digest
         )
         self._session.push(event, payload)
-        self._posted[ask.fragment] = ask.version
-        self._session.post_pull(ask.fragment, ask.version, self._held(ask.fragment))
+        self._posted[request.fragment] = request.version
+        self._session.post_pull(request.fragment, request.version, self._held(request.fragment))
 
     def _swap_in(self) -> None:
         for fragment, (version, values) in self._inbox.received.items():
             if fragment not in self._loading and version <= self._trainer.versions[fragment]:
                 continue
             self._trainer.apply(fragment, version, values)
-            self._asks.received(fragment)
+            self._requests.received(fragment)
             self._session.send(
                 FragmentApplied(self._id, self._session.incarnation, fragment, version, self._trainer.steps)
             )

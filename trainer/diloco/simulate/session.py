@@ -20,7 +20,7 @@ from diloco.spec import JobSpec
 
 
 @dataclass(frozen=True)
-class Surroundings:
+class Environment:
     """What a process runs in."""
 
     job: JobSpec
@@ -41,7 +41,7 @@ class Identity:
 
 
 @dataclass(frozen=True)
-class Ears:
+class SessionCallbacks:
     """What the session calls."""
 
     stand: Callable[[], LearnerJoined]
@@ -69,7 +69,7 @@ class LearnerLine:
 class SimulatedSession:
     """Keeps a process connected from its start to its end."""
 
-    def __init__(self, around: Surroundings, identity: Identity, ears: Ears) -> None:
+    def __init__(self, around: Environment, identity: Identity, ears: SessionCallbacks) -> None:
         self._around = around
         self._identity = identity
         self._ears = ears

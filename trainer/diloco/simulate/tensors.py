@@ -16,7 +16,7 @@ from diloco.core.merge import Contribution, MergeError, MergeTarget, merge_fragm
 from diloco.core.outliers import UsualSizes
 from diloco.core.sizes import F32
 from diloco.learner.data import TokenSource, open_data, open_source
-from diloco.learner.mailboxes.residuals import ErrorFeedback
+from diloco.learner.mailboxes.residuals import Residuals
 from diloco.learner.training.capture import Capture
 from diloco.learner.training.trainer import InnerTrainer
 from diloco.model import build_model, layout_of, read_fragment
@@ -53,7 +53,7 @@ class TensorEncoder:
     def __init__(self, sync: SyncSpec, residuals: Mapping[int, Tensor]) -> None:
         self._codec = codec_named(sync.compression)
         feeds_back = sync.error_feedback and sync.compression in ("Int8", "Int4")
-        self._feedback = ErrorFeedback(dict(residuals)) if feeds_back else None
+        self._feedback = Residuals(dict(residuals)) if feeds_back else None
 
     def encode(self, capture: Capture, version: int) -> Payload:
         """See `work.Encoder`."""

@@ -14,7 +14,7 @@ from diloco.simulate.counted import counted_work
 from diloco.simulate.learner import Disk, SimulatedLearner
 from diloco.simulate.outcome import Course, Outcome
 from diloco.simulate.scenario import Cut, Kill, Profile, Scenario
-from diloco.simulate.session import Identity, Surroundings
+from diloco.simulate.session import Environment, Identity
 from diloco.simulate.syncer import SimulatedSyncer
 from diloco.simulate.tensors import TensorModel, tensor_work
 from diloco.simulate.work import Work
@@ -80,12 +80,12 @@ def _run(job: DiLoCoJob, scenario: Scenario, layout: Layout, work: Work, terms: 
     clock = VirtualClock()
     options = replace(EngineOptions.from_job(job, layout), rules=terms.rules)
     syncer = SimulatedSyncer(options, work.model, clock, scenario.merge_seconds)
-    around = Surroundings(spec, clock, syncer, scenario.reconnect_seconds, scenario.seed)
+    around = Environment(spec, clock, syncer, scenario.reconnect_seconds, scenario.seed)
     hosts = {learner: _Host(around, learner, scenario.profile(learner), work) for learner in spec.learner_ids}
     for learner, host in hosts.items():
         clock.at(scenario.profile(learner).start_seconds, host.start)
     for fault in scenario.faults:
-        clock.at(fault.at_seconds, partial(hosts[fault.learner].suffer, fault))
+        clock.at(fault.at_seconds, partial(hosts[fault.learner].inject, fault))
     end = scenario.deadline_seconds if terms.stop_seconds is None else terms.stop_seconds
     while syncer.finish is None and clock.now <= end and clock.advance():
         pass
@@ -104,7 +104,7 @@ def _run(job: DiLoCoJob, scenario: Scenario, layout: Layout, work: Work, terms: 
 class _Host:
     """Where one learner's processes run, one after the other."""
 
-    def __init__(self, around: Surroundings, learner: str, profile: Profile, work: Work) -> None:
+    def __init__(self, around: Environment, learner: str, profile: Profile, work: Work) -> None:
         self._around = around
         self._learner = learner
         self._profile = profile
@@ -120,7 +120,7 @@ class _Host:
         self._process = SimulatedLearner(self._around, identity, trainer, encoder, self._disk)
         self._process.start()
 
-    def suffer(self, fault: Kill | Cut) -> None:
+    def inject(self, fault: Kill | Cut) -> None:
         if self._process is None:
             return
         match fault:

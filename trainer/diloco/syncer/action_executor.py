@@ -18,7 +18,7 @@ from diloco.core.actions import Action
 from diloco.core.events import Event, LearnerLeft, Merged
 from diloco.syncer.disk.checkpointer import Checkpointer
 from diloco.syncer.disk.payload_files import keep_payload
-from diloco.syncer.engine_loop import Driver
+from diloco.syncer.engine_loop import EngineLoop
 from diloco.syncer.merging import MergeResult, Merging
 from diloco.syncer.peers.inbox import Inbox, PushKey
 from diloco.syncer.peers.posted_pulls import PostedPulls
@@ -35,13 +35,13 @@ _QUIET_NOTES = ("RoundOpened", "RoundWaits", "RoundAbandoned", "LearnerExcluded"
 """Decisions of every round, or told already: in the tape, and in the log only at DEBUG."""
 
 
-class Syncer:
-    """The crew of the driver."""
+class ActionExecutor:
+    """Does what the engine orders."""
 
     def __init__(  # noqa: PLR0913  # what actions act on
         self,
         *,
-        driver: Driver,
+        engine_loop: EngineLoop,
         sessions: Sessions,
         inbox: Inbox,
         store: FragmentStore,
@@ -56,7 +56,7 @@ class Syncer:
         """Put the parts together.
 
         Args:
-            driver: Where events go.
+            engine_loop: Where events go.
             sessions: Learners.
             inbox: Outer gradients.
             store: The global model.
@@ -68,7 +68,7 @@ class Syncer:
             threads: torch threads of a merge.
             finish: Called once the job is over.
         """
-        self._driver = driver
+        self._engine_loop = engine_loop
         self._sessions = sessions
         self._inbox = inbox
         self._store = store
@@ -98,7 +98,7 @@ class Syncer:
             # Only after the events of this batch does the state hold together again.
             asyncio.get_running_loop().call_soon(self._merge_over)
             # The engine may have ended the job in this very batch of events.
-            if self._driver.engine.finished:
+            if self._engine_loop.engine.finished:
                 return False
             self._store.commit(result.fragment, result.version, result.made, result.digest, result.update)
             self._inbox.void_version(result.fragment, result.version)
@@ -151,7 +151,7 @@ class Syncer:
             self._sessions.send(learner, incarnation, ready)
 
     def _progress(self) -> messages.Progress:
-        progress = self._driver.engine.progress
+        progress = self._engine_loop.engine.progress
         return messages.Progress(round(progress.merged_tokens), progress.budget_tokens, progress.merges)
 
     def _start_merge(self) -> None:
@@ -174,7 +174,7 @@ class Syncer:
     def _merged(self, done: asyncio.Future[MergeResult]) -> None:
         error = done.exception()
         if error is not None:
-            self._driver.fail(error)
+            self._engine_loop.fail(error)
             return
         result = done.result()
         self._metrics.merge_seconds.observe(result.seconds)
@@ -201,7 +201,7 @@ class Syncer:
                 one.reason,
             )
         self._result = result
-        self._driver.post(
+        self._engine_loop.post(
             Merged(
                 result.fragment,
                 result.version,
@@ -218,7 +218,7 @@ class Syncer:
             self._checkpointer.merge_ended()
             self._start_merge()
         except Exception as error:  # noqa: BLE001  # a callback of the loop: nobody else would hear of it
-            self._driver.fail(error)
+            self._engine_loop.fail(error)
 
     def _keep(self, directory: Path, digest: str, payload: torch.Tensor) -> None:
         try:

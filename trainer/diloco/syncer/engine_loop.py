@@ -19,7 +19,7 @@ _BATCH_EVENTS = 256
 """After this many events the loop gets a turn for its sockets."""
 
 
-class Crew(Protocol):
+class Executor(Protocol):
     """Those who carry actions out."""
 
     def before(self, event: Event) -> bool:
@@ -35,15 +35,15 @@ class _Timer:
     handle: asyncio.TimerHandle
 
 
-class Driver:
-    """The heart of the syncer. Owned by the event loop."""
+class EngineLoop:
+    """Hands events to an engine and its actions to an executor. Owned by the event loop."""
 
     def __init__(self, engine: Engine, tape: TapeWriter, clock: Callable[[], float]) -> None:
         """Drive ``engine``; ``clock`` gives seconds, never running backwards."""
         self.engine = engine
         self._tape = tape
         self._clock = clock
-        self._crew: Crew | None = None
+        self._executor: Executor | None = None
         self._queue: deque[Event | _Timer] = deque()
         self._timers: dict[str, _Timer] = {}
         self._drain_due = False
@@ -51,11 +51,11 @@ class Driver:
         self.events = 0
         """Events taken in that were no timers."""
         self.failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        """Gets an exception when the engine or its crew fails: nothing after that can be relied on."""
+        """Gets an exception when the engine or the executor fails: nothing after that can be relied on."""
 
-    def start(self, crew: Crew) -> None:
+    def start(self, executor: Executor) -> None:
         """Begin to take in events."""
-        self._crew = crew
+        self._executor = executor
         self._schedule()
 
     def now(self) -> float:
@@ -81,7 +81,7 @@ class Driver:
             self.failed.set_exception(error)
 
     def _schedule(self) -> None:
-        if not self._drain_due and not self._stopped and self._crew is not None:
+        if not self._drain_due and not self._stopped and self._executor is not None:
             self._drain_due = True
             asyncio.get_running_loop().call_soon(self._drain)
 
@@ -96,13 +96,13 @@ class Driver:
             self._schedule()
 
     def _take_batch(self) -> None:
-        assert self._crew is not None
+        assert self._executor is not None
         ordered: list[tuple[Action, float]] = []
         for _ in range(min(len(self._queue), _BATCH_EVENTS)):
             event = self._next_event()
             if event is None or self._stopped:
                 continue
-            if not self._crew.before(event):
+            if not self._executor.before(event):
                 continue
             now = self._clock()
             actions = self.engine.step(event, now)
@@ -117,7 +117,7 @@ class Driver:
                     ordered.append((action, now))
         self._tape.flush()
         for action, now in ordered:
-            self._crew.carry_out(action, now)
+            self._executor.carry_out(action, now)
 
     def _next_event(self) -> Event | None:
         queued = self._queue.popleft()

@@ -25,7 +25,7 @@ from diloco.syncer.errors import SyncerError
 from diloco.syncer.options import SyncerOptions
 from diloco.syncer.prepare import Beginning, prepare
 from diloco.syncer.reporting.pages import Heartbeat, on_loop, routes
-from diloco.syncer.syncer import Life
+from diloco.syncer.syncer import Syncer
 from diloco.wire.server import ListenError, ServerOptions, SyncServer
 from diloco.wire.tls import TlsFileError
 
@@ -72,24 +72,24 @@ async def _serve(
 ) -> int:
     stop = asyncio.Event()
     with _signals(stop):
-        life = Life(options, directory, beginning, epoch)
+        syncer = Syncer(options, directory, beginning, epoch)
         heartbeat = Heartbeat()
         beating = asyncio.create_task(heartbeat.run())
         loop = asyncio.get_running_loop()
         try:
             await asyncio.sleep(0)  # a first beat, after all that was done on the loop so far
-            http.serve(routes(life.metrics, heartbeat, lambda: on_loop(loop, life.status), lambda: life.serving))
-            return await _live(options, directory, life, http, stop)
+            http.serve(routes(syncer.metrics, heartbeat, lambda: on_loop(loop, syncer.status), lambda: syncer.serving))
+            return await _live(options, directory, syncer, http, stop)
         finally:
             beating.cancel()
-            life.close()
+            syncer.close()
 
 
 async def _live(
-    options: SyncerOptions, directory: SyncerDirectory, life: Life, http: HttpServer, stop: asyncio.Event
+    options: SyncerOptions, directory: SyncerDirectory, syncer: Syncer, http: HttpServer, stop: asyncio.Event
 ) -> int:
     server = SyncServer(
-        life.service,
+        syncer.service,
         ServerOptions(
             address=options.listen,
             tls=options.tls,
@@ -97,21 +97,21 @@ async def _live(
             connections=connections_allowed(),
         ),
     )
-    life.count_bytes(lambda: (server.bytes_received, server.bytes_sent))
+    syncer.count_bytes(lambda: (server.bytes_received, server.bytes_sent))
     port = await server.start()
     try:
         address = format_address(parse_address(options.listen)[0], port)
-        life.start()
-        endpoint = {"sync": address, "http": http.address, "pid": os.getpid(), "epoch": life.epoch}
+        syncer.start()
+        endpoint = {"sync": address, "http": http.address, "pid": os.getpid(), "epoch": syncer.epoch}
         try:
             write_json_atomically(directory.endpoint, endpoint)
         except OSError as error:
             # Who has given the addresses knows them.
             _log.warning("%s not written: %s", directory.endpoint, error.strerror or error)
-        _log.info("serves job %s at %s, HTTP at %s, epoch %s", life.job, address, http.address, life.epoch)
-        return await life.until_over(stop)
+        _log.info("serves job %s at %s, HTTP at %s, epoch %s", syncer.job, address, http.address, syncer.epoch)
+        return await syncer.until_over(stop)
     finally:
-        life.serve_no_more()
+        syncer.serve_no_more()
         with contextlib.suppress(OSError):
             directory.endpoint.unlink(missing_ok=True)
         await server.stop(_STOP_SECONDS)

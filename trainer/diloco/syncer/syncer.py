@@ -22,14 +22,14 @@ from diloco.core.events import LearnersPlanned, SnapshotAsked
 from diloco.core.options import CURRENT_RULES
 from diloco.core.view import EngineView
 from diloco.runtime.exits import EXIT_JOB_FAILED, EXIT_OK, EXIT_UNEXPECTED
-from diloco.syncer.action_executor import Syncer
+from diloco.syncer.action_executor import ActionExecutor
 from diloco.syncer.block_threads import BlockThreads
 from diloco.syncer.disk.checkpoint import CheckpointContent, Totals, write_checkpoint
 from diloco.syncer.disk.checkpointer import LAST_SECONDS, Checkpointer
 from diloco.syncer.disk.directory import SyncerDirectory
 from diloco.syncer.disk.export import export
 from diloco.syncer.disk.exporter import AGAIN_SECONDS, Exporter
-from diloco.syncer.engine_loop import Driver
+from diloco.syncer.engine_loop import EngineLoop
 from diloco.syncer.errors import SyncerError
 from diloco.syncer.job_file import JobFile
 from diloco.syncer.merging import Merging
@@ -62,7 +62,7 @@ _LINGER_SECONDS = 60.0
 """With ``exit_when_finished``: the longest that learners are waited for once the job is over."""
 
 
-class Life:
+class Syncer:
     """A running syncer, without its servers. Owned by the event loop."""
 
     def __init__(self, options: SyncerOptions, directory: SyncerDirectory, beginning: Beginning, epoch: int) -> None:
@@ -115,7 +115,7 @@ class Life:
             self._tape_header(base, beginning),
             TapeLimits(kept_bytes=None) if options.record else TapeLimits(),
         )
-        self._driver = Driver(self._engine, self._tape, self._now)
+        self._engine_loop = EngineLoop(self._engine, self._tape, self._now)
         codec = codec_named(options.job.spec.sync.compression)
         inbox = Inbox(self._layout, codec)
         sync = options.job.spec.sync
@@ -132,13 +132,13 @@ class Life:
             meter=meter,
             newcomers=self._newcomers,
             clock=time.monotonic,
-            post=self._driver.post,
+            post=self._engine_loop.post,
         )
         self._sessions = sessions
         self._inbox = inbox
         self._posted = posted = PostedPulls(POSTED_SECONDS)
-        self._syncer = Syncer(
-            driver=self._driver,
+        self._executor = ActionExecutor(
+            engine_loop=self._engine_loop,
             sessions=sessions,
             inbox=inbox,
             store=self._store,
@@ -164,7 +164,7 @@ class Life:
             meter=meter,
             metrics=self.metrics,
             checks=self._checks,
-            post=self._driver.post,
+            post=self._engine_loop.post,
         )
 
     def count_bytes(self, traffic: Callable[[], tuple[int, int]]) -> None:
@@ -173,7 +173,7 @@ class Life:
 
     def start(self) -> None:
         """Begin to take in events."""
-        self._driver.start(self._syncer)
+        self._engine_loop.start(self._executor)
         self.serving = True
         if self._view().finished:
             self._finished_at = self._now()
@@ -187,7 +187,7 @@ class Life:
         kept = Kept(
             checkpoint=self._checkpointer.status,
             totals=self._totals(),
-            tape_problem=self._tape.problem or self._syncer.record_problem,
+            tape_problem=self._tape.problem or self._executor.record_problem,
             model_exported=self._exporter.exported,
             links=self._links.status(self._now()),
         )
@@ -197,16 +197,16 @@ class Life:
         """Live until ``stop`` is set, something fails, or the job is over and nobody is left. Returns the exit code."""
         stopped = asyncio.ensure_future(stop.wait())
         ticking = asyncio.ensure_future(self._tick_until_left())
-        ends: list[asyncio.Future[Any]] = [stopped, ticking, self._driver.failed]
+        ends: list[asyncio.Future[Any]] = [stopped, ticking, self._engine_loop.failed]
         try:
             await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
-            if self._driver.failed.done():
-                _log.critical("the syncer cannot go on", exc_info=self._driver.failed.exception())
+            if self._engine_loop.failed.done():
+                _log.critical("the syncer cannot go on", exc_info=self._engine_loop.failed.exception())
                 return EXIT_UNEXPECTED
             if stopped.done():
                 self.serving = False
                 kept = await self._checkpointer.last()
-                self._driver.stop()  # a merge after it would be one that is told of and lost
+                self._engine_loop.stop()  # a merge after it would be one that is told of and lost
                 return EXIT_OK if kept else EXIT_UNEXPECTED
             ticking.result()
             return EXIT_OK if self._view().complete else EXIT_JOB_FAILED
@@ -222,11 +222,11 @@ class Life:
 
     def close(self) -> None:
         """Stop taking events in, and end the threads."""
-        self._driver.stop()
+        self._engine_loop.stop()
         self._exporter.cancel()
         if self._concluding is not None:
             self._concluding.cancel()
-        self._syncer.close()
+        self._executor.close()
         self._block_threads.close()
         self._checks.shutdown()
         self._disk.shutdown()
@@ -262,8 +262,8 @@ class Life:
         if now < self._checkpoint_due or self._checkpointer.busy:
             return
         self._checkpoint_due = now + self._options.job.spec.syncer.checkpoint_every_seconds
-        if self._driver.events != self._events_at_checkpoint:
-            self._driver.post(SnapshotAsked("its time has come"))
+        if self._engine_loop.events != self._events_at_checkpoint:
+            self._engine_loop.post(SnapshotAsked("its time has come"))
 
     async def _look_at_job_file(self) -> None:
         if self._job_file is None:
@@ -271,7 +271,7 @@ class Life:
         planned = await asyncio.get_running_loop().run_in_executor(self._checks, self._job_file.poll)
         if planned is not None:
             self._newcomers.planned(planned)
-            self._driver.post(LearnersPlanned(planned))
+            self._engine_loop.post(LearnersPlanned(planned))
 
     def _first_checkpoint(self) -> str:
         try:
@@ -284,7 +284,7 @@ class Life:
             self._store.release()
 
     def _capture(self, reason: str) -> CheckpointContent:
-        self._events_at_checkpoint = self._driver.events
+        self._events_at_checkpoint = self._engine_loop.events
         return self._content(reason)
 
     def _content(self, reason: str) -> CheckpointContent:

@@ -9,17 +9,17 @@ from datetime import datetime
 from diloco_operator.decide.causes.pools import Cause, gravest_first, learner_causes, syncer_pod_causes
 from diloco_operator.decide.causes.syncer import given_up, present, reported_causes
 from diloco_operator.decide.causes.volume import Volume, is_bound, loss_causes, volume_causes
-from diloco_operator.decide.job_now import Case
+from diloco_operator.decide.job_now import JobNow
 from diloco_operator.decide.observed import ChildKey, Looked, Observed, SyncerStatusView
 from diloco_operator.decide.reasons import Reason
 from diloco_operator.decide.text import one_line, shortlist
 from diloco_operator.decide.workloads import PoolWorkload, syncer_ready
 
 
-def unhealthy(case: Case) -> bool:
+def unhealthy(job_now: JobNow) -> bool:
     """Something that is there and is to run does not: its pods have to be looked at."""
-    sets = [workload for workload in case.workloads if workload.live is not None]
-    deployment, claim = case.deployment, case.claim
+    sets = [workload for workload in job_now.workloads if workload.live is not None]
+    deployment, claim = job_now.deployment, job_now.claim
     return (
         any(not workload.healthy for workload in sets)
         or (deployment is not None and not syncer_ready(deployment))
@@ -27,20 +27,20 @@ def unhealthy(case: Case) -> bool:
     )
 
 
-def running_causes(case: Case) -> list[Cause]:
+def running_causes(job_now: JobNow) -> list[Cause]:
     """Of a job that is to run."""
-    looked, view = case.observed.looked or Looked(), case.observed.syncer
-    causes = blocking_causes(case.observed)
-    volume = volume_causes(case.claim, looked.events)
-    causes += [*volume, *loss_causes(case.volume)]
-    syncer = syncer_pod_causes(case.deployment, looked, case.now)
+    looked, view = job_now.observed.looked or Looked(), job_now.observed.syncer
+    causes = blocking_causes(job_now.observed)
+    volume = volume_causes(job_now.claim, looked.events)
+    causes += [*volume, *loss_causes(job_now.volume)]
+    syncer = syncer_pod_causes(job_now.deployment, looked, job_now.now)
     # The claim's own event says more than the pod that waits for it.
     causes += [cause for cause in syncer if not (volume and cause.reason == Reason.VOLUME_PENDING)]
     sessions, spared = None, frozenset[str]()
     if isinstance(view, SyncerStatusView):
-        causes += reported_causes(view, frozenset(case.spec.learner_ids))
+        causes += reported_causes(view, frozenset(job_now.spec.learner_ids))
         sessions, spared = present(view), given_up(view)
-    causes += learner_causes(case.workloads, looked, sessions, spared, case.now)
+    causes += learner_causes(job_now.workloads, looked, sessions, spared, job_now.now)
     return gravest_first(causes)
 
 

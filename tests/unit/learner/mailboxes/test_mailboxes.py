@@ -8,11 +8,11 @@ import torch
 
 from diloco.learner.mailboxes.holdings import Holdings, Membership
 from diloco.learner.mailboxes.orders import Ending, EndKind, EvaluationOrder, Orders
-from diloco.learner.mailboxes.pull_queue import Arrivals, MergedFragment, Wish
-from diloco.learner.mailboxes.push_queue import Departures, OuterGradient
-from diloco.learner.mailboxes.requests import Ask, Asks
-from diloco.learner.mailboxes.residuals import ErrorFeedback
-from diloco.learner.mailboxes.wakeup import Bell
+from diloco.learner.mailboxes.pull_queue import MergedFragment, PullOrder, PullQueue
+from diloco.learner.mailboxes.push_queue import OuterGradient, PushQueue
+from diloco.learner.mailboxes.requests import GradientRequest, Requests
+from diloco.learner.mailboxes.residuals import Residuals
+from diloco.learner.mailboxes.wakeup import Wakeup
 from diloco.learner.training.capture import Capture
 from diloco.wire.messages import EvaluationWanted, Progress
 
@@ -30,7 +30,7 @@ def capture_of(fragment: int, base_version: int = 0) -> Capture:
 
 
 def gradient(fragment: int, version: int) -> OuterGradient:
-    return OuterGradient(Ask(FIRST, fragment, version, 1), capture_of(fragment, version - 1))
+    return OuterGradient(GradientRequest(FIRST, fragment, version, 1), capture_of(fragment, version - 1))
 
 
 class TestHoldings:
@@ -74,124 +74,124 @@ class TestHoldings:
 
 class TestAsks:
     def test_the_newest_ask_of_a_fragment_replaces_the_one_before(self) -> None:
-        asks = Asks(Bell(), fragments=4, ahead=2)
-        asks.put(Ask(FIRST, 0, 1, 1))
-        asks.put(Ask(FIRST, 0, 1, 2))
-        assert asks.take() == [Ask(FIRST, 0, 1, 2)]
-        assert asks.take() == []
+        requests = Requests(Wakeup(), fragments=4, ahead=2)
+        requests.put(GradientRequest(FIRST, 0, 1, 1))
+        requests.put(GradientRequest(FIRST, 0, 1, 2))
+        assert requests.take() == [GradientRequest(FIRST, 0, 1, 2)]
+        assert requests.take() == []
 
     def test_what_may_be_merged_already_is_not_brought_twice(self) -> None:
-        asks = Asks(Bell(), fragments=4, ahead=2)
-        asks.sent(Ask(FIRST, 0, 5, 1))
-        following = Ask(FIRST, 0, 6, 1)
-        asks.put(following)
-        assert asks.take() == []
-        asks.received(0)
-        assert asks.take() == [following]
+        requests = Requests(Wakeup(), fragments=4, ahead=2)
+        requests.sent(GradientRequest(FIRST, 0, 5, 1))
+        following = GradientRequest(FIRST, 0, 6, 1)
+        requests.put(following)
+        assert requests.take() == []
+        requests.received(0)
+        assert requests.take() == [following]
 
     def test_what_was_not_merged_may_be_brought_again(self) -> None:
-        asks = Asks(Bell(), fragments=4, ahead=2)
-        asks.sent(Ask(FIRST, 0, 5, 1))
-        following = Ask(FIRST, 0, 6, 1)
-        asks.put(following)
-        asks.not_merged(0, 5)
-        assert asks.take() == [following]
+        requests = Requests(Wakeup(), fragments=4, ahead=2)
+        requests.sent(GradientRequest(FIRST, 0, 5, 1))
+        following = GradientRequest(FIRST, 0, 6, 1)
+        requests.put(following)
+        requests.not_merged(0, 5)
+        assert requests.take() == [following]
 
     def test_a_repeated_ask_for_the_same_version_is_answered(self) -> None:
-        asks = Asks(Bell(), fragments=4, ahead=2)
-        asks.sent(Ask(FIRST, 0, 5, 1))
-        again = Ask(SECOND, 0, 5, 2)
-        asks.put(again)
-        assert asks.take() == [again]
+        requests = Requests(Wakeup(), fragments=4, ahead=2)
+        requests.sent(GradientRequest(FIRST, 0, 5, 1))
+        again = GradientRequest(SECOND, 0, 5, 2)
+        requests.put(again)
+        assert requests.take() == [again]
 
     def test_asks_end_with_their_session(self) -> None:
-        asks = Asks(Bell(), fragments=4, ahead=2)
-        asks.put(Ask(FIRST, 0, 1, 1))
-        asks.session_over()
-        assert asks.take() == []
+        requests = Requests(Wakeup(), fragments=4, ahead=2)
+        requests.put(GradientRequest(FIRST, 0, 1, 1))
+        requests.session_over()
+        assert requests.take() == []
 
     def test_an_ask_for_what_is_laid_out_is_answered_at_once(self) -> None:
-        asks = Asks(Bell(), fragments=4, ahead=2)
-        assert asks.expected() == ()
-        asks.put(Ask(FIRST, 2, 1, 1))
-        assert asks.expected() == (3, 0)
-        asks.lay_out([capture_of(3), capture_of(0)])
-        answer = asks.put(Ask(FIRST, 3, 1, 1))
+        requests = Requests(Wakeup(), fragments=4, ahead=2)
+        assert requests.expected() == ()
+        requests.put(GradientRequest(FIRST, 2, 1, 1))
+        assert requests.expected() == (3, 0)
+        requests.stage([capture_of(3), capture_of(0)])
+        answer = requests.put(GradientRequest(FIRST, 3, 1, 1))
         assert answer is not None
         assert answer.fragment == 3
-        assert [ask.fragment for ask in asks.take()] == [2]
-        assert asks.expected() == (0, 1)
+        assert [request.fragment for request in requests.take()] == [2]
+        assert requests.expected() == (0, 1)
 
     def test_what_was_answered_at_once_is_not_brought_twice(self) -> None:
-        asks = Asks(Bell(), fragments=4, ahead=2)
-        asks.lay_out([capture_of(0)])
-        assert asks.put(Ask(FIRST, 0, 5, 1)) is not None
-        asks.lay_out([capture_of(0)])
-        following = Ask(FIRST, 0, 6, 1)
-        assert asks.put(following) is None
-        assert asks.take() == []
-        asks.received(0)
-        assert asks.take() == [following]
+        requests = Requests(Wakeup(), fragments=4, ahead=2)
+        requests.stage([capture_of(0)])
+        assert requests.put(GradientRequest(FIRST, 0, 5, 1)) is not None
+        requests.stage([capture_of(0)])
+        following = GradientRequest(FIRST, 0, 6, 1)
+        assert requests.put(following) is None
+        assert requests.take() == []
+        requests.received(0)
+        assert requests.take() == [following]
 
     def test_an_ask_that_is_answered_at_once_takes_the_place_of_one_that_waited(self) -> None:
-        asks = Asks(Bell(), fragments=4, ahead=2)
-        asks.put(Ask(FIRST, 0, 5, 1))
-        asks.lay_out([capture_of(0)])
-        assert asks.put(Ask(FIRST, 0, 5, 2)) is not None
-        assert asks.take() == []
+        requests = Requests(Wakeup(), fragments=4, ahead=2)
+        requests.put(GradientRequest(FIRST, 0, 5, 1))
+        requests.stage([capture_of(0)])
+        assert requests.put(GradientRequest(FIRST, 0, 5, 2)) is not None
+        assert requests.take() == []
 
     def test_what_is_laid_out_is_measured_from_what_is_held(self) -> None:
-        asks = Asks(Bell(), fragments=4, ahead=2)
-        asks.lay_out([capture_of(0), capture_of(1)])
-        asks.received(0)
-        assert asks.put(Ask(FIRST, 0, 2, 1)) is None
-        asks.session_over()
-        assert asks.put(Ask(SECOND, 1, 2, 1)) is None
+        requests = Requests(Wakeup(), fragments=4, ahead=2)
+        requests.stage([capture_of(0), capture_of(1)])
+        requests.received(0)
+        assert requests.put(GradientRequest(FIRST, 0, 2, 1)) is None
+        requests.session_over()
+        assert requests.put(GradientRequest(SECOND, 1, 2, 1)) is None
 
     def test_what_is_laid_out_waits_like_any_answer_for_a_version_it_may_be_part_of(self) -> None:
-        asks = Asks(Bell(), fragments=4, ahead=2)
-        asks.sent(Ask(FIRST, 0, 5, 1))
-        asks.lay_out([capture_of(0)])
-        assert asks.put(Ask(FIRST, 0, 6, 1)) is None
-        assert asks.take() == []
-        asks.received(0)
-        assert asks.take() == [Ask(FIRST, 0, 6, 1)]
+        requests = Requests(Wakeup(), fragments=4, ahead=2)
+        requests.sent(GradientRequest(FIRST, 0, 5, 1))
+        requests.stage([capture_of(0)])
+        assert requests.put(GradientRequest(FIRST, 0, 6, 1)) is None
+        assert requests.take() == []
+        requests.received(0)
+        assert requests.take() == [GradientRequest(FIRST, 0, 6, 1)]
 
     def test_as_many_are_laid_out_as_were_asked_for_in_one_step_and_one_more(self) -> None:
-        asks = Asks(Bell(), fragments=12, ahead=2)
-        asks.put(Ask(FIRST, 0, 1, 1))
-        assert asks.expected() == (1, 2)
-        asks.lay_out([])
+        requests = Requests(Wakeup(), fragments=12, ahead=2)
+        requests.put(GradientRequest(FIRST, 0, 1, 1))
+        assert requests.expected() == (1, 2)
+        requests.stage([])
         for fragment in range(1, 5):
-            asks.put(Ask(FIRST, fragment, 1, 1))
-        assert asks.expected() == (5, 6, 7, 8, 9)
+            requests.put(GradientRequest(FIRST, fragment, 1, 1))
+        assert requests.expected() == (5, 6, 7, 8, 9)
 
     def test_no_more_are_laid_out_than_the_model_has(self) -> None:
-        asks = Asks(Bell(), fragments=3, ahead=2)
+        requests = Requests(Wakeup(), fragments=3, ahead=2)
         for version in range(1, 5):
             for fragment in range(3):
-                asks.put(Ask(FIRST, fragment, version, 1))
-        assert sorted(asks.expected()) == [0, 1, 2]
+                requests.put(GradientRequest(FIRST, fragment, version, 1))
+        assert sorted(requests.expected()) == [0, 1, 2]
 
     def test_a_burst_of_asks_is_forgotten_after_some_steps(self) -> None:
-        asks = Asks(Bell(), fragments=12, ahead=2)
+        requests = Requests(Wakeup(), fragments=12, ahead=2)
         for fragment in range(6):
-            asks.put(Ask(FIRST, fragment, 1, 1))
-        assert len(asks.expected()) == 7
+            requests.put(GradientRequest(FIRST, fragment, 1, 1))
+        assert len(requests.expected()) == 7
         for _ in range(8):
-            asks.lay_out([])
-        assert asks.expected() == (6, 7)
+            requests.stage([])
+        assert requests.expected() == (6, 7)
 
     def test_nothing_is_laid_out_that_is_under_way(self) -> None:
-        asks = Asks(Bell(), fragments=4, ahead=4)
-        asks.put(Ask(FIRST, 3, 1, 1))
-        asks.sent(Ask(FIRST, 1, 1, 1))
-        assert asks.expected() == (0, 2, 3)
+        requests = Requests(Wakeup(), fragments=4, ahead=4)
+        requests.put(GradientRequest(FIRST, 3, 1, 1))
+        requests.sent(GradientRequest(FIRST, 1, 1, 1))
+        assert requests.expected() == (0, 2, 3)
 
 
 class TestErrorFeedback:
     def test_a_residual_counts_once_its_outer_gradient_is_merged(self) -> None:
-        feedback = ErrorFeedback()
+        feedback = Residuals()
         lost = torch.ones(3)
         feedback.encoded(0, 5, lost)
         assert feedback.residual(0) is None
@@ -200,14 +200,14 @@ class TestErrorFeedback:
 
     def test_a_residual_of_a_dropped_outer_gradient_never_counts(self) -> None:
         before = torch.ones(3)
-        feedback = ErrorFeedback({0: before})
+        feedback = Residuals({0: before})
         feedback.encoded(0, 5, torch.zeros(3))
         feedback.outcome(0, 5, merged=False)
         feedback.outcome(0, 6, merged=True)
         assert feedback.residual(0) is before
 
     def test_the_outcome_of_an_earlier_version_says_nothing_about_a_later_one(self) -> None:
-        feedback = ErrorFeedback()
+        feedback = Residuals()
         lost = torch.ones(3)
         feedback.encoded(0, 6, lost)
         feedback.outcome(0, 5, merged=True)
@@ -217,7 +217,7 @@ class TestErrorFeedback:
 
     def test_an_unknown_outcome_keeps_the_residual_before(self) -> None:
         before = torch.ones(3)
-        feedback = ErrorFeedback({0: before})
+        feedback = Residuals({0: before})
         feedback.encoded(0, 5, torch.zeros(3))
         feedback.session_over()
         feedback.outcome(0, 5, merged=True)
@@ -226,90 +226,90 @@ class TestErrorFeedback:
 
 class TestArrivals:
     def test_a_newer_version_replaces_one_that_waits(self) -> None:
-        arrivals = Arrivals(Bell())
-        arrivals.landed(arrival(0, 1))
+        pull_queue = PullQueue(Wakeup())
+        pull_queue.landed(arrival(0, 1))
         newer = arrival(0, 2)
-        arrivals.landed(newer)
-        assert arrivals.waiting_version(SECOND, 0) == 2
-        assert arrivals.take() == [newer]
-        assert arrivals.take() == []
+        pull_queue.landed(newer)
+        assert pull_queue.waiting_version(SECOND, 0) == 2
+        assert pull_queue.take() == [newer]
+        assert pull_queue.take() == []
 
     def test_what_waits_from_another_epoch_is_no_reason_not_to_pull(self) -> None:
-        arrivals = Arrivals(Bell())
-        arrivals.landed(arrival(0, 9))
-        assert arrivals.waiting_version(RESTARTED, 0) is None
+        pull_queue = PullQueue(Wakeup())
+        pull_queue.landed(arrival(0, 9))
+        assert pull_queue.waiting_version(RESTARTED, 0) is None
 
     def test_a_fragment_is_pulled_by_one_worker_at_a_time(self) -> None:
-        arrivals = Arrivals(Bell())
-        first, second, other = Wish(FIRST, 0, 1), Wish(FIRST, 0, 2), Wish(FIRST, 1, 1)
-        arrivals.want(first)
-        assert arrivals.next_wish() == first
-        arrivals.want(second)
-        arrivals.want(other)
-        assert arrivals.next_wish() == other
-        arrivals.done(first)
-        assert arrivals.next_wish() == second
+        pull_queue = PullQueue(Wakeup())
+        first, second, other = PullOrder(FIRST, 0, 1), PullOrder(FIRST, 0, 2), PullOrder(FIRST, 1, 1)
+        pull_queue.want(first)
+        assert pull_queue.next_wish() == first
+        pull_queue.want(second)
+        pull_queue.want(other)
+        assert pull_queue.next_wish() == other
+        pull_queue.done(first)
+        assert pull_queue.next_wish() == second
 
     def test_an_older_wish_does_not_replace_a_newer_one(self) -> None:
-        arrivals = Arrivals(Bell())
-        arrivals.want(Wish(FIRST, 0, 3))
-        arrivals.want(Wish(FIRST, 0, 2))
-        assert arrivals.next_wish() == Wish(FIRST, 0, 3)
+        pull_queue = PullQueue(Wakeup())
+        pull_queue.want(PullOrder(FIRST, 0, 3))
+        pull_queue.want(PullOrder(FIRST, 0, 2))
+        assert pull_queue.next_wish() == PullOrder(FIRST, 0, 3)
 
     def test_of_fragments_that_wait_to_be_pulled_the_newest_goes_first(self) -> None:
-        arrivals = Arrivals(Bell())
+        pull_queue = PullQueue(Wakeup())
         for fragment, version in ((0, 5), (1, 5), (2, 5), (0, 6)):
-            arrivals.want(Wish(FIRST, fragment, version))
+            pull_queue.want(PullOrder(FIRST, fragment, version))
         pulled = []
         for _ in range(3):
-            wish = arrivals.next_wish()
-            assert wish is not None
-            pulled.append(wish.fragment)
+            order = pull_queue.next_wish()
+            assert order is not None
+            pulled.append(order.fragment)
         assert pulled == [0, 2, 1]
 
     def test_closing_ends_the_workers(self) -> None:
-        arrivals = Arrivals(Bell())
-        arrivals.close()
-        assert arrivals.next_wish() is None
+        pull_queue = PullQueue(Wakeup())
+        pull_queue.close()
+        assert pull_queue.next_wish() is None
 
 
 class TestDepartures:
     def test_a_newer_outer_gradient_replaces_one_that_no_worker_has_taken(self) -> None:
-        departures = Departures()
-        departures.offer(gradient(0, 1))
+        push_queue = PushQueue()
+        push_queue.offer(gradient(0, 1))
         newer = gradient(0, 2)
-        departures.offer(newer)
-        assert departures.next() is newer
+        push_queue.offer(newer)
+        assert push_queue.next() is newer
 
     def test_one_under_way_is_overtaken_by_a_newer_one(self) -> None:
-        departures = Departures()
+        push_queue = PushQueue()
         first, second = gradient(0, 1), gradient(0, 2)
-        departures.offer(first)
-        assert departures.next() is first
-        assert not departures.is_overtaken(first)
-        departures.offer(second)
-        assert departures.is_overtaken(first)
+        push_queue.offer(first)
+        assert push_queue.next() is first
+        assert not push_queue.is_overtaken(first)
+        push_queue.offer(second)
+        assert push_queue.is_overtaken(first)
 
     def test_it_is_idle_once_everything_is_sent(self) -> None:
-        departures = Departures()
+        push_queue = PushQueue()
         sent = gradient(0, 1)
-        departures.offer(sent)
-        assert not departures.wait_until_idle(0.0)
-        assert departures.next() is sent
-        assert not departures.wait_until_idle(0.0)
-        departures.done(sent)
-        assert departures.wait_until_idle(0.0)
+        push_queue.offer(sent)
+        assert not push_queue.wait_until_idle(0.0)
+        assert push_queue.next() is sent
+        assert not push_queue.wait_until_idle(0.0)
+        push_queue.done(sent)
+        assert push_queue.wait_until_idle(0.0)
 
     def test_what_waits_ends_with_its_session(self) -> None:
-        departures = Departures()
-        departures.offer(gradient(0, 1))
-        departures.session_over()
-        assert departures.wait_until_idle(0.0)
+        push_queue = PushQueue()
+        push_queue.offer(gradient(0, 1))
+        push_queue.session_over()
+        assert push_queue.wait_until_idle(0.0)
 
 
 class TestOrders:
     def test_the_first_end_counts(self) -> None:
-        orders = Orders(Bell())
+        orders = Orders(Wakeup())
         assert orders.ending() is None
         orders.end(Ending(EndKind.FINISHED, "enough"))
         orders.end(Ending(EndKind.REFUSED, "late"))
@@ -317,7 +317,7 @@ class TestOrders:
         assert orders.ending() == Ending(EndKind.FINISHED, "enough")
 
     def test_a_failed_worker_ends_the_inner_loop_with_its_error(self) -> None:
-        orders = Orders(Bell())
+        orders = Orders(Wakeup())
         failure = ZeroDivisionError("in a worker")
         orders.fail(failure)
         with pytest.raises(ZeroDivisionError) as raised:
@@ -325,7 +325,7 @@ class TestOrders:
         assert raised.value is failure
 
     def test_progress_never_goes_back(self) -> None:
-        orders = Orders(Bell())
+        orders = Orders(Wakeup())
         orders.progressed(Progress(60, 100, 6))
         orders.progressed(Progress(40, 100, 4))
         assert orders.progress == 0.6
@@ -333,7 +333,7 @@ class TestOrders:
         assert orders.progress == 1.0
 
     def test_an_evaluation_put_back_gives_way_to_a_newer_one(self) -> None:
-        orders = Orders(Bell())
+        orders = Orders(Wakeup())
         old = EvaluationOrder(FIRST, EvaluationWanted(0, (1,), final=False))
         new = EvaluationOrder(FIRST, EvaluationWanted(1, (2,), final=True))
         orders.evaluate(new)
@@ -343,16 +343,16 @@ class TestOrders:
 
 
 def test_a_ring_between_looking_and_waiting_is_not_missed() -> None:
-    bell = Bell()
-    seen = bell.rings
-    bell.ring()
-    bell.wait(seen, timeout_seconds=3600.0)
+    wakeup = Wakeup()
+    seen = wakeup.notices
+    wakeup.notify()
+    wakeup.wait(seen, timeout_seconds=3600.0)
 
 
 def test_a_bell_wakes_who_waits() -> None:
-    bell = Bell()
-    seen = bell.rings
-    waiter = threading.Thread(target=bell.wait, args=(seen, 3600.0))
+    wakeup = Wakeup()
+    seen = wakeup.notices
+    waiter = threading.Thread(target=wakeup.wait, args=(seen, 3600.0))
     waiter.start()
-    bell.ring()
+    wakeup.notify()
     waiter.join()

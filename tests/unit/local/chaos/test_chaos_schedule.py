@@ -2,7 +2,7 @@
 
 from collections.abc import Collection
 
-from diloco.local.chaos.schedule import ChaosPlan, Sight
+from diloco.local.chaos.schedule import ChaosPlan, RunState
 from diloco.local.chaos.spec import parse_faults
 
 LEARNERS = ("east/a/0", "west/b/0", "west/b/1")
@@ -15,8 +15,8 @@ def plan(*texts: str, seed: int = 0, struck: Collection[str] = ()) -> ChaosPlan:
 
 def sight(
     now: float = 0.0, *, syncer_step: int = 0, steps: dict[str, int] | None = None, up: Collection[str] = ALL
-) -> Sight:
-    return Sight(now, syncer_step, steps or {}, up)
+) -> RunState:
+    return RunState(now, syncer_step, steps or {}, up)
 
 
 def test_a_kill_by_step_strikes_once_when_the_learner_has_come_that_far() -> None:

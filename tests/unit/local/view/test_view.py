@@ -10,7 +10,7 @@ from diloco.local.child import final_words
 from diloco.local.report.svg import Axis, Series, line_chart, thinned
 from diloco.local.status_poll import Seen
 from diloco.local.view.screen import PlainView, progress_line, render
-from diloco.local.view.snapshot import Picture, RateMeter, picture_of
+from diloco.local.view.snapshot import RateMeter, RunSnapshot, snapshot_of_status
 from diloco.local.view.units import bytes_text, count_text, duration_text, loss_text, percent_text
 from diloco.syncer.reporting.status import SyncerStatus
 from support.seen_jobs import syncer_account
@@ -21,43 +21,43 @@ def status(**changes: object) -> SyncerStatus:
     return SyncerStatus.model_validate(syncer_account(**changes))
 
 
-def drawn(picture: Picture) -> str:
+def drawn(snapshot: RunSnapshot) -> str:
     console = Console(file=io.StringIO(), width=100, force_terminal=False)
-    console.print(render(picture, ("something happened",)))
+    console.print(render(snapshot, ("something happened",)))
     assert isinstance(console.file, io.StringIO)
     return console.file.getvalue()
 
 
 def test_the_view_shows_job_learners_and_events() -> None:
-    text = drawn(picture_of(status()))
+    text = drawn(snapshot_of_status(status()))
     for shown in ("two-regions", "us-west/old/0", "training", "2.500", "25%", "1m15s left", "something happened"):
         assert shown in text
 
 
 def test_a_job_that_has_not_begun_can_be_shown() -> None:
-    text = drawn(picture_of(status(goodput=None, train_loss=None, eval_loss=None, seconds_left=None)))
+    text = drawn(snapshot_of_status(status(goodput=None, train_loss=None, eval_loss=None, seconds_left=None)))
     assert "goodput -" in text
 
 
 def test_links_that_do_not_carry_the_schedule_are_told_with_what_would_do() -> None:
-    text = drawn(picture_of(status(links=THIN_LINKS)))
+    text = drawn(snapshot_of_status(status(links=THIN_LINKS)))
     assert "links: LinkTooThin: the link us-west/old would be used to 133 %" in text
     assert "would do: sync.interval: 34; or 33.3 Mbit/s on the link us-west/old" in text
-    assert progress_line(picture_of(status(links=THIN_LINKS))).endswith("links: LinkTooThin")
+    assert progress_line(snapshot_of_status(status(links=THIN_LINKS))).endswith("links: LinkTooThin")
 
 
 def test_of_links_that_fit_nothing_is_told() -> None:
     fits = THIN_LINKS | {"kind": "Fits", "remedies": []}
-    assert "links" not in drawn(picture_of(status(links=fits)))
-    assert "links" not in progress_line(picture_of(status(links=fits)))
+    assert "links" not in drawn(snapshot_of_status(status(links=fits)))
+    assert "links" not in progress_line(snapshot_of_status(status(links=fits)))
 
 
 def test_plain_lines_come_with_events_and_every_ten_seconds() -> None:
     console = Console(file=io.StringIO(), width=40, force_terminal=False)
     view = PlainView(console)
     for tenth in range(250):
-        picture = picture_of(status(elapsed_seconds=tenth / 10))
-        view.update(picture)
+        snapshot = snapshot_of_status(status(elapsed_seconds=tenth / 10))
+        view.update(snapshot)
     view.announce("us-west/old/0 started again")
     assert isinstance(console.file, io.StringIO)
     lines = console.file.getvalue().splitlines()

@@ -8,14 +8,14 @@ from aiohttp import web
 
 from diloco_operator.decide.observed import SyncerAway, SyncerStatusView
 from diloco_operator.observe.jobs import JobKey
-from diloco_operator.observe.syncer import LONGEST_ANSWER_BYTES, SyncerAsker, new_session, status_url
+from diloco_operator.observe.syncer import LONGEST_ANSWER_BYTES, SyncerClient, new_session, status_url
 
 JOB = JobKey("ns", "job")
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 @asynccontextmanager
-async def asker_of(handler: Handler | None) -> AsyncIterator[SyncerAsker]:
+async def asker_of(handler: Handler | None) -> AsyncIterator[SyncerClient]:
     """Asks a syncer that answers like this; None: nobody listens."""
     app = web.Application()
     if handler is not None:
@@ -28,7 +28,7 @@ async def asker_of(handler: Handler | None) -> AsyncIterator[SyncerAsker]:
         await runner.cleanup()
     async with new_session() as session:
         try:
-            yield SyncerAsker(session, lambda _: f"http://127.0.0.1:{port}/status")
+            yield SyncerClient(session, lambda _: f"http://127.0.0.1:{port}/status")
         finally:
             await runner.cleanup()
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from diloco.learner.mailboxes.holdings import Membership
-from diloco.learner.mailboxes.wakeup import Bell
+from diloco.learner.mailboxes.wakeup import Wakeup
 from diloco.wire.messages import EvaluationWanted, Progress
 
 
@@ -43,8 +43,8 @@ class EvaluationOrder:
 class Orders:
     """The slots."""
 
-    def __init__(self, bell: Bell) -> None:
-        self._bell = bell
+    def __init__(self, wakeup: Wakeup) -> None:
+        self._wakeup = wakeup
         self._lock = threading.Lock()
         self._evaluation: EvaluationOrder | None = None
         self._ending: Ending | None = None
@@ -56,7 +56,7 @@ class Orders:
         """An evaluation is wanted; it replaces one that was not begun."""
         with self._lock:
             self._evaluation = order
-        self._bell.ring()
+        self._wakeup.notify()
 
     def take_evaluation(self) -> EvaluationOrder | None:
         """The evaluation to make now."""
@@ -79,12 +79,12 @@ class Orders:
         """The syncer ends it."""
         with self._lock:
             self._ending = self._ending or ending
-        self._bell.ring()
+        self._wakeup.notify()
 
     def stop(self, reason: str) -> None:
         """This process shall stop. Takes no lock of its own: signal handlers call it."""
         self._stop_reason = reason
-        self._bell.ring()
+        self._wakeup.notify()
 
     @property
     def stopping(self) -> bool:
@@ -95,7 +95,7 @@ class Orders:
         """A worker thread ended with an error that is nobody's fault but ours."""
         with self._lock:
             self._failure = self._failure or failure
-        self._bell.ring()
+        self._wakeup.notify()
 
     def ending(self) -> Ending | None:
         """The end, once there is one.

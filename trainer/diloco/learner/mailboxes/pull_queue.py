@@ -4,10 +4,10 @@ Workers pull them into buffers of their own; the inner loop swaps them in betwee
 one that the loop has not taken yet, so the loop never sees a fragment that is not whole, and what waits is at most
 one copy of the model on the host, however slow the loop or fast the syncer.
 
-There are two ways to a fragment. A *wish* is for a version that is there: the syncer has said so. A *post* is for a
+There are two ways to a fragment. An *order* is for a version that is there: the syncer has said so. A *post* is for a
 version that is still to be made, of what this learner has just brought its part to: the pull waits at the syncer. It
 only saves a round trip, so nothing is ever lost with it: whatever happens to a post, the notice of its version comes,
-becomes a wish, and waits just for as long as a post of that version is out.
+becomes an order, and waits just for as long as a post of that version is out.
 """
 
 import threading
@@ -16,12 +16,12 @@ from dataclasses import dataclass, field
 from torch import Tensor
 
 from diloco.learner.mailboxes.holdings import Membership
-from diloco.learner.mailboxes.wakeup import Bell
+from diloco.learner.mailboxes.wakeup import Wakeup
 from diloco.wire.posting import Posting
 
 
 @dataclass(frozen=True, slots=True)
-class Wish:
+class PullOrder:
     """A fragment to pull."""
 
     membership: Membership
@@ -30,7 +30,7 @@ class Wish:
     whole: bool = False
     """Not as an update of what is held: one has just come out wrong."""
 
-    def covers(self, other: "Wish") -> bool:
+    def covers(self, other: "PullOrder") -> bool:
         """Whether what this brings is what the other asks for."""
         newer = self.minimum_version >= other.minimum_version
         return self.membership == other.membership and newer and self.whole >= other.whole
@@ -40,7 +40,7 @@ class Wish:
 class Post:
     """A pull that is posted, and the handle by which it is withdrawn."""
 
-    wish: Wish
+    order: PullOrder
     posting: Posting = field(default_factory=Posting)
 
 
@@ -55,13 +55,13 @@ class MergedFragment:
     """f32, flat, on the host; nobody writes to it any more."""
 
 
-class Arrivals:
-    """At most one wish, one post, one pull of either kind under way and one waiting fragment for each fragment."""
+class PullQueue:
+    """At most one order, one post, one pull of either kind under way and one waiting fragment for each fragment."""
 
-    def __init__(self, bell: Bell) -> None:
-        self._bell = bell
+    def __init__(self, wakeup: Wakeup) -> None:
+        self._wakeup = wakeup
         self._condition = threading.Condition()
-        self._wishes: dict[int, Wish] = {}
+        self._orders: dict[int, PullOrder] = {}
         self._busy: set[int] = set()
         self._posts: dict[int, Post] = {}
         self._posted: dict[int, Post] = {}
@@ -76,58 +76,58 @@ class Arrivals:
             self._epoch = membership.epoch
             self._may_post = membership if posted_pulls else None
 
-    def want(self, wish: Wish) -> None:
+    def want(self, order: PullOrder) -> None:
         """Have a fragment pulled. The link calls it for what is news only."""
         with self._condition:
-            before = self._wishes.get(wish.fragment)
-            if before is not None and before.covers(wish):
+            before = self._orders.get(order.fragment)
+            if before is not None and before.covers(order):
                 return
-            self._wishes.pop(wish.fragment, None)
-            self._wishes[wish.fragment] = wish
-            late = self._posts.get(wish.fragment)
-            if late is not None and late.wish.minimum_version <= wish.minimum_version:
-                del self._posts[wish.fragment]  # what it would wait for is there
+            self._orders.pop(order.fragment, None)
+            self._orders[order.fragment] = order
+            late = self._posts.get(order.fragment)
+            if late is not None and late.order.minimum_version <= order.minimum_version:
+                del self._posts[order.fragment]  # what it would wait for is there
             self._condition.notify_all()
 
-    def post(self, wish: Wish) -> None:
+    def post(self, order: PullOrder) -> None:
         """Have a pull posted for a version that will be made. Does nothing where that cannot be, or is done already."""
         with self._condition:
-            known = (self._posts.get(wish.fragment), self._posted.get(wish.fragment))
-            if wish.membership != self._may_post or any(post and post.wish.covers(wish) for post in known):
+            known = (self._posts.get(order.fragment), self._posted.get(order.fragment))
+            if order.membership != self._may_post or any(post and post.order.covers(order) for post in known):
                 return
-            self._posts[wish.fragment] = Post(wish)
+            self._posts[order.fragment] = Post(order)
             self._condition.notify_all()
 
     def session_over(self) -> None:
         """The next admission says anew what is to be pulled."""
         with self._condition:
-            self._wishes.clear()
+            self._orders.clear()
             self._posts.clear()
             self._may_post = None
             out = tuple(self._posted.values())
         for post in out:
             post.posting.withdraw()
 
-    def next_wish(self) -> Wish | None:
+    def next_wish(self) -> PullOrder | None:
         """What a worker shall pull; it then calls ``done``. Waits; None: closed."""
         with self._condition:
             while not self._closed:
                 # The newest first: what a link that is too thin leaves over is then the oldest, of which a newer
                 # version is about to be made.
-                for fragment, wish in reversed(self._wishes.items()):
+                for fragment, order in reversed(self._orders.items()):
                     post = self._posted.get(fragment)
-                    comes_by_post = post is not None and not wish.whole and _is_for(post, wish)
+                    comes_by_post = post is not None and not order.whole and _is_for(post, order)
                     if fragment not in self._busy and not comes_by_post:
-                        del self._wishes[fragment]
+                        del self._orders[fragment]
                         self._busy.add(fragment)
-                        return wish
+                        return order
                 self._condition.wait()
             return None
 
-    def done(self, wish: Wish) -> None:
+    def done(self, order: PullOrder) -> None:
         """The worker's pull has ended, well or not."""
         with self._condition:
-            self._busy.discard(wish.fragment)
+            self._busy.discard(order.fragment)
             self._condition.notify_all()
 
     def next_post(self) -> Post | None:
@@ -145,11 +145,11 @@ class Arrivals:
     def post_ended(self, post: Post) -> None:
         """The waiter's pull has ended, well or not."""
         with self._condition:
-            del self._posted[post.wish.fragment]
+            del self._posted[post.order.fragment]
             self._condition.notify_all()
 
     def landed(self, arrival: MergedFragment) -> None:
-        """A fragment is whole. The newest of the present epoch stays: a wish and a post may both bring one."""
+        """A fragment is whole. The newest of the present epoch stays: an order and a post may both bring one."""
         with self._condition:
             if self._epoch is not None and arrival.membership.epoch != self._epoch:
                 return
@@ -158,7 +158,7 @@ class Arrivals:
             if waiting is not None and same and waiting.version >= arrival.version:
                 return
             self._waiting[arrival.fragment] = arrival
-        self._bell.ring()
+        self._wakeup.notify()
 
     def waiting_version(self, membership: Membership, fragment: int) -> int | None:
         """Version of the fragment that waits for the loop, if one of this epoch does."""
@@ -172,9 +172,9 @@ class Arrivals:
         if not self._waiting:  # without the lock: one that lands now is taken after the next step
             return []
         with self._condition:
-            arrivals = list(self._waiting.values())
+            pull_queue = list(self._waiting.values())
             self._waiting.clear()
-            return arrivals
+            return pull_queue
 
     def close(self) -> None:
         """End the workers."""
@@ -186,7 +186,7 @@ class Arrivals:
             post.posting.withdraw()
 
 
-def _is_for(post: Post, wish: Wish) -> bool:
-    """Whether the version that the wish asks for, being there, is what the post is answered with."""
-    same = post.wish.membership == wish.membership
-    return same and post.wish.minimum_version <= wish.minimum_version
+def _is_for(post: Post, order: PullOrder) -> bool:
+    """Whether the version that the order asks for, being there, is what the post is answered with."""
+    same = post.order.membership == order.membership
+    return same and post.order.minimum_version <= order.minimum_version

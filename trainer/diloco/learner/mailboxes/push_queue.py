@@ -8,31 +8,31 @@ host.
 import threading
 from dataclasses import dataclass
 
-from diloco.learner.mailboxes.requests import Ask
+from diloco.learner.mailboxes.requests import GradientRequest
 from diloco.learner.training.capture import Capture
 
 
 @dataclass(frozen=True, slots=True)
 class OuterGradient:
-    """What an ask is answered with."""
+    """The answer to a request."""
 
-    ask: Ask
+    request: GradientRequest
     capture: Capture
 
 
-class Departures:
+class PushQueue:
     """At most one waiting and one under way for each fragment."""
 
     def __init__(self) -> None:
         self._condition = threading.Condition()
         self._waiting: dict[int, OuterGradient] = {}
-        self._busy: dict[int, Ask] = {}
+        self._busy: dict[int, GradientRequest] = {}
         self._closed = False
 
     def offer(self, gradient: OuterGradient) -> None:
         """Have it sent."""
         with self._condition:
-            self._waiting[gradient.ask.fragment] = gradient
+            self._waiting[gradient.request.fragment] = gradient
             self._condition.notify_all()
 
     def next(self) -> OuterGradient | None:
@@ -42,7 +42,7 @@ class Departures:
                 for fragment, gradient in self._waiting.items():
                     if fragment not in self._busy:
                         del self._waiting[fragment]
-                        self._busy[fragment] = gradient.ask
+                        self._busy[fragment] = gradient.request
                         return gradient
                 self._condition.wait()
             return None
@@ -50,13 +50,13 @@ class Departures:
     def done(self, gradient: OuterGradient) -> None:
         """The worker has sent it or given it up."""
         with self._condition:
-            self._busy.pop(gradient.ask.fragment, None)
+            self._busy.pop(gradient.request.fragment, None)
             self._condition.notify_all()
 
     def is_overtaken(self, gradient: OuterGradient) -> bool:
         """Whether a newer one of its fragment waits: trying again to send this one is of no use."""
         with self._condition:
-            return gradient.ask.fragment in self._waiting
+            return gradient.request.fragment in self._waiting
 
     def session_over(self) -> None:
         """What waits was asked for by a session that is over."""

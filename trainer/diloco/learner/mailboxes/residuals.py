@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from torch import Tensor
 
 
-class ErrorFeedback:
+class Residuals:
     """Residuals by fragment: one committed and at most one pending each. Tensors are replaced, never written to."""
 
     def __init__(self, committed: Mapping[int, Tensor] | None = None) -> None:

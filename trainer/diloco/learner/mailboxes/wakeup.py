@@ -4,30 +4,30 @@ import threading
 import time
 
 
-class Bell:
-    """Counts its rings, so that one between looking and waiting is not missed.
+class Wakeup:
+    """Counts its notices, so that one between looking and waiting is not missed.
 
-    Rung by other threads and by signal handlers (its lock is re-entrant); waited for by the inner loop's thread.
+    Notified by other threads and by signal handlers (its lock is re-entrant); waited for by the inner loop's thread.
     """
 
     def __init__(self) -> None:
         self._condition = threading.Condition()
-        self._rings = 0
+        self._notices = 0
 
     @property
-    def rings(self) -> int:
+    def notices(self) -> int:
         """Take this before looking; hand it to ``wait``."""
-        return self._rings
+        return self._notices
 
-    def ring(self) -> None:
+    def notify(self) -> None:
         """Something is there to look at."""
         with self._condition:
-            self._rings += 1
+            self._notices += 1
             self._condition.notify_all()
 
     def wait(self, since: int, timeout_seconds: float) -> None:
-        """Until it has rung since ``since`` was taken, or the time is up."""
+        """Until there was a notice since ``since`` was taken, or the time is up."""
         until = time.monotonic() + timeout_seconds
         with self._condition:
-            while self._rings == since and (rest := until - time.monotonic()) > 0:
+            while self._notices == since and (rest := until - time.monotonic()) > 0:
                 self._condition.wait(rest)

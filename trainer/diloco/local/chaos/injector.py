@@ -8,13 +8,13 @@ import time
 from collections.abc import Callable, Mapping
 
 from diloco.local.chaos.region_link import RegionLink
-from diloco.local.chaos.schedule import ChaosPlan, Sight, Strike
+from diloco.local.chaos.schedule import ChaosPlan, DueFault, RunState
 from diloco.local.chaos.spec import Fault, FaultKind
 from diloco.local.fleet import Fleet
 from diloco.local.journal import Journal
 
 
-class Havoc:
+class FaultInjector:
     """The failures of one run."""
 
     def __init__(self, plan: ChaosPlan, fleet: Fleet, links: Mapping[str, RegionLink], journal: Journal) -> None:
@@ -36,25 +36,25 @@ class Havoc:
         """Regions whose link is away now."""
         return frozenset(self._cut)
 
-    def act(self, sight: Sight) -> None:
+    def act(self, run_state: RunState) -> None:
         """Do what is due, and end what has lasted its time."""
         now = self._clock()
         for process in [name for name, until in self._paused.items() if now >= until]:
             self._continue(process)
         for region in [name for name, until in self._cut.items() if now >= until]:
             self._mend(region)
-        for strike in self._plan.due(sight):
-            self._strike(strike, now)
+        for due_fault in self._plan.due(run_state):
+            self._strike(due_fault, now)
 
-    def relent(self) -> None:
+    def stop(self) -> None:
         """End every pause and cut now: the run is being stopped, and all must be able to answer."""
         for process in list(self._paused):
             self._continue(process)
         for region in list(self._cut):
             self._mend(region)
 
-    def _strike(self, strike: Strike, now: float) -> None:
-        fault, victim = strike
+    def _strike(self, due_fault: DueFault, now: float) -> None:
+        fault, victim = due_fault
         if fault.kind is FaultKind.KILL:
             self._fleet.find(victim).by_chaos = True
             self._paused.pop(victim, None)
@@ -68,11 +68,11 @@ class Havoc:
             self._cut[victim] = max(self._cut.get(victim, 0.0), now + fault.seconds)
             self._links[victim].cut(fault.manner)
             told = f"{victim}'s link cut for {fault.seconds:g} s"
-        self._write(strike, fault)
+        self._write(due_fault, fault)
         self._fleet.announce(f"chaos: {told}")
 
-    def _write(self, strike: Strike, fault: Fault) -> None:
-        self._journal.write(fault.kind.value, strike.victim, key=strike.key, seconds=fault.seconds)
+    def _write(self, due_fault: DueFault, fault: Fault) -> None:
+        self._journal.write(fault.kind.value, due_fault.victim, key=due_fault.key, seconds=fault.seconds)
 
     def _continue(self, process: str) -> None:
         del self._paused[process]

@@ -17,7 +17,7 @@ _SECONDS_AN_HOUR = 3600.0
 
 
 @dataclass(frozen=True, slots=True)
-class Sight:
+class RunState:
     """What the supervisor sees at one moment."""
 
     now: float
@@ -29,7 +29,7 @@ class Sight:
     """Learners that train and, if it serves, ``syncer``: who can be struck."""
 
 
-class Strike(NamedTuple):
+class DueFault(NamedTuple):
     """Do this to that, now."""
 
     fault: Fault
@@ -45,36 +45,40 @@ class ChaosPlan:
     """Keeps what has struck already, and how long each victim was up."""
 
     def __init__(self, faults: Sequence[Fault], *, seed: int, struck: Collection[str] = ()) -> None:
-        """Plan ``faults``; those whose ``Strike.key`` is in ``struck`` happened before a resume."""
+        """Plan ``faults``; those whose ``DueFault.key`` is in ``struck`` happened before a resume."""
         self._by_step = [
-            Strike(fault, victim) for fault in faults if fault.step is not None for victim in fault.victims
+            DueFault(fault, victim) for fault in faults if fault.step is not None for victim in fault.victims
         ]
-        self._pending = [strike for strike in self._by_step if strike.key not in struck]
+        self._pending = [due_fault for due_fault in self._by_step if due_fault.key not in struck]
         self._by_rate = [
-            _Exposure(Strike(fault, victim), fault.rate_per_hour, seed)
+            _Exposure(DueFault(fault, victim), fault.rate_per_hour, seed)
             for fault in faults
             if fault.rate_per_hour is not None
             for victim in fault.victims
         ]
         self._last_now: float | None = None
 
-    def due(self, sight: Sight) -> list[Strike]:
+    def due(self, run_state: RunState) -> list[DueFault]:
         """What is to be done now; each strike is handed out once."""
-        span = 0.0 if self._last_now is None else max(0.0, sight.now - self._last_now)
-        self._last_now = sight.now
-        due = [strike for strike in self._pending if _reached(strike, sight)]
-        self._pending = [strike for strike in self._pending if strike not in due]
-        due += [exposure.strike for exposure in self._by_rate if _up(exposure.strike, sight) and exposure.spend(span)]
+        span = 0.0 if self._last_now is None else max(0.0, run_state.now - self._last_now)
+        self._last_now = run_state.now
+        due = [due_fault for due_fault in self._pending if _reached(due_fault, run_state)]
+        self._pending = [due_fault for due_fault in self._pending if due_fault not in due]
+        due += [
+            exposure.due_fault
+            for exposure in self._by_rate
+            if _up(exposure.due_fault, run_state) and exposure.spend(span)
+        ]
         return due
 
 
 class _Exposure:
     """The up-time of one victim of one fault, and its age at the next strike."""
 
-    def __init__(self, strike: Strike, rate_per_hour: float, seed: int) -> None:
-        self.strike = strike
+    def __init__(self, due_fault: DueFault, rate_per_hour: float, seed: int) -> None:
+        self.due_fault = due_fault
         self._rate = rate_per_hour / _SECONDS_AN_HOUR
-        self._random = random.Random(f"{seed} {strike.key}")  # noqa: S311  # failures, not secrets
+        self._random = random.Random(f"{seed} {due_fault.key}")  # noqa: S311  # failures, not secrets
         self._left_seconds = self._random.expovariate(self._rate)
 
     def spend(self, seconds: float) -> bool:
@@ -86,13 +90,13 @@ class _Exposure:
         return True
 
 
-def _up(strike: Strike, sight: Sight) -> bool:
-    if strike.fault.kind is FaultKind.CUT:
-        return any(region_of(process) == strike.victim for process in sight.up if process != SYNCER)
-    return strike.victim in sight.up
+def _up(due_fault: DueFault, run_state: RunState) -> bool:
+    if due_fault.fault.kind is FaultKind.CUT:
+        return any(region_of(process) == due_fault.victim for process in run_state.up if process != SYNCER)
+    return due_fault.victim in run_state.up
 
 
-def _reached(strike: Strike, sight: Sight) -> bool:
-    fault = strike.fault
-    at = sight.syncer_step if fault.by_syncer_step else sight.learner_steps.get(strike.victim, 0)
-    return _up(strike, sight) and fault.step is not None and at >= fault.step
+def _reached(due_fault: DueFault, run_state: RunState) -> bool:
+    fault = due_fault.fault
+    at = run_state.syncer_step if fault.by_syncer_step else run_state.learner_steps.get(due_fault.victim, 0)
+    return _up(due_fault, run_state) and fault.step is not None and at >= fault.step

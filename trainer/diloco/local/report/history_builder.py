@@ -65,7 +65,7 @@ class _Ask:
     behind: int = 0
 
 
-class Chronicle:
+class HistoryBuilder:
     """Takes in tapes one after the other, oldest first, and gives the history."""
 
     def __init__(self, job: DiLoCoJob, layout: Layout, journal: Sequence[Entry]) -> None:
@@ -248,10 +248,10 @@ def write_history(job: DiLoCoJob, layout: Layout, tapes: Iterable[Tape], journal
         TapeError: a tape was changed.
         SnapshotError: a tape does not begin with a state of this job.
     """
-    chronicle = Chronicle(job, layout, journal)
+    builder = HistoryBuilder(job, layout, journal)
     for tape in tapes:
-        chronicle.take(tape)
-    return chronicle.history()
+        builder.take(tape)
+    return builder.history()
 
 
 def _seconds(life: Sequence[Span], kind: Life) -> float:

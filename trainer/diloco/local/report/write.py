@@ -7,7 +7,7 @@ from pathlib import Path
 from diloco.local.directory import RunDirectory
 from diloco.local.journal import read_journal
 from diloco.local.report.history import RunHistory
-from diloco.local.report.history_builder import Chronicle
+from diloco.local.report.history_builder import HistoryBuilder
 from diloco.local.report.html import render_report
 from diloco.local.report.sample import NoSampleError, write_text
 from diloco.local.report.summary import summarize
@@ -24,12 +24,12 @@ def close_run(job: DiLoCoJob, directory: RunDirectory) -> RunHistory:
         OSError: the directory cannot be written.
         ModelError: the job's model cannot be built here.
     """
-    chronicle = Chronicle(job, layout_of_job(job.spec), read_journal(directory.journal))
+    builder = HistoryBuilder(job, layout_of_job(job.spec), read_journal(directory.journal))
     for files in find_tapes(directory.syncer / "tape"):
         try:
-            chronicle.take(TapeReader(files))
+            builder.take(TapeReader(files))
         except TapeError as error:
-            chronicle.note(f"a part of the record is missing: {error}")
+            builder.note(f"a part of the record is missing: {error}")
     text = ""
     trained = directory.syncer / "model.safetensors"
     if trained.is_file():
@@ -37,10 +37,10 @@ def close_run(job: DiLoCoJob, directory: RunDirectory) -> RunHistory:
         try:
             text = write_text(directory.model, job.spec)
         except NoSampleError as error:
-            chronicle.note(f"there is no sample of text: {error}")
+            builder.note(f"there is no sample of text: {error}")
         else:
             write_atomically(directory.sample, text + "\n")
-    history = chronicle.history()
+    history = builder.history()
     write_json_atomically(directory.summary, summarize(history))
     write_atomically(directory.report, render_report(history, text))
     return history

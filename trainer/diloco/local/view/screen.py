@@ -1,6 +1,6 @@
 """How a run is shown while it goes on: a table that redraws itself in a terminal, plain lines elsewhere.
 
-Both show the same ``Picture``. They must not know processes or sockets.
+Both show the same ``RunSnapshot``. They must not know processes or sockets.
 """
 
 from collections import deque
@@ -14,7 +14,7 @@ from rich.text import Text
 
 from diloco.core.time_class import TimeClass
 from diloco.local.time_classes import losses_text, shares_of
-from diloco.local.view.snapshot import LearnerPicture, Picture
+from diloco.local.view.snapshot import LearnerSnapshot, RunSnapshot
 from diloco.local.view.units import bytes_text, count_text, duration_text, loss_text, percent_text
 
 _EVENTS_SHOWN = 6
@@ -38,7 +38,7 @@ class View(Protocol):
     def announce(self, line: str) -> None:
         """Something happened."""
 
-    def update(self, picture: Picture) -> None:
+    def update(self, snapshot: RunSnapshot) -> None:
         """This is how things stand; called several times a second."""
 
     def close(self) -> None:
@@ -58,12 +58,12 @@ class PlainView:
         """Print it, with the time since the start."""
         self._print(line)
 
-    def update(self, picture: Picture) -> None:
+    def update(self, snapshot: RunSnapshot) -> None:
         """Print a line, if the last one is old enough."""
-        self._elapsed = picture.elapsed_seconds
-        if picture.status is not None and picture.elapsed_seconds - self._shown_at >= self._every_seconds:
-            self._shown_at = picture.elapsed_seconds
-            self._print(progress_line(picture))
+        self._elapsed = snapshot.elapsed_seconds
+        if snapshot.status is not None and snapshot.elapsed_seconds - self._shown_at >= self._every_seconds:
+            self._shown_at = snapshot.elapsed_seconds
+            self._print(progress_line(snapshot))
 
     def close(self) -> None:
         """Nothing is left to do."""
@@ -85,10 +85,10 @@ class LiveView:
         """Keep it at the foot of the table."""
         self._events.append(f"{duration_text(self._elapsed):>7}  {line}")
 
-    def update(self, picture: Picture) -> None:
+    def update(self, snapshot: RunSnapshot) -> None:
         """Draw the table anew."""
-        self._elapsed = picture.elapsed_seconds
-        self._live.update(render(picture, tuple(self._events)), refresh=True)
+        self._elapsed = snapshot.elapsed_seconds
+        self._live.update(render(snapshot, tuple(self._events)), refresh=True)
 
     def close(self) -> None:
         """Take the table away and give the terminal back."""
@@ -101,28 +101,28 @@ class SilentView:
     def announce(self, line: str) -> None:
         """Nothing."""
 
-    def update(self, picture: Picture) -> None:
+    def update(self, snapshot: RunSnapshot) -> None:
         """Nothing."""
 
     def close(self) -> None:
         """Nothing."""
 
 
-def progress_line(picture: Picture) -> str:
+def progress_line(snapshot: RunSnapshot) -> str:
     """The run in one line."""
-    status = picture.status
+    status = snapshot.status
     if status is None:
-        return f"syncer {picture.syncer_state}"
-    training = sum(learner.state == "training" for learner in picture.learners)
+        return f"syncer {snapshot.syncer_state}"
+    training = sum(learner.state == "training" for learner in snapshot.learners)
     parts = [
-        f"{picture.progress:4.0%}",
+        f"{snapshot.progress:4.0%}",
         f"{count_text(status.merged_tokens)} of {count_text(status.budget_tokens)} tokens",
         f"step {status.syncer_step}",
         f"loss {loss_text(status.train_loss)} (evaluated {loss_text(status.eval_loss)})",
         f"{count_text(status.tokens_per_second)} tokens/s",
-        f"{training}/{len(picture.learners)} train",
+        f"{training}/{len(snapshot.learners)} train",
         f"goodput {percent_text(status.goodput)}",
-        f"up {bytes_text(picture.rates.pushed)}/s down {bytes_text(picture.rates.pulled)}/s",
+        f"up {bytes_text(snapshot.rates.pushed)}/s down {bytes_text(snapshot.rates.pulled)}/s",
     ]
     if status.seconds_left is not None:
         parts.append(f"{duration_text(status.seconds_left)} left")
@@ -131,43 +131,43 @@ def progress_line(picture: Picture) -> str:
     return "  ".join(parts)
 
 
-def render(picture: Picture, events: tuple[str, ...]) -> RenderableType:
+def render(snapshot: RunSnapshot, events: tuple[str, ...]) -> RenderableType:
     """The live view as something rich can draw."""
-    parts: list[RenderableType] = [_head(picture), *_rates(picture), _bar(picture), _learners(picture)]
-    parts += _links(picture)
+    parts: list[RenderableType] = [_head(snapshot), *_rates(snapshot), _bar(snapshot), _learners(snapshot)]
+    parts += _links(snapshot)
     if events:
         parts.append(Text("\n".join(events), style="dim"))
     return Group(*parts)
 
 
-def _head(picture: Picture) -> Text:
-    status = picture.status
+def _head(snapshot: RunSnapshot) -> Text:
+    status = snapshot.status
     text = Text()
-    text.append(picture.job, style="bold")
-    text.append(f"  syncer {picture.syncer_state}", style=_STYLES.get(picture.syncer_state, ""))
+    text.append(snapshot.job, style="bold")
+    text.append(f"  syncer {snapshot.syncer_state}", style=_STYLES.get(snapshot.syncer_state, ""))
     if status is not None:
         text.append(f"  step {status.syncer_step}")
         text.append(f"  loss {loss_text(status.train_loss)}  evaluated {loss_text(status.eval_loss)}")
     return text
 
 
-def _rates(picture: Picture) -> list[Text]:
-    status = picture.status
+def _rates(snapshot: RunSnapshot) -> list[Text]:
+    status = snapshot.status
     if status is None:
         return []
     rest = losses_text(shares_of(status.time_seconds), most=_LOSSES_SHOWN)
     return [
         Text(
             f"{count_text(status.tokens_per_second)} tokens/s  goodput {percent_text(status.goodput)}"
-            f"  up {bytes_text(picture.rates.pushed)}/s  down {bytes_text(picture.rates.pulled)}/s"
+            f"  up {bytes_text(snapshot.rates.pushed)}/s  down {bytes_text(snapshot.rates.pulled)}/s"
         ),
         *([Text(f"not merged: {rest}", style="dim")] if rest else []),
     ]
 
 
-def _links(picture: Picture) -> list[Text]:
+def _links(snapshot: RunSnapshot) -> list[Text]:
     """Where overlap, interval and links do not go together, and what would do."""
-    links = None if picture.status is None else picture.status.links
+    links = None if snapshot.status is None else snapshot.status.links
     if links is None or links.kind == _FITS:
         return []
     lines = [Text(f"links: {links.kind}: {links.reason}", style="yellow")]
@@ -176,20 +176,20 @@ def _links(picture: Picture) -> list[Text]:
     return lines
 
 
-def _bar(picture: Picture) -> Table:
-    status = picture.status
+def _bar(snapshot: RunSnapshot) -> Table:
+    status = snapshot.status
     grid = Table.grid(padding=(0, 1))
-    bar = ProgressBar(total=1.0, completed=picture.progress, width=40)
-    told = f"{duration_text(picture.elapsed_seconds)} gone"
+    bar = ProgressBar(total=1.0, completed=snapshot.progress, width=40)
+    told = f"{duration_text(snapshot.elapsed_seconds)} gone"
     if status is not None:
         told = f"{count_text(status.merged_tokens)} of {count_text(status.budget_tokens)} tokens  {told}"
         if status.seconds_left is not None:
             told += f"  {duration_text(status.seconds_left)} left"
-    grid.add_row(bar, f"{picture.progress:.0%}", told)
+    grid.add_row(bar, f"{snapshot.progress:.0%}", told)
     return grid
 
 
-def _learners(picture: Picture) -> Table:
+def _learners(snapshot: RunSnapshot) -> Table:
     table = Table(box=None, pad_edge=False, header_style="dim")
     table.add_column("learner", no_wrap=True)
     table.add_column("state", min_width=10, no_wrap=True)
@@ -197,12 +197,12 @@ def _learners(picture: Picture) -> Table:
         table.add_column(name, justify="right", no_wrap=True)
     # The last one gives way where the terminal is narrow.
     table.add_column(_one_line("goodput and most of the rest"))
-    for learner in picture.learners:
+    for learner in snapshot.learners:
         table.add_row(*_row(learner))
     return table
 
 
-def _row(learner: LearnerPicture) -> tuple[RenderableType, ...]:
+def _row(learner: LearnerSnapshot) -> tuple[RenderableType, ...]:
     return (
         learner.id,
         Text(learner.state, style=_STYLES.get(learner.state, "")),
@@ -216,7 +216,7 @@ def _row(learner: LearnerPicture) -> tuple[RenderableType, ...]:
     )
 
 
-def _goodput(learner: LearnerPicture) -> str:
+def _goodput(learner: LearnerSnapshot) -> str:
     if not learner.time:
         return "-"
     rest = losses_text(learner.time, most=1)

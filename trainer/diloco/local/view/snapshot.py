@@ -43,7 +43,7 @@ class RateMeter:
 
 
 @dataclass(frozen=True, slots=True)
-class LearnerPicture:
+class LearnerSnapshot:
     """One row of the view."""
 
     id: str
@@ -60,13 +60,13 @@ class LearnerPicture:
 
 
 @dataclass(frozen=True, slots=True)
-class Picture:
+class RunSnapshot:
     """The run."""
 
     job: str
     elapsed_seconds: float
     syncer_state: str
-    learners: tuple[LearnerPicture, ...]
+    learners: tuple[LearnerSnapshot, ...]
     rates: Rates
     status: SyncerStatus | None = None
     """The syncer's own account; None before it first answered."""
@@ -89,7 +89,9 @@ class Trouble:
     """Regions."""
 
 
-def take_picture(job: str, fleet: Fleet, seen: Seen | None, trouble: Trouble, elapsed_seconds: float) -> Picture:
+def snapshot_of_fleet(
+    job: str, fleet: Fleet, seen: Seen | None, trouble: Trouble, elapsed_seconds: float
+) -> RunSnapshot:
     """Put together what processes and syncer say; ``rates`` are left to the caller (``dataclasses.replace``)."""
     known = {learner.id: learner for learner in seen.status.learners} if seen else {}
     rows = []
@@ -98,10 +100,10 @@ def take_picture(job: str, fleet: Fleet, seen: Seen | None, trouble: Trouble, el
         said = told.state.lower() if told and process.proven else "starting"
         state = _state(process, said, trouble)
         if told is None:
-            rows.append(LearnerPicture(process.name, state, restarts=process.restarts))
+            rows.append(LearnerSnapshot(process.name, state, restarts=process.restarts))
             continue
         rows.append(
-            LearnerPicture(
+            LearnerSnapshot(
                 id=process.name,
                 state=state,
                 steps=told.steps,
@@ -114,7 +116,7 @@ def take_picture(job: str, fleet: Fleet, seen: Seen | None, trouble: Trouble, el
                 time=shares_of(told.time_seconds),
             )
         )
-    return Picture(
+    return RunSnapshot(
         job=job,
         elapsed_seconds=elapsed_seconds,
         syncer_state=_state(fleet.syncer, seen.status.phase.lower() if seen else "starting", trouble),
@@ -136,10 +138,10 @@ def _state(process: Managed, said: str, trouble: Trouble) -> str:
     return said
 
 
-def picture_of(status: SyncerStatus) -> Picture:
+def snapshot_of_status(status: SyncerStatus) -> RunSnapshot:
     """A picture from a syncer's own account alone, where its processes are not ours."""
     rows = tuple(
-        LearnerPicture(
+        LearnerSnapshot(
             id=told.id,
             state=told.state.lower(),
             steps=told.steps,
@@ -153,7 +155,7 @@ def picture_of(status: SyncerStatus) -> Picture:
         )
         for told in status.learners
     )
-    return Picture(
+    return RunSnapshot(
         job=status.job,
         elapsed_seconds=status.elapsed_seconds,
         syncer_state=status.phase.lower(),
