@@ -58,6 +58,7 @@ ARG SOURCE_DATE_EPOCH=315532800
 COPY pyproject.toml README.md LICENSE ./
 COPY trainer/diloco/__init__.py trainer/diloco/py.typed trainer/diloco/
 COPY trainer/diloco/spec trainer/diloco/spec/
+COPY trainer/diloco/runtime trainer/diloco/runtime/
 COPY operator/diloco_operator operator/diloco_operator/
 # Of what this adds, all but the programs diloco and kubectl-diloco, which need the rest of diloco.
 RUN touch /build/before \

@@ -4,7 +4,6 @@ A probe that only answers says that HTTP works. Here readiness is the lease and 
 the lease is ready, or a rolling upgrade would wait for ever. It must not know what any check stands for.
 """
 
-import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
@@ -14,8 +13,9 @@ from aiohttp import web
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
 
+from diloco.runtime.heartbeat import Heartbeat
+
 _log = logging.getLogger(__name__)
-_BEAT_SECONDS = 1.0
 MOST_LAG_SECONDS = 30.0
 MOST_WATCH_AGE_SECONDS = 180.0
 """Twice the silence after which a watch is taken up anew."""
@@ -23,22 +23,6 @@ MOST_WATCH_AGE_SECONDS = 180.0
 
 class BadAddressError(Exception):
     """The address to listen at cannot be used. The text is for the user."""
-
-
-@dataclass(slots=True)
-class Heartbeat:
-    """Measures how late the event loop is."""
-
-    clock: Callable[[], float]
-    lag_seconds: float = 0.0
-    """At the latest beat."""
-
-    async def beat(self) -> None:
-        """Beat for ever."""
-        while True:
-            asleep = self.clock()
-            await asyncio.sleep(_BEAT_SECONDS)
-            self.lag_seconds = max(self.clock() - asleep - _BEAT_SECONDS, 0.0)
 
 
 @dataclass(slots=True)

@@ -13,24 +13,24 @@ from typing import Final, NoReturn
 
 from prometheus_client import disable_created_metrics
 
+from diloco.runtime.exits import EXIT_BAD_INPUT, EXIT_LEASE_LOST, EXIT_OK, EXIT_UNEXPECTED
+from diloco.runtime.log import set_up_logging
 from diloco_operator.arguments import Arguments, BadArgumentError, parse
 from diloco_operator.cluster.connection import NoConnectionError, connect
 from diloco_operator.health import BadAddressError
-from diloco_operator.logs import set_up_logging
 from diloco_operator.process import operate
-
-EXIT_OK: Final = 0
-"""Stopped as asked."""
-EXIT_UNEXPECTED: Final = 1
-"""A fault of the program or its host: starting it again may help."""
-EXIT_BAD_INPUT: Final = 2
-"""A flag, a variable, an address or the kubeconfig is wrong: starting it again does not help."""
-EXIT_LEASE_LOST: Final = 5
-"""Another operator may be at work; started again, this one waits its turn."""
 
 _OWN_NAMESPACE: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
 
 _log = logging.getLogger(__name__)
+_QUIET: Final = {
+    # Says at each start that it is not in the main thread; it is meant not to be.
+    "kopf._core.reactor.running": logging.ERROR,
+    "kopf": logging.WARNING,
+    "asyncio": logging.WARNING,
+    # What is wrong with a kubeconfig is told once, by whoever asked for it.
+    "kubernetes": logging.ERROR,
+}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -40,7 +40,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     except BadArgumentError as error:
         print(f"diloco-operator: {error}", file=sys.stderr)  # noqa: T201 # there is no log yet
         return EXIT_BAD_INPUT
-    set_up_logging(as_json=arguments.options.log_json, level=logging.DEBUG if arguments.verbose else logging.INFO)
+    level = logging.DEBUG if arguments.verbose else logging.INFO
+    set_up_logging(json=arguments.options.log_json, process="operator", level=level)
+    for name, quiet_level in _QUIET.items():
+        logging.getLogger(name).setLevel(max(quiet_level, level))
     # Or there is a gauge beside each counter that nobody reads.
     disable_created_metrics()  # type: ignore[no-untyped-call] # of prometheus_client
     try:

@@ -14,8 +14,9 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, Final, NoReturn
 
+from diloco.runtime.backoff import Backoff
+from diloco.runtime.heartbeat import Heartbeat
 from diloco_operator import labels
-from diloco_operator.backoff import Backoff
 from diloco_operator.cluster.api import Api, Object, Seams, Selection, is_served
 from diloco_operator.cluster.cache import Cache, GroupKey
 from diloco_operator.cluster.connection import Connection, login
@@ -24,7 +25,7 @@ from diloco_operator.cluster.kinds import CHILDREN, JOB
 from diloco_operator.cluster.watches import Watch
 from diloco_operator.controller import Controller
 from diloco_operator.decide.reconcile import reconcile
-from diloco_operator.health import Health, Heartbeat
+from diloco_operator.health import Health
 from diloco_operator.lease import Clocks, Lease, LeaseLostError
 from diloco_operator.metrics import Gauges, Metrics
 from diloco_operator.observe.job_watch import JobWatch
@@ -275,7 +276,7 @@ async def operate(
 
 async def _work(lease: Lease, parts: _Parts, heartbeat: Heartbeat, fence: Callable[[str], NoReturn]) -> None:
     async with asyncio.TaskGroup() as group:
-        group.create_task(heartbeat.beat())
+        group.create_task(heartbeat.run())
         await lease.acquire()
         group.create_task(_keep(lease, fence))
         group.create_task(parts.run())

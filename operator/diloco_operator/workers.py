@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable, Hashable
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
-from diloco_operator.backoff import Backoff
+from diloco.runtime.backoff import Backoff
 
 _log = logging.getLogger(__name__)
 

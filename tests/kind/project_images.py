@@ -25,7 +25,13 @@ _REGISTRY = "localhost"
 """A node that should lack an image of such a name finds none elsewhere, and nobody else's."""
 
 INPUTS = {
-    "operator": (*_OF_BOTH, "trainer/diloco/__init__.py", "trainer/diloco/py.typed", "trainer/diloco/spec"),
+    "operator": (
+        *_OF_BOTH,
+        "trainer/diloco/__init__.py",
+        "trainer/diloco/py.typed",
+        "trainer/diloco/runtime",
+        "trainer/diloco/spec",
+    ),
     "trainer": (*_OF_BOTH, "trainer/diloco"),
 }
 """By target, the files that the Dockerfile copies."""

@@ -10,7 +10,7 @@ import logging
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
-from diloco_operator.backoff import Backoff
+from diloco.runtime.backoff import Backoff
 from diloco_operator.cluster.api import Api, Object, Selection
 from diloco_operator.cluster.cache import Cache, GroupKey, as_version, version_of
 from diloco_operator.cluster.errors import ApiError, ForbiddenError, GoneError, NotFoundError

@@ -16,7 +16,7 @@ from typing import Any, Final
 
 import kopf
 
-from diloco_operator.backoff import Backoff
+from diloco.runtime.backoff import Backoff
 from diloco_operator.cluster.api import PAGE_OBJECTS, REQUEST_TIMEOUT_SECONDS, SILENCE_SECONDS, WATCH_SECONDS, Object
 from diloco_operator.cluster.kinds import JOB
 

@@ -8,8 +8,8 @@ from typing import Any, Self
 
 import pytest
 
+from diloco.runtime.backoff import Backoff
 from diloco_operator import labels
-from diloco_operator.backoff import Backoff
 from diloco_operator.cluster import errors
 from diloco_operator.cluster.api import Api, Seams, Selection, is_served
 from diloco_operator.cluster.cache import Cache, GroupKey, ObjectKey

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from diloco_operator.main import EXIT_LEASE_LOST
+from diloco.runtime.exits import EXIT_LEASE_LOST
 from support.fault_proxy import FaultProxy
 from support.operator_process import eventually
 from support.operator_scene import Cluster, Start, at_rest, manifest

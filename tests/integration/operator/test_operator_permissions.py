@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from diloco_operator.main import EXIT_OK
+from diloco.runtime.exits import EXIT_OK
 from kind.cache import Cache
 from kind.tools import helm_if_there
 from support.api_server import ApiServer

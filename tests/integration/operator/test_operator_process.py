@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from diloco_operator.main import EXIT_BAD_INPUT, EXIT_OK
+from diloco.runtime.exits import EXIT_BAD_INPUT, EXIT_OK
 from support.operator_process import eventually
 from support.operator_scene import Cluster, Start, at_rest, manifest, reconciles_again
 

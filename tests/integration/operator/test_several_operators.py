@@ -1,6 +1,6 @@
 """Operators that come after each other or run beside each other, against a real API server."""
 
-from diloco_operator.main import EXIT_LEASE_LOST, EXIT_OK
+from diloco.runtime.exits import EXIT_LEASE_LOST, EXIT_OK
 from support.operator_process import eventually
 from support.operator_scene import Cluster, Start, at_rest, reconciles_again
 

@@ -3,25 +3,25 @@
 import pytest
 
 from diloco.learner.activity import Activity, Kind
-from diloco.learner.backoff import Backoff
 from diloco.learner.deadlines import FLOOR_SECONDS, LIMIT_SECONDS, TransferDeadlines
 from diloco.learner.speed import sleep_for_speed
+from diloco.runtime.backoff import Backoff, Retries
 
 
 def test_delays_double_up_to_a_limit_and_begin_anew_once_something_worked() -> None:
-    backoff = Backoff(lambda: 1.0, first_seconds=1.0, limit_seconds=5.0)
-    assert [backoff.next_seconds() for _ in range(4)] == [1.0, 2.0, 4.0, 5.0]
-    backoff.worked()
-    assert backoff.next_seconds() == 1.0
+    retries = Retries(Backoff(1.0, 5.0, lambda: 1.0))
+    assert [retries.next_seconds() for _ in range(4)] == [1.0, 2.0, 4.0, 5.0]
+    retries.worked()
+    assert retries.next_seconds() == 1.0
 
 
 def test_jitter_takes_at_most_half_of_a_delay() -> None:
-    assert Backoff(lambda: 0.0, first_seconds=1.0).next_seconds() == 0.5
+    assert Retries(Backoff(1.0, 8.0, lambda: 0.0)).next_seconds() == 0.5
 
 
 def test_many_failures_do_not_overflow() -> None:
-    backoff = Backoff(lambda: 1.0, limit_seconds=5.0)
-    assert [backoff.next_seconds() for _ in range(5000)][-1] == 5.0
+    retries = Retries(Backoff(0.25, 5.0, lambda: 1.0))
+    assert [retries.next_seconds() for _ in range(5000)][-1] == 5.0
 
 
 def test_a_deadline_is_never_below_the_floor_nor_above_the_limit() -> None:

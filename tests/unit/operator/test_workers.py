@@ -4,7 +4,7 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from diloco_operator.backoff import Backoff
+from diloco.runtime.backoff import Backoff
 from diloco_operator.workers import Pacing, Workers
 from support.virtual_time import run_virtually
 

@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from diloco.core.actions import Refusal
-from diloco.learner.backoff import Backoff
 from diloco.learner.mailboxes.holdings import Holdings, Membership
 from diloco.learner.mailboxes.orders import Ending, EndKind, EvaluationOrder, Orders
 from diloco.learner.mailboxes.outbox import ControlOutbox, Sender
@@ -21,6 +20,7 @@ from diloco.learner.mailboxes.pull_queue import PullOrder, PullQueue
 from diloco.learner.mailboxes.push_queue import OuterGradient, PushQueue
 from diloco.learner.mailboxes.requests import GradientRequest, Requests
 from diloco.learner.mailboxes.residuals import Residuals
+from diloco.runtime.backoff import Retries, reconnecting
 from diloco.wire.errors import InvalidMessageError, WireError
 from diloco.wire.messages import (
     EvaluationWanted,
@@ -105,7 +105,7 @@ class Link:
         self._open_session = open_session
         self._boxes = mailboxes
         self._position = position
-        self._backoff = Backoff(uniform)
+        self._retries = Retries(reconnecting(uniform))
         self._closed = threading.Event()
         self._lock = threading.Lock()
         self._session: SessionLike | None = None
@@ -142,7 +142,7 @@ class Link:
             reason = self._one_session()
             if reason is None or self._closed.is_set():
                 return
-            self._closed.wait(self._backoff.next_seconds())
+            self._closed.wait(self._retries.next_seconds())
 
     def _one_session(self) -> str | None:
         """Join and listen. Returns why to join again; None: do not."""
@@ -274,7 +274,7 @@ class Link:
             len(welcome.versions),
         )
         self._lost_at = None
-        self._backoff.worked()
+        self._retries.worked()
         # Also what is only a little behind: the news of it went to a session that is over.
         for fragment in (*welcome.load, *range(len(welcome.versions))):
             self._want(membership, fragment, welcome.versions[fragment])

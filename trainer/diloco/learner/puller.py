@@ -18,7 +18,6 @@ from torch import Tensor
 
 from diloco.core.codec import Codec
 from diloco.core.downlink import apply_update
-from diloco.learner.backoff import Backoff
 from diloco.learner.deadlines import TransferDeadlines
 from diloco.learner.mailboxes.holdings import Held, Holdings
 from diloco.learner.mailboxes.pull_queue import MergedFragment, Post, PullOrder, PullQueue
@@ -78,7 +77,7 @@ class Puller:
                 self._pull_queue.post_ended(post)
 
     def _pull(self, order: PullOrder) -> None:
-        backoff = Backoff(self._context.uniform)
+        retries = self._context.retries()
         whole = order.whole
         while self._is_wanted(order):
             reception = self._reception(order, whole=whole)
@@ -87,7 +86,7 @@ class Puller:
             whole = whole or reception.wrong
             with self._context.counts.lock:
                 self._context.counts.retries += 1
-            if not reception.wrong and self._context.stopped.wait(backoff.next_seconds()):
+            if not reception.wrong and self._context.stopped.wait(retries.next_seconds()):
                 return
 
     def _pull_posted(self, post: Post) -> None:

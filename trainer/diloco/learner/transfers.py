@@ -15,13 +15,13 @@ from torch import Tensor
 
 from diloco.core.codec import Codec, CodecError
 from diloco.core.feedback import encode_with_feedback
-from diloco.learner.backoff import Backoff
 from diloco.learner.deadlines import TransferDeadlines
 from diloco.learner.mailboxes.holdings import Membership
 from diloco.learner.mailboxes.outbox import ControlOutbox
 from diloco.learner.mailboxes.pull_queue import PullOrder, PullQueue
 from diloco.learner.mailboxes.push_queue import OuterGradient, PushQueue
 from diloco.learner.mailboxes.residuals import Residuals
+from diloco.runtime.backoff import Retries, reconnecting
 from diloco.runtime.busy import BusyMeter
 from diloco.wire.errors import DeadlineError, WireError
 from diloco.wire.messages import PullHeader, PullRequest, PushHeader, PushReceipt
@@ -90,6 +90,10 @@ class TransferContext:
     """Random numbers in [0, 1)."""
     counts: TransferCounts
 
+    def retries(self) -> Retries:
+        """Pauses between tries of one transfer."""
+        return Retries(reconnecting(self.uniform))
+
 
 @dataclass(frozen=True)
 class Narrowing:
@@ -155,11 +159,11 @@ class Pusher:
         )
         # Before it is sent: the version may be made as soon as it is there. Merged or not, it is to be pulled.
         self._pull_queue.post(PullOrder(request.membership, request.fragment, request.version))
-        backoff = Backoff(context.uniform)
+        retries = context.retries()
         while not self._sent(header, payload):
             with context.counts.lock:
                 context.counts.retries += 1
-            if context.stopped.wait(backoff.next_seconds()):
+            if context.stopped.wait(retries.next_seconds()):
                 return
             if context.current() != request.membership or self._push_queue.is_overtaken(gradient):
                 return

@@ -14,3 +14,5 @@ EXIT_JOB_FAILED: Final = 4
 """The job is over, and it failed: starting it again does not help."""
 EXIT_DOES_NOT_FIT: Final = 5
 """``diloco plan``: the links do not carry the job, or it cannot be told."""
+EXIT_LEASE_LOST: Final = 5
+"""``diloco-operator``: another one may be at work; started again, this one waits its turn."""

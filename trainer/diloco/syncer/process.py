@@ -18,13 +18,14 @@ from diloco.runtime.addresses import AddressError, format_address, parse_address
 from diloco.runtime.descriptors import connections_allowed
 from diloco.runtime.exits import EXIT_BAD_INPUT, EXIT_UNEXPECTED
 from diloco.runtime.files import UnusableFileError, write_json_atomically
+from diloco.runtime.heartbeat import Heartbeat
 from diloco.runtime.http import HttpServer, HttpServerError
 from diloco.runtime.loading import Loading
 from diloco.syncer.disk.directory import SyncerDirectory
 from diloco.syncer.errors import SyncerError
 from diloco.syncer.options import SyncerOptions
 from diloco.syncer.prepare import Beginning, prepare
-from diloco.syncer.reporting.pages import Heartbeat, on_loop, routes
+from diloco.syncer.reporting.pages import on_loop, routes
 from diloco.syncer.syncer import Syncer
 from diloco.wire.server import ListenError, ServerOptions, SyncServer
 from diloco.wire.tls import TlsFileError

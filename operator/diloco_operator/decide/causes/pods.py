@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
+from diloco.runtime.exits import EXIT_BAD_INPUT, EXIT_JOB_FAILED, EXIT_OK, EXIT_REFUSED
 from diloco_operator.decide.observed import Object, PodObserved
 from diloco_operator.decide.reasons import Reason
 from diloco_operator.decide.text import last_line, one_line
@@ -33,9 +34,9 @@ _PULL = {
 _CONFIG = {"CreateContainerConfigError", "CreateContainerError", "RunContainerError", "PostStartHookError"}
 _GATED = "SchedulingGated"
 """Of a pod that is not to be scheduled yet (Kubernetes' schedulingGates)."""
-_EXIT_REASONS = {2: Reason.CONFIGURATION_ERROR, 3: Reason.REFUSED}
+_EXIT_REASONS = {EXIT_BAD_INPUT: Reason.CONFIGURATION_ERROR, EXIT_REFUSED: Reason.REFUSED}
 """Exit codes of diloco processes after which starting again does not help."""
-_EXIT_JOB_OVER = (0, 4)
+_EXIT_JOB_OVER = (EXIT_OK, EXIT_JOB_FAILED)
 """The job is over: the syncer says so too, and what it says counts."""
 _AFTER_CAUSE = re.compile(r" (?:preemption:|no new claims to deallocate,)")
 """What the scheduler adds to why no node fits: whether anything could be taken from others. It repeats the nodes."""

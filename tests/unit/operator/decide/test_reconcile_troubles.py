@@ -411,8 +411,8 @@ INVALID: dict[str, tuple[dict[str, Any], str, str]] = {
 
 
 @pytest.mark.parametrize("case", INVALID)
-def test_what_cannot_be_is_invalid_and_creates_nothing(job_now: str) -> None:
-    spec, reason, words = INVALID[job_now]
+def test_what_cannot_be_is_invalid_and_creates_nothing(case: str) -> None:
+    spec, reason, words = INVALID[case]
     w = World(job=job_object(**spec))
     w.run(30)
     assert not w.children

@@ -5,9 +5,10 @@ from collections.abc import Iterator
 import pytest
 
 from diloco.core.actions import Fence, Merge, Note, Refusal
+from diloco.runtime.heartbeat import Heartbeat
 from diloco.runtime.http import Response
 from diloco.syncer.reporting.metrics import SyncerMetrics
-from diloco.syncer.reporting.pages import LONGEST_LAG_SECONDS, Heartbeat, LoopBusyError, on_loop, routes
+from diloco.syncer.reporting.pages import LONGEST_LAG_SECONDS, LoopBusyError, on_loop, routes
 from diloco.syncer.reporting.status import CheckpointStatus, LearnerStatus, LinksStatus, LinkStatus, SyncerStatus
 
 STATUS = SyncerStatus(
@@ -157,10 +158,11 @@ def test_a_loop_that_is_gone_makes_pages_unavailable_and_no_fault() -> None:
 
 
 def test_health_is_the_event_loops_lag() -> None:
-    heartbeat = Heartbeat()
+    now = 0.0
+    heartbeat = Heartbeat(lambda: now)
     pages = routes(SyncerMetrics(), heartbeat, lambda: STATUS, lambda: True)
     assert pages["/healthz"]().status == 200
     assert pages["/readyz"]().body == b"serving\n"
     assert pages["/status"]().content_type == "application/json"
-    heartbeat.beat_at -= 2 * LONGEST_LAG_SECONDS
+    now = 2 * LONGEST_LAG_SECONDS
     assert pages["/healthz"]().status == 503

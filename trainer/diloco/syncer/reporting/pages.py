@@ -5,39 +5,20 @@ It must not know how the figures come about.
 
 import asyncio
 import concurrent.futures
-import time
 from collections.abc import Callable
 from http import HTTPStatus
 from typing import TypeVar
 
+from diloco.runtime.heartbeat import Heartbeat
 from diloco.runtime.http import Response, Route
 from diloco.syncer.reporting.metrics import CONTENT_TYPE, SyncerMetrics
 from diloco.syncer.reporting.status import SyncerStatus
 
 LONGEST_LAG_SECONDS = 10.0
 """An event loop that is later than this is taken for stuck (ours)."""
-_BEAT_SECONDS = 0.25
 _ANSWER_SECONDS = 5.0
 
 T = TypeVar("T")
-
-
-class Heartbeat:
-    """Shows from outside whether the event loop still turns."""
-
-    def __init__(self) -> None:
-        self.beat_at = time.monotonic()
-
-    @property
-    def lag_seconds(self) -> float:
-        """How late the event loop is."""
-        return max(0.0, time.monotonic() - self.beat_at - _BEAT_SECONDS)
-
-    async def run(self) -> None:
-        """Beat until cancelled."""
-        while True:
-            self.beat_at = time.monotonic()
-            await asyncio.sleep(_BEAT_SECONDS)
 
 
 class LoopBusyError(RuntimeError):

@@ -22,3 +22,26 @@ class Backoff:
         """How long to wait after so many failures in a row (1 or more): between half and all of the interval."""
         whole = min(self.first_seconds * 2.0 ** min(failures - 1, _MOST_DOUBLINGS), self.most_seconds)
         return whole * (0.5 + 0.5 * self.random())
+
+
+def reconnecting(random: Callable[[], float]) -> Backoff:
+    """Pauses of a learner between tries to reach its syncer: many learners lose it at the same moment."""
+    return Backoff(first_seconds=0.25, most_seconds=8.0, random=random)
+
+
+class Retries:
+    """A ``Backoff`` that counts the failures itself, until something worked."""
+
+    def __init__(self, backoff: Backoff) -> None:
+        """Count from no failure."""
+        self._backoff = backoff
+        self._failures = 0
+
+    def next_seconds(self) -> float:
+        """How long to wait after one more failure."""
+        self._failures += 1
+        return self._backoff.seconds(self._failures)
+
+    def worked(self) -> None:
+        """The next failure is a first one again."""
+        self._failures = 0
