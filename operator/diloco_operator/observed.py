@@ -136,9 +136,16 @@ class Observed:
     foreign: frozenset[ChildKey] = frozenset()
     """Objects with the job's labels or with names that the job wants, which belong to somebody else."""
     looked: Looked | None = None
-    """None: nobody looked, because nothing asked for it (`Plan.look_closer`)."""
+    """None: nobody looked, because nothing asked for it (`Plan.look_closer`), or the look failed."""
+    look_failed: bool = False
+    """The API server did not answer a closer look: this time the job is decided upon without one."""
     syncer: SyncerStatusView | SyncerAway | None = None
     """None: not asked, because no syncer is wanted."""
     refused: Mapping[ChildKey, str] = field(default_factory=dict)
     """What the API server said to the latest try to apply an object of these names, where it refused for good (400,
     403, 409, 422). Need not be kept over a restart of the operator: the same try brings the same answer."""
+
+    @property
+    def may_look(self) -> bool:
+        """Nobody has looked closer yet, or tried to."""
+        return self.looked is None and not self.look_failed
