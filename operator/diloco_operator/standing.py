@@ -27,6 +27,7 @@ from diloco_operator.reasons import Reason
 from diloco_operator.status import (
     AS_EXPECTED,
     IN_PROGRESS,
+    Heard,
     Verdict,
     Verdicts,
     conditions,
@@ -194,7 +195,7 @@ def _said(bare: Bare, plan: Plan, verdicts: Verdicts, *, running: bool, complete
     """``plan`` with the status; what is known of the job's progress stays."""
     before, generation = bare.before, int(bare.job["metadata"].get("generation") or 0)
     # Of a job that nothing is known of yet there are no pools to count.
-    counted = counts(bare.workloads, None if bare.workloads else frozenset(), running=running)
+    counted = counts(bare.workloads, Heard(None if bare.workloads else frozenset()), running=running)
     changed: dict[str, object] = {
         "learners": counted.learners,
         "regions": counted.regions,
