@@ -78,7 +78,7 @@ def _runs(case: Case) -> Plan:
     ask = case.deployment is not None
     change = changes(case, running(case.desired_learners))
     plan = _planned(change, _running_again(case), ask_syncer=ask)
-    look = unhealthy(case) and case.observed.looked is None
+    look = unhealthy(case) and case.observed.may_look
     if look or (ask and case.observed.syncer is None):
         return replace(plan, again_in_seconds=0.0, look_closer=look)
     view = case.observed.syncer
@@ -88,7 +88,7 @@ def _runs(case: Case) -> Plan:
     verdicts: Verdicts = {
         "Ready": ready,
         "Progressing": progressing,
-        "Degraded": degraded(causes),
+        "Degraded": degraded(causes, case.before, case.observed),
         "Suspended": _not_suspended(case),
         "Complete": IN_PROGRESS,
         "Failed": IN_PROGRESS,
@@ -100,19 +100,19 @@ def _suspends(case: Case) -> Plan:
     """Learners down, then the syncer; Suspended once no pod is left but those on lost nodes."""
     left = case.pods_left
     change = changes(case, stopping(case.desired_learners, left.learners))
-    still = standing(left)
+    still = standing(left, case.before, case.observed)
     said = taken_over(case.before, "Suspended", IN_PROGRESS).status == "True"
     again = case.options.poll_seconds if left.any else case.options.resync_seconds
     # Until it is gone the syncer tells how far the job came.
     plan = _planned(change, again, ask_syncer=left.syncers > 0)
     # Before it is said that no pod is left, they are looked for.
-    if (left.any or left.lost or not said) and case.observed.looked is None:
+    if (left.any or left.lost or not said) and case.observed.may_look:
         return replace(plan, again_in_seconds=0.0, look_closer=True)
     causes = stopping_causes(case.workloads, case.observed, case.volume, case.now)
     verdicts: Verdicts = {
         "Ready": replace(still, status="False"),
         "Progressing": replace(still, status="False"),
-        "Degraded": degraded(gravest_first([*taken_causes(change.taken), *causes])),
+        "Degraded": degraded(gravest_first([*taken_causes(change.taken), *causes]), case.before, case.observed),
         "Suspended": still,
         "Complete": IN_PROGRESS,
         "Failed": IN_PROGRESS,

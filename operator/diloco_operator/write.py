@@ -15,9 +15,9 @@ from diloco_operator.plan import Plan
 from diloco_operator.policies.completion import recorded_end
 from diloco_operator.policies.progress import due, held_back, moved, progress_of, restarts_of, without_rates
 from diloco_operator.policies.suspend import start_time
-from diloco_operator.policies.syncer_report import training
+from diloco_operator.policies.syncer_report import left_out, lowered_quorum, training
 from diloco_operator.policies.workloads import syncer_ready
-from diloco_operator.status import Verdicts, conditions, counts, events, phase_of, reason_of
+from diloco_operator.status import Heard, Verdicts, conditions, counts, events, phase_of, reason_of
 
 
 def written(
@@ -30,7 +30,8 @@ def written(
     running = not finished and not case.spec.suspend
     # Nobody trains before a syncer was ready for the first time.
     known = frozenset[str]() if before.phase != "Training" and not syncer_ready(case.deployment) else None
-    counted = counts(case.workloads, known if told is None else training(told), running=running)
+    heard = Heard(known) if told is None else _heard(told, case.spec.sync.quorum)
+    counted = counts(case.workloads, heard, running=running)
     status = before.model_copy(
         update={
             "observed_generation": case.job.metadata.generation,
@@ -52,6 +53,10 @@ def written(
     else:
         status = _with_progress(status, before, progress_of(told, case.now), case.now)
     return if_new(plan, before, status)
+
+
+def _heard(view: SyncerStatusView, quorum: int) -> Heard:
+    return Heard(training(view), left_out(view), lowered_quorum(view, quorum))
 
 
 def _with_progress(status: JobStatus, before: JobStatus, fresh: Progress, now: datetime) -> JobStatus:

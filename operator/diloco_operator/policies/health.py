@@ -38,7 +38,7 @@ def running_causes(case: Case) -> list[Cause]:
     causes += [cause for cause in syncer if not (volume and cause.reason == Reason.VOLUME_PENDING)]
     sessions, spared = None, frozenset[str]()
     if isinstance(view, SyncerStatusView):
-        causes += reported_causes(view, frozenset(case.spec.learner_ids))
+        causes += reported_causes(view, frozenset(case.spec.learner_ids), case.spec.sync.quorum)
         sessions, spared = present(view), given_up(view)
     causes += learner_causes(case.workloads, looked, sessions, spared, case.now)
     return gravest_first(causes)

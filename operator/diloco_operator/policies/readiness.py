@@ -10,7 +10,7 @@ from diloco_operator.observed import Object, SyncerAway, SyncerStatusView
 from diloco_operator.policies.placement import Cause
 from diloco_operator.policies.pod_problems import parsed
 from diloco_operator.policies.progress import STUCK_AFTER_SECONDS, stuck
-from diloco_operator.policies.syncer_report import training
+from diloco_operator.policies.syncer_report import lowered_quorum, training
 from diloco_operator.policies.workloads import syncer_ready
 from diloco_operator.reasons import Reason
 from diloco_operator.status import Verdict, since
@@ -32,8 +32,12 @@ def readiness(case: Case, *, moving: bool) -> tuple[Verdict, Verdict, list[Cause
 
 def _heard(case: Case, view: SyncerStatusView, *, moving: bool) -> tuple[Verdict, Verdict]:
     number, desired = len(training(view) & set(case.spec.learner_ids)), len(case.spec.learner_ids)
-    quorum = case.spec.sync.quorum
+    wanted = case.spec.sync.quorum
+    lowered = lowered_quorum(view, wanted)
+    quorum = wanted if lowered is None else lowered
     counted = f"{number} of {desired} learners train"
+    if lowered is not None:
+        counted += f", the quorum is {lowered} instead of {wanted}"
     if view.phase in ("Evaluating", "Complete"):
         reason = Reason.EVALUATING if view.phase == "Evaluating" else Reason.EXPORTING
         verdict = Verdict("True", reason, "the budget is merged")
@@ -47,7 +51,8 @@ def _heard(case: Case, view: SyncerStatusView, *, moving: bool) -> tuple[Verdict
     if number == 0 and case.before.phase != "Training":
         waiting = Verdict("False", Reason.WAITING_FOR_LEARNERS, counted)
         return waiting, waiting
-    missing = Verdict("False", Reason.QUORUM_MISSING, f"{counted}, spec.sync.quorum is {quorum}")
+    text = counted if lowered is not None else f"{counted}, spec.sync.quorum is {quorum}"
+    missing = Verdict("False", Reason.QUORUM_MISSING, text)
     return missing, missing
 
 

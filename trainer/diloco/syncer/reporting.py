@@ -84,6 +84,8 @@ class Reporter:
                 "inner_steps": view.inner_steps,
                 "trained_tokens": view.trained_tokens,
                 "model_exported": kept.model_exported,
+                "quorum": view.quorum,
+                "quorum_wanted": view.quorum_wanted,
                 "links": kept.links,
                 "learners": tuple(self._learner(learner, now) for learner in view.learners),
             }
@@ -105,6 +107,7 @@ class Reporter:
             restarts=view.restarts,
             left_out=view.left_out,
             left_out_reason=view.left_out_reason,
+            left_out_now=view.left_out_now,
             loss=_finite(view.loss),
             last_heard_seconds=max(0.0, now - view.last_heard_at) if view.incarnation else None,
             time_seconds=_by_class(view.time),
