@@ -83,11 +83,13 @@ class _Reconcile:
     job: Object
     writes: ChildWrites
     confirmed: bool = False
+    look_failure: ApiError | None = None
+    """Why pods could not be looked at: in this reconcile it is not tried again."""
 
     async def settle(self) -> float | None:
         self._forget_refusals()
         await self.writes.forget_foreign()
-        observed = await self.of.observer.observe(self.job, self.memory)
+        observed = await self._observe()
         for _ in range(_MOST_PASSES):
             plan = self._paced(self.of.decide(self.job, observed, self.of.now()))
             more = await self._learn(plan, observed)
@@ -99,18 +101,19 @@ class _Reconcile:
                 if not await self._confirm():
                     return None
                 if self.job["metadata"]["resourceVersion"] != before["metadata"]["resourceVersion"]:
-                    observed = await self.of.observer.observe(self.job, self.memory)
+                    observed = await self._observe()
                     continue
             if await self._write_children(plan):
-                observed = await self.of.observer.observe(self.job, self.memory)
+                observed = await self._observe()
                 continue
             if plan.delete_job:
                 return await self._delete_job()
             if plan.status is not None and not await self._write_status(plan.status):
                 return None
             await self._record(plan.events)
-            if self.writes.failure is not None:
-                raise self.writes.failure
+            failure = self.writes.failure or self.look_failure
+            if failure is not None:
+                raise failure
             return plan.again_in_seconds
         raise UnsettledError(f"{key_of(self.job)}: no end after {_MOST_PASSES} plans")
 
@@ -124,11 +127,26 @@ class _Reconcile:
     async def _learn(self, plan: Plan, observed: Observed) -> Observed | None:
         """What the plan wants to know besides; None: nothing."""
         children = dict(observed.children)
-        if plan.look_closer and observed.looked is None:
-            return replace(observed, looked=await self.of.observer.look_closer(self.job, children, self.memory))
+        if plan.look_closer and observed.may_look:
+            return await self._look_closer(observed, children)
         if plan.ask_syncer and observed.syncer is None:
             return replace(observed, syncer=await self.of.observer.ask_syncer(self.job, children, self.memory))
         return None
+
+    async def _look_closer(self, observed: Observed, children: dict[ChildKey, Object]) -> Observed:
+        """The job's pods and warnings; where they cannot be listed, the rest is done and told without them."""
+        try:
+            return replace(observed, looked=await self.of.observer.look_closer(self.job, children, self.memory))
+        except NamespaceGoingError:
+            raise
+        except ApiError as error:
+            _log.warning("%s: its pods are not looked at: %s", key_of(self.job), error)
+            self.look_failure = error
+            return replace(observed, look_failed=True)
+
+    async def _observe(self) -> Observed:
+        observed = await self.of.observer.observe(self.job, self.memory)
+        return replace(observed, look_failed=observed.looked is None and self.look_failure is not None)
 
     async def _write_children(self, plan: Plan) -> bool:
         """Carry out what is about children; True: what came of it changes what is to be told."""

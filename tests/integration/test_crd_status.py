@@ -37,15 +37,19 @@ STATUS = JobStatus(
         percent="42%",
         seconds_left=300,
         loss="1.630",
+        doubted_loss="0.010",
         train_loss="1.7",
         goodput="76%",
         tokens_per_second=1933,
         updated_at=NOON,
     ),
-    learners=LearnerCounts(desired=4, ready=4, training=3, summary="3/4"),
+    learners=LearnerCounts(desired=4, ready=4, training=3, summary="3/4", quorum=3),
     regions=(
         RegionStatus(
-            name="us-east", desired=3, training=2, pools=(PoolStatus(name="new", desired=2, stateful_set="x"),)
+            name="us-east",
+            desired=3,
+            training=2,
+            pools=(PoolStatus(name="new", desired=2, left_out=1, stateful_set="x"),),
         ),
     ),
     restarts=(LearnerRestarts(learner="us-east/new/0", count=2),),

@@ -107,6 +107,9 @@ class MemoryApi:
         yield {"items": await self.items(selection), "metadata": {}}
 
     async def items(self, selection: Selection) -> list[Object]:
+        error = self.failing("list", selection.kind.name, "", {})
+        if error is not None:
+            raise error
         if selection.kind.name == "Event":
             return [
                 {**event, "involvedObject": {"uid": uid}, "metadata": {"name": uid}}

@@ -3,6 +3,7 @@
 Must not know Kubernetes.
 """
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
@@ -37,6 +38,12 @@ class WorldSyncer:
     restarts: dict[str, int] = field(default_factory=dict)
     given_up: set[str] = field(default_factory=set)
     stalled: set[str] = field(default_factory=set)
+    left_out: dict[str, str] = field(default_factory=dict)
+    """Learners whose work is left out of merges, and why."""
+    quorum: int | None = None
+    """None: a syncer of before, which does not say."""
+    doubted_loss: float | None = None
+    """Of the newest evaluation, which is in doubt."""
     checkpoint_problem: str = ""
     tape_problem: str = ""
     links: dict[str, Any] | None = None
@@ -89,12 +96,20 @@ class WorldSyncer:
             "checkpoint": {"newest": "step-0", "age_seconds": 1.0, "failures": 0, "problem": self.checkpoint_problem},
             "tape_problem": self.tape_problem,
             "links": self.links,
-            "learners": [
-                {"id": learner, "state": self._state(learner), "restarts": self.restarts.get(learner, 0)}
-                for learner in sorted(self.ever | self.given_up)
-            ],
+            "learners": [self._learner(learner) for learner in sorted(self.ever | self.given_up)],
+            **({"quorum": self.quorum, "quorum_wanted": 9} if self.quorum is not None else {}),
+            **({"evaluations": self._evaluations()} if self.doubted_loss is not None else {}),
             "a field of a later version": True,
         }
+
+    def _learner(self, learner: str) -> dict[str, Any]:
+        said = {"id": learner, "state": self._state(learner), "restarts": self.restarts.get(learner, 0)}
+        left_out = self.left_out.get(learner)
+        return said if left_out is None else said | {"left_out": 7, "left_out_now": left_out}
+
+    def _evaluations(self) -> list[dict[str, Any]]:
+        doubted = self.doubted_loss if math.isfinite(self.doubted_loss or 0.0) else None
+        return [{"loss": 2.5, "doubted": False}, {"loss": doubted, "doubted": True}]
 
     def _state(self, learner: str) -> str:
         if learner in self.given_up:

@@ -122,15 +122,32 @@ class Counts:
     regions: tuple[RegionStatus, ...]
 
 
-def counts(workloads: Iterable[PoolWorkload], training: frozenset[str] | None, *, running: bool) -> Counts:
-    """``training``: ids of the learners that train; None: that is not known."""
+@dataclass(frozen=True, slots=True)
+class Heard:
+    """What is known of the learners by the syncer's account."""
+
+    training: frozenset[str] | None
+    """Ids of those that train; None: that is not known."""
+    left_out: frozenset[str] = frozenset()
+    """Ids of those whose work is left out of merges."""
+    quorum: int | None = None
+    """The quorum in force, where it is not that of the manifest."""
+
+
+def counts(workloads: Iterable[PoolWorkload], heard: Heard, *, running: bool) -> Counts:
+    """The learners in numbers; ``running``: the job is to run."""
     by_region: dict[str, list[PoolStatus]] = {}
     for workload in workloads:
         region, pool = workload.pool
         desired = workload.desired if running else 0
-        number = sum(f"{region}/{pool}/{index}" in (training or ()) for index in range(desired))
+        ids = {f"{region}/{pool}/{index}" for index in range(desired)}
         status = PoolStatus(
-            name=pool, desired=desired, ready=workload.ready, training=number, stateful_set=workload.key.name
+            name=pool,
+            desired=desired,
+            ready=workload.ready,
+            training=len(ids & (heard.training or frozenset())),
+            left_out=len(ids & heard.left_out) or None,
+            stateful_set=workload.key.name,
         )
         by_region.setdefault(region, []).append(status)
     regions = tuple(
@@ -145,8 +162,12 @@ def counts(workloads: Iterable[PoolWorkload], training: frozenset[str] | None, *
     desired, trained = sum(region.desired for region in regions), sum(region.training for region in regions)
     ready = sum(pool.ready for region in regions for pool in region.pools)
     # Nobody says how many train: an earlier number would look like one of now.
-    shown = "?" if running and training is None else str(trained)
-    return Counts(LearnerCounts(desired=desired, ready=ready, training=trained, summary=f"{shown}/{desired}"), regions)
+    shown = "?" if running and heard.training is None else str(trained)
+    summary = f"{shown}/{desired}"
+    counted = LearnerCounts(
+        desired=desired, ready=ready, training=trained, summary=summary, quorum=heard.quorum if running else None
+    )
+    return Counts(counted, regions)
 
 
 def events(before: JobStatus, after: JobStatus) -> tuple[JobEvent, ...]:

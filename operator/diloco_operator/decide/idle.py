@@ -10,11 +10,12 @@ from datetime import datetime
 from diloco.spec.status import ExportedModel, JobStatus
 from diloco_operator import names
 from diloco_operator.decide.causes.all import blocking_causes, stopping_causes
-from diloco_operator.decide.causes.pools import Cause, gravest_first, joined
+from diloco_operator.decide.causes.pools import FOUND_BY_LOOKING, Cause, as_grave, gravest_first, joined
 from diloco_operator.decide.causes.volume import START_ANEW, Volume
 from diloco_operator.decide.conditions import (
     AS_EXPECTED,
     IN_PROGRESS,
+    Heard,
     Verdict,
     Verdicts,
     conditions,
@@ -112,12 +113,14 @@ def finished(bare: Bare) -> Plan:
         again_in_seconds=again if live_seconds is None else min(again, live_seconds),
         scale=scaled_to_nothing(bare.observed.children, left),
     )
-    if (left.any or left.lost) and bare.observed.looked is None:
+    if (left.any or left.lost) and bare.observed.may_look:
         return replace(plan, again_in_seconds=0.0, look_closer=True)
     verdicts: Verdicts = {
         "Ready": taken_over(before, "Ready", IN_PROGRESS),
         "Progressing": taken_over(before, "Progressing", IN_PROGRESS),
-        "Degraded": degraded(stopping_causes(bare.workloads, bare.observed, bare.volume, bare.now)),
+        "Degraded": degraded(
+            stopping_causes(bare.workloads, bare.observed, bare.volume, bare.now), before, bare.observed
+        ),
         "Suspended": taken_over(before, "Suspended", Verdict("False", Reason.NOT_SUSPENDED)),
         "Complete": taken_over(before, "Complete", IN_PROGRESS),
         "Failed": taken_over(before, "Failed", IN_PROGRESS),
@@ -143,35 +146,43 @@ def _suspends(bare: Bare, cause: Cause) -> Plan:
         again_in_seconds=bare.options.poll_seconds if bare.left.any else bare.options.resync_seconds,
         scale=scaled_to_nothing(bare.observed.children, bare.left),
     )
-    if bare.observed.looked is None:
+    if bare.observed.may_look:
         return replace(plan, again_in_seconds=0.0, look_closer=True)
     others = stopping_causes(bare.workloads, bare.observed, bare.volume, bare.now)
-    return _said(bare, plan, _because_of(cause, others, standing(bare.left)), running=False)
+    still = standing(bare.left, bare.before, bare.observed)
+    return _said(bare, plan, _because_of(cause, others, still), running=False)
 
 
 def _because_of(cause: Cause, others: list[Cause], suspended: Verdict) -> Verdicts:
     """The verdicts about a job that cannot be: neither ready nor getting on, for one cause above all."""
-    because = Verdict("False", cause.reason, cause.message)
+    because, causes = Verdict("False", cause.reason, cause.message), gravest_first([cause, *others])
     return {
         "Ready": because,
         "Progressing": because,
-        "Degraded": degraded(gravest_first([cause, *others])),
+        "Degraded": Verdict("True", causes[0].reason, joined(causes)),
         "Suspended": suspended,
         "Complete": IN_PROGRESS,
         "Failed": IN_PROGRESS,
     }
 
 
-def standing(left: PodsLeft) -> Verdict:
-    """Whether a job that is to stand still does."""
-    if not left.any:
+def standing(left: PodsLeft, before: JobStatus, observed: Observed) -> Verdict:
+    """Whether a job that is to stand still does. That no pod is left is not said anew before somebody has looked."""
+    said = taken_over(before, "Suspended", IN_PROGRESS).status == "True"
+    if not left.any and (said or not observed.look_failed):
         return Verdict("True", Reason.SUSPENDED)
+    if not left.any:
+        return Verdict("False", Reason.SUSPENDING, "whether pods are left cannot be found out at the moment")
     what = "learners' pods" if left.learners else "the syncer's pod"
     return Verdict("False", Reason.SUSPENDING, f"{what} stop")
 
 
-def degraded(causes: list[Cause]) -> Verdict:
-    """What is wrong with it, if anything is."""
+def degraded(causes: list[Cause], before: JobStatus, observed: Observed) -> Verdict:
+    """What is wrong with it, if anything is. What an earlier look has found stands while none succeeds."""
+    earlier = taken_over(before, "Degraded", AS_EXPECTED)
+    stands = observed.look_failed and earlier.status == "True" and earlier.reason in FOUND_BY_LOOKING
+    if stands and (not causes or as_grave(earlier.reason, causes[0].reason)):
+        return earlier
     return Verdict("True", causes[0].reason, joined(causes)) if causes else AS_EXPECTED
 
 
@@ -184,7 +195,7 @@ def _said(bare: Bare, plan: Plan, verdicts: Verdicts, *, running: bool, complete
     """``plan`` with the status; what is known of the job's progress stays."""
     before, generation = bare.before, int(bare.job["metadata"].get("generation") or 0)
     # Of a job that nothing is known of yet there are no pools to count.
-    counted = counts(bare.workloads, None if bare.workloads else frozenset(), running=running)
+    counted = counts(bare.workloads, Heard(None if bare.workloads else frozenset()), running=running)
     changed: dict[str, object] = {
         "learners": counted.learners,
         "regions": counted.regions,

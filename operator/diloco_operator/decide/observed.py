@@ -58,6 +58,20 @@ class LearnerReport(BaseModel):
     """Absent, Loading, Training, Stalled or GivenUp. Others may come with newer trainers."""
     restarts: int = 0
     """Times a new process took its place."""
+    left_out_now: str = ""
+    """Why it is being left out of merges again and again, in words that stay; empty: it is not, or the syncer is of a
+    version that does not say."""
+
+
+class EvaluationReport(BaseModel):
+    """One evaluation of the global model."""
+
+    model_config = ConfigDict(extra="ignore", frozen=True, use_attribute_docstrings=True)
+
+    loss: float | None = None
+    """Nats a token; None where it was not a number."""
+    doubted: bool = False
+    """It is not to be believed, and no other learner has confirmed it."""
 
 
 class CheckpointReport(BaseModel):
@@ -108,13 +122,17 @@ class SyncerStatusView(BaseModel):
     train_loss: float | None = None
     """Nats a token, of the learners that train."""
     eval_loss: float | None = None
-    """Nats a token, of the latest evaluation of the global model."""
+    """Nats a token, of the latest evaluation of the global model that is to be believed."""
+    evaluations: tuple[EvaluationReport, ...] = ()
+    """The latest is the last."""
     goodput: float | None = None
     """0 to 1."""
     checkpoint: CheckpointReport = Field(default_factory=CheckpointReport)
     tape_problem: str = ""
     """Why the tape is incomplete or waits for the disk; empty if it does not."""
     learners: tuple[LearnerReport, ...] = ()
+    quorum: int = 0
+    """Learners that make a quorum at present; 0 from syncers that do not say."""
     links: LinksReport | None = None
     """None from syncers that have not measured them yet, or do not."""
 
@@ -136,9 +154,16 @@ class Observed:
     foreign: frozenset[ChildKey] = frozenset()
     """Objects with the job's labels or with names that the job wants, which belong to somebody else."""
     looked: Looked | None = None
-    """None: nobody looked, because nothing asked for it (`Plan.look_closer`)."""
+    """None: nobody looked, because nothing asked for it (`Plan.look_closer`), or the look failed."""
+    look_failed: bool = False
+    """The API server did not answer a closer look: this time the job is decided upon without one."""
     syncer: SyncerStatusView | SyncerAway | None = None
     """None: not asked, because no syncer is wanted."""
     refused: Mapping[ChildKey, str] = field(default_factory=dict)
     """What the API server said to the latest try to apply an object of these names, where it refused for good (400,
     403, 409, 422). Need not be kept over a restart of the operator: the same try brings the same answer."""
+
+    @property
+    def may_look(self) -> bool:
+        """Nobody has looked closer yet, or tried to."""
+        return self.looked is None and not self.look_failed

@@ -53,6 +53,7 @@ class Plan:
     """Empty where ``status`` is None."""
     look_closer: bool = False
     """Something is unhealthy and `Observed.looked` was None: list the job's pods and warning events, and reconcile
-    again at once. Until then the plan has no status, so that nothing flaps."""
+    again at once. Until then the plan has no status, so that nothing flaps. Where the lists fail, go on with
+    `Observed.look_failed`."""
     ask_syncer: bool = False
     """The syncer's word is wanted, from now on: where `Observed.syncer` was None, ask it and reconcile at once."""

@@ -28,6 +28,7 @@ def progress_of(view: SyncerStatusView, now: datetime) -> Progress:
         percent=f"{min(100, 100 * tokens // view.budget_tokens) if view.budget_tokens > 0 else 0}%",
         seconds_left=max(0, round(left)) if left is not None and math.isfinite(left) else None,
         loss=_decimal(view.eval_loss),
+        doubted_loss=_doubted(view),
         train_loss=_decimal(view.train_loss),
         goodput=None if view.goodput is None else f"{round(100 * view.goodput)}%",
         tokens_per_second=max(0, round(view.tokens_per_second)),
@@ -39,7 +40,11 @@ def moved(before: Progress | None, after: Progress) -> bool:
     """Something happened, as against figures that drift."""
     if before is None:
         return True
-    return (before.step, before.tokens, before.loss) != (after.step, after.tokens, after.loss)
+    return _told(before) != _told(after)
+
+
+def _told(progress: Progress) -> tuple[int, int, str | None, str | None]:
+    return progress.step, progress.tokens, progress.loss, progress.doubted_loss
 
 
 def stopped(before: Progress | None, after: Progress) -> bool:
@@ -82,6 +87,11 @@ def restarts_of(view: SyncerStatusView) -> tuple[LearnerRestarts, ...]:
     restarted = [report for report in view.learners if report.restarts > 0]
     worst = sorted(restarted, key=lambda report: (-report.restarts, report.id))[:MOST_RESTARTS_LISTED]
     return tuple(LearnerRestarts(learner=report.id, count=report.restarts) for report in worst)
+
+
+def _doubted(view: SyncerStatusView) -> str | None:
+    newest = view.evaluations[-1] if view.evaluations else None
+    return (_decimal(newest.loss) or "NaN") if newest is not None and newest.doubted else None
 
 
 def _decimal(loss: float | None) -> str | None:

@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 
 from diloco_operator.decide.causes.pods import parsed
 from diloco_operator.decide.causes.pools import Cause
-from diloco_operator.decide.causes.syncer import training
+from diloco_operator.decide.causes.syncer import lowered_quorum, training
 from diloco_operator.decide.conditions import Verdict, since
 from diloco_operator.decide.job_now import JobNow
 from diloco_operator.decide.observed import Object, SyncerAway, SyncerStatusView
@@ -32,8 +32,12 @@ def readiness(job_now: JobNow, *, moving: bool) -> tuple[Verdict, Verdict, list[
 
 def _heard(job_now: JobNow, view: SyncerStatusView, *, moving: bool) -> tuple[Verdict, Verdict]:
     number, desired = len(training(view) & set(job_now.spec.learner_ids)), len(job_now.spec.learner_ids)
-    quorum = job_now.spec.sync.quorum
+    wanted = job_now.spec.sync.quorum
+    lowered = lowered_quorum(view, wanted)
+    quorum = wanted if lowered is None else lowered
     counted = f"{number} of {desired} learners train"
+    if lowered is not None:
+        counted += f", the quorum is {lowered} instead of {wanted}"
     if view.phase in ("Evaluating", "Complete"):
         reason = Reason.EVALUATING if view.phase == "Evaluating" else Reason.EXPORTING
         verdict = Verdict("True", reason, "the budget is merged")
@@ -47,7 +51,8 @@ def _heard(job_now: JobNow, view: SyncerStatusView, *, moving: bool) -> tuple[Ve
     if number == 0 and job_now.before.phase != "Training":
         waiting = Verdict("False", Reason.WAITING_FOR_LEARNERS, counted)
         return waiting, waiting
-    missing = Verdict("False", Reason.QUORUM_MISSING, f"{counted}, spec.sync.quorum is {quorum}")
+    text = counted if lowered is not None else f"{counted}, spec.sync.quorum is {quorum}"
+    missing = Verdict("False", Reason.QUORUM_MISSING, text)
     return missing, missing
 
 

@@ -12,7 +12,8 @@ from typing import Literal
 CONDITION_MEANINGS = MappingProxyType(
     {
         "Ready": (
-            "The syncer answers and at least `sync.quorum` learners train. Unknown while the operator cannot ask a "
+            "The syncer answers and at least `sync.quorum` learners train, or all that are left where learners were "
+            "given up. Unknown while the operator cannot ask a "
             "syncer whose pod is ready: learners may be training all the same."
         ),
         "Progressing": "Merges advance, or the last steps of a finished training are under way.",
@@ -55,6 +56,8 @@ class Reason(StrEnum):
     NODE_LOST = "NodeLost"
     EVICTED = "Evicted"
     LEARNERS_GIVEN_UP = "LearnersGivenUp"
+    LEARNERS_LEFT_OUT = "LearnersLeftOut"
+    QUORUM_FOLLOWS = "QuorumFollows"
     LEARNERS_STALLED = "LearnersStalled"
     LEARNERS_MISSING = "LearnersMissing"
     ROLLOUT_WAITING = "RolloutWaiting"
@@ -226,6 +229,19 @@ GUIDE: MappingProxyType[Reason, Guide] = MappingProxyType(
             "A learner failed more often than `failurePolicy.maxRestartsPerLearner` and is not let in again.",
             "Find out why it failed. It stays out for the rest of this job; scale its pool to have others.",
         ),
+        _R.LEARNERS_LEFT_OUT: _warning(
+            "Merges are made without a learner again and again, because what it brings is not finite or far larger "
+            "than what the others bring. Its work is lost; theirs is merged. It ends once each fragment was merged "
+            "with it.",
+            "Look at that learner's log, data and machine (faulty memory, a faulty accelerator). Delete its pod, so "
+            "that it loads the model anew; if it is told again, cordon the node.",
+        ),
+        _R.QUORUM_FOLLOWS: _warning(
+            "Learners were given up, and fewer than `sync.quorum` are left: those that are left make the quorum, so "
+            "merges go on with fewer members than the manifest asks for.",
+            "Find out why they were given up. Scale a pool up: the quorum comes back with the learners. Who wants the "
+            "job to end instead sets `failurePolicy.minimumLearners` (a new job).",
+        ),
         _R.LEARNERS_STALLED: _warning(
             "Learners are connected and make no steps: stuck data, a hung accelerator. Merges go on without them.",
             "`kubectl logs` of such a pod. Delete the pod if it does not recover: a new one takes its place.",
@@ -274,7 +290,7 @@ GUIDE: MappingProxyType[Reason, Guide] = MappingProxyType(
             "else read the syncer's log.",
         ),
         _R.QUORUM_MISSING: _warning(
-            "Fewer learners train than `sync.quorum` wants, so nothing is merged.",
+            "Fewer learners train than the quorum wants (`sync.quorum`, or as many as are left), so nothing is merged.",
             "See Degraded for why the others do not. Scale a pool up.",
         ),
         _R.WAITING_FOR_SYNCER: _normal(

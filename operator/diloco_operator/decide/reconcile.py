@@ -78,7 +78,7 @@ def _runs(job_now: JobNow) -> Plan:
     ask = job_now.deployment is not None
     change = changes(job_now, running(job_now.desired_learners))
     plan = _planned(change, _running_again(job_now), ask_syncer=ask)
-    look = unhealthy(job_now) and job_now.observed.looked is None
+    look = unhealthy(job_now) and job_now.observed.may_look
     if look or (ask and job_now.observed.syncer is None):
         return replace(plan, again_in_seconds=0.0, look_closer=look)
     view = job_now.observed.syncer
@@ -88,7 +88,7 @@ def _runs(job_now: JobNow) -> Plan:
     verdicts: Verdicts = {
         "Ready": ready,
         "Progressing": progressing,
-        "Degraded": degraded(causes),
+        "Degraded": degraded(causes, job_now.before, job_now.observed),
         "Suspended": _not_suspended(job_now),
         "Complete": IN_PROGRESS,
         "Failed": IN_PROGRESS,
@@ -100,19 +100,19 @@ def _suspends(job_now: JobNow) -> Plan:
     """Learners down, then the syncer; Suspended once no pod is left but those on lost nodes."""
     left = job_now.pods_left
     change = changes(job_now, stopping(job_now.desired_learners, left.learners))
-    still = standing(left)
+    still = standing(left, job_now.before, job_now.observed)
     said = taken_over(job_now.before, "Suspended", IN_PROGRESS).status == "True"
     again = job_now.options.poll_seconds if left.any else job_now.options.resync_seconds
     # Until it is gone the syncer tells how far the job came.
     plan = _planned(change, again, ask_syncer=left.syncers > 0)
     # Before it is said that no pod is left, they are looked for.
-    if (left.any or left.lost or not said) and job_now.observed.looked is None:
+    if (left.any or left.lost or not said) and job_now.observed.may_look:
         return replace(plan, again_in_seconds=0.0, look_closer=True)
     causes = stopping_causes(job_now.workloads, job_now.observed, job_now.volume, job_now.now)
     verdicts: Verdicts = {
         "Ready": replace(still, status="False"),
         "Progressing": replace(still, status="False"),
-        "Degraded": degraded(gravest_first([*taken_causes(change.taken), *causes])),
+        "Degraded": degraded(gravest_first([*taken_causes(change.taken), *causes]), job_now.before, job_now.observed),
         "Suspended": still,
         "Complete": IN_PROGRESS,
         "Failed": IN_PROGRESS,

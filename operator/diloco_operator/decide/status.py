@@ -8,8 +8,8 @@ from datetime import datetime
 
 from diloco.spec.status import ExportedModel, JobStatus, Progress, SyncerEndpoints
 from diloco_operator import names
-from diloco_operator.decide.causes.syncer import training
-from diloco_operator.decide.conditions import Verdicts, conditions, counts, events, phase_of, reason_of
+from diloco_operator.decide.causes.syncer import left_out, lowered_quorum, training
+from diloco_operator.decide.conditions import Heard, Verdicts, conditions, counts, events, phase_of, reason_of
 from diloco_operator.decide.ending import recorded_end
 from diloco_operator.decide.job_now import JobNow
 from diloco_operator.decide.observed import SyncerStatusView
@@ -35,7 +35,8 @@ def with_status(
     running = not finished and not job_now.spec.suspend
     # Nobody trains before a syncer was ready for the first time.
     known = frozenset[str]() if before.phase != "Training" and not syncer_ready(job_now.deployment) else None
-    counted = counts(job_now.workloads, known if told is None else training(told), running=running)
+    heard = Heard(known) if told is None else _heard(told, job_now.spec.sync.quorum)
+    counted = counts(job_now.workloads, heard, running=running)
     status = before.model_copy(
         update={
             "observed_generation": job_now.job.metadata.generation,
@@ -59,6 +60,10 @@ def with_status(
     else:
         status = _with_progress(status, before, progress_of(told, job_now.now), job_now.now)
     return if_new(plan, before, status)
+
+
+def _heard(view: SyncerStatusView, quorum: int) -> Heard:
+    return Heard(training(view), left_out(view), lowered_quorum(view, quorum))
 
 
 def _with_progress(status: JobStatus, before: JobStatus, fresh: Progress, now: datetime) -> JobStatus:

@@ -15,6 +15,7 @@ from diloco_operator import labels
 from diloco_operator.decide.observed import Object
 from diloco_operator.decide.workloads import replicas
 from diloco_operator.manifests.quantity import canonical_resources
+from diloco_operator.manifests.syncer import CONTAINER, without_default_requests
 from diloco_operator.names import PoolKey, pools
 
 TEMPLATE: Final = "diloco.dev/template"
@@ -75,7 +76,9 @@ def _look_alike(desired: Object, live: Object) -> bool:
 def _changeable(item: Object) -> Any:
     containers = item["spec"]["template"]["spec"].get("containers") or [{}]
     ours = next((one for one in containers if one.get("name") in (labels.LEARNER, labels.SYNCER)), containers[0])
-    return ours.get("image"), canonical_resources(ours.get("resources") or {})
+    resources = canonical_resources(ours.get("resources") or {})
+    # Earlier versions left a syncer without requests where the manifest names none.
+    return ours.get("image"), without_default_requests(resources) if ours.get("name") == CONTAINER else resources
 
 
 def _pool_inputs(spec: JobSpec, pool: Pool) -> Any:

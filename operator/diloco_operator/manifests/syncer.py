@@ -3,9 +3,12 @@
 Must not know whether it should run: that is handed in.
 """
 
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Final
 
 from diloco.spec import DiLoCoJob
+from diloco.spec.placement import Resources
 from diloco_operator import labels, names
 from diloco_operator.manifests import common, passthrough
 from diloco_operator.manifests.inputs import Manifest
@@ -15,6 +18,8 @@ from diloco_operator.manifests.quantity import canonical
 CONTAINER: Final = "syncer"
 GRACE_SECONDS: Final = 150
 """From SIGTERM to SIGKILL: 60 s for the last checkpoint, calls that are under way, and something to spare."""
+DEFAULT_REQUESTS: Final[Mapping[str, str]] = MappingProxyType({"cpu": "100m", "memory": "256Mi"})
+"""Of a resource of which the manifest says nothing (ours): a pod without any is the first that a node evicts."""
 STARTUP_SECONDS: Final = 600
 """To start Python and import. What is loaded after that is watched by what it gets done, not by a clock."""
 
@@ -84,7 +89,27 @@ def _container(job: DiLoCoJob, image: str) -> Manifest:
             common.port(common.SYNC_PORT_NAME, common.SYNC_PORT),
             common.port(common.HTTP_PORT_NAME, common.HTTP_PORT),
         ],
-        **passthrough.resources(job.spec.syncer.resources),
+        "resources": _resources(job.spec.syncer.resources),
         "volumeMounts": common.mounts(),
         **common.probes(STARTUP_SECONDS),
     }
+
+
+def _resources(given: Resources | None) -> Manifest:
+    found: Manifest = passthrough.resources(given).get("resources", {})
+    # Kubernetes takes a limit for the request where there is none, and a request above a limit is refused.
+    named = {*found.get("requests", {}), *found.get("limits", {})}
+    ours = {resource: amount for resource, amount in DEFAULT_REQUESTS.items() if resource not in named}
+    return {**found, "requests": {**ours, **found.get("requests", {})}} if ours else found
+
+
+def without_default_requests(resources: Manifest) -> Manifest:
+    """A syncer's ``resources``, in canonical form, less the requests that are those of a manifest without any."""
+    limits = resources.get("limits") or {}
+    requests = {
+        resource: amount
+        for resource, amount in (resources.get("requests") or {}).items()
+        if resource in limits or DEFAULT_REQUESTS.get(resource) != amount
+    }
+    rest = {key: value for key, value in resources.items() if key != "requests"}
+    return {**rest, "requests": requests} if requests else rest

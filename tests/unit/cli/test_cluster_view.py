@@ -77,6 +77,22 @@ def test_a_job_whose_syncer_may_not_be_asked_is_shown_from_its_status() -> None:
     )
 
 
+def test_what_is_not_believed_and_the_quorum_in_force_are_shown_from_the_status() -> None:
+    status = training_status()
+    status["progress"]["doubtedLoss"] = "0.010"
+    status["learners"]["quorum"] = 3
+    status["regions"][1]["pools"][0]["leftOut"] = 1
+    text = drawn(job_view(job(status), Closeup(), NOW))
+    assert "3/4 learners train  quorum 3" in text
+    assert "loss 1.630, in doubt: 0.010" in text
+    assert (
+        "pool         train  ready  wanted  left out  StatefulSet\n"
+        "us-east/new      2      2       2         0  two-regions-new\n"
+        "us-west/old      1      1       2         1  two-regions-old\n"
+    ) in text
+    assert "loss 1.630, in doubt: 0.010 (training 1.712)" in job_line(job(status))
+
+
 def test_a_job_whose_syncer_answers_is_shown_learner_by_learner() -> None:
     view = drawn(job_view(job(), Closeup(snapshot(learner(0), learner(1, "absent"))), NOW))
     assert view.endswith(

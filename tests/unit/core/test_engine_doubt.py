@@ -71,6 +71,16 @@ def test_where_all_are_in_doubt_the_job_goes_on_and_says_so() -> None:
     assert shown(script) == [(0.3, True), (0.32, True)]
 
 
+def test_no_learner_confirms_itself_once_the_others_have_gone() -> None:
+    script = training(2)
+    answer(script, 0.3)
+    script.leave(1)
+    assert asked(script) == [name(0), name(1), name(0)]
+    (note,) = of(answer(script, 0.3), Note)
+    assert (note.subject, note.learner) == ("EvaluationDoubted", name(0))
+    assert shown(script) == [(0.3, True), (0.3, True)]
+
+
 def test_a_learner_that_is_alone_is_believed() -> None:
     script = training(1)
     answer(script, 0.001)

@@ -92,11 +92,18 @@ def test_the_quorum_follows_where_a_learner_is_given_up() -> None:
     assert members(actions) == [[name(0), name(1)]]
     (note,) = [note for note in of(actions, Note) if note.subject == "QuorumFollows"]
     assert note.reason == "no more learners are left; sync.quorum is 3, and 2 make it now"
+    view = script.engine.view(script.now)
+    assert (view.quorum, view.quorum_wanted) == (2, 3)
     # Not below one, and each that is given up lowers it.
     give_up(script, 1)
     assert script.engine._state.quorum == 1
     give_up(script, 0)
     assert script.engine._state.quorum == 1
+
+
+def test_before_anybody_has_joined_the_quorum_is_that_of_the_manifest() -> None:
+    view = Script(options(3, quorum=3)).engine.view(1000.0)
+    assert (view.quorum, view.quorum_wanted) == (3, 3)
 
 
 def test_rounds_are_launched_by_the_quorum_that_is_left() -> None:

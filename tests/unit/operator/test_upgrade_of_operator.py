@@ -160,3 +160,38 @@ def test_a_change_of_resources_that_waits_behind_a_given_up_learner_is_told() ->
     assert w.condition("Degraded")["reason"] == "LearnersGivenUp"
     expected = "2 of 3 learners of us-west/old wait with their new template for pods of the pool that are not ready"
     assert expected in message
+
+
+def syncer_resources(world: ClusterWorld) -> dict[str, Any]:
+    (deployment,) = world.of_kind("Deployment").values()
+    found: dict[str, Any] = deployment["spec"]["template"]["spec"]["containers"][0].get("resources", {})
+    return found
+
+
+def test_a_running_syncer_gets_no_default_requests_before_its_next_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as earlier:
+        earlier.setattr(syncer, "DEFAULT_REQUESTS", {})
+        w = training()
+        assert syncer_resources(w) == {}
+    w.new_operator()
+    before = pods(w)
+    w.run(120)
+    assert pods(w) == before
+    assert syncer_resources(w) == {}
+    w.change(suspend=True)
+    w.run(90)
+    w.change(suspend=False)
+    w.run(60)
+    assert syncer_resources(w) == {"requests": {"cpu": "100m", "memory": "256Mi"}}
+
+
+def test_a_syncer_of_the_last_release_gets_no_default_requests_while_it_runs() -> None:
+    w = last_release()
+    w.run(60)
+    before = pods(w)
+    assert syncer_resources(w) == {}
+    w.change("two-regions", syncer={"resources": {"requests": {"memory": "1Gi"}}})
+    w.run(60)
+    assert syncer_resources(w) == {"requests": {"cpu": "100m", "memory": "1Gi"}}
+    changed = {name for name in before if pods(w).get(name) != before[name]}
+    assert changed == {name for name in before if "syncer" in name}

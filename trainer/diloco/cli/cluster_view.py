@@ -104,7 +104,7 @@ def job_line(job: SeenJob) -> str:
             progress.percent,
             f"{count_text(progress.tokens)} of {count_text(progress.budget_tokens)} tokens",
             f"step {progress.step}",
-            f"loss {progress.loss or _NONE} (training {progress.train_loss or _NONE})",
+            f"loss {_loss(progress)} (training {progress.train_loss or _NONE})",
             f"{count_text(progress.tokens_per_second)} tokens/s",
         ]
     if status.learners.desired:
@@ -163,6 +163,8 @@ def _head(job: SeenJob) -> Text:
         text.append(f"  {status.reason}")
     if status.learners.desired:
         text.append(f"  {status.learners.summary} learners train")
+    if status.learners.quorum is not None:
+        text.append(f"  quorum {status.learners.quorum}", style="yellow")
     return text
 
 
@@ -185,7 +187,7 @@ def _account(status: JobStatus) -> list[RenderableType]:
     if progress is None:
         return []
     told = Text(
-        f"step {progress.step}  loss {progress.loss or _NONE}  training {progress.train_loss or _NONE}  "
+        f"step {progress.step}  loss {_loss(progress)}  training {progress.train_loss or _NONE}  "
         f"goodput {progress.goodput or _NONE}  {count_text(progress.tokens_per_second)} tokens/s"
     )
     grid = Table.grid(padding=(0, 1))
@@ -193,6 +195,11 @@ def _account(status: JobStatus) -> list[RenderableType]:
     tokens = f"{count_text(progress.tokens)} of {count_text(progress.budget_tokens)} tokens"
     grid.add_row(_bar(progress, width=40), f"{tokens}{left}")
     return [told, grid]
+
+
+def _loss(progress: Progress) -> str:
+    doubted = f", in doubt: {progress.doubted_loss}" if progress.doubted_loss is not None else ""
+    return f"{progress.loss or _NONE}{doubted}"
 
 
 def _bar(progress: Progress, *, width: int) -> RenderableType:
@@ -215,6 +222,9 @@ def _pools(status: JobStatus) -> Table:
     table.add_column("pool")
     for name in ("train", "ready", "wanted"):
         table.add_column(name, justify="right")
+    some_left_out = any(pool.left_out for region in status.regions for pool in region.pools)
+    if some_left_out:
+        table.add_column("left out", justify="right")
     table.add_column("StatefulSet")
     for region in status.regions:
         for pool in region.pools:
@@ -224,6 +234,7 @@ def _pools(status: JobStatus) -> Table:
                 Text(str(pool.training), style=short),
                 str(pool.ready),
                 str(pool.desired),
+                *([Text(str(pool.left_out or 0), style="yellow" if pool.left_out else "")] if some_left_out else []),
                 pool.stateful_set or _NONE,
             )
     return table

@@ -136,6 +136,10 @@ def _judge(state: EngineState, pending: PendingEvaluation, found: EvaluationReco
     if state.options.rules < Rules.GUARDED:
         return []
     notes: list[Action] = []
+    if pending.learner in state.doubted_learners:
+        # Whoever was asked instead has gone: no learner confirms itself.
+        found.doubted = True
+        return [Note("EvaluationDoubted", "it was in doubt before, and nobody else is left to ask", pending.learner)]
     before = state.evaluations[-2] if state.doubted_learners and len(state.evaluations) > 1 else None
     if before is not None and before.doubted and _agree(before.loss, found.loss):
         before.doubted = False

@@ -235,6 +235,7 @@ def merged(state: EngineState, event: Merged) -> list[Action]:
     counted = {name: one for name, one in current.arrived.items() if not event.failed and name not in left_out}
     for name, contribution in counted.items():
         record = state.learners[name]
+        _merged_with(state, record)
         state.fragment_tokens[event.fragment] += contribution.tokens
         record.merged_tokens += share * contribution.tokens
     accounting.merged(state, current, counted)
@@ -248,10 +249,19 @@ def merged(state: EngineState, event: Merged) -> list[Action]:
     return [*notes, Broadcast(event.fragment, event.version, receivers, reason)]
 
 
+def _merged_with(state: EngineState, record: LearnerRecord) -> None:
+    record.merged_since_left_out += 1
+    if record.merged_since_left_out >= state.options.schedule.fragments:
+        record.left_out_lately, record.left_out_first_reason = 0, ""
+
+
 def _left_out(state: EngineState, event: Merged, name: str, reason: str) -> Note:
     record = state.learners[name]
     record.left_out += 1
     record.left_out_reason = reason
+    record.left_out_first_reason = record.left_out_first_reason or reason
+    record.left_out_lately += 1
+    record.merged_since_left_out = 0
     text = f"its outer gradient is not in version {event.version}: {reason}"
     return Note("MemberLeftOut", text, name, event.fragment)
 

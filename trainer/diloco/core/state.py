@@ -96,6 +96,12 @@ class LearnerRecord:
     """Merges made without its outer gradient because that was not to be believed, since the syncer started."""
     left_out_reason: str = ""
     """Of the latest of them."""
+    left_out_lately: int = 0
+    """Of them, those of the present spell: it is over once as many merges as there are fragments were made with it."""
+    left_out_first_reason: str = ""
+    """Of the first of these."""
+    merged_since_left_out: int = 0
+    """Merges made with its outer gradient since the latest."""
     pushed_bytes: int = 0
     merged_tokens: float = 0.0
     """Tokens that reached the global model, averaged over fragments by their share of the model."""

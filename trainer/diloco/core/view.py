@@ -8,6 +8,10 @@ from diloco.core import accounting
 from diloco.core.state import EngineState, LearnerRecord
 from diloco.core.time_class import TimeClass
 
+OFTEN_LEFT_OUT = 2
+"""Merges of one spell without a learner from which on it is told that it is being left out (ours): one may be a bad
+batch."""
+
 
 @dataclass(frozen=True, slots=True)
 class LearnerView:
@@ -30,6 +34,9 @@ class LearnerView:
     """Merges made without its outer gradient because that was not to be believed, since the syncer started."""
     left_out_reason: str
     """Of the latest of them."""
+    left_out_now: str
+    """Why its outer gradients are left out again and again, in words that stay for as long as they are; empty: they are
+    not, or only one was."""
     blocked_seconds: float
     pushed_bytes: int
     loss: float | None
@@ -88,6 +95,10 @@ class EngineView:
     round_seconds: float | None
     """From a launch until a quorum of members trains on its result."""
     evaluations: tuple[EvaluationView, ...]
+    quorum: int
+    """Learners that must have brought a fragment at present."""
+    quorum_wanted: int
+    """``sync.quorum``: more than `quorum` where so many are not left."""
     quorum_seconds: float | None
     sync_seconds: float | None
     merge_seconds: float | None
@@ -120,6 +131,8 @@ def view(state: EngineState, now: float) -> EngineView:
         evaluations=tuple(
             EvaluationView(e.tokens, e.loss, e.at_seconds, e.final, e.doubted) for e in state.evaluations
         ),
+        quorum=state.quorum,
+        quorum_wanted=state.options.quorum,
         quorum_seconds=state.quorum_seconds.seconds,
         sync_seconds=state.sync_seconds.seconds,
         merge_seconds=state.merge_seconds.seconds,
@@ -142,6 +155,7 @@ def _learner(state: EngineState, record: LearnerRecord, time: Mapping[TimeClass,
         missed=record.missed,
         left_out=record.left_out,
         left_out_reason=record.left_out_reason,
+        left_out_now=record.left_out_first_reason if record.left_out_lately >= OFTEN_LEFT_OUT else "",
         blocked_seconds=record.blocked_seconds,
         pushed_bytes=record.pushed_bytes,
         loss=record.loss,

@@ -182,7 +182,8 @@ class SyncerSpec(SpecModel):
     storage: Storage = Storage()
     """Its volume."""
     resources: Resources | None = None
-    """Container resources."""
+    """Container resources. Of cpu and memory, one of which neither a request nor a limit is given has a request of
+    100m and 256Mi: enough for a small model. Its memory grows with the model; give what it uses."""
     pod_template: PodTemplate | None = None
     """What else the syncer's pod has: where it is placed, its priority, its service account."""
     expose: Expose = Expose()

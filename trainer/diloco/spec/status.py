@@ -73,7 +73,11 @@ class Progress(StatusModel):
     seconds_left: Count | None = None
     """Estimated seconds until the budget is spent. Absent until there is a rate to go by."""
     loss: str | None = None
-    """The newest evaluation loss of the global model, in nats a token. Absent before the first."""
+    """The newest evaluation loss of the global model that is to be believed, in nats a token. Absent before
+    the first."""
+    doubted_loss: str | None = None
+    """The newest evaluation loss where it is in doubt: no other learner's loss comes near it, and none has confirmed
+    it. Absent where the newest one is to be believed."""
     train_loss: str | None = None
     """The learners' mean training loss, in nats a token."""
     goodput: str | None = None
@@ -95,6 +99,9 @@ class LearnerCounts(StatusModel):
     """Learners that train, by the syncer's account; 0 while it says nothing."""
     summary: str = "0/0"
     """``training`` of ``desired``; ``?`` while the syncer does not say how many train."""
+    quorum: Count | None = None
+    """Learners that make a quorum at present, where that is fewer than ``spec.sync.quorum`` because no more are left.
+    Absent otherwise."""
 
 
 class PoolStatus(StatusModel):
@@ -108,6 +115,9 @@ class PoolStatus(StatusModel):
     """Learners whose pods are ready."""
     training: Count = 0
     """Learners that train, by the syncer's account."""
+    left_out: Count | None = None
+    """Learners whose work is left out of merges again and again, by the syncer's account. Absent where there
+    is none."""
     stateful_set: str = ""
     """The StatefulSet that runs them."""
 

@@ -38,7 +38,7 @@ def running_causes(job_now: JobNow) -> list[Cause]:
     causes += [cause for cause in syncer if not (volume and cause.reason == Reason.VOLUME_PENDING)]
     sessions, spared = None, frozenset[str]()
     if isinstance(view, SyncerStatusView):
-        causes += reported_causes(view, frozenset(job_now.spec.learner_ids))
+        causes += reported_causes(view, frozenset(job_now.spec.learner_ids), job_now.spec.sync.quorum)
         sessions, spared = present(view), given_up(view)
     causes += learner_causes(job_now.workloads, looked, sessions, spared, job_now.now)
     return gravest_first(causes)

@@ -37,6 +37,8 @@ _WORDS = {
     _R.LEARNERS_MISSING: "running but unknown to the syncer",
 }
 """What is said of pods with that problem, of one as of many."""
+FOUND_BY_LOOKING = frozenset({*_WORDS, _R.PODS_FORBIDDEN, _R.ROLLOUT_WAITING})
+"""Reasons that a closer look finds: without one they are neither there nor gone."""
 _FORBIDDEN_POD = re.compile(r'^pods "[^"]*" is forbidden: ')
 _GRAVITY = {reason: place for place, reason in enumerate(Reason)}
 
@@ -53,6 +55,11 @@ class Cause:
 def gravest_first(causes: Iterable[Cause]) -> list[Cause]:
     """Each once, in an order that depends on nothing but what they are."""
     return sorted(set(causes), key=lambda cause: (_GRAVITY[cause.reason], cause.message))
+
+
+def as_grave(reason: Reason, other: Reason) -> bool:
+    """Whether the first is at least as grave."""
+    return _GRAVITY[reason] <= _GRAVITY[other]
 
 
 def joined(causes: list[Cause]) -> str:

@@ -14,6 +14,8 @@ TRAINING_STATES = frozenset({"Training"})
 PRESENT_STATES = frozenset({"Loading", "Training", "Stalled"})
 _LONGEST_LINKS = 600
 """Characters of what is told about links: the reason, and what would do."""
+_MOST_LEFT_OUT = 3
+"""Reasons of learners that are left out that one message tells."""
 _MISFITS = {
     reason.value: reason
     for reason in (
@@ -27,8 +29,14 @@ _MISFITS = {
 """By the kind that the syncer tells."""
 
 
-def reported_causes(view: SyncerStatusView, wanted: frozenset[str]) -> list[Cause]:
-    """``wanted``: ids of the learners that the manifest asks for; others are of no interest any more."""
+def reported_causes(view: SyncerStatusView, wanted: frozenset[str], quorum: int) -> list[Cause]:
+    """What the syncer tells.
+
+    Args:
+        view: Its account.
+        wanted: Ids of the learners that the manifest asks for; others are of no interest any more.
+        quorum: ``sync.quorum``.
+    """
     causes = []
     if view.checkpoint.problem:
         causes.append(
@@ -44,7 +52,23 @@ def reported_causes(view: SyncerStatusView, wanted: frozenset[str]) -> list[Caus
         found = sorted(report.id for report in reports if report.state == state)
         if found:
             causes.append(Cause(reason, f"{shortlist(found)} {words}"))
+    causes += _left_out_causes([report for report in reports if report.id in left_out(view)])
+    if lowered_quorum(view, quorum) is not None:
+        text = f"the quorum is {view.quorum} instead of the {quorum} of spec.sync.quorum: no more learners are left"
+        causes.append(Cause(Reason.QUORUM_FOLLOWS, text))
     return causes + _links_causes(view.links)
+
+
+def _left_out_causes(reports: list[LearnerReport]) -> list[Cause]:
+    """One for each reason, with all learners that are left out for it."""
+    by_reason: dict[str, list[str]] = {}
+    for report in sorted(reports, key=lambda report: report.id):
+        by_reason.setdefault(one_line(report.left_out_now), []).append(report.id)
+    without = [f"{shortlist(found)}: {reason}" for reason, found in list(by_reason.items())[:_MOST_LEFT_OUT]]
+    more = sum(len(found) for found in list(by_reason.values())[_MOST_LEFT_OUT:])
+    if more:
+        without.append(f"{more} more learner(s)")
+    return [Cause(Reason.LEARNERS_LEFT_OUT, f"merges are made without {who}") for who in without]
 
 
 def _links_causes(links: LinksReport | None) -> list[Cause]:
@@ -69,6 +93,16 @@ def training(view: SyncerStatusView) -> frozenset[str]:
 def given_up(view: SyncerStatusView) -> frozenset[str]:
     """Learners that are not let in again."""
     return _in(view.learners, frozenset({"GivenUp"}))
+
+
+def left_out(view: SyncerStatusView) -> frozenset[str]:
+    """Learners whose work is left out of merges again and again; not those whose work is not wanted any more."""
+    return frozenset(report.id for report in view.learners if report.left_out_now) - given_up(view)
+
+
+def lowered_quorum(view: SyncerStatusView, quorum: int) -> int | None:
+    """The quorum in force, where it is below ``sync.quorum``."""
+    return view.quorum if 0 < view.quorum < quorum else None
 
 
 def _in(reports: Iterable[LearnerReport], states: frozenset[str]) -> frozenset[str]:

@@ -11,7 +11,13 @@ from diloco.local.report.svg import Axis, Series, line_chart, thinned
 from diloco.local.status_poll import Seen
 from diloco.local.view.screen import PlainView, progress_line, render
 from diloco.local.view.snapshot import RateMeter, RunSnapshot, snapshot_of_status
-from diloco.local.view.units import bytes_text, count_text, duration_text, loss_text, percent_text
+from diloco.local.view.units import (
+    bytes_text,
+    count_text,
+    duration_text,
+    loss_text,
+    percent_text,
+)
 from diloco.syncer.reporting.status import SyncerStatus
 from support.seen_jobs import syncer_account
 from support.world_syncer import THIN_LINKS
@@ -22,7 +28,7 @@ def status(**changes: object) -> SyncerStatus:
 
 
 def drawn(snapshot: RunSnapshot) -> str:
-    console = Console(file=io.StringIO(), width=100, force_terminal=False)
+    console = Console(file=io.StringIO(), width=140, force_terminal=False)
     console.print(render(snapshot, ("something happened",)))
     assert isinstance(console.file, io.StringIO)
     return console.file.getvalue()
@@ -50,6 +56,57 @@ def test_of_links_that_fit_nothing_is_told() -> None:
     fits = THIN_LINKS | {"kind": "Fits", "remedies": []}
     assert "links" not in drawn(snapshot_of_status(status(links=fits)))
     assert "links" not in progress_line(snapshot_of_status(status(links=fits)))
+
+
+def learners(*left_out: int) -> list[dict[str, object]]:
+    (known, *_) = syncer_account()["learners"]
+    told = {"left_out_reason": "it is 40 times as large in wte as the others are"}
+    return [
+        known | told | {"id": f"east/new/{index}", "left_out": count, "left_out_now": "it is" if count > 1 else ""}
+        for index, count in enumerate(left_out)
+    ]
+
+
+def test_who_is_left_out_of_merges_is_named_with_the_reason() -> None:
+    snapshot = snapshot_of_status(status(learners=learners(0, 1, 3)))
+    text = drawn(snapshot)
+    assert "east/new/2: 3 merges without it, lately as it is 40 times as large in wte as the others are" in text
+    assert text.index("east/new/2: 3") < text.index("east/new/1: 1"), "first where it still goes on"
+    assert "east/new/0: " not in text
+    assert progress_line(snapshot).endswith("left out: east/new/2")
+
+
+def test_of_many_that_are_left_out_a_few_are_named() -> None:
+    snapshot = snapshot_of_status(status(learners=learners(*[2] * 9)))
+    assert drawn(snapshot).count("merges without it") == 5
+    assert "4 more learners were left out of merges" in drawn(snapshot)
+    assert progress_line(snapshot).endswith("east/new/4 and 4 more")
+
+
+def test_a_quorum_below_the_manifests_is_shown() -> None:
+    snapshot = snapshot_of_status(status(quorum=2, quorum_wanted=3))
+    assert "quorum 2, as no more learners are left (sync.quorum: 3)" in drawn(snapshot)
+    assert progress_line(snapshot).endswith("quorum 2 instead of 3")
+    assert "quorum" not in drawn(snapshot_of_status(status(quorum=3, quorum_wanted=3)))
+
+
+def test_an_evaluation_that_is_in_doubt_is_shown_as_such_beside_the_one_believed() -> None:
+    believed = {"tokens": 1, "loss": 2.5, "seconds": 1.0, "final": False}
+    made_up = believed | {"loss": 0.01, "doubted": True}
+    snapshot = snapshot_of_status(status(evaluations=[believed, made_up], eval_loss=2.5))
+    assert "evaluated 2.500, in doubt: 0.010" in drawn(snapshot)
+    assert "(evaluated 2.500, in doubt: 0.010)" in progress_line(snapshot)
+    later = snapshot_of_status(status(evaluations=[made_up, believed], eval_loss=2.5))
+    assert "doubt" not in drawn(later) + progress_line(later)
+
+
+def test_a_syncer_of_before_says_nothing_of_these() -> None:
+    told = syncer_account()
+    assert not {"quorum", "quorum_wanted"} & told.keys()
+    assert not any("left_out" in learner for learner in told["learners"])
+    snapshot = snapshot_of_status(status())
+    for word in ("quorum", "doubt", "left out", "without it"):
+        assert word not in drawn(snapshot) + progress_line(snapshot)
 
 
 def test_plain_lines_come_with_events_and_every_ten_seconds() -> None:

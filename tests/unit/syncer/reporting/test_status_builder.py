@@ -1,5 +1,6 @@
 import json
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -94,3 +95,18 @@ def test_one_that_never_came_was_never_heard(tmp_path: Path) -> None:
     job = SmallJob(tmp_path)
     learner = status(Engine(EngineOptions.from_job(job.job, job.layout), 4), 9.0).learners[0]
     assert (learner.state, learner.last_heard_seconds, learner.blocked_fraction) == ("Absent", None, 0.0)
+
+
+def test_who_is_left_out_and_the_quorum_in_force_are_told(engine: Engine) -> None:
+    view = engine.view(2.0)
+    first, second = view.learners
+    spoilt = replace(
+        second, left_out=3, left_out_reason="it is 9 times as large", left_out_now="it is 5 times as large"
+    )
+    told = Reporter("small", 4).status(
+        replace(view, learners=(first, spoilt), quorum=1, quorum_wanted=2),
+        2.0,
+        Kept(checkpoint=CHECKPOINT, totals=Totals(), tape_problem="", model_exported=False),
+    )
+    assert [one.left_out_now for one in told.learners] == ["", "it is 5 times as large"]
+    assert (told.quorum, told.quorum_wanted) == (1, 2)

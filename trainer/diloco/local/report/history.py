@@ -58,6 +58,8 @@ class EvaluationPoint:
     tokens: float
     loss: float
     final: bool
+    doubted: bool = False
+    """It is not to be believed beside what the other learners report, and none of them has confirmed it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,6 +122,10 @@ class LearnerHistory:
     life: tuple[Span, ...] = ()
     blocked: tuple[Stretch, ...] = ()
     """When its inner loop waited for synchronization."""
+    left_out: int = 0
+    """Merges made without its outer gradient because that was not to be believed."""
+    left_out_reason: str = ""
+    """Of the latest of them."""
 
     @property
     def blocked_fraction(self) -> float:
@@ -159,6 +165,10 @@ class RunHistory:
     syncer_life: tuple[Span, ...] = ()
     cuts: tuple[tuple[str, Stretch], ...] = ()
     """When the link of a region was cut."""
+    quorum: int = 0
+    """Learners that had to bring a fragment at the end; 0: not known."""
+    quorum_wanted: int = 0
+    """``sync.quorum``: more than that where learners were given up."""
     notes: tuple[str, ...] = ()
     """What the reader should know of gaps in the record."""
 
@@ -189,10 +199,14 @@ class RunHistory:
 
     @property
     def loss_start(self) -> float | None:
-        """Evaluation loss of the first model that was evaluated."""
-        return self.evaluations[0].loss if self.evaluations else None
+        """Evaluation loss of the first model that was evaluated, of those that are to be believed."""
+        return self._believed[0].loss if self._believed else None
 
     @property
     def loss_end(self) -> float | None:
         """Evaluation loss of the last."""
-        return self.evaluations[-1].loss if self.evaluations else None
+        return self._believed[-1].loss if self._believed else None
+
+    @property
+    def _believed(self) -> list[EvaluationPoint]:
+        return [evaluation for evaluation in self.evaluations if not evaluation.doubted]

@@ -5,7 +5,7 @@ The engine is run over each tape once more, so that every figure is the engine's
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from diloco.core.actions import Admit, AskFragment, Finish, Merge
@@ -24,6 +24,7 @@ from diloco.local.chaos.spec import SYNCER
 from diloco.local.journal import Entry
 from diloco.local.report.history import (
     EvaluationPoint,
+    Incident,
     LearnerHistory,
     Life,
     LossPoint,
@@ -35,7 +36,7 @@ from diloco.local.report.history import (
 )
 from diloco.local.report.lifetimes import Turn, spans
 from diloco.local.report.run_clock import RunClock
-from diloco.local.report.timeline import incidents, stretches, turns
+from diloco.local.report.timeline import incidents, stretches, told_by, turns
 from diloco.local.time_classes import shares_of
 from diloco.spec import DiLoCoJob
 from diloco.tape.reader import TapeEntry, TapeHeader, Torn
@@ -83,6 +84,8 @@ class HistoryBuilder:
         self._recent: dict[str, list[float]] = defaultdict(list)
         self._blocked: dict[str, list[Stretch]] = defaultdict(list)
         self._evaluations: list[EvaluationPoint] = []
+        self._left_out: dict[str, tuple[int, str]] = {}
+        self._told: list[Incident] = []
         self._merges: list[MergePoint] = []
         self._samples: list[Sample] = []
         self._asks: dict[tuple[int, int], _Ask] = {}
@@ -104,6 +107,7 @@ class HistoryBuilder:
         now = seconds = 0.0
         over: float | None = None
         self._finished = False
+        left_out_before, named = dict(self._left_out), set[str]()
         for entry in tape:
             if isinstance(entry, Torn):
                 self.note(f"the last line of {entry.file.name} is torn: the syncer was killed in mid-line")
@@ -111,6 +115,7 @@ class HistoryBuilder:
             now, seconds = entry.now, self._clock.seconds(header.started_at + entry.now)
             engine.step(entry.event, now)
             self._entry(entry, seconds)
+            self._told += told_by(entry, seconds, named)
             if over is None and any(isinstance(action, Finish) for action in entry.actions):
                 over = now  # figures stand still once the job is over, as they do in /status
                 self._finished = True
@@ -118,8 +123,15 @@ class HistoryBuilder:
                 self._sample(engine.view(now if over is None else over), seconds)
             self._end = max(self._end, seconds)
         self._view = engine.view(now if over is None else over)
+        for one in self._view.learners:
+            if one.left_out:  # since this start of the syncer
+                before, _ = left_out_before.get(one.id, (0, ""))
+                self._left_out[one.id] = before + one.left_out, one.left_out_reason
         if seconds:
             self._sample(self._view, seconds)
+        # Whether one is to be believed may be told by the next. A tape without a line has taken no sample.
+        doubted = [evaluation.doubted for evaluation in self._view.evaluations][: len(self._evaluations)]
+        self._evaluations = [replace(point, doubted=its) for point, its in zip(self._evaluations, doubted, strict=True)]
 
     def note(self, text: str) -> None:
         """Tell the reader of a gap in the record."""
@@ -141,9 +153,11 @@ class HistoryBuilder:
             time=shares_of(view.time if view else {}),
             learners=self._learners(view),
             evaluations=tuple(self._evaluations),
+            quorum=view.quorum if view else 0,
+            quorum_wanted=view.quorum_wanted if view else 0,
             merges=tuple(self._merges),
             samples=tuple(self._samples),
-            incidents=incidents(self._journal, self._clock),
+            incidents=tuple(sorted([*incidents(self._journal, self._clock), *self._told], key=lambda one: one.seconds)),
             syncer_life=spans(self._turns.get(SYNCER, ()), self._end),
             cuts=stretches(self._journal, self._clock, self._end),
             notes=tuple(self._notes),
@@ -155,7 +169,7 @@ class HistoryBuilder:
         self._loads.clear()
         missing = start.evaluations[len(self._evaluations) :]
         self._evaluations = self._evaluations[: len(start.evaluations)]
-        self._evaluations += [EvaluationPoint(0.0, e.tokens, e.loss, e.final) for e in missing]
+        self._evaluations += [EvaluationPoint(0.0, e.tokens, e.loss, e.final, e.doubted) for e in missing]
 
     def _learners(self, view: EngineView | None) -> tuple[LearnerHistory, ...]:
         known = {learner.id: learner for learner in view.learners} if view else {}
@@ -164,6 +178,7 @@ class HistoryBuilder:
             told = known.get(learner)
             life = spans(self._turns.get(learner, ()), self._end)
             trained = _seconds(life, Life.TRAINING)
+            left_out, reason = self._left_out.get(learner, (0, ""))
             found.append(
                 LearnerHistory(
                     id=learner,
@@ -179,6 +194,8 @@ class HistoryBuilder:
                     losses=tuple(self._losses[learner]),
                     life=life,
                     blocked=tuple(self._blocked[learner]),
+                    left_out=left_out,
+                    left_out_reason=reason,
                 )
             )
         return tuple(found)

@@ -5,6 +5,7 @@ from importlib.resources import files
 from string import Template
 
 from diloco.local.report.history import LearnerHistory, Life, RunHistory, Span
+from diloco.local.report.summary import quorum_text
 from diloco.local.report.svg import Axis, Bar, Lane, Series, line_chart, thinned, timeline
 from diloco.local.report.time_report import time_bars, time_rows, time_words
 from diloco.local.view.units import bytes_text, count_text, duration_text, loss_text, percent_text
@@ -56,8 +57,13 @@ def render_report(history: RunHistory, sample: str) -> str:
         evaluations=_table(*_evaluation_rows(history)),
         incidents=_table(*_incident_rows(history)),
         sample=f"<h2>The model writes</h2><pre>{escape(sample)}</pre>" if sample.strip() else "",
-        notes="".join(f"<p class='note'>{escape(note)}</p>" for note in history.notes),
+        notes="".join(f"<p class='note'>{escape(note)}</p>" for note in _notes(history)),
     )
+
+
+def _notes(history: RunHistory) -> list[str]:
+    followed = history.quorum < history.quorum_wanted
+    return [*history.notes, *([f"The quorum was {quorum_text(history)}."] if followed else [])]
 
 
 def _resource(name: str) -> str:
@@ -113,9 +119,13 @@ def _losses(history: RunHistory, x: Axis, *, by_time: bool) -> str:
         )
         for index, one in enumerate(history.learners[:7])
     ]
-    points = [(e.seconds if by_time else e.tokens, e.loss) for e in history.evaluations]
-    evaluated = Series("global model, held-out data", points, color=0, marks=True)
-    return line_chart([*(one for one in series if one.points), evaluated], x, _LOSS)
+
+    def of(*, doubted: bool) -> list[tuple[float, float]]:
+        return [(e.seconds if by_time else e.tokens, e.loss) for e in history.evaluations if e.doubted == doubted]
+
+    evaluated = Series("global model, held-out data", of(doubted=False), color=0, marks=True)
+    in_doubt = Series("the same, in doubt", of(doubted=True), color=0, marks=True, line=False, faint=True)
+    return line_chart([one for one in (*series, in_doubt) if one.points] + [evaluated], x, _LOSS)
 
 
 def _life(history: RunHistory) -> str:
@@ -195,6 +205,7 @@ def _learner_rows(history: RunHistory) -> tuple[list[str], list[list[str]]]:
         "other work",
         "goodput",
         "restarts",
+        "left out of merges",
     ]
     return head, [
         [
@@ -207,6 +218,7 @@ def _learner_rows(history: RunHistory) -> tuple[list[str], list[list[str]]]:
             percent_text(one.other_work_fraction),
             percent_text(one.goodput),
             str(one.restarts),
+            f"{one.left_out}, lately as {one.left_out_reason}" if one.left_out else "0",
         ]
         for one in history.learners
     ]
@@ -214,7 +226,11 @@ def _learner_rows(history: RunHistory) -> tuple[list[str], list[list[str]]]:
 
 def _evaluation_rows(history: RunHistory) -> tuple[list[str], list[list[str]]]:
     return ["evaluation at", "tokens", "loss"], [
-        [duration_text(e.seconds), count_text(e.tokens), f"{e.loss:.4f}{' (final)' if e.final else ''}"]
+        [
+            duration_text(e.seconds),
+            count_text(e.tokens),
+            f"{e.loss:.4f}{' (final)' if e.final else ''}{' (in doubt)' if e.doubted else ''}",
+        ]
         for e in history.evaluations
     ]
 

@@ -22,6 +22,8 @@ def summarize(history: RunHistory) -> dict[str, Any]:
         "tokens": round(history.merged_tokens),
         "budget_tokens": history.budget_tokens,
         "syncer_steps": history.syncer_steps,
+        "quorum": history.quorum,
+        "quorum_wanted": history.quorum_wanted,
         "parameters": history.parameters,
         "eval_loss_start": history.loss_start,
         "eval_loss": history.loss_end,
@@ -32,7 +34,13 @@ def summarize(history: RunHistory) -> dict[str, Any]:
         "data_parallel_bytes": history.data_parallel_bytes,
         "data_parallel_ratio": history.data_parallel_bytes / sent if sent else None,
         "evaluations": [
-            {"seconds": round(e.seconds, 3), "tokens": round(e.tokens), "loss": e.loss, "final": e.final}
+            {
+                "seconds": round(e.seconds, 3),
+                "tokens": round(e.tokens),
+                "loss": e.loss,
+                "final": e.final,
+                "doubted": e.doubted,
+            }
             for e in history.evaluations
         ],
         "learners": [
@@ -47,6 +55,8 @@ def summarize(history: RunHistory) -> dict[str, Any]:
                 "tokens_per_second": one.tokens_per_second,
                 "goodput": one.goodput,
                 "goodput_classes": _classes(one.time),
+                "left_out": one.left_out,
+                "left_out_reason": one.left_out_reason,
             }
             for one in history.learners
         ],
@@ -59,6 +69,11 @@ def summarize(history: RunHistory) -> dict[str, Any]:
 
 def _classes(shares: TimeShares) -> dict[str, float]:
     return {one.value: share for one, share in shares.items()}
+
+
+def quorum_text(history: RunHistory) -> str:
+    """The quorum at the end, where it is not that of the manifest."""
+    return f"{history.quorum} at the end, as no more learners were left; sync.quorum is {history.quorum_wanted}"
 
 
 def closing_table(history: RunHistory) -> RenderableType:
@@ -85,6 +100,14 @@ def closing_table(history: RunHistory) -> RenderableType:
     facts.add_column(overflow="fold")
     facts.add_row("job", f"{history.job}: {history.phase.lower()} after {duration_text(history.seconds)}")
     facts.add_row("evaluation loss", f"{loss_text(history.loss_start)} at the start, {loss_text(history.loss_end)} now")
+    for e in history.evaluations:
+        if e.doubted:
+            facts.add_row("in doubt", f"the evaluation at {duration_text(e.seconds)}: {loss_text(e.loss)}")
+    for one in history.learners:
+        if one.left_out:
+            facts.add_row("left out", f"{one.id}, of {one.left_out} merges, lately as {one.left_out_reason}")
+    if history.quorum < history.quorum_wanted:
+        facts.add_row("quorum", quorum_text(history))
     facts.add_row("tokens merged", f"{count_text(history.merged_tokens)} in {history.syncer_steps} merges")
     rest = losses_text(history.time)
     facts.add_row("goodput", percent_text(history.goodput) + (f"; the rest: {rest}" if rest else ""))

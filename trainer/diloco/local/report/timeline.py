@@ -1,15 +1,17 @@
-"""What the journal tells of processes and links: turns of their lives, cuts, and lines for people. Pure."""
+"""What journal and tape tell of processes and links: turns of their lives, cuts, and lines for people. Pure."""
 
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from diloco.core.actions import Note
 from diloco.local.chaos.spec import SYNCER
 from diloco.local.journal import Entry
 from diloco.local.report.history import Incident, Stretch
 from diloco.local.report.lifetimes import Turn
 from diloco.local.report.run_clock import RunClock
 from diloco.local.restarts import Verdict, how_it_ended
+from diloco.tape.reader import TapeEntry
 
 _SIMPLE_TURNS = {"start": Turn.STARTED, "pause": Turn.PAUSED, "continue": Turn.CONTINUED}
 
@@ -55,6 +57,29 @@ def incidents(journal: Sequence[Entry], clock: RunClock) -> tuple[Incident, ...]
     return tuple(
         Incident(clock.seconds(entry.time), entry.process, text) for entry in journal if (text := _text(entry))
     )
+
+
+def told_by(entry: TapeEntry, seconds: float, named: set[str]) -> list[Incident]:
+    """What the engine noted that people should know. Learners in ``named`` have been left out before."""
+    found = []
+    for note in entry.actions:
+        if not isinstance(note, Note) or note.subject not in _NOTED:
+            continue
+        if note.subject == "MemberLeftOut":
+            if note.learner in named:
+                continue
+            named.add(note.learner)
+        found.append(Incident(seconds, note.learner or SYNCER, f"{_NOTED[note.subject]}: {note.reason}"))
+    return found
+
+
+_NOTED = {
+    "MemberLeftOut": "left out of a merge for the first time",
+    "EvaluationDoubted": "its evaluation is in doubt",
+    "EvaluationConfirmed": "an evaluation that was in doubt is confirmed",
+    "QuorumFollows": "the quorum follows",
+}
+"""Subject of a note -> what to tell people of it."""
 
 
 _TEXTS: Mapping[str, Callable[[Mapping[str, Any]], str]] = {

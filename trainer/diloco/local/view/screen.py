@@ -16,10 +16,12 @@ from diloco.core.time_class import TimeClass
 from diloco.local.time_classes import losses_text, shares_of
 from diloco.local.view.snapshot import LearnerSnapshot, RunSnapshot
 from diloco.local.view.units import bytes_text, count_text, duration_text, loss_text, percent_text
+from diloco.syncer.reporting.status import SyncerStatus
 
 _EVENTS_SHOWN = 6
 _FITS = "Fits"
 _LOSSES_SHOWN = 5
+_LEFT_OUT_SHOWN = 5
 _STYLES = {
     "training": "green",
     "starting": "cyan",
@@ -118,7 +120,7 @@ def progress_line(snapshot: RunSnapshot) -> str:
         f"{snapshot.progress:4.0%}",
         f"{count_text(status.merged_tokens)} of {count_text(status.budget_tokens)} tokens",
         f"step {status.syncer_step}",
-        f"loss {loss_text(status.train_loss)} (evaluated {loss_text(status.eval_loss)})",
+        f"loss {loss_text(status.train_loss)} (evaluated {_evaluated(status)})",
         f"{count_text(status.tokens_per_second)} tokens/s",
         f"{training}/{len(snapshot.learners)} train",
         f"goodput {percent_text(status.goodput)}",
@@ -126,6 +128,10 @@ def progress_line(snapshot: RunSnapshot) -> str:
     ]
     if status.seconds_left is not None:
         parts.append(f"{duration_text(status.seconds_left)} left")
+    if status.quorum < status.quorum_wanted:
+        parts.append(f"quorum {status.quorum} instead of {status.quorum_wanted}")
+    if names := [learner.id for learner in status.learners if learner.left_out_now]:
+        parts.append(f"left out: {_few(names)}")
     if status.links is not None and status.links.kind != _FITS:
         parts.append(f"links: {status.links.kind}")
     return "  ".join(parts)
@@ -134,7 +140,7 @@ def progress_line(snapshot: RunSnapshot) -> str:
 def render(snapshot: RunSnapshot, events: tuple[str, ...]) -> RenderableType:
     """The live view as something rich can draw."""
     parts: list[RenderableType] = [_head(snapshot), *_rates(snapshot), _bar(snapshot), _learners(snapshot)]
-    parts += _links(snapshot)
+    parts += [*_left_out(snapshot), *_links(snapshot)]
     if events:
         parts.append(Text("\n".join(events), style="dim"))
     return Group(*parts)
@@ -147,8 +153,23 @@ def _head(snapshot: RunSnapshot) -> Text:
     text.append(f"  syncer {snapshot.syncer_state}", style=_STYLES.get(snapshot.syncer_state, ""))
     if status is not None:
         text.append(f"  step {status.syncer_step}")
-        text.append(f"  loss {loss_text(status.train_loss)}  evaluated {loss_text(status.eval_loss)}")
+        text.append(f"  loss {loss_text(status.train_loss)}  evaluated {_evaluated(status)}")
+        if status.quorum < status.quorum_wanted:
+            told = f"  quorum {status.quorum}, as no more learners are left (sync.quorum: {status.quorum_wanted})"
+            text.append(told, style="yellow")
     return text
+
+
+def _evaluated(status: SyncerStatus) -> str:
+    """The latest loss that is to be believed, and beside it a later one that is not."""
+    newest = status.evaluations[-1] if status.evaluations else None
+    doubted = f", in doubt: {loss_text(newest.loss)}" if newest is not None and newest.doubted else ""
+    return f"{loss_text(status.eval_loss)}{doubted}"
+
+
+def _few(names: list[str]) -> str:
+    more = len(names) - _LEFT_OUT_SHOWN
+    return ", ".join(names[:_LEFT_OUT_SHOWN]) + (f" and {more} more" if more > 0 else "")
 
 
 def _rates(snapshot: RunSnapshot) -> list[Text]:
@@ -163,6 +184,24 @@ def _rates(snapshot: RunSnapshot) -> list[Text]:
         ),
         *([Text(f"not merged: {rest}", style="dim")] if rest else []),
     ]
+
+
+def _left_out(snapshot: RunSnapshot) -> list[Text]:
+    """Whose work was not merged, and why: first those of which it still goes on."""
+    known = () if snapshot.status is None else snapshot.status.learners
+    found = sorted(
+        (one for one in known if one.left_out), key=lambda one: (not one.left_out_now, -one.left_out, one.id)
+    )
+    lines = [
+        Text(
+            f"{one.id}: {one.left_out} merges without it, lately as {one.left_out_reason}",
+            style="yellow" if one.left_out_now else "dim",
+        )
+        for one in found[:_LEFT_OUT_SHOWN]
+    ]
+    if more := len(found) - len(lines):
+        lines.append(Text(f"{more} more learners were left out of merges", style="dim"))
+    return lines
 
 
 def _links(snapshot: RunSnapshot) -> list[Text]:

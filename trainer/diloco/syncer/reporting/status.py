@@ -49,6 +49,9 @@ class LearnerStatus(_Status):
     """Merges made without its outer gradient because that was not to be believed, since the syncer started."""
     left_out_reason: str = ""
     """Of the latest of them."""
+    left_out_now: str = ""
+    """Why it is being left out of merges again and again, in words that stay for as long as it is; empty: it is not, or
+    an older syncer does not say."""
 
 
 class EvaluationStatus(_Status):
@@ -149,5 +152,9 @@ class SyncerStatus(_Status):
     """What became of the learner-seconds the job was given, by class; empty from older syncers."""
     model_exported: bool = False
     """The job is over and its model is on the syncer's disk as ``model.safetensors``."""
+    quorum: int = 0
+    """Learners that must have brought a fragment before it is merged, at present; 0: an older syncer does not say."""
+    quorum_wanted: int = 0
+    """``sync.quorum``: more than that where learners were given up and so many are not left."""
     links: LinksStatus | None = None
     """None until the links of a training job have been measured for a while."""

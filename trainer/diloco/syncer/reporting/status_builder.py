@@ -11,7 +11,13 @@ from diloco.core.time_class import TimeClass
 from diloco.core.view import EngineView, LearnerView
 from diloco.syncer.disk.checkpoint import Totals
 from diloco.syncer.reporting.rates import Rate
-from diloco.syncer.reporting.status import CheckpointStatus, EvaluationStatus, LearnerStatus, LinksStatus, SyncerStatus
+from diloco.syncer.reporting.status import (
+    CheckpointStatus,
+    EvaluationStatus,
+    LearnerStatus,
+    LinksStatus,
+    SyncerStatus,
+)
 
 _TRAINING = "Training"
 
@@ -84,6 +90,8 @@ class Reporter:
                 "inner_steps": view.inner_steps,
                 "trained_tokens": view.trained_tokens,
                 "model_exported": kept.model_exported,
+                "quorum": view.quorum,
+                "quorum_wanted": view.quorum_wanted,
                 "links": kept.links,
                 "learners": tuple(self._learner(learner, now) for learner in view.learners),
             }
@@ -105,6 +113,7 @@ class Reporter:
             restarts=view.restarts,
             left_out=view.left_out,
             left_out_reason=view.left_out_reason,
+            left_out_now=view.left_out_now,
             loss=_finite(view.loss),
             last_heard_seconds=max(0.0, now - view.last_heard_at) if view.incarnation else None,
             time_seconds=_by_class(view.time),
