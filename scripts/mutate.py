@@ -6,6 +6,7 @@ process of its own, which is forked from one that has loaded the libraries.
 
     python scripts/mutate.py --sample 100
     python scripts/mutate.py --only trainer/diloco/core/pace.py
+    python scripts/mutate.py --only trainer/diloco/core/pace.py --tests tests/unit/core/test_pace.py
 """
 
 import argparse
@@ -156,11 +157,11 @@ def _text(node: ast.AST) -> str:
     return f"({ast.unparse(ast.fix_missing_locations(node))})"
 
 
-def tests_for(file: str) -> list[str]:
-    """The tests that must see a mutant, those that name its module first."""
+def tests_for(file: str, chosen_places: Sequence[str] | None) -> list[str]:
+    """The tests to run on a mutant, those that name its module first; None: all that must see it."""
     for target, places in TARGETS.items():
         if file == target or file.startswith(f"{target}/"):
-            found = [path for place in places for path in _test_files(ROOT / place)]
+            found = [path for place in chosen_places or places for path in _test_files(ROOT / place)]
             return [str(path) for path in sorted(found, key=lambda path: _rank(path, file))]
     raise SystemExit(f"{file}: is none of the targets {', '.join(TARGETS)}")
 
@@ -262,6 +263,12 @@ def main() -> int:
     parser.add_argument("--only", action="append", metavar="PATH", help="only mutants of this file or folder")
     parser.add_argument("--minutes", type=float, default=180.0, help="stop after so many minutes (default: 180)")
     parser.add_argument("--least", type=float, default=0.95, help="share that must be killed (default: 0.95)")
+    parser.add_argument(
+        "--tests",
+        action="append",
+        metavar="PATH",
+        help="run this test file or folder only, for a quick look (default: all tests that must see the mutant)",
+    )
     arguments = parser.parse_args()
     os.chdir(ROOT)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that no child is left behind
@@ -272,7 +279,7 @@ def main() -> int:
     limits: dict[tuple[str, ...], float] = {}
     fates: list[tuple[Mutant, str]] = []
     for mutant in todo:
-        tests = tests_for(mutant.file)
+        tests = tests_for(mutant.file, arguments.tests)
         places = tuple(sorted(tests))
         if places not in limits:
             began = time.monotonic()
