@@ -11,6 +11,7 @@ process of its own, which is forked from one that has loaded the libraries.
 
 import argparse
 import ast
+import gc
 import importlib
 import importlib.machinery
 import json
@@ -141,6 +142,8 @@ def _replacements(node: ast.AST) -> Iterator[str]:  # noqa: C901  # a table of n
             yield _text(ast.IfExp(test, orelse, body))
         case ast.Expr(ast.Call(ast.Attribute(ast.Name("_log")))):  # what is said, not what is done
             pass
+        case ast.Delete([ast.Name()]):  # of an argument that is not used
+            pass
         case ast.Expr(ast.Call()) | ast.AugAssign() | ast.Delete():
             yield "pass"
         case ast.Assign([ast.Attribute() | ast.Subscript()]):
@@ -213,6 +216,7 @@ def _run_here(path: Path, source: str | None, tests: Sequence[str]) -> None:
         import pytest  # noqa: PLC0415  # loaded by the parent, where only its import is wanted
 
         options = ["-x", "-q", "-n0", "-p", "no:cacheprovider", "--hypothesis-seed=0", "--no-header", "--tb=no"]
+        options += ["--assert=plain"]  # pytest cannot rewrite what is loaded already
         code = int(pytest.main([*options, *tests]))
     finally:
         os._exit(code)
@@ -273,8 +277,9 @@ def main() -> int:
     os.chdir(ROOT)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that no child is left behind
     sys.path[:0] = [str(ROOT / "trainer"), str(ROOT / "operator"), str(ROOT / "tests")]
-    for library in ("torch", "pytest", "pydantic", "grpc", "safetensors.torch", "xxhash"):  # for all children at once
-        importlib.import_module(library)
+    for library in ("torch", "pytest", "pydantic", "grpc", "safetensors.torch", "xxhash", "hypothesis"):
+        importlib.import_module(library)  # for all children at once
+    gc.freeze()  # none of them has to look through what all of them share
     todo, until = chosen(arguments), time.monotonic() + 60 * arguments.minutes
     limits: dict[tuple[str, ...], float] = {}
     fates: list[tuple[Mutant, str]] = []
