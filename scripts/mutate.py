@@ -142,9 +142,7 @@ def _replacements(node: ast.AST) -> Iterator[str]:  # noqa: C901  # a table of n
             yield _text(ast.IfExp(test, orelse, body))
         case ast.Expr(ast.Call(ast.Attribute(ast.Name("_log")))):  # what is said, not what is done
             pass
-        case ast.Delete([ast.Name()]):  # of an argument that is not used
-            pass
-        case ast.Expr(ast.Call()) | ast.AugAssign() | ast.Delete():
+        case ast.Expr(ast.Call()) | ast.AugAssign() | ast.Delete([ast.Attribute() | ast.Subscript()]):
             yield "pass"
         case ast.Assign([ast.Attribute() | ast.Subscript()]):
             yield "pass"

@@ -233,7 +233,7 @@ def test_merges_may_take_nineteen_twentieths_of_an_interval(merge_seconds: float
 @pytest.mark.parametrize(
     ("up", "down", "thin"), [(0.95, 0.95, False), (0.96, 0.1, True), (0.1, 0.96, True), (0.0, 0.0, False)]
 )
-def test_a_link_is_too_thin_above_nineteen_twentieths_either_way(up: float, down: float, thin: bool) -> None:  # noqa: FBT001  # a column of the table
+def test_a_link_is_too_thin_above_nineteen_twentieths_either_way(up: float, down: float, thin: bool) -> None:
     assert LinkUse("west", 1, up, down, 0.0, 0.0, 0.0).too_thin == thin
 
 

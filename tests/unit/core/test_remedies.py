@@ -133,7 +133,7 @@ def test_an_interval_too_long_for_one_encoding_is_told_with_narrower_ones() -> N
 
 def test_the_overlap_is_left_alone_where_none_is_long_enough() -> None:
     # A round takes 6.2 steps and the bound leaves 6; two in flight of four fragments need 7.
-    short = in_steps(round_trips=5.35, numels=(4000,) * 4, staleness_bound_steps=30, overlap=5)
+    short = in_steps(round_trips=5.35, numels=(4000,) * 4, staleness_bound_steps=30, overlap=6)
     assert fit(short).kind is FitKind.OVERLAP_TOO_SHORT
     found = {remedy.kind: remedy for remedy in remedies(short)}
     assert set(found) == {RemedyKind.INTERVAL, RemedyKind.STEP_TIME}
@@ -150,7 +150,7 @@ def test_a_bound_one_step_too_low_is_raised_by_one() -> None:
 
 
 def test_a_rate_is_that_of_the_thinner_way_and_other_links_stay() -> None:
-    thin = between((2.0, 0.1), (0.1, 0.25), (0.0, 0.0))
+    thin = between((2.0, 0.0), (0.1, 0.25), (0.0, 0.0))
     (remedy,) = (one for one in remedies(thin) if one.kind is RemedyKind.RATE)
     (change,) = remedy.changes
     assert isinstance(change, LinkRate)
