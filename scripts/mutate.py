@@ -288,7 +288,7 @@ def main() -> int:
             began = time.monotonic()
             if run(mutant.file, None, tests, 1800.0) != "survived":
                 raise SystemExit(f"{mutant.file}: its tests fail without a mutant")
-            limits[places] = 30.0 + 4 * (time.monotonic() - began)
+            limits[places] = 10.0 + 4 * (time.monotonic() - began)
         if time.monotonic() > until:
             break
         fates.append((mutant, run(mutant.file, mutant.source, tests, limits[places])))

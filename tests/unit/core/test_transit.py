@@ -45,20 +45,29 @@ def test_a_fragment_waits_for_those_before_it(
     assert (way.answers, way.deliveries) == (answers, deliveries)
 
 
-def test_fragments_are_due_by_the_quorums_steps() -> None:
-    # At two seconds a step the small fragment is through before the next is due.
-    (way,) = transits(world(group("west", up=400.0)), 2.0)
-    assert way.answers == (1.0, 3.0)
+@pytest.mark.parametrize(
+    ("interval", "step_seconds", "rate", "answers"),
+    [
+        (4, 2.0, 400.0, (1.0, 3.0)),  # the small one is through before the next is due
+        (4, 0.5, 800.0, (1.0, 1.5)),
+        (2, 0.25, 3200.0, (0.25, 0.375)),  # the link is never idle
+    ],
+)
+def test_fragments_are_due_by_the_quorums_steps(
+    interval: int, step_seconds: float, rate: float, answers: tuple[float, ...]
+) -> None:
+    (way,) = transits(world(group("west", up=rate), interval=interval), step_seconds)
+    assert way.answers == answers
 
 
 def test_groups_behind_one_link_share_it_and_alike_ones_go_one_way() -> None:
     link = Link("west", 1600.0, math.inf, 0.0)
     alike = (LearnerGroup("west/a", 1, link, 1.0), LearnerGroup("west/b", 2, link, 1.0))
-    other = LearnerGroup("west/c", 1, link, 3.0)
+    other = LearnerGroup("west/c", 1, link, 3.0, tokens_per_step=6.0)
     first, second = transits(world(*alike, other), 1.0)
     assert (first.groups, second.groups) == (alike, (other,))
     assert (first.name, first.learners, first.tokens_per_second) == ("west/a", 3, 3.0)
-    assert (second.name, second.learners, second.tokens_per_second) == ("west/c", 1, 1 / 3)
+    assert (second.name, second.learners, second.tokens_per_second) == ("west/c", 1, 2.0)
     assert (first.answers, second.answers) == ((2.0, 3.0), (2.0, 3.0))
     assert (first.deliveries, second.deliveries) == ((0.5, 0.5), (1.5, 1.5))
 
@@ -111,6 +120,10 @@ def test_what_is_trained_in_vain_is_trained_from_the_ask_on(place: int, seconds:
     assert BOTH.in_vain(place) == seconds
 
 
+def test_leads_are_counted_in_the_quorums_steps() -> None:
+    assert replace(BOTH, step_seconds=0.5).in_vain(1) == (1 - 1 + 4 + 0.25 + 3, 2 - 1 + 2 + 0.25 + 2)
+
+
 def test_who_is_told_after_the_launch_loses_nothing_before_the_merge() -> None:
     alone = Course((way("far", (0.0,), (1.0,), far=4.0),), ((0,),), 1.0, 0.25)
     assert alone.in_vain(0) == (1.25,)
@@ -152,6 +165,12 @@ def test_a_round_waits_for_the_quorum_and_for_what_is_worth_it_within_the_overla
     job = replace(job, exchange=replace(job.exchange, quorum=quorum))
     whole = Course(ways, ((0,),) * len(ways), 1.0, 0.0)
     assert tuple(one.answers[0] for one in in_time(whole, job, overlap)) == waited_for
+
+
+def test_an_answer_brings_what_is_trained_in_an_interval_of_the_quorums_steps() -> None:
+    # Eight seconds of one learner, for three of two.
+    whole = Course((late(0.0), late(3.0)), ((0,), (0,)), 2.0, 0.0)
+    assert in_time(whole, world(), 2) == whole.transits
 
 
 @pytest.mark.parametrize(
