@@ -60,3 +60,7 @@ def test_what_was_found_before_another_misfit_counts_for_neither() -> None:
     assert told[6:18] == [THIN] * 12
     assert told[18] is FITS
     assert after([THIN] * 7 + [SHORT] * 5 + [FITS] * 6)[-1] is THIN
+
+
+def test_what_fitted_before_anything_was_told_does_not_count_for_a_misfit() -> None:
+    assert after([FITS] * 5 + [THIN] * 7) == [None] * 11 + [THIN]
