@@ -100,5 +100,5 @@ def test_a_link_that_is_just_full_is_not_too_thin() -> None:
 
 
 def test_a_rate_of_nothing_is_none_that_was_measured() -> None:
-    pool = [learner("west/old/0", up_bytes_per_second=0.0), learner("west/old/1", up_bytes_per_second=8.0)]
-    assert measured_situation(EXCHANGE, pool, 0.0).groups[-1].link.up_bytes_per_second == 16.0
+    pool = [learner("west/old/0", up_bytes_per_second=0.0), learner("west/old/1", up_bytes_per_second=1e6)]
+    assert measured_situation(EXCHANGE, pool, 0.0).groups[-1].link.up_bytes_per_second == 2e6
