@@ -6,10 +6,12 @@ process of its own, which is forked from one that has loaded the libraries.
 
     python scripts/mutate.py --sample 100
     python scripts/mutate.py --only trainer/diloco/core/pace.py
+    python scripts/mutate.py --only trainer/diloco/core/pace.py --tests tests/unit/core/test_pace.py
 """
 
 import argparse
 import ast
+import gc
 import importlib
 import importlib.machinery
 import json
@@ -140,7 +142,7 @@ def _replacements(node: ast.AST) -> Iterator[str]:  # noqa: C901  # a table of n
             yield _text(ast.IfExp(test, orelse, body))
         case ast.Expr(ast.Call(ast.Attribute(ast.Name("_log")))):  # what is said, not what is done
             pass
-        case ast.Expr(ast.Call()) | ast.AugAssign() | ast.Delete():
+        case ast.Expr(ast.Call()) | ast.AugAssign() | ast.Delete([ast.Attribute() | ast.Subscript()]):
             yield "pass"
         case ast.Assign([ast.Attribute() | ast.Subscript()]):
             yield "pass"
@@ -156,11 +158,11 @@ def _text(node: ast.AST) -> str:
     return f"({ast.unparse(ast.fix_missing_locations(node))})"
 
 
-def tests_for(file: str) -> list[str]:
-    """The tests that must see a mutant, those that name its module first."""
+def tests_for(file: str, chosen_places: Sequence[str] | None) -> list[str]:
+    """The tests to run on a mutant, those that name its module first; None: all that must see it."""
     for target, places in TARGETS.items():
         if file == target or file.startswith(f"{target}/"):
-            found = [path for place in places for path in _test_files(ROOT / place)]
+            found = [path for place in chosen_places or places for path in _test_files(ROOT / place)]
             return [str(path) for path in sorted(found, key=lambda path: _rank(path, file))]
     raise SystemExit(f"{file}: is none of the targets {', '.join(TARGETS)}")
 
@@ -212,6 +214,7 @@ def _run_here(path: Path, source: str | None, tests: Sequence[str]) -> None:
         import pytest  # noqa: PLC0415  # loaded by the parent, where only its import is wanted
 
         options = ["-x", "-q", "-n0", "-p", "no:cacheprovider", "--hypothesis-seed=0", "--no-header", "--tb=no"]
+        options += ["--assert=plain"]  # pytest cannot rewrite what is loaded already
         code = int(pytest.main([*options, *tests]))
     finally:
         os._exit(code)
@@ -262,23 +265,30 @@ def main() -> int:
     parser.add_argument("--only", action="append", metavar="PATH", help="only mutants of this file or folder")
     parser.add_argument("--minutes", type=float, default=180.0, help="stop after so many minutes (default: 180)")
     parser.add_argument("--least", type=float, default=0.95, help="share that must be killed (default: 0.95)")
+    parser.add_argument(
+        "--tests",
+        action="append",
+        metavar="PATH",
+        help="run this test file or folder only, for a quick look (default: all tests that must see the mutant)",
+    )
     arguments = parser.parse_args()
     os.chdir(ROOT)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that no child is left behind
     sys.path[:0] = [str(ROOT / "trainer"), str(ROOT / "operator"), str(ROOT / "tests")]
-    for library in ("torch", "pytest", "pydantic", "grpc", "safetensors.torch", "xxhash"):  # for all children at once
-        importlib.import_module(library)
+    for library in ("torch", "pytest", "pydantic", "grpc", "safetensors.torch", "xxhash", "hypothesis"):
+        importlib.import_module(library)  # for all children at once
+    gc.freeze()  # none of them has to look through what all of them share
     todo, until = chosen(arguments), time.monotonic() + 60 * arguments.minutes
     limits: dict[tuple[str, ...], float] = {}
     fates: list[tuple[Mutant, str]] = []
     for mutant in todo:
-        tests = tests_for(mutant.file)
+        tests = tests_for(mutant.file, arguments.tests)
         places = tuple(sorted(tests))
         if places not in limits:
             began = time.monotonic()
             if run(mutant.file, None, tests, 1800.0) != "survived":
                 raise SystemExit(f"{mutant.file}: its tests fail without a mutant")
-            limits[places] = 30.0 + 4 * (time.monotonic() - began)
+            limits[places] = 10.0 + 4 * (time.monotonic() - began)
         if time.monotonic() > until:
             break
         fates.append((mutant, run(mutant.file, mutant.source, tests, limits[places])))

@@ -259,3 +259,70 @@ def test_a_learner_of_another_number_of_fragments_begins_anew() -> None:
 def test_what_a_restored_account_does_not_explain_is_unexplained() -> None:
     account = Account({TimeClass.MERGED: 1.0}, accounted_seconds=5.0)
     assert told(account, 5.0) == {"merged": 1.0, "unexplained": 4.0}
+
+
+@pytest.mark.parametrize(("steps", "into"), [(1, "overwritten"), (2, "unusable")])
+def test_who_has_made_more_than_a_step_and_declines_had_nothing_that_can_be_sent(steps: int, into: str) -> None:
+    account = joined()
+    account.reported(4.0, steps, TimeSpent(training=4.0))
+    account.declined(0, 1)
+    account.received(0, 1, steps)
+    assert told(account, 4.0) == {into: 4}
+
+
+def test_a_process_that_loads_a_fragment_again_loses_what_it_trained_on_it() -> None:
+    account = joined()
+    account.reported(4.0, 4, TimeSpent(training=4.0))
+    account.joined(4.0, 4, [-1], ONE, same_process=True)
+    account.received(0, 0, 4)
+    assert told(account, 4.0) == {"lost": 4}
+
+
+def test_a_reason_counts_for_one_version_only() -> None:
+    account = joined()
+    account.reported(2.0, 2, TimeSpent(training=2.0))
+    account.left_out(0, 1, TimeClass.LATE)
+    account.received(0, 1, 2)
+    account.reported(3.0, 3, TimeSpent(training=3.0))
+    account.received(0, 2, 3)
+    assert told(account, 3.0) == {"late": 2, "missed": 1}
+
+
+def test_what_a_report_makes_up_for_was_unexplained_first_and_then_away() -> None:
+    account = joined()
+    account.reported(2.0, 1, TimeSpent(training=1.0))
+    account.joined(5.0, 1, [0], ONE, same_process=True)
+    assert told(account, 5.0) == {"in_hand": 1, "unexplained": 1, "away": 3}
+    account.reported(6.0, 2, TimeSpent(training=3.5))
+    assert told(account, 6.0) == {"in_hand": 3.5, "away": 2.5}
+
+
+def test_the_time_between_two_processes_stays_away_when_a_third_begins() -> None:
+    account = joined()
+    account.reported(1.0, 1, TimeSpent(training=1.0))
+    account.joined(11.0, 1, [-1], ONE, same_process=False)
+    account.joined(12.0, 1, [-1], ONE, same_process=False)
+    assert told(account, 12.0) == {"lost": 1, "away": 11}
+
+
+def test_what_comes_after_the_next_version_is_taken_back_step_by_step() -> None:
+    account = joined()
+    account.reported(4.0, 4, TimeSpent(training=4.0))
+    account.left_out(0, 1, TimeClass.LATE)
+    account.received(0, 1, 4)
+    for steps in (1, 3, 2):
+        account.captured(0, 2, 0, steps)
+    assert told(account, 4.0) == {"late": 1, "in_hand": 3}
+    account.captured(0, 2, 0, 9)
+    assert told(account, 4.0) == {"in_hand": 4}
+
+
+@pytest.mark.parametrize(("versions", "split"), [(4, {"late": 3, "in_hand": 1}), (5, {"late": 5})])
+def test_an_outer_gradient_is_found_again_up_to_four_versions_behind(versions: int, split: dict[str, float]) -> None:
+    account = joined()
+    for version in range(1, versions + 1):
+        account.reported(float(version), version, TimeSpent(training=float(version)))
+        account.left_out(0, version, TimeClass.LATE)
+        account.received(0, version, version)
+    account.captured(0, versions + 1, 0, 1)
+    assert told(account, float(versions)) == split

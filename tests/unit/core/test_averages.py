@@ -114,7 +114,7 @@ def test_what_took_at_least_so_long_is_not_shortened_by_it() -> None:
     spread = learned((2.0, 1.0))
     before = dataclasses.replace(spread)
     spread.at_least(1.0)
-    spread.at_least(2.0 - 1e-12)
+    spread.at_least(2.0)
     assert spread == before
     spread.at_least(6.0)
     assert (spread.of(1.0), spread.deviation) == (6.0, 3.0)
@@ -122,9 +122,49 @@ def test_what_took_at_least_so_long_is_not_shortened_by_it() -> None:
 
 def test_the_slope_follows_with_a_twentieth_of_each_measurement() -> None:
     spread = SizedSpread()
-    spread.add(1.0, 1.0)
+    spread.add(1.0)
     spread.add(3.0, 2.0)
     # One pair of points: the line through them, held at the mean.
     assert spread.slope == pytest.approx(1.0)
     assert spread.mean == pytest.approx(1.0 + 0.2 * (3.0 - 2.0))
     assert spread.of(0.0) == pytest.approx(0.2)
+
+
+def test_the_slope_is_told_from_sizes_beside_their_own_mean() -> None:
+    spread = SizedSpread()
+    for seconds, size in ((10.0, 1.0), (12.0, 2.0), (10.0, 2.0)):
+        spread.add(seconds, size)
+    assert spread.slope == pytest.approx(38 / 39)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "size", "mean", "slope"),
+    [
+        (0.5, 0.5, 0.5, 0.0),
+        (0.5, 1.0, 0.5, 0.0),
+        (3.0, 1.5, 2.0, 2.0),  # all of it is put down to the size
+        (0.5, 2.0, 0.25, 0.25),
+        (6.5, 6.5, 1.0, 1.0),
+    ],
+)
+def test_what_took_at_least_so_long_may_be_the_first_there_is(
+    seconds: float, size: float, mean: float, slope: float
+) -> None:
+    spread = SizedSpread()
+    spread.at_least(seconds, size)
+    assert (spread.mean, spread.slope, spread.deviation) == (mean, slope, seconds / 2)
+
+
+def test_what_took_at_least_so_long_weighs_as_much_as_one_measurement() -> None:
+    spread = SizedSpread()
+    spread.at_least(6.5, 6.5)  # 1 s for each size more
+    spread.add(3.75, 1.0)  # from there to here, half a second
+    assert spread.slope == pytest.approx(0.75)
+
+
+def test_a_size_more_never_costs_more_than_a_fragment_of_mean_size() -> None:
+    spread = SizedSpread()
+    for seconds, size in ((1.0, 1.0), (3.0, 2.0), (0.0, 1.0), (0.0, 1.0)):
+        spread.add(seconds, size)
+        assert spread.mean is not None
+        assert 0 <= spread.slope <= spread.mean

@@ -3,9 +3,9 @@ from dataclasses import replace
 
 import pytest
 
-from diloco.core.fit import Fit, FitKind, fit
+from diloco.core.fit import Fit, FitKind, GroupFit, LinkUse, fit
 from diloco.core.links import LearnerGroup, Situation
-from support.situations import EVEN, NEEDED, link, situation
+from support.situations import EVEN, NEEDED, between, in_steps, link, situation
 
 
 def shares(found: Fit) -> list[float | None]:
@@ -28,6 +28,7 @@ def test_how_much_of_a_link_is_used_follows_from_sizes_rate_and_step() -> None:
     assert [(use.up, use.down) for use in found.links] == [(0.25, 0.5)] * 4 + [(0.125, 0.25)]
     own = found.links[-1]
     assert own.learners == 4
+    assert own.up_bytes_per_hour == pytest.approx(4 * 4000 * 2 * 2 * 3600)
     assert own.down_bytes_per_hour == pytest.approx(4 * 4000 * 4 * 2 * 3600)
     assert own.load_seconds == pytest.approx(4 * 4000 * 24 / (16 * NEEDED))
 
@@ -65,6 +66,7 @@ def test_the_syncers_own_link_stands_in_everyones_way() -> None:
     assert found.kind is FitKind.LINK_TOO_THIN
     assert "the link of the syncer would be used to 103 % by merged fragments on the way down of 4" in found.reason
     assert carried(found) == [False] * 4
+    assert found.round_seconds is None
 
 
 def test_a_far_learner_is_asked_ahead_and_costs_the_others_nothing() -> None:
@@ -168,3 +170,102 @@ def test_a_group_trains_by_its_learners_their_tokens_and_steps() -> None:
     world = situation()
     groups = tuple(replace(group, learners=3, tokens_per_step=100.0) for group in world.groups)
     assert fit(replace(world, groups=groups)).groups[0].tokens_per_second == pytest.approx(3 * 100.0 / 0.5)
+
+
+@pytest.mark.parametrize(
+    ("round_trip_steps", "round_seconds", "overlap_needed"),
+    [(0.0, 0.25, 0), (0.5, 0.75, 2), (1.0, 0.75, 2), (2.0, 1.25, 3), (4.0, 2.25, 5)],
+)
+def test_a_round_takes_the_way_there_and_half_a_step(
+    round_trip_steps: float, round_seconds: float, overlap_needed: int
+) -> None:
+    found = fit(in_steps(steps=0.5, round_trips=round_trip_steps))
+    assert (found.round_seconds, found.overlap_needed) == (round_seconds, overlap_needed)
+
+
+def test_the_overlap_lets_the_last_answer_in_that_is_worth_its_wait() -> None:
+    # Asked 12 of its 14 steps ahead, the far one answers 2 steps after the launch.
+    found = fit(in_steps(steps=0.5, round_trips=[14.0, 0.0, 0.0, 0.0], numels=(4000,)))
+    assert found.overlap_needed == 2
+
+
+@pytest.mark.parametrize(("interval", "overlap"), [(1, 0), (2, 1), (3, 2), (24, 2)])
+def test_an_automatic_overlap_is_two_steps_where_the_interval_has_more(interval: int, overlap: int) -> None:
+    assert fit(in_steps(interval=interval, numels=(4000,))).overlap == overlap
+
+
+@pytest.mark.parametrize(
+    ("round_trips", "told"),
+    [
+        ([12.0] * 4, None),  # half of the interval
+        ([12.25] * 4, "a fragment is under way for 12.2 of the interval's 24 steps of 1 s"),
+        ([14.0, 0.0, 0.0, 0.0], "a fragment is under way for 14.0 of the interval's 24 steps of 1 s"),
+    ],
+)
+def test_a_fragment_is_under_way_for_half_an_interval_at_most(round_trips: list[float], told: str | None) -> None:
+    found = fit(in_steps(round_trips=round_trips))
+    assert found.kind is (FitKind.FITS if told is None else FitKind.ROUND_TOO_LONG)
+    assert told is None or found.reason.startswith(told)
+
+
+@pytest.mark.parametrize(
+    ("interval", "bound", "kind"),
+    [
+        (10, 10, FitKind.FITS),  # half a step is a twentieth of it
+        (9, 9, FitKind.STALENESS_BOUND_TOO_LOW),
+        (9, 10, FitKind.FITS),
+    ],
+)
+def test_learners_may_pause_for_a_twentieth_of_the_time_between_launches(
+    interval: int, bound: int, kind: FitKind
+) -> None:
+    assert fit(in_steps(interval=interval, staleness_bound_steps=bound, numels=(4000,))).kind is kind
+
+
+@pytest.mark.parametrize(
+    ("merge_seconds", "kind"), [(0.95, FitKind.FITS), (0.96, FitKind.MERGES_TOO_SLOW), (1.0, FitKind.MERGES_TOO_SLOW)]
+)
+def test_merges_may_take_nineteen_twentieths_of_an_interval(merge_seconds: float, kind: FitKind) -> None:
+    world = in_steps(interval=20, numels=(4000,) * 20)
+    assert fit(replace(world, merge_seconds=merge_seconds)).kind is kind
+
+
+@pytest.mark.parametrize(
+    ("up", "down", "thin"), [(0.95, 0.95, False), (0.96, 0.1, True), (0.1, 0.96, True), (0.0, 0.0, False)]
+)
+def test_a_link_is_too_thin_above_nineteen_twentieths_either_way(up: float, down: float, thin: bool) -> None:
+    assert LinkUse("west", 1, up, down, 0.0, 0.0, 0.0).too_thin == thin
+
+
+@pytest.mark.parametrize(
+    ("uses", "told"),
+    [
+        ([(0.0, 0.0), (0.0, 0.0)], "a round takes 0.5 steps of 0.5 s, and no link limits it"),
+        ([(0.1, 0.5), (0.25, 0.25)], "the fullest link, r0, is used to 50 %"),
+        ([(0.25, 0.25), (0.5, 0.1)], "the fullest link, r1, is used to 50 %"),
+        ([(1.5, 1.5), (2.0, 0.1)], "the link r1 would be used to 200 % by outer gradients on the way up"),
+        ([(1.5, 1.5), (2.0, 0.1)], "of 1 learner(s), and 1 more"),
+        ([(1.5, 1.5), (2.0, 0.1), (0.1, 1.0)], "of 1 learner(s), and 2 more"),
+    ],
+)
+def test_the_fullest_link_is_told_by_name(uses: list[tuple[float, float]], told: str) -> None:
+    assert told in fit(between(*uses)).reason
+
+
+def test_five_of_those_too_far_are_named() -> None:
+    found = fit(situation(steps=[0.05] * 36, round_trips=[1.0] * 6 + [0.01] * 30))
+    assert found.reason.startswith("answers of r0/p, r1/p, r2/p, r3/p and r4/p come too late")
+
+
+@pytest.mark.parametrize(
+    ("groups", "share"),
+    [
+        ((), None),
+        ((GroupFit("a", 1, 0.0, 0, 1.0, 0.25),), None),  # nobody trains
+        ((GroupFit("a", 1, 0.5, 0, 1.0, 0.25),), 0.25),
+        ((GroupFit("a", 1, 1.0, 0, 1.0, 0.25), GroupFit("b", 1, 3.0, 0, 1.0, 0.75)), 0.625),
+        ((GroupFit("a", 1, 1.0, 0, 1.0, 0.25), GroupFit("b", 1, 3.0)), None),
+    ],
+)
+def test_shares_of_groups_weigh_what_these_train(groups: tuple[GroupFit, ...], share: float | None) -> None:
+    assert Fit(FitKind.FITS, "", groups=groups).merged_share == share

@@ -1,6 +1,15 @@
 import pytest
 
-from diloco.core.fragments import LayoutError, TensorSpec, partition
+from diloco.core.fragments import (
+    FragmentTable,
+    Layout,
+    LayoutError,
+    Match,
+    TensorSpec,
+    layout_from_table,
+    match_digests,
+    partition,
+)
 
 
 def tensors(*sizes: int) -> list[TensorSpec]:
@@ -82,3 +91,69 @@ def test_tensors_of_one_size_are_spread_evenly_in_their_order() -> None:
 def test_of_two_fragments_of_one_size_the_one_with_fewer_tensors_takes_the_next() -> None:
     layout = partition(tensors(4, 2, 2, 1), 2)
     assert [[slot.tensor.name for slot in one.slots] for one in layout.fragments] == [["t0", "t3"], ["t1", "t2"]]
+
+
+def one(*shape: int, name: str = "a") -> FragmentTable:
+    """A fragment of one tensor."""
+    return ((name, shape, False),)
+
+
+@pytest.mark.parametrize(
+    ("table", "numel"),
+    [
+        ((one(),), 1),
+        ((one(1),), 1),
+        ((one(2, 3), one(4, name="b")), 10),
+        ((one(*[1] * 64),), 1),
+        ((one(2**53),), 2**53),
+    ],
+)
+def test_a_layout_is_made_of_its_table_again(table: tuple[FragmentTable, ...], numel: int) -> None:
+    layout = layout_from_table(table)
+    assert (layout.table, layout.numel, layout.constants) == (table, numel, None)
+
+
+@pytest.mark.parametrize(
+    ("table", "problem"),
+    [
+        ((), "a fragment without tensors"),
+        (((),), "a fragment without tensors"),
+        ((one(1), ()), "a fragment without tensors"),
+        ((one(1), one(2)), "two tensors of one name"),
+        ((one(*[1] * 65),), "tensor 'a' has a shape"),
+        ((one(3, 0),), "tensor 'a' has a shape"),
+        ((one(3, -1),), "tensor 'a' has a shape"),
+        ((one(2**53 + 1),), "tensor 'a' has a shape"),
+        ((one(2**52), one(2**52 + 1, name="b")), f"{2**53 + 1} parameters"),
+    ],
+)
+def test_a_table_of_no_model_is_refused(table: tuple[FragmentTable, ...], problem: str) -> None:
+    with pytest.raises(LayoutError, match=problem):
+        layout_from_table(table)
+
+
+@pytest.mark.parametrize(
+    ("constants", "theirs", "match"),
+    [
+        ("c0", "{cut}.c0", Match.SAME),
+        ("c0", "{cut}.c1", Match.OTHER_CONSTANTS),
+        ("c0", "{cut}", Match.UNKNOWN),  # an earlier version wrote it
+        ("c0", "other.c0", Match.OTHER_CUT),
+        ("", "{cut}", Match.SAME),
+        ("", "{cut}.c1", Match.OTHER_CONSTANTS),
+        (None, "{cut}.c1", Match.SAME),  # only sizes are known here
+        (None, "{cut}", Match.SAME),
+        (None, "other", Match.OTHER_CUT),
+    ],
+)
+def test_layouts_are_compared_by_their_cut_and_their_constants(
+    constants: str | None, theirs: str, match: Match
+) -> None:
+    layout = Layout(partition(tensors(1, 2), 1).fragments, constants)
+    assert layout.digest == (f"{layout.cut}.{constants}" if constants else layout.cut)
+    assert layout.match(theirs.format(cut=layout.cut)) is match
+
+
+def test_digests_are_compared_without_a_layout() -> None:
+    assert match_digests("cut.c0", "cut") is Match.UNKNOWN
+    assert match_digests("cut.c0", "cut.c1") is Match.OTHER_CONSTANTS

@@ -33,3 +33,8 @@ def test_the_reason_shows_the_equation() -> None:
     reason = grace_window(Durations(1.0, 0.3, 0.5), overlap=2, safety=0.5, maximum_seconds=None).reason
     terms = "overlap 2 x step 1.000 s - quorum 0.300 s - sync 0.500 s"
     assert reason == f"grace 0.600 s = 0.5 x slack 1.200 s ({terms}), at most 1.000 s"
+
+
+def test_the_overlap_counts_in_steps_of_the_quorums_slowest_learner() -> None:
+    found = grace_window(Durations(step=0.5, quorum=0.75, sync=0.25), overlap=4, safety=0.25, maximum_seconds=None)
+    assert found.seconds == 0.25 * (4 * 0.5 - 1.0)

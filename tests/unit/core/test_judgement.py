@@ -53,3 +53,14 @@ def test_its_words_stay_the_same_while_it_is_told() -> None:
 def test_without_step_times_nothing_changes() -> None:
     assert after([FitKind.STEP_TIME_UNKNOWN] * 20) == [None] * 20
     assert after([THIN] * 7 + [FitKind.STEP_TIME_UNKNOWN] * 20)[-1] is THIN
+
+
+def test_what_was_found_before_another_misfit_counts_for_neither() -> None:
+    told = after([THIN] * 7 + [SHORT] * 5 + [FITS] * 7)
+    assert told[6:18] == [THIN] * 12
+    assert told[18] is FITS
+    assert after([THIN] * 7 + [SHORT] * 5 + [FITS] * 6)[-1] is THIN
+
+
+def test_what_fitted_before_anything_was_told_does_not_count_for_a_misfit() -> None:
+    assert after([FITS] * 5 + [THIN] * 7) == [None] * 11 + [THIN]

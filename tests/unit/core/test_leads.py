@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from diloco.core.leads import AnswerTime, best_leads
+from diloco.core.leads import AnswerTime, Leads, best_leads
 
 
 def times(**seconds: float) -> dict[str, AnswerTime]:
@@ -77,3 +77,13 @@ def test_expected_times_are_in_seconds_and_leads_in_steps() -> None:
     best = best_leads(times(near=0.0, far=1.15), step_seconds=0.5, maximum_steps=12)
     assert best.steps == {"near": 0, "far": 2}
     assert best.expected_seconds == pytest.approx(0.15)
+
+
+def test_of_two_moments_that_cost_the_same_the_earlier_is_taken() -> None:
+    best = best_leads(times(a=0.5, b=0.0), step_seconds=1.0, maximum_steps=12)
+    assert (best.expected_seconds, best.steps) == (0.0, {"a": 1, "b": 0})
+
+
+def test_where_nobody_is_measured_answers_are_expected_at_the_launch() -> None:
+    assert best_leads({}, 1.0, 12) == Leads(0.0, {})
+    assert best_leads(times(a=1.0), 0.0, 12) == Leads(0.0, {})

@@ -64,3 +64,41 @@ def test_ten_thousand_learners_are_bounded_groups() -> None:
     assert len(measured_situation(EXCHANGE, crowd, 0.0).groups) <= MOST_GROUPS + MOST_BY_THEMSELVES
     many_fragments = replace(EXCHANGE, numels=(10,) * 4096)
     assert len(measured_situation(many_fragments, crowd, 0.0).groups) <= 5
+
+
+@pytest.mark.parametrize(("fragments", "pools"), [(24, 64), (256, 64), (512, 32), (3277, 4), (4096, 4), (8192, 4)])
+def test_the_largest_pools_are_reckoned_with_as_many_as_fragments_allow(fragments: int, pools: int) -> None:
+    crowd = [learner(f"r{index:03}/p/{count}") for index in range(100) for count in range(1 + index // 50)]
+    found = measured_situation(replace(EXCHANGE, numels=(10,) * fragments), crowd, 0.0).groups
+    largest = [f"r{index:03}/p" for index in (*range(50, 100), *range(50))]
+    assert [group.name for group in found] == largest[:pools]
+
+
+@pytest.mark.parametrize(("fragments", "alone"), [(24, 16), (1024, 4), (4096, 1)])
+def test_those_with_the_thinnest_links_stand_by_themselves(fragments: int, alone: int) -> None:
+    thin = [learner(f"west/old/{index}", up_bytes_per_second=1.0 + index) for index in range(20)]
+    good = [learner(f"west/old/{index}") for index in range(20, 50)]
+    found = measured_situation(replace(EXCHANGE, numels=(10,) * fragments), [*good, *reversed(thin)], 0.0).groups
+    assert [group.name for group in found] == [*(f"west/old/{index}" for index in range(alone)), "west/old"]
+    assert found[-1].learners == 50 - alone
+
+
+def test_links_are_held_against_the_fastest_learners_steps() -> None:
+    slow = [replace(learner(f"east/new/{index}"), step_seconds=5.0) for index in range(2)]
+    pool = [learner("west/old/0", down_bytes_per_second=0.9 * NEEDED), *(learner(f"west/old/{n}") for n in (1, 2))]
+    found = measured_situation(EXCHANGE, [*slow, *pool], 0.0).groups
+    assert [group.name for group in found] == ["west/old/0", "west/old", "east/new"]
+
+
+def test_a_link_that_is_just_full_is_not_too_thin() -> None:
+    exchange = replace(EXCHANGE, numels=(2375,), interval=20)  # 9,500 bytes in 10 s
+    for rates in ((1000.0, math.inf, math.inf), (500.0, 1000.0, 1000.0)):
+        pool = [learner(f"west/old/{n}", down_bytes_per_second=rate) for n, rate in enumerate(rates)]
+        found = measured_situation(exchange, pool, 0.0).groups
+        thin = ["west/old/0"] if rates[0] < 1000 else []
+        assert [group.name for group in found] == [*thin, "west/old"]
+
+
+def test_a_rate_of_nothing_is_none_that_was_measured() -> None:
+    pool = [learner("west/old/0", up_bytes_per_second=0.0), learner("west/old/1", up_bytes_per_second=1e6)]
+    assert measured_situation(EXCHANGE, pool, 0.0).groups[-1].link.up_bytes_per_second == 2e6

@@ -42,6 +42,29 @@ def test_the_bound_acts_beyond_it_and_not_at_it() -> None:
     assert found.left_out == {"c": "it is 40 times as large in small as the others are"}
 
 
+def test_the_others_are_sixteen_times_smaller_and_a_past_is_four_merges_long() -> None:
+    assert (LARGEST_RATIO, LEAST_PAST) == (16.0, 4)
+    others = [member("a", 2, 2), member("b", 2, 2)]
+    found = compare([*others, member("c", 2, 66)], TENSORS)
+    assert found.left_out == {"c": "it is 33 times as large in small as the others are"}
+    assert left_out(*others, member("c", 2, 31)) == []
+
+
+def test_a_size_is_the_root_mean_square_over_the_root_of_the_steps() -> None:
+    one = MeasuredMember("a", 4, (400.0, 64.0), None)
+    assert (one.size(0, 100), one.size(1, 4)) == (1.0, 2.0)
+    assert one.whole_size(116) == 1.0
+    assert MeasuredMember("a", 0, (400.0,), None).size(0, 100) == 2.0
+
+
+def test_a_usual_size_counts_its_merges() -> None:
+    usual = UsualSizes()
+    usual.remember(0, {"a": 1.0})
+    assert usual.of("a", 0) == UsualSize(1.0, 1)
+    usual.remember(0, {"a": 6.0})
+    assert usual.of("a", 0) == UsualSize(pytest.approx(2.0), 2)
+
+
 @pytest.mark.parametrize("tiny", [0.0, 1e-9])
 def test_one_that_brings_next_to_nothing_puts_nobody_out(tiny: float) -> None:
     assert left_out(member("a", 1, 1), member("b", 1, 1), member("c", tiny, tiny)) == []

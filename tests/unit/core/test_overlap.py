@@ -73,7 +73,9 @@ def test_none_is_let_in_that_nobody_waits_for() -> None:
 
 
 def test_a_job_that_fixes_the_overlap_keeps_it() -> None:
-    assert set(rounds(job(least=2, most=2), 50, far)) == {2}
+    flight = job(least=2, most=2)
+    assert set(rounds(flight, 50, far)) == {2}
+    assert flight.shortest_seconds is None  # nothing follows from it, so nothing is measured
 
 
 def test_never_more_than_the_staleness_bound_allows() -> None:
@@ -114,3 +116,63 @@ def test_a_large_fragment_that_takes_long_is_no_queue() -> None:
         large = number % 24 == 7
         flight.measured(7.0 if large else 1.0, 7.0 if large else 17 / 23, step_seconds=0.5)
     assert flight.allowed == 5
+
+
+def test_one_more_is_let_in_when_two_rounds_of_each_were_measured_and_one() -> None:
+    assert rounds(job(), 21, far) == [2] * 4 + [3] * 7 + [4] * 9 + [5]
+
+
+def test_after_eight_intervals_the_number_goes_back_to_its_least() -> None:
+    flight = FragmentsInFlight(2, 9, fragments=2, allowed=2)
+    sixteen, seventeen = [2] * 4 + [3] * 7 + [4] * 5, [2] * 5 + [3] * 7 + [4] * 5
+    assert rounds(flight, 51, far) == sixteen + seventeen + seventeen + [2]
+
+
+@pytest.mark.parametrize(
+    ("least", "shortest", "step_seconds", "allowed"),
+    [
+        (1, 15.0, 0.0, 5),  # a quarter of a fragment queues
+        (1, 14.0, 0.0, 4),  # half of one
+        (1, 13.0, 0.0, 3),  # three quarters
+        (1, 8.0, 0.0, 3),  # two
+        (4, 13.0, 0.0, 4),  # never fewer than the least
+        (1, 10.0, 5.0, 5),  # up to a step of the difference is no queue
+        (1, 10.0, 3.0, 3),
+    ],
+)
+def test_of_four_in_flight_it_counts_how_many_queue(
+    least: int, shortest: float, step_seconds: float, allowed: int
+) -> None:
+    flight = FragmentsInFlight(least, 9, fragments=24, allowed=4)
+    for seconds in (shortest, *[16.0] * 8):
+        flight.held_back()
+        flight.measured(seconds, step_seconds=step_seconds)
+    assert flight.allowed == allowed
+
+
+def test_after_a_queue_none_is_let_in_until_the_link_is_measured_anew() -> None:
+    flight = FragmentsInFlight(2, 9, fragments=24, allowed=4)
+    rounds(flight, 8, lambda _: 8.0)
+    assert rounds(flight, 1, lambda _: 16.0) == [3]
+    assert set(rounds(flight, REMEMBERED_INTERVALS * 24 - 9, lambda _: 8.0)) == {3}
+    assert rounds(flight, 6, lambda _: 8.0) == [2] * 5 + [3]
+
+
+@pytest.mark.parametrize(
+    ("measured", "shortest"),
+    [
+        ([(6.0, 1.5625)], None),  # a large fragment
+        ([(6.0, 1.5)], 6.0),
+        ([(6.0, 2.0), (5.0, 1.5)], 4.0),  # a size more takes 2 s more
+        ([(6.0, 2.0), (3.0, 0.5)], 4.0),
+        ([(37.0, 10.0), (3.0, 1.5)], 1.5),  # 4 s more: no less than half of what it took
+        ([(6.0, 1.0), (7.0, 1.0)], 6.0),
+    ],
+)
+def test_the_shortest_time_is_that_of_a_fragment_of_mean_size(
+    measured: list[tuple[float, float]], shortest: float | None
+) -> None:
+    flight = job()
+    for seconds, size in measured:
+        flight.measured(seconds, size)
+    assert flight.shortest_seconds == (None if shortest is None else pytest.approx(shortest))

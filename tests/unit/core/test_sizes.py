@@ -27,3 +27,20 @@ def test_a_scale_goes_with_each_group_and_blocks_are_whole() -> None:
 def test_the_grid_is_part_of_every_payload_that_was_ever_kept() -> None:
     assert BLOCK == 524_288
     assert ENCODINGS["Int8"].payload_bytes(BLOCK + 1) == ENCODINGS["Int8"].payload_bytes(BLOCK) + 4 + 1
+
+
+@pytest.mark.parametrize(
+    ("name", "block_bytes"),
+    [
+        ("None", 4 * 524_288),
+        ("BF16", 2 * 524_288),
+        ("Int8", 524_288 + 4 * 2048),  # a scale for 256 elements
+        ("Int4", 262_144 + 4 * 8192),  # and for 64
+    ],
+)
+def test_a_payload_is_as_long_as_its_blocks(name: str, block_bytes: int) -> None:
+    assert [ENCODINGS[name].payload_bytes(blocks * BLOCK) for blocks in (1, 2, 3)] == [
+        block_bytes,
+        2 * block_bytes,
+        3 * block_bytes,
+    ]

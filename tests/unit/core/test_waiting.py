@@ -89,3 +89,22 @@ def test_ties_are_decided_by_name_and_the_order_of_candidates_changes_nothing() 
 
 def test_who_brings_nothing_is_not_waited_for() -> None:
     assert wait(candidate("a", stake_tokens=0.0)).deadlines == {}
+
+
+@pytest.mark.parametrize(
+    ("stakes", "usual_seconds", "awaited"),
+    [
+        ((30.0, 20.0), (0.5, 0.1), ["b"]),  # in the order of their answers: 20 for 10, and 30 more for 40 more
+        ((20.0, 20.0), (0.1, 0.1), ["a", "b"]),
+        ((50.0, 0.0), (0.5, 0.5), []),  # worth exactly what the wait costs
+        ((51.0, 0.0), (0.5, 0.5), ["a"]),
+    ],
+)
+def test_answers_are_weighed_in_the_order_in_which_they_come(
+    stakes: tuple[float, float], usual_seconds: tuple[float, float], awaited: list[str]
+) -> None:
+    first, second = (
+        candidate(learner, stake_tokens=stake, usual_seconds=usual)
+        for learner, stake, usual in zip("ab", stakes, usual_seconds, strict=True)
+    )
+    assert sorted(wait(first, second).deadlines) == awaited

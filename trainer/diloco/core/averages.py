@@ -72,8 +72,7 @@ class SizedSpread:
         if not 0 <= seconds < float("inf") or (self.mean is not None and self.of(size) >= seconds):
             return
         if self.mean is None:
-            self.mean = seconds / max(1.0, size)
-            self._size, self._seconds = size, seconds
+            self.mean, self._size, self._seconds = 0.0, size, seconds
         self.deviation = max(self.deviation, seconds / 2)
         if size > 1.0:
             self.mean = max(self.mean, seconds / size)

@@ -195,7 +195,7 @@ class _Rounds:
         """Steps from an ask until the result is at a learner, which is swapped in after the step that it is at."""
         held = self.held
         in_vain = (mean(held.in_vain(place)) - way.step_seconds / 2 for place, way in enumerate(held.transits))
-        return max(in_vain, default=0.0) / held.step_seconds
+        return max(in_vain) / held.step_seconds
 
     def _automatic(self) -> int:
         """Tau as the engine finds it: as many fragments in flight as keep the schedule."""
@@ -203,8 +203,6 @@ class _Rounds:
         return max(min(LEAST_OVERLAP, self._exchange.interval - 1), min(self.overlap_needed, longest))
 
     def _with(self, overlap: int) -> Course:
-        if self._exchange.quorum >= self._situation.learners:  # a round waits for all, however long
-            return self.everyone
         ways = in_time(self.everyone, self._situation, overlap)
         return course(ways, self._situation, self.everyone.step_seconds)
 

@@ -34,12 +34,9 @@ class Judgement:
             return replace(self, found=None)
         told_fits = self.told is None or self.told.fits
         # From a job that fits to one that does not: which misfit it is may change while it is found.
-        same = self.found is not None and (self.found is fit.kind or (told_fits and not fit.fits and self._misfit))
+        misfits = self.found is not FitKind.FITS and not fit.fits
+        same = self.found is not None and (self.found is fit.kind or (told_fits and misfits))
         found_at = self.found_at if same else now
         if now - found_at >= hold_seconds:
             return type(self)(told=fit, since=now)
         return replace(self, found=fit.kind, found_at=found_at)
-
-    @property
-    def _misfit(self) -> bool:
-        return self.found is not None and self.found is not FitKind.FITS

@@ -28,12 +28,12 @@ LARGE = 1.5
 class FragmentsInFlight:
     """How many fragments may be in flight."""
 
-    least: int = 1
-    most: int = 1
+    least: int
+    most: int
     """The same as ``least`` where the job fixes it."""
-    fragments: int = 1
+    fragments: int
     """P."""
-    allowed: int = 1
+    allowed: int
     times: SizedSpread = field(default_factory=SizedSpread)
     """Of rounds; what a fragment's size adds to them is told from these."""
     shortest_seconds: float | None = None

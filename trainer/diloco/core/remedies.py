@@ -123,16 +123,11 @@ def with_steps(situation: Situation, seconds: float) -> Situation:
 
 
 def _overlap(situation: Situation, found: Fit) -> Remedy | None:
+    """What the engine chooses; where that is too short, every overlap is."""
     if found.kind is not FitKind.OVERLAP_TOO_SHORT:
         return None
-    for changes, base in _bases(situation):
-        if changes and fit(base).fits:
-            return Remedy(RemedyKind.OVERLAP, changes, base)
-    longest = situation.exchange.longest_overlap
-    steps = _smallest(lambda steps: _set(situation, overlap=steps), (found.overlap or 0) + 1, longest)
-    if steps is None:
-        return None
-    return Remedy(RemedyKind.OVERLAP, (Setting("sync.overlap", steps),), _set(situation, overlap=steps))
+    *_, (changes, base) = _bases(situation)
+    return Remedy(RemedyKind.OVERLAP, changes, base) if fit(base).fits else None
 
 
 def _staleness_bound(situation: Situation, found: Fit) -> Remedy | None:

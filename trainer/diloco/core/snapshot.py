@@ -155,14 +155,14 @@ def _learner(record: LearnerRecord, now: float) -> _Learner:
 
 def fresh(options: EngineOptions, epoch: int) -> EngineState:
     """The state of a job that has not begun."""
-    state = EngineState(options, epoch)
+    least = options.schedule.in_flight(options.schedule.overlap)
+    most = max(least, options.schedule.in_flight(options.overlap_limit))
+    in_flight = FragmentsInFlight(least, most, options.schedule.fragments, allowed=least)
+    state = EngineState(options, epoch, in_flight)
     state.versions = [0] * options.schedule.fragments
     state.fragment_tokens = [0] * options.schedule.fragments
     state.learners = {name: LearnerRecord(name) for name in options.learners}
     state.planned = frozenset(options.learners)
-    least = options.schedule.in_flight(options.schedule.overlap)
-    most = max(least, options.schedule.in_flight(options.overlap_limit))
-    state.in_flight = FragmentsInFlight(least, most, options.schedule.fragments, allowed=least)
     return state
 
 

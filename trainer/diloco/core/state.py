@@ -239,6 +239,7 @@ class EngineState:
 
     options: EngineOptions
     epoch: int
+    in_flight: FragmentsInFlight
     phase: Phase = Phase.WAITING
     phase_reason: str = "no learner has joined yet"
     next_incarnation: int = 1
@@ -262,7 +263,6 @@ class EngineState:
     """The current version of each fragment, until every member trains on it."""
     leads: dict[float, Leads] = field(default_factory=dict)
     """By size of a fragment relative to the mean: whom to ask how early, since the latest launch."""
-    in_flight: FragmentsInFlight = field(default_factory=FragmentsInFlight)
     quorum_seconds: MovingAverage = field(default_factory=MovingAverage)
     """From a launch until a quorum has answered."""
     sync_seconds: MovingAverage = field(default_factory=MovingAverage)

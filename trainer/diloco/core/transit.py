@@ -133,7 +133,6 @@ def in_time(whole: Course, situation: Situation, overlap: int) -> tuple[Transit,
             missed=False,
         )
         for at, way in ((at, whole.transits[place]) for at, place in arrivals)
-        if at > quorum_at
     ]
     speed = math.fsum(way.tokens_per_second for way in whole.transits)
     bound_at = max(quorum_at, overlap * whole.step_seconds)
@@ -174,12 +173,13 @@ class _Links:
 
     def _passage(self, sizes: Sequence[int], bytes_per_second: float) -> list[float]:
         """From when each fragment is due until it is through; ``bytes_per_second``: of each learner's share."""
-        passed = [0.0] * len(sizes)
+        passed: list[float] = []
         free_at = 0.0
         for start in (0.0, self._cycle_seconds):  # the second time the queue is as it always is, unless it grows
-            for fragment, (size, due) in enumerate(zip(sizes, self._due_seconds, strict=True)):
+            passed.clear()
+            for size, due in zip(sizes, self._due_seconds, strict=True):
                 free_at = max(free_at, start + due) + size / bytes_per_second
-                passed[fragment] = free_at - start - due
+                passed.append(free_at - start - due)
         return passed
 
 
