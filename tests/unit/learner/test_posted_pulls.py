@@ -6,6 +6,7 @@ import torch
 from diloco.learner.arrivals import Arrivals, MergedFragment, Post, Wish
 from diloco.learner.bell import Bell
 from diloco.learner.membership import Membership
+from support.scripted_condition import NothingToDoError, ScriptedCondition
 
 NOW, LATER, RESTARTED = Membership("1", 1), Membership("1", 2), Membership("2", 1)
 
@@ -21,8 +22,15 @@ class Call:
 
 
 @pytest.fixture
-def arrivals() -> Arrivals:
+def condition() -> ScriptedCondition:
+    """Whoever would wait without anything to happen gets an error."""
+    return ScriptedCondition()
+
+
+@pytest.fixture
+def arrivals(condition: ScriptedCondition) -> Arrivals:
     made = Arrivals(Bell())
+    made._condition = condition
     made.session_begins(NOW, posted_pulls=True)
     return made
 
@@ -32,6 +40,69 @@ def posted(arrivals: Arrivals, version: int, fragment: int = 0) -> Post:
     post = arrivals.next_post()
     assert post is not None
     return post
+
+
+def test_a_worker_is_woken_by_what_it_can_pull(arrivals: Arrivals, condition: ScriptedCondition) -> None:
+    first, post = Wish(NOW, 0, 5), posted(arrivals, 7, fragment=1)
+    condition.events = [lambda: arrivals.want(first)]
+    assert arrivals.next_wish() == first
+    later, whole = Wish(NOW, 0, 6), Wish(NOW, 1, 7)
+    # One that is under way, and one that a post brings: neither is pulled until that has ended.
+    arrivals.want(later)
+    arrivals.want(whole)
+    condition.events = [lambda: arrivals.done(first)]
+    assert arrivals.next_wish() == later
+    condition.events = [lambda: arrivals.post_ended(post)]
+    assert arrivals.next_wish() == whole
+    arrivals.done(later)
+    arrivals.done(whole)
+    with pytest.raises(NothingToDoError):
+        arrivals.next_wish()
+    condition.events = [arrivals.close]
+    assert arrivals.next_wish() is None
+
+
+def test_a_waiter_is_woken_by_what_it_can_post(arrivals: Arrivals, condition: ScriptedCondition) -> None:
+    condition.events = [lambda: arrivals.post(Wish(NOW, 0, 5))]
+    first = arrivals.next_post()
+    assert first is not None
+    arrivals.post(Wish(NOW, 0, 5))
+    with pytest.raises(NothingToDoError):
+        arrivals.next_post()
+    arrivals.post(Wish(NOW, 0, 6))
+    condition.events = [lambda: arrivals.post_ended(first)]
+    second = arrivals.next_post()
+    assert second is not None
+    assert second.wish == Wish(NOW, 0, 6)
+    arrivals.post_ended(second)
+    with pytest.raises(NothingToDoError):
+        arrivals.next_post()
+    condition.events = [arrivals.close]
+    assert arrivals.next_post() is None
+
+
+def test_a_pull_that_is_posted_already_is_not_posted_again(arrivals: Arrivals) -> None:
+    first = posted(arrivals, 5)
+    arrivals.post(Wish(NOW, 0, 5))
+    arrivals.post_ended(first)
+    with pytest.raises(NothingToDoError):
+        arrivals.next_post()
+
+
+def test_the_end_of_the_session_forgets_what_is_wished_for_and_lets_nothing_be_posted(arrivals: Arrivals) -> None:
+    arrivals.want(Wish(NOW, 0, 5))
+    arrivals.session_over()
+    arrivals.post(Wish(NOW, 0, 5))
+    for look in (arrivals.next_wish, arrivals.next_post):
+        with pytest.raises(NothingToDoError):
+            look()
+
+
+def test_a_wish_may_be_granted_by_an_update_unless_it_says_otherwise(arrivals: Arrivals) -> None:
+    posted(arrivals, 5)
+    arrivals.want(Wish(NOW, 0, 5))
+    with pytest.raises(NothingToDoError):
+        arrivals.next_wish()
 
 
 def test_the_notice_of_a_version_waits_for_the_pull_that_was_posted_for_it(arrivals: Arrivals) -> None:
@@ -114,8 +185,8 @@ def test_nothing_is_posted_for_a_session_that_is_over(arrivals: Arrivals, member
     arrivals.session_over()
     arrivals.session_begins(membership, posted_pulls=True)
     arrivals.post(Wish(NOW, 0, 5))
-    arrivals.close()
-    assert arrivals.next_post() is None
+    with pytest.raises(NothingToDoError):
+        arrivals.next_post()
 
 
 def test_closing_withdraws_what_is_posted_and_ends_the_waiters(arrivals: Arrivals) -> None:

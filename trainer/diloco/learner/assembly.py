@@ -174,10 +174,10 @@ class Learner:
         self._staying = True
         self._end_work()
         _log.info("stays until it is stopped")
+        rings = self._bell.rings
         while not self._orders.stopping:
+            self._bell.wait(rings, _LOOK_SECONDS)
             rings = self._bell.rings
-            if not self._orders.stopping:
-                self._bell.wait(rings, _LOOK_SECONDS)
 
     def close(self) -> None:
         """Stop every thread and close every connection."""
