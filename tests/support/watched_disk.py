@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-Forced = tuple[str, str, int]
-"""What is done, the name of the file or folder, and the size of the file then; a name with a dot in front is '.'."""
+Forced = tuple[str, str, bytes]
+"""What is done, the name of the file or folder, and the content of the file then; a name with a dot in front is '.'."""
 
 
 def watch_disk(monkeypatch: pytest.MonkeyPatch) -> list[Forced]:
@@ -17,7 +17,7 @@ def watch_disk(monkeypatch: pytest.MonkeyPatch) -> list[Forced]:
 
     def note(what: str, path: Path) -> None:
         done.append(
-            (what, "." if path.name.startswith(".") else path.name, 0 if path.is_dir() else path.stat().st_size)
+            (what, "." if path.name.startswith(".") else path.name, b"" if path.is_dir() else path.read_bytes())
         )
 
     def fsync(descriptor: int) -> None:

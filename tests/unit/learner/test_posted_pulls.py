@@ -51,9 +51,9 @@ def test_a_worker_is_woken_by_what_it_can_pull(arrivals: Arrivals, condition: Sc
     arrivals.want(later)
     arrivals.want(whole)
     condition.events = [lambda: arrivals.done(first)]
-    assert arrivals.next_wish() == later
+    assert (arrivals.next_wish(), condition.events) == (later, [])
     condition.events = [lambda: arrivals.post_ended(post)]
-    assert arrivals.next_wish() == whole
+    assert (arrivals.next_wish(), condition.events) == (whole, [])
     arrivals.done(later)
     arrivals.done(whole)
     with pytest.raises(NothingToDoError):
@@ -73,6 +73,7 @@ def test_a_waiter_is_woken_by_what_it_can_post(arrivals: Arrivals, condition: Sc
     condition.events = [lambda: arrivals.post_ended(first)]
     second = arrivals.next_post()
     assert second is not None
+    assert condition.events == []
     assert second.wish == Wish(NOW, 0, 6)
     arrivals.post_ended(second)
     with pytest.raises(NothingToDoError):
@@ -210,3 +211,15 @@ def test_what_lands_from_a_syncer_of_before_does_not_replace_what_is_there(arriv
     arrivals.landed(present)
     arrivals.landed(MergedFragment(NOW, 0, 9, torch.zeros(1)))
     assert arrivals.take() == [present]
+
+
+def test_what_lands_rings_and_a_second_of_its_version_does_not() -> None:
+    bell = Bell()
+    arrivals = Arrivals(bell)
+    first, second = (MergedFragment(NOW, 0, 6, torch.zeros(1)) for _ in range(2))
+    arrivals.landed(first)
+    assert bell.rings == 1
+    arrivals.landed(second)
+    assert bell.rings == 1
+    (taken,) = arrivals.take()
+    assert taken is first
