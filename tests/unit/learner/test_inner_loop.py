@@ -1,110 +1,164 @@
-"""What the inner loop reports of its time, with a trainer that only counts and a clock that the test moves."""
+"""What the inner loop makes of its time: steps, pauses, reports; with a trainer that counts and a clock by hand."""
 
-import threading
-from typing import Any, cast
+import logging
+from types import SimpleNamespace
+
+import pytest
 
 from diloco.core.spent import TimeSpent
-from diloco.learner.activity import Activity
-from diloco.learner.inner_loop import InnerLoop, LoopSettings, LoopWiring
-from diloco.learner.link import Mailboxes
-from diloco.learner.mailboxes.holdings import Holdings, Membership
-from diloco.learner.mailboxes.orders import EndKind, Orders
-from diloco.learner.mailboxes.outbox import ControlOutbox
-from diloco.learner.mailboxes.pull_queue import MergedFragment, PullQueue
-from diloco.learner.mailboxes.push_queue import PushQueue
-from diloco.learner.mailboxes.requests import Requests
-from diloco.learner.mailboxes.wakeup import Wakeup
-from diloco.learner.training.trainer import StepResult
-from diloco.simulate.counted import CountedTrainer
-from diloco.wire.messages import Applied, LearnerMessage
+from diloco.learner.mailboxes.orders import Ending, EndKind
+from diloco.learner.mailboxes.outbox import StepNews
+from diloco.wire.messages import Progress
+from support.hand_clock import HandClock
+from support.inner_loop import FRAGMENTS, NOW, LoopBench
 
-NOW = Membership("1", 7)
-FRAGMENTS = 2
+STOPPED = Ending(EndKind.STOPPED, "the steps are made")
 
 
-class Session:
-    """Keeps what is sent."""
-
-    backlog = 0
-
-    def __init__(self) -> None:
-        self.sent: list[LearnerMessage] = []
-
-    def send(self, message: LearnerMessage) -> None:
-        self.sent.append(message)
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> HandClock:
+    made = HandClock()
+    monkeypatch.setattr("diloco.learner.inner_loop.time", SimpleNamespace(monotonic=made))
+    return made
 
 
-class Loop(CountedTrainer):
-    """An inner loop around this trainer: its steps take the seconds that are given, and end the loop when there are
-    no more."""
-
-    def __init__(self, *steps: tuple[float, bool]) -> None:
-        """``steps``: seconds, and whether the step changed nothing because something was not finite."""
-        super().__init__(FRAGMENTS, batch_size=2, sequence_length=8)
-        self.now = 0.0
-        self.session = Session()
-        self._left = list(steps)
-        wakeup = Wakeup()
-        self.boxes = Mailboxes(
-            Orders(wakeup),
-            Requests(wakeup, FRAGMENTS, 1),
-            PullQueue(wakeup),
-            PushQueue(),
-            ControlOutbox(3600.0),
-            Holdings(FRAGMENTS),
-            feedback=None,
-        )
-        self.boxes.holdings.admitted(NOW, range(FRAGMENTS))
-        self.boxes.control.session_begins(self.session, NOW)
-        for fragment in range(FRAGMENTS):
-            self.receive(fragment, 0)
-        wiring = LoopWiring(self.boxes, wakeup, lambda: NOW, lambda: None, self._checkpoint)
-        self.activity = Activity(lambda: self.now)
-        self.loop = InnerLoop(cast("Any", self), wiring, LoopSettings(100, checkpoint_every_steps=2), self.activity)
-
-    def receive(self, fragment: int, version: int) -> None:
-        self.boxes.pull_queue.landed(MergedFragment(NOW, fragment, version, cast("Any", None)))
-
-    def step(self, progress: float) -> StepResult:
-        seconds, skipped = self._left.pop(0)
-        self.now += seconds
-        if not self._left:
-            self.boxes.orders.stop("the test has seen enough")
-        if skipped:
-            return StepResult(float("nan"), 0, seconds, 0.0, {"AdamW": 0.0}, skipped=True)
-        if self.steps == 1:
-            self.receive(1, 1)
-        super().step(progress)
-        return StepResult(2.0, 16, seconds, 1.0, {"AdamW": 0.1}, skipped=False)
-
-    def apply(self, fragment: int, version: int, values: Any) -> None:
-        self.now += 0.5
-        super().apply(fragment, version, values)
-
-    def _checkpoint(self) -> None:
-        self.now += 0.25
+def lines(caplog: pytest.LogCaptureFixture, *beginnings: str) -> list[str]:
+    return [text for record in caplog.records if (text := record.getMessage()).startswith(beginnings)]
 
 
-def test_every_second_is_reported_as_what_it_was() -> None:
-    loop = Loop((1.0, False), (2.0, False), (4.0, True), (8.0, False))
-    loop.now += 3.0
-    assert loop.loop.run().kind is EndKind.STOPPED
-    news = loop.loop.news
-    assert news is not None
-    assert (news.step, news.step_seconds) == (3, 8.0)
-    # Two fragments were copied in while it loaded, which is copying, and a third between two steps.
-    assert news.spent == TimeSpent(training=11.0, skipped=4.0, copying=1.5, checkpointing=0.25, loading=3.0)
-    assert news.spent.wall_seconds == loop.now
+def test_every_second_is_reported_as_what_it_was(clock: HandClock) -> None:
+    bench = LoopBench(clock, checkpoint_every_steps=2)
+    began = clock.now
+    bench.said.post_seconds = 0.125
+    clock.now += 3.0
+    assert (bench.loop.news, bench.loop.step_seconds()) == (None, 0.0)
+    assert bench.run((1.0, False), (2.0, False), (4.0, True), (8.0, False)) == STOPPED
+    reports = [call[1] for call in bench.said.of("step")]
+    # It looks in the order: copies in, reports, posts. What the posting takes is in the report after.
+    assert reports == [
+        StepNews(1, 16, 1.0, 1.625, 2.0, 2, TimeSpent(1.0, looking=0.125, copying=1.5, loading=3.125)),
+        StepNews(2, 32, 2.0, 0.125, 2.0, 4, TimeSpent(3.0, 0.0, 0.0, 1.5, 0.25, 0.0, 0.25, 3.125)),
+        StepNews(3, 48, 8.0, 0.25, 2.0, 6, TimeSpent(11.0, 4.0, 0.0, 1.5, 0.5, 0.0, 0.25, 3.125)),
+    ]
+    assert bench.loop.news == reports[-1]
+    assert bench.loop.step_seconds() == 8.0
+    assert bench.activity.spent().wall_seconds == clock.now - began
+    assert bench.checkpoints == [2]
 
 
-def test_a_swap_in_is_told_with_the_step_after_which_it_was_made() -> None:
-    loop = Loop((1.0, False), (2.0, False), (4.0, False))
-    loop.loop.run()
-    sender = threading.Thread(target=loop.boxes.control.run)
-    sender.start()
-    assert loop.boxes.control.flush(60.0)
-    loop.boxes.control.close()
-    sender.join()
-    told = [said for said in loop.session.sent if isinstance(said, Applied)]
-    # Of what waits to be said of a fragment, the newest is.
-    assert [(said.fragment, said.version, said.step) for said in told] == [(0, 0, 0), (1, 1, 2)]
+def test_a_swap_in_is_told_with_the_step_after_which_it_was_made(clock: HandClock) -> None:
+    bench = LoopBench(clock)
+    bench.before_step = bench.later((1, 1))
+    bench.run((1.0, False), (2.0, False))
+    told = bench.said.of("applied")
+    assert told == [("applied", NOW, fragment, 0, 0) for fragment in range(FRAGMENTS)] + [("applied", NOW, 1, 1, 1)]
+
+
+def test_a_step_of_acted_out_hardware_ends_when_that_would_have_made_it(clock: HandClock) -> None:
+    bench = LoopBench(clock, speed=0.5)
+    bench.wakeup.events = [lambda: bench.passes(0.5), lambda: bench.passes(1.0), lambda: bench.passes(0.5)]
+    bench.wakeup.events += [lambda: bench.passes(4.0)]
+    bench.run((2.0, False), (4.0, True), (0.0, False))
+    # Woken before its time it goes on sleeping.
+    assert bench.wakeup.waits == [2.0, 1.5, 0.5, 4.0]
+    assert [call[1].step_seconds for call in bench.said.of("step")] == [4.0, 0.0]  # type: ignore[attr-defined]
+    spent = bench.activity.spent()
+    assert (spent.training, spent.skipped) == (4.0, 8.0)
+
+
+def test_a_learner_that_is_asked_to_stop_does_not_act_slow(clock: HandClock) -> None:
+    bench = LoopBench(clock, speed=0.5)
+    bench.run((2.0, False))
+    assert bench.wakeup.waits == []
+
+
+class TestStalenessBound:
+    def test_it_pauses_at_the_bound_until_the_fragment_that_waited_is_here(
+        self, clock: HandClock, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        caplog.set_level(logging.INFO)
+        bench = LoopBench(clock, staleness_bound_steps=2)
+        seen: list[tuple[int, bool, int]] = []
+
+        def event(seconds: float, *received: int) -> None:
+            seen.append((bench.steps, bench.loop.paused, len(lines(caplog, "paused"))))
+            bench.passes(seconds)
+            for fragment in received:
+                bench.receive(fragment, 1)
+
+        bench.wakeup.events = [
+            lambda: event(1.0),
+            lambda: event(1.0, 0, 2),
+            lambda: event(1.0),
+            lambda: event(1.0, 1),
+        ]
+        assert not bench.loop.paused
+        assert bench.run(*[(1.0, False)] * 3) == STOPPED
+        # After 2 s, of which it copied for 1, it says so, once.
+        assert seen == [(2, True, 0), (2, True, 0), (2, True, 1), (2, True, 1)]
+        assert bench.wakeup.waits == [1.0] * 4
+        assert (bench.steps, bench.loop.paused) == (3, False)
+        assert lines(caplog, "paused", "resumed") == [
+            "paused: 2 steps without receiving a fragment, sync.maxStalenessSteps is 2",
+            "resumed after a pause of 5.5 s",
+        ]
+        spent = bench.activity.spent()
+        assert (spent.paused, spent.copying) == (4.0, 3.0)
+
+    def test_a_pause_of_less_than_two_seconds_is_not_mentioned(
+        self, clock: HandClock, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        caplog.set_level(logging.INFO)
+        bench = LoopBench(clock, staleness_bound_steps=1)
+
+        def arrive() -> None:
+            bench.passes(0.25)
+            for fragment in range(FRAGMENTS):
+                bench.receive(fragment, 1)
+
+        bench.wakeup.events = [arrive]
+        bench.run((1.0, False), (1.0, False))
+        assert bench.steps == 2
+        assert lines(caplog, "paused", "resumed") == []
+
+    def test_an_end_is_heard_in_a_pause(self, clock: HandClock, caplog: pytest.LogCaptureFixture) -> None:
+        caplog.set_level(logging.INFO)
+        bench = LoopBench(clock, staleness_bound_steps=1)
+        bench.wakeup.events = [
+            lambda: bench.passes(2.0),
+            lambda: bench.boxes.orders.end(Ending(EndKind.FINISHED, "enough")),
+        ]
+        assert bench.run((1.0, False), (1.0, False)) == Ending(EndKind.FINISHED, "enough")
+        assert (bench.steps, bench.loop.paused) == (1, False)
+        assert lines(caplog, "paused", "resumed") == [
+            "paused: 1 steps without receiving a fragment, sync.maxStalenessSteps is 1"
+        ]
+
+
+class TestProgress:
+    def test_a_line_comes_every_thirty_seconds(self, clock: HandClock, caplog: pytest.LogCaptureFixture) -> None:
+        caplog.set_level(logging.INFO)
+        bench = LoopBench(clock, checkpoint_every_steps=1)
+        bench.boxes.orders.progressed(Progress(25, 100, 0))
+        # Three swap-ins of 0.5 s before the first step; a checkpoint of 0.25 s after each.
+        bench.run((9.5, False), (18.25, False), (0.0, False), (29.5, False), (1.0, False))
+        # Over 30 s: of 48 tokens 1.6 a second; of 32 tokens in 31 s 1.03.
+        assert lines(caplog, "step ") == [
+            "step 2, loss 2.0000, 2 tokens/s, job 25.0 %, blocked 5.00 %, evaluations and snapshots 2.50 %",
+            "step 4, loss 2.0000, 1 tokens/s, job 25.0 %, blocked 2.46 %, evaluations and snapshots 2.05 %",
+        ]
+
+    def test_nothing_is_said_before_a_step_is_reported(
+        self, clock: HandClock, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        caplog.set_level(logging.INFO)
+        LoopBench(clock).run((60.0, False))
+        assert lines(caplog, "step ") == []
+
+    def test_tokens_of_before_this_process_are_not_counted_in_its_rate(
+        self, clock: HandClock, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        caplog.set_level(logging.INFO)
+        bench = LoopBench(clock, steps_before=1000, staleness_bound_steps=2000)
+        bench.run((10.0, False), (22.0, False))
+        assert "1 tokens/s" in lines(caplog, "step ")[0]

@@ -1,4 +1,6 @@
+import errno
 import json
+import os
 import resource
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -17,6 +19,7 @@ from diloco.learner.checkpoint import (
     LearnerCheckpoint,
 )
 from diloco.learner.training.trainer import TrainerState
+from support.watched_disk import watch_disk
 
 IDENTITY = CheckpointIdentity("job", "here/cpu/0", "0123456789abcdef")
 
@@ -191,3 +194,72 @@ def test_a_manifest_of_another_format_is_not_used(store: CheckpointStore, tmp_pa
     path = store.save(checkpoint(1)) / "manifest.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | {"format": 2}))
     assert steps_found(tmp_path) is None
+
+
+def rewrite_manifest(path: Path, **changes: object) -> None:
+    """With a digest that fits."""
+    manifest = json.loads((path / "manifest.json").read_text()) | changes
+    del manifest["digest"]
+    manifest["digest"] = sha256(json.dumps(manifest, sort_keys=True).encode()).hexdigest()
+    (path / "manifest.json").write_text(json.dumps(manifest))
+
+
+def test_a_checkpoint_gets_its_name_when_it_is_on_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = tmp_path / "learner" / "checkpoints"
+    done = watch_disk(monkeypatch)
+    place = CheckpointStore(folder, IDENTITY).save(checkpoint(1))
+    assert [(what, name) for what, name, _ in done] == [
+        ("forced", "state.safetensors"),
+        ("forced", "."),
+        ("named", "manifest.json"),
+        ("forced", "."),
+        ("named", place.name),
+        ("forced", "checkpoints"),
+    ]
+    assert done[0][2] == (place / "state.safetensors").read_bytes()
+
+
+@pytest.mark.parametrize("counter", ["optimizer_steps", "steps", "tokens", "data_position"])
+@pytest.mark.parametrize(("value", "used"), [(0, 2), (-1, 1), ("7", 1), (None, 1)])
+def test_counters_that_cannot_be_make_a_checkpoint_unusable(
+    store: CheckpointStore, tmp_path: Path, counter: str, value: object, used: int
+) -> None:
+    for residual in (1, 2):
+        newest = store.save(LearnerCheckpoint(checkpoint(9).state, {residual: torch.zeros(1)}))
+    rewrite_manifest(newest, **{counter: value})
+    loaded = CheckpointStore(tmp_path, IDENTITY).load()
+    assert loaded is not None
+    assert list(loaded.residuals) == [used]
+
+
+@pytest.mark.parametrize("text", ["[]", "3", "null"])
+def test_a_manifest_that_is_no_object_falls_back_to_the_one_before(
+    store: CheckpointStore, tmp_path: Path, text: str
+) -> None:
+    store.save(checkpoint(1))
+    (store.save(checkpoint(2)) / "manifest.json").write_text(text)
+    assert steps_found(tmp_path) == 1
+
+
+@pytest.mark.parametrize(("size_bytes", "steps"), [(1 << 20, 2), ((1 << 20) + 1, 1)])
+def test_a_manifest_of_more_than_a_mebibyte_is_not_read(
+    store: CheckpointStore, tmp_path: Path, size_bytes: int, steps: int
+) -> None:
+    store.save(checkpoint(1))
+    manifest = store.save(checkpoint(2)) / "manifest.json"
+    manifest.write_text(manifest.read_text().ljust(size_bytes))
+    assert steps_found(tmp_path) == steps
+
+
+def test_what_cannot_be_removed_stops_no_checkpoint(
+    store: CheckpointStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def busy(*_: object, **__: object) -> None:
+        raise OSError(errno.EBUSY, "Device or resource busy")
+
+    (tmp_path / ".part-of-somebody").write_text("no folder")
+    for steps in (1, 2):
+        store.save(checkpoint(steps))
+    monkeypatch.setattr(os, "rmdir", busy)
+    store.save(checkpoint(3))
+    assert steps_found(tmp_path) == 3

@@ -1,19 +1,24 @@
 """The link: what it makes of what the syncer says, and of broken connections. Sessions are scripted."""
 
+import logging
 from collections import deque
 from collections.abc import Iterator
+from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
+import torch
 
 from diloco.learner.link import Identity, Link, Mailboxes, Position
 from diloco.learner.mailboxes.holdings import Holdings, Membership
-from diloco.learner.mailboxes.orders import EndKind, Orders
+from diloco.learner.mailboxes.orders import EndKind, EvaluationOrder, Orders
 from diloco.learner.mailboxes.outbox import ControlOutbox
 from diloco.learner.mailboxes.pull_queue import PullOrder, PullQueue
-from diloco.learner.mailboxes.push_queue import PushQueue
+from diloco.learner.mailboxes.push_queue import OuterGradient, PushQueue
 from diloco.learner.mailboxes.requests import GradientRequest, Requests
 from diloco.learner.mailboxes.residuals import Residuals
 from diloco.learner.mailboxes.wakeup import Wakeup
+from diloco.learner.training.capture import Capture
 from diloco.wire.errors import IdentityError, TooLargeError, UnavailableError, WireError
 from diloco.wire.messages import (
     EvaluationWanted,
@@ -28,6 +33,7 @@ from diloco.wire.messages import (
     SyncerMessage,
     Welcome,
 )
+from support.hand_clock import HandClock
 
 NO_PROGRESS = Progress(0, 100, 0)
 OVER = Finished(complete=True, reason="enough")
@@ -39,7 +45,7 @@ class Script:
     def __init__(self, *says: SyncerMessage | WireError) -> None:
         self.says = says
         self.backlog = 0
-        self.closed = False
+        self.closed = 0
         self.sent: list[LearnerMessage] = []
 
     def send(self, message: LearnerMessage) -> None:
@@ -52,13 +58,14 @@ class Script:
             yield said
 
     def close(self) -> None:
-        self.closed = True
+        self.closed += 1
 
 
 class Bench:
     """A link with its mailboxes; its sessions are opened one after the other from a script."""
 
-    def __init__(self, *sessions: Script | WireError) -> None:
+    def __init__(self, *sessions: Script | WireError, uniform: float = -1.0) -> None:
+        """Without ``uniform`` it joins again without any delay."""
         wakeup = Wakeup()
         self.boxes = Mailboxes(
             Orders(wakeup),
@@ -72,7 +79,7 @@ class Bench:
         self.joins: list[Join] = []
         self._sessions = deque(sessions)
         identity = Identity("job", "r/p/0", "abc", "digest")
-        self.link = Link(identity, self._open, self.boxes, lambda: Position(5, 40), lambda: -1.0)  # no delay at all
+        self.link = Link(identity, self._open, self.boxes, lambda: Position(5, 40), lambda: uniform)
 
     def _open(self, join: Join) -> Script:
         self.joins.append(join)
@@ -80,6 +87,24 @@ class Bench:
         if isinstance(session, WireError):
             raise session
         return session
+
+    def listen(self, *names: str) -> list[tuple[object, ...]]:
+        """What these methods of the mailboxes are called with from now on."""
+        heard: list[tuple[object, ...]] = []
+
+        def tap(name: str) -> None:
+            box, method = name.split(".")
+            plain = getattr(getattr(self.boxes, box), method)
+
+            def put(*arguments: object, **named: object) -> object:
+                heard.append((name, *arguments, *named.values()))
+                return plain(*arguments, **named)
+
+            setattr(getattr(self.boxes, box), method, put)
+
+        for name in names:
+            tap(name)
+        return heard
 
     def run(self) -> tuple[EndKind, str]:
         self.link.run()
@@ -176,24 +201,149 @@ def test_a_syncer_with_another_model_is_none_for_this_learner() -> None:
     assert bench.run() == (EndKind.REFUSED, "the syncer's model has 3 fragments, this learner's has 2")
 
 
+def test_a_syncer_that_would_have_it_load_what_is_not_there_is_none_for_this_learner() -> None:
+    assert Bench(Script(welcome(load=(2,)))).run() == (EndKind.REFUSED, "the syncer speaks of fragment 2; there are 2")
+
+
 @pytest.mark.parametrize("order", [FragmentWanted(2, 1, 1), FragmentReady(2, 1, merged=True, progress=NO_PROGRESS)])
 def test_a_fragment_that_is_not_there_breaks_the_session(order: SyncerMessage) -> None:
-    bench = Bench(Script(welcome(), order), Script(OVER))
+    bench = Bench(Script(welcome(), order, OVER), Script(OVER))
     assert bench.run()[0] is EndKind.FINISHED
     assert len(bench.joins) == 2
 
 
-def test_progress_is_taken_from_whatever_carries_it() -> None:
-    bench = Bench(
-        Script(
-            welcome(progress=Progress(10, 100, 1)),
-            FragmentReady(0, 4, merged=True, progress=Progress(20, 100, 2)),
-            Progress(30, 100, 3),
-            OVER,
-        )
-    )
+@pytest.mark.parametrize(
+    "says",
+    [
+        (welcome(progress=Progress(30, 100, 3)),),
+        (welcome(), FragmentReady(0, 4, merged=True, progress=Progress(30, 100, 3))),
+        (welcome(), Progress(30, 100, 3)),
+    ],
+)
+def test_progress_is_taken_from_whatever_carries_it(says: tuple[SyncerMessage, ...]) -> None:
+    bench = Bench(Script(*says, OVER))
     bench.run()
     assert bench.boxes.orders.progress == 0.3
+
+
+@pytest.mark.parametrize(("load", "ready"), [((0,), False), ((), True)])
+def test_a_welcome_opens_the_mailboxes_and_is_answered_if_nothing_is_to_be_loaded(
+    load: tuple[int, ...], *, ready: bool
+) -> None:
+    session = Script(Welcome(1, "1", load, (3, 4), 0, 0, NO_PROGRESS, posted_pulls=True), OVER)
+    bench, now = Bench(session), Membership("1", 1)
+    heard = bench.listen("control.session_begins", "arrivals.session_begins", "control.ready", "control.post")
+    bench.run()
+    begins: list[tuple[object, ...]] = [
+        ("control.session_begins", session, now),
+        ("arrivals.session_begins", now, True),
+    ]
+    assert heard == begins + [("control.ready", now), ("control.post",)] * ready
+
+
+@pytest.mark.parametrize("merged", [True, False])
+def test_a_notice_settles_what_was_sent_and_has_the_fragment_pulled(*, merged: bool) -> None:
+    bench = Bench(Script(welcome(), FragmentReady(1, 5, merged, NO_PROGRESS), OVER))
+    now = Membership("1", 1)
+    bench.boxes.holdings.admitted(now, [])
+    bench.boxes.holdings.received("1", 0, 3)
+    bench.boxes.holdings.received("1", 1, 4)
+    heard = bench.listen("asks.not_merged", "feedback.outcome", "arrivals.want")
+    bench.run()
+    settled = [] if merged else [("asks.not_merged", 1, 5)]
+    assert heard == [*settled, ("feedback.outcome", 1, 5, merged), ("arrivals.want", PullOrder(now, 1, 5))]
+
+
+def test_without_error_feedback_nothing_is_missing() -> None:
+    bench = Bench(Script(welcome(), FragmentReady(1, 5, merged=True, progress=NO_PROGRESS), OVER))
+    bench.link._boxes = replace(bench.boxes, feedback=None)
+    assert bench.run() == (EndKind.FINISHED, "enough")
+
+
+@pytest.mark.parametrize(("final", "wishes"), [(False, []), (True, [(0, 9), (1, 8)])])
+def test_a_final_evaluation_has_its_versions_pulled(orders: list[tuple[int, int]], *, final: bool) -> None:
+    wanted = EvaluationWanted(2, (9, 8), final)
+    bench = Bench(Script(welcome(), wanted, OVER))
+    heard = bench.listen("orders.evaluate", "arrivals.want")
+    bench.run()
+    now = Membership("1", 1)
+    assert heard[2:] == [
+        ("orders.evaluate", EvaluationOrder(now, wanted)),
+        *(("arrivals.want", PullOrder(now, fragment, version)) for fragment, version in orders),
+    ]
+
+
+@pytest.mark.parametrize("laid_out", [True, False])
+def test_an_ask_whose_answer_is_laid_out_is_answered_at_once(*, staged: bool) -> None:
+    capture = Capture(1, 4, 1, 1, torch.zeros(1), torch.zeros(1), None)
+    session = Script(welcome(), FragmentWanted(1, 5, 2), OVER)
+    bench = Bench(session)
+    bench.boxes.requests.stage([capture] * staged)
+    heard = bench.listen("departures.offer")
+    bench.run()
+    answer = OuterGradient(GradientRequest(Membership("1", 1), 1, 5, 2), capture)
+    assert heard == [("departures.offer", answer)] * staged
+
+
+def test_the_end_of_a_session_is_told_to_every_mailbox() -> None:
+    bench = Bench(Script(welcome(), OVER))
+    names = [f"{name}.session_over" for name in ("control", "asks", "arrivals", "departures", "orders", "feedback")]
+    heard = bench.listen(*names)
+    bench.run()
+    assert heard == [(name,) for name in names]
+
+
+def test_the_delay_before_it_joins_again_doubles_until_it_is_let_in(monkeypatch: pytest.MonkeyPatch) -> None:
+    broken = UnavailableError("nobody there")
+    bench = Bench(broken, broken, broken, Script(welcome()), broken, Script(OVER), uniform=1.0)
+    delays: list[float] = []
+    monkeypatch.setattr(bench.link._closed, "wait", delays.append)
+    bench.run()
+    assert delays == [0.25, 0.5, 1.0, 0.25, 0.5]
+
+
+def test_it_tells_once_that_the_syncer_is_lost_and_how_long_it_was(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.DEBUG, "diloco.learner.link")
+    clock, broken = HandClock(), UnavailableError("nobody there")
+    monkeypatch.setattr("diloco.learner.link.time", SimpleNamespace(monotonic=clock))
+    sessions = [Script(welcome(7, load=(1,))), Script(welcome(8)), Script(welcome(9), OVER)]
+    bench = Bench(broken, broken, *sessions)
+    opens = bench._open
+
+    def opens_later(join: Join) -> Script:
+        clock.now += 1.5
+        return opens(join)
+
+    bench.link._open_session = opens_later
+    bench.run()
+    assert [record.getMessage() for record in caplog.records] == [
+        "cannot reach the syncer yet (nobody there); trying again",
+        "still no syncer: nobody there",
+        "joined after 3.0 s as incarnation 7 of epoch 1; 1 of 2 fragments to load",
+        "lost the syncer (the syncer ended the session); trying again",
+        "rejoined after 1.5 s as incarnation 8 of epoch 1; 0 of 2 fragments to load",
+        "lost the syncer (the syncer ended the session); trying again",
+        "rejoined after 1.5 s as incarnation 9 of epoch 1; 0 of 2 fragments to load",
+    ]
+
+
+def test_closing_ends_the_session_that_lasts_and_none_that_is_over() -> None:
+    seen: list[int] = []
+
+    class Closed(Script):
+        def __iter__(self) -> Iterator[SyncerMessage]:
+            yield welcome()
+            bench.link.close()
+            seen.append(self.closed)
+
+    first, second = Script(welcome()), Closed()
+    bench = Bench(first, second)
+    bench.link.run()
+    bench.link.close()
+    assert seen == [1]
+    assert (first.closed, second.closed) == (1, 2)
 
 
 def test_a_learner_that_says_good_bye_does_not_join_again_when_its_session_ends() -> None:

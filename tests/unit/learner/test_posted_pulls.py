@@ -6,6 +6,7 @@ import torch
 from diloco.learner.mailboxes.holdings import Membership
 from diloco.learner.mailboxes.pull_queue import MergedFragment, Post, PullOrder, PullQueue
 from diloco.learner.mailboxes.wakeup import Wakeup
+from support.scripted_condition import NothingToDoError, ScriptedCondition
 
 NOW, LATER, RESTARTED = Membership("1", 1), Membership("1", 2), Membership("2", 1)
 
@@ -21,8 +22,15 @@ class Call:
 
 
 @pytest.fixture
-def pull_queue() -> PullQueue:
+def condition() -> ScriptedCondition:
+    """Whoever would wait without anything to happen gets an error."""
+    return ScriptedCondition()
+
+
+@pytest.fixture
+def pull_queue(condition: ScriptedCondition) -> PullQueue:
     made = PullQueue(Wakeup())
+    made._condition = condition
     made.session_begins(NOW, posted_pulls=True)
     return made
 
@@ -32,6 +40,70 @@ def posted(pull_queue: PullQueue, version: int, fragment: int = 0) -> Post:
     post = pull_queue.next_post()
     assert post is not None
     return post
+
+
+def test_a_worker_is_woken_by_what_it_can_pull(pull_queue: PullQueue, condition: ScriptedCondition) -> None:
+    first, post = PullOrder(NOW, 0, 5), posted(pull_queue, 7, fragment=1)
+    condition.events = [lambda: pull_queue.want(first)]
+    assert pull_queue.next_wish() == first
+    later, whole = PullOrder(NOW, 0, 6), PullOrder(NOW, 1, 7)
+    # One that is under way, and one that a post brings: neither is pulled until that has ended.
+    pull_queue.want(later)
+    pull_queue.want(whole)
+    condition.events = [lambda: pull_queue.done(first)]
+    assert (pull_queue.next_wish(), condition.events) == (later, [])
+    condition.events = [lambda: pull_queue.post_ended(post)]
+    assert (pull_queue.next_wish(), condition.events) == (whole, [])
+    pull_queue.done(later)
+    pull_queue.done(whole)
+    with pytest.raises(NothingToDoError):
+        pull_queue.next_wish()
+    condition.events = [pull_queue.close]
+    assert pull_queue.next_wish() is None
+
+
+def test_a_waiter_is_woken_by_what_it_can_post(pull_queue: PullQueue, condition: ScriptedCondition) -> None:
+    condition.events = [lambda: pull_queue.post(PullOrder(NOW, 0, 5))]
+    first = pull_queue.next_post()
+    assert first is not None
+    pull_queue.post(PullOrder(NOW, 0, 5))
+    with pytest.raises(NothingToDoError):
+        pull_queue.next_post()
+    pull_queue.post(PullOrder(NOW, 0, 6))
+    condition.events = [lambda: pull_queue.post_ended(first)]
+    second = pull_queue.next_post()
+    assert second is not None
+    assert condition.events == []
+    assert second.order == PullOrder(NOW, 0, 6)
+    pull_queue.post_ended(second)
+    with pytest.raises(NothingToDoError):
+        pull_queue.next_post()
+    condition.events = [pull_queue.close]
+    assert pull_queue.next_post() is None
+
+
+def test_a_pull_that_is_posted_already_is_not_posted_again(pull_queue: PullQueue) -> None:
+    first = posted(pull_queue, 5)
+    pull_queue.post(PullOrder(NOW, 0, 5))
+    pull_queue.post_ended(first)
+    with pytest.raises(NothingToDoError):
+        pull_queue.next_post()
+
+
+def test_the_end_of_the_session_forgets_what_is_wished_for_and_lets_nothing_be_posted(pull_queue: PullQueue) -> None:
+    pull_queue.want(PullOrder(NOW, 0, 5))
+    pull_queue.session_over()
+    pull_queue.post(PullOrder(NOW, 0, 5))
+    for look in (pull_queue.next_wish, pull_queue.next_post):
+        with pytest.raises(NothingToDoError):
+            look()
+
+
+def test_a_wish_may_be_granted_by_an_update_unless_it_says_otherwise(pull_queue: PullQueue) -> None:
+    posted(pull_queue, 5)
+    pull_queue.want(PullOrder(NOW, 0, 5))
+    with pytest.raises(NothingToDoError):
+        pull_queue.next_wish()
 
 
 def test_the_notice_of_a_version_waits_for_the_pull_that_was_posted_for_it(pull_queue: PullQueue) -> None:
@@ -114,8 +186,8 @@ def test_nothing_is_posted_for_a_session_that_is_over(pull_queue: PullQueue, mem
     pull_queue.session_over()
     pull_queue.session_begins(membership, posted_pulls=True)
     pull_queue.post(PullOrder(NOW, 0, 5))
-    pull_queue.close()
-    assert pull_queue.next_post() is None
+    with pytest.raises(NothingToDoError):
+        pull_queue.next_post()
 
 
 def test_closing_withdraws_what_is_posted_and_ends_the_waiters(pull_queue: PullQueue) -> None:
@@ -139,3 +211,15 @@ def test_what_lands_from_a_syncer_of_before_does_not_replace_what_is_there(pull_
     pull_queue.landed(present)
     pull_queue.landed(MergedFragment(NOW, 0, 9, torch.zeros(1)))
     assert pull_queue.take() == [present]
+
+
+def test_what_lands_rings_and_a_second_of_its_version_does_not() -> None:
+    wakeup = Wakeup()
+    pull_queue = PullQueue(wakeup)
+    first, second = (MergedFragment(NOW, 0, 6, torch.zeros(1)) for _ in range(2))
+    pull_queue.landed(first)
+    assert wakeup.notices == 1
+    pull_queue.landed(second)
+    assert wakeup.notices == 1
+    (taken,) = pull_queue.take()
+    assert taken is first

@@ -1,9 +1,11 @@
 """The workers that pull: what they ask for, what they refuse to receive, and what they make of an update."""
 
+import contextlib
 import logging
 import math
 import threading
 from collections.abc import Callable
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -21,11 +23,16 @@ from diloco.wire.errors import ClosedError, CorruptedError, DeadlineError, Refus
 from diloco.wire.messages import PullHeader, PullRequest, PushReceipt
 from diloco.wire.posting import Posting
 from support.hand_clock import HandClock
+from support.scripted_condition import NothingToDoError, ScriptedCondition
 
 NOW = Membership("1", 7)
 CODEC = codec_named("Int8")
 BASE = torch.tensor([1.0, -2.0, 0.3])
 MERGED = torch.tensor([1.1, -2.3, 0.35])
+
+
+MOST_PULLS = 10
+"""Of a test: a puller that begins again without an end fails it."""
 
 
 def digest(values: torch.Tensor) -> bytes:
@@ -38,7 +45,11 @@ class Syncer:
     def __init__(self, *fates: WireError | PullHeader | None) -> None:
         self.fates = list(fates)
         self.requests: list[PullRequest] = []
+        self.deadlines: list[float] = []
+        """Seconds that each pull was given."""
         self.after_call: Callable[[], None] = lambda: None
+        self.while_it_comes: Callable[[], None] = lambda: None
+        """Once the answer has begun."""
         self.new, rest = MERGED.clone(), torch.zeros(3)
         payload, _ = encode_update(CODEC, Update(BASE, self.new, rest, rest))
         assert payload is not None
@@ -51,7 +62,8 @@ class Syncer:
     def pull(
         self, request: PullRequest, allocate: Callable[[PullHeader], memoryview], *, deadline_seconds: float
     ) -> PullHeader:
-        assert deadline_seconds > 0
+        assert len(self.requests) < MOST_PULLS
+        self.deadlines.append(deadline_seconds)
         self.requests.append(request)
         self.after_call()
         fate = self.fates.pop(0) if self.fates else None
@@ -59,7 +71,9 @@ class Syncer:
             raise fate
         header = fate or (self.update if request.held_version == 8 else PullHeader(0, 9, self.new.nbytes))
         sent = self.payload if header.codec else self.new
-        allocate(header)[:] = sent.numpy().tobytes()
+        buffer = allocate(header)
+        self.while_it_comes()
+        buffer[:] = sent.numpy().tobytes()
         return header
 
     def pull_posted(
@@ -81,21 +95,24 @@ class Bench:
     def __init__(self, syncer: Syncer, *, holds: int = 8, downlink: bool = True) -> None:
         self.now: Membership | None = NOW
         self.pull_queue = PullQueue(Wakeup())
+        self.pull_queue._condition = ScriptedCondition()
         self.pull_queue.session_begins(NOW, posted_pulls=True)
         self.holdings = Holdings(1)
         self.holdings.admitted(NOW, [])
         self.holdings.received("1", 0, holds, BASE.clone())
         self.counts = TransferCounts()
         self.buffers = 0
+        self.numel = syncer.new.numel()
+        self.stopped = threading.Event()
         context = TransferContext(
-            "r/p/0", syncer, lambda: self.now, lambda: 0.0, threading.Event(), lambda: -1.0, self.counts
+            "r/p/0", syncer, lambda: self.now, lambda: 0.0, self.stopped, lambda: -1.0, self.counts
         )
-        landing = Landing((3,), self._buffer, CODEC if downlink else None)
+        landing = Landing((self.numel,), self._buffer, CODEC if downlink else None)
         self.puller = Puller(context, self.pull_queue, self.holdings, landing)
 
     def _buffer(self, _: int) -> torch.Tensor:
         self.buffers += 1
-        return torch.empty(3)
+        return torch.empty(self.numel)
 
     def pull(self, minimum_version: int = 9) -> list[MergedFragment]:
         """Wish for it, and what has landed once no worker has anything to do."""
@@ -105,17 +122,13 @@ class Bench:
     def post(self, minimum_version: int = 9) -> list[MergedFragment]:
         """Post a pull, and what has landed by it."""
         self.pull_queue.post(PullOrder(NOW, 0, minimum_version))
-        post = self.pull_queue.next_post()
-        assert post is not None
-        self.puller._pull_posted(post)
-        self.pull_queue.post_ended(post)
+        with contextlib.suppress(NothingToDoError):
+            self.puller.run_posted()
         return self.pull_queue.take()
 
     def work_off(self) -> list[MergedFragment]:
-        order = self.pull_queue.next_wish()
-        assert order is not None
-        self.puller._pull(order)
-        self.pull_queue.done(order)
+        with contextlib.suppress(NothingToDoError):
+            self.puller.run()
         return self.pull_queue.take()
 
 
@@ -200,7 +213,19 @@ def test_after_three_wrong_updates_in_a_row_only_whole_fragments_are_asked_for(
     for _ in range(4):
         bench.pull()
     assert [request.held_version for request in syncer.requests] == [8, None, 8, None, 8, None, None]
-    assert "3 updates in a row came out wrong" in caplog.text
+    given_up = "3 updates in a row came out wrong: pulls whole fragments from now on"
+    assert [given_up in record.getMessage() for record in caplog.records] == [False, False, False, True]
+
+
+def test_an_update_that_comes_out_right_begins_the_count_of_wrong_ones_anew() -> None:
+    syncer = Syncer()
+    bench = Bench(syncer)
+    for wrong in (True, True, False, True, True, False):
+        syncer.payload[-1] ^= wrong
+        bench.pull()
+        syncer.payload[-1] ^= wrong
+    held = [request.held_version for request in syncer.requests]
+    assert held == [8, None, 8, None, 8, 8, None, 8, None, 8]
 
 
 @pytest.mark.parametrize(
@@ -240,6 +265,24 @@ def test_a_pull_is_tried_again_while_its_admission_lasts() -> None:
     assert (arrival.version, bench.counts.retries) == (9, 2)
 
 
+def test_a_learner_that_ends_tries_no_more_but_takes_whole_what_came_out_wrong() -> None:
+    syncer = Syncer(UnavailableError("broken"))
+    bench = Bench(syncer)
+    bench.stopped.set()
+    assert bench.pull() == []
+    assert len(syncer.requests) == 1
+    syncer.payload[-1] ^= 1
+    assert len(bench.pull()) == 1
+
+
+def test_a_version_that_waits_to_be_swapped_in_is_not_pulled() -> None:
+    syncer = Syncer()
+    bench = Bench(syncer)
+    bench.pull_queue.landed(MergedFragment(NOW, 0, 9, MERGED))
+    assert len(bench.pull(9)) == 1
+    assert syncer.requests == []
+
+
 def test_a_version_that_is_held_already_is_not_pulled() -> None:
     syncer = Syncer()
     bench = Bench(syncer)
@@ -255,6 +298,8 @@ def test_a_posted_pull_says_what_is_held_and_lands_like_any() -> None:
     assert [(request.posted, request.held_version) for request in syncer.requests] == [(True, 8)]
     assert torch.equal(arrival.values, syncer.new)
     assert (bench.counts.posted, bench.counts.pulls) == (1, 1)
+    assert bench.work_off() == []
+    assert len(syncer.requests) == 1
 
 
 @pytest.mark.parametrize(
@@ -310,10 +355,98 @@ def test_a_pull_that_breaks_off_takes_its_time_and_brings_nothing() -> None:
                 raise UnavailableError("broke off")
             return super().pull(request, allocate, deadline_seconds=deadline_seconds)
 
-    bench = Bench(Breaking())
+    syncer = Breaking()
+    bench = Bench(syncer)
     bench.counts.received = BusyMeter(clock)
     assert bench.pull()
-    assert bench.counts.received.read().busy_seconds == 5.0
+    assert bench.counts.received.read() == Moved(5.0, syncer.payload.numel())
+
+
+# Of a pull of 3 values: 20 s, and eight times what 12 bytes take at the rate that is assumed, which a miss halves.
+UNMEASURED, MISSED = 20 + 8 * 12 / 2**20, 20 + 8 * 12 / 2**19
+
+
+@pytest.mark.parametrize(
+    ("posted", "answered", "fate", "next_seconds"),
+    [
+        (False, False, DeadlineError("late"), MISSED),
+        (False, True, DeadlineError("late"), MISSED),
+        (False, False, UnavailableError("broken"), UNMEASURED),
+        (True, False, DeadlineError("nothing was made"), UNMEASURED),
+        (True, True, DeadlineError("late"), MISSED),
+        (True, True, UnavailableError("broken"), UNMEASURED),
+    ],
+)
+def test_a_missed_deadline_doubles_the_time_of_the_next_pull_unless_nothing_was_there(
+    fate: WireError, next_seconds: float, *, posted: bool, answered: bool
+) -> None:
+    syncer = Syncer()
+    bench = Bench(syncer)
+
+    def ends() -> None:
+        syncer.after_call = syncer.while_it_comes = lambda: None
+        raise fate
+
+    if answered:
+        syncer.while_it_comes = ends
+    else:
+        syncer.after_call = ends
+    _ = bench.post() if posted else bench.pull()
+    bench.pull()
+    assert syncer.deadlines[:2] == [UNMEASURED, next_seconds]
+
+
+@pytest.mark.parametrize(("posted", "measured_seconds"), [(False, 5.0), (True, 2.0)])
+def test_the_rate_of_a_pull_is_measured_without_the_wait_for_its_version(
+    monkeypatch: pytest.MonkeyPatch, measured_seconds: float, *, posted: bool
+) -> None:
+    clock, syncer = HandClock(), Syncer()
+    monkeypatch.setattr("diloco.learner.puller.time", SimpleNamespace(monotonic=clock))
+    syncer.new = torch.zeros(1 << 16)
+    bench = Bench(syncer, downlink=False)
+    syncer.after_call = lambda: setattr(clock, "now", clock.now + 3.0)
+    syncer.while_it_comes = lambda: setattr(clock, "now", clock.now + 2.0)
+    assert bench.post() if posted else bench.pull()
+    bench.pull()
+    # 256 KiB at 1 MiB/s, the rate that is assumed, then as long as they took.
+    assert syncer.deadlines == [20.0 + 8 * 0.25, 20.0 + 8 * measured_seconds]
+
+
+@pytest.mark.parametrize(
+    ("downlink", "refused", "says"),
+    [
+        (
+            True,
+            PullHeader(0, 9, 13),
+            (
+                "the syncer offers fragment 0 at version 9, 13 bytes; asked for fragment 0 from version 9 on, 12 bytes"
+                f", or its Int8 update from version 8, {CODEC.payload_bytes(3)} bytes"
+            ),
+        ),
+        (
+            False,
+            PullHeader(0, 9, 5, b"", "Int4", 7),
+            (
+                "the syncer offers fragment 0 at version 9, its Int4 update from version 7, 5 bytes; "
+                "asked for fragment 0 from version 9 on, 12 bytes"
+            ),
+        ),
+        (
+            None,
+            PullHeader(1, 9, 12),
+            "the syncer offers fragment 1 at version 9, 12 bytes; asked for fragment 0 from version 9 on, 12 bytes",
+        ),
+    ],
+    ids=["update", "no updates", "whole"],
+)
+def test_what_is_not_what_was_asked_for_is_told_with_both(
+    caplog: pytest.LogCaptureFixture, refused: PullHeader, says: str, *, downlink: bool | None
+) -> None:
+    caplog.set_level(logging.DEBUG, "diloco.learner.puller")
+    bench = Bench(Syncer(refused), downlink=downlink is not False)
+    bench.pull_queue.want(PullOrder(NOW, 0, 9, whole=downlink is None))
+    assert len(bench.work_off()) == 1
+    assert [record.getMessage() for record in caplog.records] == [f"pull of fragment 0 failed: {says}"]
 
 
 @pytest.mark.parametrize("bad", [math.nan, 1e20])
@@ -323,10 +456,12 @@ def test_what_cannot_be_trained_on_is_not_swapped_in_and_told_once(
     syncer = Syncer()
     bench = Bench(syncer, downlink=False)
     syncer.new = torch.tensor([1.0, bad, 2.0])
+    caplog.set_level(logging.DEBUG, "diloco.learner.puller")
     assert bench.pull() == []
     assert bench.pull() == []
     assert (len(syncer.requests), bench.counts.refused) == (2, 2)
-    (told,) = [record.getMessage() for record in caplog.records if record.levelno == logging.ERROR]
+    assert [record.levelno for record in caplog.records] == [logging.ERROR, logging.DEBUG]
+    told = caplog.records[0].getMessage()
     assert told.startswith("version 9 of fragment 0 is not swapped in: its values go from ")
     syncer.new = MERGED.clone()
     (landed,) = bench.pull()

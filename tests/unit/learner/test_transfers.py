@@ -1,13 +1,15 @@
 """The workers that push: when they try again, when they give up, what they leave behind."""
 
+import contextlib
 import threading
-from collections.abc import Callable
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, cast
 
+import pytest
 import torch
 
 from diloco.core.codec import codec_named
 from diloco.learner.mailboxes.holdings import Membership
-from diloco.learner.mailboxes.outbox import ControlOutbox
 from diloco.learner.mailboxes.pull_queue import PullOrder, PullQueue
 from diloco.learner.mailboxes.push_queue import OuterGradient, PushQueue
 from diloco.learner.mailboxes.requests import GradientRequest
@@ -15,10 +17,19 @@ from diloco.learner.mailboxes.residuals import Residuals
 from diloco.learner.mailboxes.wakeup import Wakeup
 from diloco.learner.training.capture import Capture
 from diloco.learner.transfers import Narrowing, Pusher, TransferContext, TransferCounts
-from diloco.wire.errors import RefusedError, UnavailableError, WireError
+from diloco.wire.errors import DeadlineError, RefusedError, UnavailableError, WireError
 from diloco.wire.messages import PullHeader, PushHeader, PushReceipt
+from support.hand_clock import HandClock
+from support.scripted_condition import NothingToDoError, ScriptedCondition
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from diloco.learner.mailboxes.outbox import ControlOutbox
 
 NOW = Membership("1", 7)
+MOST_CALLS = 10
+"""Of a test: a worker that begins again without an end fails it."""
 VALUES = torch.tensor([1.0, -2.0, 0.3])
 
 
@@ -29,11 +40,12 @@ class Link:
         self.fates = list(fates)
         self.pushed: list[tuple[PushHeader, bytes]] = []
         self.calls = 0
+        self.deadlines: list[float] = []
         self.receipt = PushReceipt(accepted=True)
         self.after_call: Callable[[], None] = lambda: None
 
     def push(self, header: PushHeader, payload: memoryview, *, deadline_seconds: float) -> PushReceipt:
-        assert deadline_seconds > 0
+        self.deadlines.append(deadline_seconds)
         self._meet_fate()
         self.pushed.append((header, bytes(payload)))
         return self.receipt
@@ -45,6 +57,7 @@ class Link:
 
     def _meet_fate(self) -> None:
         self.calls += 1
+        assert self.calls < MOST_CALLS
         self.after_call()
         fate = self.fates.pop(0) if self.fates else None
         if fate is not None:
@@ -54,32 +67,32 @@ class Link:
 class Bench:
     """A worker on a scripted link. ``now`` is the admission that lasts."""
 
-    def __init__(self, link: Link, codec: str = "Int8") -> None:
+    def __init__(self, link: Link, codec: str = "Int8", *, feeds_back: bool = True) -> None:
+        self.stopped = threading.Event()
         self.now: Membership | None = NOW
         self.push_queue = PushQueue()
+        self.push_queue._condition = ScriptedCondition()
         self.pull_queue = PullQueue(Wakeup())
         self.pull_queue.session_begins(NOW, posted_pulls=True)
-        self.control = ControlOutbox(3600.0)
+        self.said: list[tuple[object, ...]] = []
+        control = SimpleNamespace(
+            declined=lambda *what: self.said.append(("declined", *what)), post=lambda: self.said.append(("post",))
+        )
         self.feedback = Residuals()
         self.counts = TransferCounts()
-        context = TransferContext(
-            "r/p/0", link, lambda: self.now, lambda: 0.0, threading.Event(), lambda: -1.0, self.counts
-        )
-        narrowing = Narrowing(codec_named(codec), self.feedback)
-        self.pusher = Pusher(context, self.push_queue, self.pull_queue, self.control, narrowing)
+        context = TransferContext("r/p/0", link, lambda: self.now, lambda: 0.0, self.stopped, lambda: -1.0, self.counts)
+        narrowing = Narrowing(codec_named(codec), self.feedback if feeds_back else None)
+        self.pusher = Pusher(context, self.push_queue, self.pull_queue, cast("ControlOutbox", control), narrowing)
 
     def push(self, values: torch.Tensor = VALUES) -> None:
-        capture = Capture(0, 4, 3, 30, values, torch.zeros(len(values)), None)
-        self.push_queue.offer(OuterGradient(GradientRequest(NOW, 0, 5, 2), capture))
-        self._until_idle(self.pusher.run, lambda: self.push_queue.wait_until_idle(60.0), self.push_queue.close)
+        """Offer it, and let the worker work until it has nothing to do."""
+        self.offer(5, values)
+        with contextlib.suppress(NothingToDoError):
+            self.pusher.run()
 
-    @staticmethod
-    def _until_idle(body: Callable[[], None], idle: Callable[[], bool], close: Callable[[], None]) -> None:
-        worker = threading.Thread(target=body)
-        worker.start()
-        assert idle()
-        close()
-        worker.join()
+    def offer(self, version: int, values: torch.Tensor = VALUES) -> None:
+        capture = Capture(0, 4, 3, 30, values, torch.zeros(len(values)), None)
+        self.push_queue.offer(OuterGradient(GradientRequest(NOW, 0, version, 2), capture))
 
 
 def test_a_push_says_what_it_is_and_leaves_its_residual_pending() -> None:
@@ -91,7 +104,68 @@ def test_a_push_says_what_it_is_and_leaves_its_residual_pending() -> None:
     assert bench.feedback.residual(0) is None
     bench.feedback.outcome(0, 5, merged=True)
     assert bench.feedback.residual(0) is not None
-    assert (bench.counts.pushes, bench.counts.bytes_pushed) == (1, len(payload))
+    assert (bench.counts.pushes, bench.counts.bytes_pushed, bench.counts.pushes_refused) == (1, len(payload), 0)
+    assert bench.push_queue.wait_until_idle(0.0)
+
+
+def test_nothing_is_counted_before_anything_went_over_the_wire() -> None:
+    counts = {name: value for name, value in vars(TransferCounts()).items() if isinstance(value, int)}
+    assert set(counts.values()) == {0}
+    assert len(counts) == 10
+
+
+def test_without_error_feedback_no_residual_is_left() -> None:
+    link = Link()
+    bench = Bench(link, feeds_back=False)
+    bench.push()
+    bench.feedback.outcome(0, 5, merged=True)
+    assert (len(link.pushed), bench.feedback.residual(0)) == (1, None)
+
+
+def test_a_learner_that_ends_tries_no_more() -> None:
+    link = Link(UnavailableError("broken"))
+    bench = Bench(link)
+    bench.stopped.set()
+    bench.push()
+    assert (link.calls, bench.counts.retries) == (1, 1)
+
+
+def test_a_push_gives_way_to_a_newer_one_of_its_fragment() -> None:
+    link = Link(UnavailableError("broken"))
+    bench = Bench(link)
+
+    def overtaken() -> None:
+        link.after_call = lambda: None
+        bench.offer(6)
+
+    link.after_call = overtaken
+    bench.push()
+    assert [header.version for header, _ in link.pushed] == [6]
+
+
+def test_a_push_of_an_admission_that_is_over_is_not_encoded() -> None:
+    link = Link()
+    bench = Bench(link)
+    bench.now = Membership("1", 8)
+    bench.push(torch.tensor([1.0, float("nan"), 0.0]))
+    assert (link.calls, bench.said) == (0, [])
+
+
+def test_a_missed_deadline_doubles_the_time_of_the_next_attempt_and_other_faults_do_not() -> None:
+    link = Link(UnavailableError("broken"), DeadlineError("late"))
+    Bench(link).push()
+    size = len(link.pushed[0][1])
+    assert link.deadlines == [20 + 8 * size / 2**20, 20 + 8 * size / 2**20, 20 + 8 * size / 2**19]
+
+
+def test_the_time_of_the_next_push_follows_what_the_last_one_took(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock, link = HandClock(), Link()
+    monkeypatch.setattr("diloco.learner.transfers.time", SimpleNamespace(monotonic=clock))
+    link.after_call = lambda: setattr(clock, "now", clock.now + 2.0)
+    bench = Bench(link)
+    bench.push(torch.zeros(1 << 16))
+    bench.push(torch.zeros(1 << 16))
+    assert link.deadlines == [20 + 8 * len(link.pushed[0][1]) / 2**20, 20 + 8 * 2.0]
 
 
 def test_a_push_is_tried_again_while_its_admission_lasts() -> None:
@@ -135,6 +209,7 @@ def test_an_outer_gradient_that_cannot_be_encoded_is_declined() -> None:
     bench = Bench(link)
     bench.push(torch.tensor([1.0, float("nan"), 0.0]))
     assert link.calls == 0
+    assert bench.said == [("declined", NOW, 0, 5, 2), ("post",)]
 
 
 def test_a_pull_is_posted_before_the_push_that_it_answers() -> None:

@@ -3,7 +3,7 @@
 import pytest
 
 from diloco.learner.activity import Activity, Kind
-from diloco.learner.deadlines import FLOOR_SECONDS, LIMIT_SECONDS, TransferDeadlines
+from diloco.learner.deadlines import TransferDeadlines
 from diloco.learner.speed import sleep_for_speed
 from diloco.runtime.backoff import Backoff, Retries
 
@@ -24,36 +24,57 @@ def test_many_failures_do_not_overflow() -> None:
     assert [retries.next_seconds() for _ in range(5000)][-1] == 5.0
 
 
-def test_a_deadline_is_never_below_the_floor_nor_above_the_limit() -> None:
+MIB = 1 << 20
+
+
+@pytest.mark.parametrize(
+    ("transfer_bytes", "step_seconds", "seconds"),
+    [
+        (0, 0.0, 20.0),
+        (0, 2.0, 20.0),
+        (0, 3.0, 30.0),
+        (MIB, 0.0, 28.0),  # at 1 MiB/s, the rate that is assumed, eight times over
+        (3 * MIB, 60.0, 624.0),
+        (1 << 50, 0.0, 3600.0),
+    ],
+)
+def test_a_deadline_has_room_for_a_transfer_and_for_ten_steps(
+    transfer_bytes: int, step_seconds: float, seconds: float
+) -> None:
+    assert TransferDeadlines().seconds(transfer_bytes, step_seconds) == seconds
+
+
+def test_a_deadline_follows_the_moving_average_of_the_measured_rate() -> None:
     deadlines = TransferDeadlines()
-    assert deadlines.seconds(0, step_seconds=0.0) == FLOOR_SECONDS
-    assert deadlines.seconds(1 << 50, step_seconds=0.0) == LIMIT_SECONDS
+    rates = [deadlines.bytes_per_second]
+    deadlines.took(MIB, seconds=2.0)
+    rates.append(deadlines.bytes_per_second)
+    assert rates == [None, MIB / 2]
+    assert deadlines.seconds(MIB, step_seconds=0.0) == 20.0 + 8 * 2.0
+    deadlines.took(MIB, seconds=0.25)
+    assert deadlines.bytes_per_second == pytest.approx(0.7 * MIB / 2 + 0.3 * MIB * 4, rel=1e-12)
 
 
-def test_a_deadline_follows_the_measured_rate() -> None:
+def test_a_transfer_that_took_no_time_is_one_of_a_microsecond() -> None:
     deadlines = TransferDeadlines()
-    unknown = deadlines.seconds(1 << 30, step_seconds=0.0)
-    deadlines.took(1 << 30, seconds=1.0)
-    assert deadlines.bytes_per_second == 1 << 30
-    assert FLOOR_SECONDS < deadlines.seconds(1 << 30, step_seconds=0.0) < unknown
+    deadlines.took(MIB, seconds=0.0)
+    assert deadlines.bytes_per_second == MIB / 1e-6
 
 
-def test_a_missed_deadline_makes_the_next_one_longer() -> None:
+def test_a_missed_deadline_halves_the_rate_down_to_a_kibibyte_a_second() -> None:
     deadlines = TransferDeadlines()
-    deadlines.took(1 << 20, seconds=1.0)
-    before = deadlines.seconds(10 << 20, step_seconds=0.0)
     deadlines.missed()
-    assert deadlines.seconds(10 << 20, step_seconds=0.0) > before
+    assert deadlines.seconds(MIB, step_seconds=0.0) == 20.0 + 8 * 2.0
+    for _ in range(20):
+        deadlines.missed()
+    assert deadlines.seconds(1024, step_seconds=0.0) == 20.0 + 8 * 1.0
 
 
-def test_slow_steps_lengthen_a_deadline() -> None:
-    assert TransferDeadlines().seconds(0, step_seconds=60.0) == 600.0
-
-
-def test_a_small_transfer_says_nothing_about_the_rate() -> None:
+@pytest.mark.parametrize(("transfer_bytes", "measured"), [((1 << 16) - 1, None), (1 << 16, 1 << 16)])
+def test_a_small_transfer_says_nothing_about_the_rate(transfer_bytes: int, measured: int | None) -> None:
     deadlines = TransferDeadlines()
-    deadlines.took(100, seconds=1.0)
-    assert deadlines.bytes_per_second is None
+    deadlines.took(transfer_bytes, seconds=1.0)
+    assert deadlines.bytes_per_second == measured
 
 
 class Clock:

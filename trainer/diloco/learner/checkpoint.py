@@ -190,7 +190,6 @@ class CheckpointStore:
         others = [path for path in self._there() if path != newest]
         others.sort(key=lambda path: (path not in self._damaged, int(path.name)), reverse=True)
         for path in others[_KEPT - 1 :]:
-            self._damaged.discard(path)
             shutil.rmtree(path, ignore_errors=True)
 
 

@@ -90,7 +90,7 @@ class InnerLoop:
         self._activity.turn_to(Kind.LOOKING)
         while ending is None:
             self.look()
-            ending = self._pause_while_stale() or self._boxes.orders.ending()
+            ending = self._boxes.orders.ending() or self._pause_while_stale()
             if ending is None:
                 self._step()
         return ending

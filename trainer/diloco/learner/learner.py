@@ -174,10 +174,10 @@ class Learner:
         self._staying = True
         self._end_work()
         _log.info("stays until it is stopped")
+        notices = self._wakeup.notices
         while not self._orders.stopping:
+            self._wakeup.wait(notices, _LOOK_SECONDS)
             notices = self._wakeup.notices
-            if not self._orders.stopping:
-                self._wakeup.wait(notices, _LOOK_SECONDS)
 
     def close(self) -> None:
         """Stop every thread and close every connection."""

@@ -1,6 +1,7 @@
 import errno
 import json
 import os
+import stat
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from diloco.learner.data import (
 )
 from diloco.learner.data.tokenfile import write_token_file
 from diloco.spec.training import DataSpec, TextData
+from support.watched_disk import watch_disk
 
 
 @pytest.fixture
@@ -45,6 +47,82 @@ def rewrite_header(path: Path, **changes: Any) -> None:
     described = json.dumps(json.loads(content[16 : 16 + length]) | changes).encode()
     header = content[:12] + len(described).to_bytes(4, "little") + described
     path.write_bytes(header.ljust(4096, b"\0") + content[4096:])
+
+
+@pytest.mark.parametrize("vocabulary_size", [1, 1 << 32])
+def test_one_token_of_the_smallest_or_largest_vocabulary_is_a_token_file(path: Path, vocabulary_size: int) -> None:
+    write_token_file(path, [np.array([vocabulary_size - 1])], vocabulary_size, "t" * 300)
+    file = open_token_file(path)
+    assert (file.vocabulary_size, len(file), file.info.tokenizer) == (vocabulary_size, 1, "t" * 256)
+    assert file.read(0, 1).tolist() == [vocabulary_size - 1]
+
+
+@pytest.mark.parametrize("vocabulary_size", [0, (1 << 32) + 1])
+def test_a_vocabulary_that_no_file_can_have_is_refused(path: Path, vocabulary_size: int) -> None:
+    with pytest.raises(DataError, match=f"^tokenizer t: has a vocabulary of {vocabulary_size}$"):
+        write_token_file(path, [np.array([0])], vocabulary_size, "t")
+    write(path, 10)
+    rewrite_header(path, vocabularySize=vocabulary_size)
+    with pytest.raises(DataError, match=f"vocabularySize is {vocabulary_size}, count is 10"):
+        open_token_file(path)
+
+
+def test_a_file_gets_its_name_when_it_is_on_the_disk_and_anybody_may_read_it(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    done = watch_disk(monkeypatch)
+    write(path, 1000)
+    whole = path.read_bytes()
+    assert done == [("forced", ".", whole), ("named", path.name, whole), ("forced", path.parent.name, b"")]
+    assert stat.S_IMODE(path.stat().st_mode) == 0o644
+
+
+def test_a_stretch_is_checked_when_it_is_first_read(path: Path) -> None:
+    write(path, 1000)
+    file = open_token_file(path)
+    file.read(0, 10)
+    with path.open("r+b") as there:  # the same file, which stays mapped
+        there.seek(4096)
+        there.write(b"\xff\xff")
+    file.read(0, 10)
+    with pytest.raises(DataError, match="is damaged between bytes 4096 and 6096"):
+        file.verify()
+
+
+@pytest.mark.parametrize(("length", "opens"), [(4080, True), (4081, False)])
+def test_a_header_may_fill_its_block_and_no_more(path: Path, length: int, *, opens: bool) -> None:
+    write(path, 10)
+    content = path.read_bytes()
+    described = content[16:4096].rstrip(b"\0").ljust(4080)
+    path.write_bytes(content[:12] + length.to_bytes(4, "little") + described + content[4096:])
+    if opens:
+        assert len(open_token_file(path)) == 10
+    else:
+        with pytest.raises(DataError, match="cut off or damaged in its header"):
+            open_token_file(path)
+
+
+def test_of_a_file_that_ends_after_its_version_that_is_told(path: Path) -> None:
+    path.write_bytes(b"DILOCOTK" + (2).to_bytes(4, "little") + bytes(4))
+    with pytest.raises(DataError, match="is a token file of version 2, this diloco reads version 1"):
+        open_token_file(path)
+
+
+@pytest.mark.parametrize(("chunk", "wrong"), [([0, 9], 9), ([3, 7, 1], 7), ([-1, 3], -1), ([-2, 9], -2)])
+def test_the_id_that_is_outside_the_vocabulary_is_named(path: Path, chunk: list[int], wrong: int) -> None:
+    with pytest.raises(DataError, match=f"made token id {wrong}, its vocabulary has 7"):
+        write_token_file(path, [np.array(chunk)], 7, "t")
+
+
+def test_a_part_that_somebody_removes_hides_no_error(path: Path) -> None:
+    def chunks() -> Iterator[np.ndarray]:
+        yield np.arange(5)
+        for part in path.parent.iterdir():
+            part.unlink()
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with pytest.raises(OSError, match="No space left"):
+        write_token_file(path, chunks(), 60_000, "t")
 
 
 @pytest.mark.parametrize(

@@ -1,16 +1,22 @@
 """What a learner says: never waits, newest wins, sums what must not be lost."""
 
+import contextlib
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from types import SimpleNamespace
+
+import pytest
 
 from diloco.core.spent import TimeSpent
 from diloco.learner.mailboxes.holdings import Membership
 from diloco.learner.mailboxes.outbox import ControlOutbox, StepNews
 from diloco.runtime.busy import Moved
 from diloco.wire.errors import UnavailableError
-from diloco.wire.messages import Alive, Applied, Declined, LearnerMessage, Leave, Ready, StepReport
+from diloco.wire.messages import Alive, Applied, Declined, EvaluationReport, LearnerMessage, Leave, Ready, StepReport
+from support.hand_clock import HandClock
+from support.scripted_condition import NothingToDoError, ScriptedCondition
 
 NOW = Membership("1", 7)
 NEXT = Membership("1", 8)
@@ -51,6 +57,176 @@ def running(outbox: ControlOutbox) -> Iterator[None]:
 
 def news(step: int, blocked_seconds: float = 0.25) -> StepNews:
     return StepNews(step, 10 * step, 0.5, blocked_seconds, 2.0, step)
+
+
+class Alone:
+    """An outbox whose thread's work is done by the test: its waits end by the events that are given."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.clock = HandClock()
+        monkeypatch.setattr("diloco.learner.mailboxes.outbox.time", SimpleNamespace(monotonic=self.clock))
+        self.outbox = ControlOutbox(alive_seconds=5.0)
+        self.condition = self.outbox._condition = ScriptedCondition()
+        self.session = Recorder()
+
+    def works(self, *events: Callable[[], object] | None) -> list[float | None]:
+        """Let the thread work until nothing happens any more. Returns for how long it waited, at most, each time."""
+        self.condition.events, self.condition.waits = list(events), []
+        with contextlib.suppress(NothingToDoError):
+            self.outbox.run()
+        return self.condition.waits
+
+    def put(self, *calls: Callable[[], object]) -> None:
+        for call in calls:
+            call()
+        self.outbox.post()
+
+
+@pytest.fixture
+def alone(monkeypatch: pytest.MonkeyPatch) -> Alone:
+    return Alone(monkeypatch)
+
+
+class TestItsThread:
+    def test_it_sends_what_is_put_once_there_is_a_session(self, alone: Alone) -> None:
+        outbox, session = alone.outbox, alone.session
+        alone.works(
+            lambda: alone.put(lambda: outbox.step(news(1))),
+            None,
+            lambda: outbox.session_begins(session, NOW),
+            lambda: alone.put(lambda: outbox.ready(NOW)),
+            lambda: alone.put(lambda: outbox.evaluated(NOW, 3, 2.5, exact=True)),
+        )
+        assert session.sent == [
+            StepReport(7, 1, 10, 0.5, 0.25, 2.0, 1),
+            Ready(7),
+            EvaluationReport(7, 3, 2.5, exact=True),
+        ]
+
+    def test_blocked_time_is_told_once(self, alone: Alone) -> None:
+        outbox, session = alone.outbox, alone.session
+        outbox.session_begins(session, NOW)
+        outbox.step(news(1))
+        alone.works(lambda: alone.put(lambda: outbox.step(news(2, blocked_seconds=0.5))))
+        assert [said.blocked_seconds for said in session.sent if isinstance(said, StepReport)] == [0.25, 0.5]
+
+    def test_it_ends_when_it_is_closed(self, alone: Alone) -> None:
+        assert alone.works(alone.outbox.close, lambda: pytest.fail("it goes on")) == [5.0]
+
+    def test_it_is_silent_for_no_longer_than_it_may(self, alone: Alone) -> None:
+        alone.outbox.session_begins(alone.session, NOW)
+        alone.outbox.ready(NOW)
+        assert alone.works(None, lambda: alone.put(lambda: alone.outbox.ready(NOW)), None) == [5.0, 5.0, 5.0, 5.0]
+        assert alone.session.sent == [Ready(7), Alive(7), Ready(7), Alive(7)]
+
+    @pytest.mark.parametrize(("backlog", "sent"), [(16, [Ready(7)]), (17, [])])
+    def test_a_connection_takes_sixteen_messages_ahead(
+        self, alone: Alone, backlog: int, sent: list[LearnerMessage]
+    ) -> None:
+        alone.outbox.session_begins(alone.session, NOW)
+        alone.outbox.ready(NOW)
+        alone.session.backlog = backlog
+        assert alone.works() == [0.1 if backlog == 17 else 5.0]
+        assert alone.session.sent == sent
+
+    def test_the_time_in_which_a_connection_takes_nothing_counts_as_silence(self, alone: Alone) -> None:
+        alone.outbox.session_begins(alone.session, NOW)
+        alone.session.backlog = 17
+
+        def wakes(seconds: float, backlog: int) -> None:
+            alone.clock.now += seconds
+            alone.session.backlog = backlog
+            alone.outbox.post()
+
+        waits = alone.works(None, lambda: wakes(4.5, 17), None, lambda: wakes(0.5, 0), None)
+        assert waits == [5.0, 0.1, 0.1, 0.5, 0.5, 5.0]
+        assert alone.session.sent == [Alive(7)]
+
+    def test_a_session_that_breaks_while_the_next_begins_does_not_take_that_along(self, alone: Alone) -> None:
+        following = Recorder()
+
+        class Breaking(Recorder):
+            def send(self, message: LearnerMessage) -> None:
+                alone.outbox.session_over()
+                if self.sent:
+                    alone.outbox.session_begins(following, NEXT)
+                self.sent.append(message)
+                raise UnavailableError("broken")
+
+        first = Breaking()
+        for _ in range(2):
+            alone.outbox.session_begins(first, NOW)
+            alone.outbox.ready(NOW)
+            alone.works()
+        alone.outbox.ready(NEXT)
+        alone.works()
+        assert (first.sent, following.sent) == ([Ready(7), Ready(7)], [Ready(8)])
+
+    def test_a_session_that_is_over_gets_nothing(self, alone: Alone) -> None:
+        alone.outbox.session_begins(alone.session, NOW)
+        alone.outbox.session_over()
+        alone.outbox.step(news(1))
+        alone.works()
+        assert alone.session.sent == []
+
+    def test_what_was_put_for_one_session_is_not_sent_on_the_next(self, alone: Alone) -> None:
+        alone.outbox.session_begins(Recorder(), NOW)
+        alone.outbox.ready(NOW)
+        alone.outbox.session_begins(alone.session, NEXT)
+        alone.works()
+        assert alone.session.sent == []
+
+
+class TestFlush:
+    def test_there_is_nothing_to_wait_for_where_nothing_was_put(self, alone: Alone) -> None:
+        assert not alone.outbox.flush(0.0)
+        alone.outbox.session_begins(alone.session, NOW)
+        assert alone.outbox.flush(0.0)
+
+    def test_it_waits_for_any_kind_of_message(self, alone: Alone) -> None:
+        alone.outbox.session_begins(alone.session, NOW)
+        alone.outbox.ready(NOW)
+        assert not alone.outbox.flush(0.0)
+        alone.works()
+        assert alone.outbox.flush(0.0)
+        alone.outbox.step(news(1))
+        assert not alone.outbox.flush(0.0)
+
+    def test_it_has_what_was_put_sent(self, alone: Alone) -> None:
+        def flushes() -> None:
+            alone.outbox.ready(NOW)
+            assert not alone.outbox.flush(0.0)
+
+        alone.outbox.session_begins(alone.session, NOW)
+        alone.works(flushes)
+        assert alone.session.sent == [Ready(7)]
+
+    def test_it_waits_for_the_message_that_is_being_sent(self, alone: Alone) -> None:
+        seen: list[bool] = []
+
+        class Asking(Recorder):
+            def send(self, message: LearnerMessage) -> None:
+                seen.append(alone.outbox.flush(0.0))
+                super().send(message)
+
+        alone.session = Asking()
+        alone.outbox.session_begins(alone.session, NOW)
+        alone.outbox.ready(NOW)
+        alone.works()
+        assert seen == [False]
+
+    def test_it_ends_with_the_session(self, alone: Alone) -> None:
+        alone.outbox.session_begins(alone.session, NOW)
+        alone.outbox.ready(NOW)
+        alone.condition.events = [alone.outbox.session_over]
+        assert not alone.outbox.flush(60.0)
+        assert alone.condition.waits == [60.0]
+
+    def test_it_ends_when_the_last_message_is_sent(self, alone: Alone) -> None:
+        alone.outbox.session_begins(alone.session, NOW)
+        alone.outbox.ready(NOW)
+        alone.condition.events = [alone.works]
+        assert alone.outbox.flush(60.0)
 
 
 def test_steps_that_could_not_be_sent_are_one_report_of_the_newest_with_all_the_blocked_time() -> None:

@@ -1,16 +1,20 @@
+import errno
 import json
 import os
 import resource
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
+from pydantic import BaseModel, ValidationError
 
 from diloco.core.fragments import Layout, TensorSpec, partition
 from diloco.runtime.files import UnusableFileError, sha256_bytes
 from diloco.syncer.disk.checkpoint import (
     CheckpointContent,
+    CheckpointManifest,
     LoadedCheckpoint,
     Totals,
     checkpoint_names,
@@ -22,6 +26,7 @@ from diloco.syncer.disk.checkpoint import (
 )
 from diloco.syncer.errors import SyncerError
 from diloco.syncer.store import FragmentStore
+from support.watched_disk import watch_disk
 
 
 def layout_of(*sizes: int) -> Layout:
@@ -202,3 +207,93 @@ def test_checkpoints_are_ordered_by_number_however_many_digits_it_has(tmp_path: 
     assert write_checkpoint(tmp_path, content()) == "1000001"
     prune_checkpoints(tmp_path, 1, frozenset())
     assert checkpoint_names(tmp_path) == ["1000001"]
+
+
+def test_a_checkpoint_gets_its_name_when_it_is_on_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = tmp_path / "syncer" / "checkpoints"
+    done = watch_disk(monkeypatch)
+    write_checkpoint(folder, content())
+    tensors = [("forced", "parameters.safetensors"), ("forced", "momentum.safetensors")]
+    assert [(what, name) for what, name, _ in done] == [
+        *tensors,
+        ("forced", "manifest.json"),
+        ("forced", "."),
+        ("named", "000001"),
+        ("forced", "checkpoints"),
+    ]
+    assert [content for _, _, content in done[:3]] == [
+        (folder / "000001" / name).read_bytes()
+        for name in ("parameters.safetensors", "momentum.safetensors", "manifest.json")
+    ]
+
+
+def test_what_is_read_cannot_be_changed_by_mistake(tmp_path: Path) -> None:
+    write_checkpoint(tmp_path, content())
+    loaded, _ = newest(tmp_path)
+    assert loaded is not None
+    manifest = loaded.manifest
+    parts: list[tuple[BaseModel, str]] = [
+        (manifest, "epoch"),
+        (manifest.totals, "bytes_pushed"),
+        (manifest.files["momentum.safetensors"], "size_bytes"),
+    ]
+    for part, field in parts:
+        with pytest.raises(ValidationError, match="frozen"):
+            setattr(part, field, 0)
+
+
+def test_totals_that_a_manifest_does_not_have_are_zero() -> None:
+    totals = Totals.model_validate({})
+    assert (totals.bytes_pushed, totals.bytes_pulled) == (0, 0)
+
+
+@pytest.mark.parametrize("text", ["[]", "3", "{}", '{"sha256": "", "manifest": {}, "more": 1}'])
+def test_a_manifest_of_another_shape_is_broken(tmp_path: Path, text: str) -> None:
+    write_checkpoint(tmp_path, content())
+    manifest = tmp_path / "000001" / "manifest.json"
+    manifest.write_text(text)
+    assert newest(tmp_path) == (None, {"000001": f"{manifest}: not a checkpoint's manifest"})
+
+
+def test_one_that_nothing_can_go_on_from_is_passed_over(tmp_path: Path) -> None:
+    for version in (3, 4):
+        write_checkpoint(tmp_path, content(version))
+
+    def check(folder: Path, manifest: CheckpointManifest) -> None:
+        if manifest.versions == (4, 4):
+            raise UnusableFileError(f"{folder}: no")
+
+    loaded, broken = newest_checkpoint(tmp_path, LAYOUT, "small", check)
+    assert loaded is not None
+    assert (loaded.name, broken) == ("000001", {"000002": f"{tmp_path / '000002'}: no"})
+
+
+def test_of_those_that_are_pruned_nothing_is_left(tmp_path: Path) -> None:
+    for _ in range(3):
+        write_checkpoint(tmp_path, content())
+    prune_checkpoints(tmp_path, 1, frozenset())
+    assert [path.name for path in tmp_path.iterdir()] == ["000003"]
+
+
+def test_of_those_set_aside_before_the_ones_below_the_highest_go(tmp_path: Path) -> None:
+    for name in ("000003", "000005", "000002.broken", "000004.broken", "000006.broken"):
+        (tmp_path / name).mkdir()
+    set_aside(tmp_path, ["000003", "000005"])
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["000003.broken", "000005.broken", "000006.broken"]
+
+
+def test_what_cannot_be_removed_stops_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in (".000009.part", "000001.broken"):
+        (tmp_path / name).write_text("no folder")
+    name = write_checkpoint(tmp_path, content())
+    set_aside(tmp_path, [name])
+    assert name == "000002"
+    assert (tmp_path / "000002.broken").is_dir()
+
+    def gone(path: Path) -> None:
+        shutil.rmtree(path.parent)
+        raise OSError(errno.EIO, "the disk is gone")
+
+    monkeypatch.setattr("diloco.syncer.disk.checkpoint.fsync_file", gone)
+    with pytest.raises(OSError, match="the disk is gone"):
+        write_checkpoint(tmp_path, content())

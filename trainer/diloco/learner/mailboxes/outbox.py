@@ -87,7 +87,6 @@ class ControlOutbox:
     def session_over(self) -> None:
         """Messages wait for the next session; all but the step report are forgotten."""
         with self._condition:
-            self._slots.clear()
             self._session = None
             self._condition.notify_all()
 

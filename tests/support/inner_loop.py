@@ -1,0 +1,173 @@
+"""An inner loop whose every step, message and second is a test's."""
+
+import math
+from collections.abc import Callable, Mapping
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, cast
+
+from torch import Tensor
+
+from diloco.learner.activity import Activity
+from diloco.learner.inner_loop import InnerLoop, LoopSettings, LoopWiring
+from diloco.learner.link import Mailboxes, Position
+from diloco.learner.mailboxes.holdings import Holdings, Membership
+from diloco.learner.mailboxes.orders import Ending, Orders
+from diloco.learner.mailboxes.pull_queue import MergedFragment, PullQueue
+from diloco.learner.mailboxes.requests import GradientRequest, Requests
+from diloco.learner.mailboxes.wakeup import Wakeup
+from diloco.learner.training.trainer import StepResult
+from diloco.simulate.counted import CountedTrainer
+from support.hand_clock import HandClock
+
+if TYPE_CHECKING:
+    from diloco.learner.mailboxes.push_queue import OuterGradient
+
+NOW = Membership("1", 7)
+FRAGMENTS = 3
+STEP_TOKENS = 16
+MOST_SAID = 1000
+"""In a test: a loop that goes on without an end fails it."""
+
+
+class ScriptedBell(Wakeup):
+    """Whoever waits for it lets the next event of a script happen; without one the test fails."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.events: list[Callable[[], object]] = []
+        self.waits: list[float] = []
+        """For how long, at most."""
+
+    def wait(self, since: int, timeout_seconds: float) -> None:
+        assert since == self.notices, "it would not wait: it has rung"
+        self.waits.append(timeout_seconds)
+        self.events.pop(0)()
+
+
+class Said:
+    """What is put for the syncer, in order: name and arguments. What is put takes no time unless ``takes`` is set."""
+
+    def __init__(self, clock: HandClock) -> None:
+        self.calls: list[tuple[object, ...]] = []
+        self.post_seconds = 0.0
+        self._clock = clock
+
+    def __getattr__(self, name: str) -> Callable[..., None]:
+        def put(*arguments: object, **named: object) -> None:
+            assert len(self.calls) < MOST_SAID
+            self.calls.append((name, *arguments, *named.values()))
+            self._clock.now += self.post_seconds if name == "post" else 0.0
+
+        return put
+
+    def take(self) -> list[tuple[object, ...]]:
+        """What was put since the last time."""
+        taken, self.calls = self.calls, []
+        return taken
+
+    def of(self, *names: str) -> list[tuple[object, ...]]:
+        """What was put of these kinds."""
+        return [call for call in self.calls if call[0] in names]
+
+
+class LoopBench(CountedTrainer):
+    """An inner loop around this trainer, which only counts."""
+
+    def __init__(self, clock: HandClock, *, loaded: bool = True, steps_before: int = 0, **settings: Any) -> None:
+        super().__init__(FRAGMENTS, batch_size=2, sequence_length=STEP_TOKENS // 2)
+        self.make(steps_before)
+        self.clock = clock
+        self.wakeup = ScriptedBell()
+        self.said = Said(clock)
+        self.membership: Membership | None = NOW
+        self.known: Position | None = None
+        self.offered: list[OuterGradient] = []
+        self.forgotten = 0
+        self.checkpoints: list[int] = []
+        """Steps after which one was taken."""
+        self.before_step: Callable[[], None] = lambda: None
+        """What happens meanwhile."""
+        self.steps_to_make: list[tuple[float, bool]] = []
+        self.boxes = Mailboxes(
+            Orders(self.wakeup),
+            Requests(self.wakeup, FRAGMENTS, 1),
+            PullQueue(self.wakeup),
+            cast("Any", SimpleNamespace(offer=self.offered.append)),
+            cast("Any", self.said),
+            Holdings(FRAGMENTS),
+            cast("Any", SimpleNamespace(forget=self._forget)),
+        )
+        self.boxes.holdings.admitted(NOW, range(FRAGMENTS))
+        wiring = LoopWiring(self.boxes, self.wakeup, lambda: self.membership, self._known_stand, self._checkpoint)
+        self.activity = Activity(clock)
+        plain = {"staleness_bound_steps": 100, "checkpoint_every_steps": 100}
+        self.loop = InnerLoop(cast("Any", self), wiring, LoopSettings(**plain | settings), self.activity)
+        if loaded:
+            for fragment in range(FRAGMENTS):
+                self.receive(fragment, 0)
+
+    def receive(self, fragment: int, version: int, membership: Membership = NOW) -> None:
+        """A fragment lands."""
+        self.boxes.pull_queue.landed(MergedFragment(membership, fragment, version, cast("Any", None)))
+
+    def later(self, *pull_queue: tuple[int, int], seconds: float = 0.0) -> Callable[[], None]:
+        """An event: time passes, and these versions of fragments land."""
+
+        def happens() -> None:
+            self.clock.now += seconds
+            for fragment, version in pull_queue:
+                self.receive(fragment, version)
+
+        return happens
+
+    def request(self, fragment: int, version: int, membership: Membership = NOW) -> tuple[GradientRequest, int | None]:
+        """An outer gradient is asked for. Returns the ask, and of how many steps its laid-out answer is."""
+        request = GradientRequest(membership, fragment, version, 1)
+        capture = self.boxes.requests.put(request)
+        return request, None if capture is None else capture.steps
+
+    def passes(self, seconds: float) -> None:
+        """So much time."""
+        self.clock.now += seconds
+
+    def run(self, *steps: tuple[float, bool]) -> Ending:
+        """Make these steps (seconds, and whether each is skipped), then stop."""
+        self.steps_to_make = list(steps)
+        return self.loop.run()
+
+    def make(self, steps: int) -> None:
+        """Count steps that the loop is not asked for."""
+        for _ in range(steps):
+            super().step(0.0)
+
+    def step(self, progress: float) -> StepResult:
+        self.before_step()
+        seconds, skipped = self.steps_to_make.pop(0)
+        self.clock.now += seconds
+        if not self.steps_to_make:
+            self.boxes.orders.stop("the steps are made")
+        if skipped:
+            return StepResult(math.nan, 0, seconds, 1.0, {"AdamW": 0.1}, skipped=True)
+        super().step(progress)
+        return StepResult(2.0, STEP_TOKENS, seconds, 1.0, {"AdamW": 0.1}, skipped=False)
+
+    def apply(self, fragment: int, version: int, values: Tensor) -> None:
+        self.clock.now += 0.5
+        super().apply(fragment, version, values)
+
+    def evaluate(self, replaced: Mapping[int, Tensor] | None = None) -> float:
+        del replaced
+        self.clock.now += 3.0
+        return 2.5
+
+    def _known_stand(self) -> Position | None:
+        if not self.steps_to_make:  # it is asked for when the model is loaded
+            self.boxes.orders.stop("the steps are made")
+        return self.known
+
+    def _forget(self) -> None:
+        self.forgotten += 1
+
+    def _checkpoint(self) -> None:
+        self.clock.now += 0.25
+        self.checkpoints.append(self.steps)

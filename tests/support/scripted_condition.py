@@ -1,0 +1,43 @@
+"""A condition variable without other threads: who waits for it lets the test's next event happen."""
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+
+class NothingToDoError(Exception):
+    """It waits, and the script has nothing left that could wake it."""
+
+
+class ScriptedCondition(threading.Condition):
+    """Its waits end by the events of a script, in order: a call, which must wake it, or None, the end of its time."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.events: list[Callable[[], object] | None] = []
+        self.waits: list[float | None] = []
+        """For how long, at most."""
+        self._woken = False
+
+    def wait(self, timeout: float | None = None) -> bool:
+        self.waits.append(timeout)
+        if not self.events:
+            raise NothingToDoError
+        event = self.events.pop(0)
+        if event is None:
+            assert timeout is not None, "it would wait for ever"
+            return False
+        self._woken = False
+        event()
+        assert self._woken, "nobody woke it"
+        return True
+
+    def wait_for(self, predicate: Callable[[], Any], timeout: float | None = None) -> Any:
+        while not (result := predicate()):
+            if (timeout is not None and timeout <= 0) or not self.wait(timeout):
+                return predicate()
+        return result
+
+    def notify_all(self) -> None:
+        self._woken = True
+        super().notify_all()

@@ -1,0 +1,319 @@
+"""How a learner's parts are put together, started, and ended; the parts that would connect or wait are scripted."""
+
+import errno
+import json
+import logging
+import tempfile
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+import torch
+
+from diloco.learner.activity import Kind
+from diloco.learner.checkpoint import CheckpointIdentity, CheckpointStore, LearnerCheckpoint
+from diloco.learner.learner import Learner
+from diloco.learner.mailboxes.holdings import Membership
+from diloco.learner.mailboxes.orders import Ending, EndKind, Orders
+from diloco.learner.options import LearnerOptions
+from diloco.spec import API_VERSION, KIND, DiLoCoJob, Metadata
+from support.hand_clock import HandClock
+from support.inner_loop import ScriptedBell
+from support.small_job import small_job, write_text
+
+NOW = Membership("1", 7)
+STOPPED = Ending(EndKind.STOPPED, "SIGTERM")
+
+
+class Part:
+    """Stands for a part: its calls are written down, take time and return what the test says."""
+
+    def __init__(self, name: str, scene: "Scene", **returns: object) -> None:
+        self._name = name
+        self._scene = scene
+        self._returns = returns
+
+    def __getattr__(self, method: str) -> Callable[..., object]:
+        def call(*arguments: object) -> object:
+            name = f"{self._name}.{method}"
+            plain = [one for one in arguments if not callable(one)]
+            self._scene.calls.append((name, *plain))
+            self._scene.clock.now += self._scene.takes.get(name, 0.0)
+            return self._returns.get(method)
+
+        return call
+
+
+class Scene:
+    """A learner on a folder."""
+
+    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.folder = folder
+        self.clock = HandClock()
+        self.calls: list[tuple[object, ...]] = []
+        self.takes: dict[str, float] = {}
+        """Seconds, by call."""
+        self.wakeup = ScriptedBell()
+        self.orders = Orders(self.wakeup)
+        monkeypatch.setattr("diloco.learner.learner.time", SimpleNamespace(monotonic=self.clock))
+        monkeypatch.setattr("diloco.learner.learner.start_worker", self._start)
+
+    def _start(self, name: str, _body: object, _on_failure: object) -> Part:
+        self.calls.append(("start", name))
+        return Part("thread", self)
+
+    def options(self, *, hand_in_seconds: float = 20.0, **sync: Any) -> LearnerOptions:
+        spec = small_job(write_text(self.folder), sync={"fragments": 6, "interval": 6} | sync)
+        job = DiLoCoJob(api_version=API_VERSION, kind=KIND, metadata=Metadata(name="small"), spec=spec)
+        directory = self.folder / "learner"
+        return LearnerOptions(
+            job, "here/cpu/0", "127.0.0.1:1", directory, threads=1, device="cpu", hand_in_seconds=hand_in_seconds
+        )
+
+    def learner(self, **changes: Any) -> Learner:
+        return Learner(self.options(**changes), self.orders, self.wakeup)
+
+    def scripted(
+        self,
+        ending: Ending = STOPPED,
+        *,
+        membership: Membership | None = NOW,
+        steps: int = 40,
+        idle: bool = True,
+        told: bool = True,
+        closed: bool = True,
+        written_steps: int | None = 40,
+        **changes: Any,
+    ) -> Learner:
+        """One whose loop ends with ``ending``."""
+        learner: Any = self.learner(**changes)
+        learner._loop = Part("loop", self, run=ending)
+        learner._link = Part("link", self, current=membership)
+        learner._link.sessions = 2
+        learner._writer = Part("writer", self, close=closed)
+        learner._writer.written_steps, learner._writer.problem = written_steps, "no room"
+        learner._client = Part("client", self)
+        learner._boxes = SimpleNamespace(
+            pull_queue=Part("arrivals", self),
+            push_queue=Part("departures", self, wait_until_idle=idle),
+            control=Part("control", self, flush=told),
+        )
+        learner._trainer._steps = steps
+        return cast("Learner", learner)
+
+
+@pytest.fixture
+def scene(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Scene:
+    return Scene(tmp_path, monkeypatch)
+
+
+def test_the_parts_run_on_threads_and_the_link_begins_last(scene: Scene) -> None:
+    scene.scripted(Ending(EndKind.REFUSED, "no"), overlap=1).run()
+    workers = [f"{name}-{index}" for name, count in (("pull", 2), ("push", 2), ("posted", 1)) for index in range(count)]
+    names = ["control", "checkpoint", *workers, "link"]
+    assert scene.calls == [*(("start", name) for name in names), ("loop.run",)]
+
+
+@pytest.mark.parametrize(
+    ("fragments", "overlap", "threads"),
+    [
+        (1, 0, [1, 1, 1]),
+        (6, 0, [2, 2, 1]),
+        (6, 1, [2, 2, 1]),
+        (6, 3, [3, 3, 3]),
+        (6, 5, [4, 5, 5]),
+        (18, 17, [4, 8, 16]),
+    ],
+)
+def test_as_many_transfers_go_on_at_once_as_fragments_are_in_flight(
+    scene: Scene, fragments: int, overlap: int, threads: list[int]
+) -> None:
+    interval = max(6, fragments)
+    scene.scripted(fragments=fragments, interval=interval, overlap=overlap).run()
+    started = [str(call[1]).partition("-")[0] for call in scene.calls if call[0] == "start"]
+    assert [started.count(name) for name in ("pull", "push", "posted")] == threads
+
+
+@pytest.mark.parametrize(("lease_seconds", "alive_seconds"), [(8.0, 2.0), (20.0, 5.0), (60.0, 5.0)])
+def test_it_says_that_it_lives_four_times_in_a_lease_and_every_five_seconds(
+    scene: Scene, lease_seconds: float, alive_seconds: float
+) -> None:
+    assert scene.learner(lease_seconds=lease_seconds)._boxes.control._alive_seconds == alive_seconds
+
+
+@pytest.mark.parametrize(
+    ("compression", "error_feedback", "feeds_back"),
+    [("Int4", True, True), ("Int8", True, True), ("Int8", False, False), ("BF16", True, False)],
+)
+def test_it_goes_on_from_its_checkpoint_and_keeps_what_that_had(
+    scene: Scene, compression: str, *, error_feedback: bool, feeds_back: bool
+) -> None:
+    changes = {"compression": compression, "errorFeedback": error_feedback}
+    before = scene.learner(**changes)
+    state = replace(before._snapshot().state, steps=7, tokens=448, data_position=28)
+    identity = CheckpointIdentity(
+        "small", "here/cpu/0", before._link._identity.layout_digest, before._trainer.optimizer_identity
+    )
+    store = CheckpointStore(scene.folder / "learner" / "checkpoints", identity)
+    store.save(LearnerCheckpoint(state, {2: torch.ones(3)}))
+    kept = scene.learner(**changes)._snapshot()
+    assert (kept.state.steps, kept.state.tokens, kept.state.data_position) == (7, 448, 28)
+    assert list(kept.residuals) == [2] * feeds_back
+
+
+def test_without_a_checkpoint_it_begins_anew(scene: Scene) -> None:
+    kept = scene.learner(compression="Int8", errorFeedback=True)._snapshot()
+    assert (kept.state.steps, kept.residuals) == (0, {})
+    assert scene.learner().kept
+
+
+def test_a_full_disk_keeps_no_learner_from_beginning(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(**_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    options = scene.options()
+    monkeypatch.setattr(tempfile, "TemporaryFile", full)
+    Learner(options, scene.orders, scene.wakeup)
+
+
+class TestEnds:
+    @pytest.mark.parametrize(
+        ("kind", "parts", "written"),
+        [(EndKind.STOPPED, True, True), (EndKind.FINISHED, False, True), (EndKind.REFUSED, False, False)],
+    )
+    def test_only_who_is_stopped_hands_in_and_only_who_was_let_in_counts(
+        self, scene: Scene, kind: EndKind, *, parts: bool, written: bool
+    ) -> None:
+        ending = Ending(kind, "why")
+        assert scene.scripted(ending).run() == ending
+        assert (("control.leave", NOW, "why") in scene.calls) is parts
+        assert (scene.folder / "learner" / "activity.json").exists() is written
+
+    @pytest.mark.parametrize(
+        ("hand_in_seconds", "finish", "idle", "flush"),
+        [(20.0, 20.0, 16.0, 6.0), (10.5, 10.5, 6.5, 1.0), (3.0, 3.0, 0.0, 1.0), (0.0, 0.0, 0.0, 1.0)],
+    )
+    def test_it_parts_within_its_bound_and_joins_no_more(
+        self, scene: Scene, hand_in_seconds: float, finish: float, idle: float, flush: float
+    ) -> None:
+        learner = scene.scripted(hand_in_seconds=hand_in_seconds)
+        scene.takes = {"writer.finish": 4.0, "departures.wait_until_idle": 10.0}
+        learner._part(STOPPED)
+        assert scene.calls == [
+            ("loop.answer",),
+            ("writer.finish", finish),
+            ("link.current",),
+            ("departures.wait_until_idle", idle),
+            ("link.join_no_more",),
+            ("control.leave", NOW, "SIGTERM"),
+            ("control.flush", flush),
+            ("writer.close", 60.0),
+        ]
+
+    def test_what_parting_takes_is_no_time_between_steps(self, scene: Scene) -> None:
+        learner = scene.scripted()
+        learner._activity.turn_to(Kind.LOOKING)
+        learner._part(STOPPED)
+        assert learner._activity._kind is Kind.LOADING
+
+    def test_who_has_made_no_step_keeps_none(self, scene: Scene) -> None:
+        learner = scene.scripted(steps=0)
+        learner._part(STOPPED)
+        assert [call for call in scene.calls if str(call[0]).startswith("writer")] == []
+        assert learner.kept
+
+    @pytest.mark.parametrize(
+        ("closed", "written_steps", "kept"), [(True, 40, True), (False, 40, False), (True, 20, False)]
+    )
+    def test_whether_it_keeps_its_last_step_is_told(
+        self, scene: Scene, caplog: pytest.LogCaptureFixture, written_steps: int, *, closed: bool, kept: bool
+    ) -> None:
+        caplog.set_level(logging.INFO)
+        learner = scene.scripted(closed=closed, written_steps=written_steps)
+        learner._part(STOPPED)
+        assert (learner.kept, caplog.records[-1].getMessage()) == (
+            kept,
+            "keeps a checkpoint of step 40"
+            if kept
+            else "no last checkpoint was written (no room); a restart goes on from the one before",
+        )
+
+    @pytest.mark.parametrize(
+        ("told", "idle", "line"),
+        [
+            (True, True, "leaves, everything asked for is handed in"),
+            (True, False, "leaves, not everything is handed in"),
+            (False, True, "leaves without the syncer having heard of it, everything asked for is handed in"),
+        ],
+    )
+    def test_how_it_left_is_told(
+        self, scene: Scene, caplog: pytest.LogCaptureFixture, line: str, *, told: bool, idle: bool
+    ) -> None:
+        caplog.set_level(logging.INFO)
+        scene.scripted(told=told, idle=idle)._part(STOPPED)
+        assert line in [record.getMessage() for record in caplog.records]
+
+    def test_without_a_session_nothing_is_handed_in(self, scene: Scene) -> None:
+        scene.scripted(membership=None)._part(STOPPED)
+        assert [call[0] for call in scene.calls] == ["loop.answer", "writer.finish", "link.current", "writer.close"]
+
+    def test_where_its_time_went_is_written(self, scene: Scene) -> None:
+        scene.scripted(Ending(EndKind.FINISHED, "enough")).run()
+        written = json.loads((scene.folder / "learner" / "activity.json").read_text())
+        told = [written[name] for name in ("learner", "ending", "reason", "steps", "sessions")]
+        assert told == ["here/cpu/0", "Finished", "enough", 40, 2]
+
+    @pytest.mark.parametrize(
+        ("error", "words"), [(OSError(errno.ENOSPC, "No space left"), "No space left"), (OSError("odd"), "odd")]
+    )
+    def test_an_account_that_cannot_be_written_is_a_line(
+        self,
+        scene: Scene,
+        caplog: pytest.LogCaptureFixture,
+        monkeypatch: pytest.MonkeyPatch,
+        error: OSError,
+        words: str,
+    ) -> None:
+        def fails(*_: object) -> None:
+            raise error
+
+        monkeypatch.setattr("diloco.learner.learner.write_json_atomically", fails)
+        scene.scripted(Ending(EndKind.FINISHED, "enough")).run()
+        line = f"{scene.folder / 'learner' / 'activity.json'} not written: {words}"
+        assert caplog.records[-1].getMessage() == line
+
+    def test_closing_ends_every_part_and_waits_five_seconds_for_all_threads(self, scene: Scene) -> None:
+        learner = scene.scripted()
+        for name in ("one", "two", "three"):
+            learner._start(name, lambda: None)
+        scene.calls.clear()
+        scene.takes = {"thread.join": 3.0}
+        learner.close()
+        assert learner._stopped.is_set()
+        assert scene.calls == [
+            ("arrivals.close",),
+            ("departures.close",),
+            ("control.close",),
+            ("link.close",),
+            ("writer.close", 60.0),
+            ("client.close",),
+            ("thread.join", 5.0),
+            ("thread.join", 2.0),
+            ("thread.join", 0.0),
+        ]
+
+    def test_one_that_stays_does_nothing_until_it_is_stopped(self, scene: Scene) -> None:
+        learner = scene.scripted()
+        assert not learner._figures().over()
+        scene.wakeup.events = [lambda: None, lambda: scene.orders.stop("SIGTERM")]
+        learner.stay()
+        assert scene.wakeup.waits == [1.0, 1.0]
+        assert learner._figures().over()
+        assert ("client.close",) in scene.calls
+
+    @pytest.mark.parametrize("membership", [NOW, None])
+    def test_it_is_joined_while_it_has_a_session(self, scene: Scene, membership: Membership | None) -> None:
+        assert scene.scripted(membership=membership)._figures().joined() is (membership is not None)

@@ -1,0 +1,110 @@
+"""The thread that writes checkpoints, with a disk that does what the test says and no thread."""
+
+import contextlib
+import logging
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from diloco.learner.checkpoint import CheckpointStore, CheckpointWriteError, LearnerCheckpoint
+from diloco.learner.checkpoint_writer import CheckpointWriter
+from diloco.learner.training.trainer import TrainerState
+from support.scripted_condition import NothingToDoError, ScriptedCondition
+
+FULL = CheckpointWriteError("checkpoint not written (no space left)")
+
+
+class Disk(CheckpointStore):
+    """Keeps the steps of what is saved; a fate may be an error, or something that happens meanwhile."""
+
+    def __init__(self, *fates: CheckpointWriteError | Callable[[], object] | None) -> None:
+        self.fates = list(fates)
+        self.saved: list[int] = []
+
+    def save(self, checkpoint: LearnerCheckpoint) -> Path:
+        fate = self.fates.pop(0) if self.fates else None
+        if isinstance(fate, CheckpointWriteError):
+            raise fate
+        if fate is not None:
+            fate()
+        self.saved.append(checkpoint.state.steps)
+        return Path()
+
+
+class Bench:
+    """A writer on a disk."""
+
+    def __init__(self, *fates: CheckpointWriteError | Callable[[], object] | None) -> None:
+        self.disk = Disk(*fates)
+        self.writer = CheckpointWriter(self.disk)
+        self.condition = self.writer._condition = ScriptedCondition()
+
+    def offer(self, steps: int) -> bool:
+        return self.writer.offer(lambda: LearnerCheckpoint(TrainerState({}, 0, steps, 0, 0), {}))
+
+    def works(self, *events: Callable[[], object]) -> None:
+        """Until there is nothing to write, or it is closed."""
+        self.condition.events = list(events)
+        with contextlib.suppress(NothingToDoError):
+            self.writer.run()
+
+
+def test_it_writes_what_is_offered_and_ends_when_it_is_closed() -> None:
+    bench = Bench()
+    written = [bench.writer.written_steps]
+    bench.works(
+        lambda: bench.offer(10),
+        lambda: bench.offer(20),
+        lambda: bench.writer.close(0.0),
+        lambda: pytest.fail("goes on"),
+    )
+    written.append(bench.writer.written_steps)
+    assert (bench.disk.saved, written) == ([10, 20], [None, 20])
+
+
+def test_what_comes_while_one_waits_or_is_written_is_passed_over() -> None:
+    answers: list[bool] = []
+    bench = Bench(lambda: answers.append(bench.offer(20)))
+    answers += [bench.offer(10), bench.offer(15)]
+    bench.works()
+    answers.append(bench.offer(30))
+    assert answers == [True, False, False, True]
+    assert bench.disk.saved == [10]
+
+
+def test_closing_waits_for_what_is_to_be_written_and_says_whether_it_was() -> None:
+    answers: list[bool] = []
+    bench = Bench(lambda: answers.append(bench.writer.close(0.0)))
+    bench.offer(10)
+    assert not bench.writer.close(0.0)
+    bench.works()
+    answers.append(bench.writer.close(0.0))
+    assert (answers, bench.disk.saved) == ([False, True], [10])
+
+
+def test_the_last_one_waits_until_the_disk_is_free() -> None:
+    bench = Bench()
+    last = LearnerCheckpoint(TrainerState({}, 0, 20, 0, 0), {})
+    bench.offer(10)
+    bench.writer.finish(lambda: last, 0.0)
+    bench.condition.events = [bench.works]
+    bench.writer.finish(lambda: last, 60.0)
+    assert bench.condition.waits[:1] == [60.0]
+    bench.works()
+    assert bench.disk.saved == [10, 20]
+
+
+def test_a_full_disk_is_told_once_until_there_is_room_again(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    bench = Bench(FULL, FULL, None, FULL)
+    assert bench.writer.problem == "the disk was busy"
+    told = []
+    for steps in (10, 20, 30, 40):
+        bench.offer(steps)
+        bench.works()
+        told.append(([record.getMessage() for record in caplog.records], bench.writer.written_steps))
+        caplog.clear()
+    failing = [f"{FULL}; training goes on"]
+    assert told == [(failing, None), ([], None), (["checkpoints are written again"], 30), (failing, 30)]
+    assert bench.writer.problem == str(FULL)
