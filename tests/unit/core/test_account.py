@@ -262,7 +262,7 @@ def test_what_a_restored_account_does_not_explain_is_unexplained() -> None:
 
 
 @pytest.mark.parametrize(("steps", "into"), [(1, "overwritten"), (2, "unusable")])
-def test_who_has_made_more_than_a_step_and_declines_had_nothing_that_can_be_sent(steps: int, into: str) -> None:
+def test_who_declines_after_more_than_a_step_could_not_send_what_it_had(steps: int, into: str) -> None:
     account = joined()
     account.reported(4.0, steps, TimeSpent(training=4.0))
     account.declined(0, 1)

@@ -89,7 +89,7 @@ def test_a_round_whose_answers_came_ahead_of_its_launch_closes_with_it() -> None
     assert [len(turn(1.0)) for _ in range(3)] == [1, 1, 1]
 
 
-def test_who_begins_to_train_is_not_asked_for_rounds_that_have_their_quorum() -> None:
+def test_who_begins_to_train_is_not_asked_where_a_round_has_its_quorum() -> None:
     script = started(3)
     script.step(0)
     script.push(0, 0)

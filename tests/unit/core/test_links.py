@@ -47,6 +47,7 @@ def test_every_link_is_told_with_the_learners_behind_it() -> None:
     groups = (LearnerGroup("a", 1, WEST, 1.0), LearnerGroup("b", 2, EAST, 1.0), LearnerGroup("c", 4, WEST, 1.0))
     world = Situation(exchange(), groups)
     assert world == Situation(exchange(), groups, Link(SYNCER_LINK), merge_seconds=0.0)
+    assert groups[0] == LearnerGroup("a", 1, WEST, 1.0, tokens_per_step=1.0)
     assert world.learners == 7
     assert world.links == ((WEST, 5), (EAST, 2), (Link(SYNCER_LINK, math.inf, math.inf, 0.0), 7))
 

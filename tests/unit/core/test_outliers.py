@@ -42,7 +42,7 @@ def test_the_bound_acts_beyond_it_and_not_at_it() -> None:
     assert found.left_out == {"c": "it is 40 times as large in small as the others are"}
 
 
-def test_the_others_are_sixteen_times_smaller_and_a_past_is_four_merges_long() -> None:
+def test_the_bound_is_sixteen_times_the_others_and_a_past_is_four_merges() -> None:
     assert (LARGEST_RATIO, LEAST_PAST) == (16.0, 4)
     others = [member("a", 2, 2), member("b", 2, 2)]
     found = compare([*others, member("c", 2, 66)], TENSORS)
@@ -62,9 +62,10 @@ def test_a_usual_size_counts_its_merges() -> None:
     usual.remember(0, {"a": 1.0})
     assert usual.of("a", 0) == UsualSize(1.0, 1)
     usual.remember(0, {"a": 6.0})
-    now = usual.of("a", 0)
-    assert now is not None
-    assert (now.merges, now.value) == (2, pytest.approx(2.0))
+    found = usual.of("a", 0)
+    assert found is not None
+    assert found.size == pytest.approx(2.0)
+    assert found.merges == 2
 
 
 @pytest.mark.parametrize("tiny", [0.0, 1e-9])

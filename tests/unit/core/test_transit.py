@@ -158,7 +158,7 @@ def late(seconds: float, *, learners: int = 1) -> Transit:
         ((late(0.0), late(2.0, learners=2)), 1, 9, (0.0, 2.0)),
     ],
 )
-def test_a_round_waits_for_the_quorum_and_for_what_is_worth_it_within_the_overlap(
+def test_a_round_waits_for_the_quorum_and_for_answers_that_are_worth_it(
     ways: tuple[Transit, ...], quorum: int, overlap: int, waited_for: tuple[float, ...]
 ) -> None:
     job = world()
@@ -167,7 +167,7 @@ def test_a_round_waits_for_the_quorum_and_for_what_is_worth_it_within_the_overla
     assert tuple(one.answers[0] for one in in_time(whole, job, overlap)) == waited_for
 
 
-def test_an_answer_brings_what_is_trained_in_an_interval_of_the_quorums_steps() -> None:
+def test_an_answer_brings_what_its_learner_trains_in_an_interval() -> None:
     # Eight seconds of one learner, for three of two.
     whole = Course((late(0.0), late(3.0)), ((0,), (0,)), 2.0, 0.0)
     assert in_time(whole, world(), 2) == whole.transits
