@@ -80,6 +80,24 @@ class TestAsks:
         assert asks.take() == [Ask(FIRST, 0, 1, 2)]
         assert asks.take() == []
 
+    def test_an_ask_that_the_loop_has_to_answer_rings(self) -> None:
+        bell = Bell()
+        asks = Asks(bell, fragments=4, ahead=2)
+        asks.put(Ask(FIRST, 0, 1, 1))
+        assert bell.rings == 1
+        asks.lay_out([capture_of(1)])
+        asks.put(Ask(FIRST, 1, 1, 1))
+        assert bell.rings == 1
+
+    def test_a_copy_from_before_what_was_sent_is_no_answer_to_a_later_ask(self) -> None:
+        asks = Asks(Bell(), fragments=4, ahead=2)
+        first = Ask(FIRST, 0, 1, 1)
+        asks.put(first)
+        asks.lay_out([capture_of(0)])
+        asks.sent(first)
+        asks.not_merged(0, 1)
+        assert asks.put(Ask(FIRST, 0, 2, 1)) is None
+
     def test_what_may_be_merged_already_is_not_brought_twice(self) -> None:
         asks = Asks(Bell(), fragments=4, ahead=2)
         asks.sent(Ask(FIRST, 0, 5, 1))
