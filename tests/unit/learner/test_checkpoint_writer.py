@@ -2,10 +2,12 @@
 
 import contextlib
 import logging
+import weakref
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import torch
 
 from diloco.learner.checkpoint import CheckpointStore, CheckpointWriteError, LearnerCheckpoint
 from diloco.learner.checkpoint_writer import CheckpointWriter
@@ -61,6 +63,21 @@ def test_it_writes_what_is_offered_and_ends_when_it_is_closed() -> None:
     )
     written.append(bench.writer.written_steps)
     assert (bench.disk.saved, written) == ([10, 20], [None, 20])
+
+
+def test_what_is_written_is_held_in_memory_no_longer() -> None:
+    bench = Bench()
+    tensors = [torch.zeros(1)]
+    written = weakref.ref(tensors[0])
+    bench.writer.offer(lambda: LearnerCheckpoint(TrainerState({}, 0, 10, 0, 0), {0: tensors.pop()}))
+    left: list[object] = []
+
+    def looks() -> None:
+        left.append(written())
+        bench.writer.close(0.0)
+
+    bench.works(looks)
+    assert left == [None]
 
 
 def test_what_comes_while_one_waits_or_is_written_is_passed_over() -> None:

@@ -1,6 +1,7 @@
 """The workers that push: when they try again, when they give up, what they leave behind."""
 
 import contextlib
+import logging
 import threading
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, cast
@@ -194,7 +195,8 @@ def test_a_push_that_is_refused_is_not_tried_again_and_its_residual_waits_for_th
     assert bench.feedback.residual(0) is not None
 
 
-def test_a_push_that_came_too_late_loses_its_residual() -> None:
+def test_a_push_that_came_too_late_loses_its_residual(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.DEBUG, "diloco.learner.transfers")
     link = Link()
     link.receipt = PushReceipt(accepted=False, reason="late")
     bench = Bench(link)
@@ -202,6 +204,7 @@ def test_a_push_that_came_too_late_loses_its_residual() -> None:
     bench.feedback.outcome(0, 5, merged=False)
     assert bench.feedback.residual(0) is None
     assert bench.counts.pushes_refused == 1
+    assert [record.getMessage() for record in caplog.records] == ["fragment 0 for version 5 was not taken: late"]
 
 
 def test_an_outer_gradient_that_cannot_be_encoded_is_declined() -> None:
