@@ -260,7 +260,7 @@ def test_without_error_feedback_nothing_is_missing() -> None:
     assert bench.run() == (EndKind.FINISHED, "enough")
 
 
-@pytest.mark.parametrize(("final", "wishes"), [(False, []), (True, [(0, 9), (1, 8)])])
+@pytest.mark.parametrize(("final", "pull_orders"), [(False, []), (True, [(0, 9), (1, 8)])])
 def test_a_final_evaluation_has_its_versions_pulled(orders: list[tuple[int, int]], *, final: bool) -> None:
     wanted = EvaluationWanted(2, (9, 8), final)
     bench = Bench(Script(welcome(), wanted, OVER))
@@ -273,7 +273,7 @@ def test_a_final_evaluation_has_its_versions_pulled(orders: list[tuple[int, int]
     ]
 
 
-@pytest.mark.parametrize("laid_out", [True, False])
+@pytest.mark.parametrize("staged", [True, False])
 def test_an_ask_whose_answer_is_laid_out_is_answered_at_once(*, staged: bool) -> None:
     capture = Capture(1, 4, 1, 1, torch.zeros(1), torch.zeros(1), None)
     session = Script(welcome(), FragmentWanted(1, 5, 2), OVER)

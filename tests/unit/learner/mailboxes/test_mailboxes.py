@@ -80,6 +80,24 @@ class TestAsks:
         assert requests.take() == [GradientRequest(FIRST, 0, 1, 2)]
         assert requests.take() == []
 
+    def test_an_ask_that_the_loop_has_to_answer_rings(self) -> None:
+        wakeup = Wakeup()
+        requests = Requests(wakeup, fragments=4, ahead=2)
+        requests.put(GradientRequest(FIRST, 0, 1, 1))
+        assert wakeup.notices == 1
+        requests.stage([capture_of(1)])
+        requests.put(GradientRequest(FIRST, 1, 1, 1))
+        assert wakeup.notices == 1
+
+    def test_a_copy_from_before_what_was_sent_is_no_answer_to_a_later_ask(self) -> None:
+        requests = Requests(Wakeup(), fragments=4, ahead=2)
+        first = GradientRequest(FIRST, 0, 1, 1)
+        requests.put(first)
+        requests.stage([capture_of(0)])
+        requests.sent(first)
+        requests.not_merged(0, 1)
+        assert requests.put(GradientRequest(FIRST, 0, 2, 1)) is None
+
     def test_what_may_be_merged_already_is_not_brought_twice(self) -> None:
         requests = Requests(Wakeup(), fragments=4, ahead=2)
         requests.sent(GradientRequest(FIRST, 0, 5, 1))
