@@ -232,11 +232,11 @@ def test_a_welcome_opens_the_mailboxes_and_is_answered_if_nothing_is_to_be_loade
 ) -> None:
     session = Script(Welcome(1, "1", load, (3, 4), 0, 0, NO_PROGRESS, posted_pulls=True), OVER)
     bench, now = Bench(session), Membership("1", 1)
-    heard = bench.listen("control.session_begins", "arrivals.session_begins", "control.ready", "control.post")
+    heard = bench.listen("control.session_begins", "pull_queue.session_begins", "control.ready", "control.post")
     bench.run()
     begins: list[tuple[object, ...]] = [
         ("control.session_begins", session, now),
-        ("arrivals.session_begins", now, True),
+        ("pull_queue.session_begins", now, True),
     ]
     assert heard == begins + [("control.ready", now), ("control.post",)] * ready
 
@@ -248,10 +248,10 @@ def test_a_notice_settles_what_was_sent_and_has_the_fragment_pulled(*, merged: b
     bench.boxes.holdings.admitted(now, [])
     bench.boxes.holdings.received("1", 0, 3)
     bench.boxes.holdings.received("1", 1, 4)
-    heard = bench.listen("asks.not_merged", "feedback.outcome", "arrivals.want")
+    heard = bench.listen("requests.not_merged", "feedback.outcome", "pull_queue.want")
     bench.run()
-    settled = [] if merged else [("asks.not_merged", 1, 5)]
-    assert heard == [*settled, ("feedback.outcome", 1, 5, merged), ("arrivals.want", PullOrder(now, 1, 5))]
+    settled = [] if merged else [("requests.not_merged", 1, 5)]
+    assert heard == [*settled, ("feedback.outcome", 1, 5, merged), ("pull_queue.want", PullOrder(now, 1, 5))]
 
 
 def test_without_error_feedback_nothing_is_missing() -> None:
@@ -260,34 +260,34 @@ def test_without_error_feedback_nothing_is_missing() -> None:
     assert bench.run() == (EndKind.FINISHED, "enough")
 
 
-@pytest.mark.parametrize(("final", "pull_orders"), [(False, []), (True, [(0, 9), (1, 8)])])
+@pytest.mark.parametrize(("final", "orders"), [(False, []), (True, [(0, 9), (1, 8)])])
 def test_a_final_evaluation_has_its_versions_pulled(orders: list[tuple[int, int]], *, final: bool) -> None:
     wanted = EvaluationWanted(2, (9, 8), final)
     bench = Bench(Script(welcome(), wanted, OVER))
-    heard = bench.listen("orders.evaluate", "arrivals.want")
+    heard = bench.listen("orders.evaluate", "pull_queue.want")
     bench.run()
     now = Membership("1", 1)
     assert heard[2:] == [
         ("orders.evaluate", EvaluationOrder(now, wanted)),
-        *(("arrivals.want", PullOrder(now, fragment, version)) for fragment, version in orders),
+        *(("pull_queue.want", PullOrder(now, fragment, version)) for fragment, version in orders),
     ]
 
 
 @pytest.mark.parametrize("staged", [True, False])
-def test_an_ask_whose_answer_is_laid_out_is_answered_at_once(*, staged: bool) -> None:
+def test_a_request_whose_answer_is_staged_is_answered_at_once(*, staged: bool) -> None:
     capture = Capture(1, 4, 1, 1, torch.zeros(1), torch.zeros(1), None)
     session = Script(welcome(), FragmentWanted(1, 5, 2), OVER)
     bench = Bench(session)
     bench.boxes.requests.stage([capture] * staged)
-    heard = bench.listen("departures.offer")
+    heard = bench.listen("push_queue.offer")
     bench.run()
     answer = OuterGradient(GradientRequest(Membership("1", 1), 1, 5, 2), capture)
-    assert heard == [("departures.offer", answer)] * staged
+    assert heard == [("push_queue.offer", answer)] * staged
 
 
 def test_the_end_of_a_session_is_told_to_every_mailbox() -> None:
     bench = Bench(Script(welcome(), OVER))
-    names = [f"{name}.session_over" for name in ("control", "asks", "arrivals", "departures", "orders", "feedback")]
+    names = [f"{name}.session_over" for name in ("control", "requests", "pull_queue", "push_queue", "orders", "feedback")]
     heard = bench.listen(*names)
     bench.run()
     assert heard == [(name,) for name in names]
