@@ -63,7 +63,6 @@ class Choices:
         self._results = results
         self._searched = {(stage.workload, stage.steps, variant) for stage in stages for variant in _searched(stage)}
         self._budgets = sorted({(stage.workload, stage.steps) for stage in stages})
-        self._as_in = {(stage.workload, stage.steps): stage.rates_as_in for stage in stages if stage.rates_as_in}
 
     def rates(self, workload: str, steps: int, variant: str) -> tuple[Rates | None, list[Setting]]:
         """The rates, or None and the runs that are due to find them."""
@@ -80,8 +79,6 @@ class Choices:
         smaller = [other for load, other in self._budgets if load == workload and other < steps]
         if smaller:
             return self.rates(workload, smaller[-1], name)
-        if (workload, steps) in self._as_in:
-            return self.rates(self._as_in[workload, steps], steps, name)
         return VARIANTS[name].start, []
 
 

@@ -21,7 +21,7 @@ STAGES: Final = (
     Stage("A", 1600, (*MAIN, "muon_h6_thin"), 5, searched=()),
     Stage("B", 6400, MAIN, 2, searched=()),
     Stage("A", 6400, MAIN, 2, searched=()),
-    Stage("nano", 400, MAIN, 1, searched=(), rates_as_in="A"),
+    Stage("nano", 400, MAIN, 1),
 )
 QUICK: Final = (Stage("batch 1", 32, ("data_parallel", "decoupled", "faults"), 2, searched=()),)
 """A smoke test."""

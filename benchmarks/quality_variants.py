@@ -208,6 +208,3 @@ class Stage:
     searched: tuple[str, ...] | None = None
     """The variants whose rates are searched at this budget; the others take those of the next smaller one. None: all
     that have a search."""
-    rates_as_in: str | None = None
-    """The setting whose rates at this number of steps are taken, or are where a search begins; only for a setting's
-    smallest number of steps."""

@@ -97,8 +97,8 @@ class Scene:
         learner._writer.written_steps, learner._writer.problem = written_steps, "no room"
         learner._client = Part("client", self)
         learner._boxes = SimpleNamespace(
-            pull_queue=Part("arrivals", self),
-            push_queue=Part("departures", self, wait_until_idle=idle),
+            pull_queue=Part("pull_queue", self),
+            push_queue=Part("push_queue", self, wait_until_idle=idle),
             control=Part("control", self, flush=told),
         )
         learner._trainer._steps = steps
@@ -200,13 +200,13 @@ class TestEnds:
         self, scene: Scene, hand_in_seconds: float, finish: float, idle: float, flush: float
     ) -> None:
         learner = scene.scripted(hand_in_seconds=hand_in_seconds)
-        scene.takes = {"writer.finish": 4.0, "departures.wait_until_idle": 10.0}
+        scene.takes = {"writer.finish": 4.0, "push_queue.wait_until_idle": 10.0}
         learner._part(STOPPED)
         assert scene.calls == [
             ("loop.answer",),
             ("writer.finish", finish),
             ("link.current",),
-            ("departures.wait_until_idle", idle),
+            ("push_queue.wait_until_idle", idle),
             ("link.join_no_more",),
             ("control.leave", NOW, "SIGTERM"),
             ("control.flush", flush),
@@ -294,8 +294,8 @@ class TestEnds:
         learner.close()
         assert learner._stopped.is_set()
         assert scene.calls == [
-            ("arrivals.close",),
-            ("departures.close",),
+            ("pull_queue.close",),
+            ("push_queue.close",),
             ("control.close",),
             ("link.close",),
             ("writer.close", 60.0),

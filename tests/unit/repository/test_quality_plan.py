@@ -48,18 +48,6 @@ def test_a_budget_without_a_search_takes_the_rates_of_the_next_smaller() -> None
     ]
 
 
-def test_a_setting_may_take_the_rates_of_another() -> None:
-    stages = (
-        Stage("A", 400, ("data_parallel",), 0),
-        Stage("nano", 400, ("data_parallel",), 1, searched=(), rates_as_in="A"),
-    )
-    best = neighbours(VARIANTS["data_parallel"].start, ("adamw",))[1]
-    results: dict[Setting, dict[str, float]] = {}
-    while (now := due(stages, stages, results))[0].workload == "A":
-        results |= {setting: {"loss": abs(setting.rates.adamw - best.adamw)} for setting in now}
-    assert now == [Setting("data_parallel", "nano", 400, 0, best)]
-
-
 def test_the_interval_of_pairs_is_students() -> None:
     # By hand: mean 2, standard deviation 1, 3 values: 4.303 / sqrt(3).
     assert half_width([1.0, 2.0, 3.0]) == pytest.approx(2.4843, abs=1e-3)

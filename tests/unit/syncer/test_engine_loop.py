@@ -1,4 +1,4 @@
-"""Events reach the engine in order, their actions the crew in order, and timers are those the engine last set."""
+"""Events reach the engine in order, their actions the executor in order, and timers are those the engine last set."""
 
 import asyncio
 from collections.abc import Callable
