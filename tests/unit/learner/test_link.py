@@ -287,7 +287,8 @@ def test_a_request_whose_answer_is_staged_is_answered_at_once(*, staged: bool) -
 
 def test_the_end_of_a_session_is_told_to_every_mailbox() -> None:
     bench = Bench(Script(welcome(), OVER))
-    names = [
+    mailboxes = ("control", "requests", "pull_queue", "push_queue", "orders", "feedback")
+    names = [f"{name}.session_over" for name in mailboxes]
         f"{name}.session_over" for name in ("control", "requests", "pull_queue", "push_queue", "orders", "feedback")
     ]
     heard = bench.listen(*names)
