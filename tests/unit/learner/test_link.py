@@ -289,8 +289,6 @@ def test_the_end_of_a_session_is_told_to_every_mailbox() -> None:
     bench = Bench(Script(welcome(), OVER))
     mailboxes = ("control", "requests", "pull_queue", "push_queue", "orders", "feedback")
     names = [f"{name}.session_over" for name in mailboxes]
-        f"{name}.session_over" for name in ("control", "requests", "pull_queue", "push_queue", "orders", "feedback")
-    ]
     heard = bench.listen(*names)
     bench.run()
     assert heard == [(name,) for name in names]
