@@ -66,6 +66,19 @@ class TestOptions:
         with pytest.raises(LearnerOptionError, match=says):
             options(tmp_path, **{field: value})
 
+    @pytest.mark.parametrize(("learners", "has"), [(4, "0, 1, 2, 3"), (5, "0, 1, 2, 3, ...")])
+    def test_of_many_learners_four_are_named(self, tmp_path: Path, learners: int, has: str) -> None:
+        plain = options(tmp_path)
+        job = plain.job.model_copy(update={"spec": small_job(tmp_path / "text.txt", learners)})
+        with pytest.raises(LearnerOptionError) as raised:
+            replace(plain, job=job, learner="here/cpu/9")
+        named = ", ".join(name if name == "..." else f"here/cpu/{name}" for name in has.split(", "))
+        assert str(raised.value) == f"--learner 'here/cpu/9': job small has {named}"
+
+    def test_unless_told_otherwise_it_ends_with_its_job_and_hands_in_for_twenty_seconds(self, tmp_path: Path) -> None:
+        plain = options(tmp_path)
+        assert (plain.stay, plain.hand_in_seconds) == (False, 20.0)
+
     @pytest.mark.parametrize("field", ["syncer_address", "http_address"])
     def test_an_address_is_read_at_once(self, tmp_path: Path, field: str) -> None:
         with pytest.raises(AddressError, match="HOST:PORT"):

@@ -232,6 +232,15 @@ def test_a_step_that_counts_begins_the_count_of_skipped_ones_anew(make: Make) ->
         trainer.step(0.0)
 
 
+def test_an_evaluation_is_not_training(make: Make) -> None:
+    trainer = make()
+    seen: list[bool] = []
+    module_of(trainer).register_forward_hook(lambda module, *_: seen.append(module.training))
+    trainer.evaluate()
+    assert set(seen) == {False}
+    assert module_of(trainer).training
+
+
 def test_a_buffer_that_has_changed_ends_what_the_others_would_not_see(make: Make) -> None:
     model = {"entrypoint": "support.models_with_buffers:drawn_table"}
     trainer = make(model=model, sync={"fragments": 1, "interval": 6})
