@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 
 from diloco.learner.data import DataError, Holdout, Shard, ShardSampler
 from diloco.learner.data.holdout import check_size
+from diloco.learner.data.source import read_into
 from support.entrypoints import CountingSource, LyingSource
 
 HUGE = 10**9
@@ -89,6 +90,23 @@ def test_ids_outside_the_vocabulary_are_refused_before_the_device_sees_them() ->
     source = LyingSource(1000, 10)
     with pytest.raises(DataError, match=r"the data has token id .* but ids 0 to 9"):
         ShardSampler(source, 1000, Shard(0, 1, 4, 10, 0)).next_batch()
+
+
+@pytest.mark.parametrize(
+    ("tokens", "wrong"), [([0, 9], None), ([3, 10], 10), ([-1, 3], -1), ([0, 12], 12), ([-2, 12], -2)]
+)
+def test_the_id_that_is_outside_the_vocabulary_is_named(tokens: list[int], wrong: int | None) -> None:
+    class Source(CountingSource):
+        def read(self, start: int, stop: int) -> np.ndarray:
+            return np.array(tokens)
+
+    out = np.zeros(2, dtype=np.int64)
+    if wrong is None:
+        read_into(Source(1000, 10), 5, out)
+        assert out.tolist() == tokens
+    else:
+        with pytest.raises(DataError, match=f"^the data has token id {wrong} near token 5, but ids 0 to 9$"):
+            read_into(Source(1000, 10), 5, out)
 
 
 def test_a_source_that_returns_too_little_is_refused() -> None:
