@@ -1,5 +1,7 @@
 """Which versions are held, and of which admission: what belongs to an earlier one counts for nothing."""
 
+import weakref
+
 import pytest
 import torch
 
@@ -78,6 +80,9 @@ def test_held_to_the_bit_is_what_was_received_with_its_values(epoch: str, fragme
 def test_of_an_epoch_before_nothing_is_held_though_nothing_is_to_be_loaded() -> None:
     holdings = Holdings(1)
     holdings.admitted(FIRST, [])
-    holdings.received("1", 0, 4, torch.zeros(1))
+    tensors = [torch.zeros(1)]
+    there = weakref.ref(tensors[0])
+    holdings.received("1", 0, 4, tensors.pop())
     holdings.admitted(RESTARTED, [])
     assert (holdings.versions(), holdings.held("2", 0)) == ((None,), None)
+    assert there() is None  # nor is its memory

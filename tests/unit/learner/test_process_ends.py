@@ -124,6 +124,7 @@ def test_its_pages_take_the_place_of_those_of_loading(tmp_path: Path, life: type
 
 def test_signals_stop_it_and_everything_is_as_before_when_it_has_ended(tmp_path: Path, life: type[Life]) -> None:
     signals = (signal.SIGTERM, signal.SIGINT)
+    sys.setswitchinterval(0.005)  # Python's own
     before = ([signal.getsignal(number) for number in signals], sys.getswitchinterval())
     run_learner(options(tmp_path))
     assert life.stopped_by == Ending(EndKind.STOPPED, "SIGTERM")
@@ -151,5 +152,10 @@ def test_the_inner_step_gets_its_torch_threads_and_a_worker_one() -> None:
 
 def test_the_error_of_a_worker_is_handed_over() -> None:
     failures: list[BaseException] = []
-    start_worker("a", lambda: [][0], failures.append).join()
-    assert [type(failure) for failure in failures] == [IndexError]
+    failure = ZeroDivisionError("in a worker")
+
+    def fails() -> None:
+        raise failure
+
+    start_worker("a", fails, failures.append).join()
+    assert failures == [failure]

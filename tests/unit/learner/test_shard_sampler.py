@@ -98,6 +98,7 @@ def test_ids_outside_the_vocabulary_are_refused_before_the_device_sees_them() ->
 def test_the_id_that_is_outside_the_vocabulary_is_named(tokens: list[int], wrong: int | None) -> None:
     class Source(CountingSource):
         def read(self, start: int, stop: int) -> np.ndarray:
+            assert (start, stop) == (5, 7)
             return np.array(tokens)
 
     out = np.zeros(2, dtype=np.int64)
