@@ -59,12 +59,33 @@ class TestOptions:
             ("speed", 1e-320, "--speed 9.99989e-321: use a factor from 0.001 to 1"),
             ("speed", float("nan"), "--speed nan"),
             ("threads", 0, "--threads 0"),
+            ("threads", 1025, "--threads 1025: use 1 to 1024"),
             ("hand_in_seconds", -1.0, "hand_in_seconds -1"),
         ],
     )
     def test_a_value_that_cannot_be_is_named(self, tmp_path: Path, field: str, value: object, says: str) -> None:
         with pytest.raises(LearnerOptionError, match=says):
             options(tmp_path, **{field: value})
+
+    @pytest.mark.parametrize(("learners", "has"), [(4, "0, 1, 2, 3"), (5, "0, 1, 2, 3, ...")])
+    def test_of_many_learners_four_are_named(self, tmp_path: Path, learners: int, has: str) -> None:
+        plain = options(tmp_path)
+        job = plain.job.model_copy(update={"spec": small_job(tmp_path / "text.txt", learners)})
+        with pytest.raises(LearnerOptionError) as raised:
+            replace(plain, job=job, learner="here/cpu/9")
+        named = ", ".join(name if name == "..." else f"here/cpu/{name}" for name in has.split(", "))
+        assert str(raised.value) == f"--learner 'here/cpu/9': job small has {named}"
+
+    def test_unless_told_otherwise_it_ends_with_its_job_and_hands_in_for_twenty_seconds(self, tmp_path: Path) -> None:
+        plain = options(tmp_path)
+        assert (plain.stay, plain.hand_in_seconds) == (False, 20.0)
+
+    @pytest.mark.parametrize(
+        ("field", "value"),
+        [("threads", 1), ("threads", 1024), ("hand_in_seconds", 0.0), ("speed", 0.001), ("speed", 1.0)],
+    )
+    def test_the_least_and_the_most_are_taken(self, tmp_path: Path, field: str, value: float) -> None:
+        assert getattr(options(tmp_path, **{field: value}), field) == value
 
     @pytest.mark.parametrize("field", ["syncer_address", "http_address"])
     def test_an_address_is_read_at_once(self, tmp_path: Path, field: str) -> None:

@@ -1,11 +1,13 @@
 """Back-off, deadlines, the account of wall time, acted-out speed: arithmetic on time, without waiting for any."""
 
+import math
+
 import pytest
 
 from diloco.learner.activity import Activity, Kind
 from diloco.learner.deadlines import TransferDeadlines
-from diloco.learner.speed import sleep_for_speed
-from diloco.runtime.backoff import Backoff, Retries
+from diloco.learner.speed import LEAST_SPEED, sleep_for_speed
+from diloco.runtime.backoff import Backoff, Retries, reconnecting
 
 
 def test_delays_double_up_to_a_limit_and_begin_anew_once_something_worked() -> None:
@@ -13,6 +15,16 @@ def test_delays_double_up_to_a_limit_and_begin_anew_once_something_worked() -> N
     assert [retries.next_seconds() for _ in range(4)] == [1.0, 2.0, 4.0, 5.0]
     retries.worked()
     assert retries.next_seconds() == 1.0
+
+
+def test_delays_are_a_quarter_of_a_second_to_eight_unless_told_otherwise() -> None:
+    backoff = Retries(reconnecting(lambda: 1.0))
+    assert [backoff.next_seconds() for _ in range(7)] == [0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 8.0]
+
+
+def test_delays_double_thirty_times_at_most() -> None:
+    backoff = Backoff(1.0, math.inf, lambda: 1.0)
+    assert [backoff.seconds(failures) for failures in (30, 31, 32, 5000)] == [2.0**29, 2.0**30, 2.0**30, 2.0**30]
 
 
 def test_jitter_takes_at_most_half_of_a_delay() -> None:
@@ -133,7 +145,9 @@ def test_time_returns_to_its_kind_when_something_fails() -> None:
     assert activity.spent().looking == 1
 
 
-@pytest.mark.parametrize(("speed", "slept"), [(1.0, []), (0.5, [2.0]), (0.25, [6.0])])
+@pytest.mark.parametrize(
+    ("speed", "slept"), [(1.0, []), (0.8, [0.5]), (0.5, [2.0]), (0.25, [6.0]), (LEAST_SPEED, [1998.0])]
+)
 def test_a_step_is_stretched_to_the_speed(speed: float, slept: list[float]) -> None:
     naps: list[float] = []
     assert sleep_for_speed(2.0, speed, naps.append) == sum(slept)

@@ -19,6 +19,23 @@ def test_the_key_decides_the_order() -> None:
     assert not np.array_equal(one, Permutation(1000, "b")(numbers))
 
 
+@pytest.mark.parametrize(
+    ("count", "order"),
+    [
+        (1, [0]),
+        (2, [1, 0]),
+        (3, [2, 0, 1]),
+        (4, [2, 0, 3, 1]),
+        (5, [4, 0, 1, 2, 3]),
+        (16, [4, 0, 1, 10, 6, 5, 13, 11, 14, 7, 12, 3, 2, 15, 9, 8]),
+        (17, [5, 4, 15, 10, 13, 11, 3, 9, 8, 6, 12, 7, 0, 2, 14, 16, 1]),
+    ],
+)
+def test_an_order_is_that_of_every_version_before(count: int, order: list[int]) -> None:
+    # A learner that another version has begun goes on at its position in the same order.
+    assert Permutation(count, "shards 7")(np.arange(count)).tolist() == order
+
+
 def test_neighbours_are_scattered() -> None:
     places = Permutation(100_000, "scatter")(np.arange(100_000))
     assert abs(np.corrcoef(places[:-1], places[1:])[0, 1]) < 0.02

@@ -5,6 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from diloco.learner.data import DataError, Holdout, Shard, ShardSampler
+from diloco.learner.data.holdout import check_size
+from diloco.learner.data.source import read_into
 from support.entrypoints import CountingSource, LyingSource
 
 HUGE = 10**9
@@ -28,6 +30,23 @@ def test_an_epoch_takes_the_same_sequences_in_another_order() -> None:
     first, second = shard.sequences(0, size), shard.sequences(size, 2 * size)
     assert sorted(first) == sorted(second)
     assert list(first) != list(second)
+
+
+def test_any_stretch_is_a_part_of_the_whole_order() -> None:
+    shard = sampler(1, 3, tokens=161)
+    size = shard.epoch_sequences
+    whole = shard.sequences(0, 3 * size).tolist()
+    assert len(whole) == 3 * size
+    for start in range(3 * size):
+        for stop in range(start + 1, 3 * size + 1):
+            assert shard.sequences(start, stop).tolist() == whole[start:stop]
+
+
+def test_a_sampler_can_begin_anew() -> None:
+    shard = sampler()
+    first = shard.next_batch()
+    shard.seek(0)
+    assert torch.equal(shard.next_batch().inputs, first.inputs)
 
 
 def test_a_batch_is_consecutive_tokens_and_their_successors() -> None:
@@ -73,6 +92,24 @@ def test_ids_outside_the_vocabulary_are_refused_before_the_device_sees_them() ->
         ShardSampler(source, 1000, Shard(0, 1, 4, 10, 0)).next_batch()
 
 
+@pytest.mark.parametrize(
+    ("tokens", "wrong"), [([0, 9], None), ([3, 10], 10), ([-1, 3], -1), ([0, 12], 12), ([-2, 12], -2)]
+)
+def test_the_id_that_is_outside_the_vocabulary_is_named(tokens: list[int], wrong: int | None) -> None:
+    class Source(CountingSource):
+        def read(self, start: int, stop: int) -> np.ndarray:
+            assert (start, stop) == (5, 7)
+            return np.array(tokens)
+
+    out = np.zeros(2, dtype=np.int64)
+    if wrong is None:
+        read_into(Source(1000, 10), 5, out)
+        assert out.tolist() == tokens
+    else:
+        with pytest.raises(DataError, match=f"^the data has token id {wrong} near token 5, but ids 0 to 9$"):
+            read_into(Source(1000, 10), 5, out)
+
+
 def test_a_source_that_returns_too_little_is_refused() -> None:
     class Short(CountingSource):
         def read(self, start: int, stop: int) -> np.ndarray:
@@ -96,3 +133,16 @@ def test_the_holdout_takes_what_there_is_where_more_is_wanted() -> None:
     assert holdout.sequences == 4
     with pytest.raises(DataError, match="10 held-out tokens, but 11 are needed"):
         Holdout(CountingSource(1000), 990, Shard(0, 1, 4, 10, 0), 64)
+
+
+@pytest.mark.parametrize(("total", "enough"), [(160, False), (161, True)])
+def test_data_must_suffice_for_every_shard_and_the_holdout(total: int, *, enough: bool) -> None:
+    # 2 x 4 sequences of 10 tokens and the last target: 81 tokens beside the half that is held out.
+    shard = Shard(0, 2, 4, 10, 0)
+    if enough:
+        check_size(total, shard, 0.5, "data.text")
+    else:
+        with pytest.raises(
+            DataError, match=f"^data.text: has {total} tokens, at least 162 are needed for 2 learners x 4"
+        ):
+            check_size(total, shard, 0.5, "data.text")

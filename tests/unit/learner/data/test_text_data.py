@@ -24,6 +24,14 @@ def test_documents_are_their_bytes_each_with_an_end(tmp_path: Path) -> None:
     assert source.read(0, 6).tolist() == [97, 98, 99, 256, 255, 256]
 
 
+def test_no_documents_are_no_tokens() -> None:
+    assert len(ByteText([])) == 0
+
+
+def test_the_end_of_a_document_is_told_without_a_look_at_it(tmp_path: Path) -> None:
+    assert ByteText([Document(tmp_path / "gone", 3)]).read(3, 4).tolist() == [256]
+
+
 def test_any_stretch_reads_the_same_as_the_whole(tmp_path: Path) -> None:
     for index, size in enumerate([1, 5, 2, 9]):
         (tmp_path / f"{index}.txt").write_bytes(bytes(range(size)))

@@ -256,6 +256,33 @@ def test_a_long_line_is_cut_between_characters(tmp_path: Path, path: Path, lette
     assert "".join(tokenizer.pieces) == text
 
 
+@pytest.mark.parametrize(
+    ("ending", "kept"),
+    [
+        ("\U0001f600".encode(), 4),
+        ("\U0001f600".encode()[:3], 0),
+        ("\u4e2d".encode(), 3),
+        ("\u4e2d".encode()[:2], 0),
+        ("\u0800".encode(), 3),
+        ("\u0800".encode()[:2], 0),
+        ("\xe9".encode(), 2),
+        ("\xe9".encode()[:1], 0),
+        (b"a", 1),
+        (b"\n" + b"a" * 3, 1),
+        (b"\x80" * 6, 6),  # no UTF-8
+    ],
+)
+def test_a_piece_ends_with_its_last_whole_character(ending: bytes, kept: int) -> None:
+    assert make._cut(b"a" * 8 + ending) == 8 + kept
+
+
+def test_a_tokenizer_gets_four_mebibytes_at_once(tmp_path: Path, path: Path) -> None:
+    (tmp_path / "a.txt").write_text("a" * ((4 << 20) + 10))
+    tokenizer = PiecesTokenizer()
+    make_token_file(TextData(path=str(tmp_path)), path, tokenizer)
+    assert [len(piece) for piece in tokenizer.pieces] == [4 << 20, 10]
+
+
 def test_a_long_line_of_words_is_cut_between_words(tmp_path: Path, path: Path) -> None:
     (tmp_path / "a.txt").write_text("one two three four")
     tokenizer = PiecesTokenizer()

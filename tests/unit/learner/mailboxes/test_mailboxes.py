@@ -2,19 +2,22 @@
 nothing."""
 
 import threading
+from collections.abc import Callable
+from types import SimpleNamespace
 
 import pytest
 import torch
 
-from diloco.learner.mailboxes.holdings import Holdings, Membership
+from diloco.learner.mailboxes.holdings import Membership
 from diloco.learner.mailboxes.orders import Ending, EndKind, EvaluationOrder, Orders
 from diloco.learner.mailboxes.pull_queue import MergedFragment, PullOrder, PullQueue
 from diloco.learner.mailboxes.push_queue import OuterGradient, PushQueue
 from diloco.learner.mailboxes.requests import GradientRequest, Requests
-from diloco.learner.mailboxes.residuals import Residuals
 from diloco.learner.mailboxes.wakeup import Wakeup
 from diloco.learner.training.capture import Capture
 from diloco.wire.messages import EvaluationWanted, Progress
+from support.hand_clock import HandClock
+from support.scripted_condition import ScriptedCondition
 
 FIRST = Membership("1", 1)
 SECOND = Membership("1", 2)
@@ -31,45 +34,6 @@ def capture_of(fragment: int, base_version: int = 0) -> Capture:
 
 def gradient(fragment: int, version: int) -> OuterGradient:
     return OuterGradient(GradientRequest(FIRST, fragment, version, 1), capture_of(fragment, version - 1))
-
-
-class TestHoldings:
-    def test_nothing_is_held_before_it_is_received(self) -> None:
-        holdings = Holdings(2)
-        holdings.admitted(FIRST, [0, 1])
-        assert holdings.to_join_with() == ("", ())
-        assert not holdings.complete
-
-    def test_the_last_fragment_awaited_completes_the_admission(self) -> None:
-        holdings = Holdings(2)
-        holdings.admitted(FIRST, [0, 1])
-        assert holdings.received("1", 0, 4) is None
-        assert holdings.received("1", 1, 7) == FIRST
-        assert holdings.complete
-        assert holdings.to_join_with() == ("1", (4, 7))
-
-    def test_an_admission_without_load_keeps_what_is_held(self) -> None:
-        holdings = Holdings(1)
-        holdings.admitted(FIRST, [0])
-        holdings.received("1", 0, 4)
-        assert holdings.admitted(SECOND, [])
-        assert holdings.is_news("1", 0, 5)
-        assert not holdings.is_news("1", 0, 4)
-
-    def test_another_epoch_holds_nothing_though_versions_are_lower(self) -> None:
-        holdings = Holdings(1)
-        holdings.admitted(FIRST, [0])
-        holdings.received("1", 0, 9)
-        holdings.admitted(RESTARTED, [0])
-        assert holdings.is_news("2", 0, 3)
-        assert holdings.received("1", 0, 10) is None
-        assert holdings.received("2", 0, 3) == RESTARTED
-
-    def test_completion_goes_to_the_admission_that_waits_now(self) -> None:
-        holdings = Holdings(1)
-        holdings.admitted(FIRST, [0])
-        holdings.admitted(SECOND, [0])
-        assert holdings.received("1", 0, 1) == SECOND
 
 
 class TestAsks:
@@ -207,41 +171,6 @@ class TestAsks:
         assert requests.expected() == (0, 2, 3)
 
 
-class TestErrorFeedback:
-    def test_a_residual_counts_once_its_outer_gradient_is_merged(self) -> None:
-        feedback = Residuals()
-        lost = torch.ones(3)
-        feedback.encoded(0, 5, lost)
-        assert feedback.residual(0) is None
-        feedback.outcome(0, 5, merged=True)
-        assert feedback.residual(0) is lost
-
-    def test_a_residual_of_a_dropped_outer_gradient_never_counts(self) -> None:
-        before = torch.ones(3)
-        feedback = Residuals({0: before})
-        feedback.encoded(0, 5, torch.zeros(3))
-        feedback.outcome(0, 5, merged=False)
-        feedback.outcome(0, 6, merged=True)
-        assert feedback.residual(0) is before
-
-    def test_the_outcome_of_an_earlier_version_says_nothing_about_a_later_one(self) -> None:
-        feedback = Residuals()
-        lost = torch.ones(3)
-        feedback.encoded(0, 6, lost)
-        feedback.outcome(0, 5, merged=True)
-        assert feedback.residual(0) is None
-        feedback.outcome(0, 6, merged=True)
-        assert feedback.residual(0) is lost
-
-    def test_an_unknown_outcome_keeps_the_residual_before(self) -> None:
-        before = torch.ones(3)
-        feedback = Residuals({0: before})
-        feedback.encoded(0, 5, torch.zeros(3))
-        feedback.session_over()
-        feedback.outcome(0, 5, merged=True)
-        assert feedback.snapshot() == {0: before}
-
-
 class TestArrivals:
     def test_a_newer_version_replaces_one_that_waits(self) -> None:
         pull_queue = PullQueue(Wakeup())
@@ -324,6 +253,29 @@ class TestDepartures:
         push_queue.session_over()
         assert push_queue.wait_until_idle(0.0)
 
+    def test_a_worker_is_woken_by_what_it_can_send(self) -> None:
+        push_queue, condition = PushQueue(), ScriptedCondition()
+        push_queue._condition = condition
+        first, second, later = gradient(0, 1), gradient(1, 1), gradient(0, 2)
+        condition.events = [lambda: push_queue.offer(first)]
+        assert push_queue.next() is first
+        push_queue.offer(later)
+        condition.events = [lambda: push_queue.offer(second), lambda: push_queue.done(first)]
+        assert push_queue.next() is second
+        assert push_queue.next() is later
+        assert condition.events == []
+        condition.events = [push_queue.close]
+        assert push_queue.next() is None
+
+    @pytest.mark.parametrize("end", [PushQueue.session_over, PushQueue.close])
+    def test_who_waits_until_all_is_sent_is_woken_where_it_will_not_be(self, end: Callable[[PushQueue], None]) -> None:
+        push_queue, condition = PushQueue(), ScriptedCondition()
+        push_queue._condition = condition
+        push_queue.offer(gradient(0, 1))
+        condition.events = [lambda: end(push_queue)]
+        assert push_queue.wait_until_idle(60.0)
+        assert condition.waits == [60.0]
+
 
 class TestOrders:
     def test_the_first_end_counts(self) -> None:
@@ -342,6 +294,27 @@ class TestOrders:
             orders.ending()
         assert raised.value is failure
 
+    def test_whatever_is_for_the_loop_wakes_it(self) -> None:
+        wakeup = Wakeup()
+        orders = Orders(wakeup)
+        calls: list[Callable[[], None]] = [
+            lambda: orders.evaluate(EvaluationOrder(FIRST, EvaluationWanted(0, (1,), final=False))),
+            lambda: orders.end(Ending(EndKind.FINISHED, "enough")),
+            lambda: orders.stop("SIGTERM"),
+            lambda: orders.fail(ZeroDivisionError("in a worker")),
+        ]
+        notices = []
+        for call in calls:
+            call()
+            notices.append(wakeup.notices)
+        assert notices == [1, 2, 3, 4]
+
+    def test_an_evaluation_ends_with_its_session(self) -> None:
+        orders = Orders(Wakeup())
+        orders.evaluate(EvaluationOrder(FIRST, EvaluationWanted(0, (1,), final=False)))
+        orders.session_over()
+        assert orders.take_evaluation() is None
+
     def test_progress_never_goes_back(self) -> None:
         orders = Orders(Wakeup())
         orders.progressed(Progress(60, 100, 6))
@@ -349,6 +322,18 @@ class TestOrders:
         assert orders.progress == 0.6
         orders.progressed(Progress(300, 100, 30))
         assert orders.progress == 1.0
+
+    @pytest.mark.parametrize(("tokens", "budget", "progress"), [(5, 0, 0.0), (0, 1, 0.0), (1, 1, 1.0), (2, 1, 1.0)])
+    def test_a_job_without_a_budget_makes_no_progress(self, tokens: int, budget: int, progress: float) -> None:
+        orders = Orders(Wakeup())
+        orders.progressed(Progress(tokens, budget, 0))
+        assert orders.progress == progress
+
+    def test_it_is_stopping_once_it_is_told(self) -> None:
+        orders = Orders(Wakeup())
+        seen = [orders.stopping]
+        orders.stop("SIGTERM")
+        assert [*seen, orders.stopping] == [False, True]
 
     def test_an_evaluation_put_back_gives_way_to_a_newer_one(self) -> None:
         orders = Orders(Wakeup())
@@ -358,6 +343,28 @@ class TestOrders:
         orders.put_back(old)
         assert orders.take_evaluation() is new
         assert orders.take_evaluation() is None
+
+
+class Timed(ScriptedCondition):
+    """Time passes while one waits."""
+
+    def __init__(self, clock: HandClock, *seconds: float) -> None:
+        super().__init__()
+        self._clock = clock
+        self._seconds = list(seconds)
+
+    def wait(self, timeout: float | None = None) -> bool:
+        self.waits.append(timeout)
+        self._clock.now += self._seconds.pop(0)
+        return True
+
+
+def test_who_is_woken_by_nothing_waits_until_its_time_is_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock, wakeup = HandClock(), Wakeup()
+    monkeypatch.setattr("diloco.learner.mailboxes.wakeup.time", SimpleNamespace(monotonic=clock))
+    wakeup._condition = condition = Timed(clock, 1.5, 0.25, 0.25)
+    wakeup.wait(wakeup.notices, 2.0)
+    assert condition.waits == [2.0, 0.5, 0.25]
 
 
 def test_a_ring_between_looking_and_waiting_is_not_missed() -> None:

@@ -46,6 +46,43 @@ def test_temperature_zero_takes_the_likeliest() -> None:
     assert texts[0] == texts[1]
 
 
+class Falling(nn.Module):
+    """Whatever came: the later a letter, the less likely, each by ``gap`` nats."""
+
+    def __init__(self, gap: float) -> None:
+        super().__init__()
+        self.logits = nn.Parameter(torch.full((257,), -1000.0))
+        self.trained: list[bool] = []
+        with torch.no_grad():
+            self.logits[ord("a") : ord("z") + 1] = -gap * torch.arange(26)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        self.trained.append(self.training)
+        return self.logits.expand(1, tokens.shape[1], 257)
+
+
+@pytest.mark.parametrize(
+    ("gap", "options", "letters"),
+    [
+        (0.01, SampleOptions(tokens=200, top_k=3), "abc"),
+        (0.01, SampleOptions(tokens=20, top_k=1, temperature=9.0), "a"),
+        (0.01, SampleOptions(tokens=20, temperature=0), "a"),
+        (10.0, SampleOptions(tokens=200, top_k=2, temperature=0.1), "a"),
+        (10.0, SampleOptions(tokens=200, top_k=2, temperature=100.0), "ab"),
+        (0.0, SampleOptions(tokens=1000, top_k=1000), "abcdefghijklmnopqrstuvwxyz"),
+    ],
+)
+def test_it_draws_among_the_likeliest_by_temperature(gap: float, options: SampleOptions, letters: str) -> None:
+    model = Falling(gap)
+    text = sample_text(model, "", options)
+    assert ("".join(sorted(set(text))), len(text)) == (letters, options.tokens)
+    assert set(model.trained) == {False}
+
+
+def test_unless_told_otherwise_it_draws_256_tokens_among_40() -> None:
+    assert SampleOptions() == SampleOptions(tokens=256, temperature=0.8, top_k=40, seed=0, context=128)
+
+
 def test_a_model_with_another_vocabulary_is_refused() -> None:
     model = build_model(small_job(model={"builtin": {"preset": "pico", "vocabularySize": 300}}))
     with pytest.raises(SampleError, match=r"has 300 token ids; text needs one of 257 \(bytes\)"):

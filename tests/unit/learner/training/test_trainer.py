@@ -8,8 +8,8 @@ import torch
 from torch import nn
 
 from diloco.learner.data import DataError, open_data
-from diloco.learner.training.trainer import SKIPPED_STEPS_LIMIT, InnerTrainer, TrainingDivergedError
-from diloco.model import build_model, layout_of
+from diloco.learner.training.trainer import InnerTrainer, TrainingDivergedError
+from diloco.model import ModelError, build_model, layout_of
 from diloco.spec import JobSpec
 from support.small_job import small_job, write_text
 
@@ -222,6 +222,39 @@ def test_a_step_counts_only_with_a_finite_loss_and_a_finite_gradient(
     assert (trainer.steps, trainer.tokens, trainer.state().optimizer_steps) == (0, 0, 0)
 
 
+def test_a_step_that_counts_begins_the_count_of_skipped_ones_anew(make: Make) -> None:
+    trainer = make()
+    for value in (float("nan"), 0.01, float("nan")):
+        receive(trainer, 0, 1, value)
+        for _ in range(1 if value == 0.01 else 9):
+            trainer.step(0.0)
+    with pytest.raises(TrainingDivergedError):
+        trainer.step(0.0)
+
+
+def test_an_evaluation_is_not_training(make: Make) -> None:
+    trainer = make()
+    seen: list[bool] = []
+    module_of(trainer).register_forward_hook(lambda module, *_: seen.append(module.training))
+    trainer.evaluate()
+    assert set(seen) == {False}
+    assert module_of(trainer).training
+
+
+def test_a_buffer_that_has_changed_ends_what_the_others_would_not_see(make: Make) -> None:
+    model = {"entrypoint": "support.models_with_buffers:drawn_table"}
+    trainer = make(model=model, sync={"fragments": 1, "interval": 6})
+    (table,) = module_of(trainer).buffers()
+    trainer.evaluate()
+    table.data.add_(1.0)
+    trainer.state()  # which looks at no values: it is in the way of the steps
+    with pytest.raises(ModelError, match="table"):
+        trainer.evaluate()
+    table.add_(1.0)
+    with pytest.raises(ModelError, match="table"):
+        trainer.state()
+
+
 @pytest.mark.parametrize(
     ("optimizer", "fields"),
     [
@@ -235,7 +268,7 @@ def test_ten_skipped_steps_in_a_row_end_the_training_in_one_line(
 ) -> None:
     trainer = make(**training(optimizer=optimizer))
     receive(trainer, 0, 1, float("nan"))
-    for _ in range(SKIPPED_STEPS_LIMIT - 1):
+    for _ in range(9):
         assert trainer.step(0.0).skipped
     with pytest.raises(TrainingDivergedError, match=f"lower {fields} or check the data") as raised:
         trainer.step(0.0)
@@ -284,8 +317,10 @@ def test_a_trainer_catches_up_with_what_the_syncer_knows_and_never_goes_back(mak
     assert (trainer.steps, trainer.data_position, trainer.staleness) == (50, 200, 1)
     assert (trainer.tokens - before) * taken == (200 - taken) * before  # tokens are counted in whole sequences
     assert trainer.fragment_tokens(0) == before
+    tokens = trainer.tokens
     trainer.catch_up(steps=3, data_position=12)
-    assert (trainer.steps, trainer.data_position) == (50, 200)
+    assert (trainer.steps, trainer.data_position, trainer.tokens) == (50, 200, tokens)
+    assert trainer.fragment_steps(0) == 1
 
 
 def test_weight_decay_is_for_matrices_only(make: Make) -> None:

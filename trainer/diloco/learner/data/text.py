@@ -98,7 +98,7 @@ def ordered(files: Iterable[tuple[str, Path]], field: str) -> tuple[Document, ..
         DataError: a file cannot be read, or all are empty.
     """
     documents = []
-    for _, file in sorted(files, key=lambda pair: (_rank(pair[0]), pair[0])):
+    for _, file in sorted(files, key=lambda pair: _rank(pair[0])):
         if not os.access(file, os.R_OK):
             raise DataError(f"{field}: {file} cannot be read by this user")
         if size := file.stat().st_size:

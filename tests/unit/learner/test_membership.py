@@ -1,0 +1,88 @@
+"""Which versions are held, and of which admission: what belongs to an earlier one counts for nothing."""
+
+import weakref
+
+import pytest
+import torch
+
+from diloco.learner.mailboxes.holdings import Holdings, Membership
+
+FIRST = Membership("1", 1)
+SECOND = Membership("1", 2)
+RESTARTED = Membership("2", 1)
+
+
+def test_nothing_is_held_before_it_is_received() -> None:
+    holdings = Holdings(2)
+    holdings.admitted(FIRST, [0, 1])
+    assert holdings.to_join_with() == ("", ())
+    assert not holdings.complete
+
+
+def test_the_last_fragment_awaited_completes_the_admission() -> None:
+    holdings = Holdings(2)
+    holdings.admitted(FIRST, [0, 1])
+    assert holdings.received("1", 0, 4) is None
+    assert holdings.received("1", 1, 7) == FIRST
+    assert holdings.complete
+    assert holdings.to_join_with() == ("1", (4, 7))
+
+
+def test_an_admission_without_load_keeps_what_is_held() -> None:
+    holdings = Holdings(1)
+    holdings.admitted(FIRST, [0])
+    holdings.received("1", 0, 4)
+    assert holdings.admitted(SECOND, [])
+    assert holdings.is_news("1", 0, 5)
+    assert not holdings.is_news("1", 0, 4)
+
+
+def test_another_epoch_holds_nothing_though_versions_are_lower() -> None:
+    holdings = Holdings(1)
+    holdings.admitted(FIRST, [0])
+    holdings.received("1", 0, 9)
+    holdings.admitted(RESTARTED, [0])
+    assert holdings.is_news("2", 0, 3)
+    assert holdings.received("1", 0, 10) is None
+    assert holdings.received("2", 0, 3) == RESTARTED
+
+
+def test_completion_goes_to_the_admission_that_waits_now() -> None:
+    holdings = Holdings(1)
+    holdings.admitted(FIRST, [0])
+    holdings.admitted(SECOND, [0])
+    assert holdings.received("1", 0, 1) == SECOND
+
+
+def test_it_is_complete_when_nothing_is_awaited_and_nothing_is_missing() -> None:
+    holdings = Holdings(2)
+    holdings.admitted(FIRST, [])
+    seen = [holdings.complete]
+    holdings.received("1", 0, 1)
+    seen.append(holdings.complete)
+    holdings.received("1", 1, 1)
+    seen.append(holdings.complete)
+    assert seen == [False, False, True]
+
+
+@pytest.mark.parametrize(
+    ("epoch", "fragment", "version"), [("1", 0, 4), ("1", 1, None), ("1", 2, None), ("2", 0, None)]
+)
+def test_held_to_the_bit_is_what_was_received_with_its_values(epoch: str, fragment: int, version: int | None) -> None:
+    holdings = Holdings(3)
+    holdings.admitted(FIRST, range(3))
+    holdings.received("1", 0, 4, torch.zeros(1))
+    holdings.received("1", 1, 4)
+    held = holdings.held(epoch, fragment)
+    assert (None if held is None else held.version) == version
+
+
+def test_of_an_epoch_before_nothing_is_held_though_nothing_is_to_be_loaded() -> None:
+    holdings = Holdings(1)
+    holdings.admitted(FIRST, [])
+    tensors = [torch.zeros(1)]
+    there = weakref.ref(tensors[0])
+    holdings.received("1", 0, 4, tensors.pop())
+    holdings.admitted(RESTARTED, [])
+    assert (holdings.versions(), holdings.held("2", 0)) == ((None,), None)
+    assert there() is None  # nor is its memory
