@@ -1,8 +1,8 @@
-"""Share of a learner's wall time in which its inner loop stood still for synchronisation: a syncer and two learners.
+"""Share of a learner's wall time in which its inner loop stood still for synchronization: a syncer and two learners.
 
 Real processes on loopback, one torch thread each, driven as ``diloco run`` drives them. Every learner accounts for
 each second of its inner loop's thread (``activity.json``): whatever lies between two steps and is not evaluation or a
-checkpoint's snapshot counts as synchronisation, here split into waiting and copying; ``NAME_evaluating`` and
+checkpoint's snapshot counts as synchronization, here split into waiting and copying; ``NAME_evaluating`` and
 ``NAME_snapshots`` are what those two take, in a run that evaluates the initial model once. The wall time is that from
 the first step to the last. The ratio is the worse learner's.
 

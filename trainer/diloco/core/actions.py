@@ -82,7 +82,7 @@ class Member:
     steps: int
     tokens: int
     weight: float
-    """Normalised: the weights of a merge sum to one."""
+    """Normalized: the weights of a merge sum to one."""
     digest: str
 
 

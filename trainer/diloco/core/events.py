@@ -43,9 +43,9 @@ class StepReported:
     tokens: int
     """Tokens of this learner's life, this step's included."""
     step_seconds: float
-    """Duration of the step's computation and of whatever slows this learner, without waits for synchronisation."""
+    """Duration of the step's computation and of whatever slows this learner, without waits for synchronization."""
     blocked_seconds: float
-    """Time since the last report in which the inner loop waited for synchronisation."""
+    """Time since the last report in which the inner loop waited for synchronization."""
     loss: float
     data_position: int
     spent: TimeSpent = NOTHING_TOLD

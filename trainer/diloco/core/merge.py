@@ -59,7 +59,7 @@ class Contribution:
     learner: str
     """Its id; sets the order of the sums, so that the order of arrival does not."""
     weight: float
-    """Normalised: the weights of a merge sum to one."""
+    """Normalized: the weights of a merge sum to one."""
     payload: Tensor
     """uint8, flat: its outer gradient, encoded."""
     drift: Tensor | None = None

@@ -1,7 +1,7 @@
 """P, H, tau and their index, pinned in this one place.
 
 Syncer steps are counted from 1. Syncer step ``s`` handles fragment ``(s - 1) mod P`` (paper) and is due when the clock
-of the quorum's slowest learner, counted in inner steps, reaches ``ceil(s * H / P)``. So every fragment is synchronised
+of the quorum's slowest learner, counted in inner steps, reaches ``ceil(s * H / P)``. So every fragment is synchronized
 once in H inner steps, and with P = H one fragment an inner step.
 """
 
@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
-    """When which fragment is synchronised."""
+    """When which fragment is synchronized."""
 
     fragments: int
     """P."""

@@ -1,6 +1,6 @@
 """Where a learner's wall time goes, honestly: every second of the inner loop's thread belongs to exactly one kind.
 
-What lies between the end of an inner step and the start of the next counts as synchronisation unless it is known to
+What lies between the end of an inner step and the start of the next counts as synchronization unless it is known to
 be something else (evaluation, a checkpoint, the initial load). So nothing that holds the loop up can hide. It must
 not know what is done in that time.
 """

@@ -1,6 +1,6 @@
 """The model's parameters as fragments: flat f32 buffers in host memory, tensors at their slots.
 
-Only parameters that require a gradient are synchronised; frozen ones and buffers are the same in every process, because
+Only parameters that require a gradient are synchronized; frozen ones and buffers are the same in every process, because
 every process builds the same model: the layout's digest says so. Tied weights are one parameter and appear once, under
 the first name they have. This module must not know versions, codecs or when a fragment is moved.
 """

@@ -61,7 +61,7 @@ class GPT(nn.Module):
 
 
 class Block(nn.Module):
-    """Attention, then feed-forward, each normalised before and added after."""
+    """Attention, then feed-forward, each normalized before and added after."""
 
     def __init__(self, size: GPTSize) -> None:
         super().__init__()

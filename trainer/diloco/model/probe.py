@@ -13,7 +13,7 @@ _PROBE_TOKENS = 8
 
 
 def check_model(module: nn.Module, sequence_length: int, field: str) -> None:
-    """Check that ``module`` can be trained and synchronised. ``field`` is where it stands in the manifest.
+    """Check that ``module`` can be trained and synchronized. ``field`` is where it stands in the manifest.
 
     Raises:
         ModelError: nothing to train, a parameter that is not f32, a buffer that training changes (running statistics:

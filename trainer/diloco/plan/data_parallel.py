@@ -11,7 +11,7 @@ from typing import Final
 from diloco.core.links import Situation
 
 GRADIENT_BYTES: Final = 2
-"""Of one parameter: gradients as bf16, half of what they are by default, in favour of data-parallel."""
+"""Of one parameter: gradients as bf16, half of what they are by default, in favor of data-parallel."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -44,7 +44,7 @@ class JobSpec(SpecModel):
     training: TrainingSpec
     """Budget, batch, inner optimizer, evaluation."""
     sync: SyncSpec = SyncSpec()
-    """Synchronisation."""
+    """Synchronization."""
     syncer: SyncerSpec = SyncerSpec()
     """The sync-server."""
     regions: tuple[Region, ...] = Field(min_length=1, max_length=64)

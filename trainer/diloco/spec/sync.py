@@ -58,12 +58,12 @@ class OuterOptimizer(SpecModel):
 
 
 class SyncSpec(SpecModel):
-    """Synchronisation. The defaults are the paper's; where it gives none the description says 'ours'."""
+    """Synchronization. The defaults are the paper's; where it gives none the description says 'ours'."""
 
     fragments: int = Field(default=24, ge=1, le=4096)
     """P: parts the model is cut into, by whole tensors, balanced by size."""
     interval: int = Field(default=24, ge=1, le=1_000_000)
-    """H: inner steps in which every fragment is synchronised once."""
+    """H: inner steps in which every fragment is synchronized once."""
     overlap: Overlap = AUTO
     """tau: inner steps a fragment may be under way; bounds how many fragments are in flight. Auto: as many as the
     measured time of a round needs, at least 2 (the paper's), always below the interval, and never so many that learners

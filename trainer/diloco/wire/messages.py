@@ -52,7 +52,7 @@ class StepReport:
     """Of its life, this step's included."""
     step_seconds: float
     blocked_seconds: float
-    """Time since the last report in which the inner loop waited for synchronisation."""
+    """Time since the last report in which the inner loop waited for synchronization."""
     loss: float
     """Nats a token; not a number where the model has diverged."""
     data_position: int

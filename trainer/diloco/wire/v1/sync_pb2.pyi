@@ -10,7 +10,7 @@ a fragment under way never delays a heartbeat.
   PushFragment  client stream of raw chunks (not protobuf): an outer gradient.
   PullFragment  server stream of raw chunks: a merged fragment, whole in f32, or as the update from the version before.
 
-Bulk streams. The first message of a push is a serialised PushHeader, of a pull (server to client) a serialised
+Bulk streams. The first message of a push is a serialized PushHeader, of a pull (server to client) a serialized
 PullHeader; every later message is a chunk: 16 bytes of header, little-endian
   u64 offset of the data in the payload, u64 XXH3-64 of the data
 then the data, at most 1 MiB. Chunks come in order and without gaps. The receiver allocates payload_bytes once, after it
