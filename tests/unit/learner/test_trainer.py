@@ -1,12 +1,15 @@
 import math
+import time
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 from torch import nn
 
+from diloco.learner.capture import Capture
 from diloco.learner.data import DataError, open_data
 from diloco.learner.trainer import InnerTrainer, TrainingDivergedError
 from diloco.model import ModelError, build_model, layout_of
@@ -239,6 +242,33 @@ def test_an_evaluation_is_not_training(make: Make) -> None:
     trainer.evaluate()
     assert set(seen) == {False}
     assert module_of(trainer).training
+
+
+@pytest.mark.parametrize(("precision", "dtype"), [("F32", torch.float32), ("BF16", torch.bfloat16)])
+def test_a_step_computes_in_the_precision_of_the_job(make: Make, precision: str, dtype: torch.dtype) -> None:
+    trainer = make(**training(precision=precision))
+    seen: list[torch.dtype] = []
+    module_of(trainer).register_forward_hook(lambda _module, _inputs, logits: seen.append(logits.dtype))
+    began = time.perf_counter()
+    result = trainer.step(0.0)
+    assert seen == [dtype]
+    assert result.seconds <= time.perf_counter() - began
+
+
+def test_what_is_still_on_its_way_from_the_device_is_waited_for(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    trainer = make()
+    values = torch.ones(3)
+    copied: Any = SimpleNamespace(synchronize=lambda: values.fill_(2.0))
+    assert Capture(0, 1, 1, 1, torch.full((3,), 5.0), values, copied).delta.tolist() == [3.0] * 3
+    monkeypatch.setattr(trainer, "_reader", SimpleNamespace(read=lambda _: (values, copied)))
+    assert trainer._now(0).tolist() == [2.0] * 3
+
+
+def test_a_buffer_that_no_model_is_saved_with_may_change(make: Make) -> None:
+    trainer = make()
+    module_of(trainer).register_buffer("scratch", torch.zeros(1), persistent=False)
+    trainer.evaluate()
+    trainer.state()
 
 
 def test_a_buffer_that_has_changed_ends_what_the_others_would_not_see(make: Make) -> None:
