@@ -12,7 +12,7 @@ from torch import nn
 from diloco.learner.capture import Capture
 from diloco.learner.data import DataError, open_data
 from diloco.learner.trainer import InnerTrainer, TrainingDivergedError
-from diloco.model import ModelError, build_model, layout_of
+from diloco.model import build_model, layout_of
 from diloco.spec import JobSpec
 from support.small_job import small_job, write_text
 
@@ -235,15 +235,6 @@ def test_a_step_that_counts_begins_the_count_of_skipped_ones_anew(make: Make) ->
         trainer.step(0.0)
 
 
-def test_an_evaluation_is_not_training(make: Make) -> None:
-    trainer = make()
-    seen: list[bool] = []
-    module_of(trainer).register_forward_hook(lambda module, *_: seen.append(module.training))
-    trainer.evaluate()
-    assert set(seen) == {False}
-    assert module_of(trainer).training
-
-
 @pytest.mark.parametrize(("precision", "dtype"), [("F32", torch.float32), ("BF16", torch.bfloat16)])
 def test_a_step_computes_in_the_precision_of_the_job(make: Make, precision: str, dtype: torch.dtype) -> None:
     trainer = make(**training(precision=precision))
@@ -262,27 +253,6 @@ def test_what_is_still_on_its_way_from_the_device_is_waited_for(make: Make, monk
     assert Capture(0, 1, 1, 1, torch.full((3,), 5.0), values, copied).delta.tolist() == [3.0] * 3
     monkeypatch.setattr(trainer, "_reader", SimpleNamespace(read=lambda _: (values, copied)))
     assert trainer._now(0).tolist() == [2.0] * 3
-
-
-def test_a_buffer_that_no_model_is_saved_with_may_change(make: Make) -> None:
-    trainer = make()
-    module_of(trainer).register_buffer("scratch", torch.zeros(1), persistent=False)
-    trainer.evaluate()
-    trainer.state()
-
-
-def test_a_buffer_that_has_changed_ends_what_the_others_would_not_see(make: Make) -> None:
-    model = {"entrypoint": "support.models_with_buffers:drawn_table"}
-    trainer = make(model=model, sync={"fragments": 1, "interval": 6})
-    (table,) = module_of(trainer).buffers()
-    trainer.evaluate()
-    table.data.add_(1.0)
-    trainer.state()  # which looks at no values: it is in the way of the steps
-    with pytest.raises(ModelError, match="table"):
-        trainer.evaluate()
-    table.add_(1.0)
-    with pytest.raises(ModelError, match="table"):
-        trainer.state()
 
 
 @pytest.mark.parametrize(
