@@ -1,6 +1,8 @@
 import math
+import time
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -8,8 +10,9 @@ import torch
 from torch import nn
 
 from diloco.learner.data import DataError, open_data
+from diloco.learner.training.capture import Capture
 from diloco.learner.training.trainer import InnerTrainer, TrainingDivergedError
-from diloco.model import ModelError, build_model, layout_of
+from diloco.model import build_model, layout_of
 from diloco.spec import JobSpec
 from support.small_job import small_job, write_text
 
@@ -232,27 +235,24 @@ def test_a_step_that_counts_begins_the_count_of_skipped_ones_anew(make: Make) ->
         trainer.step(0.0)
 
 
-def test_an_evaluation_is_not_training(make: Make) -> None:
+@pytest.mark.parametrize(("precision", "dtype"), [("F32", torch.float32), ("BF16", torch.bfloat16)])
+def test_a_step_computes_in_the_precision_of_the_job(make: Make, precision: str, dtype: torch.dtype) -> None:
+    trainer = make(**training(precision=precision))
+    seen: list[torch.dtype] = []
+    module_of(trainer).register_forward_hook(lambda _module, _inputs, logits: seen.append(logits.dtype))
+    began = time.perf_counter()
+    result = trainer.step(0.0)
+    assert seen == [dtype]
+    assert result.seconds <= time.perf_counter() - began
+
+
+def test_what_is_still_on_its_way_from_the_device_is_waited_for(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     trainer = make()
-    seen: list[bool] = []
-    module_of(trainer).register_forward_hook(lambda module, *_: seen.append(module.training))
-    trainer.evaluate()
-    assert set(seen) == {False}
-    assert module_of(trainer).training
-
-
-def test_a_buffer_that_has_changed_ends_what_the_others_would_not_see(make: Make) -> None:
-    model = {"entrypoint": "support.models_with_buffers:drawn_table"}
-    trainer = make(model=model, sync={"fragments": 1, "interval": 6})
-    (table,) = module_of(trainer).buffers()
-    trainer.evaluate()
-    table.data.add_(1.0)
-    trainer.state()  # which looks at no values: it is in the way of the steps
-    with pytest.raises(ModelError, match="table"):
-        trainer.evaluate()
-    table.add_(1.0)
-    with pytest.raises(ModelError, match="table"):
-        trainer.state()
+    values = torch.ones(3)
+    copied: Any = SimpleNamespace(synchronize=lambda: values.fill_(2.0))
+    assert Capture(0, 1, 1, 1, torch.full((3,), 5.0), values, copied).delta.tolist() == [3.0] * 3
+    monkeypatch.setattr(trainer, "_reader", SimpleNamespace(read=lambda _: (values, copied)))
+    assert trainer._now(0).tolist() == [2.0] * 3
 
 
 @pytest.mark.parametrize(
