@@ -64,6 +64,7 @@ MEASURED: tuple[Recommendation, ...] = (
     Recommendation(6400, "B", "AdamW", 24, "BF16", "F32", 0.5, 0.5, 1.2, 2, 1.0, 0.96),
     Recommendation(6400, "A", "Muon", 6, "BF16", "F32", 1.0, 0.0, 2.3, 2, 4.0, 0.83),
     Recommendation(6400, "A", "Muon", 24, "BF16", "F32", 0.7, 0.3, 2.3, 2, 1.0, 0.96),
+    Recommendation(6400, "A", "AdamW", 24, "BF16", "F32", 1.0, 0.0, 2.1, 2, 1.0, 0.96),
 )
 # to here
 
