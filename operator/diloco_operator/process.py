@@ -241,7 +241,7 @@ async def operate(
     Raises:
         BadAddressError: the health address cannot be listened at.
     """
-    metrics, heartbeat = Metrics(), Heartbeat(time.monotonic)
+    metrics, heartbeat = Metrics(), Heartbeat()
     health = Health(metrics.registry, heartbeat)
     async with (
         health.served(options.health_address) as port,

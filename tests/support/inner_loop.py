@@ -98,7 +98,7 @@ class LoopBench(CountedTrainer):
             cast("Any", SimpleNamespace(forget=self._forget)),
         )
         self.boxes.holdings.admitted(NOW, range(FRAGMENTS))
-        wiring = LoopWiring(self.boxes, self.wakeup, lambda: self.membership, self._known_stand, self._checkpoint)
+        wiring = LoopWiring(self.boxes, self.wakeup, lambda: self.membership, self._known_position, self._checkpoint)
         self.activity = Activity(clock)
         plain = {"staleness_bound_steps": 100, "checkpoint_every_steps": 100}
         self.loop = InnerLoop(cast("Any", self), wiring, LoopSettings(**plain | settings), self.activity)
@@ -160,7 +160,7 @@ class LoopBench(CountedTrainer):
         self.clock.now += 3.0
         return 2.5
 
-    def _known_stand(self) -> Position | None:
+    def _known_position(self) -> Position | None:
         if not self.steps_to_make:  # it is asked for when the model is loaded
             self.boxes.orders.stop("the steps are made")
         return self.known

@@ -38,10 +38,3 @@ def _message(line: str) -> str:
         return line
     exception = str(entry.get("exception") or "").strip()
     return f"{entry['message']}: {exception.splitlines()[-1]}" if exception else entry["message"]
-
-
-def shortlist(names: list[str], limit: int = 5) -> str:
-    """``a, b and 3 more``."""
-    if len(names) <= limit:
-        return ", ".join(names)
-    return f"{', '.join(names[:limit])} and {len(names) - limit} more"

@@ -45,21 +45,21 @@ def posted(pull_queue: PullQueue, version: int, fragment: int = 0) -> Post:
 def test_a_worker_is_woken_by_what_it_can_pull(pull_queue: PullQueue, condition: ScriptedCondition) -> None:
     first, post = PullOrder(NOW, 0, 5), posted(pull_queue, 7, fragment=1)
     condition.events = [lambda: pull_queue.want(first)]
-    assert pull_queue.next_wish() == first
+    assert pull_queue.next_order() == first
     later, whole = PullOrder(NOW, 0, 6), PullOrder(NOW, 1, 7)
     # One that is under way, and one that a post brings: neither is pulled until that has ended.
     pull_queue.want(later)
     pull_queue.want(whole)
     condition.events = [lambda: pull_queue.done(first)]
-    assert (pull_queue.next_wish(), condition.events) == (later, [])
+    assert (pull_queue.next_order(), condition.events) == (later, [])
     condition.events = [lambda: pull_queue.post_ended(post)]
-    assert (pull_queue.next_wish(), condition.events) == (whole, [])
+    assert (pull_queue.next_order(), condition.events) == (whole, [])
     pull_queue.done(later)
     pull_queue.done(whole)
     with pytest.raises(NothingToDoError):
-        pull_queue.next_wish()
+        pull_queue.next_order()
     condition.events = [pull_queue.close]
-    assert pull_queue.next_wish() is None
+    assert pull_queue.next_order() is None
 
 
 def test_a_waiter_is_woken_by_what_it_can_post(pull_queue: PullQueue, condition: ScriptedCondition) -> None:
@@ -94,7 +94,7 @@ def test_the_end_of_the_session_forgets_what_is_wished_for_and_lets_nothing_be_p
     pull_queue.want(PullOrder(NOW, 0, 5))
     pull_queue.session_over()
     pull_queue.post(PullOrder(NOW, 0, 5))
-    for look in (pull_queue.next_wish, pull_queue.next_post):
+    for look in (pull_queue.next_order, pull_queue.next_post):
         with pytest.raises(NothingToDoError):
             look()
 
@@ -103,34 +103,34 @@ def test_a_wish_may_be_granted_by_an_update_unless_it_says_otherwise(pull_queue:
     posted(pull_queue, 5)
     pull_queue.want(PullOrder(NOW, 0, 5))
     with pytest.raises(NothingToDoError):
-        pull_queue.next_wish()
+        pull_queue.next_order()
 
 
 def test_the_notice_of_a_version_waits_for_the_pull_that_was_posted_for_it(pull_queue: PullQueue) -> None:
     post = posted(pull_queue, 5)
     pull_queue.want(PullOrder(NOW, 0, 5))
     pull_queue.want(PullOrder(NOW, 1, 1))
-    assert pull_queue.next_wish() == PullOrder(NOW, 1, 1)
+    assert pull_queue.next_order() == PullOrder(NOW, 1, 1)
     pull_queue.post_ended(post)
-    assert pull_queue.next_wish() == PullOrder(NOW, 0, 5)
+    assert pull_queue.next_order() == PullOrder(NOW, 0, 5)
 
 
 def test_an_earlier_version_is_pulled_while_a_later_one_is_waited_for(pull_queue: PullQueue) -> None:
     posted(pull_queue, 5)
     pull_queue.want(PullOrder(NOW, 0, 4))
-    assert pull_queue.next_wish() == PullOrder(NOW, 0, 4)
+    assert pull_queue.next_order() == PullOrder(NOW, 0, 4)
 
 
 def test_a_whole_fragment_is_pulled_though_an_update_of_it_is_posted(pull_queue: PullQueue) -> None:
     posted(pull_queue, 5)
     pull_queue.want(PullOrder(NOW, 0, 5, whole=True))
-    assert pull_queue.next_wish() == PullOrder(NOW, 0, 5, whole=True)
+    assert pull_queue.next_order() == PullOrder(NOW, 0, 5, whole=True)
 
 
 def test_that_a_fragment_is_wanted_whole_is_not_forgotten_with_the_notice_of_it(pull_queue: PullQueue) -> None:
     pull_queue.want(PullOrder(NOW, 0, 5, whole=True))
     pull_queue.want(PullOrder(NOW, 0, 5))
-    assert pull_queue.next_wish() == PullOrder(NOW, 0, 5, whole=True)
+    assert pull_queue.next_order() == PullOrder(NOW, 0, 5, whole=True)
 
 
 def test_a_post_that_no_waiter_has_taken_gives_way_to_the_notice(pull_queue: PullQueue) -> None:
@@ -140,7 +140,7 @@ def test_a_post_that_no_waiter_has_taken_gives_way_to_the_notice(pull_queue: Pul
     post = pull_queue.next_post()
     assert post is not None
     assert post.order == PullOrder(NOW, 1, 6)
-    assert pull_queue.next_wish() == PullOrder(NOW, 0, 5)
+    assert pull_queue.next_order() == PullOrder(NOW, 0, 5)
 
 
 def test_one_post_of_a_fragment_waits_at_a_time_and_a_repeated_one_is_none(pull_queue: PullQueue) -> None:
@@ -166,7 +166,7 @@ def test_the_end_of_the_session_withdraws_what_is_posted_and_frees_the_fragment(
     pull_queue.session_begins(LATER, posted_pulls=True)
     pull_queue.want(PullOrder(LATER, 0, 5))
     # Its waiter has not noticed yet.
-    assert pull_queue.next_wish() == PullOrder(LATER, 0, 5)
+    assert pull_queue.next_order() == PullOrder(LATER, 0, 5)
     pull_queue.post_ended(post)
     pull_queue.post(PullOrder(LATER, 2, 7))
     following = pull_queue.next_post()

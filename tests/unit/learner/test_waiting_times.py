@@ -7,7 +7,8 @@ import pytest
 from diloco.learner.activity import Activity, Kind
 from diloco.learner.deadlines import TransferDeadlines
 from diloco.learner.speed import LEAST_SPEED, sleep_for_speed
-from diloco.runtime.backoff import Backoff, Retries, reconnecting
+from diloco.learner.transfers import reconnecting
+from diloco.runtime.backoff import Backoff, Retries
 
 
 def test_delays_double_up_to_a_limit_and_begin_anew_once_something_worked() -> None:

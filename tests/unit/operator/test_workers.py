@@ -11,14 +11,14 @@ from support.virtual_time import run_virtually
 STEADY = Backoff(first_seconds=1.0, most_seconds=60.0, random=lambda: 1.0)
 STEADILY = Pacing(STEADY)
 FAILURE = RuntimeError("no")
-StopFields = Callable[[Workers[str]], Awaitable[None]]
+Wishes = Callable[[Workers[str]], Awaitable[None]]
 
 
 def now() -> float:
     return asyncio.get_running_loop().time()
 
 
-def at_work(recorder: "Recorder", wishes: StopFields, pacing: Pacing = STEADILY, concurrency: int = 1) -> None:
+def at_work(recorder: "Recorder", wishes: Wishes, pacing: Pacing = STEADILY, concurrency: int = 1) -> None:
     """Have workers run what is wished for, in virtual time, as long as ``wishes`` takes."""
 
     async def scenario() -> None:
@@ -34,7 +34,7 @@ def at_work(recorder: "Recorder", wishes: StopFields, pacing: Pacing = STEADILY,
     run_virtually(scenario())
 
 
-def one_job(*seconds: float) -> StopFields:
+def one_job(*seconds: float) -> Wishes:
     """Wish for one job, and so long after it once more, until the last of the times is over."""
 
     async def wishes(workers: Workers[str]) -> None:

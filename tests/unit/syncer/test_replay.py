@@ -16,6 +16,8 @@ from diloco.tape.reader import TapeReader, find_tapes, seal
 from diloco.tape.writer import TapeLimits
 from support.recorded_run import RecordedRun
 
+pytestmark = pytest.mark.usefixtures("one_torch_thread")
+
 
 def small_job(**sync: str) -> DiLoCoJob:
     return DiLoCoJob.model_validate(

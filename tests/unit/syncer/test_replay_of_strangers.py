@@ -18,6 +18,8 @@ from diloco.tape.reader import TapeHeader
 from diloco.tape.writer import TapeLimits, TapeWriter
 from support.entrypoints import tiny_model
 
+pytestmark = pytest.mark.usefixtures("one_torch_thread")
+
 LEARNER = "here/cpu/0"
 TINY = layout_of(tiny_model(), 1)
 MOST_BYTES = 1 << 30

@@ -14,6 +14,7 @@ from pydantic import ValidationError
 from diloco.cli.cluster_access import ApiServer, AwayError, ClusterError, ForbiddenError
 from diloco.spec.base import DNS_LABEL
 from diloco.spec.status import JobStatus
+from diloco.spec.words import shortlist
 from diloco.syncer.reporting.status import SyncerStatus
 
 INSTALL: Final = "helm install diloco-operator charts/diloco-operator --namespace diloco-system --create-namespace"
@@ -113,8 +114,7 @@ class Jobs:
 
     def _others(self, namespace: str, name: str) -> str:
         if here := [job.name for job in self.every(namespace)]:
-            more = f" and {len(here) - _MOST_NAMES} more" if len(here) > _MOST_NAMES else ""
-            return f"there {'is' if len(here) == 1 else 'are'} {', '.join(here[:_MOST_NAMES])}{more}"
+            return f"there {'is' if len(here) == 1 else 'are'} {shortlist(here, _MOST_NAMES)}"
         try:
             elsewhere = [job.namespace for job in self.every(None) if job.name == name]
         except ClusterError:  # a user of one namespace may not look into all of them

@@ -18,6 +18,7 @@ from diloco.local.view.screen import render
 from diloco.local.view.snapshot import LearnerSnapshot, RunSnapshot
 from diloco.local.view.units import count_text, duration_text
 from diloco.spec.status import Condition, JobStatus, Progress
+from diloco.spec.words import shortlist
 
 _STYLES: Final = {"Training": "green", "Complete": "bold green", "Failed": "bold red", "Invalid": "bold red"}
 _GOOD: Final = ("Ready", "Progressing")
@@ -243,6 +244,5 @@ def _pools(status: JobStatus) -> Table:
 def _restarts(status: JobStatus) -> list[RenderableType]:
     if not status.restarts:
         return []
-    told = ", ".join(f"{each.learner} {each.count}" for each in status.restarts[:10])
-    more = f" and {len(status.restarts) - 10} more" if len(status.restarts) > 10 else ""
-    return [Text(f"restarts: {told}{more}")]
+    told = [f"{each.learner} {each.count}" for each in status.restarts]
+    return [Text(f"restarts: {shortlist(told, 10)}")]

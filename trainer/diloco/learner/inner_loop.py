@@ -47,7 +47,7 @@ class LoopWiring:
     wakeup: Wakeup
     membership: Callable[[], Membership | None]
     """The admission that lasts."""
-    known_stand: Callable[[], Position | None]
+    known_position: Callable[[], Position | None]
     """How far the syncer knows this learner to be."""
     checkpoint: Callable[[], object]
     """Take a snapshot and have it written."""
@@ -99,7 +99,7 @@ class InnerLoop:
         """What is done between two steps, when there is something to do."""
         self._swap_in()
         self.answer()
-        self._lay_out()
+        self._stage()
         self._report()
         self._boxes.control.post()
         self._evaluate()
@@ -116,7 +116,7 @@ class InnerLoop:
             self._boxes.control.post()
             if not self._boxes.holdings.complete:
                 self._wiring.wakeup.wait(notices, _LOOK_SECONDS)
-        known = self._wiring.known_stand()
+        known = self._wiring.known_position()
         if known is not None:
             if known.steps > self._trainer.steps and self._boxes.feedback is not None:
                 self._boxes.feedback.forget()
@@ -159,7 +159,7 @@ class InnerLoop:
             boxes.requests.sent(request)
             boxes.push_queue.offer(OuterGradient(request, capture))
 
-    def _lay_out(self) -> None:
+    def _stage(self) -> None:
         """Copy out what will be asked for next. Before the step is reported: the report is what makes it due."""
         expected = [p for p in self._boxes.requests.expected() if self._trainer.fragment_steps(p) > 0]
         if self._finished is not None and expected:

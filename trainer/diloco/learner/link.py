@@ -20,7 +20,8 @@ from diloco.learner.mailboxes.pull_queue import PullOrder, PullQueue
 from diloco.learner.mailboxes.push_queue import OuterGradient, PushQueue
 from diloco.learner.mailboxes.requests import GradientRequest, Requests
 from diloco.learner.mailboxes.residuals import Residuals
-from diloco.runtime.backoff import Retries, reconnecting
+from diloco.learner.transfers import reconnecting
+from diloco.runtime.backoff import Retries
 from diloco.wire.errors import InvalidMessageError, WireError
 from diloco.wire.messages import (
     EvaluationWanted,

@@ -62,7 +62,7 @@ class Puller:
 
     def run(self) -> None:
         """Pull what is ordered until closed."""
-        while (order := self._pull_queue.next_wish()) is not None:
+        while (order := self._pull_queue.next_order()) is not None:
             try:
                 self._pull(order)
             finally:

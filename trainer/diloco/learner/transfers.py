@@ -21,7 +21,7 @@ from diloco.learner.mailboxes.outbox import ControlOutbox
 from diloco.learner.mailboxes.pull_queue import PullOrder, PullQueue
 from diloco.learner.mailboxes.push_queue import OuterGradient, PushQueue
 from diloco.learner.mailboxes.residuals import Residuals
-from diloco.runtime.backoff import Retries, reconnecting
+from diloco.runtime.backoff import Backoff, Retries
 from diloco.runtime.busy import BusyMeter
 from diloco.wire.errors import DeadlineError, WireError
 from diloco.wire.messages import PullHeader, PullRequest, PushHeader, PushReceipt
@@ -73,6 +73,11 @@ class TransferCounts:
     """Of the pulls, those that had waited at the syncer."""
     received: BusyMeter = field(default_factory=lambda: BusyMeter(time.monotonic))
     """Pulls, from when their answers begin. Has a lock of its own."""
+
+
+def reconnecting(random: Callable[[], float]) -> Backoff:
+    """Pauses of a learner between tries to reach its syncer: many learners lose it at the same moment."""
+    return Backoff(first_seconds=0.25, most_seconds=8.0, random=random)
 
 
 @dataclass(frozen=True)

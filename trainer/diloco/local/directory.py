@@ -156,7 +156,7 @@ def begin(root: Path, job_text: str, *, overwrite: bool) -> RunDirectory:
             if name != LOCK:  # another process could hold the one while a third makes itself a new one
                 _remove(root / name)
         claim.release()
-    _lay_out(directory, job_text)
+    _stage(directory, job_text)
     return directory
 
 
@@ -186,7 +186,7 @@ def resume(root: Path, job_text: str, job: DiLoCoJob) -> RunDirectory:
             " model with it; put it back, or replace the run with --overwrite"
         )
     DirectoryClaim(directory).release()  # not under the feet of a run that is at work here
-    _lay_out(directory, job_text)
+    _stage(directory, job_text)
     return directory
 
 
@@ -198,7 +198,7 @@ def _writable(root: Path) -> RunDirectory:
     return RunDirectory(root)
 
 
-def _lay_out(directory: RunDirectory, job_text: str) -> None:
+def _stage(directory: RunDirectory, job_text: str) -> None:
     try:
         for part in (directory.syncer, directory.root / "learners", directory.root / "logs"):
             part.mkdir(exist_ok=True)

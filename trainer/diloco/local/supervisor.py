@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from types import FrameType
 
+from diloco.core.state import LearnerState
 from diloco.local.chaos.injector import FaultInjector
 from diloco.local.chaos.region_link import RegionLink
 from diloco.local.chaos.schedule import ChaosPlan, RunState
@@ -211,7 +212,7 @@ class Supervisor:
             if seen.monotonic > process.started_at:
                 # It joins with the steps of its checkpoint: only the second number seen is a step made now.
                 start = self._steps_at_start.setdefault((told.id, process.restarts), told.steps)
-                process.proven = told.steps != start and told.state == "Training"
+                process.proven = told.steps != start and told.state == LearnerState.TRAINING
 
     def _sight(self, fleet: Fleet, injector: FaultInjector, watch: StatusWatch) -> RunState:
         seen = watch.seen

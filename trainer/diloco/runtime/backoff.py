@@ -24,11 +24,6 @@ class Backoff:
         return whole * (0.5 + 0.5 * self.random())
 
 
-def reconnecting(random: Callable[[], float]) -> Backoff:
-    """Pauses of a learner between tries to reach its syncer: many learners lose it at the same moment."""
-    return Backoff(first_seconds=0.25, most_seconds=8.0, random=random)
-
-
 class Retries:
     """A ``Backoff`` that counts the failures itself, until something worked."""
 

@@ -26,7 +26,7 @@ def die_with_parent(parent_pid: int) -> None:
         if libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0) != 0:
             raise OSError(ctypes.get_errno(), "prctl(PR_SET_PDEATHSIG)")
     else:
-        threading.Thread(target=_watch, args=(parent_pid,), name="lifeline", daemon=True).start()
+        threading.Thread(target=_watch, args=(parent_pid,), name="die-with-parent", daemon=True).start()
     # The parent may have gone before the call above.
     if os.getppid() != parent_pid:
         os._exit(1)

@@ -19,6 +19,13 @@ def listed(names: Iterable[object], last: str = "or") -> str:
     return f" {last} ".join(part for part in (", ".join(words[:-1]), *words[-1:]) if part)
 
 
+def shortlist(names: list[str], limit: int = 5) -> str:
+    """``a, b and 3 more``."""
+    if len(names) <= limit:
+        return ", ".join(names)
+    return f"{', '.join(names[:limit])} and {len(names) - limit} more"
+
+
 @dataclass(frozen=True)
 class SchemaReader:
     """Finds its way in a JSON schema as pydantic writes it."""

@@ -6,13 +6,14 @@ Pure. It must not know what becomes of it.
 from dataclasses import replace
 from datetime import datetime
 
+from diloco.spec.words import shortlist
 from diloco_operator.decide.causes.pools import Cause, gravest_first, learner_causes, syncer_pod_causes
 from diloco_operator.decide.causes.syncer import given_up, present, reported_causes
 from diloco_operator.decide.causes.volume import Volume, is_bound, loss_causes, volume_causes
 from diloco_operator.decide.job_now import JobNow
 from diloco_operator.decide.observed import ChildKey, Looked, Observed, SyncerStatusView
 from diloco_operator.decide.reasons import Reason
-from diloco_operator.decide.text import one_line, shortlist
+from diloco_operator.decide.text import one_line
 from diloco_operator.decide.workloads import PoolWorkload, syncer_ready
 
 

@@ -5,10 +5,11 @@ Pure. It must not know pods.
 
 from collections.abc import Iterable
 
+from diloco.spec.words import shortlist
 from diloco_operator.decide.causes.pools import Cause
 from diloco_operator.decide.observed import LearnerReport, LinksReport, SyncerStatusView
 from diloco_operator.decide.reasons import Reason
-from diloco_operator.decide.text import one_line, shortlist
+from diloco_operator.decide.text import one_line
 
 TRAINING_STATES = frozenset({"Training"})
 PRESENT_STATES = frozenset({"Loading", "Training", "Stalled"})

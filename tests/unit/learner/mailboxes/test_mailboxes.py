@@ -190,18 +190,18 @@ class TestArrivals:
         pull_queue = PullQueue(Wakeup())
         first, second, other = PullOrder(FIRST, 0, 1), PullOrder(FIRST, 0, 2), PullOrder(FIRST, 1, 1)
         pull_queue.want(first)
-        assert pull_queue.next_wish() == first
+        assert pull_queue.next_order() == first
         pull_queue.want(second)
         pull_queue.want(other)
-        assert pull_queue.next_wish() == other
+        assert pull_queue.next_order() == other
         pull_queue.done(first)
-        assert pull_queue.next_wish() == second
+        assert pull_queue.next_order() == second
 
     def test_an_older_wish_does_not_replace_a_newer_one(self) -> None:
         pull_queue = PullQueue(Wakeup())
         pull_queue.want(PullOrder(FIRST, 0, 3))
         pull_queue.want(PullOrder(FIRST, 0, 2))
-        assert pull_queue.next_wish() == PullOrder(FIRST, 0, 3)
+        assert pull_queue.next_order() == PullOrder(FIRST, 0, 3)
 
     def test_of_fragments_that_wait_to_be_pulled_the_newest_goes_first(self) -> None:
         pull_queue = PullQueue(Wakeup())
@@ -209,7 +209,7 @@ class TestArrivals:
             pull_queue.want(PullOrder(FIRST, fragment, version))
         pulled = []
         for _ in range(3):
-            order = pull_queue.next_wish()
+            order = pull_queue.next_order()
             assert order is not None
             pulled.append(order.fragment)
         assert pulled == [0, 2, 1]
@@ -217,7 +217,7 @@ class TestArrivals:
     def test_closing_ends_the_workers(self) -> None:
         pull_queue = PullQueue(Wakeup())
         pull_queue.close()
-        assert pull_queue.next_wish() is None
+        assert pull_queue.next_order() is None
 
 
 class TestDepartures:

@@ -108,7 +108,7 @@ class PullQueue:
         for post in out:
             post.posting.withdraw()
 
-    def next_wish(self) -> PullOrder | None:
+    def next_order(self) -> PullOrder | None:
         """What a worker shall pull; it then calls ``done``. Waits; None: closed."""
         with self._condition:
             while not self._closed:

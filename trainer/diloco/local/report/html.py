@@ -62,8 +62,8 @@ def render_report(history: RunHistory, sample: str) -> str:
 
 
 def _notes(history: RunHistory) -> list[str]:
-    followed = history.quorum < history.quorum_wanted
-    return [*history.notes, *([f"The quorum was {quorum_text(history)}."] if followed else [])]
+    followed = quorum_text(history)
+    return [*history.notes, f"The quorum was {followed}."] if followed else [*history.notes]
 
 
 def _resource(name: str) -> str:

@@ -72,7 +72,9 @@ def _classes(shares: TimeShares) -> dict[str, float]:
 
 
 def quorum_text(history: RunHistory) -> str:
-    """The quorum at the end, where it is not that of the manifest."""
+    """The quorum at the end, where it is not that of the manifest; else nothing."""
+    if history.quorum >= history.quorum_wanted:
+        return ""
     return f"{history.quorum} at the end, as no more learners were left; sync.quorum is {history.quorum_wanted}"
 
 
@@ -106,8 +108,8 @@ def closing_table(history: RunHistory) -> RenderableType:
     for one in history.learners:
         if one.left_out:
             facts.add_row("left out", f"{one.id}, of {one.left_out} merges, lately as {one.left_out_reason}")
-    if history.quorum < history.quorum_wanted:
-        facts.add_row("quorum", quorum_text(history))
+    if followed := quorum_text(history):
+        facts.add_row("quorum", followed)
     facts.add_row("tokens merged", f"{count_text(history.merged_tokens)} in {history.syncer_steps} merges")
     rest = losses_text(history.time)
     facts.add_row("goodput", percent_text(history.goodput) + (f"; the rest: {rest}" if rest else ""))

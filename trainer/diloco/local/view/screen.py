@@ -16,6 +16,7 @@ from diloco.core.time_class import TimeClass
 from diloco.local.time_classes import losses_text, shares_of
 from diloco.local.view.snapshot import LearnerSnapshot, RunSnapshot
 from diloco.local.view.units import bytes_text, count_text, duration_text, loss_text, percent_text
+from diloco.spec.words import shortlist
 from diloco.syncer.reporting.status import SyncerStatus
 
 _EVENTS_SHOWN = 6
@@ -131,7 +132,7 @@ def progress_line(snapshot: RunSnapshot) -> str:
     if status.quorum < status.quorum_wanted:
         parts.append(f"quorum {status.quorum} instead of {status.quorum_wanted}")
     if names := [learner.id for learner in status.learners if learner.left_out_now]:
-        parts.append(f"left out: {_few(names)}")
+        parts.append(f"left out: {shortlist(names, _LEFT_OUT_SHOWN)}")
     if status.links is not None and status.links.kind != _FITS:
         parts.append(f"links: {status.links.kind}")
     return "  ".join(parts)
@@ -165,11 +166,6 @@ def _evaluated(status: SyncerStatus) -> str:
     newest = status.evaluations[-1] if status.evaluations else None
     doubted = f", in doubt: {loss_text(newest.loss)}" if newest is not None and newest.doubted else ""
     return f"{loss_text(status.eval_loss)}{doubted}"
-
-
-def _few(names: list[str]) -> str:
-    more = len(names) - _LEFT_OUT_SHOWN
-    return ", ".join(names[:_LEFT_OUT_SHOWN]) + (f" and {more} more" if more > 0 else "")
 
 
 def _rates(snapshot: RunSnapshot) -> list[Text]:

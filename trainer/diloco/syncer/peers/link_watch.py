@@ -16,6 +16,7 @@ from diloco.core.judgement import Judgement
 from diloco.core.links import Exchange, Situation
 from diloco.core.measured import MeasuredLearner, measured_situation
 from diloco.core.remedies import remedies
+from diloco.core.state import LearnerState, Phase
 from diloco.core.view import EngineView
 from diloco.spec.sync import SyncSpec
 from diloco.syncer.peers.link_meter import Lately, LinkMeter
@@ -27,7 +28,6 @@ EVERY_SECONDS: Final = 15.0
 """Between two verdicts (ours)."""
 HOLD_SECONDS: Final = 90.0
 """For which a verdict must have stood before it is told (ours); at least two intervals."""
-_TRAINING: Final = "Training"
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,11 +69,11 @@ class LinkWatch:
         """Take a sample, and where one is due another verdict. Call it every second or so."""
         if self._meter.sample(now):
             for learner in view.learners:
-                if learner.state == _TRAINING and learner.step_seconds:
+                if learner.state == LearnerState.TRAINING and learner.step_seconds:
                     self._steps.setdefault(learner.id, Lately()).add(learner.step_seconds)
-                if learner.state == _TRAINING and learner.answer_seconds is not None:
+                if learner.state == LearnerState.TRAINING and learner.answer_seconds is not None:
                     self._answers.setdefault(learner.id, Lately()).add(learner.answer_seconds)
-        if now < self._due or view.phase != _TRAINING:
+        if now < self._due or view.phase != Phase.TRAINING:
             return
         self._due = now + EVERY_SECONDS
         before = self._watched
@@ -89,7 +89,7 @@ class LinkWatch:
             (
                 self._measured(learner.id)
                 for learner in view.learners
-                if learner.state == _TRAINING and learner.id in self._steps
+                if learner.state == LearnerState.TRAINING and learner.id in self._steps
             ),
             view.merge_seconds or 0.0,
         )

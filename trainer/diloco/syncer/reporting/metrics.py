@@ -10,6 +10,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from diloco.core.actions import Action, Fence, Merge, Note, Refuse
+from diloco.core.state import LearnerState
 from diloco.syncer.reporting.status import LinksStatus, SyncerStatus
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
@@ -17,7 +18,6 @@ _SECONDS = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0, 300
 _MOST_LEARNERS = 64
 """A job of more has no series by learner: there would be one for each and every class of time."""
 _FITS = "Fits"
-_LEARNER_STATES = ("Absent", "Loading", "Training", "Stalled", "GivenUp")
 
 
 class SyncerMetrics:
@@ -122,7 +122,7 @@ def _state(status: SyncerStatus) -> Iterator[Metric]:
     if status.eval_loss is not None:
         yield _gauge("diloco_eval_loss", "Latest evaluation, nats a token", status.eval_loss)
     learners = GaugeMetricFamily("diloco_learners", "Learners by state", labels=["state"])
-    for state in _LEARNER_STATES:
+    for state in LearnerState:
         learners.add_metric([state], sum(learner.state == state for learner in status.learners))
     yield learners
     yield from _time(status)

@@ -7,6 +7,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from diloco.core.state import LearnerState
 from diloco.core.time_class import TimeClass
 from diloco.core.view import EngineView, LearnerView
 from diloco.syncer.disk.checkpoint import Totals
@@ -18,8 +19,6 @@ from diloco.syncer.reporting.status import (
     LinksStatus,
     SyncerStatus,
 )
-
-_TRAINING = "Training"
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +55,7 @@ class Reporter:
         losses = [
             learner.loss
             for learner in view.learners
-            if learner.state == _TRAINING and learner.loss is not None and math.isfinite(learner.loss)
+            if learner.state == LearnerState.TRAINING and learner.loss is not None and math.isfinite(learner.loss)
         ]
         evaluations = tuple(
             EvaluationStatus(
@@ -106,7 +105,7 @@ class Reporter:
             steps=view.steps,
             tokens=view.tokens,
             merged_tokens=view.merged_tokens,
-            tokens_per_second=0.0 if rate is None or view.state != _TRAINING else rate.per_second,
+            tokens_per_second=0.0 if rate is None or view.state != LearnerState.TRAINING else rate.per_second,
             step_seconds=view.step_seconds,
             blocked_fraction=min(1.0, view.blocked_seconds / view.given_seconds) if view.given_seconds > 0 else 0.0,
             versions_behind=view.versions_behind,
