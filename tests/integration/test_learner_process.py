@@ -160,7 +160,8 @@ def test_it_pauses_at_the_staleness_bound_and_resumes_by_itself(tmp_path: Path) 
 
         for fragment in range(6):
             syncer.publish(fragment)
-        report = syncer.wait_for(StepReport, lambda report: report.step == 9)
+        # Reports of steps in close succession are sent as one.
+        report = syncer.wait_for(StepReport, lambda report: report.step > 8)
         assert report.blocked_seconds > 0
         # Its stopwatch told, from the process's start on, what it had been at.
         assert min(report.training_seconds, report.paused_seconds, report.evaluating_seconds) > 0
