@@ -206,7 +206,7 @@ def fates_of(file: str, todo: Sequence[Mutant], tests: Sequence[str], until: flo
                     break
                 writing.send(run(file, mutant.source, tests, limit_seconds))
             writing.send(None)
-        except BaseException:
+        except BaseException:  # noqa: BLE001  # this process must not return into its parent's code
             traceback.print_exc()
         finally:
             os._exit(1)
