@@ -7,7 +7,7 @@ STAMP := .venv/.installed
 PROTO := proto/diloco/wire/v1/sync.proto
 
 # Real clusters for tests: what is missing for them is built, once, into the user's cache folder.
-KIND := PYTHONPATH=tests $(BIN)/python -m kind
+KIND := $(BIN)/python -m testbed.kind
 
 # Where tests write down what they skipped; shown last.
 SKIPPED := build/skipped.txt
@@ -37,13 +37,13 @@ test: lint ## Lint, then every test, on real clusters too (KEEP_CLUSTERS=1 leave
 	@if [ -s $(SKIPPED) ]; then echo "Skipped:"; cat $(SKIPPED); else echo "Skipped: nothing"; fi
 
 soak: $(STAMP) ## Ten minutes of attacks on a syncer whose learners train on
-	PYTHONPATH=tests $(BIN)/python -m hostile.soak
+	$(BIN)/python -m tests.hostile.soak
 
 kind-up: $(STAMP) ## A real cluster with the project's images, for tests and trials; it stays until kind-down
 	$(KIND) up
 
 kind-demo: $(STAMP) ## The example job on a real cluster, with the operator and a pod lost on the way; it stays until kind-down
-	PYTHONPATH=tests $(BIN)/python scripts/kind_demo.py
+	$(BIN)/python -m testbed.kind.demo
 
 kind-down: $(STAMP) ## Take down every cluster that was brought up here
 	$(KIND) down
@@ -52,7 +52,7 @@ lint: $(STAMP) ## Style, types, who imports whom, and whether generated files ar
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	$(BIN)/mypy tests scripts benchmarks
+	$(BIN)/mypy tests testbed scripts benchmarks
 	$(BIN)/lint-imports --no-cache
 	$(BIN)/python scripts/generate_reference.py --check
 	$(BIN)/python scripts/generate_reasons.py --check
@@ -89,7 +89,7 @@ mutants: $(STAMP) ## Change one line at a time and see that a test fails; hours 
 benchmarks: $(STAMP) ## Every benchmark, one JSON file each in build/benchmarks/; hours
 	@mkdir -p build/benchmarks
 	for name in wire merge stall links links_real operator_scale quality; do \
-	  PYTHONPATH=tests $(BIN)/python benchmarks/$$name.py --json build/benchmarks/$$name.json || exit 1; \
+	  $(BIN)/python benchmarks/$$name.py --json build/benchmarks/$$name.json || exit 1; \
 	done
 
 clean: ## Remove what was made, .venv and demo-output/ included

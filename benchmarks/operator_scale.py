@@ -4,13 +4,14 @@ Needs etcd and kube-apiserver as processes of this machine (`make kind-up` build
 nodes and no controllers, so nothing competes with the operator but the API server itself. The operator is a process of
 its own. Pods are not made: their sets are said to be ready once they are there, and a page answers for the syncers.
 
-    PYTHONPATH=tests python benchmarks/operator_scale.py
+    python benchmarks/operator_scale.py
 
 Times are told as multiples of what one job of 8 learners takes, where it is alone: those of a busy machine compare.
 """
 
 import argparse
 import statistics
+import sys
 import tempfile
 import time
 from collections.abc import Iterator
@@ -21,10 +22,12 @@ from typing import Any
 
 import psutil
 
-from operator_world import Shape, World, syncers, wait
 from report import write_report
-from support.api_server import ApiServer, job_api_server, why_there_is_none
-from support.operator_process import OperatorProcess
+
+sys.path.append(str(Path(__file__).resolve().parents[1]))  # where testbed is, which is not installed
+from operator_world import Shape, World, syncers, wait
+from testbed.api_server.server import ApiServer, job_api_server, why_there_is_none
+from testbed.operator_process import OperatorProcess
 
 SMALL = Shape(regions=2, pools=1, learners=4)
 LARGE = Shape(regions=2, pools=5, learners=100)

@@ -16,8 +16,8 @@ from typing import Any
 
 from diloco_operator.cluster.kinds import CHILDREN, CLAIM, DEPLOYMENT, JOB, STATEFUL_SET, Kind
 from operator_with_page import PAGE
-from support.api_server import ApiServer
-from support.world_syncer import WorldSyncer
+from testbed.api_server.server import ApiServer
+from testbed.virtual_cluster.world_syncer import WorldSyncer
 
 PATIENCE_SECONDS = 600.0
 _AT_ONCE = 4

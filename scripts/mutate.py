@@ -337,7 +337,7 @@ def main() -> int:
     os.chdir(ROOT)
     os.environ["OMP_NUM_THREADS"] = "1"  # before torch is imported
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that no child is left behind
-    sys.path[:0] = [str(ROOT / "trainer"), str(ROOT / "operator"), str(ROOT / "tests")]
+    sys.path[:0] = [str(ROOT / "trainer"), str(ROOT / "operator"), str(ROOT)]
     for library in ("torch", "pytest", "pydantic", "grpc", "safetensors.torch", "xxhash", "hypothesis"):
         importlib.import_module(library)  # for all children at once
     todo, until = chosen(arguments), time.monotonic() + 60 * arguments.minutes

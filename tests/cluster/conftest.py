@@ -11,15 +11,15 @@ from collections.abc import Generator, Iterator
 import pytest
 from kubernetes import client, config, dynamic
 
-from kind import bed as beds
-from kind import chart as charts
-from kind import diagnostics
-from kind.bed import Bed
-from kind.chart import Release
-from kind.clusters import Cluster
-from kind.commands import Unavailable
-from kind.guard import NotOursError
-from kind.project_images import Images
+from testbed.kind import bed as beds
+from testbed.kind import chart as charts
+from testbed.kind import diagnostics
+from testbed.kind.bed import Bed
+from testbed.kind.chart import Release
+from testbed.kind.clusters import Cluster
+from testbed.kind.commands import Unavailable
+from testbed.kind.guard import NotOursError
+from testbed.kind.project_images import Images
 
 OPERATOR = Release("diloco-operator", "diloco-system")
 

@@ -6,11 +6,11 @@ Nothing of it is stored. That ``diloco`` says the same is tested against an API 
 import json
 from concurrent.futures import ThreadPoolExecutor
 
-from kind.chart import Release
-from kind.clusters import Cluster
-from kind.commands import CommandFailedError
-from support.bad_manifests import BY_RULE, BY_SCHEMA, BadManifest
-from support.job_manifests import GOOD_JOBS
+from testbed.kind.chart import Release
+from testbed.kind.clusters import Cluster
+from testbed.kind.commands import CommandFailedError
+from tests.support.bad_manifests import BY_RULE, BY_SCHEMA, BadManifest
+from tests.support.job_manifests import GOOD_JOBS
 
 _AT_ONCE = 4
 

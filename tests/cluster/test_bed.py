@@ -6,11 +6,11 @@ import pytest
 import yaml
 from kubernetes import dynamic
 
-from kind.clusters import Cluster
-from kind.commands import CommandFailedError
-from kind.project_images import Images
-from kind.versions import KUBERNETES
-from kind.waiting import wait_until
+from testbed.kind.clusters import Cluster
+from testbed.kind.commands import CommandFailedError
+from testbed.kind.project_images import Images
+from testbed.kind.versions import KUBERNETES
+from testbed.kind.waiting import wait_until
 
 CONTAINER = {
     "allowPrivilegeEscalation": False,

@@ -7,16 +7,16 @@ import pytest
 import yaml
 
 from diloco.spec.status import JobStatus
-from kind import chart as charts
-from kind.bed import Bed
-from kind.chart import CHART, Release
-from kind.clusters import Cluster
-from kind.project_images import REPOSITORY, Images
-from kind.waiting import wait_until
-from support.cluster_jobs import WAIT_SECONDS, ClusterJob, apply, holds, manifest, new_namespace, pool
-from support.cluster_operator import ClusterOperator
-from support.cluster_shell import ClusterShell
-from support.documented_commands import READMES, commands_of_notes, commands_to_run, goes_on_for_ever
+from testbed.kind import chart as charts
+from testbed.kind.bed import Bed
+from testbed.kind.chart import CHART, Release
+from testbed.kind.clusters import Cluster
+from testbed.kind.project_images import REPOSITORY, Images
+from testbed.kind.waiting import wait_until
+from tests.cluster.cluster_shell import ClusterShell
+from tests.support.cluster_jobs import WAIT_SECONDS, ClusterJob, apply, holds, manifest, new_namespace, pool
+from tests.support.cluster_operator import ClusterOperator
+from tests.support.documented_commands import READMES, commands_of_notes, commands_to_run, goes_on_for_ever
 
 pytestmark = pytest.mark.timeout(600)
 

@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 
 from diloco.spec.status import JobStatus
-from kind.clusters import Cluster
-from kind.commands import run
-from kind.project_images import Images
-from kind.waiting import wait_until
-from support.cluster_jobs import WAIT_SECONDS, ClusterJob, apply, condition, holds, manifest, pool
+from testbed.kind.clusters import Cluster
+from testbed.kind.commands import run
+from testbed.kind.project_images import Images
+from testbed.kind.waiting import wait_until
+from tests.support.cluster_jobs import WAIT_SECONDS, ClusterJob, apply, condition, holds, manifest, pool
 
 pytestmark = [pytest.mark.usefixtures("chart"), pytest.mark.timeout(900)]
 

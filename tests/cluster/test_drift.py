@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from diloco_operator import labels
-from kind.clusters import Cluster
-from kind.project_images import Images
-from kind.waiting import wait_until
-from support.cluster_jobs import WAIT_SECONDS, ClusterJob, apply, identities, manifest, new_namespace, pool
+from testbed.kind.clusters import Cluster
+from testbed.kind.project_images import Images
+from testbed.kind.waiting import wait_until
+from tests.support.cluster_jobs import WAIT_SECONDS, ClusterJob, apply, identities, manifest, new_namespace, pool
 
 pytestmark = [pytest.mark.usefixtures("chart"), pytest.mark.timeout(600)]
 

@@ -10,10 +10,10 @@ import pytest
 
 from diloco.spec.status import LearnerRestarts
 from diloco.syncer.reporting.status import SyncerStatus
-from kind.chart import Release
-from kind.clusters import Cluster
-from kind.waiting import wait_until
-from support.cluster_jobs import (
+from testbed.kind.chart import Release
+from testbed.kind.clusters import Cluster
+from testbed.kind.waiting import wait_until
+from tests.support.cluster_jobs import (
     TOKENS_PER_STEP,
     WAIT_SECONDS,
     ClusterJob,

@@ -13,11 +13,11 @@ import yaml
 
 from diloco.spec.status import ExportedModel
 from diloco_operator.manifests import common
-from kind.chart import Release
-from kind.clusters import Cluster
-from kind.project_images import REPOSITORY, Images
-from kind.waiting import wait_until
-from support.cluster_jobs import (
+from testbed.kind.chart import Release
+from testbed.kind.clusters import Cluster
+from testbed.kind.project_images import REPOSITORY, Images
+from testbed.kind.waiting import wait_until
+from tests.support.cluster_jobs import (
     WAIT_SECONDS,
     ClusterJob,
     apply,

@@ -7,10 +7,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from kind.chart import Release
-from kind.clusters import Cluster
-from kind.waiting import wait_until
-from support.cluster_jobs import (
+from testbed.kind.chart import Release
+from testbed.kind.clusters import Cluster
+from testbed.kind.waiting import wait_until
+from tests.support.cluster_jobs import (
     WAIT_SECONDS,
     ClusterJob,
     apply,

@@ -8,15 +8,24 @@ from typing import Any
 
 import pytest
 
-from kind import chart as charts
-from kind.bed import Bed
-from kind.chart import Release
-from kind.clusters import Cluster
-from kind.commands import CommandFailedError
-from kind.project_images import Images
-from kind.waiting import wait_until
-from support.cluster_jobs import WAIT_SECONDS, ClusterJob, apply, holds, kill_container, manifest, new_namespace, pool
-from support.cluster_operator import ClusterOperator, Untouched
+from testbed.kind import chart as charts
+from testbed.kind.bed import Bed
+from testbed.kind.chart import Release
+from testbed.kind.clusters import Cluster
+from testbed.kind.commands import CommandFailedError
+from testbed.kind.project_images import Images
+from testbed.kind.waiting import wait_until
+from tests.support.cluster_jobs import (
+    WAIT_SECONDS,
+    ClusterJob,
+    apply,
+    holds,
+    kill_container,
+    manifest,
+    new_namespace,
+    pool,
+)
+from tests.support.cluster_operator import ClusterOperator, Untouched
 
 pytestmark = pytest.mark.timeout(600)
 

@@ -9,8 +9,8 @@ from collections.abc import Iterable
 import pytest
 import yaml
 
-from kind.chart import Release
-from kind.clusters import Cluster
+from testbed.kind.chart import Release
+from testbed.kind.clusters import Cluster
 
 JOBS = "diloco.dev/dilocojobs"
 STATUS = "diloco.dev/dilocojobs/status"

@@ -7,13 +7,13 @@ from typing import Any
 import pytest
 
 from diloco.runtime.exits import EXIT_REFUSED
-from kind.bed import Bed
-from kind.chart import Release
-from kind.clusters import Cluster
-from kind.commands import CommandFailedError
-from kind.waiting import wait_until
-from support.cluster_jobs import WAIT_SECONDS, ClusterJob, apply, identities, manifest, new_namespace, of, pool
-from support.pod_connections import Connection, allows, connections_in, selects
+from testbed.kind.bed import Bed
+from testbed.kind.chart import Release
+from testbed.kind.clusters import Cluster
+from testbed.kind.commands import CommandFailedError
+from testbed.kind.waiting import wait_until
+from tests.cluster.pod_connections import Connection, allows, connections_in, selects
+from tests.support.cluster_jobs import WAIT_SECONDS, ClusterJob, apply, identities, manifest, new_namespace, of, pool
 
 pytestmark = [pytest.mark.usefixtures("chart"), pytest.mark.timeout(600)]
 

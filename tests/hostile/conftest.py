@@ -9,9 +9,9 @@ import pytest
 
 from diloco.wire.errors import UnavailableError
 from diloco.wire.messages import Welcome
-from support.attacks import Aim
-from support.scripted_learner import ScriptedLearner
-from support.syncer_process import WAIT_SECONDS, SmallJob, SyncerProcess
+from tests.support.attacks import Aim
+from tests.support.scripted_learner import ScriptedLearner
+from tests.support.syncer_process import WAIT_SECONDS, SmallJob, SyncerProcess
 
 
 class Target:

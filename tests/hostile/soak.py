@@ -13,9 +13,9 @@ from pathlib import Path
 
 import psutil
 
-from support.attacks import Aim, all_attacks
-from support.scripted_learner import ScriptedLearner
-from support.syncer_process import SmallJob, SyncerProcess
+from tests.support.attacks import Aim, all_attacks
+from tests.support.scripted_learner import ScriptedLearner
+from tests.support.syncer_process import SmallJob, SyncerProcess
 
 _LARGEST_GROWTH_BYTES = 1 << 30
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from support.attacks import idle_connections
-from support.syncer_process import SmallJob, SyncerProcess
+from tests.support.attacks import idle_connections
+from tests.support.syncer_process import SmallJob, SyncerProcess
 
 pytestmark = pytest.mark.processes
 

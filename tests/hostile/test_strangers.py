@@ -6,8 +6,8 @@ import re
 import pytest
 
 from diloco.wire.messages import FragmentWanted, Welcome
-from hostile.conftest import Target
-from support.attacks import (
+from tests.hostile.conftest import Target
+from tests.support.attacks import (
     METHODS,
     broken_rules,
     flood,
@@ -18,7 +18,7 @@ from support.attacks import (
     slow_readers,
     unfinished_messages,
 )
-from support.raw_wire import RawClient, ending
+from tests.support.raw_wire import RawClient, ending
 
 pytestmark = pytest.mark.processes
 

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from support.api_server import ApiServer, job_api_server, why_there_is_none
+from testbed.api_server.server import ApiServer, job_api_server, why_there_is_none
 
 
 @pytest.fixture(scope="session")

@@ -11,9 +11,9 @@ import pytest
 import yaml
 
 from diloco.cli.main import execute
-from support.api_server import ApiServer, api_server, job_api_server, why_there_is_none
-from support.seen_jobs import complete_status, syncer_account, training_status
-from support.status_page import status_page
+from testbed.api_server.server import ApiServer, api_server, job_api_server, why_there_is_none
+from tests.support.seen_jobs import complete_status, syncer_account, training_status
+from tests.support.status_page import status_page
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 MANIFEST = yaml.safe_load((REPOSITORY / "examples/two-regions/job.yaml").read_text(encoding="utf-8"))

@@ -17,8 +17,8 @@ from diloco.spec.status import (
     RegionStatus,
     SyncerEndpoints,
 )
-from support.api_server import ApiServer
-from support.job_manifests import GOOD
+from testbed.api_server.server import ApiServer
+from tests.support.job_manifests import GOOD
 
 NOON = datetime(2026, 1, 31, 12, tzinfo=UTC)
 NAME = GOOD["metadata"]["name"]

@@ -10,8 +10,8 @@ import pytest
 from diloco.spec.crd import job_schema
 from diloco.spec.crd_immutability import MUTABLE, MUTABLE_SUSPENDED
 from diloco.spec.crd_schema import at
-from support.api_server import ApiServer
-from support.job_manifests import EVERY_FIELD, OWN_CODE, TOKEN_FILE, changed
+from testbed.api_server.server import ApiServer
+from tests.support.job_manifests import EVERY_FIELD, OWN_CODE, TOKEN_FILE, changed
 
 JOBS = "/apis/diloco.dev/v1alpha1/namespaces/default/dilocojobs"
 Path = tuple[str | int, ...]

@@ -11,10 +11,10 @@ import yaml
 from diloco.spec import SpecError, load_job, parse_job
 from diloco.spec.document import read_document
 from diloco.spec.load import job_from
-from support.api_server import ApiServer
-from support.bad_manifest_lines import CASES
-from support.bad_manifests import BY_RULE, BY_SCHEMA, BadManifest
-from support.job_manifests import GOOD_JOBS, changed
+from testbed.api_server.server import ApiServer
+from tests.support.bad_manifest_lines import CASES
+from tests.support.bad_manifests import BY_RULE, BY_SCHEMA, BadManifest
+from tests.support.job_manifests import GOOD_JOBS, changed
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 EXAMPLES = sorted(REPOSITORY.glob("examples/*/job.yaml"))

@@ -14,8 +14,8 @@ from diloco.runtime.exits import EXIT_OK
 from diloco.syncer.replay import replay
 from diloco.wire.errors import RefusedError, UnavailableError
 from diloco.wire.messages import FragmentReady, FragmentWanted, PullHeader, Welcome
-from support.scripted_learner import WAIT_SECONDS, ScriptedLearner
-from support.syncer_process import SmallJob, SyncerProcess
+from tests.support.scripted_learner import WAIT_SECONDS, ScriptedLearner
+from tests.support.syncer_process import SmallJob, SyncerProcess
 
 pytestmark = pytest.mark.processes
 

@@ -15,9 +15,9 @@ from diloco.learner.mailboxes.orders import EndKind
 from diloco.runtime.exits import EXIT_OK
 from diloco.syncer.replay import replay
 from diloco.tape.reader import TapeReader, Torn, find_tapes
-from support.learner_thread import LearnerThread
-from support.syncer_process import SmallJob, SyncerProcess
-from support.tcp_proxy import TcpProxy
+from tests.integration.learner_thread import LearnerThread
+from tests.support.syncer_process import SmallJob, SyncerProcess
+from tests.support.tcp_proxy import TcpProxy
 
 pytestmark = [pytest.mark.processes, pytest.mark.timeout(600)]
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from support.api_server import ApiServer, job_api_server, why_there_is_none
+from testbed.api_server.server import ApiServer, job_api_server, why_there_is_none
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 README = (REPOSITORY / "examples/kubernetes/README.md").read_text(encoding="utf-8")

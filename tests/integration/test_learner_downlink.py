@@ -8,9 +8,9 @@ import torch
 
 from diloco.wire.messages import Applied, Finished, PullRequest, PushHeader, Ready, StepReport
 from diloco.wire.server import ServerOptions
-from support.learner_process import LearnerProcess, make_job
-from support.scripted_syncer import ScriptedSyncer
-from support.wire_syncer import RunningServer
+from tests.support.learner_process import LearnerProcess, make_job
+from tests.support.scripted_syncer import ScriptedSyncer
+from tests.support.wire_syncer import RunningServer
 
 pytestmark = pytest.mark.processes
 

@@ -23,9 +23,9 @@ from diloco.wire.messages import (
     StepReport,
 )
 from diloco.wire.server import ServerOptions
-from support.learner_process import LearnerProcess, make_job
-from support.scripted_syncer import ScriptedSyncer
-from support.wire_syncer import RunningServer
+from tests.support.learner_process import LearnerProcess, make_job
+from tests.support.scripted_syncer import ScriptedSyncer
+from tests.support.wire_syncer import RunningServer
 
 pytestmark = pytest.mark.processes
 

@@ -19,8 +19,8 @@ from diloco_operator.decide.certificates import JobIdentity, certificates
 from diloco_operator.labels import FIELD_MANAGER
 from diloco_operator.manifests.quantity import canonical
 from diloco_operator.signing import RandomCertificateMaker
-from support.api_server import ApiServer
-from support.made_objects import ALL_FIELDS, TWO_REGIONS, every_job, made, templates, with_pool
+from testbed.api_server.server import ApiServer
+from tests.support.made_objects import ALL_FIELDS, TWO_REGIONS, every_job, made, templates, with_pool
 
 NAMESPACE = "restricted-objects"
 JOBS = {

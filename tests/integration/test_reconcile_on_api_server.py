@@ -13,8 +13,8 @@ from diloco_operator.decide.plan import Plan
 from diloco_operator.decide.reconcile import reconcile
 from diloco_operator.labels import FIELD_MANAGER
 from diloco_operator.signing import RandomCertificateMaker
-from support.api_server import ApiServer
-from support.made_objects import ALL_FIELDS, OPTIONS, TWO_REGIONS, UID
+from testbed.api_server.server import ApiServer
+from tests.support.made_objects import ALL_FIELDS, OPTIONS, TWO_REGIONS, UID
 
 NAMESPACE = "settled-objects"
 NOW = datetime.now(UTC)

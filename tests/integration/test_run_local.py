@@ -13,7 +13,7 @@ import pytest
 
 from diloco.local.journal import read_journal
 from diloco.model import load_model
-from support.local_run import LEARNERS, WAIT_SECONDS, merging, processes_of, run, started, wait_until, write_job
+from tests.support.local_run import LEARNERS, WAIT_SECONDS, merging, processes_of, run, started, wait_until, write_job
 
 pytestmark = [pytest.mark.processes, pytest.mark.timeout(600)]
 

@@ -14,8 +14,8 @@ import pytest
 from diloco.local.journal import read_journal
 from diloco.wire.convert import pack_learner
 from diloco.wire.messages import Join
-from support.local_run import WAIT_SECONDS, merging, processes_of, started, wait_until, write_job
-from support.raw_wire import RawClient, ending
+from tests.support.local_run import WAIT_SECONDS, merging, processes_of, started, wait_until, write_job
+from tests.support.raw_wire import RawClient, ending
 
 pytestmark = [pytest.mark.processes, pytest.mark.timeout(600)]
 

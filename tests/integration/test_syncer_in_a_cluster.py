@@ -11,8 +11,8 @@ from diloco.runtime.exits import EXIT_OK, EXIT_UNEXPECTED
 from diloco.syncer.replay import replay
 from diloco.wire.errors import RefusedError, WireError
 from diloco.wire.messages import Finished, Refused, StepReport, Welcome
-from support.scripted_learner import TOKENS_PER_STEP, WAIT_SECONDS, ScriptedLearner
-from support.syncer_process import SmallJob, SyncerProcess
+from tests.support.scripted_learner import TOKENS_PER_STEP, WAIT_SECONDS, ScriptedLearner
+from tests.support.syncer_process import SmallJob, SyncerProcess
 
 pytestmark = pytest.mark.processes
 

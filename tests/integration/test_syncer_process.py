@@ -25,8 +25,8 @@ from diloco.syncer.process import run_syncer
 from diloco.syncer.replay import replay
 from diloco.wire.errors import RefusedError
 from diloco.wire.messages import FragmentWanted, Refused, Welcome
-from support.scripted_learner import WAIT_SECONDS, ScriptedLearner
-from support.syncer_process import SmallJob, SyncerProcess
+from tests.support.scripted_learner import WAIT_SECONDS, ScriptedLearner
+from tests.support.syncer_process import SmallJob, SyncerProcess
 
 pytestmark = pytest.mark.processes
 

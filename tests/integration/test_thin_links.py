@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from support import local_run
+from tests.support import local_run
 
 pytestmark = [pytest.mark.processes, pytest.mark.timeout(600)]
 

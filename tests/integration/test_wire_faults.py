@@ -27,9 +27,9 @@ from diloco.wire.messages import Alive, Join, LearnerMessage, PullHeader, PullRe
 from diloco.wire.server import ServerOptions
 from diloco.wire.tls import Peer
 from diloco.wire.v1 import sync_pb2
-from support.raw_wire import RawClient, chunk, ending, push_header, push_messages
-from support.tcp_proxy import TcpProxy
-from support.wire_syncer import PAYLOAD_LIMIT_BYTES, Keeper, RunningServer
+from tests.support.raw_wire import RawClient, chunk, ending, push_header, push_messages
+from tests.support.tcp_proxy import TcpProxy
+from tests.support.wire_syncer import PAYLOAD_LIMIT_BYTES, Keeper, RunningServer
 
 STALL_SECONDS = 1.0
 PAYLOAD = os.urandom(8 << 20)

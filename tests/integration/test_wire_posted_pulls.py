@@ -14,9 +14,9 @@ from diloco.wire.messages import PullHeader, PullRequest
 from diloco.wire.posting import Posting
 from diloco.wire.server import ServerOptions
 from diloco.wire.tls import Peer
-from support.raw_wire import push_header
-from support.tcp_proxy import TcpProxy
-from support.wire_syncer import Keeper, RunningServer
+from tests.support.raw_wire import push_header
+from tests.support.tcp_proxy import TcpProxy
+from tests.support.wire_syncer import Keeper, RunningServer
 
 PAYLOAD = os.urandom((5 << 20) + 3)
 STALL_SECONDS = 0.5

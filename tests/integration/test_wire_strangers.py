@@ -12,9 +12,9 @@ from diloco.wire.errors import UnavailableError, error_of
 from diloco.wire.messages import Join
 from diloco.wire.server import ServerOptions
 from diloco.wire.strangers import MOST_STRANGERS
-from support.raw_http2 import RawConnection
-from support.raw_wire import RawClient, ending, push_header
-from support.wire_syncer import Keeper, RunningServer
+from tests.support.raw_http2 import RawConnection
+from tests.support.raw_wire import RawClient, ending, push_header
+from tests.support.wire_syncer import Keeper, RunningServer
 
 JOIN = Join("job", "a/b/0", "instance", "layout")
 HEALTH = "/grpc.health.v1.Health/Check"

@@ -11,7 +11,7 @@ from diloco.core.actions import Merge
 from diloco.core.events import LearnersPlanned, Merged
 from diloco.core.spent import TimeSpent
 from diloco.core.time_class import TimeClass
-from support.engine_script import Script, name, of, options
+from tests.support.engine_script import Script, name, of, options
 
 LEARNERS = 3
 FRAGMENTS = 3

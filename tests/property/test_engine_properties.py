@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from diloco.core.actions import AskFragment, Broadcast, Discard, Merge
 from diloco.core.weights import normalized
-from support.engine_script import Script, name, of, options
+from tests.support.engine_script import Script, name, of, options
 
 LEARNERS = 3
 MOVES_THERE_ARE = ["step", "push", "again", "late", "decline", "leave", "rejoin", "restart", "wait", "merge"]

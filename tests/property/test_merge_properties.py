@@ -17,7 +17,7 @@ from diloco.core.sizes import BLOCK
 from diloco.core.weights import normalized
 from diloco.spec.sync import OuterOptimizer
 from diloco.syncer.block_threads import BlockThreads
-from support.fragment_merge import Rule, contributions_of, fragment_of, merge_into_zero
+from tests.support.fragment_merge import Rule, contributions_of, fragment_of, merge_into_zero
 
 METHODS: list[Literal["RDA", "Mean"]] = ["RDA", "Mean"]
 NAMES = [codec.name for codec in CODECS]

@@ -12,8 +12,8 @@ from itertools import repeat
 from diloco.wire.convert import pack_learner
 from diloco.wire.messages import Applied, Join, StepReport
 from diloco.wire.v1 import sync_pb2
-from support.raw_http2 import RawConnection
-from support.raw_wire import RawClient, ending
+from tests.support.raw_http2 import RawConnection
+from tests.support.raw_wire import RawClient, ending
 
 SYNC = "/diloco.wire.v1.Sync/"
 METHODS = (f"{SYNC}Session", f"{SYNC}PushFragment", f"{SYNC}PullFragment", "/grpc.health.v1.Health/Check")

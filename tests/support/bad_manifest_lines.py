@@ -1,6 +1,6 @@
 """Every way a manifest can be wrong, as changes to a good one, and the one line that ``diloco`` says of it."""
 
-from support.job_manifests import REMOVED
+from tests.support.job_manifests import REMOVED
 
 FIELD = "is no field here; "
 LEARNERS_POOL = "spec.regions[0].pools[0]"

@@ -7,7 +7,7 @@ where a rule of ours does, they are the same as ``diloco``'s.
 from dataclasses import dataclass
 from typing import Any
 
-from support.job_manifests import REMOVED, changed
+from tests.support.job_manifests import REMOVED, changed
 
 
 @dataclass(frozen=True)

@@ -17,10 +17,10 @@ from diloco.spec.status import Condition, JobStatus
 from diloco.syncer.reporting.status import LearnerStatus, SyncerStatus
 from diloco_operator import labels, names
 from diloco_operator.names import PoolKey
-from kind import chart
-from kind.clusters import Cluster
-from kind.commands import CommandFailedError, run, succeeds
-from kind.waiting import wait_until
+from testbed.kind import chart
+from testbed.kind.clusters import Cluster
+from testbed.kind.commands import CommandFailedError, run, succeeds
+from testbed.kind.waiting import wait_until
 
 T = TypeVar("T")
 

@@ -11,12 +11,12 @@ from typing import Any
 from prometheus_client.parser import text_string_to_metric_families
 
 from diloco_operator import labels
-from kind.chart import Release
-from kind.clusters import Cluster
-from kind.commands import CommandFailedError
-from kind.waiting import wait_until
-from support.cluster_jobs import WAIT_SECONDS, ClusterJob, PodSeen, identities, pod_seen
-from support.operator_scene import CHILDREN
+from testbed.kind.chart import Release
+from testbed.kind.clusters import Cluster
+from testbed.kind.commands import CommandFailedError
+from testbed.kind.waiting import wait_until
+from tests.support.cluster_jobs import WAIT_SECONDS, ClusterJob, PodSeen, identities, pod_seen
+from tests.support.operator_scene import CHILDREN
 
 _GET = """
 import sys, urllib.error, urllib.request

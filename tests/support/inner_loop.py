@@ -17,7 +17,7 @@ from diloco.learner.mailboxes.requests import GradientRequest, Requests
 from diloco.learner.mailboxes.wakeup import Wakeup
 from diloco.learner.training.trainer import StepResult
 from diloco.simulate.counted import CountedTrainer
-from support.hand_clock import HandClock
+from tests.support.hand_clock import HandClock
 
 if TYPE_CHECKING:
     from diloco.learner.mailboxes.push_queue import OuterGradient

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from diloco.spec import API_VERSION, KIND, DiLoCoJob
-from support.small_job import small_job, write_text
+from tests.support.small_job import small_job, write_text
 
 _EXIT_SECONDS = 60.0
 

@@ -9,7 +9,7 @@ from diloco.spec.load import job_from
 from diloco_operator import names
 from diloco_operator.manifests import Certificates, ObservedImages, Scale, children, choose_images
 from diloco_operator.options import OperatorOptions
-from support.golden import GOLDEN
+from tests.support.golden import GOLDEN
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 TWO_REGIONS = REPOSITORY / "examples" / "two-regions" / "job.yaml"

@@ -7,8 +7,8 @@ import json
 from collections.abc import Callable
 from typing import Any
 
-from support.api_server import ApiServer
-from support.operator_process import OperatorProcess, eventually
+from testbed.api_server.server import ApiServer
+from testbed.operator_process import OperatorProcess, eventually
 
 CHILDREN = (
     "statefulsets,deployments,services,configmaps,secrets,persistentvolumeclaims,poddisruptionbudgets,networkpolicies"

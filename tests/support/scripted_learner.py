@@ -37,7 +37,7 @@ from diloco.wire.messages import (
     Welcome,
 )
 from diloco.wire.posting import Posting
-from support.syncer_process import SmallJob
+from tests.support.syncer_process import SmallJob
 
 WAIT_SECONDS = 60.0
 TOKENS_PER_STEP = 64

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from support.api_server import ApiServer, job_api_server, why_there_is_none
-from support.operator_process import OperatorProcess
-from support.operator_scene import Cluster, Start
+from testbed.api_server.server import ApiServer, job_api_server, why_there_is_none
+from testbed.operator_process import OperatorProcess
+from tests.support.operator_scene import Cluster, Start
 
 
 @pytest.fixture(scope="session")

@@ -17,8 +17,8 @@ from diloco_operator.cluster.connection import NoConnectionError, connect
 from diloco_operator.cluster.errors import Call
 from diloco_operator.cluster.kinds import CONFIG_MAP, JOB, STATEFUL_SET, Kind
 from diloco_operator.cluster.watches import Watch
-from support.api_server import ApiServer
-from support.fault_proxy import FaultProxy
+from testbed.api_server.fault_proxy import FaultProxy
+from testbed.api_server.server import ApiServer
 
 PATIENCE_SECONDS = 60.0
 QUICK = Backoff(first_seconds=0.05, most_seconds=0.2, random=lambda: 1.0)

@@ -10,8 +10,8 @@ import pytest
 from diloco_operator.cluster.api import Api
 from diloco_operator.cluster.connection import connect
 from diloco_operator.lease import Clocks, Lease, LeaseLostError, LeaseTimes
-from support.api_server import ApiServer
-from support.fault_proxy import FaultProxy
+from testbed.api_server.fault_proxy import FaultProxy
+from testbed.api_server.server import ApiServer
 
 SHORT = LeaseTimes(duration_seconds=9.0, give_up_seconds=7.0, renew_seconds=1.0)
 LONG = LeaseTimes(duration_seconds=600.0, give_up_seconds=500.0, renew_seconds=1.0)

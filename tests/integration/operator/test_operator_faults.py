@@ -3,9 +3,9 @@
 from pathlib import Path
 
 from diloco.runtime.exits import EXIT_LEASE_LOST
-from support.fault_proxy import FaultProxy
-from support.operator_process import eventually
-from support.operator_scene import Cluster, Start, at_rest, manifest
+from testbed.api_server.fault_proxy import FaultProxy
+from testbed.operator_process import eventually
+from tests.support.operator_scene import Cluster, Start, at_rest, manifest
 
 
 def test_faults_of_the_server_are_survived(cluster: Cluster, start: Start, tmp_path: Path) -> None:

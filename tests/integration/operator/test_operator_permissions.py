@@ -5,12 +5,12 @@ from typing import Any
 import pytest
 
 from diloco.runtime.exits import EXIT_OK
-from kind.cache import Cache
-from kind.tools import helm_if_there
-from support.api_server import ApiServer
-from support.operator_process import eventually
-from support.operator_scene import Cluster, Start, manifest, reconciles_again
-from support.rendered_chart import helm_template
+from testbed.api_server.server import ApiServer
+from testbed.kind.cache import Cache
+from testbed.kind.tools import helm_if_there
+from testbed.operator_process import eventually
+from tests.support.operator_scene import Cluster, Start, manifest, reconciles_again
+from tests.support.rendered_chart import helm_template
 
 
 def test_what_the_operator_may_not_do_is_a_condition_that_names_it_and_clears_itself(

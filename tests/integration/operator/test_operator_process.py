@@ -3,8 +3,8 @@
 from pathlib import Path
 
 from diloco.runtime.exits import EXIT_BAD_INPUT, EXIT_OK
-from support.operator_process import eventually
-from support.operator_scene import Cluster, Start, at_rest, manifest, reconciles_again
+from testbed.operator_process import eventually
+from tests.support.operator_scene import Cluster, Start, at_rest, manifest, reconciles_again
 
 
 def test_a_job_gets_all_its_children_a_status_and_an_event_and_nothing_on_itself(

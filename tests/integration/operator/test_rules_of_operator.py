@@ -14,12 +14,12 @@ import pytest
 
 from diloco_operator import labels
 from diloco_operator.cluster.kinds import CHILDREN, JOB, Kind
-from kind import tools
-from kind.cache import Cache
-from support.api_server import ApiServer, job_api_server, why_there_is_none
-from support.operator_process import OperatorProcess, eventually
-from support.operator_scene import manifest
-from support.rendered_chart import helm_template
+from testbed.api_server.server import ApiServer, job_api_server, why_there_is_none
+from testbed.kind import tools
+from testbed.kind.cache import Cache
+from testbed.operator_process import OperatorProcess, eventually
+from tests.support.operator_scene import manifest
+from tests.support.rendered_chart import helm_template
 
 RBAC = "rbac.authorization.k8s.io"
 FINISHED = {

@@ -1,8 +1,8 @@
 """Operators that come after each other or run beside each other, against a real API server."""
 
 from diloco.runtime.exits import EXIT_LEASE_LOST, EXIT_OK
-from support.operator_process import eventually
-from support.operator_scene import Cluster, Start, at_rest, reconciles_again
+from testbed.operator_process import eventually
+from tests.support.operator_scene import Cluster, Start, at_rest, reconciles_again
 
 
 def test_a_second_operator_stands_by_and_takes_over_without_changing_anything(cluster: Cluster, start: Start) -> None:

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from kind import tools
-from kind.cache import Cache
-from support.rendered_chart import Rendered, helm_template
+from testbed.kind import tools
+from testbed.kind.cache import Cache
+from tests.support.rendered_chart import Rendered, helm_template
 
 Render = Callable[..., Rendered]
 

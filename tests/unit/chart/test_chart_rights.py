@@ -5,7 +5,7 @@ from typing import Any
 
 from diloco_operator.cluster import kinds
 from diloco_operator.cluster.kinds import Kind
-from support.rendered_chart import NAMESPACE, Rendered
+from tests.support.rendered_chart import NAMESPACE, Rendered
 
 Render = Callable[..., Rendered]
 Rights = dict[tuple[str, str], set[str]]

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import yaml
 
-from support.rendered_chart import CHART, ChartRefusedError, Rendered
+from tests.support.rendered_chart import CHART, ChartRefusedError, Rendered
 
 Render = Callable[..., Rendered]
 SET_BY_HELM = {"global"}

@@ -10,9 +10,9 @@ import yaml
 from diloco.spec import parse_job
 from diloco_operator import labels
 from diloco_operator.options import OperatorOptions
-from support import rendered_chart
-from support.pod_security import violations
-from support.rendered_chart import CHART, COMPONENT, NAMESPACE, Rendered
+from tests.support import rendered_chart
+from tests.support.pod_security import violations
+from tests.support.rendered_chart import CHART, COMPONENT, NAMESPACE, Rendered
 
 Render = Callable[..., Rendered]
 DIGEST = "sha256:" + "0" * 64

@@ -9,7 +9,7 @@ from diloco.cli.cluster_jobs import seen_job
 from diloco.cli.cluster_view import Closeup, job_line, job_view, jobs_table, most_telling, news_lines
 from diloco.local.time_classes import shares_of
 from diloco.local.view.snapshot import LearnerSnapshot, Rates, RunSnapshot
-from support.seen_jobs import UNSCHEDULABLE, complete_status, condition, job, training_status
+from tests.support.seen_jobs import UNSCHEDULABLE, complete_status, condition, job, training_status
 
 NOW = datetime(2026, 1, 2, 3, 9, 17, tzinfo=UTC)
 

@@ -8,7 +8,7 @@ import pytest
 
 from diloco import __version__
 from diloco.cli.main import execute
-from support.small_manifest import SMALL_MANIFEST
+from tests.support.small_manifest import SMALL_MANIFEST
 
 
 @pytest.fixture

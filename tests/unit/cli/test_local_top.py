@@ -12,8 +12,8 @@ from diloco.cli.frames import LocalSource
 from diloco.cli.main import execute
 from diloco.cli.top import PlainLines, follow
 from diloco.runtime.exits import EXIT_JOB_FAILED, EXIT_OK
-from support.seen_jobs import syncer_account
-from support.status_page import status_page
+from tests.support.seen_jobs import syncer_account
+from tests.support.status_page import status_page
 
 
 def test_a_syncer_is_shown_once_for_scripts(capsys: pytest.CaptureFixture[str]) -> None:

@@ -20,7 +20,7 @@ from diloco.core.actions import (
 )
 from diloco.core.events import Evaluated, LeftOut, Merged, SnapshotAsked
 from diloco.core.snapshot import SnapshotError
-from support.engine_script import Script, name, of, only, options
+from tests.support.engine_script import Script, name, of, only, options
 
 
 def turn(script: Script, index: int = 0, steps: int = 1) -> list[Action]:

@@ -7,7 +7,7 @@ import pytest
 from diloco.core.actions import Action, Evaluate, Finish, Merge, Note
 from diloco.core.events import Evaluated, StepReported
 from diloco.core.options import Rules
-from support.engine_script import TOKENS_PER_STEP, Script, name, of, options
+from tests.support.engine_script import TOKENS_PER_STEP, Script, name, of, options
 
 
 def training(learners: int, *, budget_tokens: int = 10**9, rules: Rules = Rules.GUARDED) -> Script:

@@ -6,7 +6,7 @@ import pytest
 
 from diloco.core.actions import AskFragment, Merge, Note, SetTimer
 from diloco.core.options import Rules
-from support.engine_script import Script, of, only, options
+from tests.support.engine_script import Script, of, only, options
 
 
 def started(learners: int, **changes: Any) -> Script:

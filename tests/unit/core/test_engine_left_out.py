@@ -2,7 +2,7 @@
 
 from diloco.core.actions import Merge
 from diloco.core.events import LeftOut, Merged
-from support.engine_script import Script, name, only, options
+from tests.support.engine_script import Script, name, only, options
 
 
 def merge_without(script: Script, fragment: int, *left_out: LeftOut) -> None:

@@ -7,7 +7,7 @@ import pytest
 from diloco.core.actions import Admit, AskFragment, Discard, Fence, Finish, Merge, Note, Refusal, Refuse
 from diloco.core.events import Evaluated, LearnerAlive, LearnerJoined, LearnersPlanned
 from diloco.core.options import Rules
-from support.engine_script import Script, name, of, only, options
+from tests.support.engine_script import Script, name, of, only, options
 
 
 def refusals(actions: list[object]) -> list[Refusal]:

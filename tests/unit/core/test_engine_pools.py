@@ -7,7 +7,7 @@ import pytest
 from diloco.core.actions import Admit, Finish, Note, Refusal, Refuse
 from diloco.core.events import LearnerJoined, LearnersPlanned
 from diloco.core.view import LearnerView
-from support.engine_script import Script, name, of, only, options
+from tests.support.engine_script import Script, name, of, only, options
 
 
 def ids(script: Script) -> list[str]:

@@ -8,7 +8,7 @@ from diloco.core import closing
 from diloco.core.actions import Action, AskFragment, Merge, Note
 from diloco.core.events import LearnersPlanned
 from diloco.core.options import Rules
-from support.engine_script import Script, name, of, only, options
+from tests.support.engine_script import Script, name, of, only, options
 
 
 def started(learners: int, quorum: int, **changes: Any) -> Script:

@@ -8,7 +8,7 @@ import pytest
 from diloco.core.actions import Action, Admit, AskFragment, Broadcast, Discard, Merge, Note, SetTimer
 from diloco.core.engine import Engine
 from diloco.core.events import FragmentArrived, FragmentLate, TimerFired
-from support.engine_script import Script, name, of, only, options
+from tests.support.engine_script import Script, name, of, only, options
 
 
 def started(learners: int = 3, **changes: Any) -> Script:

@@ -8,7 +8,7 @@ import pytest
 from diloco.core.actions import AskFragment, Merge, Note
 from diloco.core.events import FragmentLate
 from diloco.core.options import Rules
-from support.engine_script import Script, name, of, only, options
+from tests.support.engine_script import Script, name, of, only, options
 
 INTERVAL = 12
 

@@ -5,7 +5,7 @@ import pytest
 
 from diloco.core.fit import Fit, FitKind, GroupFit, LinkUse, fit
 from diloco.core.links import LearnerGroup, Situation
-from support.situations import EVEN, NEEDED, between, in_steps, link, situation
+from tests.support.situations import EVEN, NEEDED, between, in_steps, link, situation
 
 
 def shares(found: Fit) -> list[float | None]:

@@ -11,7 +11,7 @@ from diloco.core.actions import AskFragment, Evaluate, Finish, Merge
 from diloco.core.events import Evaluated, LearnerAlive, LearnerLeft, LearnersPlanned, Merged
 from diloco.core.spent import TimeSpent
 from diloco.core.time_class import TimeClass
-from support.engine_script import Script, name, of, only, options
+from tests.support.engine_script import Script, name, of, only, options
 
 
 class Lives:

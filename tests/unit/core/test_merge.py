@@ -9,7 +9,7 @@ from diloco.core.codec import CODECS, codec_named
 from diloco.core.merge import Contribution, MergeError, MergeTarget, merge_fragment
 from diloco.core.radial import CANCELLATION
 from diloco.spec.sync import OuterOptimizer
-from support.fragment_merge import PLAIN_STEP, Rule, contributions_of, fragment_of, merge_into_zero
+from tests.support.fragment_merge import PLAIN_STEP, Rule, contributions_of, fragment_of, merge_into_zero
 
 METHODS: list[Literal["RDA", "Mean"]] = ["RDA", "Mean"]
 

@@ -18,7 +18,7 @@ from diloco.core.outliers import (
     compare,
     compare_alone,
 )
-from support.fragment_merge import Rule, contributions_of, fragment_of, merge_into_zero
+from tests.support.fragment_merge import Rule, contributions_of, fragment_of, merge_into_zero
 
 NUMELS = (100, 4)
 TENSORS = [("large", 100), ("small", 4)]

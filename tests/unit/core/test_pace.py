@@ -5,7 +5,7 @@ import pytest
 from diloco.core import pace
 from diloco.core.actions import Action, AskFragment, Merge
 from diloco.core.schedule import Schedule
-from support.engine_script import Script, of, options
+from tests.support.engine_script import Script, of, options
 
 
 def run(script: Script, step_seconds: list[float], until: float) -> int:

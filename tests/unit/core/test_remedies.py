@@ -16,7 +16,7 @@ from diloco.core.remedies import (
     with_steps,
 )
 from diloco.spec.sync import SyncSpec
-from support.situations import NEEDED, between, in_steps, situation
+from tests.support.situations import NEEDED, between, in_steps, situation
 
 
 def words(world: Situation) -> dict[RemedyKind, str]:

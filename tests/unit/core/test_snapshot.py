@@ -9,7 +9,7 @@ import pytest
 from diloco.core.actions import Evaluate
 from diloco.core.events import Evaluated, StepReported
 from diloco.core.snapshot import LaterSnapshotError, SnapshotError, check, restore
-from support.engine_script import Script, name, options
+from tests.support.engine_script import Script, name, options
 
 ODD = (math.nan, math.inf, -math.inf)
 

@@ -9,8 +9,8 @@ from diloco.core.spent import TimeSpent
 from diloco.learner.mailboxes.orders import Ending, EndKind
 from diloco.learner.mailboxes.outbox import StepNews
 from diloco.wire.messages import Progress
-from support.hand_clock import HandClock
-from support.inner_loop import FRAGMENTS, NOW, LoopBench
+from tests.support.hand_clock import HandClock
+from tests.support.inner_loop import FRAGMENTS, NOW, LoopBench
 
 STOPPED = Ending(EndKind.STOPPED, "the steps are made")
 

@@ -9,8 +9,8 @@ from diloco.learner.link import Position
 from diloco.learner.mailboxes.holdings import Membership
 from diloco.learner.mailboxes.orders import Ending, EndKind, EvaluationOrder
 from diloco.wire.messages import EvaluationWanted
-from support.hand_clock import HandClock
-from support.inner_loop import FRAGMENTS, NOW, LoopBench
+from tests.support.hand_clock import HandClock
+from tests.support.inner_loop import FRAGMENTS, NOW, LoopBench
 
 REJOINED, RESTARTED = Membership("1", 8), Membership("2", 1)
 

@@ -20,9 +20,9 @@ from diloco.learner.mailboxes.holdings import Membership
 from diloco.learner.mailboxes.orders import Ending, EndKind, Orders
 from diloco.learner.options import LearnerOptions
 from diloco.spec import API_VERSION, KIND, DiLoCoJob, Metadata
-from support.hand_clock import HandClock
-from support.inner_loop import ScriptedBell
-from support.small_job import small_job, write_text
+from tests.support.hand_clock import HandClock
+from tests.support.inner_loop import ScriptedBell
+from tests.support.small_job import small_job, write_text
 
 NOW = Membership("1", 7)
 STOPPED = Ending(EndKind.STOPPED, "SIGTERM")

@@ -19,7 +19,7 @@ from diloco.learner.checkpoint import (
     LearnerCheckpoint,
 )
 from diloco.learner.training.trainer import TrainerState
-from support.watched_disk import watch_disk
+from tests.support.watched_disk import watch_disk
 
 IDENTITY = CheckpointIdentity("job", "here/cpu/0", "0123456789abcdef")
 

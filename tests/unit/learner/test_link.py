@@ -33,7 +33,7 @@ from diloco.wire.messages import (
     SyncerMessage,
     Welcome,
 )
-from support.hand_clock import HandClock
+from tests.support.hand_clock import HandClock
 
 NO_PROGRESS = Progress(0, 100, 0)
 OVER = Finished(complete=True, reason="enough")

@@ -6,7 +6,7 @@ import torch
 from diloco.learner.mailboxes.holdings import Membership
 from diloco.learner.mailboxes.pull_queue import MergedFragment, Post, PullOrder, PullQueue
 from diloco.learner.mailboxes.wakeup import Wakeup
-from support.scripted_condition import NothingToDoError, ScriptedCondition
+from tests.support.scripted_condition import NothingToDoError, ScriptedCondition
 
 NOW, LATER, RESTARTED = Membership("1", 1), Membership("1", 2), Membership("2", 1)
 

@@ -28,7 +28,7 @@ from diloco.runtime.exits import EXIT_UNEXPECTED
 from diloco.runtime.http import HttpServer
 from diloco.spec import API_VERSION, KIND, DiLoCoJob, Metadata
 from diloco.spec.training import InnerOptimizer, ModelSpec
-from support.small_job import small_job, write_text
+from tests.support.small_job import small_job, write_text
 
 A_STEP = StepNews(1, 64, 0.25, 0.0, 2.5, 4)
 
@@ -143,7 +143,7 @@ class TestMistakes:
         self, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         plain = options(tmp_path)
-        model = ModelSpec(entrypoint="support.entrypoints:model_that_exits_when_it_learns")
+        model = ModelSpec(entrypoint="tests.support.entrypoints:model_that_exits_when_it_learns")
         sync = plain.job.spec.sync.model_copy(update={"fragments": 1})
         spec = plain.job.spec.model_copy(update={"model": model, "sync": sync})
         mine = replace(plain, job=plain.job.model_copy(update={"spec": spec}))

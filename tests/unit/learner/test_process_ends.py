@@ -17,7 +17,7 @@ from diloco.learner.training.torch_threads import settle_torch_threads, start_wo
 from diloco.runtime.exits import EXIT_OK, EXIT_REFUSED, EXIT_UNEXPECTED
 from diloco.runtime.http import HttpServer, Response, Route
 from diloco.spec import API_VERSION, KIND, DiLoCoJob, Metadata
-from support.small_job import small_job, write_text
+from tests.support.small_job import small_job, write_text
 
 LINES = {
     EndKind.FINISHED: ["the job is over: why"],

@@ -13,8 +13,8 @@ from diloco.learner.mailboxes.pull_queue import MergedFragment, PullOrder
 from diloco.runtime.busy import BusyMeter, Moved
 from diloco.wire.errors import ClosedError, CorruptedError, DeadlineError, RefusedError, UnavailableError, WireError
 from diloco.wire.messages import PullHeader, PullRequest
-from support.hand_clock import HandClock
-from support.pulls import BASE, CODEC, MERGED, NOW, Bench, Syncer
+from tests.support.hand_clock import HandClock
+from tests.unit.learner.pulls import BASE, CODEC, MERGED, NOW, Bench, Syncer
 
 
 def test_an_update_is_added_to_the_version_held_and_is_what_the_syncer_has() -> None:

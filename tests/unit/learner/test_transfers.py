@@ -20,8 +20,8 @@ from diloco.learner.training.capture import Capture
 from diloco.learner.transfers import Narrowing, Pusher, TransferContext, TransferCounts
 from diloco.wire.errors import DeadlineError, RefusedError, UnavailableError, WireError
 from diloco.wire.messages import PullHeader, PushHeader, PushReceipt
-from support.hand_clock import HandClock
-from support.scripted_condition import NothingToDoError, ScriptedCondition
+from tests.support.hand_clock import HandClock
+from tests.support.scripted_condition import NothingToDoError, ScriptedCondition
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -11,7 +11,7 @@ from diloco.local.certificates import issue_certificates, learner_flags, syncer_
 from diloco.local.directory import RunDirectory
 from diloco.spec import parse_job
 from diloco.wire.tls import ClientTls, ServerTls, identity_of
-from support.local_run import JOB
+from tests.support.local_run import JOB
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ from diloco.local.plan import RunPlan, learner_arguments
 from diloco.local.supervisor import Supervisor
 from diloco.local.view.screen import PlainView
 from diloco.spec import DiLoCoJob, Metadata
-from support.small_job import small_job
+from tests.support.small_job import small_job
 
 EAST, WEST = ("east/a/0", "east/a/1"), ("west/b/0", "west/b/1", "west/b/2")
 ALL = (*EAST, *WEST)

@@ -8,7 +8,7 @@ import pytest
 
 from diloco.local.directory import DirectoryClaim, RunDirectory, RunDirectoryError, begin, resume
 from diloco.spec import DiLoCoJob, parse_job
-from support.small_manifest import SMALL_MANIFEST
+from tests.support.small_manifest import SMALL_MANIFEST
 
 
 def job(text: str = SMALL_MANIFEST) -> DiLoCoJob:

@@ -8,7 +8,7 @@ import pytest
 from diloco.local.child import Child
 from diloco.local.fleet import Fleet, Managed, ProcessState
 from diloco.local.journal import Journal
-from support.machine_limits import no_file_left
+from tests.support.machine_limits import no_file_left
 
 pytestmark = pytest.mark.processes
 

@@ -6,7 +6,7 @@ import pytest
 
 from diloco.local.directory import RunDirectoryError, begin, resume
 from diloco.spec import parse_job
-from support.local_run import JOB
+from tests.support.local_run import JOB
 
 TEXT = JOB.replace("TOKENS", "1000")
 

@@ -5,11 +5,11 @@ import pytest
 import torch
 
 from diloco.model import ModelError, build_model, layout_of, model_from_fragments, read_fragment, vocabulary_size_of
-from support.small_job import small_job
+from tests.support.small_job import small_job
 
 
 def entrypoint(name: str, **arguments: object) -> dict[str, object]:
-    return {"entrypoint": f"support.entrypoints:{name}", "arguments": arguments}
+    return {"entrypoint": f"tests.support.entrypoints:{name}", "arguments": arguments}
 
 
 def test_one_seed_gives_one_model_and_another_seed_another() -> None:
@@ -42,11 +42,11 @@ def test_an_entrypoint_gets_its_arguments() -> None:
     ("model", "message"),
     [
         ({"entrypoint": "no_such_module_here:f"}, "model.entrypoint: cannot import no_such_module_here .*PYTHONPATH"),
-        (entrypoint("missing"), "model.entrypoint: support.entrypoints has no missing"),
-        (entrypoint("NOT_CALLABLE"), "support.entrypoints:NOT_CALLABLE is a int, not callable"),
+        (entrypoint("missing"), "model.entrypoint: tests.support.entrypoints has no missing"),
+        (entrypoint("NOT_CALLABLE"), "tests.support.entrypoints:NOT_CALLABLE is a int, not callable"),
         (entrypoint("tiny_model", depth=3), "raised TypeError: .*unexpected keyword argument 'depth'"),
-        (entrypoint("raising_model"), "support.entrypoints:raising_model raised RuntimeError: no weights here"),
-        (entrypoint("exiting_model"), "support.entrypoints:exiting_model raised SystemExit: 3"),
+        (entrypoint("raising_model"), "tests.support.entrypoints:raising_model raised RuntimeError: no weights here"),
+        (entrypoint("exiting_model"), "tests.support.entrypoints:exiting_model raised SystemExit: 3"),
         (entrypoint("model_that_exits_when_called"), r"forward\(tokens\) of shape .* raised SystemExit: 3"),
         (entrypoint("no_module"), "returned a object, not a torch.nn.Module"),
         (

@@ -6,7 +6,7 @@ import torch
 from diloco.core.fragments import Match
 from diloco.model import ModelError, build_model, layout_of, layout_of_job
 from diloco.spec import JobSpec
-from support.small_job import small_job
+from tests.support.small_job import small_job
 
 
 def job(name: str, seed: int = 0, **arguments: object) -> JobSpec:

@@ -5,8 +5,8 @@ import torch
 from torch import Tensor, nn
 
 from diloco.model import build_model, hidden_matrices
-from support.entrypoints import tiny_model
-from support.small_job import small_job
+from tests.support.entrypoints import tiny_model
+from tests.support.small_job import small_job
 
 WORDS = 11
 WIDTH = 4

@@ -8,7 +8,7 @@ from safetensors.torch import save_file
 
 from diloco.model import ModelError, ModelInfo, build_model, export_model, load_model
 from diloco.spec import JobSpec
-from support.small_job import small_job
+from tests.support.small_job import small_job
 
 
 def info(job: JobSpec, tokens: int = 123) -> ModelInfo:
@@ -34,12 +34,12 @@ def test_tied_weights_are_stored_once_and_nothing_is_left_beside_the_file(tmp_pa
 
 
 def test_an_entrypoints_model_needs_the_manifest_and_keeps_frozen_parameters(tmp_path: Path) -> None:
-    job = small_job(model={"entrypoint": "support.entrypoints:tiny_model"})
+    job = small_job(model={"entrypoint": "tests.support.entrypoints:tiny_model"})
     model = build_model(job)
     model.get_parameter("scale").fill_(7.0)
     path = tmp_path / "model.safetensors"
     export_model(model, path, info(job))
-    with pytest.raises(ModelError, match=r"its model comes from the entrypoint support.entrypoints:tiny_model"):
+    with pytest.raises(ModelError, match=r"its model comes from the entrypoint tests.support.entrypoints:tiny_model"):
         load_model(path)
     assert load_model(path, job.model).module.get_parameter("scale").tolist() == [7.0] * 8
 

@@ -3,8 +3,8 @@ import torch
 
 from diloco.core.fragments import LayoutError
 from diloco.model import build_model, layout_of, read_fragment, write_fragment
-from support.entrypoints import TinyModel, tiny_model
-from support.small_job import small_job
+from tests.support.entrypoints import TinyModel, tiny_model
+from tests.support.small_job import small_job
 
 
 def test_the_layout_is_the_same_however_often_the_model_is_built() -> None:

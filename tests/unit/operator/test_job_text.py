@@ -11,7 +11,7 @@ from diloco.spec import parse_job
 from diloco.spec.load import job_from
 from diloco_operator.manifests import InvalidSpecError
 from diloco_operator.manifests.documents import job_text
-from support.made_objects import every_job, live, with_pool
+from tests.support.made_objects import every_job, live, with_pool
 
 TEXTS = st.text(st.characters(exclude_categories=["Cs"]))
 

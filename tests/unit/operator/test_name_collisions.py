@@ -1,8 +1,8 @@
 """Two jobs never write to one object, and what an earlier version has named goes on under its name."""
 
-from support.cluster_world import ClusterWorld
-from support.operator_world import job_object
-from support.world_pods import Object
+from testbed.virtual_cluster.cluster_world import ClusterWorld
+from testbed.virtual_cluster.operator_world import job_object
+from testbed.virtual_cluster.world_pods import Object
 
 EARLIER = "train-us-east-a"
 """What earlier versions called the set of a pool of either job."""

@@ -2,7 +2,7 @@
 
 import pytest
 
-from support.cluster_world import ClusterWorld, of_server
+from testbed.virtual_cluster.cluster_world import ClusterWorld, of_server
 
 NOT_DECLARED = (
     "failed to create typed patch object (team/x; apps/v1, Kind=StatefulSet): .x: field not declared in schema"

@@ -6,7 +6,7 @@ import pytest
 
 from diloco.spec.placement import Resources
 from diloco_operator.manifests.syncer import without_default_requests
-from support.made_objects import containers, live, made, templates, with_pool
+from tests.support.made_objects import containers, live, made, templates, with_pool
 
 LITTLE = {"cpu": "100m", "memory": "256Mi"}
 CASES: dict[str, tuple[dict[str, Any] | None, dict[str, Any]]] = {

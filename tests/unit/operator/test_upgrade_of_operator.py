@@ -7,11 +7,11 @@ import yaml
 
 from diloco.spec import load_job
 from diloco_operator.manifests import learners, syncer
-from support.cluster_world import NAMESPACE, ClusterWorld
-from support.golden import GOLDEN
-from support.made_objects import TWO_REGIONS
-from support.operator_world import OPTIONS, job_object
-from support.world_pods import crashed
+from testbed.virtual_cluster.cluster_world import NAMESPACE, ClusterWorld
+from testbed.virtual_cluster.operator_world import OPTIONS, job_object
+from testbed.virtual_cluster.world_pods import crashed
+from tests.support.golden import GOLDEN
+from tests.support.made_objects import TWO_REGIONS
 
 Uids = dict[str, str]
 

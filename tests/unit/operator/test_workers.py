@@ -6,7 +6,7 @@ import pytest
 
 from diloco.runtime.backoff import Backoff
 from diloco_operator.workers import Pacing, Workers
-from support.virtual_time import run_virtually
+from tests.unit.operator.virtual_time import run_virtually
 
 STEADY = Backoff(first_seconds=1.0, most_seconds=60.0, random=lambda: 1.0)
 STEADILY = Pacing(STEADY)

@@ -12,7 +12,7 @@ from diloco.plan.plan import situation_of
 from diloco.plan.world import read_world
 from diloco.spec import JobSpec, recommendations
 from diloco.spec.recommendations import Recommendation
-from support.small_job import small_job
+from tests.support.small_job import small_job
 
 WIDE = Recommendation(400, "A", "Muon", 6, "BF16", "F32", 1.0, 0.0, 4.0, 5, 4.0, 0.82)
 NARROW = Recommendation(400, "A", "Muon", 6, "Int4", "Int8", 1.0, 0.0, 4.5, 2, 1.05, 0.82)

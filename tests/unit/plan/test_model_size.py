@@ -13,7 +13,7 @@ from diloco.plan.model_size import gpt_tensors, model_size
 from diloco.spec import JobSpec
 from diloco.spec.presets import PRESETS
 from diloco.spec.training import BuiltinModel
-from support.small_job import small_job
+from tests.support.small_job import small_job
 
 TOKENS = {"tokens": {"path": "corpus.tokens"}}
 OWN = {"entrypoint": "mine:make"}

@@ -10,7 +10,7 @@ from diloco.plan.document import document
 from diloco.plan.plan import Plan, make_plan
 from diloco.plan.world import RegionLink, World, read_world
 from diloco.spec import DiLoCoJob, Metadata
-from support.small_job import small_job
+from tests.support.small_job import small_job
 
 REGIONS = [
     {"name": "east", "pools": [{"name": "new", "learners": 2}, {"name": "spare", "learners": 0}]},

@@ -7,7 +7,7 @@ import pytest
 from diloco.plan.errors import PlanError
 from diloco.plan.world import RegionLink, World, read_world
 from diloco.spec import JobSpec
-from support.small_job import small_job
+from tests.support.small_job import small_job
 
 REGIONS = [
     {"name": "east", "pools": [{"name": "new", "learners": 2}, {"name": "old", "learners": 1}]},

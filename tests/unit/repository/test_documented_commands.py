@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from support.documented_commands import NOT_RUN, READMES, commands, commands_of_notes, commands_to_run
+from tests.support.documented_commands import NOT_RUN, READMES, commands, commands_of_notes, commands_to_run
 
 REPOSITORY = Path(__file__).resolve().parents[3]
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from diloco.cli.main import execute
-from support.golden import REWRITE_VARIABLE
+from tests.support.golden import REWRITE_VARIABLE
 
 PAGE = Path(__file__).resolve().parents[3] / "docs" / "links.md"
 JOB = """

@@ -16,6 +16,7 @@ BRANCHED = (
     *(_TRAINER / name for name in ("syncer", "learner")),
     Path("operator/diloco_operator"),
     Path("operator/diloco_operator/decide"),
+    Path("testbed"),
     Path("tests"),
 )
 """Folders whose contents the tree names one by one: folders below, and at the top files too."""

@@ -1,5 +1,5 @@
 from diloco.runtime.busy import BusyMeter, Moved
-from support.hand_clock import HandClock
+from tests.support.hand_clock import HandClock
 
 
 def test_transfers_one_after_the_other_add_up() -> None:

@@ -13,7 +13,7 @@ from diloco.runtime.files import (
     write_atomically,
     write_json_atomically,
 )
-from support.machine_limits import full_disk
+from tests.support.machine_limits import full_disk
 
 
 def test_what_is_written_is_there_and_nothing_beside_it(tmp_path: Path) -> None:

@@ -4,7 +4,7 @@ from pathlib import Path
 import pytest
 
 from diloco.runtime.loading import STALLED_AFTER_SECONDS, Loading, Spent, spent_by_this_process
-from support.hand_clock import HandClock
+from tests.support.hand_clock import HandClock
 
 
 class Process:

@@ -7,7 +7,7 @@ from diloco.learner.data import open_data, open_source
 from diloco.simulate import alone, data_parallel
 from diloco.simulate.baselines import AllShards
 from diloco.spec import DiLoCoJob, Metadata
-from support.small_job import small_job, write_text
+from tests.support.small_job import small_job, write_text
 
 STEP_TOKENS = 4 * 16
 

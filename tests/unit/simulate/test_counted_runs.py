@@ -16,7 +16,7 @@ from diloco.simulate import (
     simulate_course,
 )
 from diloco.spec import DiLoCoJob, Metadata
-from support.small_job import small_job, write_text
+from tests.support.small_job import small_job, write_text
 
 FIRST, SECOND = "here/cpu/0", "here/cpu/1"
 SYNC = {"fragments": 6, "interval": 6}

@@ -12,7 +12,7 @@ from diloco.model import ModelError, build_model, layout_of
 from diloco.simulate import Scenario, simulate
 from diloco.spec import DiLoCoJob, JobSpec, Metadata
 from diloco.syncer.disk.export import export
-from support.small_job import small_job, write_text
+from tests.support.small_job import small_job, write_text
 
 
 def spec_of(name: str, folder: Path, **arguments: object) -> JobSpec:

@@ -11,8 +11,8 @@ from diloco.core.fit import Fit, FitKind, fit
 from diloco.core.links import Exchange, LearnerGroup, Situation
 from diloco.simulate import Course, Link, Profile, Scenario, layout_of_sizes, simulate_course
 from diloco.spec import DiLoCoJob, Metadata
-from support.situations import EVEN, NEEDED, link
-from support.small_job import small_job
+from tests.support.situations import EVEN, NEEDED, link
+from tests.support.small_job import small_job
 
 SHORT, LONG = 200, 400
 """Inner steps of two runs: what the longer one adds has neither a beginning nor an end."""

@@ -8,7 +8,7 @@ import pytest
 from diloco.core.time_class import TimeClass
 from diloco.simulate import Course, Cut, Kill, Link, Profile, Scenario, layout_of_sizes, simulate_course
 from diloco.spec import DiLoCoJob, Metadata
-from support.small_job import small_job, write_text
+from tests.support.small_job import small_job, write_text
 
 FIRST, SECOND = "here/cpu/0", "here/cpu/1"
 STEP_TOKENS = 64

@@ -17,7 +17,7 @@ from diloco.simulate import (
     simulate,
 )
 from diloco.spec import DiLoCoJob, Metadata
-from support.small_job import small_job, write_text
+from tests.support.small_job import small_job, write_text
 
 STEP_TOKENS = 4 * 16
 STEPS = 60

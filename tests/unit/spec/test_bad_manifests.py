@@ -4,8 +4,8 @@ import pytest
 
 from diloco.spec import SpecError
 from diloco.spec.load import job_from
-from support.bad_manifest_lines import CASES
-from support.job_manifests import GOOD, changed
+from tests.support.bad_manifest_lines import CASES
+from tests.support.job_manifests import GOOD, changed
 
 
 def test_the_manifest_these_cases_change_is_good() -> None:

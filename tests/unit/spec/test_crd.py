@@ -11,7 +11,7 @@ from diloco.spec.crd_immutability import MUTABLE
 from diloco.spec.crd_rules import RULES
 from diloco.spec.crd_schema import at
 from diloco.spec.load import job_from
-from support.job_manifests import GOOD, GOOD_JOBS
+from tests.support.job_manifests import GOOD, GOOD_JOBS
 
 Schema = dict[str, Any]
 KINDS = {"type", "x-kubernetes-int-or-string"}

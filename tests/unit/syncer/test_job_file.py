@@ -8,7 +8,7 @@ import pytest
 
 from diloco.spec import load_job
 from diloco.syncer.job_file import JobFile
-from support.small_manifest import SMALL_MANIFEST
+from tests.support.small_manifest import SMALL_MANIFEST
 
 
 @pytest.fixture

@@ -11,8 +11,8 @@ from diloco.spec import DiLoCoJob, Metadata
 from diloco.syncer.disk.checkpoint import CheckpointContent, Totals, write_checkpoint
 from diloco.syncer.errors import SyncerError
 from diloco.syncer.prepare import Beginning, prepare
-from support import models_with_buffers
-from support.small_job import small_job
+from tests.support import models_with_buffers
+from tests.support.small_job import small_job
 
 
 def job_of(name: str, module: str = "models_with_buffers") -> DiLoCoJob:

@@ -13,7 +13,7 @@ from diloco.spec import DiLoCoJob
 from diloco.syncer.disk.checkpoint import CheckpointContent, Totals, checkpoint_names, write_checkpoint
 from diloco.syncer.errors import SyncerError
 from diloco.syncer.prepare import prepare
-from support.small_manifest import SMALL_MANIFEST
+from tests.support.small_manifest import SMALL_MANIFEST
 
 JOB = DiLoCoJob.model_validate(yaml.safe_load(SMALL_MANIFEST))
 

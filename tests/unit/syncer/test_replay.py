@@ -14,7 +14,7 @@ from diloco.spec import DiLoCoJob
 from diloco.syncer.replay import ReplayError, ReplayReport, replay
 from diloco.tape.reader import TapeReader, find_tapes, seal
 from diloco.tape.writer import TapeLimits
-from support.recorded_run import RecordedRun
+from tests.unit.syncer.recorded_run import RecordedRun
 
 pytestmark = pytest.mark.usefixtures("one_torch_thread")
 

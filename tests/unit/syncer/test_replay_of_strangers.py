@@ -16,7 +16,7 @@ from diloco.spec import DiLoCoJob
 from diloco.syncer.replay import ReplayError, replay
 from diloco.tape.reader import TapeHeader
 from diloco.tape.writer import TapeLimits, TapeWriter
-from support.entrypoints import tiny_model
+from tests.support.entrypoints import tiny_model
 
 pytestmark = pytest.mark.usefixtures("one_torch_thread")
 
@@ -76,7 +76,7 @@ def test_an_earlier_tape_of_an_entrypoint_is_refused_unless_it_is_trusted(tmp_pa
 
 
 def test_a_trusted_earlier_tape_replays(tmp_path: Path) -> None:
-    write_tape(tmp_path, job_of("support.entrypoints:tiny_model"), TINY, ())
+    write_tape(tmp_path, job_of("tests.support.entrypoints:tiny_model"), TINY, ())
     report = replay(tmp_path, trust=True)
     assert report.ok, report.problems
 

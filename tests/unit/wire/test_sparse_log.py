@@ -5,7 +5,7 @@ import logging
 import pytest
 
 from diloco.wire.sparse_log import SparseLog
-from support.hand_clock import HandClock
+from tests.support.hand_clock import HandClock
 
 
 def test_a_flood_of_lines_is_cut_and_counted(caplog: pytest.LogCaptureFixture) -> None:

@@ -4,11 +4,11 @@ from typing import Any
 import pytest
 
 from diloco.learner.data import DataError, batch_size_of, open_data
-from support.small_job import small_job, write_text
+from tests.support.small_job import small_job, write_text
 
 
 def entrypoint(name: str, **arguments: object) -> dict[str, Any]:
-    data = {"entrypoint": f"support.entrypoints:{name}", "arguments": arguments, "holdoutFraction": 0.1}
+    data = {"entrypoint": f"tests.support.entrypoints:{name}", "arguments": arguments, "holdoutFraction": 0.1}
     return {"data": data, "model": {"builtin": {"preset": "pico", "vocabularySize": 257}}}
 
 
@@ -62,7 +62,7 @@ def test_short_text_names_its_field(tmp_path: Path) -> None:
     [
         ("no_module", {}, "data.entrypoint: .* returned a object without vocabulary_size, __len__ and read"),
         ("counting_source", {}, "data.entrypoint: .* raised TypeError"),
-        ("missing", {}, "data.entrypoint: support.entrypoints has no missing"),
+        ("missing", {}, "data.entrypoint: tests.support.entrypoints has no missing"),
     ],
 )
 def test_a_wrong_entrypoint_is_one_line(name: str, arguments: dict[str, object], message: str) -> None:

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from diloco.learner.data import DataError, Holdout, Shard, ShardSampler
 from diloco.learner.data.holdout import check_size
 from diloco.learner.data.source import read_into
-from support.entrypoints import CountingSource, LyingSource
+from tests.support.entrypoints import CountingSource, LyingSource
 
 HUGE = 10**9
 

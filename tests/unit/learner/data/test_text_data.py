@@ -5,7 +5,7 @@ import pytest
 from diloco.learner.data import ByteText, DataError, DataUnavailableError, open_source
 from diloco.learner.data.text import Document, find_documents
 from diloco.spec.training import DataSpec
-from support.machine_limits import no_file_left
+from tests.support.machine_limits import no_file_left
 
 INCLUDE = ("*.txt", "*.py")
 

@@ -20,7 +20,7 @@ from diloco.learner.data import (
 )
 from diloco.learner.data.tokenfile import write_token_file
 from diloco.spec.training import DataSpec, TextData
-from support.watched_disk import watch_disk
+from tests.support.watched_disk import watch_disk
 
 
 @pytest.fixture
@@ -223,7 +223,8 @@ def test_a_folder_of_text_becomes_the_tokens_that_data_text_would_give(tmp_path:
 
 def test_a_tokenizer_of_the_users_own_makes_the_tokens(tmp_path: Path, path: Path) -> None:
     (tmp_path / "a.txt").write_text("one three\na")
-    info = make_token_file(TextData(path=str(tmp_path)), path, open_tokenizer("support.entrypoints:word_tokenizer"))
+    tokenizer = open_tokenizer("tests.support.entrypoints:word_tokenizer")
+    info = make_token_file(TextData(path=str(tmp_path)), path, tokenizer)
     assert (info.tokenizer, info.vocabulary_size) == ("words", 10)
     assert open_token_file(path).read(0, 4).tolist() == [3, 5, 1, 9]
 
@@ -302,12 +303,12 @@ def test_json_lines_are_no_text_unless_they_are_asked_for(tmp_path: Path) -> Non
 def test_a_document_that_the_tokenizer_does_not_take_is_named(tmp_path: Path, path: Path) -> None:
     (tmp_path / "latin.txt").write_bytes(b"caf\xe9")
     with pytest.raises(DataError, match=r"tokenizer words: .*latin.txt: UnicodeDecodeError"):
-        make_token_file(TextData(path=str(tmp_path)), path, open_tokenizer("support.entrypoints:word_tokenizer"))
+        make_token_file(TextData(path=str(tmp_path)), path, open_tokenizer("tests.support.entrypoints:word_tokenizer"))
 
 
 def test_an_entrypoint_that_is_no_tokenizer_is_refused() -> None:
     with pytest.raises(DataError, match="returned a object without name, vocabulary_size, end_of_document and encode"):
-        open_tokenizer("support.entrypoints:no_module")
+        open_tokenizer("tests.support.entrypoints:no_module")
 
 
 def test_ids_outside_the_vocabulary_are_refused_and_nothing_is_left(path: Path) -> None:

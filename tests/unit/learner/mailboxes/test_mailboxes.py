@@ -16,8 +16,8 @@ from diloco.learner.mailboxes.requests import GradientRequest, Requests
 from diloco.learner.mailboxes.wakeup import Wakeup
 from diloco.learner.training.capture import Capture
 from diloco.wire.messages import EvaluationWanted, Progress
-from support.hand_clock import HandClock
-from support.scripted_condition import ScriptedCondition
+from tests.support.hand_clock import HandClock
+from tests.support.scripted_condition import ScriptedCondition
 
 FIRST = Membership("1", 1)
 SECOND = Membership("1", 2)

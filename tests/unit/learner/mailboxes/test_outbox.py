@@ -15,8 +15,8 @@ from diloco.learner.mailboxes.outbox import ControlOutbox, StepNews
 from diloco.runtime.busy import Moved
 from diloco.wire.errors import UnavailableError
 from diloco.wire.messages import Alive, Applied, Declined, EvaluationReport, LearnerMessage, Leave, Ready, StepReport
-from support.hand_clock import HandClock
-from support.scripted_condition import NothingToDoError, ScriptedCondition
+from tests.support.hand_clock import HandClock
+from tests.support.scripted_condition import NothingToDoError, ScriptedCondition
 
 NOW = Membership("1", 7)
 NEXT = Membership("1", 8)

@@ -10,7 +10,7 @@ from diloco.learner.training.exported import exported_loss
 from diloco.learner.training.trainer import InnerTrainer
 from diloco.model import ModelError, ModelInfo, build_model, export_model, layout_of, vocabulary_size_of
 from diloco.spec import JobSpec
-from support.small_job import small_job, write_text
+from tests.support.small_job import small_job, write_text
 
 CPU = torch.device("cpu")
 

@@ -10,8 +10,8 @@ from diloco.learner.training.learning_rate import Rates
 from diloco.learner.training.optimizer import NamedOptimizer, OptimizerError
 from diloco.model import build_model
 from diloco.spec.training import InnerOptimizer
-from support.entrypoints import tiny_model
-from support.small_job import small_job
+from tests.support.entrypoints import tiny_model
+from tests.support.small_job import small_job
 
 ADAMW = InnerOptimizer(beta1=0.8, beta2=0.95, epsilon=1e-6, weight_decay=0.2)
 MUON = InnerOptimizer.model_validate(

@@ -4,7 +4,7 @@ from torch import Tensor, nn
 
 from diloco.learner.training.sample import SampleError, SampleOptions, sample_text
 from diloco.model import build_model
-from support.small_job import small_job
+from tests.support.small_job import small_job
 
 
 class Counting(nn.Module):

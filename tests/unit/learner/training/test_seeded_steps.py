@@ -9,7 +9,7 @@ from torch import Tensor
 from diloco.learner.data import open_data
 from diloco.learner.training.trainer import InnerTrainer
 from diloco.model import build_model, layout_of
-from support.small_job import small_job, write_text
+from tests.support.small_job import small_job, write_text
 
 CPU = torch.device("cpu")
 
@@ -22,7 +22,7 @@ def text(tmp_path: Path) -> Path:
 def trainer_of(text: Path, learner: int = 0, seed: int = 0) -> InnerTrainer:
     spec = small_job(
         text,
-        model={"entrypoint": "support.entrypoints:dropping_model"},
+        model={"entrypoint": "tests.support.entrypoints:dropping_model"},
         training={"tokens": 10_000, "sequenceLength": 16, "batchSize": 4, "seed": seed},
         sync={"fragments": 1, "interval": 1},
     )

@@ -14,7 +14,7 @@ from diloco.learner.training.capture import Capture
 from diloco.learner.training.trainer import InnerTrainer, TrainingDivergedError
 from diloco.model import build_model, layout_of
 from diloco.spec import JobSpec
-from support.small_job import small_job, write_text
+from tests.support.small_job import small_job, write_text
 
 CPU = torch.device("cpu")
 TOKENS = 4 * 16
@@ -194,7 +194,7 @@ def test_evaluation_of_what_was_learnt_is_better(make: Make) -> None:
 
 def test_evaluation_reaches_tied_weights_of_a_users_model(make: Make) -> None:
     trainer = make(
-        model={"entrypoint": "support.entrypoints:tiny_model"}, sync={"fragments": 1, "interval": 4, "overlap": 0}
+        model={"entrypoint": "tests.support.entrypoints:tiny_model"}, sync={"fragments": 1, "interval": 4, "overlap": 0}
     )
     assert trainer.evaluate({0: torch.zeros(257 * 8 + 8 * 8 + 8)}) == pytest.approx(math.log(257))
 
@@ -367,7 +367,7 @@ def test_clipping_bounds_muons_gradient_too(make: Make) -> None:
 
 def test_a_users_model_is_trained_by_muon(make: Make) -> None:
     sync = {"fragments": 1, "interval": 4, "overlap": 0}
-    trainer = make(model={"entrypoint": "support.entrypoints:tiny_model"}, sync=sync, **training(optimizer=MUON))
+    trainer = make(model={"entrypoint": "tests.support.entrypoints:tiny_model"}, sync=sync, **training(optimizer=MUON))
     losses = [trainer.step(0.0).loss for _ in range(30)]
     assert losses[-1] < losses[0]
     assert [name for name in trainer.state().tensors if name.startswith("mom")] == ["momentum_buffer.middle.weight"]
@@ -375,7 +375,11 @@ def test_a_users_model_is_trained_by_muon(make: Make) -> None:
 
 
 def test_data_with_ids_that_the_model_does_not_know_is_refused() -> None:
-    data = {"entrypoint": "support.entrypoints:counting_source", "arguments": {"count": 5000}, "holdoutFraction": 0.1}
+    data = {
+        "entrypoint": "tests.support.entrypoints:counting_source",
+        "arguments": {"count": 5000},
+        "holdoutFraction": 0.1,
+    }
     job = small_job(data=data, model={"builtin": {"preset": "pico", "vocabularySize": 100}})
     with pytest.raises(
         DataError, match=r"data.entrypoint: has a vocabulary of 257, but the model's is 100; .*vocabularySize"

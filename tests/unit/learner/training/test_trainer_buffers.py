@@ -9,7 +9,7 @@ import torch
 from diloco.learner.data import open_data
 from diloco.learner.training.trainer import InnerTrainer
 from diloco.model import ModelError, build_model, layout_of
-from support.small_job import small_job, write_text
+from tests.support.small_job import small_job, write_text
 
 
 def trainer_of(folder: Path, **changes: Any) -> InnerTrainer:

@@ -19,8 +19,8 @@ from diloco.local.view.units import (
     percent_text,
 )
 from diloco.syncer.reporting.status import SyncerStatus
-from support.seen_jobs import syncer_account
-from support.world_syncer import THIN_LINKS
+from testbed.virtual_cluster.world_syncer import THIN_LINKS
+from tests.support.seen_jobs import syncer_account
 
 
 def status(**changes: object) -> SyncerStatus:

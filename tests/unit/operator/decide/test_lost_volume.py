@@ -2,7 +2,7 @@
 
 import pytest
 
-from support.cluster_world import ClusterWorld
+from testbed.virtual_cluster.cluster_world import ClusterWorld
 
 CLAIM = ("PersistentVolumeClaim", "demo-syncer")
 

@@ -3,8 +3,8 @@
 from datetime import timedelta
 
 from diloco_operator.decide.observed import ChildKey, SyncerAway
-from support.operator_world import World, job_object, stamp
-from support.world_pods import unschedulable
+from testbed.virtual_cluster.operator_world import World, job_object, stamp
+from testbed.virtual_cluster.world_pods import unschedulable
 
 
 def training_world() -> World:

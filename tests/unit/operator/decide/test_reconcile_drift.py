@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from diloco_operator.decide.drift import APPLIED, differs, marked, overwriting
-from support.made_objects import every_job, made
+from tests.support.made_objects import every_job, made
 
 DESIRED: dict[str, Any] = {
     "apiVersion": "apps/v1",

@@ -5,7 +5,7 @@ from typing import Any
 
 from diloco_operator.decide.observed import ChildKey
 from diloco_operator.decide.plan import Plan
-from support.operator_world import START, World, job_object, stamp
+from testbed.virtual_cluster.operator_world import START, World, job_object, stamp
 
 KINDS = {
     "ConfigMap": 1,

@@ -1,6 +1,6 @@
 """What the syncer does not believe, and the quorum in force, as the job's status shows them."""
 
-from support.operator_world import World, job_object
+from testbed.virtual_cluster.operator_world import World, job_object
 
 WORDS = "it is 40 times as large in wte as the others are"
 

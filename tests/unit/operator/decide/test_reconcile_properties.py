@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from diloco_operator.decide.observed import ChildKey
 from diloco_operator.decide.plan import Plan
-from support.operator_world import World, job_object
-from support.world_pods import Object, crashed, unschedulable, waiting
+from testbed.virtual_cluster.operator_world import World, job_object
+from testbed.virtual_cluster.world_pods import Object, crashed, unschedulable, waiting
 
 if TYPE_CHECKING:
     from collections.abc import Callable

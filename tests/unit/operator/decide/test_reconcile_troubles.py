@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from diloco_operator.decide.observed import ChildKey
-from support.operator_world import World, job_object
-from support.world_pods import crashed, running, stamp, unschedulable, waiting
-from support.world_syncer import THIN_LINKS
+from testbed.virtual_cluster.operator_world import World, job_object
+from testbed.virtual_cluster.world_pods import crashed, running, stamp, unschedulable, waiting
+from testbed.virtual_cluster.world_syncer import THIN_LINKS
 
 OLD = "demo--us-west-old-"
 NO_GPU = "0/4 nodes are available: 4 Insufficient nvidia.com/gpu."

@@ -10,7 +10,7 @@ from diloco.spec.placement import Resources
 from diloco_operator.manifests import ObservedImages
 from diloco_operator.names import PoolKey
 from diloco_operator.options import OperatorOptions
-from support.made_objects import OPTIONS, every_job, live, made, of_kind, templates, with_pool
+from tests.support.made_objects import OPTIONS, every_job, live, made, of_kind, templates, with_pool
 
 Change = Callable[[DiLoCoJob], DiLoCoJob]
 

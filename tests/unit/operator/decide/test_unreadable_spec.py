@@ -2,7 +2,7 @@
 
 import pytest
 
-from support.operator_world import World, job_object
+from testbed.virtual_cluster.operator_world import World, job_object
 
 
 def unreadable(kind: str) -> World:

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from diloco.spec import DiLoCoJob, load_job
-from support.made_objects import ALL_FIELDS, TWO_REGIONS, containers, live, made, of_kind, templates
+from tests.support.made_objects import ALL_FIELDS, TWO_REGIONS, containers, live, made, of_kind, templates
 
 
 class Caller(NamedTuple):

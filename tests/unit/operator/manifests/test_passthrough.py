@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from diloco_operator.manifests import InvalidSpecError
-from support.made_objects import containers, made, templates, with_pool
+from tests.support.made_objects import containers, made, templates, with_pool
 
 FIELDS: dict[str, Any] = {
     "nodeSelector": {"kind": "big"},

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from support.made_objects import containers, every_job, made, templates
-from support.pod_security import violations
+from tests.support.made_objects import containers, every_job, made, templates
+from tests.support.pod_security import violations
 
 PODS = {
     f"{job}: {name}": template["spec"]

@@ -6,7 +6,7 @@ import pytest
 
 from diloco.spec import DiLoCoJob
 from diloco_operator.manifests import InvalidSpecError
-from support.made_objects import live, made, templates, with_pool
+from tests.support.made_objects import live, made, templates, with_pool
 
 SET, DEPLOYMENT = "StatefulSet/small--east-a", "Deployment/small-syncer"
 POOL = "spec.regions[0].pools[0].podTemplate"

@@ -8,8 +8,8 @@ import yaml
 
 from diloco.cli.main import execute
 from diloco.spec import load_job
-from support.golden import assert_golden
-from support.made_objects import ALL_FIELDS, OPTIONS, TWO_REGIONS, made
+from tests.support.golden import assert_golden
+from tests.support.made_objects import ALL_FIELDS, OPTIONS, TWO_REGIONS, made
 
 IMAGE = "registry.example/diloco:1"
 

@@ -3,8 +3,8 @@
 import pytest
 
 from diloco_operator.cluster.errors import ApiError, Call, of_status
-from support.cluster_world import NAMESPACE, ClusterWorld
-from support.world_pods import Object, unschedulable
+from testbed.virtual_cluster.cluster_world import NAMESPACE, ClusterWorld
+from testbed.virtual_cluster.world_pods import Object, unschedulable
 
 
 def lists_fail(world: ClusterWorld, code: int = 503, kind: str = "Pod") -> list[str]:

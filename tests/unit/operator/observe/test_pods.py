@@ -9,7 +9,7 @@ import pytest
 from diloco_operator.decide.causes.pods import is_ready, pod_problem, running_since
 from diloco_operator.decide.observed import PodObserved
 from diloco_operator.observe.pods import slim_pod
-from support.made_objects import made, templates, with_pool
+from tests.support.made_objects import made, templates, with_pool
 
 NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)
 STARTED = "2026-01-01T11:00:00Z"

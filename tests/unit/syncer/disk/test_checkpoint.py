@@ -26,7 +26,7 @@ from diloco.syncer.disk.checkpoint import (
 )
 from diloco.syncer.errors import SyncerError
 from diloco.syncer.store import FragmentStore
-from support.watched_disk import watch_disk
+from tests.support.watched_disk import watch_disk
 
 
 def layout_of(*sizes: int) -> Layout:

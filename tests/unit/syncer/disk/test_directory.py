@@ -8,7 +8,7 @@ import pytest
 from diloco.runtime.exits import EXIT_BAD_INPUT, EXIT_UNEXPECTED
 from diloco.syncer.disk.directory import SyncerDirectory
 from diloco.syncer.errors import SyncerError
-from support.machine_limits import full_disk
+from tests.support.machine_limits import full_disk
 
 
 def test_every_life_has_a_number_of_its_own(tmp_path: Path) -> None:

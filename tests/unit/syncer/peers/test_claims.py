@@ -6,7 +6,7 @@ import pytest
 
 from diloco.syncer.peers.claims import LIFE_FACTOR, ClaimError, ClaimLimits, Claims, PushedWork, tokens_per_step
 from diloco.syncer.peers.speeds import FASTEST_STEPS_PER_SECOND, JOB_FACTOR, POOL_FACTOR, SAVED_SECONDS
-from support.small_job import small_job
+from tests.support.small_job import small_job
 
 WHO, BESIDE, ELSEWHERE = "here/cpu/0", "here/cpu/1", "here/gpu/0"
 SLACK = 60

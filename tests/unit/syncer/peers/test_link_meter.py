@@ -2,7 +2,7 @@ import pytest
 
 from diloco.runtime.busy import Moved
 from diloco.syncer.peers.link_meter import WINDOW_SECONDS, Lately, LinkMeter, Rates
-from support.hand_clock import HandClock
+from tests.support.hand_clock import HandClock
 
 FIRST, SECOND = "r/p/0", "r/p/1"
 

@@ -16,9 +16,9 @@ from diloco.runtime.busy import Moved
 from diloco.syncer.peers.link_meter import LinkMeter
 from diloco.syncer.peers.link_watch import EVERY_SECONDS, HOLD_SECONDS, LinkWatch, Watched, judged
 from diloco.syncer.reporting.status import LinksStatus
-from support.hand_clock import HandClock
-from support.situations import NEEDED, situation
-from support.syncer_process import SmallJob
+from tests.support.hand_clock import HandClock
+from tests.support.situations import NEEDED, situation
+from tests.support.syncer_process import SmallJob
 
 
 def test_remedies_are_told_with_the_verdict_and_stay_with_it() -> None:

@@ -1,7 +1,7 @@
 """How fast a session is read."""
 
 from diloco.syncer.peers.rate_limit import A_SECOND, AT_ONCE, Tempo
-from support.hand_clock import HandClock
+from tests.support.hand_clock import HandClock
 
 
 def test_a_burst_passes_and_a_flood_is_read_at_the_rate() -> None:

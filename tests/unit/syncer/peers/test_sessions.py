@@ -16,7 +16,7 @@ from diloco.syncer.peers.sessions import Sessions
 from diloco.syncer.store import FragmentStore
 from diloco.wire.errors import RefusedError
 from diloco.wire.messages import Join, LearnerMessage, Progress, StepReport
-from support.hand_clock import HandClock
+from tests.support.hand_clock import HandClock
 
 WHO = "r/p/0"
 LAYOUT = partition([TensorSpec("a", (10,), embedding=False)], 1)

@@ -12,7 +12,7 @@ from diloco.syncer.disk.checkpoint import Totals
 from diloco.syncer.reporting.rates import WINDOW_SECONDS, Rate
 from diloco.syncer.reporting.status import CheckpointStatus, SyncerStatus
 from diloco.syncer.reporting.status_builder import Kept, Reporter
-from support.syncer_process import SmallJob
+from tests.support.syncer_process import SmallJob
 
 CHECKPOINT = CheckpointStatus(newest="000001", age_seconds=None, failures=0, problem="")
 

@@ -1,0 +1,1 @@
+"""What tests, benchmarks and `make kind-demo` share: real clusters, a real API server, a cluster in virtual time."""

@@ -1,0 +1,1 @@
+"""A real API server without nodes, and a proxy before it that fails on demand."""

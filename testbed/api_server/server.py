@@ -1,0 +1,278 @@
+"""A real API server for tests: etcd and kube-apiserver as processes of this machine, without nodes or controllers.
+
+What it stores, validates, defaults and forbids is exactly what a cluster's would; nothing acts on it: no pod is ever
+started, nothing is garbage-collected. Must not know what is tested with it.
+
+    with api_server() as server:
+        server.kubectl("apply", "--filename=-", text=manifest)
+        other = server.kubeconfig_for("system:serviceaccount:system:operator", ["system:serviceaccounts"])
+        server.stop(); server.start()       # it is away for a while; what it stored stays
+"""
+
+import http.client
+import json
+import os
+import shutil
+import socket
+import ssl
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from testbed.api_server.certificates import Authority, service_account_keys
+from testbed.kind.cache import Cache
+from testbed.kind.go_modules import programs_folder
+from testbed.kind.node_programs import ETCD, KUBERNETES
+from testbed.kind.waiting import wait_until
+
+DEFINITION = Path(__file__).resolve().parents[2] / "crds" / "dilocojobs.diloco.dev.yaml"
+BINARIES_VARIABLE = "DILOCO_TEST_BINARIES"
+"""Names a folder with etcd and kube-apiserver, where others are wanted than those built for the clusters of tests."""
+NEEDED = ("etcd", "kube-apiserver", "kubectl")
+
+_STARTING_SECONDS = 120.0
+"""A kube-apiserver is there in 5 s on an idle machine."""
+_STOPPING_SECONDS = 20.0
+_ATTEMPTS = 3
+"""A port that was free may be taken before it is used."""
+
+
+class ApiServerError(RuntimeError):
+    """It did not come up; the message ends with what its log says."""
+
+
+def _found(name: str) -> str | None:
+    cache = Cache.of_user()
+    built = [str(programs_folder(cache, module)) for module in (KUBERNETES, ETCD)]
+    folders = [os.environ.get(BINARIES_VARIABLE, ""), *built, os.environ.get("PATH", "")]
+    return shutil.which(name, path=os.pathsep.join(filter(None, folders)))
+
+
+def why_there_is_none() -> str | None:
+    """What is missing for an API server here, as the reason of a skip; None where there can be one."""
+    missing = [name for name in NEEDED if _found(name) is None]
+    if not missing:
+        return None
+    return (
+        f"no API server here: {', '.join(missing)} found neither among the programs built for clusters "
+        f"(testbed/kind), nor in ${BINARIES_VARIABLE}, nor on $PATH"
+    )
+
+
+@contextmanager
+def api_server() -> Iterator["ApiServer"]:
+    """An API server of its own, empty and ready, gone afterwards.
+
+    Raises:
+        ApiServerError: it does not come up.
+    """
+    if reason := why_there_is_none():
+        raise ApiServerError(reason)
+    with tempfile.TemporaryDirectory(prefix="api-server-") as directory:
+        server = ApiServer(Path(directory))
+        try:
+            server.start()
+            yield server
+        finally:
+            server.end()
+
+
+@contextmanager
+def job_api_server() -> Iterator["ApiServer"]:
+    """As ``api_server``; it knows DiLoCoJobs, by the committed definition.
+
+    Raises:
+        ApiServerError: it does not come up.
+    """
+    with api_server() as server:
+        server.kubectl("create", f"--filename={DEFINITION}")
+        server.kubectl("wait", "--for=condition=Established", f"crd/{DEFINITION.stem}")
+        # Published a moment after the definition is established; a kubectl that validates or explains reads it.
+        wait_until(lambda: not server.kubectl("explain", "dlj", check=False).returncode, "kubectl explain dlj")
+        yield server
+
+
+class ApiServer:
+    """One etcd and one kube-apiserver, on ports of 127.0.0.1, with RBAC."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self._authority = Authority(directory)
+        self._serving = self._authority.leaf("server", hosts=["127.0.0.1", "localhost"])
+        self._keys = service_account_keys(directory)
+        self._ports: dict[str, int] = {}
+        self._processes: dict[str, subprocess.Popen[bytes]] = {}
+        self.kubeconfig = directory / "admin.kubeconfig"
+        """Of a user who may do everything."""
+
+    @property
+    def url(self) -> str:
+        """https://127.0.0.1:PORT."""
+        return f"https://127.0.0.1:{self._ports['api']}"
+
+    def start(self) -> None:
+        """Bring it up, or up again after ``stop``, on the same port.
+
+        Raises:
+            ApiServerError: it does not come up.
+        """
+        if self._ports:
+            self._start_api()
+            return
+        for attempt in range(_ATTEMPTS):
+            try:
+                self._start_all()
+            except ApiServerError:
+                self.end()
+                if attempt == _ATTEMPTS - 1:
+                    raise
+            else:
+                return
+
+    def stop(self) -> None:
+        """End kube-apiserver only, as if it were away."""
+        self._end("kube-apiserver")
+
+    def end(self) -> None:
+        """End both for good."""
+        self._end("kube-apiserver")
+        self._end("etcd")
+        self._ports = {}
+
+    def kubeconfig_for(self, user: str, groups: Sequence[str] = ()) -> Path:
+        """The kubeconfig of another user, who may do what RBAC gives to that user and those groups."""
+        name = user.replace(":", "-").replace("/", "-")
+        path = self.directory / f"{name}.kubeconfig"
+        self._write_kubeconfig(path, user, groups)
+        return path
+
+    def kubectl(
+        self, *arguments: str, text: str | None = None, check: bool = True, kubeconfig: Path | None = None
+    ) -> subprocess.CompletedProcess[str]:
+        """``kubectl ARGUMENTS`` with ``text`` as its input.
+
+        Raises:
+            AssertionError: it failed and ``check`` is set; with what it said.
+        """
+        command = [str(_found("kubectl")), f"--kubeconfig={kubeconfig or self.kubeconfig}", *arguments]
+        # A cache of its own: a home folder's may be of another server on the same port.
+        environment = {**os.environ, "KUBECACHEDIR": str(self.directory / "kubectl-cache")}
+        done = subprocess.run(command, check=False, capture_output=True, text=True, input=text, env=environment)
+        assert not (check and done.returncode), f"{' '.join(command[2:])}: {done.stderr}"
+        return done
+
+    def request(self, method: str, path: str, body: object = None) -> tuple[int, Any]:
+        """Status and JSON answer of one HTTPS request as the admin: far quicker than a kubectl for each of hundreds."""
+        tls = ssl.create_default_context(cafile=str(self._authority.certificate))
+        tls.load_cert_chain(self.directory / "admin.crt", self.directory / "admin.key")
+        connection = http.client.HTTPSConnection("127.0.0.1", self._ports["api"], context=tls, timeout=120)
+        try:
+            connection.request(method, path, json.dumps(body), {"Content-Type": "application/json"})
+            answer = connection.getresponse()
+            return answer.status, json.loads(answer.read())
+        finally:
+            connection.close()
+
+    def _start_all(self) -> None:
+        self._ports = dict(zip(("api", "etcd", "peer"), _free_ports(3), strict=True))
+        client, peer = (f"http://127.0.0.1:{self._ports[name]}" for name in ("etcd", "peer"))
+        self._spawn(
+            "etcd",
+            f"--data-dir={tempfile.mkdtemp(prefix='etcd-', dir=self.directory)}",
+            f"--listen-client-urls={client}",
+            f"--advertise-client-urls={client}",
+            f"--listen-peer-urls={peer}",
+            f"--initial-advertise-peer-urls={peer}",
+            f"--initial-cluster=default={peer}",
+            "--unsafe-no-fsync",
+            "--log-level=error",
+        )
+        self._write_kubeconfig(self.kubeconfig, "admin", ["system:masters"])
+        self._start_api()
+
+    def _start_api(self) -> None:
+        self._spawn(
+            "kube-apiserver",
+            f"--etcd-servers=http://127.0.0.1:{self._ports['etcd']}",
+            "--bind-address=127.0.0.1",
+            "--advertise-address=127.0.0.1",
+            f"--secure-port={self._ports['api']}",
+            f"--cert-dir={self.directory}",
+            f"--tls-cert-file={self._serving.certificate}",
+            f"--tls-private-key-file={self._serving.key}",
+            f"--client-ca-file={self._authority.certificate}",
+            f"--service-account-key-file={self._keys.certificate}",
+            f"--service-account-signing-key-file={self._keys.key}",
+            "--service-account-issuer=https://kubernetes.default.svc.cluster.local",
+            "--service-cluster-ip-range=10.96.0.0/16",
+            "--authorization-mode=RBAC",
+            # Nobody makes the accounts that it would ask for.
+            "--disable-admission-plugins=ServiceAccount",
+            # A server that is stopped while clients watch it is to be gone at once.
+            "--shutdown-delay-duration=0s",
+        )
+        self._wait_until_ready()
+
+    def _wait_until_ready(self) -> None:
+        deadline = time.monotonic() + _STARTING_SECONDS
+        while self.kubectl("get", "--raw=/readyz", check=False).returncode:
+            for name, process in self._processes.items():
+                if process.poll() is not None:
+                    raise ApiServerError(f"{name} ended with {process.returncode}: {self._log_end(name)}")
+            if time.monotonic() > deadline:
+                raise ApiServerError(f"not ready after {_STARTING_SECONDS:.0f} s: {self._log_end('kube-apiserver')}")
+            time.sleep(0.2)
+        # Made by the server itself just after it is ready; nearly every test wants it.
+        while self.kubectl("get", "namespace", "default", check=False).returncode:
+            time.sleep(0.2)
+
+    def _spawn(self, name: str, *arguments: str) -> None:
+        with (self.directory / f"{name}.log").open("ab") as log:
+            self._processes[name] = subprocess.Popen(
+                [str(_found(name)), *arguments], stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd=self.directory
+            )
+
+    def _end(self, name: str) -> None:
+        process = self._processes.pop(name, None)
+        if process is None:
+            return
+        process.terminate()
+        try:
+            process.wait(_STOPPING_SECONDS)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+    def _log_end(self, name: str) -> str:
+        return (self.directory / f"{name}.log").read_text(encoding="utf-8", errors="replace")[-2000:]
+
+    def _write_kubeconfig(self, path: Path, user: str, groups: Sequence[str]) -> None:
+        leaf = self._authority.leaf(path.name.removesuffix(".kubeconfig"), user=user, groups=groups)
+        cluster = {"server": self.url, "certificate-authority": str(self._authority.certificate)}
+        credentials = {"client-certificate": str(leaf.certificate), "client-key": str(leaf.key)}
+        config = {
+            "apiVersion": "v1",
+            "kind": "Config",
+            "clusters": [{"name": "test", "cluster": cluster}],
+            "users": [{"name": user, "user": credentials}],
+            "contexts": [{"name": "test", "context": {"cluster": "test", "user": user, "namespace": "default"}}],
+            "current-context": "test",
+        }
+        path.write_text(yaml.safe_dump(config), encoding="utf-8")
+
+
+def _free_ports(count: int) -> list[int]:
+    sockets = [socket.socket() for _ in range(count)]
+    try:
+        for each in sockets:
+            each.bind(("127.0.0.1", 0))
+        return [each.getsockname()[1] for each in sockets]
+    finally:
+        for each in sockets:
+            each.close()

@@ -1,0 +1,98 @@
+"""Real clusters for tests and trials, from a bare machine.
+
+python -m testbed.kind up                    # a cluster with the project's images; it stays
+python -m testbed.kind down                  # all that was brought up here; --name NAME: that one
+python -m testbed.kind run -- COMMAND ...    # up, COMMAND, down; KEEP_CLUSTERS=1 leaves it up
+python -m testbed.kind programs              # what tests without a cluster want: helm and an API server
+"""
+
+import argparse
+import os
+import signal
+import subprocess
+import sys
+import time
+from types import FrameType
+
+from testbed.kind import bed, clusters
+from testbed.kind.cache import Cache
+from testbed.kind.commands import CommandFailedError, Unavailable
+from testbed.kind.guard import NotOursError
+
+_CANNOT = 3
+
+
+def main() -> int:
+    """Do what the arguments say; 3 where this machine can have no clusters."""
+    parser = argparse.ArgumentParser(
+        prog="python -m testbed.kind", description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
+    parser.add_argument("--name", help="the cluster's (DILOCO_KIND_CLUSTER); `down` without it: all")
+    parser.add_argument("--workers", type=int, default=1, help="nodes beside the control plane's")
+    parser.add_argument("what", choices=["up", "down", "run", "programs"])
+    parser.add_argument("command", nargs="*", help="what `run` runs")
+    options = parser.parse_args()
+    # Ended from outside, it cleans up as after a Ctrl-C.
+    signal.signal(signal.SIGTERM, _interrupt)
+    try:
+        return _do(options)
+    except Unavailable as why:
+        sys.stderr.write(f"kind: no clusters: {why}\n")
+        return _CANNOT
+    except (CommandFailedError, NotOursError) as error:
+        sys.stderr.write(f"kind: {error}\n")
+        return 1
+    except KeyboardInterrupt:
+        return 130
+
+
+def _do(options: argparse.Namespace) -> int:
+    name = options.name or clusters.DEFAULT_NAME
+    match options.what:
+        case "run":
+            return _run(name, options.workers, options.command)
+        case "programs":
+            bed.programs()
+        case "down":
+            bed.down(options.name)
+        case _:
+            _up(name, options.workers)
+    return 0
+
+
+def _up(name: str, workers: int) -> None:
+    started = time.monotonic()
+    made = bed.up(name, workers=workers, kept=True)
+    made.images()
+    sys.stderr.write(f"kind: {name} is up ({time.monotonic() - started:.0f} s)\n")
+    sys.stdout.write(f"export KUBECONFIG={made.cluster.kubeconfig} PATH={made.path()}:$PATH\n")
+
+
+def _run(name: str, workers: int, command: list[str]) -> int:
+    unavailable: dict[str, str] = {}
+    try:
+        with Cache.of_user().using(name):
+            try:
+                bed.up(name, workers=workers).images()
+            except Unavailable as why:
+                sys.stderr.write(f"kind: no clusters: {why}\n")
+                unavailable = {bed.UNAVAILABLE: str(why)}
+            return _call(command, unavailable)
+    finally:
+        bed.end_of_use(name)
+
+
+def _call(command: list[str], env: dict[str, str]) -> int:
+    process = subprocess.Popen(command, env={**os.environ, **env})
+    # A terminal sends Ctrl-C to both: the command ends in its own way, and then this does.
+    signal.signal(signal.SIGINT, lambda *_: None)
+    signal.signal(signal.SIGTERM, lambda *_: process.terminate())
+    return process.wait()
+
+
+def _interrupt(_signal: int, _frame: FrameType | None) -> None:
+    raise KeyboardInterrupt
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,114 @@
+"""The test bed as a whole: engine, tools, node image, cluster, the project's images; and taking it down again."""
+
+import os
+import sys
+from dataclasses import astuple, dataclass
+
+from testbed.kind import clusters, engine, guard, node_image, node_programs, project_images, tools
+from testbed.kind.cache import Cache
+from testbed.kind.clusters import Cluster
+from testbed.kind.commands import CommandFailedError
+from testbed.kind.go_modules import Go
+from testbed.kind.node_image import NodeImage
+from testbed.kind.project_images import Images
+from testbed.kind.tools import Tools
+
+UNAVAILABLE = "DILOCO_CLUSTERS_UNAVAILABLE"
+"""Environment variable that tells tests why there are no clusters."""
+
+
+@dataclass(frozen=True)
+class Bed:
+    """A cluster that is up and what goes with it."""
+
+    cache: Cache
+    tools: Tools
+    node_image: NodeImage
+    cluster: Cluster
+
+    def path(self) -> str:
+        """For a shell's PATH: where its tools are."""
+        return ":".join(sorted({str(tool.parent) for tool in (*astuple(self.tools), self.cluster.kubectl_path)}))
+
+    def images(self) -> Images:
+        """The project's images as the checkout is now, built and given to the cluster's nodes."""
+        # Apart from the bed's own: a cluster can be used while images for it are built.
+        with self.cache.lock("images"):
+            images = project_images.build()
+            project_images.load(self.cluster, images)
+        return images
+
+
+def up(name: str = clusters.DEFAULT_NAME, *, workers: int = 1, kept: bool = False) -> Bed:
+    """Bring up what is not up yet; minutes the first time, half a minute later on, a second where all is there.
+
+    Raises:
+        Unavailable: This machine cannot have clusters, and why.
+        NotOursError: A cluster of this name was not made here.
+    """
+    cache = Cache.of_user()
+    with cache.lock():
+        docker = engine.ensure(cache)
+        found = tools.ensure(cache)
+        image = node_image.ensure(cache, docker)
+        cluster = clusters.create(cache, found, image, name, workers=workers, kept=kept)
+    return Bed(cache, found, image, cluster)
+
+
+def programs() -> None:
+    """Build what tests without a cluster want and skip without: helm, and an API server.
+
+    Raises:
+        Unavailable: One of them can be had in no way.
+    """
+    cache = Cache.of_user()
+    with cache.lock():
+        tools.ensure(cache)
+        node_programs.build_api_server(Go.find(cache))
+
+
+def attach(name: str = clusters.DEFAULT_NAME) -> Bed:
+    """The bed whose cluster is up.
+
+    Raises:
+        NotOursError: It is not up.
+        Unavailable: Nor could it be.
+    """
+    guard.check_ours(Cache.of_user(), name)
+    return up(name)
+
+
+def down(name: str | None = None) -> None:
+    """Delete one cluster of ours, or all that nobody uses, and stop the engine if it was started here."""
+    cache = Cache.of_user()
+    with cache.lock():
+        names = [each for each in cache.state.clusters if not _is_spared(cache, each)] if name is None else [name]
+        if names:
+            engine.ensure(cache)
+            found = tools.ensure(cache)
+            for each in names:
+                clusters.delete(cache, found, each)
+        engine.stop(cache)
+
+
+def _is_spared(cache: Cache, name: str) -> bool:
+    used = cache.is_used(name)
+    if used:
+        sys.stderr.write(f"kind: {name} is in use by tests and stays\n")
+    return used
+
+
+def end_of_use(name: str) -> None:
+    """Take a cluster down after tests: not one that was asked to stay, nor one that others use."""
+    cache = Cache.of_user()
+    record = cache.state.clusters.get(name)
+    if os.environ.get("KEEP_CLUSTERS") == "1" or (record is not None and record.kept) or cache.is_used(name):
+        return
+    try:
+        if record is not None:
+            down(name)
+        else:
+            with cache.lock():
+                engine.stop(cache)
+    except CommandFailedError as error:
+        raise SystemExit(f"kind: {name} could not be taken down: {error}") from None

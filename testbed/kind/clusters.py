@@ -1,0 +1,191 @@
+"""Makes and deletes kind clusters, and gives kubectl for those that were made here and no others."""
+
+import json
+import os
+import time
+import uuid
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from testbed.kind import docker_network, guard, host_limits, network, tools
+from testbed.kind.cache import Cache, ClusterRecord
+from testbed.kind.commands import CommandFailedError, run, step, succeeds
+from testbed.kind.node_image import NodeImage
+from testbed.kind.tools import Tools
+
+DEFAULT_NAME = os.environ.get("DILOCO_KIND_CLUSTER", "diloco-test")
+_READY_SECONDS = 300.0
+_LOST_SECONDS = 60.0
+_CONTROL_PLANE = "node-role.kubernetes.io/control-plane"
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """A cluster that was made here."""
+
+    name: str
+    kubeconfig: Path
+    kubectl_path: Path
+
+    def kubectl(self, *arguments: str | Path, stdin: str | None = None, timeout_seconds: float = 120) -> str:
+        """What kubectl says.
+
+        Raises:
+            CommandFailedError: It refuses, or took longer.
+        """
+        command = (self.kubectl_path, "--kubeconfig", self.kubeconfig, *arguments)
+        return run(*command, stdin=stdin, timeout_seconds=timeout_seconds)
+
+    def get(self, *arguments: str) -> dict[str, Any]:
+        """``kubectl get`` as an object."""
+        found: dict[str, Any] = json.loads(self.kubectl("get", *arguments, "--output", "json"))
+        return found
+
+    def apply(self, *objects: dict[str, Any], namespace: str | None = None) -> None:
+        """Server-side apply."""
+        where = () if namespace is None else ("--namespace", namespace)
+        self.kubectl("apply", "--server-side", *where, "--filename", "-", stdin=yaml.safe_dump_all(objects))
+
+    @property
+    def workers(self) -> list[str]:
+        """Its nodes but for the control plane, which are containers of the same names."""
+        nodes = self.get("nodes", "--selector", f"!{_CONTROL_PLANE}")["items"]
+        return sorted(node["metadata"]["name"] for node in nodes)
+
+
+def create(cache: Cache, found: Tools, image: NodeImage, name: str, *, workers: int = 1, kept: bool = False) -> Cluster:
+    """The cluster, made if it is not there. What was begun and not finished is made anew.
+
+    Raises:
+        NotOursError: One of this name exists and was not made here.
+    """
+    guard.check_name(name)
+    exists = name in run(found.kind, "get", "clusters").split()
+    record = cache.state.clusters.get(name)
+    guard.check_record(name, cache.state.clusters, exists)
+    if exists and record is not None and record.complete:
+        cluster = _answering(cache, name, image.name)
+        if cluster is not None:
+            cache.write(cache.state.with_cluster(name, replace(record, kept=record.kept or kept)))
+            return cluster
+    if record is not None:
+        delete(cache, found, name)
+    host_limits.raise_for_clusters(cache)
+    record = ClusterRecord(uuid.uuid4().hex, kept=kept)
+    cache.write(cache.state.with_cluster(name, record))
+    with step(f"creating cluster {name}"):
+        cluster = _create(cache, found, image, name, workers)
+    cache.write(cache.state.with_cluster(name, replace(record, complete=True)))
+    return cluster
+
+
+def attach(cache: Cache, name: str, node_image: str) -> Cluster:
+    """A cluster that is up, after it was seen to be the one that was made here.
+
+    Raises:
+        NotOursError: It is not.
+        CommandFailedError: It does not answer.
+    """
+    record = guard.check_ours(cache, name)
+    kubeconfig = cache.kubeconfig(name)
+    if not kubeconfig.exists():
+        raise CommandFailedError(("kind",), -1, f"cluster {name}: its kubeconfig {kubeconfig} is gone")
+    guard.check_kubeconfig(yaml.safe_load(kubeconfig.read_text(encoding="utf-8")), name)
+    cluster = Cluster(name, kubeconfig, tools.kubectl(cache, node_image))
+    nodes = json.loads(cluster.kubectl("get", "nodes", "--output", "json", timeout_seconds=60))
+    guard.check_nodes(nodes, name, record)
+    return cluster
+
+
+def delete(cache: Cache, found: Tools, name: str) -> None:
+    """Delete a cluster that was made here, or begun; and the network with the last one.
+
+    Raises:
+        NotOursError: It was not made here.
+    """
+    guard.check_name(name)
+    exists = name in run(found.kind, "get", "clusters").split()
+    guard.check_record(name, cache.state.clusters, exists)
+    with step(f"deleting cluster {name}"):
+        volumes = _volumes(name)
+        run(found.kind, "delete", "cluster", "--name", name, "--kubeconfig", cache.kubeconfig(name))
+        # A busy engine removes a container and leaves its volume, gigabytes that nobody would find again.
+        for volume in volumes:
+            if succeeds("docker", "volume", "inspect", volume):
+                run("docker", "volume", "rm", volume)
+    cache.kubeconfig(name).unlink(missing_ok=True)
+    cache.write(cache.state.without_cluster(name))
+    docker_network.remove_if_unused()
+    host_limits.put_back(cache)
+
+
+def _answering(cache: Cache, name: str, node_image: str) -> Cluster | None:
+    """The cluster, or None if it is lost: its nodes were stopped. One that is only slow gets time."""
+    end = time.monotonic() + _LOST_SECONDS
+    while True:
+        try:
+            return attach(cache, name, node_image)
+        except CommandFailedError:
+            if time.monotonic() > end:
+                return None
+            time.sleep(1)
+
+
+def _volumes(name: str) -> list[str]:
+    """Where its nodes' disks are."""
+    nodes = run("docker", "ps", "--all", "--quiet", "--filter", f"label=io.x-k8s.kind.cluster={name}").split()
+    mounts = '{{range .Mounts}}{{if eq .Type "volume"}}{{.Name}} {{end}}{{end}}'
+    return run("docker", "inspect", "--format", mounts, *nodes).split() if nodes else []
+
+
+def _create(cache: Cache, found: Tools, image: NodeImage, name: str, workers: int) -> Cluster:
+    identity = cache.state.clusters[name].identity
+    kubeconfig = cache.kubeconfig(name)
+    kubeconfig.unlink(missing_ok=True)
+    command = ("create", "cluster", "--name", name, "--kubeconfig", kubeconfig, "--config", "-")
+    config = yaml.safe_dump(configuration(image, identity, workers))
+    # kind knows no other way to be given a network.
+    run(found.kind, *command, stdin=config, env={"KIND_EXPERIMENTAL_DOCKER_NETWORK": docker_network.ensure()})
+    cluster = Cluster(name, kubeconfig, tools.kubectl(cache, image.name))
+    if not image.brings_network:
+        network.wire(_addresses(cluster))
+    if workers:
+        # There is little memory: the control plane's node runs pods too, and a worker can go without theirs.
+        cluster.kubectl("taint", "nodes", "--selector", _CONTROL_PLANE, f"{_CONTROL_PLANE}:NoSchedule-")
+    wait = ("wait", "--all", f"--timeout={_READY_SECONDS:.0f}s")
+    cluster.kubectl(*wait, "--for=condition=Ready", "nodes", timeout_seconds=_READY_SECONDS + 10)
+    # Names are resolved and volumes provisioned from now on.
+    available = (*wait, "--for=condition=Available", "deployments", "--all-namespaces")
+    cluster.kubectl(*available, timeout_seconds=_READY_SECONDS + 10)
+    return cluster
+
+
+def configuration(image: NodeImage, identity: str, workers: int) -> dict[str, Any]:
+    """What kind is to make (kind.x-k8s.io/v1alpha4). Pure."""
+    node = {"image": image.name, "labels": {guard.IDENTITY_LABEL: identity}}
+    # Newer kubelets refuse cgroup v1 unless told not to; under v2 it says nothing.
+    kubelet = {"kind": "KubeletConfiguration", "failCgroupV1": False}
+    cluster: dict[str, Any] = {
+        "kind": "Cluster",
+        "apiVersion": "kind.x-k8s.io/v1alpha4",
+        "kubeadmConfigPatches": [yaml.safe_dump(kubelet)],
+        "nodes": [{"role": "control-plane", **node}, *({"role": "worker", **node} for _ in range(workers))],
+    }
+    if not image.brings_network:
+        cluster["networking"] = {"disableDefaultCNI": True}
+    if image.is_restricted:
+        # Lets the kubelet start where it cannot set what only CAP_SYS_RESOURCE may.
+        cluster["featureGates"] = {"KubeletInUserNamespace": True}
+    return cluster
+
+
+def _addresses(cluster: Cluster) -> list[network.NodeAddresses]:
+    end = time.monotonic() + _READY_SECONDS
+    while (found := network.addresses_of(cluster.get("nodes"))) is None:
+        if time.monotonic() > end:
+            raise CommandFailedError(("kind",), -1, f"cluster {cluster.name}: its nodes get no addresses for pods")
+        time.sleep(0.5)
+    return found

@@ -1,0 +1,111 @@
+"""The project's two images, built from its Dockerfile on bases of Debian's packages and loaded into clusters.
+
+A tag is the digest of what the image is made of: unchanged code is neither built nor loaded again, and pods run the
+checkout's code and no other.
+"""
+
+import json
+import os
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from testbed.kind import debian, image_transfer
+from testbed.kind.clusters import Cluster
+from testbed.kind.commands import run, step, succeeds
+from testbed.kind.digests import contents, digest_of
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+_OF_BOTH = (
+    *("Dockerfile", ".dockerignore", "pyproject.toml", "constraints.txt", "README.md", "LICENSE"),
+    *("scripts/image_requirements.py", "operator/diloco_operator"),
+)
+_CTR = ("ctr", "-n", "k8s.io")
+_REGISTRY = "localhost"
+"""A node that should lack an image of such a name finds none elsewhere, and nobody else's."""
+
+INPUTS = {
+    "operator": (
+        *_OF_BOTH,
+        "trainer/diloco/__init__.py",
+        "trainer/diloco/py.typed",
+        "trainer/diloco/runtime",
+        "trainer/diloco/spec",
+    ),
+    "trainer": (*_OF_BOTH, "trainer/diloco"),
+}
+"""By target, the files that the Dockerfile copies."""
+
+_BASES = {
+    "OPERATOR_BASE": debian.Base("bookworm", ("python3", "python3-venv", "ca-certificates")),
+    # Debian's torch computes on CPUs: a fifth of the size of what the package index has for this platform. Without
+    # OpenBLAS it is fifty times slower.
+    "TRAINER_BASE": debian.Base(
+        "trixie", ("python3", "python3-venv", "python3-torch", "libopenblas0-pthread", "ca-certificates")
+    ),
+}
+
+
+@dataclass(frozen=True)
+class Images:
+    """Names of images that the clusters' nodes have."""
+
+    operator: str
+    trainer: str
+
+
+def build(repository: Path = REPOSITORY) -> Images:
+    """Both images, built if what they are made of has changed.
+
+    Raises:
+        Unavailable: No base image can be had.
+        CommandFailedError: The Dockerfile does not build: a mistake of this repository's.
+    """
+    host = debian.Host.read()
+    bases = {argument: debian.image(base, host) for argument, base in _BASES.items()}
+    tags = {name: tag.encode() for name, tag in bases.items()}
+    names = {
+        target: f"{_REGISTRY}/diloco-{target}:{digest_of(contents(repository, inputs) | tags)}"
+        for target, inputs in INPUTS.items()
+    }
+    arguments = [f"--build-arg={name}={tag}" for name, tag in bases.items()] + debian.proxy_arguments(os.environ)
+    for target, name in names.items():
+        if not debian.has_image(name):
+            with step(f"building {name}"):
+                run("docker", "build", "--target", target, "--tag", name, *arguments, repository)
+    return Images(**names)
+
+
+def load(cluster: Cluster, images: Images) -> None:
+    """Give the images to the cluster's nodes that do not have them."""
+    names = (images.operator, images.trainer)
+    nodes = [node["metadata"]["name"] for node in cluster.get("nodes")["items"]]
+    for name in names:
+        lacking = [node for node in nodes if name not in images_on(node)]
+        if lacking:
+            with step(f"loading {name} into {', '.join(lacking)}"):
+                image_transfer.give(name, lacking)
+    _forget_older(cluster, nodes, names)
+
+
+def images_on(node: str) -> list[str]:
+    """The full names of the images that a node's containerd has."""
+    return run("docker", "exec", node, *_CTR, "images", "list", "--quiet").split()
+
+
+def others(names: Iterable[str], listed: Iterable[str]) -> list[str]:
+    """Of ``listed``, the images of the same repositories as ``names`` but of other code."""
+    repositories = {name.rpartition(":")[0]: name for name in names}
+    return [name for name in listed if repositories.get(name.rpartition(":")[0], name) != name]
+
+
+def _forget_older(cluster: Cluster, nodes: list[str], names: tuple[str, ...]) -> None:
+    """What was built of older code would fill the disk; it stays on nodes where something is to run it still."""
+    workloads = json.dumps(cluster.get("pods,statefulsets,deployments", "--all-namespaces"))
+    for node in nodes:
+        unused = [name for name in others(names, images_on(node)) if name not in workloads]
+        if unused:
+            run("docker", "exec", node, *_CTR, "images", "remove", *unused)
+    for name in others(names, run("docker", "image", "ls", "--format", "{{.Repository}}:{{.Tag}}").split()):
+        # The engine keeps one that a container of its own has.
+        succeeds("docker", "image", "rm", name)

@@ -1,0 +1,124 @@
+"""The operator as a process of its own, and what its probes and metrics say. Must not know what is tested with it."""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Self
+
+from testbed.kind.waiting import wait_until
+
+PATIENCE_SECONDS = 90.0
+PROGRAM = ("-m", "diloco_operator.main")
+"""What Python is told to run."""
+_ADDRESS = re.compile(r"metrics at port (\d+)")
+_SAMPLE = re.compile(r"^(?P<name>\w+)(?:\{(?P<labels>.*)\})? (?P<value>\S+)$")
+
+
+def eventually(what: str, holds: Callable[[], object], patience_seconds: float = PATIENCE_SECONDS) -> None:
+    """Wait until something holds.
+
+    Raises:
+        AssertionError: it does not; with ``what``.
+    """
+    wait_until(holds, what, patience_seconds)
+
+
+class OperatorProcess:
+    """``diloco-operator`` with a kubeconfig, for the length of a ``with``."""
+
+    def __init__(self, kubeconfig: Path, log: Path, *flags: str, program: Sequence[str] = PROGRAM) -> None:
+        self._log = log
+        command = [sys.executable, *program, f"--kubeconfig={kubeconfig}"]
+        with log.open("ab") as output:
+            self._process = subprocess.Popen(
+                [*command, "--health-address=127.0.0.1:0", *flags],
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                env={name: value for name, value in os.environ.items() if not name.startswith("DILOCO_OPERATOR")},
+            )
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    @property
+    def log(self) -> str:
+        return self._log.read_text(encoding="utf-8")
+
+    @property
+    def exit_code(self) -> int | None:
+        """None while it runs."""
+        return self._process.poll()
+
+    def get(self, path: str) -> tuple[int, str]:
+        """(status, text) of one of its pages; 0 where none is answered."""
+        found = _ADDRESS.search(self.log)
+        if found is None:
+            return 0, ""
+        try:
+            with urllib.request.urlopen(f"http://127.0.0.1:{found[1]}{path}", timeout=10) as answer:
+                return answer.status, answer.read().decode()
+        except urllib.error.HTTPError as error:
+            return error.code, error.read().decode()
+        except OSError:
+            return 0, ""
+
+    @property
+    def works(self) -> bool:
+        status, text = self.get("/readyz")
+        return status == 200 and text.startswith("working")
+
+    @property
+    def stands_by(self) -> bool:
+        status, text = self.get("/readyz")
+        return status == 200 and text.startswith("standing by")
+
+    def metric(self, name: str, *labels: str, without: str = "\0") -> float:
+        """The sum over all samples of a metric that have every one of these ``label="value"`` and not `without`."""
+        samples = filter(None, map(_SAMPLE.match, self.get("/metrics")[1].splitlines()))
+        fitting = [
+            sample
+            for sample in samples
+            if sample["name"] == f"diloco_operator_{name}"
+            and all(label in (sample["labels"] or "") for label in labels)
+            and without not in (sample["labels"] or "")
+        ]
+        return sum(float(sample["value"]) for sample in fitting)
+
+    @property
+    def reconciles(self) -> float:
+        return self.metric("reconcile_seconds_count")
+
+    @property
+    def writes(self) -> float:
+        """Requests that change something, renewals of the lease not among them."""
+        verbs = ("create", "update", "patch", "delete")
+        return sum(self.metric("api_requests_total", f'verb="{verb}"', without="leases") for verb in verbs)
+
+    def stop(self) -> int:
+        """SIGTERM. Returns the exit code."""
+        self._process.send_signal(signal.SIGTERM)
+        return self._process.wait(PATIENCE_SECONDS)
+
+    def kill(self) -> None:
+        """SIGKILL."""
+        self._process.kill()
+        self._process.wait()
+
+    def wait(self) -> int:
+        """The exit code, once it ends by itself."""
+        return self._process.wait(PATIENCE_SECONDS)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self.exit_code is None:
+            self.kill()

@@ -1,0 +1,126 @@
+"""A puller on a scripted link, whose threads' work is done by the test."""
+
+import contextlib
+import threading
+from collections.abc import Callable
+
+import torch
+
+from diloco.core.codec import codec_named
+from diloco.core.downlink import Update, encode_update
+from diloco.learner.mailboxes.holdings import Holdings, Membership
+from diloco.learner.mailboxes.pull_queue import MergedFragment, PullOrder, PullQueue
+from diloco.learner.mailboxes.wakeup import Wakeup
+from diloco.learner.puller import Landing, Puller
+from diloco.learner.transfers import TransferContext, TransferCounts
+from diloco.wire.chunks import payload_digest
+from diloco.wire.errors import WireError
+from diloco.wire.messages import PullHeader, PullRequest, PushReceipt
+from diloco.wire.posting import Posting
+from tests.support.scripted_condition import NothingToDoError, ScriptedCondition
+
+NOW = Membership("1", 7)
+CODEC = codec_named("Int8")
+BASE = torch.tensor([1.0, -2.0, 0.3])
+MERGED = torch.tensor([1.1, -2.3, 0.35])
+
+
+MOST_PULLS = 10
+"""Of a test: a puller that begins again without an end fails it."""
+
+
+def digest(values: torch.Tensor) -> bytes:
+    return payload_digest(values.numpy().data.cast("B"))
+
+
+class Syncer:
+    """The far side: version 8 is BASE, version 9 its Int8 update towards MERGED. Every pull meets the next fate."""
+
+    def __init__(self, *fates: WireError | PullHeader | None) -> None:
+        self.fates = list(fates)
+        self.requests: list[PullRequest] = []
+        self.deadlines: list[float] = []
+        """Seconds that each pull was given."""
+        self.after_call: Callable[[], None] = lambda: None
+        self.while_it_comes: Callable[[], None] = lambda: None
+        """Once the answer has begun."""
+        self.new, rest = MERGED.clone(), torch.zeros(3)
+        payload, _ = encode_update(CODEC, Update(BASE, self.new, rest, rest))
+        assert payload is not None
+        self.payload = payload
+        self.update = PullHeader(0, 9, payload.numel(), b"", "Int8", 8, digest(self.new))
+
+    def push(self, *_: object, **__: object) -> PushReceipt:
+        raise AssertionError("nobody pushes here")
+
+    def pull(
+        self, request: PullRequest, allocate: Callable[[PullHeader], memoryview], *, deadline_seconds: float
+    ) -> PullHeader:
+        assert len(self.requests) < MOST_PULLS
+        self.deadlines.append(deadline_seconds)
+        self.requests.append(request)
+        self.after_call()
+        fate = self.fates.pop(0) if self.fates else None
+        if isinstance(fate, WireError):
+            raise fate
+        header = fate or (self.update if request.held_version == 8 else PullHeader(0, 9, self.new.nbytes))
+        sent = self.payload if header.codec else self.new
+        buffer = allocate(header)
+        self.while_it_comes()
+        buffer[:] = sent.numpy().tobytes()
+        return header
+
+    def pull_posted(
+        self,
+        request: PullRequest,
+        allocate: Callable[[PullHeader], memoryview],
+        *,
+        deadline_seconds: float,
+        posting: Posting,
+    ) -> PullHeader:
+        assert request.posted
+        posting.begin(None)
+        return self.pull(request, allocate, deadline_seconds=deadline_seconds)
+
+
+class Bench:
+    """A puller on a scripted link. ``now`` is the admission that lasts; it holds version 8."""
+
+    def __init__(self, syncer: Syncer, *, holds: int = 8, downlink: bool = True) -> None:
+        self.now: Membership | None = NOW
+        self.pull_queue = PullQueue(Wakeup())
+        self.pull_queue._condition = ScriptedCondition()
+        self.pull_queue.session_begins(NOW, posted_pulls=True)
+        self.holdings = Holdings(1)
+        self.holdings.admitted(NOW, [])
+        self.holdings.received("1", 0, holds, BASE.clone())
+        self.counts = TransferCounts()
+        self.buffers = 0
+        self.numel = syncer.new.numel()
+        self.stopped = threading.Event()
+        context = TransferContext(
+            "r/p/0", syncer, lambda: self.now, lambda: 0.0, self.stopped, lambda: -1.0, self.counts
+        )
+        landing = Landing((self.numel,), self._buffer, CODEC if downlink else None)
+        self.puller = Puller(context, self.pull_queue, self.holdings, landing)
+
+    def _buffer(self, _: int) -> torch.Tensor:
+        self.buffers += 1
+        return torch.empty(self.numel)
+
+    def pull(self, minimum_version: int = 9) -> list[MergedFragment]:
+        """Wish for it, and what has landed once no worker has anything to do."""
+        self.pull_queue.want(PullOrder(NOW, 0, minimum_version))
+        return self.work_off()
+
+    def post(self, minimum_version: int = 9) -> list[MergedFragment]:
+        """Post a pull, and what has landed by it."""
+        self.pull_queue.post(PullOrder(NOW, 0, minimum_version))
+        with contextlib.suppress(NothingToDoError):
+            self.puller.run_posted()
+        return self.pull_queue.take()
+
+    def work_off(self) -> list[MergedFragment]:
+        with contextlib.suppress(NothingToDoError):
+            self.puller.run()
+        return self.pull_queue.take()

@@ -1,0 +1,12 @@
+"""A cache of the test's own."""
+
+from pathlib import Path
+
+import pytest
+
+from testbed.kind.cache import Cache
+
+
+@pytest.fixture
+def cache(tmp_path: Path) -> Cache:
+    return Cache(tmp_path)
