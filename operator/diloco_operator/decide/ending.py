@@ -1,9 +1,13 @@
-"""Whether a job has ended, and how. The syncer's word ends it, or its deadline; and an end is for good.
+"""Whether a job has ended, and how; and how long it is kept then. An end is for good.
+
+The syncer says that a job is complete or has failed; ``activeDeadlineSeconds`` ends one that takes too long, counted as
+in a batch/v1 Job from when it was started or last resumed; ``ttlSecondsAfterFinished`` deletes it, and its volume.
 
 Pure. Pods that end say nothing: a StatefulSet starts them again.
 """
 
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Literal
 
 from diloco.spec.status import JobStatus
@@ -39,3 +43,26 @@ def syncer_end(syncer: SyncerStatusView | SyncerAway | None) -> End | None:
     if syncer.phase == "Complete" and syncer.model_exported:
         return End("Complete", Reason.BUDGET_REACHED, told or "the budget of tokens is merged")
     return None
+
+
+def seconds_until_deadline(allowed_seconds: int | None, start_time: datetime | None, now: datetime) -> float | None:
+    """Below or at 0: it has passed. None: there is none, or the clock does not run (suspended)."""
+    if allowed_seconds is None or start_time is None:
+        return None
+    return allowed_seconds - (now - start_time).total_seconds()
+
+
+def deadline_end(allowed_seconds: int | None, start_time: datetime | None, now: datetime) -> End | None:
+    """The end of a job whose deadline has passed."""
+    left = seconds_until_deadline(allowed_seconds, start_time, now)
+    if left is None or left > 0:
+        return None
+    text = f"not complete after spec.activeDeadlineSeconds, {allowed_seconds}"
+    return End("Failed", Reason.DEADLINE_EXCEEDED, text)
+
+
+def seconds_to_live(kept_seconds: int | None, completion_time: datetime | None, now: datetime) -> float | None:
+    """``kept_seconds``: the field. Below or at 0: delete it. None: it is kept."""
+    if kept_seconds is None or completion_time is None:
+        return None
+    return kept_seconds - (now - completion_time).total_seconds()

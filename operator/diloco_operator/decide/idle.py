@@ -24,8 +24,7 @@ from diloco_operator.decide.conditions import (
     reason_of,
     taken_over,
 )
-from diloco_operator.decide.deadline import deadline_end
-from diloco_operator.decide.ending import End
+from diloco_operator.decide.ending import End, deadline_end, seconds_to_live
 from diloco_operator.decide.observed import ChildKey, Object, Observed
 from diloco_operator.decide.plan import Plan
 from diloco_operator.decide.progress import without_rates
@@ -34,7 +33,6 @@ from diloco_operator.decide.scale import start_time
 from diloco_operator.decide.status import if_new
 from diloco_operator.decide.stop_fields import StopFields, stop_fields
 from diloco_operator.decide.stopping import PodsLeft, pods_left, scaled_to_nothing
-from diloco_operator.decide.ttl import seconds_to_live
 from diloco_operator.decide.workloads import STATEFUL_SET, PoolWorkload, syncer_claim
 from diloco_operator.names import PoolKey
 from diloco_operator.options import OperatorOptions

@@ -10,14 +10,13 @@ Pure: no clock, no network, and randomness only through the ``CertificateMaker``
 from dataclasses import replace
 from datetime import datetime
 
-from diloco.spec import SpecError
+from diloco.spec import JobSpec, SpecError
 from diloco.spec.load import job_from
 from diloco_operator.decide.causes.all import running_causes, stopping_causes, taken_causes, unhealthy
 from diloco_operator.decide.causes.pools import Cause, gravest_first
 from diloco_operator.decide.children import Changes, changes
 from diloco_operator.decide.conditions import IN_PROGRESS, Verdict, Verdicts, remembered, taken_over
-from diloco_operator.decide.deadline import deadline_end, seconds_until_deadline
-from diloco_operator.decide.ending import End, recorded_end, syncer_end
+from diloco_operator.decide.ending import End, deadline_end, recorded_end, seconds_until_deadline, syncer_end
 from diloco_operator.decide.idle import Bare, blocked, degraded, exported, finished, over, standing
 from diloco_operator.decide.job_now import JobNow
 from diloco_operator.decide.observed import Object, Observed, SyncerStatusView
@@ -27,7 +26,6 @@ from diloco_operator.decide.readiness import readiness
 from diloco_operator.decide.reasons import Reason
 from diloco_operator.decide.scale import running, stopping
 from diloco_operator.decide.status import with_status
-from diloco_operator.decide.support import unsupported
 from diloco_operator.decide.text import LONGEST_MESSAGE, one_line
 from diloco_operator.manifests import InvalidSpecError, NoImageError
 from diloco_operator.options import OperatorOptions
@@ -145,3 +143,12 @@ def _not_suspended(job_now: JobNow) -> Verdict:
 def _running_again(job_now: JobNow) -> float:
     left = seconds_until_deadline(job_now.spec.active_deadline_seconds, job_now.before.start_time, job_now.now)
     return job_now.options.poll_seconds if left is None else min(job_now.options.poll_seconds, max(0.0, left))
+
+
+def unsupported(spec: JobSpec) -> Cause | None:
+    """The first such thing."""
+    for index, region in enumerate(spec.regions):
+        if region.cluster is not None:
+            text = f"spec.regions[{index}].cluster: other clusters are not supported yet; leave it out"
+            return Cause(Reason.REMOTE_CLUSTER_UNSUPPORTED, text)
+    return None

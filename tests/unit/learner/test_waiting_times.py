@@ -6,7 +6,8 @@ import pytest
 
 from diloco.learner.activity import Activity, Kind
 from diloco.learner.deadlines import TransferDeadlines
-from diloco.learner.speed import LEAST_SPEED, sleep_for_speed
+from diloco.learner.inner_loop import sleep_for_speed
+from diloco.learner.options import LEAST_SPEED
 from diloco.learner.transfers import reconnecting
 from diloco.runtime.backoff import Backoff, Retries
 

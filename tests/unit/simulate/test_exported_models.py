@@ -11,7 +11,7 @@ from diloco.learner.training.trainer import InnerTrainer
 from diloco.model import ModelError, build_model, layout_of
 from diloco.simulate import Scenario, simulate
 from diloco.spec import DiLoCoJob, JobSpec, Metadata
-from diloco.syncer.disk.export import export
+from diloco.syncer.disk.exporter import export
 from tests.support.small_job import small_job, write_text
 
 

@@ -83,7 +83,7 @@ def _checked(metadata: dict[str, str]) -> Any:
 def _objects(job: DiLoCoJob, image: str | None, operator_namespace: str) -> list[dict[str, Any]]:
     # Imported here: no other command needs it.
     from diloco_operator import names
-    from diloco_operator.decide.support import unsupported
+    from diloco_operator.decide.reconcile import unsupported
     from diloco_operator.manifests import ManifestError, ObservedImages, Scale, children, choose_images
     from diloco_operator.options import OperatorOptions
 

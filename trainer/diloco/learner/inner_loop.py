@@ -18,7 +18,6 @@ from diloco.learner.mailboxes.orders import Ending, EvaluationOrder
 from diloco.learner.mailboxes.outbox import StepNews
 from diloco.learner.mailboxes.push_queue import OuterGradient
 from diloco.learner.mailboxes.wakeup import Wakeup
-from diloco.learner.speed import sleep_for_speed
 from diloco.learner.training.trainer import InnerTrainer, StepResult
 
 _log = logging.getLogger(__name__)
@@ -270,3 +269,14 @@ class InnerLoop:
             100 * spent.fraction(spent.blocked_seconds),
             100 * spent.fraction(spent.other_work_seconds),
         )
+
+
+def sleep_for_speed(step_seconds: float, speed: float, sleep: Callable[[float], None]) -> float:
+    """Sleep so that a step of ``step_seconds`` takes ``step_seconds / speed``; returns the seconds slept.
+
+    Slower hardware is acted out, so that one machine can stand for pools of different speed.
+    """
+    rest = step_seconds / speed - step_seconds
+    if rest > 0:
+        sleep(rest)
+    return rest

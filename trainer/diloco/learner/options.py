@@ -6,11 +6,14 @@ It must not know the command line: flags mirror these fields. Everything about t
 import math
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
-from diloco.learner.speed import LEAST_SPEED
 from diloco.runtime.addresses import parse_address
 from diloco.spec import DiLoCoJob
 from diloco.wire.tls import ClientTls
+
+LEAST_SPEED: Final = 0.001
+"""Of slower hardware that is acted out (ours): a step then takes a thousand times as long."""
 
 
 class LearnerOptionError(ValueError):

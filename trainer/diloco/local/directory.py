@@ -1,13 +1,12 @@
-"""The output directory of a run: where what lies, and who may use it. It must not know what the files contain."""
+"""The output directory of a run: where what lies, who may use it, and which manifest may continue what is there."""
 
 import fcntl
 import os
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
-from diloco.local.resume import frozen_differences
 from diloco.runtime.files import UnusableFileError, make_writable_directory, write_atomically
 from diloco.spec import DiLoCoJob, SpecError, load_job
 
@@ -215,3 +214,29 @@ def _remove(path: Path) -> None:
             path.unlink()
     except OSError as error:
         raise RunDirectoryError(f"--output: cannot remove {path} ({error.strerror})") from error
+
+
+def frozen_differences(before: DiLoCoJob, after: DiLoCoJob) -> tuple[str, ...]:
+    """Paths in the manifest that differ and must not: the state on disk would not fit the changed job.
+
+    Budget, batch, the inner optimizer's rates, outer optimizer, quorum, grace, compression both ways, evaluation and
+    policies may change.
+    """
+    old, new = _frozen(before), _frozen(after)
+    return tuple(path for path in old if old[path] != new[path])
+
+
+def _frozen(job: DiLoCoJob) -> dict[str, Any]:
+    spec = job.spec
+    muon = spec.training.optimizer.muon_options
+    return {
+        "metadata.name": job.metadata.name,
+        "spec.model": spec.model,
+        "spec.data": spec.data,
+        "spec.training.sequenceLength": spec.training.sequence_length,
+        "spec.training.seed": spec.training.seed,
+        "spec.training.optimizer.kind": spec.training.optimizer.kind,
+        "spec.training.optimizer.muon.exclude": () if muon is None else muon.exclude,
+        "spec.sync.fragments": spec.sync.fragments,
+        "spec.regions (names, pools, learners)": spec.learner_ids,
+    }

@@ -3,7 +3,9 @@
 It must not know how flags are written on a command line beyond their names in errors.
 """
 
+import os
 import shlex
+import socket
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,11 +18,10 @@ from diloco.local.certificates import issue_certificates
 from diloco.local.chaos.spec import parse_faults
 from diloco.local.devices import cuda_devices, deal_devices
 from diloco.local.directory import DirectoryClaim, RunDirectory, begin, resume
-from diloco.local.plan import RunPlan, default_learner_threads
-from diloco.local.ports import check_free, free_ports
+from diloco.local.plan import LOOPBACK, RunPlan, default_learner_threads
 from diloco.local.report.summary import closing_table
-from diloco.local.speeds import parse_speeds
 from diloco.local.supervisor import Ending, Outcome, Supervisor
+from diloco.local.targets import parse_speeds
 from diloco.local.view.screen import LiveView, PlainView, View
 from diloco.plan.world import read_world
 from diloco.runtime.exits import EXIT_BAD_INPUT, EXIT_OK, EXIT_UNEXPECTED
@@ -206,3 +207,36 @@ def _conclude(request: RunRequest, plan: RunPlan, outcome: Outcome, console: Con
 def _complain(console: Console, reason: str, output: Path) -> None:
     errors = Console(file=cast("TextIO", LastingOutput(sys.stderr)), width=console.width)
     errors.print(f"diloco: {reason} (logs: {output / 'logs'})", markup=False, highlight=False, soft_wrap=True)
+
+
+_HIGHEST_PORT = 65535
+
+
+class PortError(ValueError):
+    """A port that cannot be listened at; the text is one line that names it."""
+
+
+def free_ports(count: int) -> list[int]:
+    """So many different ports that are free now. They are chosen once a run, so that a restarted syncer is found."""
+    sockets = [socket.create_server((LOOPBACK, 0)) for _ in range(count)]
+    try:
+        return [int(listening.getsockname()[1]) for listening in sockets]
+    finally:
+        for listening in sockets:
+            listening.close()
+
+
+def check_free(port: int, flag: str) -> int:
+    """``port``, if it can be listened at now.
+
+    Raises:
+        PortError: it cannot.
+    """
+    if not 1 <= port <= _HIGHEST_PORT:
+        raise PortError(f"{flag} {port}: a port is 1 to {_HIGHEST_PORT}")
+    try:
+        socket.create_server((LOOPBACK, port)).close()
+    except OSError as error:
+        reason = os.strerror(error.errno or 0).lower()
+        raise PortError(f"{flag} {port}: cannot listen at {LOOPBACK}:{port} ({reason}); give a free port") from error
+    return port

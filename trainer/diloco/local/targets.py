@@ -1,7 +1,8 @@
-"""Which learners a name on the command line means: one, a pool, a region, or all of them. Pure."""
+"""Which learners a name on the command line means, and how fast ``--slow`` makes them. Pure."""
 
 from collections.abc import Sequence
 
+from diloco.learner.options import LEAST_SPEED
 from diloco.spec.learner_ids import pool_of, region_of
 
 EVERY = "*"
@@ -43,3 +44,34 @@ def _choices(learner_ids: Sequence[str]) -> str:
     pools = tuple(dict.fromkeys(pool_of(learner) for learner in learner_ids))
     shown = [*pools[:4], *(["..."] if len(pools) > 4 else []), *learner_ids[:1]]
     return f"{EVERY}, {', '.join(shown)}"
+
+
+class SpeedError(ValueError):
+    """A ``--slow`` that cannot be read; the text is one line that names it."""
+
+
+def parse_speeds(texts: Sequence[str], learner_ids: Sequence[str]) -> dict[str, float]:
+    """Speed of every learner, 1.0 unless slowed down; where several texts name one, the last counts.
+
+    Raises:
+        SpeedError: a text is not ``TARGET=FACTOR`` with a factor from ``LEAST_SPEED`` to 1, or names no learner.
+    """
+    speeds = dict.fromkeys(learner_ids, 1.0)
+    for text in texts:
+        target, equals, factor_text = text.rpartition("=")
+        if not equals or not target:
+            raise SpeedError(f"--slow {text!r}: give TARGET=FACTOR, such as us-west/old=0.5")
+        try:
+            factor = float(factor_text)
+        except ValueError:
+            factor = 0.0
+        if not LEAST_SPEED <= factor <= 1:
+            raise SpeedError(
+                f"--slow {text!r}: the factor must be a number from {LEAST_SPEED:g} to 1, not {factor_text!r}"
+            )
+        try:
+            for learner in learners_named(target, learner_ids):
+                speeds[learner] = factor
+        except TargetError as error:
+            raise SpeedError(f"--slow {text!r}: {error}") from error
+    return speeds

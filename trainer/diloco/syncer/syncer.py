@@ -27,8 +27,7 @@ from diloco.syncer.block_threads import BlockThreads
 from diloco.syncer.disk.checkpoint import CheckpointContent, Totals, write_checkpoint
 from diloco.syncer.disk.checkpointer import LAST_SECONDS, Checkpointer
 from diloco.syncer.disk.directory import SyncerDirectory
-from diloco.syncer.disk.export import export
-from diloco.syncer.disk.exporter import AGAIN_SECONDS, Exporter
+from diloco.syncer.disk.exporter import AGAIN_SECONDS, Exporter, export
 from diloco.syncer.engine_loop import EngineLoop
 from diloco.syncer.errors import SyncerError
 from diloco.syncer.job_file import JobFile

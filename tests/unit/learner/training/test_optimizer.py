@@ -6,8 +6,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from diloco.learner.training.learning_rate import Rates
-from diloco.learner.training.optimizer import NamedOptimizer, OptimizerError
+from diloco.learner.training.optimizer import NamedOptimizer, OptimizerError, Rates
 from diloco.model import build_model
 from diloco.spec.training import InnerOptimizer
 from tests.support.entrypoints import tiny_model

@@ -3,8 +3,7 @@
 import pytest
 
 from diloco.local.chaos.spec import ChaosError, Fault, FaultKind, Manner, parse_faults
-from diloco.local.speeds import SpeedError, parse_speeds
-from diloco.local.targets import learners_named
+from diloco.local.targets import SpeedError, learners_named, parse_speeds
 
 LEARNERS = ("us-east/fast/0", "us-east/fast/1", "us-west/new/0", "us-west/old/0", "us-west/old/10")
 

@@ -28,9 +28,9 @@ from diloco.local.journal import Entry, Journal, read_journal
 from diloco.local.report.history import Life, RunHistory
 from diloco.local.report.history_builder import write_history
 from diloco.local.report.html import render_report
-from diloco.local.report.lifetimes import Turn, spans
 from diloco.local.report.run_clock import RunClock
 from diloco.local.report.summary import closing_table, summarize
+from diloco.local.report.timeline import Turn, spans
 from diloco.local.time_classes import WORDS
 from diloco.spec import DiLoCoJob, parse_job
 from diloco.tape.reader import TapeEntry, TapeHeader, Torn

@@ -9,9 +9,8 @@ from diloco.core.actions import Admit
 from diloco.core.engine import Engine, EngineOptions
 from diloco.core.events import LearnerJoined, LearnerReady, StepReported
 from diloco.syncer.disk.checkpoint import Totals
-from diloco.syncer.reporting.rates import WINDOW_SECONDS, Rate
 from diloco.syncer.reporting.status import CheckpointStatus, SyncerStatus
-from diloco.syncer.reporting.status_builder import Kept, Reporter
+from diloco.syncer.reporting.status_builder import WINDOW_SECONDS, Kept, Rate, Reporter
 from tests.support.syncer_process import SmallJob
 
 CHECKPOINT = CheckpointStatus(newest="000001", age_seconds=None, failures=0, problem="")

@@ -1,10 +1,13 @@
 """The inner optimizer: which of torch's trains what, and its state as named tensors, so that it needs no pickle.
 
-AdamW trains everything, or Muon the hidden matrices and AdamW the rest. It must not know steps of the job, fragments or
-files.
+AdamW trains everything, or Muon the hidden matrices and AdamW the rest.
+
+The learning rate rises with the learner's own steps: an optimizer without moments must warm up, whenever its learner
+joins. It falls with the job's progress, so that learners of different speed, and those that come late, end together.
 """
 
 import hashlib
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
@@ -13,9 +16,32 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from diloco.learner.training.learning_rate import Rates
 from diloco.model import hidden_matrices, trained_parameters
 from diloco.spec.training import InnerOptimizer, MuonOptions, OptimizerKind
+
+Rates = Mapping[OptimizerKind, float]
+"""Learning rates of one step: AdamW's, and Muon's where there is a Muon."""
+
+
+def learning_rates(options: InnerOptimizer, optimizer_steps: int, progress: float) -> Rates:
+    """Learning rates of the next step: peaks of their own, one rise and one fall.
+
+    ``optimizer_steps``: steps the optimizer has made. ``progress``: merged tokens over the budget; taken as 0 to 1.
+    """
+    warm = min(1.0, (optimizer_steps + 1) / options.warmup_steps) if options.warmup_steps else 1.0
+    share = warm * _fall(options, progress)
+    rates: dict[OptimizerKind, float] = {"AdamW": options.learning_rate * share}
+    if (muon := options.muon_options) is not None:
+        rates["Muon"] = muon.learning_rate * share
+    return rates
+
+
+def _fall(options: InnerOptimizer, progress: float) -> float:
+    """Share of the peak that the job's progress leaves."""
+    if options.decay == "Constant":
+        return 1.0
+    cosine = 0.5 * (1.0 + math.cos(math.pi * min(1.0, max(0.0, progress))))
+    return options.final_fraction + (1.0 - options.final_fraction) * cosine
 
 
 class OptimizerError(ValueError):

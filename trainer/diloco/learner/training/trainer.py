@@ -22,8 +22,7 @@ from diloco.core.fragments import Layout
 from diloco.learner.data import DataError, LearnerData
 from diloco.learner.training.capture import Capture, Reader
 from diloco.learner.training.evaluate import cross_entropy, mean_loss
-from diloco.learner.training.learning_rate import Rates, learning_rates
-from diloco.learner.training.optimizer import NamedOptimizer
+from diloco.learner.training.optimizer import NamedOptimizer, Rates, learning_rates
 from diloco.model import ModelError, trained_parameters, vocabulary_size_of, write_fragment
 from diloco.model.constants import BufferWatch, changes_in_training
 from diloco.model.fragments import views

@@ -34,9 +34,8 @@ from diloco.local.report.history import (
     Span,
     Stretch,
 )
-from diloco.local.report.lifetimes import Turn, spans
 from diloco.local.report.run_clock import RunClock
-from diloco.local.report.timeline import incidents, stretches, told_by, turns
+from diloco.local.report.timeline import Turn, incidents, spans, stretches, told_by, turns
 from diloco.local.time_classes import shares_of
 from diloco.spec import DiLoCoJob
 from diloco.tape.reader import TapeEntry, TapeHeader, Torn

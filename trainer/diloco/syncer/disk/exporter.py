@@ -1,17 +1,18 @@
-"""When the finished model is written, and whether it is on the disk. Owned by the event loop.
-
-It must not know why the job is over, nor what is in the file.
-"""
+"""When and how the finished model is written, and whether it is on the disk. Owned by the event loop."""
 
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
 from pathlib import Path
 
-from diloco.model import ModelError
+import torch
+
+from diloco.core.fragments import Layout
+from diloco.model import ModelError, ModelInfo, export_model, model_from_fragments, vocabulary_size_of
 from diloco.runtime.files import fsync_directory, fsync_file
+from diloco.spec import DiLoCoJob
 
 _log = logging.getLogger(__name__)
 
@@ -74,3 +75,21 @@ class Exporter:
                 self.exported = True
                 _log.info("the model is at %s", self._path)
                 return
+
+
+def export(job: DiLoCoJob, layout: Layout, parameters: Sequence[torch.Tensor], tokens: int, path: Path) -> None:
+    """Write the global model (f32, flat, one tensor a fragment), trained on ``tokens`` merged tokens, to ``path``.
+
+    Raises:
+        OSError: it could not be written; what stood at ``path`` still does.
+    """
+    module = model_from_fragments(job.spec, layout, parameters)
+    info = ModelInfo(
+        job=job.metadata.name,
+        model=job.spec.model,
+        vocabulary_size=vocabulary_size_of(module),
+        sequence_length=job.spec.training.sequence_length,
+        layout_digest=layout.digest,
+        tokens=tokens,
+    )
+    export_model(module, path, info)

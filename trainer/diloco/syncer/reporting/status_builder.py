@@ -4,6 +4,7 @@ It must not know HTTP. Owned by the event loop.
 """
 
 import math
+from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -11,7 +12,6 @@ from diloco.core.state import LearnerState
 from diloco.core.time_class import TimeClass
 from diloco.core.view import EngineView, LearnerView
 from diloco.syncer.disk.checkpoint import Totals
-from diloco.syncer.reporting.rates import Rate
 from diloco.syncer.reporting.status import (
     CheckpointStatus,
     EvaluationStatus,
@@ -19,6 +19,30 @@ from diloco.syncer.reporting.status import (
     LinksStatus,
     SyncerStatus,
 )
+
+WINDOW_SECONDS = 30.0
+
+
+class Rate:
+    """How fast a count has grown lately."""
+
+    def __init__(self) -> None:
+        self._samples: deque[tuple[float, float]] = deque()
+
+    def add(self, now: float, count: float) -> None:
+        """Look at the count. Call it about once a second."""
+        self._samples.append((now, count))
+        # One sample from before the window stays: the window's beginning lies between it and the next.
+        while len(self._samples) > 2 and now - self._samples[1][0] >= WINDOW_SECONDS:
+            self._samples.popleft()
+
+    @property
+    def per_second(self) -> float:
+        """Growth per second between the first and the last sample kept; 0 until there are two."""
+        if len(self._samples) < 2:
+            return 0.0
+        (began, first), (ended, last) = self._samples[0], self._samples[-1]
+        return max(0.0, last - first) / (ended - began) if ended > began else 0.0
 
 
 @dataclass(frozen=True, slots=True)
