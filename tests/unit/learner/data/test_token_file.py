@@ -86,7 +86,7 @@ def test_a_stretch_is_checked_when_it_is_first_read(path: Path) -> None:
         there.write(b"\xff\xff")
     file.read(0, 10)
     with pytest.raises(DataError, match="is damaged between bytes 4096 and 6096"):
-        file.verify()
+        open_token_file(path).read(0, 10)
 
 
 @pytest.mark.parametrize(("length", "opens"), [(4080, True), (4081, False)])
@@ -136,13 +136,12 @@ def test_tokens_come_back_in_the_smallest_type_that_holds_them(path: Path, vocab
     assert file.read(0, len(file)).tolist() == tokens.tolist()
 
 
-def test_any_stretch_is_read_and_the_whole_verified(path: Path) -> None:
+def test_any_stretch_is_read(path: Path) -> None:
     tokens = write(path)
     file = open_token_file(path)
     assert len(file) == len(tokens)
     for start, stop in [(0, 1), (524_280, 524_300), (699_999, 700_000), (10, 10)]:
         assert file.read(start, stop).tolist() == tokens[start:stop].tolist()
-    file.verify()
 
 
 def test_a_flipped_bit_is_found_where_it_is_read_and_only_there(path: Path) -> None:
@@ -152,8 +151,6 @@ def test_a_flipped_bit_is_found_where_it_is_read_and_only_there(path: Path) -> N
     file.read(0, 1000)
     with pytest.raises(DataError, match=r"data.tokens: is damaged between bytes 1052672 and"):
         file.read(524_280, 524_300)
-    with pytest.raises(DataError, match="is damaged"):
-        file.verify()
 
 
 def test_damaged_files_are_refused_when_they_are_opened(path: Path) -> None:

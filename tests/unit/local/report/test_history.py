@@ -1,7 +1,7 @@
 """A run's history, from a tape that the engine itself made and a journal."""
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -26,7 +26,7 @@ from diloco.core.options import EngineOptions
 from diloco.core.time_class import TimeClass
 from diloco.local.journal import Entry, Journal, read_journal
 from diloco.local.report.history import Life, RunHistory
-from diloco.local.report.history_builder import write_history
+from diloco.local.report.history_builder import HistoryBuilder, Tape
 from diloco.local.report.html import render_report
 from diloco.local.report.run_clock import RunClock
 from diloco.local.report.summary import closing_table, summarize
@@ -129,12 +129,19 @@ def journal() -> list[Entry]:
     ]
 
 
+def history_of(job: DiLoCoJob, layout: Layout, tapes: Sequence[Tape], journal: Sequence[Entry]) -> RunHistory:
+    builder = HistoryBuilder(job, layout, journal)
+    for tape in tapes:
+        builder.take(tape)
+    return builder.history()
+
+
 @pytest.fixture
 def history(layout: Layout, journal: list[Entry]) -> RunHistory:
     job = parse_job(JOB)
     world = OneLearner(job, layout)
     world.train(12)
-    return write_history(job, layout, [world.tape], journal)
+    return history_of(job, layout, [world.tape], journal)
 
 
 def test_the_figures_are_the_engines_own(history: RunHistory) -> None:
@@ -195,7 +202,7 @@ def spoiled(layout: Layout, journal: list[Entry]) -> RunHistory:
     for step in (3, 4, 5):
         world.now += 1.0
         world.tell(StepReported(LEARNER, world.incarnation, step, 10 * step, 0.9, 0.1, 4.0, 2 * step))
-    return write_history(job, layout, [world.tape], journal)
+    return history_of(job, layout, [world.tape], journal)
 
 
 def test_what_is_not_believed_and_the_quorum_in_force_are_told(spoiled: RunHistory) -> None:
@@ -266,13 +273,13 @@ def test_a_torn_tape_is_told_and_read_as_far_as_it_goes(layout: Layout, journal:
     world = OneLearner(job, layout)
     world.train(3)
     world.tape.entries.append(Torn(Path("000001.jsonl"), 99))
-    history = write_history(job, layout, [world.tape], journal)
+    history = history_of(job, layout, [world.tape], journal)
     assert "torn" in history.notes[0]
     assert history.learners[0].steps == 3
 
 
 def test_a_run_without_a_tape_has_a_history_too(layout: Layout, journal: list[Entry]) -> None:
-    history = write_history(parse_job(JOB), layout, [], journal)
+    history = history_of(parse_job(JOB), layout, [], journal)
     assert not history.complete
     assert history.data_parallel_bytes == 0
     assert "None." in render_report(history, "") or history.incidents
@@ -322,7 +329,7 @@ def test_the_report_shows_each_class_on_a_bar_in_a_table_and_in_words(history: R
 
 
 def test_a_run_without_a_tape_has_no_given_time_to_show(layout: Layout, journal: list[Entry]) -> None:
-    page = render_report(write_history(parse_job(JOB), layout, [], journal), "")
+    page = render_report(history_of(parse_job(JOB), layout, [], journal), "")
     assert '<g class="t-' not in page
 
 

@@ -72,11 +72,6 @@ class ShardSampler:
         """Sequences taken so far, over all epochs."""
         return self._position
 
-    @property
-    def epoch_sequences(self) -> int:
-        """Sequences in the shard."""
-        return self._size
-
     def seek(self, position: int) -> None:
         """Go on as if ``position`` sequences had been taken.
 

@@ -98,15 +98,6 @@ class TokenFile:
                 self._check(block)
         return self._tokens[start:stop]
 
-    def verify(self) -> None:
-        """Check every token, which reads the whole file.
-
-        Raises:
-            DataError: it is damaged.
-        """
-        for block in range(self.info.blocks):
-            self._check(block)
-
     def _check(self, block: int) -> None:
         content = self._bytes[block * _BLOCK_BYTES : (block + 1) * _BLOCK_BYTES]
         if xxhash.xxh3_64_intdigest(content.data) != int(self._checksums[block]):

@@ -4,7 +4,7 @@ The engine is run over each tape once more, so that every figure is the engine's
 """
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
@@ -255,19 +255,6 @@ class HistoryBuilder:
                 losses.clear()
         for evaluation in view.evaluations[len(self._evaluations) :]:
             self._evaluations.append(EvaluationPoint(seconds, evaluation.tokens, evaluation.loss, evaluation.final))
-
-
-def write_history(job: DiLoCoJob, layout: Layout, tapes: Iterable[Tape], journal: Sequence[Entry]) -> RunHistory:
-    """The history of a run from all of its tapes, oldest first, and its journal.
-
-    Raises:
-        TapeError: a tape was changed.
-        SnapshotError: a tape does not begin with a state of this job.
-    """
-    builder = HistoryBuilder(job, layout, journal)
-    for tape in tapes:
-        builder.take(tape)
-    return builder.history()
 
 
 def _seconds(life: Sequence[Span], kind: Life) -> float:

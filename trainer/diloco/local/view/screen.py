@@ -98,19 +98,6 @@ class LiveView:
         self._live.stop()
 
 
-class SilentView:
-    """Shows nothing."""
-
-    def announce(self, line: str) -> None:
-        """Nothing."""
-
-    def update(self, snapshot: RunSnapshot) -> None:
-        """Nothing."""
-
-    def close(self) -> None:
-        """Nothing."""
-
-
 def progress_line(snapshot: RunSnapshot) -> str:
     """The run in one line."""
     status = snapshot.status
