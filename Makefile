@@ -18,7 +18,7 @@ DEMO_FAILURES := --slow us-west/old=0.5 --chaos kill:us-west/old/0@step=60 --cha
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test soak kind-up kind-demo kind-down lint format proto reference reasons crd chart-values quality mutants benchmarks clean
+.PHONY: help demo check test soak kind-up kind-demo kind-down lint format proto reference reasons crd chart-values quality mutants benchmarks clean
 
 help: ## What can be made
 	@echo "make TARGET, with TARGET one of"
@@ -27,6 +27,9 @@ help: ## What can be made
 demo: $(STAMP) ## Train a small model with four learners in two regions, through failures; minutes, into demo-output/
 	rm -rf demo-output
 	$(BIN)/diloco run $(DEMO) --output demo-output --record $(DEMO_FAILURES)
+
+check: lint ## Lint, then unit and property tests: what to run between two edits; about three minutes
+	$(BIN)/pytest -n 2 tests/unit tests/property
 
 test: lint ## Lint, then every test, on real clusters too (KEEP_CLUSTERS=1 leaves them up); what was skipped stands last
 	@mkdir -p $(dir $(SKIPPED)) && rm -f $(SKIPPED)

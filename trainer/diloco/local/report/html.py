@@ -77,6 +77,7 @@ def _verdict(history: RunHistory) -> str:
 
 def _cards(history: RunHistory) -> list[tuple[str, str, str]]:
     sent = history.bytes_pushed + history.bytes_pulled
+    restarts = sum(one.restarts for one in history.learners)
     fewer = f"{history.data_parallel_bytes / sent:.0f} times less than" if sent else "against"
     return [
         ("evaluation loss", f"{loss_text(history.loss_start)} → {loss_text(history.loss_end)}", "first and last"),
@@ -88,7 +89,7 @@ def _cards(history: RunHistory) -> list[tuple[str, str, str]]:
         ("goodput", percent_text(history.goodput), "learner-seconds whose tokens were merged"),
         ("bytes sent", bytes_text(sent), f"{fewer} {bytes_text(history.data_parallel_bytes)} of data-parallel"),
         ("model", count_text(history.parameters), "parameters"),
-        ("learners", str(len(history.learners)), f"{sum(one.restarts for one in history.learners)} restarts"),
+        ("learners", str(len(history.learners)), "1 restart" if restarts == 1 else f"{restarts} restarts"),
     ]
 
 
