@@ -172,7 +172,7 @@ def test_training_time_without_a_whole_step_ends_with_the_version() -> None:
     assert told(account, 5.0) == {"merged": 4, "overwritten": 1}
 
 
-def test_any_number_of_swap_ins_ahead_of_their_reports_is_settled_one_by_one() -> None:
+def test_any_number_of_swap_ins_ahead_of_their_reports_is_settled() -> None:
     account = joined()
     for version in range(1, 11):
         account.left_out(0, version, TimeClass.LATE)

@@ -25,7 +25,7 @@ def told(account: Account, given_seconds: float) -> dict[str, float]:
     return {one.value: round(seconds, 9) for one, seconds in split.items() if seconds > 1e-12}
 
 
-def test_a_process_that_begins_at_an_earlier_step_is_accounted_for_from_there() -> None:
+def test_a_process_that_begins_at_an_earlier_step_is_counted_from_there() -> None:
     account = joined()
     account.reported(8.0, 8, TimeSpent(training=8.0))
     account.joined(8.0, 2, [-1], ONE, same_process=False)
@@ -52,7 +52,7 @@ def test_a_report_of_nothing_at_the_same_moment_changes_nothing() -> None:
     assert told(account, 0.0) == {}
 
 
-def test_what_waited_for_a_report_of_an_ended_process_settles_nothing_of_the_next() -> None:
+def test_what_waited_for_an_ended_process_settles_nothing_of_the_next() -> None:
     account = joined()
     account.reported(4.0, 4, TimeSpent(training=4.0))
     account.received(0, 1, 6)  # ahead of the report of steps 5 and 6, which never comes

@@ -46,7 +46,7 @@ def test_at_the_limit_an_outer_gradient_is_refused(rule: Rule, members: int, mon
         merge_into_zero(fragment_of((2,)), contributions_of(deltas), rule)
 
 
-def test_a_member_too_long_is_refused_by_direction_however_little_it_weighs() -> None:
+def test_a_member_too_long_is_refused_by_direction_whatever_it_weighs() -> None:
     deltas = {"a": torch.tensor([3e30, 4e30]), "b": torch.tensor([1.0, 0.0])}
     with pytest.raises(MergeError, match="too large for float32"):
         merge_into_zero(fragment_of((2,)), contributions_of(deltas, [0.01, 0.99]))
