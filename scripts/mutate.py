@@ -144,7 +144,7 @@ def _replacements(node: ast.AST) -> Iterator[str]:  # noqa: C901  # a table of n
         case ast.Constant(value) if isinstance(value, bool):
             yield str(not value)
         case ast.Constant(value) if isinstance(value, int | float):
-            yield repr(value + 1)
+            yield repr(value + 1 if value + 1 != value else 2 * value)  # 1e30 + 1 is 1e30
         case ast.Call(ast.Name(name), arguments, keywords) if name in _CALLS:
             yield _text(ast.Call(ast.Name(_CALLS[name]), arguments, keywords))
         case ast.IfExp(test, body, orelse):

@@ -152,6 +152,36 @@ def test_a_swap_in_ahead_of_its_steps_report_is_settled_by_the_report() -> None:
     assert told(account, 6.0) == {"merged": 4, "overwritten": 1, "in_hand": 1}
 
 
+def test_a_report_of_just_the_last_step_settles_a_swap_in_ahead_of_it() -> None:
+    account = joined()
+    account.reported(4.0, 4, TimeSpent(training=4.0))
+    account.received(0, 1, 5)
+    account.reported(5.0, 5, TimeSpent(training=5.0))
+    assert account.due == []
+    account.reported(6.0, 6, TimeSpent(training=6.0))
+    assert told(account, 6.0) == {"lost": 5, "in_hand": 1}
+
+
+def test_training_time_without_a_whole_step_ends_with_the_version() -> None:
+    account = joined()
+    account.reported(4.0, 4, TimeSpent(training=4.0))
+    account.captured(0, 1, 0, 4)
+    account.decided(0, TimeClass.MERGED)
+    account.reported(5.0, 4, TimeSpent(training=5.0))
+    account.received(0, 1, 4)
+    assert told(account, 5.0) == {"merged": 4, "overwritten": 1}
+
+
+def test_any_number_of_swap_ins_ahead_of_their_reports_is_settled() -> None:
+    account = joined()
+    for version in range(1, 11):
+        account.left_out(0, version, TimeClass.LATE)
+        account.reported(2.0 * version - 1, 2 * version - 1, TimeSpent(training=2.0 * version - 1))
+        account.received(0, version, 2 * version)
+        account.reported(2.0 * version, 2 * version, TimeSpent(training=2.0 * version))
+    assert told(account, 20.0) == {"late": 20}
+
+
 def test_a_merge_ahead_of_its_steps_report_is_settled_by_the_report() -> None:
     account = joined()
     account.reported(3.0, 3, TimeSpent(training=3.0))
@@ -315,6 +345,15 @@ def test_what_comes_after_the_next_version_is_taken_back_step_by_step() -> None:
     assert told(account, 4.0) == {"late": 1, "in_hand": 3}
     account.captured(0, 2, 0, 9)
     assert told(account, 4.0) == {"in_hand": 4}
+
+
+def test_an_outer_gradient_of_a_version_without_a_step_takes_nothing_back() -> None:
+    account = joined()
+    account.reported(4.0, 4, TimeSpent(training=4.0))
+    account.received(0, 1, 4)
+    account.received(0, 2, 4)
+    account.captured(0, 3, 1, 2)
+    assert told(account, 4.0) == {"lost": 4}
 
 
 @pytest.mark.parametrize(("versions", "split"), [(4, {"late": 3, "in_hand": 1}), (5, {"late": 5})])

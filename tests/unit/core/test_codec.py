@@ -3,7 +3,7 @@ import math
 import pytest
 import torch
 
-from diloco.core.codec import CODECS, SMALLEST_STEP, Codec, CodecError, ScaledCodec, codec_named
+from diloco.core.codec import CODECS, Codec, CodecError, ScaledCodec, codec_named
 from diloco.core.sizes import BLOCK, ENCODINGS
 
 every_codec = pytest.mark.parametrize("codec", CODECS, ids=lambda codec: codec.name)
@@ -90,6 +90,16 @@ def test_values_too_large_for_the_codec_are_not_encoded(name: str) -> None:
         codec_named(name).encode(torch.full((100,), torch.finfo(torch.float32).max))
 
 
+@pytest.mark.parametrize(("name", "limit"), [("Int8", 127), ("Int4", 7)])
+def test_a_value_is_encoded_as_long_as_no_code_of_its_step_overflows(name: str, limit: int) -> None:
+    codec = codec_named(name)
+    largest = torch.finfo(torch.float32).max * limit / (limit + 1)
+    values = torch.tensor([0.999 * largest, 0.0])
+    torch.testing.assert_close(decoded(codec, codec.encode(values), 2), values)
+    with pytest.raises(CodecError, match=f"too large for {name}"):
+        codec.encode(torch.tensor([1.001 * largest, 0.0]))
+
+
 @pytest.mark.parametrize(
     "values",
     [torch.zeros(4, dtype=torch.float64), torch.zeros(2, 2), torch.zeros(8)[::2]],
@@ -135,7 +145,7 @@ def test_any_bytes_that_pass_the_check_decode_to_finite_values(name: str) -> Non
     codec = codec_named(name)
     payload = torch.full((codec.payload_bytes(500),), 0x80, dtype=torch.uint8)  # the code furthest from 0
     scales = -(-500 // ENCODINGS[name].group)
-    payload[: 4 * scales] = torch.full((scales,), 2.6e36).view(torch.uint8)
+    payload[: 4 * scales] = torch.full((scales,), torch.finfo(torch.float32).max / 128).view(torch.uint8)
     codec.check(payload, 500)
     assert torch.isfinite(decoded(codec, payload, 500)).all()
 
@@ -168,6 +178,27 @@ def test_zeros_come_back_as_zeros(codec: Codec) -> None:
 
 
 @every_codec
+def test_zeros_are_sent_as_bytes_of_zero(codec: Codec) -> None:
+    assert not codec.encode(torch.zeros(300)).any()
+
+
+def test_plain_f32_is_read_where_it_lies() -> None:
+    codec, numel = codec_named("None"), 2 * BLOCK
+    payload = codec.encode(random(numel))
+    for start in (0, BLOCK):
+        scratch = torch.full((BLOCK,), 7.0)
+        assert codec.decode(payload, start, scratch).data_ptr() == payload.data_ptr() + 4 * start
+        assert torch.equal(scratch, torch.full((BLOCK,), 7.0))
+
+
+@pytest.mark.parametrize("name", ["BF16", "Int8", "Int4"])
+def test_what_is_not_f32_is_widened_into_the_scratch(name: str) -> None:
+    codec, scratch = codec_named(name), torch.empty(1001)
+    assert codec.decode(codec.encode(random(1001)), 0, scratch) is scratch
+    torch.testing.assert_close(scratch, random(1001), rtol=0.0, atol=0.5)
+
+
+@every_codec
 def test_an_empty_buffer_has_an_empty_payload(codec: Codec) -> None:
     assert codec.payload_bytes(0) == 0
     assert codec.encode(torch.empty(0)).numel() == 0
@@ -190,7 +221,7 @@ def test_equal_values_give_equal_bytes(codec: Codec) -> None:
 def test_the_smallest_step_is_sent_and_what_is_below_is_zero(name: str) -> None:
     codec = codec_named(name)
     assert isinstance(codec, ScaledCodec)
-    for step, sent in ((SMALLEST_STEP, True), (SMALLEST_STEP / 2, False)):
+    for step, sent in ((2.0**-100, True), (0.99 * 2.0**-100, False)):
         values = torch.zeros(codec.encoding.group)
         values[0] = codec.limit * step
         decoded = torch.empty_like(values)

@@ -1,10 +1,12 @@
+from dataclasses import dataclass, field
+
 import pytest
 import torch
 
-from diloco.core.codec import Codec, CodecError, codec_named
+from diloco.core.codec import Codec, CodecError, PlainCodec, codec_named
 from diloco.core.downlink import Update, apply_update, downlink_codec, encode_update
 from diloco.core.merge import Pass
-from diloco.core.sizes import BLOCK
+from diloco.core.sizes import BLOCK, ENCODINGS
 from diloco.syncer.block_threads import BlockThreads
 
 CODECS = (codec_named("BF16"), codec_named("Int8"))
@@ -19,6 +21,17 @@ def update_of(numel: int) -> Update:
     base = random(numel, 0)
     rest = random(numel, 2, 1e-4)
     return Update(base, base + random(numel, 1, 1e-2), rest, rest)
+
+
+@dataclass(frozen=True)
+class WatchedCodec(PlainCodec):
+    """Keeps what it was told to encode."""
+
+    encoded: list[torch.Tensor] = field(default_factory=list)
+
+    def encode(self, values: torch.Tensor) -> torch.Tensor:
+        self.encoded.append(values)
+        return super().encode(values)
 
 
 def applied(codec: Codec, payload: torch.Tensor | None, base: torch.Tensor) -> torch.Tensor:
@@ -81,6 +94,24 @@ def test_what_cannot_be_encoded_goes_whole_with_all_that_waits(codec: Codec, val
     assert not update.rest.any()
     whole = torch.arange(len(merged)) != BLOCK + 1
     torch.testing.assert_close(update.merged[whole], (merged + waiting)[whole], rtol=0, atol=1e-6)
+
+
+@by_codec
+def test_what_waits_for_a_block_that_cannot_be_encoded_goes_with_it(codec: Codec) -> None:
+    update = update_of(BLOCK + 3)
+    update = Update(update.base, update.merged, update.residual, torch.full_like(update.rest, 7.0))
+    update.merged[0] = 3.4e38
+    expected = update.merged + update.residual
+    assert encode_update(codec, update)[0] is None
+    torch.testing.assert_close(update.merged, expected, rtol=0, atol=1e-6)
+    assert not update.rest.any()
+
+
+def test_beside_its_tensors_an_update_needs_one_block() -> None:
+    for numel, most in ((10, 10), (2 * BLOCK + 5, BLOCK)):
+        codec = WatchedCodec(ENCODINGS["BF16"], torch.bfloat16)
+        encode_update(codec, update_of(numel))
+        assert {values.untyped_storage().nbytes() for values in codec.encoded} == {4 * most}
 
 
 @by_codec

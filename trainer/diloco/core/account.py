@@ -141,7 +141,7 @@ class Account:
         before, self.spent = self.spent, spent
         said = {name: min(_rise(before, spent, name), room) for name in ("training", *_UNTRAINED)}
         total = sum(said.values())
-        believed = min(1.0, room / total) if total > 0 else 0.0
+        believed = room / total if total > room else 1.0
         for name, into in _UNTRAINED.items():
             self._add(into, believed * said[name])
         self.trained_seconds += believed * said["training"]

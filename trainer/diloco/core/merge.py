@@ -28,7 +28,8 @@ from diloco.spec.sync import OuterOptimizer
 ROW = 4096
 """Elements whose squares are added up in f32; beyond that in f64."""
 LARGEST_NORM = 1e30
-"""An outer gradient longer than this is refused (ours): with it, momentum and parameters could leave f32's range."""
+"""An outer gradient as long as this or longer is refused (ours): with it, momentum and parameters could leave f32's
+range."""
 
 
 Pass = Callable[[Iterable[int]], None]
@@ -145,14 +146,15 @@ class FragmentMerge:
     momentum: Tensor
     outer: OuterOptimizer
     into: MergeTarget
-    bounded: bool = False
-    _verdict: Verdict = field(init=False, default_factory=lambda: Verdict({}, {}))
+    bounded: bool
+    _verdict: Verdict = field(init=False)
     _measured: list[Span] = field(init=False)
     """The tensors, with the squares of all members; none where nobody is compared."""
     _spans: list[Span] = field(init=False)
 
     def __post_init__(self) -> None:
         _check(self)
+        self._verdict = Verdict({}, {})
         members = [member for member in self.contributions if member.weight > 0.0]
         self.contributions = tuple(sorted(members, key=lambda member: member.learner))
         self._measured = []
@@ -171,22 +173,20 @@ class FragmentMerge:
         """First pass: the members' norms, where directions are averaged or members compared.
 
         Raises:
-            MergeError: a contribution is not finite, of a merge that is not bounded.
+            MergeError: a contribution is not finite or too long, of a merge that is not bounded.
         """
         if not self._measured:
             return
         scratch = self._scratch()
         for block in blocks:
-            within = self._parts(self._measured, block)
-            parts = [(span.radial, start, stop) for span, start, stop in within if span.radial]
+            touched = self._parts(self._measured, block)
+            parts = [(span.radial, start, stop) for span, start, stop in touched if span.radial]
             for index, member in enumerate(self.contributions if parts else ()):
                 values = self._decode(member, block, scratch)
                 for radial, start, stop in parts:
                     square = _sum_of_squares(values[start:stop])
-                    if not square < LARGEST_NORM**2 and not self.bounded:
-                        raise MergeError(
-                            str(self._fault(block, scratch)) if math.isfinite(square) else _not_finite(member)
-                        )
+                    if not self.bounded and _too_long(square):
+                        raise self._fault(block, scratch)
                     radial.squares[index].append(square)
 
     def choose(self) -> None:
@@ -196,7 +196,7 @@ class FragmentMerge:
             MergeError: nobody is left.
         """
         members, kept = self.contributions, list(range(len(self.contributions)))
-        if self.bounded and len(members) > 1:
+        if self.bounded:
             self._verdict = self._compare()
             kept = [index for index, member in enumerate(members) if member.learner not in self._verdict.left_out]
             if not kept:
@@ -218,10 +218,10 @@ class FragmentMerge:
         for index, member in enumerate(self.contributions):
             squares = tuple(math.fsum(span.radial.squares[index]) for span in self._measured if span.radial)
             total = sum(squares)
-            if total < LARGEST_NORM**2:
-                measured.append(MeasuredMember(member.learner, member.steps, squares, member.usual))
-            else:
+            if _too_long(total):
                 out[member.learner] = _TOO_LONG if math.isfinite(total) else _NOT_FINITE
+            else:
+                measured.append(MeasuredMember(member.learner, member.steps, squares, member.usual))
         if len(measured) < 2:
             return Verdict(out, {})
         verdict = compare(measured, [(span.name, span.numel) for span in self._measured])
@@ -253,9 +253,9 @@ class FragmentMerge:
         }
         scratch = self._scratch()
         for block in blocks:
-            mean = self.into.parameters[block * BLOCK : (block + 1) * BLOCK]
-            within = self._parts(self._spans, block)
-            parts = [(span, coefficients[span.start], start, stop) for span, start, stop in within]
+            mean = self.into.parameters[self._within(block)]
+            touched = self._parts(self._spans, block)
+            parts = [(span, coefficients[span.start], start, stop) for span, start, stop in touched]
             for index, member in enumerate(self.contributions):
                 values = self._decode(member, block, scratch)
                 for _, factors, start, stop in parts:
@@ -265,7 +265,7 @@ class FragmentMerge:
                         mean[start:stop].add_(values[start:stop], alpha=factors[index])
             for span, _, start, stop in parts:
                 square = _sum_of_squares(mean[start:stop])
-                if not square < LARGEST_NORM**2:
+                if _too_long(square):
                     raise self._fault(block, scratch)
                 span.squares.append(square)
 
@@ -273,7 +273,7 @@ class FragmentMerge:
         """Third pass: mean directions get their length, and the outer optimizer makes its step."""
         lengths = {span.start: span.length for span in self._spans if span.radial}
         for block in blocks:
-            within = slice(block * BLOCK, (block + 1) * BLOCK)
+            within = self._within(block)
             gradient, momentum = self.into.parameters[within], self.into.momentum[within]
             for span, start, stop in self._parts(self._spans, block):
                 if span.start in lengths:
@@ -300,14 +300,18 @@ class FragmentMerge:
     def _scratch(self) -> Tensor:
         return torch.empty(min(BLOCK, self.fragment.numel))
 
+    def _within(self, block: int) -> slice:
+        return slice(block * BLOCK, min((block + 1) * BLOCK, self.fragment.numel))
+
     def _parts(self, spans: list[Span], block: int) -> Iterator[tuple[Span, int, int]]:
-        return spans_within(spans, block * BLOCK, min((block + 1) * BLOCK, self.fragment.numel))
+        within = self._within(block)
+        return spans_within(spans, within.start, within.stop)
 
     def _decode(self, member: Contribution, block: int, scratch: Tensor) -> Tensor:
-        start, stop = block * BLOCK, min((block + 1) * BLOCK, self.fragment.numel)
-        buffer = scratch[: stop - start]
-        values = self.codec.decode(member.payload, start, buffer)
-        return values if member.drift is None else torch.add(values, member.drift[start:stop], out=buffer)
+        within = self._within(block)
+        buffer = scratch[: within.stop - within.start]
+        values = self.codec.decode(member.payload, within.start, buffer)
+        return values if member.drift is None else torch.add(values, member.drift[within], out=buffer)
 
     def _fault(self, block: int, scratch: Tensor) -> MergeError:
         """What is wrong with a block that is too large, by name where it is one member's fault."""
@@ -315,7 +319,7 @@ class FragmentMerge:
         broken = [member for member in members if not is_finite(self._decode(member, block, scratch))]
         out = {**self._verdict.left_out, **{member.learner: _NOT_FINITE for member in broken}}
         if broken:
-            text = _not_finite(broken[0])
+            text = f"the outer gradient of {broken[0].learner} holds values that are not finite"
         elif len(members) == 1:
             text = f"the outer gradient of {members[0].learner} is too large for float32"
             out[members[0].learner] = _TOO_LONG
@@ -324,14 +328,18 @@ class FragmentMerge:
         return MergeError(text, Verdict(out, {}))
 
 
+def _too_long(square: float) -> bool:
+    """Whether what has this sum of squares is refused; it is where there is no such sum."""
+    return not square < LARGEST_NORM**2
+
+
 def _sum_of_squares(values: Tensor) -> float:
     """Rows of ``ROW`` in f32, their sum in f64; all in f64 where f32 squares may leave its range."""
     whole = values.numel() // ROW * ROW
     total = 0.0
     if whole:
         total += torch.linalg.vector_norm(values[:whole].view(-1, ROW), dim=1).double().square_().sum().item()
-    if whole < values.numel():
-        total += torch.linalg.vector_norm(values[whole:]).item() ** 2
+    total += torch.linalg.vector_norm(values[whole:]).item() ** 2
     if not 1e-20 < total < 1e30:
         total = values.double().square_().sum().item()
     return total
@@ -366,7 +374,3 @@ def _check(merge: FragmentMerge) -> None:
 
 _NOT_FINITE = "it holds values that are not finite"
 _TOO_LONG = f"it is longer than {LARGEST_NORM:g}"
-
-
-def _not_finite(member: Contribution) -> str:
-    return f"the outer gradient of {member.learner} holds values that are not finite"
