@@ -13,7 +13,7 @@ from diloco.core.fragments import Fragment
 from diloco.core.merge import MergeTarget, Pass, merge_fragment
 from diloco.core.sizes import BLOCK, ENCODINGS
 from diloco.spec.sync import OuterOptimizer
-from support.fragment_merge import PLAIN_STEP, Rule, contributions_of, fragment_of, merge_into_zero
+from tests.support.fragment_merge import PLAIN_STEP, Rule, contributions_of, fragment_of, merge_into_zero
 
 LARGE = fragment_of((BLOCK // 2,), (3 * BLOCK // 2 + 5,), (3, 7), (1000,), embeddings=[2])
 """Two blocks and a part of one; the first tensor ends within one."""

@@ -9,7 +9,7 @@ import torch
 
 from diloco.core.codec import codec_named
 from diloco.core.merge import Contribution, MergeError
-from support.fragment_merge import Rule, contributions_of, fragment_of, merge_into_zero
+from tests.support.fragment_merge import Rule, contributions_of, fragment_of, merge_into_zero
 
 METHODS: list[Literal["RDA", "Mean"]] = ["RDA", "Mean"]
 
