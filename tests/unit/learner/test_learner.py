@@ -179,6 +179,27 @@ def test_a_full_disk_keeps_no_learner_from_beginning(scene: Scene, monkeypatch: 
     Learner(options, scene.orders, scene.wakeup)
 
 
+@pytest.mark.parametrize(("wanted", "asked_for"), [(None, "auto"), ("cuda:1", "cuda:1")])
+def test_it_trains_on_the_device_it_is_told_or_on_the_best_there_is(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch, wanted: str | None, asked_for: str
+) -> None:
+    seen: list[str] = []
+
+    def choose(name: str) -> torch.device:
+        seen.append(name)
+        return torch.device("cpu")
+
+    monkeypatch.setattr("diloco.learner.learner.choose_device", choose)
+    Learner(replace(scene.options(), device=wanted), scene.orders, scene.wakeup)
+    assert seen == [asked_for]
+
+
+def test_one_that_never_ran_is_closed(scene: Scene) -> None:
+    learner = scene.learner()
+    learner.close()
+    assert learner._stopped.is_set()
+
+
 class TestEnds:
     @pytest.mark.parametrize(
         ("kind", "parts", "written"),

@@ -65,8 +65,6 @@ def _answers(state: EngineState, current: Round) -> int:
     """Learners that have brought the fragment, and those of the others that cannot before something is merged."""
     if state.options.rules < Rules.GUARDED:
         return current.answers
-    if len(current.arrived) >= state.quorum or not current.declined:
-        return len(current.arrived)
     return len(current.arrived) + sum(state.waits_at_bound(state.learners[name]) for name in current.declined)
 
 

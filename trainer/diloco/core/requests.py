@@ -37,16 +37,14 @@ def ask_at_launch(state: EngineState, current: Round, now: float, reason: str) -
 
 def ask_ahead(state: EngineState, now: float) -> list[Action]:
     """Ask learners with a lead for the rounds that come within it."""
-    if state.options.rules == Rules.ARRIVED or state.phase != Phase.TRAINING:
-        return []
-    longest = max((record.longest_lead_steps for record in state.learners.values() if record.working), default=0)
-    if longest == 0:
-        return []
-    schedule = state.options.schedule
-    clock = _driving_clock(state)
-    if schedule.due(state.launched + 1) - clock > longest:
+    if state.phase != Phase.TRAINING:
         return []
     with_lead = [record for record in state.ordered_learners if record.working and record.longest_lead_steps > 0]
+    clock = _driving_clock(state) if with_lead else None
+    if clock is None:
+        return []
+    longest = max(record.longest_lead_steps for record in with_lead)
+    schedule = state.options.schedule
     actions: list[Action] = []
     # A fragment is asked for by one round at a time.
     for step in range(state.launched + 1, state.launched + schedule.fragments):
@@ -85,9 +83,10 @@ def _is_asked(current: Round, record: LearnerRecord) -> bool:
     return request is not None and request.incarnation == record.incarnation
 
 
-def _driving_clock(state: EngineState) -> int:
+def _driving_clock(state: EngineState) -> int | None:
+    """The clock of the quorum's slowest learner; None where fewer than a quorum work, and nothing can be due."""
     clocks = sorted((record.clock for record in state.learners.values() if record.working), reverse=True)
-    return clocks[state.quorum - 1] if len(clocks) >= state.quorum else -1
+    return clocks[state.quorum - 1] if len(clocks) >= state.quorum else None
 
 
 def became_ready(state: EngineState, record: LearnerRecord, now: float) -> list[Round]:

@@ -14,13 +14,12 @@ MEMBERS_PATIENCE = 4
 
 def merged(state: EngineState, current: Round) -> None:
     """A version is there and goes back to the members of its round."""
+    assert current.launched_at is not None
     assert current.closed_at is not None
     _settle(state, state.returning.get(current.fragment), current.closed_at)  # whoever still lacks the one before
-    launched_at = current.opened_at if current.launched_at is None else current.launched_at
     awaited = {name for name in current.arrived if state.learners[name].present}
-    one = state.options.rules == Rules.ARRIVED
-    needed = 1 if one else min(state.quorum, len(awaited))
-    state.returning[current.fragment] = Return(current.version, launched_at, current.closed_at, needed, awaited)
+    needed = min(state.quorum, len(awaited))
+    state.returning[current.fragment] = Return(current.version, current.launched_at, current.closed_at, needed, awaited)
 
 
 def applied(state: EngineState, learner: str, fragment: int, version: int, now: float) -> None:

@@ -2,10 +2,12 @@
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
 from diloco.learner.data import DataError, open_data
+from diloco.learner.data.tokenfile import write_token_file
 from diloco.learner.training.exported import exported_loss
 from diloco.learner.training.trainer import InnerTrainer
 from diloco.model import ModelError, ModelInfo, build_model, export_model, layout_of, vocabulary_size_of
@@ -29,8 +31,9 @@ def export(job: JobSpec, path: Path, steps: int = 3) -> float:
     return trainer.evaluate()
 
 
-def test_it_is_the_loss_that_the_learner_found(tmp_path: Path) -> None:
-    job = small_job(write_text(tmp_path))
+@pytest.mark.parametrize("learners", [1, 2])
+def test_it_is_the_loss_that_the_first_learner_found(tmp_path: Path, learners: int) -> None:
+    job = small_job(write_text(tmp_path), learners)
     loss = export(job, tmp_path / "model.safetensors")
     found = exported_loss(job, tmp_path / "model.safetensors", CPU)
     assert found.loss == pytest.approx(loss, rel=1e-7)
@@ -48,4 +51,15 @@ def test_a_file_that_is_no_model_of_the_job_is_named(tmp_path: Path) -> None:
         exported_loss(small_job(tmp_path / "text.txt", model={"builtin": {"preset": "nano"}}), path, CPU)
     (tmp_path / "text.txt").write_text("short")
     with pytest.raises(DataError, match=r"data\.text\.path"):
+        exported_loss(job, path, CPU)
+
+
+def test_data_with_ids_that_the_model_does_not_know_are_refused_by_name(tmp_path: Path) -> None:
+    path, tokens = tmp_path / "model.safetensors", tmp_path / "tokens"
+    model = {"builtin": {"preset": "pico", "vocabularySize": 257}}
+    export(small_job(write_text(tmp_path), model=model), path, steps=1)
+    # All ids that are there are known: the tokenizer could make others.
+    write_token_file(tokens, [np.zeros(8192, np.int64)], 300, "another")
+    job = small_job(data={"tokens": {"path": str(tokens)}, "holdoutFraction": 0.1}, model=model)
+    with pytest.raises(DataError, match=r"data\.tokens\.path: has a vocabulary of 300, but the model's is 257"):
         exported_loss(job, path, CPU)
