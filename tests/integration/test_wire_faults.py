@@ -348,7 +348,7 @@ def test_a_learner_that_breaks_a_rule_and_hangs_up_leaves_one_line(caplog: pytes
     assert "ended: fragment 99 of 4: they count from 0" in line
 
 
-def test_that_a_learner_is_refused_is_told_and_that_a_fragment_is_too_late_is_not(
+def test_a_refused_learner_is_logged_but_a_fragment_that_is_late_is_not(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     class Strict(Keeper):

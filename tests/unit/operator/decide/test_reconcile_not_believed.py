@@ -25,7 +25,7 @@ def left_out_of_pools(world: World) -> dict[str, int | None]:
     }
 
 
-def test_a_learner_that_is_left_out_degrades_the_job_and_is_named_with_the_reason() -> None:
+def test_a_left_out_learner_degrades_the_job_and_is_named_with_the_reason() -> None:
     w = training_world()
     w.syncer.left_out = {"us-west/old/1": WORDS, "us-west/old/0": "", "us-west/old/9": "no longer planned"}
     w.run(10)

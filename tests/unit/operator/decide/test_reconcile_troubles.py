@@ -111,7 +111,7 @@ def degraded(world: World) -> tuple[str, str, str]:
 
 
 @pytest.mark.parametrize("trouble", POD_TROUBLES)
-def test_a_pods_trouble_is_told_with_pool_count_and_cause_and_cleared_when_mended(trouble: str) -> None:
+def test_a_pod_problem_is_reported_with_pool_count_and_cause_until_solved(trouble: str) -> None:
     status, reason, words = POD_TROUBLES[trouble]
     w = training_world()
     for index in (1, 2):
@@ -191,7 +191,7 @@ def test_a_message_is_bounded_whatever_pods_say() -> None:
     assert len(degraded(w)[2]) <= 1000
 
 
-def test_a_missing_storage_class_is_told_and_cleared_once_the_claim_is_bound() -> None:
+def test_a_missing_storage_class_is_reported_until_the_claim_is_bound() -> None:
     w = World()
     w.pods.unprovisioned = 'storageclass.storage.k8s.io "fast" not found'
     w.pods.troubles["demo-syncer"] = unschedulable("0/1 nodes: pod has unbound immediate PersistentVolumeClaims.")
@@ -248,7 +248,7 @@ def test_a_pod_that_does_not_end_names_its_lost_node() -> None:
     )
 
 
-def test_a_lost_nodes_learner_is_waited_for_a_while_and_then_the_syncer_stops_without_it() -> None:
+def test_the_syncer_waits_a_while_for_a_lost_nodes_learner_then_stops() -> None:
     w = training_world()
     w.pods.stuck.add(f"{OLD}1")
     w.change(suspend=True)
@@ -265,7 +265,7 @@ def test_a_lost_nodes_learner_is_waited_for_a_while_and_then_the_syncer_stops_wi
     assert degraded(w)[0] == "False"
 
 
-def test_a_complete_job_lets_its_syncer_go_although_a_learners_node_is_lost() -> None:
+def test_a_complete_job_ends_its_syncer_although_a_learners_node_is_lost() -> None:
     w = training_world()
     w.pods.stuck.add(f"{OLD}1")
     w.syncer.merged = w.syncer.budget
@@ -297,7 +297,7 @@ def test_a_running_learner_that_the_syncer_has_not_heard_of_is_missing() -> None
     assert degraded(w)[1:] == ("LearnersMissing", "1 of 3 learners of us-west/old running but unknown to the syncer")
 
 
-def test_given_up_and_stalled_learners_are_named_and_a_given_up_ones_pod_is_not_held_against_it() -> None:
+def test_given_up_and_stalled_learners_are_named_and_not_their_pods() -> None:
     w = training_world()
     w.syncer.given_up = {"us-west/old/0"}
     w.syncer.stalled = {"us-east/new/0"}
