@@ -5,12 +5,7 @@ from datetime import timedelta
 from diloco_operator.decide.observed import ChildKey, SyncerAway
 from testbed.virtual_cluster.operator_world import World, job_object, stamp
 from testbed.virtual_cluster.world_pods import unschedulable
-
-
-def training_world() -> World:
-    world = World(job=job_object(tokens=10_000_000))
-    world.run(60)
-    return world
+from tests.unit.operator.decide.training_world import training_world
 
 
 def test_an_unreachable_syncer_makes_ready_unknown_and_keeps_the_progress() -> None:
