@@ -10,11 +10,8 @@ from testbed.virtual_cluster.world_pods import crashed, unschedulable, waiting
 from tests.unit.operator.decide.training_world import OLD, degraded, training_world
 
 NO_GPU = "0/4 nodes are available: 4 Insufficient nvidia.com/gpu."
-
 LONG = "registry.example/team/trainer@sha256:" + "0" * 64
-
 STEPS = f'failed to pull and unpack image "{LONG}": failed to resolve reference "{LONG}"'
-
 LAST_LINES = "starting\n" + json.dumps({"level": "ERROR", "message": "data.text.path: /data/none is not there"}) + "\n"
 
 POD_TROUBLES: dict[str, tuple[dict[str, Any], str, str]] = {
