@@ -15,13 +15,13 @@ from diloco.wire.errors import IdentityError, UnavailableError, WireError
 from diloco.wire.messages import Alive, Join, PullRequest, Welcome
 from diloco.wire.server import ServerOptions
 from diloco.wire.tls import ClientTls, ServerTls
+from tests.integration.wire.calls import JOIN
 from tests.support.learner_process import LearnerProcess, make_job
 from tests.support.raw_wire import push_header
 from tests.support.tcp_proxy import TcpProxy
 from tests.support.wire_syncer import Keeper, RunningServer
 
 PAYLOAD = os.urandom(1 << 20)
-JOIN = Join("job", "a/b/0", "instance", "layout")
 
 
 class Place:
