@@ -25,7 +25,7 @@ def said(cluster: Cluster, namespace: str, manifest: object) -> str:
     return ""
 
 
-def test_every_bad_manifest_is_refused_with_its_field_and_every_good_one_is_taken(
+def test_bad_manifests_are_refused_with_the_field_and_good_ones_accepted(
     cluster: Cluster, chart: Release, namespace: str
 ) -> None:
     assert chart.namespace != namespace

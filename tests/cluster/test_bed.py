@@ -64,7 +64,7 @@ def test_every_node_is_ready_and_there_is_one_to_lose(cluster: Cluster) -> None:
     assert cluster.workers
 
 
-def test_a_volume_outlives_a_pod_and_can_be_written_by_nobody_in_particular(
+def test_a_volume_outlives_its_pod_and_is_writable_without_root(
     cluster: Cluster, namespace: str, images: Images
 ) -> None:
     claim = {

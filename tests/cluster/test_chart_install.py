@@ -89,7 +89,7 @@ def test_what_a_readme_tells_works(
 
 
 @pytest.mark.usefixtures("nothing_installed")
-def test_a_release_for_one_namespace_needs_no_rights_to_the_cluster_and_leaves_other_namespaces_alone(
+def test_a_release_for_one_namespace_needs_no_rights_outside_it(
     bed: Bed, images: Images, namespace: str, elsewhere: str
 ) -> None:
     cluster, team = bed.cluster, ClusterOperator(bed.cluster, Release("team", namespace))

@@ -76,7 +76,7 @@ def tagged(cluster: Cluster, image: str, name: str) -> Iterator[None]:
             run("docker", "exec", node, "ctr", "-n", "k8s.io", "images", "remove", name)
 
 
-def test_pools_that_nodes_cannot_run_are_named_while_others_train_and_join_when_mended(
+def test_pools_that_cannot_run_are_named_and_join_once_the_cause_is_gone(
     cluster: Cluster, namespace: str, images: Images
 ) -> None:
     label, image = f"example.com/{namespace}", f"registry.invalid/{namespace}:1"

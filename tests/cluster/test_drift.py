@@ -116,7 +116,7 @@ def inject(job: ClusterJob, image: str) -> None:
     job.cluster.kubectl(*manager, stdin=json.dumps(injected))
 
 
-def test_what_others_add_stays_nobody_is_restarted_over_it_and_a_deleted_job_leaves_nothing(
+def test_what_others_add_stays_without_restarts_until_the_job_is_deleted(
     cluster: Cluster, namespace: str, images: Images
 ) -> None:
     empty = everything(cluster, namespace)

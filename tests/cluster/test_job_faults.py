@@ -176,7 +176,7 @@ def test_a_killed_container_starts_again_in_its_pod_and_nobody_waits(job: Cluste
     assert any("goes on from its own checkpoint" in line for line in job.log(again.name))
 
 
-def test_a_new_syncer_pod_goes_on_from_its_volume_and_learners_train_on_meanwhile(job: ClusterJob) -> None:
+def test_a_new_syncer_pod_resumes_from_its_volume_while_learners_train(job: ClusterJob) -> None:
     before, pod = job.all_train(*BOTH), present(job.syncer_pod())
     learners = identities(present(job.pod(name)) for name in BOTH)
     job.kubectl("delete", "pod", pod.name)

@@ -118,7 +118,7 @@ def test_the_model_on_the_volume_has_the_loss_that_the_status_says(job: ClusterJ
     job.kubectl("delete", "pod", "evaluation")
 
 
-def test_a_job_that_has_outlived_its_time_goes_with_everything_and_does_not_come_back(job: ClusterJob) -> None:
+def test_a_job_past_its_ttl_is_deleted_with_its_children_for_good(job: ClusterJob) -> None:
     before = job.objects()
     kinds = {one.partition("/")[0].partition(".")[0] for one in before}
     assert {"statefulset", "deployment", "service", "configmap", "secret", "persistentvolumeclaim"} <= kinds

@@ -88,7 +88,7 @@ def gone(job: ClusterJob) -> None:
 
 
 @pytest.mark.usefixtures("untouched")
-def test_an_operator_that_is_killed_comes_back_to_its_jobs_and_those_that_came_meanwhile(
+def test_a_killed_operator_comes_back_to_its_jobs_and_to_newer_ones(
     cluster: Cluster, namespace: str, operator: ClusterOperator
 ) -> None:
     first = operator.has_taken_over()
@@ -124,7 +124,7 @@ def test_an_upgrade_with_another_default_image_is_for_new_jobs_only(
 
 
 @pytest.mark.usefixtures("untouched")
-def test_of_two_operators_of_a_deployment_one_waits_until_the_other_is_gone(operator: ClusterOperator) -> None:
+def test_the_second_operator_of_a_deployment_waits_until_the_first_is_gone(operator: ClusterOperator) -> None:
     first = operator.has_taken_over()
     operator.kubectl("scale", "deployment", operator.deployment, "--replicas=2")
     second = operator.wait_for(lambda pod: pod.uid != first.uid and pod.ready, "a second one is ready")
@@ -161,7 +161,7 @@ def test_a_second_release_is_refused_by_helm_or_waits_for_the_lease(
 
 
 @pytest.mark.usefixtures("untouched")
-def test_jobs_train_on_without_an_operator_and_one_that_is_installed_later_takes_them_over(
+def test_jobs_train_without_an_operator_and_a_new_one_takes_them_over(
     bed: Bed, images: Images, operator: ClusterOperator, job: ClusterJob
 ) -> None:
     ended = idle(job.cluster, job.namespace, "ended")

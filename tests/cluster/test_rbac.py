@@ -79,7 +79,7 @@ def test_the_operator_may_write_its_lease_and_no_other(cluster: Cluster, chart: 
 @pytest.mark.parametrize(
     ("role", "verbs"), [("admin", EVERYTHING), ("edit", EVERYTHING), ("view", ("get", "list", "watch"))]
 )
-def test_whoever_may_work_in_a_namespace_may_work_with_its_jobs_and_not_say_how_they_are(
+def test_roles_of_a_namespace_extend_to_its_jobs_but_not_to_their_status(
     cluster: Cluster, chart: Release, namespace: str, role: str, verbs: tuple[str, ...]
 ) -> None:
     assert chart.namespace != namespace

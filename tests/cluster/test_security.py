@@ -47,9 +47,7 @@ def objects(cluster: Cluster, *what: str) -> list[dict[str, Any]]:
     return found
 
 
-def test_pods_run_where_restricted_is_enforced_without_tokens_or_the_authoritys_key(
-    cluster: Cluster, job: ClusterJob
-) -> None:
+def test_pods_run_under_restricted_without_tokens_or_the_authoritys_key(cluster: Cluster, job: ClusterJob) -> None:
     enforced = cluster.get("namespace", job.namespace)["metadata"]["labels"]["pod-security.kubernetes.io/enforce"]
     assert enforced == "restricted"
     pods = objects(cluster, "pods", "--namespace", job.namespace)
@@ -117,9 +115,7 @@ def turned_away(job: ClusterJob, name: str) -> list[str]:
     return wait_until(lambda: refusals(job, name), f"{name} is turned away", WAIT_SECONDS)
 
 
-def test_certificates_of_other_jobs_or_for_other_names_and_plain_text_are_turned_away_and_count_for_nothing(
-    cluster: Cluster, job: ClusterJob
-) -> None:
+def test_foreign_certificates_and_plain_text_are_refused_and_count_nowhere(cluster: Cluster, job: ClusterJob) -> None:
     before = job.all_train(*LEARNERS)
     impostor(cluster, job, "of-another-job", "here/a/0", others_certificate())
     impostor(cluster, job, "without", "here/a/0", None)
@@ -154,9 +150,7 @@ def metrics(job: ClusterJob) -> str:
     return inside(job, "deploy/guarded-syncer", "python3", "-c", program)
 
 
-def test_a_deleted_certificate_is_made_anew_and_used_for_the_next_connections_without_a_restart(
-    cluster: Cluster, job: ClusterJob
-) -> None:
+def test_a_deleted_certificate_is_replaced_and_used_without_a_restart(cluster: Cluster, job: ClusterJob) -> None:
     learner, secret = job.pod_name("here/a/0"), "guarded--here-a-tls"
     account = job.all_train(*LEARNERS)
     before, lives, used = certificate(cluster, job, secret), identities(job.pods()), ports(job, learner)
@@ -196,7 +190,7 @@ def ports(job: ClusterJob, pod: str) -> set[int]:
 # The network.
 
 
-def test_policies_select_the_jobs_pods_and_let_in_exactly_the_connections_that_they_make(
+def test_policies_allow_exactly_the_connections_that_the_jobs_pods_make(
     cluster: Cluster, chart: Release, job: ClusterJob
 ) -> None:
     there = ("--namespace", job.namespace)

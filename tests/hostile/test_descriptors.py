@@ -20,7 +20,7 @@ def _many_for_the_attacker() -> None:
     resource.setrlimit(resource.RLIMIT_NOFILE, (2000 if hard == resource.RLIM_INFINITY else hard, hard))
 
 
-def test_connections_cannot_take_the_descriptors_of_health_checks_and_checkpoints(tmp_path: Path) -> None:
+def test_connections_leave_descriptors_for_health_checks_and_checkpoints(tmp_path: Path) -> None:
     shell = shutil.which("sh")
     assert shell is not None
     limited = (shell, "-c", 'ulimit -n 1024; exec "$0" "$@"')

@@ -79,7 +79,7 @@ def test_nonsense_on_every_port_ends_its_own_connection_only(target: Target) -> 
     target.serves_as_before()
 
 
-def test_pushes_that_stop_half_way_hold_no_memory_once_nobody_waits_for_them(target: Target) -> None:
+def test_half_sent_pushes_free_their_memory_once_they_are_no_longer_wanted(target: Target) -> None:
     with target.learner(0, "half open") as learner, RawClient(target.address) as raw:
         assert isinstance(learner.begin().welcome, Welcome)
         asked = learner.wanted()

@@ -77,7 +77,7 @@ def diloco(server: ApiServer, capsys: pytest.CaptureFixture[str]) -> Diloco:
     return Diloco(capsys, server.kubeconfig)
 
 
-def test_before_the_definition_is_installed_the_command_that_does_it_is_told(
+def test_without_the_crd_the_error_gives_the_command_that_installs_it(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     with api_server() as bare:
@@ -133,7 +133,7 @@ def test_a_user_who_may_not_is_told_what_by_the_server(
     )
 
 
-def test_a_viewer_who_may_not_ask_the_syncer_sees_the_job_as_its_status_has_it(
+def test_a_viewer_who_may_not_ask_the_syncer_sees_the_jobs_status(
     server: ApiServer, capsys: pytest.CaptureFixture[str], diloco: Diloco
 ) -> None:
     assert diloco.out("status", "-n", "ml")
@@ -205,7 +205,7 @@ def publish_syncer(server: ApiServer, host: str, port: int) -> None:
     server.kubectl(*patch, f"--patch={json.dumps(status)}")
 
 
-def test_learners_are_shown_one_by_one_where_the_syncer_can_be_asked_through_the_api_server(
+def test_each_learner_is_shown_where_the_api_server_reaches_the_syncer(
     server: ApiServer, diloco: Diloco, syncer_address: tuple[str, int]
 ) -> None:
     assert "is not reached through the API server" in diloco.out("status", "job/two-regions", "-n", "ml")

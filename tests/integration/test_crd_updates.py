@@ -138,7 +138,7 @@ def test_a_field_is_refused_another_value_unless_it_is_listed_as_mutable(
 
 
 @pytest.mark.parametrize(("name", "path"), _identified(OPTIONAL_FIELDS))
-def test_an_optional_field_cannot_be_taken_away_unless_it_is_listed_as_mutable(
+def test_an_optional_field_cannot_be_removed_unless_listed_as_mutable(
     job_server: ApiServer, existing: dict[str, dict[str, Any]], name: str, path: Path
 ) -> None:
     status, answer = _put(job_server, _with(existing[name], path, None))

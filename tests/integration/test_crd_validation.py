@@ -23,7 +23,7 @@ APPLY = ("apply", "--dry-run=server", "--output=json", "--filename=-")
 
 
 @pytest.mark.parametrize("bad", [pytest.param(bad, id=f"{n}-{bad.field}") for n, bad in enumerate(BY_SCHEMA + BY_RULE)])
-def test_a_bad_manifest_is_refused_by_diloco_and_by_the_api_server_with_the_field(
+def test_diloco_and_the_api_server_refuse_a_bad_manifest_with_the_field(
     job_server: ApiServer, bad: BadManifest
 ) -> None:
     text = json.dumps(bad.manifest)
@@ -63,7 +63,7 @@ def test_whatever_diloco_refuses_the_api_server_refuses_too(job_server: ApiServe
 
 
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.parent.name)
-def test_an_example_is_to_the_api_server_what_it_is_to_diloco_byte_for_byte(job_server: ApiServer, path: Path) -> None:
+def test_diloco_and_the_api_server_read_an_example_the_same(job_server: ApiServer, path: Path) -> None:
     returned = json.loads(job_server.kubectl(*APPLY, text=path.read_text(encoding="utf-8")).stdout)
     local = load_job(path)
     remote = job_from(returned)

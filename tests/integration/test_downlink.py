@@ -40,9 +40,7 @@ def run_both(work: Callable[[str, threading.Event], None]) -> None:
 
 
 @pytest.mark.parametrize("downlink", ["BF16", "Int8"])
-def test_who_takes_updates_and_who_does_not_hold_the_same_bits_and_the_run_replays(
-    tmp_path: Path, downlink: str
-) -> None:
+def test_learners_with_and_without_updates_hold_the_same_bits_and_replay(tmp_path: Path, downlink: str) -> None:
     job = SmallJob(tmp_path, downlink=downlink, quorum=2)
     trained: dict[str, ScriptedLearner] = {}
     with SyncerProcess(job, tmp_path / "s", "--record", "--exit-when-finished") as syncer:
@@ -69,7 +67,7 @@ def test_who_takes_updates_and_who_does_not_hold_the_same_bits_and_the_run_repla
     assert report.epochs[0].merges == report.epochs[0].merges_redone > 10
 
 
-def test_after_a_restart_each_fragment_comes_whole_once_and_then_as_updates(tmp_path: Path) -> None:
+def test_after_a_restart_each_fragment_is_sent_whole_once_then_as_updates(tmp_path: Path) -> None:
     job = SmallJob(tmp_path, downlink="Int8", tokens=10_000_000)
     with SyncerProcess(job, tmp_path / "s", "--record") as syncer:
         syncer.serving()
@@ -127,7 +125,7 @@ def waiting(syncer: SyncerProcess, pulls: int) -> None:
         polled.wait(0.01)
 
 
-def test_a_posted_pull_is_served_without_another_word_to_all_that_were_asked(tmp_path: Path) -> None:
+def test_a_posted_pull_is_served_without_a_further_request(tmp_path: Path) -> None:
     job = SmallJob(tmp_path, downlink="Int8", quorum=2, tokens=10_000_000)
     with SyncerProcess(job, tmp_path / "s") as syncer, ThreadPoolExecutor(4) as pool:
         syncer.serving()
@@ -164,7 +162,7 @@ def asked(one: ScriptedLearner, other: ScriptedLearner, fragment: int | None = N
                 return message
 
 
-def test_a_learner_that_came_too_late_still_gets_the_version_that_it_posted_for(tmp_path: Path) -> None:
+def test_a_learner_that_is_too_late_still_gets_the_version_it_posted_for(tmp_path: Path) -> None:
     job = SmallJob(tmp_path, downlink="Int8", tokens=10_000_000)
     with SyncerProcess(job, tmp_path / "s") as syncer, ThreadPoolExecutor(4) as pool:
         syncer.serving()

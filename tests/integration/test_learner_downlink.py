@@ -94,7 +94,7 @@ def test_it_posts_its_pull_with_its_answer_and_needs_no_notice(tmp_path: Path) -
         assert (activity(learner)["pulls_posted"], activity(learner)["updates"]) == (1, 2)
 
 
-def test_what_was_posted_before_a_restart_of_the_syncer_is_forgotten_with_it(tmp_path: Path) -> None:
+def test_a_restart_of_the_syncer_discards_the_pulls_posted_before_it(tmp_path: Path) -> None:
     syncer = scripted(tmp_path, posted_pulls=True)
     with RunningServer(syncer) as server:
         learner = LearnerProcess(tmp_path, server.address).__enter__()

@@ -30,7 +30,7 @@ from tests.support.wire_syncer import RunningServer
 pytestmark = pytest.mark.processes
 
 
-def test_it_joins_loads_trains_pushes_pulls_and_evaluates_until_the_job_is_over(tmp_path: Path) -> None:
+def test_it_joins_loads_trains_pushes_pulls_and_evaluates_until_the_end(tmp_path: Path) -> None:
     syncer = ScriptedSyncer(make_job(tmp_path))
     with RunningServer(syncer) as server, LearnerProcess(tmp_path, server.address) as learner:
         join = syncer.wait_for(Join)
@@ -106,7 +106,7 @@ def test_a_superseded_learner_ends_and_leaves_its_directory_to_the_other(tmp_pat
         assert "Superseded" in learner.log
 
 
-def test_it_trains_on_while_the_syncer_is_away_and_comes_back_with_what_it_holds(tmp_path: Path) -> None:
+def test_it_trains_while_the_syncer_is_away_and_rejoins_with_its_versions(tmp_path: Path) -> None:
     syncer = ScriptedSyncer(make_job(tmp_path, sync={"fragments": 6, "interval": 6, "maxStalenessSteps": 1_000_000}))
     with RunningServer(syncer) as server:
         options = ServerOptions(server.address)
@@ -174,7 +174,7 @@ def test_it_pauses_at_the_staleness_bound_and_resumes_by_itself(tmp_path: Path) 
         assert learner.wait() == 0
 
 
-def test_sigterm_hands_in_what_was_asked_for_and_a_restart_goes_on_from_there(tmp_path: Path) -> None:
+def test_sigterm_hands_in_the_requested_fragments_and_a_restart_resumes(tmp_path: Path) -> None:
     syncer = ScriptedSyncer(make_job(tmp_path))
     with RunningServer(syncer) as server:
         with LearnerProcess(tmp_path, server.address, "--speed", "0.5") as learner:
@@ -225,7 +225,7 @@ def test_killed_it_goes_on_with_muons_state_but_not_with_another_kind(tmp_path: 
         assert "Traceback" not in learner.log
 
 
-def test_progress_and_position_come_from_the_syncer_where_there_is_no_checkpoint(tmp_path: Path) -> None:
+def test_without_a_checkpoint_progress_and_position_come_from_the_syncer(tmp_path: Path) -> None:
     class Remembers(ScriptedSyncer):
         async def session(self, join, peer, inbound, send):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN202
             known = type(join)(join.job, join.learner, join.instance, join.layout_digest, steps=50, data_position=400)
@@ -312,7 +312,7 @@ def test_a_last_checkpoint_that_cannot_be_written_is_no_success(tmp_path: Path) 
         assert "no last checkpoint was written (checkpoint in" in line
 
 
-def test_text_that_becomes_shorter_ends_it_with_one_line_that_names_the_file(tmp_path: Path) -> None:
+def test_text_that_becomes_shorter_ends_it_with_one_line_naming_the_file(tmp_path: Path) -> None:
     syncer = ScriptedSyncer(make_job(tmp_path))
     with RunningServer(syncer) as server, LearnerProcess(tmp_path, server.address) as learner:
         syncer.wait_for(StepReport)

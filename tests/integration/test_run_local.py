@@ -119,7 +119,7 @@ def test_what_a_process_finds_wrong_is_the_runs_one_line(tmp_path: Path) -> None
     assert processes_of(output) == []
 
 
-def test_a_learner_that_fails_too_often_ends_the_run_where_too_few_are_left(tmp_path: Path) -> None:
+def test_a_run_ends_when_failures_leave_fewer_than_the_minimum_learners(tmp_path: Path) -> None:
     job, output = write_job(tmp_path, 10_000_000), tmp_path / "out"
     policy = "  failurePolicy: {maxRestartsPerLearner: 0, minimumLearners: 2}\n"
     job.write_text(job.read_text() + policy)

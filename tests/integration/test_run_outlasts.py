@@ -26,7 +26,7 @@ def process_named(output: Path, *words: str) -> psutil.Process:
     return found
 
 
-def test_a_run_ends_well_though_nobody_reads_and_nothing_can_be_written_of_it(tmp_path: Path) -> None:
+def test_a_run_succeeds_without_readable_output_journal_or_logs(tmp_path: Path) -> None:
     job, output = write_job(tmp_path, 300_000), tmp_path / "out"
     journal, kept = output / "supervisor.jsonl", tmp_path / "kept"
     with started(job, output) as process:

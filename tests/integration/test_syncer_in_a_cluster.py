@@ -76,7 +76,7 @@ def test_it_restarts_with_another_number_of_learners(tmp_path: Path, learners: i
     assert report.ok, report.problems
 
 
-def test_the_model_is_said_to_be_exported_once_it_is_there_and_after_a_restart(tmp_path: Path) -> None:
+def test_the_status_says_exported_once_the_model_exists_and_after_restart(tmp_path: Path) -> None:
     job = SmallJob(tmp_path, tokens=5_000)
     path = tmp_path / "s" / "model.safetensors"
     with SyncerProcess(job, tmp_path / "s") as syncer:

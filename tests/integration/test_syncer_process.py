@@ -69,7 +69,7 @@ def test_a_recorded_run_ends_with_a_model_and_replays_to_the_bit(tmp_path: Path)
     assert not (tmp_path / "s" / "endpoint.json").exists()
 
 
-def test_killed_it_goes_on_from_its_checkpoint_without_a_hand_and_both_lives_replay(tmp_path: Path) -> None:
+def test_killed_it_resumes_from_its_checkpoint_and_both_epochs_replay(tmp_path: Path) -> None:
     job = SmallJob(tmp_path, tokens=10_000_000)
     with SyncerProcess(job, tmp_path / "s", "--record") as syncer:
         syncer.serving()
@@ -109,7 +109,7 @@ def test_on_sigterm_it_checkpoints_so_that_nothing_is_lost(tmp_path: Path) -> No
         assert again.learners[0].steps >= 5
 
 
-def test_a_corrupt_newest_checkpoint_is_reported_and_the_one_before_is_used(tmp_path: Path) -> None:
+def test_a_corrupt_newest_checkpoint_is_reported_and_the_previous_one_used(tmp_path: Path) -> None:
     job = SmallJob(tmp_path)
     with SyncerProcess(job, tmp_path / "s") as syncer:
         syncer.serving()
@@ -275,7 +275,7 @@ def test_an_outer_gradient_that_comes_after_the_merge_is_late(tmp_path: Path) ->
                 one.push(wanted)
 
 
-def test_a_second_process_with_one_identity_takes_over_and_the_first_cannot_come_back(tmp_path: Path) -> None:
+def test_a_second_process_of_an_identity_replaces_the_first_for_good(tmp_path: Path) -> None:
     job = SmallJob(tmp_path)
     with SyncerProcess(job, tmp_path / "s") as syncer:
         syncer.serving()

@@ -67,9 +67,7 @@ def status(namespace: str, name: str, version: str) -> dict[str, Any]:
     return {"apiVersion": JOB.api_version, "kind": JOB.name, "metadata": metadata, "status": {"reason": "Testing"}}
 
 
-def test_applying_takes_what_it_sets_leaves_what_others_set_and_changes_nothing_twice(
-    server: ApiServer, namespace: str
-) -> None:
+def test_apply_sets_its_own_fields_keeps_others_and_changes_nothing_twice(server: ApiServer, namespace: str) -> None:
     async def scenario(api: Api) -> None:
         first = await api.apply(CONFIG_MAP, config_map(namespace, "a", ours="1"))
         patch = json.dumps({"data": {"ours": "theirs", "other": "theirs"}})
@@ -85,9 +83,7 @@ def test_applying_takes_what_it_sets_leaves_what_others_set_and_changes_nothing_
     run_with(server.kubeconfig, scenario)
 
 
-def test_the_status_of_a_job_that_is_gone_makes_none_and_that_of_an_earlier_version_is_not_taken(
-    server: ApiServer, namespace: str
-) -> None:
+def test_a_status_is_refused_for_a_deleted_job_or_an_earlier_version(server: ApiServer, namespace: str) -> None:
     async def scenario(api: Api) -> None:
         with pytest.raises(errors.NotFoundError):
             await api.apply_status(JOB, status(namespace, "gone", "1234"))
@@ -291,7 +287,7 @@ def test_a_real_server_says_itself_that_a_version_is_too_old(server: ApiServer, 
     run_with(server.kubeconfig, scenario)
 
 
-def test_a_busy_or_absent_server_is_asked_again_and_what_is_wrong_is_known_meanwhile(
+def test_a_watch_retries_a_failing_server_and_reports_the_problem(
     server: ApiServer, namespace: str, tmp_path: Path
 ) -> None:
     with FaultProxy(server.kubeconfig, tmp_path) as proxy:

@@ -40,9 +40,7 @@ async def in_time(wait: Awaitable[None]) -> None:
     await asyncio.wait_for(wait, PATIENCE_SECONDS)
 
 
-def test_the_second_waits_knows_for_whom_and_has_it_at_once_when_it_is_released(
-    server: ApiServer, namespace: str
-) -> None:
+def test_the_second_knows_the_holder_and_acquires_at_once_on_its_release(server: ApiServer, namespace: str) -> None:
     async def scenario() -> None:
         async with leases(server.kubeconfig, namespace) as make:
             first, second = make("first", LONG), make("second", LONG)

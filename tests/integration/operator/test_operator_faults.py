@@ -33,9 +33,7 @@ def test_faults_of_the_server_are_survived(cluster: Cluster, start: Start, tmp_p
             assert "reconcile failed" not in operator.log
 
 
-def test_an_api_server_that_goes_away_and_comes_back_changes_nothing_and_is_taken_up_again(
-    cluster: Cluster, start: Start
-) -> None:
+def test_an_outage_of_the_api_server_changes_nothing_and_work_resumes(cluster: Cluster, start: Start) -> None:
     with start() as first:
         versions = at_rest(cluster, first)
         cluster.server.stop()
@@ -65,9 +63,7 @@ def test_in_a_namespace_that_is_being_deleted_nothing_is_made_anew(cluster: Clus
         assert "refused" not in cluster.condition("two", "Degraded").get("message", "")
 
 
-def test_a_typo_in_what_is_passed_through_is_told_and_keeps_no_job_from_being_suspended(
-    cluster: Cluster, start: Start
-) -> None:
+def test_a_typo_in_a_passthrough_field_is_reported_and_suspend_still_works(cluster: Cluster, start: Start) -> None:
     body = manifest("typo", {"here": {"a": 2}})
     with start() as operator:
         cluster.apply(body)

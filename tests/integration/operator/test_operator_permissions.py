@@ -13,9 +13,7 @@ from tests.support.operator_scene import Cluster, Start, manifest, reconciles_ag
 from tests.support.rendered_chart import helm_template
 
 
-def test_what_the_operator_may_not_do_is_a_condition_that_names_it_and_clears_itself(
-    cluster: Cluster, start: Start
-) -> None:
+def test_a_missing_permission_is_named_in_a_condition_until_it_is_granted(cluster: Cluster, start: Start) -> None:
     name = f"operator-of-{cluster.namespace}"
     role: dict[str, Any] = {"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "Role", "metadata": {"name": name}}
     # Everything but to patch StatefulSets.

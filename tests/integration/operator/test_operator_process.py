@@ -7,9 +7,7 @@ from testbed.operator_process import eventually
 from tests.support.operator_scene import Cluster, Start, at_rest, manifest, reconciles_again
 
 
-def test_a_job_gets_all_its_children_a_status_and_an_event_and_nothing_on_itself(
-    cluster: Cluster, start: Start
-) -> None:
+def test_a_job_gets_children_a_status_and_an_event_but_no_finalizer(cluster: Cluster, start: Start) -> None:
     with start() as operator:
         cluster.has_job("two")
         eventually("an event", lambda: cluster.get("events")["items"])
@@ -34,9 +32,7 @@ def test_where_nothing_changes_nothing_is_written(cluster: Cluster, start: Start
         assert cluster.versions() == versions
 
 
-def test_children_that_were_edited_or_deleted_are_mended_and_what_others_own_stays(
-    cluster: Cluster, start: Start
-) -> None:
+def test_edited_or_deleted_children_are_restored_and_others_fields_kept(cluster: Cluster, start: Start) -> None:
     with start():
         cluster.has_job("two")
         cluster.kubectl("annotate", "statefulset/two--eu-slow", "example.com/theirs=1")
@@ -61,9 +57,7 @@ def test_a_pool_is_scaled_and_the_job_suspended_as_the_manifest_says(cluster: Cl
         eventually("no learners", lambda: replicas("two--us-east-fast") == replicas("two--eu-slow") == 0)
 
 
-def test_a_job_that_is_deleted_is_left_alone_and_one_of_its_name_waits_for_its_children_to_go(
-    cluster: Cluster, start: Start
-) -> None:
+def test_a_job_of_a_deleted_jobs_name_waits_until_its_children_are_gone(cluster: Cluster, start: Start) -> None:
     with start() as operator:
         cluster.has_job("two")
         cluster.kubectl("delete", "dilocojob", "two")

@@ -5,7 +5,7 @@ from testbed.operator_process import eventually
 from tests.support.operator_scene import Cluster, Start, at_rest, reconciles_again
 
 
-def test_a_second_operator_stands_by_and_takes_over_without_changing_anything(cluster: Cluster, start: Start) -> None:
+def test_a_second_operator_stands_by_and_takes_over_without_changes(cluster: Cluster, start: Start) -> None:
     with start() as first:
         versions = at_rest(cluster, first)
         with start() as second:
@@ -22,9 +22,7 @@ def test_a_second_operator_stands_by_and_takes_over_without_changing_anything(cl
             assert cluster.versions() == versions
 
 
-def test_two_operators_that_want_different_things_do_not_fight_without_pause(
-    cluster: Cluster, start: Start, namespace: str
-) -> None:
+def test_two_operators_that_disagree_pause_between_their_writes(cluster: Cluster, start: Start, namespace: str) -> None:
     """Releases in two namespaces have a lease each, and each lets only its own namespace read a syncer's figures."""
     other = f"{namespace}-other"
     cluster.server.kubectl("create", "namespace", other)

@@ -55,7 +55,7 @@ def test_the_operator_has_the_rights_that_its_requests_need_and_no_others(plain:
     assert rights(operators_role(plain)["rules"]) == wanted()
 
 
-def test_named_namespaces_get_the_same_rights_in_roles_and_there_is_no_cluster_role(render: Render) -> None:
+def test_named_namespaces_get_the_same_rights_in_roles_not_a_cluster_role(render: Render) -> None:
     rendered = render(watchNamespaces=["b", "a", "b"], rbac={"aggregate": False})
     assert rendered.of_kind("ClusterRole") == rendered.of_kind("ClusterRoleBinding") == []
     roles = [one for one in rendered.of_kind("Role") if LEASES not in rights(one["rules"])]
@@ -87,7 +87,7 @@ def test_the_lease_is_one_by_name_in_the_operators_namespace(plain: Rendered) ->
     assert by_name == {("diloco-operator",): {"get", "update"}, (): {"create"}}
 
 
-def test_people_may_edit_or_view_jobs_as_they_may_a_namespace_and_never_write_a_status(plain: Rendered) -> None:
+def test_namespace_roles_extend_to_jobs_and_never_to_writing_a_status(plain: Rendered) -> None:
     people = {
         label.removeprefix("rbac.authorization.k8s.io/aggregate-to-"): rights(role["rules"])
         for role in plain.of_kind("ClusterRole")

@@ -160,7 +160,7 @@ def test_monitors_and_the_disruption_budget_are_there_only_on_request(plain: Ren
     assert {rendered.only(kind)["metadata"]["labels"]["release"] for kind in MONITORS} == {"prometheus"}
 
 
-def test_the_monitor_of_jobs_finds_learners_and_syncers_and_not_the_operator(render: Render) -> None:
+def test_the_pod_monitor_selects_learners_and_syncers_not_the_operator(render: Render) -> None:
     spec = render(monitoring={"podMonitor": {"enabled": True}}, watchNamespaces=["a"]).only("PodMonitor")["spec"]
     assert spec["namespaceSelector"] == {"matchNames": ["a"]}
     assert spec["podMetricsEndpoints"][0]["port"] == "http"

@@ -89,7 +89,7 @@ def test_where_there_is_no_kubeconfig_that_is_said(tmp_path: Path) -> None:
         connect(None, None, {"KUBECONFIG": str(tmp_path / "nowhere")})
 
 
-def test_without_the_kubernetes_client_the_command_that_installs_it_is_told(
+def test_without_the_kubernetes_client_the_error_tells_how_to_install_it(
     kubeconfig: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "kubernetes.client", None)  # as where it is not installed: importing it fails

@@ -77,7 +77,7 @@ def test_a_job_whose_syncer_may_not_be_asked_is_shown_from_its_status() -> None:
     )
 
 
-def test_what_is_not_believed_and_the_quorum_in_force_are_shown_from_the_status() -> None:
+def test_doubts_left_out_learners_and_the_quorum_are_shown_from_the_status() -> None:
     status = training_status()
     status["progress"]["doubtedLoss"] = "0.010"
     status["learners"]["quorum"] = 3

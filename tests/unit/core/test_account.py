@@ -110,7 +110,7 @@ def test_a_process_that_comes_back_explains_what_it_did_meanwhile() -> None:
     assert told(account, 12.0) == {"in_hand": 9, "waiting": 3}
 
 
-def test_a_version_that_was_swapped_in_without_a_session_is_known_from_the_next_one() -> None:
+def test_a_version_swapped_in_without_a_session_is_known_from_the_next() -> None:
     account = joined()
     account.reported(4.0, 4, TimeSpent(training=4.0))
     account.left_out(0, 1, TimeClass.LATE)
@@ -191,7 +191,7 @@ def test_a_merge_ahead_of_its_steps_report_is_settled_by_the_report() -> None:
     assert told(account, 5.0) == {"merged": 4, "in_hand": 1}
 
 
-def test_an_outer_gradient_may_overtake_the_news_of_what_it_is_measured_from() -> None:
+def test_an_outer_gradient_may_arrive_before_the_notice_of_its_base() -> None:
     account = joined()
     account.reported(4.0, 4, TimeSpent(training=4.0))
     account.captured(0, 1, 0, 4)
@@ -203,7 +203,7 @@ def test_an_outer_gradient_may_overtake_the_news_of_what_it_is_measured_from() -
     assert told(account, 10.0) == {"merged": 9, "overwritten": 1}
 
 
-def test_an_outer_gradient_that_comes_after_the_next_version_can_still_be_merged() -> None:
+def test_an_outer_gradient_after_the_next_version_can_still_be_merged() -> None:
     account = joined()
     account.reported(4.0, 4, TimeSpent(training=4.0))
     account.left_out(0, 1, TimeClass.LATE)

@@ -65,7 +65,7 @@ def test_what_took_too_long_to_measure_is_taken_for_so_long(size: float) -> None
         assert spread.of(size) == pytest.approx(3.0)
 
 
-def test_a_large_fragment_that_took_too_long_makes_others_no_slower_than_it_must() -> None:
+def test_a_slow_large_fragment_raises_other_estimates_only_if_it_must() -> None:
     spread = learned((0.1, 1.0), (0.1, 1.0))
     spread.at_least(0.6, 6.5)
     assert spread.of(1.0) == pytest.approx(0.1)

@@ -7,7 +7,7 @@ import pytest
 from diloco.core.actions import Action, AskFragment, Merge, Note, SetTimer
 from diloco.core.averages import SizedSpread
 from diloco.core.options import Rules
-from support.engine_script import Script, name, of, only, options
+from tests.support.engine_script import Script, name, of, only, options
 
 MOST = 1000.0
 """Seconds that a wait may take in a test."""

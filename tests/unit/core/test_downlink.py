@@ -115,7 +115,7 @@ def test_beside_its_tensors_an_update_needs_one_block() -> None:
 
 
 @by_codec
-def test_what_cannot_be_encoded_comes_out_the_same_whichever_block_is_first(codec: Codec) -> None:
+def test_what_cannot_be_encoded_gives_the_same_result_in_any_block_order(codec: Codec) -> None:
     def backwards(one_pass: Pass, blocks: range) -> None:
         one_pass(reversed(blocks))
 

@@ -201,7 +201,7 @@ def test_goodput_counts_merged_steps_over_the_time_given() -> None:
     assert script.engine.view(script.now).goodput == pytest.approx(0.75)
 
 
-def test_goodput_is_never_above_one_though_the_times_of_steps_are_estimates() -> None:
+def test_goodput_is_at_most_one_although_the_times_of_steps_are_estimates() -> None:
     script = Script(options(1, fragments=1, overlap=2))
     script.start(0)
     for seconds in (1.0, 0.01, 0.01):
@@ -212,7 +212,7 @@ def test_goodput_is_never_above_one_though_the_times_of_steps_are_estimates() ->
     assert script.engine.view(script.now).goodput == 1.0
 
 
-def test_a_learner_that_does_not_answer_is_not_asked_again_while_there_is_another() -> None:
+def test_a_silent_learner_is_not_asked_again_while_there_is_another() -> None:
     script = Script(options(2))
     script.start(0, 1)
     assert script.all(Evaluate)[0].learner == name(0)
@@ -253,7 +253,7 @@ def test_a_member_that_was_left_out_counts_for_nothing_and_is_named() -> None:
     assert view.merged_tokens == 100.0
 
 
-def test_who_does_not_come_back_after_a_restart_of_the_syncer_counts_in_goodput() -> None:
+def test_a_learner_that_is_away_since_a_syncer_restart_counts_in_goodput() -> None:
     script = Script(options(2))
     script.start(0, 1)
     script.wait(100.0)

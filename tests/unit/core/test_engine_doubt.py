@@ -44,7 +44,7 @@ def test_a_plausible_evaluation_is_believed_and_nobody_else_is_asked(loss: float
 
 
 @pytest.mark.parametrize("loss", [0.001, 0.49, -1.0, math.nan, -math.inf])
-def test_one_that_is_not_to_be_believed_is_shown_as_such_and_another_learner_is_asked(loss: float) -> None:
+def test_a_doubted_evaluation_is_shown_as_one_and_another_learner_is_asked(loss: float) -> None:
     script = training(3)
     (note,) = of(answer(script, loss), Note)
     assert (note.subject, note.learner) == ("EvaluationDoubted", name(0))

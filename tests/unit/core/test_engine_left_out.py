@@ -16,7 +16,7 @@ def merge_without(script: Script, fragment: int, *left_out: LeftOut) -> None:
         script.applied(learner, fragment, merge.version)
 
 
-def test_who_is_left_out_again_and_again_is_told_until_all_fragments_were_merged_with_it() -> None:
+def test_repeatedly_left_out_is_shown_until_all_fragments_merged_with_it() -> None:
     script = Script(options(2))
     script.start(0, 1)
 

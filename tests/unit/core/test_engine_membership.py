@@ -256,7 +256,7 @@ def test_a_new_process_is_measured_anew_and_one_that_lost_its_link_is_not() -> N
     assert script.engine.view(script.now).learners[0].step_seconds is None
 
 
-def test_the_time_of_one_that_is_given_up_and_no_longer_planned_stands_still() -> None:
+def test_the_time_of_a_given_up_learner_stops_once_it_is_not_planned() -> None:
     script = Script(options(2, max_restarts=0))
     script.start(0, 1)
     script.wait(3.0)

@@ -96,7 +96,7 @@ def test_a_learner_that_is_no_longer_planned_counts_until_it_leaves() -> None:
     assert one(script, 1).given_seconds == 6.0
 
 
-def test_a_learner_that_is_planned_again_counts_from_then_on_though_it_is_away() -> None:
+def test_a_learner_planned_again_counts_from_then_on_although_it_is_away() -> None:
     script = Script(options(2))
     script.start(0, 1)
     script.wait(2.0)
@@ -141,7 +141,7 @@ def test_the_minimum_is_of_those_that_are_planned() -> None:
     assert "1 learner(s) left" in finish.reason
 
 
-def test_an_epoch_with_another_number_of_learners_goes_on_with_what_all_have_done() -> None:
+def test_an_epoch_with_more_or_fewer_learners_keeps_what_all_have_done() -> None:
     script = Script(options(2))
     script.start(0, 1, 2)
     for index in range(3):

@@ -39,7 +39,7 @@ def load(script: Script, index: int, *fragments: int) -> None:
 
 
 @pytest.mark.parametrize("declines_first", [True, False])
-def test_a_learner_without_work_makes_no_quorum_and_is_asked_again_once_it_has_some(*, declines_first: bool) -> None:
+def test_a_learner_without_work_makes_no_quorum_until_it_has_some(*, declines_first: bool) -> None:
     script = started(2, 2)
     load(script, 1, 0)
     actions = [] if declines_first else script.push(0, 0)
@@ -125,7 +125,7 @@ def test_one_that_is_only_away_is_waited_for() -> None:
     assert script.engine._state.quorum == 2
 
 
-def test_the_quorum_follows_a_pool_that_is_scaled_below_it_and_comes_back_with_it() -> None:
+def test_the_quorum_falls_with_a_pool_that_is_scaled_below_it_and_returns() -> None:
     script = started(2, 2)
     script.leave(1)
     script.push(0, 0)

@@ -171,7 +171,7 @@ def test_what_counts_is_not_dropped_when_it_is_told_again(when: str) -> None:
     assert only(actions, Note).subject == "Repeated"
 
 
-def test_what_another_process_brings_for_the_same_merge_is_dropped_and_the_first_counts() -> None:
+def test_a_push_of_a_second_process_for_the_same_merge_is_dropped() -> None:
     script = started()
     script.step(0)
     script.push(0, 0)

@@ -92,7 +92,7 @@ def test_a_learner_that_dies_while_it_is_waited_for_ends_the_wait() -> None:
     assert members(merge) == [name(0)]
 
 
-def test_a_transfer_that_stalls_delays_its_round_to_its_deadline_and_only_once() -> None:
+def test_a_stalled_transfer_delays_one_round_at_most_to_its_deadline() -> None:
     script = warmed_up({0: 0.01, 1: 0.4})
     stalled: list[tuple[float, Merge]] = []
     for _ in range(4):
@@ -110,7 +110,7 @@ def test_a_transfer_that_stalls_delays_its_round_to_its_deadline_and_only_once()
     assert any("has not answered since it was last waited for" in reason for reason in reasons(script, "RoundWaits"))
 
 
-def test_one_that_missed_its_deadline_is_waited_for_again_once_it_has_answered_late() -> None:
+def test_a_learner_that_missed_its_deadline_is_awaited_after_a_late_answer() -> None:
     script = warmed_up({0: 0.01, 1: 0.4})
     fragment = due_fragment(script)
     script.wait(0.01)
@@ -156,7 +156,7 @@ def test_a_large_fragment_is_waited_for_as_long_as_its_size_takes() -> None:
     assert [len(merge.members) for merge in merged if merge.fragment == 0] == [2, 2]
 
 
-def test_a_learner_that_becomes_ready_while_a_round_waits_is_waited_for_too() -> None:
+def test_a_learner_that_becomes_ready_while_a_round_waits_is_awaited_too() -> None:
     script = warmed_up({0: 0.01, 1: 0.4, 2: 0.4})
     script.leave(2)
     script.join(2, "another process")
@@ -168,7 +168,7 @@ def test_a_learner_that_becomes_ready_while_a_round_waits_is_waited_for_too() ->
     assert any(reason.startswith("here/pool/2 is ready now") for reason in reasons(script, "RoundWaits"))
 
 
-def test_a_learner_that_never_answers_costs_the_others_no_more_than_one_wait_a_fragment_in_flight() -> None:
+def test_a_silent_learner_costs_others_one_wait_a_fragment_in_flight() -> None:
     script = warmed_up({0: 0.01, 1: 0.01, 2: 0.01})
     waits = len(reasons(script, "RoundWaits"))
     for _ in range(INTERVAL):

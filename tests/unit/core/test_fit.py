@@ -51,7 +51,7 @@ def test_learners_of_a_region_share_its_link() -> None:
     assert (use.name, use.learners, use.down) == ("west", 2, 1.0)
 
 
-def test_a_link_that_cannot_carry_it_is_named_and_its_learners_are_not_counted_on() -> None:
+def test_a_link_that_is_too_thin_is_named_and_its_learners_are_not_counted() -> None:
     found = fit(situation(rates=[0.3 * NEEDED, math.inf, math.inf, math.inf]))
     assert found.kind is FitKind.LINK_TOO_THIN
     assert found.reason == "the link r0 would be used to 333 % by merged fragments on the way down of 1 learner(s)"
@@ -103,7 +103,7 @@ def test_what_is_half_an_interval_under_way_loses_most_of_its_work() -> None:
     assert found.kind is FitKind.ROUND_TOO_LONG
 
 
-def test_an_overlap_that_is_set_may_be_too_short_where_an_automatic_one_is_not() -> None:
+def test_a_set_overlap_may_be_too_short_where_an_automatic_one_is_not() -> None:
     far = situation(steps=[0.05] * 4, round_trips=0.2)
     assert (fit(far).kind, fit(far).overlap) == (FitKind.FITS, 5)
     found = fit(replace(far, exchange=replace(far.exchange, overlap=2)))

@@ -88,7 +88,7 @@ def test_tensors_of_one_size_are_spread_evenly_in_their_order() -> None:
     assert [[slot.tensor.name for slot in one.slots] for one in layout.fragments] == [["t0", "t2"], ["t1", "t3"]]
 
 
-def test_of_two_fragments_of_one_size_the_one_with_fewer_tensors_takes_the_next() -> None:
+def test_of_fragments_of_one_size_that_with_fewer_tensors_takes_the_next() -> None:
     layout = partition(tensors(4, 2, 2, 1), 2)
     assert [[slot.tensor.name for slot in one.slots] for one in layout.fragments] == [["t0", "t3"], ["t1", "t2"]]
 

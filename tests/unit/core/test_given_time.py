@@ -203,7 +203,7 @@ def test_a_process_whose_place_is_taken_loses_what_it_had_in_hand() -> None:
     assert time_of(one.script) == {"lost": 2}
 
 
-def test_what_a_restarted_syncer_no_longer_knows_is_lost_and_its_absence_is_free() -> None:
+def test_after_a_syncer_restart_unknown_time_is_lost_and_the_absence_free() -> None:
     one = Lives()
     one.live(1.0, 0)
     (merge,) = one.push(0, steps=1)
@@ -225,7 +225,7 @@ def test_what_a_restarted_syncer_no_longer_knows_is_lost_and_its_absence_is_free
     assert time["lost"] == pytest.approx(6.0, abs=0.1)
 
 
-def test_what_a_learner_had_told_before_a_restart_of_the_syncer_is_not_counted_again() -> None:
+def test_time_reported_before_a_syncer_restart_is_not_counted_again() -> None:
     one = Lives()
     one.live(TimeSpent(training=1.0, evaluating=2.0), 0)
     saved = json.loads(json.dumps(one.script.engine.snapshot(one.script.now)))
@@ -258,7 +258,7 @@ def test_a_learner_that_joins_late_is_not_charged_for_the_time_before() -> None:
     assert time_of(two.script, 1) == {}
 
 
-def test_a_learner_that_never_comes_back_is_away_and_one_scaled_away_is_not() -> None:
+def test_a_learner_that_never_returns_is_away_and_one_scaled_away_is_not() -> None:
     two = Lives(2)
     two.live(1.0, 0, 1)
     two.script.leave(1)

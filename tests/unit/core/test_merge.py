@@ -46,7 +46,7 @@ def test_rda_is_the_mean_norm_times_the_unit_mean_direction_of_each_tensor() -> 
         torch.testing.assert_close(merged[within], expected, rtol=1e-5, atol=1e-5 * norm / math.sqrt(len(expected)))
 
 
-def test_rda_keeps_the_norm_of_orthogonal_members_where_the_mean_shrinks_it() -> None:
+def test_rda_keeps_the_norm_of_orthogonal_members_and_the_mean_shrinks_it() -> None:
     fragment = fragment_of((4,))
     deltas = dict(zip("abcd", torch.eye(4).unbind(), strict=True))
     radial, statistics = merge_into_zero(fragment, contributions_of(deltas))
@@ -171,7 +171,7 @@ def test_momentum_in_place_and_in_another_buffer_is_the_same() -> None:
 @pytest.mark.parametrize("wrong", [math.nan, math.inf, -math.inf])
 @pytest.mark.parametrize("codec", ["None", "BF16"])
 @pytest.mark.parametrize("method", METHODS)
-def test_a_payload_that_is_not_finite_is_refused_by_name_and_changes_nothing(
+def test_a_payload_that_is_not_finite_is_refused_and_changes_nothing(
     method: Literal["RDA", "Mean"], codec: str, wrong: float
 ) -> None:
     fragment = fragment_of((20,), (6,), embeddings=[1])
@@ -242,7 +242,7 @@ def test_the_result_may_not_overwrite_the_parameters() -> None:
 
 @pytest.mark.parametrize("members", [1, 2])
 @pytest.mark.parametrize("method", ["RDA", "Mean"])
-def test_an_outer_gradient_that_would_leave_the_range_of_f32_changes_nothing(
+def test_an_outer_gradient_beyond_the_range_of_f32_changes_nothing(
     method: Literal["RDA", "Mean"], members: int
 ) -> None:
     fragment = fragment_of((8,))

@@ -84,7 +84,7 @@ def test_of_two_the_larger_is_out_unless_it_is_as_it_always_was() -> None:
     assert left_out(small, member("b", 100, 100, usual=UsualSize(99 / LARGEST_RATIO, 1))) == ["b"]
 
 
-def test_two_others_in_their_warm_up_do_not_put_out_one_that_is_as_it_always_was() -> None:
+def test_two_others_in_their_warm_up_do_not_exclude_one_of_its_usual_size() -> None:
     others = [member("a", 1, 1), member("b", 1, 1)]
     assert left_out(*others, member("c", 100, 100, usual=UsualSize(100 / OWN_RATIO, 1))) == []
     assert left_out(*others, member("c", 100, 100, usual=UsualSize(99 / OWN_RATIO, 1))) == ["c"]
@@ -184,7 +184,7 @@ WAYS = ["one element of 1,000", "one element of 1e20", "1e31", "NaN", "infinity"
 @pytest.mark.parametrize("embedding", [False, True])
 @pytest.mark.parametrize("method", ["RDA", "Mean"])
 @pytest.mark.parametrize("honest", [1, 2, 3])
-def test_a_spoilt_member_is_left_out_by_name_and_the_rest_are_merged_as_if_it_were_not_there(
+def test_a_bad_member_is_left_out_and_the_rest_merge_as_if_it_were_absent(
     honest: int, method: str, embedding: bool, how: str
 ) -> None:
     fragment = fragment_of((1000,), embeddings=[0] if embedding else [])
@@ -209,7 +209,7 @@ def test_where_nobody_is_left_the_merge_fails_and_names_all(how: str) -> None:
         assert set(failed.value.verdict.left_out.values()) == {reason}
 
 
-def test_one_that_is_alone_and_beyond_its_past_leaves_the_fragment_as_it_is() -> None:
+def test_a_lone_member_beyond_its_usual_size_leaves_the_fragment_unchanged() -> None:
     contributions = contributions_of({"a": noise(0)}, usual=UsualSize(1e-5, LEAST_PAST))
     with pytest.raises(MergeError, match=r"the outer gradient of a: it is .* as large as this learner's usually"):
         merge_into_zero(fragment_of((1000,)), contributions, Rule(bounded=True))

@@ -95,7 +95,7 @@ def merged_at_once(script: Script, actions: list[Action]) -> int:
     return merges
 
 
-def test_fast_learners_at_their_staleness_bound_do_not_stop_a_lock_step_job() -> None:
+def test_fast_learners_at_their_staleness_bound_do_not_stop_a_full_quorum() -> None:
     # One runs ahead to its bound, where it waits; then the other catches up, step by step.
     script = Script(options(2, quorum=2, max_staleness_steps=6))
     script.start(0, 1)
@@ -151,13 +151,13 @@ def test_what_others_merged_during_an_absence_is_not_overdue_on_return() -> None
 SCHEDULE = Schedule(fragments=4, interval=8, overlap=3)
 
 
-def test_a_fragment_is_overdue_at_an_interval_and_the_overlap_and_not_a_step_before() -> None:
+def test_a_fragment_is_overdue_exactly_at_an_interval_plus_the_overlap() -> None:
     # At the bound itself: in lock-step learners pause there, and nothing else would begin the next round.
     assert [pace.overdue(SCHEDULE, 100, steps) for steps in (10, 11, 12)] == [False, True, True]
     assert [pace.overdue(SCHEDULE, 9, steps) for steps in (8, 9, 10)] == [False, True, True]
 
 
-def test_a_clock_is_held_at_the_overlap_beyond_the_next_step_and_never_goes_back() -> None:
+def test_a_clock_stops_at_the_overlap_after_a_due_step_and_never_goes_back() -> None:
     assert pace.advance(SCHEDULE, 5, 0, 4) == 4
     assert pace.advance(SCHEDULE, 5, 0, 100) == SCHEDULE.due(6) + 3
     assert pace.advance(SCHEDULE, 5, 40, 1) == 40

@@ -59,7 +59,7 @@ def test_encodings_are_narrowed_no_more_than_is_needed_and_up_first() -> None:
     assert both == "sync.compression: Int8 and sync.downlink: Int8"
 
 
-def test_where_no_encoding_is_narrow_enough_the_interval_grows_with_the_narrowest() -> None:
+def test_where_no_encoding_is_enough_the_interval_grows_with_the_narrowest() -> None:
     told = words(situation(rates=0.05 * NEEDED))
     assert told[RemedyKind.ENCODING] == "sync.compression: Int4, sync.downlink: Int8 and sync.interval: 129"
     assert told[RemedyKind.INTERVAL] == "sync.interval: 506"
@@ -75,7 +75,7 @@ def test_the_syncers_link_is_told_by_its_name() -> None:
     assert told[RemedyKind.RATE] == "1.08 Mbit/s on the link of the syncer"
 
 
-def test_an_overlap_that_is_too_short_is_left_to_the_engine_and_nothing_dearer_is_told() -> None:
+def test_an_overlap_that_is_too_short_is_left_to_the_engine_alone() -> None:
     short = situation(steps=[0.05] * 4, round_trips=0.2, overlap=2)
     assert words(short) == {RemedyKind.OVERLAP: "sync.overlap: Auto"}
 

@@ -6,7 +6,7 @@ from diloco.core import requests
 from diloco.core.actions import Action, AskFragment, Merge
 from diloco.core.averages import SizedSpread
 from diloco.core.state import EngineState, LearnerState
-from support.engine_script import Script, name, of, only, options
+from tests.support.engine_script import Script, name, of, only, options
 
 
 def state_of(script: Script) -> EngineState:

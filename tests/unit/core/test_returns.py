@@ -8,7 +8,7 @@ from diloco.core import returns
 from diloco.core.actions import Merge
 from diloco.core.options import Rules
 from diloco.core.state import EngineState
-from support.engine_script import Script, name, of, options
+from tests.support.engine_script import Script, name, of, options
 
 
 def started(learners: int = 2, **changes: Any) -> Script:

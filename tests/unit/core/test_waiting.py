@@ -24,7 +24,7 @@ def wait(*candidates: Candidate, bound_at: float = NOW + 2.0, tokens_per_second:
     return wait_for(candidates, NOW, bound_at, tokens_per_second=tokens_per_second, step_seconds=0.1)
 
 
-def test_a_ready_learner_is_waited_for_until_four_deviations_after_its_usual_time() -> None:
+def test_a_ready_learner_is_awaited_until_four_deviations_after_its_usual() -> None:
     decided = wait(candidate("a"))
     assert decided.deadlines == {"a": pytest.approx(NOW + 0.5 + 4 * 0.05)}
     assert decided.expectations == {"a": Expectation.AWAITED}
@@ -82,7 +82,7 @@ def test_the_wait_ends_before_those_that_cost_more_than_they_bring() -> None:
     assert decided.expectations["far"] == Expectation.NOT_WORTH_IT
 
 
-def test_ties_are_decided_by_name_and_the_order_of_candidates_changes_nothing() -> None:
+def test_ties_are_decided_by_name_whatever_the_order_of_candidates() -> None:
     candidates = [candidate(name) for name in "cab"]
     assert wait(*candidates) == wait(*reversed(candidates))
 

@@ -70,7 +70,7 @@ class TestLoading:
             (Position(6, 12), 1, (6, 12)),
         ],
     )
-    def test_it_goes_on_from_where_the_syncer_knows_it_and_drops_residuals_of_before(
+    def test_it_resumes_at_the_syncers_position_and_drops_older_residuals(
         self, clock: HandClock, known: Position | None, forgets: int, goes_on_after: tuple[int, int]
     ) -> None:
         bench = LoopBench(clock, steps_before=5)
@@ -144,7 +144,7 @@ class TestAnswers:
         bench.loop.look()
         assert sent(bench) == [(1, 3, 2), (1, 5, 1)]
 
-    def test_what_comes_next_is_laid_out_after_a_step_and_then_answered_at_once(self, clock: HandClock) -> None:
+    def test_the_next_fragment_is_staged_after_a_step_and_answered_at_once(self, clock: HandClock) -> None:
         bench = LoopBench(clock)
         answers: list[int | None] = []
 

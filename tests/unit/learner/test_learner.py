@@ -138,7 +138,7 @@ def test_as_many_transfers_go_on_at_once_as_fragments_are_in_flight(
 
 
 @pytest.mark.parametrize(("lease_seconds", "alive_seconds"), [(8.0, 2.0), (20.0, 5.0), (60.0, 5.0)])
-def test_it_says_that_it_lives_four_times_in_a_lease_and_every_five_seconds(
+def test_it_sends_four_heartbeats_a_lease_and_one_at_least_every_5_seconds(
     scene: Scene, lease_seconds: float, alive_seconds: float
 ) -> None:
     assert scene.learner(lease_seconds=lease_seconds)._boxes.control._alive_seconds == alive_seconds

@@ -201,7 +201,7 @@ def test_a_syncer_with_another_model_is_none_for_this_learner() -> None:
     assert bench.run() == (EndKind.REFUSED, "the syncer's model has 3 fragments, this learner's has 2")
 
 
-def test_a_syncer_that_would_have_it_load_what_is_not_there_is_none_for_this_learner() -> None:
+def test_a_syncer_that_names_an_unknown_fragment_to_load_is_refused() -> None:
     assert Bench(Script(welcome(load=(2,)))).run() == (EndKind.REFUSED, "the syncer speaks of fragment 2; there are 2")
 
 
@@ -227,7 +227,7 @@ def test_progress_is_taken_from_whatever_carries_it(says: tuple[SyncerMessage, .
 
 
 @pytest.mark.parametrize(("load", "ready"), [((0,), False), ((), True)])
-def test_a_welcome_opens_the_mailboxes_and_is_answered_if_nothing_is_to_be_loaded(
+def test_a_welcome_opens_the_mailboxes_and_is_answered_if_nothing_to_load(
     load: tuple[int, ...], *, ready: bool
 ) -> None:
     session = Script(Welcome(1, "1", load, (3, 4), 0, 0, NO_PROGRESS, posted_pulls=True), OVER)
@@ -347,7 +347,7 @@ def test_closing_ends_the_session_that_lasts_and_none_that_is_over() -> None:
     assert (first.closed, second.closed) == (1, 2)
 
 
-def test_a_learner_that_says_good_bye_does_not_join_again_when_its_session_ends() -> None:
+def test_a_learner_that_is_leaving_does_not_rejoin_when_its_session_ends() -> None:
     class LastSession(Script):
         def __iter__(self) -> Iterator[SyncerMessage]:
             yield from super().__iter__()

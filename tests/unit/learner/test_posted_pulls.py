@@ -90,7 +90,7 @@ def test_a_pull_that_is_posted_already_is_not_posted_again(pull_queue: PullQueue
         pull_queue.next_post()
 
 
-def test_the_end_of_the_session_forgets_what_is_wished_for_and_lets_nothing_be_posted(pull_queue: PullQueue) -> None:
+def test_the_end_of_a_session_clears_the_orders_and_refuses_posts(pull_queue: PullQueue) -> None:
     pull_queue.want(PullOrder(NOW, 0, 5))
     pull_queue.session_over()
     pull_queue.post(PullOrder(NOW, 0, 5))
@@ -127,7 +127,7 @@ def test_a_whole_fragment_is_pulled_though_an_update_of_it_is_posted(pull_queue:
     assert pull_queue.next_order() == PullOrder(NOW, 0, 5, whole=True)
 
 
-def test_that_a_fragment_is_wanted_whole_is_not_forgotten_with_the_notice_of_it(pull_queue: PullQueue) -> None:
+def test_an_order_for_a_whole_fragment_stays_one_after_the_notice_of_it(pull_queue: PullQueue) -> None:
     pull_queue.want(PullOrder(NOW, 0, 5, whole=True))
     pull_queue.want(PullOrder(NOW, 0, 5))
     assert pull_queue.next_order() == PullOrder(NOW, 0, 5, whole=True)
@@ -157,7 +157,7 @@ def test_one_post_of_a_fragment_waits_at_a_time_and_a_repeated_one_is_none(pull_
     assert following.order == PullOrder(NOW, 0, 6)
 
 
-def test_the_end_of_the_session_withdraws_what_is_posted_and_frees_the_fragment(pull_queue: PullQueue) -> None:
+def test_the_end_of_a_session_cancels_posted_pulls_and_frees_the_fragment(pull_queue: PullQueue) -> None:
     post, call = posted(pull_queue, 5), Call()
     post.posting.begin(call)
     pull_queue.post(PullOrder(NOW, 1, 5))
@@ -174,7 +174,7 @@ def test_the_end_of_the_session_withdraws_what_is_posted_and_frees_the_fragment(
     assert following.order == PullOrder(LATER, 2, 7)
 
 
-def test_a_pull_that_is_withdrawn_before_it_begins_is_cancelled_when_it_does(pull_queue: PullQueue) -> None:
+def test_a_pull_withdrawn_before_it_begins_is_cancelled_when_it_begins(pull_queue: PullQueue) -> None:
     post, call = posted(pull_queue, 5), Call()
     pull_queue.session_over()
     post.posting.begin(call)

@@ -76,7 +76,7 @@ class TestOptions:
         named = ", ".join(name if name == "..." else f"here/cpu/{name}" for name in has.split(", "))
         assert str(raised.value) == f"--learner 'here/cpu/9': job small has {named}"
 
-    def test_unless_told_otherwise_it_ends_with_its_job_and_hands_in_for_twenty_seconds(self, tmp_path: Path) -> None:
+    def test_by_default_it_ends_with_its_job_and_hands_in_for_twenty_seconds(self, tmp_path: Path) -> None:
         plain = options(tmp_path)
         assert (plain.stay, plain.hand_in_seconds) == (False, 20.0)
 

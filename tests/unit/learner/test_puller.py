@@ -66,7 +66,7 @@ def test_a_fragment_that_is_to_be_loaded_is_loaded_whole() -> None:
     assert [request.held_version for request in syncer.requests] == [None]
 
 
-def test_an_update_that_comes_out_wrong_is_dropped_and_the_fragment_pulled_whole(
+def test_a_wrong_update_is_dropped_and_the_fragment_pulled_whole(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     syncer = Syncer()
@@ -89,7 +89,7 @@ def test_a_posted_update_that_comes_out_wrong_is_wished_for_whole() -> None:
     assert torch.equal(arrival.values, syncer.new)
 
 
-def test_after_three_wrong_updates_in_a_row_only_whole_fragments_are_asked_for(
+def test_after_three_wrong_updates_in_a_row_it_pulls_whole_fragments(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     syncer = Syncer()
@@ -102,7 +102,7 @@ def test_after_three_wrong_updates_in_a_row_only_whole_fragments_are_asked_for(
     assert [given_up in record.getMessage() for record in caplog.records] == [False, False, False, True]
 
 
-def test_an_update_that_comes_out_right_begins_the_count_of_wrong_ones_anew() -> None:
+def test_a_correct_update_resets_the_count_of_wrong_ones() -> None:
     syncer = Syncer()
     bench = Bench(syncer)
     for wrong in (True, True, False, True, True, False):
@@ -150,7 +150,7 @@ def test_a_pull_is_tried_again_while_its_admission_lasts() -> None:
     assert (arrival.version, bench.counts.retries) == (9, 2)
 
 
-def test_a_learner_that_ends_tries_no_more_but_takes_whole_what_came_out_wrong() -> None:
+def test_a_stopping_learner_does_not_retry_but_pulls_whole_what_was_wrong() -> None:
     syncer = Syncer(UnavailableError("broken"))
     bench = Bench(syncer)
     bench.stopped.set()
@@ -190,7 +190,7 @@ def test_a_posted_pull_says_what_is_held_and_lands_like_any() -> None:
 @pytest.mark.parametrize(
     "fate", [RefusedError("not made in time"), UnavailableError("broken"), ClosedError("withdrawn"), DeadlineError("")]
 )
-def test_a_post_that_nothing_came_of_takes_no_memory_and_leaves_it_to_the_notice(fate: WireError) -> None:
+def test_a_failed_post_takes_no_memory_and_the_notice_still_pulls(fate: WireError) -> None:
     syncer = Syncer(fate)
     bench = Bench(syncer)
     assert bench.post() == []
@@ -262,7 +262,7 @@ UNMEASURED, MISSED = 20 + 8 * 12 / 2**20, 20 + 8 * 12 / 2**19
         (True, True, UnavailableError("broken"), UNMEASURED),
     ],
 )
-def test_a_missed_deadline_doubles_the_time_of_the_next_pull_unless_nothing_was_there(
+def test_a_missed_deadline_doubles_the_next_unless_no_version_was_made(
     fate: WireError, next_seconds: float, *, posted: bool, answered: bool
 ) -> None:
     syncer = Syncer()

@@ -152,7 +152,7 @@ def test_a_push_of_an_admission_that_is_over_is_not_encoded() -> None:
     assert (link.calls, bench.said) == (0, [])
 
 
-def test_a_missed_deadline_doubles_the_time_of_the_next_attempt_and_other_faults_do_not() -> None:
+def test_a_missed_deadline_alone_doubles_the_time_of_the_next_attempt() -> None:
     link = Link(UnavailableError("broken"), DeadlineError("late"))
     Bench(link).push()
     size = len(link.pushed[0][1])
@@ -185,7 +185,7 @@ def test_a_push_is_given_up_with_its_admission() -> None:
     assert link.pushed == []
 
 
-def test_a_push_that_is_refused_is_not_tried_again_and_its_residual_waits_for_the_merge() -> None:
+def test_a_refused_push_is_not_retried_and_its_residual_waits_for_a_merge() -> None:
     # It may be the repetition of one that arrived and lost its receipt on the way.
     link = Link(RefusedError("it is here already"))
     bench = Bench(link)

@@ -26,7 +26,7 @@ def files(flags: list[str]) -> tuple[Path, Path, Path]:
     return ca, certificate, key
 
 
-def test_every_process_has_what_it_needs_and_a_pool_speaks_for_its_own_learners_only(directory: RunDirectory) -> None:
+def test_every_process_has_its_certificate_and_a_pool_that_of_its_learners(directory: RunDirectory) -> None:
     ServerTls(*files(syncer_flags(directory))).read()
     read = ClientTls(*files(learner_flags(directory, "west/old/0"))).read()
     names = x509.load_pem_x509_certificate(read.certificate).extensions.get_extension_for_class(

@@ -55,7 +55,7 @@ def test_a_log_that_cannot_be_had_costs_its_lines_only(tmp_path: Path) -> None:
     assert few.learners["a"].child.poll() is not None
 
 
-def test_a_process_that_cannot_be_started_again_is_tried_again_and_told_once(tmp_path: Path) -> None:
+def test_a_process_that_cannot_be_restarted_is_retried_and_reported_once(tmp_path: Path) -> None:
     clock, told = Clock(), list[str]()
     few = fleet(tmp_path, told, clock)
     few.start_due()

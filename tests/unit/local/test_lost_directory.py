@@ -11,7 +11,7 @@ from tests.support.local_run import JOB
 TEXT = JOB.replace("TOKENS", "1000")
 
 
-def test_a_run_whose_learners_have_trained_is_not_resumed_without_the_global_model(tmp_path: Path) -> None:
+def test_a_run_that_has_trained_is_not_resumed_without_the_global_model(tmp_path: Path) -> None:
     directory = begin(tmp_path, TEXT, overwrite=False)
     job = parse_job(TEXT, "job")
     resume(tmp_path, TEXT, job)  # interrupted before anything was trained

@@ -58,7 +58,7 @@ def test_bad_input_is_told_in_the_processs_own_line() -> None:
     )
 
 
-def test_one_start_more_than_the_policy_allows_is_made_so_that_the_syncer_hears_of_it() -> None:
+def test_one_restart_beyond_the_policy_tells_the_syncer_of_the_failure() -> None:
     assert after_learner_exit(record(-9, restarts=1), 1).verdict is Verdict.RESTART
     given_up = after_learner_exit(record(-9, restarts=2), 1)
     assert given_up.verdict is Verdict.GIVE_UP

@@ -33,7 +33,7 @@ def test_tied_weights_are_stored_once_and_nothing_is_left_beside_the_file(tmp_pa
     assert [path.name for path in tmp_path.iterdir()] == ["model.safetensors"]
 
 
-def test_an_entrypoints_model_needs_the_manifest_and_keeps_frozen_parameters(tmp_path: Path) -> None:
+def test_an_entrypoint_model_needs_the_manifest_and_keeps_frozen_weights(tmp_path: Path) -> None:
     job = small_job(model={"entrypoint": "tests.support.entrypoints:tiny_model"})
     model = build_model(job)
     model.get_parameter("scale").fill_(7.0)

@@ -26,7 +26,7 @@ def fought_over(clock: Clock) -> Repairs:
     return repairs
 
 
-def test_the_same_is_mended_some_times_at_once_and_then_after_a_pause_each_time() -> None:
+def test_the_same_repair_is_made_several_times_at_once_then_after_pauses() -> None:
     clock = Clock()
     repairs = fought_over(clock)
     for _ in range(3):

@@ -16,7 +16,7 @@ def training() -> ClusterWorld:
     return world
 
 
-def test_a_field_that_is_not_declared_is_told_and_the_other_objects_are_made() -> None:
+def test_an_undeclared_field_is_reported_and_the_other_objects_are_made() -> None:
     w = ClusterWorld()
     w.api.failing = of_server(500, NOT_DECLARED)
     assert w.reconcile() is None
@@ -28,7 +28,7 @@ def test_a_field_that_is_not_declared_is_told_and_the_other_objects_are_made() -
 
 
 @pytest.mark.parametrize("code", [500, 503])
-def test_a_server_that_fails_for_one_kind_keeps_no_status_from_being_written(code: int) -> None:
+def test_the_status_is_written_although_the_server_fails_for_one_kind(code: int) -> None:
     w = ClusterWorld()
     w.api.failing = of_server(code, "failed calling webhook: connection refused")
     error = w.reconcile()
@@ -73,7 +73,7 @@ def test_a_job_whose_sets_cannot_be_applied_is_suspended_all_the_same(code: int)
     assert w.condition("Suspended")["status"] == "True"
 
 
-def test_a_job_whose_sets_cannot_be_applied_keeps_no_pods_past_its_deadline() -> None:
+def test_a_job_whose_sets_are_refused_keeps_no_pods_past_its_deadline() -> None:
     w = training()
     w.api.failing = of_server(500, NOT_DECLARED)
     w.change(activeDeadlineSeconds=70)

@@ -149,7 +149,7 @@ def test_the_last_releases_pods_restart_once_their_resources_are_changed() -> No
     assert changed == {name for name in before if "us-east" in name}
 
 
-def test_a_change_of_resources_that_waits_behind_a_given_up_learner_is_told() -> None:
+def test_a_change_of_resources_held_up_by_a_given_up_learner_is_reported() -> None:
     w = training()
     last = next(name for name in w.pods_of("learner") if name.endswith("-2"))
     w.api.pods.troubles[last] = crashed(3, "given up")
@@ -185,7 +185,7 @@ def test_a_running_syncer_gets_no_default_requests_before_its_next_start(monkeyp
     assert syncer_resources(w) == {"requests": {"cpu": "100m", "memory": "256Mi"}}
 
 
-def test_a_syncer_of_the_last_release_gets_no_default_requests_while_it_runs() -> None:
+def test_a_running_syncer_of_the_last_release_gets_no_default_requests() -> None:
     w = last_release()
     w.run(60)
     before = pods(w)

@@ -88,7 +88,7 @@ def test_wishes_during_a_run_make_one_more_after_it() -> None:
     assert recorder.most_of_one_key == 1
 
 
-def test_no_more_runs_at_once_than_allowed_and_thousands_of_keys_all_get_their_turn() -> None:
+def test_thousands_of_keys_all_run_and_never_more_at_once_than_allowed() -> None:
     recorder = Recorder(None, seconds=1.0)
 
     async def wishes(workers: Workers[str]) -> None:
@@ -135,7 +135,7 @@ def test_success_forgets_earlier_failures() -> None:
     assert recorder.began["job"] == [0.0, 1.0, 3.0, 13.0, 14.0]
 
 
-def test_a_wish_ends_the_wait_after_an_error_but_not_the_wait_that_a_busy_server_asked_for() -> None:
+def test_a_new_key_ends_the_wait_for_an_error_but_not_for_a_busy_server() -> None:
     recorder = Recorder(FAILURE, 1000.0)
     at_work(recorder, one_job(5, 500), Pacing(STEADY, least_seconds=lambda _: 30.0))
     assert recorder.began["job"] == [0.0, 30.0]
@@ -160,7 +160,7 @@ def test_a_key_that_is_gone_is_forgotten_and_may_come_back() -> None:
     assert recorder.began["job"] == [0.0, 1.0, 3.0, 100.0, 101.0]
 
 
-def test_the_wait_is_between_half_and_all_of_the_interval_and_never_above_the_bound() -> None:
+def test_the_wait_is_between_half_and_all_of_the_interval_within_the_bound() -> None:
     shortest = Backoff(first_seconds=1.0, most_seconds=60.0, random=lambda: 0.0)
     assert [shortest.seconds(failures) for failures in (1, 2, 3)] == [0.5, 1.0, 2.0]
     assert [STEADY.seconds(failures) for failures in (1, 2, 3)] == [1.0, 2.0, 4.0]

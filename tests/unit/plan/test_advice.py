@@ -56,7 +56,7 @@ def test_a_thinner_link_gets_what_it_carries() -> None:
     assert [None if found is None else found.row for found in rows] == [WIDE, NARROW, PLAIN, None]
 
 
-def test_a_way_of_which_links_let_much_less_be_merged_than_when_it_was_measured_is_not_recommended() -> None:
+def test_settings_of_which_the_links_lower_the_share_are_not_recommended() -> None:
     near, far = given(job(), "*=1Gbit/s,5ms", steps=("*=0.1",)), given(job(), "*=1Gbit/s,160ms", steps=("*=0.1",))
     assert near is not None
     assert near.row == WIDE
@@ -78,7 +78,7 @@ def test_what_the_job_has_already_is_not_told_again() -> None:
     assert told(given(job(outerOptimizer=outer), "*=270kbit/s,5ms")) == []
 
 
-def test_an_overlap_that_the_shorter_interval_has_no_room_for_is_left_to_the_engine() -> None:
+def test_an_overlap_too_long_for_a_shorter_interval_is_left_to_the_engine() -> None:
     assert "sync.overlap: Auto" in told(given(job(overlap=8), "*=1Gbit/s,5ms"))
     assert "sync.overlap: Auto" not in told(given(job(overlap=4), "*=1Gbit/s,5ms"))
 

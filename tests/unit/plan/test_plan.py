@@ -62,7 +62,7 @@ def test_a_region_named_as_the_syncer_keeps_a_link_of_its_own() -> None:
     assert [use.too_thin for use in made.fit.links] == [True, False]
 
 
-def test_without_step_times_the_shortest_is_told_and_what_others_would_give() -> None:
+def test_without_step_times_the_plan_shows_the_shortest_and_tries_others() -> None:
     made = plan(["*=1Mbit/s,20ms"], [])
     assert made.fit.kind is FitKind.STEP_TIME_UNKNOWN
     assert made.smallest_step_seconds is not None

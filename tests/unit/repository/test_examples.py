@@ -26,7 +26,7 @@ def test_the_demo_has_two_regions_and_four_learners() -> None:
     assert len(spec.learner_ids) == 4
 
 
-def test_the_clusters_example_reads_its_data_from_the_volume_that_its_readme_fills() -> None:
+def test_the_kubernetes_example_reads_the_volume_that_its_readme_fills() -> None:
     folder = REPOSITORY / "examples/kubernetes"
     spec = load_job(folder / "job.yaml").spec
     assert spec.data.tokens is not None
@@ -40,7 +40,7 @@ def test_the_clusters_example_reads_its_data_from_the_volume_that_its_readme_fil
         assert spec.data.tokens.path.startswith(f"{mount['mountPath']}/")
 
 
-def test_the_clusters_example_fetches_the_model_from_where_the_operator_leaves_it() -> None:
+def test_the_kubernetes_example_fetches_the_model_from_the_operators_claim() -> None:
     reader = yaml.safe_load((REPOSITORY / "examples/kubernetes/model.yaml").read_text(encoding="utf-8"))
     (volume,) = reader["spec"]["volumes"]
     assert volume["persistentVolumeClaim"]["claimName"] == names.syncer(OTHER_NAMES["kubernetes"])

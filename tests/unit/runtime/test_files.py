@@ -63,7 +63,7 @@ def test_a_files_digest_is_that_of_its_content(tmp_path: Path) -> None:
     assert sha256_file(tmp_path / "file") == sha256_bytes(content)
 
 
-def test_a_directory_is_made_with_its_parents_and_a_file_in_its_way_is_named(tmp_path: Path) -> None:
+def test_a_directory_is_made_with_its_parents_unless_a_file_is_in_the_way(tmp_path: Path) -> None:
     make_writable_directory(tmp_path / "a" / "b")
     assert not list((tmp_path / "a" / "b").iterdir())
     (tmp_path / "file").write_text("")

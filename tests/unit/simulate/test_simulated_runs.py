@@ -114,7 +114,7 @@ def test_a_slow_learner_brings_less_and_is_still_merged(run: Run) -> None:
     assert 0 < learner(outcome, THIRD).merged_tokens < 0.7 * learner(outcome, FIRST).merged_tokens
 
 
-def test_a_killed_learner_comes_back_from_its_checkpoint_and_the_others_go_on(run: Run) -> None:
+def test_a_killed_learner_resumes_from_its_checkpoint_while_others_train(run: Run) -> None:
     outcome = run(Scenario(faults=(Kill(FIRST, 10.2, restart_after_seconds=3.0),)))
     killed = learner(outcome, FIRST)
     assert killed.restarts == 1

@@ -62,7 +62,7 @@ def test_defaults_of_the_schema_are_those_of_the_models(name: str) -> None:
     assert job_from(filled(job, job_schema())).spec == job_from(job).spec
 
 
-def test_a_job_with_every_default_filled_in_leaves_the_models_nothing_to_default() -> None:
+def test_the_schema_fills_in_every_default_that_the_models_have() -> None:
     spec = filled(GOOD, job_schema())["spec"]
     dumped = DiLoCoJob.model_validate(GOOD).spec.model_dump(mode="json", by_alias=True, exclude_none=True)
 
@@ -118,7 +118,7 @@ def test_a_rule_points_to_a_field_that_is_there() -> None:
             assert KINDS & at(job_schema(), ".".join(filter(None, (path, rule.field)))).keys()
 
 
-def test_a_default_inside_an_object_is_filled_in_where_the_object_is_absent() -> None:
+def test_defaults_inside_an_object_apply_where_the_object_is_absent() -> None:
     schema = job_schema()
     for place, field in places(at(schema, "spec"), "spec"):
         inner = [name for name, part in field.get("properties", {}).items() if "default" in part]

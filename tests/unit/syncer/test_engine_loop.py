@@ -87,7 +87,7 @@ def echo(event: Event) -> list[Action]:
     return []
 
 
-def test_order_is_kept_and_decisions_are_on_the_tape_before_they_are_carried_out(tmp_path: Path) -> None:
+def test_order_is_kept_and_decisions_are_on_the_tape_before_they_are_done(tmp_path: Path) -> None:
     executor, engine_loop = run(tmp_path, echo, *(LearnerAlive(f"a/b/{i}", 1) for i in range(600)), LAST)
     alive = [action.reason for action in executor.done if isinstance(action, Note) and action.subject == "alive"]
     assert alive == [f"a/b/{i}" for i in range(600)]
@@ -105,7 +105,7 @@ def test_a_timer_fires_once_under_its_name(tmp_path: Path) -> None:
     assert executor.done == [Note("last", "one")]
 
 
-def test_a_timer_that_is_replaced_or_cancelled_has_not_fired_even_if_it_was_due(tmp_path: Path) -> None:
+def test_a_timer_that_is_replaced_or_cancelled_does_not_fire_even_when_due(tmp_path: Path) -> None:
     fired: list[str] = []
 
     def script(event: Event) -> list[Action]:

@@ -212,7 +212,7 @@ def test_a_folder_without_a_tape_is_named(tmp_path: Path) -> None:
         replay(tmp_path)
 
 
-def test_a_tape_of_the_first_format_replays_by_the_rules_it_was_written_under(tmp_path: Path) -> None:
+def test_a_tape_of_format_1_replays_by_the_rules_of_its_time(tmp_path: Path) -> None:
     (tmp_path / "tape").mkdir()
     golden = Path(__file__).parents[2] / "golden" / "tape-format-1" / "000001.jsonl.gz"
     tape = tmp_path / "tape" / "000001.jsonl"

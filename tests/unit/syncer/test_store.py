@@ -82,7 +82,7 @@ def test_nothing_is_kept_beside_the_fragments_where_they_travel_whole() -> None:
     assert store.hold().residuals == ()
 
 
-def test_what_was_left_over_goes_into_a_fragment_that_travels_whole_from_now_on() -> None:
+def test_the_rest_is_added_to_a_fragment_that_is_sent_whole_from_now_on() -> None:
     store = filled()
     store.put(0, 3, torch.ones(10), torch.zeros(10), torch.full((10,), 0.25))
     assert torch.equal(store.current(0).parameters, torch.full((10,), 1.25))

@@ -41,7 +41,7 @@ def test_a_certified_peer_speaks_only_for_itself() -> None:
         peer.must_be("a/b/0", "other")
 
 
-def test_a_certificate_of_a_pool_speaks_for_every_learner_of_it_and_no_other() -> None:
+def test_a_pools_certificate_is_valid_for_its_learners_and_no_others() -> None:
     identity = identity_of(["diloco://job/learner/a/b"])
     assert identity == Identity("job", "a/b")
     peer = Peer("ipv4:10.0.0.1:5", identity.learner, identity.job)

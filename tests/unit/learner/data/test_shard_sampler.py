@@ -94,7 +94,7 @@ def test_data_too_short_for_a_batch_in_every_shard_is_refused() -> None:
         sampler(0, 5, 200)
 
 
-def test_ids_outside_the_vocabulary_are_refused_before_the_device_sees_them() -> None:
+def test_ids_outside_the_vocabulary_are_refused_before_training_on_them() -> None:
     source = LyingSource(1000, 10)
     with pytest.raises(DataError, match=r"the data has token id .* but ids 0 to 9"):
         ShardSampler(source, 1000, Shard(0, 1, 4, 10, 0)).next_batch()
@@ -127,7 +127,7 @@ def test_a_source_that_returns_too_little_is_refused() -> None:
         ShardSampler(Short(1000), 1000, Shard(0, 1, 4, 10, 0)).next_batch()
 
 
-def test_the_holdout_reads_the_same_sequences_every_time_spread_over_the_tail() -> None:
+def test_the_holdout_reads_the_same_sequences_spread_over_the_tail() -> None:
     source = CountingSource(2001, HUGE)
     holdout = Holdout(source, 1000, Shard(0, 1, 4, 10, 0), 6)
     starts = [int(row[0]) for batch in holdout.batches() for row in batch.inputs]

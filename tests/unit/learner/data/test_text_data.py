@@ -99,7 +99,7 @@ def test_a_file_that_disappears_is_found_out(tmp_path: Path) -> None:
         source.read(0, 2)
 
 
-def test_the_default_corpus_is_the_standard_library_without_tests_and_packages() -> None:
+def test_the_default_corpus_is_the_standard_library_without_its_tests() -> None:
     source = open_source(DataSpec.model_validate({"text": {}}))
     assert isinstance(source, ByteText)
     assert len(source) > 5_000_000

@@ -67,7 +67,7 @@ def test_a_vocabulary_that_no_file_can_have_is_refused(path: Path, vocabulary_si
         open_token_file(path)
 
 
-def test_a_file_gets_its_name_when_it_is_on_the_disk_and_anybody_may_read_it(
+def test_a_file_is_forced_to_disk_before_its_rename_and_readable_by_all(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     done = watch_disk(monkeypatch)

@@ -115,7 +115,7 @@ class TestAsks:
         requests.received(0)
         assert requests.take() == [following]
 
-    def test_an_ask_that_is_answered_at_once_takes_the_place_of_one_that_waited(self) -> None:
+    def test_a_request_answered_from_what_is_staged_replaces_a_waiting_one(self) -> None:
         requests = Requests(Wakeup(), fragments=4, ahead=2)
         requests.put(GradientRequest(FIRST, 0, 5, 1))
         requests.stage([capture_of(0)])
@@ -130,7 +130,7 @@ class TestAsks:
         requests.session_over()
         assert requests.put(GradientRequest(SECOND, 1, 2, 1)) is None
 
-    def test_what_is_laid_out_waits_like_any_answer_for_a_version_it_may_be_part_of(self) -> None:
+    def test_a_staged_answer_waits_for_a_version_that_it_may_be_part_of(self) -> None:
         requests = Requests(Wakeup(), fragments=4, ahead=2)
         requests.sent(GradientRequest(FIRST, 0, 5, 1))
         requests.stage([capture_of(0)])

@@ -142,7 +142,7 @@ class TestItsThread:
         assert waits == [5.0, 0.1, 0.1, 0.5, 0.5, 5.0]
         assert alone.session.sent == [Alive(7)]
 
-    def test_a_session_that_breaks_while_the_next_begins_does_not_take_that_along(self, alone: Alone) -> None:
+    def test_a_session_that_breaks_while_the_next_begins_does_not_end_the_next(self, alone: Alone) -> None:
         following = Recorder()
 
         class Breaking(Recorder):
@@ -229,7 +229,7 @@ class TestFlush:
         assert alone.outbox.flush(60.0)
 
 
-def test_steps_that_could_not_be_sent_are_one_report_of_the_newest_with_all_the_blocked_time() -> None:
+def test_unsent_steps_become_one_report_with_all_their_blocked_time() -> None:
     outbox, session = ControlOutbox(alive_seconds=3600.0), Recorder()
     for step in (1, 2, 3):
         outbox.step(news(step))
@@ -239,7 +239,7 @@ def test_steps_that_could_not_be_sent_are_one_report_of_the_newest_with_all_the_
     assert report == StepReport(7, 3, 30, 0.5, 0.75, 2.0, 3)
 
 
-def test_what_pulls_have_brought_is_told_as_it_stands_when_the_report_goes_out() -> None:
+def test_a_report_has_the_received_bytes_of_the_moment_it_is_sent() -> None:
     outbox, session = ControlOutbox(3600.0, lambda: Moved(1.5, 3000)), Recorder()
     outbox.step(news(1))
     outbox.session_begins(session, NOW)

@@ -116,7 +116,7 @@ def test_the_outer_gradient_is_anchor_minus_parameters(make: Make) -> None:
     assert 0 < delta.abs().max() < 1e-3
 
 
-def test_captured_and_subtracted_from_the_anchor_it_is_the_trained_fragment(make: Make) -> None:
+def test_the_anchor_less_the_captured_delta_is_the_trained_fragment(make: Make) -> None:
     trainer = make()
     anchors = [trainer.capture(fragment)._anchor.clone() for fragment in range(6)]
     before = parameters(trainer)
@@ -309,7 +309,7 @@ def test_the_state_of_another_model_is_refused(make: Make) -> None:
         make().load_state(other.state())
 
 
-def test_a_trainer_catches_up_with_what_the_syncer_knows_and_never_goes_back(make: Make) -> None:
+def test_a_trainer_catches_up_with_the_syncer_and_never_goes_back(make: Make) -> None:
     trainer = make()
     trainer.step(0.0)
     before, taken = trainer.tokens, trainer.data_position

@@ -61,7 +61,7 @@ def test_a_fault_is_read(text: str, fault: Fault) -> None:
     assert parse_faults([text], LEARNERS) == (fault,)
 
 
-def test_a_cut_and_the_syncer_go_by_the_syncers_step_and_learners_by_their_own() -> None:
+def test_cuts_and_syncer_faults_use_the_syncers_step_others_the_learners() -> None:
     cut, syncer, learner = parse_faults(
         ["cut:us-west@step=1,seconds=1", "pause:syncer@step=1,seconds=1", "kill:us-west@step=1"], LEARNERS
     )

@@ -294,7 +294,7 @@ def test_the_summary_has_what_scripts_rely_on(history: RunHistory) -> None:
     assert learner["other_work_fraction"] == 0.0
 
 
-def test_evaluations_and_snapshots_are_told_beside_what_synchronization_costs(history: RunHistory) -> None:
+def test_time_of_evaluations_and_checkpoints_is_reported_as_other_work(history: RunHistory) -> None:
     time = {**history.learners[0].time, TimeClass.EVALUATING: 0.047, TimeClass.CHECKPOINTING: 0.02}
     told = replace(history, learners=(replace(history.learners[0], time=time), *history.learners[1:]))
     assert summarize(told)["learners"][0]["other_work_fraction"] == pytest.approx(0.067)

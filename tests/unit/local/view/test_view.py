@@ -90,7 +90,7 @@ def test_a_quorum_below_the_manifests_is_shown() -> None:
     assert "quorum" not in drawn(snapshot_of_status(status(quorum=3, quorum_wanted=3)))
 
 
-def test_an_evaluation_that_is_in_doubt_is_shown_as_such_beside_the_one_believed() -> None:
+def test_an_evaluation_in_doubt_is_shown_beside_the_believed_one() -> None:
     believed = {"tokens": 1, "loss": 2.5, "seconds": 1.0, "final": False}
     made_up = believed | {"loss": 0.01, "doubted": True}
     snapshot = snapshot_of_status(status(evaluations=[believed, made_up], eval_loss=2.5))
@@ -123,7 +123,7 @@ def test_plain_lines_come_with_events_and_every_ten_seconds() -> None:
     assert lines[2].endswith("us-west/old/0 started again")
 
 
-def test_bandwidth_is_over_the_last_seconds_and_survives_a_syncer_that_counts_anew() -> None:
+def test_bandwidth_covers_the_last_seconds_and_survives_a_restarted_count() -> None:
     meter = RateMeter(window_seconds=10.0)
     rates = [meter.read(Seen(status(bytes_pushed=100 * second), float(second))).pushed for second in range(30)]
     assert rates[-1] == pytest.approx(100.0)

@@ -34,7 +34,7 @@ def test_an_older_event_does_not_take_back_our_own_write() -> None:
     assert version_in(cache) == "7"
 
 
-def test_an_answer_that_comes_after_the_end_of_the_object_does_not_bring_it_back() -> None:
+def test_an_answer_that_follows_the_deletion_does_not_restore_the_object() -> None:
     cache = Cache("job")
     cache.seen("Service", item(5))
     # Written at 6, deleted at 8: the watch was quicker than the answer.

@@ -37,7 +37,7 @@ def test_each_code_has_its_type(code: int, kind: type[ApiError]) -> None:
         "failed to convert new object (ns/a; apps/v1, Kind=StatefulSet) to proper version: unable to convert",
     ],
 )
-def test_what_is_not_of_its_kind_is_refused_although_it_is_answered_with_500(cause: str) -> None:
+def test_a_malformed_object_counts_as_refused_although_the_answer_is_500(cause: str) -> None:
     error = of_status(CALL, 500, {"message": cause})
     assert type(error) is errors.MalformedError
     assert isinstance(error, errors.REFUSED)

@@ -85,7 +85,7 @@ def test_nothing_changes_while_nothing_is_due(first: Held, later: dt.timedelta) 
     assert at(START + later, first) == (first, ())
 
 
-def test_leafs_are_renewed_with_a_third_of_their_life_left_and_the_authority_stays(first: Held) -> None:
+def test_leaves_are_renewed_with_a_third_of_life_left_and_the_ca_is_kept(first: Held) -> None:
     held, reasons = at(START + LEAF_LIFE * 2 / 3, first)
     assert held[CA] == first[CA]
     assert [reason.partition(",")[2] for reason in reasons] == [" a third of its life is left"] * 3
@@ -165,14 +165,14 @@ def test_a_new_authority_is_handed_out_first_and_signs_nothing_yet() -> None:
     assert at(now + SETTLING - dt.timedelta(seconds=1), during) == (during, ())
 
 
-def test_a_leaf_that_is_due_meanwhile_is_signed_by_the_one_that_everybody_knows() -> None:
+def test_a_leaf_due_during_the_change_is_signed_by_the_old_authority() -> None:
     before, now = aged()
     during, _ = at(now, before)
     lost = {name: data for name, data in during.items() if name != FAST}
     assert signer(at(now + SETTLING / 2, lost)[0], FAST) == 1
 
 
-def test_once_everybody_knows_it_the_new_authority_signs_all_and_the_old_ones_key_goes() -> None:
+def test_after_settling_the_new_authority_signs_all_and_the_old_key_goes() -> None:
     before, now = aged()
     during, _ = at(now, before)
     after, reasons = at(now + SETTLING, during)

@@ -5,15 +5,10 @@ from datetime import timedelta
 from diloco_operator.decide.observed import ChildKey, SyncerAway
 from testbed.virtual_cluster.operator_world import World, job_object, stamp
 from testbed.virtual_cluster.world_pods import unschedulable
+from tests.unit.operator.decide.training_world import training_world
 
 
-def training_world() -> World:
-    world = World(job=job_object(tokens=10_000_000))
-    world.run(60)
-    return world
-
-
-def test_a_syncer_that_cannot_be_reached_makes_ready_unknown_and_keeps_the_last_progress() -> None:
+def test_an_unreachable_syncer_makes_ready_unknown_and_keeps_the_progress() -> None:
     w = training_world()
     progress = w.status["progress"]
     assert progress["tokensPerSecond"] > 0
@@ -53,7 +48,7 @@ def test_pods_that_are_all_pending_are_not_said_to_train() -> None:
     assert w.status["progress"]["tokensPerSecond"] == 0
 
 
-def test_progress_is_written_although_the_clock_of_another_operator_was_ahead() -> None:
+def test_progress_is_written_although_another_operators_clock_was_ahead() -> None:
     w = training_world()
     w.job["status"]["progress"]["updatedAt"] = stamp(w.now + timedelta(hours=2))
     step = w.status["progress"]["step"]
@@ -77,7 +72,7 @@ def test_a_syncer_whose_pod_is_gone_makes_ready_false_until_it_is_back() -> None
     assert w.status["progress"]["step"] >= step
 
 
-def test_an_operator_that_has_just_started_says_nothing_before_it_has_asked() -> None:
+def test_a_new_operator_writes_no_status_before_it_has_asked_the_syncer() -> None:
     w = training_world()
     plan = w._decide(looked=False, asked=False)
     assert plan.status is None
@@ -101,7 +96,7 @@ def test_a_starting_syncer_is_waited_for_and_not_called_unreachable() -> None:
     assert w.condition("Degraded")["status"] == "False"
 
 
-def test_a_syncer_that_was_never_reached_is_told_once_its_pod_has_been_ready_for_a_while() -> None:
+def test_a_syncer_never_reached_is_reported_a_while_after_its_pod_is_ready() -> None:
     w = World(unreachable="no answer within 3 s")
     w.run(60)
     assert w.condition("Ready")["reason"] == "SyncerUnreachable"

@@ -205,7 +205,7 @@ def kept_of(target: Any, key: str) -> Any:
     return target.get(key) if isinstance(target, dict) else None
 
 
-def test_overwriting_removes_what_does_not_go_together_with_ours_and_leaves_metadata_of_others() -> None:
+def test_overwriting_removes_conflicting_fields_and_keeps_others_metadata() -> None:
     live = copy.deepcopy(DESIRED)
     as_served(live)
     live["metadata"]["labels"]["team"] = "research"

@@ -64,7 +64,7 @@ def test_the_end_is_recorded_before_anything_is_stopped() -> None:
     assert not stopping.apply
 
 
-def test_a_training_that_is_over_is_not_complete_before_its_model_is_exported() -> None:
+def test_a_finished_training_is_complete_only_once_its_model_is_exported() -> None:
     w = world()
     w.syncer.export_blocked = True
     w.run(300)
@@ -94,7 +94,7 @@ def test_a_job_that_stands_still_writes_nothing() -> None:
     assert "secondsLeft" not in w.status["progress"]
 
 
-def test_no_progress_is_told_after_ten_minutes_and_taken_back_with_the_next_step() -> None:
+def test_no_progress_is_reported_after_ten_minutes_until_the_next_step() -> None:
     w = world(60, tokens=10_000_000)
     w.syncer.frozen = True
     w.run(590, every=59.0)
@@ -106,7 +106,7 @@ def test_no_progress_is_told_after_ten_minutes_and_taken_back_with_the_next_step
     assert w.condition("Progressing")["status"] == "True"
 
 
-def test_a_syncer_that_was_away_for_long_is_not_blamed_for_it_when_it_is_back() -> None:
+def test_a_syncer_back_after_a_long_absence_is_not_reported_as_no_progress() -> None:
     w = world(60, tokens=10_000_000)
     w.unreachable = "no answer within 3 s"
     w.run(1200, every=60.0)
@@ -161,7 +161,7 @@ def test_the_deadline_fails_a_job_and_stops_it() -> None:
     assert not w.pods.pods
 
 
-def test_the_deadline_does_not_run_while_suspended_and_begins_anew_on_resuming() -> None:
+def test_the_deadline_stops_while_suspended_and_restarts_on_resuming() -> None:
     w = world(50, tokens=10_000_000, activeDeadlineSeconds=100)
     w.change(suspend=True)
     w.run(500, every=20.0)

@@ -1,20 +1,9 @@
 """What the syncer does not believe, and the quorum in force, as the job's status shows them."""
 
-from testbed.virtual_cluster.operator_world import World, job_object
+from testbed.virtual_cluster.operator_world import World
+from tests.unit.operator.decide.training_world import degraded, training_world
 
 WORDS = "it is 40 times as large in wte as the others are"
-
-
-def training_world(**sync: object) -> World:
-    world = World(job_object(tokens=1_000_000, sync=sync)) if sync else World(job_object(tokens=1_000_000))
-    world.run(60)
-    assert world.status["phase"] == "Training"
-    return world
-
-
-def degraded(world: World) -> tuple[str, str, str]:
-    found = world.condition("Degraded")
-    return found["status"], found["reason"], found["message"]
 
 
 def left_out_of_pools(world: World) -> dict[str, int | None]:
@@ -25,7 +14,7 @@ def left_out_of_pools(world: World) -> dict[str, int | None]:
     }
 
 
-def test_a_learner_that_is_left_out_degrades_the_job_and_is_named_with_the_reason() -> None:
+def test_a_left_out_learner_degrades_the_job_and_is_named_with_the_reason() -> None:
     w = training_world()
     w.syncer.left_out = {"us-west/old/1": WORDS, "us-west/old/0": "", "us-west/old/9": "no longer planned"}
     w.run(10)
@@ -99,7 +88,7 @@ def test_a_doubt_alone_is_news_enough_for_a_write() -> None:
 
 
 def test_the_quorum_in_force_is_shown_and_a_job_that_has_it_is_ready() -> None:
-    w = training_world(quorum=4)
+    w = training_world(sync={"quorum": 4})
     assert "quorum" not in w.status["learners"]
     w.syncer.given_up, w.syncer.quorum = {"us-west/old/2"}, 3
     w.run(10)
@@ -115,7 +104,7 @@ def test_the_quorum_in_force_is_shown_and_a_job_that_has_it_is_ready() -> None:
 
 
 def test_fewer_than_the_quorum_in_force_is_told_by_that_quorum() -> None:
-    w = training_world(quorum=4)
+    w = training_world(sync={"quorum": 4})
     w.syncer.given_up, w.syncer.stalled, w.syncer.quorum = {"us-west/old/2"}, {"us-west/old/1"}, 3
     w.run(10)
     ready = w.condition("Ready")
@@ -126,7 +115,7 @@ def test_fewer_than_the_quorum_in_force_is_told_by_that_quorum() -> None:
 
 
 def test_a_syncer_of_before_is_read_as_before() -> None:
-    w = training_world(quorum=4)
+    w = training_world(sync={"quorum": 4})
     told = w.syncer.status()
     assert not {"quorum", "evaluations"} & told.keys()
     assert not any("left_out_now" in learner for learner in told["learners"])

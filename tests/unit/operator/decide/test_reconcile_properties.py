@@ -100,7 +100,7 @@ def _finish(w: World, *, complete: bool) -> None:
 
 @settings(max_examples=40)
 @given(lives)
-def test_any_life_settles_and_the_same_world_twice_gives_an_empty_second_plan(life: list[tuple[str, object]]) -> None:
+def test_any_history_settles_and_reconciling_twice_gives_an_empty_plan(life: list[tuple[str, object]]) -> None:
     w = World(job=job_object(tokens=1_000_000))
     ended = None
     for what, value in life:

@@ -55,7 +55,7 @@ def test_a_template_does_change_with_its_resources_and_only_that_one() -> None:
     assert [name for name in before if before[name] != after[name]] == ["StatefulSet/two-regions--us-east-new"]
 
 
-def test_an_operator_with_another_default_image_leaves_running_pods_their_own() -> None:
+def test_an_operator_with_another_default_image_keeps_that_of_running_pods() -> None:
     job = with_pool({})
     upgraded = OperatorOptions(operator_namespace=OPTIONS.operator_namespace, trainer_image="registry.example/new:2")
     assert OPTIONS.trainer_image is not None

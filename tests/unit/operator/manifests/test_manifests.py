@@ -199,7 +199,7 @@ def test_the_manifests_image_comes_first_then_what_runs_then_the_default(
     assert images_of(*images) == Images(syncer=syncer, learners={EAST: learner})
 
 
-def test_a_syncer_without_an_image_of_its_own_takes_what_the_first_pool_runs() -> None:
+def test_a_syncer_without_its_own_image_takes_that_of_the_first_pool() -> None:
     images = choose_images(with_pool({}).spec, ObservedImages(learners={EAST: "running"}), None)
     assert images.syncer == "running"
 

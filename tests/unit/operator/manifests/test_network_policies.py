@@ -78,7 +78,7 @@ def test_only_these_get_in(target: str, port: int, caller: str) -> None:
     assert allowed(made(JOB), CALLERS[caller], PODS[target], port) is (caller in MAY[target, port])
 
 
-def test_an_exposed_syncer_hears_learners_from_anywhere_and_keeps_its_pages_to_itself() -> None:
+def test_an_exposed_syncer_serves_learners_from_anywhere_but_not_its_pages() -> None:
     job = live(load_job(ALL_FIELDS))
     target = pods(job)["Deployment"]
     outside = CALLERS["a stranger"]

@@ -53,7 +53,7 @@ def test_a_null_is_the_same_as_nothing_said() -> None:
     assert learner_pod({"env": env})["containers"][0]["env"][-1] == expected
 
 
-def test_the_syncer_gets_the_first_pools_pull_secrets_and_nothing_else_of_it() -> None:
+def test_of_the_first_pools_fields_the_syncer_gets_only_the_pull_secrets() -> None:
     pool = {**FIELDS, "env": [{"name": "A", "value": "1"}], "volumes": [{"name": "data", "emptyDir": {}}]}
     bare = templates(made(with_pool({})))["Deployment/small-syncer"]["spec"]
     assert templates(made(with_pool(pool)))["Deployment/small-syncer"]["spec"] == {

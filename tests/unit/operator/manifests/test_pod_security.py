@@ -48,7 +48,7 @@ def test_a_pod_that_breaks_a_rule_is_found(breach: dict[str, Any], told: str) ->
     assert [found for found in violations(pod) if told in found]
 
 
-def test_no_container_can_write_outside_its_volumes_or_reach_the_api_server() -> None:
+def test_containers_cannot_write_outside_volumes_or_reach_the_api_server() -> None:
     for manifest in every_job().values():
         for template in templates(made(manifest)).values():
             assert template["spec"]["automountServiceAccountToken"] is False

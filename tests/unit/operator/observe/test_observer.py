@@ -62,12 +62,12 @@ def test_a_syncer_that_answered_is_away_after_several_questions_in_a_row() -> No
     )
 
 
-def test_one_that_never_answered_is_away_at_once_and_back_with_its_first_answer() -> None:
+def test_a_syncer_that_never_answered_is_away_until_its_first_answer() -> None:
     assert list(Scene([AWAY, FIRST]).all_heard()) == [AWAY, FIRST]
 
 
 @pytest.mark.parametrize("before", [[], [FIRST], [FIRST, AWAY]])
-def test_where_its_pod_is_not_ready_nobody_is_asked_and_what_it_said_is_forgotten(before: list[Answer]) -> None:
+def test_a_syncer_with_an_unready_pod_is_not_asked_and_its_answer_dropped(before: list[Answer]) -> None:
     scene = Scene([*before, AWAY])
     for _ in before:
         scene.heard()

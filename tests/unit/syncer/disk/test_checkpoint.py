@@ -76,7 +76,7 @@ def test_residuals_come_back_as_they_were_and_are_another_format(tmp_path: Path)
         assert torch.equal(residuals.residuals[index], residual)
 
 
-def test_a_checkpoint_of_a_later_version_is_refused_and_not_taken_for_damaged(tmp_path: Path) -> None:
+def test_a_checkpoint_of_a_later_version_is_refused_and_not_called_damaged(tmp_path: Path) -> None:
     write_checkpoint(tmp_path, content())
     path = tmp_path / write_checkpoint(tmp_path, content()) / "manifest.json"
     plain = json.loads(path.read_text())["manifest"] | {"format": 3, "new": "field"}
@@ -177,7 +177,7 @@ def test_the_newest_and_those_spared_stay(tmp_path: Path) -> None:
     assert checkpoint_names(tmp_path) == ["000002", "000005", "000006"]
 
 
-def test_broken_ones_are_set_aside_where_nothing_takes_them_for_checkpoints(tmp_path: Path) -> None:
+def test_broken_checkpoints_are_set_aside_under_another_name(tmp_path: Path) -> None:
     (tmp_path / "000001.broken").mkdir()
     for version in range(2):
         write_checkpoint(tmp_path, content(version))

@@ -15,7 +15,7 @@ from diloco.syncer.store import FragmentStore
 LAYOUT = partition([TensorSpec("a", (10,), embedding=False)], 1)
 
 
-def test_a_state_that_could_not_be_read_again_takes_the_place_of_no_checkpoint(tmp_path: Path) -> None:
+def test_a_state_that_cannot_be_read_back_replaces_no_checkpoint(tmp_path: Path) -> None:
     store = FragmentStore(LAYOUT)
     store.put(0, 0, torch.zeros(10))
     readable = {"readable": True}

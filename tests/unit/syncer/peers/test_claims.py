@@ -96,7 +96,7 @@ async def _fails(account: Account, steps: int, base_version: int = 0) -> str:
     return str(caught.value)
 
 
-def test_a_push_counts_no_more_steps_than_were_reported_since_the_fragment_was_received(account: Account) -> None:
+def test_a_push_counts_only_steps_reported_since_the_fragment_was_received(account: Account) -> None:
     async def play() -> None:
         account.report(110)
         await account.push(10 + SLACK)

@@ -80,7 +80,7 @@ def test_one_ask_has_one_buffer(inbox: Inbox) -> None:
         inbox.open(KEY, CLAIM, nobody)
 
 
-def test_a_newer_ask_for_the_fragment_makes_the_older_void_even_while_it_is_received(inbox: Inbox) -> None:
+def test_a_newer_request_for_a_fragment_voids_an_older_one_being_received(inbox: Inbox) -> None:
     inbox.open(KEY, CLAIM, nobody)
     inbox.ask(KEY._replace(attempt=2))
     assert inbox.received(KEY) is None
@@ -146,7 +146,7 @@ VOIDING: dict[str, Callable[[Inbox], None]] = {
 
 
 @pytest.mark.parametrize("why", VOIDING)
-def test_a_push_that_nobody_waits_for_is_told_at_once_and_counts_until_it_lets_go(inbox: Inbox, why: str) -> None:
+def test_an_unwanted_push_is_told_at_once_and_counts_until_it_is_abandoned(inbox: Inbox, why: str) -> None:
     told: list[str] = []
     inbox.open(KEY, CLAIM, lambda: told.append("abandoned"))
     VOIDING[why](inbox)

@@ -98,7 +98,7 @@ def page(bench: Bench) -> bytes:
 
 
 @pytest.mark.parametrize("held", [None, 0, 3, 5, 2**62])
-def test_everybody_else_is_sent_the_fragment_whole_whatever_they_say_they_hold(held: int | None) -> None:
+def test_a_learner_without_the_base_version_is_sent_the_fragment_whole(held: int | None) -> None:
     bench = Bench()
     new = bench.make()
     header, payload = asyncio.run(bench.pull(5, held=held))
@@ -106,7 +106,7 @@ def test_everybody_else_is_sent_the_fragment_whole_whatever_they_say_they_hold(h
     assert payload == new.numpy().tobytes()
 
 
-def test_a_version_without_an_update_is_sent_whole_and_so_is_the_first_after_a_start() -> None:
+def test_a_version_without_an_update_is_sent_whole_also_after_a_start() -> None:
     bench = Bench()
     assert asyncio.run(bench.pull(4, held=3))[0].codec == ""
     bench.make(whole=True)
@@ -127,7 +127,7 @@ def test_a_posted_pull_is_answered_once_the_version_is_made() -> None:
     assert (header.version, header.codec) == (5, "Int8")
 
 
-def test_a_posted_pull_that_is_overtaken_is_answered_with_the_newest_version() -> None:
+def test_a_posted_pull_overtaken_by_a_merge_is_sent_the_newest_version() -> None:
     async def posted() -> PullHeader:
         bench = Bench()
         pull = asyncio.ensure_future(bench.pull(5, held=4, posted=True))

@@ -25,11 +25,11 @@ from diloco.wire.errors import (
 from diloco.wire.messages import Alive, FragmentWanted, Join, Leave, PullHeader, PullRequest, PushReceipt, Welcome
 from diloco.wire.server import ListenError, ServerOptions, SyncServer
 from diloco.wire.tls import ClientTls
+from tests.integration.wire.calls import JOIN
 from tests.support.raw_wire import push_header
 from tests.support.tcp_proxy import TcpProxy
 from tests.support.wire_syncer import Keeper, RunningServer
 
-JOIN = Join("job", "a/b/0", "instance", "layout")
 PAYLOAD = os.urandom((5 << 20) + 3)
 
 

@@ -15,13 +15,13 @@ from diloco.wire.errors import IdentityError, UnavailableError, WireError
 from diloco.wire.messages import Alive, Join, PullRequest, Welcome
 from diloco.wire.server import ServerOptions
 from diloco.wire.tls import ClientTls, ServerTls
+from tests.integration.wire.calls import JOIN
 from tests.support.learner_process import LearnerProcess, make_job
 from tests.support.raw_wire import push_header
 from tests.support.tcp_proxy import TcpProxy
 from tests.support.wire_syncer import Keeper, RunningServer
 
 PAYLOAD = os.urandom(1 << 20)
-JOIN = Join("job", "a/b/0", "instance", "layout")
 
 
 class Place:
@@ -130,7 +130,7 @@ def test_another_jobs_certificate_is_turned_away_with_one_line(world: World, cap
     assert line.endswith("the certificate is for job other; this is job job")
 
 
-def test_the_syncer_takes_over_a_new_leaf_and_a_new_authority_without_a_restart(world: World) -> None:
+def test_the_syncer_uses_a_new_leaf_and_a_new_authority_without_a_restart(world: World) -> None:
     with world.client() as before, before.open_session(JOIN) as session:
         said = iter(session)
         next(said)
@@ -161,7 +161,7 @@ def test_the_syncer_takes_over_a_new_leaf_and_a_new_authority_without_a_restart(
     ],
     ids=["half a certificate", "no key yet", "half an authority", "nonsense"],
 )
-def test_a_file_that_is_half_written_leaves_the_old_ones_in_use_and_says_so_once(
+def test_a_half_written_file_is_reported_once_and_the_old_ones_stay_in_use(
     world: World, caplog: pytest.LogCaptureFixture, name: str, spoil: Callable[[bytes], bytes]
 ) -> None:
     good = world.new.server()
@@ -220,7 +220,7 @@ def gets_through(call: Callable[[], object]) -> None:
     call()
 
 
-def test_a_learner_that_connects_again_has_its_new_certificates_on_every_channel(world: World) -> None:
+def test_a_reconnected_learner_uses_its_new_certificates_on_every_channel(world: World) -> None:
     with TcpProxy(world.server.address) as proxy, world.client(proxy.address) as client:
         session = client.open_session(JOIN)
         next(iter(session))

@@ -9,14 +9,13 @@ import pytest
 
 from diloco.wire.client import ClientOptions, SyncClient
 from diloco.wire.errors import UnavailableError, error_of
-from diloco.wire.messages import Join
 from diloco.wire.server import ServerOptions
 from diloco.wire.strangers import MOST_STRANGERS
+from tests.integration.wire.calls import JOIN
 from tests.support.raw_http2 import RawConnection
 from tests.support.raw_wire import RawClient, ending, push_header
 from tests.support.wire_syncer import Keeper, RunningServer
 
-JOIN = Join("job", "a/b/0", "instance", "layout")
 HEALTH = "/grpc.health.v1.Health/Check"
 PATHS = [f"/diloco.wire.v1.Sync/{name}" for name in ("Session", "PushFragment", "PullFragment")] + [HEALTH]
 

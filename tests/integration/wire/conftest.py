@@ -1,0 +1,42 @@
+"""A server that is watched: after each test it serves a well-behaved learner, and has logged no traceback.
+
+Nothing is left over either: no buffer in use, no complaint of its event loop.
+"""
+
+import logging
+from collections.abc import Iterator
+
+import pytest
+
+from diloco.wire.client import ClientOptions, SyncClient
+from diloco.wire.server import ServerOptions
+from tests.integration.wire.calls import JOIN, PAYLOAD, STALL_SECONDS
+from tests.support.raw_wire import RawClient, push_header
+from tests.support.wire_syncer import Keeper, RunningServer
+
+
+@pytest.fixture
+def keeper() -> Keeper:
+    return Keeper({7: PAYLOAD})
+
+
+@pytest.fixture
+def server(keeper: Keeper, caplog: pytest.LogCaptureFixture) -> Iterator[RunningServer]:
+    caplog.set_level(logging.INFO)
+    with RunningServer(keeper, ServerOptions("127.0.0.1:0", stall_seconds=STALL_SECONDS)) as running:
+        yield running
+        with SyncClient(ClientOptions(running.address)) as client, client.open_session(JOIN) as session:
+            next(iter(session))
+            assert client.push(push_header(4, fragment=9), memoryview(b"1234"), deadline_seconds=30).accepted
+    assert running.loop_complaints == []
+    assert keeper.buffers_in_use == 0
+    for record in caplog.records:
+        assert record.exc_info is None, record
+        assert "\n" not in record.getMessage()
+        assert record.levelno < logging.ERROR, record
+
+
+@pytest.fixture
+def raw(server: RunningServer) -> Iterator[RawClient]:
+    with RawClient(server.address) as made:
+        yield made

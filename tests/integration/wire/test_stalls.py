@@ -1,0 +1,93 @@
+"""A peer that stops sending or reading is given up after a time, and holds up no other."""
+
+import logging
+import threading
+from collections.abc import Iterator
+
+import grpc
+import pytest
+
+from diloco.wire.client import ClientOptions, SyncClient
+from diloco.wire.convert import pack, pack_learner
+from diloco.wire.messages import Alive
+from diloco.wire.server import ServerOptions
+from tests.integration.wire.calls import JOIN, PAYLOAD, REQUEST, STALL_SECONDS, WHOLE
+from tests.support.raw_wire import RawClient, ending, push_header
+from tests.support.wire_syncer import Keeper, RunningServer
+
+
+def test_a_session_that_never_begins_is_ended(raw: RawClient) -> None:
+    release = threading.Event()
+
+    def nothing() -> Iterator[bytes]:
+        release.wait()
+        yield from ()
+
+    ended = ending(raw.session(nothing()))
+    release.set()
+    assert ended == (grpc.StatusCode.DEADLINE_EXCEEDED, f"no Join came within {STALL_SECONDS:g} s")
+
+
+@pytest.mark.parametrize("sent", [0, 1, 2], ids=["before the header", "after the header", "after a chunk"])
+def test_a_push_that_stops_moving_is_ended(keeper: Keeper, raw: RawClient, sent: int) -> None:
+    release = threading.Event()
+
+    def some() -> Iterator[bytes]:
+        yield from WHOLE[:sent]
+        release.wait()
+
+    ended = raw.push(some())
+    release.set()
+    assert isinstance(ended, tuple)
+    assert ended[0] is grpc.StatusCode.DEADLINE_EXCEEDED
+    assert len(keeper.failed) == (1 if sent else 0)
+
+
+class LineLogged(logging.Handler):
+    """Waits for the server to log a line that begins so."""
+
+    def __init__(self, beginning: str) -> None:
+        super().__init__()
+        self._beginning = beginning
+        self._logged = threading.Event()
+        logging.getLogger("diloco.wire").addHandler(self)
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if record.getMessage().startswith(self._beginning):
+            self._logged.set()
+
+    def wait(self, seconds: float) -> bool:
+        logged = self._logged.wait(seconds)
+        logging.getLogger("diloco.wire").removeHandler(self)
+        return logged
+
+
+def test_a_reader_that_does_not_read_is_ended_and_holds_up_nobody(
+    keeper: Keeper, server: RunningServer, raw: RawClient
+) -> None:
+    keeper.fragments[7] = payload = bytes(64 << 20)
+    ended = LineLogged("pull of")
+    slow = raw.pull(pack(REQUEST))
+    next(slow)
+    with SyncClient(ClientOptions(server.address)) as client, client.open_session(JOIN) as session:
+        said = iter(session)
+        next(said)
+        session.send(Alive(1))
+        next(said)
+        assert client.push(push_header(len(PAYLOAD)), memoryview(PAYLOAD), deadline_seconds=30).accepted
+    # Nothing is buffered beyond what flow control lets through.
+    assert server.server.bytes_sent < len(payload)
+    assert ended.wait(30)
+    assert ending(slow) == (grpc.StatusCode.DEADLINE_EXCEEDED, f"nothing was taken for {STALL_SECONDS:g} s")
+
+
+def test_a_learner_that_does_not_take_its_messages_is_ended(keeper: Keeper) -> None:
+    options = ServerOptions("127.0.0.1:0", queued_messages=100)
+    keeper.chatter = 100_000
+    with RunningServer(keeper, options) as running, RawClient(running.address) as raw:
+        call = raw.session([pack_learner(JOIN)])
+        assert keeper.session_ended.wait(30)
+        assert ending(call) == (
+            grpc.StatusCode.RESOURCE_EXHAUSTED,
+            "100 messages wait that the learner does not take",
+        )

@@ -1,0 +1,63 @@
+"""What the syncer reports of learners, its tape and the links, as the job's conditions show it."""
+
+from testbed.virtual_cluster.world_pods import crashed, running
+from testbed.virtual_cluster.world_syncer import THIN_LINKS
+from tests.unit.operator.decide.training_world import OLD, degraded, training_world
+
+
+def test_a_running_learner_that_the_syncer_has_not_heard_of_is_missing() -> None:
+    w = training_world()
+    w.pods.troubles[f"{OLD}1"] = running(w.now) | {"conditions": [{"type": "Ready", "status": "False"}]}
+    w.run(30)
+    assert degraded(w)[0] == "False", "it may still be loading"
+    w.run(60)
+    assert degraded(w)[1:] == ("LearnersMissing", "1 of 3 learners of us-west/old running but unknown to the syncer")
+
+
+def test_given_up_and_stalled_learners_are_named_and_not_their_pods() -> None:
+    w = training_world()
+    w.syncer.given_up = {"us-west/old/0"}
+    w.syncer.stalled = {"us-east/new/0"}
+    w.pods.troubles[f"{OLD}0"] = crashed(3, "given up")
+    w.run(10)
+    assert degraded(w)[1:] == (
+        "LearnersGivenUp",
+        "us-west/old/0 given up after too many restarts; us-east/new/0 connected but making no steps",
+    )
+
+
+def test_an_incomplete_tape_is_told() -> None:
+    w = training_world()
+    w.syncer.tape_problem = "No space left on device"
+    w.run(10)
+    assert degraded(w)[1:] == ("TapeFailing", "the tape is incomplete: No space left on device")
+
+
+def test_links_that_do_not_carry_the_schedule_are_told_with_what_would_do() -> None:
+    w = training_world()
+    w.syncer.links = THIN_LINKS
+    w.run(10)
+    would_do = "; would do: sync.interval: 34; or 33.3 Mbit/s on the link us-west/old"
+    assert degraded(w) == ("True", "LinkTooThin", THIN_LINKS["reason"] + would_do)
+    assert w.condition("Ready")["status"] == "True"
+    w.syncer.links = THIN_LINKS | {"kind": "Fits", "since_seconds": 1.0}
+    w.run(10)
+    assert degraded(w)[0] == "False"
+
+
+def test_a_kind_of_a_newer_syncer_is_no_trouble() -> None:
+    w = training_world()
+    w.syncer.links = THIN_LINKS | {"kind": "LinkHaunted"}
+    w.run(10)
+    assert degraded(w)[0] == "False"
+
+
+def test_a_verdict_that_lasts_costs_no_further_write() -> None:
+    w = training_world()
+    w.syncer.links = THIN_LINKS
+    w.syncer.frozen = True
+    w.run(60)
+    before = w.condition("Degraded")
+    w.syncer.links = THIN_LINKS | {"since_seconds": 600.0, "used": []}
+    w.run(60)
+    assert w.condition("Degraded") == before
