@@ -1,8 +1,9 @@
-"""One operator with 100 jobs of 8 learners, and with one job of 1,000: how long, how many requests, how much memory.
+"""One operator with 100 jobs of 8 learners, one of 1,000, one of 10,000 that fail: time, requests, memory.
 
 Needs etcd and kube-apiserver as processes of this machine (`make kind-up` builds them), and nothing else: there are no
 nodes and no controllers, so nothing competes with the operator but the API server itself. The operator is a process of
-its own. Pods are not made: their sets are said to be ready once they are there, and a page answers for the syncers.
+its own. Pods are made for the last case only: sets are said to be ready once they are there, and a page answers for the
+syncers.
 
     python benchmarks/operator_scale.py
 
@@ -31,6 +32,10 @@ from testbed.operator_process import OperatorProcess
 
 SMALL = Shape(regions=2, pools=1, learners=4)
 LARGE = Shape(regions=2, pools=5, learners=100)
+HUGE = Shape(regions=2, pools=5, learners=1000)
+"""All of its pods fail, and are looked at."""
+LIMIT_MEBIBYTES = 512
+"""The chart's default limit of the operator's memory."""
 JOBS = 100
 TRIALS = 5
 """Of one job alone; the median counts, as the first is slower."""
@@ -78,12 +83,11 @@ class Case:
     """Before it had a job."""
 
     def create(self, names: list[str]) -> float:
-        """Seconds from the first apply until the server has every child of these jobs."""
-        there = self.world.children()
+        """Seconds from the first apply until the server has every child and the first status of these jobs."""
+        wanted = self.world.planned() + len(names)
         started = time.monotonic()
         self.world.apply(names, self.shape)
-        wanted = there + len(names) * self.shape.children
-        wait(f"{wanted} objects", lambda: self.world.children() >= wanted, poll_seconds=0.05)
+        wait(f"{wanted} jobs", lambda: self.world.planned() >= wanted, poll_seconds=0.05)
         return time.monotonic() - started
 
     def settle(self, jobs: int) -> None:
@@ -121,6 +125,17 @@ class Case:
         }
 
 
+def look(huge: Case) -> dict[str, Any]:
+    """Figures of looks at a job whose pods all fail."""
+    huge.create(["huge"])
+    pods = huge.world.make_failing_pods()
+    wait("the pods' failures are told", lambda: "crash-looping" in huge.world.message_of("huge", "Degraded"))
+    huge.rounds(1, ROUNDS)
+    status = Path(f"/proc/{huge.operator.pid}/status").read_text(encoding="ascii")
+    (peak,) = (int(line.split()[1]) / 1024 for line in status.splitlines() if line.startswith("VmHWM"))
+    return {"pods": pods, "peak_memory_mebibytes": peak}
+
+
 @contextmanager
 def case(server: ApiServer, namespace: str, shape: Shape) -> Iterator[Case]:
     """A fresh operator with an empty namespace."""
@@ -148,12 +163,16 @@ def main() -> None:
         with case(server, "one", SMALL) as one:
             alone = statistics.median(one.create([f"alone-{trial}"]) for trial in range(TRIALS))
             one_steady = one.steady(TRIALS)
+            children_of_one = one.world.children() // TRIALS
         with case(server, "many", SMALL) as many:
             together = many.create([f"job-{index}" for index in range(jobs)])
             many_steady = many.steady(jobs)
         with case(server, "large", LARGE) as large:
             of_large = large.create(["large"])
             large_steady = large.steady(1)
+            children_of_large = large.world.children()
+        with case(server, "huge", HUGE) as huge:
+            looked = look(huge)
     empty = many.empty.memory_mebibytes
     reconcile = f"reconciles of {jobs} jobs in the steady state"
     write_report(
@@ -168,15 +187,17 @@ def main() -> None:
             / one_steady["milliseconds_per_reconcile"],
             "memory_of_many_jobs": many_steady["memory_mebibytes"] / empty,
             "memory_of_a_large_job": large_steady["memory_mebibytes"] / empty,
+            "peak_memory_of_looks": looked["peak_memory_mebibytes"] / LIMIT_MEBIBYTES,
         },
         figures={
             "setting": "etcd and kube-apiserver on this machine, without nodes and controllers; sets said to be ready",
-            "children_per_job": {"small": SMALL.children, "large": LARGE.children},
+            "children_per_job": {"small": children_of_one, "large": children_of_large},
             "seconds_until_all_children": {"one job alone": alone, f"{jobs} jobs": together, "large job": of_large},
             "memory_mebibytes_without_jobs": empty,
             "memory_kibibytes_per_job": 1024 * (many_steady["memory_mebibytes"] - empty) / jobs,
             "seconds_between_looks_at_a_job": POLL_SECONDS,
             "steady": [one_steady, many_steady, large_steady],
+            "looks_at_failing_pods": looked,
         },
         against={
             "children_of_many_jobs": f"time until all children of one job of {SMALL.all_learners} learners, alone;"
@@ -189,6 +210,8 @@ def main() -> None:
             " both with the question to the syncer and its answer",
             "memory_of_many_jobs": "resident memory of the operator without jobs",
             "memory_of_a_large_job": "the same",
+            "peak_memory_of_looks": f"the chart's limit, {LIMIT_MEBIBYTES} MiB; here of one job of"
+            f" {HUGE.all_learners} learners whose pods all crash",
         },
     )
 

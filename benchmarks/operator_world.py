@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from diloco_operator.cluster.kinds import CHILDREN, CLAIM, DEPLOYMENT, JOB, STATEFUL_SET, Kind
+from diloco_operator.cluster.kinds import CHILDREN, CLAIM, DEPLOYMENT, JOB, POD, STATEFUL_SET, Kind
 from operator_with_page import PAGE
 from testbed.api_server.server import ApiServer
 from testbed.virtual_cluster.world_syncer import WorldSyncer
@@ -48,11 +48,6 @@ class Shape:
             for pool in range(self.pools)
             for index in range(self.learners)
         ]
-
-    @property
-    def children(self) -> int:
-        """Objects of the job: a set and a Secret of each pool, and ten for the whole."""
-        return 10 + 2 * self.regions * self.pools
 
     def manifest(self, name: str) -> dict[str, Any]:
         """A job of this shape."""
@@ -96,6 +91,10 @@ class World:
         """Objects of all jobs, counted by the server."""
         return sum(self._count(kind) for kind in CHILDREN)
 
+    def planned(self) -> int:
+        """Jobs whose status is written, which is after their children."""
+        return sum("status" in job for job in self._ask("GET", JOB.path(self.namespace))["items"])
+
     def say_all_is_well(self) -> None:
         """Every set has its pods, and they are ready; every claim has its volume."""
         writes = []
@@ -105,6 +104,24 @@ class World:
                 typed = {"apiVersion": kind.api_version, "kind": kind.name}
                 writes.append((path, {**typed, **item, "status": _well(kind, item)}))
         self._all("PUT", writes)
+
+    def make_failing_pods(self) -> int:
+        """A pod for each learner, whose container crashes; how many. The sets are not ready, so they are looked at."""
+        pods: list[tuple[str, dict[str, Any]]] = []
+        for item in self._ask("GET", STATEFUL_SET.path(self.namespace))["items"]:
+            pods += [(POD.path(self.namespace), _pod(item, index)) for index in range(item["spec"]["replicas"])]
+        self._all("POST", pods)
+        crashes = [
+            (POD.path(self.namespace, pod["metadata"]["name"], "status"), {**pod, "status": _crashing(pod)})
+            for _, pod in pods
+        ]
+        self._all("PUT", crashes)
+        return len(pods)
+
+    def message_of(self, job: str, condition: str) -> str:
+        """What the operator says of a condition of a job."""
+        status = self._ask("GET", JOB.path(self.namespace, job)).get("status") or {}
+        return next((str(one["message"]) for one in status.get("conditions", ()) if one["type"] == condition), "")
 
     def _count(self, kind: Kind) -> int:
         page = self._ask("GET", f"{kind.path(self.namespace)}?limit=1")
@@ -127,6 +144,53 @@ def _well(kind: Kind, item: dict[str, Any]) -> dict[str, Any]:
     wanted = item["spec"]["replicas"]
     status = {"observedGeneration": item["metadata"]["generation"], "replicas": wanted, "readyReplicas": wanted}
     return status | ({"updatedReplicas": wanted, "availableReplicas": wanted} if kind is DEPLOYMENT else {})
+
+
+def _pod(item: dict[str, Any], index: int) -> dict[str, Any]:
+    """As the controller of StatefulSets makes it."""
+    template, owner = item["spec"]["template"], item["metadata"]
+    reference = {"apiVersion": STATEFUL_SET.api_version, "kind": STATEFUL_SET.name, "name": owner["name"]}
+    metadata = {
+        **template["metadata"],
+        "name": f"{owner['name']}-{index}",
+        "ownerReferences": [{**reference, "uid": owner["uid"], "controller": True, "blockOwnerDeletion": True}],
+    }
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": template["spec"]}
+
+
+def _crashing(pod: dict[str, Any]) -> dict[str, Any]:
+    """Of a pod whose container has ended and waits to be started again."""
+    now = "2026-01-01T00:00:00Z"
+    ended = {
+        "exitCode": 1,
+        "reason": "Error",
+        "startedAt": now,
+        "finishedAt": now,
+        "message": "torch is not there. " * 20,
+    }
+    waiting = {"reason": "CrashLoopBackOff", "message": "back-off 5m0s restarting failed container"}
+    conditions = [
+        {"type": type_, "status": status, "lastTransitionTime": now}
+        for type_, status in (
+            ("PodScheduled", "True"),
+            ("Initialized", "True"),
+            ("ContainersReady", "False"),
+            ("Ready", "False"),
+        )
+    ]
+    containers = [
+        {
+            "name": container["name"],
+            "image": container["image"],
+            "imageID": "",
+            "ready": False,
+            "restartCount": 7,
+            "state": {"waiting": waiting},
+            "lastState": {"terminated": ended},
+        }
+        for container in pod["spec"]["containers"]
+    ]
+    return {"phase": "Running", "conditions": conditions, "containerStatuses": containers}
 
 
 @contextmanager
