@@ -202,7 +202,7 @@ def test_a_job_is_over_when_it_is_complete_or_has_failed(phase: Phase) -> None:
 def test_who_has_made_a_step_on_what_can_still_be_merged_is_ready(changes: dict[str, Any], *, ready: bool) -> None:
     state = state_of()
     record = state.learners[name(0)]
-    chosen = {"state": LearnerState.TRAINING, "held": 5, "merged_into": 5, "step": 25} | changes
+    chosen: dict[str, Any] = {"state": LearnerState.TRAINING, "held": 5, "merged_into": 5, "step": 25} | changes
     state.versions[1], record.received_steps[1] = 5, 20
     record.state, record.versions[1], record.merged_into[1], record.step = chosen.values()
     assert state.is_ready(record, 1) is ready
