@@ -64,15 +64,48 @@ def test_an_earlier_versions_learner_is_counted_by_its_steps_and_its_waits() -> 
     assert time_of(script) == {"in_hand": 1.5, "between_steps": 0.25, "unexplained": 2.25}
 
 
-def test_what_is_dropped_though_it_is_not_too_old_is_late() -> None:
-    script = started(2, grace_safety=0.0)
+@pytest.mark.parametrize("base_version", [0, 1])  # one version behind is allowed
+def test_what_is_dropped_though_it_is_not_too_old_is_late(base_version: int) -> None:
+    script = started(2)
+    for version in (1, 2):
+        script.wait(1.0)
+        for index in (0, 1):
+            script.step(index, spent=TimeSpent(training=version))
+        wrong = {} if version == 1 else {"attempt": 7, "base_version": base_version}
+        script.push(1, 0, steps=1, **wrong)
+        script.merge_done(only([*script.push(0, 0, steps=1), *script.wait(2.0)], Merge))
+    script.applied(1, 0, 2, step=2)
+    assert {kind: seconds for kind, seconds in time_of(script, 1).items() if kind != "in_hand"} == {
+        "merged": 1,
+        "late": 1,
+        "unexplained": 2,
+    }
+
+
+def test_one_that_is_planned_and_has_never_come_has_no_account() -> None:
+    script = Script(one_fragment(2))
+    script.start(0)
     script.wait(1.0)
-    for index in (0, 1):
+    script.step(0, spent=TimeSpent(training=1.0))
+    script.merge_done(only(script.push(0, 0, steps=1), Merge))
+    assert (time_of(script, 0), time_of(script, 1)) == ({"merged": 1}, {})
+
+
+def test_who_was_back_too_late_to_be_asked_has_missed_the_merge() -> None:
+    script = started(3)
+    for index in range(3):
+        script.applied(index, 0, 0)
+    script.wait(1.0)
+    for index in range(3):
         script.step(index, spent=TimeSpent(training=1.0))
-    script.push(1, 0, attempt=7, steps=1, base_version=-1)  # one version behind, as is allowed
-    script.merge_done(only([*script.push(0, 0), *script.wait(2.0)], Merge))
-    script.applied(1, 0, 1, step=1)
-    assert time_of(script, 1) == {"late": 1, "in_hand": 2}
+    assert not of(script.push(0, 0, steps=1), Merge)
+    script.leave(1)
+    script.join(1, versions=(0,), steps=1)
+    script.ready(1)
+    script.merge_done(only(script.wait(2.0), Merge))
+    for index in (1, 2):
+        script.applied(index, 0, 1, step=1)
+    assert [time_of(script, index) for index in (1, 2)] == [{"missed": 1, "in_hand": 2}, {"late": 1, "in_hand": 2}]
 
 
 def test_who_has_left_when_the_members_are_frozen_has_missed_the_merge() -> None:
