@@ -8,7 +8,7 @@ from support.engine_script import Script, name, of, only, options
 
 def merged_once(*, answer_seconds: float = 0.0) -> Script:
     """One fragment, due every ten steps; both learners have brought it, and only the first has received the result."""
-    script = Script(options(2, fragments=1, interval=10, grace_safety=0.0))
+    script = Script(options(2, fragments=1, interval=10, max_staleness_steps=40, grace_safety=0.0))
     script.start(0, 1)
     script.step(0, 10)
     script.step(1, 10)
@@ -38,8 +38,12 @@ def test_a_round_waits_for_whoever_has_made_a_step_on_the_result(events: list[st
         else:
             script.applied(1, 0, 1)
     script.step(0, 10)
-    merges = of(script.push(0, 0), Merge)
-    assert [[member.learner for member in merge.members] for merge in merges] == ([] if waited_for else [[name(0)]])
+    actions = script.push(0, 0)
+    merged = [[member.learner for member in merge.members] for merge in of(actions, Merge)]
+    assert merged == ([] if waited_for else [[name(0)]])
+    # Of one that has nothing to bring there is nothing to decide.
+    (waits,) = [note.reason for note in of(actions, Note) if note.subject == "RoundWaits"]
+    assert (name(1) in waits) is waited_for
 
 
 @pytest.mark.parametrize(("steps", "waited_for"), [(1, False), (4, True)])
