@@ -17,6 +17,7 @@ from diloco.core.state import EngineState, LearnerRecord, Phase, Round
 
 PATIENCE = 4
 """An ask is repeated after this many times the usual time to a quorum (ours)."""
+_REPEATED = "it is here already"
 
 
 def launch_due(state: EngineState, now: float) -> list[Action]:
@@ -84,10 +85,9 @@ def stepped(state: EngineState, learner: str, now: float) -> list[Action]:
     for current in requests.became_ready(state, record, now):
         if current.quorum_at is not None and current.closed_at is None:
             actions += closing.plan_wait(state, current, now, f"{learner} is ready now; ")
-    if state.options.rules >= Rules.GUARDED and state.options.quorum > 1:
-        for current in _ordered(state):
-            if current.quorum_at is None and current.arrived and learner in current.declined:
-                actions += closing.check(state, current, now)
+    for current in _ordered(state):
+        if current.quorum_at is None and current.arrived and learner in current.declined:
+            actions += closing.check(state, current, now)
     return actions
 
 
@@ -110,18 +110,18 @@ def arrived(state: EngineState, event: FragmentArrived, now: float) -> list[Acti
     current = state.rounds.get(event.fragment)
     if state.options.rules >= Rules.GUARDED and _counts_already(state, current, event):
         # Dropping it would drop the one that counts: they share their key.
-        return [Note("Repeated", "it is here already", event.learner, event.fragment)]
+        return [Note("Repeated", _REPEATED, event.learner, event.fragment)]
     problem = _problem(state, current, event) if record else "it comes from a session that is over"
     if record is not None and problem is not None:
         requests.answered_late(state, record, event, now)
     if problem is not None or current is None or record is None:
         accounting.dropped(state, record, event)
-        return [_discard(state, event, problem or "")]
+        return [_discard(event, problem or "")]
     record.pushed_bytes += event.payload_bytes
     if event.steps <= 0 or event.tokens <= 0:
         current.declined.add(event.learner)
         reason = "no step stands behind it, so its weight is 0"
-        return [_discard(state, event, reason), *closing.check(state, current, now)]
+        return [_discard(event, reason), *closing.check(state, current, now)]
     requests.answered(state, record, current.fragment, current.asked[event.learner], now)
     current.declined.discard(event.learner)
     current.arrived[event.learner] = event
@@ -157,7 +157,7 @@ def _problem(state: EngineState, current: Round | None, event: FragmentArrived) 
     if not _is_asked_for(current, event):
         return f"attempt {event.attempt} was not, or is no longer, asked for"
     if event.learner in current.arrived:
-        return "it is here already" if state.options.rules < Rules.GUARDED else "the learner has brought it before"
+        return _REPEATED if state.options.rules < Rules.GUARDED else "the learner has brought it before"
     lag = current.version - 1 - event.base_version
     if not 0 <= lag <= state.options.max_version_lag:
         allowed = state.options.max_version_lag
@@ -290,7 +290,7 @@ def abandon_open(state: EngineState, reason: str) -> list[Action]:
                 CancelTimer(round_timer(current.fragment)),
                 Note("RoundAbandoned", reason, fragment=current.fragment),
             ]
-            actions += [_discard(state, event, reason) for _, event in sorted(current.arrived.items())]
+            actions += [_discard(event, reason) for _, event in sorted(current.arrived.items())]
     return actions
 
 
@@ -299,8 +299,8 @@ def _patience(state: EngineState, current: Round) -> float:
     return float(usual * 2 ** min(current.attempts, 10))
 
 
-def _discard(state: EngineState, event: FragmentArrived, reason: str) -> Action:
-    if state.options.rules < Rules.GUARDED and reason == "it is here already":
+def _discard(event: FragmentArrived, reason: str) -> Action:
+    if reason == _REPEATED:  # as the earlier rules have it
         return Note("Repeated", reason, event.learner, event.fragment)
     return Discard(event.learner, event.incarnation, event.fragment, event.version, event.attempt, reason)
 

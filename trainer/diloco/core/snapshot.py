@@ -184,16 +184,17 @@ def restore(options: EngineOptions, epoch: int, snapshot: dict[str, Any]) -> Eng
     try:
         saved = _Snapshot.model_validate(snapshot)
     except ValidationError as error:
-        found = error.errors()
+        problems = error.errors()
         # What is unknown here is told first: then the rest may well be right, for the version that wrote it.
-        newer = [one for one in found if one["type"] == "extra_forbidden" or one["loc"] == ("format",)]
-        first = [*newer, *found][0]
+        newer = [one for one in problems if one["type"] == "extra_forbidden" or one["loc"] == ("format",)]
+        first = [*newer, *problems][0]
         where = ".".join(str(part) for part in first["loc"])
         kind = LaterSnapshotError if newer else SnapshotError
         raise kind(f"engine snapshot: {where}: {first['msg']}") from None
     fragments = options.schedule.fragments
-    if not len(saved.versions) == len(saved.fragment_tokens) == fragments:
-        raise SnapshotError(f"engine snapshot: {len(saved.versions)} fragments, the job has {fragments}")
+    for field, found in (("versions", saved.versions), ("fragment_tokens", saved.fragment_tokens)):
+        if len(found) != fragments:
+            raise SnapshotError(f"engine snapshot: {field}: {len(found)} fragments, the job has {fragments}")
     state = fresh(options, epoch)
     # A learner must join again before anything goes on; a job that was over stays over.
     state.phase = saved.phase if saved.phase in (Phase.COMPLETE, Phase.FAILED) else Phase.WAITING

@@ -132,7 +132,7 @@ class LearnerRecord:
     def tokens_per_second(self) -> float:
         """What it trains in a second of inner steps; 0 until it has reported a step."""
         seconds = self.step_seconds.seconds
-        return self.tokens / self.step / seconds if seconds and self.step > 0 else 0.0
+        return self.tokens / self.step / seconds if seconds else 0.0
 
 
 @dataclass(slots=True)

@@ -1,0 +1,143 @@
+"""Who is asked again where a quorum is missing, whom a round still waits for, and what ends its wait."""
+
+from typing import Any
+
+import pytest
+
+from diloco.core.actions import Action, AskFragment, Merge, SetTimer
+from diloco.core.events import Event, LearnersPlanned, StepReported, TimerFired
+from diloco.core.options import Rules
+from support.engine_script import Script, name, of, only, options
+
+
+def started(learners: int, **changes: Any) -> Script:
+    """Everybody has made a step, and the first fragment is asked for."""
+    script = Script(options(learners, **changes))
+    script.start(*range(learners))
+    for index in range(learners):
+        script.step(index)
+    assert (0, 0) in script.asks
+    return script
+
+
+def without_work(script: Script, *indices: int) -> None:
+    """Processes that lost their connection are back, have received the first fragment anew, and decline it."""
+    for index in indices:
+        script.leave(index)
+        script.join(index, f"process-{index}", (-1, 0, 0, 0))
+        script.ready(index)
+        script.decline(index, 0)
+
+
+def asked(actions: list[Action]) -> list[tuple[str, int]]:
+    return [(ask.learner, ask.attempt) for ask in of(actions, AskFragment) if ask.fragment == 0]
+
+
+def members(actions: list[Action]) -> list[list[str]]:
+    return [[member.learner for member in merge.members] for merge in of(actions, Merge)]
+
+
+def fire(script: Script) -> list[Action]:
+    """The first round's timer fires when it is due, and no other."""
+    script.now = script.timers.pop("round/0")
+    return script.do(TimerFired("round/0"))
+
+
+def test_only_those_that_are_in_and_have_not_answered_are_asked_again() -> None:
+    script = started(4, quorum=4)
+    script.push(0, 0)
+    without_work(script, 1)
+    script.leave(3)
+    actions = fire(script)
+    assert asked(actions) == [(name(2), 2)]
+    assert {ask.reason for ask in of(actions, AskFragment)} == {"no quorum after 10.0 s, asked again"}
+
+
+def test_where_all_have_answered_those_that_had_nothing_and_are_in_are_asked_again() -> None:
+    script = started(4, quorum=4, rules=Rules.READY)
+    script.push(0, 0)
+    script.leave(0)
+    script.push(1, 0)
+    script.decline(2, 0)
+    script.leave(3)
+    assert asked(fire(script)) == [(name(2), 2)]
+
+
+def test_whoever_declined_and_is_asked_again_is_waited_for() -> None:
+    script = started(3, quorum=2, overlap=50)
+    without_work(script, 1, 2)
+    script.push(0, 0)
+    assert asked(fire(script)) == [(name(1), 2), (name(2), 2)]
+    script.step(1)
+    assert not of(script.push(1, 0), Merge)
+    script.step(2)
+    assert members(script.push(2, 0)) == [[name(0), name(1), name(2)]]
+
+
+def test_what_a_process_declined_does_not_stand_for_the_one_after_it() -> None:
+    script = started(2)
+    script.decline(1, 0)
+    script.leave(1)
+    script.join(1, "another", (0, 0, 0, 0))
+    script.ready(1)
+    assert not of(script.push(0, 0), Merge)
+    script.step(1)
+    assert members(script.push(1, 0)) == [[name(0), name(1)]]
+
+
+@pytest.mark.parametrize("rules", list(Rules))
+def test_a_wait_ends_with_its_timer(rules: Rules) -> None:
+    script = started(2, rules=rules, grace_safety=0.5)
+    waits = only(script.push(0, 0), SetTimer)
+    assert waits.at > script.now
+    assert members(fire(script)) == [[name(0)]]
+
+
+def test_a_timer_that_fires_too_early_is_set_again() -> None:
+    script = started(2)
+    waits = only(script.push(0, 0), SetTimer)
+    script.now = waits.at - 1e-3
+    assert script.do(TimerFired(waits.name)) == [waits]
+
+
+@pytest.mark.parametrize("what", ["a step", "a plan"])
+@pytest.mark.parametrize(("rules", "quorum"), [(Rules.READY, 2), (Rules.GUARDED, 1)])
+def test_only_its_timer_ends_a_wait_that_is_overdue(what: str, rules: Rules, quorum: int) -> None:
+    script = started(3, rules=rules, quorum=quorum)
+    for index in range(quorum):
+        script.push(index, 0)
+    assert "round/0" in script.timers
+    script.now = script.timers["round/0"] + 1.0
+    step = StepReported(name(0), script.incarnations[0], 2, 200, 1.0, 0.0, 2.0, 2)
+    event: Event = step if what == "a step" else LearnersPlanned((name(0), name(1)))
+    assert not of(script.do(event), Merge)
+    assert len(of(script.do(TimerFired("round/0")), Merge)) == 1
+
+
+def test_nobody_waits_for_the_receipt_of_one_that_has_left() -> None:
+    script = started(2)
+    script.push(0, 0)
+    script.merge_done(only(script.push(1, 0), Merge), applied=False)
+    script.now += 1.0
+    script.applied(0, 0, 1)
+    assert script.engine.view(script.now).sync_seconds is None
+    script.now += 2.0
+    script.leave(1)
+    assert script.engine.view(script.now).sync_seconds == pytest.approx(3.0)
+
+
+def test_before_a_quorum_is_measured_asks_are_repeated_after_a_lease() -> None:
+    script = Script(options(2, quorum=2, lease_seconds=2.0))
+    script.start(0, 1)
+    script.step(0)
+    (timer,) = [timer for timer in of(script.step(1), SetTimer) if timer.name == "round/0"]
+    assert timer.at - script.now == 2.0
+
+
+def test_asks_are_repeated_at_the_latest_after_1024_times_as_long() -> None:
+    script = started(2, quorum=2)
+    gaps = []
+    for _ in range(13):
+        fire(script)
+        gaps.append(script.timers["round/0"] - script.now)
+    assert gaps == [10.0 * 2 ** min(attempt, 10) for attempt in range(1, 14)]
