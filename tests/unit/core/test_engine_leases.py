@@ -204,7 +204,7 @@ def test_a_learner_that_evaluates_makes_no_steps_and_has_not_stalled() -> None:
     assert stalled(script) == [(10.0, name(1))]
 
 
-def test_one_that_evaluates_past_its_time_for_steps_is_looked_at_each_tenth_lease() -> None:
+def test_a_learner_at_an_evaluation_is_looked_at_each_tenth_lease() -> None:
     script = Script(options(1))
     script.start(0)
     script.step(0)
