@@ -225,16 +225,30 @@ def fates_of(file: str, todo: Sequence[Mutant], tests: Sequence[str], until: flo
 def _load_what_does_not_import(file: str) -> None:
     graph = grimp.build_graph("diloco", cache_dir=None)
     changed = file.removeprefix("trainer/").removesuffix(".py").removesuffix("/__init__").replace("/", ".")
-    importing = graph.find_downstream_modules(changed) | {changed}
-    for module in sorted(graph.modules):
-        # Whatever imports a module imports its packages first.
-        parts = module.split(".")
-        itself_and_packages = {".".join(parts[:length]) for length in range(1, len(parts) + 1)}
-        if not itself_and_packages & importing and parts[-1] != "__main__":
+    for module in sorted(graph.modules - _importing(graph, changed)):
+        if not module.endswith(".__main__"):
             importlib.import_module(module)
     if changed in sys.modules:
         raise SystemExit(f"{file}: a module that does not import it loads it")
     gc.freeze()  # no child has to look through what all of them share
+
+
+def _importing(graph: grimp.ImportGraph, changed: str) -> set[str]:
+    """The changed module and all that load it. Whatever imports a module imports its packages first."""
+    loads = {
+        module: {loaded for one in (module, *direct) for loaded in _with_packages(one)}
+        for module in graph.modules
+        for direct in [graph.find_modules_directly_imported_by(module)]
+    }
+    found = {changed}
+    while more := {module for module, loaded in loads.items() if module not in found and loaded & found}:
+        found |= more
+    return found
+
+
+def _with_packages(module: str) -> list[str]:
+    parts = module.split(".")
+    return [".".join(parts[:length]) for length in range(1, len(parts) + 1)]
 
 
 def run(file: str, source: str | None, tests: Sequence[str], limit_seconds: float) -> str:

@@ -86,8 +86,9 @@ def test_the_budget_ends_in_an_exact_evaluation_of_the_final_model() -> None:
     script = Script(options(1, budget_tokens=250))
     script.start(0)
     answer(script, script.all(Evaluate)[0])
-    while not (finals := script.all(Evaluate, lambda order: order.final)):
+    for _ in range(12):
         turn(script)
+    finals = script.all(Evaluate, lambda order: order.final)
     assert finals[0].versions == script.engine.view(script.now).versions
     assert script.engine.view(script.now).phase == "Evaluating"
     again = only(answer(script, finals[0], exact=False), Evaluate)

@@ -1,6 +1,7 @@
 """Evaluations that are not to be believed, and the word of a second learner."""
 
 import math
+from typing import Any
 
 import pytest
 
@@ -10,13 +11,13 @@ from diloco.core.options import Rules
 from tests.support.engine_script import TOKENS_PER_STEP, Script, name, of, options
 
 
-def training(learners: int, *, budget_tokens: int = 10**9, rules: Rules = Rules.GUARDED) -> Script:
+def training(learners: int, losses: dict[int, float] | None = None, **changes: Any) -> Script:
     """Everybody trains, with a loss of 4 and more; learner 0 is the fastest, and has been told to evaluate."""
-    script = Script(options(learners, budget_tokens=budget_tokens, rules=rules))
+    script = Script(options(learners, **changes))
     script.start(*range(learners))
     for index in range(learners):
         script.steps[index] += 1
-        speed, loss = 1.0 + index, 4.0 + index
+        speed, loss = 1.0 + index, (losses or {}).get(index, 4.0 + index)
         script.do(StepReported(name(index), script.incarnations[index], 1, TOKENS_PER_STEP, speed, 0.0, loss, 1))
     return script
 
@@ -35,9 +36,10 @@ def shown(script: Script) -> list[tuple[float, bool]]:
     return [(one.loss, one.doubted) for one in script.engine.view(script.now).evaluations]
 
 
+@pytest.mark.parametrize("learners", [2, 3])
 @pytest.mark.parametrize("loss", [0.5, 0.51, 40.0])
-def test_a_plausible_evaluation_is_believed_and_nobody_else_is_asked(loss: float) -> None:
-    script = training(2)
+def test_a_plausible_evaluation_is_believed_and_nobody_else_is_asked(learners: int, loss: float) -> None:
+    script = training(learners)
     assert not of(answer(script, loss), Note)
     assert asked(script) == [name(0)]
     assert shown(script) == [(loss, False)]
@@ -61,6 +63,70 @@ def test_one_that_another_learner_confirms_is_believed() -> None:
     (note,) = of(answer(script, 0.312), Note)
     assert note.subject == "EvaluationConfirmed"
     assert shown(script) == [(0.3, False), (0.312, False)]
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "agree"),
+    [
+        (0.3125, 0.328125, True),  # exactly 5 % apart
+        (0.3125, 0.296875, True),
+        (0.3125, 0.33, False),
+        (0.3125, 0.295, False),
+        (0.3125, -0.3125, False),
+        (-2.0, -2.05, True),
+        (0.0, 0.0, True),
+        (math.nan, math.nan, True),
+        (-math.inf, -math.inf, True),
+        (-math.inf, math.nan, False),
+        (math.nan, 0.3, False),
+        (0.3, math.nan, False),
+        (-math.inf, 0.3, False),
+    ],
+)
+def test_two_evaluations_agree_up_to_a_twentieth(first: float, second: float, agree: bool) -> None:
+    script = training(2)
+    answer(script, first)
+    answer(script, second)
+    assert [doubted for _, doubted in shown(script)] == ([False, False] if agree else [True, True])
+
+
+@pytest.mark.parametrize("loss", [math.nan, math.inf])
+def test_the_losses_of_learners_that_have_diverged_are_no_measure(loss: float) -> None:
+    script = training(3, {1: loss})
+    (note,) = of(answer(script, 0.001), Note)
+    assert "the others train with 6 or more" in note.reason
+    alone = training(2, {1: loss})
+    answer(alone, 0.001)
+    assert shown(alone) == [(0.001, False)]
+
+
+def test_the_loss_of_a_learner_that_has_left_is_no_measure() -> None:
+    script = training(3)
+    script.leave(1)
+    (note,) = of(answer(script, 0.55), Note)
+    assert "its loss of 0.55 is not to be believed: the others train with 6 or more" in note.reason
+    assert asked(script) == [name(0), name(2)]
+
+
+def test_a_learner_that_has_not_trained_yet_is_no_measure() -> None:
+    script = Script(options(2))
+    script.start(0, 1)
+    script.step(0)
+    answer(script, 0.001)
+    assert shown(script) == [(0.001, False)]
+
+
+def test_once_a_doubt_is_settled_the_fastest_is_asked_again() -> None:
+    script = training(2, evaluate_every_tokens=200)
+    answer(script, 0.001)
+    answer(script, 3.9)
+    for fragment in range(4):
+        for index in (0, 1) if fragment else ():
+            script.step(index, seconds=1.0 + index)
+        script.push(0, fragment)
+        for merge in of(script.push(1, fragment), Merge):
+            script.merge_done(merge)
+    assert asked(script) == [name(0), name(1), name(0)]
 
 
 def test_where_all_are_in_doubt_the_job_goes_on_and_says_so() -> None:

@@ -94,13 +94,13 @@ def _fastest(state: EngineState) -> LearnerRecord | None:
     # A learner without a measured step comes last, unless none has one. The final model must first be with the learner
     # that evaluates it, so one on a thin link is not fast.
     def key(record: LearnerRecord) -> tuple[bool, bool, bool, bool, float, str]:
-        answer_seconds = (record.answer_seconds.mean or 0.0) if by_link else 0.0
+        answer_seconds = record.answer_seconds.mean if by_link else None
         return (
             record.id in state.doubted_learners,
             record.id in state.did_not_evaluate,
             record.state != LearnerState.TRAINING,
             by_link and record.missed,
-            record.step_seconds.or_else(float("inf")) + answer_seconds,
+            record.step_seconds.or_else(float("inf")) + (answer_seconds or 0.0),
             record.id,
         )
 
@@ -140,8 +140,9 @@ def _judge(state: EngineState, pending: PendingEvaluation, found: EvaluationReco
         # Whoever was asked instead has gone: no learner confirms itself.
         found.doubted = True
         return [Note("EvaluationDoubted", "it was in doubt before, and nobody else is left to ask", pending.learner)]
-    before = state.evaluations[-2] if state.doubted_learners and len(state.evaluations) > 1 else None
-    if before is not None and before.doubted and _agree(before.loss, found.loss):
+    # Where a learner is in doubt, so is the evaluation before this one: another that was believed ended the doubt.
+    before = state.evaluations[-2] if state.doubted_learners else None
+    if before is not None and _agree(before.loss, found.loss):
         before.doubted = False
         return [Note("EvaluationConfirmed", f"two learners found {found.loss:.4g}", pending.learner)]
     others = [
@@ -182,6 +183,5 @@ def timer(state: EngineState, name: str) -> list[Action]:
 def _finish(state: EngineState, *, complete: bool, reason: str) -> list[Action]:
     state.phase = Phase.COMPLETE if complete else Phase.FAILED
     state.phase_reason = reason
-    state.evaluation = None
     actions = rounds.abandon_open(state, reason)
     return [*actions, CancelTimer(EVALUATION_TIMER), CancelTimer(FINAL_TIMER), Finish(complete, reason)]

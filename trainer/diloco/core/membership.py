@@ -67,7 +67,6 @@ def join(state: EngineState, event: LearnerJoined, now: float) -> list[Action]:
         record.step_seconds = MovingAverage()
         record.answer_seconds, record.missed = SizedSpread(), False
         record.lead_steps = record.longest_lead_steps = 0
-        record.late.clear()
     if state.elapsed_since is None:
         state.elapsed_since = now
         for known in state.counted_learners:  # after a restart of the syncer, who does not come back counts too

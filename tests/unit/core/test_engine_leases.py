@@ -1,0 +1,246 @@
+"""Leases in virtual time: when a silent learner is lost, when one without steps has stalled, and what keeps it in."""
+
+from typing import Any
+
+import pytest
+
+from diloco.core.actions import Evaluate, Fence, Note, SetTimer
+from diloco.core.events import Evaluated, FragmentDeclined, LearnerAlive, LearnersPlanned
+from diloco.core.membership import LEASE_TIMER
+from support.engine_script import Script, name, of, options
+
+BEGIN = 1000.0
+"""When a script's clock starts."""
+
+
+def training(learners: int = 1, **changes: Any) -> Script:
+    """Everyone has made one step at the beginning, and nobody evaluates: leases of 10 s run."""
+    script = Script(options(learners, **changes))
+    script.start(*range(learners))
+    evaluate(script)
+    for index in range(learners):
+        script.step(index)
+    return script
+
+
+def evaluate(script: Script) -> None:
+    """Whoever was asked to evaluate the model answers."""
+    for order in script.all(Evaluate):
+        script.do(Evaluated(order.learner, order.incarnation, order.evaluation, 2.0, exact=True))
+
+
+def beat(script: Script, index: int) -> list[Any]:
+    return [*script.do(LearnerAlive(name(index), script.incarnations[index]))]
+
+
+def fenced(script: Script) -> list[tuple[float, str]]:
+    """When who lost its lease."""
+    return [(at - BEGIN, action.learner) for at, action in script.log if isinstance(action, Fence)]
+
+
+def stalled(script: Script) -> list[tuple[float, str]]:
+    """When who was found to make no steps."""
+    notes = [(at - BEGIN, action) for at, action in script.log if isinstance(action, Note)]
+    return [(at, note.learner) for at, note in notes if note.subject == "LearnerStalled"]
+
+
+def lease_timers(script: Script) -> list[float]:
+    timers = [action for _, action in script.log if isinstance(action, SetTimer)]
+    return [timer.at - BEGIN for timer in timers if timer.name == LEASE_TIMER]
+
+
+def state_of(script: Script, index: int) -> str:
+    return script.engine.view(script.now).learners[index].state
+
+
+def test_a_silent_learner_is_lost_exactly_when_its_lease_ends() -> None:
+    script = training()
+    script.wait(60.0)
+    assert fenced(script) == [(10.0, name(0))]
+    assert script.all(Fence)[0].reason == "silent for 10.0 s; its lease is 10.0 s"
+    assert state_of(script, 0) == "Absent"
+
+
+def test_the_time_of_one_that_is_not_planned_ends_with_its_lease() -> None:
+    script = training()
+    script.do(LearnersPlanned(()))
+    script.wait(60.0)
+    assert script.engine.snapshot(script.now)["learners"][name(0)]["given_seconds"] == 10.0
+
+
+def test_the_learner_whose_lease_ends_first_is_lost_first() -> None:
+    script = training(3)
+    script.now += 4.0
+    beat(script, 0)
+    script.now += 4.0
+    beat(script, 2)
+    script.wait(60.0)
+    assert fenced(script) == [(10.0, name(1)), (14.0, name(0)), (18.0, name(2))]
+
+
+def test_a_slow_learner_is_given_ten_of_its_steps() -> None:
+    script = Script(options(1))
+    script.start(0)
+    script.step(0, seconds=30.0)
+    script.wait(600.0)
+    assert fenced(script) == [(300.0, name(0))]
+
+
+def test_start_up_is_given_no_less_than_a_lease() -> None:
+    script = Script(options(2, startup_seconds=4.0))
+    script.join(0)
+    script.wait(60.0)
+    assert fenced(script) == [(10.0, name(0))]
+
+
+def test_a_learner_that_loads_is_in_for_as_long_as_start_up_may_take() -> None:
+    script = Script(options(1))
+    script.join(0)
+    script.wait(300.0)
+    assert fenced(script) == [(60.0, name(0))]
+    assert not stalled(script)
+
+
+def test_a_learner_that_only_beats_while_it_loads_has_not_stalled() -> None:
+    script = Script(options(1))
+    script.join(0)
+    for _ in range(40):
+        script.wait(5.0)
+        beat(script, 0)
+    assert not fenced(script)
+    assert not stalled(script)
+    assert state_of(script, 0) == "Loading"
+
+
+def test_time_for_the_first_step_begins_when_the_model_is_loaded() -> None:
+    script = Script(options(1))
+    script.join(0)
+    script.wait(50.0)
+    script.ready(0)
+    evaluate(script)
+    for _ in range(40):
+        script.wait(2.0)
+        beat(script, 0)
+    assert not fenced(script)
+    assert stalled(script) == [(110.0, name(0))]
+
+
+def test_whoever_has_loaded_the_model_has_said_something() -> None:
+    script = Script(options(1))
+    script.join(0)
+    script.wait(50.0)
+    script.ready(0)
+    script.wait(100.0)
+    assert fenced(script) == [(110.0, name(0))]
+
+
+def test_a_step_a_beat_and_an_answer_keep_a_lease() -> None:
+    script = training()
+    ask = script.asks[0, 0]
+    declined = FragmentDeclined(name(0), ask.incarnation, ask.fragment, ask.version, ask.attempt)
+    for say in (lambda: script.step(0), lambda: beat(script, 0), lambda: script.do(declined)):
+        script.wait(9.0)
+        say()
+    script.wait(60.0)
+    assert fenced(script) == [(37.0, name(0))]
+
+
+def test_a_report_of_steps_that_are_known_keeps_a_lease_and_is_no_step() -> None:
+    script = training()
+    for _ in range(10):
+        script.wait(3.0)
+        assert script.step(0, 0) == []
+    assert not fenced(script)
+    assert stalled(script) == [(10.0, name(0))]
+    assert state_of(script, 0) == "Stalled"
+
+
+def test_a_step_ends_a_stall() -> None:
+    script = training()
+    script.wait(9.0)
+    beat(script, 0)
+    script.wait(2.0)
+    assert state_of(script, 0) == "Stalled"
+    assert of(script.step(0), Note)[0].reason == "makes steps again"
+    assert state_of(script, 0) == "Training"
+
+
+@pytest.mark.parametrize("beats", [(9.0,), (3.0, 9.0)])
+def test_a_learner_has_stalled_exactly_a_lease_after_its_latest_step(beats: tuple[float, ...]) -> None:
+    script = training()
+    script.wait(5.0)
+    script.step(0)
+    for at in beats:
+        script.wait(max(0.0, BEGIN + at - script.now))
+        beat(script, 0)
+    script.wait(1.5)
+    beat(script, 0)
+    script.wait(8.5)
+    assert stalled(script) == [(15.0, name(0))]
+    assert script.all(Note)[-1].reason == "alive, but no step for 10.0 s; 10.0 s are allowed"
+    assert state_of(script, 0) == "Stalled"
+
+
+def test_one_that_has_stalled_is_told_once_and_lost_when_it_falls_silent() -> None:
+    script = training()
+    for _ in range(5):
+        script.wait(5.0)
+        beat(script, 0)
+    script.wait(60.0)
+    assert stalled(script) == [(10.0, name(0))]
+    assert fenced(script) == [(35.0, name(0))]
+
+
+def test_a_learner_that_evaluates_makes_no_steps_and_has_not_stalled() -> None:
+    script = Script(options(2))
+    script.start(0, 1)
+    script.step(0)
+    script.step(1)
+    assert script.all(Evaluate)[0].learner == name(0)
+    for _ in range(30):
+        script.wait(1.0)
+        beat(script, 0)
+        beat(script, 1)
+    assert stalled(script) == [(10.0, name(1))]
+
+
+def test_a_learner_at_an_evaluation_is_looked_at_each_tenth_lease() -> None:
+    script = Script(options(1))
+    script.start(0)
+    script.step(0)
+    for _ in range(4):
+        script.wait(3.0)
+        beat(script, 0)
+    assert lease_timers(script)[-3:] == [11.0, 12.0, 13.0]
+
+
+def test_a_timer_for_leases_is_set_once_and_again_when_it_must_be_earlier() -> None:
+    script = Script(options(2))
+    script.start(0, 1)
+    assert lease_timers(script) == [60.0]
+    script.step(0)
+    assert lease_timers(script) == [60.0, 10.0]
+    script.now += 1.0
+    script.step(0)
+    script.step(1)
+    assert lease_timers(script) == [60.0, 10.0]
+    script.wait(9.5)
+    assert lease_timers(script) == [60.0, 10.0, 11.0]
+
+
+def test_nobody_in_needs_no_timer_for_leases() -> None:
+    script = training()
+    script.leave(0)
+    timers = len(lease_timers(script))
+    script.wait(60.0)
+    assert len(lease_timers(script)) == timers
+    assert not fenced(script)
+
+
+def test_what_another_session_said_keeps_no_lease() -> None:
+    script = training()
+    script.wait(9.0)
+    script.do(LearnerAlive(name(0), script.incarnations[0] + 1))
+    script.do(LearnerAlive("nobody/at/0", script.incarnations[0]))
+    script.wait(60.0)
+    assert fenced(script) == [(10.0, name(0))]

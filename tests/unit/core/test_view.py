@@ -1,0 +1,97 @@
+"""What is shown of an engine's state."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from diloco.core.account import Account
+from diloco.core.snapshot import fresh
+from diloco.core.state import EngineState, LearnerRecord, LearnerState, Phase, Round
+from diloco.core.time_class import TimeClass
+from diloco.core.view import LearnerView, view
+from support.engine_script import name, options
+
+
+def state_with(*records: LearnerRecord, **changes: Any) -> EngineState:
+    """The state of a job of four fragments with these learners, all of them planned."""
+    state = replace(fresh(options(len(records)), 1), **changes)
+    state.learners = {record.id: record for record in records}
+    return state
+
+
+def one(record: LearnerRecord, **changes: Any) -> LearnerView:
+    """What is shown of a job's only learner."""
+    (learner,) = view(state_with(record, **changes), 0.0).learners
+    return learner
+
+
+@pytest.mark.parametrize(
+    ("held", "behind"),
+    [
+        ([3, 5, 2, 9], 0),
+        ([2, 5, 2, 6], 4),
+        ([-1, -1, -1, -1], 19),  # as many as if it began with the initial model
+        ([0, 0, 0, 0], 19),
+        ([4, 5, 2, 9], 0),  # whoever claims a version that is not made is not ahead
+        ([9, 0, 2, 9], 5),
+        ([], 0),
+    ],
+)
+def test_a_learner_is_behind_by_the_merges_that_it_has_not_applied(held: list[int], behind: int) -> None:
+    assert one(LearnerRecord(name(0), versions=held), versions=[3, 5, 2, 9]).versions_behind == behind
+
+
+@pytest.mark.parametrize(
+    ("seconds", "goodput"),
+    [
+        ({}, None),
+        ({TimeClass.MERGED: 0.25, TimeClass.AWAY: 0.25}, 0.5),
+        ({TimeClass.MERGED: 6.0, TimeClass.LOST: 2.0}, 0.75),
+        ({TimeClass.AWAY: 2.0}, 0.0),
+        ({TimeClass.MERGED: 3.0}, 1.0),
+    ],
+)
+def test_goodput_is_the_share_of_the_given_time_that_is_merged(
+    seconds: dict[TimeClass, float], goodput: float | None
+) -> None:
+    given = sum(seconds.values())
+    record = LearnerRecord(name(0), given_seconds=given, account=Account(seconds, given))
+    shown = view(state_with(record), 0.0)
+    assert (shown.learners[0].goodput, shown.goodput) == (goodput, goodput)
+    assert (shown.learners[0].given_seconds, sum(shown.time.values())) == (given, given)
+
+
+def test_goodput_is_one_where_more_is_merged_than_was_given() -> None:
+    record = LearnerRecord(name(0), account=Account({TimeClass.MERGED: 3.0, TimeClass.LOST: -1.0}))
+    assert one(record).goodput == 1.0
+
+
+@pytest.mark.parametrize(("times", "shown"), [(0, ""), (1, ""), (2, "too large"), (3, "too large")])
+def test_a_learner_is_shown_as_left_out_from_the_second_time_on(times: int, shown: str) -> None:
+    record = LearnerRecord(name(0), left_out_lately=times, left_out_first_reason="too large")
+    assert one(record).left_out_now == shown
+
+
+def test_rounds_that_learners_are_asked_ahead_for_are_not_in_flight_yet() -> None:
+    launched = [None, 2.0, 3.0, None, None]
+    rounds = {step: Round(step, step, 1, opened_at=1.0, launched_at=at) for step, at in enumerate(launched)}
+    assert view(state_with(rounds=rounds), 4.0).rounds_in_flight == 2
+
+
+@pytest.mark.parametrize("phase", Phase)
+def test_a_job_that_failed_is_finished_and_not_complete(phase: Phase) -> None:
+    shown = view(state_with(phase=phase, phase_reason="so it came"), 0.0)
+    assert (shown.phase, shown.phase_reason) == (phase.value, "so it came")
+    assert shown.finished == (phase in (Phase.COMPLETE, Phase.FAILED))
+    assert shown.complete == (phase == Phase.COMPLETE)
+
+
+def test_what_withdrawn_learners_did_counts_though_they_are_not_shown() -> None:
+    here = LearnerRecord(name(0), LearnerState.TRAINING, step=3, tokens=300)
+    gone = LearnerRecord("here/pool/7", step=4, tokens=400)
+    state = state_with(here)
+    state.learners[gone.id] = gone
+    shown = view(state, 0.0)
+    assert [learner.id for learner in shown.learners] == [name(0)]
+    assert (shown.inner_steps, shown.trained_tokens) == (7, 700)
