@@ -3,17 +3,11 @@
 import pytest
 
 from testbed.virtual_cluster.cluster_world import ClusterWorld, of_server
+from tests.unit.operator.training_cluster import training
 
 NOT_DECLARED = (
     "failed to create typed patch object (team/x; apps/v1, Kind=StatefulSet): .x: field not declared in schema"
 )
-
-
-def training() -> ClusterWorld:
-    world = ClusterWorld()
-    world.run(60)
-    assert world.status()["phase"] == "Training"
-    return world
 
 
 def test_an_undeclared_field_is_reported_and_the_other_objects_are_made() -> None:

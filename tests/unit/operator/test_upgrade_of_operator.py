@@ -12,6 +12,7 @@ from testbed.virtual_cluster.operator_world import OPTIONS, job_object
 from testbed.virtual_cluster.world_pods import crashed
 from tests.support.golden import GOLDEN
 from tests.support.made_objects import TWO_REGIONS
+from tests.unit.operator.training_cluster import training
 
 Uids = dict[str, str]
 
@@ -29,13 +30,6 @@ def upgraded(monkeypatch: pytest.MonkeyPatch, world: ClusterWorld) -> None:
     monkeypatch.setattr(learners, "GRACE_SECONDS", learners.GRACE_SECONDS + 1)
     monkeypatch.setattr(syncer, "GRACE_SECONDS", syncer.GRACE_SECONDS + 1)
     world.new_operator()
-
-
-def training() -> ClusterWorld:
-    world = ClusterWorld()
-    world.run(60)
-    assert world.status()["phase"] == "Training"
-    return world
 
 
 def grace_seconds(world: ClusterWorld) -> set[int]:

@@ -1,36 +1,34 @@
 """Residuals of an encoding: which are kept, and which were never merged."""
 
+import pytest
 import torch
 
 from diloco.learner.mailboxes.residuals import Residuals
 
+BEFORE, SENT = torch.ones(3), torch.zeros(3)
 
-def test_a_residual_counts_once_its_outer_gradient_is_merged() -> None:
-    feedback = Residuals()
-    lost = torch.ones(3)
-    feedback.encoded(0, 5, lost)
-    assert feedback.residual(0) is None
-    feedback.outcome(0, 5, merged=True)
-    assert feedback.residual(0) is lost
-
-
-def test_a_residual_of_a_dropped_outer_gradient_never_counts() -> None:
-    before = torch.ones(3)
-    feedback = Residuals({0: before})
-    feedback.encoded(0, 5, torch.zeros(3))
-    feedback.outcome(0, 5, merged=False)
-    feedback.outcome(0, 6, merged=True)
-    assert feedback.residual(0) is before
+OUTCOMES: dict[str, tuple[list[tuple[int, bool]], bool]] = {
+    "none": ([], False),
+    "merged": ([(5, True)], True),
+    "not merged": ([(5, False)], False),
+    "not merged, and told otherwise later": ([(5, False), (5, True)], False),
+    "not merged, and the next version is": ([(5, False), (6, True)], False),
+    "only of an earlier version": ([(4, True)], False),
+    "of an earlier version and then merged": ([(4, True), (5, True)], True),
+}
+"""What is told of versions after version 5 was sent, and whether the residual of version 5 counts then."""
 
 
-def test_the_outcome_of_an_earlier_version_says_nothing_about_a_later_one() -> None:
-    feedback = Residuals()
-    lost = torch.ones(3)
-    feedback.encoded(0, 6, lost)
-    feedback.outcome(0, 5, merged=True)
-    assert feedback.residual(0) is None
-    feedback.outcome(0, 6, merged=True)
-    assert feedback.residual(0) is lost
+@pytest.mark.parametrize("before", [None, BEFORE], ids=["first", "later"])
+@pytest.mark.parametrize(("outcomes", "counts"), OUTCOMES.values(), ids=OUTCOMES)
+def test_a_residual_counts_once_its_own_outer_gradient_is_merged(
+    before: torch.Tensor | None, outcomes: list[tuple[int, bool]], *, counts: bool
+) -> None:
+    feedback = Residuals({} if before is None else {0: before})
+    feedback.encoded(0, 5, SENT)
+    for version, merged in outcomes:
+        feedback.outcome(0, version, merged=merged)
+    assert feedback.residual(0) is (SENT if counts else before)
 
 
 def test_an_unknown_outcome_keeps_the_residual_before() -> None:
@@ -42,16 +40,13 @@ def test_an_unknown_outcome_keeps_the_residual_before() -> None:
     assert feedback.snapshot() == {0: before}
 
 
-def test_an_outcome_settles_what_was_sent_once() -> None:
+def test_after_a_dropped_outer_gradient_the_next_residual_counts() -> None:
     feedback = Residuals()
-    residual = torch.ones(1)
-    feedback.encoded(0, 5, residual)
+    feedback.encoded(0, 5, BEFORE)
     feedback.outcome(0, 5, merged=False)
-    feedback.outcome(0, 5, merged=True)
-    assert feedback.residual(0) is None
-    feedback.encoded(0, 6, residual)
+    feedback.encoded(0, 6, SENT)
     feedback.outcome(0, 6, merged=True)
-    assert feedback.residual(0) is residual
+    assert feedback.residual(0) is SENT
 
 
 def test_what_another_process_has_used_up_is_forgotten() -> None:

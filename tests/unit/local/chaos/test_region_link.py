@@ -8,7 +8,7 @@ from contextlib import closing
 
 import pytest
 
-from diloco.local.chaos.region_link import RegionLink
+from diloco.local.chaos.region_link import UNSHAPED, RegionLink
 from diloco.local.chaos.shaping import Pipe, Shape
 from diloco.local.chaos.spec import Manner
 from diloco.runtime.addresses import parse_address
@@ -48,17 +48,19 @@ def test_bytes_pass_in_both_directions(link: RegionLink, listener: socket.socket
         assert far.recv(16) == b""
 
 
-def test_a_silent_cut_holds_what_is_sent_until_it_is_mended(link: RegionLink, listener: socket.socket) -> None:
-    near, far = connect(link, listener)
-    with near, far:
-        link.cut(Manner.SILENT)
-        near.sendall(b"waiting")
-        far.settimeout(0.2)
-        with pytest.raises(TimeoutError):
-            far.recv(16)
-        far.settimeout(TIMEOUT_SECONDS)
-        link.mend()
-        assert far.recv(16) == b"waiting"
+@pytest.mark.parametrize("shape", [UNSHAPED, Shape((Pipe(1e6, time.monotonic),))], ids=["plain", "shaped"])
+def test_a_silent_cut_holds_what_is_sent_until_it_is_mended(listener: socket.socket, shape: Shape) -> None:
+    with RegionLink(f"127.0.0.1:{listener.getsockname()[1]}", shape, shape) as link:
+        near, far = connect(link, listener)
+        with near, far:
+            link.cut(Manner.SILENT)
+            near.sendall(b"waiting")
+            far.settimeout(0.2)
+            with pytest.raises(TimeoutError):
+                far.recv(16)
+            far.settimeout(TIMEOUT_SECONDS)
+            link.mend()
+            assert far.recv(16) == b"waiting"
 
 
 def test_a_connection_begun_during_a_silent_cut_comes_through_after_it(
@@ -125,21 +127,6 @@ def test_a_shaped_link_carries_everything_in_order(listener: socket.socket) -> N
             while data := far.recv(1 << 16):
                 received += data
             assert received == sent
-
-
-def test_a_shaped_link_can_be_cut_and_mended(listener: socket.socket) -> None:
-    shape = Shape((Pipe(1e6, time.monotonic),))
-    with RegionLink(f"127.0.0.1:{listener.getsockname()[1]}", shape, shape) as relay:
-        near, far = connect(relay, listener)
-        with near, far:
-            relay.cut(Manner.SILENT)
-            near.sendall(b"waiting")
-            far.settimeout(0.2)
-            with pytest.raises(TimeoutError):
-                far.recv(16)
-            far.settimeout(TIMEOUT_SECONDS)
-            relay.mend()
-            assert far.recv(16) == b"waiting"
 
 
 class StuckPipe(Pipe):

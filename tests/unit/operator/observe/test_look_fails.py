@@ -5,6 +5,7 @@ import pytest
 from diloco_operator.cluster.errors import ApiError, Call, of_status
 from testbed.virtual_cluster.cluster_world import NAMESPACE, ClusterWorld
 from testbed.virtual_cluster.world_pods import Object, unschedulable
+from tests.unit.operator.training_cluster import training
 
 
 def lists_fail(world: ClusterWorld, code: int = 503, kind: str = "Pod") -> list[str]:
@@ -26,13 +27,6 @@ def lists_fail(world: ClusterWorld, code: int = 503, kind: str = "Pod") -> list[
 
 def heals(world: ClusterWorld) -> None:
     world.api.failing = lambda *_: None
-
-
-def training() -> ClusterWorld:
-    world = ClusterWorld()
-    world.run(60)
-    assert world.status()["phase"] == "Training"
-    return world
 
 
 @pytest.mark.parametrize("code", [500, 503, 403, 429])

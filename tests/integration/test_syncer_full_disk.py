@@ -1,0 +1,87 @@
+"""A real syncer process whose disk is full, or is full in the middle of a file."""
+
+import contextlib
+import resource
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from diloco.runtime.exits import EXIT_OK
+from diloco.syncer.disk.checkpoint import checkpoint_names
+from diloco.syncer.replay import replay
+from tests.integration.two_learners import learner
+from tests.support.syncer_process import SmallJob, SyncerProcess
+
+pytestmark = pytest.mark.processes
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of 12 MiB."""
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    mount = shutil.which("mount")
+    if (
+        mount is None
+        or subprocess.run([mount, "-t", "tmpfs", "-o", "size=12m", "tmpfs", folder], check=False).returncode
+    ):
+        pytest.skip("mounting a small file system needs root")
+    yield folder
+    subprocess.run(["umount", "--lazy", folder], check=True)
+
+
+class Filler:
+    """A file that takes whatever room is left."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def fill(self) -> bool:
+        with self.path.open("ab", buffering=0) as file, contextlib.suppress(OSError):
+            while file.write(bytes(1 << 16)):
+                pass
+        return True
+
+
+def test_a_full_disk_costs_checkpoints_and_no_step_and_is_made_up_for(tmp_path: Path, small_disk: Path) -> None:
+    job = SmallJob(tmp_path, tokens=10_000_000)
+    directory = small_disk / "s"
+    with SyncerProcess(job, directory) as syncer:
+        syncer.serving()
+        with learner(job, syncer) as one:
+            one.begin().train(lambda _: "its time has come" in syncer.log)
+            filler = Filler(small_disk / "filler")
+            one.train(lambda _: filler.fill() and "no checkpoint was written" in syncer.log)
+            # A checkpoint that failed leaves room behind, so it is filled again and again.
+            one.train(lambda _: filler.fill() and "the tape waits for the disk" in syncer.status().tape_problem)
+            one.train(lambda _: filler.fill() and "No space left" in syncer.status().checkpoint.problem)
+            step = syncer.status().syncer_step
+            one.train(lambda _: filler.fill() and syncer.status().syncer_step >= step + 5)
+            assert "diloco_checkpoint_failures_total 0.0" not in syncer.page("/metrics")
+            filler.path.unlink()
+            before = syncer.log.count("its time has come")
+            one.train(lambda _: syncer.log.count("its time has come") > before and "no line is lost" in syncer.log)
+            assert syncer.status().checkpoint.problem == ""
+            assert syncer.terminate() == EXIT_OK, syncer.log
+    report = replay(directory)
+    assert report.ok, report.problems
+    assert report.epochs[0].torn is None
+
+
+def test_a_checkpoint_that_cannot_be_written_in_full_leaves_nothing_behind(tmp_path: Path) -> None:
+    job = SmallJob(tmp_path, tokens=10_000_000)
+    with SyncerProcess(job, tmp_path / "s") as syncer:
+        syncer.serving()
+        with learner(job, syncer) as one:
+            one.begin().train(lambda _: "its time has come" in syncer.log)
+            # Every file over 100 kB fails from here on, as on a disk that runs full in the middle of one.
+            resource.prlimit(syncer.pid, resource.RLIMIT_FSIZE, (100_000, resource.RLIM_INFINITY))
+            one.train(lambda _: "no checkpoint was written" in syncer.log)
+            whole = checkpoint_names(tmp_path / "s" / "checkpoints")
+            syncer.kill()
+    assert not list((tmp_path / "s" / "checkpoints").glob(".*.part"))
+    with SyncerProcess(job, tmp_path / "s") as syncer:
+        assert syncer.serving().status().checkpoint.newest == whole[-1]

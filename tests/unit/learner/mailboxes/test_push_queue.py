@@ -1,0 +1,81 @@
+"""Outer gradients to push: a newer one replaces an older one, and none outlives its session."""
+
+from collections.abc import Callable
+
+import pytest
+import torch
+
+from diloco.learner.mailboxes.holdings import Membership
+from diloco.learner.mailboxes.push_queue import OuterGradient, PushQueue
+from diloco.learner.mailboxes.requests import GradientRequest
+from diloco.learner.training.capture import Capture
+from tests.support.scripted_condition import ScriptedCondition
+
+FIRST = Membership("1", 1)
+
+
+def gradient(fragment: int, version: int) -> OuterGradient:
+    capture = Capture(fragment, version - 1, 1, 1, torch.zeros(1), torch.zeros(1), None)
+    return OuterGradient(GradientRequest(FIRST, fragment, version, 1), capture)
+
+
+@pytest.fixture
+def push_queue() -> PushQueue:
+    return PushQueue()
+
+
+def test_a_newer_outer_gradient_replaces_one_that_no_worker_has_taken(push_queue: PushQueue) -> None:
+    push_queue.offer(gradient(0, 1))
+    newer = gradient(0, 2)
+    push_queue.offer(newer)
+    assert push_queue.next() is newer
+
+
+def test_one_under_way_is_overtaken_by_a_newer_one(push_queue: PushQueue) -> None:
+    first, second = gradient(0, 1), gradient(0, 2)
+    push_queue.offer(first)
+    assert push_queue.next() is first
+    assert not push_queue.is_overtaken(first)
+    push_queue.offer(second)
+    assert push_queue.is_overtaken(first)
+
+
+def test_it_is_idle_once_everything_is_sent(push_queue: PushQueue) -> None:
+    sent = gradient(0, 1)
+    push_queue.offer(sent)
+    assert not push_queue.wait_until_idle(0.0)
+    assert push_queue.next() is sent
+    assert not push_queue.wait_until_idle(0.0)
+    push_queue.done(sent)
+    assert push_queue.wait_until_idle(0.0)
+
+
+def test_what_waits_ends_with_its_session(push_queue: PushQueue) -> None:
+    push_queue.offer(gradient(0, 1))
+    push_queue.session_over()
+    assert push_queue.wait_until_idle(0.0)
+
+
+def test_a_worker_is_woken_by_what_it_can_send() -> None:
+    push_queue, condition = PushQueue(), ScriptedCondition()
+    push_queue._condition = condition
+    first, second, later = gradient(0, 1), gradient(1, 1), gradient(0, 2)
+    condition.events = [lambda: push_queue.offer(first)]
+    assert push_queue.next() is first
+    push_queue.offer(later)
+    condition.events = [lambda: push_queue.offer(second), lambda: push_queue.done(first)]
+    assert push_queue.next() is second
+    assert push_queue.next() is later
+    assert condition.events == []
+    condition.events = [push_queue.close]
+    assert push_queue.next() is None
+
+
+@pytest.mark.parametrize("end", [PushQueue.session_over, PushQueue.close])
+def test_who_waits_until_all_is_sent_is_woken_where_it_will_not_be(end: Callable[[PushQueue], None]) -> None:
+    push_queue, condition = PushQueue(), ScriptedCondition()
+    push_queue._condition = condition
+    push_queue.offer(gradient(0, 1))
+    condition.events = [lambda: end(push_queue)]
+    assert push_queue.wait_until_idle(60.0)
+    assert condition.waits == [60.0]
