@@ -1,7 +1,4 @@
-"""A learner put together: trainer, mailboxes, link, workers, checkpoints; how they start and how they end.
-
-It must not know signals or exit codes; and it does nothing itself but connect, start and stop the parts.
-"""
+"""Builds a learner from its parts (trainer, mailboxes, link, workers, checkpoints), starts it and shuts it down."""
 
 import logging
 import random
@@ -46,27 +43,27 @@ ACTIVITY_FILE = "activity.json"
 CHECKPOINTS_FOLDER = "checkpoints"
 
 _LAST_CHECKPOINT_SECONDS = 60.0
-"""Longest wait at the end for the disk."""
+"""Longest wait for the disk at the end."""
 _JOIN_SECONDS = 5.0
 _LOOK_SECONDS = 1.0
 _WORKERS = 4
-"""Most transfers at once in one direction, apart from pulls that were posted and pushes over far links."""
+"""Most transfers at once in one direction, apart from posted pulls and pushes over far links."""
 _PUSHERS = 8
-"""Most pushes at once where the overlap is automatic: each waits for its receipt, a round trip, before the next."""
+"""Most pushes at once with automatic overlap: each waits a round trip for its receipt before the next."""
 _WAITERS = 16
-"""Most pulls that wait at the syncer at once. Where more fragments are in flight than that, the link has enough to
-carry while a notice travels."""
+"""Most posted pulls that wait at the syncer at once. If more fragments than that are in flight, the link stays busy
+while a notice travels."""
 
 
 class Learner:
-    """One process's worth. Built, run once, closed."""
+    """The learner of one process. Built, run once, closed."""
 
     def __init__(self, options: LearnerOptions, orders: Orders, wakeup: Wakeup) -> None:
         """Build the model, open the data, find the checkpoint. Nothing is connected and no thread runs yet.
 
         Raises:
-            ModelError, LayoutError, DataError, DeviceError, OptimizerError: what the job asks for cannot be had here.
-            UnusableFileError, CheckpointMismatchError: the directory cannot be used, or is somebody else's.
+            ModelError, LayoutError, DataError, DeviceError, OptimizerError: this machine lacks what the job asks for.
+            UnusableFileError, CheckpointMismatchError: the directory cannot be used, or belongs to another learner.
             TlsFileError: a certificate cannot be read.
         """
         self._options = options
@@ -106,7 +103,7 @@ class Learner:
         self._pushers = min(_PUSHERS, max(2, most), fragments)
         self._waiters = min(_WAITERS, most)
         self._client = SyncClient(ClientOptions(options.syncer_address, options.tls, bulk_channels=self._workers))
-        # Jitter needs no secret numbers.
+        # Jitter need not be secret.
         uniform = random.Random().random  # noqa: S311
         self._loop = InnerLoop(
             self._trainer,
@@ -141,14 +138,14 @@ class Learner:
         self._threads: list[threading.Thread] = []
         self._staying = False
         self.kept = True
-        """Its last checkpoint, if one was due, is on the disk."""
+        """Whether the last checkpoint, if one was due, is on disk."""
 
     def pages(self) -> dict[str, Route]:
-        """What it shows over HTTP, by path."""
+        """HTTP pages, by path."""
         return figure_pages(self._figures())
 
     def run(self) -> Ending:
-        """Join, train until the end, and part as that end asks for.
+        """Join, train until the end, and shut down as that end requires.
 
         Raises:
             TrainingDivergedError, DataError: from the trainer.
@@ -170,7 +167,7 @@ class Learner:
         return ending
 
     def stay(self) -> None:
-        """Do nothing until this process is asked to stop; its pages go on answering, everything else ends now."""
+        """Wait until this process is asked to stop. Only the HTTP pages stay available; everything else ends now."""
         self._staying = True
         self._end_work()
         _log.info("stays until it is stopped")
@@ -184,7 +181,7 @@ class Learner:
         self._end_work()
 
     def _end_work(self) -> None:
-        """Twice does no more than once."""
+        """May be called more than once."""
         self._stopped.set()
         self._boxes.pull_queue.close()
         self._boxes.push_queue.close()
@@ -213,12 +210,12 @@ class Learner:
         return LearnerCheckpoint(self._trainer.state(), {} if self._feedback is None else self._feedback.snapshot())
 
     def _part(self, ending: Ending) -> None:
-        """Hand in what was asked for, say good-bye, keep a checkpoint: within a bound, whatever the syncer does."""
+        """Push what was requested, leave, and save a checkpoint: within a time limit, whatever the syncer does."""
         self._activity.turn_to(Kind.LOADING)
         until = time.monotonic() + self._options.hand_in_seconds
         _log.info("stops after step %d (%s)", self._trainer.steps, ending.reason)
         self._loop.answer()
-        # The disk and the network at once: whoever asked to stop may not wait long.
+        # The checkpoint is written while the pushes go out: the process was asked to stop and should end soon.
         if self._trainer.steps:
             self._writer.finish(self._snapshot, max(0.0, until - time.monotonic()))
         self._hand_in(ending, until)
@@ -258,7 +255,7 @@ class Learner:
         )
 
     def _write_activity(self, ending: Ending) -> None:
-        """Where the time of this process went, for whoever adds it up."""
+        """Write how this process spent its time, for the report."""
         spent, counts = self._activity.spent(), self._counts
         value = {
             "learner": self._options.learner,

@@ -1,10 +1,10 @@
-"""The workers that pull merged fragments, check them, and add updates to what is held.
+"""The workers that pull merged fragments, check them, and add updates to the versions that are held.
 
-An update is added to exactly the version that it begins with, off the inner loop's thread, and what comes out must have
-the digest that the syncer gives; if it has not, it is dropped and the fragment is pulled whole. What cannot be trained
-on is dropped for good: the loop goes on with what it has until a later version can. Wishes are pulled for
-as long as their admission lasts. Posts wait at the syncer in threads of their own, so that they keep nobody from
-pulling what is there; they are tried once. They know the mailboxes and the wire, and must not know the trainer.
+An update is added to exactly the version that it begins with, outside the inner loop's thread, and the result must have
+the digest that the syncer gives; otherwise it is dropped and the whole fragment is pulled. A fragment that cannot be
+trained on is dropped for good: the loop keeps what it has until a later version can be used. Orders are retried for as
+long as their admission lasts. Posts wait at the syncer in threads of their own, so that they do not delay other pulls;
+they are tried once.
 """
 
 import logging
@@ -31,7 +31,7 @@ from diloco.wire.messages import PullHeader, PullRequest
 _log = logging.getLogger(__name__)
 
 _WRONG_LIMIT: Final = 3
-"""Updates in a row that come out wrong before no more are asked for (ours): then this machine computes differently."""
+"""Wrong updates in a row before no more are requested (ours): this machine's arithmetic then differs."""
 
 
 @dataclass(frozen=True)
@@ -39,18 +39,18 @@ class Landing:
     """How fragments are received."""
 
     numels: Sequence[int]
-    """Elements of every fragment."""
+    """Number of elements of every fragment."""
     buffer: Callable[[int], Tensor]
-    """Makes a fresh f32 host buffer of a fragment's size."""
+    """Creates an f32 host buffer of a fragment's size."""
     codec: Codec | None
-    """Of updates; None: fragments are only taken whole."""
+    """Codec of updates; None: only whole fragments are accepted."""
 
 
 class Puller:
     """Pulls merged fragments. ``run`` and ``run_posted`` are each the body of one or more threads."""
 
     def __init__(self, context: TransferContext, pull_queue: PullQueue, holdings: Holdings, landing: Landing) -> None:
-        """``holdings`` has what updates are added to."""
+        """``holdings`` has the versions that updates are added to."""
         self._context = context
         self._pull_queue = pull_queue
         self._holdings = holdings
@@ -58,7 +58,7 @@ class Puller:
         self._deadlines = TransferDeadlines()
         self._wrong_in_a_row = 0
         self._refused_fragments: set[int] = set()
-        """Told of once each."""
+        """Fragments whose refusal was logged, so that each is logged once."""
 
     def run(self) -> None:
         """Pull what is ordered until closed."""
@@ -95,7 +95,7 @@ class Puller:
             return
         reception = self._reception(order, whole=False)
         if not self._received(reception, post) and reception.began_at is not None:
-            # It is there: no need to wait for the notice.
+            # The version exists: there is no need to wait for the notice.
             self._pull_queue.want(
                 PullOrder(order.membership, order.fragment, order.minimum_version, whole=reception.wrong)
             )
@@ -114,7 +114,7 @@ class Puller:
         return _Reception(order, self._landing, held, self._context.counts.received)
 
     def _received(self, reception: "_Reception", post: Post | None) -> bool:
-        """Pull once. Returns whether that is all that can be done for it: it has landed, or it is of no use."""
+        """Pull once. Returns whether nothing more need be done: it has arrived, or it is of no use."""
         order, context = reception.order, self._context
         request = PullRequest(
             learner=context.learner,
@@ -135,7 +135,7 @@ class Puller:
             if isinstance(error, DeadlineError) and (post is None or reception.began_at is not None):
                 self._deadlines.missed()
             return False
-        # The way of the request counts, the wait for the version does not.
+        # The request's travel time counts, the wait for the version does not.
         since = began if post is None or reception.began_at is None else reception.began_at
         self._deadlines.took(header.payload_bytes, time.monotonic() - since)
         with context.counts.lock:
@@ -152,14 +152,14 @@ class Puller:
         problem = problem_with(values)
         if problem is not None:
             self._refused(order, header, problem)
-            return True  # it came as it is: pulled again it would be the same
+            return True  # a second pull would bring the same values
         self._pull_queue.landed(MergedFragment(order.membership, order.fragment, header.version, values))
         return True
 
     def _carried(
         self, request: PullRequest, reception: "_Reception", post: Post | None, deadline_seconds: float
     ) -> PullHeader:
-        """Raise WireError where it did not come whole."""
+        """Transfer it; raise WireError if it did not arrive whole."""
         received, bulk = self._context.counts.received, self._context.bulk
         brought = 0
         try:
@@ -200,15 +200,15 @@ class Puller:
 
 
 class _Reception:
-    """One pull: where it is received, and what becomes of it."""
+    """One pull: the buffer it is received into, and its result."""
 
     def __init__(self, order: PullOrder, landing: Landing, held: Held | None, received: BusyMeter) -> None:
-        """``held``: what an update may begin with; None: only the whole fragment will do."""
+        """``held``: the version that an update may begin with; None: only a whole fragment is accepted."""
         self._meter = received
         self.order = order
         self.held = held
         self.wrong = False
-        """An update came, and did not make what it should."""
+        """An update arrived but did not give the expected result."""
         self.began_at: float | None = None
         """When the answer began, on the monotonic clock."""
         self._numel = landing.numels[order.fragment]
@@ -222,10 +222,10 @@ class _Reception:
         return 4 * self._numel
 
     def place(self, header: PullHeader) -> memoryview:
-        """Where to receive it, after what the syncer offers was held against what layout and codec say.
+        """Where to receive it, after checking the offer against layout and codec.
 
         Raises:
-            InvalidMessageError: it cannot be what was asked for; no memory was taken.
+            InvalidMessageError: it cannot be what was asked for; no memory was allocated.
         """
         if self.began_at is None:
             self._meter.begin()
@@ -243,7 +243,7 @@ class _Reception:
         return self._received.numpy().data.cast("B")
 
     def values(self, header: PullHeader) -> Tensor | None:
-        """The fragment that was received, f32, flat; None if it is not the one that the syncer has."""
+        """The received fragment, f32, flat; None if it differs from the syncer's."""
         assert self._received is not None
         if not header.codec:
             return self._received
