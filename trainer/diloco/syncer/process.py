@@ -1,7 +1,6 @@
-"""A syncer process from its start to its exit code.
+"""Runs a syncer process, from start to exit code: opens the directory, starts the servers, and stops them in order.
 
-``run_syncer`` is the only function here that others call. What it puts together stands in modules of their own; this
-one knows the order of starting and stopping.
+Other modules only call ``run_syncer``.
 """
 
 import asyncio
@@ -33,18 +32,18 @@ from diloco.wire.tls import TlsFileError
 _log = logging.getLogger(__name__)
 
 _STOP_SECONDS = 2.0
-"""Time that calls under way are given when the process stops."""
+"""Time for calls under way to end when the process stops."""
 _USERS_MISTAKES = (AddressError, HttpServerError, LayoutError, ListenError, ModelError, TlsFileError, UnusableFileError)
 
 
 def run_syncer(options: SyncerOptions) -> int:
     """Run a syncer until it is stopped or, with ``exit_when_finished``, its job is over. Returns the exit code.
 
-    What a user can do something about is one line in the log.
+    An error that a user can fix is one line in the log.
     """
     try:
         loading = Loading()
-        # Before anything that may take long: whoever watches this process sees that it loads.
+        # Started before anything that may take long, so that a probe sees that the process is loading.
         with HttpServer(options.http, loading.pages()) as http, _directory(options, loading) as directory:
             loading.turn_to("makes the model or reads its newest checkpoint")
             beginning = prepare(options.job, directory.checkpoints)
@@ -78,7 +77,7 @@ async def _serve(
         beating = asyncio.create_task(heartbeat.run())
         loop = asyncio.get_running_loop()
         try:
-            await asyncio.sleep(0)  # a first beat, after all that was done on the loop so far
+            await asyncio.sleep(0)  # a first heartbeat, after the work that was done on the loop so far
             http.serve(routes(syncer.metrics, heartbeat, lambda: on_loop(loop, syncer.status), lambda: syncer.serving))
             return await _live(options, directory, syncer, http, stop)
         finally:
@@ -107,7 +106,7 @@ async def _live(
         try:
             write_json_atomically(directory.endpoint, endpoint)
         except OSError as error:
-            # Who has given the addresses knows them.
+            # Not fatal: whoever set the addresses knows them.
             _log.warning("%s not written: %s", directory.endpoint, error.strerror or error)
         _log.info("serves job %s at %s, HTTP at %s, epoch %s", syncer.job, address, http.address, syncer.epoch)
         return await syncer.until_over(stop)

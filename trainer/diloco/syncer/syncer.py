@@ -1,7 +1,4 @@
-"""One life of a syncer: its parts put together, what happens every second, and how it ends.
-
-It must not know the gRPC or HTTP server it is served by.
-"""
+"""A running syncer: builds its parts, does the work of every second, and ends the job and the process."""
 
 import asyncio
 import json
@@ -54,28 +51,28 @@ _log = logging.getLogger(__name__)
 
 _TICK_SECONDS = 1.0
 _QUIET_SECONDS = 3.0
-"""With ``exit_when_finished``: time without any session before the process ends."""
+"""With ``exit_when_finished``: time without any session before the process exits."""
 _QUIET_AFTER_RESTART_SECONDS = 15.0
-"""The same where the job was over before this process began: learners must find it again to be told."""
+"""The same if the job was over before this process began: learners must reconnect to learn that."""
 _LINGER_SECONDS = 60.0
-"""With ``exit_when_finished``: the longest that learners are waited for once the job is over."""
+"""With ``exit_when_finished``: longest wait for learners to leave once the job is over."""
 
 
 class Syncer:
     """A running syncer, without its servers. Owned by the event loop."""
 
     def __init__(self, options: SyncerOptions, directory: SyncerDirectory, beginning: Beginning, epoch: int) -> None:
-        """Put the parts together, and make sure that there is a checkpoint to fall back to.
+        """Build the parts, and make sure that there is a checkpoint to fall back to.
 
         Raises:
             SyncerError: the first checkpoint could not be written.
-            SnapshotError: the checkpoint's snapshot is none of this job.
+            SnapshotError: the checkpoint's snapshot does not belong to this job.
         """
         self.job = options.job.metadata.name
         self.epoch = str(epoch)
         self.metrics = SyncerMetrics()
         self.serving = False
-        """Learners are let in."""
+        """Whether learners are admitted."""
         self._options = options
         self._directory = directory
         self._layout, self._store = beginning.layout, beginning.store
@@ -167,11 +164,11 @@ class Syncer:
         )
 
     def count_bytes(self, traffic: Callable[[], tuple[int, int]]) -> None:
-        """Where (bytes received, bytes sent) of this process are counted."""
+        """Set the function that returns (bytes received, bytes sent) of this process."""
         self._traffic = traffic
 
     def start(self) -> None:
-        """Begin to take in events."""
+        """Start processing events."""
         self._engine_loop.start(self._executor)
         self.serving = True
         if self._view().finished:
@@ -180,7 +177,7 @@ class Syncer:
             self._exporter.go_on(self._export_now())
 
     def status(self) -> SyncerStatus:
-        """The status now. On the event loop."""
+        """The current status. Call it on the event loop."""
         self.metrics.inbox_bytes.set(self._inbox.held_bytes)
         self.metrics.posted_pulls.set(self._posted.waiting)
         kept = Kept(
@@ -193,7 +190,7 @@ class Syncer:
         return self._reporter.status(self._view(), self._now(), kept)
 
     async def until_over(self, stop: asyncio.Event) -> int:
-        """Live until ``stop`` is set, something fails, or the job is over and nobody is left. Returns the exit code."""
+        """Run until ``stop`` is set, something fails, or the job is over and nobody is left. Returns the exit code."""
         stopped = asyncio.ensure_future(stop.wait())
         ticking = asyncio.ensure_future(self._tick_until_left())
         ends: list[asyncio.Future[Any]] = [stopped, ticking, self._engine_loop.failed]
@@ -205,7 +202,7 @@ class Syncer:
             if stopped.done():
                 self.serving = False
                 kept = await self._checkpointer.last()
-                self._engine_loop.stop()  # a merge after it would be one that is told of and lost
+                self._engine_loop.stop()  # a later merge would be announced but lost
                 return EXIT_OK if kept else EXIT_UNEXPECTED
             ticking.result()
             return EXIT_OK if self._view().complete else EXIT_JOB_FAILED
@@ -215,12 +212,12 @@ class Syncer:
             await asyncio.gather(*ends, return_exceptions=True)
 
     def serve_no_more(self) -> None:
-        """Let no learner in any more, nor wait for a version."""
+        """Admit no more learners, and end all posted pulls."""
         self.serving = False
         self._posted.stop()
 
     def close(self) -> None:
-        """Stop taking events in, and end the threads."""
+        """Stop processing events, and end the threads."""
         self._engine_loop.stop()
         self._exporter.cancel()
         if self._concluding is not None:
@@ -232,7 +229,7 @@ class Syncer:
         self._tape.close()
 
     async def _tick_until_left(self) -> None:
-        """Every second: rates, the tape, checkpoints. Returns once the job is over and the process may end."""
+        """Every second: rates, the tape, checkpoints. Returns once the job is over and the process may exit."""
         quiet_since = self._now()
         while True:
             await asyncio.sleep(_TICK_SECONDS)
@@ -311,7 +308,7 @@ class Syncer:
         self._exporter.begin(self._export_now())
 
     async def _conclude(self, action: Finish) -> None:
-        """Learners leave for good when they hear of the end, so the end is on disk before they do."""
+        """Write the end to disk before learners are told of it, as they then leave for good."""
         until = time.monotonic() + LAST_SECONDS
         while True:
             failures = self._checkpointer.status.failures
@@ -323,7 +320,7 @@ class Syncer:
         self._sessions.send_all(Finished(action.complete, action.reason))
 
     def _export_now(self) -> Callable[[], None]:
-        """What writes the model as it is at this moment."""
+        """A function that writes the model as it is now."""
         parameters = [self._store.current(fragment.index).parameters for fragment in self._layout.fragments]
         tokens = round(self._view().merged_tokens)
         return partial(export, self._options.job, self._layout, parameters, tokens, self._directory.model)
@@ -332,7 +329,7 @@ class Syncer:
         return time.monotonic() - self._born
 
     def _shown_at(self) -> float:
-        """Time stands still once the job is over: its goodput and duration are what they were then."""
+        """The time to show: fixed once the job is over, so that goodput and duration no longer change."""
         return self._now() if self._finished_at is None else self._finished_at
 
     def _view(self) -> EngineView:
