@@ -1,8 +1,8 @@
-"""Whole runs in one process and in virtual time: the same engine, merges and inner training, without sockets.
+"""Simulates whole runs in one process and in virtual time: the same engine, merges and training, without sockets.
 
-The shells here carry out the engine's actions as the syncer and the learners do, but a heap of dated callbacks takes
-the place of threads, links and clocks. So a run with stragglers, kills and cut links is the same to the bit each time,
-and an hour of waiting costs nothing; only the training itself is computed.
+The simulated syncer and learners carry out the engine's actions as the real ones do, but a heap of scheduled callbacks
+replaces threads, links and clocks. So a run with stragglers, kills and cut links is the same to the bit each time, and
+waiting takes no time; only the training itself is computed.
 """
 
 from diloco.simulate.baselines import Baseline, alone, data_parallel

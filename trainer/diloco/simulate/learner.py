@@ -1,7 +1,8 @@
-"""A learner's process in virtual time: inner steps, and what happens between two of them.
+"""A learner's process in virtual time: inner steps, and what happens between them.
 
-It does as the real learner does: fragments are captured and swapped in between two steps, pushes and pulls take their
-time beside the steps, and a learner that hears nothing trains on up to the staleness bound. The training is real.
+It behaves as the real learner does: fragments are captured and swapped in between two steps, pushes and pulls run
+beside the steps, and a learner without messages trains on up to the staleness bound. Whether training is computed or
+only counted is up to its trainer.
 """
 
 import copy
@@ -34,7 +35,7 @@ from diloco.simulate.work import Encoder, Trainer
 
 @dataclass
 class Disk:
-    """What outlives a learner's process: its newest checkpoint."""
+    """What survives a learner's process: its newest checkpoint."""
 
     trainer: TrainerState | None = None
     residuals: dict[int, Tensor] = field(default_factory=dict)
@@ -43,7 +44,7 @@ class Disk:
 
 @dataclass
 class Inbox:
-    """What came during a step and waits for its end; requests are kept by `Requests`."""
+    """What arrived during a step and waits for its end; requests are kept by `Requests`."""
 
     received: dict[int, tuple[int, Tensor]] = field(default_factory=dict)
     """Fragment -> version and values."""
@@ -51,7 +52,7 @@ class Inbox:
 
 
 EPOCH = "1"
-"""The simulated syncer starts once."""
+"""Syncer epoch: the simulated syncer starts only once."""
 
 
 class SimulatedLearner:
@@ -76,13 +77,13 @@ class SimulatedLearner:
         self._posted: dict[int, int] = {}
         """Fragment -> version whose pull waits at the syncer."""
         self._loading: set[int] = set()
-        """Fragments that must come before it counts as ready."""
+        """Fragments that must arrive before it counts as ready."""
         self._loaded = False
-        """It has had the whole model once, and trains."""
+        """It has received the whole model once, and trains."""
         self._progress = 0.0
         self._in_step = False
         self._finished: tuple[StepResult, float] | None = None
-        """The step that is not reported yet, and its duration in seconds."""
+        """The latest step and its duration in seconds, until it is reported."""
         self._waits_since: float | None = None
         self._blocked_seconds = 0.0
         self._activity = Activity(lambda: around.clock.now)
@@ -90,18 +91,18 @@ class SimulatedLearner:
             trainer.load_state(copy.deepcopy(disk.trainer))
 
     def start(self) -> None:
-        """Open a session; the rest follows."""
+        """Open a session; everything else follows from that."""
         self._session.open()
 
     def kill(self) -> None:
-        """End it without a word."""
+        """End it without notice."""
         self._session.end()
 
     def cut(self, seconds: float) -> None:
-        """Its link is broken for a while."""
+        """Break its link for this time."""
         self._session.cut(seconds)
 
-    # What it is told
+    # Messages from the syncer
 
     def _stand(self) -> LearnerJoined:
         trainer = self._trainer
@@ -132,7 +133,7 @@ class SimulatedLearner:
             self._trainer.catch_up(order.steps, order.data_position)
         self._loading = set(order.load)
         for fragment, version in enumerate(order.versions):
-            # Also what is only a little behind: the news of it went to a session that is over.
+            # Include fragments that are only a little behind: their notices went to the previous session.
             if fragment in self._loading or version > self._trainer.versions[fragment]:
                 self._session.pull(fragment, self._held(fragment))
         if not order.load:
@@ -156,7 +157,7 @@ class SimulatedLearner:
             self._session.pull(news.fragment, self._held(news.fragment))
 
     def _held(self, fragment: int) -> int | None:
-        """What it says it holds: an update can be added to that."""
+        """The version that it tells the syncer it holds, so that an update can be added to it."""
         return None if fragment in self._loading else self._trainer.versions[fragment]
 
     def _received(self, fragment: int, version: int, values: Tensor) -> None:
@@ -192,7 +193,7 @@ class SimulatedLearner:
         self._in_step = True
         self._activity.turn_to(Kind.TRAINING)
         profile = self._identity.profile
-        # Never below a tenth: a normal distribution has no floor.
+        # At least a tenth: a normal distribution has no lower bound.
         seconds = profile.step_seconds * max(0.1, self._durations.gauss(1.0, profile.jitter))
         self._around.clock.after(seconds, lambda: self._step_done(seconds))
 
@@ -213,7 +214,7 @@ class SimulatedLearner:
         self._between_steps()
 
     def _report(self) -> None:
-        """Stage what will be asked for next, then report the step: that makes the request due."""
+        """Stage what will be requested next, then report the step, which makes the request due."""
         if self._finished is None:
             return
         trainer, (result, seconds) = self._trainer, self._finished
@@ -275,7 +276,7 @@ class SimulatedLearner:
         later = []
         for order in self._inbox.evaluations:
             exact = tuple(self._trainer.versions) == order.versions
-            if order.final and not exact:  # what is missing is under way
+            if order.final and not exact:  # the missing versions are on their way
                 later.append(order)
                 continue
             loss = self._trainer.evaluate()

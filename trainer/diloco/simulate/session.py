@@ -1,7 +1,4 @@
-"""A learner's session with the syncer in virtual time: join, keep the lease, come back when the connection breaks.
-
-What it hears it hands on; it must not know tensors or the trainer.
-"""
+"""A learner's session with the syncer in virtual time: joins, keeps the lease, and reconnects after a break."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -21,14 +18,14 @@ from diloco.spec import JobSpec
 
 @dataclass(frozen=True)
 class Environment:
-    """What a process runs in."""
+    """What a learner's process depends on."""
 
     job: JobSpec
     clock: VirtualClock
     syncer: SimulatedSyncer
     reconnect_seconds: float
     seed: int
-    """Of the step durations."""
+    """Seed of the step durations."""
 
 
 @dataclass(frozen=True)
@@ -42,16 +39,16 @@ class Identity:
 
 @dataclass(frozen=True)
 class SessionCallbacks:
-    """What the session calls."""
+    """Functions that the session calls."""
 
     stand: Callable[[], LearnerJoined]
-    """How to join now."""
+    """Returns the Join to send now."""
     hear: Callable[[Order, float], None]
-    """An order came, with the job's progress, 0 to 1."""
+    """Receives an order, with the job's progress, 0 to 1."""
     over: Callable[[], None]
-    """Nothing that this connection carried is waited for any more."""
+    """Called when the connection is lost: nothing that it carried will arrive."""
     received: Callable[[int, int, Tensor], None]
-    """A fragment came: its number, version and values."""
+    """Receives a fragment: its number, version and values."""
 
 
 class LearnerLine:
@@ -76,11 +73,11 @@ class SimulatedSession:
         self._link: tuple[Connection, LearnerLine] | None = None
         self._reachable = True
         self.alive = True
-        """The process lives."""
+        """The process is running."""
         self.incarnation = 0
 
     def open(self) -> None:
-        """Connect and join; a connection that is there is closed."""
+        """Connect and join; an existing connection is closed."""
         if not (self.alive and self._reachable):
             return
         self._disconnect()
@@ -91,12 +88,12 @@ class SimulatedSession:
         connection.send(lambda: self._around.syncer.join(join, line))
 
     def end(self) -> None:
-        """The process is gone, without a word."""
+        """End the process's session without notice."""
         self.alive = False
         self._disconnect()
 
     def cut(self, seconds: float) -> None:
-        """Nothing gets through for a while; then it connects again by itself."""
+        """Let nothing through for this time; then reconnect."""
         self._reachable = False
         self._disconnect()
 
@@ -107,29 +104,29 @@ class SimulatedSession:
         self._around.clock.after(seconds + self._around.reconnect_seconds, mend)
 
     def send(self, event: Event) -> None:
-        """Tell the syncer."""
+        """Send an event to the syncer."""
         if self._link is not None:
             self._link[0].send(lambda: self._around.syncer.feed(event))
 
     def push(self, event: FragmentArrived, payload: Payload) -> None:
-        """Bring an outer gradient."""
+        """Push an outer gradient."""
         if self._link is not None:
             deliver = partial(self._around.syncer.push, event, payload)
             self._link[0].transfer(Way.UP, event.fragment, lambda: (payload.size_bytes, deliver))
 
     def round_over(self, fragment: int) -> None:
-        """An outer gradient of this fragment that has not been sent yet would come too late."""
+        """Drop an outer gradient of this fragment that has not been sent yet, as it would be too late."""
         if self._link is not None:
             self._link[0].cancel(Way.UP, fragment)
 
     def pull(self, fragment: int, held_version: int | None) -> None:
-        """Fetch a fragment's current version, as the update of the one that is held where that will do."""
+        """Pull a fragment's current version, as an update to the held version if possible."""
         if self._link is not None:
             connection = self._link[0]
             connection.send(lambda: self._serve(connection, fragment, held_version))
 
     def post_pull(self, fragment: int, version: int, held_version: int | None) -> None:
-        """Ask for a version that is not there yet: it comes as soon as it is."""
+        """Post a pull of a version that is not made yet."""
         if self._link is not None:
             connection, syncer = self._link[0], self._around.syncer
             serve = partial(self._serve, connection, fragment, held_version)
@@ -167,7 +164,7 @@ class SimulatedSession:
                 self._ears.hear(order, progress)
 
     def _beat(self) -> None:
-        """Keep the lease while there is nothing to say, as long as this session lasts."""
+        """Keep the lease while there is nothing else to send, as long as this session lasts."""
         link, incarnation = self._link, self.incarnation
         if link is None or not link[0].open:
             return

@@ -22,18 +22,18 @@ from diloco.spec import DiLoCoJob
 
 
 class SimulationError(RuntimeError):
-    """A simulated run that did not come to its end."""
+    """A simulated run did not finish."""
 
 
 def simulate(job: DiLoCoJob, scenario: Scenario, source: TokenSource | None = None) -> Outcome:
-    """Train ``job`` in the world of ``scenario`` and return the final global model and what happened.
+    """Train ``job`` under the conditions of ``scenario``; returns the final global model and what happened.
 
-    The result is a function of its arguments, to the bit, for one torch and one number of torch threads.
-    ``source``: the job's tokens, where the caller has opened them.
+    The result depends on its arguments alone, to the bit, for one torch and one number of torch threads. ``source``:
+    the job's tokens, if the caller has opened them.
 
     Raises:
         ScenarioError: the scenario names a learner that the job does not have.
-        SimulationError: the job was not complete at the scenario's deadline, or nothing was left to happen.
+        SimulationError: the job was not complete at the scenario's deadline, or no event was left.
         ModelError, DataError: the job's model or data cannot be used.
     """
     scenario.check_learners(job.spec.learner_ids)
@@ -54,22 +54,22 @@ def simulate(job: DiLoCoJob, scenario: Scenario, source: TokenSource | None = No
 
 @dataclass(frozen=True, slots=True)
 class Terms:
-    """How a run is carried out, besides its job and its world."""
+    """Options of a run besides its job and scenario."""
 
     rules: Rules = CURRENT_RULES
-    """By which the engine decides."""
+    """Rules by which the engine decides."""
     stop_seconds: float | None = None
-    """Virtual time at which the run is looked at, finished or not; None: when it has finished."""
+    """Virtual time at which the run's state is returned, finished or not; None: when it has finished."""
 
 
 def simulate_course(job: DiLoCoJob, scenario: Scenario, layout: Layout, terms: Terms = Terms()) -> Course:  # frozen
-    """Run ``job`` in the world of ``scenario`` without training: who merges what when, and what goes over the links.
+    """Run ``job`` as ``scenario`` says, without training: who merges what when, and what the links carry.
 
-    ``layout`` stands for the job's model, which is neither built nor held, so it may be of any size.
+    ``layout`` stands for the job's model, which is not built, so it may be of any size.
 
     Raises:
         ScenarioError: the scenario names a learner that the job does not have.
-        SimulationError: the job was not complete at the scenario's deadline, or nothing was left to happen.
+        SimulationError: the job was not complete at the scenario's deadline, or no event was left.
     """
     scenario.check_learners(job.spec.learner_ids)
     return _run(job, scenario, layout, counted_work(job.spec, layout), terms)
@@ -102,7 +102,7 @@ def _run(job: DiLoCoJob, scenario: Scenario, layout: Layout, work: Work, terms: 
 
 
 class _Host:
-    """Where one learner's processes run, one after the other."""
+    """Runs one learner's processes, one after the other."""
 
     def __init__(self, around: Environment, learner: str, profile: Profile, work: Work) -> None:
         self._around = around

@@ -164,7 +164,7 @@ class Merging:
         return EncodedUpdate(prepared.current_version, self._downlink.name, payload, digest_of(payload)), ""
 
     def _anchored(self, contribution: Contribution, base: torch.Tensor | None, current: torch.Tensor) -> Contribution:
-        """For ``sync.anchor: Current``: measure from the current fragment, not from the version the learner received."""
+        """For ``sync.anchor: Current``: measure from the current fragment, not from the version received."""
         if base is None:
             return contribution
         return replace(contribution, drift=current - base)

@@ -112,7 +112,7 @@ def replay(directory: Path, *, explain: bool = False, trust: bool = False) -> Re
 
 
 def explain_tapes(tapes: tuple[TapeFiles, ...]) -> Iterator[str]:
-    """Every decision on the tapes, with reason, one line each; a tape that cannot be read ends with a line saying so."""
+    """Every decision on the tapes, with reason, one line each; a tape that cannot be read ends with an error line."""
     for files in tapes:
         try:
             for entry in TapeReader(files):

@@ -21,7 +21,7 @@ class HealthCalls:
         self._strangers = strangers
 
     def handler(self, caller: Caller) -> grpc.GenericRpcHandler:
-        """gRPC's handler, for the server."""
+        """The handler to add to the server."""
         methods: dict[str, grpc.RpcMethodHandler[bytes, bytes]] = {
             "Check": grpc.stream_unary_rpc_method_handler(caller.open_to_all(self.check)),
             "Watch": grpc.stream_stream_rpc_method_handler(caller.open_to_all(self.watch)),

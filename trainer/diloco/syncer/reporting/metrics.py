@@ -1,6 +1,7 @@
 """The syncer's Prometheus metrics.
 
-Counters and histograms are updated as events happen; the rest is read from the status at every scrape. One syncer serves one job, so no metric has a label for the job: the scrape target identifies it.
+Counters and histograms are updated as events happen; the rest is read from the status at every scrape. One syncer
+serves one job, so no metric has a label for the job: the scrape target identifies it.
 """
 
 from collections.abc import Iterator
