@@ -1,7 +1,7 @@
-"""The loop of ``diloco run``: starts the processes, watches, causes the failures asked for, and ends it in order.
+"""The loop of ``diloco run``: starts the processes, watches them, injects the requested faults, and stops in order.
 
-Everything it decides with is pure and elsewhere (``restarts``, ``chaos.schedule``); this is the thin part that acts. It
-runs in the main thread: children tie themselves to the thread that started them, and signals arrive there.
+The decisions are made by pure code elsewhere (``restarts``, ``chaos.schedule``); this module carries them out. It runs
+in the main thread, as signals arrive there and children end with the thread that started them.
 """
 
 import math
@@ -32,22 +32,22 @@ from diloco.local.view.snapshot import RateMeter, Trouble, snapshot_of_fleet
 _TICK_SECONDS = 0.1
 _DRAW_SECONDS = 0.25
 _ALIVE_SECONDS = 10.0
-"""Between entries of the journal that only say that the run goes on."""
+"""Time between journal entries that only say that the run goes on."""
 _LEARNERS_STOP_SECONDS = 60.0
-"""For a learner to finish its step, hand in what is due and write its checkpoint."""
+"""Time for a learner to finish its step, push what is due and write its checkpoint."""
 _SYNCER_STOP_SECONDS = 60.0
 _FAREWELL_SECONDS = 20.0
-"""For learners to hear that the job is finished, once the syncer is gone."""
+"""Time for learners to receive the end of the job, once the syncer is gone."""
 _KILL_SECONDS = 5.0
 _DESERTED_SECONDS = 60.0
-"""For a syncer to end once every learner has: it may have heard of the end last, and still write the model."""
+"""Time for the syncer to end once every learner has: it may still write the model."""
 
 
 class Ending(StrEnum):
     """How the supervision ended."""
 
     FINISHED = "finished"
-    """The syncer says that the job is over; whether complete or failed stands in its tape."""
+    """The syncer says that the job is over; its tape says whether it is complete or failed."""
     FAILED = "failed"
     """It could not go on."""
     INTERRUPTED = "interrupted"
@@ -56,7 +56,7 @@ class Ending(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """How it ended and, where that needs telling, why."""
+    """How it ended and, if there is something to explain, why."""
 
     ending: Ending
     reason: str = ""
@@ -97,7 +97,7 @@ class Supervisor:
         try:
             with self._signals():
                 watch.start()
-                ending = Ending.FAILED  # where something raises: what runs still hands in and writes checkpoints
+                ending = Ending.FAILED  # if something raises, processes are still given time to write checkpoints
                 try:
                     outcome = self._supervise(fleet, injector, watch)
                     ending = outcome.ending
@@ -107,7 +107,7 @@ class Supervisor:
             journal.write("end", ending=outcome.ending, reason=outcome.reason)
             return outcome
         finally:
-            # Whatever went wrong above, no process is left behind.
+            # Leave no process behind, whatever went wrong above.
             for process in fleet.running():
                 process.child.signal(signal.SIGKILL)
                 process.child.wait()
@@ -165,7 +165,7 @@ class Supervisor:
         return f"{directory.syncer} has no checkpoint any more: it was removed, and the global model with it"
 
     def _supervise(self, fleet: Fleet, injector: FaultInjector, watch: StatusWatch) -> Outcome:
-        """The loop, until there is an outcome."""
+        """Loop until there is an outcome."""
         alive_at = time.monotonic()
         while True:
             fleet.start_due()
@@ -198,7 +198,7 @@ class Supervisor:
         return None
 
     def _look(self, fleet: Fleet, watch: StatusWatch) -> None:
-        """Learn from the status who has shown that it works since it was last started."""
+        """Find out from the status which processes have worked since their latest start."""
         seen = watch.seen
         if seen is None:
             return
@@ -210,7 +210,7 @@ class Supervisor:
             if process is None or process.proven or process.state is not ProcessState.RUNNING:
                 continue
             if seen.monotonic > process.started_at:
-                # It joins with the steps of its checkpoint: only the second number seen is a step made now.
+                # It joins with the steps of its checkpoint: only a change from the first number seen is a new step.
                 start = self._steps_at_start.setdefault((told.id, process.restarts), told.steps)
                 process.proven = told.steps != start and told.state == LearnerState.TRAINING
 
@@ -236,7 +236,7 @@ class Supervisor:
         self._view.update(replace(snapshot, rates=self._rates.read(seen)) if seen else snapshot)
 
     def _stop(self, fleet: Fleet, injector: FaultInjector, watch: StatusWatch, ending: Ending) -> None:
-        """Stop what runs: learners first, so that they can hand in; then the syncer, which writes a checkpoint."""
+        """Stop the learners first, so that they can push their work, then the syncer, which writes a checkpoint."""
         fleet.hold()
         learners = list(fleet.learners.values())
         if ending is Ending.FINISHED:
@@ -255,7 +255,7 @@ class Supervisor:
             self._await_end(fleet, processes, _KILL_SECONDS, hurry=False)
 
     def _await_end(self, fleet: Fleet, processes: list[Managed], seconds: float, *, hurry: bool = True) -> None:
-        """Wait until they have ended, for so long at most; a second interrupt cuts it short (``hurry``)."""
+        """Wait at most this long until they have ended; a second interrupt ends the wait (``hurry``)."""
         deadline = time.monotonic() + seconds
         while fleet.running(processes) and time.monotonic() < deadline and not (hurry and self._interrupts > 1):
             self._wake.wait(_TICK_SECONDS)

@@ -1,4 +1,4 @@
-"""What trained best for such a budget, of what the links carry: from what was measured (docs/quality.md)."""
+"""Recommends the measured training settings (docs/quality.md) that suit the budget and the links best."""
 
 from dataclasses import dataclass, replace
 
@@ -9,27 +9,27 @@ from diloco.spec import JobSpec
 from diloco.spec.recommendations import Recommendation, ranked
 
 NEARLY = 0.8
-"""Of the share of the work that was merged when a way was measured (ours)."""
+"""Least share of the work to be merged, relative to the share when the settings were measured (ours)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Advice:
-    """A way to train that was measured, and what it is to this job."""
+    """Measured settings, and what they mean for this job."""
 
     row: Recommendation
     steps: int
-    """Inner steps that a learner of this job makes, about."""
+    """Inner steps that a learner of this job makes, approximately."""
     changes: tuple[Setting, ...]
-    """What the job has otherwise."""
+    """What the job sets differently."""
     fit: Fit
-    """With these changes."""
+    """The fit with these changes."""
 
 
 def advice(spec: JobSpec, situation: Situation) -> Advice | None:
-    """The lowest loss of those measured ways that fit; None where none does, or no step time is known.
+    """The measured settings with the lowest loss that fit; None if none do, or no step time is known.
 
-    The loss of a way says little where much less of the work is merged than when it was measured. Such a way is
-    recommended only where all are, and then the one of which the links let most be merged.
+    A measured loss says little if much less of the work is merged than when it was measured. Such settings are
+    recommended only if all are like that, and then those with which the links let most be merged.
     """
     if situation.quorum_step_seconds is None:
         return None
@@ -48,7 +48,7 @@ def _merged_as_measured(way: tuple[Recommendation, Fit]) -> float:
 
 
 def _steps(spec: JobSpec, situation: Situation) -> int:
-    """Of the learner that the schedule counts by, until the budget is trained."""
+    """Steps of the learner that the schedule counts by, until the budget is trained."""
     step_seconds = situation.quorum_step_seconds
     assert step_seconds is not None
     tokens_in_a_step = sum(

@@ -1,6 +1,6 @@
-"""Carries out the failures that are due: kills, pauses, cuts, and mends what lasts only a while.
+"""Injects the faults that are due: kills, pauses and cuts, and ends those that last for a time.
 
-When is ``schedule``'s business. Used from the main thread only.
+``schedule`` decides when. Used from the main thread only.
 """
 
 import signal
@@ -15,7 +15,7 @@ from diloco.local.journal import Journal
 
 
 class FaultInjector:
-    """The failures of one run."""
+    """Injects the faults of one run."""
 
     def __init__(self, plan: ChaosPlan, fleet: Fleet, links: Mapping[str, RegionLink], journal: Journal) -> None:
         self._plan = plan
@@ -28,16 +28,16 @@ class FaultInjector:
 
     @property
     def paused(self) -> frozenset[str]:
-        """Processes that are stopped now."""
+        """Processes that are paused now."""
         return frozenset(self._paused)
 
     @property
     def cut(self) -> frozenset[str]:
-        """Regions whose link is away now."""
+        """Regions whose link is cut now."""
         return frozenset(self._cut)
 
     def act(self, run_state: RunState) -> None:
-        """Do what is due, and end what has lasted its time."""
+        """Inject the faults that are due, and end those whose time is over."""
         now = self._clock()
         for process in [name for name, until in self._paused.items() if now >= until]:
             self._continue(process)
@@ -47,7 +47,7 @@ class FaultInjector:
             self._strike(due_fault, now)
 
     def stop(self) -> None:
-        """End every pause and cut now: the run is being stopped, and all must be able to answer."""
+        """End every pause and cut now, as every process must be able to answer when the run is stopped."""
         for process in list(self._paused):
             self._continue(process)
         for region in list(self._cut):

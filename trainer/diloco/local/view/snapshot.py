@@ -1,4 +1,4 @@
-"""What a run looks like at one moment: what every view shows. Values only; making it reads no clock."""
+"""The state of a run at one moment, for every view. Values only; no clock is read."""
 
 from collections import deque
 from dataclasses import dataclass, field
@@ -14,21 +14,21 @@ _STALE_SECONDS = 5.0
 
 @dataclass(frozen=True, slots=True)
 class Rates:
-    """Payload over the last seconds, in bytes a second."""
+    """Payload over the last seconds, in bytes per second."""
 
     pushed: float = 0.0
     pulled: float = 0.0
 
 
 class RateMeter:
-    """Bandwidth from a counter that is read now and then, over a sliding window."""
+    """Bandwidth from a counter that is sampled, over a sliding window."""
 
     def __init__(self, window_seconds: float = 10.0) -> None:
         self._window_seconds = window_seconds
         self._readings: deque[tuple[float, int, int]] = deque()
 
     def read(self, seen: Seen) -> Rates:
-        """Take in a status (the same one may come again) and give the rates."""
+        """Add a status (possibly the same one again); returns the rates."""
         at = seen.monotonic
         pushed, pulled = seen.status.bytes_pushed, seen.status.bytes_pulled
         if self._readings and (pushed < self._readings[-1][1] or pulled < self._readings[-1][2]):
@@ -56,7 +56,7 @@ class LearnerSnapshot:
     versions_behind: int = 0
     restarts: int = 0
     time: TimeShares = field(default_factory=dict)
-    """What became of its given time."""
+    """How its given time was used."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +69,7 @@ class RunSnapshot:
     learners: tuple[LearnerSnapshot, ...]
     rates: Rates
     status: SyncerStatus | None = None
-    """The syncer's own account; None before it first answered."""
+    """The syncer's status; None before it first answered."""
 
     @property
     def progress(self) -> float:
@@ -81,7 +81,7 @@ class RunSnapshot:
 
 @dataclass(frozen=True, slots=True)
 class Trouble:
-    """What was done to the run on purpose, right now."""
+    """The injected faults that are in effect now."""
 
     paused: frozenset[str] = frozenset()
     """Processes."""
@@ -92,7 +92,7 @@ class Trouble:
 def snapshot_of_fleet(
     job: str, fleet: Fleet, seen: Seen | None, trouble: Trouble, elapsed_seconds: float
 ) -> RunSnapshot:
-    """Put together what processes and syncer say; ``rates`` are left to the caller (``dataclasses.replace``)."""
+    """A snapshot from processes and status; ``rates`` are left to the caller (``dataclasses.replace``)."""
     known = {learner.id: learner for learner in seen.status.learners} if seen else {}
     rows = []
     for process in fleet.learners.values():
@@ -139,7 +139,7 @@ def _state(process: Managed, said: str, trouble: Trouble) -> str:
 
 
 def snapshot_of_status(status: SyncerStatus) -> RunSnapshot:
-    """A picture from a syncer's own account alone, where its processes are not ours."""
+    """A snapshot from a syncer's status alone, for processes that this program does not supervise."""
     rows = tuple(
         LearnerSnapshot(
             id=told.id,
