@@ -9,7 +9,7 @@ from diloco.spec import JobSpec
 from diloco.spec.recommendations import Recommendation, ranked
 
 NEARLY = 0.8
-"""Least share of the work to be merged, relative to the share when the settings were measured (ours)."""
+"""Settings are comparable if at least this much of the share merged in the measurement is merged here (ours)."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,7 @@ LEAST_CHUNK_BYTES = 1448
 """Bytes of a TCP segment on Ethernet."""
 MOST_CHUNK_BYTES = 1 << 18
 MOST_BYTES_PER_SECOND = 1e9
-"""Shortest time for which chunks are delayed together, to bound the memory that a delay takes."""
+"""Highest rate for which delayed chunks are counted, to bound the memory that a delay takes."""
 
 
 class Pipe:

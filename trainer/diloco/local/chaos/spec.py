@@ -19,7 +19,7 @@ from diloco.local.targets import TargetError, learners_named, regions_named
 SYNCER = "syncer"
 
 _RANGES: Final = {"step": (1, 10**12), "rate": (1e-6, 1e6), "seconds": (1e-3, 1e8)}
-"""Least and most of each setting (ours): beyond these a fault would have no effect, or never end."""
+"""Least and most of each setting (ours): beyond these a fault would never happen, or nothing else would."""
 
 
 class ChaosError(ValueError):

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from diloco.spec.learner_ids import pool_of
 
 POOL_FACTOR = 32
-"""How many times as fast as the fastest other learner of its pool one may be, as machines may be shared (ours)."""
+"""How many times as fast as the fastest other of its pool a learner may be: machines are shared or simulated (ours)."""
 JOB_FACTOR = 1000
 """The same if the others are of other pools (ours)."""
 FASTEST_STEPS_PER_SECOND = 10_000.0
