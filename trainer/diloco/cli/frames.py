@@ -15,7 +15,7 @@ from diloco.cli.cluster_view import Closeup, job_line, job_view, jobs_table, new
 from diloco.cli.local_runs import Summary, ask
 from diloco.local.status_poll import Seen
 from diloco.local.view.screen import progress_line, render
-from diloco.local.view.snapshot import RateMeter, RunSnapshot, snapshot_of_status
+from diloco.local.view.snapshot import RateMeter, RunSnapshot
 from diloco.runtime.exits import EXIT_JOB_FAILED, EXIT_OK
 from diloco.syncer.reporting.status import SyncerStatus
 
@@ -144,7 +144,7 @@ def _document(job: SeenJob) -> dict[str, Any]:
 
 
 def _with_rates(told: SyncerStatus, meter: RateMeter) -> RunSnapshot:
-    return replace(snapshot_of_status(told), rates=meter.read(Seen(told, time.monotonic())))
+    return replace(RunSnapshot.from_status(told), rates=meter.read(Seen(told, time.monotonic())))
 
 
 def now() -> datetime:

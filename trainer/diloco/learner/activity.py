@@ -41,7 +41,7 @@ class Activity:
         self._kind = Kind.LOADING
         self._since = clock()
 
-    def turn_to(self, kind: Kind) -> Kind:
+    def switch_to(self, kind: Kind) -> Kind:
         """Count the time from now on as this kind; returns the kind before."""
         now = self._clock()
         before = self._kind
@@ -52,13 +52,13 @@ class Activity:
     @contextmanager
     def at(self, kind: Kind) -> Iterator[None]:
         """Count the time inside as this kind; afterwards as the kind before."""
-        before = self.turn_to(kind)
+        before = self.switch_to(kind)
         try:
             yield
         finally:
-            self.turn_to(before)
+            self.switch_to(before)
 
-    def recount(self, seconds: float, was: Kind, now: Kind) -> None:
+    def reclassify(self, seconds: float, was: Kind, now: Kind) -> None:
         """Move seconds that were counted as one kind to another."""
         seconds = min(seconds, self._seconds[was])
         self._seconds[was] -= seconds

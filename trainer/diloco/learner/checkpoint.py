@@ -93,8 +93,8 @@ class CheckpointStore:
         aside: Path | None = None
         try:
             self._directory.mkdir(parents=True, exist_ok=True)
-            self._sweep()
-            last = max((int(path.name) for path in self._there()), default=0)
+            self._remove_leftovers()
+            last = max((int(path.name) for path in self._checkpoints()), default=0)
             place = self._directory / f"{last + 1:08d}"
             aside = Path(tempfile.mkdtemp(prefix=".part-", dir=self._directory))
             self._write(aside, checkpoint)
@@ -114,7 +114,7 @@ class CheckpointStore:
         Raises:
             CheckpointMismatchError: it belongs to another job, learner, inner optimizer or model; one line.
         """
-        for path in sorted(self._there(), key=lambda path: int(path.name), reverse=True):
+        for path in sorted(self._checkpoints(), key=lambda path: int(path.name), reverse=True):
             try:
                 return self._read(path)
             except (_DamagedError, UnusableFileError, OSError, SafetensorError) as error:
@@ -122,7 +122,7 @@ class CheckpointStore:
                 _log.warning("checkpoint %s is not used: %s", path, one_line(error))
         return None
 
-    def _there(self) -> list[Path]:
+    def _checkpoints(self) -> list[Path]:
         if not self._directory.is_dir():
             return []
         return [path for path in self._directory.iterdir() if _NAME.fullmatch(path.name) and path.is_dir()]
@@ -180,14 +180,14 @@ class CheckpointStore:
             case Match.SAME | Match.UNKNOWN:
                 pass
 
-    def _sweep(self) -> None:
+    def _remove_leftovers(self) -> None:
         """Remove what a crash during writing has left."""
         for path in self._directory.glob(".part-*"):
             shutil.rmtree(path, ignore_errors=True)
 
     def _prune(self, newest: Path) -> None:
         """Keep the newest and one more; keep a damaged one only if there is no other."""
-        others = [path for path in self._there() if path != newest]
+        others = [path for path in self._checkpoints() if path != newest]
         others.sort(key=lambda path: (path not in self._damaged, int(path.name)), reverse=True)
         for path in others[_KEPT - 1 :]:
             shutil.rmtree(path, ignore_errors=True)

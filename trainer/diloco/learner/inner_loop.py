@@ -23,7 +23,7 @@ _log = logging.getLogger(__name__)
 
 _LOOK_SECONDS = 1.0
 """While it waits, the loop checks this often even without a notice."""
-_MENTION_SECONDS = 2.0
+_LOGGED_PAUSE_SECONDS = 2.0
 """Shorter pauses are not logged: with a low staleness bound they are the rule."""
 PROGRESS_SECONDS = 30.0
 
@@ -61,8 +61,8 @@ class InnerLoop:
         self._settings = settings
         self._activity = activity
         self._reported_blocked_seconds = 0.0
-        self._mentioned_at = time.monotonic()
-        self._mentioned_tokens = trainer.tokens
+        self._logged_at = time.monotonic()
+        self._logged_tokens = trainer.tokens
         self._finished: tuple[StepResult, float] | None = None
         """The latest step and its duration, until it is reported."""
         self.news: StepNews | None = None
@@ -85,15 +85,15 @@ class InnerLoop:
             BaseException: what a worker thread failed with.
         """
         ending = self._load()
-        self._activity.turn_to(Kind.LOOKING)
+        self._activity.switch_to(Kind.LOOKING)
         while ending is None:
-            self.look()
+            self.between_steps()
             ending = self._boxes.orders.ending() or self._pause_while_stale()
             if ending is None:
                 self._step()
         return ending
 
-    def look(self) -> None:
+    def between_steps(self) -> None:
         """Do the work between two steps, if there is any."""
         self._swap_in()
         self.answer()
@@ -190,25 +190,25 @@ class InnerLoop:
         if self._trainer.staleness < self._settings.staleness_bound_steps:
             return None
         ending = None
-        mentioned = False
+        logged = False
         began = time.monotonic()
         self.paused = True
         with self._activity.at(Kind.PAUSED):
             while ending is None and self._trainer.staleness >= self._settings.staleness_bound_steps:
                 notices = self._wiring.wakeup.notices
-                self.look()
+                self.between_steps()
                 if self._trainer.staleness >= self._settings.staleness_bound_steps:
                     self._wiring.wakeup.wait(notices, _LOOK_SECONDS)
                 ending = self._boxes.orders.ending()
-                if not mentioned and time.monotonic() - began >= _MENTION_SECONDS:
-                    mentioned = True
+                if not logged and time.monotonic() - began >= _LOGGED_PAUSE_SECONDS:
+                    logged = True
                     _log.warning(
                         "paused: %d steps without receiving a fragment, sync.maxStalenessSteps is %d",
                         self._trainer.staleness,
                         self._settings.staleness_bound_steps,
                     )
         self.paused = False
-        if mentioned and ending is None:
+        if logged and ending is None:
             _log.info("resumed after a pause of %.1f s", time.monotonic() - began)
         return ending
 
@@ -217,14 +217,14 @@ class InnerLoop:
             result = self._trainer.step(self._boxes.orders.progress)
             slept = sleep_for_speed(result.seconds, self._settings.speed, self._sleep)
         if result.skipped:
-            self._activity.recount(result.seconds + slept, Kind.TRAINING, Kind.SKIPPED)
+            self._activity.reclassify(result.seconds + slept, Kind.TRAINING, Kind.SKIPPED)
             _log.warning("step skipped: loss %g, gradient norm %g", result.loss, result.grad_norm)
             return
         self._finished = (result, result.seconds + slept)
         if self._trainer.steps % self._settings.checkpoint_every_steps == 0:
             with self._activity.at(Kind.CHECKPOINTING):
                 self._wiring.checkpoint()
-        self._mention()
+        self._log_progress()
 
     def _sleep(self, seconds: float) -> None:
         """Sleep, unless the process is asked to stop."""
@@ -251,14 +251,14 @@ class InnerLoop:
         self._reported_blocked_seconds = blocked_seconds
         self._boxes.control.step(self.news)
 
-    def _mention(self) -> None:
+    def _log_progress(self) -> None:
         """Log a line on progress from time to time."""
         now = time.monotonic()
-        if now - self._mentioned_at < PROGRESS_SECONDS or self.news is None:
+        if now - self._logged_at < PROGRESS_SECONDS or self.news is None:
             return
         spent = self._activity.spent()
-        rate = (self._trainer.tokens - self._mentioned_tokens) / (now - self._mentioned_at)
-        self._mentioned_at, self._mentioned_tokens = now, self._trainer.tokens
+        rate = (self._trainer.tokens - self._logged_tokens) / (now - self._logged_at)
+        self._logged_at, self._logged_tokens = now, self._trainer.tokens
         _log.info(
             "step %d, loss %.4f, %.0f tokens/s, job %.1f %%, blocked %.2f %%, evaluations and snapshots %.2f %%",
             self.news.step,

@@ -124,13 +124,13 @@ class Link:
         """The position that the syncer has recorded for this learner, from the latest Welcome."""
         return self._welcome_position
 
-    def join_no_more(self) -> None:
+    def stop_rejoining(self) -> None:
         """Do not join again once the current session ends; the thread then ends too."""
         self._closed.set()
 
     def close(self) -> None:
         """End the session and the thread."""
-        self.join_no_more()
+        self.stop_rejoining()
         with self._lock:
             session = self._session
         if session is not None:
@@ -156,7 +156,7 @@ class Link:
             if self._closed.is_set():  # closed while the session was being opened
                 return None
             for message in session:
-                again = self._hear(session, message)
+                again = self._handle(session, message)
                 if again is not None:
                     return again or None
             return self._lost("the syncer ended the session")
@@ -201,7 +201,7 @@ class Link:
             _log.debug("still no syncer: %s", reason)
         return reason
 
-    def _hear(self, session: SessionLike, message: SyncerMessage) -> str | None:
+    def _handle(self, session: SessionLike, message: SyncerMessage) -> str | None:
         """Act on a message. None: continue; a text: join again; empty: end."""
         boxes = self._boxes
         membership = self._membership
@@ -211,7 +211,7 @@ class Link:
             case Refused():
                 return self._refused(message)
             case Finished():
-                self._take_leave(session)
+                self._acknowledge_end(session)
                 boxes.orders.end(Ending(EndKind.FINISHED, message.reason))
                 return ""
             case Progress():
@@ -233,7 +233,7 @@ class Link:
         if capture is not None:
             self._boxes.push_queue.offer(OuterGradient(request, capture))
 
-    def _take_leave(self, session: SessionLike) -> None:
+    def _acknowledge_end(self, session: SessionLike) -> None:
         """Acknowledge that the job is over, so that the syncer does not take the closed connection for a failure."""
         membership = self._membership
         if membership is not None:

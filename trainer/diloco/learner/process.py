@@ -20,7 +20,7 @@ from diloco.learner.mailboxes.wakeup import Wakeup
 from diloco.learner.options import LearnerOptions
 from diloco.learner.training.device import DeviceError
 from diloco.learner.training.optimizer import OptimizerError
-from diloco.learner.training.torch_threads import settle_torch_threads
+from diloco.learner.training.torch_threads import set_torch_threads
 from diloco.learner.training.trainer import TrainingDivergedError
 from diloco.model import ModelError
 from diloco.runtime.addresses import AddressError
@@ -56,8 +56,8 @@ def run_learner(options: LearnerOptions) -> int:
     """
     wakeup = Wakeup()
     orders = Orders(wakeup)
-    settle_torch_threads(options.threads)
-    with _signals(orders), _quick_switches():
+    set_torch_threads(options.threads)
+    with _signals(orders), _short_switch_interval():
         try:
             return _run(options, orders, wakeup)
         except (DataUnavailableError, TrainingDivergedError) as error:
@@ -76,21 +76,21 @@ def run_learner(options: LearnerOptions) -> int:
 
 def _run(options: LearnerOptions, orders: Orders, wakeup: Wakeup) -> int:
     with _http(options) as http:
-        return _live(options, orders, wakeup, http)
+        return _run_to_end(options, orders, wakeup, http)
 
 
-def _live(options: LearnerOptions, orders: Orders, wakeup: Wakeup, http: HttpServer | None) -> int:
+def _run_to_end(options: LearnerOptions, orders: Orders, wakeup: Wakeup, http: HttpServer | None) -> int:
     learner = Learner(options, orders, wakeup)
     try:
         if http is not None:
             http.serve(learner.pages())
         ending = learner.run()
-        _tell(ending)
+        _log_ending(ending)
         if options.stay and ending.kind is EndKind.FINISHED:
             learner.stay()
     finally:
         learner.close()
-    if ending.kind is EndKind.STOPPED and not learner.kept:
+    if ending.kind is EndKind.STOPPED and not learner.checkpoint_written:
         return EXIT_UNEXPECTED
     return _EXITS[ending.kind]
 
@@ -102,13 +102,13 @@ def _http(options: LearnerOptions) -> Iterator[HttpServer | None]:
         yield None
         return
     loading = Loading()
-    loading.turn_to("makes the model and opens the data")
+    loading.switch_to("makes the model and opens the data")
     with HttpServer(options.http_address, loading.pages()) as http:
         _log.info("serves /metrics, /healthz and /readyz at http://%s", http.address)
         yield http
 
 
-def _tell(ending: Ending) -> None:
+def _log_ending(ending: Ending) -> None:
     match ending.kind:
         case EndKind.REFUSED:
             _log.error("the syncer refuses this learner: %s", ending.reason)
@@ -119,7 +119,7 @@ def _tell(ending: Ending) -> None:
 
 
 @contextmanager
-def _quick_switches() -> Iterator[None]:
+def _short_switch_interval() -> Iterator[None]:
     """Shorten the interpreter's switch interval: each torch call releases the interpreter, and other threads take it.
 
     Python's default of 5 ms is longer than all the work between two steps.

@@ -35,7 +35,7 @@ _WRONG_LIMIT: Final = 3
 
 
 @dataclass(frozen=True)
-class Landing:
+class ReceiveOptions:
     """How fragments are received."""
 
     numels: Sequence[int]
@@ -49,12 +49,14 @@ class Landing:
 class Puller:
     """Pulls merged fragments. ``run`` and ``run_posted`` are each the body of one or more threads."""
 
-    def __init__(self, context: TransferContext, pull_queue: PullQueue, holdings: Holdings, landing: Landing) -> None:
+    def __init__(
+        self, context: TransferContext, pull_queue: PullQueue, holdings: Holdings, receive_options: ReceiveOptions
+    ) -> None:
         """``holdings`` has the versions that updates are added to."""
         self._context = context
         self._pull_queue = pull_queue
         self._holdings = holdings
-        self._landing = landing
+        self._receive_options = receive_options
         self._deadlines = TransferDeadlines()
         self._wrong_in_a_row = 0
         self._refused_fragments: set[int] = set()
@@ -109,9 +111,9 @@ class Puller:
         )
 
     def _reception(self, order: PullOrder, *, whole: bool) -> "_Reception":
-        takes_updates = self._landing.codec is not None and not whole and self._wrong_in_a_row < _WRONG_LIMIT
+        takes_updates = self._receive_options.codec is not None and not whole and self._wrong_in_a_row < _WRONG_LIMIT
         held = self._holdings.held(order.membership.epoch, order.fragment) if takes_updates else None
-        return _Reception(order, self._landing, held, self._context.counts.received)
+        return _Reception(order, self._receive_options, held, self._context.counts.received)
 
     def _received(self, reception: "_Reception", post: Post | None) -> bool:
         """Pull once. Returns whether nothing more need be done: it has arrived, or it is of no use."""
@@ -128,7 +130,7 @@ class Puller:
         deadline = self._deadlines.seconds(reception.whole_bytes, context.step_seconds())
         began = time.monotonic()
         try:
-            header = self._carried(request, reception, post, deadline)
+            header = self._transfer(request, reception, post, deadline)
         except WireError as error:
             _log.debug("pull of fragment %d failed: %s", order.fragment, error)
             # A post that nothing came for says nothing about the link.
@@ -145,7 +147,7 @@ class Puller:
             context.counts.bytes_pulled += header.payload_bytes
         values = reception.values(header)
         if values is None:
-            self._came_out_wrong(order, header)
+            self._note_wrong_update(order, header)
             return False
         if header.codec:
             self._wrong_in_a_row = 0
@@ -153,10 +155,10 @@ class Puller:
         if problem is not None:
             self._refused(order, header, problem)
             return True  # a second pull would bring the same values
-        self._pull_queue.landed(MergedFragment(order.membership, order.fragment, header.version, values))
+        self._pull_queue.arrived(MergedFragment(order.membership, order.fragment, header.version, values))
         return True
 
-    def _carried(
+    def _transfer(
         self, request: PullRequest, reception: "_Reception", post: Post | None, deadline_seconds: float
     ) -> PullHeader:
         """Transfer it; raise WireError if it did not arrive whole."""
@@ -184,7 +186,7 @@ class Puller:
         told = "version %d of fragment %d is not swapped in: %s; goes on with what it holds until a version can be"
         _log.log(level, told, header.version, order.fragment, problem)
 
-    def _came_out_wrong(self, order: PullOrder, header: PullHeader) -> None:
+    def _note_wrong_update(self, order: PullOrder, header: PullHeader) -> None:
         with self._context.counts.lock:
             self._context.counts.updates_wrong += 1
             self._wrong_in_a_row += 1
@@ -202,7 +204,9 @@ class Puller:
 class _Reception:
     """One pull: the buffer it is received into, and its result."""
 
-    def __init__(self, order: PullOrder, landing: Landing, held: Held | None, received: BusyMeter) -> None:
+    def __init__(
+        self, order: PullOrder, receive_options: ReceiveOptions, held: Held | None, received: BusyMeter
+    ) -> None:
         """``held``: the version that an update may begin with; None: only a whole fragment is accepted."""
         self._meter = received
         self.order = order
@@ -211,9 +215,9 @@ class _Reception:
         """An update arrived but did not give the expected result."""
         self.began_at: float | None = None
         """When the answer began, on the monotonic clock."""
-        self._numel = landing.numels[order.fragment]
-        self._buffer = landing.buffer
-        self._codec = landing.codec
+        self._numel = receive_options.numels[order.fragment]
+        self._buffer = receive_options.buffer
+        self._codec = receive_options.codec
         self._received: Tensor | None = None
 
     @property
@@ -233,7 +237,7 @@ class _Reception:
         order = self.order
         if header.fragment != order.fragment or header.version < order.minimum_version or not self._fits(header):
             raise InvalidMessageError(
-                f"the syncer offers {_what(header)}; asked for fragment {order.fragment} from version "
+                f"the syncer offers {_description(header)}; asked for fragment {order.fragment} from version "
                 f"{order.minimum_version} on, {self.whole_bytes} bytes{self._or_update()}"
             )
         if header.codec:
@@ -271,6 +275,6 @@ class _Reception:
         return f", or its {self._codec.name} update from version {self.held.version}, {size} bytes"
 
 
-def _what(header: PullHeader) -> str:
+def _description(header: PullHeader) -> str:
     kind = f"its {header.codec} update from version {header.base_version}, " if header.codec else ""
     return f"fragment {header.fragment} at version {header.version}, {kind}{header.payload_bytes} bytes"

@@ -101,7 +101,7 @@ class TransferContext:
 
 
 @dataclass(frozen=True)
-class Narrowing:
+class PushEncoding:
     """How outer gradients are encoded."""
 
     codec: Codec
@@ -118,15 +118,15 @@ class Pusher:
         push_queue: PushQueue,
         pull_queue: PullQueue,
         control: ControlOutbox,
-        narrowing: Narrowing,
+        encoding: PushEncoding,
     ) -> None:
         """Push for one learner; ``pull_queue``: where the merged result is to be pulled."""
         self._context = context
         self._push_queue = push_queue
         self._pull_queue = pull_queue
         self._control = control
-        self._codec = narrowing.codec
-        self._feedback = narrowing.feedback
+        self._codec = encoding.codec
+        self._feedback = encoding.feedback
         self._deadlines = TransferDeadlines()
 
     def run(self) -> None:
@@ -170,7 +170,7 @@ class Pusher:
                 context.counts.retries += 1
             if context.stopped.wait(retries.next_seconds()):
                 return
-            if context.current() != request.membership or self._push_queue.is_overtaken(gradient):
+            if context.current() != request.membership or self._push_queue.is_superseded(gradient):
                 return
 
     def _encode(self, gradient: OuterGradient) -> Tensor:

@@ -85,10 +85,10 @@ class Child:
                 lines = file.read().decode(errors="replace").splitlines()
         except OSError:
             return ""
-        return final_words(lines)
+        return last_error(lines)
 
 
-def final_words(lines: Sequence[str]) -> str:
+def last_error(lines: Sequence[str]) -> str:
     """The last error in a process's log, without time and name; else its last line."""
     lines = [line.strip() for line in lines if line.strip()]
     errors = [match["error"] for line in lines if (match := _ERROR.match(line))]

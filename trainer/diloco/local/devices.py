@@ -23,7 +23,7 @@ class DevicesError(ValueError):
     """An invalid ``--device``; the text is one line that names it."""
 
 
-def deal_devices(texts: Sequence[str], learner_ids: Sequence[str], count: Callable[[], int]) -> dict[str, str]:
+def assign_devices(texts: Sequence[str], learner_ids: Sequence[str], count: Callable[[], int]) -> dict[str, str]:
     """The device of every learner for which there is a choice; the others use the default of ``diloco learner``.
 
     A text is ``DEVICES`` or ``TARGET=DEVICES``, with devices ``cpu``, ``cuda:N``, or ``cuda`` for all there are,
@@ -45,7 +45,7 @@ def deal_devices(texts: Sequence[str], learner_ids: Sequence[str], count: Callab
             there.append(count())
         return tuple(f"cuda:{index}" for index in range(there[0]))
 
-    dealt: dict[str, str] = {}
+    assigned: dict[str, str] = {}
     for text in texts:
         target, _, devices_text = text.rpartition("=")
         devices = _devices(text, devices_text, cuda)
@@ -53,14 +53,14 @@ def deal_devices(texts: Sequence[str], learner_ids: Sequence[str], count: Callab
             learners = learners_named(target or EVERY, learner_ids)
         except TargetError as error:
             raise DevicesError(f"--device {text!r}: {error}") from error
-        dealt |= _in_turn(learners, devices)
-    rest = [learner for learner in learner_ids if learner not in dealt]
-    return dealt | (_in_turn(rest, cuda()) if rest and cuda() else {})
+        assigned |= _in_turn(learners, devices)
+    rest = [learner for learner in learner_ids if learner not in assigned]
+    return assigned | (_in_turn(rest, cuda()) if rest and cuda() else {})
 
 
-def devices_text(dealt: Mapping[str, str]) -> str:
+def devices_text(assigned: Mapping[str, str]) -> str:
     """Which learners train on which device, in one line; empty if nobody has a choice."""
-    learners = Counter(dealt.values())
+    learners = Counter(assigned.values())
     return ", ".join(f"{device}: {number} learner{'s' * (number > 1)}" for device, number in sorted(learners.items()))
 
 

@@ -44,7 +44,7 @@ class Managed:
     state: ProcessState = ProcessState.WAITING
     restart_at: float = 0.0
     restarts: int = 0
-    stillborn: int = 0
+    early_exits: int = 0
     proven: bool = False
     """Since it was last started it has served (syncer) or made a step (learner)."""
     has_served: bool = False
@@ -83,7 +83,7 @@ class Fleet:
     failure: Failure | None = field(default=None, init=False)
     job_over: bool = field(default=False, init=False)
     """The syncer has reported the end: a process that exits with 0 now is finished."""
-    _held: bool = field(default=False, init=False)
+    _restarts_stopped: bool = field(default=False, init=False)
     _clock: Callable[[], float] = field(default=time.monotonic)
 
     @property
@@ -156,9 +156,9 @@ class Fleet:
         """Those of ``processes`` (default: all) that run."""
         return [process for process in processes or self.everyone if process.child.running]
 
-    def hold(self) -> None:
+    def stop_restarting(self) -> None:
         """Restart nothing from now on."""
-        self._held = True
+        self._restarts_stopped = True
         for process in self.everyone:
             if process.state is ProcessState.WAITING:
                 process.state = ProcessState.DONE
@@ -166,15 +166,15 @@ class Fleet:
     def _ended(self, process: Managed, code: int) -> None:
         process.has_served = process.has_served or process.proven
         process.ended_well = code == EXIT_OK
-        unborn = not (process.proven or process.by_chaos or process.ended_well)
-        process.stillborn = process.stillborn + 1 if unborn else 0
+        too_early = not (process.proven or process.by_chaos or process.ended_well)
+        process.early_exits = process.early_exits + 1 if too_early else 0
         early = not self.job_over
         record = EndedProcess(
-            code, process.child.last_line(), process.restarts, process.stillborn, process.by_chaos, early
+            code, process.child.last_line(), process.restarts, process.early_exits, process.by_chaos, early
         )
         learner = process is not self.syncer
         decision = after_learner_exit(record, self.maximum_restarts) if learner else after_syncer_exit(record)
-        if self._held:
+        if self._restarts_stopped:
             decision = Decision(Verdict.DONE, "the run is over")
         self.journal.write(
             "exit",

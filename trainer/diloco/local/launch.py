@@ -13,7 +13,7 @@ from rich.console import Console
 
 from diloco.local.certificates import issue_certificates
 from diloco.local.chaos.spec import parse_faults
-from diloco.local.devices import cuda_devices, deal_devices
+from diloco.local.devices import assign_devices, cuda_devices
 from diloco.local.directory import DirectoryClaim, RunDirectory, begin, resume
 from diloco.local.plan import LOOPBACK, RunPlan, default_learner_threads
 from diloco.local.report.summary import closing_table
@@ -123,7 +123,7 @@ def make_plan(request: RunRequest, job: DiLoCoJob, text: str) -> RunPlan:
     speeds = parse_speeds(request.slow, learners)
     faults = parse_faults(request.chaos, learners)
     world = read_world(job.spec, request.link, ())
-    devices = deal_devices(request.device, learners, cuda_devices)
+    devices = assign_devices(request.device, learners, cuda_devices)
     sync_port, http_port = free_ports(2)
     if request.port is not None:
         sync_port = check_free(request.port, "--port")

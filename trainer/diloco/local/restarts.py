@@ -11,7 +11,7 @@ _LONGEST_SECONDS = 30.0
 _EARLY_SECONDS = 3.0
 """Delay before a process that exited with 0 is restarted: the job may be over, and the status not say so yet."""
 
-_STILLBORN_LIMIT = 5
+_EARLY_EXITS_LIMIT = 5
 """Ends in a row before a process did anything at all, after which it counts as broken."""
 
 
@@ -37,7 +37,7 @@ class EndedProcess:
     """The last line it wrote."""
     restarts: int
     """Number of its restarts in this run."""
-    stillborn: int
+    early_exits: int
     """Ends in a row, including this one, before it served or made a step."""
     by_chaos: bool = False
     """Fault injection killed it, so the delay need not grow."""
@@ -65,8 +65,8 @@ def after_learner_exit(record: EndedProcess, maximum_restarts: int | None) -> De
         return Decision(Verdict.FAIL, record.last_line or "it was given bad input")
     if record.exit_code == EXIT_REFUSED:
         return Decision(Verdict.GIVE_UP, record.last_line or "the syncer refused it")
-    if record.stillborn >= _STILLBORN_LIMIT:
-        return Decision(Verdict.GIVE_UP, f"it ended {record.stillborn} times without a step: {_told(record)}")
+    if record.early_exits >= _EARLY_EXITS_LIMIT:
+        return Decision(Verdict.GIVE_UP, f"it ended {record.early_exits} times without a step: {_told(record)}")
     if maximum_restarts is not None and record.restarts > maximum_restarts:
         return Decision(Verdict.GIVE_UP, f"failurePolicy.maxRestartsPerLearner is {maximum_restarts}: {_told(record)}")
     return Decision(Verdict.RESTART, _told(record), _delay(record))
@@ -81,8 +81,8 @@ def after_syncer_exit(record: EndedProcess) -> Decision:
     # If it has served before, its input was valid: the cause, such as a port in use, may be gone next time.
     if record.exit_code in (EXIT_BAD_INPUT, EXIT_REFUSED) and not record.restarts:
         return Decision(Verdict.FAIL, record.last_line or "it was given bad input")
-    if record.stillborn >= _STILLBORN_LIMIT:
-        return Decision(Verdict.FAIL, f"the syncer ended {record.stillborn} times without serving: {_told(record)}")
+    if record.early_exits >= _EARLY_EXITS_LIMIT:
+        return Decision(Verdict.FAIL, f"the syncer ended {record.early_exits} times without serving: {_told(record)}")
     return Decision(Verdict.RESTART, _told(record), _delay(record))
 
 
@@ -115,4 +115,4 @@ def _told(record: EndedProcess) -> str:
 def _delay(record: EndedProcess) -> float:
     if record.by_chaos:
         return _FIRST_SECONDS
-    return waiting_seconds(record.stillborn)
+    return waiting_seconds(record.early_exits)

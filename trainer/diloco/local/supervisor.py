@@ -27,7 +27,7 @@ from diloco.local.journal import Journal, read_journal
 from diloco.local.plan import RunPlan, learner_arguments, syncer_arguments, thread_environment
 from diloco.local.status_poll import StatusWatch
 from diloco.local.view.screen import View
-from diloco.local.view.snapshot import RateMeter, Trouble, snapshot_of_fleet
+from diloco.local.view.snapshot import ActiveFaults, RateMeter, RunSnapshot
 
 _TICK_SECONDS = 0.1
 _DRAW_SECONDS = 0.25
@@ -36,10 +36,10 @@ _ALIVE_SECONDS = 10.0
 _LEARNERS_STOP_SECONDS = 60.0
 """Time for a learner to finish its step, push what is due and write its checkpoint."""
 _SYNCER_STOP_SECONDS = 60.0
-_FAREWELL_SECONDS = 20.0
+_LEARNERS_END_SECONDS = 20.0
 """Time for learners to receive the end of the job, once the syncer is gone."""
 _KILL_SECONDS = 5.0
-_DESERTED_SECONDS = 60.0
+_SYNCER_END_SECONDS = 60.0
 """Time for the syncer to end once every learner has: it may still write the model."""
 
 
@@ -85,13 +85,13 @@ class Supervisor:
             OSError: the output directory cannot be written at the start, or a process cannot be started at all.
         """
         earlier = read_journal(self._plan.directory.journal)
-        struck = {str(entry.details["key"]) for entry in earlier if "key" in entry.details}
+        injected = {str(entry.details["key"]) for entry in earlier if "key" in entry.details}
         journal = Journal(self._plan.directory.journal, self._view.announce)
         links = self._links()
         watch = StatusWatch(self._plan.http_address)
         fleet = self._fleet(journal, links)
         injector = FaultInjector(
-            ChaosPlan(self._plan.faults, seed=self._plan.seed, struck=struck), fleet, links, journal
+            ChaosPlan(self._plan.faults, seed=self._plan.seed, injected=injected), fleet, links, journal
         )
         journal.write("run", learners=list(fleet.learners), resumed=self._plan.resumed)
         try:
@@ -170,8 +170,8 @@ class Supervisor:
         while True:
             fleet.start_due()
             fleet.reap()
-            self._look(fleet, watch)
-            injector.act(self._sight(fleet, injector, watch))
+            self._note_progress(fleet, watch)
+            injector.apply_due(self._run_state(fleet, injector, watch))
             self._draw(fleet, injector, watch)
             if time.monotonic() - alive_at >= _ALIVE_SECONDS:
                 fleet.journal.write("alive")
@@ -190,14 +190,14 @@ class Supervisor:
         now = time.monotonic()
         if any(p.state in (ProcessState.RUNNING, ProcessState.WAITING) for p in fleet.learners.values()):
             self._attended_at = now
-        elif now - self._attended_at > _DESERTED_SECONDS:
+        elif now - self._attended_at > _SYNCER_END_SECONDS:
             return Outcome(Ending.FAILED, "every learner has ended, and the syncer does not say that the job is over")
         limit = self._plan.job.spec.active_deadline_seconds
         if limit is not None and now - self._began > limit:
             return Outcome(Ending.FAILED, f"not complete after activeDeadlineSeconds ({limit} s)")
         return None
 
-    def _look(self, fleet: Fleet, watch: StatusWatch) -> None:
+    def _note_progress(self, fleet: Fleet, watch: StatusWatch) -> None:
         """Find out from the status which processes have worked since their latest start."""
         seen = watch.seen
         if seen is None:
@@ -214,7 +214,7 @@ class Supervisor:
                 start = self._steps_at_start.setdefault((told.id, process.restarts), told.steps)
                 process.proven = told.steps != start and told.state == LearnerState.TRAINING
 
-    def _sight(self, fleet: Fleet, injector: FaultInjector, watch: StatusWatch) -> RunState:
+    def _run_state(self, fleet: Fleet, injector: FaultInjector, watch: StatusWatch) -> RunState:
         seen = watch.seen
         status = seen.status if seen else None
         up = {p.name for p in fleet.everyone if p.proven and p.child.running and p.name not in injector.paused}
@@ -231,16 +231,16 @@ class Supervisor:
             return
         self._drawn_at = now
         seen = watch.seen
-        trouble = Trouble(injector.paused, injector.cut)
-        snapshot = snapshot_of_fleet(self._plan.job.metadata.name, fleet, seen, trouble, now - self._began)
+        active_faults = ActiveFaults(injector.paused, injector.cut)
+        snapshot = RunSnapshot.from_fleet(self._plan.job.metadata.name, fleet, seen, active_faults, now - self._began)
         self._view.update(replace(snapshot, rates=self._rates.read(seen)) if seen else snapshot)
 
     def _stop(self, fleet: Fleet, injector: FaultInjector, watch: StatusWatch, ending: Ending) -> None:
         """Stop the learners first, so that they can push their work, then the syncer, which writes a checkpoint."""
-        fleet.hold()
+        fleet.stop_restarting()
         learners = list(fleet.learners.values())
         if ending is Ending.FINISHED:
-            self._await_end(fleet, learners, _FAREWELL_SECONDS)
+            self._await_end(fleet, learners, _LEARNERS_END_SECONDS)
         for processes, seconds in ((learners, _LEARNERS_STOP_SECONDS), ([fleet.syncer], _SYNCER_STOP_SECONDS)):
             if not fleet.running(processes):
                 continue

@@ -56,7 +56,7 @@ def tensor_digest(name: str, tensor: Tensor) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class _Sight:
+class _BufferState:
     """A buffer's state at one moment."""
 
     identity: int
@@ -111,9 +111,9 @@ def changes_in_training(name: str) -> str:
     )
 
 
-def _seen(name: str, buffer: Tensor) -> _Sight:
+def _seen(name: str, buffer: Tensor) -> _BufferState:
     # torch has no public name for the count of writes.
-    return _Sight(id(buffer), buffer._version, "" if buffer.is_meta else tensor_digest(name, buffer))  # noqa: SLF001
+    return _BufferState(id(buffer), buffer._version, "" if buffer.is_meta else tensor_digest(name, buffer))  # noqa: SLF001
 
 
 def _buffers(module: nn.Module) -> Iterator[tuple[str, Tensor, bool]]:

@@ -16,7 +16,7 @@ def seeded(seed: int) -> Iterator[None]:
 
 
 @contextmanager
-def drawn_by(key: str, device: torch.device) -> Iterator[None]:
+def seeded_by(key: str, device: torch.device) -> Iterator[None]:
     """Make what torch draws inside, on the CPU and on ``device``, depend on ``key`` alone.
 
     The CPU's generator is restored. A device's is not: reading its state would wait for the device, and no other code

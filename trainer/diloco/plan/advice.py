@@ -8,7 +8,7 @@ from diloco.core.remedies import Setting
 from diloco.spec import JobSpec
 from diloco.spec.recommendations import Recommendation, ranked
 
-NEARLY = 0.8
+COMPARABLE_SHARE = 0.8
 """Settings are comparable if at least this much of the share merged in the measurement is merged here (ours)."""
 
 
@@ -35,7 +35,7 @@ def advice(spec: JobSpec, situation: Situation) -> Advice | None:
         return None
     steps = _steps(spec, situation)
     ways = [(row, found) for row in ranked(steps) if (found := fit(_as_measured(situation, row))).fits]
-    alike = [way for way in ways if _merged_as_measured(way) >= NEARLY]
+    alike = [way for way in ways if _merged_as_measured(way) >= COMPARABLE_SHARE]
     if not ways:
         return None
     row, found = alike[0] if alike else max(ways, key=_merged_as_measured)

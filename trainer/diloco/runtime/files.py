@@ -22,7 +22,7 @@ class UnusableFileError(ValueError):
     """A file is missing, unreadable or not what it should be; the text names it."""
 
 
-_OF_THE_MACHINE = frozenset(
+_MACHINE_ERRORS = frozenset(
     {
         *(errno.EAGAIN, errno.EINTR, errno.EIO, errno.ESTALE, errno.ETIMEDOUT),
         *(errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBUFS, errno.ENOSPC, errno.EDQUOT),
@@ -30,9 +30,9 @@ _OF_THE_MACHINE = frozenset(
 )
 
 
-def is_of_the_machine(error: OSError) -> bool:
+def is_machine_error(error: OSError) -> bool:
     """Whether the error comes from a shortage or fault of the machine, which may pass, and not from a wrong request."""
-    return error.errno in _OF_THE_MACHINE
+    return error.errno in _MACHINE_ERRORS
 
 
 FileSignature = tuple[int, int, int, int]

@@ -41,7 +41,7 @@ def spent_by_this_process(io: Path = Path("/proc/self/io")) -> Spent:
 
 
 class Loading:
-    """Watches a process's loading. The HTTP server's threads call its pages; one other thread calls ``turn_to``."""
+    """Watches a process's loading. The HTTP server's threads call its pages; one other thread calls ``switch_to``."""
 
     def __init__(
         self, spent: Callable[[], Spent] = spent_by_this_process, clock: Callable[[], float] = time.monotonic
@@ -51,7 +51,7 @@ class Loading:
         self._what = "starts"
         self._mark = (clock(), spent())
 
-    def turn_to(self, what: str) -> None:
+    def switch_to(self, what: str) -> None:
         """Note progress: from now on loading does ``what``, which /readyz shows."""
         self._what = what
         self._mark = (self._clock(), self._spent())

@@ -58,12 +58,14 @@ EPOCH = "1"
 class SimulatedLearner:
     """One process, from its start to its end."""
 
-    def __init__(self, around: Environment, identity: Identity, trainer: Trainer, encoder: Encoder, disk: Disk) -> None:
-        sync = around.job.sync
-        self._around = around
+    def __init__(
+        self, environment: Environment, identity: Identity, trainer: Trainer, encoder: Encoder, disk: Disk
+    ) -> None:
+        sync = environment.job.sync
+        self._environment = environment
         self._identity = identity
         self._id = identity.learner
-        self._durations = random.Random(f"{around.seed}/{identity.instance}")  # noqa: S311 - no secret
+        self._durations = random.Random(f"{environment.seed}/{identity.instance}")  # noqa: S311 - no secret
         self._encoder = encoder
         self._staleness_bound = sync.staleness_bound_steps
         self._trainer = trainer
@@ -72,7 +74,7 @@ class SimulatedLearner:
         self._requests = Requests(Wakeup(), schedule.fragments, schedule.in_flight(schedule.overlap))
         self._inbox = Inbox()
         self._session = SimulatedSession(
-            around, identity, SessionCallbacks(self._stand, self._hear, self._over, self._received)
+            environment, identity, SessionCallbacks(self._make_join, self._handle_order, self._over, self._received)
         )
         self._posted: dict[int, int] = {}
         """Fragment -> version whose pull waits at the syncer."""
@@ -86,7 +88,7 @@ class SimulatedLearner:
         """The latest step and its duration in seconds, until it is reported."""
         self._waits_since: float | None = None
         self._blocked_seconds = 0.0
-        self._activity = Activity(lambda: around.clock.now)
+        self._activity = Activity(lambda: environment.clock.now)
         if disk.trainer is not None:
             trainer.load_state(copy.deepcopy(disk.trainer))
 
@@ -104,7 +106,7 @@ class SimulatedLearner:
 
     # Messages from the syncer
 
-    def _stand(self) -> LearnerJoined:
+    def _make_join(self) -> LearnerJoined:
         trainer = self._trainer
         versions = trainer.versions if self._loaded and not self._loading else ()
         return LearnerJoined(self._id, self._identity.instance, versions, trainer.steps, trainer.data_position)
@@ -115,7 +117,7 @@ class SimulatedLearner:
         self._inbox.evaluations.clear()
         self._encoder.session_over()
 
-    def _hear(self, order: Order, progress: float) -> None:
+    def _handle_order(self, order: Order, progress: float) -> None:
         self._progress = max(self._progress, progress)
         match order:
             case Admit():
@@ -182,33 +184,33 @@ class SimulatedLearner:
         self._evaluate()
         if not self._loaded:
             return
-        now = self._around.clock.now
+        now = self._environment.clock.now
         if self._trainer.staleness >= self._staleness_bound:
             self._waits_since = now if self._waits_since is None else self._waits_since
-            self._activity.turn_to(Kind.PAUSED)
+            self._activity.switch_to(Kind.PAUSED)
             return
         if self._waits_since is not None:
             self._blocked_seconds += now - self._waits_since
             self._waits_since = None
         self._in_step = True
-        self._activity.turn_to(Kind.TRAINING)
+        self._activity.switch_to(Kind.TRAINING)
         profile = self._identity.profile
         # At least a tenth: a normal distribution has no lower bound.
         seconds = profile.step_seconds * max(0.1, self._durations.gauss(1.0, profile.jitter))
-        self._around.clock.after(seconds, lambda: self._step_done(seconds))
+        self._environment.clock.after(seconds, lambda: self._step_done(seconds))
 
     def _step_done(self, seconds: float) -> None:
         self._in_step = False
         if not self._session.alive:
             return
         trainer = self._trainer
-        self._activity.turn_to(Kind.LOOKING)
+        self._activity.switch_to(Kind.LOOKING)
         result = trainer.step(self._progress)
         if result.skipped:
-            self._activity.recount(seconds, Kind.TRAINING, Kind.SKIPPED)
+            self._activity.reclassify(seconds, Kind.TRAINING, Kind.SKIPPED)
         else:
             self._finished = (result, seconds)
-            if trainer.steps % self._around.job.training.checkpoint_every_steps == 0:
+            if trainer.steps % self._environment.job.training.checkpoint_every_steps == 0:
                 self._disk.trainer = trainer.state()
                 self._disk.residuals = dict(self._encoder.residuals())
         self._between_steps()

@@ -129,7 +129,7 @@ class SimulatedSyncer:
             self._model.pull_bytes(fragment, held_version),
         )
 
-    def when_there(self, fragment: int, version: int, serve: Callable[[], None]) -> None:
+    def when_made(self, fragment: int, version: int, serve: Callable[[], None]) -> None:
         """Call ``serve`` as soon as the fragment is at ``version``."""
         if self._engine.versions[fragment] >= version:
             serve()

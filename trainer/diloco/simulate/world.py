@@ -38,7 +38,7 @@ def simulate(job: DiLoCoJob, scenario: Scenario, source: TokenSource | None = No
     """
     scenario.check_learners(job.spec.learner_ids)
     layout, work = tensor_work(job.spec, source)
-    course = _run(job, scenario, layout, work, Terms())
+    course = _run(job, scenario, layout, work, RunOptions())
     assert isinstance(work.model, TensorModel)
     evaluations = course.view.evaluations
     return Outcome(
@@ -53,7 +53,7 @@ def simulate(job: DiLoCoJob, scenario: Scenario, source: TokenSource | None = No
 
 
 @dataclass(frozen=True, slots=True)
-class Terms:
+class RunOptions:
     """Options of a run besides its job and scenario."""
 
     rules: Rules = CURRENT_RULES
@@ -62,7 +62,9 @@ class Terms:
     """Virtual time at which the run's state is returned, finished or not; None: when it has finished."""
 
 
-def simulate_course(job: DiLoCoJob, scenario: Scenario, layout: Layout, terms: Terms = Terms()) -> Course:  # frozen
+def simulate_course(
+    job: DiLoCoJob, scenario: Scenario, layout: Layout, run_options: RunOptions = RunOptions()
+) -> Course:  # frozen
     """Run ``job`` as ``scenario`` says, without training: who merges what when, and what the links carry.
 
     ``layout`` stands for the job's model, which is not built, so it may be of any size.
@@ -72,25 +74,25 @@ def simulate_course(job: DiLoCoJob, scenario: Scenario, layout: Layout, terms: T
         SimulationError: the job was not complete at the scenario's deadline, or no event was left.
     """
     scenario.check_learners(job.spec.learner_ids)
-    return _run(job, scenario, layout, counted_work(job.spec, layout), terms)
+    return _run(job, scenario, layout, counted_work(job.spec, layout), run_options)
 
 
-def _run(job: DiLoCoJob, scenario: Scenario, layout: Layout, work: Work, terms: Terms) -> Course:
+def _run(job: DiLoCoJob, scenario: Scenario, layout: Layout, work: Work, run_options: RunOptions) -> Course:
     spec = job.spec
     clock = VirtualClock()
-    options = replace(EngineOptions.from_job(job, layout), rules=terms.rules)
+    options = replace(EngineOptions.from_job(job, layout), rules=run_options.rules)
     syncer = SimulatedSyncer(options, work.model, clock, scenario.merge_seconds)
-    around = Environment(spec, clock, syncer, scenario.reconnect_seconds, scenario.seed)
-    hosts = {learner: _Host(around, learner, scenario.profile(learner), work) for learner in spec.learner_ids}
+    environment = Environment(spec, clock, syncer, scenario.reconnect_seconds, scenario.seed)
+    hosts = {learner: _Host(environment, learner, scenario.profile(learner), work) for learner in spec.learner_ids}
     for learner, host in hosts.items():
         clock.at(scenario.profile(learner).start_seconds, host.start)
     for fault in scenario.faults:
         clock.at(fault.at_seconds, partial(hosts[fault.learner].inject, fault))
-    end = scenario.deadline_seconds if terms.stop_seconds is None else terms.stop_seconds
+    end = scenario.deadline_seconds if run_options.stop_seconds is None else run_options.stop_seconds
     while syncer.finish is None and clock.now <= end and clock.advance():
         pass
     view = syncer.view()
-    stopped = terms.stop_seconds is not None and clock.now > end
+    stopped = run_options.stop_seconds is not None and clock.now > end
     if not stopped and (syncer.finish is None or not syncer.finish.complete):
         late = "the scenario's deadline" if clock.now > end else "no learner is left"
         why = late if syncer.finish is None else syncer.finish.reason
@@ -104,8 +106,8 @@ def _run(job: DiLoCoJob, scenario: Scenario, layout: Layout, work: Work, terms: 
 class _Host:
     """Runs one learner's processes, one after the other."""
 
-    def __init__(self, around: Environment, learner: str, profile: Profile, work: Work) -> None:
-        self._around = around
+    def __init__(self, environment: Environment, learner: str, profile: Profile, work: Work) -> None:
+        self._environment = environment
         self._learner = learner
         self._profile = profile
         self._work = work
@@ -117,7 +119,7 @@ class _Host:
         self._starts += 1
         identity = Identity(self._learner, f"{self._learner}#{self._starts}", self._profile)
         trainer, encoder = self._work.new_trainer(self._learner), self._work.new_encoder(self._disk.residuals)
-        self._process = SimulatedLearner(self._around, identity, trainer, encoder, self._disk)
+        self._process = SimulatedLearner(self._environment, identity, trainer, encoder, self._disk)
         self._process.start()
 
     def inject(self, fault: Kill | Cut) -> None:
@@ -128,6 +130,6 @@ class _Host:
                 self._process.kill()
                 self._process = None
                 if fault.restart_after_seconds is not None:
-                    self._around.clock.after(fault.restart_after_seconds, self.start)
+                    self._environment.clock.after(fault.restart_after_seconds, self.start)
             case Cut():
                 self._process.cut(fault.seconds)

@@ -35,7 +35,7 @@ _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class Beginning:
+class StartState:
     """The state a syncer process starts with."""
 
     layout: Layout
@@ -47,7 +47,7 @@ class Beginning:
     totals: Totals
 
 
-def prepare(job: DiLoCoJob, checkpoints: Path) -> Beginning:
+def prepare(job: DiLoCoJob, checkpoints: Path) -> StartState:
     """Load the newest complete checkpoint, or build the model; log checkpoints that are damaged.
 
     Raises:
@@ -74,7 +74,7 @@ def prepare(job: DiLoCoJob, checkpoints: Path) -> Beginning:
         store = empty_store(job, layout)
         fill_from(store, loaded)
         _log.info("goes on from checkpoint %s", loaded.name)
-        return Beginning(layout, store, loaded.manifest.engine, loaded.name, loaded.manifest.totals)
+        return StartState(layout, store, loaded.manifest.engine, loaded.name, loaded.manifest.totals)
     module = build_model(job.spec)
     layout = layout_of(module, job.spec.sync.fragments)
     store = empty_store(job, layout)
@@ -82,7 +82,7 @@ def prepare(job: DiLoCoJob, checkpoints: Path) -> Beginning:
         parameters = torch.empty(fragment.numel, dtype=torch.float32)
         read_fragment(module, fragment, parameters)
         store.put(fragment.index, 0, parameters)
-    return Beginning(layout, store, None, "", Totals())
+    return StartState(layout, store, None, "", Totals())
 
 
 def _newest(job: DiLoCoJob, checkpoints: Path, layout: Layout) -> tuple[LoadedCheckpoint | None, dict[str, str]]:

@@ -174,16 +174,16 @@ class TestAsks:
 class TestArrivals:
     def test_a_newer_version_replaces_one_that_waits(self) -> None:
         pull_queue = PullQueue(Wakeup())
-        pull_queue.landed(arrival(0, 1))
+        pull_queue.arrived(arrival(0, 1))
         newer = arrival(0, 2)
-        pull_queue.landed(newer)
+        pull_queue.arrived(newer)
         assert pull_queue.waiting_version(SECOND, 0) == 2
         assert pull_queue.take() == [newer]
         assert pull_queue.take() == []
 
     def test_what_waits_from_another_epoch_is_no_reason_not_to_pull(self) -> None:
         pull_queue = PullQueue(Wakeup())
-        pull_queue.landed(arrival(0, 9))
+        pull_queue.arrived(arrival(0, 9))
         assert pull_queue.waiting_version(RESTARTED, 0) is None
 
     def test_a_fragment_is_pulled_by_one_worker_at_a_time(self) -> None:
@@ -233,9 +233,9 @@ class TestDepartures:
         first, second = gradient(0, 1), gradient(0, 2)
         push_queue.offer(first)
         assert push_queue.next() is first
-        assert not push_queue.is_overtaken(first)
+        assert not push_queue.is_superseded(first)
         push_queue.offer(second)
-        assert push_queue.is_overtaken(first)
+        assert push_queue.is_superseded(first)
 
     def test_it_is_idle_once_everything_is_sent(self) -> None:
         push_queue = PushQueue()

@@ -5,7 +5,7 @@ from typing import Any, Protocol, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
-from diloco.runtime.files import is_of_the_machine
+from diloco.runtime.files import is_machine_error
 
 Tokens = NDArray[np.integer[Any]]
 
@@ -20,7 +20,7 @@ class DataUnavailableError(DataError):
 
 def unreadable(what: str, error: OSError) -> DataError:
     """The error to raise when the system cannot read the data; ``what`` names the field and the file."""
-    kind = DataUnavailableError if is_of_the_machine(error) else DataError
+    kind = DataUnavailableError if is_machine_error(error) else DataError
     return kind(f"{what}: {error.strerror or error}")
 
 

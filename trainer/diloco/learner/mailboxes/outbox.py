@@ -183,7 +183,7 @@ class ControlOutbox:
                 data_position=news.data_position,
                 receiving_seconds=received.busy_seconds,
                 received_bytes=received.bytes,
-                **_told(news.spent),
+                **_time_fields(news.spent),
             )
             self._blocked_seconds = 0.0
             # A Leave must come after everything else, and a Ready before the first step.
@@ -206,6 +206,6 @@ class ControlOutbox:
                 self._condition.notify_all()
 
 
-def _told(spent: TimeSpent) -> dict[str, float]:
+def _time_fields(spent: TimeSpent) -> dict[str, float]:
     """The fields of a step report that say how the time was spent."""
     return {f"{kind}_seconds": round(seconds, _DIGITS) for kind, seconds in asdict(spent).items()}

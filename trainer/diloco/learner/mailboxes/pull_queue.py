@@ -148,7 +148,7 @@ class PullQueue:
             del self._posted[post.order.fragment]
             self._condition.notify_all()
 
-    def landed(self, arrival: MergedFragment) -> None:
+    def arrived(self, arrival: MergedFragment) -> None:
         """Add a complete fragment. Only the newest of this epoch is kept: an order and a post may both bring one."""
         with self._condition:
             if self._epoch is not None and arrival.membership.epoch != self._epoch:

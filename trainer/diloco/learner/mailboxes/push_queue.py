@@ -52,7 +52,7 @@ class PushQueue:
             self._busy.pop(gradient.request.fragment, None)
             self._condition.notify_all()
 
-    def is_overtaken(self, gradient: OuterGradient) -> bool:
+    def is_superseded(self, gradient: OuterGradient) -> bool:
         """Whether a newer one of its fragment waits, so that retrying this one is useless."""
         with self._condition:
             return gradient.request.fragment in self._waiting

@@ -29,14 +29,14 @@ def learning_rates(options: InnerOptimizer, optimizer_steps: int, progress: floa
     ``optimizer_steps``: steps the optimizer has made. ``progress``: merged tokens over the budget; clamped to 0 .. 1.
     """
     warm = min(1.0, (optimizer_steps + 1) / options.warmup_steps) if options.warmup_steps else 1.0
-    share = warm * _fall(options, progress)
+    share = warm * _decay(options, progress)
     rates: dict[OptimizerKind, float] = {"AdamW": options.learning_rate * share}
     if (muon := options.muon_options) is not None:
         rates["Muon"] = muon.learning_rate * share
     return rates
 
 
-def _fall(options: InnerOptimizer, progress: float) -> float:
+def _decay(options: InnerOptimizer, progress: float) -> float:
     """Share of the peak that is left at this progress of the job."""
     if options.decay == "Constant":
         return 1.0
@@ -127,8 +127,8 @@ class NamedOptimizer:
             KeyError: a moment is missing, or belongs to a parameter or an optimizer that does not exist.
         """
         known = {f"{moment}.{name}" for part in self._parts.values() for name in part.names for moment in part.moments}
-        if strangers := tensors.keys() - known:
-            raise KeyError(min(strangers))
+        if unknown := tensors.keys() - known:
+            raise KeyError(min(unknown))
         for kind, part in self._parts.items():
             _load(part, tensors, steps if kind == "AdamW" else None)
         self._steps = steps

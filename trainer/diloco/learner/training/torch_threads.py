@@ -10,7 +10,7 @@ from collections.abc import Callable
 import torch
 
 
-def settle_torch_threads(threads: int | None) -> int:
+def set_torch_threads(threads: int | None) -> int:
     """Set the calling thread's number of torch threads for good (None: torch's own choice); returns it."""
     torch.set_num_threads(threads or torch.get_num_threads())
     return torch.get_num_threads()

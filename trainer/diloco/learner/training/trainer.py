@@ -25,7 +25,7 @@ from diloco.learner.training.optimizer import NamedOptimizer, Rates, learning_ra
 from diloco.model import ModelError, trained_parameters, vocabulary_size_of, write_fragment
 from diloco.model.constants import BufferWatch, changes_in_training
 from diloco.model.fragments import views
-from diloco.model.randomness import drawn_by
+from diloco.model.randomness import seeded_by
 from diloco.spec import JobSpec
 from diloco.spec.training import OptimizerKind
 
@@ -252,7 +252,7 @@ class InnerTrainer:
     def _gradients(self, inputs: Tensor, targets: Tensor) -> tuple[float, float]:
         """Loss and gradient norm of a batch; leaves clipped gradients in the parameters."""
         # The backward pass is included: recomputed parts (activation checkpointing) may draw random numbers again.
-        with drawn_by(self._key(), self._device):
+        with seeded_by(self._key(), self._device):
             with torch.autocast(self._device.type, torch.bfloat16, enabled=self._options.precision == "BF16"):
                 logits = self._module(inputs)
             loss = cross_entropy(logits, targets)

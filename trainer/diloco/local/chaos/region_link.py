@@ -53,9 +53,9 @@ class RegionLink:
         """Cut the link."""
         self._loop.call_soon_threadsafe(self._cut, manner)
 
-    def mend(self) -> None:
+    def restore(self) -> None:
         """Restore the link."""
-        self._loop.call_soon_threadsafe(self._mend)
+        self._loop.call_soon_threadsafe(self._restore)
 
     def close(self) -> None:
         """End every connection and the thread."""
@@ -85,7 +85,7 @@ class RegionLink:
             self._refusing.set()
             self._reset()
 
-    def _mend(self) -> None:
+    def _restore(self) -> None:
         self._refusing.clear()
         self._open.set()
 

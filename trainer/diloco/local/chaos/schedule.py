@@ -44,12 +44,12 @@ class DueFault(NamedTuple):
 class ChaosPlan:
     """Records which faults have been injected, and how long each victim was up."""
 
-    def __init__(self, faults: Sequence[Fault], *, seed: int, struck: Collection[str] = ()) -> None:
-        """Plan ``faults``; those whose ``DueFault.key`` is in ``struck`` happened before a resume."""
+    def __init__(self, faults: Sequence[Fault], *, seed: int, injected: Collection[str] = ()) -> None:
+        """Plan ``faults``; those whose ``DueFault.key`` is in ``injected`` happened before a resume."""
         self._by_step = [
             DueFault(fault, victim) for fault in faults if fault.step is not None for victim in fault.victims
         ]
-        self._pending = [due_fault for due_fault in self._by_step if due_fault.key not in struck]
+        self._pending = [due_fault for due_fault in self._by_step if due_fault.key not in injected]
         self._by_rate = [
             _Exposure(DueFault(fault, victim), fault.rate_per_hour, seed)
             for fault in faults

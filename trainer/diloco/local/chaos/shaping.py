@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 TURN_SECONDS = 0.01
 """Longest time that one chunk occupies a link, so that others get their turn (ours)."""
-OVERSLEPT_SECONDS = 0.005
+WAKEUP_DELAY_SECONDS = 0.005
 """A pipe counts as busy for this long after its last turn, as its users wake up a little late (ours)."""
 LEAST_CHUNK_BYTES = 1448
 """Bytes of a TCP segment on Ethernet."""
@@ -33,7 +33,7 @@ class Pipe:
         """Take the next turn; returns when the last byte is through."""
         with self._lock:
             now = self._clock()
-            idle = now - self._free_at > OVERSLEPT_SECONDS
+            idle = now - self._free_at > WAKEUP_DELAY_SECONDS
             self._free_at = (now if idle else self._free_at) + size_bytes / self.bytes_per_second
             return self._free_at
 

@@ -35,7 +35,7 @@ from diloco.local.report.history import (
     Stretch,
 )
 from diloco.local.report.run_clock import RunClock
-from diloco.local.report.timeline import Turn, incidents, spans, stretches, told_by, turns
+from diloco.local.report.timeline import Turn, incidents, incidents_noted, spans, stretches, turns
 from diloco.local.time_classes import shares_of
 from diloco.spec import DiLoCoJob
 from diloco.tape.reader import TapeEntry, TapeHeader, Torn
@@ -114,7 +114,7 @@ class HistoryBuilder:
             now, seconds = entry.now, self._clock.seconds(header.started_at + entry.now)
             engine.step(entry.event, now)
             self._entry(entry, seconds)
-            self._told += told_by(entry, seconds, named)
+            self._told += incidents_noted(entry, seconds, named)
             if over is None and any(isinstance(action, Finish) for action in entry.actions):
                 over = now  # figures no longer change once the job is over, as in /status
                 self._finished = True

@@ -131,7 +131,7 @@ def incidents(journal: Sequence[Entry], clock: RunClock) -> tuple[Incident, ...]
     )
 
 
-def told_by(entry: TapeEntry, seconds: float, named: set[str]) -> list[Incident]:
+def incidents_noted(entry: TapeEntry, seconds: float, named: set[str]) -> list[Incident]:
     """Events for people from the engine's notes. Learners in ``named`` have been left out before."""
     found = []
     for note in entry.actions:

@@ -142,17 +142,17 @@ def write_checkpoint(directory: Path, content: CheckpointContent) -> str:
     return name
 
 
-def prune_checkpoints(directory: Path, keep: int, spared: frozenset[str]) -> None:
-    """Delete all but the newest ``keep`` checkpoints; those in ``spared`` are neither deleted nor counted.
+def prune_checkpoints(directory: Path, keep: int, protected: frozenset[str]) -> None:
+    """Delete all but the newest ``keep`` checkpoints; those in ``protected`` are neither deleted nor counted.
 
     Raises:
         OSError: one could not be deleted.
     """
-    for name in [name for name in checkpoint_names(directory) if name not in spared][:-keep]:
+    for name in [name for name in checkpoint_names(directory) if name not in protected][:-keep]:
         # Renamed first, so that a partly deleted one is never taken for a checkpoint.
-        doomed = directory / f".{name}.part"
-        (directory / name).rename(doomed)
-        shutil.rmtree(doomed)
+        to_delete = directory / f".{name}.part"
+        (directory / name).rename(to_delete)
+        shutil.rmtree(to_delete)
 
 
 def load_checkpoint(directory: Path, name: str, layout: Layout, job: str) -> LoadedCheckpoint:

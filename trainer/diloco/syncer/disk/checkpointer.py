@@ -38,7 +38,7 @@ class Checkpointer:
 
         Args:
             directory: Where checkpoints are.
-            keep: How many are kept, beside those spared.
+            keep: How many are kept, beside those protected.
             capture: Captures the current state, for the given reason.
             release: Called when the captured state is no longer read.
             check: Raises ``ValueError`` if the captured state cannot be resumed from. Called in the writing thread.
@@ -50,7 +50,7 @@ class Checkpointer:
         self._release = release
         self._check = check
         self._metrics = metrics
-        self.spared: frozenset[str] = frozenset()
+        self.protected: frozenset[str] = frozenset()
         """Checkpoints that are neither deleted nor counted: those that a recorded tape begins with."""
         self.newest = ""
         """Name of the newest checkpoint."""
@@ -112,9 +112,9 @@ class Checkpointer:
         if self._wanted and not self._merging and self._writing is None:
             content = self._capture(self._wanted)
             self._wanted = ""
-            self._writing = asyncio.get_running_loop().create_task(self._write_aside(content))
+            self._writing = asyncio.get_running_loop().create_task(self._write_in_thread(content))
 
-    async def _write_aside(self, content: CheckpointContent) -> None:
+    async def _write_in_thread(self, content: CheckpointContent) -> None:
         try:
             self._finished(await asyncio.get_running_loop().run_in_executor(self._executor, self._write, content))
         except OSError as error:
@@ -152,7 +152,7 @@ class Checkpointer:
 
     def _prune(self, keep: int) -> None:
         try:
-            prune_checkpoints(self._directory, keep, self.spared)
+            prune_checkpoints(self._directory, keep, self.protected)
         except OSError as error:
             _log.warning("old checkpoints could not be deleted: %s", error)
 

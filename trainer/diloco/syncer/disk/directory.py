@@ -17,7 +17,7 @@ from diloco.tape.reader import find_tapes
 
 _log = logging.getLogger(__name__)
 
-_AGAIN_SECONDS = 0.5
+_RETRY_SECONDS = 0.5
 _NO_LOCKS = (errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL)
 """Errors of ``flock`` on a file system without locks."""
 
@@ -95,7 +95,7 @@ class SyncerDirectory:
             if not told:
                 _log.warning("%s: another syncer is using this directory; waits for its end", self.root)
                 told = True
-            time.sleep(min(left, _AGAIN_SECONDS))
+            time.sleep(min(left, _RETRY_SECONDS))
 
     def __enter__(self) -> Self:
         return self

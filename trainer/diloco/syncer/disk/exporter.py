@@ -16,7 +16,7 @@ from diloco.spec import DiLoCoJob
 
 _log = logging.getLogger(__name__)
 
-AGAIN_SECONDS = 5.0
+RETRY_SECONDS = 5.0
 """Time between attempts while the disk is full."""
 
 
@@ -43,7 +43,7 @@ class Exporter:
             fsync_directory(self._path.parent)
         self._task = asyncio.create_task(self._until_done(write))
 
-    def go_on(self, write: Callable[[], None]) -> None:
+    def resume(self, write: Callable[[], None]) -> None:
         """Write the model, unless it is there, of a job that had ended before this process began."""
 
         def missing() -> None:
@@ -67,7 +67,7 @@ class Exporter:
                 await loop.run_in_executor(self._executor, write)
             except OSError as error:
                 _log.error("the model could not be exported, it is tried again: %s", error)
-                await asyncio.sleep(AGAIN_SECONDS)
+                await asyncio.sleep(RETRY_SECONDS)
             except ModelError as error:
                 _log.error("the model could not be exported: %s; it is tried again when the syncer is restarted", error)
                 return

@@ -118,7 +118,7 @@ class Claims:
             own = self._limits.bound_steps
             self._allowances[learner] = Allowance(steps, data_position, self._clock(), own)
         else:
-            allowance.believe(steps, data_position, self._limits.sequences_per_step(learner))
+            allowance.record(steps, data_position, self._limits.sequences_per_step(learner))
 
     def reported(self, learner: str, step: int, tokens: int, data_position: int) -> None:
         """Check and record a step report.
@@ -141,7 +141,7 @@ class Claims:
         most = LIFE_FACTOR * self._limits.budget_tokens + step * self._limits.tokens_per_step(learner)
         if tokens > most:
             raise self._error(f"{learner} reports {tokens} tokens; in this job it can have trained {most}")
-        allowance.believe(step, data_position, self._limits.sequences_per_step(learner))
+        allowance.record(step, data_position, self._limits.sequences_per_step(learner))
         self._speeds.reported(learner, step, self._clock())
         account.reported = (step, tokens)
         account.raise_to(step)

@@ -67,7 +67,7 @@ class LinkMeter:
         return Rates(None if up is None else up.bytes_per_second, None if down is None else down.bytes_per_second)
 
 
-class Lately:
+class RecentSeconds:
     """A duration at the samples of the window; its median smooths out changes from step to step."""
 
     def __init__(self) -> None:

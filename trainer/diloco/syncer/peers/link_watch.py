@@ -1,6 +1,6 @@
 """Checks whether a running job's overlap, interval and links fit together, and reports a verdict once it has lasted.
 
-Owned by the event loop, except for `judged`, which is pure and may take long enough to need a thread.
+Owned by the event loop, except for `judge`, which is pure and may take long enough to need a thread.
 """
 
 import asyncio
@@ -19,7 +19,7 @@ from diloco.core.remedies import remedies
 from diloco.core.state import LearnerState, Phase
 from diloco.core.view import EngineView
 from diloco.spec.sync import SyncSpec
-from diloco.syncer.peers.link_meter import Lately, LinkMeter
+from diloco.syncer.peers.link_meter import LinkMeter, RecentSeconds
 from diloco.syncer.reporting.status import LinksStatus, LinkStatus
 
 _log = logging.getLogger(__name__)
@@ -40,7 +40,7 @@ class Watched:
     latest: Fit | None = None
 
 
-def judged(before: Watched, situation: Situation, now: float) -> Watched:
+def judge(before: Watched, situation: Situation, now: float) -> Watched:
     """Judge a situation at ``now``."""
     found = fit(situation)
     if found.kind is FitKind.STALENESS_BOUND_TOO_LOW and situation.exchange.quorum >= situation.learners:
@@ -61,8 +61,8 @@ class LinkWatch:
         self._tokens_per_step = tokens_per_step
         self._meter = meter
         self._due = EVERY_SECONDS
-        self._steps: dict[str, Lately] = {}
-        self._answers: dict[str, Lately] = {}
+        self._steps: dict[str, RecentSeconds] = {}
+        self._answers: dict[str, RecentSeconds] = {}
         self._watched = Watched()
 
     async def look(self, view: EngineView, now: float, threads: Executor) -> None:
@@ -70,15 +70,15 @@ class LinkWatch:
         if self._meter.sample(now):
             for learner in view.learners:
                 if learner.state == LearnerState.TRAINING and learner.step_seconds:
-                    self._steps.setdefault(learner.id, Lately()).add(learner.step_seconds)
+                    self._steps.setdefault(learner.id, RecentSeconds()).add(learner.step_seconds)
                 if learner.state == LearnerState.TRAINING and learner.answer_seconds is not None:
-                    self._answers.setdefault(learner.id, Lately()).add(learner.answer_seconds)
+                    self._answers.setdefault(learner.id, RecentSeconds()).add(learner.answer_seconds)
         if now < self._due or view.phase != Phase.TRAINING:
             return
         self._due = now + EVERY_SECONDS
         before = self._watched
         situation = self._situation(view)
-        self._watched = await asyncio.get_running_loop().run_in_executor(threads, judged, before, situation, now)
+        self._watched = await asyncio.get_running_loop().run_in_executor(threads, judge, before, situation, now)
         told = self._watched.judgement.told
         if told is not None and told is not before.judgement.told:
             _log.log(logging.INFO if told.fits else logging.WARNING, "links: %s: %s", told.kind.value, told.reason)

@@ -12,7 +12,7 @@ A_SECOND: Final = 1000.0
 AT_ONCE: Final = 2000.0
 
 
-class Tempo:
+class TokenBucket:
     """The token bucket of one session: holds ``AT_ONCE`` messages, refills ``A_SECOND`` per second."""
 
     def __init__(self, clock: Callable[[], float]) -> None:

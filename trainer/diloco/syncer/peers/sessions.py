@@ -26,7 +26,7 @@ from diloco.runtime.busy import Moved
 from diloco.syncer.peers.claims import ClaimError, Claims
 from diloco.syncer.peers.link_meter import LinkMeter
 from diloco.syncer.peers.newcomers import Newcomers
-from diloco.syncer.peers.rate_limit import Tempo
+from diloco.syncer.peers.rate_limit import TokenBucket
 from diloco.syncer.store import FragmentStore
 from diloco.wire import messages
 from diloco.wire.errors import InvalidMessageError, RefusedError, UnavailableError, WireError
@@ -211,9 +211,9 @@ class Sessions:
             await asyncio.gather(over, reading, return_exceptions=True)
 
     async def _read(self, session: _Session, inbound: AsyncIterator[LearnerMessage]) -> None:
-        tempo = Tempo(self._clock)
+        bucket = TokenBucket(self._clock)
         async for message in inbound:
-            if (wait_seconds := tempo.wait_seconds()) > 0:
+            if (wait_seconds := bucket.wait_seconds()) > 0:
                 await asyncio.sleep(wait_seconds)
             if isinstance(message, messages.Leave):
                 _log.info("%s leaves: %s", session.join.learner, message.reason)

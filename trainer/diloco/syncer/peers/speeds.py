@@ -103,7 +103,7 @@ class Allowance:
         self._saved = [min(most, saved + more) for saved in self._saved]
         self.at = now
 
-    def believe(self, steps: int, data_position: int, sequences_per_step: int) -> None:
+    def record(self, steps: int, data_position: int, sequences_per_step: int) -> None:
         """Record that it has come so far."""
         self._saved[0] -= max(0, steps - self.steps)
         self._saved[1] -= max(0, data_position - self.data_position) / sequences_per_step

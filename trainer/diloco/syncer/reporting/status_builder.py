@@ -46,7 +46,7 @@ class Rate:
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
+class StoredState:
     """What is on disk or measured, beside the engine's state."""
 
     checkpoint: CheckpointStatus
@@ -72,7 +72,7 @@ class Reporter:
         for learner in view.learners:
             self._tokens.setdefault(learner.id, Rate()).add(now, learner.tokens)
 
-    def status(self, view: EngineView, now: float, kept: Kept) -> SyncerStatus:
+    def status(self, view: EngineView, now: float, stored: StoredState) -> SyncerStatus:
         """The status at ``now``."""
         per_second = 0.0 if view.finished else self._merged.per_second
         left = max(0.0, view.budget_tokens - view.merged_tokens)
@@ -104,18 +104,18 @@ class Reporter:
                 "evaluations": evaluations,
                 "goodput": view.goodput,
                 "time_seconds": _by_class(view.time),
-                "bytes_pushed": kept.totals.bytes_pushed,
-                "bytes_pulled": kept.totals.bytes_pulled,
+                "bytes_pushed": stored.totals.bytes_pushed,
+                "bytes_pulled": stored.totals.bytes_pulled,
                 "elapsed_seconds": view.elapsed_seconds,
                 "rounds_in_flight": view.rounds_in_flight,
-                "checkpoint": kept.checkpoint,
-                "tape_problem": kept.tape_problem,
+                "checkpoint": stored.checkpoint,
+                "tape_problem": stored.tape_problem,
                 "inner_steps": view.inner_steps,
                 "trained_tokens": view.trained_tokens,
-                "model_exported": kept.model_exported,
+                "model_exported": stored.model_exported,
                 "quorum": view.quorum,
                 "quorum_wanted": view.quorum_wanted,
-                "links": kept.links,
+                "links": stored.links,
                 "learners": tuple(self._learner(learner, now) for learner in view.learners),
             }
         )
