@@ -94,7 +94,7 @@ class MergeStatistics:
     """Who was left out, of a bounded merge."""
 
 
-def merge_fragment(  # noqa: PLR0913 - the one seam to the syncer: by keyword, and each a thing of its own
+def merge_fragment(  # noqa: PLR0913 - the interface to the syncer: keywords, each with its own meaning
     fragment: Fragment,
     contributions: Sequence[Contribution],
     *,

@@ -71,7 +71,7 @@ def cuda_devices() -> int:
     # Another process asks torch, which takes 200 MB, and CUDA, which keeps a context until its process ends.
     command = [sys.executable, "-c", "import torch; print(torch.cuda.device_count())"]
     try:
-        told = subprocess.run(command, capture_output=True, text=True, check=True, timeout=_COUNT_SECONDS)  # noqa: S603  # our own interpreter and words
+        told = subprocess.run(command, capture_output=True, text=True, check=True, timeout=_COUNT_SECONDS)  # noqa: S603  # our own interpreter and arguments
         return int(told.stdout.split()[-1])
     except (OSError, subprocess.SubprocessError, ValueError, IndexError):
         return 0

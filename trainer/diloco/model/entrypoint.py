@@ -32,7 +32,7 @@ def load_entrypoint(entrypoint: str, field: str) -> Callable[..., Any]:
         raise EntrypointError(f"{field}: {module_name} has no {name}")
     if not callable(factory):
         raise EntrypointError(f"{field}: {entrypoint} is a {type(factory).__name__}, not callable")
-    return factory  # type: ignore[no-any-return]  # callable() says no more than that
+    return factory  # type: ignore[no-any-return]  # callable() gives no more precise type
 
 
 def call_entrypoint(entrypoint: str, arguments: Mapping[str, Any], field: str) -> Any:

@@ -170,7 +170,7 @@ class _Handler(BaseHTTPRequestHandler):
         else:
             try:
                 response = route()
-            except Exception:  # noqa: BLE001  # a fault in one page must be seen in the log, and cost no more than this answer
+            except Exception:  # noqa: BLE001  # an error in one page is logged, and fails only this request
                 _log.exception("HTTP route %s failed", self.path)
                 response = Response.text("internal error; see the log\n", HTTPStatus.INTERNAL_SERVER_ERROR)
         self.send_response(response.status)

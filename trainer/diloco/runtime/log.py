@@ -34,7 +34,7 @@ class _Handler(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         try:
             line = self.format(record) + "\n"
-        except Exception:  # noqa: BLE001  # a wrong argument of a log call: the base class tells it
+        except Exception:  # noqa: BLE001  # a wrong argument of a log call: the base class reports it
             self.handleError(record)
             return
         lost, problem = self._output.lost, self._problem

@@ -217,7 +217,7 @@ class ActionExecutor:
         try:
             self._checkpointer.merge_ended()
             self._start_merge()
-        except Exception as error:  # noqa: BLE001  # a callback of the loop: nobody else would hear of it
+        except Exception as error:  # noqa: BLE001  # a callback of the loop: otherwise it would be lost
             self._engine_loop.fail(error)
 
     def _keep(self, directory: Path, digest: str, payload: torch.Tensor) -> None:

@@ -89,7 +89,7 @@ class EngineLoop:
         self._drain_due = False
         try:
             self._take_batch()
-        except Exception as error:  # noqa: BLE001  # whatever it is, the process must end with it
+        except Exception as error:  # noqa: BLE001  # any error must end the process
             self.fail(error)
             return
         if self._queue:

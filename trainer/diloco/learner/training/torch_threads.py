@@ -28,7 +28,7 @@ def start_worker(name: str, body: Callable[[], None], on_failure: Callable[[Base
         use_one_torch_thread()
         try:
             body()
-        except BaseException as error:  # noqa: BLE001  # the inner loop raises it where it ends the process
+        except BaseException as error:  # noqa: BLE001  # the inner loop raises it, which ends the process
             on_failure(error)
 
     thread = threading.Thread(target=run, name=name, daemon=True)

@@ -24,7 +24,7 @@ LAST_SECONDS = 120.0
 class Checkpointer:
     """Writes the checkpoints of one syncer. Owned by the event loop."""
 
-    def __init__(  # noqa: PLR0913  # what a checkpoint is made of, and held against
+    def __init__(  # noqa: PLR0913  # what a checkpoint is made of, and checked with
         self,
         directory: Path,
         keep: int,
@@ -121,7 +121,7 @@ class Checkpointer:
             self._failed(error.strerror or str(error), error)
         except ValueError as error:
             self._failed(f"it could not be read again: {error}", error)
-        except Exception as error:  # noqa: BLE001  # whatever it is, training goes on and says so
+        except Exception as error:  # noqa: BLE001  # any error: training goes on, and the log says so
             _log.exception("writing a checkpoint failed")
             self._failed(repr(error), error)
         finally:

@@ -34,7 +34,7 @@ def on_loop(loop: asyncio.AbstractEventLoop, read: Callable[[], T]) -> T:
         if answer.set_running_or_notify_cancel():
             try:
                 answer.set_result(read())
-            except Exception as error:  # noqa: BLE001  # it belongs to the thread that asked
+            except Exception as error:  # noqa: BLE001  # raised again in the calling thread
                 answer.set_exception(error)
 
     try:
