@@ -30,7 +30,7 @@ class Life:
     """Stands for ``Learner``: ends as it is told, and looks around."""
 
     ending = Ending(EndKind.FINISHED, "enough")
-    kept = True
+    checkpoint_written = True
 
     def __init__(self, options: LearnerOptions, orders: Orders, wakeup: Wakeup) -> None:
         del options, wakeup
