@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from diloco.core.options import Rules
-from diloco.simulate import Kill, Link, Profile, Scenario, Terms, faults_every, layout_of_sizes, simulate_course
+from diloco.simulate import Kill, Link, Profile, RunOptions, Scenario, faults_every, layout_of_sizes, simulate_course
 from diloco.spec import DiLoCoJob
 from report import write_report
 
@@ -149,7 +149,7 @@ def run(case: Case) -> Result:
     )
     scenario = Scenario(dict.fromkeys(odd, other), usual, faults=kills)
     course = simulate_course(
-        job, scenario, layout_of_sizes([NUMEL] * FRAGMENTS), Terms(case.rules, stop_seconds=seconds)
+        job, scenario, layout_of_sizes([NUMEL] * FRAGMENTS), RunOptions(case.rules, stop_seconds=seconds)
     )
     learners = course.view.learners
 

@@ -27,7 +27,7 @@ from diloco.core.events import Merged, StepReported
 from diloco.core.fragments import Layout
 from diloco.model import build_model, layout_of
 from diloco.plan.world import World, read_world
-from diloco.simulate import Link, Profile, Scenario, Terms, simulate_course
+from diloco.simulate import Link, Profile, RunOptions, Scenario, simulate_course
 from diloco.spec import DiLoCoJob, load_job
 from diloco.tape.reader import TapeReader, Torn, find_tapes
 from report import write_report
@@ -184,7 +184,7 @@ def count(job: DiLoCoJob, layout: Layout, seen: Seen, world: World) -> dict[str,
     scenario = Scenario(profiles, merge_seconds=statistics.mean(seen.merge_seconds))
     training = job.spec.training.model_copy(update={"tokens": 10**12})
     endless = job.model_copy(update={"spec": job.spec.model_copy(update={"training": training})})
-    course = simulate_course(endless, scenario, layout, Terms(stop_seconds=seen.seconds))
+    course = simulate_course(endless, scenario, layout, RunOptions(stop_seconds=seen.seconds))
     views = course.view.learners
     shares = {view.id: view.merged_tokens / max(1, view.tokens) for view in views}
     total = sum(view.merged_tokens for view in views) / sum(view.tokens for view in views)

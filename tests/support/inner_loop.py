@@ -108,7 +108,7 @@ class LoopBench(CountedTrainer):
 
     def receive(self, fragment: int, version: int, membership: Membership = NOW) -> None:
         """A fragment lands."""
-        self.boxes.pull_queue.landed(MergedFragment(membership, fragment, version, cast("Any", None)))
+        self.boxes.pull_queue.arrived(MergedFragment(membership, fragment, version, cast("Any", None)))
 
     def later(self, *pull_queue: tuple[int, int], seconds: float = 0.0) -> Callable[[], None]:
         """An event: time passes, and these versions of fragments land."""

@@ -6,7 +6,7 @@ import pytest
 
 from diloco.core.actions import Action, Checkpoint, Fence, Note
 from diloco.core.events import LearnerAlive, LearnersPlanned, SnapshotAsked, TimerFired
-from support.engine_script import Script, name, of, options
+from tests.support.engine_script import Script, name, of, options
 
 
 def over() -> Script:

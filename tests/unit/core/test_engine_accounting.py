@@ -8,7 +8,7 @@ from diloco.core.actions import Evaluate, Finish, Merge
 from diloco.core.events import Evaluated, LearnersPlanned, StepReported
 from diloco.core.options import EngineOptions
 from diloco.core.spent import TimeSpent
-from support.engine_script import Script, name, of, only, options
+from tests.support.engine_script import Script, name, of, only, options
 
 
 def one_fragment(learners: int = 1, **changes: object) -> EngineOptions:

@@ -6,7 +6,7 @@ import pytest
 
 from diloco.core.actions import AskFragment, Discard, Merge, Note
 from diloco.core.options import Rules
-from support.engine_script import Script, name, of, only, options
+from tests.support.engine_script import Script, name, of, only, options
 
 
 def started(learners: int = 2, **changes: Any) -> Script:

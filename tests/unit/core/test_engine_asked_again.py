@@ -7,7 +7,7 @@ import pytest
 from diloco.core.actions import Action, AskFragment, Merge, SetTimer
 from diloco.core.events import Event, LearnersPlanned, StepReported, TimerFired
 from diloco.core.options import Rules
-from support.engine_script import Script, name, of, only, options
+from tests.support.engine_script import Script, name, of, only, options
 
 
 def started(learners: int, **changes: Any) -> Script:

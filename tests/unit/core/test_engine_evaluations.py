@@ -14,7 +14,7 @@ from diloco.core.options import Rules
 from diloco.core.snapshot import fresh
 from diloco.core.state import LearnerRecord, LearnerState, Phase
 from diloco.core.time_class import TimeClass
-from support.engine_script import Script, name, of, only, options
+from tests.support.engine_script import Script, name, of, only, options
 
 BEGIN = 1000.0
 """When a script's clock starts."""

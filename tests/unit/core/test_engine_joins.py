@@ -3,7 +3,7 @@
 from diloco.core.actions import Admit, AskFragment, Fence, Merge, Refusal
 from diloco.core.events import StepReported
 from diloco.core.view import LearnerView
-from support.engine_script import Script, name, of, only, options
+from tests.support.engine_script import Script, name, of, only, options
 
 
 def learner(script: Script, index: int = 0) -> LearnerView:

@@ -3,7 +3,7 @@
 import pytest
 
 from diloco.core.actions import Merge, Note
-from support.engine_script import Script, name, of, only, options
+from tests.support.engine_script import Script, name, of, only, options
 
 
 def merged_once(*, answer_seconds: float = 0.0) -> Script:

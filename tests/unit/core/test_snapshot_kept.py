@@ -9,7 +9,7 @@ from diloco.core.events import LearnerJoined
 from diloco.core.snapshot import LaterSnapshotError, SnapshotError, fresh, restore, take
 from diloco.core.state import LearnerState, Phase
 from diloco.core.time_class import TimeClass
-from support.engine_script import Script, name, options
+from tests.support.engine_script import Script, name, options
 
 LEARNER: dict[str, Any] = {
     "instance": "process-0",

@@ -18,7 +18,7 @@ from diloco.core.state import (
     Return,
     Round,
 )
-from support.engine_script import Script, name, options
+from tests.support.engine_script import Script, name, options
 
 PRESENT = {"Loading", "Training", "Stalled"}
 

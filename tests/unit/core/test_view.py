@@ -10,7 +10,7 @@ from diloco.core.snapshot import fresh
 from diloco.core.state import EngineState, LearnerRecord, LearnerState, Phase, Round
 from diloco.core.time_class import TimeClass
 from diloco.core.view import LearnerView, view
-from support.engine_script import name, options
+from tests.support.engine_script import name, options
 
 
 def state_with(*records: LearnerRecord, **changes: Any) -> EngineState:

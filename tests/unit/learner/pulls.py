@@ -11,7 +11,7 @@ from diloco.core.downlink import Update, encode_update
 from diloco.learner.mailboxes.holdings import Holdings, Membership
 from diloco.learner.mailboxes.pull_queue import MergedFragment, PullOrder, PullQueue
 from diloco.learner.mailboxes.wakeup import Wakeup
-from diloco.learner.puller import Landing, Puller
+from diloco.learner.puller import Puller, ReceiveOptions
 from diloco.learner.transfers import TransferContext, TransferCounts
 from diloco.wire.chunks import payload_digest
 from diloco.wire.errors import WireError
@@ -101,20 +101,20 @@ class Bench:
         context = TransferContext(
             "r/p/0", syncer, lambda: self.now, lambda: 0.0, self.stopped, lambda: -1.0, self.counts
         )
-        landing = Landing((self.numel,), self._buffer, CODEC if downlink else None)
-        self.puller = Puller(context, self.pull_queue, self.holdings, landing)
+        receive_options = ReceiveOptions((self.numel,), self._buffer, CODEC if downlink else None)
+        self.puller = Puller(context, self.pull_queue, self.holdings, receive_options)
 
     def _buffer(self, _: int) -> torch.Tensor:
         self.buffers += 1
         return torch.empty(self.numel)
 
     def pull(self, minimum_version: int = 9) -> list[MergedFragment]:
-        """Wish for it, and what has landed once no worker has anything to do."""
+        """Order it; returns what has arrived once no worker has anything to do."""
         self.pull_queue.want(PullOrder(NOW, 0, minimum_version))
         return self.work_off()
 
     def post(self, minimum_version: int = 9) -> list[MergedFragment]:
-        """Post a pull, and what has landed by it."""
+        """Post a pull; returns what has arrived by it."""
         self.pull_queue.post(PullOrder(NOW, 0, minimum_version))
         with contextlib.suppress(NothingToDoError):
             self.puller.run_posted()

@@ -26,7 +26,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> HandClock:
 def bench(clock: HandClock) -> LoopBench:
     """Loaded with version 0 of everything; nothing said yet."""
     made = LoopBench(clock)
-    made.loop.look()
+    made.loop.between_steps()
     made.said.take()
     return made
 
@@ -97,13 +97,13 @@ class TestSwapIn:
     ) -> None:
         bench.membership = membership
         bench.receive(1, 6)
-        bench.loop.look()
+        bench.loop.between_steps()
         assert bench.said.of("applied") == told
         assert bench.versions == (0, 6, 0)
 
     def test_a_version_that_is_held_is_not_swapped_in_again(self, bench: LoopBench) -> None:
         bench.receive(1, 0)
-        bench.loop.look()
+        bench.loop.between_steps()
         assert bench.said.take() == [("post",)]
 
 
@@ -111,37 +111,37 @@ class TestAnswers:
     def test_an_ask_is_answered_with_the_steps_since_the_fragment_came(self, bench: LoopBench) -> None:
         bench.make(1)
         bench.request(1, 3)
-        bench.loop.look()
+        bench.loop.between_steps()
         assert sent(bench) == [(1, 3, 1)]
         assert bench.said.calls == [("post",)]
 
     def test_who_has_made_no_step_since_declines(self, bench: LoopBench) -> None:
         bench.request(1, 3)
-        bench.loop.look()
+        bench.loop.between_steps()
         assert sent(bench) == []
         assert bench.said.calls == [("declined", NOW, 1, 3, 1), ("post",)]
 
     def test_an_ask_of_another_admission_is_passed_over(self, bench: LoopBench) -> None:
         bench.make(1)
         bench.request(1, 3, REJOINED)
-        bench.loop.look()
+        bench.loop.between_steps()
         assert (sent(bench), bench.said.calls) == ([], [("post",)])
 
     def test_of_one_version_received_no_two_are_answered(self, bench: LoopBench) -> None:
         bench.make(2)
         bench.request(1, 3)
-        bench.loop.look()
+        bench.loop.between_steps()
         bench.request(1, 4)
-        bench.loop.look()
+        bench.loop.between_steps()
         assert sent(bench) == [(1, 3, 2)]
         bench.receive(1, 3)
-        bench.loop.look()
+        bench.loop.between_steps()
         bench.make(1)
-        bench.loop.look()
+        bench.loop.between_steps()
         # As soon as the version is here, which is before there is a step to bring.
         assert bench.said.of("declined") == [("declined", NOW, 1, 4, 1)]
         bench.request(1, 5)
-        bench.loop.look()
+        bench.loop.between_steps()
         assert sent(bench) == [(1, 3, 2), (1, 5, 1)]
 
     def test_the_next_fragment_is_staged_after_a_step_and_answered_at_once(self, clock: HandClock) -> None:
@@ -159,13 +159,13 @@ class TestAnswers:
         bench.request(0, 3)
         bench.before_step = bench.later((1, 3))
         bench.run((1.0, False))
-        bench.loop.look()
+        bench.loop.between_steps()
         assert bench.request(1, 4)[1] is None
 
     def test_nothing_is_laid_out_where_no_step_was_made(self, bench: LoopBench) -> None:
         bench.request(0, 3)
         bench.make(1)
-        bench.loop.look()
+        bench.loop.between_steps()
         assert bench.request(1, 3)[1] is None
 
 
@@ -187,12 +187,12 @@ class TestEvaluation:
         for fragment in range(FRAGMENTS):
             bench.receive(fragment, 1)
         bench.boxes.orders.evaluate(EvaluationOrder(NOW, EvaluationWanted(4, wanted, final)))
-        bench.loop.look()
+        bench.loop.between_steps()
         assert bench.said.of("evaluated") == ([] if exact is None else [("evaluated", NOW, 4, 2.5, exact)])
         if exact is None:
             for fragment, version in enumerate(wanted):
                 bench.receive(fragment, version)
-            bench.loop.look()
+            bench.loop.between_steps()
             assert bench.said.of("evaluated") == [("evaluated", NOW, 4, 2.5, True)]
         # And is on its way at once.
         assert [call[0] for call in bench.said.calls[-2:]] == ["evaluated", "post"]
@@ -201,7 +201,7 @@ class TestEvaluation:
     def test_a_final_one_waits_for_a_fragment_that_is_not_held_at_all(self, bench: LoopBench) -> None:
         bench.boxes.holdings.admitted(NOW, [1])
         bench.boxes.orders.evaluate(EvaluationOrder(NOW, EvaluationWanted(4, (0, 0, 0), final=True)))
-        bench.loop.look()
+        bench.loop.between_steps()
         assert bench.said.of("evaluated") == []
 
     @pytest.mark.parametrize("membership", [REJOINED, None])
@@ -210,12 +210,12 @@ class TestEvaluation:
     ) -> None:
         bench.membership = membership
         bench.boxes.orders.evaluate(EvaluationOrder(NOW, EvaluationWanted(4, (0, 0, 0), final=False)))
-        bench.loop.look()
+        bench.loop.between_steps()
         assert bench.said.calls == [("post",)]
 
     def test_how_long_it_took_is_told(self, bench: LoopBench, caplog: pytest.LogCaptureFixture) -> None:
         caplog.set_level(logging.INFO)
         bench.boxes.orders.evaluate(EvaluationOrder(NOW, EvaluationWanted(4, (0, 0, 0), final=False)))
-        bench.loop.look()
+        bench.loop.between_steps()
         (line,) = [record.getMessage() for record in caplog.records]
         assert line == "evaluated the global model in 3.0 s: loss 2.5000"

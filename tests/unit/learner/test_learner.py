@@ -167,7 +167,7 @@ def test_it_goes_on_from_its_checkpoint_and_keeps_what_that_had(
 def test_without_a_checkpoint_it_begins_anew(scene: Scene) -> None:
     kept = scene.learner(compression="Int8", errorFeedback=True)._snapshot()
     assert (kept.state.steps, kept.residuals) == (0, {})
-    assert scene.learner().kept
+    assert scene.learner().checkpoint_written
 
 
 def test_a_full_disk_keeps_no_learner_from_beginning(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -222,13 +222,13 @@ class TestEnds:
     ) -> None:
         learner = scene.scripted(hand_in_seconds=hand_in_seconds)
         scene.takes = {"writer.finish": 4.0, "push_queue.wait_until_idle": 10.0}
-        learner._part(STOPPED)
+        learner._shut_down(STOPPED)
         assert scene.calls == [
             ("loop.answer",),
             ("writer.finish", finish),
             ("link.current",),
             ("push_queue.wait_until_idle", idle),
-            ("link.join_no_more",),
+            ("link.stop_rejoining",),
             ("control.leave", NOW, "SIGTERM"),
             ("control.flush", flush),
             ("writer.close", 60.0),
@@ -236,15 +236,15 @@ class TestEnds:
 
     def test_what_parting_takes_is_no_time_between_steps(self, scene: Scene) -> None:
         learner = scene.scripted()
-        learner._activity.turn_to(Kind.LOOKING)
-        learner._part(STOPPED)
+        learner._activity.switch_to(Kind.LOOKING)
+        learner._shut_down(STOPPED)
         assert learner._activity._kind is Kind.LOADING
 
     def test_who_has_made_no_step_keeps_none(self, scene: Scene) -> None:
         learner = scene.scripted(steps=0)
-        learner._part(STOPPED)
+        learner._shut_down(STOPPED)
         assert [call for call in scene.calls if str(call[0]).startswith("writer")] == []
-        assert learner.kept
+        assert learner.checkpoint_written
 
     @pytest.mark.parametrize(
         ("closed", "written_steps", "kept"), [(True, 40, True), (False, 40, False), (True, 20, False)]
@@ -254,8 +254,8 @@ class TestEnds:
     ) -> None:
         caplog.set_level(logging.INFO)
         learner = scene.scripted(closed=closed, written_steps=written_steps)
-        learner._part(STOPPED)
-        assert (learner.kept, caplog.records[-1].getMessage()) == (
+        learner._shut_down(STOPPED)
+        assert (learner.checkpoint_written, caplog.records[-1].getMessage()) == (
             kept,
             "keeps a checkpoint of step 40"
             if kept
@@ -274,11 +274,11 @@ class TestEnds:
         self, scene: Scene, caplog: pytest.LogCaptureFixture, line: str, *, told: bool, idle: bool
     ) -> None:
         caplog.set_level(logging.INFO)
-        scene.scripted(told=told, idle=idle)._part(STOPPED)
+        scene.scripted(told=told, idle=idle)._shut_down(STOPPED)
         assert line in [record.getMessage() for record in caplog.records]
 
     def test_without_a_session_nothing_is_handed_in(self, scene: Scene) -> None:
-        scene.scripted(membership=None)._part(STOPPED)
+        scene.scripted(membership=None)._shut_down(STOPPED)
         assert [call[0] for call in scene.calls] == ["loop.answer", "writer.finish", "link.current", "writer.close"]
 
     def test_where_its_time_went_is_written(self, scene: Scene) -> None:

@@ -351,7 +351,7 @@ def test_a_learner_that_is_leaving_does_not_rejoin_when_its_session_ends() -> No
     class LastSession(Script):
         def __iter__(self) -> Iterator[SyncerMessage]:
             yield from super().__iter__()
-            bench.link.join_no_more()
+            bench.link.stop_rejoining()
 
     bench = Bench(LastSession(welcome()))
     bench.link.run()

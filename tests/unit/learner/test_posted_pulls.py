@@ -200,16 +200,16 @@ def test_closing_withdraws_what_is_posted_and_ends_the_waiters(pull_queue: PullQ
 
 def test_of_two_pulls_of_a_fragment_the_newer_version_stays(pull_queue: PullQueue) -> None:
     newer = MergedFragment(NOW, 0, 6, torch.zeros(1))
-    pull_queue.landed(newer)
-    pull_queue.landed(MergedFragment(NOW, 0, 5, torch.zeros(1)))
+    pull_queue.arrived(newer)
+    pull_queue.arrived(MergedFragment(NOW, 0, 5, torch.zeros(1)))
     assert pull_queue.take() == [newer]
 
 
 def test_what_lands_from_a_syncer_of_before_does_not_replace_what_is_there(pull_queue: PullQueue) -> None:
     pull_queue.session_begins(RESTARTED, posted_pulls=True)
     present = MergedFragment(RESTARTED, 0, 2, torch.zeros(1))
-    pull_queue.landed(present)
-    pull_queue.landed(MergedFragment(NOW, 0, 9, torch.zeros(1)))
+    pull_queue.arrived(present)
+    pull_queue.arrived(MergedFragment(NOW, 0, 9, torch.zeros(1)))
     assert pull_queue.take() == [present]
 
 
@@ -217,9 +217,9 @@ def test_what_lands_rings_and_a_second_of_its_version_does_not() -> None:
     wakeup = Wakeup()
     pull_queue = PullQueue(wakeup)
     first, second = (MergedFragment(NOW, 0, 6, torch.zeros(1)) for _ in range(2))
-    pull_queue.landed(first)
+    pull_queue.arrived(first)
     assert wakeup.notices == 1
-    pull_queue.landed(second)
+    pull_queue.arrived(second)
     assert wakeup.notices == 1
     (taken,) = pull_queue.take()
     assert taken is first

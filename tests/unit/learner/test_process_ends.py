@@ -13,7 +13,7 @@ from diloco.learner.mailboxes.orders import Ending, EndKind, Orders
 from diloco.learner.mailboxes.wakeup import Wakeup
 from diloco.learner.options import LearnerOptions
 from diloco.learner.process import run_learner
-from diloco.learner.training.torch_threads import settle_torch_threads, start_worker
+from diloco.learner.training.torch_threads import set_torch_threads, start_worker
 from diloco.runtime.exits import EXIT_OK, EXIT_REFUSED, EXIT_UNEXPECTED
 from diloco.runtime.http import HttpServer, Response, Route
 from diloco.spec import API_VERSION, KIND, DiLoCoJob, Metadata
@@ -30,7 +30,7 @@ class Life:
     """Stands for ``Learner``: ends as it is told, and looks around."""
 
     ending = Ending(EndKind.FINISHED, "enough")
-    kept = True
+    checkpoint_written = True
 
     def __init__(self, options: LearnerOptions, orders: Orders, wakeup: Wakeup) -> None:
         del options, wakeup
@@ -108,7 +108,7 @@ def test_how_it_ends_is_told_and_its_exit_code_says_so(
     stay: bool,
 ) -> None:
     caplog.set_level("INFO")
-    life.ending, life.kept = Ending(kind, "why"), kept
+    life.ending, life.checkpoint_written = Ending(kind, "why"), kept
     assert run_learner(options(tmp_path, stay=stay)) == code
     stays = stay and kind is EndKind.FINISHED
     assert life.calls == ["made", "run", *["stay"] * stays, "close"]
@@ -143,8 +143,8 @@ def test_beside_the_main_thread_it_leaves_signals_alone(tmp_path: Path, life: ty
 
 def test_the_inner_step_gets_its_torch_threads_and_a_worker_one() -> None:
     seen: list[int] = []
-    assert settle_torch_threads(3) == torch.get_num_threads() == 3
-    assert settle_torch_threads(None) == 3
+    assert set_torch_threads(3) == torch.get_num_threads() == 3
+    assert set_torch_threads(None) == 3
     worker = start_worker("a", lambda: seen.append(torch.get_num_threads()), lambda error: pytest.fail(str(error)))
     worker.join()
     assert (seen, torch.get_num_threads(), worker.daemon) == ([1], 3, True)

@@ -163,7 +163,7 @@ def test_a_stopping_learner_does_not_retry_but_pulls_whole_what_was_wrong() -> N
 def test_a_version_that_waits_to_be_swapped_in_is_not_pulled() -> None:
     syncer = Syncer()
     bench = Bench(syncer)
-    bench.pull_queue.landed(MergedFragment(NOW, 0, 9, MERGED))
+    bench.pull_queue.arrived(MergedFragment(NOW, 0, 9, MERGED))
     assert len(bench.pull(9)) == 1
     assert syncer.requests == []
 
@@ -349,5 +349,5 @@ def test_what_cannot_be_trained_on_is_not_swapped_in_and_told_once(
     told = caplog.records[0].getMessage()
     assert told.startswith("version 9 of fragment 0 is not swapped in: its values go from ")
     syncer.new = MERGED.clone()
-    (landed,) = bench.pull()
-    assert torch.equal(landed.values, MERGED)
+    (arrived,) = bench.pull()
+    assert torch.equal(arrived.values, MERGED)

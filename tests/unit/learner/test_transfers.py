@@ -17,7 +17,7 @@ from diloco.learner.mailboxes.requests import GradientRequest
 from diloco.learner.mailboxes.residuals import Residuals
 from diloco.learner.mailboxes.wakeup import Wakeup
 from diloco.learner.training.capture import Capture
-from diloco.learner.transfers import Narrowing, Pusher, TransferContext, TransferCounts
+from diloco.learner.transfers import PushEncoding, Pusher, TransferContext, TransferCounts
 from diloco.wire.errors import DeadlineError, RefusedError, UnavailableError, WireError
 from diloco.wire.messages import PullHeader, PushHeader, PushReceipt
 from tests.support.hand_clock import HandClock
@@ -82,8 +82,8 @@ class Bench:
         self.feedback = Residuals()
         self.counts = TransferCounts()
         context = TransferContext("r/p/0", link, lambda: self.now, lambda: 0.0, self.stopped, lambda: -1.0, self.counts)
-        narrowing = Narrowing(codec_named(codec), self.feedback if feeds_back else None)
-        self.pusher = Pusher(context, self.push_queue, self.pull_queue, cast("ControlOutbox", control), narrowing)
+        encoding = PushEncoding(codec_named(codec), self.feedback if feeds_back else None)
+        self.pusher = Pusher(context, self.push_queue, self.pull_queue, cast("ControlOutbox", control), encoding)
 
     def push(self, values: torch.Tensor = VALUES) -> None:
         """Offer it, and let the worker work until it has nothing to do."""

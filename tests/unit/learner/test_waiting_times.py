@@ -105,7 +105,7 @@ def test_every_second_belongs_to_one_kind() -> None:
     clock = Clock()
     activity = Activity(clock)
     clock.now += 3
-    activity.turn_to(Kind.LOOKING)
+    activity.switch_to(Kind.LOOKING)
     clock.now += 1
     with activity.at(Kind.TRAINING):
         clock.now += 10
@@ -130,8 +130,8 @@ def test_a_step_that_changed_nothing_is_counted_anew() -> None:
     activity = Activity(clock)
     with activity.at(Kind.TRAINING):
         clock.now += 10
-    activity.recount(4.0, Kind.TRAINING, Kind.SKIPPED)
-    activity.recount(100.0, Kind.TRAINING, Kind.SKIPPED)
+    activity.reclassify(4.0, Kind.TRAINING, Kind.SKIPPED)
+    activity.reclassify(100.0, Kind.TRAINING, Kind.SKIPPED)
     spent = activity.spent()
     assert (spent.training, spent.skipped, spent.wall_seconds) == (0.0, 10.0, 10.0)
     assert spent.blocked_seconds == 0.0
@@ -140,7 +140,7 @@ def test_a_step_that_changed_nothing_is_counted_anew() -> None:
 def test_time_returns_to_its_kind_when_something_fails() -> None:
     clock = Clock()
     activity = Activity(clock)
-    activity.turn_to(Kind.LOOKING)
+    activity.switch_to(Kind.LOOKING)
     with pytest.raises(ZeroDivisionError), activity.at(Kind.COPYING):
         raise ZeroDivisionError
     clock.now += 1

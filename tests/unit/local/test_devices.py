@@ -3,7 +3,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from diloco.local.devices import DevicesError, deal_devices, devices_text
+from diloco.local.devices import DevicesError, assign_devices, devices_text
 from diloco.local.directory import RunDirectory
 from diloco.local.launch import RunRequest, continuation
 from diloco.local.plan import RunPlan, learner_arguments
@@ -16,33 +16,33 @@ EAST, WEST = ("east/a/0", "east/a/1"), ("west/b/0", "west/b/1", "west/b/2")
 ALL = (*EAST, *WEST)
 
 
-def dealt(*texts: str, count: int = 2) -> list[str]:
-    devices = deal_devices(texts, ALL, lambda: count)
+def assigned(*texts: str, count: int = 2) -> list[str]:
+    devices = assign_devices(texts, ALL, lambda: count)
     return [devices.get(learner, "-") for learner in ALL]
 
 
 def test_every_accelerator_is_dealt_out_in_turn() -> None:
-    assert dealt(count=2) == ["cuda:0", "cuda:1", "cuda:0", "cuda:1", "cuda:0"]
-    assert dealt(count=8) == [f"cuda:{index}" for index in range(5)]
+    assert assigned(count=2) == ["cuda:0", "cuda:1", "cuda:0", "cuda:1", "cuda:0"]
+    assert assigned(count=8) == [f"cuda:{index}" for index in range(5)]
 
 
 def test_without_any_there_is_nothing_to_choose() -> None:
-    assert dealt(count=0) == ["-"] * 5
+    assert assigned(count=0) == ["-"] * 5
     assert devices_text({}) == ""
 
 
 def test_what_is_asked_for_is_dealt_to_those_who_are_meant() -> None:
-    assert dealt("cpu") == ["cpu"] * 5
-    assert dealt("east=cpu", "west/b=cuda:1,cuda:0") == ["cpu", "cpu", "cuda:1", "cuda:0", "cuda:1"]
-    assert dealt("cpu", "west/b/2=cuda") == ["cpu", "cpu", "cpu", "cpu", "cuda:0"]
-    assert dealt("west=cpu") == ["cuda:0", "cuda:1", "cpu", "cpu", "cpu"]
+    assert assigned("cpu") == ["cpu"] * 5
+    assert assigned("east=cpu", "west/b=cuda:1,cuda:0") == ["cpu", "cpu", "cuda:1", "cuda:0", "cuda:1"]
+    assert assigned("cpu", "west/b/2=cuda") == ["cpu", "cpu", "cpu", "cpu", "cuda:0"]
+    assert assigned("west=cpu") == ["cuda:0", "cuda:1", "cpu", "cpu", "cpu"]
 
 
 def test_a_machine_is_not_asked_where_it_does_not_matter() -> None:
     def never() -> int:
         raise AssertionError
 
-    assert set(deal_devices(("cpu",), ALL, never).values()) == {"cpu"}
+    assert set(assign_devices(("cpu",), ALL, never).values()) == {"cpu"}
 
 
 @pytest.mark.parametrize(
@@ -59,20 +59,20 @@ def test_a_machine_is_not_asked_where_it_does_not_matter() -> None:
 )
 def test_what_cannot_be_is_one_line_that_names_it(text: str, message: str) -> None:
     with pytest.raises(DevicesError, match=r"^--device") as raised:
-        deal_devices((text,), ALL, lambda: 2)
+        assign_devices((text,), ALL, lambda: 2)
     assert message in str(raised.value)
 
 
 def test_cuda_without_any_is_refused() -> None:
     with pytest.raises(DevicesError, match="cuda is not there; this machine shows 0 CUDA devices"):
-        deal_devices(("cuda",), ALL, lambda: 0)
+        assign_devices(("cuda",), ALL, lambda: 0)
 
 
 def test_learners_are_told_their_device_and_people_see_it(tmp_path: Path) -> None:
     job = DiLoCoJob(
         api_version="diloco.dev/v1alpha1", kind="DiLoCoJob", metadata=Metadata(name="small"), spec=small_job()
     )
-    devices = deal_devices((), job.spec.learner_ids, lambda: 8)
+    devices = assign_devices((), job.spec.learner_ids, lambda: 8)
     plan = RunPlan(job, RunDirectory(tmp_path), 1, 2, {}, devices=devices)
     assert learner_arguments(plan, "here/cpu/1", {})[-2:] == ["--device", "cuda:1"]
     assert "--device" not in learner_arguments(RunPlan(job, RunDirectory(tmp_path), 1, 2, {}), "here/cpu/1", {})

@@ -10,11 +10,11 @@ def record(
     *,
     line: str = "why",
     restarts: int = 0,
-    stillborn: int = 0,
+    early_exits: int = 0,
     by_chaos: bool = False,
     early: bool = False,
 ) -> EndedProcess:
-    return EndedProcess(code, line, restarts, stillborn, by_chaos, early)
+    return EndedProcess(code, line, restarts, early_exits, by_chaos, early)
 
 
 @pytest.mark.parametrize(
@@ -26,8 +26,8 @@ def record(
         (record(-9), Verdict.RESTART),
         (record(2), Verdict.FAIL),
         (record(3), Verdict.GIVE_UP),
-        (record(1, stillborn=4), Verdict.RESTART),
-        (record(1, stillborn=5), Verdict.GIVE_UP),
+        (record(1, early_exits=4), Verdict.RESTART),
+        (record(1, early_exits=5), Verdict.GIVE_UP),
     ],
 )
 def test_a_learner_is_restarted_unless_that_cannot_help(ended: EndedProcess, verdict: Verdict) -> None:
@@ -41,11 +41,11 @@ def test_a_learner_is_restarted_unless_that_cannot_help(ended: EndedProcess, ver
         (record(0, early=True), Verdict.RESTART),
         (record(4, early=True), Verdict.DONE),
         (record(1), Verdict.RESTART),
-        (record(-9, stillborn=4), Verdict.RESTART),
+        (record(-9, early_exits=4), Verdict.RESTART),
         (record(2), Verdict.FAIL),
-        (record(2, restarts=1, stillborn=1), Verdict.RESTART),
-        (record(2, restarts=5, stillborn=5), Verdict.FAIL),
-        (record(1, stillborn=5), Verdict.FAIL),
+        (record(2, restarts=1, early_exits=1), Verdict.RESTART),
+        (record(2, restarts=5, early_exits=5), Verdict.FAIL),
+        (record(1, early_exits=5), Verdict.FAIL),
     ],
 )
 def test_the_syncer_is_restarted_unless_that_cannot_help(ended: EndedProcess, verdict: Verdict) -> None:
@@ -66,7 +66,7 @@ def test_one_restart_beyond_the_policy_tells_the_syncer_of_the_failure() -> None
 
 
 def test_the_wait_doubles_while_a_process_does_not_come_up_and_is_bounded() -> None:
-    delays = [after_syncer_exit(record(1, stillborn=count)).delay_seconds for count in range(5)]
+    delays = [after_syncer_exit(record(1, early_exits=count)).delay_seconds for count in range(5)]
     assert delays == [0.5, 1.0, 2.0, 4.0, 8.0]
 
 

@@ -39,13 +39,13 @@ def test_loading_that_hangs_is_not_alive() -> None:
         process.read_bytes += 1000
         answers.append(process.health())
     assert answers == [HTTPStatus.OK] * 59 + [HTTPStatus.SERVICE_UNAVAILABLE]
-    process.loading.turn_to("goes on with something else")
+    process.loading.switch_to("goes on with something else")
     assert process.health() == HTTPStatus.OK
 
 
 def test_what_it_does_is_told_and_it_is_not_ready() -> None:
     loading = Process().loading
-    loading.turn_to("makes the model")
+    loading.switch_to("makes the model")
     for path in ("/readyz", "/status", "/metrics"):
         answer = loading.pages()[path]()
         assert answer.status == HTTPStatus.SERVICE_UNAVAILABLE

@@ -10,7 +10,7 @@ from diloco.core.options import EngineOptions
 from diloco.spec import DiLoCoJob, Metadata
 from diloco.syncer.disk.checkpoint import CheckpointContent, Totals, write_checkpoint
 from diloco.syncer.errors import SyncerError
-from diloco.syncer.prepare import Beginning, prepare
+from diloco.syncer.prepare import StartState, prepare
 from tests.support import models_with_buffers
 from tests.support.small_job import small_job
 
@@ -20,7 +20,7 @@ def job_of(name: str, module: str = "models_with_buffers") -> DiLoCoJob:
     return DiLoCoJob(api_version="diloco.dev/v1alpha1", kind="DiLoCoJob", metadata=Metadata(name="made"), spec=spec)
 
 
-def begun(job: DiLoCoJob, folder: Path, *, tell_of_constants: bool = True) -> Beginning:
+def begun(job: DiLoCoJob, folder: Path, *, tell_of_constants: bool = True) -> StartState:
     """A job that has begun and has a checkpoint."""
     beginning = prepare(job, folder)
     layout = beginning.layout

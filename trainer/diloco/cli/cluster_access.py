@@ -1,6 +1,6 @@
-"""The API server that kubectl would ask: kubeconfig, context and namespace by kubectl's own rules, and one GET.
+"""Connects to the API server that kubectl would use, with its rules for kubeconfig, context and namespace; sends GETs.
 
-It must not know what a job is. Whatever goes wrong is one line that says which server, file or context it was.
+Any error is one line that names the server, file or context.
 """
 
 import logging
@@ -19,33 +19,33 @@ if TYPE_CHECKING:
 
 _CONNECT_SECONDS = 5.0
 _LIMIT_BYTES = 256 << 20
-"""An answer's size (ours): ten thousand jobs with their statuses are well below it."""
+"""Most bytes of an answer (ours): ten thousand jobs with their statuses are well below it."""
 _ACCOUNT_NAMESPACE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
 
 
 class ClusterError(RuntimeError):
-    """The cluster cannot be asked, or will not answer; the text is one line."""
+    """The cluster cannot be reached or refuses the request; the text is one line."""
 
 
 class ForbiddenError(ClusterError):
-    """The API server knows the user, who may not do this; the text is the server's own."""
+    """The user lacks the permission; the text is the API server's own."""
 
 
 class AwayError(ClusterError):
-    """Nobody answers, or only that it cannot at present: asking again later may help."""
+    """No answer, or only that it is not available at present: a later attempt may succeed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What a server said."""
+    """A server's answer."""
 
     status: int
-    """HTTP."""
+    """HTTP status."""
     body: bytes = field(repr=False)
 
     @property
     def said(self) -> dict[str, Any]:
-        """The body, if it is a JSON object: the thing asked for, or a ``metav1.Status`` saying why not."""
+        """The body, if it is JSON: the requested object, or a ``metav1.Status`` with the reason of a refusal."""
         try:
             value = parse_json(self.body)
         except JsonError:
@@ -54,23 +54,23 @@ class Answer:
 
 
 class ApiServer:
-    """An API server, by a user's credentials."""
+    """An API server, with a user's credentials."""
 
     def __init__(self, client: "ApiClient", *, context: str, namespace: str) -> None:
         self._client = client
         self.context = context
-        """Its name in the kubeconfig; empty in a pod."""
+        """The context's name in the kubeconfig; empty in a pod."""
         self.namespace = namespace
-        """Where the user is unless told otherwise."""
+        """The default namespace."""
         self.url = str(client.configuration.host)
 
     def get(self, path: str, *, timeout_seconds: float = 15.0) -> Answer:
-        """GET ``path``, which is of safe characters; 404 and what a proxied server says are answers too.
+        """GET ``path``, which must need no escaping; a 404 and a proxied server's answers are returned too.
 
         Raises:
-            ForbiddenError: the user may not.
+            ForbiddenError: the user lacks the permission.
             AwayError: no answer, or one of 429 and 5xx from the API server itself.
-            ClusterError: the server does not take the credentials.
+            ClusterError: the server does not accept the credentials.
         """
         answer = self._request(path, timeout_seconds)
         status, told = answer.status, answer.said.get("message", "")
@@ -86,7 +86,7 @@ class ApiServer:
         import urllib3
         from kubernetes.client.exceptions import ApiException
 
-        # The generated methods turn a proxied body into something else (JSON into Python's repr): these two do not.
+        # The generated methods change a proxied body (JSON into Python's repr); these two do not.
         request = self._client.param_serialize(
             "GET", path, header_params={"Accept": "application/json"}, auth_settings=["BearerToken"]
         )
@@ -94,10 +94,10 @@ class ApiServer:
             response = self._client.call_api(*request, _request_timeout=(_CONNECT_SECONDS, timeout_seconds)).response
             body = response.read(_LIMIT_BYTES, decode_content=True)
             response.release_conn()
-        except ApiException as error:  # the client's words for what TLS makes of a certificate
+        except ApiException as error:  # the client raises it for a certificate that TLS rejects
             raise AwayError(f"{self.url}: no secure connection ({_last_line(error.reason)})") from error
         except (urllib3.exceptions.HTTPError, OSError) as error:
-            # Something listens; what it passes the question on to may be what does not answer.
+            # A proxy that listens may itself get no answer from the API server.
             slow = isinstance(error, urllib3.exceptions.ReadTimeoutError)
             what = "no answer in time from" if slow else "no API server answers at"
             raise AwayError(f"{what} {self.url} ({_plain(error)})") from error
@@ -122,7 +122,7 @@ def connect(kubeconfig: Path | None, context: str | None, environment: Mapping[s
             "to ask a cluster, the Kubernetes client is needed: pip install 'decoupled-diloco[operator]'"
         ) from None
     configuration = Configuration()
-    # A refused connection is told at once, not after three tries with a warning each.
+    # A refused connection is reported at once, not after three attempts with a warning each.
     configuration.retries = False
     where = str(kubeconfig) if kubeconfig else environment.get("KUBECONFIG") or str(Path.home() / ".kube" / "config")
     files = [Path(part).expanduser() for part in where.split(os.pathsep) if part]
@@ -137,7 +137,7 @@ def connect(kubeconfig: Path | None, context: str | None, environment: Mapping[s
 
 
 def _take_file(configuration: "Configuration", where: str, context: str | None) -> tuple[str, str]:
-    """Read server and credentials of a context into ``configuration``; gives its name, and the namespace it sets."""
+    """Read server and credentials of a context into ``configuration``; returns its name and its namespace."""
     import yaml
     from kubernetes.config import ConfigException, load_kube_config
     from kubernetes.config.kube_config import KubeConfigMerger
@@ -164,7 +164,7 @@ def _take_file(configuration: "Configuration", where: str, context: str | None) 
 
 @contextmanager
 def _words_of_credential_programs() -> Iterator[list[str]]:
-    """Collects what the client only logs when a credential program fails; it would go on as nobody."""
+    """Collect what the client only logs when a credential program fails; it would go on without credentials."""
     words: list[str] = []
     handler = logging.Handler(logging.ERROR)
     handler.emit = lambda record: words.append(record.getMessage())  # type: ignore[method-assign]  # shorter than a class

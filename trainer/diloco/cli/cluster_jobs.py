@@ -1,7 +1,4 @@
-"""Reads jobs from an API server, and what a job's syncer says of itself through the API server's proxy.
-
-It must not know kubeconfigs or how anything is shown.
-"""
+"""Reads jobs from an API server, and the status of a job's syncer through the API server's proxy."""
 
 import re
 from collections.abc import Mapping
@@ -20,36 +17,36 @@ from diloco.syncer.reporting.status import SyncerStatus
 INSTALL: Final = "helm install diloco-operator charts/diloco-operator --namespace diloco-system --create-namespace"
 _API: Final = "/apis/diloco.dev/v1alpha1"
 _SYNCER_SECONDS: Final = 2.0
-"""The live view goes on without it."""
+"""Longest wait for a syncer's status; after that the live view goes on without it."""
 _MOST_NAMES: Final = 8
 
 
 class NoSuchJobError(ClusterError):
-    """The job is not there; the text names those that are."""
+    """The job does not exist; the text names those that do."""
 
 
 class SyncerUnseenError(ClusterError):
-    """The syncer's own account cannot be had; the text says why."""
+    """The syncer's own status cannot be read; the text says why."""
 
     def __init__(self, text: str, *, lasting: bool) -> None:
         super().__init__(text)
         self.lasting = lasting
-        """Asking again does not help."""
+        """Whether another attempt would not help."""
 
 
 @dataclass(frozen=True, slots=True)
 class SeenJob:
-    """A job as the API server has it."""
+    """A job as the API server returns it."""
 
     namespace: str
     name: str
     status: JobStatus
     note: str = ""
-    """What is to be known of the status itself: that there is none yet, or that it is behind the spec."""
+    """A note on the status: there is none yet, or it is behind the spec."""
 
     @property
     def over(self) -> bool:
-        """Nothing will change any more."""
+        """Whether nothing will change any more."""
         return self.status.phase in ("Complete", "Failed")
 
 
@@ -60,10 +57,10 @@ class Jobs:
         self._server = server
 
     def every(self, namespace: str | None) -> tuple[SeenJob, ...]:
-        """The jobs of a namespace, or of all of them, by namespace and name.
+        """The jobs of a namespace, or of all namespaces, ordered by namespace and name.
 
         Raises:
-            ClusterError: they cannot be had, or the cluster does not know such a thing.
+            ClusterError: they cannot be read, or the cluster has no such resource.
         """
         answer = self._server.get(f"{_API}{_in(namespace)}/dilocojobs")
         if answer.status != HTTPStatus.OK:
@@ -75,21 +72,21 @@ class Jobs:
         """One job.
 
         Raises:
-            NoSuchJobError: it is not there.
-            ClusterError: it cannot be had.
+            NoSuchJobError: it does not exist.
+            ClusterError: it cannot be read.
         """
         answer = self._server.get(f"{_API}{_in(namespace)}/dilocojobs/{name}")
         if answer.status == HTTPStatus.OK:
             return seen_job(answer.said)
-        if answer.said.get("details", {}).get("name") != name:  # the path is unknown, not the job
+        if answer.said.get("details", {}).get("name") != name:  # the resource is unknown, not the job
             raise self._unknown_kind()
         raise NoSuchJobError(f"no job {name} in namespace {namespace}; {self._others(namespace, name)}")
 
     def syncer(self, job: SeenJob) -> SyncerStatus:
-        """What the job's syncer says of itself, through the API server: no port needs to be open.
+        """The status of the job's syncer, through the API server: no port need be open.
 
         Raises:
-            SyncerUnseenError: it does not run, the user may not ask, or it is not reached.
+            SyncerUnseenError: it is not running, the user lacks the permission, or it cannot be reached.
         """
         endpoint = job.status.syncer.http_endpoint if job.status.syncer else ""
         service = endpoint.split(".", 1)[0]
@@ -117,7 +114,7 @@ class Jobs:
             return f"there {'is' if len(here) == 1 else 'are'} {shortlist(here, _MOST_NAMES)}"
         try:
             elsewhere = [job.namespace for job in self.every(None) if job.name == name]
-        except ClusterError:  # a user of one namespace may not look into all of them
+        except ClusterError:  # a user of one namespace may lack the permission for all of them
             elsewhere = []
         return f"there is one in namespace {elsewhere[0]}" if elsewhere else "there are no jobs there"
 
@@ -126,7 +123,7 @@ class Jobs:
 
 
 def seen_job(item: Mapping[str, Any]) -> SeenJob:
-    """A ``DiLoCoJob`` object as it comes from an API server; every field of it may be missing."""
+    """A ``DiLoCoJob`` object as an API server returns it; any field of it may be missing."""
     metadata = item.get("metadata") or {}
     told = _printable(item.get("status") or {})
     note = ""
@@ -135,7 +132,7 @@ def seen_job(item: Mapping[str, Any]) -> SeenJob:
     except ValidationError:
         status, note = JobStatus(), "its status is not one that this version reads: is diloco older than the operator?"
     if not told:
-        # A new job is reported on within a second.
+        # The operator writes a new job's status within a second.
         note = "no status yet: does the operator run? kubectl get pods -A -l app.kubernetes.io/name=diloco-operator"
     elif not note and status.observed_generation < metadata.get("generation", 0):
         note = "the operator has not seen the latest change of the manifest yet"
@@ -143,7 +140,7 @@ def seen_job(item: Mapping[str, Any]) -> SeenJob:
 
 
 def _printable(value: Any) -> Any:
-    """``value`` with every text in it as one printable line: conditions quote what containers said at their end."""
+    """``value`` with every text in it as one printable line, as conditions may quote a container's last output."""
     if isinstance(value, str):
         return " ".join("".join(char if char.isprintable() or char.isspace() else "?" for char in value).split())
     if isinstance(value, dict):

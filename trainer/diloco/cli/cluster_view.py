@@ -1,7 +1,4 @@
-"""How jobs in a cluster are shown, from what their status says: a table, one job in full, or plain lines.
-
-Pure: time is an argument. It must not know API servers.
-"""
+"""Shows jobs in a cluster from their status: a table, one job in full, or plain lines. Pure: time is an argument."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -22,7 +19,7 @@ from diloco.spec.words import shortlist
 
 _STYLES: Final = {"Training": "green", "Complete": "bold green", "Failed": "bold red", "Invalid": "bold red"}
 _GOOD: Final = ("Ready", "Progressing")
-"""Conditions that are worth a line where they do not hold; the others where they do."""
+"""Conditions that are shown if they are not true; the others are shown if they are."""
 _NEWS_FIRST: Final = ("Failed", "Degraded", "Complete", "Suspended", "Ready", "Progressing")
 _NONE: Final = "-"
 
@@ -32,15 +29,15 @@ class Closeup:
     """What is known of one job beyond its status."""
 
     snapshot: RunSnapshot | None = None
-    """The syncer's own account."""
+    """From the syncer's own status."""
     unseen: str = ""
-    """Why there is none."""
+    """Why there is no snapshot."""
     learners_shown: int | None = None
-    """Rows for learners; None: all."""
+    """Most learners to show; None: all."""
 
 
 def jobs_table(jobs: Sequence[SeenJob], *, namespaces: bool) -> RenderableType:
-    """A line a job; ``namespaces``: with the namespace of each."""
+    """A table with one job per line; ``namespaces``: show each job's namespace."""
     if not jobs:
         return Text("no jobs")
     table = Table(box=None, pad_edge=False, header_style="dim")
@@ -70,7 +67,7 @@ def jobs_table(jobs: Sequence[SeenJob], *, namespaces: bool) -> RenderableType:
 
 
 def job_view(job: SeenJob, closeup: Closeup, now: datetime) -> RenderableType:
-    """One job: what is wrong, its pools, and its learners one by one where the syncer could be asked."""
+    """One job: what is wrong, its pools, and its learners one by one if the syncer could be asked."""
     parts: list[RenderableType] = [_head(job)]
     if job.note:
         parts.append(Text(job.note, style="yellow"))
@@ -97,7 +94,7 @@ def job_view(job: SeenJob, closeup: Closeup, now: datetime) -> RenderableType:
 
 
 def job_line(job: SeenJob) -> str:
-    """One job in one line, for where there is no terminal."""
+    """One job in one line, for output that is not a terminal."""
     status, progress = job.status, job.status.progress
     parts = [job.name, status.phase if status.reason in ("", status.phase) else f"{status.phase} ({status.reason})"]
     if progress is not None:
@@ -116,7 +113,7 @@ def job_line(job: SeenJob) -> str:
 
 
 def news_lines(job: SeenJob, before: SeenJob | None) -> tuple[str, ...]:
-    """What became of the job's conditions since ``before``, a line each; with no ``before``, what is notable."""
+    """Changes of the job's conditions since ``before``, a line each; without ``before``, the notable conditions."""
     known = set() if before is None else {_key(condition) for condition in notable_conditions(before.status)}
     now = {_key(condition) for condition in notable_conditions(job.status)}
     came = [
@@ -130,7 +127,7 @@ def news_lines(job: SeenJob, before: SeenJob | None) -> tuple[str, ...]:
 
 
 def notable_conditions(status: JobStatus) -> Iterator[Condition]:
-    """The conditions that say something is out of the ordinary, the worst first."""
+    """The conditions that report something unusual, the worst first."""
     resting = status.phase in ("Complete", "Failed", "Suspended")
     for condition in sorted(status.conditions, key=lambda condition: _NEWS_FIRST.index(condition.type)):
         if condition.type in _GOOD:
@@ -141,7 +138,7 @@ def notable_conditions(status: JobStatus) -> Iterator[Condition]:
 
 
 def most_telling(learners: Sequence[LearnerSnapshot], limit: int) -> tuple[LearnerSnapshot, ...]:
-    """At most ``limit`` learners: those that do not train before those that do, in the order they came."""
+    """At most ``limit`` learners: those that do not train first, otherwise in the given order."""
     chosen = sorted(range(len(learners)), key=lambda index: (learners[index].state == "training", index))[:limit]
     return tuple(learners[index] for index in sorted(chosen))
 

@@ -1,9 +1,9 @@
-"""Where the program begins, before anything slow is imported.
+"""The program's entry point, before anything slow is imported.
 
-A container's first process is the one that SIGTERM does not end by itself: the kernel drops it where no handler is
-installed, and importing takes seconds. So ``diloco learner`` and ``diloco syncer`` can be ended from their first moment
-on: nothing is begun yet that would need an end in order. Their own handlers replace this one. Ctrl-C meanwhile ends
-every command as it does later, without a traceback from the middle of an import.
+The kernel drops SIGTERM for a container's first process as long as it has no handler, and importing takes seconds. So
+this module installs one first for ``diloco learner`` and ``diloco syncer``: it exits at once, as there is nothing yet
+to shut down in order. The commands' own handlers replace it. Ctrl-C during the imports ends every command as it does
+later, without a traceback from the middle of an import.
 """
 
 import os
@@ -13,7 +13,7 @@ from typing import NoReturn
 
 _PROCESSES = ("learner", "syncer")
 _INTERRUPTED = 130
-"""As shells have it for Ctrl-C. Its name for others stands in a module that takes long to import."""
+"""The exit code that shells use for Ctrl-C. The constant elsewhere is in a module that takes long to import."""
 
 
 def main() -> None:
@@ -21,9 +21,9 @@ def main() -> None:
     if sys.argv[1:2] and sys.argv[1] in _PROCESSES:
         signal.signal(signal.SIGTERM, _exit)
     interruptible = signal.getsignal(signal.SIGINT) is signal.default_int_handler
-    if interruptible:  # else whoever started us wants it ignored
+    if interruptible:  # otherwise the parent process wants it ignored
         signal.signal(signal.SIGINT, _interrupted)
-    from diloco.cli.main import main as run  # after the handlers: this is what takes so long
+    from diloco.cli.main import main as run  # after the handlers, as this is what takes long
 
     if interruptible:
         signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -31,7 +31,7 @@ def main() -> None:
 
 
 def _exit(*_: object) -> NoReturn:
-    # At once, whatever is being imported: an exception could be caught there.
+    # At once, as an exception could be caught by the code that is being imported.
     os._exit(0)
 
 

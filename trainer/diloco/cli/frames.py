@@ -1,7 +1,4 @@
-"""What one look at a run or at jobs gives: drawn, in plain lines, and as JSON. One source for each kind of target.
-
-A source asks; it must not know whether it is asked once or again and again, or where its frames are shown.
-"""
+"""Reads the state of a run or of jobs as a frame: drawn, as plain lines, and as JSON. One source per kind of target."""
 
 import json
 import time
@@ -18,37 +15,37 @@ from diloco.cli.cluster_view import Closeup, job_line, job_view, jobs_table, new
 from diloco.cli.local_runs import Summary, ask
 from diloco.local.status_poll import Seen
 from diloco.local.view.screen import progress_line, render
-from diloco.local.view.snapshot import RateMeter, RunSnapshot, snapshot_of_status
+from diloco.local.view.snapshot import RateMeter, RunSnapshot
 from diloco.runtime.exits import EXIT_JOB_FAILED, EXIT_OK
 from diloco.syncer.reporting.status import SyncerStatus
 
 _UNSEEN_LOOKS: Final = 5
-"""Looks that go by before a syncer that was not reached is asked again: each try may take its whole timeout."""
+"""Frames without asking an unreachable syncer again, as each attempt may take its whole timeout."""
 
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """One look."""
+    """The state at one moment."""
 
     drawn: RenderableType
     lines: tuple[str, ...]
-    """For where there is no terminal."""
+    """For output that is not a terminal."""
     document: Any
     """For programs."""
     over: bool = False
-    """Nothing will change any more."""
+    """Whether nothing will change any more."""
     exit_code: int = EXIT_OK
-    """If it is over."""
+    """The exit code, if ``over``."""
 
 
 class Source(Protocol):
     """Where frames come from."""
 
     def look(self, rows: int | None) -> Frame:
-        """How things stand; ``rows``: learners that there is room for, None: any number.
+        """The current state; ``rows``: most learners to show, None: all.
 
         Raises:
-            RuntimeError, ValueError: of a class of diloco's own; it cannot be found out.
+            RuntimeError, ValueError: of one of diloco's own classes; it cannot be read.
         """
 
 
@@ -90,7 +87,7 @@ class JobSource:
         self._looks_to_wait = 0.0
 
     def look(self, rows: int | None) -> Frame:
-        """Read the job; ask its syncer where that is possible."""
+        """Read the job, and its syncer's status if possible."""
         job = self._jobs.one(self._namespace, self._name)
         told = None if job.over else self._ask_syncer(job)
         snapshot = None if told is None else _with_rates(told, self._rates)
@@ -132,8 +129,8 @@ class JobsSource:
         self._namespace = namespace
 
     def look(self, rows: int | None) -> Frame:
-        """Read them all."""
-        del rows  # a job is one row, and none of them is left out
+        """Read all of them."""
+        del rows  # a job is one row, and all are shown
         jobs = self._jobs.every(self._namespace)
         several = self._namespace is None
         lines = tuple(f"{job.namespace}/{job_line(job)}" if several else job_line(job) for job in jobs)
@@ -147,9 +144,9 @@ def _document(job: SeenJob) -> dict[str, Any]:
 
 
 def _with_rates(told: SyncerStatus, meter: RateMeter) -> RunSnapshot:
-    return replace(snapshot_of_status(told), rates=meter.read(Seen(told, time.monotonic())))
+    return replace(RunSnapshot.from_status(told), rates=meter.read(Seen(told, time.monotonic())))
 
 
 def now() -> datetime:
-    """The time, as conditions are dated."""
+    """The current time, with a time zone as in conditions."""
     return datetime.now(UTC)

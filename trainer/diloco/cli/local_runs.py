@@ -1,7 +1,4 @@
-"""Finds the syncer of a run on this machine, or the summary that the run has left.
-
-It must not know how either is shown.
-"""
+"""Finds the syncer of a run on this machine, or the summary that the run has left."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,23 +11,23 @@ from diloco.runtime.files import UnusableFileError, read_json
 from diloco.syncer.reporting.status import SyncerStatus
 
 _PROMISED = {"job", "complete", "phase", "tokens", "learners"}
-"""What every summary has had."""
+"""Fields that every summary has had."""
 
 
 class WhereError(ValueError):
-    """What was given is neither a run's directory nor an address; the text says what it is."""
+    """The argument is neither a run's directory nor an address; the text says what it is."""
 
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """What a run that is over has left."""
+    """What a finished run has left."""
 
     content: Any
-    """``summary.json``."""
+    """The content of ``summary.json``."""
 
 
 def ask(where: str) -> SyncerStatus | Summary:
-    """How the run at ``where`` stands: a run's directory, ``HOST:PORT`` or ``http://HOST:PORT`` of a syncer.
+    """The state of the run at ``where``: a run's directory, ``HOST:PORT`` or ``http://HOST:PORT`` of a syncer.
 
     Raises:
         WhereError: it is none of these.
@@ -39,7 +36,7 @@ def ask(where: str) -> SyncerStatus | Summary:
     directory = Path(where)
     if not directory.is_dir():
         return fetch_status(_address(where))
-    # Read anew each time: a syncer that was started again has another port.
+    # Read each time, as a restarted syncer may have another port.
     address = _endpoint(directory)
     summary = directory / "summary.json"
     if address is not None and not summary.is_file():

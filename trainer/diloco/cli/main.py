@@ -1,6 +1,6 @@
-"""The program: its commands, and what becomes of an error.
+"""The program's commands, and its handling of errors.
 
-A user's mistake is one line on stderr and exit code 2; never a traceback. Every such error in diloco is a ValueError or
+A user's mistake is one line on stderr and exit code 2, never a traceback. Every such error in diloco is a ValueError or
 RuntimeError of a class of its own, whose text is that line.
 """
 
@@ -73,13 +73,13 @@ def main() -> None:
 
 
 def execute(arguments: list[str], *, program: str = "diloco") -> int:
-    """Run the program with ``arguments`` and return its exit code; ``program``: what the user called it."""
+    """Run the program with ``arguments`` and return its exit code; ``program``: the name it was called by."""
     try:
         code = app(args=arguments, prog_name=program, standalone_mode=False)
     except (typer.Abort, KeyboardInterrupt):
         return EXIT_INTERRUPTED
     except BrokenPipeError:
-        # Whoever read our output has gone (`diloco ... | head`); keep the interpreter from saying so at its end.
+        # The reader of our output has gone (`diloco ... | head`): prevent the interpreter's error message at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return EXIT_UNEXPECTED
     except OSError as error:
@@ -89,12 +89,12 @@ def execute(arguments: list[str], *, program: str = "diloco") -> int:
     except TyperException as error:
         context = getattr(error, "ctx", None)
         command = context.command_path if context else "diloco"
-        if error.format_message():  # without one it is a bare command, which has shown its help
+        if error.format_message():  # a bare command has no message, and has shown its help
             _complain(f"{error.format_message()} (see {command} --help)")
         return EXIT_BAD_INPUT
     except (ValueError, RuntimeError) as error:
         if not type(error).__module__.startswith("diloco."):
-            raise  # a bug of ours: the traceback is what is wanted
+            raise  # a bug in diloco: show the traceback
         _complain(str(error))
         return EXIT_BAD_INPUT
     return code if isinstance(code, int) else 0

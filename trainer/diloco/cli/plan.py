@@ -1,4 +1,4 @@
-"""``diloco plan``: will these links carry this job? Told in closed form, before anything runs."""
+"""``diloco plan``: computes in closed form, before anything runs, whether links carry a job."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""How a plan is shown to people: a verdict, tables of links and learners, and what would do. Pure."""
+"""Shows a plan: a verdict, tables of links and learners, and remedies. Pure."""
 
 import math
 from collections.abc import Iterator

@@ -121,7 +121,7 @@ def learner(
 
 
 def _tie_to(parent: int | None) -> None:
-    # Before anything slow is imported: the parent may be gone by then.
+    # Before anything slow is imported, as the parent may die in the meantime.
     if parent is not None:
         die_with_parent(parent)
 

@@ -21,7 +21,7 @@ _HEADER = """\
 
 
 class RenderError(ValueError):
-    """A valid manifest of which no objects can be made; the text says why, one line a problem."""
+    """No objects can be made from a valid manifest; the text says why, one line per problem."""
 
 
 class Format(StrEnum):
@@ -54,7 +54,7 @@ def render(
     manifest = load_job(job)
     if namespace is not None:
         metadata = {"name": manifest.metadata.name, "namespace": namespace}
-        # Through the checks again: a namespace has its rules too.
+        # Checked again, as a namespace has its own rules.
         manifest = manifest.model_copy(update={"metadata": _checked(metadata)})
     objects = _objects(manifest, image, operator_namespace)
     if output is Format.JSON:
@@ -81,7 +81,7 @@ def _checked(metadata: dict[str, str]) -> Any:
 
 
 def _objects(job: DiLoCoJob, image: str | None, operator_namespace: str) -> list[dict[str, Any]]:
-    # Imported here: no other command needs it.
+    # Imported here, as no other command needs it.
     from diloco_operator import names
     from diloco_operator.decide.reconcile import unsupported
     from diloco_operator.manifests import ManifestError, ObservedImages, Scale, children, choose_images
@@ -114,14 +114,14 @@ def _placeholders(job: DiLoCoJob) -> "Certificates":
 
 
 def _readable(made: dict[str, Any]) -> dict[str, Any]:
-    """A Secret's values as text: placeholders are no base64."""
+    """Put a Secret's values as text, as placeholders are not base64."""
     if made["kind"] != "Secret":
         return made
     return {("stringData" if key == "data" else key): value for key, value in made.items()}
 
 
 class _Dumper(yaml.SafeDumper):
-    """Text of several lines as such, and every object complete in itself."""
+    """Writes multi-line text as blocks, and no aliases between objects."""
 
     def ignore_aliases(self, data: Any) -> bool:  # noqa: ARG002  # the base class's
         return True

@@ -1,4 +1,4 @@
-"""``diloco replay``: runs the decisions of a run once more from its tape, and checks that they come out the same."""
+"""``diloco replay``: repeats a run's decisions from its tape, and checks that they come out the same."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated

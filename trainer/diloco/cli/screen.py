@@ -1,4 +1,4 @@
-"""Where what is drawn is printed: a terminal, a pipe, a file."""
+"""The console for a command's output: a terminal, a pipe or a file."""
 
 import os
 import sys
@@ -12,16 +12,16 @@ _PIPE_COLUMNS = 250
 
 
 def new_console() -> Console:
-    """The console of this process's output."""
+    """The console for this process's output."""
     console = Console()
-    # A pipe has no edge to keep within: a table that is cut at 80 columns is of no use to grep.
+    # A pipe has no width: a table cut off at 80 columns would be of no use to grep.
     return console if console.is_terminal or "COLUMNS" in os.environ else Console(width=_PIPE_COLUMNS)
 
 
 def lasting_output(elsewhere: str) -> TextIO:
-    """This process's output, for work that goes on when nobody can read it any more.
+    """This process's output, for work that goes on even if it can no longer be written.
 
-    That is said once, on the other stream, with ``elsewhere``: where to look instead.
+    If so, that is reported once, on the other stream, with ``elsewhere``, which says where to look instead.
     """
     complaints = LastingOutput(sys.stderr)
 

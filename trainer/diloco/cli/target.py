@@ -1,8 +1,8 @@
-"""Which is meant: a run on this machine, or jobs in a cluster. One rule for every command that looks at either.
+"""Decides whether an argument means a run on this machine or jobs in a cluster. One rule for every command. Pure.
 
-A cluster is meant where the program is called as ``kubectl diloco``, where a flag of kubectl's is given
-(``--namespace``, ``--all-namespaces``, ``--context``, ``--kubeconfig``), or where the argument is ``job/NAME``; else
-this machine (``./job/NAME`` for a folder of that name). Pure: it must not ask anyone.
+A cluster is meant if the program is called as ``kubectl diloco``, if a flag of kubectl's is given (``--namespace``,
+``--all-namespaces``, ``--context``, ``--kubeconfig``), or if the argument is ``job/NAME``; otherwise this machine
+(``./job/NAME`` for a folder of that name).
 """
 
 import re
@@ -15,7 +15,7 @@ import typer
 from diloco.spec.base import DNS_LABEL, PATTERNS_IN_WORDS
 
 KUBECTL_PROGRAM: Final = "kubectl diloco"
-"""What the program is called when kubectl started it (as ``kubectl-diloco``)."""
+"""The program's name when kubectl starts it (as ``kubectl-diloco``)."""
 _KINDS: Final = ("job", "dlj", "dilocojob", "dilocojobs", "dilocojob.diloco.dev", "dilocojobs.diloco.dev")
 
 _PANEL: Final = "Jobs in a cluster"
@@ -38,12 +38,12 @@ Kubeconfig = Annotated[
 
 
 class TargetError(ValueError):
-    """What was given names neither; the text says what would."""
+    """The argument means neither; the text says what would."""
 
 
 @dataclass(frozen=True, slots=True)
 class ClusterFlags:
-    """The flags that are kubectl's too."""
+    """The flags that kubectl has too."""
 
     namespace: str | None = None
     all_namespaces: bool = False
@@ -68,10 +68,10 @@ class ClusterJobs:
 
 
 def target(what: str | None, flags: ClusterFlags, *, program: str) -> LocalRun | ClusterJobs:
-    """What a command is to look at; ``what`` is its argument, if one was given.
+    """The target of a command; ``what`` is its argument, if one was given.
 
     Raises:
-        TargetError: it cannot be a job's name, or does not go with the flags.
+        TargetError: it cannot be a job's name, or cannot be combined with the flags.
     """
     kind, slash, name = (what or "").partition("/")
     named = bool(slash) and kind.lower() in _KINDS

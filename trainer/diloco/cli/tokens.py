@@ -15,7 +15,7 @@ def tokens(
     ] = None,
     output: Annotated[
         Path, typer.Option("--output", "-o", metavar="FILE", help="The token file to write.", show_default=False)
-    ] = ...,  # type: ignore[assignment]  # typer's way of a flag that must be given after an argument that need not
+    ] = ...,  # type: ignore[assignment]  # typer's way to require a flag after an optional argument
     include: Annotated[
         list[str] | None,
         typer.Option("--include", metavar="PATTERN", help="File names that count inside a folder. May be repeated."),

@@ -1,6 +1,6 @@
-"""``diloco top`` and ``diloco status``: how a run or jobs stand, followed live or once.
+"""``diloco top`` and ``diloco status``: show the state of a run or of jobs, live or once.
 
-What is asked stands in ``frames``; this is how often, and how it gets onto a terminal, into a pipe or into a program.
+``frames`` reads the state; this module repeats that, and writes it to a terminal, a pipe or a program.
 """
 
 import json
@@ -24,7 +24,7 @@ from diloco.local.status_poll import StatusError
 from diloco.runtime.exits import EXIT_OK
 
 _ROWS_BESIDE_LEARNERS = 24
-"""Lines of the live view that are not learners' (ours): those of a job with a dozen pools."""
+"""Lines of the live view besides learners' (ours): those of a job with a dozen pools."""
 
 What = Annotated[
     str | None,
@@ -38,16 +38,16 @@ What = Annotated[
 
 
 class Screen(Protocol):
-    """Where frames are shown."""
+    """Shows frames."""
 
     def show(self, frame: Frame) -> None:
-        """How things stand now."""
+        """Show the current state."""
 
     def remark(self, line: str) -> None:
-        """Something is to be known beside them."""
+        """Show a remark beside the frames."""
 
     def close(self) -> None:
-        """No more will come."""
+        """End the output."""
 
 
 def status(
@@ -117,11 +117,11 @@ def top(
 
 
 def follow(source: Source, screen: Screen, *, rows: int | None, once: bool, wait: Callable[[], None]) -> int:
-    """Show frames until there is no more to come or the user has seen enough; gives the exit code.
+    """Show frames until nothing changes any more or the user ends it; returns the exit code.
 
     Raises:
-        RuntimeError, ValueError: of a class of diloco's own: the first look failed, or what was there is gone. A later
-            look that merely gets no answer is remarked upon, and taken again.
+        RuntimeError, ValueError: of one of diloco's own classes: the first frame failed, or its target is gone. If a
+            later frame only gets no answer, that is remarked, and it is tried again.
     """
     shown, remarked = False, ""
     try:
@@ -141,13 +141,13 @@ def follow(source: Source, screen: Screen, *, rows: int | None, once: bool, wait
                     return EXIT_OK if once else frame.exit_code
             wait()
     except KeyboardInterrupt:
-        return EXIT_OK  # how one leaves a live view; nothing was cut short
+        return EXIT_OK  # Ctrl-C is the normal way to leave a live view
     finally:
         screen.close()
 
 
 class LiveScreen:
-    """A terminal: redrawn in place; the last frame stays."""
+    """In a terminal: redrawn in place; the last frame stays."""
 
     def __init__(self, console: Console) -> None:
         self._live = Live(console=console, auto_refresh=False)
@@ -155,27 +155,27 @@ class LiveScreen:
         self._console = console
 
     def show(self, frame: Frame) -> None:
-        """Draw it anew."""
+        """Redraw it."""
         self._live.update(frame.drawn, refresh=True)
 
     def remark(self, line: str) -> None:
-        """Above what is redrawn."""
+        """Print it above the frame."""
         self._console.print(line, style="yellow", markup=False, highlight=False)
 
     def close(self) -> None:
-        """Give the terminal back."""
+        """Restore the terminal."""
         self._live.stop()
 
 
 class PlainLines:
-    """A pipe or a log: the lines that are new."""
+    """In a pipe or a log: only the lines that are new."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
         self._shown: tuple[str, ...] = ()
 
     def show(self, frame: Frame) -> None:
-        """Print what has not just been printed."""
+        """Print the lines that the previous frame did not have."""
         for line in frame.lines:
             if line not in self._shown:
                 self.remark(line)
@@ -186,26 +186,26 @@ class PlainLines:
         self._console.print(line, markup=False, highlight=False, soft_wrap=True)
 
     def close(self) -> None:
-        """Nothing is left to do."""
+        """Nothing to do."""
 
 
 class JsonLines:
-    """A program: a document a line."""
+    """For a program: one document per line."""
 
     def show(self, frame: Frame) -> None:
-        """Print it, at once."""
+        """Print it on one line."""
         typer.echo(json.dumps(frame.document))
 
     def remark(self, line: str) -> None:
-        """Not on the output: that is JSON only."""
+        """Write it to stderr, as the output is JSON only."""
         typer.echo(f"diloco: {line}", err=True)
 
     def close(self) -> None:
-        """Nothing is left to do."""
+        """Nothing to do."""
 
 
 def _print(frame: Frame, console: Console) -> None:
-    console.print(frame.drawn, soft_wrap=isinstance(frame.drawn, Text))  # a summary's JSON is not to be broken
+    console.print(frame.drawn, soft_wrap=isinstance(frame.drawn, Text))  # a summary's JSON must not be wrapped
 
 
 def _source(what: str | None, flags: ClusterFlags, context: typer.Context) -> Source:

@@ -1,4 +1,4 @@
-"""``diloco validate``: looks at a manifest before it runs."""
+"""``diloco validate``: checks a manifest."""
 
 from pathlib import Path
 from typing import Annotated

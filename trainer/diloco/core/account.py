@@ -1,11 +1,11 @@
-"""Where the time goes that a job is given: every second of a learner belongs to one class, and the classes add up.
+"""Accounts for the time that a job is given: every second of a learner belongs to one class, and the classes add up.
 
-A second of an inner step trains every fragment of the model. What becomes of it is known later, and for each fragment
-by itself: it counts with the fragment's share of the model. So trained time lies in hand until a newer version of the
-fragment is merged with it or is swapped in without it. Time without training is what the learner's stopwatch says. What
-a learner claims is never believed beyond the time that has passed, and what nobody claims is a class of its own.
+A second of an inner step trains every fragment of the model. Whether it was useful is known later, and separately for
+each fragment: it counts with the fragment's share of the model. So trained time is pending until a newer version of the
+fragment is merged with it or is swapped in without it. Time without training is what the learner reports. A learner's
+reports are never believed beyond the time that has passed, and time that no report covers is a class of its own.
 
-Pure arithmetic on one learner's account: it must not know events, rounds or other learners.
+Pure arithmetic on one learner's account.
 """
 
 from collections.abc import Mapping, Sequence
@@ -23,16 +23,16 @@ _UNTRAINED: Mapping[str, TimeClass] = {
     "evaluating": TimeClass.EVALUATING,
     "checkpointing": TimeClass.CHECKPOINTING,
 }
-"""The stopwatch's kinds that are a class at once: field of ``TimeSpent`` -> class."""
+"""Kinds of a learner's report that are a class at once: field of ``TimeSpent`` -> class."""
 _MOST_BEFORE = 4
-"""Versions that an outer gradient may be behind to be found again: ``sync.maxVersionLag`` is 1 unless set."""
+"""How many versions behind an outer gradient may be to be found: ``sync.maxVersionLag`` is 1 unless set."""
 _MOST_DUE = 4
-"""Settlements of one fragment that may wait for the report of their steps: an honest learner has two."""
+"""Settlements of one fragment that may wait for the report of their steps: a correct learner has two."""
 
 
 @dataclass(slots=True)
 class _Interval:
-    """What a learner trained on one version of a fragment and had not brought when it received the next."""
+    """What a learner trained on one version of a fragment and had not sent when it received the next."""
 
     version: int
     received_step: int
@@ -41,7 +41,7 @@ class _Interval:
     """Steps after ``start``, up to ``stop``."""
     seconds: float
     into: TimeClass
-    """What became of them."""
+    """The class that they became."""
 
 
 @dataclass(slots=True)
@@ -49,7 +49,7 @@ class Mark:
     """How far one fragment's part of the trained time is settled."""
 
     version: int
-    """That the learner trains on; -1: it loads the fragment."""
+    """Version that the learner trains on; -1: it loads the fragment."""
     received_step: int
     """The learner's step at which it received that version."""
     step: int
@@ -57,13 +57,13 @@ class Mark:
     seconds: float
     """Trained time up to that step."""
     held_seconds: float = 0.0
-    """Captured and with the syncer; whether it is merged is not known yet."""
+    """Captured and received by the syncer; whether it is merged is not known yet."""
     fate: TimeClass = TimeClass.LOST
-    """What the unsettled steps become if a newer version is swapped in now."""
+    """The class of the unsettled steps if a newer version is swapped in now."""
     fate_version: int = -1
     """The version whose round decided that."""
     before: tuple[_Interval, ...] = ()
-    """Of earlier versions, nothing captured: an outer gradient measured from one may still be on its way."""
+    """Intervals of earlier versions, not captured: an outer gradient measured from one may still be on its way."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,36 +74,36 @@ class _Due:
     step: int
     into: TimeClass
     ends: tuple[int, int] | None = None
-    """Version whose interval ends with it, and the step at which that version was received."""
+    """Version whose interval ends with this settlement, and the step at which that version was received."""
 
 
 @dataclass(slots=True)
 class Account:
-    """One learner's. Times are seconds of the learner's given time, which stands still while it does not count."""
+    """One learner's account. Times are seconds of its given time, which stands still while it does not count."""
 
     seconds: dict[TimeClass, float] = field(default_factory=dict)
-    """What is settled. What the present process left unexplained is kept apart, for it may explain it yet."""
+    """Settled time by class. What the current process left unexplained is kept apart, as it may still explain it."""
     accounted_seconds: float = 0.0
     """Given time up to the last report or join."""
     absent_seconds: float = 0.0
-    """Of that: between the last report of one session and the beginning of the next, not explained since."""
+    """Part of that between the last report of one session and the beginning of the next, not explained since."""
     unexplained_seconds: float = 0.0
-    """Of that: more than the reports of this process say."""
+    """Part of that beyond what the reports of this process cover."""
     trained_seconds: float = 0.0
-    """Of inner steps, since the syncer started."""
+    """Time of inner steps, since the syncer started."""
     settled_seconds: float = 0.0
-    """Of the trained time."""
+    """Part of the trained time that is settled."""
     step: int = 0
     """The learner's step at its last report."""
     spent: TimeSpent = NOTHING_TOLD
-    """What its process said by then."""
+    """What its process had reported by then."""
     shares: tuple[float, ...] = ()
     """Each fragment's share of the model."""
     marks: list[Mark] = field(default_factory=list)
     """By fragment; empty before the first join since the syncer started."""
     due: list[_Due] = field(default_factory=list)
 
-    # What happens -----------------------------------------------------------------------------------------------------
+    # Events ---------------------------------------------------------------------------------------------------------
 
     def joined(
         self, given_seconds: float, step: int, held: Sequence[int], shares: tuple[float, ...], *, same_process: bool
@@ -128,11 +128,11 @@ class Account:
         for fragment, version in enumerate(held):
             if version < 0:
                 self.marks[fragment].version = -1
-            else:  # the news of it went to the session that is over
+            else:  # its notice went to the previous session
                 self.received(fragment, version, step)
 
     def reported(self, given_seconds: float, step: int, spent: TimeSpent) -> None:
-        """Steps up to ``step`` are made; ``spent``: where the time of the learner's process went so far.
+        """Steps up to ``step`` are made; ``spent``: how the learner's process has spent its time so far.
 
         Together with what was left unexplained, no more is believed than the time that has passed.
         """
@@ -145,7 +145,7 @@ class Account:
         for name, into in _UNTRAINED.items():
             self._add(into, believed * said[name])
         self.trained_seconds += believed * said["training"]
-        # Last, and not scaled with the rest: what a process loads before its first session is nobody's given time.
+        # Last, and not scaled with the rest: time that a process loads before its first session is not given time.
         loading = min(_rise(before, spent, "loading"), max(0.0, room - believed * total))
         self._add(TimeClass.LOADING, loading)
         self._explain(believed * total + loading, passed)
@@ -154,7 +154,7 @@ class Account:
         self._settle_due()
 
     def received(self, fragment: int, version: int, step: int) -> None:
-        """A newer version was swapped in after ``step``: what was trained on the one before ends there."""
+        """A newer version was swapped in after ``step``, which ends the training on the one before."""
         mark = self.marks[fragment]
         if version <= mark.version:
             return
@@ -165,9 +165,9 @@ class Account:
             mark.fate = TimeClass.MISSED
 
     def captured(self, fragment: int, version: int, base_version: int, steps: int) -> None:
-        """An outer gradient of ``steps`` steps since ``base_version`` is with the syncer, for ``version``."""
+        """The syncer has an outer gradient of ``steps`` steps since ``base_version``, for ``version``."""
         mark = self.marks[fragment]
-        if base_version > mark.version:  # its receipt took another connection, and is still on its way
+        if base_version > mark.version:  # the notice of its receipt uses another connection, and is still on its way
             self.received(fragment, base_version, self.step - steps)
         if base_version == mark.version:
             self._settle(_Due(fragment, mark.received_step + steps, TimeClass.IN_HAND))
@@ -177,7 +177,7 @@ class Account:
         mark.fate, mark.fate_version = TimeClass.OVERWRITTEN, version
 
     def decided(self, fragment: int, into: TimeClass) -> None:
-        """What was captured is merged, or will never be."""
+        """What was captured is merged, or never will be."""
         mark = self.marks[fragment]
         self._finish(fragment, mark.held_seconds, into)
         mark.held_seconds = 0.0
@@ -189,25 +189,25 @@ class Account:
     def declined(self, fragment: int, version: int) -> None:
         """Asked for an outer gradient for ``version``, the learner had none, or none that can be sent."""
         mark = self.marks[fragment]
-        # One step of tolerance: it may have been reported after the receipt and made before it.
+        # One step of tolerance: a step may have been reported after the receipt and made before it.
         empty = self.step <= mark.received_step + 1
         mark.fate, mark.fate_version = TimeClass.OVERWRITTEN if empty else TimeClass.UNUSABLE, version
 
     def left_out(self, fragment: int, version: int, into: TimeClass) -> None:
-        """``version`` is made without this learner. The first reason that is given for a version counts."""
+        """``version`` is made without this learner. The first reason given for a version counts."""
         mark = self.marks[fragment]
         if mark.fate_version < version:
             mark.fate, mark.fate_version = into, version
 
-    # What is known ----------------------------------------------------------------------------------------------------
+    # Results --------------------------------------------------------------------------------------------------------
 
     def split(self, given_seconds: float, *, since: TimeClass, gone: bool) -> dict[TimeClass, float]:
         """Seconds by class; every class is there, none is negative, and together they are ``given_seconds``.
 
         Args:
             given_seconds: The learner's given time so far.
-            since: What the time since the last report is shown as.
-            gone: The process will not be back: what it had in hand is lost.
+            since: The class of the time since the last report.
+            gone: The process will not return: its pending time is lost.
         """
         split = {one: self.seconds.get(one, 0.0) for one in TimeClass}
         split[TimeClass.AWAY] += self.absent_seconds
@@ -218,7 +218,7 @@ class Account:
         return split
 
     def close(self, given_seconds: float, *, since: TimeClass, gone: bool) -> None:
-        """The job is over: everything stays as ``split`` shows it now."""
+        """The job is over: fix everything as ``split`` returns it now."""
         self.seconds = self.split(given_seconds, since=since, gone=gone)
         self.accounted_seconds = given_seconds
         self.absent_seconds = self.unexplained_seconds = 0.0
@@ -226,33 +226,33 @@ class Account:
         self.marks, self.due = [], []
 
     def kept(self) -> dict[TimeClass, float]:
-        """Seconds by class for a syncer that starts again: learners will load the model anew, so nothing is in hand."""
+        """Seconds by class for a restarted syncer: learners will load the model again, so nothing is pending."""
         return self.split(self.accounted_seconds, since=TimeClass.UNEXPLAINED, gone=True)
 
     @property
     def _in_hand_seconds(self) -> float:
         return max(0.0, self.trained_seconds - self.settled_seconds)
 
-    # How --------------------------------------------------------------------------------------------------------------
+    # Internals ------------------------------------------------------------------------------------------------------
 
     def _add(self, into: TimeClass, seconds: float) -> None:
         self.seconds[into] = self.seconds.get(into, 0.0) + seconds
 
     def _finish(self, fragment: int, seconds: float, into: TimeClass) -> None:
-        """This is what became of trained time, as far as the fragment goes."""
+        """Count trained time, with the fragment's share, to a class."""
         seconds = max(self.shares[fragment] * seconds, -self.seconds.get(into, 0.0))  # what is taken back was added
         self._add(into, seconds)
         self.settled_seconds += seconds
 
     def _explain(self, seconds: float, passed: float) -> None:
-        """Reports say what ``seconds`` were; ``passed`` have gone by since the last one."""
+        """Reports explain ``seconds``; ``passed`` have gone by since the last one."""
         older = seconds - passed
-        from_unexplained = min(self.unexplained_seconds, older)  # negative: some of what passed stays unexplained
+        from_unexplained = min(self.unexplained_seconds, older)  # negative: some of the time stays unexplained
         self.unexplained_seconds -= from_unexplained
         self.absent_seconds = max(0.0, self.absent_seconds - max(0.0, older - from_unexplained))
 
     def _end_process(self, step: int) -> None:
-        """Another process begins, after ``step``: what the one before had not brought is lost."""
+        """Another process begins, after ``step``: what the previous one had not sent is lost."""
         for fragment, mark in enumerate(self.marks):
             self._settle_now(_Due(fragment, self.step, TimeClass.LOST))
             self.marks[fragment] = Mark(-1, step, step, self.trained_seconds, mark.held_seconds)
@@ -280,7 +280,7 @@ class Account:
         seconds = self.trained_seconds - mark.seconds
         if step < self.step:
             seconds *= (step - mark.step) / (self.step - mark.step) if step > mark.step else 0.0
-        if due.ends is not None and mark.step == due.ends[1]:  # nothing of it was captured
+        if due.ends is not None and mark.step == due.ends[1]:  # none of it was captured
             mark.before = (*mark.before, _Interval(*due.ends, mark.step, step, seconds, due.into))[-_MOST_BEFORE:]
         mark.step, mark.seconds = max(step, mark.step), mark.seconds + seconds
         if due.into == TimeClass.IN_HAND:
@@ -289,7 +289,7 @@ class Account:
             self._finish(due.fragment, seconds, due.into)
 
     def _take_back(self, fragment: int, interval: _Interval, steps: int) -> None:
-        """An outer gradient of ``steps`` steps came after the next version was received: it may be merged yet."""
+        """An outer gradient of ``steps`` steps came after the next version was received: it may still be merged."""
         stop = min(interval.received_step + steps, interval.stop)
         if stop <= interval.start:
             return
@@ -300,6 +300,6 @@ class Account:
 
 
 def _rise(before: TimeSpent, after: TimeSpent, name: str) -> float:
-    """What one kind of time has grown by; a stopwatch that runs backwards says nothing."""
+    """By how much one kind of time has grown; 0 if it went back."""
     rise: float = getattr(after, name) - getattr(before, name)
     return max(0.0, rise)

@@ -1,7 +1,7 @@
-"""Keeps the learners' accounts of time as the engine's events come in, and reads them.
+"""Updates the learners' accounts of time as the engine's events come in, and reads them.
 
-What an account is stands in ``account``; here is what rounds and sessions mean for it. Nothing is decided by it: the
-engine takes the same course whatever the accounts say.
+``account`` defines an account; this module applies rounds and sessions to it. No decision depends on it: the engine
+takes the same course whatever the accounts contain.
 """
 
 from collections.abc import Container
@@ -14,7 +14,7 @@ from diloco.core.time_class import TimeClass
 
 
 def joined(state: EngineState, record: LearnerRecord, now: float, *, same_process: bool) -> None:
-    """A session begins. Called when the record says what the process holds, and since when its time counts."""
+    """A session begins. Called when the record has what the process holds, and since when its time counts."""
     shares = state.options.shares
     record.account.joined(record.given(now), record.step, record.versions, shares, same_process=same_process)
 
@@ -26,7 +26,7 @@ def stepped(record: LearnerRecord, event: StepReported, now: float) -> None:
     if steps < 0:
         return
     if spent == NOTHING_TOLD:
-        # A learner of an earlier version, or its tape: the latest step stands for all that are reported with it.
+        # For a learner of an earlier version, or its tape: the latest step stands for all that are reported with it.
         training = account.spent.training + steps * max(0.0, event.step_seconds)
         looking = account.spent.looking + max(0.0, event.blocked_seconds)
         spent = replace(account.spent, training=training, looking=looking)
@@ -34,14 +34,14 @@ def stepped(record: LearnerRecord, event: StepReported, now: float) -> None:
 
 
 def dropped(state: EngineState, record: LearnerRecord | None, event: FragmentArrived) -> None:
-    """An outer gradient came and is not taken. One that is merely late is left out when the members are frozen."""
+    """An outer gradient came and is dropped. One that is only late is left out when the members are frozen."""
     lag = event.version - 1 - event.base_version
     if record is not None and lag > state.options.max_version_lag:
         record.account.left_out(event.fragment, event.version, TimeClass.OUTDATED)
 
 
 def frozen(state: EngineState, current: Round) -> None:
-    """A round's members are frozen: what everybody else has trained on the fragment is left out."""
+    """A round's members are frozen: what all other learners have trained on the fragment is left out."""
     for record in state.learners.values():
         if record.id in current.arrived or not record.account.marks:
             continue
@@ -50,7 +50,7 @@ def frozen(state: EngineState, current: Round) -> None:
 
 
 def merged(state: EngineState, current: Round, counted: Container[str]) -> None:
-    """A round's members are merged, as far as they are ``counted``; the others' outer gradients could not be."""
+    """A round's members are merged if they are ``counted``; the others' outer gradients could not be."""
     for name in current.arrived:
         into = TimeClass.MERGED if name in counted else TimeClass.UNUSABLE
         state.learners[name].account.decided(current.fragment, into)
@@ -63,14 +63,14 @@ def time_of(state: EngineState, record: LearnerRecord, now: float) -> dict[TimeC
 
 
 def finished(state: EngineState, now: float) -> None:
-    """The job is over: nothing counts any more, and whoever is away now is not waited for."""
+    """The job is over: no more time counts, and absent learners are not waited for."""
     for record in state.learners.values():
         record.account.close(record.given(now), since=_since(state, record), gone=not record.present)
         record.given_seconds, record.given_since = record.given(now), None
 
 
 def _since(state: EngineState, record: LearnerRecord) -> TimeClass:
-    """What the time since a learner's last report is shown as, until it reports or is gone."""
+    """The class of the time since a learner's last report, until it reports or is gone."""
     if record.state == LearnerState.TRAINING:
         evaluates = state.evaluation is not None and state.evaluation.learner == record.id
         return TimeClass.EVALUATING if evaluates else TimeClass.IN_HAND

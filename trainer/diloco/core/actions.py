@@ -1,6 +1,6 @@
-"""What the engine orders. The shell carries actions out in the order given and decides nothing of its own.
+"""The engine's actions. The syncer or simulator carries them out in the order given and decides nothing of its own.
 
-Every action says why. The reason goes to the log, the tape, the metrics and ``diloco replay --explain``.
+Every action has a reason, for the log, the tape, the metrics and ``diloco replay --explain``.
 """
 
 from dataclasses import dataclass
@@ -8,7 +8,7 @@ from enum import StrEnum
 
 
 class Refusal(StrEnum):
-    """Why a learner is not, or no longer, let in. The learner acts on it."""
+    """Why a learner is not, or no longer, admitted. The learner acts on it."""
 
     SUPERSEDED = "Superseded"
     """Another process has joined with this id since: this one must stop."""
@@ -24,7 +24,7 @@ class Refusal(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Admit:
-    """Let a learner in."""
+    """Admit a learner."""
 
     learner: str
     instance: str
@@ -41,7 +41,7 @@ class Admit:
 
 @dataclass(frozen=True, slots=True)
 class Refuse:
-    """Turn a joining process away."""
+    """Refuse a joining process."""
 
     learner: str
     instance: str
@@ -51,7 +51,7 @@ class Refuse:
 
 @dataclass(frozen=True, slots=True)
 class Fence:
-    """End the session of an incarnation; whatever still comes from it counts for nothing."""
+    """End the session of an incarnation, and ignore whatever still comes from it."""
 
     learner: str
     incarnation: int
@@ -61,7 +61,7 @@ class Fence:
 
 @dataclass(frozen=True, slots=True)
 class AskFragment:
-    """Ask a learner for its outer gradient of a fragment."""
+    """Request a learner's outer gradient of a fragment."""
 
     learner: str
     incarnation: int
@@ -111,7 +111,7 @@ class Discard:
 
 @dataclass(frozen=True, slots=True)
 class Broadcast:
-    """Tell these learners that a new version is there to be pulled."""
+    """Tell these learners that a new version can be pulled."""
 
     fragment: int
     version: int
@@ -130,7 +130,7 @@ class SetTimer:
 
 @dataclass(frozen=True, slots=True)
 class CancelTimer:
-    """Forget a timer."""
+    """Cancel a timer."""
 
     name: str
 
@@ -168,7 +168,7 @@ class Finish:
 
 @dataclass(frozen=True, slots=True)
 class Note:
-    """A decision to do nothing, or one that shows in no other action, for whoever asks why."""
+    """A decision to do nothing, or one that is in no other action, with its reason."""
 
     subject: str
     """Machine-readable kind: ``RoundDue``, ``RoundWaits``, ``LearnerExcluded``, ``LearnerStalled`` and the like."""

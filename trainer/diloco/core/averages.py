@@ -1,15 +1,15 @@
-"""Moving averages of the durations that the engine steers by (paper: the xi of Eq. 3)."""
+"""Moving averages of the durations on which the engine bases decisions (paper: the xi of Eq. 3)."""
 
 from dataclasses import dataclass
 
 MEMORY = 0.8
-"""Share of the old average that stays when a measurement comes in (ours): it forgets a burst in about ten."""
+"""Weight of the old average when a measurement is added (ours): a burst is forgotten after about ten."""
 DEVIATION_MEMORY = 0.75
 """The same for deviations (RFC 6298, section 2.3)."""
 SLOPE_MEMORY = 0.95
-"""The same for what sizes cost, for which more measurements are needed (ours)."""
+"""The same for the effect of sizes, for which more measurements are needed (ours)."""
 LEAST_SIZE_VARIANCE = 1e-4
-"""Of sizes relative to their mean: where they differ less, no slope can be told from noise (ours)."""
+"""Least variance of sizes relative to their mean: below it a slope cannot be told from noise (ours)."""
 
 
 @dataclass(slots=True)
@@ -19,13 +19,13 @@ class MovingAverage:
     seconds: float | None = None
 
     def add(self, seconds: float) -> None:
-        """Take in a measurement. Negative or not finite ones are a shell's clock gone wrong and are left out."""
+        """Add a measurement. Negative or non-finite ones come from a faulty clock and are ignored."""
         if not 0 <= seconds < float("inf"):
             return
         self.seconds = seconds if self.seconds is None else MEMORY * self.seconds + (1 - MEMORY) * seconds
 
     def or_else(self, seconds: float) -> float:
-        """The average, or ``seconds`` where nothing is measured yet."""
+        """The average, or ``seconds`` if nothing is measured yet."""
         return seconds if self.seconds is None else self.seconds
 
 
@@ -34,8 +34,8 @@ class SizedSpread:
     """Moving average and mean deviation of seconds that may grow with a fragment's size.
 
     A line is fitted to them: a round trip costs every fragment the same, bytes cost the larger ones more. Mean and
-    deviation are kept as TCP keeps them of round trips (RFC 6298), of what a fragment of mean size would have taken.
-    Sizes are relative to the mean. Where all are alike, the slope stays 0.
+    deviation are those of a fragment of mean size, computed as TCP does for round trips (RFC 6298). Sizes are relative
+    to the mean. If all are alike, the slope stays 0.
     """
 
     mean: float | None = None
@@ -43,15 +43,15 @@ class SizedSpread:
     deviation: float = 0.0
     """From the line."""
     slope: float = 0.0
-    """Seconds that a fragment takes longer for each mean size more; between 0 and ``mean``, as time before the first
-    byte cannot be negative."""
+    """Additional seconds for each additional mean size; between 0 and ``mean``, as the time before the first byte
+    cannot be negative."""
     _size: float = 0.0
     _seconds: float = 0.0
     _size_variance: float = 0.0
     _covariance: float = 0.0
 
     def add(self, seconds: float, size: float = 1.0) -> None:
-        """Take in a measurement. Negative or not finite ones are left out."""
+        """Add a measurement. Negative or non-finite ones are ignored."""
         if not 0 <= seconds < float("inf"):
             return
         if self.mean is None:
@@ -65,9 +65,9 @@ class SizedSpread:
         self.slope = min(self.slope, self.mean)
 
     def at_least(self, seconds: float, size: float = 1.0) -> None:
-        """It took longer than can be measured: at least ``seconds``.
+        """Add a duration that was only observed in part: at least ``seconds``.
 
-        With a fragment above mean size this is put down to the size, as far as that explains it.
+        For a fragment above mean size it is attributed to the size, as far as that explains it.
         """
         if not 0 <= seconds < float("inf") or (self.mean is not None and self.of(size) >= seconds):
             return
@@ -83,11 +83,11 @@ class SizedSpread:
             self.mean = seconds + self.slope * (1.0 - size)
 
     def of(self, size: float) -> float:
-        """What a fragment of ``size`` is expected to take; 0 where nothing is measured."""
+        """Expected duration for a fragment of ``size``; 0 if nothing is measured."""
         return (self.mean or 0.0) + self.slope * (size - 1.0)
 
     def _regress(self, seconds: float, size: float) -> None:
-        """Follow the slope by least squares with exponentially decaying weights."""
+        """Update the slope by least squares with exponentially decaying weights."""
         assert self.mean is not None
         step = 1 - SLOPE_MEMORY
         longer, larger = seconds - self._seconds, size - self._size

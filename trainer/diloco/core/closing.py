@@ -1,7 +1,7 @@
-"""How a round that has its quorum ends: whom it waits for, how long, and who its members are.
+"""How a round that has its quorum ends: which learners it waits for, how long, and who its members are.
 
-It waits for the answers of learners that are ready, as long as they are worth it (`waiting`), and for the grace window
-of the paper for those that are not ready yet (`grace`). Then the members are frozen and merged.
+It waits for the answers of learners that are ready, as long as they are worth it (`waiting`), and for the paper's grace
+window for those that are not ready yet (`grace`). Then the members are frozen and merged.
 """
 
 from diloco.core import accounting, requests, weights
@@ -12,7 +12,8 @@ from diloco.core.state import EngineState, LearnerState, Round
 from diloco.core.waiting import Candidate, Wait, wait_for
 
 ROUND_TIMER = "round/"
-"""With the fragment's number: the end of the wait once there is a quorum, a repeat of unanswered asks before."""
+"""Prefix of a round's timer, before the fragment's number: once there is a quorum it ends the wait, and before that it
+repeats unanswered requests."""
 
 
 def round_timer(fragment: int) -> str:
@@ -21,7 +22,7 @@ def round_timer(fragment: int) -> str:
 
 
 def check(state: EngineState, current: Round, now: float) -> list[Action]:
-    """Close the round, begin or end its wait, or go on waiting."""
+    """Close the round, begin or end its wait, or keep waiting."""
     if current.closed_at is not None or current.launched_at is None:
         return []
     if current.quorum_at is not None:
@@ -50,7 +51,7 @@ def _reach_quorum(state: EngineState, current: Round, now: float) -> list[Action
 
 
 def _open_grace(state: EngineState, current: Round, now: float, grace: GraceWindow, reached: str) -> list[Action]:
-    """As the earliest rules have it: the grace window is all that is waited."""
+    """Wait for the grace window only, as the earliest rules do."""
     if grace.seconds <= 0:
         return _close(state, current, now, f"quorum of {state.quorum}; {grace.reason}")
     awaited = ", ".join(_unanswered(state, current))
@@ -62,14 +63,14 @@ def _open_grace(state: EngineState, current: Round, now: float, grace: GraceWind
 
 
 def _answers(state: EngineState, current: Round) -> int:
-    """Learners that have brought the fragment, and those of the others that cannot before something is merged."""
+    """Learners that have sent the fragment, and those of the others that cannot before something is merged."""
     if state.options.rules < Rules.GUARDED:
         return current.answers
     return len(current.arrived) + sum(state.waits_at_bound(state.learners[name]) for name in current.declined)
 
 
 def _ask_again(state: EngineState, current: Round, now: float) -> list[Action]:
-    """The quorum is not there: whoever had nothing to bring, and has now, is asked once more."""
+    """While there is no quorum, ask learners again that had nothing to send and now have."""
     if state.options.rules < Rules.GUARDED:
         return []
     ready = [name for name in sorted(current.declined) if state.is_ready(state.learners[name], current.fragment)]
@@ -79,7 +80,7 @@ def _ask_again(state: EngineState, current: Round, now: float) -> list[Action]:
 
 
 def plan_wait(state: EngineState, current: Round, now: float, why: str) -> list[Action]:
-    """Decide anew whom the round waits for."""
+    """Decide again which learners the round waits for."""
     wait = _wait(state, current, now)
     current.deadlines = dict(wait.deadlines)
     return [Note("RoundWaits", f"{why}{wait.reason}", fragment=current.fragment), *settle(state, current, now)]
@@ -104,7 +105,7 @@ def _wait(state: EngineState, current: Round, now: float) -> Wait:
 
 
 def settle(state: EngineState, current: Round, now: float) -> list[Action]:
-    """Close a round that has nobody left to wait for; otherwise see to it that it wakes when it has waited enough."""
+    """Close a round that has nobody left to wait for; otherwise set its timer for the end of its wait."""
     unanswered = _unanswered(state, current)
     if not unanswered:
         return _close(state, current, now, "every learner that is training has answered")
@@ -123,7 +124,7 @@ def settle(state: EngineState, current: Round, now: float) -> list[Action]:
 
 
 def _may_come_in_grace(state: EngineState, current: Round, name: str) -> bool:
-    """Whether the grace window is for a learner: it is not ready yet, or may still answer within it."""
+    """Whether the grace window is for this learner: it is not ready yet, or may still answer within it."""
     request, record = current.asked[name], state.learners[name]
     if request.since is None:
         return True
@@ -184,7 +185,7 @@ def _abandon_empty(state: EngineState, current: Round) -> list[Action]:
 
 
 def _overlap_steps(state: EngineState) -> int:
-    """Tau as it is now."""
+    """The current tau."""
     least, allowed = state.options.schedule.overlap, state.in_flight.allowed
     return least if allowed == state.in_flight.least else max(least, state.options.schedule.spans(allowed))
 

@@ -1,11 +1,11 @@
-"""Codecs: how an outer gradient is narrowed for the wire, and widened again where it is merged.
+"""Codecs: encode an outer gradient for the wire, and decode it where it is merged.
 
-A codec knows a flat f32 buffer and the fixed grid of ``BLOCK`` elements by which it is cut. A payload is its blocks'
-bytes one after the other, each block readable by itself, so that merging goes through cache-sized pieces and a shard of
-a fragment is a contiguous range of bytes. It must not know tensors' names, learners, weights or sockets.
+A codec works on a flat f32 buffer that is cut on a fixed grid of ``BLOCK`` elements. A payload is its blocks' bytes in
+order, and each block can be read by itself, so that merging works on cache-sized pieces and a shard of a fragment is a
+contiguous range of bytes.
 
-Rounding is to nearest and has no randomness: equal values give equal bytes. Nothing that is not finite gets through:
-``encode`` refuses it where it arises, ``check`` where a payload comes from the network, and the merge once more.
+Rounding is to nearest and not random: equal values give equal bytes. Values that are not finite are always refused:
+by ``encode`` where they arise, by ``check`` when a payload comes from the network, and again by the merge.
 """
 
 import math
@@ -18,7 +18,7 @@ from torch import Tensor
 from diloco.core.sizes import BLOCK, ENCODINGS, Encoding
 
 SMALLEST_STEP = 2.0**-100
-"""Groups whose quantisation step would be smaller are sent as zeros: further down f32 loses its precision."""
+"""Groups whose quantization step would be smaller are sent as zeros: below it f32 loses precision."""
 
 
 class CodecError(ValueError):
@@ -30,7 +30,7 @@ class Codec(Protocol):
 
     @property
     def name(self) -> str:
-        """Its name in a job's ``sync.compression``."""
+        """The codec's name in a job's ``sync.compression``."""
         ...
 
     def payload_bytes(self, numel: int) -> int:
@@ -136,8 +136,8 @@ class ScaledCodec:
 
     A group's step is its largest magnitude over ``limit``, and an element becomes the nearest multiple of the step: the
     error is at most half a step (in groups sent as zeros, less than ``limit * SMALLEST_STEP``). A block is its groups'
-    scales (f32), then its codes. Four-bit codes stand two in a byte: the low halves are the first half of the block's
-    elements, the high halves the second, so that unpacking reads and writes straight on.
+    scales (f32), then its codes. A byte holds two four-bit codes: the low halves are the first half of the block's
+    elements, the high halves the second, so that unpacking reads and writes sequentially.
     """
 
     encoding: Encoding
@@ -185,7 +185,7 @@ class ScaledCodec:
         return scratch
 
     def check(self, payload: Tensor, numel: int) -> None:
-        """See ``Codec``. Integers are finite, so only the scales are looked at."""
+        """See ``Codec``. Integers are finite, so only the scales are checked."""
         _require_size(self, payload, numel)
         for start in range(0, numel, BLOCK):
             block = min(BLOCK, numel - start)
@@ -199,7 +199,7 @@ class ScaledCodec:
         padding = -numel % group
         groups = torch.nn.functional.pad(values, (0, padding)) if padding else values
         groups = groups.view(-1, group)
-        # Twenty times as fast as aminmax, which is not vectorised along rows. Both let NaN through.
+        # Twenty times as fast as aminmax, which is not vectorized along rows. Both propagate NaN.
         low, high = groups.amin(dim=1, keepdim=True), groups.amax(dim=1, keepdim=True)
         step = torch.maximum(high, -low) / self.limit
         step[step < SMALLEST_STEP] = 0.0
@@ -246,10 +246,10 @@ CODECS: tuple[Codec, ...] = (
 
 
 def is_finite(values: Tensor) -> bool:
-    """Whether every value is finite; in one reading pass (``isfinite().all()`` takes ten times as long)."""
+    """Whether every value is finite; reads them once (``isfinite().all()`` takes ten times as long)."""
     if values.numel() == 0:
         return True
-    low, high = torch.aminmax(values)  # NaN comes through
+    low, high = torch.aminmax(values)  # propagates NaN
     return math.isfinite(low.item()) and math.isfinite(high.item())
 
 
@@ -284,7 +284,7 @@ def _require_size(codec: Codec, payload: Tensor, numel: int) -> None:
 
 
 def _require_grid(codec: Codec, payload: Tensor, start: int, end: int) -> None:
-    """``end`` is where the last byte that is wanted ends: on the grid, or the payload's end."""
+    """Check that ``end``, where the last wanted byte ends, is on the grid or at the payload's end."""
     on_grid = end == payload.numel() or end % codec.payload_bytes(BLOCK) == 0
     if start < 0 or start % BLOCK or end > payload.numel() or not on_grid:
         raise CodecError(
@@ -293,5 +293,5 @@ def _require_grid(codec: Codec, payload: Tensor, start: int, end: int) -> None:
 
 
 def _reinterpret(payload: Tensor, dtype: torch.dtype) -> Tensor:
-    """The bytes as ``dtype``; copied only where they do not begin at a multiple of its size."""
+    """The bytes as ``dtype``; copied only if they do not begin at a multiple of its size."""
     return (payload.clone() if payload.storage_offset() % dtype.itemsize else payload).view(dtype)

@@ -1,7 +1,7 @@
-"""Evaluations of the global model, and how the job ends.
+"""Evaluations of the global model, and the end of the job.
 
-A learner evaluates, because it has the accelerator and the data: the fastest one that trains. The job is complete when
-its budget of tokens is merged, the rounds under way have ended and the model that is exported has been evaluated.
+The fastest learner that trains evaluates, as learners have the accelerators and the data. The job is complete when its
+budget of tokens is merged, the rounds under way have ended and the exported model has been evaluated.
 """
 
 from math import isfinite
@@ -23,11 +23,11 @@ from diloco.core.state import (
 EVALUATION_TIMER = "evaluation"
 FINAL_TIMER = "final"
 FINAL_TRIES = 3
-"""Times as long as one evaluation may take, the job waits for its final one (ours)."""
+"""The job waits for its final evaluation this many times as long as one evaluation may take (ours)."""
 DOUBTFUL_RATIO = 0.1
-"""Of the lowest loss that the other learners train with: an evaluation below it is made up or broken (ours). Early in
-a run the model may have a quarter of the loss of a learner that is slow and far away. Far above it may be overfitting,
-and gains a liar nothing."""
+"""Share of the lowest training loss of the other learners: an evaluation below it is false or faulty (ours). Early in a
+run the model may have a quarter of the loss of a learner that is slow and far away. One that is far above may show
+overfitting, and a false one gains nothing by that."""
 CONFIRMED_RATIO = 0.05
 """Relative difference up to which two evaluations of one model agree: devices round differently (ours)."""
 
@@ -91,8 +91,8 @@ def _fastest(state: EngineState) -> LearnerRecord | None:
     working = [record for record in state.ordered_learners if record.working]
     by_link = state.options.rules != Rules.ARRIVED
 
-    # A learner without a measured step comes last, unless none has one. The final model must first be with the learner
-    # that evaluates it, so one on a thin link is not fast.
+    # Learners without a measured step come last, unless none has one. The learner that evaluates must first receive the
+    # final model, so one on a thin link is not fast.
     def key(record: LearnerRecord) -> tuple[bool, bool, bool, bool, float, str]:
         answer_seconds = record.answer_seconds.mean if by_link else None
         return (
@@ -108,7 +108,7 @@ def _fastest(state: EngineState) -> LearnerRecord | None:
 
 
 def evaluated(state: EngineState, event: Evaluated, now: float) -> list[Action]:
-    """An evaluation is back."""
+    """An evaluation was reported."""
     heard(state, event.learner, event.incarnation, now)
     pending = state.evaluation
     if pending is None or (pending.number, pending.incarnation) != (event.evaluation, event.incarnation):
@@ -122,7 +122,7 @@ def evaluated(state: EngineState, event: Evaluated, now: float) -> list[Action]:
     done: list[Action] = [CancelTimer(EVALUATION_TIMER)]
     done += _judge(state, pending, found)
     if found.doubted and _another(state):
-        return done  # the next event orders it of another learner
+        return done  # the next event orders it from another learner
     state.doubted_learners.clear()
     every = state.options.evaluate_every_tokens
     state.next_evaluation_tokens = (pending.tokens // every + 1) * every
@@ -132,12 +132,12 @@ def evaluated(state: EngineState, event: Evaluated, now: float) -> list[Action]:
 
 
 def _judge(state: EngineState, pending: PendingEvaluation, found: EvaluationRecord) -> list[Action]:
-    """Whether an evaluation is to be believed, beside the losses of the others or as another one says the same."""
+    """Decide whether an evaluation is credible, from the others' losses or because another evaluation agrees."""
     if state.options.rules < Rules.GUARDED:
         return []
     notes: list[Action] = []
     if pending.learner in state.doubted_learners:
-        # Whoever was asked instead has gone: no learner confirms itself.
+        # The other learner has gone, and no learner may confirm its own evaluation.
         found.doubted = True
         return [Note("EvaluationDoubted", "it was in doubt before, and nobody else is left to ask", pending.learner)]
     # Where a learner is in doubt, so is the evaluation before this one: another that was believed ended the doubt.
@@ -168,7 +168,7 @@ def _another(state: EngineState) -> bool:
 
 
 def timer(state: EngineState, name: str) -> list[Action]:
-    """An evaluation takes too long: another learner gets it; for the final one the job does not wait for ever."""
+    """An evaluation takes too long: order it from another learner; the final one is given up after a time."""
     if name == FINAL_TIMER and state.phase == Phase.EVALUATING:
         reason = f"{state.phase_reason}; no learner evaluated the final model in time"
         return _finish(state, complete=True, reason=reason)

@@ -1,13 +1,13 @@
-"""The way back of a merge: the update from one version of a fragment to the next, encoded, with error feedback.
+"""Encodes the update from one version of a fragment to the next, with error feedback, for the way to the learners.
 
-A learner that holds the version before is sent the encoded update instead of the whole fragment. So that everybody has
-the same bits, the new version is *defined* as the version before plus what the encoding decodes to; what the encoding
-lost stays at the syncer, in f32, and is added to the next update. Both sides make the sum with the same operation on
-the same blocks (``sizes.BLOCK``), so neither cutting nor threads change a bit.
+A learner that holds the version before is sent the encoded update instead of the whole fragment. So that every learner
+has the same bits, the new version is *defined* as the version before plus what the encoding decodes to; what the
+encoding lost stays at the syncer, in f32, and is added to the next update. Both sides compute the sum with the same
+operation on the same blocks (``sizes.BLOCK``), so neither cutting nor threads change a bit.
 
-The residual is what the merge made less what everybody got, ``(merged - new) + residual``, not merely what the encoding
-lost, ``corrected - decoded``: it also keeps what f32 rounds away of the sum ``base + decoded``, which would otherwise
-add up over the merges. It must not know learners, versions or sockets.
+The residual is what the merge made less what the learners got, ``(merged - new) + residual``, not merely what the
+encoding lost, ``corrected - decoded``: it also keeps what f32 rounds away from the sum ``base + decoded``, which would
+otherwise add up over the merges.
 """
 
 from collections.abc import Iterable
@@ -23,25 +23,25 @@ from diloco.spec.sync import Downlink
 
 
 def downlink_codec(name: Downlink) -> Codec | None:
-    """The codec of a job's ``sync.downlink``; None where fragments travel back whole."""
+    """The codec of a job's ``sync.downlink``; None if whole fragments are sent."""
     return None if name == "F32" else codec_named(name)
 
 
 @dataclass(frozen=True, slots=True)
 class Update:
-    """What an update is made of: flat f32 tensors of one length in host memory."""
+    """Input and output of an update: flat f32 tensors of one length in host memory."""
 
     base: Tensor
     """The version before; not changed."""
     merged: Tensor
-    """What the merge made; overwritten with the new version."""
+    """The merge's result; overwritten with the new version."""
     residual: Tensor
     """What earlier updates left over; not changed unless it is ``rest`` itself."""
     rest: Tensor
     """Overwritten with what is left over now."""
 
     def __post_init__(self) -> None:
-        """Check.
+        """Check the tensors.
 
         Raises:
             CodecError: a tensor is not flat f32 in host memory.
@@ -62,12 +62,13 @@ class Update:
 def encode_update(codec: Codec, update: Update, run: BlockRunner = in_this_thread) -> tuple[Tensor | None, str]:
     """Encode the update from ``base`` to ``merged`` and turn ``merged`` into what it decodes to.
 
-    Beside the tensors it needs the payload and one block a thread. ``run`` hands the blocks to threads, and changes no
-    bit.
+    Beside the tensors it needs the payload and one block per thread. ``run`` passes the blocks to threads, and changes
+    no bit.
 
     Returns:
-        The payload (uint8, flat), and no words. Or None and why there is no payload: the update holds values that are
-        not finite or too large for the codec. The new version is then ``merged + residual`` in f32, and ``rest`` is 0.
+        The payload (uint8, flat), and an empty text. Or None and why there is no payload: the update has values that
+        are not finite or too large for the codec. The new version is then ``merged + residual`` in f32, and ``rest`` is
+        0.
     """
     encoder = _Encoder(codec, update)
     run(encoder.encode, encoder.blocks)
@@ -79,9 +80,9 @@ def encode_update(codec: Codec, update: Update, run: BlockRunner = in_this_threa
 
 
 def apply_update(codec: Codec, payload: Tensor, base: Tensor, out: Tensor) -> None:
-    """Write ``base`` plus what ``payload`` decodes to into ``out``: the bits that ``encode_update`` has made.
+    """Write ``base`` plus what ``payload`` decodes to into ``out``: the same bits as in ``encode_update``.
 
-    ``base`` and ``out`` are flat f32 of one length; ``payload`` (uint8, flat) is as long as the codec makes it.
+    ``base`` and ``out`` are flat f32 of one length; ``payload`` (uint8, flat) has the length that the codec gives.
 
     Raises:
         CodecError: ``payload`` has another length.
@@ -92,17 +93,17 @@ def apply_update(codec: Codec, payload: Tensor, base: Tensor, out: Tensor) -> No
 
 
 def _sum(codec: Codec, payload: Tensor, start: int, base: Tensor, out: Tensor) -> None:
-    """One block of the new version. The one place where it is made: in the syncer, in its replay and in learners."""
+    """One block of the new version. Used by the syncer, its replay and learners, so that the bits are the same."""
     codec.decode_into(payload, start, out)
     torch.add(base, out, out=out)
 
 
 @dataclass
 class _Encoder:
-    """An update on its way.
+    """An update that is being encoded.
 
-    A block that fails is left as it is, and the others go on: in every block ``merged + rest`` then is what the merge
-    made and what was left over, whichever thread came first.
+    A block that fails is left as it is, and the others go on: in every block ``merged + rest`` is then the merge's
+    result plus what was left over, whatever the order of the threads.
     """
 
     codec: Codec
@@ -137,7 +138,7 @@ class _Encoder:
             merged.copy_(new)
 
     def give_up(self, blocks: Iterable[int]) -> None:
-        """No payload: everything that waits goes into the new version at once."""
+        """Without a payload: add everything that was left over to the new version."""
         for block in blocks:
             _, merged, _, rest = self.update.block(block)
             merged.add_(rest)

@@ -1,11 +1,11 @@
-"""The engine: events in, actions out, nothing else.
+"""The engine: decides which learners' fragments are merged when. It gets events and returns actions.
 
-It decides which learners' fragments are merged when. It sees no clock (``now`` is an argument), no socket, no thread
-and no tensor, so the syncer drives it with real ones, the simulator with virtual time, and replay with the tape of a
-run, to the same decisions. The subjects stand in modules of their own: `membership` (who is in), `pools` (who is
-wanted), `pace` (when a round is due), `rounds` (one fragment under way), `requests` and `leads` (who is asked when),
-`closing`, `waiting` and `grace` (how long a round waits), `returns` and `overlap` (what is in flight), `weights`,
-`completion` (evaluations and the end); this one only hands events to them.
+It has no clock (``now`` is an argument), no socket, no thread and no tensor, so the syncer drives it in real time, the
+simulator in virtual time, and replay from a tape, with the same decisions. The decisions are in modules of their own:
+`membership` (who is in), `pools` (which learners are planned), `pace` (when a round is due), `rounds` (one fragment
+under way), `requests` and `leads` (who is asked when), `closing`, `waiting` and `grace` (how long a round waits),
+`returns` and `overlap` (what is in flight), `weights`, `completion` (evaluations and the end); this module passes
+events to them.
 """
 
 from dataclasses import dataclass
@@ -49,7 +49,7 @@ class Engine:
     """State machine of one job's synchronization."""
 
     def __init__(self, options: EngineOptions, epoch: int, saved: dict[str, Any] | None = None) -> None:
-        """Begin, or go on from a snapshot.
+        """Start a new job, or resume from a snapshot.
 
         Args:
             options: The job's options.
@@ -62,7 +62,7 @@ class Engine:
         self._state = snapshot.fresh(options, epoch) if saved is None else snapshot.restore(options, epoch, saved)
 
     def step(self, event: Event, now: float) -> list[Action]:
-        """Take in one event at ``now`` (seconds, never running backwards) and say what to do."""
+        """Process one event at ``now`` (seconds, never going back); returns the actions to carry out."""
         state = self._state
         if state.finished and not isinstance(event, LearnerJoined | LearnerLeft | SnapshotAsked):
             return []
@@ -90,7 +90,7 @@ class Engine:
 
     @property
     def progress(self) -> Progress:
-        """How far the job is, for whoever needs no more than that: a view looks at every learner."""
+        """How far the job is; cheaper than ``view``, which reads every learner."""
         state = self._state
         return Progress(state.merged_tokens, state.options.budget_tokens, state.merges)
 
@@ -99,7 +99,7 @@ class Engine:
         return snapshot.take(self._state, now)
 
     def view(self, now: float) -> EngineView:
-        """What may be shown."""
+        """A copy of the state for display."""
         return view(self._state, now)
 
     def _handle(self, event: Event, now: float) -> list[Action]:  # noqa: C901, PLR0911, PLR0912 - a table of events

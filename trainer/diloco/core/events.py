@@ -1,8 +1,8 @@
-"""What the engine is told. Plain values, so that a tape of them replays to the same decisions.
+"""The engine's events. Plain values, so that a tape of them replays to the same decisions.
 
-Times never stand in an event: the shell passes ``now`` (seconds of its own monotonic or virtual clock) beside it.
-A learner is named by its id ``region/pool/index``; ``incarnation`` is the number the engine gave that process when it
-joined, and an event of another incarnation than the current one is stale and changes nothing.
+Events contain no times: the caller passes ``now`` (seconds of its own monotonic or virtual clock) with each. A learner
+is named by its id ``region/pool/index``; ``incarnation`` is the number that the engine gave that process when it
+joined. An event of another incarnation than the current one is stale and changes nothing.
 """
 
 from dataclasses import dataclass
@@ -16,11 +16,11 @@ class LearnerJoined:
 
     learner: str
     instance: str
-    """Random name of the process, made by itself: tells a reconnecting process from a second one with its id."""
+    """Random name that the process gave itself: distinguishes a reconnecting process from a second one with its id."""
     versions: tuple[int, ...]
     """Version it holds of each fragment, from this syncer epoch; empty if it holds none."""
     steps: int
-    """Inner steps it has made in its life (from its own checkpoint)."""
+    """Inner steps it has made over all its processes (from its own checkpoint)."""
     data_position: int
     """Sequences it has taken from its shard."""
 
@@ -41,7 +41,7 @@ class StepReported:
     incarnation: int
     step: int
     tokens: int
-    """Tokens of this learner's life, this step's included."""
+    """Tokens over all processes of this learner, including this step's."""
     step_seconds: float
     """Duration of the step's computation and of whatever slows this learner, without waits for synchronization."""
     blocked_seconds: float
@@ -49,12 +49,12 @@ class StepReported:
     loss: float
     data_position: int
     spent: TimeSpent = NOTHING_TOLD
-    """Where the time of its process went so far."""
+    """How its process has spent its time so far."""
 
 
 @dataclass(frozen=True, slots=True)
 class LearnerAlive:
-    """It said something that is not a step: keeps its lease, is no participation."""
+    """It sent a message other than a step report: this keeps its lease but does not count as participation."""
 
     learner: str
     incarnation: int
@@ -62,16 +62,16 @@ class LearnerAlive:
 
 @dataclass(frozen=True, slots=True)
 class FragmentArrived:
-    """The whole payload of an outer gradient is here and its checksum holds."""
+    """The whole payload of an outer gradient was received and its checksum is correct."""
 
     learner: str
     incarnation: int
     fragment: int
     version: int
-    """The version the asked-for merge makes (base + 1 where the learner is up to date)."""
+    """The version that the requested merge makes (base + 1 if the learner is up to date)."""
     attempt: int
     base_version: int
-    """Version of the fragment that the learner last received: what the outer gradient is measured from."""
+    """Version of the fragment that the learner last received, from which the outer gradient is measured."""
     steps: int
     """c_steps: inner steps since it received the fragment."""
     tokens: int
@@ -83,7 +83,7 @@ class FragmentArrived:
 
 @dataclass(frozen=True, slots=True)
 class FragmentLate:
-    """An outer gradient began to come after its round was over: it was refused before it came whole."""
+    """An outer gradient began to arrive after its round was over: it was refused before it was complete."""
 
     learner: str
     incarnation: int
@@ -94,7 +94,7 @@ class FragmentLate:
 
 @dataclass(frozen=True, slots=True)
 class FragmentDeclined:
-    """Asked for a fragment, the learner has nothing to bring (no step since it received it)."""
+    """The learner has nothing to send for a requested fragment (no step since it received it)."""
 
     learner: str
     incarnation: int
@@ -112,12 +112,12 @@ class FragmentApplied:
     fragment: int
     version: int
     step: int = 0
-    """Inner step of its life after which it was swapped in; its report may come later. 0: not told."""
+    """The learner's inner step after which it was swapped in; its report may come later. 0: not reported."""
 
 
 @dataclass(frozen=True, slots=True)
 class LeftOut:
-    """A member whose outer gradient was too large to be believed, or not finite: it is not in the merge."""
+    """A member whose outer gradient was too large to be credible, or not finite: it is not in the merge."""
 
     learner: str
     reason: str
@@ -136,12 +136,12 @@ class Merged:
     failed: bool = False
     """The members' outer gradients could not be merged: the version has the values of the one before."""
     left_out: tuple[LeftOut, ...] = ()
-    """Members that the merge was made without, by learner."""
+    """Members that were left out of the merge, by learner."""
 
 
 @dataclass(frozen=True, slots=True)
 class LearnerLeft:
-    """The session ended. ``clean``: the learner said it leaves; otherwise its connection broke."""
+    """The session ended. ``clean``: the learner said that it leaves; otherwise its connection broke."""
 
     learner: str
     incarnation: int
@@ -157,7 +157,7 @@ class TimerFired:
 
 @dataclass(frozen=True, slots=True)
 class SnapshotAsked:
-    """The shell wants a checkpoint (period, SIGTERM, a user)."""
+    """The syncer wants a checkpoint (period, SIGTERM, a user)."""
 
     reason: str
 
@@ -171,14 +171,14 @@ class Evaluated:
     evaluation: int
     """Number of the evaluation, from the order."""
     loss: float
-    """Mean cross-entropy in nats a token."""
+    """Mean cross-entropy in nats per token."""
     exact: bool
-    """The model was the one with exactly the ordered versions (always so for the final one)."""
+    """Whether the model had exactly the ordered versions (always so for the final one)."""
 
 
 @dataclass(frozen=True, slots=True)
 class LearnersPlanned:
-    """Pools were scaled while the job runs: from now on these learners are wanted, and no others."""
+    """Pools were scaled while the job runs: from now on exactly these learners are planned."""
 
     learners: tuple[str, ...]
 

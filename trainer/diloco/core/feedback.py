@@ -1,6 +1,6 @@
 """Error feedback: what an encoding lost is added to the next outer gradient, so that nothing is lost for good.
 
-It keeps nothing. Whoever sends decides when a residual counts: once the payload has been merged, not before.
+It keeps no state. The sender decides when a residual counts: once the payload has been merged, not before.
 """
 
 import torch
@@ -11,7 +11,7 @@ from diloco.core.sizes import BLOCK
 
 
 def encode_with_feedback(codec: Codec, values: Tensor, residual: Tensor | None) -> tuple[Tensor, Tensor]:
-    """Encode ``values + residual`` and say what the encoding lost.
+    """Encode ``values + residual``; returns the payload and what the encoding lost.
 
     Summed over a fragment's life, what was decoded plus the last residual is what was given. Each time
     ``decoded + new_residual`` is ``values + residual`` exactly: a value and its nearest neighbour among the codec's

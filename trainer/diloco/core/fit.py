@@ -1,8 +1,8 @@
-"""Whether overlap, interval and links go together, reckoned in closed form (ours).
+"""Computes in closed form whether overlap, interval and links fit together (ours).
 
 A fragment is due every H/P steps of the K-th fastest learner. Its outer gradients and its merged values go over every
-link between a learner and the syncer, so from sizes, rates and step times follows how much of each link is used, how
-long a round takes, and how much of a learner's work is merged. Pure; what would mend a misfit stands in `remedies`.
+link between a learner and the syncer, so sizes, rates and step times determine how much of each link is used, how long
+a round takes, and how much of a learner's work is merged. Pure; `remedies` finds what would help.
 """
 
 from collections.abc import Iterator, Sequence
@@ -18,7 +18,7 @@ from diloco.core.transit import Course, Transit, course, deviation, in_time, mea
 from diloco.spec.words import listed
 
 FULL: Final = 0.95
-"""Share of a link that fragments may take (ours): beyond it a burst is not made up for before the next."""
+"""Share of a link that fragments may take (ours): above it a burst is not absorbed before the next."""
 LEAST_OVERLAP: Final = 2
 """Steps of an overlap that the engine chooses: the paper's."""
 PAUSE: Final = 0.05
@@ -29,7 +29,7 @@ _MOST_NAMES: Final = 5
 
 
 class FitKind(StrEnum):
-    """What there is to say. Of several misfits the first one here is told."""
+    """The verdicts. Of several misfits the first one here is reported."""
 
     STEP_TIME_UNKNOWN = "StepTimeUnknown"
     LINK_TOO_THIN = "LinkTooThin"
@@ -57,11 +57,11 @@ class LinkUse:
     up_bytes_per_hour: float
     down_bytes_per_hour: float
     load_seconds: float
-    """A learner that joins loads the whole model, with nothing else on the link."""
+    """Time in which a joining learner loads the whole model, with nothing else on the link."""
 
     @property
     def too_thin(self) -> bool:
-        """It cannot carry the exchange."""
+        """Whether it cannot carry the exchange."""
         return max(self.up, self.down) > FULL
 
 
@@ -74,21 +74,21 @@ class GroupFit:
     tokens_per_second: float
     """What its learners train."""
     lead_steps: int | None = None
-    """Steps before a launch at which it is asked, for most fragments. None: not carried, as in what follows."""
+    """Steps before a launch at which it is asked, for most fragments. None: not carried; the same below."""
     in_flight_seconds: float | None = None
     """From its copy of a fragment until it trains on the new version, on average: what it trains meanwhile is lost."""
     merged_share: float | None = None
-    """Of its work, expected."""
+    """Expected share of its work that is merged."""
 
     @property
     def carried(self) -> bool:
-        """Its outer gradients are there in time, round after round."""
+        """Whether its outer gradients arrive in time, round after round."""
         return self.merged_share is not None
 
 
 @dataclass(frozen=True, slots=True)
 class Fit:
-    """What follows from a situation."""
+    """The result for a situation."""
 
     kind: FitKind
     reason: str
@@ -106,19 +106,19 @@ class Fit:
 
     @property
     def fits(self) -> bool:
-        """Nothing is wrong."""
+        """Whether nothing is wrong."""
         return self.kind is FitKind.FITS
 
     @property
     def merged_share(self) -> float | None:
-        """Of all work, expected; None where it is not known of every group."""
+        """Expected share of all work that is merged; None if it is not known for every group."""
         trained = sum(group.tokens_per_second for group in self.groups)
         merged = [one.merged_share * one.tokens_per_second for one in self.groups if one.merged_share is not None]
         return sum(merged) / trained if trained > 0 and len(merged) == len(self.groups) else None
 
 
 def fit(situation: Situation) -> Fit:
-    """Reckon how a situation goes."""
+    """Compute the fit of a situation."""
     step_seconds = situation.quorum_step_seconds
     if step_seconds is None:
         return Fit(FitKind.STEP_TIME_UNKNOWN, "it is not known how long an inner step takes")
@@ -157,7 +157,7 @@ def _use(exchange: Exchange, link: Link, learners: int, step_seconds: float) -> 
 
 
 class _Rounds:
-    """What rounds ask of the overlap, and who is in them."""
+    """Rounds with the learners that take part in them, and the overlap that they need."""
 
     def __init__(self, situation: Situation, everyone: Course) -> None:
         """``everyone``: with all groups whose links are not too thin."""
@@ -165,14 +165,14 @@ class _Rounds:
         self._exchange = situation.exchange
         self.everyone = everyone
         self.held = self._with(self._exchange.longest_overlap)
-        """With those whom the longest overlap holds."""
+        """With those that the longest overlap can hold."""
         chosen = self._exchange.overlap
         self.overlap = self._automatic() if chosen is None else chosen
         self.carried = self.held if chosen is None else self._with(chosen)
 
     @property
     def overlap_needed(self) -> int:
-        """The least tau that lets every answer in that some tau lets in, and launches rounds when they are due."""
+        """The least tau with which every answer that any tau admits is in time, and rounds start when they are due."""
         late = (self._steps(max(0.0, mean(self.held.lateness(place)))) for place in range(len(self.held.transits)))
         awaited = 0 if self._exchange.quorum >= self._situation.learners else max(late, default=0)
         fragments, interval = len(self._exchange.numels), self._exchange.interval
@@ -187,12 +187,12 @@ class _Rounds:
 
     @property
     def told(self) -> str:
-        """How long a round takes, in words."""
+        """How long a round takes, as text."""
         return f"a round takes {self.steps_in_flight:.1f} steps of {self.everyone.step_seconds:.3g} s"
 
     @property
     def longest_under_way(self) -> float:
-        """Steps from an ask until the result is at a learner, which is swapped in after the step that it is at."""
+        """Steps from a request until the result is at a learner, which swaps it in after its current step."""
         held = self.held
         in_vain = (mean(held.in_vain(place)) - way.step_seconds / 2 for place, way in enumerate(held.transits))
         return max(in_vain) / held.step_seconds

@@ -1,9 +1,9 @@
-"""The model cut into fragments: whole tensors, packed greedily by size, so that none is much larger.
+"""Cuts the model into fragments: whole tensors, packed greedily by size, so that none is much larger than the others.
 
 Greedy packing (longest first onto the lightest fragment) keeps the largest within 4/3 of the best possible (Graham
-1969). The layout is a pure function of the tensors' names, shapes and kinds, so every process of a job arrives at the
-same one; its digest is compared where two processes meet or a checkpoint is read. With it goes a digest of what
-training does not change, for two processes may cut two bases alike.
+1969). The layout is a pure function of the tensors' names, shapes and kinds, so every process of a job gets the same
+one; its digest is compared when two processes meet or a checkpoint is read. A digest of what training does not change
+goes with it, as two base models may be cut alike.
 """
 
 import hashlib
@@ -22,7 +22,7 @@ class LayoutError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class TensorSpec:
-    """A parameter tensor: what the algorithm must know of it."""
+    """A parameter tensor, as far as the algorithm needs it."""
 
     name: str
     shape: tuple[int, ...]
@@ -81,7 +81,7 @@ class Layout:
 
     @property
     def table(self) -> tuple[FragmentTable, ...]:
-        """The layout as plain values; ``layout_from_table`` makes it of them again."""
+        """The layout as plain values, which ``layout_from_table`` reads."""
         return tuple(
             tuple((slot.tensor.name, slot.tensor.shape, slot.tensor.embedding) for slot in fragment.slots)
             for fragment in self.fragments
@@ -98,11 +98,11 @@ class Layout:
 
     @property
     def digest(self) -> str:
-        """``cut``, and where there are constants their digest after a full stop."""
+        """``cut``, and if there are constants their digest after a full stop."""
         return f"{self.cut}.{self.constants}" if self.constants else self.cut
 
     def match(self, digest: str) -> "Match":
-        """Compare with another layout's ``digest``; where only sizes are known, by the cut alone."""
+        """Compare with another layout's ``digest``; if only sizes are known, compare only the cut."""
         return match_digests(self.digest, digest if self.constants is not None else digest.partition(".")[0])
 
 
@@ -111,7 +111,7 @@ class Match(StrEnum):
 
     SAME = "same"
     UNKNOWN = "unknown"
-    """Cut alike; the other, made by an earlier version, does not say what is frozen."""
+    """Cut alike; the other, made by an earlier version, has no digest of constants."""
     OTHER_CONSTANTS = "other constants"
     """Cut alike, with other frozen parameters or buffers."""
     OTHER_CUT = "other cut"
@@ -128,10 +128,10 @@ def match_digests(ours: str, theirs: str) -> Match:
 
 
 def layout_from_table(table: Sequence[FragmentTable]) -> Layout:
-    """The layout whose ``table`` this is, whoever wrote it; of sizes only.
+    """The layout with this ``table``, which may come from an untrusted file; sizes only.
 
     Raises:
-        LayoutError: it is no model: a fragment or tensor without elements, a name twice, or too many parameters.
+        LayoutError: it is not a model: a fragment or tensor without elements, a name twice, or too many parameters.
     """
     fragments = [[TensorSpec(name, shape, embedding) for name, shape, embedding in part] for part in table]
     tensors = [tensor for part in fragments for tensor in part]

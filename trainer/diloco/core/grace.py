@@ -1,7 +1,7 @@
 """The grace window: how long a round that has its quorum waits for learners that are not ready (paper, Eq. 3).
 
 ``slack = tau * step - (quorum + sync)`` is the part of the overlap that synchronization leaves unused; a share ``gamma
-< 1`` of it may be waited without any learner noticing. All durations are moving averages in seconds.
+< 1`` of it may be waited without delaying any learner. All durations are moving averages in seconds.
 """
 
 from dataclasses import dataclass
@@ -14,21 +14,21 @@ class Durations:
     step: float
     """xi_step: an inner step of the slowest learner that counts towards the quorum."""
     quorum: float
-    """xi_quorum: from asking for a fragment until a quorum has brought it."""
+    """xi_quorum: from requesting a fragment until a quorum has sent it."""
     sync: float
     """xi_sync: from closing a round until learners train on its result."""
 
 
 @dataclass(frozen=True, slots=True)
 class GraceWindow:
-    """A window and why it is that long."""
+    """The length of a window, and why."""
 
     seconds: float
     reason: str
 
 
 def grace_window(durations: Durations, *, overlap: int, safety: float, maximum_seconds: float | None) -> GraceWindow:
-    """Length of the grace window, clamped to [0, one inner step], or to ``maximum_seconds`` where that is given."""
+    """Length of the grace window, clamped to [0, one inner step], or to ``maximum_seconds`` if that is given."""
     slack = overlap * durations.step - (durations.quorum + durations.sync)
     ceiling = durations.step if maximum_seconds is None else maximum_seconds
     seconds = min(max(0.0, safety * slack), ceiling)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from math import ceil, floor
 
 HEADROOM_DEVIATIONS = 2.0
-"""Mean deviations that a learner's usual time is taken to be longer (ours); a wait allows twice as many."""
+"""A learner's usual time is taken as longer by this many mean deviations (ours); a wait allows twice as many."""
 
 _ROUNDING = 1e-9
 """Of a step: a quotient that should be whole may be this far from it."""
@@ -20,7 +20,7 @@ _ROUNDING = 1e-9
 
 @dataclass(frozen=True, slots=True)
 class AnswerTime:
-    """How long a learner takes from being asked to its whole payload being here, and what its time is worth."""
+    """How long a learner takes from the request to its complete payload, and the tokens it trains in that time."""
 
     seconds: float
     deviation_seconds: float
@@ -29,7 +29,7 @@ class AnswerTime:
 
 @dataclass(frozen=True, slots=True)
 class Leads:
-    """Whom to ask how early."""
+    """How early to ask each learner."""
 
     expected_seconds: float
     """T: when answers are expected, in seconds after a launch."""
@@ -53,7 +53,7 @@ def best_leads(times: Mapping[str, AnswerTime], step_seconds: float, maximum_ste
     }
     rests = sorted((max(0.0, steps - floor(steps + _ROUNDING)), name) for name, steps in in_steps.items())
     speed = sum(time.tokens_per_second for time in times.values())
-    # T = 0: whoever has a rest is asked a whole step earlier for it. Each larger T spares those up to it.
+    # T = 0: a learner with a fractional rest is asked a whole step earlier. Each larger T spares rests up to it.
     spared = 0.0
     best, best_cost = 0.0, sum(times[name].tokens_per_second for rest, name in rests if rest > 0)
     total = best_cost

@@ -1,6 +1,6 @@
-"""What is exchanged, over which links, by whom: all that `fit` reckons with.
+"""The input of `fit`: what is exchanged, over which links, between which learners.
 
-Values only; they may be assumed (``diloco plan``) or measured (a syncer's status).
+Values only; they are assumed (``diloco plan``) or measured (a syncer's status).
 """
 
 import math
@@ -22,7 +22,7 @@ SYNCER_LINK: Final = "of the syncer"
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """A connection. Those who are behind it share it. A rate that is infinite limits nothing."""
+    """A connection, shared by the learners behind it. An infinite rate means no limit."""
 
     name: str
     up_bytes_per_second: float = math.inf
@@ -42,7 +42,7 @@ class LearnerGroup:
     step_seconds: float | None
     """An inner step; None: not known."""
     tokens_per_step: float = 1.0
-    """Of one learner; what its work weighs against others'."""
+    """Of one learner; the weight of its work relative to others'."""
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,7 @@ class Exchange:
     overlap: int | None
     """tau; None: as many steps as a round needs."""
     staleness_bound_steps: int | None
-    """None: far enough away to be no matter, as the default is."""
+    """None: so large, as by default, that it has no effect."""
     quorum: int
     """K."""
     compression: str
@@ -66,7 +66,7 @@ class Exchange:
 
     @classmethod
     def of(cls, sync: SyncSpec, numels: tuple[int, ...]) -> Self:
-        """What a job exchanges, with fragments of so many parameters."""
+        """The exchange of a job with fragments of these sizes."""
         return cls(
             numels=numels,
             interval=sync.interval,
@@ -100,7 +100,7 @@ class Exchange:
 
     @property
     def longest_overlap(self) -> int:
-        """The most that tau can be: below an interval, and no more than the staleness bound leaves over."""
+        """The largest possible tau: below an interval, and no more than the staleness bound allows."""
         bound = self.staleness_bound_steps
         return max(0, self.interval - 1 if bound is None else min(self.interval - 1, bound - self.interval))
 

@@ -1,7 +1,7 @@
-"""A running job's links as `fit` takes them, from what was measured of each learner (ours).
+"""Builds `fit`'s input for a running job from measurements of each learner (ours).
 
-Learners of a pool are alike, so a pool is a group with the median of its learners; one whose own link would be too thin
-while its pool's is not stands by itself. Pure.
+Learners of a pool are alike, so a pool is a group with the median of its learners; a learner whose own link would be
+too thin while its pool's is not is a group of its own. Pure.
 """
 
 import math
@@ -14,22 +14,22 @@ from diloco.core.links import Exchange, LearnerGroup, Link, Situation
 from diloco.spec.learner_ids import pool_of
 
 MOST_BY_THEMSELVES = 16
-"""Learners that stand by themselves, those with the thinnest links first: bounds what is reckoned (ours)."""
+"""Most learners that are groups of their own, those with the thinnest links first: bounds the computation (ours)."""
 MOST_GROUPS = 64
-"""Pools that are reckoned with, the largest first (ours)."""
+"""Most pools that are considered, the largest first (ours)."""
 MOST_PASSAGES = 16_384
 """Fragments times groups, so that remedies of a job with thousands of fragments are found in seconds (ours)."""
 
 
 @dataclass(frozen=True, slots=True)
 class MeasuredLearner:
-    """What is known of a learner that trains."""
+    """Measurements of a learner that trains."""
 
     id: str
     step_seconds: float
     tokens_per_step: float
     answer_seconds: float | None = None
-    """From being asked to its whole payload being here; None: not measured, as in what follows."""
+    """From the request to its complete payload; None: not measured; the same below."""
     up_bytes_per_second: float | None = None
     """While it pushed."""
     down_bytes_per_second: float | None = None
@@ -42,7 +42,7 @@ class MeasuredLearner:
 
 
 def measured_situation(exchange: Exchange, learners: Iterable[MeasuredLearner], merge_seconds: float) -> Situation:
-    """The situation of a job that runs. Whoever was not measured counts as near, with links that limit nothing."""
+    """The situation of a running job. A learner without measurements counts as near, with unlimited links."""
     by_pool: dict[str, list[MeasuredLearner]] = {}
     for learner in learners:
         by_pool.setdefault(learner.pool, []).append(learner)
@@ -87,9 +87,9 @@ def _group(exchange: Exchange, name: str, learners: Sequence[MeasuredLearner]) -
     down = _median([learner.down_bytes_per_second for learner in learners], math.inf)
     answer = _median([learner.answer_seconds for learner in learners], 0.0)
     payload = sum(exchange.up_bytes) / len(exchange.up_bytes)
-    # What is left of an answer's time when its payload's own is taken off. Encoding is in it: it delays like distance.
+    # The answer's time without its payload's. Encoding is included: it delays as distance does.
     round_trip = max(0.0, answer - payload / up)
-    # Each of them has that rate to itself: what they share is in the measurement.
+    # Each of them has that rate for itself: the measurement includes the effect of sharing.
     link = Link(name, count * up, count * down, round_trip)
     steps = median_low([learner.step_seconds for learner in learners])
     return LearnerGroup(name, count, link, steps, median_low([learner.tokens_per_step for learner in learners]))

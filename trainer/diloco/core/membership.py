@@ -1,8 +1,7 @@
-"""Who is in: joining, superseding, leases, leaving, giving up.
+"""Who is in: joining, replacing an earlier process, leases, leaving, giving up.
 
-One identity counts once. A process that joins with an id takes it over from whichever had it before, and the one before
-is remembered so that it cannot come back and take it over in turn; a process that comes back itself (its link broke, or
-it was frozen) keeps its work.
+One id counts once. A process that joins with an id replaces the process that had it, which is remembered so that it
+cannot replace the new one in turn; a process that itself reconnects (its link broke, or it was frozen) keeps its work.
 """
 
 from diloco.core import accounting, pace, pools
@@ -14,12 +13,12 @@ from diloco.core.state import INCARNATIONS_PER_EPOCH, EngineState, LearnerRecord
 
 LEASE_TIMER = "lease"
 SLOW_STEPS = 10
-"""A learner is given this many of its own steps before it counts as lost or stalled (ours)."""
+"""A learner counts as lost or stalled only after this many of its own steps (ours)."""
 REMEMBERED_PROCESSES = 16
 
 
 def join(state: EngineState, event: LearnerJoined, now: float) -> list[Action]:
-    """Let a process in, or turn it away."""
+    """Admit a process, or refuse it."""
     refusal = _refusal(state, event)
     if refusal is not None:
         return [Refuse(event.learner, event.instance, *refusal)]
@@ -54,7 +53,7 @@ def join(state: EngineState, event: LearnerJoined, now: float) -> list[Action]:
     record.data_position = max(record.data_position, event.data_position)
     record.versions = [-1 if p in load else version for p, version in enumerate(held)]
     turns = record.turn_steps or [record.step] * len(held)
-    # What others merged meanwhile had its turn without this learner, which receives it now.
+    # Fragments that others merged meanwhile had their turn without this learner, which receives them now.
     passed = [version < current for version, current in zip(held, state.versions, strict=True)]
     record.turn_steps = [record.step if over else step for over, step in zip(passed, turns, strict=True)]
     count = len(held)
@@ -69,7 +68,7 @@ def join(state: EngineState, event: LearnerJoined, now: float) -> list[Action]:
         record.lead_steps = record.longest_lead_steps = 0
     if state.elapsed_since is None:
         state.elapsed_since = now
-        for known in state.counted_learners:  # after a restart of the syncer, who does not come back counts too
+        for known in state.counted_learners:  # after a restart of the syncer, learners that do not return count too
             known.given_since = now if known.joins else None
     accounting.joined(state, record, now, same_process=same_process)
     reason = _admission_reason(
@@ -107,7 +106,7 @@ def _refusal(state: EngineState, event: LearnerJoined) -> tuple[Refusal, str] | 
 
 
 def _to_load(state: EngineState, held: tuple[int, ...]) -> tuple[int, ...]:
-    """Fragments the process must receive: those it does not hold (-1), or holds too old to be merged once more."""
+    """Fragments the process must receive: those it does not hold (-1), or holds too old to be merged."""
     lag = state.options.max_version_lag
     return tuple(
         p
@@ -117,9 +116,9 @@ def _to_load(state: EngineState, held: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def _left_by_itself(state: EngineState, record: LearnerRecord) -> bool:
-    """Whether the process before had said that it leaves, as an evicted one does: that another comes is no failure.
+    """Whether the previous process said that it leaves, as an evicted one does, so that a new one is not a failure.
 
-    By the first rules it was one, unless the syncer had stopped too.
+    By the first rules it was a failure, unless the syncer had stopped too.
     """
     return record.stopped or (record.left_cleanly and state.options.rules != Rules.ARRIVED)
 
@@ -136,7 +135,7 @@ def _admission_reason(
 
 
 def ready(state: EngineState, event: LearnerReady, now: float) -> list[Action]:
-    """It has the model: it trains, with a clock set to the schedule."""
+    """It has the model and trains, with a clock set to the schedule."""
     record = state.current(event.learner, event.incarnation)
     if record is None:
         return []
@@ -158,7 +157,7 @@ def ready(state: EngineState, event: LearnerReady, now: float) -> list[Action]:
 
 
 def stepped(state: EngineState, event: StepReported, now: float) -> list[Action]:
-    """Take in a step report; reports may have been coalesced, so a report can stand for several steps."""
+    """Process a step report; it may stand for several steps, as reports may have been coalesced."""
     record = state.current(event.learner, event.incarnation)
     if record is None:
         return []
@@ -170,9 +169,9 @@ def stepped(state: EngineState, event: StepReported, now: float) -> list[Action]
     record.step, record.tokens = event.step, event.tokens
     record.loss = event.loss
     record.data_position = max(record.data_position, event.data_position)
-    # Believed up to the time that has passed: whatever is said, the sum stays finite.
+    # Limited to the time that has passed, so that the sum stays finite whatever is reported.
     record.blocked_seconds = min(record.blocked_seconds + max(0.0, event.blocked_seconds), record.given(now))
-    # The first step ends the patience that starting up is given.
+    # The first step ends the longer limit for starting up.
     actions = _watch_after_first_step(state, record, event, now)
     record.last_step_at = now
     if not record.working:
@@ -199,7 +198,7 @@ def alive(state: EngineState, event: LearnerAlive, now: float) -> list[Action]:
 
 
 def heard(state: EngineState, learner: str, incarnation: int, now: float) -> LearnerRecord | None:
-    """The learner, if the incarnation is current; whatever it said keeps its lease."""
+    """The learner, if the incarnation is current; any message renews its lease."""
     record = state.current(learner, incarnation)
     if record is not None:
         _heard(record, now)
@@ -218,7 +217,7 @@ def left(state: EngineState, event: LearnerLeft, now: float) -> list[Action]:
 
 
 def check_leases(state: EngineState, now: float) -> list[Action]:
-    """Give up who was silent too long; take for stalled who only beats."""
+    """Give up learners that were silent too long; mark as stalled those that only send heartbeats."""
     state.lease_timer_at = None
     actions: list[Action] = []
     for record in state.ordered_learners:
@@ -253,7 +252,7 @@ def _watch(state: EngineState, now: float) -> list[Action]:
     ]
     if not leases:
         return []
-    # Never in a tight loop: a learner that evaluates may be past its time for steps.
+    # Not in a tight loop: a learner that evaluates may be past its time for steps.
     at = max(min(leases), now + 0.1 * state.options.lease_seconds)
     if state.lease_timer_at is not None and state.lease_timer_at <= at:
         return []

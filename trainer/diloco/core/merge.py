@@ -1,11 +1,9 @@
-"""The merge: the members' outer gradients of a fragment become one, and the outer optimizer makes a step with it.
+"""The merge: combines the members' outer gradients of a fragment, and makes a step of the outer optimizer.
 
-A fragment is gone through in blocks of a fixed grid (``sizes.BLOCK``), three times: norms, weighted means, outer step.
-A pass works on any range of blocks and has no order among them, and sums across blocks are rounded once, from f64
-parts. So neither cutting the work into shards nor the number of threads changes a bit, nor does the order in which
-members are given. The mean is built up in the buffer of the result: beside it a merge needs one block.
-
-It must not know who decides on members and weights, nor where payloads and results are kept.
+A fragment is processed in blocks of a fixed grid (``sizes.BLOCK``), three times: norms, weighted means, outer step. A
+pass works on any range of blocks in any order, and sums across blocks are rounded once, from f64 parts. So the result
+is the same to the bit however the work is cut into shards or divided among threads, and in whatever order members are
+given. The mean is computed in the buffer of the result: beside it a merge needs one block.
 """
 
 import math
@@ -36,7 +34,7 @@ Pass = Callable[[Iterable[int]], None]
 """A pass of a merge over the blocks of these indices; safe to run in several threads on blocks of their own."""
 
 BlockRunner = Callable[[Pass, range], None]
-"""Has a pass go over all blocks, in any order and threads; returns when it has, raises what it raised."""
+"""Runs a pass over all blocks, in any order and threads; returns when it is done, raises what it raised."""
 
 
 def in_this_thread(one_pass: Pass, blocks: range) -> None:
@@ -50,12 +48,12 @@ class MergeError(ValueError):
     def __init__(self, problem: str, verdict: Verdict | None = None) -> None:
         super().__init__(problem)
         self.verdict = verdict or Verdict({}, {})
-        """Whose fault it is, as far as that can be told."""
+        """Which member caused it, as far as that is known."""
 
 
 @dataclass(frozen=True, slots=True)
 class Contribution:
-    """One member's part."""
+    """One member's contribution."""
 
     learner: str
     """Its id; sets the order of the sums, so that the order of arrival does not."""
@@ -67,9 +65,9 @@ class Contribution:
     """f32, flat: added to the decoded outer gradient; the current fragment minus the version that it was measured from
     (``sync.anchor: Current``). None: nothing."""
     steps: int = 1
-    """Inner steps that stand behind it."""
+    """Inner steps that it covers."""
     usual: UsualSize | None = None
-    """What its learner usually brings of this fragment; None: not known."""
+    """Usual size of its learner's contributions to this fragment; None: not known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,20 +82,20 @@ class MergeTarget:
 
 @dataclass(frozen=True, slots=True)
 class MergeStatistics:
-    """What a merge shows of itself."""
+    """Statistics of a merge."""
 
     gradient_norm: float
     """L2 norm of the merged outer gradient."""
     agreement: float
     """Length of the mean of the members' unit directions, 0 to 1: its mean over the tensors merged by direction,
-    weighted by elements. M equal members at right angles: 1/sqrt(M). 1 where no tensor is merged by direction."""
+    weighted by elements. M equal members at right angles: 1/sqrt(M). 1 if no tensor is merged by direction."""
     cancelled: tuple[str, ...]
     """Tensors that got no outer gradient because the members' directions cancelled."""
     verdict: Verdict
     """Who was left out, of a bounded merge."""
 
 
-def merge_fragment(  # noqa: PLR0913 - the one seam to the syncer: by keyword, and each a thing of its own
+def merge_fragment(  # noqa: PLR0913 - the interface to the syncer: keywords, each with its own meaning
     fragment: Fragment,
     contributions: Sequence[Contribution],
     *,
@@ -112,10 +110,10 @@ def merge_fragment(  # noqa: PLR0913 - the one seam to the syncer: by keyword, a
 ) -> MergeStatistics:
     """Merge the contributions and step the outer optimizer; the new parameters and momentum go to ``into``.
 
-    All tensors are flat f32 of ``fragment.numel`` elements in host memory. One member's merged outer gradient is its
-    own, to the bit. ``run`` hands the blocks to threads, and changes no bit. With ``bounded`` members that are not
-    finite, or too large to be believed (`outliers`), are left out and the others' weights made to sum to one; where
-    nobody is left out no bit changes. Without it one such member fails the merge, or moves it.
+    All tensors are flat f32 of ``fragment.numel`` elements in host memory. With one member, the merged outer gradient
+    is its own, to the bit. ``run`` passes the blocks to threads, and changes no bit. With ``bounded``, members that are
+    not finite, or too large to be credible (`outliers`), are left out and the others' weights are normalized to sum to
+    one; if nobody is left out no bit changes. Without it one such member fails the merge, or distorts it.
 
     Raises:
         MergeError: no contribution, two of one learner, weights that do not sum to one, a tensor or payload of a wrong
@@ -134,8 +132,8 @@ def merge_fragment(  # noqa: PLR0913 - the one seam to the syncer: by keyword, a
 class FragmentMerge:
     """A merge in its three passes: ``measure``, ``combine``, ``apply``, each over all blocks before the next begins.
 
-    A pass may be called for disjoint sets of blocks, in any order or at once; ``merge_fragment`` does it all, and what
-    is decided between them.
+    A pass may be called for disjoint sets of blocks, in any order or at once; ``merge_fragment`` calls all of them, and
+    makes the decisions between them.
     """
 
     fragment: Fragment
@@ -149,7 +147,7 @@ class FragmentMerge:
     bounded: bool
     _verdict: Verdict = field(init=False)
     _measured: list[Span] = field(init=False)
-    """The tensors, with the squares of all members; none where nobody is compared."""
+    """The tensors, with the squares of all members; none if members are not compared."""
     _spans: list[Span] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -170,10 +168,10 @@ class FragmentMerge:
         return range(-(-self.fragment.numel // BLOCK))
 
     def measure(self, blocks: Iterable[int]) -> None:
-        """First pass: the members' norms, where directions are averaged or members compared.
+        """First pass: the members' norms, if directions are averaged or members compared.
 
         Raises:
-            MergeError: a contribution is not finite or too long, of a merge that is not bounded.
+            MergeError: a contribution is not finite or too long, in a merge that is not bounded.
         """
         if not self._measured:
             return
@@ -190,7 +188,7 @@ class FragmentMerge:
                     radial.squares[index].append(square)
 
     def choose(self) -> None:
-        """After the first pass: who is left out, and so what is combined how.
+        """After the first pass: decide who is left out, and so how everything is combined.
 
         Raises:
             MergeError: nobody is left.
@@ -212,7 +210,7 @@ class FragmentMerge:
                 span.radial.squares = tuple(measured[span.start].squares[index] for index in kept)
 
     def _compare(self) -> Verdict:
-        """Those that are not finite or too long are out, the rest are compared with each other."""
+        """Leave out members that are not finite or too long, and compare the rest with each other."""
         out: dict[str, str] = {}
         measured: list[MeasuredMember] = []
         for index, member in enumerate(self.contributions):
@@ -228,7 +226,7 @@ class FragmentMerge:
         return Verdict({**out, **verdict.left_out}, verdict.sizes)
 
     def look_back(self) -> None:
-        """After the second pass: the one member of a bounded merge is held against its past.
+        """After the second pass: compare the single member of a bounded merge with its past.
 
         Raises:
             MergeError: it is too large.
@@ -243,7 +241,7 @@ class FragmentMerge:
             raise MergeError(f"the outer gradient of {member.learner}: {found.left_out[member.learner]}", self._verdict)
 
     def combine(self, blocks: Iterable[int]) -> None:
-        """Second pass: the weighted means, into ``into.parameters``; mean directions are not yet of their final length.
+        """Second pass: the weighted means, into ``into.parameters``; mean directions not yet of their final length.
 
         Raises:
             MergeError: a contribution, or the mean of them, is not finite.
@@ -270,7 +268,7 @@ class FragmentMerge:
                 span.squares.append(square)
 
     def apply(self, blocks: Iterable[int]) -> None:
-        """Third pass: mean directions get their length, and the outer optimizer makes its step."""
+        """Third pass: scale mean directions to their length, and make the outer optimizer's step."""
         lengths = {span.start: span.length for span in self._spans if span.radial}
         for block in blocks:
             within = self._within(block)
@@ -283,7 +281,7 @@ class FragmentMerge:
             nesterov_step(gradient, self.parameters[within], momentum, self.outer)
 
     def statistics(self) -> MergeStatistics:
-        """What came out; after ``combine``."""
+        """The statistics; after ``combine``."""
         by_direction = [span for span in self._spans if span.radial]
         agreed = math.fsum(span.agreement * span.numel for span in by_direction)
         return MergeStatistics(
@@ -314,7 +312,7 @@ class FragmentMerge:
         return values if member.drift is None else torch.add(values, member.drift[within], out=buffer)
 
     def _fault(self, block: int, scratch: Tensor) -> MergeError:
-        """What is wrong with a block that is too large, by name where it is one member's fault."""
+        """The error for a block that is too large, naming the member if only one is at fault."""
         members = self.contributions
         broken = [member for member in members if not is_finite(self._decode(member, block, scratch))]
         out = {**self._verdict.left_out, **{member.learner: _NOT_FINITE for member in broken}}

@@ -1,4 +1,4 @@
-"""What the engine reads of a job, in its own terms."""
+"""The options that the engine reads from a job."""
 
 from dataclasses import dataclass
 from enum import IntEnum
@@ -11,14 +11,14 @@ from diloco.spec.checks import MAXIMUM_LEARNERS
 
 
 class Rules(IntEnum):
-    """By which rules the engine decides. Earlier ones are kept for replaying tapes that were written under them."""
+    """Versions of the engine's rules. Earlier ones are kept to replay the tapes that were written under them."""
 
     ARRIVED = 1
     """A round with its quorum waits for the grace window; members are those whose payloads have arrived."""
     READY = 2
     """Learners are asked ahead, and a round waits for the answers of those that are ready."""
     GUARDED = 3
-    """As before, and one learner alone spoils no merge, what counts is never dropped, and a quorum brings something."""
+    """As before; and one learner cannot spoil a merge, what counts is never dropped, and a quorum includes work."""
 
 
 CURRENT_RULES = Rules.GUARDED
@@ -30,13 +30,13 @@ class EngineOptions:
 
     schedule: Schedule
     overlap_limit: int
-    """The most that tau can be, in inner steps; above the schedule's overlap where it is automatic."""
+    """Largest tau, in inner steps; above the schedule's overlap if that is automatic."""
     learners: tuple[str, ...]
-    """Ids of the learners that are planned, to begin with."""
+    """Ids of the learners that are planned at the start."""
     pools: tuple[str, ...]
-    """``region/pool`` of every pool: a learner of one is let in even before its index is planned."""
+    """``region/pool`` of every pool: a learner of one is admitted even before its index is planned."""
     maximum_learners: int
-    """Learners that are kept account of at most; every index is below it."""
+    """Most learners for which the engine keeps records; every index is below it."""
     shares: tuple[float, ...]
     """Each fragment's share of the model."""
     quorum: int
@@ -55,7 +55,7 @@ class EngineOptions:
     rules: Rules = CURRENT_RULES
 
     def size(self, fragment: int) -> float:
-        """A fragment's size relative to the mean of all: how long answers and rounds take depends on it."""
+        """A fragment's size relative to the mean of all, on which the duration of answers and rounds depends."""
         return round(self.shares[fragment] * len(self.shares), 3)
 
     @property
@@ -65,7 +65,7 @@ class EngineOptions:
 
     @classmethod
     def from_job(cls, job: DiLoCoJob, layout: Layout) -> Self:
-        """Read the options off a job and its model's layout."""
+        """The options of a job and its model's layout."""
         spec, sync, training = job.spec, job.spec.sync, job.spec.training
         every = training.evaluation.every_tokens
         return cls(

@@ -1,7 +1,4 @@
-"""The outer optimizer: SGD with Nesterov momentum on merged outer gradients, in f32.
-
-It works on any part of a fragment, element by element; it must not know where the gradient comes from.
-"""
+"""The outer optimizer: SGD with Nesterov momentum on merged outer gradients, in f32, element by element."""
 
 import torch
 from torch import Tensor
@@ -10,7 +7,7 @@ from diloco.spec.sync import OuterOptimizer
 
 
 def nesterov_step(gradient: Tensor, parameters: Tensor, momentum: Tensor, optimizer: OuterOptimizer) -> None:
-    """One step; the new parameters take the gradient's place, the new momentum the old one's.
+    """One step; the new parameters replace the gradient, the new momentum replaces the old one.
 
     As ``torch.optim.SGD(nesterov=True)``: ``m' = mu m + g``, ``theta' = theta - lr (g + mu m')``, with ``m = 0`` before
     the first step, which therefore moves by ``lr (1 + mu) g`` (DiLoCo, arXiv 2311.08105). The outer gradient points

@@ -1,17 +1,16 @@
-"""Which members of a merge are too large to be believed (ours).
+"""Decides which members of a merge are too large to be credible (ours).
 
-One outer gradient that is far larger than the others moves everything: RDA gives the mean of all norms to every
+One outer gradient that is far larger than the others would move everything: RDA gives the mean of all norms to every
 element of a tensor. So members are compared, tensor by tensor, by the root mean square of their elements over the root
-of their inner steps, as a learner that made more steps has moved further. The middle one of the others is the measure,
-the larger of two, so that a minority is none, however large or small it is. A tensor that the others have hardly
-trained is compared with what they did on the whole fragment: experts and adapters may be trained by one learner alone.
+of their inner steps, as a learner that made more steps has moved further. Each is compared with the median of the
+others, the larger of two, so that a minority cannot set the standard, however large or small it is. A tensor that the
+others have hardly trained is compared with what they did on the whole fragment: experts and adapters may be trained by
+one learner alone.
 
-A member is left out where it is beyond ``LARGEST_RATIO`` times the others and far beyond what it has usually brought
-itself, as others may be in their warm-up and small. Members below that are merged as they are, to the bit. A learner
-that is alone is held against its own past. Of two that differ from the beginning nobody can tell which one is wrong:
-the smaller is believed.
-
-It must not know torch, payloads or where norms come from.
+A member is left out if it is beyond ``LARGEST_RATIO`` times the others and far beyond its own usual size, as others may
+be in their warm-up and small. Members below that are merged as they are, to the bit. A learner that is alone is
+compared with its own past. If two differ from the beginning, nobody can tell which one is wrong: the smaller one is
+believed.
 """
 
 import math
@@ -19,28 +18,28 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 LARGEST_RATIO = 16.0
-"""Times the size of the others'. Of three or more members, slow, restarted and cut-off ones among them, no tensor was
+"""Multiple of the others' size. With three or more members, including slow, restarted and cut-off ones, no tensor was
 above 4.5 times in the simulated runs of ``benchmarks/quality.py``."""
 OWN_RATIO = 4.0
 """Times its own usual size that a member may have, whatever the others have; ``LARGEST_RATIO`` where there is one
 other, who may as well be the odd one: in its warm-up it made the other 40 times as large. What counts as usual is at
 most so many times the others' size, and 4 times 4 is ``LARGEST_RATIO``: nobody gains by growing slowly."""
 LEAST_PAST = 4
-"""Merges of a fragment after which a learner's past says something where it is alone: not in its warm-up."""
+"""Merges of a fragment after which a lone learner is compared with its past: not in its warm-up."""
 MEMORY = 0.8
-"""Share of the usual size that stays when another is known."""
+"""Weight of the old usual size when another is added."""
 
 
 @dataclass(frozen=True, slots=True)
 class UsualSize:
-    """What a learner usually brings of a fragment."""
+    """The usual size of a learner's contributions to a fragment."""
 
     size: float
     """Moving average of sizes: root mean square of the elements over the root of the inner steps."""
     merges: int
 
     def after(self, size: float) -> "UsualSize":
-        """The same with one more."""
+        """The usual size with one more contribution."""
         return UsualSize(MEMORY * self.size + (1 - MEMORY) * size, self.merges + 1)
 
 
@@ -53,7 +52,7 @@ class MeasuredMember:
     squares: tuple[float, ...]
     """Sums of squares, by tensor."""
     usual: UsualSize | None
-    """None: nothing of it was merged before."""
+    """None: no contribution of it was merged before."""
 
     def size(self, tensor: int, numel: int) -> float:
         """Of one tensor."""
@@ -66,12 +65,12 @@ class MeasuredMember:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """Who is left out, and what is remembered of the others."""
+    """Who is left out, and the others' sizes to remember."""
 
     left_out: Mapping[str, str]
     """Reasons, by learner."""
     sizes: Mapping[str, float]
-    """By learner: what their usual size is made of."""
+    """By learner: the sizes that update their usual sizes."""
 
 
 def compare(members: Sequence[MeasuredMember], tensors: Sequence[tuple[str, int]]) -> Verdict:
@@ -106,9 +105,9 @@ def compare(members: Sequence[MeasuredMember], tensors: Sequence[tuple[str, int]
 
 
 def compare_alone(member: MeasuredMember, numel: int) -> Verdict:
-    """Hold the one member of a merge against its past. Its squares are finite.
+    """Compare the single member of a merge with its past. Its squares are finite.
 
-    What it brings is remembered up to the bound even where it is left out: a size that lasts becomes the usual one.
+    Its size is remembered up to the bound even if it is left out: a size that lasts becomes the usual one.
     """
     size, usual = member.whole_size(numel), member.usual
     if usual is None or usual.merges < LEAST_PAST or not 0.0 < LARGEST_RATIO * usual.size < size:
@@ -118,23 +117,23 @@ def compare_alone(member: MeasuredMember, numel: int) -> Verdict:
 
 
 class UsualSizes:
-    """What every learner usually brings of every fragment, since the syncer started."""
+    """The usual sizes of every learner's contributions to every fragment, since the syncer started."""
 
     def __init__(self) -> None:
         self._usual: dict[tuple[str, int], UsualSize] = {}
 
     def of(self, learner: str, fragment: int) -> UsualSize | None:
-        """None: nothing of it was merged."""
+        """The usual size; None: no contribution was merged."""
         return self._usual.get((learner, fragment))
 
     def remember(self, fragment: int, sizes: Mapping[str, float]) -> None:
-        """Take in the sizes of a verdict."""
+        """Add the sizes of a verdict."""
         for learner, size in sizes.items():
             before = self._usual.get((learner, fragment))
             self._usual[learner, fragment] = UsualSize(size, 1) if before is None else before.after(size)
 
 
 def _middle_of_others(sizes: Sequence[float], index: int) -> float:
-    """The middle one of the others, the larger of two."""
+    """The median of the others, the larger of two."""
     others = sorted([*sizes[:index], *sizes[index + 1 :]])
     return others[len(others) // 2]

@@ -1,15 +1,16 @@
 """When the next syncer step is due, counted in inner steps, so that H neither collapses nor stretches.
 
-A syncer that starts a round as soon as learners answer collapses H on a fast link. Here a syncer step is due when the
-quorum's slowest learner has made the inner steps for it: every learner has a clock, moved by its own steps alone.
-Clocks are kept near the schedule at both ends: one that is ahead (fast, or back from a cut link with many steps to
-report) is held at the overlap, so a burst of reports is no debt of rounds; one that is behind (slow, or a late joiner)
-is pulled along one stride behind, so that it can drive on its own the moment the fast ones are gone. Pulled along, a
-learner still needs a step of its own to become due, so M learners never launch M times as often as one.
+A syncer that starts a round as soon as learners answer would make H collapse on a fast link. Here a syncer step is due
+when the quorum's slowest learner has made the inner steps for it: every learner has a clock, which only its own steps
+advance. Clocks are kept near the schedule at both ends: one that is ahead (a fast learner, or one that is back from a
+cut link with many steps to report) is held at the overlap, so that a burst of reports does not make many rounds due;
+one that is behind (a slow learner, or a late joiner) is moved along one stride behind, so that it can drive on its own
+as soon as the fast ones are gone. A learner that is moved along still needs a step of its own to become due, so M
+learners never launch M times as often as one.
 
-Steps beyond the hold are forgotten, and a learner that waits at its staleness bound makes none. So, whatever its clock
-says, a learner that has gone an interval and the overlap since a fragment had its turn is due for its next: otherwise
-all could wait for each other, after a cut link or in lock-step.
+Steps beyond the hold are forgotten, and a learner that waits at its staleness bound makes none. So, whatever its clock,
+a learner that has gone an interval and the overlap since a fragment had its turn is due for its next: otherwise all
+could wait for each other, after a cut link or in lock-step.
 """
 
 from collections.abc import MutableMapping

@@ -1,8 +1,8 @@
-"""Who is wanted: pools may be scaled while the job runs.
+"""Which learners are planned, as pools may be scaled while the job runs.
 
-The manifest's pools are fixed, their learners are not. A learner of a known pool is let in even if nobody has told the
-engine yet that its pool has grown: processes start when they start. One that is no longer planned and has gone is
-withdrawn: what it did counts, its absence does not. It must not know sessions or rounds.
+The manifest's pools are fixed, their numbers of learners are not. A learner of a known pool is admitted even before the
+engine is told that its pool has grown, as its process may start first. One that is no longer planned and has gone is
+withdrawn: its work counts, its absence does not.
 """
 
 from diloco.core.actions import Action, Note
@@ -11,12 +11,12 @@ from diloco.core.state import EngineState, LearnerRecord
 
 
 def problem_with(state: EngineState, learner: str) -> str | None:
-    """Why there can be no learner of this id; None if there can. Pools are those of the manifest, numbers bounded."""
+    """Why there can be no learner with this id; None if there can. Its pool must be in the manifest."""
     if learner in state.learners:
         return None
     options = state.options
     pool, _, number = learner.rpartition("/")
-    # Bounded before it is read, and written in one way only: 01 must not be a second name of 1.
+    # Checked before it is parsed, and in one spelling only: 01 must not be a second name of 1.
     if pool not in options.pools or not number.isascii() or not number.isdigit() or len(number) > 9:
         return f"the job has no learner {learner!r}"
     if str(int(number)) != number or int(number) >= options.maximum_learners:
@@ -27,7 +27,7 @@ def problem_with(state: EngineState, learner: str) -> str | None:
 
 
 def planned(state: EngineState, event: LearnersPlanned, now: float) -> list[Action]:
-    """Take in which learners are wanted from now on."""
+    """Set the learners that are planned from now on."""
     wanted = frozenset(event.learners)
     more, fewer = wanted - state.planned, state.planned - wanted
     state.planned = wanted
@@ -38,13 +38,13 @@ def planned(state: EngineState, event: LearnersPlanned, now: float) -> list[Acti
             record.given_since = now if record.given_since is None else record.given_since
         withdraw(state, record, now)
         if not record.joins and record.id not in wanted:
-            del state.learners[record.id]  # there is nothing to remember of it
+            del state.learners[record.id]  # it has no history
     text = f"{len(wanted)} learner(s) are planned: {len(more)} more, {len(fewer)} fewer than before"
     return [Note("LearnersPlanned", text)]
 
 
 def withdraw(state: EngineState, record: LearnerRecord, now: float) -> None:
-    """Stop the clock of a learner that has gone and is not planned. Called whenever one goes."""
+    """Stop the given time of a learner that has gone and is not planned. Called whenever one goes."""
     if record.given_since is not None and not state.counts(record):
         record.given_seconds += now - record.given_since
         record.given_since = None

@@ -1,14 +1,12 @@
-"""Radial-directional averaging (RDA) in numbers: from sums of squares to what a merge multiplies by.
+"""The arithmetic of radial-directional averaging (RDA): from sums of squares to the factors of a merge.
 
 For each tensor (Decoupled DiLoCo) the merged outer gradient is ``N * unit(sum_m w_m unit(d_m))`` with
-``N = sum_m w_m |d_m|`` and ``unit(0) = 0``. The sum is built scaled by N, which leaves its direction as it is and keeps
-the numbers where f32 is at home.
+``N = sum_m w_m |d_m|`` and ``unit(0) = 0``. The sum is computed scaled by N, which does not change its direction and
+keeps the numbers in f32's range.
 
-Where the directions cancel, their mean has no direction but that of rounding errors, and the formula would blow those
-up to the full norm. So where the mean of the unit directions is shorter than ``CANCELLATION`` the result is 0 (ours):
-members that contradict each other move nothing, which is what their plain mean would do too.
-
-It must not know torch, tensors or blocks.
+If the directions cancel, their mean has only the direction of rounding errors, which the formula would scale up to the
+full norm. So if the mean of the unit directions is shorter than ``CANCELLATION`` the result is 0 (ours): members that
+contradict each other move nothing, as with their plain mean.
 """
 
 import math
@@ -24,7 +22,7 @@ NO_DIRECTION = 1e-30
 
 @dataclass(slots=True)
 class RadialMean:
-    """One tensor's way through RDA.
+    """RDA of one tensor.
 
     Sums of squares come in parts, in any order: they are added with one rounding at the end, so order changes no bit.
     """
@@ -32,7 +30,7 @@ class RadialMean:
     weights: tuple[float, ...]
     """The members', summing to one."""
     squares: tuple[list[float], ...] = field(init=False)
-    """Parts of each member's sum of squares; whoever measures appends to them."""
+    """Parts of each member's sum of squares, which the first pass appends."""
 
     def __post_init__(self) -> None:
         self.squares = tuple([] for _ in self.weights)
@@ -42,7 +40,7 @@ class RadialMean:
         return math.fsum(weight * norm for weight, norm in zip(self.weights, self._norms(), strict=True))
 
     def coefficients(self) -> tuple[float, ...]:
-        """What each member's values are multiplied by before they are added up: ``w_m N / |d_m|``; 0 for a zero."""
+        """Factors of the members' values before they are added up: ``w_m N / |d_m|``; 0 for a zero member."""
         mean_norm = self.mean_norm()
         return tuple(
             weight * mean_norm / norm if norm > mean_norm * NO_DIRECTION else 0.0
@@ -50,7 +48,7 @@ class RadialMean:
         )
 
     def agreement(self, combined_square: float) -> float:
-        """Length of the mean of the unit directions: 1 where all agree, 1/sqrt(M) for M equal ones at right angles.
+        """Length of the mean of the unit directions: 1 if all agree, 1/sqrt(M) for M equal ones at right angles.
 
         Args:
             combined_square: sum of squares of what ``coefficients`` combined.
@@ -63,5 +61,5 @@ class RadialMean:
 
 
 def final_length(agreement: float) -> float:
-    """What brings a combined direction to its final length N; 0 where the directions cancelled."""
+    """Factor that gives a combined direction its final length N; 0 if the directions cancelled."""
     return 1.0 / agreement if agreement >= CANCELLATION else 0.0

@@ -1,7 +1,7 @@
-"""What would make overlap, interval and links go together: each remedy reckoned, none of them guessed (ours).
+"""Finds changes that would make overlap, interval and links fit together (ours).
 
-A remedy is a change after which the situation fits, by the same closed form. It changes one thing, and with it the
-overlap to Auto where one that is set stands in the way. Pure.
+A remedy is a change after which the situation fits, by the same closed form. It changes one thing, and sets the overlap
+to Auto as well if the configured one stands in the way. Pure.
 """
 
 from collections.abc import Callable, Iterator
@@ -16,13 +16,13 @@ from diloco.core.sizes import ENCODINGS
 from diloco.spec.words import listed
 
 LONGEST_INTERVAL: Final = 1_000_000
-"""The most that ``sync.interval`` may be."""
+"""Largest ``sync.interval``."""
 SHORTEST_STEP_SECONDS: Final = 1e-4
-"""No shorter step is looked for (ours)."""
+"""Shortest step that is tried (ours)."""
 _MOST_TIMES: Final = 1e6
-"""Neither links that many times faster nor steps that many times longer are looked for."""
+"""Most times by which links are made faster or steps longer."""
 _PRECISE: Final = 1.005
-"""Ratio to which rates and step times are found."""
+"""Precision, as a ratio, of rates and step times."""
 
 
 class RemedyKind(StrEnum):
@@ -70,16 +70,16 @@ class StepTime:
 
 @dataclass(frozen=True, slots=True)
 class Remedy:
-    """A change after which it fits."""
+    """A change after which the situation fits."""
 
     kind: RemedyKind
     changes: tuple[Setting | LinkRate | StepTime, ...]
     situation: Situation
-    """As it is then."""
+    """The changed situation."""
 
     @property
     def fit(self) -> Fit:
-        """What follows from that."""
+        """The fit of the changed situation."""
         return fit(self.situation)
 
     def __str__(self) -> str:
@@ -87,7 +87,7 @@ class Remedy:
 
 
 def rate_text(bytes_per_second: float) -> str:
-    """``42.1 Mbit/s``: of links, whose rates are told in bits."""
+    """``42.1 Mbit/s``: for links, whose rates are given in bits."""
     bits = 8 * bytes_per_second
     for factor, unit in ((1e9, "Gbit/s"), (1e6, "Mbit/s"), (1e3, "kbit/s")):
         if bits >= factor:
@@ -96,15 +96,15 @@ def rate_text(bytes_per_second: float) -> str:
 
 
 def remedies(situation: Situation) -> tuple[Remedy, ...]:
-    """One of each kind that there is and that is worth its cost, the cheapest first.
+    """One of each kind that exists and is worth its cost, the cheapest first.
 
-    None where it fits, or where no step time is known.
+    Empty if the situation fits, or if no step time is known.
     """
     found = fit(situation)
     if found.fits or found.kind is FitKind.STEP_TIME_UNKNOWN:
         return ()
     for free in (_overlap, _staleness_bound):
-        # It costs nothing, so that dearer ones are not worth a word beside it.
+        # It costs nothing, so that costlier ones need not be mentioned.
         if (remedy := free(situation, found)) is not None:
             return (remedy,)
     searches = (_encoding, _interval, _rate, _step_time)
@@ -112,18 +112,18 @@ def remedies(situation: Situation) -> tuple[Remedy, ...]:
 
 
 def smallest_step_seconds(situation: Situation) -> float | None:
-    """The shortest inner step, of all learners alike, at which the situation fits; None: it does at none."""
+    """The shortest inner step, the same for all learners, at which the situation fits; None: there is none."""
     factor = _smallest_factor(lambda factor: with_steps(situation, factor * SHORTEST_STEP_SECONDS), 1e10)
     return None if factor is None else factor * SHORTEST_STEP_SECONDS
 
 
 def with_steps(situation: Situation, seconds: float) -> Situation:
-    """The situation with inner steps of so many seconds everywhere."""
+    """The situation with inner steps of this duration everywhere."""
     return replace(situation, groups=tuple(replace(group, step_seconds=seconds) for group in situation.groups))
 
 
 def _overlap(situation: Situation, found: Fit) -> Remedy | None:
-    """What the engine chooses; where that is too short, every overlap is."""
+    """The overlap that the engine would choose; if that is too short, every overlap is."""
     if found.kind is not FitKind.OVERLAP_TOO_SHORT:
         return None
     *_, (changes, base) = _bases(situation)
@@ -144,9 +144,9 @@ def _staleness_bound(situation: Situation, found: Fit) -> Remedy | None:
 
 
 def _encoding(situation: Situation, found: Fit) -> Remedy | None:
-    """The widest encodings that do; the way up is narrowed first, since error feedback makes up for its loss.
+    """The widest encodings that fit; outer gradients are narrowed first, as error feedback makes up for it.
 
-    Where links are too thin for any of them: the narrowest, with the smallest interval that does.
+    If links are too thin for any of them: the narrowest, with the smallest interval that fits.
     """
     exchange = situation.exchange
     ways = list(product(_from(DOWNLINKS, exchange.downlink), _from(ENCODINGS, exchange.compression)))[1:]
@@ -173,7 +173,7 @@ def _encodings(before: Situation, after: Situation) -> Iterator[Setting]:
 
 
 def _interval(situation: Situation, found: Fit) -> Remedy | None:
-    """The smallest interval that does; the staleness bound stays as far beyond it as it is."""
+    """The smallest interval that fits; the staleness bound stays as far beyond it as it is."""
     del found
     interval, bound = situation.exchange.interval, situation.exchange.staleness_bound_steps
     for changes, base in _bases(situation):
@@ -193,7 +193,7 @@ def _interval(situation: Situation, found: Fit) -> Remedy | None:
 
 
 def _rate(situation: Situation, found: Fit) -> Remedy | None:
-    """Faster links: as many as are too thin, or all of those whose rate is known, until it fits."""
+    """Faster links: those that are too thin, or all of those whose rate is known, until it fits."""
     short = {use.name: max(use.up, use.down) / FULL for use in found.links if use.too_thin}
     names = short or {use.name: 1.0 for use in found.links if use.up > 0}
 
@@ -224,14 +224,14 @@ def _step_time(situation: Situation, found: Fit) -> Remedy | None:
 
 
 def _bases(situation: Situation) -> Iterator[tuple[tuple[Setting, ...], Situation]]:
-    """What a search begins with: the situation, and the same with an overlap that the engine chooses."""
+    """Starting points of a search: the situation, and the same with an overlap that the engine chooses."""
     yield (), situation
     if situation.exchange.overlap is not None:
         yield (Setting("sync.overlap", "Auto"),), _set(situation, overlap=None)
 
 
 def _from(names: Any, current: str) -> list[str]:
-    """The current one and those that are narrower."""
+    """The current one and narrower ones."""
     ordered = list(names)
     return ordered[ordered.index(current) :]
 

@@ -1,8 +1,8 @@
-"""Whom the syncer asks for which fragment, when, and from when on it counts as ready to answer.
+"""Decides which learners are asked for which fragment and when, and measures how long they take to answer.
 
 Every learner that has the model is asked for every fragment at the latest when its round is launched. One that takes
-long to answer is asked ahead of the launch, by its lead (see `leads`), for rounds that are not due yet; what it brings
-is kept until they are.
+long to answer is asked ahead of the launch, by its lead (see `leads`), for rounds that are not due yet; its answer is
+kept until they are.
 """
 
 from diloco.core import leads
@@ -13,12 +13,12 @@ from diloco.core.options import Rules
 from diloco.core.state import EngineState, LearnerRecord, LearnerState, Phase, Request, Round
 
 LONGEST_LEAD = 2
-"""Leads are at most the interval over this (ours): a learner that brings less than half of its work is better helped by
-a longer interval."""
+"""Leads are at most the interval over this (ours): a learner of which less than half of the work counts is better
+helped by a longer interval."""
 
 
 def ask(state: EngineState, current: Round, record: LearnerRecord, now: float, reason: str) -> AskFragment:
-    """Ask a learner for a round's fragment, once more where it was asked before."""
+    """Ask a learner for a round's fragment, possibly again."""
     previous = current.asked.get(record.id) or state.asked_before.get(current.fragment, {}).get(record.id)
     attempt = 1 if previous is None else previous.attempt + 1
     since = now if state.is_ready(record, current.fragment) else None
@@ -36,7 +36,7 @@ def ask_at_launch(state: EngineState, current: Round, now: float, reason: str) -
 
 
 def ask_ahead(state: EngineState, now: float) -> list[Action]:
-    """Ask learners with a lead for the rounds that come within it."""
+    """Ask learners for the rounds within their lead."""
     if state.phase != Phase.TRAINING:
         return []
     with_lead = [record for record in state.ordered_learners if record.working and record.longest_lead_steps > 0]
@@ -46,7 +46,7 @@ def ask_ahead(state: EngineState, now: float) -> list[Action]:
     longest = max(record.longest_lead_steps for record in with_lead)
     schedule = state.options.schedule
     actions: list[Action] = []
-    # A fragment is asked for by one round at a time.
+    # At most one round asks for a fragment at a time.
     for step in range(state.launched + 1, state.launched + schedule.fragments):
         early, fragment = schedule.due(step) - clock, schedule.fragment(step)
         current = state.rounds.get(fragment)
@@ -61,7 +61,7 @@ def ask_ahead(state: EngineState, now: float) -> list[Action]:
 def _ask_for_step(
     state: EngineState, step: int, learners: list[LearnerRecord], now: float, reason: str
 ) -> list[Action]:
-    """Ask those of these learners that are ready and were not asked; the round is opened for the first of them."""
+    """Ask those of these learners that are ready and were not asked; the first request opens the round."""
     fragment = state.options.schedule.fragment(step)
     actions: list[Action] = []
     for record in learners:
@@ -90,7 +90,7 @@ def _driving_clock(state: EngineState) -> int | None:
 
 
 def became_ready(state: EngineState, record: LearnerRecord, now: float) -> list[Round]:
-    """Rounds that a learner was asked for and has something to bring to only now."""
+    """Rounds that a learner was asked for and only now has something to send to."""
     rounds = []
     for current in state.rounds.values():
         request = current.asked.get(record.id)
@@ -107,7 +107,7 @@ def became_ready(state: EngineState, record: LearnerRecord, now: float) -> list[
 
 
 def answered(state: EngineState, record: LearnerRecord, fragment: int, request: Request, now: float) -> None:
-    """A learner's payload is here: learn how long it takes."""
+    """A learner's payload is complete: measure how long it took."""
     record.missed = False
     if request.since is not None:
         record.answer_seconds.add(now - request.since, state.options.size(fragment))
@@ -116,8 +116,8 @@ def answered(state: EngineState, record: LearnerRecord, fragment: int, request: 
 def shut_out(state: EngineState, record: LearnerRecord, current: Round, now: float) -> None:
     """A round closed without a learner that was asked.
 
-    If it was ready, how long it takes is not known yet. It is taken for twice of what has passed, so that the learner
-    is asked earlier next time.
+    If it was ready, its answer's duration is not known yet. Twice the time that has passed is assumed, so that the
+    learner is asked earlier next time.
     """
     request = current.asked[record.id]
     if request.since is not None:
@@ -127,7 +127,7 @@ def shut_out(state: EngineState, record: LearnerRecord, current: Round, now: flo
 
 
 def answered_late(state: EngineState, record: LearnerRecord, event: FragmentArrived | FragmentLate, now: float) -> None:
-    """What a learner was asked for comes after its round: it answers again, and took at least so long."""
+    """A learner's answer comes after its round: it answers again, and took at least this long."""
     request = record.late.get(event.fragment)
     if request is None or (request.incarnation, request.version, request.attempt) != (
         event.incarnation,
@@ -140,7 +140,7 @@ def answered_late(state: EngineState, record: LearnerRecord, event: FragmentArri
 
 
 def plan_leads(state: EngineState) -> None:
-    """Set every learner's lead anew, from what was measured."""
+    """Set every learner's lead from the measurements."""
     if state.options.rules == Rules.ARRIVED:
         return
     state.leads.clear()
@@ -151,7 +151,7 @@ def plan_leads(state: EngineState) -> None:
 
 
 def _leads(state: EngineState, size: float) -> Leads:
-    """The leads for fragments of a size relative to the mean, which are found once for each launch."""
+    """The leads for fragments of a size relative to the mean, computed once per launch."""
     found = state.leads.get(size)
     if found is None:
         times = {

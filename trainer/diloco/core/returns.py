@@ -1,22 +1,22 @@
-"""Merged fragments on their way back: how long synchronization takes, and what is still in flight.
+"""Merged fragments on their way back to learners: how long synchronization takes, and what is still in flight.
 
 A fragment is in flight from its launch until as many members as the quorum train on the result. Counting the way back
-keeps a syncer from launching more than the links carry. The time that is measured runs to the last member, since that
-is the one whose work the overlap must cover.
+keeps the syncer from launching more than the links carry. The measured time ends with the last member, since the
+overlap must cover that one's work.
 """
 
 from diloco.core.options import Rules
 from diloco.core.state import EngineState, Return, Round
 
 MEMBERS_PATIENCE = 4
-"""Times the usual time of a round that its members are given, where others have the result (ours)."""
+"""Multiple of a round's usual time after which its members no longer count, if others have the result (ours)."""
 
 
 def merged(state: EngineState, current: Round) -> None:
-    """A version is there and goes back to the members of its round."""
+    """A version is made and returns to the members of its round."""
     assert current.launched_at is not None
     assert current.closed_at is not None
-    _settle(state, state.returning.get(current.fragment), current.closed_at)  # whoever still lacks the one before
+    _settle(state, state.returning.get(current.fragment), current.closed_at)  # for members without the version before
     awaited = {name for name in current.arrived if state.learners[name].present}
     needed = min(state.quorum, len(awaited))
     state.returning[current.fragment] = Return(current.version, current.launched_at, current.closed_at, needed, awaited)
@@ -27,7 +27,7 @@ def applied(state: EngineState, learner: str, fragment: int, version: int, now: 
     returning = state.returning.get(fragment)
     if returning is None or version != returning.version:
         return
-    if state.options.rules == Rules.ARRIVED:  # the first learner to do so, member or not, ended it
+    if state.options.rules == Rules.ARRIVED:  # the first learner to apply it, member or not, ended it
         del state.returning[fragment]
         state.sync_seconds.add(now - returning.closed_at)
         return
@@ -45,7 +45,7 @@ def applied(state: EngineState, learner: str, fragment: int, version: int, now: 
 
 
 def lost(state: EngineState, learner: str, now: float) -> None:
-    """A learner's session is over: nobody waits for it."""
+    """A learner's session is over, so it is not waited for."""
     for fragment, returning in list(state.returning.items()):
         if learner in returning.awaited and state.options.rules != Rules.ARRIVED:
             returning.awaited.discard(learner)
@@ -56,10 +56,10 @@ def lost(state: EngineState, learner: str, now: float) -> None:
 
 
 def in_flight(state: EngineState, now: float, limit_seconds: float) -> int:
-    """Fragments that are launched and not yet back; one that is not back after ``limit_seconds`` counts no longer.
+    """Fragments that are launched and not yet back; one that is not back after ``limit_seconds`` no longer counts.
 
-    Where a quorum of others has the result, its members are given some of the usual time only: one whose link is cut
-    must not hold up those that are there.
+    If a quorum of other learners has the result, its members are given only a multiple of the usual time: one whose
+    link is cut must not delay the others.
     """
     fragments = {current.fragment for current in state.rounds.values() if current.launched_at is not None}
     if state.options.rules == Rules.ARRIVED:

@@ -1,10 +1,10 @@
-"""One syncer step after the other: launch, quorum, wait, close, merge, broadcast.
+"""Runs the rounds, one per syncer step: launch, quorum, wait, close, merge, broadcast.
 
 A round asks every learner that has the model for one fragment (`requests`). It has its quorum when it is due and K
 learners have answered, at least one of them with work. Then it waits for others, and closes (`closing`). Late, repeated
-and stale outer gradients are dropped with a reason. A round never gives up on a learner that is there: an ask without
-an answer is repeated under a new attempt, each time after twice as long, so that even a slow link gets a fragment
-through in the end.
+and stale outer gradients are dropped with a reason. A round never gives up on a learner with a session: a request
+without an answer is repeated under a new attempt, each time after twice as long, so that a fragment gets through even
+on a slow link.
 """
 
 from diloco.core import accounting, closing, pace, requests, returns
@@ -16,12 +16,12 @@ from diloco.core.options import Rules
 from diloco.core.state import EngineState, LearnerRecord, Phase, Round
 
 PATIENCE = 4
-"""An ask is repeated after this many times the usual time to a quorum (ours)."""
+"""A request is repeated after this many times the usual time to a quorum (ours)."""
 _REPEATED = "it is here already"
 
 
 def launch_due(state: EngineState, now: float) -> list[Action]:
-    """Begin every syncer step that is due, and ask ahead for those that will be."""
+    """Begin every syncer step that is due, and ask ahead for later ones."""
     actions: list[Action] = []
     schedule = state.options.schedule
     while state.phase == Phase.TRAINING:
@@ -66,7 +66,7 @@ def _is_due(state: EngineState, record: LearnerRecord, fragment: int) -> bool:
 
 
 def learner_ready(state: EngineState, learner: str, now: float) -> list[Action]:
-    """A learner that has just begun to train is asked for the fragments under way that still lack their quorum."""
+    """A learner that has just begun to train is asked for the fragments under way that have no quorum yet."""
     record = state.learners[learner]
     reason = "began to train while the fragment was under way"
     return [
@@ -77,7 +77,7 @@ def learner_ready(state: EngineState, learner: str, now: float) -> list[Action]:
 
 
 def stepped(state: EngineState, learner: str, now: float) -> list[Action]:
-    """A learner has made a step: it may have something to bring that it had not before."""
+    """A learner has made a step, and may now have something to send."""
     record = state.learners[learner]
     if state.options.rules == Rules.ARRIVED or not record.working:
         return []
@@ -105,11 +105,11 @@ def learners_left(state: EngineState, now: float) -> list[Action]:
 
 
 def arrived(state: EngineState, event: FragmentArrived, now: float) -> list[Action]:
-    """An outer gradient is here: it belongs to its round, or it is dropped."""
+    """An outer gradient is complete: add it to its round, or drop it."""
     record = heard(state, event.learner, event.incarnation, now)
     current = state.rounds.get(event.fragment)
     if state.options.rules >= Rules.GUARDED and _counts_already(state, current, event):
-        # Dropping it would drop the one that counts: they share their key.
+        # Dropping it would drop the one that counts, as they share their key.
         return [Note("Repeated", _REPEATED, event.learner, event.fragment)]
     problem = _problem(state, current, event) if record else "it comes from a session that is over"
     if record is not None and problem is not None:
@@ -138,7 +138,7 @@ def late(state: EngineState, event: FragmentLate, now: float) -> list[Action]:
 
 
 def _counts_already(state: EngineState, current: Round | None, event: FragmentArrived) -> bool:
-    """Whether this very outer gradient, told once more, is waited with, frozen or merged."""
+    """Whether this same outer gradient, reported again, is already waiting, frozen or merged."""
     here = current.arrived.get(event.learner) if current is not None else None
     if here is not None and current is not None and current.version == event.version:
         return (here.incarnation, here.attempt) == (event.incarnation, event.attempt)
@@ -148,7 +148,7 @@ def _counts_already(state: EngineState, current: Round | None, event: FragmentAr
 
 
 def _problem(state: EngineState, current: Round | None, event: FragmentArrived) -> str | None:
-    """Why an outer gradient of a learner that is in cannot count, if it cannot."""
+    """Why an admitted learner's outer gradient cannot count; None: it can."""
     if current is None or current.version != event.version:
         have = state.versions[event.fragment]
         return f"late: the round for version {event.version} is over, the fragment is at version {have}"
@@ -171,7 +171,7 @@ def _is_asked_for(current: Round, event: FragmentArrived | FragmentDeclined) -> 
 
 
 def declined(state: EngineState, event: FragmentDeclined, now: float) -> list[Action]:
-    """A learner has nothing to bring."""
+    """A learner has nothing to send."""
     record = heard(state, event.learner, event.incarnation, now)
     current = state.rounds.get(event.fragment)
     if (
@@ -188,7 +188,7 @@ def declined(state: EngineState, event: FragmentDeclined, now: float) -> list[Ac
 
 
 def lost(state: EngineState, learner: str, now: float) -> list[Action]:
-    """Nobody waits for a learner whose session is over. What it had brought in full still counts."""
+    """A learner's session is over, so it is not waited for. What it had sent in full still counts."""
     actions: list[Action] = []
     returns.lost(state, learner, now)
     for current in _ordered(state):
@@ -200,7 +200,7 @@ def lost(state: EngineState, learner: str, now: float) -> list[Action]:
 
 
 def timer(state: EngineState, fragment: int, now: float) -> list[Action]:
-    """The end of the wait, or time to repeat what was not answered."""
+    """The end of the wait, or time to repeat unanswered requests."""
     current = state.rounds.get(fragment)
     if current is None or current.closed_at is not None or current.launched_at is None:
         return []
@@ -209,7 +209,7 @@ def timer(state: EngineState, fragment: int, now: float) -> list[Action]:
         return closing.settle(state, current, now)
     current.attempts += 1
     unanswered = [record for record in state.ordered_learners if record.working and not current.answered(record.id)]
-    # A learner that had nothing to bring may have made steps since.
+    # A learner that had nothing to send may have made steps since.
     if not unanswered:
         unanswered = [record for record in state.ordered_learners if record.working and record.id in current.declined]
         current.declined.clear()
@@ -220,7 +220,7 @@ def timer(state: EngineState, fragment: int, now: float) -> list[Action]:
 
 
 def merged(state: EngineState, event: Merged) -> list[Action]:
-    """A merge is done: its tokens are in the global model, and learners are told."""
+    """A merge is done: count its tokens, and tell the learners."""
     current = state.rounds.get(event.fragment)
     if current is None or current.version != event.version or current.closed_at is None:
         return []

@@ -1,8 +1,8 @@
-"""P, H, tau and their index, pinned in this one place.
+"""Defines P, H, tau and how steps are counted.
 
 Syncer steps are counted from 1. Syncer step ``s`` handles fragment ``(s - 1) mod P`` (paper) and is due when the clock
 of the quorum's slowest learner, counted in inner steps, reaches ``ceil(s * H / P)``. So every fragment is synchronized
-once in H inner steps, and with P = H one fragment an inner step.
+once in H inner steps, and with P = H one fragment per inner step.
 """
 
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ class Schedule:
     interval: int
     """H, in inner steps."""
     overlap: int
-    """tau, in inner steps; where it is automatic, the least that it can be."""
+    """tau, in inner steps; if it is automatic, its least value."""
 
     def fragment(self, step: int) -> int:
         """The fragment that syncer step ``step`` (from 1) handles."""
@@ -32,5 +32,5 @@ class Schedule:
         return max(1, min(self.fragments, -(-overlap * self.fragments // self.interval)))
 
     def spans(self, fragments: int) -> int:
-        """Inner steps in which so many fragments fall due."""
+        """Inner steps in which this many fragments are due."""
         return -(-fragments * self.interval // self.fragments)

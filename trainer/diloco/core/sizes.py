@@ -1,7 +1,6 @@
-"""How many bytes elements take in each encoding: for the codecs, and for whoever reckons with sizes alone.
+"""Sizes in bytes of the encodings, for the codecs and for code that computes with sizes alone, without torch.
 
-A payload is its blocks' bytes one after the other. In an encoding with groups a block is the groups' scales (f32),
-then the codes. It must not know torch: sizes are asked for where no tensor is.
+A payload is its blocks' bytes in order. In an encoding with groups a block is the groups' scales (f32), then the codes.
 """
 
 from dataclasses import dataclass
@@ -9,7 +8,7 @@ from types import MappingProxyType
 from typing import Final
 
 BLOCK: Final = 1 << 19
-"""Elements in a block of the grid: 2 MiB of f32, so that a merge's few blocks at hand stay in the processor's cache."""
+"""Elements in a block of the grid: 2 MiB of f32, so that the few blocks of a merge stay in the processor's cache."""
 
 _SCALE_BYTES: Final = 4
 
@@ -19,9 +18,9 @@ class Encoding:
     """The form of a payload."""
 
     name: str
-    """In a job's ``sync.compression``."""
+    """Its name in a job's ``sync.compression``."""
     bits: int
-    """Of an element."""
+    """Bits per element."""
     group: int = 0
     """Elements that share a scale; 0: there are no scales."""
 
@@ -31,11 +30,11 @@ class Encoding:
         return blocks * self.block_bytes(BLOCK) + self.block_bytes(rest)
 
     def block_bytes(self, numel: int) -> int:
-        """Of one block of ``numel`` elements, at most ``BLOCK``."""
+        """Bytes of one block of ``numel`` elements, at most ``BLOCK``."""
         return self.scale_bytes(numel) + -(-numel * self.bits // 8)
 
     def scale_bytes(self, numel: int) -> int:
-        """Of a block's scales, which come first."""
+        """Bytes of a block's scales, which come first."""
         return -(-numel // self.group) * _SCALE_BYTES if self.group else 0
 
 
@@ -53,4 +52,4 @@ ENCODINGS: Final = MappingProxyType(
 """By name, from the widest to the narrowest."""
 
 F32: Final = ENCODINGS["None"]
-"""Elements as they are."""
+"""Elements without encoding."""

@@ -1,8 +1,8 @@
-"""The engine's state as plain JSON, for checkpoints, and back.
+"""Converts the engine's state to plain JSON for checkpoints, and back.
 
-Sessions, rounds under way and timers are not in it: after a restart learners join again, and a fragment that was under
-way comes round again within H inner steps. Clocks differ between processes, so spans are kept, not moments. JSON has no
-word for a number that is not finite, and a model that has diverged has such losses: they are kept as text.
+It does not include sessions, rounds under way and timers: after a restart learners join again, and a fragment that was
+under way is due again within H inner steps. Clocks differ between processes, so durations are stored, not moments. JSON
+has no numbers that are not finite, which losses of a diverged model are: they are stored as text.
 """
 
 from dataclasses import asdict, fields
@@ -24,11 +24,11 @@ FORMAT = 1
 
 
 class SnapshotError(ValueError):
-    """A snapshot is not one, or is of another job."""
+    """A value is not a snapshot, or is of another job."""
 
 
 class LaterSnapshotError(SnapshotError):
-    """A snapshot that a later version of diloco has written: nothing is wrong with it."""
+    """A later version of diloco has written the snapshot, which is not damaged."""
 
 
 def _plain(value: float) -> float | str:
@@ -43,7 +43,7 @@ def _seconds(value: object) -> object:
     return 0.0 if value is None else value
 
 
-# Versions before wrote null for what is not finite: a loss was none, and a sum of times had overflowed.
+# Earlier versions wrote null for values that are not finite: there was no loss, or a sum of times had overflowed.
 _AsText = PlainSerializer(_plain, return_type=float | str)
 _Number = Annotated[float, _AsText]
 _Loss = Annotated[float, BeforeValidator(_loss), _AsText]
@@ -55,7 +55,7 @@ class _Model(BaseModel):
 
 
 class _Account(_Model):
-    """Where a learner's given time went. Absent in snapshots of versions that did not keep it."""
+    """How a learner's given time was used. Absent in snapshots of earlier versions."""
 
     step: int
     spent: dict[str, _Seconds]
@@ -154,7 +154,7 @@ def _learner(record: LearnerRecord, now: float) -> _Learner:
 
 
 def fresh(options: EngineOptions, epoch: int) -> EngineState:
-    """The state of a job that has not begun."""
+    """The state of a new job."""
     least = options.schedule.in_flight(options.schedule.overlap)
     most = max(least, options.schedule.in_flight(options.overlap_limit))
     in_flight = FragmentsInFlight(least, most, options.schedule.fragments, allowed=least)
@@ -167,15 +167,15 @@ def fresh(options: EngineOptions, epoch: int) -> EngineState:
 
 
 def check(options: EngineOptions, snapshot: dict[str, Any]) -> None:
-    """See to it that a syncer could go on from a snapshot. Raises as ``restore``."""
+    """Check that a syncer could resume from a snapshot. Raises as ``restore``."""
     restore(options, 1, snapshot)
 
 
 def restore(options: EngineOptions, epoch: int, snapshot: dict[str, Any]) -> EngineState:
     """The state of a snapshot, with every learner absent.
 
-    A pool may be scaled between two runs: new learners begin fresh, and what those did stays that are no longer
-    planned. Learners of pools that the job no longer has are left out.
+    A pool may be scaled between two runs: new learners start from zero, and the work of those that are no longer
+    planned is kept. Learners of pools that the job no longer has are left out.
 
     Raises:
         LaterSnapshotError: a later version of diloco wrote it.
@@ -185,7 +185,7 @@ def restore(options: EngineOptions, epoch: int, snapshot: dict[str, Any]) -> Eng
         saved = _Snapshot.model_validate(snapshot)
     except ValidationError as error:
         problems = error.errors()
-        # What is unknown here is told first: then the rest may well be right, for the version that wrote it.
+        # Unknown fields are reported first: the rest may be valid for the version that wrote it.
         newer = [one for one in problems if one["type"] == "extra_forbidden" or one["loc"] == ("format",)]
         first = [*newer, *problems][0]
         where = ".".join(str(part) for part in first["loc"])
@@ -196,7 +196,7 @@ def restore(options: EngineOptions, epoch: int, snapshot: dict[str, Any]) -> Eng
         if len(found) != fragments:
             raise SnapshotError(f"engine snapshot: {field}: {len(found)} fragments, the job has {fragments}")
     state = fresh(options, epoch)
-    # A learner must join again before anything goes on; a job that was over stays over.
+    # A learner must join again before the job goes on; a job that was over stays over.
     state.phase = saved.phase if saved.phase in (Phase.COMPLETE, Phase.FAILED) else Phase.WAITING
     state.phase_reason = saved.phase_reason if state.finished else "the syncer has restarted; no learner has joined yet"
     state.launched, state.merges = saved.launched, saved.merges

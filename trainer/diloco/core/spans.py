@@ -1,7 +1,4 @@
-"""What of a fragment is merged as one: a tensor by its direction, or a run of tensors by the plain mean.
-
-It must not know torch or payloads.
-"""
+"""The parts of a fragment that are merged as one: a tensor by its direction, or a run of tensors by the plain mean."""
 
 import math
 from bisect import bisect_right
@@ -17,13 +14,13 @@ class Span:
     """Elements ``start`` to ``stop`` of the fragment."""
 
     name: str
-    """Of its (first) tensor."""
+    """Name of its (first) tensor."""
     start: int
     stop: int
     radial: RadialMean | None
     """None: the plain weighted mean."""
     squares: list[float] = field(default_factory=list)
-    """Parts of the sum of squares of what was combined; whoever measures appends to them."""
+    """Parts of the sum of squares of the combined values, which the second pass appends."""
 
     @property
     def numel(self) -> int:
@@ -37,12 +34,12 @@ class Span:
 
     @property
     def length(self) -> float:
-        """What the combined values are multiplied by in the end."""
+        """Factor of the combined values at the end."""
         return 1.0 if self.radial is None else final_length(self.agreement)
 
     @property
     def cancelled(self) -> bool:
-        """Whether there were directions and nothing is left of them."""
+        """Whether the directions cancelled."""
         return self.radial is not None and self.length == 0.0 and self.radial.mean_norm() > 0.0
 
 

@@ -1,4 +1,4 @@
-"""What the engine remembers between events: plain records, no behavior beyond reading them."""
+"""The engine's state between events: plain records without behavior beyond reading them."""
 
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -15,18 +15,18 @@ INCARNATIONS_PER_EPOCH = 1_000_000
 
 
 class LearnerState(StrEnum):
-    """Where a learner stands."""
+    """A learner's state."""
 
     ABSENT = "Absent"
     """No session: not started, lost, or left."""
     LOADING = "Loading"
-    """In, and still receiving the model."""
+    """Admitted, and still receiving the model."""
     TRAINING = "Training"
-    """Makes steps."""
+    """It makes steps."""
     STALLED = "Stalled"
-    """Its connection lives, but it makes no steps: no participant until it does."""
+    """Its connection is alive, but it makes no steps, and does not participate until it does."""
     GIVEN_UP = "GivenUp"
-    """Failed more often than the failure policy allows."""
+    """It failed more often than the failure policy allows."""
 
 
 PRESENT = (LearnerState.LOADING, LearnerState.TRAINING, LearnerState.STALLED)
@@ -35,32 +35,32 @@ WORKING = (LearnerState.TRAINING, LearnerState.STALLED)
 
 @dataclass(slots=True)
 class Request:
-    """The latest time a learner was asked for a round's fragment."""
+    """The latest request to a learner for a round's fragment."""
 
     incarnation: int
     version: int
     attempt: int
     since: float | None
-    """When it was asked, or became ready after that; None: it has had nothing to bring so far."""
+    """When it was asked, or became ready after that; None: it has had nothing to send so far."""
 
 
 @dataclass(slots=True)
 class LearnerRecord:
-    """All that is known of one learner."""
+    """The record of one learner."""
 
     id: str
     state: LearnerState = LearnerState.ABSENT
     incarnation: int = 0
     instance: str = ""
     superseded: list[str] = field(default_factory=list)
-    """Processes that once had this id and must not come back; the latest few."""
+    """Processes that once had this id and must not return; the latest few."""
     joins: int = 0
     left_cleanly: bool = False
     """Its latest session ended with a leave."""
     stopped: bool = False
-    """It had left cleanly before the syncer itself stopped: that it comes back is no restart."""
+    """It had left cleanly before the syncer itself stopped, so that its return is not a restart."""
     restarts: int = 0
-    """Times a new process took over this id while the job ran, although the one before had not left."""
+    """Times a new process took over this id while the job ran although the previous one had not left."""
     clock: int = 0
     """Inner steps on the schedule; see `pace`."""
     step: int = 0
@@ -69,13 +69,13 @@ class LearnerRecord:
     loss: float | None = None
     blocked_seconds: float = 0.0
     step_seconds: MovingAverage = field(default_factory=MovingAverage)
-    """Of this incarnation: a learner may come back on other hardware."""
+    """Average for this incarnation: a learner may return on other hardware."""
     answer_seconds: SizedSpread = field(default_factory=SizedSpread)
-    """From being asked, or ready where that is later, to its whole payload being here; of this process."""
+    """From the request, or being ready if that is later, to its complete payload; of this process."""
     missed: bool = False
     """It did not answer when it was last waited for, and has not answered since."""
     late: dict[int, Request] = field(default_factory=dict)
-    """By fragment: what it was asked for in rounds that closed without its answer."""
+    """By fragment: the request in a round that closed without its answer."""
     lead_steps: int = 0
     """Inner steps before a launch at which it is asked for a fragment of mean size."""
     longest_lead_steps: int = 0
@@ -89,17 +89,17 @@ class LearnerRecord:
     received_tokens: list[int] = field(default_factory=list)
     """Its tokens at that step."""
     merged_into: list[int] = field(default_factory=list)
-    """Version of each fragment that its latest outer gradient went into; 0: none has."""
+    """Version of each fragment that includes its latest merged outer gradient; 0: none does."""
     frozen: dict[int, tuple[int, int, int]] = field(default_factory=dict)
     """By fragment: incarnation, version and attempt of its latest outer gradient that was frozen for a merge."""
     left_out: int = 0
-    """Merges made without its outer gradient because that was not to be believed, since the syncer started."""
+    """Merges made without its outer gradient because that was not credible, since the syncer started."""
     left_out_reason: str = ""
-    """Of the latest of them."""
+    """Reason of the latest of them."""
     left_out_lately: int = 0
-    """Of them, those of the present spell: it is over once as many merges as there are fragments were made with it."""
+    """How many of them are recent: reset once as many merges as there are fragments were made with it."""
     left_out_first_reason: str = ""
-    """Of the first of these."""
+    """Reason of the first of these."""
     merged_since_left_out: int = 0
     """Merges made with its outer gradient since the latest."""
     pushed_bytes: int = 0
@@ -108,36 +108,36 @@ class LearnerRecord:
     given_seconds: float = 0.0
     """Seconds since it first joined, up to `given_since`."""
     given_since: float | None = None
-    """Since when it counts; from its first join on it does for as long as it is planned, present or not."""
+    """Since when it counts; from its first join on it counts for as long as it is planned, present or not."""
     account: Account = field(default_factory=Account)
-    """Where the given time went."""
+    """How the given time was used."""
     last_heard_at: float = 0.0
     last_step_at: float = 0.0
 
     def given(self, now: float) -> float:
-        """Seconds since it first joined in which it counted."""
+        """Seconds since it first joined during which it counted."""
         return self.given_seconds + (0.0 if self.given_since is None else now - self.given_since)
 
     @property
     def present(self) -> bool:
-        """It has a session."""
+        """Whether it has a session."""
         return self.state in PRESENT
 
     @property
     def working(self) -> bool:
-        """It has the model and may bring fragments."""
+        """Whether it has the model and may send fragments."""
         return self.state in WORKING
 
     @property
     def tokens_per_second(self) -> float:
-        """What it trains in a second of inner steps; 0 until it has reported a step."""
+        """Tokens per second of its inner steps; 0 until it has reported a step."""
         seconds = self.step_seconds.seconds
         return self.tokens / self.step / seconds if seconds else 0.0
 
 
 @dataclass(slots=True)
 class Round:
-    """One fragment under way: asked for, waited for, merged."""
+    """One fragment under way: requested, waited for, merged."""
 
     step: int
     """Syncer step."""
@@ -151,7 +151,7 @@ class Round:
     asked: dict[str, Request] = field(default_factory=dict)
     """By learner."""
     attempts: int = 0
-    """Times unanswered asks were repeated."""
+    """Number of times that unanswered requests were repeated."""
     arrived: dict[str, FragmentArrived] = field(default_factory=dict)
     declined: set[str] = field(default_factory=set)
     quorum_at: float | None = None
@@ -162,15 +162,15 @@ class Round:
     wakes_at: float | None = None
     """When its timer fires, once there is a quorum."""
     closed_at: float | None = None
-    """Members are frozen from here on."""
+    """When the members were frozen."""
 
     @property
     def answers(self) -> int:
-        """Learners that have brought the fragment or said that they have nothing to bring."""
+        """Number of learners that have sent the fragment or said that they have nothing to send."""
         return len(self.arrived) + len(self.declined)
 
     def answered(self, learner: str) -> bool:
-        """Whether the learner has brought the fragment or said that it has nothing to bring."""
+        """Whether the learner has sent the fragment or said that it has nothing to send."""
         return learner in self.arrived or learner in self.declined
 
 
@@ -182,23 +182,23 @@ class Return:
     launched_at: float
     closed_at: float
     needed: int
-    """Members that must train on it until it is no longer in flight."""
+    """Members that must train on it before it is no longer in flight."""
     awaited: set[str]
     """Members that do not train on it yet."""
     applied: int = 0
-    """Members that do."""
+    """Number of members that do."""
     received_by: set[str] = field(default_factory=set)
     """Learners that do, members or not."""
 
     @property
     def in_flight(self) -> bool:
-        """Fewer members than the quorum train on it, and more may."""
+        """Whether fewer members than the quorum train on it, and more may."""
         return self.applied < self.needed and bool(self.awaited)
 
 
 @dataclass(slots=True)
 class EvaluationRecord:
-    """One evaluation of the global model that came back."""
+    """One evaluation of the global model that was reported."""
 
     tokens: int
     loss: float
@@ -206,12 +206,12 @@ class EvaluationRecord:
     """Since the first learner joined."""
     final: bool
     doubted: bool = False
-    """It is not to be believed beside what the other learners report, and none of them has confirmed it."""
+    """It is not credible beside what the other learners report, and none of them has confirmed it."""
 
 
 @dataclass(slots=True)
 class PendingEvaluation:
-    """An evaluation that a learner is at."""
+    """An evaluation that a learner is making."""
 
     number: int
     tokens: int
@@ -222,7 +222,7 @@ class PendingEvaluation:
 
 
 class Phase(StrEnum):
-    """Where the job stands."""
+    """The phase of a job."""
 
     WAITING = "Waiting"
     """No learner has begun."""
@@ -235,7 +235,7 @@ class Phase(StrEnum):
 
 @dataclass(slots=True)
 class EngineState:
-    """Everything."""
+    """The engine's whole state."""
 
     options: EngineOptions
     epoch: int
@@ -251,18 +251,18 @@ class EngineState:
     fragment_tokens: list[int] = field(default_factory=list)
     """Tokens merged into each fragment."""
     learners: dict[str, LearnerRecord] = field(default_factory=dict)
-    """By id: everyone who is planned or has ever been in."""
+    """By id: every learner that is planned or was ever admitted."""
     planned: frozenset[str] = frozenset()
-    """Learners that the manifest has now. One that is not in it and has no session is withdrawn: its past counts, its
+    """Learners in the current manifest. One that is not in it and has no session is withdrawn: its work counts, its
     absence does not."""
     rounds: dict[int, Round] = field(default_factory=dict)
     """By fragment: in flight, or asked for ahead."""
     asked_before: dict[int, dict[str, Request]] = field(default_factory=dict)
-    """By fragment: asks for the next version in rounds that were abandoned. An attempt is never given twice."""
+    """By fragment: requests for the next version in rounds that were abandoned. An attempt number is never reused."""
     returning: dict[int, Return] = field(default_factory=dict)
     """The current version of each fragment, until every member trains on it."""
     leads: dict[float, Leads] = field(default_factory=dict)
-    """By size of a fragment relative to the mean: whom to ask how early, since the latest launch."""
+    """By size of a fragment relative to the mean: how early to ask each learner, since the latest launch."""
     quorum_seconds: MovingAverage = field(default_factory=MovingAverage)
     """From a launch until a quorum has answered."""
     sync_seconds: MovingAverage = field(default_factory=MovingAverage)
@@ -274,12 +274,12 @@ class EngineState:
     evaluation: PendingEvaluation | None = None
     evaluations_ordered: int = 0
     did_not_evaluate: set[str] = field(default_factory=set)
-    """Learners that left the present evaluation unanswered."""
+    """Learners that left the current evaluation unanswered."""
     doubted_learners: set[str] = field(default_factory=set)
-    """Learners whose evaluation of the present model is in doubt; another one is asked."""
+    """Learners whose evaluation of the current model is in doubt; another one is asked."""
     next_evaluation_tokens: int = 0
     elapsed_seconds: float = 0.0
-    """Since the first learner joined, up to `elapsed_since`; the syncer's own absences are not in it."""
+    """Since the first learner joined, up to `elapsed_since`; without times in which the syncer was away."""
     elapsed_since: float | None = None
     lease_timer_at: float | None = None
 
@@ -290,7 +290,7 @@ class EngineState:
 
     @property
     def quorum(self) -> int:
-        """K, or as many as are left where learners were given up: the job goes on without those."""
+        """K, or as many as are left if learners were given up: the job goes on without those."""
         wanted = self.options.quorum
         if wanted == 1 or self.options.rules < Rules.GUARDED:
             return wanted
@@ -298,13 +298,13 @@ class EngineState:
         return max(1, min(wanted, left))
 
     def usual_answer_seconds(self, record: LearnerRecord, fragment: int) -> float | None:
-        """What a learner usually takes to bring a fragment of this size; None: never measured."""
+        """How long a learner usually takes to send a fragment of this size; None: never measured."""
         answer = record.answer_seconds
         return None if answer.mean is None else answer.of(self.options.size(fragment))
 
     @property
     def quorum_step_seconds(self) -> float:
-        """xi_step: an inner step of the slowest learner that counts towards the quorum; 0 where none is measured."""
+        """xi_step: an inner step of the slowest learner that counts towards the quorum; 0 if none is measured."""
         steps = sorted(
             record.step_seconds.seconds
             for record in self.learners.values()
@@ -314,25 +314,25 @@ class EngineState:
 
     @property
     def finished(self) -> bool:
-        """Nothing more will happen."""
+        """Whether the job is over."""
         return self.phase in (Phase.COMPLETE, Phase.FAILED)
 
     @property
     def ordered_learners(self) -> list[LearnerRecord]:
-        """Learners by id: whatever is decided over several is decided in this order."""
+        """Learners by id: decisions over several are made in this order."""
         return [self.learners[name] for name in sorted(self.learners)]
 
     @property
     def counted_learners(self) -> list[LearnerRecord]:
-        """Those of the ordered learners that are not withdrawn."""
+        """The ordered learners without those that are withdrawn."""
         return [record for record in self.ordered_learners if self.counts(record)]
 
     def counts(self, record: LearnerRecord) -> bool:
-        """Whether a learner is planned, or in all the same."""
+        """Whether a learner is planned, or has a session all the same."""
         return record.id in self.planned or record.present
 
     def is_ready(self, record: LearnerRecord, fragment: int) -> bool:
-        """Whether a learner has something to bring that can be merged.
+        """Whether a learner has something to send that can be merged.
 
         It trains, it holds the version that its latest outer gradient went into and none that is too old, and it has
         made a step since it received that.

@@ -1,17 +1,17 @@
-"""The classes of a learner's given time. Every second belongs to one; how it comes to it stands in ``account``."""
+"""The classes of a learner's given time. Every second belongs to one; ``account`` decides to which."""
 
 from enum import StrEnum
 
 
 class TimeClass(StrEnum):
-    """What became of a learner's time."""
+    """How a learner's time was used."""
 
     MERGED = "merged"
     """Trained, and in the global model. Its share of the time is the goodput."""
     OVERWRITTEN = "overwritten"
     """Trained between the capture of an outer gradient and the swap-in of the version that was merged meanwhile."""
     LATE = "late"
-    """Trained and left out: the learner was asked, and had not brought it when the members were frozen."""
+    """Trained and left out: the learner was asked, and had not sent it when the members were frozen."""
     OUTDATED = "outdated"
     """Trained and left out: measured from a version older than ``sync.maxVersionLag`` allows."""
     MISSED = "missed"
@@ -23,11 +23,11 @@ class TimeClass(StrEnum):
     SKIPPED = "skipped"
     """Inner steps that changed nothing, because loss or gradient was not finite."""
     IN_HAND = "in_hand"
-    """Trained and not synchronized yet, and the time since the last report. At a job's end: the tail."""
+    """Trained and not synchronized yet, and the time since the last report. At a job's end: the unmerged rest."""
     WAITING = "waiting"
     """At the staleness bound."""
     COPYING = "copying"
-    """Copied fragments between two steps."""
+    """Copying fragments between two steps."""
     BETWEEN_STEPS = "between_steps"
     """Everything else between two steps."""
     EVALUATING = "evaluating"

@@ -1,7 +1,7 @@
-"""How long fragments are under way between learners and the syncer, in closed form: links, queues, leads, waits.
+"""Computes how long fragments are under way between learners and the syncer: links, queues, leads, waits.
 
-Every fragment of a cycle is followed through the links in its turn, so one that is much larger than the others holds up
-those behind it here as it does on the wire. Pure.
+Every fragment of a cycle is followed through the links in order, so one that is much larger than the others delays
+those behind it here as on the wire. Closed form; pure.
 """
 
 import math
@@ -17,14 +17,14 @@ from diloco.core.waiting import Candidate, wait_for
 
 @dataclass(frozen=True, slots=True)
 class Transit:
-    """The way of some learners to the syncer and back: seconds by fragment, in the order in which they are due."""
+    """Times of some learners' fragments to the syncer and back: seconds by fragment, in the order they are due."""
 
     groups: tuple[LearnerGroup, ...]
-    """Whose way it is: alike in their links and their steps."""
+    """The groups of these learners, which are alike in their links and steps."""
     answers: tuple[float, ...]
-    """From the ask until the whole outer gradient is at the syncer."""
+    """From the request until the whole outer gradient is at the syncer."""
     deliveries: tuple[float, ...]
-    """From the broadcast until the learner trains on the result: it comes in the middle of a step."""
+    """From the broadcast until the learner trains on the result, which arrives in the middle of a step on average."""
 
     @property
     def name(self) -> str:
@@ -55,11 +55,11 @@ class Transit:
 
 @dataclass(frozen=True)
 class Course:
-    """How rounds go with these learners in them: seconds by fragment."""
+    """Durations of rounds with these learners: seconds by fragment."""
 
     transits: tuple[Transit, ...]
     lead_steps: tuple[tuple[int, ...], ...]
-    """Of each of them, by fragment: how many steps before a launch they are asked."""
+    """For each of them, by fragment: how many steps before a launch they are asked."""
     step_seconds: float
     """Of the quorum's slowest learner."""
     merge_seconds: float
@@ -71,7 +71,7 @@ class Course:
         return tuple(max(0.0, *seconds) for seconds in zip(*late, strict=True))
 
     def lateness(self, place: int) -> tuple[float, ...]:
-        """From the launch until the answer of those in ``place``; below 0: before it."""
+        """From the launch until the answer of those in ``place``; below 0: before the launch."""
         ways = zip(self.transits[place].answers, self.lead_steps[place], strict=True)
         return tuple(answer - steps * self.step_seconds for answer, steps in ways)
 
@@ -82,7 +82,7 @@ class Course:
         )
 
     def in_vain(self, place: int) -> tuple[float, ...]:
-        """From when those in ``place`` are told to bring a fragment until they train on the result."""
+        """From the request to those in ``place`` until they train on the result."""
         transit = self.transits[place]
         ahead = [steps * self.step_seconds - transit.round_trip_seconds / 2 for steps in self.lead_steps[place]]
         return tuple(
@@ -96,12 +96,12 @@ class Course:
 
 
 def transits(situation: Situation, step_seconds: float) -> tuple[Transit, ...]:
-    """Every group's way, with everyone else's fragments on the links they share; those that are alike as one."""
+    """Every group's transit, with the other groups' fragments on the links they share; groups that are alike as one."""
     return tuple(_Links(situation, step_seconds).transits())
 
 
 def course(ways: Sequence[Transit], situation: Situation, step_seconds: float) -> Course:
-    """How rounds go with the learners of ``ways`` in them, who are asked ahead as the engine does."""
+    """The course of rounds with the learners of ``ways``, which are asked ahead as the engine does."""
     longest = situation.exchange.interval // LONGEST_LEAD
     leads: dict[tuple[float, ...], Leads] = {}
     steps = []
@@ -144,7 +144,7 @@ def in_time(whole: Course, situation: Situation, overlap: int) -> tuple[Transit,
 
 
 class _Links:
-    """Fragments on their way through the links, reckoned once for all that are alike."""
+    """Fragments on their way through the links, computed once for all that are alike."""
 
     def __init__(self, situation: Situation, step_seconds: float) -> None:
         exchange = situation.exchange
@@ -163,7 +163,7 @@ class _Links:
             alike.setdefault(key, []).append(group)
         own = situation.syncer
         for (up, down, round_trip, step_seconds, _), groups in alike.items():
-            # What passes two links one after the other takes as long as on the slower one: it flows through both.
+            # Passing two links in a row takes as long as the slower one, as a fragment flows through both at once.
             ups = self._passage(exchange.up_bytes, min(up, own.up_bytes_per_second / situation.learners))
             downs = self._passage(exchange.down_bytes, min(down, own.down_bytes_per_second / situation.learners))
             till_swap = round_trip / 2 + step_seconds / 2
@@ -175,7 +175,7 @@ class _Links:
         """From when each fragment is due until it is through; ``bytes_per_second``: of each learner's share."""
         passed: list[float] = []
         free_at = 0.0
-        for start in (0.0, self._cycle_seconds):  # the second time the queue is as it always is, unless it grows
+        for start in (0.0, self._cycle_seconds):  # in the second cycle the queue is steady, unless it grows
             passed.clear()
             for size, due in zip(sizes, self._due_seconds, strict=True):
                 free_at = max(free_at, start + due) + size / bytes_per_second
@@ -184,7 +184,7 @@ class _Links:
 
 
 def _place_of(quorum: int, learners: Sequence[int]) -> int:
-    """Where in a row of groups the quorum is full; the last place where it never is."""
+    """Index of the group in a sequence that completes the quorum; the last one if none does."""
     counted = 0
     for place, count in enumerate(learners):
         counted += count
@@ -194,7 +194,7 @@ def _place_of(quorum: int, learners: Sequence[int]) -> int:
 
 
 def mean(values: Sequence[float]) -> float:
-    """0 where there are none."""
+    """The mean; 0 if there are no values."""
     return math.fsum(values) / len(values) if values else 0.0
 
 

@@ -1,4 +1,4 @@
-"""What a shell may show of the engine: a copy, taken at one moment, that nothing changes."""
+"""A copy of the engine's state at one moment, for display."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -9,8 +9,7 @@ from diloco.core.state import EngineState, LearnerRecord
 from diloco.core.time_class import TimeClass
 
 OFTEN_LEFT_OUT = 2
-"""Merges of one spell without a learner from which on it is told that it is being left out (ours): one may be a bad
-batch."""
+"""Recent merges without a learner after which it is reported as left out (ours): a single one may be a bad batch."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,18 +24,18 @@ class LearnerView:
     merged_tokens: float
     step_seconds: float | None
     answer_seconds: float | None
-    """Its usual time from being asked to its whole outer gradient being here."""
+    """Its usual time from the request to its complete outer gradient."""
     lead_steps: int
     """Inner steps before a launch at which it is asked."""
     missed: bool
     """It did not answer when it was last waited for, and has not answered since."""
     left_out: int
-    """Merges made without its outer gradient because that was not to be believed, since the syncer started."""
+    """Merges made without its outer gradient because that was not credible, since the syncer started."""
     left_out_reason: str
-    """Of the latest of them."""
+    """Reason of the latest of them."""
     left_out_now: str
-    """Why its outer gradients are left out again and again, in words that stay for as long as they are; empty: they are
-    not, or only one was."""
+    """Why its outer gradients are repeatedly left out, in words that stay the same while it lasts; empty: they are not,
+    or only one was."""
     blocked_seconds: float
     pushed_bytes: int
     loss: float | None
@@ -46,9 +45,9 @@ class LearnerView:
     given_seconds: float
     """Since its first join, for as long as it is planned or in."""
     time: Mapping[TimeClass, float]
-    """What became of them, in seconds; every class is there."""
+    """How they were used, in seconds; every class is there."""
     goodput: float | None
-    """The share of them that was trained and merged."""
+    """Share of them that was trained and merged."""
     last_heard_at: float
 
 
@@ -61,7 +60,7 @@ class EvaluationView:
     at_seconds: float
     final: bool
     doubted: bool
-    """It is not to be believed beside what the other learners report."""
+    """It is not credible beside what the other learners report."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,38 +75,38 @@ class EngineView:
     merged_tokens: float
     budget_tokens: int
     goodput: float | None
-    """Learner-seconds of inner steps whose tokens were merged over learner-seconds the job was given. A learner
-    counts from its first join on for as long as it is planned, away or not; the syncer's own absences are not
-    counted."""
+    """Learner-seconds of inner steps whose tokens were merged over learner-seconds the job was given. A learner counts
+    from its first join on for as long as it is planned, away or not; times in which the syncer was away do not
+    count."""
     time: Mapping[TimeClass, float]
-    """What became of the learner-seconds the job was given; every class is there."""
+    """How the learner-seconds of the job were used; every class is there."""
     finished: bool
     complete: bool
     learners: tuple[LearnerView, ...]
-    """Without those that are withdrawn: neither planned nor in."""
+    """Without those that are withdrawn: neither planned nor admitted."""
     inner_steps: int
-    """Of all learners there ever were."""
+    """Of all learners ever."""
     trained_tokens: int
-    """In these steps."""
+    """Tokens of these steps."""
     rounds_in_flight: int
     fragments_allowed: int
-    """Fragments that may be in flight at present."""
+    """Fragments that may currently be in flight."""
     round_seconds: float | None
     """From a launch until a quorum of members trains on its result."""
     evaluations: tuple[EvaluationView, ...]
     quorum: int
-    """Learners that must have brought a fragment at present."""
+    """Learners that must currently have sent a fragment."""
     quorum_wanted: int
-    """``sync.quorum``: more than `quorum` where so many are not left."""
+    """``sync.quorum``: more than `quorum` if too few learners are left."""
     quorum_seconds: float | None
     sync_seconds: float | None
     merge_seconds: float | None
-    """Of one merge, lately."""
+    """Recent duration of one merge."""
     elapsed_seconds: float
 
 
 def view(state: EngineState, now: float) -> EngineView:
-    """Look at the engine."""
+    """The view of a state."""
     everyone = state.ordered_learners
     times = {record.id: accounting.time_of(state, record, now) for record in everyone}
     time = {one: fsum(split[one] for split in times.values()) for one in TimeClass}

@@ -1,11 +1,11 @@
 """How long a round that has its quorum waits for the answers of learners that are ready (ours).
 
 In the paper membership follows from who is ready, and fragments are fetched afterwards. Here a learner is ready when it
-trains, has the version that its last outer gradient went into, and has made a step since. Its answer is on its way, so
-it is worth waiting for: every second of waiting costs what all learners train in it, as it is overwritten when the
-result comes, and each answer brings what its learner trained since it received the fragment. The round waits for those
-whose answers bring more than the wait costs, and no longer than each of them usually takes plus four mean deviations.
-Nobody waits beyond the overlap, for which the fragments in flight are sized.
+trains, has the version that its last outer gradient went into, and has made a step since. Waiting for its answer has a
+cost and a gain: every second costs what all learners train in it, as that is overwritten when the result comes, and
+each answer adds what its learner trained since it received the fragment. The round waits for those whose answers add
+more than the wait costs, and no longer than each of them usually takes plus four mean deviations. It waits for nobody
+beyond the overlap, from which the number of fragments in flight follows.
 """
 
 from collections.abc import Mapping, Sequence
@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 DEADLINE_DEVIATIONS = 4.0
-"""Mean deviations beyond its usual time that a learner is waited for (RFC 6298 takes as many)."""
+"""A learner is waited for until this many mean deviations after its usual time (RFC 6298 uses the same number)."""
 LEAST_DEVIATION = 1 / 32
-"""Of its usual time and of an inner step: a learner that was regular for a while is not that exact (ours)."""
+"""Least deviation, as a share of the usual time and of an inner step: past regularity is not that exact (ours)."""
 
 
 class Expectation(StrEnum):
@@ -24,7 +24,7 @@ class Expectation(StrEnum):
     AWAITED = "Awaited"
     """Its answer is on its way and worth the wait."""
     NOT_WORTH_IT = "NotWorthIt"
-    """Its answer would come in time, and the others would lose more by waiting than it brings."""
+    """Its answer would come in time, but the others would lose more by waiting than it adds."""
     TOO_SLOW = "TooSlow"
     """Its answers usually come after the bound."""
     MISSED = "Missed"
@@ -42,13 +42,13 @@ class Candidate:
     """Its usual time to answer; None: never measured."""
     deviation_seconds: float
     stake_tokens: float
-    """What it trained since it received the fragment."""
+    """Tokens it has trained since it received the fragment."""
     missed: bool
 
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """Who is waited for, each until when, and what is expected of the others."""
+    """The learners to wait for, each with its deadline, and what is expected of the others."""
 
     deadlines: Mapping[str, float]
     expectations: Mapping[str, Expectation]
@@ -58,12 +58,12 @@ class Wait:
 def wait_for(
     candidates: Sequence[Candidate], now: float, bound_at: float, *, tokens_per_second: float, step_seconds: float
 ) -> Wait:
-    """Decide whom a round waits for.
+    """Decide which learners a round waits for.
 
     Args:
         candidates: in the order of their ids.
-        now: seconds, as all moments here.
-        bound_at: nobody is waited for beyond it.
+        now: in seconds, as all times here.
+        bound_at: no learner is waited for beyond it.
         tokens_per_second: what all learners that train lose by waiting.
         step_seconds: an inner step of the quorum's slowest learner.
     """

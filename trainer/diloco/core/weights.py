@@ -1,6 +1,6 @@
-"""How much each learner's outer gradient counts in a merge.
+"""The weight of each learner's outer gradient in a merge.
 
-Paper: ``w = c_tokens * (c_tokens / c_steps)``, quantity times quality; 0 where either count is 0; then normalized.
+Paper: ``w = c_tokens * (c_tokens / c_steps)``, quantity times quality; 0 if either count is 0; then normalized.
 """
 
 from collections.abc import Mapping
@@ -14,7 +14,7 @@ def token_weight(tokens: int, steps: int) -> float:
 
 
 def normalized(weights: Mapping[str, float]) -> dict[str, float]:
-    """The same weights, summing to one. Summed in the order of the names, so that arrival order changes no bit.
+    """The same weights, summing to one. Added in the order of the names, so that arrival order changes no bit.
 
     Raises:
         ValueError: no weight is positive, or one is negative.

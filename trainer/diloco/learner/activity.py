@@ -1,8 +1,7 @@
-"""Where a learner's wall time goes, honestly: every second of the inner loop's thread belongs to exactly one kind.
+"""Accounts for a learner's wall time: every second of the inner loop's thread belongs to exactly one kind.
 
-What lies between the end of an inner step and the start of the next counts as synchronization unless it is known to
-be something else (evaluation, a checkpoint, the initial load). So nothing that holds the loop up can hide. It must
-not know what is done in that time.
+Time between the end of an inner step and the start of the next counts as synchronization unless it is known to be
+something else (evaluation, a checkpoint, the initial load). So no delay of the loop goes unreported.
 """
 
 from collections.abc import Callable, Iterator
@@ -13,27 +12,27 @@ from diloco.core.spent import TimeSpent
 
 
 class Kind(StrEnum):
-    """What the inner loop's thread is at; the fields of ``TimeSpent``."""
+    """What the inner loop's thread is doing; the fields of ``TimeSpent``."""
 
     LOADING = "loading"
-    """Before the first step: builds its own things, waits for the initial model. And after the last."""
+    """Before the first step, while it builds the model and waits for the initial weights; and after the last step."""
     TRAINING = "training"
-    """Inner steps, and the sleep of a learner that acts out slow hardware."""
+    """Inner steps, and the sleep of a learner that simulates slow hardware."""
     SKIPPED = "skipped"
-    """Of these, steps that changed nothing, because loss or gradient was not finite."""
+    """The part of the inner steps that changed nothing, because loss or gradient was not finite."""
     COPYING = "copying"
-    """Copies fragments to or from host buffers between two steps."""
+    """Copying fragments to or from host buffers between two steps."""
     PAUSED = "paused"
-    """At the staleness bound: waits for the syncer."""
+    """At the staleness bound, waiting for the syncer."""
     LOOKING = "looking"
-    """Everything else between two steps: looks at requests, waits for locks."""
+    """Everything else between two steps: checking requests, waiting for locks."""
     EVALUATING = "evaluating"
     CHECKPOINTING = "checkpointing"
-    """Takes the snapshot of a checkpoint; it is written elsewhere."""
+    """Taking the snapshot for a checkpoint; another thread writes it."""
 
 
 class Activity:
-    """A stopwatch with one hand that always points at a kind. Written by the inner loop's thread only."""
+    """Adds up the seconds of each kind. Written by the inner loop's thread only."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         """``clock`` returns seconds of a monotonic clock."""
@@ -42,8 +41,8 @@ class Activity:
         self._kind = Kind.LOADING
         self._since = clock()
 
-    def turn_to(self, kind: Kind) -> Kind:
-        """From now on time is of this kind; returns the kind before."""
+    def switch_to(self, kind: Kind) -> Kind:
+        """Count the time from now on as this kind; returns the kind before."""
         now = self._clock()
         before = self._kind
         self._seconds[before] += now - self._since
@@ -52,21 +51,21 @@ class Activity:
 
     @contextmanager
     def at(self, kind: Kind) -> Iterator[None]:
-        """Time inside is of this kind; afterwards of the kind before."""
-        before = self.turn_to(kind)
+        """Count the time inside as this kind; afterwards as the kind before."""
+        before = self.switch_to(kind)
         try:
             yield
         finally:
-            self.turn_to(before)
+            self.switch_to(before)
 
-    def recount(self, seconds: float, was: Kind, now: Kind) -> None:
-        """Time that was counted as one kind turns out to be of another."""
+    def reclassify(self, seconds: float, was: Kind, now: Kind) -> None:
+        """Move seconds that were counted as one kind to another."""
         seconds = min(seconds, self._seconds[was])
         self._seconds[was] -= seconds
         self._seconds[now] += seconds
 
     def spent(self) -> TimeSpent:
-        """Seconds so far, the running kind's included. Other threads may read a value that is one turn old."""
+        """Seconds so far, including the current kind's. Another thread may read a value that is one switch old."""
         seconds = dict(self._seconds)
         seconds[self._kind] += max(0.0, self._clock() - self._since)
         return TimeSpent(**{kind.value: value for kind, value in seconds.items()})

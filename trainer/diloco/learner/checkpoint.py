@@ -1,9 +1,9 @@
-"""A learner's own checkpoint: what the syncer cannot give back after a restart, whole and verified, or not used.
+"""A learner's own checkpoint: what it cannot get back from the syncer after a restart.
 
 A checkpoint is a folder, ``NNNNNNNN/``: ``state.safetensors`` (optimizer moments, error-feedback residuals) and
-``manifest.json`` (whose it is, counters, SHA-256 of the tensors and of itself). It is written aside, synced, renamed:
-a crash leaves the one before; the newest that is whole is used, and two are kept. The model is not in it. Nothing is
-unpickled.
+``manifest.json`` (identity, counters, SHA-256 of the tensors and of itself). It is written to a temporary folder,
+synced and renamed, so a crash leaves the previous one intact. The newest complete checkpoint is used, and two are kept.
+The model is not in it. Nothing is unpickled.
 """
 
 import json
@@ -40,36 +40,36 @@ _MANIFEST: Final = "manifest.json"
 _TENSORS: Final = "state.safetensors"
 _COUNTERS: Final = ("optimizer_steps", "steps", "tokens", "data_position")
 _ADAMW: Final = "AdamW"
-"""The inner optimizer of checkpoints that name none: those of before there were others."""
+"""The inner optimizer of checkpoints that name none, written before there was a choice."""
 _log = logging.getLogger(__name__)
 
 
 class CheckpointWriteError(RuntimeError):
-    """A checkpoint could not be written (full disk, no permission). Those before it are as they were: go on."""
+    """A checkpoint could not be written (full disk, no permission). Earlier ones are unchanged: training can go on."""
 
 
 class CheckpointMismatchError(ValueError):
-    """The checkpoint in this directory is of another job, learner, inner optimizer or model; the text names both."""
+    """The checkpoint found belongs to another job, learner, inner optimizer or model; the text names both."""
 
 
 class _DamagedError(ValueError):
-    """Not whole."""
+    """The checkpoint is incomplete or damaged."""
 
 
 @dataclass(frozen=True, slots=True)
 class CheckpointIdentity:
-    """Whose a checkpoint is."""
+    """What a checkpoint belongs to."""
 
     job: str
     learner: str
     layout_digest: str
     optimizer: str = _ADAMW
-    """What the moments are of."""
+    """What the moments belong to."""
 
 
 @dataclass(frozen=True, slots=True)
 class LearnerCheckpoint:
-    """What is kept."""
+    """What a checkpoint stores."""
 
     state: TrainerState
     residuals: Mapping[int, Tensor]
@@ -85,7 +85,7 @@ class CheckpointStore:
         self._damaged: set[Path] = set()
 
     def save(self, checkpoint: LearnerCheckpoint) -> Path:
-        """Write a checkpoint, wait until it is on the disk, and drop all but the newest two.
+        """Write a checkpoint, wait until it is on disk, and remove all but the newest two.
 
         Raises:
             CheckpointWriteError: it could not be written; one line.
@@ -93,8 +93,8 @@ class CheckpointStore:
         aside: Path | None = None
         try:
             self._directory.mkdir(parents=True, exist_ok=True)
-            self._sweep()
-            last = max((int(path.name) for path in self._there()), default=0)
+            self._remove_leftovers()
+            last = max((int(path.name) for path in self._checkpoints()), default=0)
             place = self._directory / f"{last + 1:08d}"
             aside = Path(tempfile.mkdtemp(prefix=".part-", dir=self._directory))
             self._write(aside, checkpoint)
@@ -109,12 +109,12 @@ class CheckpointStore:
         return place
 
     def load(self) -> LearnerCheckpoint | None:
-        """The newest checkpoint that is whole; None if there is none. What is passed over is logged as a warning.
+        """The newest complete checkpoint; None if there is none. Each one that is skipped is logged as a warning.
 
         Raises:
-            CheckpointMismatchError: it is of another job, learner, inner optimizer or model; one line.
+            CheckpointMismatchError: it belongs to another job, learner, inner optimizer or model; one line.
         """
-        for path in sorted(self._there(), key=lambda path: int(path.name), reverse=True):
+        for path in sorted(self._checkpoints(), key=lambda path: int(path.name), reverse=True):
             try:
                 return self._read(path)
             except (_DamagedError, UnusableFileError, OSError, SafetensorError) as error:
@@ -122,7 +122,7 @@ class CheckpointStore:
                 _log.warning("checkpoint %s is not used: %s", path, one_line(error))
         return None
 
-    def _there(self) -> list[Path]:
+    def _checkpoints(self) -> list[Path]:
         if not self._directory.is_dir():
             return []
         return [path for path in self._directory.iterdir() if _NAME.fullmatch(path.name) and path.is_dir()]
@@ -180,14 +180,14 @@ class CheckpointStore:
             case Match.SAME | Match.UNKNOWN:
                 pass
 
-    def _sweep(self) -> None:
-        """Remove what a crash while writing has left."""
+    def _remove_leftovers(self) -> None:
+        """Remove what a crash during writing has left."""
         for path in self._directory.glob(".part-*"):
             shutil.rmtree(path, ignore_errors=True)
 
     def _prune(self, newest: Path) -> None:
-        """Keep the newest and one more: a damaged one only if there is no other."""
-        others = [path for path in self._there() if path != newest]
+        """Keep the newest and one more; keep a damaged one only if there is no other."""
+        others = [path for path in self._checkpoints() if path != newest]
         others.sort(key=lambda path: (path not in self._damaged, int(path.name)), reverse=True)
         for path in others[_KEPT - 1 :]:
             shutil.rmtree(path, ignore_errors=True)

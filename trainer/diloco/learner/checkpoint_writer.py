@@ -1,7 +1,7 @@
-"""Writes a learner's checkpoints beside the inner loop, which only takes the snapshot.
+"""Writes a learner's checkpoints on a thread of its own; the inner loop only takes the snapshot.
 
-One is written at a time. One that comes while the disk is still busy with the last replaces none and waits for none:
-it is passed over, so a slow disk costs checkpoints, never steps or memory. It must not know what is in a checkpoint.
+One checkpoint is written at a time. One that is due while the previous is still being written is skipped, so a slow
+disk costs checkpoints, not steps or memory.
 """
 
 import logging
@@ -26,10 +26,10 @@ class CheckpointWriter:
         self.written_steps: int | None = None
         """Steps of the latest checkpoint that this process has written."""
         self.problem = "the disk was busy"
-        """Why one that was wanted is not there."""
+        """Why the latest checkpoint could not be written."""
 
     def offer(self, take: Callable[[], LearnerCheckpoint]) -> bool:
-        """Take a snapshot and have it written; False: the one before is not written yet, so none was taken."""
+        """Take a snapshot and have it written. False: the previous one is still being written, so none was taken."""
         with self._condition:
             if self._writing or self._next is not None:
                 return False
@@ -40,12 +40,12 @@ class CheckpointWriter:
         return True
 
     def finish(self, take: Callable[[], LearnerCheckpoint], timeout_seconds: float) -> None:
-        """Begin a last checkpoint once the disk is free, waiting at most ``timeout_seconds`` for that."""
+        """Start a last checkpoint once the disk is free, waiting at most ``timeout_seconds`` for that."""
         if self._wait_until_idle(timeout_seconds):
             self.offer(take)
 
     def close(self, timeout_seconds: float) -> bool:
-        """End ``run`` once everything is written; False: it is not in that time."""
+        """End ``run`` once everything is written. False: it was not in that time."""
         idle = self._wait_until_idle(timeout_seconds)
         with self._condition:
             self._closed = True
@@ -77,7 +77,7 @@ class CheckpointWriter:
         try:
             self._store.save(snapshot)
         except CheckpointWriteError as error:
-            # A learner without a checkpoint loses little; one that stops loses more.
+            # Training goes on: losing a checkpoint costs less than stopping.
             if not self._failing:
                 _log.warning("%s; training goes on", error)
             self._failing = True

@@ -1,26 +1,26 @@
-"""How long a transfer may take, from how fast transfers were.
+"""How long a transfer may take, from the rate of earlier transfers.
 
-A fixed deadline is too short on a slow link or for a large model, and so long on a fast one that a dead connection
-is noticed late. This one follows the measured rate, with room, and grows after a deadline was missed, so that even on
-a link that became ten times slower a fragment gets through in the end. It must not know what is transferred.
+A fixed deadline would be too short for a slow link or a large model, and on a fast link so long that a dead connection
+is noticed late. This one follows the measured rate, with a margin, and grows after each missed deadline, so that a
+fragment still gets through on a link that has become ten times slower.
 """
 
 import threading
 
 FLOOR_SECONDS = 20.0
-"""No transfer gets less (ours): a small fragment's time is latency and the other side's work, not bytes."""
+"""Least deadline (ours): a small fragment's time is mostly latency and the other side's work."""
 LIMIT_SECONDS = 3600.0
 _ROOM = 8.0
-"""Times the expected duration that is allowed."""
+"""A deadline is this many times the expected duration."""
 _FLOOR_STEPS = 10.0
-"""Inner steps that a transfer gets at least: what a learner that slow does not mind."""
+"""Least deadline in inner steps: a delay of so few steps does not matter to a learner that is this slow."""
 _FIRST_RATE = 1 << 20
-"""Bytes a second assumed before the first measurement."""
+"""Bytes per second assumed before the first measurement."""
 _LEAST_RATE = 1 << 10
 _NEWEST = 0.3
-"""Share of the newest measurement in the moving average."""
+"""Weight of the newest measurement in the moving average."""
 _MEASURABLE_BYTES = 1 << 16
-"""Smaller transfers say nothing about the link's rate."""
+"""Smaller transfers are not used to measure the link's rate."""
 
 
 class TransferDeadlines:
@@ -38,7 +38,7 @@ class TransferDeadlines:
         return min(LIMIT_SECONDS, max(FLOOR_SECONDS, _FLOOR_STEPS * step_seconds) + _ROOM * expected)
 
     def took(self, transfer_bytes: int, seconds: float) -> None:
-        """A transfer succeeded."""
+        """Note that a transfer succeeded, and how long it took."""
         if transfer_bytes < _MEASURABLE_BYTES:
             return
         rate = transfer_bytes / max(seconds, 1e-6)
@@ -47,12 +47,12 @@ class TransferDeadlines:
             self._measured = True
 
     def missed(self) -> None:
-        """A transfer did not make its deadline."""
+        """Note that a transfer missed its deadline."""
         with self._lock:
             self._rate = max(_LEAST_RATE, self._rate / 2)
 
     @property
     def bytes_per_second(self) -> float | None:
-        """The moving average, once there is a measurement."""
+        """The moving average; None before the first measurement."""
         with self._lock:
             return self._rate if self._measured else None

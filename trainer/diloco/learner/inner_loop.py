@@ -1,8 +1,7 @@
-"""The loop that trains: a step, a look into the mailboxes, a step.
+"""The training loop: makes inner steps, and handles the mailboxes between them.
 
-It is the only user of the trainer. Between two steps it swaps in what has come, copies out what is asked for,
-evaluates, and goes on; it waits for nothing but the initial model, and for the syncer at the staleness bound. It must
-not know sockets, codecs or files.
+Between two steps it swaps in merged fragments, copies out those that are requested, and evaluates. It waits only for
+the initial model, and for the syncer at the staleness bound. It is the only user of the trainer.
 """
 
 import logging
@@ -23,15 +22,15 @@ from diloco.learner.training.trainer import InnerTrainer, StepResult
 _log = logging.getLogger(__name__)
 
 _LOOK_SECONDS = 1.0
-"""A loop that waits looks this often even without a notice."""
-_MENTION_SECONDS = 2.0
-"""A shorter pause is not worth a line in the log: with a low staleness bound short ones are the rule."""
+"""While it waits, the loop checks this often even without a notice."""
+_LOGGED_PAUSE_SECONDS = 2.0
+"""Shorter pauses are not logged: with a low staleness bound they are the rule."""
 PROGRESS_SECONDS = 30.0
 
 
 @dataclass(frozen=True)
 class LoopSettings:
-    """How it runs."""
+    """Settings of the inner loop."""
 
     staleness_bound_steps: int
     checkpoint_every_steps: int
@@ -40,16 +39,16 @@ class LoopSettings:
 
 @dataclass(frozen=True)
 class LoopWiring:
-    """Who it talks to."""
+    """The mailboxes and callbacks that the inner loop uses."""
 
     mailboxes: Mailboxes
     wakeup: Wakeup
     membership: Callable[[], Membership | None]
-    """The admission that lasts."""
+    """The current admission; None: there is no session."""
     known_position: Callable[[], Position | None]
-    """How far the syncer knows this learner to be."""
+    """The position that the syncer has recorded for this learner."""
     checkpoint: Callable[[], object]
-    """Take a snapshot and have it written."""
+    """Takes a snapshot and has it written."""
 
 
 class InnerLoop:
@@ -62,16 +61,16 @@ class InnerLoop:
         self._settings = settings
         self._activity = activity
         self._reported_blocked_seconds = 0.0
-        self._mentioned_at = time.monotonic()
-        self._mentioned_tokens = trainer.tokens
+        self._logged_at = time.monotonic()
+        self._logged_tokens = trainer.tokens
         self._finished: tuple[StepResult, float] | None = None
-        """The step that is not reported yet, and its duration."""
+        """The latest step and its duration, until it is reported."""
         self.news: StepNews | None = None
         """The latest step of this process."""
         self.paused = False
 
     def position(self) -> Position:
-        """How far the learner is. Two plain reads: any thread may ask."""
+        """How far the learner is. Two plain reads: any thread may call it."""
         return Position(self._trainer.steps, self._trainer.data_position)
 
     def step_seconds(self) -> float:
@@ -86,16 +85,16 @@ class InnerLoop:
             BaseException: what a worker thread failed with.
         """
         ending = self._load()
-        self._activity.turn_to(Kind.LOOKING)
+        self._activity.switch_to(Kind.LOOKING)
         while ending is None:
-            self.look()
+            self.between_steps()
             ending = self._boxes.orders.ending() or self._pause_while_stale()
             if ending is None:
                 self._step()
         return ending
 
-    def look(self) -> None:
-        """What is done between two steps, when there is something to do."""
+    def between_steps(self) -> None:
+        """Do the work between two steps, if there is any."""
         self._swap_in()
         self.answer()
         self._stage()
@@ -104,7 +103,7 @@ class InnerLoop:
         self._evaluate()
 
     def _load(self) -> Ending | None:
-        """Wait for the whole model, once in the life of the process. Later ones are loaded while it trains."""
+        """Wait for the whole model, once per process. Later versions are swapped in while it trains."""
         began = time.monotonic()
         while not self._boxes.holdings.complete:
             ending = self._boxes.orders.ending()
@@ -145,7 +144,7 @@ class InnerLoop:
                 boxes.control.ready(ready)
 
     def answer(self) -> None:
-        """Copy out what is asked for."""
+        """Copy out the fragments that are requested."""
         boxes = self._boxes
         for request in boxes.requests.take():
             if request.membership != self._wiring.membership():
@@ -159,7 +158,7 @@ class InnerLoop:
             boxes.push_queue.offer(OuterGradient(request, capture))
 
     def _stage(self) -> None:
-        """Copy out what will be asked for next. Before the step is reported: the report is what makes it due."""
+        """Copy out the fragments that will be requested next. This precedes the step report, which makes rounds due."""
         expected = [p for p in self._boxes.requests.expected() if self._trainer.fragment_steps(p) > 0]
         if self._finished is not None and expected:
             with self._activity.at(Kind.COPYING):
@@ -182,34 +181,34 @@ class InnerLoop:
         boxes.control.post()
 
     def _is_missing(self, order: EvaluationOrder) -> bool:
-        """Whether a version that the evaluation must have is still on its way."""
+        """Whether a version that the evaluation needs has not arrived yet."""
         held = self._boxes.holdings.versions()
         return any(have is None or have < wanted for have, wanted in zip(held, order.wanted.versions, strict=False))
 
     def _pause_while_stale(self) -> Ending | None:
-        """At the staleness bound, stand still until the fragment that waited longest is here."""
+        """At the staleness bound, wait until the most stale fragment has arrived."""
         if self._trainer.staleness < self._settings.staleness_bound_steps:
             return None
         ending = None
-        mentioned = False
+        logged = False
         began = time.monotonic()
         self.paused = True
         with self._activity.at(Kind.PAUSED):
             while ending is None and self._trainer.staleness >= self._settings.staleness_bound_steps:
                 notices = self._wiring.wakeup.notices
-                self.look()
+                self.between_steps()
                 if self._trainer.staleness >= self._settings.staleness_bound_steps:
                     self._wiring.wakeup.wait(notices, _LOOK_SECONDS)
                 ending = self._boxes.orders.ending()
-                if not mentioned and time.monotonic() - began >= _MENTION_SECONDS:
-                    mentioned = True
+                if not logged and time.monotonic() - began >= _LOGGED_PAUSE_SECONDS:
+                    logged = True
                     _log.warning(
                         "paused: %d steps without receiving a fragment, sync.maxStalenessSteps is %d",
                         self._trainer.staleness,
                         self._settings.staleness_bound_steps,
                     )
         self.paused = False
-        if mentioned and ending is None:
+        if logged and ending is None:
             _log.info("resumed after a pause of %.1f s", time.monotonic() - began)
         return ending
 
@@ -218,23 +217,23 @@ class InnerLoop:
             result = self._trainer.step(self._boxes.orders.progress)
             slept = sleep_for_speed(result.seconds, self._settings.speed, self._sleep)
         if result.skipped:
-            self._activity.recount(result.seconds + slept, Kind.TRAINING, Kind.SKIPPED)
+            self._activity.reclassify(result.seconds + slept, Kind.TRAINING, Kind.SKIPPED)
             _log.warning("step skipped: loss %g, gradient norm %g", result.loss, result.grad_norm)
             return
         self._finished = (result, result.seconds + slept)
         if self._trainer.steps % self._settings.checkpoint_every_steps == 0:
             with self._activity.at(Kind.CHECKPOINTING):
                 self._wiring.checkpoint()
-        self._mention()
+        self._log_progress()
 
     def _sleep(self, seconds: float) -> None:
-        """Sleep, but not when the process is asked to stop."""
+        """Sleep, unless the process is asked to stop."""
         until = time.monotonic() + seconds
         while not self._boxes.orders.stopping and (rest := until - time.monotonic()) > 0:
             self._wiring.wakeup.wait(self._wiring.wakeup.notices, rest)
 
     def _report(self) -> None:
-        """Report the step that was made, with the time that it cost to look since the one before."""
+        """Report the latest step, with the time spent between steps since the one before."""
         if self._finished is None:
             return
         (result, step_seconds), self._finished = self._finished, None
@@ -252,14 +251,14 @@ class InnerLoop:
         self._reported_blocked_seconds = blocked_seconds
         self._boxes.control.step(self.news)
 
-    def _mention(self) -> None:
-        """A line on progress every so often."""
+    def _log_progress(self) -> None:
+        """Log a line on progress from time to time."""
         now = time.monotonic()
-        if now - self._mentioned_at < PROGRESS_SECONDS or self.news is None:
+        if now - self._logged_at < PROGRESS_SECONDS or self.news is None:
             return
         spent = self._activity.spent()
-        rate = (self._trainer.tokens - self._mentioned_tokens) / (now - self._mentioned_at)
-        self._mentioned_at, self._mentioned_tokens = now, self._trainer.tokens
+        rate = (self._trainer.tokens - self._logged_tokens) / (now - self._logged_at)
+        self._logged_at, self._logged_tokens = now, self._trainer.tokens
         _log.info(
             "step %d, loss %.4f, %.0f tokens/s, job %.1f %%, blocked %.2f %%, evaluations and snapshots %.2f %%",
             self.news.step,
@@ -274,7 +273,7 @@ class InnerLoop:
 def sleep_for_speed(step_seconds: float, speed: float, sleep: Callable[[float], None]) -> float:
     """Sleep so that a step of ``step_seconds`` takes ``step_seconds / speed``; returns the seconds slept.
 
-    Slower hardware is acted out, so that one machine can stand for pools of different speed.
+    This simulates slower hardware, so that one machine can stand for pools of different speed.
     """
     rest = step_seconds / speed - step_seconds
     if rest > 0:

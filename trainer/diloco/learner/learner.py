@@ -1,7 +1,4 @@
-"""A learner put together: trainer, mailboxes, link, workers, checkpoints; how they start and how they end.
-
-It must not know signals or exit codes; and it does nothing itself but connect, start and stop the parts.
-"""
+"""Builds a learner from its parts (trainer, mailboxes, link, workers, checkpoints), starts it and shuts it down."""
 
 import logging
 import random
@@ -30,11 +27,11 @@ from diloco.learner.mailboxes.residuals import Residuals
 from diloco.learner.mailboxes.wakeup import Wakeup
 from diloco.learner.metrics import LearnerFigures, figure_pages
 from diloco.learner.options import LearnerOptions
-from diloco.learner.puller import Landing, Puller
+from diloco.learner.puller import Puller, ReceiveOptions
 from diloco.learner.training.device import choose_device
 from diloco.learner.training.torch_threads import start_worker
 from diloco.learner.training.trainer import InnerTrainer
-from diloco.learner.transfers import Narrowing, Pusher, TransferContext, TransferCounts
+from diloco.learner.transfers import PushEncoding, Pusher, TransferContext, TransferCounts
 from diloco.model import build_model, layout_of
 from diloco.runtime.files import make_writable_directory, write_json_atomically
 from diloco.runtime.http import Route
@@ -46,27 +43,27 @@ ACTIVITY_FILE = "activity.json"
 CHECKPOINTS_FOLDER = "checkpoints"
 
 _LAST_CHECKPOINT_SECONDS = 60.0
-"""Longest wait at the end for the disk."""
+"""Longest wait for the disk at the end."""
 _JOIN_SECONDS = 5.0
 _LOOK_SECONDS = 1.0
 _WORKERS = 4
-"""Most transfers at once in one direction, apart from pulls that were posted and pushes over far links."""
+"""Most transfers at once in one direction, apart from posted pulls and pushes over far links."""
 _PUSHERS = 8
-"""Most pushes at once where the overlap is automatic: each waits for its receipt, a round trip, before the next."""
-_WAITERS = 16
-"""Most pulls that wait at the syncer at once. Where more fragments are in flight than that, the link has enough to
-carry while a notice travels."""
+"""Most pushes at once with automatic overlap: each waits a round trip for its receipt before the next."""
+_POST_THREADS = 16
+"""Most posted pulls that wait at the syncer at once. If more fragments than that are in flight, the link stays busy
+while a notice travels."""
 
 
 class Learner:
-    """One process's worth. Built, run once, closed."""
+    """The learner of one process. Built, run once, closed."""
 
     def __init__(self, options: LearnerOptions, orders: Orders, wakeup: Wakeup) -> None:
         """Build the model, open the data, find the checkpoint. Nothing is connected and no thread runs yet.
 
         Raises:
-            ModelError, LayoutError, DataError, DeviceError, OptimizerError: what the job asks for cannot be had here.
-            UnusableFileError, CheckpointMismatchError: the directory cannot be used, or is somebody else's.
+            ModelError, LayoutError, DataError, DeviceError, OptimizerError: this machine lacks what the job asks for.
+            UnusableFileError, CheckpointMismatchError: the directory cannot be used, or belongs to another learner.
             TlsFileError: a certificate cannot be read.
         """
         self._options = options
@@ -104,9 +101,9 @@ class Learner:
         most = schedule.in_flight(spec.sync.greatest_overlap)
         self._workers = min(_WORKERS, max(2, most), fragments)
         self._pushers = min(_PUSHERS, max(2, most), fragments)
-        self._waiters = min(_WAITERS, most)
+        self._post_threads = min(_POST_THREADS, most)
         self._client = SyncClient(ClientOptions(options.syncer_address, options.tls, bulk_channels=self._workers))
-        # Jitter needs no secret numbers.
+        # Jitter need not be secret.
         uniform = random.Random().random  # noqa: S311
         self._loop = InnerLoop(
             self._trainer,
@@ -133,22 +130,22 @@ class Learner:
             counts=self._counts,
         )
         codec = codec_named(spec.sync.compression)
-        boxes, narrowing = self._boxes, Narrowing(codec, self._feedback)
-        self._pusher = Pusher(context, boxes.push_queue, boxes.pull_queue, boxes.control, narrowing)
+        boxes, encoding = self._boxes, PushEncoding(codec, self._feedback)
+        self._pusher = Pusher(context, boxes.push_queue, boxes.pull_queue, boxes.control, encoding)
         numels = tuple(fragment.numel for fragment in layout.fragments)
-        landing = Landing(numels, self._trainer.buffer, downlink_codec(spec.sync.downlink))
-        self._puller = Puller(context, boxes.pull_queue, boxes.holdings, landing)
+        receive_options = ReceiveOptions(numels, self._trainer.buffer, downlink_codec(spec.sync.downlink))
+        self._puller = Puller(context, boxes.pull_queue, boxes.holdings, receive_options)
         self._threads: list[threading.Thread] = []
         self._staying = False
-        self.kept = True
-        """Its last checkpoint, if one was due, is on the disk."""
+        self.checkpoint_written = True
+        """Whether the last checkpoint, if one was due, is on disk."""
 
     def pages(self) -> dict[str, Route]:
-        """What it shows over HTTP, by path."""
+        """HTTP pages, by path."""
         return figure_pages(self._figures())
 
     def run(self) -> Ending:
-        """Join, train until the end, and part as that end asks for.
+        """Join, train until the end, and shut down as that end requires.
 
         Raises:
             TrainingDivergedError, DataError: from the trainer.
@@ -159,18 +156,18 @@ class Learner:
             self._start(f"pull-{index}", self._puller.run)
         for index in range(self._pushers):
             self._start(f"push-{index}", self._pusher.run)
-        for index in range(self._waiters):
+        for index in range(self._post_threads):
             self._start(f"posted-{index}", self._puller.run_posted)
         self._start("link", self._link.run)
         ending = self._loop.run()
         if ending.kind is EndKind.STOPPED:
-            self._part(ending)
+            self._shut_down(ending)
         if ending.kind is not EndKind.REFUSED:
             self._write_activity(ending)
         return ending
 
     def stay(self) -> None:
-        """Do nothing until this process is asked to stop; its pages go on answering, everything else ends now."""
+        """Wait until this process is asked to stop. Only the HTTP pages stay available; everything else ends now."""
         self._staying = True
         self._end_work()
         _log.info("stays until it is stopped")
@@ -184,7 +181,7 @@ class Learner:
         self._end_work()
 
     def _end_work(self) -> None:
-        """Twice does no more than once."""
+        """May be called more than once."""
         self._stopped.set()
         self._boxes.pull_queue.close()
         self._boxes.push_queue.close()
@@ -212,35 +209,35 @@ class Learner:
     def _snapshot(self) -> LearnerCheckpoint:
         return LearnerCheckpoint(self._trainer.state(), {} if self._feedback is None else self._feedback.snapshot())
 
-    def _part(self, ending: Ending) -> None:
-        """Hand in what was asked for, say good-bye, keep a checkpoint: within a bound, whatever the syncer does."""
-        self._activity.turn_to(Kind.LOADING)
+    def _shut_down(self, ending: Ending) -> None:
+        """Push what was requested, leave, and save a checkpoint: within a time limit, whatever the syncer does."""
+        self._activity.switch_to(Kind.LOADING)
         until = time.monotonic() + self._options.hand_in_seconds
         _log.info("stops after step %d (%s)", self._trainer.steps, ending.reason)
         self._loop.answer()
-        # The disk and the network at once: whoever asked to stop may not wait long.
+        # The checkpoint is written while the pushes go out: the process was asked to stop and should end soon.
         if self._trainer.steps:
             self._writer.finish(self._snapshot, max(0.0, until - time.monotonic()))
-        self._hand_in(ending, until)
+        self._push_due(ending, until)
         if self._trainer.steps:
-            self.kept = (
+            self.checkpoint_written = (
                 self._writer.close(_LAST_CHECKPOINT_SECONDS) and self._writer.written_steps == self._trainer.steps
             )
-            if self.kept:
+            if self.checkpoint_written:
                 _log.info("keeps a checkpoint of step %d", self._trainer.steps)
             else:
                 _log.error(
                     "no last checkpoint was written (%s); a restart goes on from the one before", self._writer.problem
                 )
 
-    def _hand_in(self, ending: Ending, until: float) -> None:
+    def _push_due(self, ending: Ending, until: float) -> None:
         membership = self._link.current()
         if membership is None:
             _log.info("leaves without a session: nothing can be handed in")
             return
         whole = self._boxes.push_queue.wait_until_idle(max(0.0, until - time.monotonic()))
         # The syncer ends the session on it. Joining again while the last checkpoint is written would undo the leaving.
-        self._link.join_no_more()
+        self._link.stop_rejoining()
         self._boxes.control.leave(membership, ending.reason)
         told = self._boxes.control.flush(max(1.0, until - time.monotonic()))
         left = "leaves" if told else "leaves without the syncer having heard of it"
@@ -258,7 +255,7 @@ class Learner:
         )
 
     def _write_activity(self, ending: Ending) -> None:
-        """Where the time of this process went, for whoever adds it up."""
+        """Write how this process spent its time, for the report."""
         spent, counts = self._activity.spent(), self._counts
         value = {
             "learner": self._options.learner,

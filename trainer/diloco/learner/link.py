@@ -1,7 +1,6 @@
-"""The learner's session with the syncer: join, be welcomed, take orders, and come back when the connection breaks.
+"""The learner's session with the syncer: joins, receives messages, and reconnects when the connection breaks.
 
-One thread reads. It only puts what it hears into the mailboxes, so nothing it does can take long. It must not know
-tensors or the trainer.
+One thread reads the session and only puts what it receives into the mailboxes, so that it never blocks for long.
 """
 
 import contextlib
@@ -43,15 +42,15 @@ class SessionLike(Sender, Protocol):
     """The wire client's session."""
 
     def __iter__(self) -> Iterator[SyncerMessage]:
-        """What the syncer says, until the session ends or ``WireError``."""
+        """The syncer's messages, until the session ends or ``WireError`` is raised."""
 
     def close(self) -> None:
-        """End it; whoever iterates comes back."""
+        """End it; an iteration in another thread returns."""
 
 
 @dataclass(frozen=True)
 class Mailboxes:
-    """Where the link puts what it hears."""
+    """Where the link puts what it receives."""
 
     orders: Orders
     requests: Requests
@@ -62,7 +61,7 @@ class Mailboxes:
     feedback: Residuals | None
 
     def session_over(self) -> None:
-        """Nothing that the session asked for is waited for any more."""
+        """Drop what the ended session had asked for."""
         self.control.session_over()
         self.requests.session_over()
         self.pull_queue.session_over()
@@ -74,7 +73,7 @@ class Mailboxes:
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """Who joins. The same for the whole life of the process."""
+    """Who joins. The same for the whole process."""
 
     job: str
     learner: str
@@ -91,7 +90,7 @@ class Position:
 
 
 class Link:
-    """Keeps a session. ``run`` is the body of one thread."""
+    """Keeps a session open. ``run`` is the body of one thread."""
 
     def __init__(
         self,
@@ -101,7 +100,7 @@ class Link:
         position: Callable[[], Position],
         uniform: Callable[[], float],
     ) -> None:
-        """``position`` is asked before every Join; ``uniform`` gives random numbers in [0, 1)."""
+        """``position`` is called before every Join; ``uniform`` returns random numbers in [0, 1)."""
         self._identity = identity
         self._open_session = open_session
         self._boxes = mailboxes
@@ -114,24 +113,24 @@ class Link:
         self._lost_at: float | None = None
         self._welcome_position: Position | None = None
         self.sessions = 0
-        """Sessions that were welcomed."""
+        """Number of sessions that the syncer has accepted."""
 
     def current(self) -> Membership | None:
-        """The admission that lasts; None: there is no session."""
+        """The current admission; None: there is no session."""
         return self._membership
 
     @property
     def welcome_position(self) -> Position | None:
-        """How far the syncer knows this learner to be, from the latest Welcome."""
+        """The position that the syncer has recorded for this learner, from the latest Welcome."""
         return self._welcome_position
 
-    def join_no_more(self) -> None:
-        """Let the session that lasts be the last one: once it ends, so does the thread."""
+    def stop_rejoining(self) -> None:
+        """Do not join again once the current session ends; the thread then ends too."""
         self._closed.set()
 
     def close(self) -> None:
         """End the session and the thread."""
-        self.join_no_more()
+        self.stop_rejoining()
         with self._lock:
             session = self._session
         if session is not None:
@@ -146,7 +145,7 @@ class Link:
             self._closed.wait(self._retries.next_seconds())
 
     def _one_session(self) -> str | None:
-        """Join and listen. Returns why to join again; None: do not."""
+        """Join and read messages. Returns why to join again; None: do not."""
         try:
             session = self._open_session(self._join())
         except WireError as error:
@@ -154,10 +153,10 @@ class Link:
         with self._lock:
             self._session = session
         try:
-            if self._closed.is_set():  # it was closed while the session opened, and could not see it
+            if self._closed.is_set():  # closed while the session was being opened
                 return None
             for message in session:
-                again = self._hear(session, message)
+                again = self._handle(session, message)
                 if again is not None:
                     return again or None
             return self._lost("the syncer ended the session")
@@ -185,7 +184,7 @@ class Link:
         )
 
     def _broken(self, error: WireError) -> str | None:
-        # Turned away before it was let in: the same again would bring the same. After that, a new session helps.
+        # Refused at the first Join: trying again would give the same answer. After an admission, a new session helps.
         if self._membership is None and not error.retryable and not self._closed.is_set():
             self._boxes.orders.end(Ending(EndKind.REFUSED, str(error)))
             return None
@@ -202,8 +201,8 @@ class Link:
             _log.debug("still no syncer: %s", reason)
         return reason
 
-    def _hear(self, session: SessionLike, message: SyncerMessage) -> str | None:
-        """Act on a message. None: go on; a text: join again; empty: the end."""
+    def _handle(self, session: SessionLike, message: SyncerMessage) -> str | None:
+        """Act on a message. None: continue; a text: join again; empty: end."""
         boxes = self._boxes
         membership = self._membership
         match message:
@@ -212,7 +211,7 @@ class Link:
             case Refused():
                 return self._refused(message)
             case Finished():
-                self._take_leave(session)
+                self._acknowledge_end(session)
                 boxes.orders.end(Ending(EndKind.FINISHED, message.reason))
                 return ""
             case Progress():
@@ -234,11 +233,11 @@ class Link:
         if capture is not None:
             self._boxes.push_queue.offer(OuterGradient(request, capture))
 
-    def _take_leave(self, session: SessionLike) -> None:
-        """The job is over: that the connection ends now is no accident."""
+    def _acknowledge_end(self, session: SessionLike) -> None:
+        """Acknowledge that the job is over, so that the syncer does not take the closed connection for a failure."""
         membership = self._membership
         if membership is not None:
-            with contextlib.suppress(WireError):  # it may have hung up already
+            with contextlib.suppress(WireError):  # the syncer may have closed it already
                 session.send(Leave(membership.incarnation, "the job is over"))
 
     def _check_fragment(self, fragment: int) -> None:
@@ -276,7 +275,7 @@ class Link:
         )
         self._lost_at = None
         self._retries.worked()
-        # Also what is only a little behind: the news of it went to a session that is over.
+        # Include fragments that are only a little behind: their notices went to the previous session.
         for fragment in (*welcome.load, *range(len(welcome.versions))):
             self._want(membership, fragment, welcome.versions[fragment])
 

@@ -1,6 +1,6 @@
-"""What a learner shows over HTTP: /metrics for Prometheus, /healthz, /readyz.
+"""A learner's HTTP pages: /metrics for Prometheus, /healthz, /readyz.
 
-Figures are read when somebody asks, from what the threads keep anyway, so showing them costs the inner loop nothing.
+Values are read at the time of the request from what the threads record anyway, so they cost the inner loop nothing.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -22,16 +22,16 @@ _PREFIX = "diloco_learner_"
 
 @dataclass(frozen=True)
 class LearnerFigures:
-    """Where the figures come from. Every source may be called by any thread."""
+    """Where the values come from. Any thread may call any of them."""
 
     spent: Callable[[], TimeSpent]
     news: Callable[[], StepNews | None]
     staleness_steps: Callable[[], int]
     sessions: Callable[[], int]
-    """Times the syncer let it in."""
+    """Number of times the syncer has accepted it."""
     joined: Callable[[], bool]
     over: Callable[[], bool]
-    """The job is over and the process stays."""
+    """The job is over and the process keeps running."""
     counts: TransferCounts
 
 

@@ -1,7 +1,4 @@
-"""What a learner process is told when it starts, checked before anything is built.
-
-It must not know the command line: flags mirror these fields. Everything about training stands in the job, not here.
-"""
+"""A learner process's options, checked before anything is built. Everything about training is in the job."""
 
 import math
 from dataclasses import dataclass
@@ -13,11 +10,11 @@ from diloco.spec import DiLoCoJob
 from diloco.wire.tls import ClientTls
 
 LEAST_SPEED: Final = 0.001
-"""Of slower hardware that is acted out (ours): a step then takes a thousand times as long."""
+"""Slowest simulated hardware (ours): a step takes a thousand times as long."""
 
 
 class LearnerOptionError(ValueError):
-    """An option that cannot be; the text names it, its value and what is allowed."""
+    """An option's value is not allowed; the text names the option, the value and what is allowed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,28 +27,28 @@ class LearnerOptions:
     syncer_address: str
     """``host:port`` of the syncer's gRPC server."""
     directory: Path
-    """For this learner alone: its checkpoints and ``activity.json``. Made if it is not there."""
+    """A directory of this learner alone, for its checkpoints and ``activity.json``. Created if missing."""
     tls: ClientTls | None = None
-    """Certificates, where the syncer wants them."""
+    """Certificates, if the syncer requires them."""
     speed: float = 1.0
-    """Acts out slower hardware: each inner step takes 1/speed as long, the rest being slept. At most 1."""
+    """Simulates slower hardware: each inner step takes 1/speed as long, the rest being slept. At most 1."""
     threads: int | None = None
     """torch threads of the inner step. Default: torch's own choice."""
     http_address: str | None = None
     """``host:port`` for /metrics, /healthz and /readyz. Default: none."""
     device: str | None = None
-    """``cpu``, ``cuda``, ``cuda:1``... Default: cuda where there is one."""
+    """``cpu``, ``cuda``, ``cuda:1``... Default: cuda if there is one."""
     stay: bool = False
-    """Once the job is over, wait for SIGTERM instead of ending: for a supervisor that starts every process again."""
+    """Once the job is over, wait for SIGTERM instead of exiting: for a supervisor that restarts every process."""
     hand_in_seconds: float = 20.0
-    """After SIGTERM: longest wait for what is due to reach the syncer."""
+    """After SIGTERM: longest wait until what is due has reached the syncer."""
 
     def __post_init__(self) -> None:
         """Check what can be checked without building anything.
 
         Raises:
             LearnerOptionError: a value is not allowed.
-            AddressError: an address cannot be read.
+            AddressError: an address cannot be parsed.
         """
         ids = self.job.spec.learner_ids
         if self.learner not in ids:
@@ -69,6 +66,6 @@ class LearnerOptions:
 
     @property
     def staleness_bound_steps(self) -> int:
-        """Inner steps on a fragment without receiving it after which the learner pauses."""
+        """Inner steps without receiving a fragment after which the learner pauses."""
         sync = self.job.spec.sync
         return sync.staleness_bound_steps

@@ -1,6 +1,6 @@
-"""The learner as a process: signals in, exit code and one line out.
+"""Runs the learner as a process: handles signals, and ends with an exit code and one line of text.
 
-Every mistake of a user and every refusal is one line; only what nobody expected has a traceback, in the log.
+Every user's mistake and every refusal is one line; only an unexpected error has a traceback, in the log.
 """
 
 import logging
@@ -20,7 +20,7 @@ from diloco.learner.mailboxes.wakeup import Wakeup
 from diloco.learner.options import LearnerOptions
 from diloco.learner.training.device import DeviceError
 from diloco.learner.training.optimizer import OptimizerError
-from diloco.learner.training.torch_threads import settle_torch_threads
+from diloco.learner.training.torch_threads import set_torch_threads
 from diloco.learner.training.trainer import TrainingDivergedError
 from diloco.model import ModelError
 from diloco.runtime.addresses import AddressError
@@ -50,21 +50,21 @@ _EXITS = {EndKind.STOPPED: EXIT_OK, EndKind.FINISHED: EXIT_OK, EndKind.REFUSED: 
 
 
 def run_learner(options: LearnerOptions) -> int:
-    """Run one learner until it is stopped, the job is over, or the syncer will not have it; returns the exit code.
+    """Run one learner until it is stopped, the job is over, or the syncer refuses it; returns the exit code.
 
-    Logging is the caller's to set up. SIGTERM and SIGINT are taken over while it runs, if called in the main thread.
+    The caller sets up logging. If called in the main thread, it handles SIGTERM and SIGINT while it runs.
     """
     wakeup = Wakeup()
     orders = Orders(wakeup)
-    settle_torch_threads(options.threads)
-    with _signals(orders), _quick_switches():
+    set_torch_threads(options.threads)
+    with _signals(orders), _short_switch_interval():
         try:
             return _run(options, orders, wakeup)
         except (DataUnavailableError, TrainingDivergedError) as error:
-            _log.error("%s", error)  # one line, and no mistake of the user's
+            _log.error("%s", error)  # one line, though not a user's mistake
             return EXIT_UNEXPECTED
         except _MISTAKES as error:
-            _log.error("%s", error)  # so is this
+            _log.error("%s", error)  # likewise
             return EXIT_BAD_INPUT
         except SystemExit as error:
             _log.error("the job's model or data has called sys.exit(%s) in training; it must return", error.code)
@@ -76,39 +76,39 @@ def run_learner(options: LearnerOptions) -> int:
 
 def _run(options: LearnerOptions, orders: Orders, wakeup: Wakeup) -> int:
     with _http(options) as http:
-        return _live(options, orders, wakeup, http)
+        return _run_to_end(options, orders, wakeup, http)
 
 
-def _live(options: LearnerOptions, orders: Orders, wakeup: Wakeup, http: HttpServer | None) -> int:
+def _run_to_end(options: LearnerOptions, orders: Orders, wakeup: Wakeup, http: HttpServer | None) -> int:
     learner = Learner(options, orders, wakeup)
     try:
         if http is not None:
             http.serve(learner.pages())
         ending = learner.run()
-        _tell(ending)
+        _log_ending(ending)
         if options.stay and ending.kind is EndKind.FINISHED:
             learner.stay()
     finally:
         learner.close()
-    if ending.kind is EndKind.STOPPED and not learner.kept:
+    if ending.kind is EndKind.STOPPED and not learner.checkpoint_written:
         return EXIT_UNEXPECTED
     return _EXITS[ending.kind]
 
 
 @contextmanager
 def _http(options: LearnerOptions) -> Iterator[HttpServer | None]:
-    """Its pages, from before anything that may take long: whoever watches this process sees that it loads."""
+    """Serve the HTTP pages before anything that may take long, so that a probe sees that the process is loading."""
     if options.http_address is None:
         yield None
         return
     loading = Loading()
-    loading.turn_to("makes the model and opens the data")
+    loading.switch_to("makes the model and opens the data")
     with HttpServer(options.http_address, loading.pages()) as http:
         _log.info("serves /metrics, /healthz and /readyz at http://%s", http.address)
         yield http
 
 
-def _tell(ending: Ending) -> None:
+def _log_ending(ending: Ending) -> None:
     match ending.kind:
         case EndKind.REFUSED:
             _log.error("the syncer refuses this learner: %s", ending.reason)
@@ -119,10 +119,10 @@ def _tell(ending: Ending) -> None:
 
 
 @contextmanager
-def _quick_switches() -> Iterator[None]:
-    """Let the inner loop have the interpreter back soon: each torch call gives it away, and other threads are at work.
+def _short_switch_interval() -> Iterator[None]:
+    """Shorten the interpreter's switch interval: each torch call releases the interpreter, and other threads take it.
 
-    Python's own 5 ms are longer than all that is to be done between two steps.
+    Python's default of 5 ms is longer than all the work between two steps.
     """
     before = sys.getswitchinterval()
     sys.setswitchinterval(_SWITCH_SECONDS)
@@ -134,7 +134,7 @@ def _quick_switches() -> Iterator[None]:
 
 @contextmanager
 def _signals(orders: Orders) -> Iterator[None]:
-    """SIGTERM and SIGINT ask the inner loop to stop; further ones change nothing, as the end is bounded anyway."""
+    """Make SIGTERM and SIGINT ask the inner loop to stop; further signals do nothing, as the end is bounded anyway."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return

@@ -1,10 +1,10 @@
-"""The workers that pull merged fragments, check them, and add updates to what is held.
+"""The workers that pull merged fragments, check them, and add updates to the versions that are held.
 
-An update is added to exactly the version that it begins with, off the inner loop's thread, and what comes out must have
-the digest that the syncer gives; if it has not, it is dropped and the fragment is pulled whole. What cannot be trained
-on is dropped for good: the loop goes on with what it has until a later version can. Wishes are pulled for
-as long as their admission lasts. Posts wait at the syncer in threads of their own, so that they keep nobody from
-pulling what is there; they are tried once. They know the mailboxes and the wire, and must not know the trainer.
+An update is added to exactly the version that it begins with, outside the inner loop's thread, and the result must have
+the digest that the syncer gives; otherwise it is dropped and the whole fragment is pulled. A fragment that cannot be
+trained on is dropped for good: the loop keeps what it has until a later version can be used. Orders are retried for as
+long as their admission lasts. Posts wait at the syncer in threads of their own, so that they do not delay other pulls;
+they are tried once.
 """
 
 import logging
@@ -31,34 +31,36 @@ from diloco.wire.messages import PullHeader, PullRequest
 _log = logging.getLogger(__name__)
 
 _WRONG_LIMIT: Final = 3
-"""Updates in a row that come out wrong before no more are asked for (ours): then this machine computes differently."""
+"""Wrong updates in a row before no more are requested (ours): this machine's arithmetic then differs."""
 
 
 @dataclass(frozen=True)
-class Landing:
+class ReceiveOptions:
     """How fragments are received."""
 
     numels: Sequence[int]
-    """Elements of every fragment."""
+    """Number of elements of every fragment."""
     buffer: Callable[[int], Tensor]
-    """Makes a fresh f32 host buffer of a fragment's size."""
+    """Creates an f32 host buffer of a fragment's size."""
     codec: Codec | None
-    """Of updates; None: fragments are only taken whole."""
+    """Codec of updates; None: only whole fragments are accepted."""
 
 
 class Puller:
     """Pulls merged fragments. ``run`` and ``run_posted`` are each the body of one or more threads."""
 
-    def __init__(self, context: TransferContext, pull_queue: PullQueue, holdings: Holdings, landing: Landing) -> None:
-        """``holdings`` has what updates are added to."""
+    def __init__(
+        self, context: TransferContext, pull_queue: PullQueue, holdings: Holdings, receive_options: ReceiveOptions
+    ) -> None:
+        """``holdings`` has the versions that updates are added to."""
         self._context = context
         self._pull_queue = pull_queue
         self._holdings = holdings
-        self._landing = landing
+        self._receive_options = receive_options
         self._deadlines = TransferDeadlines()
         self._wrong_in_a_row = 0
         self._refused_fragments: set[int] = set()
-        """Told of once each."""
+        """Fragments whose refusal was logged, so that each is logged once."""
 
     def run(self) -> None:
         """Pull what is ordered until closed."""
@@ -95,7 +97,7 @@ class Puller:
             return
         reception = self._reception(order, whole=False)
         if not self._received(reception, post) and reception.began_at is not None:
-            # It is there: no need to wait for the notice.
+            # The version exists: there is no need to wait for the notice.
             self._pull_queue.want(
                 PullOrder(order.membership, order.fragment, order.minimum_version, whole=reception.wrong)
             )
@@ -109,12 +111,12 @@ class Puller:
         )
 
     def _reception(self, order: PullOrder, *, whole: bool) -> "_Reception":
-        takes_updates = self._landing.codec is not None and not whole and self._wrong_in_a_row < _WRONG_LIMIT
+        takes_updates = self._receive_options.codec is not None and not whole and self._wrong_in_a_row < _WRONG_LIMIT
         held = self._holdings.held(order.membership.epoch, order.fragment) if takes_updates else None
-        return _Reception(order, self._landing, held, self._context.counts.received)
+        return _Reception(order, self._receive_options, held, self._context.counts.received)
 
     def _received(self, reception: "_Reception", post: Post | None) -> bool:
-        """Pull once. Returns whether that is all that can be done for it: it has landed, or it is of no use."""
+        """Pull once. Returns whether nothing more need be done: it has arrived, or it is of no use."""
         order, context = reception.order, self._context
         request = PullRequest(
             learner=context.learner,
@@ -128,14 +130,14 @@ class Puller:
         deadline = self._deadlines.seconds(reception.whole_bytes, context.step_seconds())
         began = time.monotonic()
         try:
-            header = self._carried(request, reception, post, deadline)
+            header = self._transfer(request, reception, post, deadline)
         except WireError as error:
             _log.debug("pull of fragment %d failed: %s", order.fragment, error)
             # A post that nothing came for says nothing about the link.
             if isinstance(error, DeadlineError) and (post is None or reception.began_at is not None):
                 self._deadlines.missed()
             return False
-        # The way of the request counts, the wait for the version does not.
+        # The request's travel time counts, the wait for the version does not.
         since = began if post is None or reception.began_at is None else reception.began_at
         self._deadlines.took(header.payload_bytes, time.monotonic() - since)
         with context.counts.lock:
@@ -145,21 +147,21 @@ class Puller:
             context.counts.bytes_pulled += header.payload_bytes
         values = reception.values(header)
         if values is None:
-            self._came_out_wrong(order, header)
+            self._note_wrong_update(order, header)
             return False
         if header.codec:
             self._wrong_in_a_row = 0
         problem = problem_with(values)
         if problem is not None:
             self._refused(order, header, problem)
-            return True  # it came as it is: pulled again it would be the same
-        self._pull_queue.landed(MergedFragment(order.membership, order.fragment, header.version, values))
+            return True  # a second pull would bring the same values
+        self._pull_queue.arrived(MergedFragment(order.membership, order.fragment, header.version, values))
         return True
 
-    def _carried(
+    def _transfer(
         self, request: PullRequest, reception: "_Reception", post: Post | None, deadline_seconds: float
     ) -> PullHeader:
-        """Raise WireError where it did not come whole."""
+        """Transfer it; raise WireError if it did not arrive whole."""
         received, bulk = self._context.counts.received, self._context.bulk
         brought = 0
         try:
@@ -184,7 +186,7 @@ class Puller:
         told = "version %d of fragment %d is not swapped in: %s; goes on with what it holds until a version can be"
         _log.log(level, told, header.version, order.fragment, problem)
 
-    def _came_out_wrong(self, order: PullOrder, header: PullHeader) -> None:
+    def _note_wrong_update(self, order: PullOrder, header: PullHeader) -> None:
         with self._context.counts.lock:
             self._context.counts.updates_wrong += 1
             self._wrong_in_a_row += 1
@@ -200,20 +202,22 @@ class Puller:
 
 
 class _Reception:
-    """One pull: where it is received, and what becomes of it."""
+    """One pull: the buffer it is received into, and its result."""
 
-    def __init__(self, order: PullOrder, landing: Landing, held: Held | None, received: BusyMeter) -> None:
-        """``held``: what an update may begin with; None: only the whole fragment will do."""
+    def __init__(
+        self, order: PullOrder, receive_options: ReceiveOptions, held: Held | None, received: BusyMeter
+    ) -> None:
+        """``held``: the version that an update may begin with; None: only a whole fragment is accepted."""
         self._meter = received
         self.order = order
         self.held = held
         self.wrong = False
-        """An update came, and did not make what it should."""
+        """An update arrived but did not give the expected result."""
         self.began_at: float | None = None
         """When the answer began, on the monotonic clock."""
-        self._numel = landing.numels[order.fragment]
-        self._buffer = landing.buffer
-        self._codec = landing.codec
+        self._numel = receive_options.numels[order.fragment]
+        self._buffer = receive_options.buffer
+        self._codec = receive_options.codec
         self._received: Tensor | None = None
 
     @property
@@ -222,10 +226,10 @@ class _Reception:
         return 4 * self._numel
 
     def place(self, header: PullHeader) -> memoryview:
-        """Where to receive it, after what the syncer offers was held against what layout and codec say.
+        """Where to receive it, after checking the offer against layout and codec.
 
         Raises:
-            InvalidMessageError: it cannot be what was asked for; no memory was taken.
+            InvalidMessageError: it cannot be what was asked for; no memory was allocated.
         """
         if self.began_at is None:
             self._meter.begin()
@@ -233,7 +237,7 @@ class _Reception:
         order = self.order
         if header.fragment != order.fragment or header.version < order.minimum_version or not self._fits(header):
             raise InvalidMessageError(
-                f"the syncer offers {_what(header)}; asked for fragment {order.fragment} from version "
+                f"the syncer offers {_description(header)}; asked for fragment {order.fragment} from version "
                 f"{order.minimum_version} on, {self.whole_bytes} bytes{self._or_update()}"
             )
         if header.codec:
@@ -243,7 +247,7 @@ class _Reception:
         return self._received.numpy().data.cast("B")
 
     def values(self, header: PullHeader) -> Tensor | None:
-        """The fragment that was received, f32, flat; None if it is not the one that the syncer has."""
+        """The received fragment, f32, flat; None if it differs from the syncer's."""
         assert self._received is not None
         if not header.codec:
             return self._received
@@ -271,6 +275,6 @@ class _Reception:
         return f", or its {self._codec.name} update from version {self.held.version}, {size} bytes"
 
 
-def _what(header: PullHeader) -> str:
+def _description(header: PullHeader) -> str:
     kind = f"its {header.codec} update from version {header.base_version}, " if header.codec else ""
     return f"fragment {header.fragment} at version {header.version}, {kind}{header.payload_bytes} bytes"

@@ -1,7 +1,7 @@
-"""The workers that encode and push outer gradients, and what both directions have in common.
+"""The workers that encode and push outer gradients, and what pushes and pulls have in common.
 
-They try again for as long as the admission that asked for it lasts; whether what they bring still counts is the
-syncer's business. They know the mailboxes and the wire, and must not know the trainer.
+They retry for as long as the admission that asked for the transfer lasts; whether a push still counts is for the syncer
+to decide.
 """
 
 import logging
@@ -31,7 +31,7 @@ _log = logging.getLogger(__name__)
 
 
 class Bulk(Protocol):
-    """The wire client's bulk side."""
+    """The wire client's bulk transfers."""
 
     def push(self, header: PushHeader, payload: memoryview, *, deadline_seconds: float) -> PushReceipt:
         """Send an outer gradient."""
@@ -54,7 +54,7 @@ class Bulk(Protocol):
 
 @dataclass
 class TransferCounts:
-    """What went over the wire, for whoever shows it. Each figure is written by workers under the lock."""
+    """Transfer counters, for metrics. Workers update each one under the lock."""
 
     lock: threading.Lock = field(default_factory=threading.Lock)
     bytes_pushed: int = 0
@@ -64,30 +64,30 @@ class TransferCounts:
     pushes_refused: int = 0
     retries: int = 0
     updates: int = 0
-    """Of the pulls, those that brought an update."""
+    """Number of pulls that brought an update."""
     updates_wrong: int = 0
-    """Updates that did not make what the syncer has; the fragment was pulled whole."""
+    """Number of updates that did not give the syncer's values; the fragment was then pulled whole."""
     refused: int = 0
-    """Of the pulls, those whose values cannot be trained on."""
+    """Number of pulls whose values cannot be trained on."""
     posted: int = 0
-    """Of the pulls, those that had waited at the syncer."""
+    """Number of pulls that had waited at the syncer."""
     received: BusyMeter = field(default_factory=lambda: BusyMeter(time.monotonic))
     """Pulls, from when their answers begin. Has a lock of its own."""
 
 
 def reconnecting(random: Callable[[], float]) -> Backoff:
-    """Pauses of a learner between tries to reach its syncer: many learners lose it at the same moment."""
+    """Pauses between attempts to reach the syncer; jittered, as many learners lose it at the same moment."""
     return Backoff(first_seconds=0.25, most_seconds=8.0, random=random)
 
 
 @dataclass(frozen=True)
 class TransferContext:
-    """What both directions need."""
+    """What pushes and pulls both need."""
 
     learner: str
     bulk: Bulk
     current: Callable[[], Membership | None]
-    """The admission that lasts; None: there is no session."""
+    """The current admission; None: there is no session."""
     step_seconds: Callable[[], float]
     """Duration of an inner step, 0 before the first."""
     stopped: threading.Event
@@ -96,17 +96,17 @@ class TransferContext:
     counts: TransferCounts
 
     def retries(self) -> Retries:
-        """Pauses between tries of one transfer."""
+        """Pauses between attempts at one transfer."""
         return Retries(reconnecting(self.uniform))
 
 
 @dataclass(frozen=True)
-class Narrowing:
+class PushEncoding:
     """How outer gradients are encoded."""
 
     codec: Codec
     feedback: Residuals | None
-    """None where the codec is used without it."""
+    """Residuals; None if the codec is used without error feedback."""
 
 
 class Pusher:
@@ -118,15 +118,15 @@ class Pusher:
         push_queue: PushQueue,
         pull_queue: PullQueue,
         control: ControlOutbox,
-        narrowing: Narrowing,
+        encoding: PushEncoding,
     ) -> None:
-        """Push for one learner; ``pull_queue``: where what is pushed comes back."""
+        """Push for one learner; ``pull_queue``: where the merged result is to be pulled."""
         self._context = context
         self._push_queue = push_queue
         self._pull_queue = pull_queue
         self._control = control
-        self._codec = narrowing.codec
-        self._feedback = narrowing.feedback
+        self._codec = encoding.codec
+        self._feedback = encoding.feedback
         self._deadlines = TransferDeadlines()
 
     def run(self) -> None:
@@ -162,7 +162,7 @@ class Pusher:
             payload_bytes=payload.numel(),
             payload_digest=b"",
         )
-        # Before it is sent: the version may be made as soon as it is there. Merged or not, it is to be pulled.
+        # Before it is sent: the version may be made as soon as it arrives. Merged or not, it is to be pulled.
         self._pull_queue.post(PullOrder(request.membership, request.fragment, request.version))
         retries = context.retries()
         while not self._sent(header, payload):
@@ -170,7 +170,7 @@ class Pusher:
                 context.counts.retries += 1
             if context.stopped.wait(retries.next_seconds()):
                 return
-            if context.current() != request.membership or self._push_queue.is_overtaken(gradient):
+            if context.current() != request.membership or self._push_queue.is_superseded(gradient):
                 return
 
     def _encode(self, gradient: OuterGradient) -> Tensor:
@@ -180,12 +180,12 @@ class Pusher:
         payload, residual = encode_with_feedback(
             self._codec, gradient.capture.delta, self._feedback.residual(request.fragment)
         )
-        # Before it is sent: the news of the merge may be here before the receipt is.
+        # Before it is sent: the notice of the merge may arrive before the receipt.
         self._feedback.encoded(request.fragment, request.version, residual)
         return payload
 
     def _sent(self, header: PushHeader, payload: Tensor) -> bool:
-        """Send it once. Returns whether that settled it."""
+        """Send it once. Returns whether no retry is needed."""
         counts = self._context.counts
         deadline = self._deadlines.seconds(header.payload_bytes, self._context.step_seconds())
         began = time.monotonic()
@@ -203,5 +203,5 @@ class Pusher:
             counts.pushes_refused += not receipt.accepted
         if not receipt.accepted:
             _log.debug("fragment %d for version %d was not taken: %s", header.fragment, header.version, receipt.reason)
-        # What becomes of the residual is not settled here, where a repeated push is refused too: FragmentReady says it.
+        # The residual is not settled here, as a repeated push is refused too: FragmentReady says whether it was merged.
         return True

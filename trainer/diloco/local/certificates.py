@@ -1,8 +1,8 @@
-"""Who may speak in a run on this machine: its own processes, and nobody else who has an account here.
+"""Certificates for a run on this machine, so that only its own processes can join it.
 
-Loopback is open to everybody on a machine, so learners and syncer show certificates of an authority that is made for
-the run. The authority's key is never written down, and the keys of the others lie in a folder that only the run's user
-can read. It must not know the processes.
+Any user of a machine can connect to loopback, so learners and syncer use certificates of an authority that is made for
+the run. The authority's key is never written to disk, and the other keys are in a folder that only the run's user can
+read.
 """
 
 import datetime as dt
@@ -13,17 +13,17 @@ from diloco.local.directory import RunDirectory
 from diloco.spec import DiLoCoJob
 
 _VALID = dt.timedelta(days=3650)
-"""Longer than any run: nobody renews these. A resumed run gets new ones."""
+"""Longer than any run, as these are not renewed. A resumed run gets new ones."""
 _SYNCER = "syncer"
 
 
 def issue_certificates(directory: RunDirectory, job: DiLoCoJob) -> None:
-    """Make the certificates of a run, one for the syncer and one for each pool, in place of earlier ones.
+    """Make a run's certificates, one for the syncer and one for each pool, replacing earlier ones.
 
     Raises:
         OSError: they cannot be written.
     """
-    # Here, as only ``diloco run`` itself needs it: children of a run start without.
+    # Imported here, as only ``diloco run`` itself needs it: its child processes start faster without.
     from diloco.wire.certificates import Authority  # noqa: PLC0415
 
     folder = directory.certificates
@@ -49,7 +49,7 @@ def learner_flags(directory: RunDirectory, learner: str) -> list[str]:
 
 
 def _pool_file(region: str, pool: str) -> str:
-    return f"learner.{region}.{pool}"  # names are DNS labels, so no two pools meet in one
+    return f"learner.{region}.{pool}"  # names are DNS labels without dots, so no two pools get the same name
 
 
 def _flags(folder: Path, name: str) -> list[str]:

@@ -1,4 +1,4 @@
-"""One child process: its program, its log, its process group. It must not know when to start or stop it.
+"""One child process: its program, its log, its process group.
 
 Start children from the program's main thread only (see ``runtime.die_with_parent``).
 """
@@ -14,14 +14,14 @@ from typing import BinaryIO
 
 _TAIL_BYTES = 1 << 16
 _ERROR = re.compile(r"^(?:[\d:.]+ \S+ error|diloco): (?P<error>.+)$")
-"""A line of ``runtime.log`` at level error, or one of the program's own complaints."""
+"""A line of ``runtime.log`` at level error, or one of the program's own error messages."""
 
 
 class Child:
-    """A diloco process, run as ``python -m diloco.cli.main ARGUMENTS``, which may be started again after its end."""
+    """A diloco process, run as ``python -m diloco.cli.main ARGUMENTS``, which can be restarted after its end."""
 
     def __init__(self, arguments: Sequence[str], log: Path, environment: Mapping[str, str]) -> None:
-        """Describe it; ``environment`` is added to this process's own."""
+        """Do not start it yet; ``environment`` is added to this process's own."""
         self._arguments = [*arguments, "--parent", str(os.getpid())]
         self._log = log
         self._environment = {**os.environ, **environment}
@@ -31,15 +31,15 @@ class Child:
     def start(self) -> int:
         """Start it and return its process id; its output is appended to the log.
 
-        A log that cannot be had costs its lines, not the process.
+        If the log cannot be opened, its lines are lost and the process runs all the same.
 
         Raises:
-            OSError: the system has no process left, or no file.
+            OSError: the system cannot start another process or open another file.
         """
         with self._open_log() as log:
             self._log_start = log.tell()
-            # Our own interpreter and our own arguments, as a list. Its own process group: Ctrl-C in the terminal must
-            # reach the supervisor alone, which stops the others in order.
+            # Runs our own interpreter with our own arguments, as a list. It has a process group of its own: Ctrl-C in
+            # the terminal must reach only the supervisor, which stops the others in order.
             self._process = subprocess.Popen(  # noqa: S603
                 [sys.executable, "-m", "diloco.cli.main", *self._arguments],
                 stdin=subprocess.DEVNULL,
@@ -52,7 +52,7 @@ class Child:
 
     def _open_log(self) -> BinaryIO:
         try:
-            self._log.parent.mkdir(parents=True, exist_ok=True)  # somebody may have tidied up
+            self._log.parent.mkdir(parents=True, exist_ok=True)  # the folder may have been removed meanwhile
             return self._log.open("ab")
         except OSError:
             return Path(os.devnull).open("ab")
@@ -63,11 +63,11 @@ class Child:
 
     @property
     def running(self) -> bool:
-        """It was started and has not ended."""
+        """Whether it was started and has not ended."""
         return self._process is not None and self._process.poll() is None
 
     def signal(self, number: signal.Signals) -> None:
-        """Send a signal to its process group; nothing if it has ended."""
+        """Send a signal to its process group; does nothing if it has ended."""
         if self._process is not None and self._process.poll() is None:
             os.killpg(self._process.pid, number)
 
@@ -77,7 +77,7 @@ class Child:
             self._process.wait()
 
     def last_line(self) -> str:
-        """Why it ended, in its own words: the last error it logged since it was last started, else its last line."""
+        """Why it ended, from its log: the last error since its latest start, else its last line."""
         try:
             with self._log.open("rb") as file:
                 size = file.seek(0, os.SEEK_END)
@@ -85,10 +85,10 @@ class Child:
                 lines = file.read().decode(errors="replace").splitlines()
         except OSError:
             return ""
-        return final_words(lines)
+        return last_error(lines)
 
 
-def final_words(lines: Sequence[str]) -> str:
+def last_error(lines: Sequence[str]) -> str:
     """The last error in a process's log, without time and name; else its last line."""
     lines = [line.strip() for line in lines if line.strip()]
     errors = [match["error"] for line in lines if (match := _ERROR.match(line))]

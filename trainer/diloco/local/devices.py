@@ -1,6 +1,6 @@
-"""Which device each learner of a local run trains on: a machine's accelerators are dealt out, as its cores are.
+"""Chooses the device of each learner in a local run: the machine's accelerators are distributed over the learners.
 
-The decision is pure; ``cuda_devices`` looks at the machine. It must not import torch: the supervisor does without.
+The decision is pure; ``cuda_devices`` looks at the machine. torch is not imported, to keep the supervisor small.
 """
 
 import re
@@ -14,29 +14,29 @@ from typing import Final
 from diloco.local.targets import EVERY, TargetError, learners_named
 
 _DRIVERS: Final = ("/dev/nvidia0", "/dev/nvidiactl", "/dev/kfd", "/dev/dxg")
-"""Files that a driver makes for torch's CUDA devices: NVIDIA's, AMD's, and those of WSL."""
+"""Device files of the drivers that torch's CUDA devices need: NVIDIA's, AMD's, and those of WSL."""
 _DEVICE: Final = re.compile(r"cpu|cuda(?::(?P<index>\d{1,4}))?")
 _COUNT_SECONDS: Final = 120.0
 
 
 class DevicesError(ValueError):
-    """A ``--device`` that cannot be; the text is one line that names it."""
+    """An invalid ``--device``; the text is one line that names it."""
 
 
-def deal_devices(texts: Sequence[str], learner_ids: Sequence[str], count: Callable[[], int]) -> dict[str, str]:
-    """The device of every learner for which there is a choice; the others take what ``diloco learner`` takes.
+def assign_devices(texts: Sequence[str], learner_ids: Sequence[str], count: Callable[[], int]) -> dict[str, str]:
+    """The device of every learner for which there is a choice; the others use the default of ``diloco learner``.
 
     A text is ``DEVICES`` or ``TARGET=DEVICES``, with devices ``cpu``, ``cuda:N``, or ``cuda`` for all there are,
-    separated by commas; they are dealt out in turn to the learners that are meant. Where several texts mean a learner,
-    the last counts. Learners that none means are dealt all CUDA devices.
+    separated by commas; they are assigned in turn to the learners of the target. If several texts name a learner, the
+    last counts. All CUDA devices are assigned in turn to the learners that no text names.
 
     Args:
-        texts: What was asked for.
+        texts: The values of ``--device``.
         learner_ids: All learners, in the job's order.
-        count: Number of CUDA devices of this machine; asked at most once, and only where it matters.
+        count: Returns the number of CUDA devices of this machine; called at most once, and only if needed.
 
     Raises:
-        DevicesError: a text cannot be read, or names no learner or a device that is not there.
+        DevicesError: a text cannot be parsed, or names no learner or a device that does not exist.
     """
     there: list[int] = []
 
@@ -45,7 +45,7 @@ def deal_devices(texts: Sequence[str], learner_ids: Sequence[str], count: Callab
             there.append(count())
         return tuple(f"cuda:{index}" for index in range(there[0]))
 
-    dealt: dict[str, str] = {}
+    assigned: dict[str, str] = {}
     for text in texts:
         target, _, devices_text = text.rpartition("=")
         devices = _devices(text, devices_text, cuda)
@@ -53,25 +53,25 @@ def deal_devices(texts: Sequence[str], learner_ids: Sequence[str], count: Callab
             learners = learners_named(target or EVERY, learner_ids)
         except TargetError as error:
             raise DevicesError(f"--device {text!r}: {error}") from error
-        dealt |= _in_turn(learners, devices)
-    rest = [learner for learner in learner_ids if learner not in dealt]
-    return dealt | (_in_turn(rest, cuda()) if rest and cuda() else {})
+        assigned |= _in_turn(learners, devices)
+    rest = [learner for learner in learner_ids if learner not in assigned]
+    return assigned | (_in_turn(rest, cuda()) if rest and cuda() else {})
 
 
-def devices_text(dealt: Mapping[str, str]) -> str:
-    """Who trains where, in one line; empty where nobody has a choice."""
-    learners = Counter(dealt.values())
+def devices_text(assigned: Mapping[str, str]) -> str:
+    """Which learners train on which device, in one line; empty if nobody has a choice."""
+    learners = Counter(assigned.values())
     return ", ".join(f"{device}: {number} learner{'s' * (number > 1)}" for device, number in sorted(learners.items()))
 
 
 def cuda_devices() -> int:
-    """How many CUDA devices torch shows on this machine; 0 where there is no driver or it cannot be told."""
+    """How many CUDA devices torch sees on this machine; 0 if there is no driver or the number is unknown."""
     if not any(Path(path).exists() for path in _DRIVERS):
         return 0
-    # Asked of another process: torch takes 200 MB, and CUDA keeps a context, for as long as a process lives.
+    # Another process asks torch, which takes 200 MB, and CUDA, which keeps a context until its process ends.
     command = [sys.executable, "-c", "import torch; print(torch.cuda.device_count())"]
     try:
-        told = subprocess.run(command, capture_output=True, text=True, check=True, timeout=_COUNT_SECONDS)  # noqa: S603  # our own interpreter and words
+        told = subprocess.run(command, capture_output=True, text=True, check=True, timeout=_COUNT_SECONDS)  # noqa: S603  # our own interpreter and arguments
         return int(told.stdout.split()[-1])
     except (OSError, subprocess.SubprocessError, ValueError, IndexError):
         return 0

@@ -1,6 +1,6 @@
-"""The processes of a run: started, watched, restarted by ``restarts``' decisions, stopped in order.
+"""The processes of a run: starts them, watches them, restarts them as ``restarts`` decides, and stops them in order.
 
-It must not know of failures on purpose, of the view, or of the algorithm. Used from the main thread only.
+Used from the main thread only.
 """
 
 import signal
@@ -25,18 +25,18 @@ from diloco.runtime.exits import EXIT_BAD_INPUT, EXIT_OK
 
 
 class ProcessState(StrEnum):
-    """Where a process of the run stands."""
+    """The state of a process of the run."""
 
     RUNNING = "running"
     WAITING = "waiting"
-    """It ended and is started again at ``restart_at``."""
+    """It ended and is restarted at ``restart_at``."""
     DONE = "done"
     GIVEN_UP = "given up"
 
 
 @dataclass(slots=True)
 class Managed:
-    """A process and its record."""
+    """A process and its state."""
 
     name: str
     """A learner's id, or ``syncer``."""
@@ -44,18 +44,18 @@ class Managed:
     state: ProcessState = ProcessState.WAITING
     restart_at: float = 0.0
     restarts: int = 0
-    stillborn: int = 0
+    early_exits: int = 0
     proven: bool = False
-    """Since it was last started it served (syncer) or made a step (learner)."""
+    """Since it was last started it has served (syncer) or made a step (learner)."""
     has_served: bool = False
-    """It was proven once, since whenever."""
+    """It was proven at least once."""
     by_chaos: bool = False
-    """Its end is ours."""
+    """Fault injection has ended it."""
     started_at: float = 0.0
     ended_well: bool = False
-    """It ended with exit code 0, the last time that it ended."""
+    """Its latest exit code was 0."""
     not_started: int = 0
-    """Attempts in a row to start it that failed: the machine has no process or file left."""
+    """Failed attempts in a row to start it, because the machine has no process or file left."""
     reason: str = ""
 
 
@@ -75,15 +75,15 @@ class Fleet:
     learners: dict[str, Managed]
     journal: Journal
     announce: Callable[[str], None]
-    """Told of what happens, one line each, for people."""
+    """Called with each event, as one line for people."""
     maximum_restarts: int | None = None
     minimum_learners: int = 0
     nothing_left: Callable[[], str | None] = lambda: None
-    """Why a syncer that has served must not be started again: it would begin anew."""
+    """Returns why a syncer that has served must not be restarted: it would start from scratch."""
     failure: Failure | None = field(default=None, init=False)
     job_over: bool = field(default=False, init=False)
-    """The syncer has said so: whoever ends well now has ended."""
-    _held: bool = field(default=False, init=False)
+    """The syncer has reported the end: a process that exits with 0 now is finished."""
+    _restarts_stopped: bool = field(default=False, init=False)
     _clock: Callable[[], float] = field(default=time.monotonic)
 
     @property
@@ -96,10 +96,10 @@ class Fleet:
         return self.syncer if name == SYNCER else self.learners[name]
 
     def start_due(self) -> None:
-        """Start whatever waits to be started and is due.
+        """Start every waiting process that is due.
 
         Raises:
-            OSError: a process cannot be started for the first time. Later that is tried again and again.
+            OSError: a process cannot be started for the first time. Later starts are retried without end.
         """
         now = self._clock()
         for process in self.everyone:
@@ -127,7 +127,7 @@ class Fleet:
         except OSError as error:
             if not again:
                 raise
-            # The machine's trouble, not the process's: it is not held against it.
+            # A shortage of the machine, which does not count against the process.
             if not process.not_started:
                 self.announce(f"{process.name} cannot be started ({error.strerror or error}); tried again")
             process.restart_at = self._clock() + waiting_seconds(process.not_started)
@@ -137,7 +137,7 @@ class Fleet:
         return pid
 
     def reap(self) -> None:
-        """Take note of every process that has ended, and decide what becomes of it."""
+        """Note every process that has ended, and decide whether to restart it."""
         for process in self.everyone:
             code = process.child.poll() if process.state is ProcessState.RUNNING else None
             if code is not None:
@@ -156,9 +156,9 @@ class Fleet:
         """Those of ``processes`` (default: all) that run."""
         return [process for process in processes or self.everyone if process.child.running]
 
-    def hold(self) -> None:
-        """Start nothing again: whatever ends from here on has ended."""
-        self._held = True
+    def stop_restarting(self) -> None:
+        """Restart nothing from now on."""
+        self._restarts_stopped = True
         for process in self.everyone:
             if process.state is ProcessState.WAITING:
                 process.state = ProcessState.DONE
@@ -166,15 +166,15 @@ class Fleet:
     def _ended(self, process: Managed, code: int) -> None:
         process.has_served = process.has_served or process.proven
         process.ended_well = code == EXIT_OK
-        unborn = not (process.proven or process.by_chaos or process.ended_well)
-        process.stillborn = process.stillborn + 1 if unborn else 0
+        too_early = not (process.proven or process.by_chaos or process.ended_well)
+        process.early_exits = process.early_exits + 1 if too_early else 0
         early = not self.job_over
         record = EndedProcess(
-            code, process.child.last_line(), process.restarts, process.stillborn, process.by_chaos, early
+            code, process.child.last_line(), process.restarts, process.early_exits, process.by_chaos, early
         )
         learner = process is not self.syncer
         decision = after_learner_exit(record, self.maximum_restarts) if learner else after_syncer_exit(record)
-        if self._held:
+        if self._restarts_stopped:
             decision = Decision(Verdict.DONE, "the run is over")
         self.journal.write(
             "exit",

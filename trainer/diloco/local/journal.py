@@ -1,7 +1,7 @@
-"""``supervisor.jsonl``: what the supervisor did and saw, one JSON object a line, appended across resumes.
+"""``supervisor.jsonl``: the supervisor's actions and observations, one JSON object per line, appended across resumes.
 
 Every entry has ``event``, ``process`` (a learner's id, ``syncer``, a region, or empty) and ``time`` (Unix, seconds).
-It must not know what entries mean: ``report.timeline`` does.
+``report.timeline`` interprets them.
 """
 
 import contextlib
@@ -17,7 +17,7 @@ from diloco.runtime.json_text import parse_json
 
 LIMIT_BYTES = 256 << 20
 _WAITING_BYTES = 1 << 20
-"""Of entries kept in memory while they cannot be written; later ones are dropped."""
+"""Most bytes of entries kept in memory while they cannot be written; later ones are dropped."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,17 +33,17 @@ class Entry:
 
 
 class Journal:
-    """Appends entries to the file, each at once: what stands there survives the supervisor.
+    """Appends entries to the file, each at once, so that they survive the supervisor.
 
-    Where one cannot be written, it waits in memory and is tried again with the next: a run does not end because its
-    journal has no room. The file is opened anew each time, so one that was removed is made again.
+    If one cannot be written, it waits in memory and is retried with the next: a run does not end because the disk is
+    full. The file is opened for each write, so one that was removed is created again.
     """
 
     def __init__(self, path: Path, tell: Callable[[str], None] = lambda _: None) -> None:
-        """Append to ``path``; ``tell`` is told when entries begin to wait, and when they are written again.
+        """Append to ``path``; ``tell`` is called when entries begin to wait, and when they are written again.
 
         Raises:
-            OSError: it cannot be opened now, at the beginning.
+            OSError: it cannot be opened at the beginning.
         """
         self._path = path
         self._tell = tell
@@ -52,7 +52,7 @@ class Journal:
         self._write()
 
     def write(self, event: str, process: str = "", **details: Any) -> Entry:
-        """Append an entry with the time of now. Never raises."""
+        """Append an entry with the current time. Never raises."""
         entry = Entry(event, process, time.time(), details)
         line = {
             "event": entry.event,
@@ -75,7 +75,7 @@ class Journal:
         return entry
 
     def close(self) -> None:
-        """Try once more to write what waits."""
+        """Try once more to write the waiting entries."""
         with contextlib.suppress(OSError):
             self._write()
 
@@ -87,7 +87,7 @@ class Journal:
             self._path.parent.mkdir(parents=True, exist_ok=True)
             descriptor = os.open(self._path, flags, 0o644)
         try:
-            # A disk that fills up takes a part of a line: the next write goes on with the rest.
+            # On a full disk a part of a line may be written: the next write continues with the rest.
             while self._waiting:
                 with memoryview(self._waiting) as waiting:
                     taken = os.write(descriptor, waiting)
@@ -97,7 +97,7 @@ class Journal:
 
 
 def read_journal(path: Path) -> list[Entry]:
-    """The entries of a journal; none if there is no file. A torn or foreign line is passed over."""
+    """The entries of a journal; none if there is no file. A truncated or invalid line is skipped."""
     if not path.exists():
         return []
     with path.open(encoding="utf-8", errors="replace") as file:

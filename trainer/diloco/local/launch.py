@@ -1,7 +1,4 @@
-"""``diloco run`` from its flags to its exit code: checks, claims the directory, supervises, closes.
-
-It must not know how flags are written on a command line beyond their names in errors.
-"""
+"""``diloco run`` from its options to its exit code: checks, locks the directory, supervises, writes the report."""
 
 import os
 import shlex
@@ -16,7 +13,7 @@ from rich.console import Console
 
 from diloco.local.certificates import issue_certificates
 from diloco.local.chaos.spec import parse_faults
-from diloco.local.devices import cuda_devices, deal_devices
+from diloco.local.devices import assign_devices, cuda_devices
 from diloco.local.directory import DirectoryClaim, RunDirectory, begin, resume
 from diloco.local.plan import LOOPBACK, RunPlan, default_learner_threads
 from diloco.local.report.summary import closing_table
@@ -31,16 +28,16 @@ from diloco.spec import DiLoCoJob, load_job, parse_job
 from diloco.spec.load import read_manifest
 
 EXIT_INTERRUPTED = 130
-"""As shells have it for Ctrl-C."""
+"""The exit code that shells use for Ctrl-C."""
 
 
 class RequestError(ValueError):
-    """Flags that do not go together; the text is one line that names them."""
+    """Flags that cannot be combined; the text is one line that names them."""
 
 
 @dataclass(frozen=True, slots=True)
 class RunRequest:
-    """What the user asks for, flag by flag."""
+    """The user's request, with one field per flag."""
 
     job: Path
     output: Path
@@ -51,20 +48,20 @@ class RunRequest:
     chaos: tuple[str, ...] = ()
     link: tuple[str, ...] = ()
     seed: int | None = None
-    """In place of ``training.seed``."""
+    """Replaces ``training.seed``."""
     threads: int | None = None
-    """Of each learner."""
+    """Threads of each learner."""
     device: tuple[str, ...] = ()
     port: int | None = None
     http_port: int | None = None
 
 
 def run_job(request: RunRequest, console: Console, *, plain: bool) -> int:
-    """Run a job on this machine and return the program's exit code; ``plain``: lines rather than a live view.
+    """Run a job on this machine and return the program's exit code; ``plain``: lines instead of a live view.
 
     Raises:
-        RequestError, SpecError, SpeedError, ChaosError, PlanError, DevicesError, PortError, RunDirectoryError: what is
-            asked cannot be done.
+        RequestError, SpecError, SpeedError, ChaosError, PlanError, DevicesError, PortError, RunDirectoryError: the
+            request is not possible.
         OSError: the output cannot be written.
     """
     job, text = manifest(request.job, request.seed)
@@ -94,10 +91,10 @@ def _already_complete(request: RunRequest, directory: RunDirectory, job: DiLoCoJ
 
 
 def manifest(path: Path, seed: int | None) -> tuple[DiLoCoJob, str]:
-    """The job in a file, with another seed if one is given, and the text to keep of it.
+    """The job in a file, with another seed if one is given, and the text to store of it.
 
     Raises:
-        SpecError: it is no valid manifest.
+        SpecError: it is not a valid manifest.
     """
     text = read_manifest(path)
     job = parse_job(text, str(path))
@@ -110,11 +107,11 @@ def manifest(path: Path, seed: int | None) -> tuple[DiLoCoJob, str]:
 
 
 def make_plan(request: RunRequest, job: DiLoCoJob, text: str) -> RunPlan:
-    """The plan for a request; everything that is only read is checked before the directory is touched.
+    """The plan for a request; everything that is only read is checked before the directory is changed.
 
     Raises:
-        RequestError, SpeedError, ChaosError, PlanError, DevicesError, PortError, RunDirectoryError: what is asked
-            cannot be done.
+        RequestError, SpeedError, ChaosError, PlanError, DevicesError, PortError, RunDirectoryError: the request is not
+            possible.
     """
     if request.resume and request.overwrite:
         raise RequestError("--resume and --overwrite: continue the run, or replace it, not both")
@@ -126,7 +123,7 @@ def make_plan(request: RunRequest, job: DiLoCoJob, text: str) -> RunPlan:
     speeds = parse_speeds(request.slow, learners)
     faults = parse_faults(request.chaos, learners)
     world = read_world(job.spec, request.link, ())
-    devices = deal_devices(request.device, learners, cuda_devices)
+    devices = assign_devices(request.device, learners, cuda_devices)
     sync_port, http_port = free_ports(2)
     if request.port is not None:
         sync_port = check_free(request.port, "--port")
@@ -151,7 +148,7 @@ def make_plan(request: RunRequest, job: DiLoCoJob, text: str) -> RunPlan:
 
 
 def is_complete(directory: RunDirectory) -> bool:
-    """The run in the directory has ended well and written its summary."""
+    """Whether the run in the directory has completed and written its summary."""
     try:
         return bool(read_json(directory.summary)["complete"])
     except (UnusableFileError, KeyError, TypeError):
@@ -159,7 +156,7 @@ def is_complete(directory: RunDirectory) -> bool:
 
 
 def continuation(request: RunRequest) -> str:
-    """The command line that goes on with an interrupted run."""
+    """The command line that resumes an interrupted run."""
     words = ["diloco", "run", str(request.job), "--output", str(request.output), "--resume"]
     words += [word for slow in request.slow for word in ("--slow", slow)]
     words += [word for chaos in request.chaos for word in ("--chaos", chaos)]
@@ -185,7 +182,7 @@ def _conclude(request: RunRequest, plan: RunPlan, outcome: Outcome, console: Con
     if outcome.ending is Ending.FAILED:
         _complain(console, outcome.reason, request.output)
         return EXIT_BAD_INPUT if outcome.bad_input else EXIT_UNEXPECTED
-    # torch is needed from here on only: a second and 200 MB that the supervisor can do without while others train.
+    # torch is needed only from here on: before, importing it would cost the supervisor a second and 200 MB.
     from diloco.local.report.write import close_run  # noqa: PLC0415
 
     console.print("writing the report", style="dim")
@@ -213,11 +210,11 @@ _HIGHEST_PORT = 65535
 
 
 class PortError(ValueError):
-    """A port that cannot be listened at; the text is one line that names it."""
+    """A port that cannot be listened on; the text is one line that names it."""
 
 
 def free_ports(count: int) -> list[int]:
-    """So many different ports that are free now. They are chosen once a run, so that a restarted syncer is found."""
+    """This many different ports that are free now, chosen once per run so that a restarted syncer is found."""
     sockets = [socket.create_server((LOOPBACK, 0)) for _ in range(count)]
     try:
         return [int(listening.getsockname()[1]) for listening in sockets]
@@ -227,7 +224,7 @@ def free_ports(count: int) -> list[int]:
 
 
 def check_free(port: int, flag: str) -> int:
-    """``port``, if it can be listened at now.
+    """``port``, if it can be listened on now.
 
     Raises:
         PortError: it cannot.

@@ -1,4 +1,4 @@
-"""What a local run is asked to do, and the command lines that follow from it. Pure."""
+"""The options of a local run, and the command lines of its processes. Pure."""
 
 import math
 import os
@@ -31,27 +31,27 @@ class RunPlan:
     """Rates and round trips of links."""
     faults: tuple[Fault, ...] = ()
     seed: int = 0
-    """Of the failures by rate."""
+    """Seed of the faults by rate."""
     record: bool = False
     learner_threads: int = 1
     syncer_threads: int = 1
     resumed: bool = False
     devices: Mapping[str, str] = field(default_factory=dict)
-    """By learner, where there is a choice."""
+    """By learner, if there is a choice."""
 
     @property
     def sync_address(self) -> str:
-        """Where the syncer serves learners."""
+        """Address at which the syncer serves learners."""
         return f"{LOOPBACK}:{self.sync_port}"
 
     @property
     def http_address(self) -> str:
-        """Where the syncer serves /status."""
+        """Address at which the syncer serves /status."""
         return f"{LOOPBACK}:{self.http_port}"
 
     @property
     def relayed_regions(self) -> tuple[str, ...]:
-        """Regions whose link some fault cuts, or is not what loopback is: they reach the syncer through a relay."""
+        """Regions that reach the syncer through a relay, because a fault cuts their link or it has a rate or delay."""
         cut = {victim for fault in self.faults if fault.kind is FaultKind.CUT for victim in fault.victims}
         every = math.isfinite(self.world.syncer_bytes_per_second)
         names = (region.name for region in self.job.spec.regions)
@@ -59,12 +59,12 @@ class RunPlan:
 
 
 def default_learner_threads(learners: int) -> int:
-    """Threads of each learner, so that all of them together do not outnumber the cores."""
+    """Threads of each learner, so that all of them together do not exceed the cores."""
     return max(1, (os.cpu_count() or 1) // max(1, learners))
 
 
 def syncer_arguments(plan: RunPlan) -> list[str]:
-    """``diloco syncer ...`` of this run."""
+    """Arguments of this run's ``diloco syncer``."""
     return [
         "syncer",
         *("--job", str(plan.directory.job)),
@@ -79,7 +79,7 @@ def syncer_arguments(plan: RunPlan) -> list[str]:
 
 
 def learner_arguments(plan: RunPlan, learner: str, relays: Mapping[str, str]) -> list[str]:
-    """``diloco learner ...`` of this run; ``relays`` has the address of the relay of each region that has one."""
+    """Arguments of this run's ``diloco learner``; ``relays`` has the address of each region's relay, if it has one."""
     return [
         "learner",
         *("--job", str(plan.directory.job)),
@@ -94,5 +94,5 @@ def learner_arguments(plan: RunPlan, learner: str, relays: Mapping[str, str]) ->
 
 
 def thread_environment(threads: int) -> dict[str, str]:
-    """Environment that keeps numerical libraries to ``threads``: without it each process takes every core."""
+    """Environment that limits numerical libraries to ``threads``: otherwise each process would use every core."""
     return dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), str(threads))

@@ -1,4 +1,4 @@
-"""What to do about a process that has ended: start it again and when, leave it, or end the run. Pure."""
+"""Decides what to do about a process that has ended: restart it and when, leave it, or end the run. Pure."""
 
 import signal
 from dataclasses import dataclass
@@ -9,38 +9,38 @@ from diloco.runtime.exits import EXIT_BAD_INPUT, EXIT_JOB_FAILED, EXIT_OK, EXIT_
 _FIRST_SECONDS = 0.5
 _LONGEST_SECONDS = 30.0
 _EARLY_SECONDS = 3.0
-"""Before a process that ended well is started again: the job may be over, and the news of it not here yet."""
+"""Delay before a process that exited with 0 is restarted: the job may be over, and the status not say so yet."""
 
-_STILLBORN_LIMIT = 5
-"""Ends in a row before the process did anything at all: then it is taken for broken rather than unlucky."""
+_EARLY_EXITS_LIMIT = 5
+"""Ends in a row before a process did anything at all, after which it counts as broken."""
 
 
 class Verdict(StrEnum):
-    """What becomes of the process."""
+    """What to do about the process."""
 
     DONE = "done"
     """It ended as it should."""
     RESTART = "restart"
     GIVE_UP = "give_up"
-    """It is not started again; the run goes on without it."""
+    """It is not restarted; the run goes on without it."""
     FAIL = "fail"
     """The run cannot go on."""
 
 
 @dataclass(frozen=True, slots=True)
 class EndedProcess:
-    """What is known of the process when it ended."""
+    """What is known about a process that has ended."""
 
     exit_code: int
     """Negative: the signal that ended it."""
     last_line: str
     """The last line it wrote."""
     restarts: int
-    """Times it was started again in this run."""
-    stillborn: int
-    """Ends in a row, this one included, before it served or made a step."""
+    """Number of its restarts in this run."""
+    early_exits: int
+    """Ends in a row, including this one, before it served or made a step."""
     by_chaos: bool = False
-    """It was killed on purpose: no reason to wait longer each time."""
+    """Fault injection killed it, so the delay need not grow."""
     early: bool = False
     """The job was not over, as far as is known."""
 
@@ -57,7 +57,7 @@ class Decision:
 def after_learner_exit(record: EndedProcess, maximum_restarts: int | None) -> Decision:
     """What to do about a learner that has ended; ``maximum_restarts`` is ``failurePolicy.maxRestartsPerLearner``.
 
-    One start more than allowed is made, so that the syncer hears of it and gives the learner up itself.
+    One more start than allowed is made, so that the syncer counts it and gives the learner up itself.
     """
     if record.exit_code == EXIT_OK:
         return _ended_well(record)
@@ -65,8 +65,8 @@ def after_learner_exit(record: EndedProcess, maximum_restarts: int | None) -> De
         return Decision(Verdict.FAIL, record.last_line or "it was given bad input")
     if record.exit_code == EXIT_REFUSED:
         return Decision(Verdict.GIVE_UP, record.last_line or "the syncer refused it")
-    if record.stillborn >= _STILLBORN_LIMIT:
-        return Decision(Verdict.GIVE_UP, f"it ended {record.stillborn} times without a step: {_told(record)}")
+    if record.early_exits >= _EARLY_EXITS_LIMIT:
+        return Decision(Verdict.GIVE_UP, f"it ended {record.early_exits} times without a step: {_told(record)}")
     if maximum_restarts is not None and record.restarts > maximum_restarts:
         return Decision(Verdict.GIVE_UP, f"failurePolicy.maxRestartsPerLearner is {maximum_restarts}: {_told(record)}")
     return Decision(Verdict.RESTART, _told(record), _delay(record))
@@ -78,16 +78,16 @@ def after_syncer_exit(record: EndedProcess) -> Decision:
         return _ended_well(record)
     if record.exit_code == EXIT_JOB_FAILED:
         return Decision(Verdict.DONE, "it ended with the job")
-    # Where it has served before, its input was good: a port that is taken for a moment, say, may be free the next time.
+    # If it has served before, its input was valid: the cause, such as a port in use, may be gone next time.
     if record.exit_code in (EXIT_BAD_INPUT, EXIT_REFUSED) and not record.restarts:
         return Decision(Verdict.FAIL, record.last_line or "it was given bad input")
-    if record.stillborn >= _STILLBORN_LIMIT:
-        return Decision(Verdict.FAIL, f"the syncer ended {record.stillborn} times without serving: {_told(record)}")
+    if record.early_exits >= _EARLY_EXITS_LIMIT:
+        return Decision(Verdict.FAIL, f"the syncer ended {record.early_exits} times without serving: {_told(record)}")
     return Decision(Verdict.RESTART, _told(record), _delay(record))
 
 
 def how_it_ended(exit_code: int) -> str:
-    """An exit code in words."""
+    """Text for an exit code."""
     if exit_code >= 0:
         return f"exit code {exit_code}"
     try:
@@ -103,7 +103,7 @@ def _ended_well(record: EndedProcess) -> Decision:
 
 
 def waiting_seconds(failures: int) -> float:
-    """Seconds before the next attempt, after so many in a row that led to nothing."""
+    """Seconds before the next attempt, after this many failures in a row."""
     return float(min(_LONGEST_SECONDS, _FIRST_SECONDS * 2 ** min(16, max(0, failures))))
 
 
@@ -115,4 +115,4 @@ def _told(record: EndedProcess) -> str:
 def _delay(record: EndedProcess) -> float:
     if record.by_chaos:
         return _FIRST_SECONDS
-    return waiting_seconds(record.stillborn)
+    return waiting_seconds(record.early_exits)

@@ -1,7 +1,4 @@
-"""Watches a syncer's ``/status`` from a thread of its own, so that a slow answer holds up nobody.
-
-It must not know what the status is used for.
-"""
+"""Polls a syncer's ``/status`` from a thread of its own, so that a slow answer blocks nothing else."""
 
 import http.client
 import threading
@@ -18,25 +15,25 @@ _LIMIT_BYTES = 64 << 20
 
 
 class StatusError(RuntimeError):
-    """No status could be had; the text is one line that names the address and why."""
+    """No status could be read; the text is one line that names the address and why."""
 
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """A status, and when it came."""
+    """A status, and when it was received."""
 
     status: SyncerStatus
     monotonic: float
 
 
 def fetch_status(address: str, *, timeout_seconds: float = 5.0) -> SyncerStatus:
-    """The status that the syncer at ``address`` (``host:port`` of its HTTP server) gives of itself.
+    """The status of the syncer at ``address`` (``host:port`` of its HTTP server).
 
     Raises:
-        StatusError: nobody answers, or with something else.
+        StatusError: there is no answer, or not a status.
     """
     host, port = parse_address(address)
-    # http.client rather than urllib: no proxy of the environment stands between two processes of one machine.
+    # http.client rather than urllib: it uses no proxy from the environment between two processes of one machine.
     connection = http.client.HTTPConnection(host, port, timeout=timeout_seconds)
     try:
         connection.request("GET", "/status")
@@ -55,7 +52,7 @@ def fetch_status(address: str, *, timeout_seconds: float = 5.0) -> SyncerStatus:
 
 
 class StatusWatch:
-    """Asks again and again, and keeps the last answer."""
+    """Polls regularly, and keeps the last answer."""
 
     def __init__(self, address: str, *, every_seconds: float = 0.5) -> None:
         self._address = address
@@ -65,11 +62,11 @@ class StatusWatch:
         self._thread = threading.Thread(target=self._run, name="status-watch", daemon=True)
 
     def start(self) -> None:
-        """Begin to ask."""
+        """Start polling."""
         self._thread.start()
 
     def stop(self) -> None:
-        """Ask no more."""
+        """Stop polling."""
         self._stopped.set()
         if self._thread.is_alive():
             self._thread.join()

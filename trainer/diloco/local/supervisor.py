@@ -1,7 +1,7 @@
-"""The loop of ``diloco run``: starts the processes, watches, causes the failures asked for, and ends it in order.
+"""The loop of ``diloco run``: starts the processes, watches them, injects the requested faults, and stops in order.
 
-Everything it decides with is pure and elsewhere (``restarts``, ``chaos.schedule``); this is the thin part that acts. It
-runs in the main thread: children tie themselves to the thread that started them, and signals arrive there.
+The decisions are made by pure code elsewhere (``restarts``, ``chaos.schedule``); this module carries them out. It runs
+in the main thread, as signals arrive there and children end with the thread that started them.
 """
 
 import math
@@ -27,27 +27,27 @@ from diloco.local.journal import Journal, read_journal
 from diloco.local.plan import RunPlan, learner_arguments, syncer_arguments, thread_environment
 from diloco.local.status_poll import StatusWatch
 from diloco.local.view.screen import View
-from diloco.local.view.snapshot import RateMeter, Trouble, snapshot_of_fleet
+from diloco.local.view.snapshot import ActiveFaults, RateMeter, RunSnapshot
 
 _TICK_SECONDS = 0.1
 _DRAW_SECONDS = 0.25
 _ALIVE_SECONDS = 10.0
-"""Between entries of the journal that only say that the run goes on."""
+"""Time between journal entries that only say that the run goes on."""
 _LEARNERS_STOP_SECONDS = 60.0
-"""For a learner to finish its step, hand in what is due and write its checkpoint."""
+"""Time for a learner to finish its step, push what is due and write its checkpoint."""
 _SYNCER_STOP_SECONDS = 60.0
-_FAREWELL_SECONDS = 20.0
-"""For learners to hear that the job is finished, once the syncer is gone."""
+_LEARNERS_END_SECONDS = 20.0
+"""Time for learners to receive the end of the job, once the syncer is gone."""
 _KILL_SECONDS = 5.0
-_DESERTED_SECONDS = 60.0
-"""For a syncer to end once every learner has: it may have heard of the end last, and still write the model."""
+_SYNCER_END_SECONDS = 60.0
+"""Time for the syncer to end once every learner has: it may still write the model."""
 
 
 class Ending(StrEnum):
     """How the supervision ended."""
 
     FINISHED = "finished"
-    """The syncer says that the job is over; whether complete or failed stands in its tape."""
+    """The syncer says that the job is over; its tape says whether it is complete or failed."""
     FAILED = "failed"
     """It could not go on."""
     INTERRUPTED = "interrupted"
@@ -56,7 +56,7 @@ class Ending(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """How it ended and, where that needs telling, why."""
+    """How it ended and, if there is something to explain, why."""
 
     ending: Ending
     reason: str = ""
@@ -85,19 +85,19 @@ class Supervisor:
             OSError: the output directory cannot be written at the start, or a process cannot be started at all.
         """
         earlier = read_journal(self._plan.directory.journal)
-        struck = {str(entry.details["key"]) for entry in earlier if "key" in entry.details}
+        injected = {str(entry.details["key"]) for entry in earlier if "key" in entry.details}
         journal = Journal(self._plan.directory.journal, self._view.announce)
         links = self._links()
         watch = StatusWatch(self._plan.http_address)
         fleet = self._fleet(journal, links)
         injector = FaultInjector(
-            ChaosPlan(self._plan.faults, seed=self._plan.seed, struck=struck), fleet, links, journal
+            ChaosPlan(self._plan.faults, seed=self._plan.seed, injected=injected), fleet, links, journal
         )
         journal.write("run", learners=list(fleet.learners), resumed=self._plan.resumed)
         try:
             with self._signals():
                 watch.start()
-                ending = Ending.FAILED  # where something raises: what runs still hands in and writes checkpoints
+                ending = Ending.FAILED  # if something raises, processes are still given time to write checkpoints
                 try:
                     outcome = self._supervise(fleet, injector, watch)
                     ending = outcome.ending
@@ -107,7 +107,7 @@ class Supervisor:
             journal.write("end", ending=outcome.ending, reason=outcome.reason)
             return outcome
         finally:
-            # Whatever went wrong above, no process is left behind.
+            # Leave no process behind, whatever went wrong above.
             for process in fleet.running():
                 process.child.signal(signal.SIGKILL)
                 process.child.wait()
@@ -165,13 +165,13 @@ class Supervisor:
         return f"{directory.syncer} has no checkpoint any more: it was removed, and the global model with it"
 
     def _supervise(self, fleet: Fleet, injector: FaultInjector, watch: StatusWatch) -> Outcome:
-        """The loop, until there is an outcome."""
+        """Loop until there is an outcome."""
         alive_at = time.monotonic()
         while True:
             fleet.start_due()
             fleet.reap()
-            self._look(fleet, watch)
-            injector.act(self._sight(fleet, injector, watch))
+            self._note_progress(fleet, watch)
+            injector.apply_due(self._run_state(fleet, injector, watch))
             self._draw(fleet, injector, watch)
             if time.monotonic() - alive_at >= _ALIVE_SECONDS:
                 fleet.journal.write("alive")
@@ -190,15 +190,15 @@ class Supervisor:
         now = time.monotonic()
         if any(p.state in (ProcessState.RUNNING, ProcessState.WAITING) for p in fleet.learners.values()):
             self._attended_at = now
-        elif now - self._attended_at > _DESERTED_SECONDS:
+        elif now - self._attended_at > _SYNCER_END_SECONDS:
             return Outcome(Ending.FAILED, "every learner has ended, and the syncer does not say that the job is over")
         limit = self._plan.job.spec.active_deadline_seconds
         if limit is not None and now - self._began > limit:
             return Outcome(Ending.FAILED, f"not complete after activeDeadlineSeconds ({limit} s)")
         return None
 
-    def _look(self, fleet: Fleet, watch: StatusWatch) -> None:
-        """Learn from the status who has shown that it works since it was last started."""
+    def _note_progress(self, fleet: Fleet, watch: StatusWatch) -> None:
+        """Find out from the status which processes have worked since their latest start."""
         seen = watch.seen
         if seen is None:
             return
@@ -210,11 +210,11 @@ class Supervisor:
             if process is None or process.proven or process.state is not ProcessState.RUNNING:
                 continue
             if seen.monotonic > process.started_at:
-                # It joins with the steps of its checkpoint: only the second number seen is a step made now.
+                # It joins with the steps of its checkpoint: only a change from the first number seen is a new step.
                 start = self._steps_at_start.setdefault((told.id, process.restarts), told.steps)
                 process.proven = told.steps != start and told.state == LearnerState.TRAINING
 
-    def _sight(self, fleet: Fleet, injector: FaultInjector, watch: StatusWatch) -> RunState:
+    def _run_state(self, fleet: Fleet, injector: FaultInjector, watch: StatusWatch) -> RunState:
         seen = watch.seen
         status = seen.status if seen else None
         up = {p.name for p in fleet.everyone if p.proven and p.child.running and p.name not in injector.paused}
@@ -231,16 +231,16 @@ class Supervisor:
             return
         self._drawn_at = now
         seen = watch.seen
-        trouble = Trouble(injector.paused, injector.cut)
-        snapshot = snapshot_of_fleet(self._plan.job.metadata.name, fleet, seen, trouble, now - self._began)
+        active_faults = ActiveFaults(injector.paused, injector.cut)
+        snapshot = RunSnapshot.from_fleet(self._plan.job.metadata.name, fleet, seen, active_faults, now - self._began)
         self._view.update(replace(snapshot, rates=self._rates.read(seen)) if seen else snapshot)
 
     def _stop(self, fleet: Fleet, injector: FaultInjector, watch: StatusWatch, ending: Ending) -> None:
-        """Stop what runs: learners first, so that they can hand in; then the syncer, which writes a checkpoint."""
-        fleet.hold()
+        """Stop the learners first, so that they can push their work, then the syncer, which writes a checkpoint."""
+        fleet.stop_restarting()
         learners = list(fleet.learners.values())
         if ending is Ending.FINISHED:
-            self._await_end(fleet, learners, _FAREWELL_SECONDS)
+            self._await_end(fleet, learners, _LEARNERS_END_SECONDS)
         for processes, seconds in ((learners, _LEARNERS_STOP_SECONDS), ([fleet.syncer], _SYNCER_STOP_SECONDS)):
             if not fleet.running(processes):
                 continue
@@ -255,7 +255,7 @@ class Supervisor:
             self._await_end(fleet, processes, _KILL_SECONDS, hurry=False)
 
     def _await_end(self, fleet: Fleet, processes: list[Managed], seconds: float, *, hurry: bool = True) -> None:
-        """Wait until they have ended, for so long at most; a second interrupt cuts it short (``hurry``)."""
+        """Wait at most this long until they have ended; a second interrupt ends the wait (``hurry``)."""
         deadline = time.monotonic() + seconds
         while fleet.running(processes) and time.monotonic() < deadline and not (hurry and self._interrupts > 1):
             self._wake.wait(_TICK_SECONDS)

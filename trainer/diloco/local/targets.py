@@ -1,4 +1,4 @@
-"""Which learners a name on the command line means, and how fast ``--slow`` makes them. Pure."""
+"""Finds the learners that a name on the command line means, and their speeds from ``--slow``. Pure."""
 
 from collections.abc import Sequence
 
@@ -9,14 +9,14 @@ EVERY = "*"
 
 
 class TargetError(ValueError):
-    """A name that fits no learner of the job; the text lists what would."""
+    """A name that fits no learner of the job; the text lists those that would."""
 
 
 def learners_named(target: str, learner_ids: Sequence[str]) -> tuple[str, ...]:
     """The learners that ``target`` means: ``region/pool/index``, ``region/pool``, ``region`` or ``*``.
 
     Raises:
-        TargetError: no learner of the job is meant.
+        TargetError: it names no learner of the job.
     """
     if target == EVERY:
         return tuple(learner_ids)
@@ -47,11 +47,11 @@ def _choices(learner_ids: Sequence[str]) -> str:
 
 
 class SpeedError(ValueError):
-    """A ``--slow`` that cannot be read; the text is one line that names it."""
+    """An invalid ``--slow``; the text is one line that names it."""
 
 
 def parse_speeds(texts: Sequence[str], learner_ids: Sequence[str]) -> dict[str, float]:
-    """Speed of every learner, 1.0 unless slowed down; where several texts name one, the last counts.
+    """Speed of every learner, 1.0 unless slowed down; if several texts name one, the last counts.
 
     Raises:
         SpeedError: a text is not ``TARGET=FACTOR`` with a factor from ``LEAST_SPEED`` to 1, or names no learner.

@@ -1,6 +1,6 @@
-"""The classes of a learner's time in words, as shares of the time that was given. Pure.
+"""Names and meanings of the classes of a learner's time, and their shares of the given time. Pure.
 
-What a class means exactly stands in ``core.time_class``; here is how people are told.
+``core.time_class`` defines the classes; the texts here are for people.
 """
 
 from collections.abc import Mapping
@@ -12,12 +12,12 @@ from diloco.core.time_class import TimeClass
 from diloco.local.view.units import percent_text
 
 TimeShares = Mapping[TimeClass, float]
-"""Share of the given time by class; every class is there and together they are 1. Empty: no time was given."""
+"""Share of the given time by class; it has every class, and the shares add up to 1. Empty: no time was given."""
 
 
 @dataclass(frozen=True, slots=True)
 class Words:
-    """How a class is shown."""
+    """Name and meaning of a class."""
 
     title: str
     meaning: str
@@ -55,7 +55,7 @@ def shares_of(time: Mapping[str, float] | Mapping[TimeClass, float]) -> TimeShar
     if total <= 0:
         return {}
     shares = {one: seconds.get(one.value, 0.0) / total for one in TimeClass}
-    # Whatever is left, so that they are 1 together.
+    # The rest, so that the shares add up to 1.
     others = fsum(share for one, share in shares.items() if one != TimeClass.UNEXPLAINED)
     shares[TimeClass.UNEXPLAINED] = max(0.0, 1.0 - others)
     return shares
@@ -68,5 +68,5 @@ def largest_losses(shares: TimeShares, *, at_least: float = 0.005, most: int = l
 
 
 def losses_text(shares: TimeShares, *, most: int = len(TimeClass)) -> str:
-    """``too late 12.1 %, overwritten 4.2 %``, the largest first; empty where nothing is worth a word."""
+    """``too late 12.1 %, overwritten 4.2 %``, the largest first; empty if none is large enough."""
     return ", ".join(f"{WORDS[one].title} {percent_text(shares[one])}" for one in largest_losses(shares, most=most))

@@ -1,7 +1,6 @@
-"""The model between the manifest and the fragments: built, cut, read, written, exported.
+"""Builds the job's model, cuts it into fragments, reads and writes them, and exports the trained model.
 
-Learner and syncer both build the model here, so both arrive at the same layout. This package must not know optimizers,
-data or the network.
+Learner and syncer both build the model here, so both get the same layout.
 """
 
 from diloco.model.build import build_model, layout_of_job, model_from_fragments

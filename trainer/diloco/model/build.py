@@ -1,6 +1,6 @@
-"""From the manifest to a model: the same one, to the bit, in every process that has the same torch.
+"""Builds the model that the manifest describes: the same one, to the bit, in every process that has the same torch.
 
-It must not know devices: a model is built on the CPU, in f32, and moved by whoever trains it.
+A model is built on the CPU, in f32; the caller that trains it moves it to its device.
 """
 
 from collections.abc import Sequence
@@ -21,14 +21,14 @@ from diloco.spec.presets import PRESETS
 from diloco.spec.training import BuiltinModel, ModelSpec
 
 TEXT_VOCABULARY_SIZE = 257
-"""Token ids of byte-level text: 256 bytes, and id 256 that ends a document."""
+"""Number of token ids of byte-level text: 256 bytes, and id 256, which ends a document."""
 
 
 def build_model(spec: JobSpec) -> nn.Module:
     """The job's initial model, on the CPU, f32, in training mode, seeded by ``training.seed``.
 
-    torch's own random numbers are used and put back. An entrypoint that draws from another source must seed it itself;
-    only frozen parameters depend on that, because learners receive the others from the syncer before they train.
+    torch's global generator is used and restored. An entrypoint that draws from another source must seed it itself;
+    this matters only for frozen parameters, because learners receive the others from the syncer before they train.
 
     Raises:
         ModelError: the model cannot be built or trained; the text names the field.
@@ -50,10 +50,10 @@ def make_model(model: ModelSpec, vocabulary_size: int, seed: int, sequence_lengt
 
 
 def vocabulary_of_builtin(spec: JobSpec) -> int:
-    """Vocabulary of a job's built-in model: what the manifest says, or what text needs.
+    """Vocabulary size of a job's built-in model: the manifest's, or that of text.
 
     Raises:
-        ModelError: the manifest does not say, and the data is not text.
+        ModelError: the manifest does not give it, and the data is not text.
     """
     builtin = spec.model.builtin
     if builtin is not None and builtin.vocabulary_size is not None:
@@ -64,10 +64,10 @@ def vocabulary_of_builtin(spec: JobSpec) -> int:
 
 
 def layout_of_job(spec: JobSpec) -> Layout:
-    """How the job's model is cut, for whoever needs sizes and no values: it is built on torch's meta device.
+    """The layout of the job's model, for callers that need sizes but no values: it is built on torch's meta device.
 
-    That takes no memory and draws nothing. An entrypoint that cannot do without values is called once more and builds
-    the whole model. What the layout says of constants is known only in that case, or where the model has none.
+    That takes no memory and draws no random numbers. An entrypoint that needs values is called once more and builds the
+    whole model. Only in that case, or if the model has no constants, does the layout include the digest of constants.
 
     Raises:
         ModelError: the model cannot be built, or has nothing to train.
@@ -85,7 +85,7 @@ def model_from_fragments(spec: JobSpec, layout: Layout, fragments: Sequence[Tens
     """The job's model with the parameters of ``fragments``, flat f32 buffers in the layout's order.
 
     Raises:
-        ModelError: the model cannot be built, or has other frozen parameters or buffers than the layout says.
+        ModelError: the model cannot be built, or its frozen parameters or buffers differ from the layout's.
         ValueError: a buffer is of another size or type than its fragment.
     """
     module = build_model(spec)

@@ -1,8 +1,7 @@
-"""What a model holds beside its trained parameters: frozen parameters and buffers.
+"""Frozen parameters and buffers: lists them, computes their digest, and detects whether training changes them.
 
-None of it is synchronized, so a model is only the same everywhere, and the exported one the evaluated one, where none
-of it changes and every process has the same. Here is what there is of it, its digest, and a look at whether training
-changes it. This module must not know fragments.
+They are not synchronized. So learners have the same model, and the exported model is the evaluated one, only if none of
+them changes and every process has the same ones.
 """
 
 from collections.abc import Iterator
@@ -21,17 +20,17 @@ def frozen_parameters(module: nn.Module) -> dict[str, Tensor]:
 
 
 def saved_buffers(module: nn.Module) -> dict[str, Tensor]:
-    """Buffers that a state dict holds (``persistent=True``), by name; one that has two names under the first."""
+    """Buffers that are in the state dict (``persistent=True``), by name; one with two names under the first."""
     return {name: buffer for name, buffer, persistent in _buffers(module) if persistent}
 
 
 def constants_digest(module: nn.Module) -> str | None:
     """XXH3-128 over names, types, shapes and values of frozen parameters and saved buffers, hexadecimal.
 
-    Empty where there are none. None where they have no values, on the meta device.
+    Empty if there are none. None if they have no values, on the meta device.
 
     Raises:
-        ModelError: a tensor is not of the plain, strided kind; the text names it.
+        ModelError: a tensor is not a plain, strided one; the text names it.
     """
     constants = frozen_parameters(module) | saved_buffers(module)
     if not constants:
@@ -48,7 +47,7 @@ def tensor_digest(name: str, tensor: Tensor) -> str:
     """XXH3-128 of a tensor's values, hexadecimal; ``name`` is for messages.
 
     Raises:
-        ModelError: it is not of the plain, strided kind.
+        ModelError: it is not a plain, strided tensor.
     """
     if tensor.layout is not torch.strided or tensor.is_quantized:
         raise ModelError(f"model: {name} is a {tensor.layout} tensor of {tensor.dtype}; use a dense one")
@@ -57,36 +56,37 @@ def tensor_digest(name: str, tensor: Tensor) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class _Sight:
-    """A buffer as it was seen."""
+class _BufferState:
+    """A buffer's state at one moment."""
 
     identity: int
     version: int
-    """As autograd counts writes to it."""
+    """autograd's count of writes to it."""
     digest: str
-    """Empty where it has no values."""
+    """Empty if it has no values."""
 
 
 class BufferWatch:
-    """Finds the buffer that has changed since the watch began.
+    """Detects a buffer that has changed since the watch began.
 
-    A write counts even where it writes what was there: an average of equal values is still one that will move.
+    A write counts even if it writes the same values: an average of equal values will still change later.
     """
 
     def __init__(self, module: nn.Module, *, saved_only: bool) -> None:
-        """Begin. ``saved_only``: look at those alone that a state dict holds.
+        """Begin to watch. ``saved_only``: watch only buffers in the state dict.
 
         Raises:
-            ModelError: a buffer is not of the plain, strided kind.
+            ModelError: a buffer is not a plain, strided tensor.
         """
         self._module = module
         self._saved_only = saved_only
         self._before = {name: _seen(name, buffer) for name, buffer in self._watched()}
 
     def changed(self, *, look_at_values: bool = True) -> str:
-        """Name of a buffer that is another, has been written to, or is new; empty if there is none.
+        """Name of a buffer that was replaced, written to or added; empty if there is none.
 
-        ``look_at_values``: also find what autograd did not count, such as writes through ``.data``; reads every value.
+        ``look_at_values``: also detect writes that autograd does not count, such as through ``.data``; reads every
+        value.
         """
         now = dict(self._watched())
         for name in self._before.keys() - now.keys():
@@ -104,20 +104,20 @@ class BufferWatch:
 
 
 def changes_in_training(name: str) -> str:
-    """What to say of a buffer that training changes."""
+    """The error text for a buffer that training changes."""
     return (
         f"training changes buffer {name}, and buffers are not synchronized; use layers without running statistics "
         "(LayerNorm, GroupNorm), or make it a parameter"
     )
 
 
-def _seen(name: str, buffer: Tensor) -> _Sight:
+def _seen(name: str, buffer: Tensor) -> _BufferState:
     # torch has no public name for the count of writes.
-    return _Sight(id(buffer), buffer._version, "" if buffer.is_meta else tensor_digest(name, buffer))  # noqa: SLF001
+    return _BufferState(id(buffer), buffer._version, "" if buffer.is_meta else tensor_digest(name, buffer))  # noqa: SLF001
 
 
 def _buffers(module: nn.Module) -> Iterator[tuple[str, Tensor, bool]]:
-    """Name, buffer, and whether a state dict holds it; each once."""
+    """Name, buffer, and whether it is in the state dict; each once."""
     seen: set[int] = set()
     for prefix, part in module.named_modules():
         for name, buffer in part._buffers.items():  # noqa: SLF001  # named_buffers does not say which are saved

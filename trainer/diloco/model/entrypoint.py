@@ -1,6 +1,7 @@
-"""``package.module:factory``: a model or data source of the user's own.
+"""Loads ``package.module:factory``, a model or data source of the user's own.
 
-Importing runs the user's code, so this happens only where a manifest asks for it, never for something read from a file.
+Importing runs the user's code, so this is done only for entrypoints in a manifest, never for names read from other
+files.
 """
 
 import importlib
@@ -13,7 +14,7 @@ class EntrypointError(ValueError):
 
 
 def load_entrypoint(entrypoint: str, field: str) -> Callable[..., Any]:
-    """The callable that ``entrypoint`` names. ``field`` is where it stands in the manifest, for messages.
+    """The callable that ``entrypoint`` names. ``field`` is its place in the manifest, for messages.
 
     Raises:
         EntrypointError: not importable, no such name, or not callable.
@@ -22,7 +23,7 @@ def load_entrypoint(entrypoint: str, field: str) -> Callable[..., Any]:
     try:
         module = importlib.import_module(module_name)
     except (Exception, SystemExit) as error:
-        # Whatever the user's module raises while it is imported is the user's to read, in one line.
+        # The user's module may raise anything while it is imported: show it to the user in one line.
         raise EntrypointError(
             f"{field}: cannot import {module_name} ({one_line(error)}); its folder must be on PYTHONPATH"
         ) from error
@@ -31,14 +32,14 @@ def load_entrypoint(entrypoint: str, field: str) -> Callable[..., Any]:
         raise EntrypointError(f"{field}: {module_name} has no {name}")
     if not callable(factory):
         raise EntrypointError(f"{field}: {entrypoint} is a {type(factory).__name__}, not callable")
-    return factory  # type: ignore[no-any-return]  # callable() says no more than that
+    return factory  # type: ignore[no-any-return]  # callable() gives no more precise type
 
 
 def call_entrypoint(entrypoint: str, arguments: Mapping[str, Any], field: str) -> Any:
-    """What the factory returns for ``arguments``.
+    """The factory's result for ``arguments``.
 
     Raises:
-        EntrypointError: it cannot be had, or it raised.
+        EntrypointError: it cannot be loaded, or it raised.
     """
     factory = load_entrypoint(entrypoint, field)
     try:
@@ -48,6 +49,6 @@ def call_entrypoint(entrypoint: str, arguments: Mapping[str, Any], field: str) -
 
 
 def one_line(error: BaseException) -> str:
-    """``error`` as one line: its kind and the first line of its text."""
+    """``error`` as one line: its type and the first line of its text."""
     text = str(error).strip().splitlines()
     return f"{type(error).__name__}: {text[0]}" if text else type(error).__name__

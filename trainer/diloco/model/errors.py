@@ -1,4 +1,4 @@
-"""What can be wrong with a model, said in one line."""
+"""The error for a model that cannot be used."""
 
 
 class ModelError(ValueError):

@@ -1,7 +1,7 @@
-"""A trained model as a file: safetensors, with what is needed to build it again in its metadata.
+"""Writes and reads a trained model as a safetensors file, with what is needed to rebuild it in the metadata.
 
-Nothing is unpickled, and reading a file never imports code: a file of an entrypoint's model needs the manifest's word
-for which entrypoint that is. This module must not know checkpoints; those hold training state, this holds a model.
+Nothing is unpickled, and reading a file never imports code: for an entrypoint's model, the caller must pass the
+manifest's entrypoint.
 """
 
 import json
@@ -28,7 +28,7 @@ _VOCABULARY_SIZE_LIMIT = 1_000_000  # as in the manifest; bounds the memory that
 
 @dataclass(frozen=True, slots=True)
 class ModelInfo:
-    """What stands in an exported file beside the tensors."""
+    """An exported file's metadata."""
 
     job: str
     """``metadata.name`` of the job."""
@@ -50,10 +50,10 @@ class LoadedModel:
 
 
 def export_model(module: nn.Module, path: Path, info: ModelInfo) -> None:
-    """Write a model's tensors and ``info`` to ``path``, whole or not at all. Tied weights are written once.
+    """Write a model's tensors and ``info`` to ``path``, completely or not at all. Tied weights are written once.
 
     Raises:
-        OSError: it could not be written; what stood at ``path`` still does.
+        OSError: it could not be written; a file that was at ``path`` before is unchanged.
     """
     tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in _stored(module).items()}
     described = json.dumps(
@@ -71,7 +71,7 @@ def export_model(module: nn.Module, path: Path, info: ModelInfo) -> None:
     try:
         save_file(tensors, partial, metadata={"format": "pt", _METADATA_KEY: described})
         fsync_file(partial)
-        partial.chmod(0o644)  # safetensors makes it for its owner only; a model is for others too
+        partial.chmod(0o644)  # safetensors makes it readable by its owner only
         partial.replace(path)
     except SafetensorError as error:
         raise OSError(f"{path}: {one_line(error)}") from error
@@ -81,17 +81,17 @@ def export_model(module: nn.Module, path: Path, info: ModelInfo) -> None:
 
 
 def load_model(path: Path, model: ModelSpec | None = None) -> LoadedModel:
-    """Read a model that ``export_model`` wrote. ``model`` is needed, and trusted, where it came from an entrypoint.
+    """Read a model that ``export_model`` wrote. ``model`` is needed, and trusted, if it came from an entrypoint.
 
     Raises:
-        ModelError: the file is missing, damaged, not of ours, or of another model; one line that names it.
+        ModelError: the file is missing, damaged, not an exported model, or of another model; one line that names it.
     """
     try:
         open_regular(path).close()
         with safe_open(path, framework="pt") as file:
             info = _info(path, (file.metadata() or {}).get(_METADATA_KEY))
             module = _empty_model(path, info, model)
-            _fill(path, module, {name: file.get_tensor(name) for name in file.keys()})  # noqa: SIM118  # no mapping
+            _fill(path, module, {name: file.get_tensor(name) for name in file.keys()})  # noqa: SIM118  # not a mapping
     except (OSError, SafetensorError) as error:
         raise ModelError(f"{path}: cannot be read as safetensors ({one_line(error)})") from error
     return LoadedModel(module.eval(), info)
@@ -142,7 +142,7 @@ def _fill(path: Path, module: nn.Module, tensors: dict[str, Tensor]) -> None:
 
 
 def _stored(module: nn.Module) -> dict[str, Tensor]:
-    """Parameters and those buffers that a state dict would hold, each once even where it has two names."""
+    """Parameters and saved buffers, each once even if it has two names."""
     kept = module.state_dict(keep_vars=True)
     seen: set[int] = set()
     unique: dict[str, Tensor] = {}

@@ -1,8 +1,8 @@
-"""The model's parameters as fragments: flat f32 buffers in host memory, tensors at their slots.
+"""Maps the model's parameters to fragments: flat f32 buffers in host memory, with each tensor at its slot.
 
-Only parameters that require a gradient are synchronized; frozen ones and buffers are the same in every process, because
-every process builds the same model: the layout's digest says so. Tied weights are one parameter and appear once, under
-the first name they have. This module must not know versions, codecs or when a fragment is moved.
+Only parameters that require a gradient are synchronized. Frozen ones and buffers are the same in every process, because
+every process builds the same model, which the layout's digest verifies. Tied weights are one parameter and appear once,
+under their first name.
 """
 
 from dataclasses import replace
@@ -20,7 +20,7 @@ def trained_parameters(module: nn.Module) -> dict[str, nn.Parameter]:
 
 
 def embedding_parameters(module: nn.Module) -> frozenset[int]:
-    """Identities (``id``) of the parameters that an ``nn.Embedding`` or ``nn.EmbeddingBag`` holds, tied ones too."""
+    """Identities (``id``) of the parameters of an ``nn.Embedding`` or ``nn.EmbeddingBag``, including tied ones."""
     return frozenset(
         id(parameter)
         for part in module.modules()
@@ -32,12 +32,12 @@ def embedding_parameters(module: nn.Module) -> frozenset[int]:
 def layout_of(module: nn.Module, fragments: int) -> Layout:
     """Cut a model into ``fragments`` fragments.
 
-    A parameter is an embedding if any ``nn.Embedding`` holds it, also where an output layer shares it. A model on the
-    meta device has sizes and no values, so its layout says nothing of constants.
+    A parameter is an embedding if any ``nn.Embedding`` holds it, even if an output layer shares it. A model on the meta
+    device has sizes and no values, so its layout has no digest of constants.
 
     Raises:
         LayoutError: more fragments than parameter tensors.
-        ModelError: a frozen parameter or buffer is not of the plain, strided kind.
+        ModelError: a frozen parameter or buffer is not a plain, strided tensor.
     """
     embeddings = embedding_parameters(module)
     tensors = [
@@ -62,7 +62,7 @@ def read_fragment(module: nn.Module, fragment: Fragment, out: Tensor) -> None:
 def write_fragment(module: nn.Module, fragment: Fragment, values: Tensor) -> None:
     """Overwrite a fragment's parameters, in place, with ``values``, flat, f32, ``fragment.numel`` elements.
 
-    From pinned memory to a CUDA device the copy is queued behind the work already queued there, and not waited for.
+    From pinned memory to a CUDA device, the copy is queued after the work already queued there, and not waited for.
 
     Raises:
         ValueError: ``values`` is of another size or type.

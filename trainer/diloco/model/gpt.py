@@ -1,9 +1,8 @@
-"""A small GPT to be read in one sitting: pre-norm blocks, rotary positions, no biases.
+"""The built-in model, a small GPT: pre-norm blocks, rotary positions, no biases.
 
 Rotary positions (RoFormer, arXiv 2104.09864) have no parameters, so the model's tensors do not depend on the sequence
-length. Query, key and value matrices are tensors of their own: fragments balance better, and radial-directional
-averaging, which goes tensor by tensor, does not mix their directions. It must not know where tokens come from or how it
-is trained.
+length. Query, key and value matrices are separate tensors: this balances fragments better, and keeps radial-directional
+averaging, which works tensor by tensor, from mixing their directions.
 """
 
 from dataclasses import dataclass
@@ -21,7 +20,7 @@ _ADDS_TO_RESIDUAL = ("attention.output.weight", "feed_forward.down.weight")
 
 @dataclass(frozen=True, slots=True)
 class GPTConfig:
-    """What shapes a GPT."""
+    """What determines a GPT's shape."""
 
     size: GPTSize
     vocabulary_size: int
@@ -53,7 +52,7 @@ class GPT(nn.Module):
         return logits
 
     def _initialize(self) -> None:
-        # As GPT-2: normal with 0.02, and what is added to the residual stream shrunk by its 2 x layers additions.
+        # As in GPT-2: normal with 0.02; what is added to the residual stream is scaled down for 2 x layers additions.
         residual_std = _INITIAL_STD / (2 * self.config.size.layers) ** 0.5
         for name, parameter in self.named_parameters():
             if parameter.dim() >= 2:
@@ -100,7 +99,7 @@ class Attention(nn.Module):
 
 
 class FeedForward(nn.Module):
-    """Two layers with the square of ReLU between them (arXiv 2109.08668): as good as GELU here and cheaper on a CPU."""
+    """Two layers with squared ReLU between them (arXiv 2109.08668): as good as GELU here and cheaper on a CPU."""
 
     def __init__(self, size: GPTSize) -> None:
         super().__init__()
@@ -122,7 +121,7 @@ def rotary(length: int, head_width: int, device: torch.device) -> tuple[Tensor, 
 
 
 def rotate(x: Tensor, rotation: tuple[Tensor, Tensor]) -> Tensor:
-    """Turn each pair (first half, second half) of ``x`` (batch, heads, length, head_width) by its position's angle."""
+    """Rotate each pair (first half, second half) of ``x`` (batch, heads, length, head_width) by its angle."""
     cos, sin = (part.to(x.dtype) for part in rotation)
     first, second = x.chunk(2, dim=-1)
     return torch.cat((first * cos - second * sin, first * sin + second * cos), dim=-1)

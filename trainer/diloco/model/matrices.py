@@ -1,7 +1,6 @@
-"""Which of a model's parameters are hidden matrices: what maps features to features, as against tokens and vectors.
+"""Finds a model's hidden matrices, which map features to features.
 
-A matrix is what Muon is for; embeddings, the output layer, norms, biases and kernels are not. It must not know
-optimizers.
+Muon trains these; embeddings, the output layer, norms, biases and kernels are not among them.
 """
 
 from torch import nn
@@ -29,6 +28,6 @@ def hidden_matrices(module: nn.Module) -> tuple[str, ...]:
 
 
 def _output_parameters(module: nn.Module, vocabulary_size: int) -> frozenset[int]:
-    """Identities of the output layer's parameters; none where no layer is recognised as one."""
+    """Identities of the output layer's parameters; none if no layer is recognized as one."""
     layers = [part for part in module.modules() if isinstance(part, nn.Linear) and part.out_features == vocabulary_size]
     return frozenset(id(parameter) for layer in layers[-1:] for parameter in layer.parameters())

@@ -1,4 +1,4 @@
-"""A look at a model before it is trained: does it do what training needs? In one line, not at step one."""
+"""Checks before training that a model supports what training needs, so that an error is one line at the start."""
 
 import torch
 from torch import Tensor, nn
@@ -13,11 +13,11 @@ _PROBE_TOKENS = 8
 
 
 def check_model(module: nn.Module, sequence_length: int, field: str) -> None:
-    """Check that ``module`` can be trained and synchronized. ``field`` is where it stands in the manifest.
+    """Check that ``module`` can be trained and synchronized. ``field`` is its place in the manifest.
 
     Raises:
         ModelError: nothing to train, a parameter that is not f32, a buffer that training changes (running statistics:
-            no learner would ever receive another's), state that is no tensor, or logits of a wrong shape.
+            learners would not receive each other's), state that is not a tensor, or logits of a wrong shape.
     """
     parameters = trained_parameters(module)
     if not parameters:
@@ -34,7 +34,7 @@ def check_model(module: nn.Module, sequence_length: int, field: str) -> None:
 
 
 def _check_buffers(module: nn.Module, length: int, field: str) -> None:
-    """Find a buffer that a forward pass in training changes, and evaluation does not (a cache that grows is none)."""
+    """Find a buffer that a forward pass in training changes and one in evaluation does not (so not a growing cache)."""
     if next(module.buffers(), None) is None:
         return
     watch = BufferWatch(module, saved_only=False)

@@ -1,4 +1,4 @@
-"""Seeded randomness that leaves no trace: whoever builds a model must not shift another's random numbers."""
+"""Seeded random numbers without side effects on the caller's generators."""
 
 import hashlib
 from collections.abc import Iterator
@@ -9,17 +9,17 @@ import torch
 
 @contextmanager
 def seeded(seed: int) -> Iterator[None]:
-    """Within it torch's CPU generator starts at ``seed``; afterwards it is where it was. No other is touched."""
+    """Start torch's CPU generator at ``seed`` inside, and restore it afterwards. No other generator is touched."""
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(seed)
         yield
 
 
 @contextmanager
-def drawn_by(key: str, device: torch.device) -> Iterator[None]:
-    """Within it what torch draws, on the CPU and on ``device``, depends on ``key`` alone.
+def seeded_by(key: str, device: torch.device) -> Iterator[None]:
+    """Make what torch draws inside, on the CPU and on ``device``, depend on ``key`` alone.
 
-    The CPU's generator is put back. A device's is not: a look at its state would wait for the device, and nothing else
+    The CPU's generator is restored. A device's is not: reading its state would wait for the device, and no other code
     of ours draws there.
     """
     seed = int.from_bytes(hashlib.blake2b(key.encode(), digest_size=7).digest())

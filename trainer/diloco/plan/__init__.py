@@ -1,1 +1,1 @@
-"""Whether a job and its links go together, reckoned before anything runs."""
+"""Computes whether a job and its links fit together, before anything runs: ``diloco plan``."""

@@ -1,4 +1,4 @@
-"""What trained best for such a budget, of what the links carry: from what was measured (docs/quality.md)."""
+"""Recommends the measured training settings (docs/quality.md) that suit the budget and the links best."""
 
 from dataclasses import dataclass, replace
 
@@ -8,34 +8,34 @@ from diloco.core.remedies import Setting
 from diloco.spec import JobSpec
 from diloco.spec.recommendations import Recommendation, ranked
 
-NEARLY = 0.8
-"""Of the share of the work that was merged when a way was measured (ours)."""
+COMPARABLE_SHARE = 0.8
+"""Settings are comparable if at least this much of the share merged in the measurement is merged here (ours)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Advice:
-    """A way to train that was measured, and what it is to this job."""
+    """Measured settings, and what they mean for this job."""
 
     row: Recommendation
     steps: int
-    """Inner steps that a learner of this job makes, about."""
+    """Inner steps that a learner of this job makes, approximately."""
     changes: tuple[Setting, ...]
-    """What the job has otherwise."""
+    """What the job sets differently."""
     fit: Fit
-    """With these changes."""
+    """The fit with these changes."""
 
 
 def advice(spec: JobSpec, situation: Situation) -> Advice | None:
-    """The lowest loss of those measured ways that fit; None where none does, or no step time is known.
+    """The measured settings with the lowest loss that fit; None if none do, or no step time is known.
 
-    The loss of a way says little where much less of the work is merged than when it was measured. Such a way is
-    recommended only where all are, and then the one of which the links let most be merged.
+    A measured loss says little if much less of the work is merged than when it was measured. Such settings are
+    recommended only if all are like that, and then those with which the links let most be merged.
     """
     if situation.quorum_step_seconds is None:
         return None
     steps = _steps(spec, situation)
     ways = [(row, found) for row in ranked(steps) if (found := fit(_as_measured(situation, row))).fits]
-    alike = [way for way in ways if _merged_as_measured(way) >= NEARLY]
+    alike = [way for way in ways if _merged_as_measured(way) >= COMPARABLE_SHARE]
     if not ways:
         return None
     row, found = alike[0] if alike else max(ways, key=_merged_as_measured)
@@ -48,7 +48,7 @@ def _merged_as_measured(way: tuple[Recommendation, Fit]) -> float:
 
 
 def _steps(spec: JobSpec, situation: Situation) -> int:
-    """Of the learner that the schedule counts by, until the budget is trained."""
+    """Steps of the learner that the schedule counts by, until the budget is trained."""
     step_seconds = situation.quorum_step_seconds
     assert step_seconds is not None
     tokens_in_a_step = sum(

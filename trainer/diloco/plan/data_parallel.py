@@ -1,7 +1,8 @@
-"""What ordinary data-parallel training would ask of the same links: one all-reduce of all gradients a step.
+"""What ordinary data-parallel training would need of the same links: one all-reduce of all gradients per step.
 
-A ring that passes through the regions one after the other, which is the least that any all-reduce takes (Patarasuk and
-Yuan 2009): whoever is in it sends and receives 2 (M - 1) / M of the gradients. Only links between regions count.
+It assumes a ring that passes through the regions one after the other, which is the least that any all-reduce takes
+(Patarasuk and Yuan 2009): each member sends and receives 2 (M - 1) / M of the gradients. Only links between regions
+count.
 """
 
 import math
@@ -11,25 +12,25 @@ from typing import Final
 from diloco.core.links import Situation
 
 GRADIENT_BYTES: Final = 2
-"""Of one parameter: gradients as bf16, half of what they are by default, in favor of data-parallel."""
+"""Bytes of a parameter's gradient: bf16, half of the default, in favor of data-parallel."""
 
 
 @dataclass(frozen=True, slots=True)
 class DataParallel:
-    """Data-parallel training beside decoupled."""
+    """Data-parallel training compared with decoupled training."""
 
     step_bytes: float
-    """Each learner moves so much each way in a step; a link between regions carries it once."""
+    """Bytes that each learner sends and receives in a step; a link between regions carries them once."""
     decoupled_step_bytes: float
-    """A learner's outer gradients, in a step of decoupled training, on average."""
+    """Bytes of a learner's outer gradients per step of decoupled training, on average."""
     all_reduce_seconds: float
-    """Over the slowest link; 0 where no link limits it."""
+    """Over the slowest link; 0 if no link limits it."""
     slowdown: float | None
-    """At least so many times longer is a step, with all of the all-reduce behind the computation. None: not known."""
+    """A step takes at least this many times as long, with the all-reduce behind the computation. None: not known."""
 
 
 def data_parallel(situation: Situation) -> DataParallel | None:
-    """What it would take; None for learners that have no link between them: of one region, or one alone."""
+    """The requirements; None for learners that have no link between them: all in one region, or a single one."""
     links = {group.link.name: group.link for group in situation.groups}
     if len(links) < 2:
         return None

@@ -12,7 +12,7 @@ from diloco.plan.plan import Plan
 
 
 def document(plan: Plan) -> dict[str, Any]:
-    """JSON values. What is unlimited or not known is null; shares are of 1, rates bytes a second."""
+    """JSON values. What is unlimited or not known is null; shares are fractions of 1, rates bytes per second."""
     exchange, found = plan.situation.exchange, plan.fit
     return {
         "job": plan.job.metadata.name,

@@ -1,5 +1,5 @@
-"""What can be wrong with what a plan is asked for, said in one line."""
+"""The error for an argument that a plan cannot use."""
 
 
 class PlanError(ValueError):
-    """An argument that cannot be used; the text names it, the value that stands there, and what to give instead."""
+    """An argument cannot be used; the text names it, its value, and what to give instead."""

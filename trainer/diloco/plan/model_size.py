@@ -1,6 +1,6 @@
-"""How large a job's fragments are, known before a model is built: from shapes alone.
+"""Computes the sizes of a job's fragments from shapes alone, before a model is built and without torch.
 
-It must not know torch; `tests/unit/plan/test_model_size.py` holds the shapes against the real model's.
+`tests/unit/plan/test_model_size.py` compares the shapes with the real model's.
 """
 
 from collections.abc import Iterator
@@ -14,7 +14,7 @@ from diloco.spec.presets import PRESETS, GPTSize
 from diloco.spec.training import BuiltinModel
 
 MAXIMUM_PARAMETERS = 10**15
-"""Of a model that is planned for (ours)."""
+"""Largest model that can be planned for (ours)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,11 +24,11 @@ class ModelSize:
     numels: tuple[int, ...]
     """Parameters of each fragment."""
     assumed: str = ""
-    """What had to be assumed, as words for people; empty: nothing."""
+    """What had to be assumed, as text; empty: nothing."""
 
     @property
     def parameters(self) -> int:
-        """Of the whole model."""
+        """Parameters of the whole model."""
         return sum(self.numels)
 
     @property
@@ -38,7 +38,7 @@ class ModelSize:
 
 
 def model_size(spec: JobSpec, parameters: int | None) -> ModelSize:
-    """The fragments of the job's model. ``parameters``: how many a model of the user's own has.
+    """The fragments of the job's model. ``parameters``: number of parameters of a model from an entrypoint.
 
     Raises:
         PlanError: the size is needed and not given, or given and known; or there are fewer parameters than fragments.
@@ -92,5 +92,5 @@ def _block(size: GPTSize) -> Iterator[tuple[str, tuple[int, ...]]]:
 def _vocabulary(spec: JobSpec) -> int:
     assert spec.model.builtin is not None
     given = spec.model.builtin.vocabulary_size
-    # The manifest's own checks let it be left out with text only.
+    # Validation allows the manifest to leave it out only with text.
     return TEXT_VOCABULARY if given is None else given

@@ -1,4 +1,4 @@
-"""A plan: a job in a world, and whether the two go together. Nothing is trained, and torch is not needed."""
+"""Plans a job for given links and step times, and says whether they fit. It trains nothing and needs no torch."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -17,16 +17,16 @@ from diloco.spec import DiLoCoJob, JobSpec
 from diloco.spec.words import listed
 
 MERGE_BYTES_PER_SECOND: Final = 5e9
-"""f32 bytes of all learners that a merge gets through on two cores, measured (`benchmarks/merge.py`)."""
+"""f32 bytes per second, over all learners, of a merge on two cores, measured (`benchmarks/merge.py`)."""
 UNEVEN: Final = 4.0
-"""Times the mean fragment from which on the largest one is worth a word (ours)."""
+"""The largest fragment is mentioned if it is at least this many times the mean one (ours)."""
 _BELOW, _ABOVE = 2, 4
 """Step times in the table on either side of the smallest that fits."""
 
 
 @dataclass(frozen=True, slots=True)
 class StepTime:
-    """How it would go with a certain inner step."""
+    """The fit with a certain inner step time."""
 
     seconds: float
     fit: Fit
@@ -34,7 +34,7 @@ class StepTime:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What is found about a job."""
+    """The result of planning a job."""
 
     job: DiLoCoJob
     model: ModelSize
@@ -43,17 +43,17 @@ class Plan:
     fit: Fit
     remedies: tuple[Remedy, ...]
     unlimited: tuple[str, ...]
-    """Regions of which no link was given."""
+    """Regions without a given link."""
     data_parallel: DataParallel | None
     advice: Advice | None
     smallest_step_seconds: float | None = None
-    """Where no step time was given: the shortest that fits, of all learners alike; None: there is none."""
+    """If no step time was given: the shortest that fits, the same for all learners; None: there is none."""
     step_times: tuple[StepTime, ...] = ()
-    """Where no step time was given: how it would go."""
+    """If no step time was given: the fit with several."""
 
     @property
     def assumed(self) -> tuple[str, ...]:
-        """What was not given and is taken for granted, in words."""
+        """Assumptions made for what was not given, as text."""
         words = []
         if self.unlimited:
             words.append(f"the links of {listed(self.unlimited, 'and')} are unlimited (--link)")
@@ -65,7 +65,7 @@ class Plan:
 
     @property
     def caution(self) -> str:
-        """What the formulas do not see, in words; empty: nothing that is known of."""
+        """What the formulas do not cover, as text; empty: nothing known."""
         if self.model.unevenness < UNEVEN:
             return ""
         share = self.model.unevenness / len(self.model.numels)
@@ -76,10 +76,10 @@ class Plan:
 
 
 def make_plan(job: DiLoCoJob, world: World, parameters: int | None = None) -> Plan:
-    """Reckon how ``job`` goes in ``world``. ``parameters``: of a model that is not the built-in one.
+    """Compute how ``job`` goes in ``world``. ``parameters``: of a model that is not the built-in one.
 
     Raises:
-        PlanError: the model's size is not known, or given where it is.
+        PlanError: the model's size is not known, or given although it is.
         LayoutError: the model cannot be cut into as many fragments.
     """
     model = model_size(job.spec, parameters)
@@ -102,7 +102,7 @@ def make_plan(job: DiLoCoJob, world: World, parameters: int | None = None) -> Pl
 
 
 def situation_of(spec: JobSpec, world: World, model: ModelSize) -> Situation:
-    """The job and the world as `fit` takes them."""
+    """The job and the world as input for `fit`."""
     exchange = Exchange.of(spec.sync, model.numels)
     groups = tuple(_groups(spec, world))
     syncer = Link(SYNCER_LINK, world.syncer_bytes_per_second, world.syncer_bytes_per_second)
@@ -122,7 +122,7 @@ def _groups(spec: JobSpec, world: World) -> Iterator[LearnerGroup]:
 
 
 def _step_times(situation: Situation, smallest: float | None) -> Iterator[StepTime]:
-    """Step times of the series 1, 2, 5 around the smallest that fits; none where any fits."""
+    """Step times of the series 1, 2, 5 around the smallest that fits; none if any fits."""
     if smallest is not None and smallest <= SHORTEST_STEP_SECONDS:
         return
     middle = 1.0 if smallest is None else smallest

@@ -1,7 +1,7 @@
-"""Rates, durations and counts as people write them, with units: ``100Mbit/s``, ``80ms``, ``1.3B``.
+"""Parses rates, durations and counts with units: ``100Mbit/s``, ``80ms``, ``1.3B``.
 
-Bits and bytes are told apart by their spelling alone, so a rate without a unit, or with one that people read
-differently (Mb/s, Mbps, MBPS), is refused with what to write.
+Only the spelling distinguishes bits from bytes, so a rate without a unit, or with an ambiguous one (Mb/s, Mbps, MBPS),
+is refused with the spelling to use.
 """
 
 import math
@@ -11,7 +11,7 @@ from typing import Final
 from diloco.plan.errors import PlanError
 
 UNLIMITED: Final = "unlimited"
-"""A rate that limits nothing."""
+"""An unlimited rate."""
 
 _PREFIXES: Final = {"": 1.0, "k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "Ki": 2.0**10, "Mi": 2.0**20, "Gi": 2.0**30}
 _RATE_UNITS: Final = {
@@ -22,14 +22,14 @@ _DURATION_UNITS: Final = {"us": 1e-6, "ms": 1e-3, "s": 1.0, "min": 60.0}
 _COUNT_UNITS: Final = {"": 1, "k": 10**3, "M": 10**6, "B": 10**9, "T": 10**12}
 _NUMBER: Final = re.compile(r"((?:[0-9]+(?:_[0-9]+)*(?:\.[0-9]+)?|\.[0-9]+)(?:e[+-]?[0-9]+)?)\s*(.*)", re.ASCII)
 _LONGEST_SECONDS: Final = 86_400.0
-"""Of anything that is planned with (ours): a day."""
+"""Longest duration (ours): a day."""
 
 
 def parse_rate(field: str, text: str) -> float:
-    """Bytes a second; infinite for ``unlimited``. ``field``: what names the text in errors.
+    """Bytes per second; infinite for ``unlimited``. ``field``: the name of the argument in errors.
 
     Raises:
-        PlanError: no number above 0, or not with a unit of bits or bytes a second.
+        PlanError: not a number above 0, or without a unit of bits or bytes per second.
     """
     if text.strip() == UNLIMITED:
         return math.inf
@@ -44,10 +44,10 @@ def parse_rate(field: str, text: str) -> float:
 
 
 def parse_duration(field: str, text: str, *, bare_seconds: bool = False) -> float:
-    """Seconds, at most a day. ``bare_seconds``: a number without a unit is seconds, as the flag's name says.
+    """Seconds, at most a day. ``bare_seconds``: a number without a unit is in seconds, as the flag's name says.
 
     Raises:
-        PlanError: no number above 0, or not with a unit of time.
+        PlanError: not a number above 0, or without a unit of time.
     """
     number, unit = _split(field, text, "a duration")
     if bare_seconds and not unit:
@@ -65,7 +65,7 @@ def parse_count(field: str, text: str) -> int:
     """A whole number above 0: ``124000000``, ``124_000_000``, ``124M``, ``1.3B``.
 
     Raises:
-        PlanError: it is something else.
+        PlanError: it is anything else.
     """
     number, unit = _split(field, text, "a number")
     if unit not in _COUNT_UNITS:
@@ -75,7 +75,7 @@ def parse_count(field: str, text: str) -> int:
 
 
 def _split(field: str, text: str, kind: str) -> tuple[float, str]:
-    """The number and the unit behind it."""
+    """The number and the unit that follows it."""
     found = _NUMBER.fullmatch(text.strip())
     if found is None:
         raise PlanError(f"{field}: {text!r} is not {kind}; use digits and a unit, {_EXAMPLES[kind]}")

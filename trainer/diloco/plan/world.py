@@ -1,6 +1,6 @@
-"""The world that a job is planned for: links of regions and of the syncer, and how long steps take.
+"""The conditions that a job is planned for: links of regions and of the syncer, and durations of inner steps.
 
-Values, and how they are written on a command line: ``--link us-west=200Mbit/s,80ms``, ``--step us-west/old=0.5``.
+It also reads them from command-line arguments: ``--link us-west=200Mbit/s,80ms``, ``--step us-west/old=0.5``.
 """
 
 import math
@@ -14,38 +14,38 @@ from diloco.spec import JobSpec
 from diloco.spec.words import listed
 
 SYNCER: Final = "syncer"
-"""What ``--link`` calls the syncer's own link."""
+"""Name of the syncer's own link in ``--link``."""
 EVERY: Final = "*"
 _MOST_NAMES = 6
 
 
 @dataclass(frozen=True, slots=True)
 class RegionLink:
-    """What lies between a region and the syncer; the region's learners share it."""
+    """The link between a region and the syncer; the region's learners share it."""
 
     bytes_per_second: float = math.inf
-    """Each way. Infinite: it limits nothing."""
+    """Each way. Infinite: unlimited."""
     round_trip_seconds: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
 class World:
-    """What is known beside the job."""
+    """Links and step times, which are not in the job."""
 
     links: Mapping[str, RegionLink] = field(default_factory=dict)
-    """By region; a region without one is taken for unlimited."""
+    """By region; a region without one has an unlimited link."""
     syncer_bytes_per_second: float = math.inf
     """Each way; all learners share it."""
     step_seconds: Mapping[str, float] = field(default_factory=dict)
-    """An inner step of each pool, ``region/pool``. Empty: not known; else every pool with learners has one."""
+    """Duration of an inner step by pool, ``region/pool``. Empty: not known; else every pool with learners has one."""
 
     def link(self, region: str) -> RegionLink:
-        """Of a region."""
+        """The link of a region."""
         return self.links.get(region, RegionLink())
 
 
 def read_world(spec: JobSpec, link_texts: Sequence[str], step_texts: Sequence[str]) -> World:
-    """The world that these arguments describe. Where several name one region or pool, the last one counts.
+    """The world that these arguments describe. If several name one region or pool, the last one counts.
 
     Raises:
         PlanError: an argument cannot be read, names nothing of the job, or some pools have a step time and others none.

@@ -1,15 +1,15 @@
-"""``host:port``, as flags and files carry it. It must not open sockets: it only reads and writes the text."""
+"""Parses and formats ``host:port``."""
 
 
 class AddressError(ValueError):
-    """An address that cannot be read; the text names it and what is allowed."""
+    """An address cannot be parsed; the text names it and what is allowed."""
 
 
 def parse_address(text: str) -> tuple[str, int]:
-    """Host and port of ``host:port``; an IPv6 host stands in brackets; port 0 lets the system choose.
+    """Host and port of ``host:port``; an IPv6 host is in brackets; port 0 lets the system choose.
 
     Raises:
-        AddressError: it is no such address.
+        AddressError: it is not such an address.
     """
     host, colon, port = text.rpartition(":")
     if not colon or not host or not port.isascii() or not port.isdigit() or int(port) > 65535:

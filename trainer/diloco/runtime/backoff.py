@@ -1,6 +1,6 @@
-"""How long to wait before the next try: twice as long after each failure, up to a bound, and never quite the same.
+"""How long to wait before the next attempt: twice as long after each failure, up to a limit, with jitter.
 
-The random part keeps many that failed at once from coming back at once. Pure: the random source is an argument.
+The jitter keeps processes that failed together from retrying together. Pure: the random source is an argument.
 """
 
 from collections.abc import Callable
@@ -19,24 +19,24 @@ class Backoff:
     """Between 0 and 1."""
 
     def seconds(self, failures: int) -> float:
-        """How long to wait after so many failures in a row (1 or more): between half and all of the interval."""
+        """How long to wait after this many failures in a row (1 or more): between half and all of the interval."""
         whole = min(self.first_seconds * 2.0 ** min(failures - 1, _MOST_DOUBLINGS), self.most_seconds)
         return whole * (0.5 + 0.5 * self.random())
 
 
 class Retries:
-    """A ``Backoff`` that counts the failures itself, until something worked."""
+    """A ``Backoff`` that counts the failures since the last success."""
 
     def __init__(self, backoff: Backoff) -> None:
-        """Count from no failure."""
+        """Start with no failure."""
         self._backoff = backoff
         self._failures = 0
 
     def next_seconds(self) -> float:
-        """How long to wait after one more failure."""
+        """Count one more failure; returns how long to wait."""
         self._failures += 1
         return self._backoff.seconds(self._failures)
 
     def worked(self) -> None:
-        """The next failure is a first one again."""
+        """Reset the count of failures."""
         self._failures = 0

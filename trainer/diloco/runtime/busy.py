@@ -1,4 +1,4 @@
-"""How long anything was under way, with several things at once counted once. It must not know what it is."""
+"""Measures for how long any transfer was under way; time with several at once counts once."""
 
 import threading
 from collections.abc import Callable
@@ -7,14 +7,14 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Moved:
-    """What was moved so far, and the time in which any of it was under way."""
+    """What was transferred so far, and the time in which any of it was under way."""
 
     busy_seconds: float = 0.0
     bytes: int = 0
 
 
 class BusyMeter:
-    """Bytes, and the time in which any were on their way. Used by several threads."""
+    """Bytes, and the time in which any were being transferred. Used by several threads."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         """``clock`` returns seconds of a monotonic clock."""
@@ -26,14 +26,14 @@ class BusyMeter:
         self._bytes = 0
 
     def begin(self) -> None:
-        """A transfer begins."""
+        """Note that a transfer begins."""
         with self._lock:
             if self._under_way == 0:
                 self._since = self._clock()
             self._under_way += 1
 
     def end(self, moved_bytes: int) -> None:
-        """A transfer that began is over, with so many bytes moved."""
+        """Note that a transfer is over, and its bytes."""
         with self._lock:
             self._bytes += moved_bytes
             self._under_way -= 1
@@ -41,7 +41,7 @@ class BusyMeter:
                 self._busy_seconds += self._clock() - self._since
 
     def read(self) -> Moved:
-        """As of now. The time of what is under way counts already, its bytes once it is over."""
+        """The current values. The time of a running transfer counts already, its bytes once it is over."""
         with self._lock:
             going_on = self._clock() - self._since if self._under_way else 0.0
             return Moved(self._busy_seconds + going_on, self._bytes)

@@ -1,19 +1,18 @@
-"""How many files and connections a process may have open, and how they are shared out.
+"""Divides the file descriptors of a process between its peers' connections and its own use.
 
-A server that gives every descriptor to whoever connects can write no checkpoint and answer no health check. It must not
-know who gets them.
+A server whose clients take every descriptor can neither write a checkpoint nor answer a health check.
 """
 
 import resource
 from typing import Final
 
 RESERVED: Final = 256
-"""Kept from peers: files, the HTTP server, libraries."""
+"""Reserved for the process itself: files, the HTTP server, libraries."""
 _FEWEST, _MOST = 64, 100_000
 
 
 def connections_allowed() -> int:
-    """Raise this process's limit as far as it may, and return how many connections peers may have of it."""
+    """Raise this process's limit as far as allowed; returns how many connections peers may have."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = _MOST + RESERVED
     most = wanted if hard == resource.RLIM_INFINITY else min(hard, wanted)
@@ -24,5 +23,5 @@ def connections_allowed() -> int:
 
 
 def share_of_peers(limit: int) -> int:
-    """Connections that peers may have where ``limit`` descriptors can be open. Pure."""
+    """Connections that peers may have if ``limit`` descriptors can be open. Pure."""
     return min(_MOST, max(_FEWEST, limit - RESERVED))

@@ -1,7 +1,7 @@
-"""Nothing outlives the supervisor, even if it is killed with SIGKILL: each child ties itself to its parent.
+"""Ends a child process when its supervisor dies, even by SIGKILL.
 
-The child does it itself, first thing, rather than the parent between fork and exec: code there is not safe in a process
-with threads. It must not know what the process does.
+Each child sets this up itself, first of all, rather than the parent between fork and exec: code there is not safe in a
+process with threads.
 """
 
 import ctypes
@@ -19,7 +19,7 @@ def die_with_parent(parent_pid: int) -> None:
     """Have this process killed when its parent ``parent_pid`` is gone; exits at once if it is gone already.
 
     On Linux the kernel does it (PR_SET_PDEATHSIG: the signal comes when the *thread* that started this process ends, so
-    start children from a thread that lives as long as the program). Elsewhere a thread looks.
+    start children from a thread that lives as long as the program). Elsewhere a thread polls.
     """
     if sys.platform == "linux":
         libc = ctypes.CDLL(None, use_errno=True)
@@ -27,7 +27,7 @@ def die_with_parent(parent_pid: int) -> None:
             raise OSError(ctypes.get_errno(), "prctl(PR_SET_PDEATHSIG)")
     else:
         threading.Thread(target=_watch, args=(parent_pid,), name="die-with-parent", daemon=True).start()
-    # The parent may have gone before the call above.
+    # The parent may have died before the call above.
     if os.getppid() != parent_pid:
         os._exit(1)
 

@@ -1,7 +1,7 @@
-"""Files that are whole or absent, whatever happens to the process or its machine while they are written.
+"""Writes files completely or not at all, whatever happens to the process or its machine meanwhile, and reads them.
 
-It must not know what is in them. Errors of the system come as ``OSError``: a caller decides whether to go on without
-the file (a checkpoint on a full disk) or to stop (an output directory that cannot be written).
+System errors are raised as ``OSError``: the caller decides whether to go on without the file (a checkpoint on a full
+disk) or to stop (an output directory that cannot be written).
 """
 
 import errno
@@ -19,10 +19,10 @@ _READ_BYTES = 1 << 20
 
 
 class UnusableFileError(ValueError):
-    """A file that is missing, unreadable or not what it should be; the text names it."""
+    """A file is missing, unreadable or not what it should be; the text names it."""
 
 
-_OF_THE_MACHINE = frozenset(
+_MACHINE_ERRORS = frozenset(
     {
         *(errno.EAGAIN, errno.EINTR, errno.EIO, errno.ESTALE, errno.ETIMEDOUT),
         *(errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBUFS, errno.ENOSPC, errno.EDQUOT),
@@ -30,19 +30,19 @@ _OF_THE_MACHINE = frozenset(
 )
 
 
-def is_of_the_machine(error: OSError) -> bool:
-    """Whether the machine is short of something or has a fault, which may pass; else the request was wrong."""
-    return error.errno in _OF_THE_MACHINE
+def is_machine_error(error: OSError) -> bool:
+    """Whether the error comes from a shortage or fault of the machine, which may pass, and not from a wrong request."""
+    return error.errno in _MACHINE_ERRORS
 
 
 FileSignature = tuple[int, int, int, int]
-"""Of one file: another one once its content is, or a link on the way to it."""
+"""Of one file; changes when its content, or a link in its path, does."""
 
 
 def signature_of(path: Path) -> FileSignature | None:
-    """Whether to read a file again, by one ``stat``, also where it is in a mounted ConfigMap or Secret.
+    """A signature from one ``stat`` that shows whether to read a file again, also in a mounted ConfigMap or Secret.
 
-    None: it is not there, as for an instant one that is swapped may be.
+    None: it does not exist, which may be so for a moment while it is replaced.
     """
     try:
         found = path.stat()
@@ -52,7 +52,7 @@ def signature_of(path: Path) -> FileSignature | None:
 
 
 def fsync_directory(directory: Path) -> None:
-    """Make the names in ``directory`` durable: a rename survives a power cut only after this."""
+    """Make the names in ``directory`` durable: a rename survives a power failure only after this."""
     descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(descriptor)
@@ -61,7 +61,7 @@ def fsync_directory(directory: Path) -> None:
 
 
 def fsync_file(path: Path) -> None:
-    """Make the content of a file durable that something else has written."""
+    """Make the content of a file durable that other code has written."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -70,12 +70,12 @@ def fsync_file(path: Path) -> None:
 
 
 def write_atomically(path: Path, data: bytes | memoryview | str, *, durable: bool = True) -> None:
-    """Put ``data`` at ``path`` so that a reader sees the old content or the new, never a part.
+    """Write ``data`` to ``path`` so that a reader sees the old content or the new, never a part.
 
-    Text is written as UTF-8. ``durable`` also waits until it is on the disk.
+    Text is written as UTF-8. ``durable`` also waits until it is on disk.
 
     Raises:
-        OSError: it could not be written; what stood at ``path`` still does.
+        OSError: it could not be written; a file that was at ``path`` before is unchanged.
     """
     content = data.encode() if isinstance(data, str) else data
     descriptor, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".part", dir=path.parent)
@@ -104,7 +104,7 @@ def write_json_atomically(path: Path, value: object, *, durable: bool = True) ->
 
 
 def open_regular(path: Path) -> BinaryIO:
-    """Open a file for reading; a pipe, for which one might wait for ever, is none.
+    """Open a regular file for reading; refuses others, such as a pipe, which could block forever.
 
     Raises:
         OSError: it cannot be opened, or is not a regular file.
@@ -120,7 +120,7 @@ def read_json(path: Path, *, limit_bytes: int = 64 << 20) -> Any:
     """The JSON value in a file of at most ``limit_bytes``.
 
     Raises:
-        UnusableFileError: it is missing, unreadable, too large, no regular file, not JSON or nested too deeply.
+        UnusableFileError: it is missing, unreadable, too large, not a regular file, not JSON or nested too deeply.
     """
     try:
         with open_regular(path) as file:
@@ -156,11 +156,11 @@ def sha256_file(path: Path) -> str:
 def make_writable_directory(path: Path, *, even_if_full: bool = False) -> None:
     """Make ``path`` a directory that this process can write to, with its parents.
 
-    ``even_if_full``: one that has no room at the moment will do, for work that goes on without what it cannot write.
+    ``even_if_full``: accept one on a full disk, for work that goes on without what it cannot write.
 
     Raises:
-        UnusableFileError: it is no directory or cannot be written to; found out by writing, so that a read-only file
-            system is noticed too.
+        UnusableFileError: it is not a directory or cannot be written to; tested by writing, so that a read-only file
+            system is detected too.
     """
     try:
         path.mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""How late an event loop is, for health pages and metrics."""
+"""Measures how late an event loop is, for health pages and metrics."""
 
 import asyncio
 import time
@@ -11,14 +11,14 @@ class Heartbeat:
     """Runs on the event loop; read from any thread."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        """``clock``: seconds, never running backwards."""
+        """``clock`` returns seconds and never goes back."""
         self._clock = clock
         self._beat_at = clock()
         self._late_seconds = 0.0
 
     @property
     def lag_seconds(self) -> float:
-        """How late the loop was at the latest beat, or is now with the next one."""
+        """How late the latest beat was, or how late the next one is now, whichever is more."""
         return max(self._late_seconds, self._clock() - self._beat_at - _BEAT_SECONDS, 0.0)
 
     async def run(self) -> None:

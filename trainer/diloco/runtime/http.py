@@ -1,7 +1,7 @@
-"""The small HTTP server beside a process's real work: metrics, health, status.
+"""A small HTTP server for metrics, health and status.
 
-Threads of the standard library, so that an answer comes while the event loop, a merge or an inner step is busy; that is
-the point of a health check. It must not know what it serves: a route is a function without arguments.
+It uses threads of the standard library, so that a health check is answered while the event loop, a merge or an inner
+step is busy. A route is a function without arguments.
 """
 
 import contextlib
@@ -23,18 +23,18 @@ from diloco.runtime.addresses import format_address, parse_address
 _log = logging.getLogger(__name__)
 
 _REQUEST_SECONDS = 10.0
-"""A client that has not sent its request and taken the answer in this time is dropped: its thread is wanted back."""
+"""A client that has not sent its request and read the answer in this time is disconnected, to free its thread."""
 _MOST_CONNECTIONS = 64
-"""At once. Whoever comes then takes the place of the one that has been there longest: a health check never does."""
+"""Most connections at once. A new one beyond that replaces the oldest, so that a health check is always answered."""
 
 
 class HttpServerError(RuntimeError):
-    """The server cannot listen; the text names the address and why."""
+    """The server cannot listen; the text names the address and says why."""
 
 
 @dataclass(frozen=True, slots=True)
 class Response:
-    """What a route answers."""
+    """A route's answer."""
 
     body: bytes
     content_type: str = "text/plain; charset=utf-8"
@@ -42,12 +42,12 @@ class Response:
 
     @classmethod
     def text(cls, body: str, status: int = HTTPStatus.OK) -> Self:
-        """Plain text."""
+        """A plain text response."""
         return cls(body.encode(), status=status)
 
     @classmethod
     def json(cls, value: object, status: int = HTTPStatus.OK) -> Self:
-        """A JSON document of ``value``."""
+        """A response with ``value`` as JSON."""
         return cls(json.dumps(value).encode() + b"\n", "application/json", status)
 
 
@@ -58,11 +58,11 @@ class HttpServer:
     """Serves GET and HEAD of the given paths on threads of its own, from construction until ``close``."""
 
     def __init__(self, address: str, routes: Mapping[str, Route], *, request_seconds: float = _REQUEST_SECONDS) -> None:
-        """Listen at ``address`` (``host:port``; port 0: the system's choice); a request is given ``request_seconds``.
+        """Listen at ``address`` (``host:port``; port 0: the system's choice); each request has ``request_seconds``.
 
         Raises:
-            AddressError: ``address`` cannot be read.
-            HttpServerError: it cannot be listened at, for instance because another process does.
+            AddressError: ``address`` cannot be parsed.
+            HttpServerError: the server cannot listen there, for instance because another process does.
         """
         host, port = parse_address(address)
         try:
@@ -76,7 +76,7 @@ class HttpServer:
         self._thread.start()
 
     def serve(self, routes: Mapping[str, Route]) -> None:
-        """Serve these paths from now on, instead of those of before."""
+        """Serve these paths from now on, instead of the previous ones."""
         self._server.routes = dict(routes)
 
     def close(self) -> None:
@@ -101,13 +101,13 @@ class _Server(ThreadingHTTPServer):
         self._request_seconds = request_seconds
         self._lock = threading.Lock()
         self._deadlines: dict[socket.socket, float] = {}
-        """Of connections, the one that has been there longest first."""
+        """Connections, oldest first."""
         self.address_family, *_, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
         self.routes = routes
         super().__init__(address[:2], _Handler)  # type: ignore[arg-type]  # the family's own tuple, host and port of it
 
     def server_bind(self) -> None:
-        # Not HTTPServer's own, which looks the host's name up and can wait for a name server that does not answer.
+        # HTTPServer's own method would look up the host's name and may wait for a name server that does not answer.
         TCPServer.server_bind(self)
         self.server_name, self.server_port = self.server_address[0], self.server_address[1]  # type: ignore[assignment]
 
@@ -126,13 +126,13 @@ class _Server(ThreadingHTTPServer):
         super().shutdown_request(request)
 
     def next_request(self, request: socket.socket) -> None:
-        """An answer is out: the time of whatever comes next on this connection begins."""
+        """Restart the time limit for the next request on this connection, as an answer was sent."""
         with self._lock:
             if request in self._deadlines:
                 self._deadlines[request] = time.monotonic() + self._request_seconds
 
     def service_actions(self) -> None:
-        # Called several times a second. A time limit of the socket's own would begin anew with every byte.
+        # Called several times per second. The socket's own timeout would restart with every byte.
         now = time.monotonic()
         with self._lock:
             for connection in [one for one, until in self._deadlines.items() if now >= until]:
@@ -144,7 +144,7 @@ class _Server(ThreadingHTTPServer):
 
 
 def _break(connection: socket.socket) -> None:
-    """Let the thread that reads or writes it find it at its end."""
+    """Shut it down, so that the thread that reads or writes it gets an end of file."""
     with contextlib.suppress(OSError):
         connection.shutdown(socket.SHUT_RDWR)
 
@@ -170,7 +170,7 @@ class _Handler(BaseHTTPRequestHandler):
         else:
             try:
                 response = route()
-            except Exception:  # noqa: BLE001  # a fault in one page must be seen in the log, and cost no more than this answer
+            except Exception:  # noqa: BLE001  # an error in one page is logged, and fails only this request
                 _log.exception("HTTP route %s failed", self.path)
                 response = Response.text("internal error; see the log\n", HTTPStatus.INTERNAL_SERVER_ERROR)
         self.send_response(response.status)

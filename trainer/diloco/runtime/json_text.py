@@ -1,24 +1,21 @@
-"""JSON from files and peers: whatever the text is, the answer is a value of bounded depth or one error.
-
-It must not know what is in it.
-"""
+"""Parses JSON from files and peers; any invalid or deeply nested text raises one error."""
 
 import json
 from typing import Any, Final
 
 MAXIMUM_DEPTH: Final = 100
-"""Objects and lists inside one another: far above what anything of ours writes."""
+"""Most objects and lists inside one another: far above what diloco writes."""
 
 
 class JsonError(ValueError):
-    """A text that is no JSON, or is nested too deeply."""
+    """A text that is not JSON, or is nested too deeply."""
 
 
 def parse_json(text: bytes | str) -> Any:
-    """The value of a JSON text; not a number and infinity are let pass, as Python writes them.
+    """The value of a JSON text; NaN and infinity are accepted, as Python writes them.
 
     Raises:
-        JsonError: it is none, or has more than ``MAXIMUM_DEPTH`` objects and lists inside one another.
+        JsonError: it is not JSON, or has more than ``MAXIMUM_DEPTH`` objects and lists inside one another.
     """
     try:
         value = json.loads(text)

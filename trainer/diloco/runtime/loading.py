@@ -1,7 +1,7 @@
-"""What a process shows over HTTP while it loads: alive as long as loading gets on, however long it takes.
+"""HTTP pages of a process while it loads: it is healthy as long as loading makes progress, however long it takes.
 
-A model of many billions of parameters takes longer to make or read than any fixed limit allows. So what is looked at is
-whether the process computes or reads. It must not know what is loaded.
+A model of many billions of parameters takes longer to build or read than any fixed limit. So progress is measured by
+whether the process computes or reads.
 """
 
 import time
@@ -14,24 +14,24 @@ from typing import Final
 from diloco.runtime.http import Response, Route
 
 STALLED_AFTER_SECONDS: Final = 300.0
-"""Loading that neither computes nor reads for so long is taken for stuck (ours)."""
+"""Loading that neither computes nor reads for this long counts as stuck (ours)."""
 _LEAST_CPU_SECONDS = 1.0
-"""What counts as computing: far more than answering health checks takes in all that time."""
+"""Least CPU time that counts as computing: far more than health checks take in that time."""
 _LEAST_BYTES = 2**20
 _COUNTED = ("rchar", "read_bytes")
-"""Of /proc/self/io: what was asked for by reads, and what came from disks, mapped files included (proc_pid_io(5))."""
+"""Fields of /proc/self/io: bytes asked for by reads, and bytes from disks, mapped files included (proc_pid_io(5))."""
 
 
 @dataclass(frozen=True, slots=True)
 class Spent:
-    """What a process has used so far."""
+    """CPU time and bytes read by a process so far."""
 
     cpu_seconds: float
     read_bytes: int
 
 
 def spent_by_this_process(io: Path = Path("/proc/self/io")) -> Spent:
-    """Of this process and all its threads. Where the system does not tell bytes, computing alone counts."""
+    """Values of this process and all its threads. If the system does not report bytes, only CPU time counts."""
     try:
         lines = io.read_text().splitlines()
     except OSError:
@@ -41,7 +41,7 @@ def spent_by_this_process(io: Path = Path("/proc/self/io")) -> Spent:
 
 
 class Loading:
-    """How a process's loading gets on. The HTTP server's threads call its pages; one other calls ``turn_to``."""
+    """Watches a process's loading. The HTTP server's threads call its pages; one other thread calls ``switch_to``."""
 
     def __init__(
         self, spent: Callable[[], Spent] = spent_by_this_process, clock: Callable[[], float] = time.monotonic
@@ -51,13 +51,13 @@ class Loading:
         self._what = "starts"
         self._mark = (clock(), spent())
 
-    def turn_to(self, what: str) -> None:
-        """Loading gets on: ``what`` is done from now on, as /readyz says."""
+    def switch_to(self, what: str) -> None:
+        """Note progress: from now on loading does ``what``, which /readyz shows."""
         self._what = what
         self._mark = (self._clock(), self._spent())
 
     def stalled_seconds(self) -> float:
-        """Since when nothing to speak of was computed or read, as far as anybody has looked."""
+        """Time since loading last computed or read a significant amount, as seen by the calls of this method."""
         now, spent = self._clock(), self._spent()
         at, before = self._mark
         computed, read = spent.cpu_seconds - before.cpu_seconds, spent.read_bytes - before.read_bytes
@@ -67,7 +67,7 @@ class Loading:
         return now - at
 
     def pages(self) -> dict[str, Route]:
-        """The pages by path. Those that show figures say that there are none yet."""
+        """The pages by path. Metrics and status pages say that there are no values yet."""
         return {"/healthz": self._health, "/readyz": self._not_yet, "/metrics": self._not_yet, "/status": self._not_yet}
 
     def _health(self) -> Response:

@@ -1,9 +1,8 @@
-"""Logging of a process: lines for people, or one JSON object a line for a collector. To stderr; stdout is for results.
+"""Logging of a process, to stderr: lines for people, or one JSON object per line for a collector.
 
-What is logged may come from another process: control characters are escaped, so that no line can be made up, and a
-log that cannot be written loses lines and says how many. It must not know what is logged. A record may carry plain
-values in ``extra={"fields": {...}}``: they become keys of the JSON object, and ``key=value`` at the end of a line for
-people.
+Log text may come from another process: control characters are escaped, so that nobody can forge a line. If the log
+cannot be written, lines are lost and counted. A record may carry plain values in ``extra={"fields": {...}}``: they
+become keys of the JSON object, and ``key=value`` at the end of a plain line.
 """
 
 import json
@@ -35,7 +34,7 @@ class _Handler(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         try:
             line = self.format(record) + "\n"
-        except Exception:  # noqa: BLE001  # a wrong argument of a log call: the base class tells it
+        except Exception:  # noqa: BLE001  # a wrong argument of a log call: the base class reports it
             self.handleError(record)
             return
         lost, problem = self._output.lost, self._problem
@@ -64,7 +63,7 @@ class _PlainFormatter(logging.Formatter):
         text = f"{clock}.{int(record.msecs):03d} {self._process} {level}{told}"
         if not record.exc_info:
             return text
-        # Indented: what an exception says must not look like a line of its own.
+        # Indented, so that an exception's text cannot look like a line of its own.
         trace = "\n".join(f"    {escaped(line)}" for line in self.formatException(record.exc_info).split("\n"))
         return f"{text}\n{trace}"
 
@@ -80,7 +79,7 @@ class _JsonFormatter(logging.Formatter):
             "level": record.levelname,
             "process": self._process,
             "logger": record.name,
-            "message": escaped(record.getMessage()),  # also for whoever takes the text out again
+            "message": escaped(record.getMessage()),  # escaped also for those who extract the text again
             **_fields(record),
         }
         if record.exc_info:

@@ -1,7 +1,7 @@
-"""What a process prints, when it may outlive whoever reads it.
+"""Output of a process that may outlive its reader.
 
-A closed pipe, a full disk, a terminal that is gone and a reader that has stopped reading cost the text, never the work:
-training does not stop because nobody watches. It must not know what is printed.
+A closed pipe, a full disk, a lost terminal or a reader that has stopped costs only the text: training does not stop
+because its output cannot be written.
 """
 
 import errno
@@ -13,16 +13,16 @@ from collections.abc import Callable
 from typing import Final, TextIO
 
 PATIENCE_SECONDS: Final = 2.0
-"""That a reader is given to take a text; one that did not take the last one is given nothing (ours)."""
+"""Time for a reader to take a text; after one that was not taken, later ones are dropped until it reads (ours)."""
 _PIECE_BYTES: Final = 512
-"""POSIX: a pipe that is ready to be written takes so much at least without blocking."""
+"""POSIX: a pipe that is ready for writing takes at least this much without blocking."""
 
 
 def escaped(text: str) -> str:
-    """``text`` with whatever is not printable written as an escape sequence, so that it stays on one line.
+    """``text`` with unprintable characters as escape sequences, so that it stays on one line.
 
-    What other processes and files say is shown to people: a line break in it would be a line of ours, and a terminal
-    obeys control characters.
+    Text from other processes and files is shown to people: a line break in it could forge a line, and a terminal would
+    obey control characters.
     """
     if text.isprintable():
         return text
@@ -30,18 +30,18 @@ def escaped(text: str) -> str:
 
 
 class LastingOutput(io.TextIOBase):
-    """A text stream to a file descriptor that never raises. Nothing is buffered, so nothing is left to fail later."""
+    """A text stream to a file descriptor that never raises. It is unbuffered, so no write can fail later."""
 
     def __init__(self, stream: TextIO, failed: Callable[[str], None] = lambda _: None) -> None:
-        """Write where ``stream`` writes; ``failed`` is told why a text is lost, once until one is written again."""
+        """Write where ``stream`` writes; ``failed`` gets the reason why texts are lost, once until one is written."""
         self._stream = stream
         self._failed = failed
         self._failing = False
         self._cut = False
-        """The last text was lost in the middle."""
+        """Whether the last text was cut off in the middle."""
         self._lock = threading.Lock()
         self.lost = 0
-        """Texts that nobody got."""
+        """Number of lost texts."""
         try:
             self._descriptor: int | None = stream.fileno()
         except (OSError, ValueError):  # a stream in memory
@@ -49,7 +49,7 @@ class LastingOutput(io.TextIOBase):
 
     @property
     def encoding(self) -> str:  # type: ignore[override]  # a plain attribute in the stubs
-        """Of the stream."""
+        """The stream's encoding."""
         return self._stream.encoding or "utf-8"
 
     def isatty(self) -> bool:
@@ -61,11 +61,11 @@ class LastingOutput(io.TextIOBase):
         return self._stream.fileno()
 
     def writable(self) -> bool:
-        """It is."""
+        """Always true."""
         return True
 
     def write(self, text: str) -> int:
-        """Write ``text``; where that cannot be, drop it."""
+        """Write ``text``, or drop it if that fails."""
         try:
             with self._lock:
                 self._put(text)
@@ -79,7 +79,7 @@ class LastingOutput(io.TextIOBase):
         return len(text)
 
     def flush(self) -> None:
-        """Nothing is held back."""
+        """Nothing to do, as it is unbuffered."""
 
     def _put(self, text: str) -> None:
         if self._descriptor is None:

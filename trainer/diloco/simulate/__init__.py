@@ -1,15 +1,15 @@
-"""Whole runs in one process and in virtual time: the same engine, merges and inner training, without sockets.
+"""Simulates whole runs in one process and in virtual time: the same engine, merges and training, without sockets.
 
-The shells here carry out the engine's actions as the syncer and the learners do, but a heap of dated callbacks takes
-the place of threads, links and clocks. So a run with stragglers, kills and cut links is the same to the bit each time,
-and an hour of waiting costs nothing; only the training itself is computed.
+The simulated syncer and learners carry out the engine's actions as the real ones do, but a heap of scheduled callbacks
+replaces threads, links and clocks. So a run with stragglers, kills and cut links is the same to the bit each time, and
+waiting takes no time; only the training itself is computed.
 """
 
 from diloco.simulate.baselines import Baseline, alone, data_parallel
 from diloco.simulate.counted import layout_of_sizes
 from diloco.simulate.outcome import Course, Outcome
 from diloco.simulate.scenario import Cut, Fault, Kill, Link, Profile, Scenario, ScenarioError, faults_every
-from diloco.simulate.world import SimulationError, Terms, simulate, simulate_course
+from diloco.simulate.world import RunOptions, SimulationError, simulate, simulate_course
 
 __all__ = [
     "Baseline",
@@ -20,10 +20,10 @@ __all__ = [
     "Link",
     "Outcome",
     "Profile",
+    "RunOptions",
     "Scenario",
     "ScenarioError",
     "SimulationError",
-    "Terms",
     "alone",
     "data_parallel",
     "faults_every",

@@ -1,6 +1,6 @@
-"""What decoupled training is held against: per-step data-parallel training of the whole job, and one learner by itself.
+"""Baselines for decoupled training: per-step data-parallel training of the whole job, and one learner by itself.
 
-Both use the learner's own trainer, data and schedule of the learning rate, without a syncer.
+Both use the learner's own trainer, data and learning-rate schedule, without a syncer.
 """
 
 from dataclasses import dataclass
@@ -29,15 +29,15 @@ class Baseline:
     loss_start: float
     """Evaluation loss of the initial model, nats a token."""
     loss: float
-    """Of the final one."""
+    """Evaluation loss of the final model."""
     steps: int
     trained_tokens: int
 
 
 class AllShards(ShardSampler):
-    """Every shard's next batch as one: the mean over it has the gradient that data-parallel learners would average.
+    """Every shard's next batch as one: its mean gradient is the one that data-parallel learners would average.
 
-    The shards' batches must be of one size. Its position is each shard's.
+    The shards' batches must be of one size. Its position is that of each shard.
     """
 
     def __init__(self, source: TokenSource, training_tokens: int, samplers: tuple[ShardSampler, ...]) -> None:
@@ -45,7 +45,7 @@ class AllShards(ShardSampler):
         self._samplers = samplers
 
     def seek(self, position: int) -> None:
-        """As if ``position`` sequences had been taken of each shard."""
+        """Continue as if ``position`` sequences had been taken from each shard."""
         super().seek(position)
         for sampler in self._samplers:
             sampler.seek(position)
@@ -58,7 +58,7 @@ class AllShards(ShardSampler):
 
 
 def data_parallel(job: DiLoCoJob, source: TokenSource | None = None) -> Baseline:
-    """All learners' batches in every step, gradients averaged, until the budget is trained on.
+    """Train with all learners' batches in every step, gradients averaged, until the budget is used.
 
     Raises:
         ModelError, DataError: the job's model or data cannot be used.
@@ -78,7 +78,7 @@ def data_parallel(job: DiLoCoJob, source: TokenSource | None = None) -> Baseline
 
 
 def alone(job: DiLoCoJob, source: TokenSource | None = None) -> Baseline:
-    """The first learner by itself, on its own shard, with its share of the budget: as many steps, 1/M of the tokens.
+    """Train the first learner by itself, on its shard, with its share of the budget: as many steps, 1/M of the tokens.
 
     Raises:
         ModelError, DataError: the job's model or data cannot be used.
@@ -88,7 +88,7 @@ def alone(job: DiLoCoJob, source: TokenSource | None = None) -> Baseline:
 
 
 def _train(spec: JobSpec, data: LearnerData) -> Baseline:
-    """As many steps as learners make that share the budget evenly."""
+    """Train for as many steps as each learner makes if they share the budget evenly."""
     module = build_model(spec)
     layout = layout_of(module, 1)
     trainer = InnerTrainer(spec, module, layout, data, torch.device("cpu"))

@@ -1,6 +1,6 @@
-"""Virtual time: a heap of dated callbacks. It must not know what they do.
+"""Virtual time: a heap of scheduled callbacks.
 
-Two callbacks of one instant run in the order in which they were scheduled, so a run is a function of its inputs alone.
+Callbacks of the same time run in the order in which they were scheduled, so a run depends on its inputs alone.
 """
 
 import heapq
@@ -17,7 +17,7 @@ class VirtualClock:
         self._due: list[tuple[float, int, Callable[[], None]]] = []
 
     def at(self, when: float, what: Callable[[], None]) -> None:
-        """Run ``what`` at ``when`` seconds, or at once (after everything already due now) where that has passed."""
+        """Run ``what`` at ``when`` seconds, or at once (after everything already due now) if that has passed."""
         heapq.heappush(self._due, (max(when, self.now), next(self._order), what))
 
     def after(self, seconds: float, what: Callable[[], None]) -> None:
@@ -25,7 +25,7 @@ class VirtualClock:
         self.at(self.now + seconds, what)
 
     def advance(self) -> bool:
-        """Run the next callback; False where none is left."""
+        """Run the next callback; False if none is left."""
         if not self._due:
             return False
         self.now, _, what = heapq.heappop(self._due)

@@ -1,7 +1,7 @@
-"""The work of a simulated run with nothing computed: steps, tokens and bytes are counted, losses are zero.
+"""The work of a simulated run without computation: steps, tokens and bytes are counted, losses are zero.
 
-What the engine decides depends on who does what when and on sizes, not on values. So a counted run takes the same
-course as one with tensors (`tests/unit/simulate/test_counted_runs.py` holds them against each other).
+The engine's decisions depend on who does what when and on sizes, not on values. So a counted run takes the same course
+as one with tensors (`tests/unit/simulate/test_counted_runs.py` compares them).
 """
 
 from collections.abc import Mapping, Sequence
@@ -29,7 +29,7 @@ def layout_of_sizes(numels: Sequence[int]) -> Layout:
 
 
 def counted_work(spec: JobSpec, layout: Layout) -> Work:
-    """The training of ``spec`` with a model cut as ``layout``, counted."""
+    """Counted training of ``spec`` with a model that has this ``layout``."""
 
     def new_trainer(learner: str) -> CountedTrainer:
         return CountedTrainer(len(layout.fragments), batch_size_of(spec, learner), spec.training.sequence_length)
@@ -58,7 +58,7 @@ class CountedTrainer:
 
     @property
     def staleness(self) -> int:
-        """Inner steps since the fragment that has waited longest was received."""
+        """Inner steps since the most stale fragment was received."""
         return self.steps - min(self._since_steps)
 
     def fragment_steps(self, fragment: int) -> int:
@@ -82,17 +82,17 @@ class CountedTrainer:
         )
 
     def apply(self, fragment: int, version: int, values: Tensor) -> None:
-        """Count anew."""
+        """Reset the fragment's counters."""
         del values
         self._versions[fragment] = version
         self._since_steps[fragment], self._since_tokens[fragment] = self.steps, self.tokens
 
     def evaluate(self) -> float:
-        """Nothing is computed."""
+        """Zero: nothing is computed."""
         return 0.0
 
     def catch_up(self, steps: int, data_position: int) -> None:
-        """As the real trainer does."""
+        """As in the real trainer."""
         ahead_steps = max(0, steps - self.steps)
         ahead_tokens = max(0, data_position - self.data_position) * self._sequence_length
         self.steps += ahead_steps
@@ -106,7 +106,7 @@ class CountedTrainer:
         return TrainerState({}, self.steps, self.steps, self.tokens, self.data_position)
 
     def load_state(self, state: TrainerState) -> None:
-        """Go on from ``state``."""
+        """Restore ``state``."""
         self.steps, self.tokens, self.data_position = state.steps, state.tokens, state.data_position
         self._since_steps = [state.steps] * len(self._since_steps)
         self._since_tokens = [state.tokens] * len(self._since_tokens)

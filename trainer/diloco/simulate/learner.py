@@ -1,7 +1,8 @@
-"""A learner's process in virtual time: inner steps, and what happens between two of them.
+"""A learner's process in virtual time: inner steps, and what happens between them.
 
-It does as the real learner does: fragments are captured and swapped in between two steps, pushes and pulls take their
-time beside the steps, and a learner that hears nothing trains on up to the staleness bound. The training is real.
+It behaves as the real learner does: fragments are captured and swapped in between two steps, pushes and pulls run
+beside the steps, and a learner without messages trains on up to the staleness bound. Whether training is computed or
+only counted is up to its trainer.
 """
 
 import copy
@@ -34,7 +35,7 @@ from diloco.simulate.work import Encoder, Trainer
 
 @dataclass
 class Disk:
-    """What outlives a learner's process: its newest checkpoint."""
+    """What survives a learner's process: its newest checkpoint."""
 
     trainer: TrainerState | None = None
     residuals: dict[int, Tensor] = field(default_factory=dict)
@@ -43,7 +44,7 @@ class Disk:
 
 @dataclass
 class Inbox:
-    """What came during a step and waits for its end; requests are kept by `Requests`."""
+    """What arrived during a step and waits for its end; requests are kept by `Requests`."""
 
     received: dict[int, tuple[int, Tensor]] = field(default_factory=dict)
     """Fragment -> version and values."""
@@ -51,18 +52,20 @@ class Inbox:
 
 
 EPOCH = "1"
-"""The simulated syncer starts once."""
+"""Syncer epoch: the simulated syncer starts only once."""
 
 
 class SimulatedLearner:
     """One process, from its start to its end."""
 
-    def __init__(self, around: Environment, identity: Identity, trainer: Trainer, encoder: Encoder, disk: Disk) -> None:
-        sync = around.job.sync
-        self._around = around
+    def __init__(
+        self, environment: Environment, identity: Identity, trainer: Trainer, encoder: Encoder, disk: Disk
+    ) -> None:
+        sync = environment.job.sync
+        self._environment = environment
         self._identity = identity
         self._id = identity.learner
-        self._durations = random.Random(f"{around.seed}/{identity.instance}")  # noqa: S311 - no secret
+        self._durations = random.Random(f"{environment.seed}/{identity.instance}")  # noqa: S311 - no secret
         self._encoder = encoder
         self._staleness_bound = sync.staleness_bound_steps
         self._trainer = trainer
@@ -71,39 +74,39 @@ class SimulatedLearner:
         self._requests = Requests(Wakeup(), schedule.fragments, schedule.in_flight(schedule.overlap))
         self._inbox = Inbox()
         self._session = SimulatedSession(
-            around, identity, SessionCallbacks(self._stand, self._hear, self._over, self._received)
+            environment, identity, SessionCallbacks(self._make_join, self._handle_order, self._over, self._received)
         )
         self._posted: dict[int, int] = {}
         """Fragment -> version whose pull waits at the syncer."""
         self._loading: set[int] = set()
-        """Fragments that must come before it counts as ready."""
+        """Fragments that must arrive before it counts as ready."""
         self._loaded = False
-        """It has had the whole model once, and trains."""
+        """It has received the whole model once, and trains."""
         self._progress = 0.0
         self._in_step = False
         self._finished: tuple[StepResult, float] | None = None
-        """The step that is not reported yet, and its duration in seconds."""
+        """The latest step and its duration in seconds, until it is reported."""
         self._waits_since: float | None = None
         self._blocked_seconds = 0.0
-        self._activity = Activity(lambda: around.clock.now)
+        self._activity = Activity(lambda: environment.clock.now)
         if disk.trainer is not None:
             trainer.load_state(copy.deepcopy(disk.trainer))
 
     def start(self) -> None:
-        """Open a session; the rest follows."""
+        """Open a session; everything else follows from that."""
         self._session.open()
 
     def kill(self) -> None:
-        """End it without a word."""
+        """End it without notice."""
         self._session.end()
 
     def cut(self, seconds: float) -> None:
-        """Its link is broken for a while."""
+        """Break its link for this time."""
         self._session.cut(seconds)
 
-    # What it is told
+    # Messages from the syncer
 
-    def _stand(self) -> LearnerJoined:
+    def _make_join(self) -> LearnerJoined:
         trainer = self._trainer
         versions = trainer.versions if self._loaded and not self._loading else ()
         return LearnerJoined(self._id, self._identity.instance, versions, trainer.steps, trainer.data_position)
@@ -114,7 +117,7 @@ class SimulatedLearner:
         self._inbox.evaluations.clear()
         self._encoder.session_over()
 
-    def _hear(self, order: Order, progress: float) -> None:
+    def _handle_order(self, order: Order, progress: float) -> None:
         self._progress = max(self._progress, progress)
         match order:
             case Admit():
@@ -132,7 +135,7 @@ class SimulatedLearner:
             self._trainer.catch_up(order.steps, order.data_position)
         self._loading = set(order.load)
         for fragment, version in enumerate(order.versions):
-            # Also what is only a little behind: the news of it went to a session that is over.
+            # Include fragments that are only a little behind: their notices went to the previous session.
             if fragment in self._loading or version > self._trainer.versions[fragment]:
                 self._session.pull(fragment, self._held(fragment))
         if not order.load:
@@ -156,7 +159,7 @@ class SimulatedLearner:
             self._session.pull(news.fragment, self._held(news.fragment))
 
     def _held(self, fragment: int) -> int | None:
-        """What it says it holds: an update can be added to that."""
+        """The version that it tells the syncer it holds, so that an update can be added to it."""
         return None if fragment in self._loading else self._trainer.versions[fragment]
 
     def _received(self, fragment: int, version: int, values: Tensor) -> None:
@@ -181,39 +184,39 @@ class SimulatedLearner:
         self._evaluate()
         if not self._loaded:
             return
-        now = self._around.clock.now
+        now = self._environment.clock.now
         if self._trainer.staleness >= self._staleness_bound:
             self._waits_since = now if self._waits_since is None else self._waits_since
-            self._activity.turn_to(Kind.PAUSED)
+            self._activity.switch_to(Kind.PAUSED)
             return
         if self._waits_since is not None:
             self._blocked_seconds += now - self._waits_since
             self._waits_since = None
         self._in_step = True
-        self._activity.turn_to(Kind.TRAINING)
+        self._activity.switch_to(Kind.TRAINING)
         profile = self._identity.profile
-        # Never below a tenth: a normal distribution has no floor.
+        # At least a tenth: a normal distribution has no lower bound.
         seconds = profile.step_seconds * max(0.1, self._durations.gauss(1.0, profile.jitter))
-        self._around.clock.after(seconds, lambda: self._step_done(seconds))
+        self._environment.clock.after(seconds, lambda: self._step_done(seconds))
 
     def _step_done(self, seconds: float) -> None:
         self._in_step = False
         if not self._session.alive:
             return
         trainer = self._trainer
-        self._activity.turn_to(Kind.LOOKING)
+        self._activity.switch_to(Kind.LOOKING)
         result = trainer.step(self._progress)
         if result.skipped:
-            self._activity.recount(seconds, Kind.TRAINING, Kind.SKIPPED)
+            self._activity.reclassify(seconds, Kind.TRAINING, Kind.SKIPPED)
         else:
             self._finished = (result, seconds)
-            if trainer.steps % self._around.job.training.checkpoint_every_steps == 0:
+            if trainer.steps % self._environment.job.training.checkpoint_every_steps == 0:
                 self._disk.trainer = trainer.state()
                 self._disk.residuals = dict(self._encoder.residuals())
         self._between_steps()
 
     def _report(self) -> None:
-        """Stage what will be asked for next, then report the step: that makes the request due."""
+        """Stage what will be requested next, then report the step, which makes the request due."""
         if self._finished is None:
             return
         trainer, (result, seconds) = self._trainer, self._finished
@@ -275,7 +278,7 @@ class SimulatedLearner:
         later = []
         for order in self._inbox.evaluations:
             exact = tuple(self._trainer.versions) == order.versions
-            if order.final and not exact:  # what is missing is under way
+            if order.final and not exact:  # the missing versions are on their way
                 later.append(order)
                 continue
             loss = self._trainer.evaluate()

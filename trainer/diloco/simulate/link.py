@@ -1,8 +1,8 @@
-"""A connection between a learner and the syncer in virtual time: latency, bandwidth, and an end.
+"""A connection between a learner and the syncer in virtual time, with latency and bandwidth, that can break.
 
-Control messages take the latency alone; fragments go one after the other in each direction, as on a link of limited
-bandwidth: outer gradients in the order in which they were asked for, merged fragments the newest first. What is under
-way when the connection breaks never arrives.
+Control messages take only the latency; fragments are sent one after the other in each direction, as on a link of
+limited bandwidth: outer gradients in the order in which they were requested, merged fragments the newest first.
+Transfers that are under way when the connection breaks never arrive.
 """
 
 from collections.abc import Callable
@@ -22,11 +22,11 @@ class Way(Enum):
 
 
 Transfer = Callable[[], tuple[int, Callable[[], None]]]
-"""Called when a transfer begins: its bytes, and what to do when it has arrived."""
+"""Called when a transfer begins; returns its bytes, and a function to call when it has arrived."""
 
 
 class Connection:
-    """One session and its bulk transfers. A learner that comes back opens another."""
+    """One session and its bulk transfers. A learner that reconnects opens another."""
 
     def __init__(self, clock: VirtualClock, link: Link) -> None:
         self._clock = clock
@@ -41,14 +41,14 @@ class Connection:
         self._arrive(self._clock.now + self._link.latency_seconds, deliver)
 
     def transfer(self, way: Way, fragment: int, begin: Transfer) -> None:
-        """Have a fragment sent when its turn comes; it takes the place of one of that number that still waits."""
+        """Send a fragment when its turn comes; it replaces one of that number that still waits."""
         self._waiting[way].pop(fragment, None)
         self._waiting[way][fragment] = begin
         if not self._busy[way]:
             self._next(way)
 
     def cancel(self, way: Way, fragment: int) -> None:
-        """Forget a fragment that still waits."""
+        """Drop a fragment that still waits."""
         self._waiting[way].pop(fragment, None)
 
     def _next(self, way: Way) -> None:
@@ -64,7 +64,7 @@ class Connection:
         self._arrive(sent_at + self._link.latency_seconds, deliver)
 
     def close(self) -> None:
-        """Break it."""
+        """Break the connection."""
         self.open = False
 
     def _arrive(self, when: float, deliver: Callable[[], None]) -> None:

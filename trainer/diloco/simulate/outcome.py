@@ -1,4 +1,4 @@
-"""What a simulated run came to."""
+"""The results of a simulated run."""
 
 from dataclasses import dataclass
 
@@ -10,7 +10,7 @@ from diloco.simulate.syncer import Counts
 
 @dataclass(frozen=True)
 class Course:
-    """How a run went, whether or not anything was computed in it."""
+    """How a run went, whether or not training was computed."""
 
     virtual_seconds: float
     view: EngineView
@@ -26,9 +26,9 @@ class Outcome:
     loss_start: float
     """Evaluation loss of the initial model, nats a token."""
     loss: float
-    """Of the final one."""
+    """Evaluation loss of the final model."""
     parameters: tuple[Tensor, ...]
-    """The final global model: one flat f32 buffer a fragment."""
+    """The final global model: one flat f32 buffer per fragment."""
     virtual_seconds: float
     view: EngineView
     counts: Counts

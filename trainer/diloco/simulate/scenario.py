@@ -1,6 +1,6 @@
-"""The world a simulated run takes place in: how fast learners and links are, and what goes wrong when.
+"""The conditions of a simulated run: speeds of learners and links, and which faults happen when.
 
-Plain values and checks; drawn faults come from a seed that is passed in.
+Plain values and checks; random faults are drawn from a seed that is passed in.
 """
 
 import random
@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 
 class ScenarioError(ValueError):
-    """A scenario that cannot be: says which part, its value and what is allowed."""
+    """An invalid scenario; the text names the part, its value and what is allowed."""
 
 
 def _check(name: str, value: float, *, at_least: float) -> None:
@@ -52,7 +52,7 @@ class Profile:
 
 @dataclass(frozen=True, slots=True)
 class Kill:
-    """A learner's process ends without a word; it starts again from its own checkpoint after a while."""
+    """A learner's process ends without notice, and is restarted from its own checkpoint after a while."""
 
     learner: str
     at_seconds: float
@@ -62,7 +62,7 @@ class Kill:
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """A learner's link breaks, both ends notice, and nothing gets through for a while. Its process lives."""
+    """A learner's link breaks, both ends notice, and nothing gets through for a while. Its process keeps running."""
 
     learner: str
     at_seconds: float
@@ -77,7 +77,7 @@ class Scenario:
     """Everything about a simulated run that is not in the job."""
 
     profiles: Mapping[str, Profile] = field(default_factory=dict)
-    """By learner id; a learner without one has ``default``."""
+    """By learner id; other learners have ``default``."""
     default: Profile = Profile()
     faults: tuple[Fault, ...] = ()
     merge_seconds: float = 0.005
@@ -85,9 +85,9 @@ class Scenario:
     reconnect_seconds: float = 1.0
     """How long a learner waits before it tries a broken link again."""
     deadline_seconds: float = 1e5
-    """Virtual time at which a run that has not finished is given up."""
+    """Virtual time after which an unfinished run is given up."""
     seed: int = 0
-    """Of the step durations."""
+    """Seed of the step durations."""
 
     def __post_init__(self) -> None:
         _check("merge_seconds", self.merge_seconds, at_least=0)
@@ -95,7 +95,7 @@ class Scenario:
             raise ScenarioError(f"reconnect_seconds is {self.reconnect_seconds}: it must be above 0")
 
     def check_learners(self, learners: Iterable[str]) -> None:
-        """Raise ScenarioError where a profile or a fault names a learner that the job does not have."""
+        """Raise ScenarioError if a profile or a fault names a learner that the job does not have."""
         known = tuple(learners)
         named = [*self.profiles, *(fault.learner for fault in self.faults)]
         for learner in named:
@@ -110,9 +110,9 @@ class Scenario:
 def faults_every(
     seconds: float, make: Callable[[str, float], Fault], *, learners: tuple[str, ...], until_seconds: float, seed: int
 ) -> tuple[Fault, ...]:
-    """One fault in every stretch of ``seconds``, at an instant and of a learner drawn evenly from ``seed``.
+    """One fault in every ``seconds`` of time, at a moment and of a learner drawn evenly from ``seed``.
 
-    ``make`` is called with the learner and the instant, in seconds.
+    ``make`` is called with the learner and the moment, in seconds.
     """
     if not seconds > 0:
         raise ScenarioError(f"seconds between faults is {seconds}: it must be above 0")

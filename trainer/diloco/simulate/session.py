@@ -1,7 +1,4 @@
-"""A learner's session with the syncer in virtual time: join, keep the lease, come back when the connection breaks.
-
-What it hears it hands on; it must not know tensors or the trainer.
-"""
+"""A learner's session with the syncer in virtual time: joins, keeps the lease, and reconnects after a break."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -21,14 +18,14 @@ from diloco.spec import JobSpec
 
 @dataclass(frozen=True)
 class Environment:
-    """What a process runs in."""
+    """What a learner's process depends on."""
 
     job: JobSpec
     clock: VirtualClock
     syncer: SimulatedSyncer
     reconnect_seconds: float
     seed: int
-    """Of the step durations."""
+    """Seed of the step durations."""
 
 
 @dataclass(frozen=True)
@@ -42,16 +39,16 @@ class Identity:
 
 @dataclass(frozen=True)
 class SessionCallbacks:
-    """What the session calls."""
+    """Functions that the session calls."""
 
-    stand: Callable[[], LearnerJoined]
-    """How to join now."""
-    hear: Callable[[Order, float], None]
-    """An order came, with the job's progress, 0 to 1."""
+    make_join: Callable[[], LearnerJoined]
+    """Returns the Join to send now."""
+    handle_order: Callable[[Order, float], None]
+    """Receives an order, with the job's progress, 0 to 1."""
     over: Callable[[], None]
-    """Nothing that this connection carried is waited for any more."""
+    """Called when the connection is lost: nothing that it carried will arrive."""
     received: Callable[[int, int, Tensor], None]
-    """A fragment came: its number, version and values."""
+    """Receives a fragment: its number, version and values."""
 
 
 class LearnerLine:
@@ -69,76 +66,76 @@ class LearnerLine:
 class SimulatedSession:
     """Keeps a process connected from its start to its end."""
 
-    def __init__(self, around: Environment, identity: Identity, ears: SessionCallbacks) -> None:
-        self._around = around
+    def __init__(self, environment: Environment, identity: Identity, callbacks: SessionCallbacks) -> None:
+        self._environment = environment
         self._identity = identity
-        self._ears = ears
+        self._callbacks = callbacks
         self._link: tuple[Connection, LearnerLine] | None = None
         self._reachable = True
         self.alive = True
-        """The process lives."""
+        """The process is running."""
         self.incarnation = 0
 
     def open(self) -> None:
-        """Connect and join; a connection that is there is closed."""
+        """Connect and join; an existing connection is closed."""
         if not (self.alive and self._reachable):
             return
         self._disconnect()
-        connection = Connection(self._around.clock, self._identity.profile.link)
-        line = LearnerLine(connection, self._hear)
+        connection = Connection(self._environment.clock, self._identity.profile.link)
+        line = LearnerLine(connection, self._handle_order)
         self._link = (connection, line)
-        join = self._ears.stand()
-        connection.send(lambda: self._around.syncer.join(join, line))
+        join = self._callbacks.make_join()
+        connection.send(lambda: self._environment.syncer.join(join, line))
 
     def end(self) -> None:
-        """The process is gone, without a word."""
+        """End the process's session without notice."""
         self.alive = False
         self._disconnect()
 
     def cut(self, seconds: float) -> None:
-        """Nothing gets through for a while; then it connects again by itself."""
+        """Let nothing through for this time; then reconnect."""
         self._reachable = False
         self._disconnect()
 
-        def mend() -> None:
+        def restore() -> None:
             self._reachable = True
             self.open()
 
-        self._around.clock.after(seconds + self._around.reconnect_seconds, mend)
+        self._environment.clock.after(seconds + self._environment.reconnect_seconds, restore)
 
     def send(self, event: Event) -> None:
-        """Tell the syncer."""
+        """Send an event to the syncer."""
         if self._link is not None:
-            self._link[0].send(lambda: self._around.syncer.feed(event))
+            self._link[0].send(lambda: self._environment.syncer.feed(event))
 
     def push(self, event: FragmentArrived, payload: Payload) -> None:
-        """Bring an outer gradient."""
+        """Push an outer gradient."""
         if self._link is not None:
-            deliver = partial(self._around.syncer.push, event, payload)
+            deliver = partial(self._environment.syncer.push, event, payload)
             self._link[0].transfer(Way.UP, event.fragment, lambda: (payload.size_bytes, deliver))
 
     def round_over(self, fragment: int) -> None:
-        """An outer gradient of this fragment that has not been sent yet would come too late."""
+        """Drop an outer gradient of this fragment that has not been sent yet, as it would be too late."""
         if self._link is not None:
             self._link[0].cancel(Way.UP, fragment)
 
     def pull(self, fragment: int, held_version: int | None) -> None:
-        """Fetch a fragment's current version, as the update of the one that is held where that will do."""
+        """Pull a fragment's current version, as an update to the held version if possible."""
         if self._link is not None:
             connection = self._link[0]
             connection.send(lambda: self._serve(connection, fragment, held_version))
 
     def post_pull(self, fragment: int, version: int, held_version: int | None) -> None:
-        """Ask for a version that is not there yet: it comes as soon as it is."""
+        """Post a pull of a version that is not made yet."""
         if self._link is not None:
-            connection, syncer = self._link[0], self._around.syncer
+            connection, syncer = self._link[0], self._environment.syncer
             serve = partial(self._serve, connection, fragment, held_version)
-            connection.send(lambda: syncer.when_there(fragment, version, serve))
+            connection.send(lambda: syncer.when_made(fragment, version, serve))
 
     def _serve(self, connection: Connection, fragment: int, held_version: int | None) -> None:
         def begin() -> tuple[int, Callable[[], None]]:
-            version, values, size_bytes = self._around.syncer.pull(fragment, held_version)
-            return size_bytes, lambda: self._ears.received(fragment, version, values)
+            version, values, size_bytes = self._environment.syncer.pull(fragment, held_version)
+            return size_bytes, lambda: self._callbacks.received(fragment, version, values)
 
         if connection.open:
             connection.transfer(Way.DOWN, fragment, begin)
@@ -148,26 +145,26 @@ class SimulatedSession:
             return
         connection, line = self._link
         connection.close()
-        self._ears.over()
+        self._callbacks.over()
         latency = self._identity.profile.link.latency_seconds
-        self._around.clock.after(latency, lambda: self._around.syncer.broken(line))
+        self._environment.clock.after(latency, lambda: self._environment.syncer.broken(line))
 
-    def _hear(self, order: Order, progress: float) -> None:
+    def _handle_order(self, order: Order, progress: float) -> None:
         match order:
             case Fence(refusal=Refusal.LEASE_EXPIRED):
                 self._disconnect()
-                self._around.clock.after(self._around.reconnect_seconds, self.open)
+                self._environment.clock.after(self._environment.reconnect_seconds, self.open)
             case Refuse() | Fence() | Finish():
                 self.end()
             case Admit():
                 self.incarnation = order.incarnation
-                self._beat()
-                self._ears.hear(order, progress)
+                self._keep_lease()
+                self._callbacks.handle_order(order, progress)
             case _:
-                self._ears.hear(order, progress)
+                self._callbacks.handle_order(order, progress)
 
-    def _beat(self) -> None:
-        """Keep the lease while there is nothing to say, as long as this session lasts."""
+    def _keep_lease(self) -> None:
+        """Keep the lease while there is nothing else to send, as long as this session lasts."""
         link, incarnation = self._link, self.incarnation
         if link is None or not link[0].open:
             return
@@ -175,6 +172,6 @@ class SimulatedSession:
         def again() -> None:
             if self._link is link and self.incarnation == incarnation:
                 self.send(LearnerAlive(self._identity.learner, incarnation))
-                self._beat()
+                self._keep_lease()
 
-        self._around.clock.after(self._around.job.sync.lease_seconds / 4, again)
+        self._environment.clock.after(self._environment.job.sync.lease_seconds / 4, again)

@@ -1,7 +1,7 @@
-"""The syncer's shell in virtual time: carries out the engine's actions on fragments in memory.
+"""The syncer in virtual time: carries out the engine's actions on fragments in memory.
 
-It decides nothing. Sockets, disk and threads are the real syncer's business; here a message is a callback that the
-learner's connection delivers.
+It makes no decisions, and has no sockets, disk or threads; a message is a callback that the learner's connection
+delivers.
 """
 
 from collections import Counter
@@ -40,11 +40,11 @@ class FragmentNews:
     fragment: int
     version: int
     merged: bool
-    """The receiver's outer gradient is in it."""
+    """Whether the receiver's outer gradient is in it."""
 
 
 Order = Admit | Refuse | Fence | AskFragment | FragmentNews | Evaluate | Finish
-"""What a learner is told."""
+"""What a learner can be sent."""
 
 
 class Line(Protocol):
@@ -56,26 +56,26 @@ class Line(Protocol):
 
 @dataclass
 class Counts:
-    """What happened in a run."""
+    """Counts over a run."""
 
     merges: int = 0
     members: int = 0
     """Outer gradients merged."""
     lagging: int = 0
-    """Of them, measured from an older version than the one they were merged into."""
+    """Number of these measured from an older version than the one they were merged into."""
     discarded: int = 0
-    """Outer gradients that came and were dropped."""
+    """Outer gradients that arrived and were dropped."""
     notes: Counter[str] = field(default_factory=Counter)
     """Decisions to do nothing, by subject."""
 
     @property
     def members_per_merge(self) -> float:
-        """Learners in the mean merge."""
+        """Mean number of learners in a merge."""
         return self.members / self.merges if self.merges else 0.0
 
 
 class SimulatedSyncer:
-    """Engine, global model, and the payloads that came."""
+    """Engine, global model, and the received payloads."""
 
     def __init__(self, options: EngineOptions, model: GlobalModel, clock: VirtualClock, merge_seconds: float) -> None:
         self._clock = clock
@@ -83,9 +83,9 @@ class SimulatedSyncer:
         self._engine = Engine(options, epoch=1)
         self._model = model
         self._payloads: dict[tuple[str, int, int, int, int], Payload] = {}
-        """By learner, incarnation, fragment, version and attempt, as in the real one's inbox."""
+        """By learner, incarnation, fragment, version and attempt, as in the real syncer's inbox."""
         self._posted: dict[tuple[int, int], list[Callable[[], None]]] = {}
-        """Pulls of versions that are not there yet."""
+        """Pulls of versions that are not made yet."""
         self._timers: dict[str, int] = {}
         self._timers_set = 0
         self._joining: dict[tuple[str, str], Line] = {}
@@ -97,39 +97,39 @@ class SimulatedSyncer:
 
     @property
     def trace_digest(self) -> str:
-        """Digest over every event, its time and the actions it led to: two runs that agree in it took the same way."""
+        """Digest over every event, its time and the resulting actions: equal for runs that took the same course."""
         return self._trace.hexdigest()
 
     def view(self) -> EngineView:
-        """The engine as it is now."""
+        """The engine's current state."""
         return self._engine.view(self._clock.now)
 
     def join(self, event: LearnerJoined, line: Line) -> None:
-        """A learner opened a session."""
+        """A learner has opened a session."""
         self._joining[event.learner, event.instance] = line
         self.feed(event)
 
     def broken(self, line: Line) -> None:
-        """A session's connection is gone."""
+        """A session's connection has broken."""
         for (learner, incarnation), held in list(self._lines.items()):
             if held is line:
                 del self._lines[learner, incarnation]
                 self.feed(LearnerLeft(learner, incarnation, clean=False))
 
     def push(self, event: FragmentArrived, payload: Payload) -> None:
-        """A whole outer gradient came."""
+        """A complete outer gradient has arrived."""
         self._payloads[event.learner, event.incarnation, event.fragment, event.version, event.attempt] = payload
         self.feed(event)
 
     def pull(self, fragment: int, held_version: int | None) -> tuple[int, Tensor, int]:
-        """The current version of a fragment, its values (f32; never written to again), and its bytes on the way."""
+        """The current version of a fragment, its values (f32; never written to again), and the transfer's bytes."""
         return (
             self._engine.versions[fragment],
             self._model.values(fragment),
             self._model.pull_bytes(fragment, held_version),
         )
 
-    def when_there(self, fragment: int, version: int, serve: Callable[[], None]) -> None:
+    def when_made(self, fragment: int, version: int, serve: Callable[[], None]) -> None:
         """Call ``serve`` as soon as the fragment is at ``version``."""
         if self._engine.versions[fragment] >= version:
             serve()
@@ -137,7 +137,7 @@ class SimulatedSyncer:
             self._posted.setdefault((fragment, version), []).append(serve)
 
     def feed(self, event: Event) -> None:
-        """Take an event in and carry out what follows."""
+        """Pass an event to the engine and carry out its actions."""
         now = self._clock.now
         actions = self._engine.step(event, now)
         self._trace.update(repr((now, event, actions)).encode())
@@ -178,7 +178,7 @@ class SimulatedSyncer:
                     line.tell(action, self._progress)
             case Note():
                 self.counts.notes[action.subject] += 1
-            case _:  # Checkpoint: nothing survives the process here
+            case _:  # Checkpoint: nothing outlives this process
                 pass
 
     def _tell(self, learner: str, incarnation: int, order: Order) -> None:

@@ -1,4 +1,4 @@
-"""The work of a simulated run with everything computed: training, encoding, merging."""
+"""The work of a simulated run with real training, encoding and merging."""
 
 from collections.abc import Mapping
 
@@ -26,7 +26,7 @@ from diloco.spec.sync import SyncSpec
 
 
 def tensor_work(spec: JobSpec, source: TokenSource | None = None) -> tuple[Layout, Work]:
-    """The job's own model and data. ``source``: the job's tokens, where the caller has opened them.
+    """Work with the job's own model and data. ``source``: the job's tokens, if the caller has opened them.
 
     Raises:
         ModelError, DataError: the job's model or data cannot be used.
@@ -109,7 +109,7 @@ class TensorModel:
                 drift = current - self._history[index][member.base_version]
             usual = self._usual.of(member.learner, index)
             contributions.append(Contribution(member.learner, member.weight, values, drift, member.steps, usual))
-        # A fresh buffer: pulls under way and the history keep the one before.
+        # A new buffer: pulls under way and the history keep the previous one.
         target = MergeTarget(torch.empty_like(current), self._momentum[index])
         try:
             verdict = merge_fragment(
@@ -149,7 +149,7 @@ class TensorModel:
         return F32.payload_bytes(self._layout.fragments[fragment].numel)
 
     def _encode(self, fragment: int, base_version: int, merged: Tensor) -> None:
-        """Make of a merge's result what its update decodes to, as the syncer does."""
+        """Replace a merge's result by what its update decodes to, as the syncer does."""
         self._updates.pop(fragment, None)
         if self._downlink is None:
             return

@@ -1,7 +1,7 @@
-"""What the shells of a simulated run need of the training itself, which is real or only counted.
+"""Interfaces between a simulated run and its training, which is real or only counted.
 
-``tensors`` trains a model and merges its fragments; ``counted`` keeps account of steps and bytes alone, so that a run
-of any model on any links takes seconds. The engine, the links and the clock are the same, and so are its decisions.
+``tensors`` trains a model and merges its fragments; ``counted`` only counts steps and bytes, so that a run of any model
+on any links takes seconds. The engine, the links and the clock are the same, and so are its decisions.
 """
 
 from collections.abc import Callable, Mapping
@@ -23,17 +23,17 @@ class Payload:
     size_bytes: int
     digest: str
     values: Tensor | None
-    """uint8, flat; None where only sizes are counted."""
+    """uint8, flat; None if only sizes are counted."""
 
 
 @dataclass(frozen=True, slots=True)
 class MergeOutcome:
-    """What came of a merge."""
+    """The result of a merge."""
 
     digest: str
-    """Of the new version."""
+    """Digest of the new version."""
     failed: bool = False
-    """The version has the values of the one before."""
+    """Whether the version has the values of the one before."""
     left_out: tuple[LeftOut, ...] = ()
 
 
@@ -61,23 +61,23 @@ class Trainer(Protocol):
 
 
 class Encoder(Protocol):
-    """How a learner's process encodes its outer gradients, and what its encoding has lost so far."""
+    """Encodes a learner process's outer gradients, and keeps what the encoding has lost so far."""
 
     def encode(self, capture: Capture, version: int) -> Payload:
         """The outer gradient of a fragment, for the merge that makes ``version``."""
 
     def outcome(self, fragment: int, version: int, *, merged: bool) -> None:
-        """Version ``version`` is there; ``merged``: the outer gradient that was encoded for it is in it."""
+        """Note that ``version`` is made; ``merged``: the outer gradient that was encoded for it is in it."""
 
     def session_over(self) -> None:
-        """What became of the latest outer gradients will not be heard."""
+        """Note that the outcome of the latest outer gradients will not be reported."""
 
     def residuals(self) -> Mapping[int, Tensor]:
         """What the encoding has lost, by fragment, for the learner's checkpoint."""
 
 
 class GlobalModel(Protocol):
-    """The syncer's fragments."""
+    """The global model: the syncer's fragments."""
 
     def merge(self, order: Merge, payloads: Mapping[str, Payload]) -> MergeOutcome:
         """Carry out a merge; ``payloads`` by learner."""
@@ -86,7 +86,7 @@ class GlobalModel(Protocol):
         """The current version, flat f32; never written to again."""
 
     def pull_bytes(self, fragment: int, held_version: int | None) -> int:
-        """What the current version takes on the way down to a learner that holds this version, or says nothing."""
+        """Bytes of the current version for a learner that holds this version (None: it does not say)."""
 
 
 @dataclass(frozen=True)
@@ -95,6 +95,6 @@ class Work:
 
     model: GlobalModel
     new_trainer: Callable[[str], Trainer]
-    """By learner id: the trainer of a process that starts."""
+    """Creates the trainer of a starting process, given its learner's id."""
     new_encoder: Callable[[Mapping[int, Tensor]], Encoder]
-    """From the residuals of the learner's checkpoint."""
+    """Creates an encoder from the residuals of the learner's checkpoint."""

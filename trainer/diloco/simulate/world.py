@@ -22,23 +22,23 @@ from diloco.spec import DiLoCoJob
 
 
 class SimulationError(RuntimeError):
-    """A simulated run that did not come to its end."""
+    """A simulated run did not finish."""
 
 
 def simulate(job: DiLoCoJob, scenario: Scenario, source: TokenSource | None = None) -> Outcome:
-    """Train ``job`` in the world of ``scenario`` and return the final global model and what happened.
+    """Train ``job`` under the conditions of ``scenario``; returns the final global model and what happened.
 
-    The result is a function of its arguments, to the bit, for one torch and one number of torch threads.
-    ``source``: the job's tokens, where the caller has opened them.
+    The result depends on its arguments alone, to the bit, for one torch and one number of torch threads. ``source``:
+    the job's tokens, if the caller has opened them.
 
     Raises:
         ScenarioError: the scenario names a learner that the job does not have.
-        SimulationError: the job was not complete at the scenario's deadline, or nothing was left to happen.
+        SimulationError: the job was not complete at the scenario's deadline, or no event was left.
         ModelError, DataError: the job's model or data cannot be used.
     """
     scenario.check_learners(job.spec.learner_ids)
     layout, work = tensor_work(job.spec, source)
-    course = _run(job, scenario, layout, work, Terms())
+    course = _run(job, scenario, layout, work, RunOptions())
     assert isinstance(work.model, TensorModel)
     evaluations = course.view.evaluations
     return Outcome(
@@ -53,44 +53,46 @@ def simulate(job: DiLoCoJob, scenario: Scenario, source: TokenSource | None = No
 
 
 @dataclass(frozen=True, slots=True)
-class Terms:
-    """How a run is carried out, besides its job and its world."""
+class RunOptions:
+    """Options of a run besides its job and scenario."""
 
     rules: Rules = CURRENT_RULES
-    """By which the engine decides."""
+    """Rules by which the engine decides."""
     stop_seconds: float | None = None
-    """Virtual time at which the run is looked at, finished or not; None: when it has finished."""
+    """Virtual time at which the run's state is returned, finished or not; None: when it has finished."""
 
 
-def simulate_course(job: DiLoCoJob, scenario: Scenario, layout: Layout, terms: Terms = Terms()) -> Course:  # frozen
-    """Run ``job`` in the world of ``scenario`` without training: who merges what when, and what goes over the links.
+def simulate_course(
+    job: DiLoCoJob, scenario: Scenario, layout: Layout, run_options: RunOptions = RunOptions()
+) -> Course:  # frozen
+    """Run ``job`` as ``scenario`` says, without training: who merges what when, and what the links carry.
 
-    ``layout`` stands for the job's model, which is neither built nor held, so it may be of any size.
+    ``layout`` stands for the job's model, which is not built, so it may be of any size.
 
     Raises:
         ScenarioError: the scenario names a learner that the job does not have.
-        SimulationError: the job was not complete at the scenario's deadline, or nothing was left to happen.
+        SimulationError: the job was not complete at the scenario's deadline, or no event was left.
     """
     scenario.check_learners(job.spec.learner_ids)
-    return _run(job, scenario, layout, counted_work(job.spec, layout), terms)
+    return _run(job, scenario, layout, counted_work(job.spec, layout), run_options)
 
 
-def _run(job: DiLoCoJob, scenario: Scenario, layout: Layout, work: Work, terms: Terms) -> Course:
+def _run(job: DiLoCoJob, scenario: Scenario, layout: Layout, work: Work, run_options: RunOptions) -> Course:
     spec = job.spec
     clock = VirtualClock()
-    options = replace(EngineOptions.from_job(job, layout), rules=terms.rules)
+    options = replace(EngineOptions.from_job(job, layout), rules=run_options.rules)
     syncer = SimulatedSyncer(options, work.model, clock, scenario.merge_seconds)
-    around = Environment(spec, clock, syncer, scenario.reconnect_seconds, scenario.seed)
-    hosts = {learner: _Host(around, learner, scenario.profile(learner), work) for learner in spec.learner_ids}
+    environment = Environment(spec, clock, syncer, scenario.reconnect_seconds, scenario.seed)
+    hosts = {learner: _Host(environment, learner, scenario.profile(learner), work) for learner in spec.learner_ids}
     for learner, host in hosts.items():
         clock.at(scenario.profile(learner).start_seconds, host.start)
     for fault in scenario.faults:
         clock.at(fault.at_seconds, partial(hosts[fault.learner].inject, fault))
-    end = scenario.deadline_seconds if terms.stop_seconds is None else terms.stop_seconds
+    end = scenario.deadline_seconds if run_options.stop_seconds is None else run_options.stop_seconds
     while syncer.finish is None and clock.now <= end and clock.advance():
         pass
     view = syncer.view()
-    stopped = terms.stop_seconds is not None and clock.now > end
+    stopped = run_options.stop_seconds is not None and clock.now > end
     if not stopped and (syncer.finish is None or not syncer.finish.complete):
         late = "the scenario's deadline" if clock.now > end else "no learner is left"
         why = late if syncer.finish is None else syncer.finish.reason
@@ -102,10 +104,10 @@ def _run(job: DiLoCoJob, scenario: Scenario, layout: Layout, work: Work, terms: 
 
 
 class _Host:
-    """Where one learner's processes run, one after the other."""
+    """Runs one learner's processes, one after the other."""
 
-    def __init__(self, around: Environment, learner: str, profile: Profile, work: Work) -> None:
-        self._around = around
+    def __init__(self, environment: Environment, learner: str, profile: Profile, work: Work) -> None:
+        self._environment = environment
         self._learner = learner
         self._profile = profile
         self._work = work
@@ -117,7 +119,7 @@ class _Host:
         self._starts += 1
         identity = Identity(self._learner, f"{self._learner}#{self._starts}", self._profile)
         trainer, encoder = self._work.new_trainer(self._learner), self._work.new_encoder(self._disk.residuals)
-        self._process = SimulatedLearner(self._around, identity, trainer, encoder, self._disk)
+        self._process = SimulatedLearner(self._environment, identity, trainer, encoder, self._disk)
         self._process.start()
 
     def inject(self, fault: Kill | Cut) -> None:
@@ -128,6 +130,6 @@ class _Host:
                 self._process.kill()
                 self._process = None
                 if fault.restart_after_seconds is not None:
-                    self._around.clock.after(fault.restart_after_seconds, self.start)
+                    self._environment.clock.after(fault.restart_after_seconds, self.start)
             case Cut():
                 self._process.cut(fault.seconds)

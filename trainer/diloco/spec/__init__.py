@@ -1,7 +1,7 @@
-"""What a user writes: the ``DiLoCoJob`` manifest as typed, checked models.
+"""The ``DiLoCoJob`` manifest as typed, validated models, which define every option.
 
-This package is the one definition of every option. The command line, the custom resource's schema, the reference page
-and the engine all read it. It must not know torch, gRPC, Kubernetes clients or processes.
+The command line, the custom resource's schema, the reference page and the engine all read these models. They import
+neither torch nor numpy, so that ``diloco validate`` and the operator start quickly.
 """
 
 from diloco.spec.errors import SpecError

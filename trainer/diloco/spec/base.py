@@ -1,4 +1,4 @@
-"""The base of every model in the manifest: camelCase outside, snake_case inside, unknown fields refused."""
+"""The base class of the manifest's models: camelCase in YAML, snake_case in Python, unknown fields refused."""
 
 from pydantic import BaseModel, ConfigDict
 from pydantic.alias_generators import to_camel
@@ -18,11 +18,11 @@ PATTERNS_IN_WORDS = {
     QUANTITY: "a quantity of bytes such as 10Gi",
     REASON: "a word such as WaitingForLearners",
 }
-"""Every pattern a field may ask for, as errors and the reference page say it."""
+"""Descriptions of the fields' patterns, for errors and the reference page."""
 
 
 INTEGER_OR_WORD = "x-integer-or-word"
-"""In a field's JSON schema: it is an integer within the bounds there, or this word."""
+"""Key in a field's JSON schema: the field is an integer within the schema's bounds, or this word."""
 
 
 class SpecModel(BaseModel):

@@ -1,7 +1,7 @@
-"""Checks across the fields of a job: what each field allows by itself and the whole cannot be.
+"""Checks across the fields of a job: values that are valid one by one, but not together.
 
-Pure: a function of the spec. What needs the model (fragments against tensors) or the data is checked where those are
-made.
+Pure: a function of the spec. Checks that need the model (fragments against tensors) or the data are made where those
+are built or opened.
 """
 
 from collections import Counter
@@ -15,14 +15,14 @@ if TYPE_CHECKING:
     from diloco.spec.placement import Pool
 
 TEXT_VOCABULARY = 257
-"""Token ids of text data: the 256 bytes, and one that ends a document."""
+"""Number of token ids of text data: the 256 bytes, and one that ends a document."""
 
 MAXIMUM_LEARNERS = 10_000
-"""Learners of a whole job (ours): what one syncer is asked to keep account of."""
+"""Most learners of a job (ours), as one syncer serves them all."""
 
 
 def problems(spec: "JobSpec") -> list[Problem]:
-    """Everything that cannot be, in the manifest's order. Paths begin at ``spec``'s own fields: ``sync.quorum``."""
+    """All problems, in the manifest's order. Paths begin at ``spec``'s own fields: ``sync.quorum``."""
     return [
         *_vocabulary(spec),
         *_budget(spec),
@@ -52,7 +52,7 @@ def _vocabulary(spec: "JobSpec") -> Iterator[Problem]:
     size, path = model.builtin.vocabulary_size, "model.builtin.vocabularySize"
     if data.text is None and size is None:
         kind = "tokens" if data.tokens is not None else "entrypoint"
-        # The syncer makes the initial model and may be where the data is not.
+        # The syncer builds the initial model, and may run without access to the data.
         yield Problem(path, f"is missing; with spec.data.{kind} give the number of token ids")
     if data.text is not None and size is not None and size < TEXT_VOCABULARY:
         yield Problem(
@@ -102,7 +102,7 @@ def _schedule(spec: "JobSpec") -> Iterator[Problem]:
         )
     bound = sync.max_staleness_steps
     if bound is not None and bound < sync.interval:
-        # A learner that pauses before its fragment is due never brings the clock to where it is.
+        # A learner that pauses before its fragment is due would never advance the clock to that point.
         yield Problem(
             "sync.maxStalenessSteps",
             f"{bound} is below spec.sync.interval, {sync.interval}, so every learner would pause for good; "

@@ -1,7 +1,6 @@
-"""The CustomResourceDefinition of ``DiLoCoJob``, as a plain dict, made from the models.
+"""Generates the CustomResourceDefinition of ``DiLoCoJob`` from the models, as a plain dict. Pure.
 
-So that the manifest of ``diloco run`` is what an API server takes, byte for byte: same fields, defaults, bounds and
-checks. Pure; must not know files or YAML.
+So an API server accepts the manifest of ``diloco run`` byte for byte: same fields, defaults, bounds and checks.
 """
 
 from typing import Any
@@ -26,10 +25,10 @@ _LIST_KEYS = {
     "status.regions[].pools": "name",
     "status.restarts": "learner",
 }
-"""Lists that are maps by a field: merged item by item, and no key stands twice."""
+"""Lists that are maps by one field: merged item by item, and the field is unique."""
 
 _COLUMNS = (
-    # Name, type, path, priority (above 0: with `--output wide` only), what it is.
+    # Name, type, path, priority (above 0: only with `--output wide`), description.
     ("Phase", "string", ".status.phase", 0, "What the job is doing."),
     ("Ready", "string", '.status.conditions[?(@.type=="Ready")].status', 0, "Whether the quorum trains."),
     ("Step", "integer", ".status.progress.step", 0, "Steps of the syncer."),
@@ -76,7 +75,7 @@ def job_schema() -> Schema:
     properties: Schema = {
         "apiVersion": {"type": "string", "description": f"The version of this format: {API_VERSION}."},
         "kind": {"type": "string", "description": f"What this manifest describes: {KIND}."},
-        # Of metadata a custom resource may bound the name only.
+        # A custom resource's schema may restrict only the name in metadata.
         "metadata": {
             "type": "object",
             "properties": {"name": {"type": "string", "maxLength": 63, "pattern": DNS_LABEL}},

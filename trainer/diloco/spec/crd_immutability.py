@@ -1,9 +1,9 @@
-"""What of a job cannot be changed once it exists, as CEL transition rules: all but what is listed here.
+"""CEL transition rules that make fields of an existing job immutable: all fields except those listed here.
 
-A field that is added to the models is immutable until it stands in ``MUTABLE``, or in ``MUTABLE_SUSPENDED``: those of a
-pod's template, which the operator carries out while no pod runs. A rule at a pool does not see whether the job is
-suspended, so theirs stand at the spec and compare the field over all pools. Each leaf has a rule of its own, so
-that the API server's message names it. Must not know the models.
+A field that is added to the models is immutable until it is listed in ``MUTABLE``, or in ``MUTABLE_SUSPENDED``, which
+has the fields of a pod's template that the operator can change while no pod runs. A rule on a pool cannot see whether
+the job is suspended, so the rules for those are on the spec and compare the field over all pools. Each leaf has a rule
+of its own, so that the API server's message names it.
 """
 
 from typing import Any
@@ -24,7 +24,7 @@ MUTABLE = frozenset(
         "spec.regions[].pools[].resources",
     }
 )
-"""What the operator can carry out while the job runs."""
+"""Fields that the operator can change while the job runs."""
 
 MUTABLE_SUSPENDED = frozenset(
     {
@@ -42,7 +42,7 @@ MUTABLE_SUSPENDED = frozenset(
         "spec.regions[].pools[].podTemplate",
     }
 )
-"""What can be changed while the job is suspended, together with suspending it, or with resuming it."""
+"""Fields that can be changed while the job is suspended, or in the update that suspends or resumes it."""
 
 MESSAGE = "cannot be changed once the job exists; a job of another name may have another value"
 WHILE_RUNNING = "cannot be changed while the job runs; suspend it (spec.suspend: true), then change it"
@@ -51,9 +51,9 @@ _OF_POOL = "spec.regions[].pools[]."
 
 
 def add_immutability(node: Schema, path: str, key: str = "") -> None:
-    """Add rules to ``node``, the structural schema of the object at ``path``, and to what is in it.
+    """Add rules to ``node``, the structural schema of the object at ``path``, and to its fields.
 
-    ``key`` is the field that tells it from others in a list: the same before and after by itself.
+    ``key`` is the field that identifies it in a list, which is the same before and after an update anyway.
     """
     for name, field, always in fields(node):
         place = f"{path}.{name}"
@@ -72,13 +72,13 @@ def add_immutability(node: Schema, path: str, key: str = "") -> None:
         elif always:
             add_rules(field, [_rule("self == oldSelf")])
         else:
-            # A rule at a field that was or is absent is not evaluated: its parent has to look.
+            # A rule on a field that was or is absent is not evaluated, so the rule is on its parent.
             same = f"!has(self.{name}) || self.{name} == oldSelf.{name}"
             add_rules(node, [_rule(f"has(self.{name}) == has(oldSelf.{name}) && ({same})", name)])
 
 
 def add_immutability_while_running(spec: Schema) -> None:
-    """Add to ``spec``, the structural schema of the whole spec, the rules about fields of pools."""
+    """Add the rules about pools' fields to ``spec``, the structural schema of the whole spec."""
     for place in sorted(MUTABLE_SUSPENDED):
         name = place.removeprefix(_OF_POOL)
         if name != place:
@@ -96,7 +96,7 @@ def _keep_while_running(node: Schema, name: str) -> None:
 def _keep_items(field: Schema, place: str) -> None:
     keys: list[str] = field["x-kubernetes-list-map-keys"]
     (key,) = keys
-    # In order: an item's place among the others decides which shards of the data its learners read.
+    # In order: an item's position decides which shards of the data its learners read.
     rule = f"self.map(item, item.{key}) == oldSelf.map(item, item.{key})"
     message = "items cannot be added, removed, renamed or reordered once the job exists"
     add_rules(field, [{"rule": rule, "message": message}])

@@ -1,9 +1,9 @@
-"""The checks of ``spec/checks.py`` and of the models' validators once more, in CEL, for the API server.
+"""The checks of ``spec/checks.py`` and of the models' validators in CEL, for the API server.
 
-Each says the same words about the same field; the tests hold both against the same manifests. A rule stands at an
-object that has no default, because the API server checks a default against the rules before it fills in the defaults
-inside: so most stand at ``spec`` and point to the field. CEL knows no position in a list: there, the message names
-region and pool. A name that stands twice is refused by the lists themselves, which are kept by name.
+Each has the same text about the same field; the tests run both on the same manifests. The API server checks a default
+against the rules before it fills in the defaults inside it, so a rule must be on an object that has no default: most
+are on ``spec`` and point to the field. CEL cannot name a position in a list, so there the message names region and
+pool. The lists themselves refuse a name that occurs twice, as they are keyed by name.
 """
 
 from dataclasses import dataclass
@@ -20,11 +20,11 @@ class Rule:
     """One CEL rule (https://kubernetes.io/docs/reference/using-api/cel/)."""
 
     holds: str
-    """The expression that is true of a good manifest; ``self`` is the object it stands at."""
+    """The expression that is true for a valid manifest; ``self`` is the object that has the rule."""
     says: str
-    """A CEL expression of the message where it is not."""
+    """A CEL expression for the message if it is false."""
     field: str = ""
-    """The field at fault, as a path below that object; the object itself by default."""
+    """The field at fault, as a path below that object; default: the object itself."""
 
     def as_object(self) -> dict[str, Any]:
         """As it stands under ``x-kubernetes-validations``."""
@@ -37,10 +37,10 @@ def _line(expression: str) -> str:
 
 
 def _words(template: str, *values: str) -> str:
-    """A CEL expression of text with values in it.
+    """A CEL expression for text that contains values.
 
-    Text that is put together with + has no length that is known before, and the API server takes no rule whose cost it
-    cannot tell.
+    It does not use +: the length of such a text is not known in advance, and the API server accepts no rule whose cost
+    it cannot estimate.
     """
     return f"'{template}'.format([{', '.join(f'dyn({value})' for value in values)}])"
 
@@ -63,7 +63,7 @@ def _exactly_one(*kinds: str) -> tuple[Rule, ...]:
             says=says,
         ),
         Rule(
-            # Compared, because a free-form object has no size in CEL.
+            # Compared with {}, because a free-form object has no size in CEL.
             holds="!has(self.arguments) || has(self.entrypoint) || dyn(self.arguments) == dyn({})",
             says=_words(
                 "has no use with %s; remove it or use entrypoint",
@@ -238,4 +238,4 @@ RULES: dict[str, tuple[Rule, ...]] = {
     "spec.regions[].pools[]": _POOL,
     "spec.sync.overlap": _OVERLAP,
 }
-"""Rules by the object they stand at, in the order of ``checks.problems``."""
+"""Rules by the object they are on, in the order of ``checks.problems``."""

@@ -1,9 +1,9 @@
-"""From a model's JSON schema, as pydantic writes it, to the structural schema that a custom resource wants.
+"""Converts a model's JSON schema, as pydantic writes it, to the structural schema that a custom resource needs.
 
-Kubernetes takes a part of OpenAPI 3.0: no references, no unions, no null (the API server takes it for absent),
-exclusive bounds as flags (https://kubernetes.io/docs/tasks/extend-kubernetes/custom-resources/custom-resource-definitions/,
-"Specifying a structural schema"). Must not know what a field is for: that lists are kept by ``name`` and what rules
-there are is added by who does.
+Kubernetes accepts a part of OpenAPI 3.0: no references, no unions, no null (the API server treats it as absent),
+exclusive bounds as flags
+(https://kubernetes.io/docs/tasks/extend-kubernetes/custom-resources/custom-resource-definitions/, "Specifying a
+structural schema"). Other modules add list keys and rules.
 """
 
 from collections.abc import Iterator
@@ -18,17 +18,17 @@ _KEPT = (
     "minProperties", "maxProperties",
 )  # fmt: skip
 _LONGEST_WORD = 32
-"""A rule's cost must be known, so what it looks at must end."""
+"""Bound for a word, as the API server must be able to estimate the cost of a rule on it."""
 _FORMATS = {"integer": "int64", "number": "double"}
 
 
 @dataclass(frozen=True)
 class StructuralSchema:
-    """Makes structural schemas of what a reader reads."""
+    """Builds structural schemas from what a reader returns."""
 
     reader: SchemaReader
     defaults: bool
-    """Whether the API server is to fill in defaults: in a spec it is, in a status nobody wants it."""
+    """Whether the API server fills in defaults: in a spec it does, in a status it should not."""
 
     def of(self, node: Schema) -> Schema:
         """The structural schema of ``node``, references and unions with null resolved."""
@@ -36,7 +36,7 @@ class StructuralSchema:
         made: Schema = {}
         if "description" in node:
             made["description"] = " ".join(node["description"].replace("``", "`").split())
-        if INTEGER_OR_WORD in node:  # which word, and the bounds, say rules: `crd_rules`
+        if INTEGER_OR_WORD in node:  # the word and the bounds are checked by rules: `crd_rules`
             return {**made, "x-kubernetes-int-or-string": True, "maxLength": _LONGEST_WORD, **self._default(node)}
         made |= {key: node[key] for key in _KEPT if key in node}
         if "const" in node:
@@ -50,10 +50,10 @@ class StructuralSchema:
 
     def _default(self, node: Schema) -> Schema:
         default = node.get("default")
-        # What is empty by default may as well be absent: stored objects stay readable.
+        # An empty default is left out, to keep stored objects readable.
         if not self.defaults or default in (None, [], {}, ""):
             return {}
-        # An empty object is filled in from the defaults of its own fields, so each default stands once.
+        # An empty object is filled in from its own fields' defaults, so each default is written once.
         return {"default": {} if "properties" in node else default}
 
     def _inner(self, node: Schema) -> Schema:
@@ -80,10 +80,10 @@ def _exclusive_bounds(node: Schema) -> Schema:
 
 
 def at(schema: Schema, path: str) -> Schema:
-    """The part of a structural schema at ``path``: ``spec.regions[].pools[]``; the whole for an empty one.
+    """The part of a structural schema at ``path``: ``spec.regions[].pools[]``; the whole for an empty path.
 
     Raises:
-        KeyError: there is nothing.
+        KeyError: there is no such part.
     """
     node = schema
     for part in filter(None, path.split(".")):
@@ -94,13 +94,13 @@ def at(schema: Schema, path: str) -> Schema:
 
 
 def fields(node: Schema) -> Iterator[tuple[str, Schema, bool]]:
-    """Name, schema and whether it is always there (required or by default) of each field of an object's schema."""
+    """For each field of an object's schema: name, schema, and whether it is always present (required or by default)."""
     required = node.get("required", ())
     for name, field in node.get("properties", {}).items():
         yield name, field, name in required or "default" in field
 
 
 def add_rules(node: Schema, rules: list[dict[str, Any]]) -> None:
-    """Add CEL rules to a part of a structural schema, after those it has."""
+    """Append CEL rules to those of a part of a structural schema."""
     if rules:
         node.setdefault("x-kubernetes-validations", []).extend(rules)

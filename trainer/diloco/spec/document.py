@@ -1,9 +1,8 @@
-"""One YAML document to plain JSON values, bounded, with the line of whatever is wrong.
+"""Reads one YAML document into plain JSON values, within limits, and reports errors with their line.
 
-PyYAML's own loaders take the last of two equal keys, turn dates and ``1:30`` into objects and numbers of their own,
-miss ``2e-3``, and follow aliases for as long as memory lasts. Here its events are built into exactly what JSON can say,
-and exactly what kubectl makes of the same text; what kubectl would read differently is refused. Must not know what a
-job is.
+PyYAML's own loaders accept duplicate keys, turn dates and ``1:30`` into objects and numbers, do not recognize ``2e-3``,
+and expand aliases without limit. This reader builds only JSON values from PyYAML's events, and reads the text exactly
+as kubectl does; it refuses what kubectl would read differently.
 """
 
 import math
@@ -16,20 +15,20 @@ import yaml
 from diloco.spec.errors import Problem, SpecError
 
 MAXIMUM_DEPTH = 32
-"""Mappings and lists inside one another."""
+"""Most mappings and lists inside one another."""
 MAXIMUM_VALUES = 20_000
-"""Values of a whole document, aliases counted for all they stand for."""
+"""Most values in a document, with aliases expanded."""
 
 Json = None | bool | int | float | str | list["Json"] | dict[str, "Json"]
 
-# The words and numbers that kubectl's reader (sigs.k8s.io/yaml) knows.
+# The words that kubectl's reader (sigs.k8s.io/yaml) recognizes.
 _NULL = {"", "~", "null", "Null", "NULL"}
 _TRUE = {"y", "Y", "yes", "Yes", "YES", "on", "On", "ON", "true", "True", "TRUE"}
 _FALSE = {"n", "N", "no", "No", "NO", "off", "Off", "OFF", "false", "False", "FALSE"}
 _INTEGER = re.compile(r"[-+]?(0|[1-9][0-9]*(_[0-9]+)*)|0x[0-9a-fA-F]+")
 _NUMBER = re.compile(r"[-+]?(0|[1-9][0-9]*|(?=\.[0-9]))(\.[0-9]*)?([eE][-+]?[0-9]+)?")
 _DECIMAL = re.compile(r"-?[1-9][0-9]*|0")
-# What that reader takes for a number besides, underscores left out: octal, binary, not finite.
+# What else that reader takes for a number, without underscores: octal, binary, not finite.
 _NUMBER_TO_KUBECTL = re.compile(
     r"[-+]?(0[xX][0-9a-fA-F]+|0[oO][0-7]+|0[bB][01]+|([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][-+]?[0-9]+)?)"
     r"|[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN)"
@@ -44,11 +43,11 @@ _STRING_TAGS = {"!", "tag:yaml.org,2002:str"}
 class _Value:
     value: Json
     count: int
-    """Values in it, itself included."""
+    """Number of values in it, including itself."""
 
 
 def read_document(text: str, source: str) -> Json:
-    """The value of the one document in ``text``.
+    """The value of the single document in ``text``.
 
     Raises:
         SpecError: with one problem, ``SOURCE:LINE: ...``.
@@ -57,7 +56,7 @@ def read_document(text: str, source: str) -> Json:
 
 
 class _Reader:
-    """Recursive descent over PyYAML's events."""
+    """A recursive-descent parser over PyYAML's events."""
 
     def __init__(self, text: str, source: str) -> None:
         self._source = source
@@ -90,7 +89,7 @@ class _Reader:
         if depth > MAXIMUM_DEPTH:
             self._fail(event, f"values are nested more than {MAXIMUM_DEPTH} deep")
         if isinstance(event, yaml.AliasEvent):
-            # An anchor is known once its value is complete, so nothing can contain itself.
+            # An anchor is only known once its value is complete, so no value can contain itself.
             if event.anchor not in self._anchors:
                 self._fail(event, f"alias *{event.anchor} has no anchor before it")
             value = self._anchors[event.anchor]
@@ -193,7 +192,7 @@ class _Reader:
         self._fail_at(mark.line if mark is not None else 0, message)
 
     def _fail_at(self, line: int, message: str) -> NoReturn:
-        # YAML marks count lines from 0, people and editors from 1.
+        # YAML marks count lines from 0, editors from 1.
         raise SpecError([Problem(f"{self._source}:{line + 1}", message)], self._source) from None
 
 
@@ -205,7 +204,7 @@ def _number(text: str) -> int | float:
     if _INTEGER.fullmatch(text):
         return int(text, 16 if text.startswith("0x") else 10)
     value = float(text)
-    # 2e6 is how people write a budget, and JSON knows no difference.
+    # People write a budget as 2e6, and JSON does not distinguish it from 2000000.
     if "e" in text.lower() and abs(value) < _LARGEST_EXACT and value.is_integer():
         return int(value)
     return value

@@ -1,26 +1,23 @@
-"""What is wrong with a manifest, as values: where, and in words that say what to change.
-
-Must not know pydantic or YAML: whatever found a problem, it reads alike.
-"""
+"""Problems of a manifest as values: the place, and a text that says what to change."""
 
 from collections.abc import Sequence
 from typing import NamedTuple, Self
 
 
 class Problem(NamedTuple):
-    """One thing to change. As text it is one line, ``path: message``."""
+    """One problem. As text it is one line, ``path: message``."""
 
     path: str
-    """Where: a path in the manifest (``spec.regions[1].name``), or the file and line that could not be read."""
+    """Its place: a path in the manifest (``spec.regions[1].name``), or the file and line that could not be read."""
     message: str
-    """The value that stands there, what is wrong with it and what is allowed."""
+    """The value, what is wrong with it and what is allowed."""
 
     def __str__(self) -> str:
         return f"{self.path}: {self.message}"
 
 
 class SpecError(ValueError):
-    """A manifest that cannot be used. As text it is one line a problem."""
+    """The manifest cannot be used. As text it is one line per problem."""
 
     def __init__(self, problems: Sequence[Problem], source: str) -> None:
         super().__init__("\n".join(str(problem) for problem in problems))
@@ -33,9 +30,9 @@ class SpecError(ValueError):
 
 
 class PartError(ValueError):
-    """Raised inside a model's validator: problems whose paths begin at that model (an empty path is the model itself).
+    """Raised in a model's validator: problems whose paths begin at that model (an empty path is the model itself).
 
-    A plain ValueError would carry one message and the model's own place only.
+    A plain ValueError could carry only one message, for the model itself.
     """
 
     def __init__(self, *problems: Problem) -> None:

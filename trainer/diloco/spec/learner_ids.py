@@ -1,4 +1,4 @@
-"""A learner's id, ``region/pool/index``, taken apart. Pure."""
+"""Splits a learner's id, ``region/pool/index``. Pure."""
 
 
 def region_of(learner: str) -> str:

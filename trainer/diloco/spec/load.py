@@ -1,4 +1,4 @@
-"""From a manifest's text to a checked job, or to every problem it has. The only place here that opens a file."""
+"""Reads a manifest and returns the validated job, or all its problems."""
 
 import errno
 import json
@@ -14,7 +14,7 @@ from diloco.spec.job import DiLoCoJob
 from diloco.spec.translate import translate
 
 MAXIMUM_BYTES = 256 * 1024
-"""Largest manifest that is read: far above any real one, and far below what would keep the reader busy."""
+"""Largest manifest that is read: far above any real one, and quick enough to parse."""
 
 _PATIENCE_SECONDS = 10.0
 
@@ -23,16 +23,16 @@ def load_job(path: str | Path) -> DiLoCoJob:
     """Read, parse and check the manifest in a file (YAML or JSON, UTF-8).
 
     Raises:
-        SpecError: it cannot be read, is no text, is too large, or whatever ``parse_job`` finds.
+        SpecError: it cannot be read, is not text, is too large, or has problems that ``parse_job`` finds.
     """
     return parse_job(read_manifest(path), str(path))
 
 
 def read_manifest(path: str | Path) -> str:
-    """The text of a manifest's file, without a byte order mark. A pipe is read, if something comes through it.
+    """The text of a manifest's file, without a byte order mark. A pipe is read if it delivers data in time.
 
     Raises:
-        SpecError: it cannot be read, is no text, or is too large.
+        SpecError: it cannot be read, is not text, or is too large.
     """
     source = str(path)
     try:
@@ -60,7 +60,7 @@ def parse_job(text: str, source: str = "manifest") -> DiLoCoJob:
 
 
 def job_from(document: object, source: str = "manifest") -> DiLoCoJob:
-    """Check a manifest that is already plain JSON values, as an API server hands it out.
+    """Check a manifest that is already plain JSON values, as an API server returns it.
 
     Raises:
         SpecError: with every problem that was found, each with its place.
@@ -68,19 +68,19 @@ def job_from(document: object, source: str = "manifest") -> DiLoCoJob:
     if not isinstance(document, dict):
         raise _unreadable(source, "is not a mapping; begin with apiVersion, kind, metadata and spec")
     try:
-        # JSON's strict mode is what an API server does with the same manifest: "5" is no integer, a list is a tuple.
+        # JSON's strict mode does what an API server does with the manifest: "5" is not an integer, a list is a tuple.
         return DiLoCoJob.model_validate_json(json.dumps(document), strict=True, by_alias=True, by_name=False)
     except ValidationError as error:
         raise SpecError(translate(error), source) from None
 
 
 def _read(path: str | Path) -> bytes:
-    """At most one byte more than allowed: that tells too large from just right, also of a device without end."""
+    """At most one byte more than allowed, which shows that a file is too large, even an endless device."""
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     try:
         content = b""
         while len(content) <= MAXIMUM_BYTES:
-            # A file is always ready; a pipe to which nobody writes never is.
+            # A file is always ready; a pipe without a writer never is.
             if not select.select([descriptor], [], [], _PATIENCE_SECONDS)[0]:
                 raise TimeoutError(errno.ETIMEDOUT, f"nothing has come from it for {_PATIENCE_SECONDS:g} s")
             piece = os.read(descriptor, MAXIMUM_BYTES + 1 - len(content))

@@ -12,8 +12,8 @@ DnsLabel = Annotated[str, Field(pattern=DNS_LABEL, max_length=63)]
 KubernetesObject = dict[str, Any]
 """A fragment of a Kubernetes object that is handed to the pods as it is."""
 
-# Upper bounds of what Kubernetes itself leaves open are ours. An API server accepts a rule of the custom resource only
-# where it can tell what checking the largest possible job costs, so nothing may be without end.
+# Upper bounds that Kubernetes itself does not have are ours. An API server accepts a rule of the custom resource only
+# if it can estimate the cost of checking the largest possible job, so everything must be bounded.
 ImageName = Annotated[str, Field(min_length=1, max_length=1024)]
 """A container image, by tag or digest."""
 

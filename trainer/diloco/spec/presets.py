@@ -1,4 +1,4 @@
-"""Sizes of the built-in GPT. It must not know torch: a size is a choice, not a tensor."""
+"""Sizes of the built-in GPT."""
 
 from dataclasses import dataclass
 from typing import Final
@@ -20,4 +20,4 @@ PRESETS: Final[dict[str, GPTSize]] = {
     "mini": GPTSize(layers=8, width=512, heads=8),
     "gpt2": GPTSize(layers=12, width=768, heads=12),
 }
-"""By the name in ``model.builtin.preset``. With 8 parameter tensors a layer every one can be cut into 24 fragments."""
+"""By the name in ``model.builtin.preset``. With 8 parameter tensors a layer each can be cut into 24 fragments."""

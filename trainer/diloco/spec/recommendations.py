@@ -1,7 +1,7 @@
-"""What was measured to train best for a budget and for bytes: what `diloco plan` recommends from.
+"""The training settings that were measured for several budgets, from which `diloco plan` recommends.
 
 Plain data and one pure function. The rows are those of decoupled training in docs/quality.md, settings A and B; `make
-quality` writes them from benchmarks/results/quality.json. It must not know a job, a link or how to present it.
+quality` writes them from benchmarks/results/quality.json.
 """
 
 import math
@@ -14,12 +14,12 @@ from diloco.spec.training import OptimizerKind
 
 @dataclass(frozen=True, slots=True)
 class Recommendation:
-    """One way to train that was measured."""
+    """Training settings that were measured."""
 
     steps: int
     """Inner steps of a learner in the measured run."""
     setting: Literal["A", "B"]
-    """A: a batch so large that data-parallel training is short of steps. B: one at which it is not."""
+    """A: a batch so large that data-parallel training has too few steps. B: one with which it has enough."""
     optimizer: OptimizerKind
     interval: int
     """H."""
@@ -35,7 +35,7 @@ class Recommendation:
     bytes_ratio: float
     """Bytes of an inner step, both ways, over those of the defaults: H = 24, BF16 up and F32 down."""
     merged_share: float
-    """Of what was trained. The loss is not to be expected where links let less of the work be merged."""
+    """Share of the trained work that was merged. If links let less be merged, the loss will be higher."""
 
 
 # `make quality` writes from here

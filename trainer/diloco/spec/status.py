@@ -1,7 +1,7 @@
-"""What the operator reports of a job: the ``status`` of a ``DiLoCoJob``, as models.
+"""The ``status`` of a ``DiLoCoJob`` as models: what the operator reports of a job.
 
-The operator writes it, ``diloco status`` reads it, the custom resource's schema and the reference page are made from
-it. Numbers with a fraction are text, as the Kubernetes API conventions want. Must not know how any of it is found out.
+The operator writes it, ``diloco status`` reads it, and the custom resource's schema and the reference page are
+generated from it. Numbers with a fraction are text, following the Kubernetes API conventions.
 """
 
 from datetime import UTC, datetime
@@ -15,7 +15,7 @@ from diloco.spec.placement import DnsLabel
 
 
 def _rfc3339(time: datetime) -> str:
-    """Whole seconds in UTC: what Kubernetes' own times look like (metav1.Time)."""
+    """Whole seconds in UTC, in the format of Kubernetes' own times (metav1.Time)."""
     return time.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
@@ -167,7 +167,7 @@ class ExportedModel(StatusModel):
 
 
 MOST_RESTARTS_LISTED = 50
-"""Learners that ``restarts`` names, those with most restarts first: a bound on the object's size (ours)."""
+"""Most learners that ``restarts`` names, those with most restarts first, to bound the object's size (ours)."""
 
 
 class JobStatus(StatusModel):

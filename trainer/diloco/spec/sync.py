@@ -1,4 +1,4 @@
-"""How learners are kept together: fragments, schedule, quorum, grace, merge, outer optimizer, compression, recovery."""
+"""How learners are synchronized: fragments, schedule, quorum, grace, merge, outer optimizer, compression, recovery."""
 
 import json
 from typing import Annotated, Final, Literal
@@ -27,7 +27,7 @@ def _overlap(value: object) -> int | Literal["Auto"]:
     return value
 
 
-# A union would be told as two errors, and structural schemas have none but this one.
+# A union would give two errors, and structural schemas allow only this one.
 Overlap = Annotated[
     int | Literal["Auto"],
     PlainValidator(_overlap),

@@ -29,12 +29,12 @@ def _exactly_one(kinds: dict[str, object], arguments: dict[str, Any]) -> None:
     if arguments and given != ["entrypoint"]:
         raise PartError(Problem("arguments", f"has no use with {given[0]}; remove it or use entrypoint"))
     if nulls := list(_nulls(arguments, "arguments")):
-        # `kubectl apply` leaves nulls out before an API server sees them.
+        # `kubectl apply` removes nulls before an API server sees them.
         raise PartError(*(Problem(path, "null cannot be passed on; leave it out") for path in nulls))
 
 
 def _nulls(value: object, path: str) -> Iterator[str]:
-    """Where there is a null in ``value``, which is itself at ``path``."""
+    """The paths of nulls in ``value``, which is itself at ``path``."""
     if value is None:
         yield path
     elif isinstance(value, dict):

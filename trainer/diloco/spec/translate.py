@@ -1,4 +1,4 @@
-"""pydantic's errors, in the words of a manifest: the path as it is written there, the value, and what is allowed."""
+"""Translates pydantic's errors for the user: the path as in the manifest, the value, and what is allowed."""
 
 import json
 from collections.abc import Iterable, Iterator
@@ -29,7 +29,7 @@ _VERDICTS = {
     "less_than_equal": "is too large",
     "finite_number": "is not finite",
 }
-"""pydantic's names of errors about a value of the right type."""
+"""pydantic's error types for a value of the right type."""
 
 _Location = tuple[str | int, ...]
 
@@ -41,13 +41,13 @@ def job_schema() -> SchemaReader:
 
 
 def translate(error: ValidationError) -> list[Problem]:
-    """Every problem once, in the manifest's order."""
+    """All problems without duplicates, in the manifest's order."""
     found = (problem for detail in error.errors(include_url=False) for problem in _problems(detail))
     return list(dict.fromkeys(found))
 
 
 def path_text(location: Iterable[str | int]) -> str:
-    """``spec.regions[1].name``."""
+    """The path as text: ``spec.regions[1].name``."""
     text = ""
     for part in location:
         text += f"[{part}]" if isinstance(part, int) else f".{part}"
@@ -62,7 +62,7 @@ def _problems(detail: "ErrorDetails") -> Iterator[Problem]:
             yield Problem(".".join(filter(None, (path_text(location), problem.path))), problem.message)
         return
     if detail["type"] == "too_short" and detail["input"]:
-        # pydantic counts the items that are valid; those that are not have problems of their own.
+        # pydantic counts only valid items; invalid ones have problems of their own.
         return
     yield Problem(path_text(location) or "manifest", _message(detail, location))
 
@@ -99,7 +99,7 @@ def _wrong_type(reader: SchemaReader, node: Schema, value: object) -> str:
 def _unknown_field(location: _Location) -> str:
     name = str(location[-1])
     known = list(job_schema().node(location[:-1]).get("properties", {}))
-    # An inner capital or an underscore is what people get wrong most.
+    # Wrong capitals and underscores are the most common mistakes.
     folded = {_folded(field): field for field in known}
     close = get_close_matches(_folded(name), folded, n=1, cutoff=0.7)
     if close:
@@ -138,7 +138,7 @@ def _shown(value: object) -> str:
     if isinstance(value, list):
         return f"a list of {len(value)}"
     if isinstance(value, float) and value.is_integer():
-        # pydantic has made a number of what was an integer in the manifest.
+        # pydantic has turned an integer of the manifest into a float.
         value = int(value)
     text = json.dumps(value, ensure_ascii=False, default=str)
     return text if len(text) <= _LONGEST_SHOWN else f"{text[: _LONGEST_SHOWN - 3]}..."

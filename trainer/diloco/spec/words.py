@@ -1,7 +1,4 @@
-"""What a field allows, in words: read off the models' JSON schema, for errors and for the reference page alike.
-
-Must not know what a field is for: a new field needs nothing here.
-"""
+"""Describes what a field allows, from the models' JSON schema, for errors and the reference page."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -14,13 +11,13 @@ Schema = dict[str, Any]
 
 
 def listed(names: Iterable[object], last: str = "or") -> str:
-    """``a, b or c``."""
+    """Joined as ``a, b or c``."""
     words = [str(name) for name in names]
     return f" {last} ".join(part for part in (", ".join(words[:-1]), *words[-1:]) if part)
 
 
 def shortlist(names: list[str], limit: int = 5) -> str:
-    """``a, b and 3 more``."""
+    """Shortened to ``a, b and 3 more``."""
     if len(names) <= limit:
         return ", ".join(names)
     return f"{', '.join(names[:limit])} and {len(names) - limit} more"
@@ -28,12 +25,12 @@ def shortlist(names: list[str], limit: int = 5) -> str:
 
 @dataclass(frozen=True)
 class SchemaReader:
-    """Finds its way in a JSON schema as pydantic writes it."""
+    """Finds and describes fields in a JSON schema that pydantic has generated."""
 
     root: Schema
 
     def node(self, path: Iterable[str | int]) -> Schema:
-        """The schema of the field at ``path`` (keys and list positions); empty where anything is allowed."""
+        """The schema of the field at ``path`` (keys and list positions); empty if anything is allowed."""
         node = self.resolved(self.root)
         for part in path:
             if isinstance(part, int):
@@ -44,18 +41,18 @@ class SchemaReader:
         return node
 
     def resolved(self, node: Schema) -> Schema:
-        """The schema behind references and behind ``or null``, with the field's own default and description kept."""
+        """The schema behind references and ``or null``, with the field's own default and description."""
         own: Schema = {key: node[key] for key in ("default", "description") if key in node}
         if "$ref" in node:
             return {**self.resolved(self.root["$defs"][node["$ref"].rpartition("/")[2]]), **own}
         choices = [choice for choice in node.get("anyOf", ()) if choice.get("type") != "null"]
         if choices:
-            # Every union in the manifest is of one thing with null, and null says no more than leaving the field out.
+            # Every union in the manifest is of one type with null, and null means the same as leaving the field out.
             return {**self.resolved(choices[0]), **own}
         return node
 
     def kind(self, node: Schema) -> str:
-        """The type alone: ``an integer``."""
+        """The type without bounds: ``an integer``."""
         names = {
             "boolean": "true or false",
             "integer": "an integer",

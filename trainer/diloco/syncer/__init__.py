@@ -1,4 +1,1 @@
-"""The syncer: engine, gRPC, tensors and disk put together to one process.
-
-The engine decides; everything here carries out. ``run_syncer`` is the way in.
-"""
+"""The syncer process: connects the engine to gRPC, tensors and disk. Start it with ``run_syncer``."""

@@ -1,6 +1,6 @@
-"""Carries the engine's actions out: the one place where sessions, payloads, tensors and disk come together.
+"""Carries out the engine's actions on sessions, payloads, tensors and disk.
 
-It decides nothing. Merges run one at a time in a thread; everything else here is short and on the event loop.
+It makes no decisions. Merges run one at a time in a thread; everything else is short and runs on the event loop.
 """
 
 import asyncio
@@ -32,7 +32,7 @@ _log = logging.getLogger(__name__)
 
 _QUIET = (actions.AskFragment, actions.Merge, actions.Broadcast, actions.Discard, actions.Checkpoint)
 _QUIET_NOTES = ("RoundOpened", "RoundWaits", "RoundAbandoned", "LearnerExcluded", "Repeated", "MemberLeftOut")
-"""Decisions of every round, or told already: in the tape, and in the log only at DEBUG."""
+"""Decisions of every round, or those logged elsewhere: on the tape, and in the log only at DEBUG."""
 
 
 class ActionExecutor:
@@ -53,17 +53,17 @@ class ActionExecutor:
         threads: int,
         finish: Callable[[actions.Finish], None],
     ) -> None:
-        """Put the parts together.
+        """Connect the parts that actions act on.
 
         Args:
             engine_loop: Where events go.
-            sessions: Learners.
+            sessions: Learners' sessions.
             inbox: Outer gradients.
             store: The global model.
             posted: Pulls that wait for a version.
-            merging: The arithmetic.
+            merging: Computes merges.
             checkpointer: Checkpoints.
-            metrics: Counts.
+            metrics: Counters.
             payloads: Where merged payloads are kept; None: nowhere.
             threads: torch threads of a merge.
             finish: Called once the job is over.
@@ -78,7 +78,7 @@ class ActionExecutor:
         self._metrics = metrics
         self._payloads = payloads
         self._finish = finish
-        # torch keeps its number of threads by thread.
+        # torch keeps its number of threads per thread.
         self._thread = ThreadPoolExecutor(1, "merge", torch.set_num_threads, (threads,))
         self._orders: deque[actions.Merge] = deque()
         self._running = False
@@ -91,13 +91,13 @@ class ActionExecutor:
         self._thread.shutdown()
 
     def before(self, event: Event) -> bool:
-        """A merge's result becomes current in the same instant in which the engine hears of it."""
+        """Make a merge's result current just before the engine receives its event, so that the two never disagree."""
         if isinstance(event, Merged):
             result, self._result = self._result, None
             assert result is not None
-            # Only after the events of this batch does the state hold together again.
+            # The state is consistent again only after the events of this batch.
             asyncio.get_running_loop().call_soon(self._merge_over)
-            # The engine may have ended the job in this very batch of events.
+            # The engine may have ended the job in this same batch of events.
             if self._engine_loop.engine.finished:
                 return False
             self._store.commit(result.fragment, result.version, result.made, result.digest, result.update)
@@ -109,7 +109,7 @@ class ActionExecutor:
         return True
 
     def carry_out(self, action: Action, now: float) -> None:  # noqa: C901  # a table of actions
-        """Do what the engine ordered, or begin it."""
+        """Do what the engine ordered, or start it."""
         self._metrics.observe(action, now)
         _log_decision(action)
         match action:
@@ -217,7 +217,7 @@ class ActionExecutor:
         try:
             self._checkpointer.merge_ended()
             self._start_merge()
-        except Exception as error:  # noqa: BLE001  # a callback of the loop: nobody else would hear of it
+        except Exception as error:  # noqa: BLE001  # a callback of the loop: otherwise it would be lost
             self._engine_loop.fail(error)
 
     def _keep(self, directory: Path, digest: str, payload: torch.Tensor) -> None:

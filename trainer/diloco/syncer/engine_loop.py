@@ -1,8 +1,8 @@
-"""Hands events to the engine one at a time, in the order they came, and its actions to whoever carries them out.
+"""Passes events to the engine one at a time, in the order they came, and its actions to an executor.
 
-Everything runs on the event loop, and nothing waits: an event posted is taken in soon after, in a batch with others.
-What the engine decided is on the tape before any of it is done. Timers are kept here, because the engine has no clock.
-It must not know what an action takes to carry out.
+Everything runs on the event loop without waiting: a posted event is processed soon after, in a batch with others. What
+the engine decided is on the tape before any of it is carried out. Timers are kept here, because the engine has no
+clock.
 """
 
 import asyncio
@@ -16,18 +16,18 @@ from diloco.core.events import Event, TimerFired
 from diloco.tape.writer import TapeWriter
 
 _BATCH_EVENTS = 256
-"""After this many events the loop gets a turn for its sockets."""
+"""After this many events, other tasks on the event loop get a turn."""
 
 
 class Executor(Protocol):
-    """Those who carry actions out."""
+    """Carries actions out."""
 
     def before(self, event: Event) -> bool:
-        """Called before the engine is told of ``event``, for what must change with it. False: drop the event."""
+        """Called before the engine receives ``event``, for state that must change with it. False: drop the event."""
         ...
 
     def carry_out(self, action: Action, now: float) -> None:
-        """Do what the engine ordered, or begin it. Called in the order of the actions, never for timers."""
+        """Do what the engine ordered, or start it. Called in the order of the actions, never for timers."""
         ...
 
 
@@ -36,10 +36,10 @@ class _Timer:
 
 
 class EngineLoop:
-    """Hands events to an engine and its actions to an executor. Owned by the event loop."""
+    """Passes events to an engine and its actions to an executor. Owned by the event loop."""
 
     def __init__(self, engine: Engine, tape: TapeWriter, clock: Callable[[], float]) -> None:
-        """Drive ``engine``; ``clock`` gives seconds, never running backwards."""
+        """Drive ``engine``; ``clock`` returns seconds and never goes back."""
         self.engine = engine
         self._tape = tape
         self._clock = clock
@@ -49,12 +49,12 @@ class EngineLoop:
         self._drain_due = False
         self._stopped = False
         self.events = 0
-        """Events taken in that were no timers."""
+        """Number of processed events, without timers."""
         self.failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        """Gets an exception when the engine or the executor fails: nothing after that can be relied on."""
+        """Gets an exception when the engine or the executor fails: the state can no longer be relied on."""
 
     def start(self, executor: Executor) -> None:
-        """Begin to take in events."""
+        """Start processing events."""
         self._executor = executor
         self._schedule()
 
@@ -63,19 +63,19 @@ class EngineLoop:
         return self._clock()
 
     def post(self, event: Event) -> None:
-        """Take in an event soon."""
+        """Process an event soon."""
         self._queue.append(event)
         self._schedule()
 
     def stop(self) -> None:
-        """Take in nothing more."""
+        """Process no more events."""
         self._stopped = True
         for timer in self._timers.values():
             timer.handle.cancel()
         self._timers.clear()
 
     def fail(self, error: BaseException) -> None:
-        """Something is wrong that nothing can be built on."""
+        """Report an error after which the state cannot be relied on."""
         self.stop()
         if not self.failed.done():
             self.failed.set_exception(error)
@@ -89,7 +89,7 @@ class EngineLoop:
         self._drain_due = False
         try:
             self._take_batch()
-        except Exception as error:  # noqa: BLE001  # whatever it is, the process must end with it
+        except Exception as error:  # noqa: BLE001  # any error must end the process
             self.fail(error)
             return
         if self._queue:
@@ -123,7 +123,7 @@ class EngineLoop:
         queued = self._queue.popleft()
         if not isinstance(queued, _Timer):
             return queued
-        # A timer that was replaced or cancelled after it fired, but before its turn, has not fired.
+        # A timer that was replaced or cancelled after it fired, but before its event was processed, must be ignored.
         for name, timer in self._timers.items():
             if timer is queued:
                 del self._timers[name]

@@ -1,8 +1,7 @@
-"""The manifest as it changes under a running syncer: in a cluster a pool is scaled by changing the file.
+"""Watches the manifest of a running syncer: in a cluster, a pool is scaled by changing this file.
 
-Only how many learners a pool has can be taken over while a job runs; whatever else a syncer goes by was fixed when it
-began. What it does not go by (images, resources, deadlines) is others' business and may change freely. It must not
-know the engine.
+Only a pool's number of learners can change while a job runs; every other field that the syncer uses was fixed when it
+began. Fields that it does not use (images, resources, deadlines) may change freely.
 """
 
 import logging
@@ -16,19 +15,19 @@ _log = logging.getLogger(__name__)
 
 
 class JobFile:
-    """One manifest on disk, looked at again and again. For one thread at a time."""
+    """One manifest on disk, polled for changes. For one thread at a time."""
 
     def __init__(self, path: Path, job: DiLoCoJob) -> None:
-        """``job`` is what the file said when the process began."""
+        """``job`` is what the file contained when the process began."""
         self._path = path
         self._job = job
         self._signature: FileSignature | None = None
-        """Of the file as last read. None at first: it may have changed since ``job`` was read."""
+        """Signature of the file as last read. None at first: it may have changed since ``job`` was read."""
 
     def poll(self) -> tuple[str, ...] | None:
-        """The learners that are planned now, if the file has changed in that. Never raises: what is wrong is logged.
+        """The learners that are planned now, if that has changed. Never raises: problems are logged.
 
-        A look costs one ``stat``, which follows the links that a mounted ConfigMap is swapped by.
+        A poll costs one ``stat``, which follows the links that a mounted ConfigMap is updated through.
         """
         signature = signature_of(self._path)
         if signature is None or signature == self._signature:
@@ -53,7 +52,7 @@ class JobFile:
 
 
 def changed_field(before: DiLoCoJob, after: DiLoCoJob) -> str:
-    """The first field in which the manifests differ that a running syncer goes by and cannot change; empty if none."""
+    """The first field that differs and that a running syncer uses and cannot change; empty if none."""
     return _difference(_fixed(before), _fixed(after), "")
 
 

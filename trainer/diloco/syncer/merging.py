@@ -1,6 +1,6 @@
-"""A merge that the engine ordered, done on the store: the same code in a syncer and in a replay of its tape.
+"""Computes a merge that the engine ordered, for a syncer and for a replay of its tape.
 
-``prepare`` belongs to the event loop, ``run`` to a worker thread. It must not know the engine, the tape or the wire.
+Call ``prepare`` on the event loop and ``run`` in a worker thread.
 """
 
 import logging
@@ -27,23 +27,23 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class PreparedMerge:
-    """Everything a merge reads and where it writes; nothing of it changes while it runs."""
+    """A merge's inputs and where its result goes; nothing of it changes while it runs."""
 
     fragment: Fragment
     version: int
     members: tuple[tuple[Contribution, torch.Tensor | None], ...]
-    """Each with the parameters its outer gradient must be re-anchored from; None: it stands as it is."""
+    """Each with the parameters its outer gradient must be re-anchored from; None: it is used as it is."""
     current_version: int
     parameters: torch.Tensor
     momentum: torch.Tensor
     residual: torch.Tensor | None
-    """What earlier updates left over; None: updates are not encoded."""
+    """What earlier updates have left over; None: updates are not encoded."""
     target: NextVersion
 
 
 @dataclass(frozen=True, slots=True)
 class MergeResult:
-    """A merge that is done and not in the store yet."""
+    """A computed merge that is not in the store yet."""
 
     fragment: int
     version: int
@@ -52,17 +52,17 @@ class MergeResult:
     """XXH3-128 of the new parameters."""
     seconds: float
     problem: str
-    """Why the fragment stays as it was; empty if it was merged."""
+    """Why the fragment is unchanged; empty if it was merged."""
     update: EncodedUpdate | None = None
-    """From the version before; None: the new version is sent whole."""
+    """Update from the version before; None: the new version is sent whole."""
     not_encoded: str = ""
     """Why there is no update though the job encodes them; empty if there is one, or no merge."""
     left_out: tuple[LeftOut, ...] = ()
-    """Members that are not in it, by learner."""
+    """Members that were left out of the merge, by learner."""
 
 
 class Merging:
-    """The arithmetic of one job."""
+    """The merges of one job."""
 
     def __init__(
         self,
@@ -73,7 +73,7 @@ class Merging:
         *,
         rules: Rules = CURRENT_RULES,
     ) -> None:
-        """``rules``: those that decide on the merges; under earlier ones one member could spoil them."""
+        """``rules``: those that decide on the merges; under the earlier ones, one member could spoil a merge."""
         self._bounded = rules >= Rules.GUARDED
         self._usual = UsualSizes()
         self._layout = layout
@@ -117,7 +117,7 @@ class Merging:
         )
 
     def run(self, prepared: PreparedMerge) -> MergeResult:
-        """Merge. Contributions that cannot be merged together leave the fragment as it was, under its new version."""
+        """Merge. If the contributions cannot be merged, the fragment is unchanged under its new version."""
         began = time.perf_counter()
         made, problem, not_encoded = prepared.target, "", ""
         update: EncodedUpdate | None = None
@@ -153,7 +153,7 @@ class Merging:
         )
 
     def _encoded(self, prepared: PreparedMerge) -> tuple[EncodedUpdate | None, str]:
-        """The merge's result as an update, of which the new version is made; why not, where it cannot be encoded."""
+        """The merge's result as an update, from which the new version is made; or why it cannot be encoded."""
         made = prepared.target
         if self._downlink is None or prepared.residual is None or made.rest is None:
             return None, ""
@@ -164,7 +164,7 @@ class Merging:
         return EncodedUpdate(prepared.current_version, self._downlink.name, payload, digest_of(payload)), ""
 
     def _anchored(self, contribution: Contribution, base: torch.Tensor | None, current: torch.Tensor) -> Contribution:
-        """``sync.anchor: Current``: measured from the current fragment instead of the version the learner received."""
+        """For ``sync.anchor: Current``: measure from the current fragment, not from the version received."""
         if base is None:
             return contribution
         return replace(contribution, drift=current - base)

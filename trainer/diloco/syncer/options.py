@@ -1,4 +1,4 @@
-"""What a syncer process is started with, beside the job."""
+"""Options of a syncer process, including the job."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,20 +13,20 @@ class SyncerOptions:
 
     job: DiLoCoJob
     directory: Path
-    """Where everything it keeps is; one directory belongs to one job."""
+    """Where it keeps its files; one directory belongs to one job."""
     listen: str = "127.0.0.1:0"
-    """``host:port`` for learners; port 0: the system's choice, to be read from ``endpoint.json``."""
+    """``host:port`` for learners; port 0: chosen by the system and written to ``endpoint.json``."""
     http: str = "127.0.0.1:0"
     """``host:port`` for ``/metrics``, ``/healthz``, ``/readyz`` and ``/status``."""
     tls: ServerTls | None = None
     """Certificates; None: plain text."""
     job_file: Path | None = None
-    """Where the job was read from, to be looked at while it runs: pools may be scaled. None: it does not change."""
+    """File that the job was read from, polled while it runs, as pools may be scaled. None: the job does not change."""
     record: bool = False
-    """Keep every payload that is merged, so that a replay can redo the merges."""
+    """Keep every merged payload, so that a replay can redo the merges."""
     exit_when_finished: bool = False
-    """End some seconds after the job is over, once learners have left; otherwise serve the status until stopped."""
+    """Exit some seconds after the job is over, once learners have left; otherwise serve the status until stopped."""
     threads: int | None = None
     """torch threads of a merge. Default: torch's own choice."""
     lock_patience_seconds: float = 300.0
-    """How long another syncer that has the directory is waited for (ours): the grace period of its pod twice."""
+    """How long to wait for another syncer that uses the directory (ours): twice the grace period of its pod."""

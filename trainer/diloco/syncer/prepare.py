@@ -1,7 +1,7 @@
-"""Everything a syncer needs before it serves: the model's layout, the newest checkpoint or a new beginning.
+"""What a syncer needs before it serves: the model's layout, and the newest checkpoint or a new model.
 
-Only a new job needs the model's values: a restart costs reading the checkpoint's files. It runs before there is an
-event loop. It must not open sockets.
+Only a new job needs the model's values: a restart only reads the checkpoint's files. It runs before there is an event
+loop.
 """
 
 import logging
@@ -35,32 +35,32 @@ _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class Beginning:
-    """Where a syncer's life begins."""
+class StartState:
+    """The state a syncer process starts with."""
 
     layout: Layout
     store: FragmentStore
     engine: dict[str, Any] | None
     """The engine's snapshot; None for a new job."""
     checkpoint: str
-    """Name of the checkpoint it goes on from; empty for a new job."""
+    """Name of the checkpoint it resumes from; empty for a new job."""
     totals: Totals
 
 
-def prepare(job: DiLoCoJob, checkpoints: Path) -> Beginning:
-    """Load the newest checkpoint that is whole, or build the model; report checkpoints that are not whole.
+def prepare(job: DiLoCoJob, checkpoints: Path) -> StartState:
+    """Load the newest complete checkpoint, or build the model; log checkpoints that are damaged.
 
     Raises:
         ModelError: the model cannot be built.
-        LayoutError: it cannot be cut as asked.
-        SyncerError: the checkpoint is of another job or model, or none of them is whole.
+        LayoutError: it cannot be cut into fragments as asked.
+        SyncerError: the checkpoint is of another job or model, or none of them is complete.
         OSError: a broken checkpoint could not be set aside.
     """
     layout = layout_of_job(job.spec)
     try:
         loaded, broken = _newest(job, checkpoints, layout)
     except OtherModelError:
-        # An entrypoint may build another model where it is given no values.
+        # Without values (on the meta device) an entrypoint may build another model.
         layout = layout_of(build_model(job.spec), job.spec.sync.fragments)
         loaded, broken = _newest(job, checkpoints, layout)
     for problem in broken.values():
@@ -74,7 +74,7 @@ def prepare(job: DiLoCoJob, checkpoints: Path) -> Beginning:
         store = empty_store(job, layout)
         fill_from(store, loaded)
         _log.info("goes on from checkpoint %s", loaded.name)
-        return Beginning(layout, store, loaded.manifest.engine, loaded.name, loaded.manifest.totals)
+        return StartState(layout, store, loaded.manifest.engine, loaded.name, loaded.manifest.totals)
     module = build_model(job.spec)
     layout = layout_of(module, job.spec.sync.fragments)
     store = empty_store(job, layout)
@@ -82,7 +82,7 @@ def prepare(job: DiLoCoJob, checkpoints: Path) -> Beginning:
         parameters = torch.empty(fragment.numel, dtype=torch.float32)
         read_fragment(module, fragment, parameters)
         store.put(fragment.index, 0, parameters)
-    return Beginning(layout, store, None, "", Totals())
+    return StartState(layout, store, None, "", Totals())
 
 
 def _newest(job: DiLoCoJob, checkpoints: Path, layout: Layout) -> tuple[LoadedCheckpoint | None, dict[str, str]]:
@@ -91,7 +91,7 @@ def _newest(job: DiLoCoJob, checkpoints: Path, layout: Layout) -> tuple[LoadedCh
 
 
 def _with_constants(layout: Layout, digest: str, job: DiLoCoJob) -> Layout:
-    """``layout`` with what a checkpoint's digest says of frozen parameters and buffers; an older one says nothing."""
+    """``layout`` with the digest of frozen parameters and buffers from a checkpoint; older checkpoints have none."""
     if layout.constants is not None:
         return layout
     constants = digest.partition(".")[2]
@@ -101,7 +101,7 @@ def _with_constants(layout: Layout, digest: str, job: DiLoCoJob) -> Layout:
 
 
 def _check_engine(options: EngineOptions, folder: Path, manifest: CheckpointManifest) -> None:
-    """Raise where the engine could not go on from a checkpoint: the one before is used then."""
+    """Raise if the engine cannot resume from a checkpoint: an earlier one is used then."""
     try:
         snapshot.check(options, manifest.engine)
     except LaterSnapshotError as error:  # not damaged, so not to be set aside
@@ -111,7 +111,7 @@ def _check_engine(options: EngineOptions, folder: Path, manifest: CheckpointMani
 
 
 def empty_store(job: DiLoCoJob, layout: Layout) -> FragmentStore:
-    """A store that keeps as many older versions as the job's anchor needs, and residuals if its downlink has any."""
+    """A store that keeps as many older versions as the job's anchor needs, and residuals if updates are encoded."""
     sync = job.spec.sync
     return FragmentStore(
         layout,
@@ -130,7 +130,7 @@ def fill_from(store: FragmentStore, checkpoint: LoadedCheckpoint) -> None:
 
 
 def recorded_bases(tape: Path) -> frozenset[str]:
-    """Checkpoints that recorded tapes begin with: a replay needs them."""
+    """Checkpoints that recorded tapes begin with, which a replay needs."""
     bases: set[str] = set()
     for files in find_tapes(tape):
         try:

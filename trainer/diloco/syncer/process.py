@@ -1,7 +1,6 @@
-"""A syncer process from its start to its exit code.
+"""Runs a syncer process, from start to exit code: opens the directory, starts the servers, and stops them in order.
 
-``run_syncer`` is the only function here that others call. What it puts together stands in modules of their own; this
-one knows the order of starting and stopping.
+Other modules only call ``run_syncer``.
 """
 
 import asyncio
@@ -24,7 +23,7 @@ from diloco.runtime.loading import Loading
 from diloco.syncer.disk.directory import SyncerDirectory
 from diloco.syncer.errors import SyncerError
 from diloco.syncer.options import SyncerOptions
-from diloco.syncer.prepare import Beginning, prepare
+from diloco.syncer.prepare import StartState, prepare
 from diloco.syncer.reporting.pages import on_loop, routes
 from diloco.syncer.syncer import Syncer
 from diloco.wire.server import ListenError, ServerOptions, SyncServer
@@ -33,23 +32,23 @@ from diloco.wire.tls import TlsFileError
 _log = logging.getLogger(__name__)
 
 _STOP_SECONDS = 2.0
-"""Time that calls under way are given when the process stops."""
+"""Time for calls under way to end when the process stops."""
 _USERS_MISTAKES = (AddressError, HttpServerError, LayoutError, ListenError, ModelError, TlsFileError, UnusableFileError)
 
 
 def run_syncer(options: SyncerOptions) -> int:
     """Run a syncer until it is stopped or, with ``exit_when_finished``, its job is over. Returns the exit code.
 
-    What a user can do something about is one line in the log.
+    An error that a user can fix is one line in the log.
     """
     try:
         loading = Loading()
-        # Before anything that may take long: whoever watches this process sees that it loads.
+        # Started before anything that may take long, so that a probe sees that the process is loading.
         with HttpServer(options.http, loading.pages()) as http, _directory(options, loading) as directory:
-            loading.turn_to("makes the model or reads its newest checkpoint")
-            beginning = prepare(options.job, directory.checkpoints)
+            loading.switch_to("makes the model or reads its newest checkpoint")
+            start_state = prepare(options.job, directory.checkpoints)
             epoch = directory.begin_epoch()
-            return asyncio.run(_serve(options, directory, beginning, epoch, http))
+            return asyncio.run(_serve(options, directory, start_state, epoch, http))
     except SyncerError as error:
         _log.error("%s", error)
         return error.exit_code
@@ -63,30 +62,30 @@ def run_syncer(options: SyncerOptions) -> int:
 
 def _directory(options: SyncerOptions, loading: Loading) -> SyncerDirectory:
     def waiting() -> None:
-        loading.turn_to("waits for another syncer that is using its directory")
+        loading.switch_to("waits for another syncer that is using its directory")
 
     return SyncerDirectory(options.directory, options.lock_patience_seconds, waiting)
 
 
 async def _serve(
-    options: SyncerOptions, directory: SyncerDirectory, beginning: Beginning, epoch: int, http: HttpServer
+    options: SyncerOptions, directory: SyncerDirectory, start_state: StartState, epoch: int, http: HttpServer
 ) -> int:
     stop = asyncio.Event()
     with _signals(stop):
-        syncer = Syncer(options, directory, beginning, epoch)
+        syncer = Syncer(options, directory, start_state, epoch)
         heartbeat = Heartbeat()
         beating = asyncio.create_task(heartbeat.run())
         loop = asyncio.get_running_loop()
         try:
-            await asyncio.sleep(0)  # a first beat, after all that was done on the loop so far
+            await asyncio.sleep(0)  # a first heartbeat, after the work that was done on the loop so far
             http.serve(routes(syncer.metrics, heartbeat, lambda: on_loop(loop, syncer.status), lambda: syncer.serving))
-            return await _live(options, directory, syncer, http, stop)
+            return await _run_until_over(options, directory, syncer, http, stop)
         finally:
             beating.cancel()
             syncer.close()
 
 
-async def _live(
+async def _run_until_over(
     options: SyncerOptions, directory: SyncerDirectory, syncer: Syncer, http: HttpServer, stop: asyncio.Event
 ) -> int:
     server = SyncServer(
@@ -107,12 +106,12 @@ async def _live(
         try:
             write_json_atomically(directory.endpoint, endpoint)
         except OSError as error:
-            # Who has given the addresses knows them.
+            # Not fatal: whoever set the addresses knows them.
             _log.warning("%s not written: %s", directory.endpoint, error.strerror or error)
         _log.info("serves job %s at %s, HTTP at %s, epoch %s", syncer.job, address, http.address, syncer.epoch)
         return await syncer.until_over(stop)
     finally:
-        syncer.serve_no_more()
+        syncer.stop_serving()
         with contextlib.suppress(OSError):
             directory.endpoint.unlink(missing_ok=True)
         await server.stop(_STOP_SECONDS)

@@ -1,9 +1,8 @@
-"""Runs a syncer's tape through the same engine and compares everything; redoes recorded merges to the bit.
+"""Runs a syncer's tape through the same engine and compares every decision; redoes recorded merges to the bit.
 
-What the engine decides is a function of the events, so the tape of a run must come out the same: if it does not, the
-tape or the program is another one. Where payloads were kept (``--record``) the merges are redone from the checkpoint
-that the tape begins with, and every new fragment must have the digest that stands in the tape. It must not open sockets
-or write files.
+The engine's decisions are a function of the events, so a replay must give the same tape: if not, the tape was changed
+or the program is another version. If payloads were kept (``--record``), the merges are redone from the checkpoint that
+the tape begins with, and every new fragment must have the digest on the tape.
 """
 
 import json
@@ -45,7 +44,7 @@ class ReplayError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class ReplayProblem:
-    """Something that is not as the syncer left it."""
+    """A difference from the syncer's run."""
 
     file: Path
     seq: int
@@ -58,46 +57,46 @@ class ReplayProblem:
 
 @dataclass(frozen=True, slots=True)
 class EpochReplay:
-    """One life of the syncer, replayed."""
+    """One epoch of the syncer, replayed."""
 
     epoch: int
     events: int = 0
-    """Events on the tape that were replayed."""
+    """Number of replayed events."""
     decisions: int = 0
-    """Actions that came out the same."""
+    """Number of actions that came out the same."""
     merges: int = 0
-    """Merges that the tape says were done."""
+    """Number of merges on the tape."""
     merges_redone: int = 0
-    """Merges done again with the same result, to the bit."""
+    """Number of merges done again with the same result, to the bit."""
     recorded: bool = False
     """Payloads were kept."""
     torn: Torn | None = None
-    """The tape ends within a line: the syncer was killed while it wrote. No problem, but worth knowing."""
+    """The tape ends within a line, as the syncer was killed while it wrote. Not a problem, but reported."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReplayReport:
-    """What a replay found."""
+    """The result of a replay."""
 
     epochs: tuple[EpochReplay, ...]
     problems: tuple[ReplayProblem, ...]
     explanation: Iterator[str] = field(default_factory=lambda: iter(()))
-    """Every decision with its reason, one line each; read from the tape as it is iterated. Empty unless asked for."""
+    """Every decision with its reason, one line each; read from the tape while iterating. Empty unless requested."""
 
     @property
     def ok(self) -> bool:
-        """Everything came out the same."""
+        """Whether everything came out the same."""
         return not self.problems
 
 
 def replay(directory: Path, *, explain: bool = False, trust: bool = False) -> ReplayReport:
     """Replay every tape in a syncer's directory, or in the output directory of a run that holds one as ``syncer``.
 
-    A tape is data: nothing that it names is imported. ``trust``: do so where a tape of an earlier version does not hold
-    the sizes of an entrypoint's model.
+    A tape is data: nothing that it names is imported. ``trust``: import it if a tape of an earlier version lacks the
+    sizes of an entrypoint's model.
 
     Raises:
-        ReplayError: there is no tape, or its model's sizes cannot be had.
+        ReplayError: there is no tape, or its model's sizes cannot be found.
     """
     root = directory if (directory / "tape").is_dir() else directory / "syncer"
     tapes = find_tapes(root / "tape")
@@ -113,7 +112,7 @@ def replay(directory: Path, *, explain: bool = False, trust: bool = False) -> Re
 
 
 def explain_tapes(tapes: tuple[TapeFiles, ...]) -> Iterator[str]:
-    """Every decision on the tapes with its reason, one line each; a tape that cannot be read ends with saying so."""
+    """Every decision on the tapes, with reason, one line each; a tape that cannot be read ends with an error line."""
     for files in tapes:
         try:
             for entry in TapeReader(files):
@@ -154,7 +153,7 @@ class _Epoch:
         self._problems: list[ReplayProblem] = []
 
     def run(self) -> tuple[EpochReplay, list[ReplayProblem]]:
-        """Walk through the tape until its end, or until nothing after would mean anything."""
+        """Replay the tape to its end, or until a difference makes the rest meaningless."""
         try:
             for entry in self._reader:
                 if isinstance(entry, Torn):
@@ -178,7 +177,7 @@ class _Epoch:
             difference = _difference(entry, actions)
             self._merges.order(actions)
         if difference:
-            # The engine is in another state than the syncer's was.
+            # From here on the engine's state differs from the syncer's.
             self._problems.append(ReplayProblem(entry.file, entry.seq, difference))
             return False
         self._done = replace(done, events=done.events + 1, decisions=done.decisions + len(entry.actions))
@@ -186,7 +185,7 @@ class _Epoch:
 
 
 class _Merges:
-    """Redoes the merges of one recorded tape. After the first problem it stops: what follows builds on it."""
+    """Redoes the merges of one recorded tape. It stops after the first problem, as later merges build on it."""
 
     def __init__(self, root: Path, job: DiLoCoJob, layout: Layout, rules: Rules) -> None:
         self._root = root
@@ -218,7 +217,7 @@ class _Merges:
                 self._orders[action.fragment, action.version] = action
 
     def redo(self, entry: TapeEntry, event: Merged) -> bool:
-        """Do a merge again; whether it came out the same. False, too, where it cannot be tried."""
+        """Do a merge again; returns whether it came out the same. False, too, if it cannot be tried."""
         order = self._orders.pop((event.fragment, event.version), None)
         if self._store is None:
             return False
@@ -254,7 +253,7 @@ def _job(file: Path, header: TapeHeader) -> DiLoCoJob:
     """The tape's job.
 
     Raises:
-        TapeError: it is none.
+        TapeError: it is not a valid job.
     """
     try:
         return DiLoCoJob.model_validate(header.job)
@@ -263,11 +262,11 @@ def _job(file: Path, header: TapeHeader) -> DiLoCoJob:
 
 
 def _layout(file: Path, header: TapeHeader, job: DiLoCoJob, *, trust: bool) -> Layout:
-    """The sizes of the tape's model: as they stand in the tape, else those of the model that its job names.
+    """The sizes of the tape's model: from the tape, else from the model that its job names.
 
     Raises:
         TapeError: they are not those that the syncer had.
-        ReplayError: they are not in the tape and cannot be had here.
+        ReplayError: they are not on the tape and cannot be found here.
     """
     if header.tensors:
         try:
@@ -304,6 +303,6 @@ def _difference(entry: TapeEntry, actions: list[Action]) -> str:
 
 
 def _text(action: Action) -> str:
-    # As text, because a loss that is not a number differs from itself. Reasons are words for people, which another
-    # version of the program may put differently.
+    # Compared as text, because NaN differs from itself. Reasons are left out: another version may word them
+    # differently.
     return json.dumps({name: value for name, value in to_plain(action).items() if name != "reason"})

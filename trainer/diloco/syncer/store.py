@@ -1,9 +1,9 @@
 """The global model and the outer optimizer's momentum, in f32, fragment by fragment.
 
-A fragment's current buffer is never written again once it is in place: pulls and checkpoints under way keep reading it
-while the next version is made in a fresh one. Momentum is updated in place, except while a checkpoint reads it. Where
-updates travel back encoded, the one that made the current version is kept beside it, and so is the residual of each
-fragment, which is treated like momentum. It must not know sockets, files or how a merge is computed.
+A fragment's current buffer is never written to again: pulls and checkpoints under way keep reading it while the next
+version is made in a new one. Momentum is updated in place, except while a checkpoint reads it. If updates to learners
+are encoded, the one that made the current version is kept with it, and so is the residual of each fragment, which is
+treated like momentum.
 """
 
 from collections.abc import Sequence
@@ -18,7 +18,7 @@ from diloco.core.merge import MergeTarget
 
 @dataclass(frozen=True, slots=True)
 class EncodedUpdate:
-    """What turns one version of a fragment into the next, for learners that hold it."""
+    """Turns one version of a fragment into the next, for learners that hold the first."""
 
     base_version: int
     codec: str
@@ -43,7 +43,7 @@ class StoredFragment:
     digest: bytes
     """XXH3-128 of its bytes."""
     update: EncodedUpdate | None = None
-    """From the version before; None: it is sent whole, to everybody."""
+    """Update from the version before; None: every learner gets the whole fragment."""
 
     @property
     def view(self) -> memoryview:
@@ -59,31 +59,31 @@ class StoreImage:
     momentum: tuple[torch.Tensor, ...]
     """f32, shape (numel,) each."""
     residuals: tuple[torch.Tensor, ...] = ()
-    """What the encoding of updates has left over, f32, shape (numel,) each; empty where none are encoded."""
+    """What the encoding of updates has left over, f32, shape (numel,) each; empty if updates are not encoded."""
 
 
 @dataclass(frozen=True, slots=True)
 class NextVersion:
-    """Where the next version of a fragment goes."""
+    """Buffers for the next version of a fragment."""
 
     merge: MergeTarget
     rest: torch.Tensor | None
-    """The new residual, f32, shape (numel,); may be the present one. None: updates are not encoded."""
+    """The new residual, f32, shape (numel,); may be the current one. None: updates are not encoded."""
 
 
 class FragmentStore:
-    """Current version, momentum and, where wanted, residual and a few older versions of every fragment.
+    """Current version, momentum and, if configured, residual and a few older versions of every fragment.
 
-    Owned by the event loop; a merge in another thread only touches the target it was given.
+    Owned by the event loop; a merge in another thread only writes to the target it was given.
     """
 
     def __init__(self, layout: Layout, *, older_versions: int = 0, residuals: bool = False) -> None:
-        """Begin with nothing; ``put`` every fragment before use.
+        """Start empty; ``put`` every fragment before use.
 
         Args:
             layout: The model, cut into fragments.
             older_versions: How many versions before the current one are kept, to measure drift from.
-            residuals: Updates are encoded, so what is left over is kept.
+            residuals: Whether updates are encoded, so that their residuals are kept.
         """
         self._layout = layout
         self._older_versions = older_versions
@@ -107,9 +107,9 @@ class FragmentStore:
         momentum: torch.Tensor | None = None,
         residual: torch.Tensor | None = None,
     ) -> None:
-        """Place a fragment at the start. All f32, shape (numel,), and the store's own from here; None: zeros.
+        """Set a fragment at the start. All f32, shape (numel,), and owned by the store from then on; None: zeros.
 
-        A residual that nothing will be encoded with any more goes into the parameters: it is part of the model.
+        If updates are no longer encoded, a residual is added to the parameters: it is part of the model.
         """
         if residual is not None and not self._keeps_residuals:
             parameters.add_(residual)
@@ -127,16 +127,16 @@ class FragmentStore:
         return self._momentum[fragment]
 
     def residual(self, fragment: int) -> torch.Tensor | None:
-        """What updates of a fragment have left over, f32, shape (numel,); None where they are not encoded."""
+        """What updates of a fragment have left over, f32, shape (numel,); None if updates are not encoded."""
         return self._residuals.get(fragment)
 
     def base(self, fragment: int, version: int) -> torch.Tensor | None:
-        """Parameters of the current or an older kept version, f32, shape (numel,); None if it is not kept."""
+        """Parameters of the current or an older version, f32, shape (numel,); None if it is not kept."""
         current = self._current[fragment]
         return current.parameters if version == current.version else self._older[fragment].get(version)
 
     def target(self, fragment: int) -> NextVersion:
-        """Fresh parameters; momentum and residual themselves unless a checkpoint reads them."""
+        """New parameters; momentum and residual in place, unless a checkpoint reads them."""
         momentum, residual = self._momentum[fragment], self._residuals.get(fragment)
         fresh = fragment in self._held
         return NextVersion(
@@ -173,7 +173,7 @@ class FragmentStore:
         )
 
     def release(self) -> None:
-        """The image is no longer read: momentum and residuals are updated in place again."""
+        """Note that the image is no longer read: momentum and residuals are updated in place again."""
         self._held = set()
 
 

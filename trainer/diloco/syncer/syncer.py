@@ -1,7 +1,4 @@
-"""One life of a syncer: its parts put together, what happens every second, and how it ends.
-
-It must not know the gRPC or HTTP server it is served by.
-"""
+"""A running syncer: builds its parts, does the work of every second, and ends the job and the process."""
 
 import asyncio
 import json
@@ -27,7 +24,7 @@ from diloco.syncer.block_threads import BlockThreads
 from diloco.syncer.disk.checkpoint import CheckpointContent, Totals, write_checkpoint
 from diloco.syncer.disk.checkpointer import LAST_SECONDS, Checkpointer
 from diloco.syncer.disk.directory import SyncerDirectory
-from diloco.syncer.disk.exporter import AGAIN_SECONDS, Exporter, export
+from diloco.syncer.disk.exporter import RETRY_SECONDS, Exporter, export
 from diloco.syncer.engine_loop import EngineLoop
 from diloco.syncer.errors import SyncerError
 from diloco.syncer.job_file import JobFile
@@ -41,10 +38,10 @@ from diloco.syncer.peers.newcomers import Newcomers
 from diloco.syncer.peers.posted_pulls import PostedPulls
 from diloco.syncer.peers.service import SyncService
 from diloco.syncer.peers.sessions import Sessions
-from diloco.syncer.prepare import Beginning, recorded_bases
+from diloco.syncer.prepare import StartState, recorded_bases
 from diloco.syncer.reporting.metrics import SyncerMetrics
 from diloco.syncer.reporting.status import SyncerStatus
-from diloco.syncer.reporting.status_builder import Kept, Reporter
+from diloco.syncer.reporting.status_builder import Reporter, StoredState
 from diloco.tape.reader import TapeHeader
 from diloco.tape.writer import TapeLimits, TapeWriter
 from diloco.wire.channel import POSTED_SECONDS
@@ -54,34 +51,34 @@ _log = logging.getLogger(__name__)
 
 _TICK_SECONDS = 1.0
 _QUIET_SECONDS = 3.0
-"""With ``exit_when_finished``: time without any session before the process ends."""
+"""With ``exit_when_finished``: time without any session before the process exits."""
 _QUIET_AFTER_RESTART_SECONDS = 15.0
-"""The same where the job was over before this process began: learners must find it again to be told."""
+"""The same if the job was over before this process began: learners must reconnect to learn that."""
 _LINGER_SECONDS = 60.0
-"""With ``exit_when_finished``: the longest that learners are waited for once the job is over."""
+"""With ``exit_when_finished``: longest wait for learners to leave once the job is over."""
 
 
 class Syncer:
     """A running syncer, without its servers. Owned by the event loop."""
 
-    def __init__(self, options: SyncerOptions, directory: SyncerDirectory, beginning: Beginning, epoch: int) -> None:
-        """Put the parts together, and make sure that there is a checkpoint to fall back to.
+    def __init__(self, options: SyncerOptions, directory: SyncerDirectory, start_state: StartState, epoch: int) -> None:
+        """Build the parts, and make sure that there is a checkpoint to fall back to.
 
         Raises:
             SyncerError: the first checkpoint could not be written.
-            SnapshotError: the checkpoint's snapshot is none of this job.
+            SnapshotError: the checkpoint's snapshot does not belong to this job.
         """
         self.job = options.job.metadata.name
         self.epoch = str(epoch)
         self.metrics = SyncerMetrics()
         self.serving = False
-        """Learners are let in."""
+        """Whether learners are admitted."""
         self._options = options
         self._directory = directory
-        self._layout, self._store = beginning.layout, beginning.store
-        self._before = beginning.totals
+        self._layout, self._store = start_state.layout, start_state.store
+        self._before = start_state.totals
         self._traffic: Callable[[], tuple[int, int]] = lambda: (0, 0)
-        self._born = time.monotonic()
+        self._started_at = time.monotonic()
         self._finished_at: float | None = None
         self._quiet_seconds = _QUIET_SECONDS
         self._events_at_checkpoint = 0
@@ -95,7 +92,7 @@ class Syncer:
         self._block_threads = BlockThreads(threads)
         self._reporter = Reporter(self.job, epoch)
         engine_options = EngineOptions.from_job(options.job, self._layout)
-        self._engine = Engine(engine_options, epoch, beginning.engine)
+        self._engine = Engine(engine_options, epoch, start_state.engine)
         self._checkpointer = Checkpointer(
             directory.checkpoints,
             options.job.spec.syncer.keep_checkpoints,
@@ -105,13 +102,13 @@ class Syncer:
             metrics=self.metrics,
         )
         self._checkpointer.start(self._disk)
-        base = beginning.checkpoint or self._first_checkpoint()
+        base = start_state.checkpoint or self._first_checkpoint()
         self._checkpointer.newest = base
-        spared = recorded_bases(directory.tape)
-        self._checkpointer.spared = spared | {base} if options.record else spared
+        protected = recorded_bases(directory.tape)
+        self._checkpointer.protected = protected | {base} if options.record else protected
         self._tape = TapeWriter(
             directory.tape,
-            self._tape_header(base, beginning),
+            self._tape_header(base, start_state),
             TapeLimits(kept_bytes=None) if options.record else TapeLimits(),
         )
         self._engine_loop = EngineLoop(self._engine, self._tape, self._now)
@@ -167,23 +164,23 @@ class Syncer:
         )
 
     def count_bytes(self, traffic: Callable[[], tuple[int, int]]) -> None:
-        """Where (bytes received, bytes sent) of this process are counted."""
+        """Set the function that returns (bytes received, bytes sent) of this process."""
         self._traffic = traffic
 
     def start(self) -> None:
-        """Begin to take in events."""
+        """Start processing events."""
         self._engine_loop.start(self._executor)
         self.serving = True
         if self._view().finished:
             self._finished_at = self._now()
             self._quiet_seconds = _QUIET_AFTER_RESTART_SECONDS
-            self._exporter.go_on(self._export_now())
+            self._exporter.resume(self._export_now())
 
     def status(self) -> SyncerStatus:
-        """The status now. On the event loop."""
+        """The current status. Call it on the event loop."""
         self.metrics.inbox_bytes.set(self._inbox.held_bytes)
         self.metrics.posted_pulls.set(self._posted.waiting)
-        kept = Kept(
+        kept = StoredState(
             checkpoint=self._checkpointer.status,
             totals=self._totals(),
             tape_problem=self._tape.problem or self._executor.record_problem,
@@ -193,7 +190,7 @@ class Syncer:
         return self._reporter.status(self._view(), self._now(), kept)
 
     async def until_over(self, stop: asyncio.Event) -> int:
-        """Live until ``stop`` is set, something fails, or the job is over and nobody is left. Returns the exit code."""
+        """Run until ``stop`` is set, something fails, or the job is over and nobody is left. Returns the exit code."""
         stopped = asyncio.ensure_future(stop.wait())
         ticking = asyncio.ensure_future(self._tick_until_left())
         ends: list[asyncio.Future[Any]] = [stopped, ticking, self._engine_loop.failed]
@@ -205,7 +202,7 @@ class Syncer:
             if stopped.done():
                 self.serving = False
                 kept = await self._checkpointer.last()
-                self._engine_loop.stop()  # a merge after it would be one that is told of and lost
+                self._engine_loop.stop()  # a later merge would be announced but lost
                 return EXIT_OK if kept else EXIT_UNEXPECTED
             ticking.result()
             return EXIT_OK if self._view().complete else EXIT_JOB_FAILED
@@ -214,13 +211,13 @@ class Syncer:
                 end.cancel()
             await asyncio.gather(*ends, return_exceptions=True)
 
-    def serve_no_more(self) -> None:
-        """Let no learner in any more, nor wait for a version."""
+    def stop_serving(self) -> None:
+        """Admit no more learners, and end all posted pulls."""
         self.serving = False
         self._posted.stop()
 
     def close(self) -> None:
-        """Stop taking events in, and end the threads."""
+        """Stop processing events, and end the threads."""
         self._engine_loop.stop()
         self._exporter.cancel()
         if self._concluding is not None:
@@ -232,7 +229,7 @@ class Syncer:
         self._tape.close()
 
     async def _tick_until_left(self) -> None:
-        """Every second: rates, the tape, checkpoints. Returns once the job is over and the process may end."""
+        """Every second: rates, the tape, checkpoints. Returns once the job is over and the process may exit."""
         quiet_since = self._now()
         while True:
             await asyncio.sleep(_TICK_SECONDS)
@@ -241,8 +238,8 @@ class Syncer:
             self._reporter.sample(view, now)
             await self._links.look(view, now, self._checks)
             self._tape.flush()
-            self._ask_for_checkpoint(now)
-            await self._look_at_job_file()
+            self._request_checkpoint(now)
+            await self._poll_job_file()
             if self._sessions.admitted:
                 quiet_since = now
             if not self._options.exit_when_finished or self._finished_at is None or self._work_left():
@@ -257,14 +254,14 @@ class Syncer:
         concluding = self._concluding is not None and not self._concluding.done()
         return self._checkpointer.busy or self._exporter.busy or concluding
 
-    def _ask_for_checkpoint(self, now: float) -> None:
+    def _request_checkpoint(self, now: float) -> None:
         if now < self._checkpoint_due or self._checkpointer.busy:
             return
         self._checkpoint_due = now + self._options.job.spec.syncer.checkpoint_every_seconds
         if self._engine_loop.events != self._events_at_checkpoint:
             self._engine_loop.post(SnapshotAsked("its time has come"))
 
-    async def _look_at_job_file(self) -> None:
+    async def _poll_job_file(self) -> None:
         if self._job_file is None:
             return
         planned = await asyncio.get_running_loop().run_in_executor(self._checks, self._job_file.poll)
@@ -292,14 +289,14 @@ class Syncer:
         image = self._store.hold()
         return CheckpointContent(self.job, self._layout, int(self.epoch), image, engine, self._totals(), reason)
 
-    def _tape_header(self, base: str, beginning: Beginning) -> TapeHeader:
+    def _tape_header(self, base: str, start_state: StartState) -> TapeHeader:
         return TapeHeader(
             job=self._options.job.model_dump(mode="json", by_alias=True),
             layout=self._layout.digest,
             epoch=int(self.epoch),
             base_checkpoint=base,
             record=self._options.record,
-            engine=beginning.engine or {},
+            engine=start_state.engine or {},
             started_at=time.time(),
             rules=int(CURRENT_RULES),
             tensors=self._layout.table,
@@ -311,7 +308,7 @@ class Syncer:
         self._exporter.begin(self._export_now())
 
     async def _conclude(self, action: Finish) -> None:
-        """Learners leave for good when they hear of the end, so the end is on disk before they do."""
+        """Write the end to disk before learners are told of it, as they then leave for good."""
         until = time.monotonic() + LAST_SECONDS
         while True:
             failures = self._checkpointer.status.failures
@@ -319,20 +316,20 @@ class Syncer:
             await self._checkpointer.idle()
             if self._checkpointer.status.failures == failures or time.monotonic() >= until:
                 break
-            await asyncio.sleep(AGAIN_SECONDS)
+            await asyncio.sleep(RETRY_SECONDS)
         self._sessions.send_all(Finished(action.complete, action.reason))
 
     def _export_now(self) -> Callable[[], None]:
-        """What writes the model as it is at this moment."""
+        """A function that writes the model as it is now."""
         parameters = [self._store.current(fragment.index).parameters for fragment in self._layout.fragments]
         tokens = round(self._view().merged_tokens)
         return partial(export, self._options.job, self._layout, parameters, tokens, self._directory.model)
 
     def _now(self) -> float:
-        return time.monotonic() - self._born
+        return time.monotonic() - self._started_at
 
     def _shown_at(self) -> float:
-        """Time stands still once the job is over: its goodput and duration are what they were then."""
+        """The time to show: fixed once the job is over, so that goodput and duration no longer change."""
         return self._now() if self._finished_at is None else self._finished_at
 
     def _view(self) -> EngineView:

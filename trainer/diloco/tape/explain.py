@@ -1,4 +1,4 @@
-"""Decisions as lines that a person reads: in the log and in ``diloco replay --explain``."""
+"""Formats decisions as readable lines, for the log and for ``diloco replay --explain``."""
 
 from typing import assert_never
 

@@ -1,12 +1,12 @@
-"""The event tape: every event the engine was told and every action it ordered, in a chain of hashes.
+"""The event tape: every event that the engine received and every action it ordered, in a chain of hashes.
 
-A tape is what makes a run's decisions explainable and repeatable: its first line holds the job, the model's layout and
-the engine's state at the start of a syncer's life, and every further line one event and what followed. Each line's
+A tape makes a run's decisions explainable and repeatable. Its first line holds the job, the model's layout and the
+engine's state at the start of an epoch; every further line holds one event and the resulting actions. Each line's
 ``chain`` is a hash over the one before and itself, so a changed, dropped or swapped line is found. A syncer that is
-killed while it writes leaves a torn last line; that is tolerated and reported.
+killed while it writes leaves an incomplete last line, which is accepted and reported.
 
-One epoch (one life of a syncer process) makes one tape, ``NNNNNN.jsonl``, cut by size into further segments
-``NNNNNN.MMMM.jsonl`` that go on with the same chain. This module must not know the engine or tensors.
+One epoch (one syncer process) makes one tape, ``NNNNNN.jsonl``. When it reaches a size, it continues in further
+segments ``NNNNNN.MMMM.jsonl`` with the same chain.
 """
 
 import hashlib
@@ -27,15 +27,15 @@ from diloco.tape.records import RecordError, action_from, build, event_from
 
 FORMAT = 3
 _READ = (1, 2, FORMAT)
-"""Format 1 does not say by which rules its engine decided: by the first. Before 3 the model's sizes are not told."""
+"""Format 1 does not name the engine's rules: they are the first ones. Formats before 3 lack the model's sizes."""
 _SEGMENT = re.compile(r"^(\d{6,})(?:\.(\d{4,}))?\.jsonl$")
 _CHAIN_KEY = b',"chain":"'
 _LINE_LIMIT_BYTES = 256 << 20
-"""A header carries one number a fragment and learner; nothing honest comes near."""
+"""Longest line. A header has one number per fragment and learner; no real one comes near this."""
 
 
 class TapeError(ValueError):
-    """A tape that cannot be what a syncer wrote; the text names the file, the line's ``seq`` and what is wrong."""
+    """A file that is not a valid tape; the text names the file, the line's ``seq`` and what is wrong."""
 
     def __init__(self, file: Path, seq: int, problem: str) -> None:
         super().__init__(f"{file} seq {seq}: {problem}")
@@ -54,22 +54,22 @@ class TapeHeader:
     """Digest of the model's layout."""
     epoch: int
     base_checkpoint: str
-    """Name of the checkpoint whose tensors the epoch began with; empty where there is none."""
+    """Name of the checkpoint whose tensors the epoch began with; empty if there is none."""
     record: bool
     """Whether the payloads of all merges are kept."""
     engine: dict[str, Any]
     """The engine's snapshot at the start; empty for a new job."""
     started_at: float
-    """Wall-clock time, in seconds since 1970. For people; nothing is decided by it."""
+    """Wall-clock time, in seconds since 1970. For display only; no decision depends on it."""
     rules: int = 1
-    """By which `diloco.core.options.Rules` the engine decided."""
+    """The `diloco.core.options.Rules` by which the engine decided."""
     tensors: tuple[FragmentTable, ...] = ()
     """``Layout.table`` of the model, so that nobody need build it. Empty: written by an earlier version."""
 
 
 @dataclass(frozen=True, slots=True)
 class TapeEntry:
-    """One event and what the engine made of it."""
+    """One event and the engine's actions on it."""
 
     file: Path
     seq: int
@@ -82,7 +82,7 @@ class TapeEntry:
 
 @dataclass(frozen=True, slots=True)
 class Torn:
-    """The last line of a segment is incomplete: the syncer was killed while it wrote, or the disk was full."""
+    """Stands for an incomplete last line of a segment: the syncer was killed while it wrote, or the disk was full."""
 
     file: Path
     seq: int
@@ -98,7 +98,7 @@ class TapeFiles:
 
 
 def seal(body: dict[str, Any], chain: str) -> tuple[bytes, str]:
-    """The line for ``body`` after a line with ``chain``, with its newline, and the line's own chain."""
+    """The line for ``body``, with its newline, after a line with ``chain``; and the new line's own chain."""
     text = json.dumps(body, separators=(",", ":")).encode()
     following = _hash(chain, text)
     return text[:-1] + _CHAIN_KEY + following.encode() + b'"}\n', following
@@ -138,16 +138,17 @@ def read_header(path: Path) -> TapeHeader:
 
 
 class TapeReader:
-    """Reads one epoch's tape from its first segment, checking the chain on the way.
+    """Reads one epoch's tape from its first segment and checks the chain.
 
-    ``header`` is there from the start; iterating gives ``TapeEntry`` and, where the last line is torn, ``Torn``.
+    ``header`` is available from the start; iterating yields ``TapeEntry`` and, if the last line is incomplete,
+    ``Torn``.
     """
 
     def __init__(self, files: TapeFiles) -> None:
         """Open the tape.
 
         Raises:
-            TapeError: the first segment is missing or its header is not one.
+            TapeError: the first segment is missing or its header is invalid.
         """
         first = files.segments[0]
         if first.name != segment_path(first.parent, files.epoch, 0).name:
@@ -157,7 +158,7 @@ class TapeReader:
         self.header = read_header(first)
 
     def __iter__(self) -> Iterator[TapeEntry | Torn]:
-        """Walk through the tape.
+        """Read the tape's lines in order.
 
         Raises:
             TapeError: a line is changed, missing or out of order.
@@ -186,7 +187,7 @@ def _hash(chain: str, text: bytes) -> str:
 
 
 def _opened(path: Path, line: bytes, seq: int, chain: str) -> tuple[dict[str, Any], str]:
-    """The checked body of a line and its chain."""
+    """The body of a line, after checking its chain; and its chain."""
     cut = line.rfind(_CHAIN_KEY)
     text = line[:cut] + b"}"
     claimed = line[cut + len(_CHAIN_KEY) :].removesuffix(b'"}\n')

@@ -1,7 +1,7 @@
-"""Events and actions as plain JSON values and back, for the tape.
+"""Converts events and actions to plain JSON values and back, for the tape.
 
-The types of ``core.events`` and ``core.actions`` are the one definition: a field added there is on the tape. One that
-was added later has a default, which is what a tape from before is read with. It must not know files.
+The types of ``core.events`` and ``core.actions`` define the format: a field added there is written to the tape. A field
+that was added later has a default, which is used when an older tape is read.
 """
 
 from collections.abc import Mapping
@@ -18,7 +18,7 @@ _ACTIONS: Mapping[str, type[Any]] = {kind.__name__: kind for kind in get_args(ac
 
 
 class RecordError(ValueError):
-    """A value that is no event or action; the text says what is wrong with it."""
+    """A value that is not an event or action; the text says what is wrong with it."""
 
 
 def to_plain(record: Event | Action) -> dict[str, Any]:
@@ -27,7 +27,7 @@ def to_plain(record: Event | Action) -> dict[str, Any]:
 
 
 def event_from(plain: Any) -> Event:
-    """The event that ``to_plain`` made ``plain`` of.
+    """The event from which ``to_plain`` made ``plain``.
 
     Raises:
         RecordError: there is no such event, or a field is missing, unknown or of another type.
@@ -37,7 +37,7 @@ def event_from(plain: Any) -> Event:
 
 
 def action_from(plain: Any) -> Action:
-    """The action that ``to_plain`` made ``plain`` of.
+    """The action from which ``to_plain`` made ``plain``.
 
     Raises:
         RecordError: there is no such action, or a field is missing, unknown or of another type.
@@ -50,8 +50,8 @@ def build(kind: type[Any], plain: Any) -> Any:
     """An instance of the dataclass ``kind`` from a JSON object, each field checked for its type.
 
     Raises:
-        RecordError: a field is missing, unknown or of another type. One that has a default may be missing: it is newer
-            than the tape.
+        RecordError: a field is missing, unknown or of another type. A field with a default may be missing, as it may be
+            newer than the tape.
     """
     hints = _hints(kind)
     needed = {field.name for field in fields(kind) if field.default is MISSING}

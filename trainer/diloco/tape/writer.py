@@ -1,8 +1,8 @@
-"""Writes the tape of one epoch, and keeps writing it through a full disk.
+"""Writes the tape of one epoch, and continues after the disk was full.
 
-Lines go to the system with every batch of events (a killed process loses none that it acted on) and are not forced to
-the disk: a tape explains a run, a checkpoint saves it. When the disk is full, lines wait in memory, up to a bound; past
-it the tape ends there, and says so. It must not know what the lines mean.
+Lines are passed to the system with every batch of events, so a killed process loses none that it acted on. They are not
+forced to disk: a tape explains a run, but only a checkpoint is needed to resume it. While the disk is full, lines wait
+in memory, up to a limit; beyond it the tape ends there, and a message says so.
 """
 
 import logging
@@ -20,12 +20,12 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class TapeLimits:
-    """Sizes that keep a tape bounded."""
+    """Sizes that bound the tape."""
 
     segment_bytes: int = 64 << 20
-    """A segment that has grown past this is closed and the next begun."""
+    """When a segment exceeds this, it is closed and the next one begun."""
     kept_bytes: int | None = 1 << 30
-    """All segments of all epochs together; the oldest closed ones go first. None: all are kept (``--record``)."""
+    """All segments of all epochs; the oldest closed ones are deleted first. None: all are kept (``--record``)."""
     waiting_bytes: int = 32 << 20
     """Lines kept in memory while they cannot be written."""
 
@@ -34,10 +34,10 @@ class TapeWriter:
     """The tape of one epoch. Owned by the event loop: not for several threads."""
 
     def __init__(self, directory: Path, header: TapeHeader, limits: TapeLimits) -> None:
-        """Begin the tape. A disk that is full is no error here either: the lines wait.
+        """Begin the tape. A full disk is no error: the lines wait.
 
         Raises:
-            OSError: ``directory`` cannot be made.
+            OSError: ``directory`` cannot be created.
         """
         directory.mkdir(parents=True, exist_ok=True)
         self._directory, self._epoch, self._limits = directory, header.epoch, limits
@@ -49,7 +49,7 @@ class TapeWriter:
         self.ended = False
         """Whether the tape was given up because it could not be written for too long."""
         self.failing = ""
-        """Why lines are waiting now; empty where none are."""
+        """Why lines are waiting now; empty if none are."""
         line, self._chain = header_line(header)
         self._waiting += line
         self.flush()
@@ -67,7 +67,7 @@ class TapeWriter:
         return self._seq
 
     def append(self, now: float, event: Event, actions: list[Action]) -> None:
-        """Add one event and its actions; ``flush`` hands it to the system."""
+        """Add one event and its actions; ``flush`` passes them to the system."""
         if self.ended:
             return
         self._seq += 1
@@ -81,7 +81,7 @@ class TapeWriter:
         self._waiting += line
 
     def flush(self) -> None:
-        """Hand the lines added to the system. Never raises: a failure shows in ``failing`` and in the log."""
+        """Pass the added lines to the system. Never raises: a failure is in ``failing`` and in the log."""
         if self.ended or not self._waiting:
             return
         try:
@@ -109,7 +109,7 @@ class TapeWriter:
             path = segment_path(self._directory, self._epoch, self._segment)
             self._descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
             self._written = 0
-        # A short write leaves part of a line; what was taken goes from the front, so the next write goes on with it.
+        # After a short write, what was written is removed from the front, so the next write continues there.
         while self._waiting:
             with memoryview(self._waiting) as waiting:
                 taken = os.write(self._descriptor, waiting)

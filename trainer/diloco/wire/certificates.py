@@ -1,6 +1,6 @@
-"""Makes a throw-away authority and certificates from it: for ``diloco run``, whose processes are all on one machine.
+"""Makes a throw-away certificate authority for ``diloco run``, whose processes are all on one machine.
 
-It must not be used by a job in a cluster, which has an authority of its own.
+Jobs in a cluster have an authority of their own and must not use this one.
 """
 
 import datetime as dt
@@ -19,10 +19,10 @@ _ONE_DAY = dt.timedelta(days=1)
 
 
 class Authority:
-    """Signs certificates and writes them with their keys into a directory. Its own key is kept nowhere."""
+    """Signs certificates and writes them with their keys into a directory. Its own key is stored nowhere."""
 
     def __init__(self, directory: Path, name: str = "test authority", *, valid: dt.timedelta = _ONE_DAY) -> None:
-        """Make the authority's own key and certificate; ``valid``: for how long from now, its certificates too.
+        """Make the authority's own key and certificate; ``valid``: how long this and all its certificates are valid.
 
         Raises:
             OSError: the directory cannot be written.
@@ -63,7 +63,7 @@ class Authority:
         plain = key.private_bytes(
             serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
         )
-        # Nobody else's from its first moment on, also where an earlier one was not.
+        # Created with mode 0600, so that nobody else can ever read it, even if an earlier file could be read.
         key_path.unlink(missing_ok=True)
         with os.fdopen(os.open(key_path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600), "wb") as file:
             file.write(plain)

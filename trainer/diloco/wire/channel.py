@@ -1,7 +1,7 @@
-"""What both sides of a gRPC connection agree on: names of the calls, limits, keepalive, HTTP/2 settings.
+"""Settings that both sides of a gRPC connection share: names of the calls, limits, keepalive, HTTP/2 settings.
 
-The numbers for bulk were chosen by ``benchmarks/wire.py``, and so was one grpc.aio server for everything: a second one
-of threads for bulk was no faster, and would have needed a second address. It must not know what is sent.
+The bulk settings were chosen with ``benchmarks/wire.py``, and so was one grpc.aio server for everything: a second,
+threaded server for bulk was no faster, and would have needed a second address.
 """
 
 from typing import Final
@@ -14,21 +14,21 @@ PUSH: Final = "PushFragment"
 PULL: Final = "PullFragment"
 
 CHUNK_BYTES: Final = 1 << 20
-"""Data in a chunk, unless told otherwise."""
+"""Default size of the data in a chunk."""
 _LARGEST_GRPC_MESSAGE: Final = LARGEST_CHUNK_BYTES + (64 << 10)
-"""A little above what the chunks' own check allows, so that the peer gets that check's text."""
+"""A little above the limit of the chunks' own check, so that the peer gets that check's text."""
 _FRAME_BYTES: Final = 128 << 10
-"""HTTP/2 DATA frames: gRPC's own 16 KiB are so many slices, and larger ones than this gain nothing more."""
+"""Size of HTTP/2 DATA frames: gRPC's default of 16 KiB makes too many slices, and larger ones gain nothing."""
 _WINDOW_BYTES: Final = 4 << 20
-"""Sent ahead of the reader on a stream, so held in memory by gRPC; left to itself gRPC takes up to 16 MiB. On a long
-link this limits one transfer (40 MB/s at 100 ms), as Linux's own receive buffer does: several go at once."""
+"""Bytes a stream may send ahead of its reader, held in memory by gRPC, whose own limit is 16 MiB. On a long link this
+limits one transfer (40 MB/s at 100 ms), as Linux's own receive buffer does: several run at once."""
 
 POSTED_SECONDS: Final = 45.0
-"""A pull that was posted waits at the syncer for so long; then the learner waits for the notice instead. Less than the
-minute in which common proxies end a stream that is silent. Connections stay open meanwhile: they are pinged."""
+"""How long a posted pull waits at the syncer; then the learner waits for the notice instead. Less than the minute after
+which common proxies end a silent stream. Connections stay open meanwhile: they are pinged."""
 
 _PENDING_CALLS: Final = 256
-"""That the event loop has not been told of yet: gRPC keeps up to a message for each. More are turned away by gRPC."""
+"""Calls that the event loop has not seen yet: gRPC keeps up to a message for each, and rejects more."""
 _HANDSHAKE_MILLISECONDS: Final = 10_000
 _IDLE_MILLISECONDS: Final = 300_000
 
@@ -40,7 +40,7 @@ def _both_sides(keepalive_seconds: float) -> ChannelArguments:
     return [
         ("grpc.max_receive_message_length", _LARGEST_GRPC_MESSAGE),
         ("grpc.max_send_message_length", _LARGEST_GRPC_MESSAGE),
-        # Only uncompressed messages: a small one must not unpack to a large one.
+        # Compression is off: a small message could decompress to a large one.
         ("grpc.compression_enabled_algorithms_bitset", 1),
         ("grpc.keepalive_time_ms", milliseconds),
         ("grpc.keepalive_timeout_ms", milliseconds),
@@ -60,10 +60,10 @@ def server_arguments(keepalive_seconds: float, concurrent_streams: int, connecti
         ("grpc.max_allowed_incoming_connections", connections),
         ("grpc.server.max_pending_requests", _PENDING_CALLS // 2),
         ("grpc.server.max_pending_requests_hard_limit", _PENDING_CALLS),
-        # One that does not even speak HTTP/2, or TLS, in this time is closed, as is one on which nothing is called.
+        # A connection that does not complete the HTTP/2 or TLS handshake in this time is closed, and so is an idle one.
         ("grpc.server_handshake_timeout_ms", _HANDSHAKE_MILLISECONDS),
         ("grpc.max_connection_idle_ms", _IDLE_MILLISECONDS),
-        # Learners may ping as often as they like down to this; more often is answered by closing the connection.
+        # Learners may ping at most this often; a connection that pings more often is closed.
         ("grpc.http2.min_recv_ping_interval_without_data_ms", 1000),
         ("grpc.http2.max_ping_strikes", 0),
     ]
@@ -79,5 +79,5 @@ def client_arguments(keepalive_seconds: float, number: int) -> ChannelArguments:
         ("grpc.initial_reconnect_backoff_ms", 200),
         ("grpc.min_reconnect_backoff_ms", 200),
         ("grpc.max_reconnect_backoff_ms", 2000),
-        ("grpc.enable_retries", 0),  # who retries is the caller: only it knows whether the message is still wanted
+        ("grpc.enable_retries", 0),  # the caller retries, as only it knows whether the message is still wanted
     ]

@@ -1,8 +1,7 @@
-"""A payload as a stream of checked chunks, in one buffer on either side.
+"""Sends a payload as a stream of checked chunks, with one buffer on either side.
 
 A chunk is 16 bytes of header, little-endian, u64 offset of the data in the payload and u64 XXH3-64 of the data, then
-the data. Chunks come in order and without gaps, so that a payload is whole when its length is reached. It must not
-know gRPC, nor what a payload is.
+the data. Chunks come in order and without gaps, so a payload is complete when its length is reached.
 """
 
 import struct
@@ -15,7 +14,7 @@ from diloco.wire.errors import CorruptedError, InvalidMessageError, TooLargeErro
 _HEADER = struct.Struct("<QQ")
 HEADER_BYTES = _HEADER.size
 LARGEST_CHUNK_BYTES = 1 << 20
-"""Of data in one chunk; a receiver refuses more. It is what every call may make gRPC hold (4 MiB in earlier versions,
+"""Most data in one chunk; a receiver refuses more. It bounds what gRPC holds for each call (4 MiB in earlier versions,
 which never sent more than this)."""
 DIGEST_BYTES = 16
 
@@ -33,7 +32,7 @@ def chunks_of(payload: memoryview, chunk_bytes: int) -> Iterator[bytes]:
 
 
 class PayloadReceiver:
-    """Puts chunks where they belong in one buffer, and knows when all is there."""
+    """Writes chunks to their places in one buffer, and checks that all have arrived."""
 
     def __init__(self, buffer: memoryview) -> None:
         """Receive into ``buffer`` (writable, contiguous bytes, exactly as long as the payload)."""
@@ -43,16 +42,16 @@ class PayloadReceiver:
 
     @property
     def received_bytes(self) -> int:
-        """Bytes that are here, from the start of the payload."""
+        """Bytes received, counted from the start of the payload."""
         return self._received
 
     def add(self, message: bytes) -> None:
-        """Take the next chunk.
+        """Add the next chunk.
 
         Raises:
-            InvalidMessageError: it is no chunk, or not the one that comes next.
-            TooLargeError: it is longer than a chunk may be, or runs past the end of the payload.
-            CorruptedError: its checksum does not hold.
+            InvalidMessageError: it is not a chunk, or not the next one.
+            TooLargeError: it is longer than a chunk may be, or exceeds the end of the payload.
+            CorruptedError: its checksum is wrong.
         """
         size = len(message) - HEADER_BYTES
         if size <= 0:
@@ -66,7 +65,7 @@ class PayloadReceiver:
         if end > len(self._buffer):
             raise TooLargeError(f"a chunk up to byte {end} of a payload of {len(self._buffer)} bytes")
         data = memoryview(message)[HEADER_BYTES:]
-        # The checksum is taken of what is in the message and both copies of it below read it while it is in the cache.
+        # Checked in the message, right before it is copied, so that checksum and copy read it while it is in the cache.
         if xxhash.xxh3_64_intdigest(data) != checksum:
             raise CorruptedError(f"the checksum of the chunk at offset {offset} does not hold")
         self._buffer[offset:end] = data
@@ -74,10 +73,10 @@ class PayloadReceiver:
         self._received = end
 
     def finish(self, expected_digest: bytes) -> bytes:
-        """All chunks were given: the payload's XXH3-128. An empty ``expected_digest`` is not compared.
+        """The payload's XXH3-128, once all chunks were added. An empty ``expected_digest`` is not compared.
 
         Raises:
-            CorruptedError: the payload is not whole, or not the one expected.
+            CorruptedError: the payload is incomplete, or its digest is not the expected one.
         """
         if self._received != len(self._buffer):
             raise CorruptedError(f"the payload ended after {self._received} of {len(self._buffer)} bytes")

@@ -1,7 +1,7 @@
-"""A learner's end of the wire: a session and bulk transfers, for threads.
+"""A learner's client: a session and bulk transfers, for use from threads.
 
 Control and each bulk channel have a TCP connection of their own, so that a fragment never delays a heartbeat. Nothing
-is retried here: whether a message is still wanted only the caller knows. It must not know the inner loop or tensors.
+is retried here: only the caller knows whether a message is still wanted.
 """
 
 import contextlib
@@ -33,16 +33,16 @@ class ClientOptions:
     address: str
     """``host:port`` of the syncer."""
     tls: ClientTls | None = None
-    """Certificates; read anew when they have changed."""
+    """Certificates; read again when they have changed."""
     bulk_channels: int = 2
-    """TCP connections for fragments; transfers at once are spread over them."""
+    """TCP connections for fragments; concurrent transfers are distributed over them."""
     chunk_bytes: int = CHUNK_BYTES
     """Data in a chunk that is sent, at most ``LARGEST_CHUNK_BYTES``."""
     keepalive_seconds: float = 10.0
-    """A connection is pinged when silent for so long, and broken when the answer takes as long again."""
+    """A connection is pinged after this much silence, and counts as broken if the answer takes as long again."""
 
     def __post_init__(self) -> None:
-        """Check.
+        """Check the options.
 
         Raises:
             ValueError: an option is out of range (one line).
@@ -57,7 +57,7 @@ class ClientOptions:
 
 
 class SyncClient:
-    """Connections to one syncer. Used by several threads; opens nothing before it is used."""
+    """Connections to one syncer. Used by several threads; connects only when it is used."""
 
     def __init__(self, options: ClientOptions) -> None:
         """Read the certificates.
@@ -78,7 +78,7 @@ class SyncClient:
         self._closed = False
 
     def open_session(self, join: Join) -> Session:
-        """Begin a session. Returns at once: that the syncer cannot be reached shows when the session is read.
+        """Begin a session. Returns at once: if the syncer cannot be reached, reading the session raises.
 
         Raises:
             ClosedError: the client is closed.
@@ -111,12 +111,12 @@ class SyncClient:
     def pull(
         self, request: PullRequest, allocate: Callable[[PullHeader], memoryview], *, deadline_seconds: float
     ) -> PullHeader:
-        """Receive a fragment into the buffer that ``allocate`` gives; blocks. The header carries the payload's digest.
+        """Receive a fragment into the buffer that ``allocate`` returns; blocks. The header has the payload's digest.
 
-        ``allocate`` is called once, with a header that answers the request; what it raises ends the pull.
+        ``allocate`` is called once, with a header that answers the request; an exception from it ends the pull.
 
         Raises:
-            WireError: it did not come whole, or was refused; ``error.retryable`` says whether to try again.
+            WireError: it did not arrive whole, or was refused; ``error.retryable`` says whether to try again.
         """
         with self._errors(), self._connections.bulk() as channel:
             call = channel.pull(pack(request), timeout=deadline_seconds)
@@ -133,13 +133,13 @@ class SyncClient:
         deadline_seconds: float,
         posting: Posting,
     ) -> PullHeader:
-        """``pull`` of a version that may not be made yet; blocks until it is, or the syncer's patience is over.
+        """``pull`` a version that may not be made yet; blocks until it is, or the syncer's time limit has passed.
 
-        ``allocate`` is called when the answer begins: until then nothing is held but the connection. The deadline is
-        for what comes after that, so a call that is not answered at all ends by ``POSTED_SECONDS`` later.
+        ``allocate`` is called when the answer begins: until then only the connection is held. The deadline is for what
+        comes after that, so a call that is not answered at all ends ``POSTED_SECONDS`` later.
 
         Raises:
-            WireError: as for ``pull``; ``RefusedError`` where the version was not made in time, ``ClosedError`` where
+            WireError: as for ``pull``; ``RefusedError`` if the version was not made in time, ``ClosedError`` if
                 ``posting`` was withdrawn.
         """
         with self._errors(posting), self._connections.posted() as (channel, begins):
@@ -168,7 +168,7 @@ class SyncClient:
 
     @contextlib.contextmanager
     def _errors(self, posting: Posting | None = None) -> Iterator[None]:
-        """What gRPC raises, as ``WireError``."""
+        """Turn gRPC's errors into ``WireError``."""
         try:
             yield
         except grpc.RpcError as error:
@@ -176,7 +176,7 @@ class SyncClient:
                 raise ClosedError("the client is closed") from None
             if posting is not None and posting.withdrawn:
                 raise ClosedError("the pull was withdrawn") from None
-            ended: Any = error  # a grpc.Call too, which the stubs do not say
+            ended: Any = error  # also a grpc.Call, which the stubs do not say
             raise error_of(ended.code(), ended.details()) from None
         except ValueError:
             if self._closed:  # "Cannot invoke RPC on closed channel!"

@@ -1,8 +1,8 @@
-"""A learner's connections to the syncer, made anew when its certificates are.
+"""A learner's connections to the syncer, replaced when its certificates are renewed.
 
-gRPC keeps a channel's certificates for the channel's life, however often it connects again. So channels come in
-generations: what begins after new certificates are there uses new channels, what is under way ends on the old ones,
-which are then closed. It must not know what is called.
+gRPC keeps a channel's certificates for the channel's life, however often it reconnects. So channels come in
+generations: once there are new certificates, new calls use new channels; running calls end on the old ones, which are
+then closed.
 """
 
 import contextlib
@@ -18,7 +18,7 @@ from diloco.wire.tls import client_credentials
 from diloco.wire.tls_files import FollowedFiles, TlsFiles
 
 OpenChannel = Callable[[int, grpc.ChannelCredentials | None], grpc.Channel]
-"""Makes channel ``number``, whose connection is its own; without credentials in plain text."""
+"""Makes channel ``number``, which has a connection of its own; without credentials in plain text."""
 
 
 class BulkChannel:
@@ -30,7 +30,7 @@ class BulkChannel:
         self.pull: Any = channel.unary_stream(f"/{SERVICE}/{PULL}")
         self.under_way = 0
         self.waiting = 0
-        """Posted pulls that nothing is sent for yet."""
+        """Posted pulls that have not been answered yet."""
 
 
 class _Generation:
@@ -52,7 +52,7 @@ class _Generation:
 
 
 class Connections:
-    """All channels of a client. Used by several threads; opens nothing before it is used."""
+    """All channels of a client. Used by several threads; connects only when it is used."""
 
     def __init__(self, open_channel: OpenChannel, tls: TlsFiles | None, bulk_channels: int) -> None:
         """Read the certificates.
@@ -70,7 +70,7 @@ class Connections:
         self._old: list[_Generation] = []
 
     def control(self) -> tuple[grpc.Channel, Callable[[], None]]:
-        """The channel for a session, and what to call once that is over."""
+        """The channel for a session, and a function to call when the session is over."""
         self._close_unused()
         with self._lock:
             generation = self._current()
@@ -84,7 +84,7 @@ class Connections:
 
     @contextlib.contextmanager
     def bulk(self) -> Iterator[BulkChannel]:
-        """The channel with the fewest transfers under way, in turn where several have."""
+        """The channel with the fewest transfers under way; channels with equally few take turns."""
         self._close_unused()
         with self._lock:
             chosen = self._least(lambda bulk: bulk.under_way)
@@ -97,9 +97,9 @@ class Connections:
 
     @contextlib.contextmanager
     def posted(self) -> Iterator[tuple[BulkChannel, Callable[[], None]]]:
-        """The channel with the fewest pulls that wait, and what to call, once, when this one's answer begins.
+        """The channel with the fewest waiting pulls, and a function to call, once, when this pull's answer begins.
 
-        Until then it is not under way: it takes nothing from the transfers of its channel.
+        Until then the pull does not count as a transfer of its channel.
         """
         self._close_unused()
         with self._lock:
@@ -122,7 +122,7 @@ class Connections:
                 chosen.under_way -= not waits
 
     def close(self) -> None:
-        """Break off what is under way, and close every connection."""
+        """Break off all calls, and close every connection."""
         with self._lock:
             self._files = None
             generations = [self._newest, *self._old]
@@ -130,13 +130,13 @@ class Connections:
             generation.close()
 
     def _least(self, load: Callable[[BulkChannel], int]) -> BulkChannel:
-        """Of the channels with the least load the one whose turn it is. Called with the lock held."""
+        """The channel with the least load; channels with equal load take turns. Called with the lock held."""
         channels = self._current().bulk
         first = next(self._turn)
         return min((channels[(first + i) % len(channels)] for i in range(len(channels))), key=load)
 
     def _current(self) -> _Generation:
-        """The generation to use now. Called with the lock held."""
+        """The generation for new calls. Called with the lock held."""
         renewed = None if self._files is None else self._files.renewed()
         if renewed is not None:
             self._old.append(self._newest)
@@ -144,7 +144,7 @@ class Connections:
         return self._newest
 
     def _close_unused(self) -> None:
-        # Not where the last call ends: that may be one of gRPC's own threads, which a close waits for.
+        # Not done where the last call ends: that may be in one of gRPC's own threads, which a close waits for.
         with self._lock:
             unused = [generation for generation in self._old if not generation.in_use]
             self._old = [generation for generation in self._old if generation.in_use]

@@ -1,7 +1,6 @@
-"""Between typed messages and bytes: the only module that knows protobuf.
+"""Converts between typed messages and bytes; no other module uses protobuf.
 
-Everything read is checked before anybody sees it: sizes before parsing, then kind and range of every field. It must
-not know what messages mean or how they travel.
+Everything read is checked before it is returned: its size before parsing, then type and range of every field.
 """
 
 import dataclasses
@@ -21,13 +20,13 @@ from diloco.wire.messages import LearnerMessage, Message, SyncerMessage
 from diloco.wire.v1 import sync_pb2
 
 LARGEST_MESSAGE_BYTES = 1 << 20
-"""Of everything but chunks. A vector clock of 65,536 fragments fits."""
+"""Limit for every message except chunks. A vector clock of 65,536 fragments fits."""
 LARGEST_NOTICE_BYTES = 1 << 16
-"""Of what a learner says once it is in: many wait at once."""
+"""Limit for what a learner sends once it is admitted, as many such messages wait at once."""
 LARGEST_INTEGER = (1 << 63) - 1
 LONGEST_TEXT = 4096
 LONGEST_NAME = 256
-"""Of everything that is text and no reason: ids, digests, names."""
+"""Limit for every text except reasons: ids, digests, names."""
 LONGEST_BYTES = 64
 LONGEST_TUPLE = 1 << 16
 
@@ -54,15 +53,15 @@ _LEARNER_NAMES = {cls: name for name, cls in _LEARNER_BODIES.items()}
 _SYNCER_NAMES = {cls: name for name, cls in _SYNCER_BODIES.items()}
 _MAY_BE_NAN = frozenset({"loss"})
 _FOR_PEOPLE = frozenset({"reason"})
-"""Text that is only shown."""
+"""Text that is only displayed."""
 _MAY_BE_ABSENT: Final = int | None
-"""The one kind of field whose absence says something else than 0."""
+"""The only optional field: absence differs from 0."""
 
 M = TypeVar("M", bound=Message)
 
 
 def pack(message: Message) -> bytes:
-    """A message that stands by itself: the bulk headers, requests and receipts.
+    """A message outside a session: bulk headers, requests and receipts.
 
     Raises:
         InvalidMessageError: a value is out of range.

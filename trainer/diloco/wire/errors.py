@@ -1,7 +1,7 @@
-"""What can go wrong between two processes, for both sides: each class is one gRPC status code and one line of text.
+"""Errors between two processes, for both sides: each class is one gRPC status code and one line of text.
 
-A server that raises one of these makes its client raise the same class with the same text; all but ``ClosedError``,
-which is about one's own side. It must not know what was being done: the text says that.
+When a server raises one of these, its client raises the same class with the same text; except ``ClosedError``, which
+says that one's own side ended the call.
 
     WireError
     ├── InvalidMessageError   INVALID_ARGUMENT      not a message of this protocol, or a value out of range
@@ -9,8 +9,8 @@ which is about one's own side. It must not know what was being done: the text sa
     ├── TooLargeError         RESOURCE_EXHAUSTED    larger than is accepted; memory is not taken
     ├── CorruptedError        DATA_LOSS             a checksum does not hold, or bytes are missing
     ├── RefusedError          FAILED_PRECONDITION   understood, and not wanted (stale, not asked for)
-    ├── IdentityError         PERMISSION_DENIED     it speaks for somebody else
-    ├── UnavailableError      UNAVAILABLE           nobody there, or the connection broke: try again
+    ├── IdentityError         PERMISSION_DENIED     the certificate is for another learner or job
+    ├── UnavailableError      UNAVAILABLE           no answer, or the connection broke: try again
     ├── DeadlineError         DEADLINE_EXCEEDED     took too long
     ├── ClosedError           CANCELLED             this side ended it
     └── PeerFailedError       INTERNAL              a fault in the other process
@@ -21,7 +21,7 @@ from typing import ClassVar
 import grpc
 
 LONGEST_TEXT = 512
-"""Characters of a text that travels; gRPC puts it in a trailer of at most 8 KiB."""
+"""Longest text that is sent; gRPC puts it in a trailer of at most 8 KiB."""
 
 
 def one_line(text: str) -> str:
@@ -32,11 +32,11 @@ def one_line(text: str) -> str:
 
 
 class WireError(RuntimeError):
-    """Anything that went wrong between two processes. ``str()`` is one line."""
+    """An error between two processes. ``str()`` is one line."""
 
     status: ClassVar[grpc.StatusCode] = grpc.StatusCode.UNKNOWN
     retryable: ClassVar[bool] = False
-    """Whether the same call may succeed later without anybody changing anything."""
+    """Whether the same call may succeed later without any change."""
 
     def __init__(self, text: str) -> None:
         super().__init__(one_line(text))
@@ -68,26 +68,26 @@ class CorruptedError(WireError):
 
 
 class RefusedError(WireError):
-    """The other side understood and does not want it: stale, fenced, not asked for."""
+    """The other side understood the message and rejects it: stale, fenced, not requested."""
 
     status = grpc.StatusCode.FAILED_PRECONDITION
 
 
 class IdentityError(WireError):
-    """The certificate does not allow it to speak for that learner or job."""
+    """The certificate does not allow the peer to speak for that learner or job."""
 
     status = grpc.StatusCode.PERMISSION_DENIED
 
 
 class UnavailableError(WireError):
-    """Nobody answers, or the connection broke."""
+    """No answer, or the connection broke."""
 
     status = grpc.StatusCode.UNAVAILABLE
     retryable = True
 
 
 class DeadlineError(WireError):
-    """It took longer than it may."""
+    """It took longer than allowed."""
 
     status = grpc.StatusCode.DEADLINE_EXCEEDED
     retryable = True
@@ -100,7 +100,7 @@ class ClosedError(WireError):
 
 
 class PeerFailedError(WireError):
-    """A fault in the other process; its own log says more."""
+    """The other process has failed; its own log says more."""
 
     status = grpc.StatusCode.INTERNAL
     retryable = True
@@ -119,22 +119,22 @@ _ALL: tuple[type[WireError], ...] = (
     PeerFailedError,
 )
 _CLASSES = {cls.status: cls for cls in _ALL} | {
-    # Only gRPC itself, or a proxy between, says these.
+    # Only gRPC itself, or a proxy in between, returns these.
     grpc.StatusCode.UNAUTHENTICATED: IdentityError,
     grpc.StatusCode.OUT_OF_RANGE: InvalidMessageError,
 }
 
 
 _SERVER_IS_BUSY = "Too many pending requests"
-"""How gRPC itself turns a call away: nothing is wrong with the call."""
+"""How gRPC itself rejects a call that is in order."""
 
 
 def error_of(status: grpc.StatusCode, details: str | None) -> WireError:
-    """The error that a call's final status stands for, at a client that has not ended the call itself."""
+    """The error for a call's final status, at a client that has not ended the call itself."""
     text = details or ""
     if status is grpc.StatusCode.RESOURCE_EXHAUSTED and text.startswith(_SERVER_IS_BUSY):
         return UnavailableError(text)
     if status is grpc.StatusCode.CANCELLED:
-        # gRPC turns calls away like this too when its server is busy, as does a proxy that ends.
+        # gRPC also rejects calls like this when its server is busy, as does a proxy that shuts down.
         return UnavailableError(f"the call was turned away ({text or status.name})")
     return _CLASSES.get(status, PeerFailedError)(text or f"the call ended with {status.name}")

@@ -1,7 +1,7 @@
-"""What learners and the syncer say to each other, as typed values; ``proto/diloco/wire/v1/sync.proto`` mirrored.
+"""The messages between learners and the syncer as typed values, mirroring ``proto/diloco/wire/v1/sync.proto``.
 
-Everything beyond the wire package handles these; protobuf ends at ``convert``. Integers are 0 to 2**63 - 1, times are
-finite seconds, fragments are indices of the job's layout. It must not know how messages travel.
+All code outside the wire package uses these; only ``convert`` knows protobuf. Integers are 0 to 2**63 - 1, times are
+finite seconds, fragments are indices of the job's layout.
 """
 
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ PROTOCOL = 1
 """Version of the protocol that this package speaks."""
 
 
-# What a learner says ------------------------------------------------------------------------------------------------
+# From a learner -----------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,14 +22,14 @@ class Join:
     learner: str
     """Its id, ``region/pool/index``."""
     instance: str
-    """Random, made by the process at its start: tells a reconnecting process from a second one with its id."""
+    """Random, made by the process at its start: distinguishes a reconnecting process from a second one with its id."""
     layout_digest: str
     epoch: str = ""
     """Syncer epoch that ``versions`` belong to; empty: none."""
     versions: tuple[int, ...] = ()
     """Version held of each fragment; empty: none."""
     steps: int = 0
-    """Inner steps of its life."""
+    """Inner steps so far, over all processes of this learner."""
     data_position: int = 0
     """Sequences it has taken from its shard."""
     protocol: int = PROTOCOL
@@ -37,7 +37,7 @@ class Join:
 
 @dataclass(frozen=True, slots=True)
 class Ready:
-    """It has loaded what it was told to load and begins to train."""
+    """It has loaded the fragments it was told to load and begins to train."""
 
     incarnation: int
 
@@ -49,15 +49,15 @@ class StepReport:
     incarnation: int
     step: int
     tokens: int
-    """Of its life, this step's included."""
+    """Over all processes of this learner, including this step's."""
     step_seconds: float
     blocked_seconds: float
     """Time since the last report in which the inner loop waited for synchronization."""
     loss: float
-    """Nats a token; not a number where the model has diverged."""
+    """Nats per token; not a number if the model has diverged."""
     data_position: int
     training_seconds: float = 0.0
-    """This and what follows: time since the process started, by kind (``core.spent.TimeSpent``). All 0: not told."""
+    """From here on: time since the process started, by kind (``core.spent.TimeSpent``). All 0: not reported."""
     skipped_seconds: float = 0.0
     paused_seconds: float = 0.0
     copying_seconds: float = 0.0
@@ -66,21 +66,21 @@ class StepReport:
     checkpointing_seconds: float = 0.0
     loading_seconds: float = 0.0
     receiving_seconds: float = 0.0
-    """Since the process started, the time in which any pull brought bytes. 0: not told."""
+    """Time since the process started in which any pull received bytes. 0: not reported."""
     received_bytes: int = 0
-    """By them."""
+    """Bytes received by pulls."""
 
 
 @dataclass(frozen=True, slots=True)
 class Alive:
-    """Nothing new; it is there."""
+    """Sent when there is nothing else to send, to show that the learner is there."""
 
     incarnation: int
 
 
 @dataclass(frozen=True, slots=True)
 class Declined:
-    """Asked for a fragment, it has nothing to bring."""
+    """It has nothing to contribute to a fragment that was requested."""
 
     incarnation: int
     fragment: int
@@ -96,24 +96,24 @@ class Applied:
     fragment: int
     version: int
     step: int = 0
-    """Inner step of its life after which it was swapped in; 0: not told."""
+    """The learner's inner step after which it was swapped in; 0: not reported."""
 
 
 @dataclass(frozen=True, slots=True)
 class EvaluationReport:
-    """It evaluated the global model."""
+    """The result of an evaluation of the global model."""
 
     incarnation: int
     evaluation: int
     loss: float
-    """Mean cross-entropy, nats a token; not a number where the model has diverged."""
+    """Mean cross-entropy, nats per token; not a number if the model has diverged."""
     exact: bool
-    """The model had exactly the versions that were asked for."""
+    """Whether the model had exactly the versions that were asked for."""
 
 
 @dataclass(frozen=True, slots=True)
 class Leave:
-    """It stops, on purpose."""
+    """It stops on purpose."""
 
     incarnation: int
     reason: str
@@ -122,7 +122,7 @@ class Leave:
 LearnerMessage = Join | Ready | StepReport | Alive | Declined | Applied | EvaluationReport | Leave
 
 
-# What the syncer says -----------------------------------------------------------------------------------------------
+# From the syncer ----------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,10 +139,10 @@ class Progress:
 
 @dataclass(frozen=True, slots=True)
 class Welcome:
-    """Let in."""
+    """The process is admitted."""
 
     incarnation: int
-    """Stands in everything this process sends from now on."""
+    """Included in everything this process sends from now on."""
     epoch: str
     load: tuple[int, ...]
     """Fragments to pull before training, in this order."""
@@ -152,12 +152,12 @@ class Welcome:
     data_position: int
     progress: Progress
     posted_pulls: bool = False
-    """A pull may be posted before its version is made."""
+    """Whether a pull may be posted before its version is made."""
 
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """Not, or no longer, let in; the session ends with it."""
+    """The process is not, or no longer, admitted; the session ends with this."""
 
     refusal: str
     """Kind of refusal: a value of ``diloco.core.actions.Refusal``."""
@@ -166,7 +166,7 @@ class Refused:
 
 @dataclass(frozen=True, slots=True)
 class FragmentWanted:
-    """Push your outer gradient of this fragment."""
+    """A request to push the outer gradient of this fragment."""
 
     fragment: int
     version: int
@@ -176,23 +176,23 @@ class FragmentWanted:
 
 @dataclass(frozen=True, slots=True)
 class FragmentReady:
-    """A new version of a fragment is there to be pulled."""
+    """A new version of a fragment can be pulled."""
 
     fragment: int
     version: int
     merged: bool
-    """The receiving learner's outer gradient is in it."""
+    """Whether the receiving learner's outer gradient is in it."""
     progress: Progress
 
 
 @dataclass(frozen=True, slots=True)
 class EvaluationWanted:
-    """Evaluate the global model on held-out data."""
+    """A request to evaluate the global model on held-out data."""
 
     evaluation: int
     versions: tuple[int, ...]
     final: bool
-    """Exactly these versions: the exported model."""
+    """Whether it must be exactly these versions: the exported model."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,7 +211,7 @@ SyncerMessage = Welcome | Refused | FragmentWanted | FragmentReady | EvaluationW
 
 @dataclass(frozen=True, slots=True)
 class PushHeader:
-    """Opens a push: whose outer gradient this is, of what, and how long."""
+    """Begins a push: says whose outer gradient it is, of which fragment, and how long."""
 
     learner: str
     incarnation: int
@@ -220,7 +220,7 @@ class PushHeader:
     """As in the ``FragmentWanted`` that it answers."""
     attempt: int
     base_version: int
-    """Version that the outer gradient is measured from."""
+    """Version from which the outer gradient is measured."""
     steps: int
     """Inner steps since the fragment was received."""
     tokens: int
@@ -229,13 +229,13 @@ class PushHeader:
     payload_bytes: int
     epoch: str
     payload_digest: bytes = b""
-    """XXH3-128 of the payload, 16 bytes; empty where the sender leaves it to the chunks' checksums. A handler is always
-    given the digest of what was received."""
+    """XXH3-128 of the payload, 16 bytes; empty if the sender relies on the chunks' checksums. A handler always gets the
+    digest of what was received."""
 
 
 @dataclass(frozen=True, slots=True)
 class PushReceipt:
-    """Answers a push that came whole."""
+    """Answers a push that was received whole."""
 
     accepted: bool
     reason: str = ""
@@ -254,24 +254,24 @@ class PullRequest:
     held_version: int | None = None
     """Version of the fragment that an update may be added to; None: send it whole."""
     posted: bool = False
-    """Wait for ``minimum_version`` where it is the next one to be made."""
+    """Wait for ``minimum_version`` if it is the next one to be made."""
 
 
 @dataclass(frozen=True, slots=True)
 class PullHeader:
-    """Opens a pull's answer."""
+    """Begins a pull's answer."""
 
     fragment: int
     version: int
     payload_bytes: int
     payload_digest: bytes = b""
-    """XXH3-128 of the payload, 16 bytes; empty where the sender leaves it to the chunks' checksums."""
+    """XXH3-128 of the payload, 16 bytes; empty if the sender relies on the chunks' checksums."""
     codec: str = ""
-    """Of the update from ``base_version`` to ``version`` that the payload is; empty: it is the fragment whole, f32."""
+    """Codec of an update from ``base_version`` to ``version``; empty: the payload is the whole fragment, f32."""
     base_version: int = 0
-    """Of an update: the version that the request says is held."""
+    """For an update: the version that the request says is held."""
     result_digest: bytes = b""
-    """Of an update: XXH3-128 of the fragment in f32 that it makes, 16 bytes."""
+    """For an update: XXH3-128 of the resulting fragment in f32, 16 bytes."""
 
 
 Message = LearnerMessage | SyncerMessage | PushHeader | PushReceipt | PullRequest | PullHeader

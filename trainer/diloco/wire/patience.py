@@ -1,7 +1,4 @@
-"""How long a call on the server waits for its peer, and how somebody else cuts that short.
-
-It must not know what is waited for.
-"""
+"""A time limit for a call on the server that waits for its peer, which other code can cut short."""
 
 import asyncio
 import contextlib
@@ -9,31 +6,31 @@ from collections.abc import AsyncIterator
 
 
 class Patience:
-    """Of one call. Used on the event loop."""
+    """The time limit of one call. Used on the event loop."""
 
     def __init__(self, seconds: float) -> None:
-        """Wait for ``seconds`` at a time."""
+        """Wait for at most ``seconds`` at a time."""
         self._seconds = seconds
         self._timeout: asyncio.Timeout | None = None
         self.cut_short = False
 
     def cut(self) -> None:
-        """Whatever the call waits for, now or later, is not waited for any more."""
+        """End the call's current or next wait now."""
         self.cut_short = True
         self._reschedule(0.0)
 
     def renew(self) -> None:
-        """Something came: wait as long again for what is next."""
+        """Restart the time limit, because something came."""
         if not self.cut_short:
             self._reschedule(self._seconds)
 
     @contextlib.asynccontextmanager
     async def waiting(self) -> AsyncIterator[None]:
-        """Raise TimeoutError in whatever is awaited inside, once patience is over."""
+        """Raise TimeoutError in whatever is awaited inside when the time is up."""
         async with asyncio.timeout(0.0 if self.cut_short else self._seconds) as self._timeout:
             yield
 
     def _reschedule(self, seconds: float) -> None:
         if self._timeout is not None:
-            with contextlib.suppress(RuntimeError):  # it is over already
+            with contextlib.suppress(RuntimeError):  # it has already expired
                 self._timeout.reschedule(asyncio.get_running_loop().time() + seconds)

@@ -1,7 +1,4 @@
-"""A pull that is posted before its version is made, on the learner's side: waiting, and withdrawn when it is of no use.
-
-It must not know what is pulled.
-"""
+"""A learner's handle of a posted pull, with which other threads can withdraw it."""
 
 import threading
 from typing import Any
@@ -21,7 +18,7 @@ class Posting:
         return self._withdrawn
 
     def withdraw(self) -> None:
-        """End the pull, whether it waits, receives or has not begun; whoever waits for it gets ``ClosedError``."""
+        """End the pull, whether it waits, receives or has not begun; the thread that pulls gets ``ClosedError``."""
         with self._lock:
             self._withdrawn = True
             call = self._call
@@ -29,7 +26,7 @@ class Posting:
             call.cancel()
 
     def begin(self, call: Any) -> None:
-        """``call`` is the pull's; for the client."""
+        """Note the pull's call. Called by the client."""
         with self._lock:
             self._call = call
             withdrawn = self._withdrawn

@@ -1,7 +1,7 @@
-"""The syncer's end of the wire: one port for sessions, bulk and health, on the caller's event loop.
+"""The syncer's server: one port for sessions, bulk and health, on the caller's event loop.
 
-Everything that comes is checked here; what is wanted is decided by a ``SyncHandler``. Nothing waits for a slow peer
-but that peer's own call. It must not know the engine, the store or what a payload is.
+Everything that arrives is checked here; a ``SyncHandler`` decides what is wanted. A slow peer delays only its own
+calls.
 """
 
 import logging
@@ -25,38 +25,38 @@ from diloco.wire.strangers import Strangers
 from diloco.wire.tls import ServerTls
 
 _LATE_LEVEL: Final = logging.DEBUG
-"""A fragment that is brought or asked for too late is refused: with a tiny model several times a second."""
+"""Level of refusals of late pushes and pulls: with a tiny model there are several per second."""
 
 
 class ListenError(RuntimeError):
-    """The address cannot be listened on; the text names it and why."""
+    """The server cannot listen on the address; the text names it and says why."""
 
 
 @dataclass(frozen=True, slots=True)
 class ServerOptions:
-    """How to serve."""
+    """Server options."""
 
     address: str
     """``host:port``; port 0 lets the system choose."""
     tls: ServerTls | None = None
-    """Certificates; None: plain text, and whoever connects is believed."""
+    """Certificates; None: plain text, and every client is trusted."""
     job: str | None = None
     """With ``tls``: certificates for another job are refused."""
     chunk_bytes: int = CHUNK_BYTES
     """Data in a chunk that is sent, at most ``LARGEST_CHUNK_BYTES``."""
     keepalive_seconds: float = 20.0
-    """A connection is pinged when silent for so long, and broken when the answer takes as long again."""
+    """A connection is pinged after this much silence, and counts as broken if the answer takes as long again."""
     stall_seconds: float = 60.0
-    """A bulk call in which nothing moves for so long is ended, as is a session that does not begin."""
+    """A bulk call that makes no progress for this long is ended, as is a session that does not begin."""
     queued_messages: int = 4096
-    """Messages waiting to be sent to one learner; more ends its session."""
+    """Most messages that wait to be sent to one learner; more end its session."""
     concurrent_streams: int = 32
-    """Calls at once on one connection; a learner's others wait at the learner."""
+    """Most concurrent calls on one connection; further ones wait at the learner."""
     connections: int = 1024
-    """At once, of all peers together; more are closed as they come."""
+    """Most connections at once, of all peers together; more are closed when they arrive."""
 
     def __post_init__(self) -> None:
-        """Check.
+        """Check the options.
 
         Raises:
             ValueError: an option is out of range (one line).
@@ -79,7 +79,7 @@ class SyncServer:
         self._server: grpc.aio.Server | None = None
         self._health = health.aio.HealthServicer()
         self.strangers = Strangers(options.stall_seconds)
-        """Calls that have said nothing yet."""
+        """Calls whose first message has not arrived."""
         self._bulk = BulkCalls(handler, options.chunk_bytes, options.stall_seconds, self.strangers)
 
     @property
@@ -93,7 +93,7 @@ class SyncServer:
         return self._bulk.bytes_sent
 
     async def start(self) -> int:
-        """Listen; the port.
+        """Start to listen; returns the port.
 
         Raises:
             ListenError: the address is in use or is not one of this machine's.
@@ -111,7 +111,7 @@ class SyncServer:
         methods: dict[str, grpc.RpcMethodHandler[bytes, bytes]] = {
             SESSION: grpc.stream_stream_rpc_method_handler(caller.guarded(session.session)),
             PUSH: grpc.stream_unary_rpc_method_handler(caller.guarded(self._bulk.push, _LATE_LEVEL)),
-            # One request, but read as a stream: gRPC would hold what has come of it before anybody here is told.
+            # A single request, but read as a stream: otherwise gRPC would buffer it before this code sees the call.
             PULL: grpc.stream_stream_rpc_method_handler(caller.guarded(self._bulk.pull, _LATE_LEVEL)),
         }
         health_calls = HealthCalls(self._health, self.strangers).handler(caller)
@@ -129,14 +129,14 @@ class SyncServer:
         return port
 
     async def stop(self, grace_seconds: float) -> None:
-        """Take no new calls, let those under way end for ``grace_seconds``, then break them off."""
+        """Accept no new calls, give running ones ``grace_seconds`` to end, then break them off."""
         if self._server is not None:
             await self._health.enter_graceful_shutdown()
             await self._server.stop(grace_seconds)
 
 
 def _check_address(address: str) -> None:
-    """Find out with a socket of our own whether the address can be had: gRPC would only say that it cannot.
+    """Check with a socket of our own whether the address can be used: gRPC would not say why it cannot.
 
     Raises:
         ListenError: it cannot.

@@ -1,7 +1,4 @@
-"""Fragments in and out of the server: streams of checked chunks between a peer and one buffer.
-
-It must not know whose fragments these are or what becomes of them: the handler decides.
-"""
+"""Pushes and pulls on the server: streams of checked chunks between a peer and one buffer."""
 
 import asyncio
 import dataclasses
@@ -24,10 +21,10 @@ _log = logging.getLogger(__name__)
 
 
 class BulkCalls:
-    """PushFragment and PullFragment."""
+    """The calls PushFragment and PullFragment."""
 
     def __init__(self, handler: SyncHandler, chunk_bytes: int, stall_seconds: float, strangers: Strangers) -> None:
-        """Send chunks of ``chunk_bytes``; end calls in which nothing moves for ``stall_seconds``."""
+        """Send chunks of ``chunk_bytes``; end calls that make no progress for ``stall_seconds``."""
         self._handler = handler
         self._chunk_bytes = chunk_bytes
         self._stall_seconds = stall_seconds
@@ -39,7 +36,7 @@ class BulkCalls:
         """Receive an outer gradient.
 
         Raises:
-            WireError: it is not wanted or not what it says.
+            WireError: it is not wanted or does not match its header.
         """
         header = await self._push_header(context)
         peer.must_be(header.learner)
@@ -54,7 +51,7 @@ class BulkCalls:
                 reason = str(error) if isinstance(error, WireError) else type(error).__name__
             self._handler.push_failed(header, reason)
             raise
-        # What is here in full counts, whether or not the learner still waits for the receipt.
+        # A complete push counts, whether or not the learner still waits for the receipt.
         receipt: PushReceipt = await asyncio.shield(asyncio.ensure_future(self._handler.pushed(whole)))
         return pack(receipt)
 
@@ -62,7 +59,7 @@ class BulkCalls:
         """Send a fragment.
 
         Raises:
-            WireError: it cannot be had, or nobody takes it.
+            WireError: it is not available, or the learner does not read it.
         """
         first = await self._strangers.first_message(context, "request")
         if first is None:
@@ -90,19 +87,19 @@ class BulkCalls:
     async def _receive(
         self, header: PushHeader, receiver: PayloadReceiver, context: Context, patience: Patience
     ) -> PushHeader:
-        """Fill the buffer; the header with the digest of what came."""
+        """Fill the buffer; returns the header with the digest of what was received."""
         try:
             async with patience.waiting():
                 while (message := await read_message(context)) is not None:
                     self.bytes_received += len(message)
-                    # What is left of it would only take the link from what is still wanted.
+                    # The rest would only take bandwidth from pushes that are still wanted.
                     unwanted = self._handler.push_unwanted(header)
                     if unwanted is not None:
                         raise RefusedError(unwanted)
                     receiver.add(message)
                     patience.renew()
         except TimeoutError:
-            if patience.cut_short:  # whether or not anything still comes, its buffer is free now
+            if patience.cut_short:  # its buffer is freed now, whether or not more arrives
                 raise RefusedError(self._handler.push_unwanted(header) or "it is no longer asked for") from None
             text = f"nothing came for {self._stall_seconds:g} s after {receiver.received_bytes} bytes"
             raise DeadlineError(text) from None

@@ -1,7 +1,6 @@
-"""What every call on the server has in common: who calls, and how a failure ends it.
+"""What every call on the server shares: who calls, and how a failure ends the call.
 
-A peer that misbehaves, vanishes or is cut off costs one line in the log, never a traceback. It must not know what the
-calls do.
+A peer that misbehaves, disappears or is cut off costs one line in the log, never a traceback.
 """
 
 import asyncio
@@ -23,10 +22,10 @@ Call = Callable[[Any, Context, Peer], Awaitable[bytes | None]]
 
 
 class Caller:
-    """Finds out who calls, and ends calls that fail."""
+    """Identifies callers, and ends calls that fail."""
 
     def __init__(self, *, certified: bool, job: str | None) -> None:
-        """``certified``: calls come over mutual TLS; then certificates must be for ``job``, if that is given."""
+        """``certified``: calls use mutual TLS; certificates must then be for ``job``, if that is given."""
         self._certified = certified
         self._job = job
         self._lines = SparseLog(_log)
@@ -34,14 +33,14 @@ class Caller:
     def guarded(
         self, call: Call, refusals_level: int = logging.INFO
     ) -> Callable[[Any, Context], Awaitable[bytes | None]]:
-        """``call`` as gRPC wants it, given the peer and with its failures turned into a status and one line.
+        """``call`` as gRPC wants it, with the peer as an argument and failures turned into a status and one line.
 
-        That a learner is told no is logged at ``refusals_level``.
+        Refusals are logged at ``refusals_level``.
         """
         return self._guarded(call, self._peer, refusals_level)
 
     def open_to_all(self, call: Call) -> Callable[[Any, Context], Awaitable[bytes | None]]:
-        """``guarded``, without looking at whose certificate it is."""
+        """``guarded``, without checking the caller's certificate."""
         return self._guarded(call, lambda context: Peer(one_line(context.peer())), logging.DEBUG)
 
     def _guarded(
@@ -55,9 +54,9 @@ class Caller:
             except WireError as error:
                 await self._abort(context, call.__name__, error)
             except (grpc.aio.BaseError, asyncio.InvalidStateError):
-                # What grpc.aio raises when the other side is gone.
+                # grpc.aio raises this when the other side is gone.
                 await self._abort(context, call.__name__, UnavailableError("the connection broke"))
-            except Exception:  # noqa: BLE001 - the border: a fault of ours must still end the call
+            except Exception:  # noqa: BLE001 - our own error must still end the call
                 _log.exception("%s failed", call.__name__)
                 await self._abort(context, call.__name__, PeerFailedError("the syncer failed; its log says more"))
             return None
@@ -78,6 +77,6 @@ class Caller:
 
     async def _abort(self, context: Context, name: str, error: WireError, level: int = logging.INFO) -> None:
         self._lines.log(level, "%s of %s ended: %s", name, one_line(context.peer()), error)
-        # The other side may be gone already; raising is how abort() ends the call on our side too.
+        # The other side may be gone already; abort() still ends the call on our side by raising.
         with contextlib.suppress(grpc.aio.UsageError, grpc.aio.InternalError, asyncio.InvalidStateError):
             await context.abort(error.status, str(error))

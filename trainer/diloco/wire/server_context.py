@@ -1,4 +1,4 @@
-"""What gRPC gives a call on the server, by a short name."""
+"""A short name for the type of gRPC's server context."""
 
 from typing import TYPE_CHECKING, TypeAlias
 

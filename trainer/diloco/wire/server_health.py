@@ -1,7 +1,4 @@
-"""gRPC's health service, whose requests are read as those of every other call are: by ``Strangers``.
-
-It must not know what is healthy.
-"""
+"""gRPC's health service, with its first messages read through ``Strangers`` as those of every other call."""
 
 from typing import Any
 
@@ -17,14 +14,14 @@ from diloco.wire.tls import Peer
 
 
 class HealthCalls:
-    """Check and Watch."""
+    """The calls Check and Watch."""
 
     def __init__(self, servicer: health.aio.HealthServicer, strangers: Strangers) -> None:
         self._servicer: Any = servicer
         self._strangers = strangers
 
     def handler(self, caller: Caller) -> grpc.GenericRpcHandler:
-        """For the server."""
+        """The handler to add to the server."""
         methods: dict[str, grpc.RpcMethodHandler[bytes, bytes]] = {
             "Check": grpc.stream_unary_rpc_method_handler(caller.open_to_all(self.check)),
             "Watch": grpc.stream_stream_rpc_method_handler(caller.open_to_all(self.watch)),
@@ -49,7 +46,7 @@ class HealthCalls:
 
 
 class _Serializing:
-    """A context to which messages are written, not bytes."""
+    """A context that serializes the messages written to it."""
 
     def __init__(self, context: Context) -> None:
         self._context: Any = context

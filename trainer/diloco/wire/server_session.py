@@ -1,7 +1,7 @@
-"""Sessions on the server: one stream a learner, as an inbound iterator and a function to send.
+"""Sessions on the server: one stream per learner, as an inbound iterator and a function to send.
 
-The handler's side of a session outlives the connection by as long as the handler needs: it is told that the stream
-has ended and is never cut off in the middle of what it does. It must not know what is said.
+The handler may outlive the connection for as long as it needs: it learns that the stream has ended, and is never
+cancelled in the middle of its work.
 """
 
 import asyncio
@@ -22,13 +22,13 @@ from diloco.wire.tls import Peer
 _log = logging.getLogger(__name__)
 
 _READ_AHEAD = 256
-"""Messages read and not yet taken by the handler; beyond, the learner's sends wait (HTTP/2 flow control)."""
+"""Messages read and not yet taken by the handler; beyond that the learner's sends wait (HTTP/2 flow control)."""
 _FLUSH_SECONDS = 5.0
-"""For what was sent to go out after the handler has returned."""
+"""Time for queued messages to go out after the handler has returned."""
 
 
 class SessionCalls:
-    """Session."""
+    """The call Session."""
 
     def __init__(self, handler: SyncHandler, queued_messages: int, strangers: Strangers) -> None:
         """Queue up to ``queued_messages`` to each learner."""
@@ -37,11 +37,12 @@ class SessionCalls:
         self._strangers = strangers
 
     async def session(self, _requests: AsyncIterator[bytes], context: Context, peer: Peer) -> None:
-        """One session, from its Join to its end.
+        """Serve one session, from its Join to its end.
 
         Raises:
-            WireError: it does not begin with a Join of this protocol, something came that is no message, or the learner
-                does not take what it is sent.
+            WireError: it does not begin with a Join of this protocol, an invalid message came, or the learner does not
+            read
+                what it is sent.
         """
         join = await self._join(context)
         if join.protocol != PROTOCOL:
@@ -117,12 +118,12 @@ class _Stream:
             await self._arrived_changed.wait()
 
     def finish_sending(self) -> None:
-        """What was sent goes out; nothing can be added."""
+        """Send what is queued; nothing can be added."""
         self._no_more_out = True
         self._outgoing_changed.set()
 
     def end(self) -> None:
-        """The stream is over. What has come is still delivered, what has not gone out is dropped."""
+        """End the stream. Messages received are still delivered; those not sent are dropped."""
         self._outgoing.clear()
         self.finish_sending()
         self._no_more_in = True
@@ -163,7 +164,7 @@ class _Stream:
 
 
 def _tell_how_it_ended(peer: Peer, handling: "asyncio.Task[None]") -> None:
-    """The other side has gone, so the call tells nobody any more: a rule that it broke before is worth a line."""
+    """Log an error after which the other side has gone, since the call can no longer report it to the peer."""
     error = None if handling.cancelled() else handling.exception()
     if isinstance(error, WireError):
         _log.info("session of %s ended: %s; it has hung up", peer.address, error)
@@ -172,6 +173,6 @@ def _tell_how_it_ended(peer: Peer, handling: "asyncio.Task[None]") -> None:
 
 
 def _quietly(task: "asyncio.Task[None]") -> None:
-    """A stream that broke under a task is no news: the call says how it ended."""
+    """Ignore a broken stream's exception in a task, as the call reports how it ended."""
     with contextlib.suppress(asyncio.CancelledError):
         task.exception()

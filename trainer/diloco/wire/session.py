@@ -1,7 +1,4 @@
-"""A learner's side of its session: send from any thread, iterate from one.
-
-It must not know what is said.
-"""
+"""A learner's side of its session: send from any thread, iterate from one."""
 
 import queue
 import threading
@@ -15,11 +12,11 @@ from diloco.wire.errors import ClosedError, TooLargeError, UnavailableError, err
 from diloco.wire.messages import Join, LearnerMessage, SyncerMessage
 
 _QUEUED_MESSAGES = 4096
-"""Waiting to be sent; more ends the session. Keepalive notices a dead connection long before."""
+"""Most messages that wait to be sent; more end the session. Keepalive notices a dead connection long before."""
 
 
 class Session:
-    """One session. Iterating yields the syncer's messages until it ends the session; ``WireError`` when it breaks."""
+    """One session. Iterating yields the syncer's messages until it ends; raises ``WireError`` if it breaks."""
 
     def __init__(self, begin: Any, join: Join, ended: Callable[[], None], client_closed: Callable[[], bool]) -> None:
         """``begin``: gRPC's callable of the Session method. ``ended``: called once, by any thread, when it is over."""
@@ -66,14 +63,14 @@ class Session:
     def close(self, grace_seconds: float = 2.0) -> None:
         """Send what is queued and hang up; break it off if the syncer has not ended it in ``grace_seconds``.
 
-        Messages that come meanwhile are dropped, unless a thread is still iterating.
+        Messages that arrive meanwhile are dropped, unless a thread is still iterating.
         """
         self._closing = True
         self._outgoing.put(None)
         if grace_seconds > 0 and not self._over.is_set():
             timer = threading.Timer(grace_seconds, self._call.cancel)
             timer.start()
-            # gRPC says that a call is over only to who reads it to its end.
+            # gRPC reports the end of a call only to a reader that reads it to the end.
             while self._next() is not None:
                 pass
             timer.cancel()
@@ -101,4 +98,4 @@ class Session:
     def _end(self) -> None:
         self._over.set()
         self._ended()
-        self._outgoing.put(None)  # gRPC's thread that takes from the queue ends
+        self._outgoing.put(None)  # ends gRPC's thread that takes from the queue

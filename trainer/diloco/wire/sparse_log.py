@@ -1,7 +1,6 @@
-"""Lines about what strangers do: as many as somebody may read, and how many there were beside them.
+"""Limits log lines that unauthenticated peers can cause, and counts those that were left out.
 
-Whoever connects can make a call fail, thousands of times a second; the log's disk is not theirs to fill. It must not
-know what the lines say.
+Any client can make calls fail, thousands of times a second, and must not be able to fill the log's disk.
 """
 
 import logging
@@ -11,21 +10,21 @@ from typing import Final
 
 _SPAN_SECONDS: Final = 60.0
 _LINES: Final = 200
-"""In a span."""
+"""Lines per span of time."""
 
 
 class SparseLog:
-    """Hands lines on to a logger until a span has had its share."""
+    """Passes on lines to a logger, up to a limit per span of time."""
 
     def __init__(self, logger: logging.Logger, clock: Callable[[], float] = time.monotonic) -> None:
-        """``clock`` returns seconds, never running backwards."""
+        """``clock`` returns seconds and never goes back."""
         self._logger = logger
         self._clock = clock
         self._since = clock()
         self._told = self._left_out = 0
 
     def log(self, level: int, text: str, *values: object) -> None:
-        """A line, or nothing."""
+        """Log a line, unless the limit is reached."""
         if not self._logger.isEnabledFor(level):
             return
         now = self._clock()

@@ -1,9 +1,9 @@
-"""Calls that have begun and said nothing yet: few at once, whoever makes them.
+"""Limits the calls whose first message has not arrived yet, whoever makes them.
 
-Until its first message is there nobody knows whose call it is, and gRPC keeps what has come of that message: up to one
-message for each call. gRPC limits calls by connection and has no limit of its memory that Python can set, so those that
-keep silent are counted here. Where they are too many, the oldest one of the connection that has most of them ends; an
-honest peer says who it is at once, on connections of its own, and is not the one. It must not know what is said.
+Until the first message is there, nobody knows whose call it is, and gRPC keeps the part of it that has arrived: up to
+one message for each call. gRPC limits calls per connection and has no limit of its memory that Python can set, so
+silent calls are counted here. If there are too many, the oldest one of the connection with most of them is ended; a
+correct peer sends its first message at once, on connections of its own, and is not affected.
 """
 
 from collections import Counter
@@ -16,31 +16,31 @@ from diloco.wire.patience import Patience
 from diloco.wire.server_context import Context
 
 MOST_STRANGERS: Final = 96
-"""Calls without a first message, of all connections together: about 100 MiB of what gRPC may keep for them."""
+"""Most calls without a first message, over all connections: gRPC may keep about 100 MiB for them."""
 
 
 class Strangers:
     """All such calls of a server. Owned by the event loop."""
 
     def __init__(self, seconds: float, most: int = MOST_STRANGERS) -> None:
-        """Give each ``seconds`` for its first message, and ``most`` a place at once."""
+        """Give each call ``seconds`` for its first message, and allow ``most`` at once."""
         self._seconds = seconds
         self._most = most
         self._waiting: dict[Patience, str] = {}
-        """By the time they came: the connection each is on."""
+        """By arrival time: the connection each is on."""
         self.turned_away = 0
 
     @property
     def waiting(self) -> int:
-        """Calls that have said nothing yet."""
+        """Number of calls without a first message."""
         return len(self._waiting)
 
     async def first_message(self, context: Context, what: str) -> bytes | None:
-        """The first message of a call; None where it ends without one. ``what`` it should be, for the error.
+        """The first message of a call; None if it ends without one. ``what`` names the expected message, for the error.
 
         Raises:
             DeadlineError: none came in time.
-            UnavailableError: there are too many calls like this one.
+            UnavailableError: there are too many calls without one.
         """
         patience = Patience(self._seconds)
         self._waiting[patience] = context.peer()
@@ -68,6 +68,6 @@ class Strangers:
 
 
 async def read_message(context: Context) -> bytes | None:
-    """The next message of a call; None where there is none any more."""
+    """The next message of a call; None if there is none any more."""
     message: Any = await context.read()
     return None if message is grpc.aio.EOF else cast("bytes", message)

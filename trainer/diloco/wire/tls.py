@@ -1,10 +1,9 @@
-"""Mutual TLS: whose certificates, and whom a certificate lets speak.
+"""Mutual TLS: credentials of both sides, and the learner or pool that a certificate may speak for.
 
 A learner's certificate carries a URI as a subject alternative name: ``diloco://JOB/learner/REGION/POOL/INDEX`` lets its
 holder speak for that learner of that job, ``diloco://JOB/learner/REGION/POOL`` for any learner of that pool, and
-neither for anybody else. The syncer's certificate is checked as any server's: by the name it was called by.
-Certificates are renewed while processes run, so the files are read anew for new connections. It must not know what is
-said.
+neither for any other. The syncer's certificate is checked as any server's: by the name it was called by. Certificates
+are renewed while processes run, so the files are read again for new connections.
 """
 
 from collections.abc import Iterable
@@ -23,7 +22,7 @@ _SCHEME = "diloco"
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """Whom a certificate lets its holder speak for."""
+    """The learner or pool that a certificate may speak for."""
 
     job: str
     learner: str
@@ -31,7 +30,7 @@ class Identity:
 
     @property
     def uri(self) -> str:
-        """As it stands in the certificate."""
+        """The URI in the certificate."""
         return f"{_SCHEME}://{self.job}/learner/{self.learner}"
 
 
@@ -51,7 +50,7 @@ def identity_of(names: Iterable[str]) -> Identity | None:
 
 @dataclass(frozen=True, slots=True)
 class Peer:
-    """Who is at the other end of a call."""
+    """The other end of a call."""
 
     address: str
     """As the transport names it, for logs."""
@@ -76,7 +75,7 @@ class Peer:
 
 @dataclass(frozen=True, slots=True)
 class ServerTls(TlsFiles):
-    """The syncer's side. Clients without a certificate from ``ca`` are not let in."""
+    """The syncer's side. Clients without a certificate from ``ca`` are rejected."""
 
     def credentials(self) -> grpc.ServerCredentials:
         """For gRPC, which asks at every new connection whether there are newer ones.

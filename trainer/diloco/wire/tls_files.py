@@ -1,8 +1,8 @@
-"""Keys and certificates on disk, which somebody replaces while the process runs.
+"""Reads keys and certificates that may be replaced on disk while the process runs.
 
-They are read again when they have changed, which one ``stat`` each tells, and are used only if they go together and
-are valid now: a file that is half written, a key beside another's certificate, or a certificate that has expired leaves
-what was read before in use. It must not know gRPC or whom a certificate speaks for.
+They are read again when a ``stat`` of each shows a change, and are used only if they belong together and are valid now.
+If a file is half written, a key does not match its certificate, or a certificate has expired, the previous ones stay in
+use.
 """
 
 import datetime as dt
@@ -17,16 +17,16 @@ from diloco.runtime.files import FileSignature, open_regular, signature_of
 _log = logging.getLogger(__name__)
 
 _LIMIT_BYTES = 4 << 20
-"""Of a PEM file: thousands of certificates."""
+"""Largest PEM file: thousands of certificates."""
 
 
 class TlsFileError(ValueError):
-    """A key or certificate file that cannot be used; the text names it."""
+    """A key or certificate file cannot be used; the text names it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Credentials:
-    """What the files hold, PEM."""
+    """The content of the files, PEM."""
 
     ca: bytes
     key: bytes
@@ -35,10 +35,10 @@ class Credentials:
 
 @dataclass(frozen=True, slots=True)
 class TlsFiles:
-    """Where one side's files are."""
+    """Paths of one side's files."""
 
     ca: Path
-    """Certificate(s) of the authority that the other side's certificate must come from, PEM."""
+    """Certificate(s) of the authority that must have issued the other side's certificate, PEM."""
     certificate: Path
     """This side's certificate chain, PEM."""
     key: Path
@@ -48,7 +48,7 @@ class TlsFiles:
         """Read and check all three.
 
         Raises:
-            TlsFileError: one cannot be read or is no PEM, or the key is not the certificate's.
+            TlsFileError: one cannot be read or is not PEM, or the key does not match the certificate.
         """
         found = self._read()
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
@@ -57,7 +57,7 @@ class TlsFiles:
         except (ssl.SSLError, ValueError) as error:
             raise TlsFileError(f"CA certificate {self.ca}: cannot be used ({_why(error)})") from error
         try:
-            # An empty password, or OpenSSL would ask for one on the terminal.
+            # With an empty password, OpenSSL does not ask for one on the terminal.
             context.load_cert_chain(self.certificate, self.key, password="")  # none, not a secret
         except (OSError, ValueError) as error:  # ssl.SSLError is an OSError
             raise TlsFileError(
@@ -68,7 +68,7 @@ class TlsFiles:
         return found
 
     def signature(self) -> tuple[FileSignature, ...] | None:
-        """Changes when a file does; None while one is missing."""
+        """A value that changes when a file does; None while one is missing."""
         found = [signature_of(path) for path in (self.ca, self.key, self.certificate)]
         there = tuple(one for one in found if one is not None)
         return there if len(there) == len(found) else None
@@ -82,7 +82,7 @@ class TlsFiles:
 
 
 class FollowedFiles:
-    """Files with what was last read of them. Used by several threads."""
+    """The files and what was last read from them. Used by several threads."""
 
     def __init__(self, files: TlsFiles) -> None:
         """Read them.
@@ -95,10 +95,10 @@ class FollowedFiles:
         self._signature = files.signature()
         self._warned: tuple[FileSignature, ...] | None = None
         self.credentials = files.read()
-        """What is in use."""
+        """The credentials in use."""
 
     def renewed(self) -> Credentials | None:
-        """Other credentials than those in use, which they replace; None where there are none. Never raises."""
+        """Newer credentials, which then are in use; None if there are none. Never raises."""
         with self._lock:
             signature = self._files.signature()
             if signature is None or signature == self._signature:
@@ -107,7 +107,7 @@ class FollowedFiles:
                 found = self._files.read()
                 problem = _out_of_date(found)
                 if problem is not None and _out_of_date(self.credentials) is None:
-                    # Not for good: one that is not valid yet will be.
+                    # Try again later: a certificate that is not valid yet will be.
                     self._warn(f"{self._files.certificate.parent}: {problem}", signature)
                     return None
             except TlsFileError as error:
@@ -127,7 +127,7 @@ class FollowedFiles:
 
 
 def _out_of_date(credentials: Credentials) -> str | None:
-    """Why certificates serve nobody now; None: they do."""
+    """Why the certificates are not valid now; None: they are."""
     from cryptography import x509  # noqa: PLC0415  # a tenth of a second, only where certificates are renewed
 
     now = dt.datetime.now(dt.UTC)

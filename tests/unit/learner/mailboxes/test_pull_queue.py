@@ -22,16 +22,16 @@ def pull_queue() -> PullQueue:
 
 
 def test_a_newer_version_replaces_one_that_waits(pull_queue: PullQueue) -> None:
-    pull_queue.landed(arrival(0, 1))
+    pull_queue.arrived(arrival(0, 1))
     newer = arrival(0, 2)
-    pull_queue.landed(newer)
+    pull_queue.arrived(newer)
     assert pull_queue.waiting_version(SECOND, 0) == 2
     assert pull_queue.take() == [newer]
     assert pull_queue.take() == []
 
 
 def test_what_waits_from_another_epoch_is_no_reason_not_to_pull(pull_queue: PullQueue) -> None:
-    pull_queue.landed(arrival(0, 9))
+    pull_queue.arrived(arrival(0, 9))
     assert pull_queue.waiting_version(RESTARTED, 0) is None
 
 

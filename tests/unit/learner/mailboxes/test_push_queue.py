@@ -35,9 +35,9 @@ def test_one_under_way_is_overtaken_by_a_newer_one(push_queue: PushQueue) -> Non
     first, second = gradient(0, 1), gradient(0, 2)
     push_queue.offer(first)
     assert push_queue.next() is first
-    assert not push_queue.is_overtaken(first)
+    assert not push_queue.is_superseded(first)
     push_queue.offer(second)
-    assert push_queue.is_overtaken(first)
+    assert push_queue.is_superseded(first)
 
 
 def test_it_is_idle_once_everything_is_sent(push_queue: PushQueue) -> None:

@@ -9,8 +9,8 @@ LEARNERS = ("east/a/0", "west/b/0", "west/b/1")
 ALL = frozenset((*LEARNERS, "syncer"))
 
 
-def plan(*texts: str, seed: int = 0, struck: Collection[str] = ()) -> ChaosPlan:
-    return ChaosPlan(parse_faults(texts, LEARNERS), seed=seed, struck=struck)
+def plan(*texts: str, seed: int = 0, injected: Collection[str] = ()) -> ChaosPlan:
+    return ChaosPlan(parse_faults(texts, LEARNERS), seed=seed, injected=injected)
 
 
 def sight(
@@ -47,7 +47,7 @@ def test_cuts_and_the_syncer_go_by_the_syncers_step() -> None:
 def test_what_struck_before_a_resume_does_not_strike_again() -> None:
     first = plan("kill:west@step=10")
     keys = {strike.key for strike in first.due(sight(steps={"west/b/0": 10}))}
-    second = plan("kill:west@step=10", struck=keys)
+    second = plan("kill:west@step=10", injected=keys)
     assert [s.victim for s in second.due(sight(steps={"west/b/0": 20, "west/b/1": 20}))] == ["west/b/1"]
 
 
@@ -56,11 +56,11 @@ def strikes_over(chaos: ChaosPlan, seconds: int, up: Collection[str] = ALL) -> l
 
 
 def test_a_rate_strikes_about_so_often_an_hour_of_each_victim() -> None:
-    struck = strikes_over(plan("kill:*@rate=60"), 3600)
-    by_victim = {victim: sum(who == victim for _, who in struck) for victim in LEARNERS}
+    injected = strikes_over(plan("kill:*@rate=60"), 3600)
+    by_victim = {victim: sum(who == victim for _, who in injected) for victim in LEARNERS}
     # Poisson with a mean of 60: four standard deviations are 31.
     assert all(29 < count < 91 for count in by_victim.values())
-    assert len({tuple(at for at, who in struck if who == victim) for victim in LEARNERS}) == 3
+    assert len({tuple(at for at, who in injected if who == victim) for victim in LEARNERS}) == 3
 
 
 def test_one_seed_gives_the_same_failures_and_another_gives_others() -> None:

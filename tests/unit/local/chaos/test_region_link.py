@@ -59,7 +59,7 @@ def test_a_silent_cut_holds_what_is_sent_until_it_is_mended(listener: socket.soc
             with pytest.raises(TimeoutError):
                 far.recv(16)
             far.settimeout(TIMEOUT_SECONDS)
-            link.mend()
+            link.restore()
             assert far.recv(16) == b"waiting"
 
 
@@ -69,7 +69,7 @@ def test_a_connection_begun_during_a_silent_cut_comes_through_after_it(
     link.cut(Manner.SILENT)
     with socket.create_connection(parse_address(link.address), timeout=TIMEOUT_SECONDS) as near:
         near.sendall(b"late")
-        link.mend()
+        link.restore()
         far, _ = listener.accept()
         with far:
             far.settimeout(TIMEOUT_SECONDS)
@@ -84,7 +84,7 @@ def test_a_reset_breaks_connections_and_refuses_new_ones(link: RegionLink, liste
         assert ends(far)
     with socket.create_connection(parse_address(link.address), timeout=TIMEOUT_SECONDS) as refused:
         assert ends(refused)
-    link.mend()
+    link.restore()
     near, far = connect(link, listener)
     with near, far:
         near.sendall(b"again")
@@ -98,7 +98,7 @@ def test_a_connection_that_a_reset_finds_half_made_ends_too(link: RegionLink, li
             link.cut(Manner.RESET)
             assert ends(near)
             assert ends(far)
-        link.mend()
+        link.restore()
 
 
 def test_a_syncer_that_is_away_ends_the_connection(listener: socket.socket, link: RegionLink) -> None:

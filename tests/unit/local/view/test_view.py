@@ -6,11 +6,11 @@ from collections.abc import Callable
 import pytest
 from rich.console import Console
 
-from diloco.local.child import final_words
+from diloco.local.child import last_error
 from diloco.local.report.svg import Axis, Series, line_chart, thinned
 from diloco.local.status_poll import Seen
 from diloco.local.view.screen import PlainView, progress_line, render
-from diloco.local.view.snapshot import RateMeter, RunSnapshot, snapshot_of_status
+from diloco.local.view.snapshot import RateMeter, RunSnapshot
 from diloco.local.view.units import (
     bytes_text,
     count_text,
@@ -35,27 +35,27 @@ def drawn(snapshot: RunSnapshot) -> str:
 
 
 def test_the_view_shows_job_learners_and_events() -> None:
-    text = drawn(snapshot_of_status(status()))
+    text = drawn(RunSnapshot.from_status(status()))
     for shown in ("two-regions", "us-west/old/0", "training", "2.500", "25%", "1m15s left", "something happened"):
         assert shown in text
 
 
 def test_a_job_that_has_not_begun_can_be_shown() -> None:
-    text = drawn(snapshot_of_status(status(goodput=None, train_loss=None, eval_loss=None, seconds_left=None)))
+    text = drawn(RunSnapshot.from_status(status(goodput=None, train_loss=None, eval_loss=None, seconds_left=None)))
     assert "goodput -" in text
 
 
 def test_links_that_do_not_carry_the_schedule_are_told_with_what_would_do() -> None:
-    text = drawn(snapshot_of_status(status(links=THIN_LINKS)))
+    text = drawn(RunSnapshot.from_status(status(links=THIN_LINKS)))
     assert "links: LinkTooThin: the link us-west/old would be used to 133 %" in text
     assert "would do: sync.interval: 34; or 33.3 Mbit/s on the link us-west/old" in text
-    assert progress_line(snapshot_of_status(status(links=THIN_LINKS))).endswith("links: LinkTooThin")
+    assert progress_line(RunSnapshot.from_status(status(links=THIN_LINKS))).endswith("links: LinkTooThin")
 
 
 def test_of_links_that_fit_nothing_is_told() -> None:
     fits = THIN_LINKS | {"kind": "Fits", "remedies": []}
-    assert "links" not in drawn(snapshot_of_status(status(links=fits)))
-    assert "links" not in progress_line(snapshot_of_status(status(links=fits)))
+    assert "links" not in drawn(RunSnapshot.from_status(status(links=fits)))
+    assert "links" not in progress_line(RunSnapshot.from_status(status(links=fits)))
 
 
 def learners(*left_out: int) -> list[dict[str, object]]:
@@ -68,7 +68,7 @@ def learners(*left_out: int) -> list[dict[str, object]]:
 
 
 def test_who_is_left_out_of_merges_is_named_with_the_reason() -> None:
-    snapshot = snapshot_of_status(status(learners=learners(0, 1, 3)))
+    snapshot = RunSnapshot.from_status(status(learners=learners(0, 1, 3)))
     text = drawn(snapshot)
     assert "east/new/2: 3 merges without it, lately as it is 40 times as large in wte as the others are" in text
     assert text.index("east/new/2: 3") < text.index("east/new/1: 1"), "first where it still goes on"
@@ -77,26 +77,26 @@ def test_who_is_left_out_of_merges_is_named_with_the_reason() -> None:
 
 
 def test_of_many_that_are_left_out_a_few_are_named() -> None:
-    snapshot = snapshot_of_status(status(learners=learners(*[2] * 9)))
+    snapshot = RunSnapshot.from_status(status(learners=learners(*[2] * 9)))
     assert drawn(snapshot).count("merges without it") == 5
     assert "4 more learners were left out of merges" in drawn(snapshot)
     assert progress_line(snapshot).endswith("east/new/4 and 4 more")
 
 
 def test_a_quorum_below_the_manifests_is_shown() -> None:
-    snapshot = snapshot_of_status(status(quorum=2, quorum_wanted=3))
+    snapshot = RunSnapshot.from_status(status(quorum=2, quorum_wanted=3))
     assert "quorum 2, as no more learners are left (sync.quorum: 3)" in drawn(snapshot)
     assert progress_line(snapshot).endswith("quorum 2 instead of 3")
-    assert "quorum" not in drawn(snapshot_of_status(status(quorum=3, quorum_wanted=3)))
+    assert "quorum" not in drawn(RunSnapshot.from_status(status(quorum=3, quorum_wanted=3)))
 
 
 def test_an_evaluation_in_doubt_is_shown_beside_the_believed_one() -> None:
     believed = {"tokens": 1, "loss": 2.5, "seconds": 1.0, "final": False}
     made_up = believed | {"loss": 0.01, "doubted": True}
-    snapshot = snapshot_of_status(status(evaluations=[believed, made_up], eval_loss=2.5))
+    snapshot = RunSnapshot.from_status(status(evaluations=[believed, made_up], eval_loss=2.5))
     assert "evaluated 2.500, in doubt: 0.010" in drawn(snapshot)
     assert "(evaluated 2.500, in doubt: 0.010)" in progress_line(snapshot)
-    later = snapshot_of_status(status(evaluations=[made_up, believed], eval_loss=2.5))
+    later = RunSnapshot.from_status(status(evaluations=[made_up, believed], eval_loss=2.5))
     assert "doubt" not in drawn(later) + progress_line(later)
 
 
@@ -104,7 +104,7 @@ def test_a_syncer_of_before_says_nothing_of_these() -> None:
     told = syncer_account()
     assert not {"quorum", "quorum_wanted"} & told.keys()
     assert not any("left_out" in learner for learner in told["learners"])
-    snapshot = snapshot_of_status(status())
+    snapshot = RunSnapshot.from_status(status())
     for word in ("quorum", "doubt", "left out", "without it"):
         assert word not in drawn(snapshot) + progress_line(snapshot)
 
@@ -113,7 +113,7 @@ def test_plain_lines_come_with_events_and_every_ten_seconds() -> None:
     console = Console(file=io.StringIO(), width=40, force_terminal=False)
     view = PlainView(console)
     for tenth in range(250):
-        snapshot = snapshot_of_status(status(elapsed_seconds=tenth / 10))
+        snapshot = RunSnapshot.from_status(status(elapsed_seconds=tenth / 10))
         view.update(snapshot)
     view.announce("us-west/old/0 started again")
     assert isinstance(console.file, io.StringIO)
@@ -162,7 +162,7 @@ def test_quantities_are_written_for_people(
     ],
 )
 def test_a_processs_final_words_are_its_last_error(lines: list[str], words: str) -> None:
-    assert final_words(lines) == words
+    assert last_error(lines) == words
 
 
 def test_a_chart_of_nothing_is_nothing_and_of_one_point_a_dot() -> None:

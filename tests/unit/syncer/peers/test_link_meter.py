@@ -1,7 +1,7 @@
 import pytest
 
 from diloco.runtime.busy import Moved
-from diloco.syncer.peers.link_meter import WINDOW_SECONDS, Lately, LinkMeter, Rates
+from diloco.syncer.peers.link_meter import WINDOW_SECONDS, LinkMeter, Rates, RecentSeconds
 from tests.support.hand_clock import HandClock
 
 FIRST, SECOND = "r/p/0", "r/p/1"
@@ -58,7 +58,7 @@ def test_what_was_long_ago_is_forgotten() -> None:
 
 
 def test_a_duration_is_the_median_of_the_window() -> None:
-    lately = Lately()
+    lately = RecentSeconds()
     for seconds in (9.0, *(0.5,) * 13, *(0.1,) * 11):
         lately.add(seconds)
     assert lately.median == 0.5

@@ -14,7 +14,7 @@ from diloco.core.fit import FitKind
 from diloco.core.view import EngineView
 from diloco.runtime.busy import Moved
 from diloco.syncer.peers.link_meter import LinkMeter
-from diloco.syncer.peers.link_watch import EVERY_SECONDS, HOLD_SECONDS, LinkWatch, Watched, judged
+from diloco.syncer.peers.link_watch import EVERY_SECONDS, HOLD_SECONDS, LinkWatch, Watched, judge
 from diloco.syncer.reporting.status import LinksStatus
 from tests.support.hand_clock import HandClock
 from tests.support.situations import NEEDED, situation
@@ -25,7 +25,7 @@ def test_remedies_are_told_with_the_verdict_and_stay_with_it() -> None:
     thin, thinner = situation(rates=0.9 * NEEDED), situation(rates=0.5 * NEEDED)
     watched = Watched()
     for turn in range(12):
-        watched = judged(watched, thin if turn < 8 else thinner, turn * EVERY_SECONDS)
+        watched = judge(watched, thin if turn < 8 else thinner, turn * EVERY_SECONDS)
     assert watched.judgement.told is not None
     assert "111 %" in watched.judgement.told.reason
     assert watched.remedies[:2] == ("sync.downlink: BF16", "sync.interval: 29")
@@ -38,16 +38,16 @@ def test_learners_that_wait_in_lock_step_do_as_they_are_told() -> None:
     told = {quorum: Watched() for quorum in (1, 4)}
     for turn in range(12):
         for quorum, watched in told.items():
-            told[quorum] = judged(watched, situation(quorum=quorum, **far), turn * EVERY_SECONDS)
+            told[quorum] = judge(watched, situation(quorum=quorum, **far), turn * EVERY_SECONDS)
     kinds = {quorum: watched.judgement.told and watched.judgement.told.kind for quorum, watched in told.items()}
     assert kinds == {1: FitKind.STALENESS_BOUND_TOO_LOW, 4: FitKind.FITS}
 
 
 def test_a_job_whose_intervals_are_long_is_watched_for_longer() -> None:
     slow = situation(steps=[60.0] * 4, rates=0.001 * NEEDED)
-    watched = judged(Watched(), slow, 0.0)
-    assert judged(watched, slow, 2 * HOLD_SECONDS).judgement.told is None
-    assert judged(watched, slow, 2 * 24 * 60.0).judgement.told is not None
+    watched = judge(Watched(), slow, 0.0)
+    assert judge(watched, slow, 2 * HOLD_SECONDS).judgement.told is None
+    assert judge(watched, slow, 2 * 24 * 60.0).judgement.told is not None
 
 
 @pytest.fixture

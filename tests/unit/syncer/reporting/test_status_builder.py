@@ -10,7 +10,7 @@ from diloco.core.engine import Engine, EngineOptions
 from diloco.core.events import LearnerJoined, LearnerReady, StepReported
 from diloco.syncer.disk.checkpoint import Totals
 from diloco.syncer.reporting.status import CheckpointStatus, SyncerStatus
-from diloco.syncer.reporting.status_builder import WINDOW_SECONDS, Kept, Rate, Reporter
+from diloco.syncer.reporting.status_builder import WINDOW_SECONDS, Rate, Reporter, StoredState
 from tests.support.syncer_process import SmallJob
 
 CHECKPOINT = CheckpointStatus(newest="000001", age_seconds=None, failures=0, problem="")
@@ -48,7 +48,7 @@ def status(engine: Engine, now: float, reporter: Reporter | None = None) -> Sync
     return (reporter or Reporter("small", 4)).status(
         engine.view(now),
         now,
-        Kept(checkpoint=CHECKPOINT, totals=Totals(bytes_pushed=7), tape_problem="", model_exported=False),
+        StoredState(checkpoint=CHECKPOINT, totals=Totals(bytes_pushed=7), tape_problem="", model_exported=False),
     )
 
 
@@ -105,7 +105,7 @@ def test_who_is_left_out_and_the_quorum_in_force_are_told(engine: Engine) -> Non
     told = Reporter("small", 4).status(
         replace(view, learners=(first, spoilt), quorum=1, quorum_wanted=2),
         2.0,
-        Kept(checkpoint=CHECKPOINT, totals=Totals(), tape_problem="", model_exported=False),
+        StoredState(checkpoint=CHECKPOINT, totals=Totals(), tape_problem="", model_exported=False),
     )
     assert [one.left_out_now for one in told.learners] == ["", "it is 5 times as large"]
     assert (told.quorum, told.quorum_wanted) == (1, 2)

@@ -1,7 +1,7 @@
-"""What a learner trains on: a source of tokens, its own shard of it, and the part that only evaluates.
+"""What a learner trains on: a source of tokens, its own shard of it, and the part held out for evaluation.
 
-This package must not know models, devices or the syncer. Positions are counted in sequences taken, so that a restarted
-learner goes on exactly where its checkpoint, or the syncer, says it was.
+Positions are counted in sequences taken, so a restarted learner continues exactly where its checkpoint, or the syncer,
+says it was.
 """
 
 from diloco.learner.data.holdout import Holdout

@@ -1,7 +1,7 @@
-"""The default corpus: the standard library sources of the running Python. On every machine, and no download.
+"""The default corpus: the standard library sources of the running Python, so that nothing need be downloaded.
 
-Installed packages, tests and test data are left out, so that it is the same for every installation of one
-version of Python.
+Installed packages, tests and test data are left out, so it is the same for every installation of one version of
+Python.
 """
 
 import sysconfig
@@ -18,7 +18,7 @@ def standard_library() -> tuple[Document, ...]:
     """The sources, in the order of a hash of their paths.
 
     Raises:
-        DataError: this Python came without sources.
+        DataError: this Python was installed without sources.
     """
     root = Path(sysconfig.get_path("stdlib"))
     files = [

@@ -1,4 +1,4 @@
-"""The tail of the data that nobody trains on, and the fixed sequences of it that evaluate the global model."""
+"""The end of the data, which no learner trains on, and the fixed sequences of it that evaluate the global model."""
 
 import math
 from collections.abc import Iterator
@@ -13,10 +13,10 @@ class Holdout:
     """The same sequences every time and for every learner, spread evenly over the held-out tokens."""
 
     def __init__(self, source: TokenSource, start: int, shard: Shard, sequences: int) -> None:
-        """``start``: first held-out token. ``sequences``: how many to read; all there are, if those are fewer.
+        """``start``: first held-out token. ``sequences``: how many to read, or all of them if there are fewer.
 
         Raises:
-            DataError: not one sequence is held out.
+            DataError: less than one sequence is held out.
         """
         self._source = source
         self._length = shard.sequence_length
@@ -52,7 +52,7 @@ def check_size(total: int, shard: Shard, holdout_fraction: float, field: str) ->
     """Check that ``total`` tokens are enough for every shard and the evaluation.
 
     Raises:
-        DataError: they are not; the text names ``field``, how many are there and how many are needed.
+        DataError: they are not; the text names ``field``, the number available and the number needed.
     """
     train = training_tokens(total, holdout_fraction)
     if train >= tokens_to_train(shard) and total - train > shard.sequence_length:

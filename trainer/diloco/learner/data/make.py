@@ -1,4 +1,4 @@
-"""Making a token file from plain files: what ``diloco tokens`` does, in bounded memory however long a document is."""
+"""Makes a token file from plain files, for ``diloco tokens``, in bounded memory whatever the length of a document."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,13 +15,13 @@ from diloco.spec.training import TextData
 
 _PIECE_BYTES = 4 << 20
 _CHARACTER_BYTES = 4
-"""Of the longest UTF-8 character."""
+"""Bytes of the longest UTF-8 character."""
 _FIRST_BYTES = ((4, 0xF0), (3, 0xE0), (2, 0xC0))
-"""Bytes of a character, and the least byte that it begins with."""
+"""Length in bytes of a character, and the lowest value of its first byte."""
 
 
 def make_token_file(text: TextData, output: Path, tokenizer: Tokenizer | None = None) -> TokenFileInfo:
-    """Write the documents of ``text`` as tokens to ``output``; by default one token a byte, as ``data.text`` has them.
+    """Write the documents of ``text`` as tokens to ``output``; by default one token per byte, as ``data.text`` does.
 
     Raises:
         DataError: the text, the tokenizer or ``output`` cannot be used; one line that names it.
@@ -45,12 +45,12 @@ def _encode(tokenizer: Tokenizer, piece: bytes, document: Document) -> Tokens:
     try:
         return np.asarray(tokenizer.encode(piece))
     except (Exception, SystemExit) as error:
-        # Whatever the user's tokenizer raises (a document that is no UTF-8, most likely) is the user's to read.
+        # A user's tokenizer may raise anything, most likely because a document is not UTF-8: show it to the user.
         raise DataError(f"tokenizer {tokenizer.name}: {document.path}: {one_line(error)}") from error
 
 
 def _pieces(document: Document) -> Iterator[bytes]:
-    """The document in pieces of some MiB, each cut where it hurts least."""
+    """The document in pieces of some MiB, cut between lines or words where possible."""
     start = 0
     while start < document.size_bytes:
         piece = read_bytes(document, start, min(_PIECE_BYTES, document.size_bytes - start)).tobytes()
@@ -61,9 +61,9 @@ def _pieces(document: Document) -> Iterator[bytes]:
 
 
 def _cut(piece: bytes) -> int:
-    """Where to end a piece that the document goes on after: after a line, else a space, else a UTF-8 character.
+    """Where to cut a piece that is not the document's last: after a line, else a space, else a UTF-8 character.
 
-    A document that is no UTF-8 is cut anywhere.
+    A document that is not UTF-8 may be cut anywhere.
     """
     for mark in (b"\n", b" "):
         if at := piece.rfind(mark) + 1:

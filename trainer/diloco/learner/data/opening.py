@@ -1,4 +1,4 @@
-"""From the manifest to a learner's data: source, shard and holdout, checked before the first step."""
+"""Opens a learner's data as the manifest describes it: source, shard and holdout, checked before the first step."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,18 +20,18 @@ class LearnerData:
 
     source: TokenSource
     field: str
-    """Where the data stands in the manifest, for messages."""
+    """The manifest field that names the data, for messages."""
     sampler: ShardSampler
     holdout: Holdout
 
 
 def open_data(job: JobSpec, learner: str, source: TokenSource | None = None) -> LearnerData:
-    """The shard of ``learner`` (an id of the job) and the holdout, which is the same for all.
+    """The shard of ``learner`` (an id of the job) and the holdout, which is the same for all learners.
 
-    ``source``: the job's tokens, where the caller has opened them; several learners of one process may share them.
+    ``source``: the job's tokens, if the caller has opened them; several learners of one process may share them.
 
     Raises:
-        DataError: the data is missing, empty, too short or not what it should be; one line that names the field.
+        DataError: the data is missing, empty, too short or of the wrong kind; one line that names the field.
         ValueError: the job has no such learner.
     """
     source = open_source(job.data) if source is None else source
@@ -57,7 +57,7 @@ def open_source(data: DataSpec) -> TokenSource:
     """The tokens that the manifest names.
 
     Raises:
-        DataError: they are missing, empty or not what they should be; one line that names the field.
+        DataError: they are missing, empty or of the wrong kind; one line that names the field.
     """
     if data.text is not None:
         return open_text(data.text)
@@ -82,14 +82,14 @@ def open_text(text: TextData) -> ByteText:
 
 
 def field_of(data: DataSpec) -> str:
-    """Where the data stands in the manifest."""
+    """The manifest field that names the data."""
     if data.text is not None:
         return "data.text.path" if data.text.path else "data.text"
     return "data.tokens.path" if data.tokens is not None else "data.entrypoint"
 
 
 def batch_size_of(job: JobSpec, learner: str) -> int:
-    """Sequences in an inner step of ``learner``: its pool's, or the job's."""
+    """Sequences in one inner step of ``learner``: its pool's setting, or else the job's."""
     region_name, pool_name, _ = learner.split("/")
     own = next(
         pool.batch_size

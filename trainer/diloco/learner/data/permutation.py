@@ -1,7 +1,7 @@
-"""A seeded order of n things that is computed, not stored: n may be as large as it likes.
+"""A seeded permutation of n numbers that is computed, not stored, so n is not limited by memory.
 
-A Feistel network on 2b bits is a bijection whatever its round function; numbers that fall outside the n are sent round
-again (cycle walking), at most four times on average. It must not know what is put in order.
+A Feistel network on 2b bits is a bijection whatever its round function. A result of n or more is encrypted again until
+it is below n (cycle walking), at most four times on average.
 """
 
 import hashlib
@@ -14,7 +14,7 @@ _MIX = (np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB))  # SplitMi
 
 
 class Permutation:
-    """A bijection of 0 .. count - 1, drawn by ``key`` (any text)."""
+    """A bijection of 0 .. count - 1, determined by ``key`` (any text)."""
 
     def __init__(self, count: int, key: str) -> None:
         if count < 1:
@@ -26,7 +26,7 @@ class Permutation:
         self._keys = np.frombuffer(digest, dtype="<u8")
 
     def __call__(self, positions: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Where each of ``positions`` (each in 0 .. count - 1) goes, same shape."""
+        """The image of each of ``positions`` (each in 0 .. count - 1), same shape."""
         values = self._encrypt(positions.astype(np.uint64))
         outside = values >= self._count
         while outside.any():

@@ -1,16 +1,15 @@
-"""A learner's shard: which sequences it takes, in which order, from a position that is a single number.
+"""A learner's shard: which sequences it takes and in which order, with its position as a single number.
 
-The training tokens are cut into sequences. A seeded permutation deals them out to the shards like cards, once for the
-whole job, so shards never share a sequence however far apart their learners are; a second one, new in every epoch, is
-the order within the shard. Both are computed, so a position is found at once.
+The training tokens are cut into sequences. One seeded permutation for the whole job distributes them over the shards,
+so shards never share a sequence however far apart their learners are; a second one, new in every epoch, gives the order
+within the shard. Both are computed, so seeking to a position takes no time.
 
-A learner reads the number of shards, and its own among them, from its manifest when it starts, and keeps both until it
-ends. So where a pool is scaled while the job runs, those that began before go on with the shards of then, and the new
-ones deal the same sequences to more: some are then trained on by two learners, and when all have been started anew
-none is. A learner that starts anew with another number of shards goes on in its new shard at the position it had: as
-far into the order there as it was in its old one, in the same epoch or, where the new shard is smaller, a later one.
-For a while some sequences come sooner again than an epoch, and some later; none is lost for good. It must not know
-files or models.
+A learner reads the number of shards, and its own index, from its manifest when it starts, and keeps both until it ends.
+So when a pool is scaled while the job runs, learners that are running keep the old shards, and new ones divide the same
+sequences into more shards: some sequences are then trained on by two learners, until all have been restarted. A learner
+that restarts with another number of shards continues in its new shard at the position it had: as far into the order
+there as it was in its old one, in the same epoch or, if the new shard is smaller, a later one. For a while some
+sequences recur sooner than after an epoch, and some later; none is lost for good.
 """
 
 from dataclasses import dataclass
@@ -26,7 +25,7 @@ from diloco.learner.data.source import DataError, TokenSource, read_into
 
 @dataclass(frozen=True, slots=True)
 class Shard:
-    """A learner's part in the data."""
+    """A learner's part of the data."""
 
     index: int
     count: int
@@ -40,20 +39,20 @@ class Shard:
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """Token ids, int64, on the CPU, shape (sequences, sequence_length); a target is the token after its input."""
+    """Token ids, int64, on the CPU, shape (sequences, sequence_length); each target is the token after its input."""
 
     inputs: Tensor
     targets: Tensor
 
 
 class ShardSampler:
-    """Batches of one shard, for ever: each epoch takes every sequence of the shard once."""
+    """Endless batches of one shard: each epoch takes every sequence of the shard once."""
 
     def __init__(self, source: TokenSource, training_tokens: int, shard: Shard) -> None:
         """Only the first ``training_tokens`` of ``source`` are ever read.
 
         Raises:
-            DataError: a shard would not have one batch.
+            DataError: a shard would have less than one batch.
         """
         self._source = source
         self.shard = shard
@@ -73,7 +72,7 @@ class ShardSampler:
         return self._position
 
     def seek(self, position: int) -> None:
-        """Go on as if ``position`` sequences had been taken.
+        """Continue as if ``position`` sequences had been taken.
 
         Raises:
             ValueError: it is negative.
@@ -83,7 +82,7 @@ class ShardSampler:
         self._position = position
 
     def next_batch(self) -> Batch:
-        """The next ``batch_size`` sequences; they may be the last of an epoch and the first of the next.
+        """The next ``batch_size`` sequences; a batch may span two epochs.
 
         Raises:
             DataError: the data cannot be read.
@@ -112,7 +111,7 @@ class ShardSampler:
 
 
 def tokens_to_train(shard: Shard) -> int:
-    """Training tokens that give every shard one batch."""
+    """Training tokens needed to give every shard one batch."""
     return shard.count * shard.batch_size * shard.sequence_length + 1
 
 

@@ -1,36 +1,36 @@
-"""The seam between training and data: a long row of token ids that can be read anywhere."""
+"""The interface between training and data: a long sequence of token ids that can be read at any position."""
 
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
 
-from diloco.runtime.files import is_of_the_machine
+from diloco.runtime.files import is_machine_error
 
 Tokens = NDArray[np.integer[Any]]
 
 
 class DataError(ValueError):
-    """The data cannot be used; one line that names the field or file, what is there and what is needed."""
+    """The data cannot be used; one line that names the field or file, what was found and what is needed."""
 
 
 class DataUnavailableError(DataError):
-    """The data cannot be read at the moment, through no fault of its own: trying again may help."""
+    """The data cannot be read at the moment, for instance because of an I/O error: trying again may help."""
 
 
 def unreadable(what: str, error: OSError) -> DataError:
-    """What to raise where the system does not give data; ``what`` names the field and the file."""
-    kind = DataUnavailableError if is_of_the_machine(error) else DataError
+    """The error to raise when the system cannot read the data; ``what`` names the field and the file."""
+    kind = DataUnavailableError if is_machine_error(error) else DataError
     return kind(f"{what}: {error.strerror or error}")
 
 
 @runtime_checkable
 class TokenSource(Protocol):
-    """Tokens, read only. The same in every process of a job, and the same after a restart: positions refer to it."""
+    """Read-only tokens. The same in every process of a job and after a restart, because positions refer to them."""
 
     @property
     def vocabulary_size(self) -> int:
-        """Every token id is below it."""
+        """Every token id is below this."""
         ...
 
     def __len__(self) -> int:
@@ -43,7 +43,7 @@ class TokenSource(Protocol):
 
 
 def read_into(source: TokenSource, start: int, out: NDArray[np.int64]) -> None:
-    """Fill ``out`` with the tokens from ``start`` on, checked: a wrong id would be a fault of the device's later.
+    """Fill ``out`` with the tokens from ``start`` on, and check them: a wrong id would only fail later, on the device.
 
     Raises:
         DataError: the source returned another number of tokens, or ids outside its vocabulary.

@@ -1,8 +1,8 @@
-"""Plain files as tokens: one token a byte, and one more that ends each document.
+"""Plain files as tokens: one token per byte, and one more that ends each document.
 
-Nothing is held but the list of files: bytes are read where they are wanted, so a folder may be larger than memory.
-Documents follow each other in the order of a hash of their relative paths, which is the same everywhere and makes every
-stretch of the tokens, the held-out tail too, a fair sample of the folder.
+Only the list of files is held in memory: bytes are read when they are needed, so a folder may be larger than memory.
+Documents are ordered by a hash of their relative paths. That order is the same everywhere and makes every stretch of
+the tokens, including the held-out end, a fair sample of the folder.
 """
 
 import hashlib
@@ -23,7 +23,7 @@ VOCABULARY_SIZE = 257
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """A file as it was found: its size must not change while it is trained on."""
+    """A file as it was found: its size must not change during training."""
 
     path: Path
     size_bytes: int
@@ -39,7 +39,7 @@ class ByteText:
 
     @property
     def vocabulary_size(self) -> int:
-        """256 bytes and the end of a document."""
+        """256 bytes and the end-of-document token."""
         return VOCABULARY_SIZE
 
     @property
@@ -54,7 +54,7 @@ class ByteText:
         """Tokens ``start`` to ``stop``.
 
         Raises:
-            DataError: a file cannot be read or is not as long as it was.
+            DataError: a file cannot be read, or its length has changed.
         """
         out = np.empty(stop - start, dtype=np.uint16)
         index = int(np.searchsorted(self._ends, start, side="right"))
@@ -73,7 +73,7 @@ class ByteText:
 
 
 def find_documents(path: Path, include: tuple[str, ...], field: str) -> tuple[Document, ...]:
-    """Files in ``path`` (or ``path`` itself, whatever its name) that match ``include``, without hidden and empty ones.
+    """Files in ``path`` (or ``path`` itself, whatever its name) that match ``include``; not hidden or empty ones.
 
     Raises:
         DataError: nothing is there, nothing matches, or something cannot be read; the text names ``field``.
@@ -92,7 +92,7 @@ def find_documents(path: Path, include: tuple[str, ...], field: str) -> tuple[Do
 
 
 def ordered(files: Iterable[tuple[str, Path]], field: str) -> tuple[Document, ...]:
-    """Documents of (relative path, file) in the order of a hash of the relative path; empty files are left out.
+    """Documents for (relative path, file), ordered by a hash of the relative path; empty files are left out.
 
     Raises:
         DataError: a file cannot be read, or all are empty.
@@ -132,7 +132,7 @@ def _walk(root: Path, field: str) -> Iterator[tuple[str, Path]]:
         raise unreadable(f"{field}: {error.filename}", error) from error
 
     for folder, folders, files in os.walk(root, onerror=fail):
-        # Hidden folders are bookkeeping (.git; the copies behind a Kubernetes volume's links), not documents.
+        # Hidden folders are not documents: .git, or the copies behind the links of a Kubernetes volume.
         folders[:] = [name for name in folders if not name.startswith(".")]
         for name in files:
             path = Path(folder, name)

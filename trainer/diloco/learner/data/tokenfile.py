@@ -1,4 +1,4 @@
-"""A file of tokens that is mapped, not read: as large as the disk, and opened in no time.
+"""A file of tokens that is memory-mapped, so that it may be larger than memory and opens at once.
 
     0     8 bytes   magic, "DILOCOTK"
     8     u32       version, 1
@@ -7,9 +7,8 @@
     4096            the tokens, little-endian
     ...   u64 each  XXH3-64 of every MiB of tokens
 
-``digest`` is the XXH3-128 of the row of checksums and so stands for every token. A MiB is checked when it is first read
-from: opening stays cheap, and a flipped bit is found before it is trained on. This module must not know what the tokens
-mean.
+``digest`` is the XXH3-128 of the checksums in order, and so covers every token. Each MiB is checked when it is first
+read, so opening stays cheap and a flipped bit is found before it is trained on.
 """
 
 import json
@@ -52,9 +51,9 @@ class TokenFileInfo:
     count: int
     """Number of tokens."""
     tokenizer: str
-    """Name of what made them."""
+    """Name of the tokenizer that made them."""
     digest: str
-    """Of all tokens, hexadecimal."""
+    """Digest of all tokens, hexadecimal."""
 
     @property
     def data_bytes(self) -> int:
@@ -68,7 +67,7 @@ class TokenFileInfo:
 
 
 class TokenFile:
-    """A ``TokenSource`` over a token file. Made by ``open_token_file``."""
+    """A ``TokenSource`` that reads a token file. Created by ``open_token_file``."""
 
     def __init__(self, path: Path, info: TokenFileInfo, checksums: NDArray[np.uint64]) -> None:
         self._path = path
@@ -80,7 +79,7 @@ class TokenFile:
 
     @property
     def vocabulary_size(self) -> int:
-        """From the header."""
+        """As the header says."""
         return self.info.vocabulary_size
 
     def __len__(self) -> int:
@@ -107,10 +106,10 @@ class TokenFile:
 
 
 def open_token_file(path: Path) -> TokenFile:
-    """Open and check a token file: its header, its length and its row of checksums, not yet its tokens.
+    """Open a token file and check its header, length and checksums' digest; the tokens are checked when they are read.
 
     Raises:
-        DataError: it is missing, no token file, of another version, truncated or damaged; the text names it.
+        DataError: it is missing, not a token file, of another version, truncated or damaged; the text names it.
     """
     try:
         with open_regular(path) as file:
@@ -129,11 +128,11 @@ def open_token_file(path: Path) -> TokenFile:
 
 
 def write_token_file(path: Path, chunks: Iterable[Tokens], vocabulary_size: int, tokenizer: str) -> TokenFileInfo:
-    """Write ``chunks`` of tokens, one after the other, as a token file: whole and on disk, or not at all.
+    """Write ``chunks`` of tokens, one after the other, as a token file: complete and on disk, or not at all.
 
     Raises:
         DataError: there are no tokens, or an id is outside the vocabulary.
-        OSError: it could not be written; what stood at ``path`` still does.
+        OSError: it could not be written; a file that was at ``path`` before is unchanged.
     """
     descriptor, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".part", dir=path.parent)
     try:

@@ -1,4 +1,4 @@
-"""From a document's bytes to token ids, where a token file is made. Training itself never sees a tokenizer."""
+"""Turns a document's bytes into token ids when a token file is made. Training itself uses no tokenizer."""
 
 from collections.abc import Sequence
 from typing import Protocol, runtime_checkable
@@ -17,12 +17,12 @@ class Tokenizer(Protocol):
 
     @property
     def name(self) -> str:
-        """Written into the token file."""
+        """Name that is written into the token file."""
         ...
 
     @property
     def vocabulary_size(self) -> int:
-        """Every token id is below it."""
+        """Every token id is below this."""
         ...
 
     @property
@@ -31,12 +31,12 @@ class Tokenizer(Protocol):
         ...
 
     def encode(self, piece: bytes) -> Sequence[int] | Tokens:
-        """Token ids of a document, or of a piece of a long one: one that ends after a line or, without any, a word."""
+        """Token ids of a document or of a piece of a long one. A piece ends after a line or, without any, a word."""
         ...
 
 
 class ByteTokenizer:
-    """One token a byte, as with ``data.text``."""
+    """One token per byte, as with ``data.text``."""
 
     name = "bytes"
     vocabulary_size = VOCABULARY_SIZE
@@ -51,7 +51,7 @@ def open_tokenizer(entrypoint: str) -> Tokenizer:
     """The tokenizer that ``package.module:factory`` returns, called without arguments.
 
     Raises:
-        DataError: it cannot be had, or is no tokenizer.
+        DataError: it cannot be loaded, or is not a tokenizer.
     """
     try:
         made = call_entrypoint(entrypoint, {}, "tokenizer")

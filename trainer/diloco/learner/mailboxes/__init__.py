@@ -1,1 +1,1 @@
-"""What the learner's threads hand each other, one kind a file."""
+"""The queues and slots through which the learner's threads exchange work, one kind per module."""

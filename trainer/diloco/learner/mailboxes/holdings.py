@@ -1,7 +1,7 @@
-"""Which admission by which syncer something belongs to, and which versions of the model are held under it.
+"""The current admission, and which versions of the model the learner holds under it.
 
-An order, a push or a merged fragment of an earlier admission must not be taken for one of the present one: a restarted
-syncer counts versions from its checkpoint on, so equal numbers can stand for different weights.
+An order, a push or a merged fragment of an earlier admission must not be mistaken for one of the current admission: a
+restarted syncer counts versions from its checkpoint on, so equal numbers can stand for different weights.
 """
 
 import threading
@@ -13,20 +13,20 @@ from torch import Tensor
 
 @dataclass(frozen=True, slots=True)
 class Membership:
-    """One admission."""
+    """One admission to the job."""
 
     epoch: str
-    """Of the syncer process; qualifies versions."""
+    """The syncer process's epoch; version numbers are only comparable within one."""
     incarnation: int
 
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """A version of a fragment that is held to the bit: what an update can be added to."""
+    """A version of a fragment, bit for bit, that an update can be added to."""
 
     version: int
     values: Tensor
-    """f32, flat, on the host: the trainer's anchor itself. Nobody writes to it."""
+    """f32, flat, on the host: the trainer's anchor itself. Never written to."""
 
 
 class Holdings:
@@ -41,7 +41,7 @@ class Holdings:
         self._membership: Membership | None = None
 
     def admitted(self, membership: Membership, load: Iterable[int]) -> bool:
-        """Take note of an admission; ``load`` does not count as held. Returns whether nothing is awaited."""
+        """Note an admission; ``load`` names fragments that do not count as held. Returns whether none is awaited."""
         with self._lock:
             self._membership = membership
             if membership.epoch != self._epoch:
@@ -54,15 +54,15 @@ class Holdings:
             return not self._awaited
 
     def is_news(self, epoch: str, fragment: int, version: int) -> bool:
-        """Whether this version would replace what is held."""
+        """Whether this version is newer than what is held."""
         with self._lock:
             held = self._versions[fragment]
             return epoch == self._epoch and (held is None or held < version)
 
     def received(self, epoch: str, fragment: int, version: int, values: Tensor | None = None) -> Membership | None:
-        """The inner loop trains on this version from now on. Returns the admission if it was the last one awaited.
+        """Note that the inner loop now trains on this version. Returns the admission if it was the last one awaited.
 
-        ``values``: what it received, f32, flat, on the host, and nobody's to write to any more.
+        ``values``: what was received, f32, flat, on the host; the caller must not write to it any more.
         """
         with self._lock:
             if epoch != self._epoch:
@@ -73,7 +73,7 @@ class Holdings:
             return self._membership if was_awaited and not self._awaited else None
 
     def held(self, epoch: str, fragment: int) -> Held | None:
-        """What is held of a fragment under this epoch, version and bits read at once; None: nothing."""
+        """The version and values held of a fragment under this epoch, read together; None: nothing."""
         with self._lock:
             version, values = self._versions[fragment], self._values[fragment]
             return (
@@ -82,7 +82,7 @@ class Holdings:
 
     @property
     def complete(self) -> bool:
-        """Every fragment of the present epoch is held and none is awaited."""
+        """Whether every fragment of the current epoch is held and none is awaited."""
         with self._lock:
             return not self._awaited and None not in self._versions
 

@@ -1,7 +1,7 @@
-"""What the inner loop looks at between two steps, besides fragments: evaluations, progress, the end.
+"""What the inner loop checks between two steps, besides fragments: evaluations, progress, the end.
 
-Written by the link, by signal handlers and by worker threads that failed; read by the inner loop. Every slot holds the
-newest only, so nothing here can pile up.
+Written by the link, by signal handlers and by worker threads that failed; read by the inner loop. Every slot holds only
+the newest value, so memory use is bounded.
 """
 
 import threading
@@ -21,12 +21,12 @@ class EndKind(StrEnum):
     FINISHED = "Finished"
     """The job is over."""
     REFUSED = "Refused"
-    """The syncer will not have this process."""
+    """The syncer refuses this process."""
 
 
 @dataclass(frozen=True, slots=True)
 class Ending:
-    """The end, and why."""
+    """Why and how the inner loop ends."""
 
     kind: EndKind
     reason: str
@@ -34,7 +34,7 @@ class Ending:
 
 @dataclass(frozen=True, slots=True)
 class EvaluationOrder:
-    """An evaluation, and who wants it."""
+    """An evaluation, and the admission that requested it."""
 
     membership: Membership
     wanted: EvaluationWanted
@@ -53,36 +53,36 @@ class Orders:
         self._progress = 0.0
 
     def evaluate(self, order: EvaluationOrder) -> None:
-        """An evaluation is wanted; it replaces one that was not begun."""
+        """Request an evaluation; it replaces one that has not begun."""
         with self._lock:
             self._evaluation = order
         self._wakeup.notify()
 
     def take_evaluation(self) -> EvaluationOrder | None:
-        """The evaluation to make now."""
+        """The evaluation to make now; None: there is none."""
         with self._lock:
             order, self._evaluation = self._evaluation, None
             return order
 
     def put_back(self, order: EvaluationOrder) -> None:
-        """The evaluation cannot be made yet. A newer one goes before it."""
+        """Return an evaluation that cannot be made yet. A newer one takes precedence."""
         with self._lock:
             if self._evaluation is None:
                 self._evaluation = order
 
     def session_over(self) -> None:
-        """Nobody waits for the evaluation any more."""
+        """Drop the requested evaluation: its session is over."""
         with self._lock:
             self._evaluation = None
 
     def end(self, ending: Ending) -> None:
-        """The syncer ends it."""
+        """End the inner loop because the syncer said so."""
         with self._lock:
             self._ending = self._ending or ending
         self._wakeup.notify()
 
     def stop(self, reason: str) -> None:
-        """This process shall stop. Takes no lock of its own: signal handlers call it."""
+        """Ask this process to stop. Called by signal handlers, so it takes no lock of its own."""
         self._stop_reason = reason
         self._wakeup.notify()
 
@@ -92,13 +92,13 @@ class Orders:
         return self._stop_reason is not None
 
     def fail(self, failure: BaseException) -> None:
-        """A worker thread ended with an error that is nobody's fault but ours."""
+        """Report that a worker thread failed unexpectedly."""
         with self._lock:
             self._failure = self._failure or failure
         self._wakeup.notify()
 
     def ending(self) -> Ending | None:
-        """The end, once there is one.
+        """How the inner loop ends; None: it goes on.
 
         Raises:
             BaseException: what a worker thread failed with.
@@ -112,11 +112,11 @@ class Orders:
         return None
 
     def progressed(self, progress: Progress) -> None:
-        """The job's progress is known anew. It never goes back, or the learning rate would."""
+        """Set the job's progress. It never decreases, since the learning rate would then rise again."""
         if progress.budget > 0:
             self._progress = max(self._progress, min(1.0, progress.tokens / progress.budget))
 
     @property
     def progress(self) -> float:
-        """Merged tokens over the budget, 0 to 1, as last heard."""
+        """Merged tokens over the budget, 0 to 1, as last received."""
         return self._progress

@@ -1,9 +1,9 @@
-"""What the learner says on its session, handed over without ever waiting.
+"""Messages from the learner to the syncer, handed over without waiting for the network.
 
-The inner loop puts a message into a slot and goes on; one thread sends what the slots hold, as fast as the link takes
-it. The thread is woken once for all that was put, by ``post``: woken in the middle of what the loop does between two
-steps it would take the interpreter from it. A slot holds the newest message of its kind (steps are cumulative, so the
-newest report says all that the ones before said), so what waits is bounded whatever the link does.
+The inner loop puts a message into a slot and goes on; one thread sends the contents of the slots as fast as the link
+takes them. ``post`` wakes that thread once for all messages that were put: waking it in the middle of the work between
+two steps would take the interpreter away from the inner loop. A slot holds the newest message of its kind (step reports
+are cumulative, so the newest includes the ones before), so memory use is bounded whatever the link does.
 """
 
 import threading
@@ -28,10 +28,10 @@ from diloco.wire.messages import (
 )
 
 _BACKLOG = 16
-"""Messages handed to a session and not taken by its connection: beyond, what comes waits in the slots and coalesces."""
+"""Most messages that wait for the connection; beyond that, new ones wait in the slots and replace each other."""
 _BACKLOG_SECONDS = 0.1
 _DIGITS = 4
-"""Of the seconds that are told: they are counted from the start, so what is rounded off does not add up."""
+"""Decimal places of reported seconds. They are counted from the start, so rounding errors do not add up."""
 
 
 class Sender(Protocol):
@@ -50,23 +50,23 @@ class StepNews:
     """A finished inner step."""
 
     step: int
-    """Steps of this learner's life."""
+    """Inner steps of this learner so far, including earlier processes."""
     tokens: int
-    """Tokens of this learner's life."""
+    """Tokens of this learner so far, including earlier processes."""
     step_seconds: float
     blocked_seconds: float
     """Since the step before."""
     loss: float
     data_position: int
     spent: TimeSpent = NOTHING_TOLD
-    """Where the time of this process went so far."""
+    """How this process has spent its time so far."""
 
 
 class ControlOutbox:
-    """The slots, and the thread's work."""
+    """The slots, and the body of the sending thread."""
 
     def __init__(self, alive_seconds: float, received: Callable[[], Moved] = Moved) -> None:
-        """``alive_seconds``: longest silence on a session. ``received``: what pulls have brought so far."""
+        """``alive_seconds``: longest silence on a session. ``received``: what pulls have received so far."""
         self._alive_seconds = alive_seconds
         self._received = received
         self._condition = threading.Condition()
@@ -78,14 +78,14 @@ class ControlOutbox:
         self._closed = False
 
     def session_begins(self, session: Sender, membership: Membership) -> None:
-        """From now on messages go to this session. A step report that could not be sent before still will be."""
+        """Send messages to this session from now on, including a step report that could not be sent before."""
         with self._condition:
             self._slots.clear()
             self._session = (session, membership)
             self._condition.notify_all()
 
     def session_over(self) -> None:
-        """Messages wait for the next session; all but the step report are forgotten."""
+        """Keep the step report for the next session, and drop everything else."""
         with self._condition:
             self._session = None
             self._condition.notify_all()
@@ -106,33 +106,33 @@ class ControlOutbox:
         self._put(("applied", fragment), message, membership)
 
     def declined(self, membership: Membership, fragment: int, version: int, attempt: int) -> None:
-        """Say that there is nothing to bring."""
+        """Say that there is no outer gradient to send."""
         message = Declined(incarnation=membership.incarnation, fragment=fragment, version=version, attempt=attempt)
         self._put(("declined", fragment), message, membership)
 
     def evaluated(self, membership: Membership, evaluation: int, loss: float, *, exact: bool) -> None:
-        """Hand in an evaluation."""
+        """Report the result of an evaluation."""
         message = EvaluationReport(incarnation=membership.incarnation, evaluation=evaluation, loss=loss, exact=exact)
         self._put("evaluation", message, membership)
 
     def leave(self, membership: Membership, reason: str) -> None:
-        """Say good-bye."""
+        """Say that the learner is leaving."""
         self._put("leave", Leave(incarnation=membership.incarnation, reason=reason), membership)
 
     def _put(self, slot: Hashable, message: LearnerMessage, membership: Membership) -> None:
         with self._condition:
             if self._session is None or self._session[1] != membership:
                 return
-            self._slots.pop(slot, None)  # the newest goes to the end: order between slots is the order of events
+            self._slots.pop(slot, None)  # move it to the end: the order of the slots is the order of events
             self._slots[slot] = message
 
     def post(self) -> None:
-        """Have what was put sent."""
+        """Wake the sending thread for what was put."""
         with self._condition:
             self._condition.notify_all()
 
     def flush(self, timeout_seconds: float) -> bool:
-        """Wait until everything was handed to the session; False: it was not in that time, or there is no session."""
+        """Wait until everything was handed to the session. False: it was not in that time, or there is no session."""
         with self._condition:
             self._condition.notify_all()
             self._condition.wait_for(
@@ -183,10 +183,10 @@ class ControlOutbox:
                 data_position=news.data_position,
                 receiving_seconds=received.busy_seconds,
                 received_bytes=received.bytes,
-                **_told(news.spent),
+                **_time_fields(news.spent),
             )
             self._blocked_seconds = 0.0
-            # Before a Leave nothing must be missing, and a Ready must come before the first step.
+            # A Leave must come after everything else, and a Ready before the first step.
             at = next((i for i, message in enumerate(messages) if isinstance(message, Leave)), len(messages))
             messages.insert(at, report)
         return messages
@@ -196,7 +196,7 @@ class ControlOutbox:
             for message in messages:
                 session.send(message)
         except WireError:
-            # The link's thread, which reads from the same session, finds it broken too and makes a new one.
+            # The link's thread reads from the same session: it notices the failure too and opens a new one.
             with self._condition:
                 if self._session is not None and self._session[0] is session:
                     self._session = None
@@ -206,6 +206,6 @@ class ControlOutbox:
                 self._condition.notify_all()
 
 
-def _told(spent: TimeSpent) -> dict[str, float]:
-    """The fields of a step report."""
+def _time_fields(spent: TimeSpent) -> dict[str, float]:
+    """The fields of a step report that say how the time was spent."""
     return {f"{kind}_seconds": round(seconds, _DIGITS) for kind, seconds in asdict(spent).items()}

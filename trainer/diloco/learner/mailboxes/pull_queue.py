@@ -1,13 +1,13 @@
 """Merged fragments on their way from the syncer to the inner loop.
 
 Workers pull them into buffers of their own; the inner loop swaps them in between two steps. A newer version replaces
-one that the loop has not taken yet, so the loop never sees a fragment that is not whole, and what waits is at most
-one copy of the model on the host, however slow the loop or fast the syncer.
+one that the loop has not taken yet, so the loop only ever gets complete fragments, and at most one copy of the model
+waits on the host, however slow the loop or fast the syncer.
 
-There are two ways to a fragment. An *order* is for a version that is there: the syncer has said so. A *post* is for a
-version that is still to be made, of what this learner has just brought its part to: the pull waits at the syncer. It
-only saves a round trip, so nothing is ever lost with it: whatever happens to a post, the notice of its version comes,
-becomes an order, and waits just for as long as a post of that version is out.
+A fragment is pulled in one of two ways. An *order* is for a version that the syncer has announced. A *post* is for a
+version that is still to be made, from a merge to which this learner has just pushed: the pull waits at the syncer,
+which saves a round trip. A failed post loses nothing: the notice of its version becomes an order, which only waits
+while a post of that version is out.
 """
 
 import threading
@@ -28,17 +28,17 @@ class PullOrder:
     fragment: int
     minimum_version: int
     whole: bool = False
-    """Not as an update of what is held: one has just come out wrong."""
+    """Pull the whole fragment, because an update has just given the wrong result."""
 
     def covers(self, other: "PullOrder") -> bool:
-        """Whether what this brings is what the other asks for."""
+        """Whether this order brings what the other asks for."""
         newer = self.minimum_version >= other.minimum_version
         return self.membership == other.membership and newer and self.whole >= other.whole
 
 
 @dataclass(frozen=True, slots=True)
 class Post:
-    """A pull that is posted, and the handle by which it is withdrawn."""
+    """A posted pull, and the handle by which it is withdrawn."""
 
     order: PullOrder
     posting: Posting = field(default_factory=Posting)
@@ -46,7 +46,7 @@ class Post:
 
 @dataclass(frozen=True, slots=True)
 class MergedFragment:
-    """A fragment that is whole and waits for the inner loop."""
+    """A complete fragment that waits for the inner loop."""
 
     membership: Membership
     fragment: int
@@ -56,7 +56,7 @@ class MergedFragment:
 
 
 class PullQueue:
-    """At most one order, one post, one pull of either kind under way and one waiting fragment for each fragment."""
+    """For each fragment at most one order, one post, one pull of either kind under way and one complete version."""
 
     def __init__(self, wakeup: Wakeup) -> None:
         self._wakeup = wakeup
@@ -71,13 +71,13 @@ class PullQueue:
         self._closed = False
 
     def session_begins(self, membership: Membership, *, posted_pulls: bool) -> None:
-        """An admission; ``posted_pulls``: this syncer lets pulls wait."""
+        """Begin an admission; ``posted_pulls``: this syncer lets pulls wait."""
         with self._condition:
             self._epoch = membership.epoch
             self._may_post = membership if posted_pulls else None
 
     def want(self, order: PullOrder) -> None:
-        """Have a fragment pulled. The link calls it for what is news only."""
+        """Have a fragment pulled. The link calls it only for versions that are new."""
         with self._condition:
             before = self._orders.get(order.fragment)
             if before is not None and before.covers(order):
@@ -86,11 +86,11 @@ class PullQueue:
             self._orders[order.fragment] = order
             late = self._posts.get(order.fragment)
             if late is not None and late.order.minimum_version <= order.minimum_version:
-                del self._posts[order.fragment]  # what it would wait for is there
+                del self._posts[order.fragment]  # the version it would wait for already exists
             self._condition.notify_all()
 
     def post(self, order: PullOrder) -> None:
-        """Have a pull posted for a version that will be made. Does nothing where that cannot be, or is done already."""
+        """Have a pull posted for a version that will be made. Does nothing if that is impossible or already done."""
         with self._condition:
             known = (self._posts.get(order.fragment), self._posted.get(order.fragment))
             if order.membership != self._may_post or any(post and post.order.covers(order) for post in known):
@@ -99,7 +99,7 @@ class PullQueue:
             self._condition.notify_all()
 
     def session_over(self) -> None:
-        """The next admission says anew what is to be pulled."""
+        """Drop orders and posts: the next admission says what is to be pulled."""
         with self._condition:
             self._orders.clear()
             self._posts.clear()
@@ -109,11 +109,11 @@ class PullQueue:
             post.posting.withdraw()
 
     def next_order(self) -> PullOrder | None:
-        """What a worker shall pull; it then calls ``done``. Waits; None: closed."""
+        """The next order for a worker, which calls ``done`` afterwards. Waits; None: closed."""
         with self._condition:
             while not self._closed:
-                # The newest first: what a link that is too thin leaves over is then the oldest, of which a newer
-                # version is about to be made.
+                # The newest first: on a link that is too thin, the orders left over are then the oldest, of which a
+                # newer version is about to be made.
                 for fragment, order in reversed(self._orders.items()):
                     post = self._posted.get(fragment)
                     comes_by_post = post is not None and not order.whole and _is_for(post, order)
@@ -125,13 +125,13 @@ class PullQueue:
             return None
 
     def done(self, order: PullOrder) -> None:
-        """The worker's pull has ended, well or not."""
+        """Note that the worker's pull has ended, successfully or not."""
         with self._condition:
             self._busy.discard(order.fragment)
             self._condition.notify_all()
 
     def next_post(self) -> Post | None:
-        """What a waiter shall post; it then calls ``post_ended``. Waits; None: closed."""
+        """The next post for a posting thread, which calls ``post_ended`` afterwards. Waits; None: closed."""
         with self._condition:
             while not self._closed:
                 for fragment, post in self._posts.items():
@@ -143,13 +143,13 @@ class PullQueue:
             return None
 
     def post_ended(self, post: Post) -> None:
-        """The waiter's pull has ended, well or not."""
+        """Note that a posted pull has ended, successfully or not."""
         with self._condition:
             del self._posted[post.order.fragment]
             self._condition.notify_all()
 
-    def landed(self, arrival: MergedFragment) -> None:
-        """A fragment is whole. The newest of the present epoch stays: an order and a post may both bring one."""
+    def arrived(self, arrival: MergedFragment) -> None:
+        """Add a complete fragment. Only the newest of this epoch is kept: an order and a post may both bring one."""
         with self._condition:
             if self._epoch is not None and arrival.membership.epoch != self._epoch:
                 return
@@ -161,15 +161,15 @@ class PullQueue:
         self._wakeup.notify()
 
     def waiting_version(self, membership: Membership, fragment: int) -> int | None:
-        """Version of the fragment that waits for the loop, if one of this epoch does."""
+        """Version of the fragment that waits for the loop; None if none of this epoch does."""
         with self._condition:
             arrival = self._waiting.get(fragment)
             same = arrival is not None and arrival.membership.epoch == membership.epoch
             return arrival.version if arrival is not None and same else None
 
     def take(self) -> list[MergedFragment]:
-        """Everything that waits, for the inner loop."""
-        if not self._waiting:  # without the lock: one that lands now is taken after the next step
+        """Take everything that waits, for the inner loop."""
+        if not self._waiting:  # without the lock: a fragment that is added now is taken after the next step
             return []
         with self._condition:
             pull_queue = list(self._waiting.values())
@@ -187,6 +187,6 @@ class PullQueue:
 
 
 def _is_for(post: Post, order: PullOrder) -> bool:
-    """Whether the version that the order asks for, being there, is what the post is answered with."""
+    """Whether the post is answered by the version that the order asks for."""
     same = post.order.membership == order.membership
     return same and post.order.minimum_version <= order.minimum_version

@@ -1,8 +1,7 @@
 """Outer gradients on their way from the inner loop to the syncer.
 
-The loop copies a fragment's outer gradient to the host between two steps and leaves it here; workers encode and send
-it. A newer one replaces one that no worker has taken yet, so a slow link costs at most one copy of the model on the
-host.
+The loop copies a fragment's outer gradient to the host between two steps and puts it here; workers encode and send it.
+A newer one replaces one that no worker has taken yet, so a slow link costs at most one copy of the model on the host.
 """
 
 import threading
@@ -21,7 +20,7 @@ class OuterGradient:
 
 
 class PushQueue:
-    """At most one waiting and one under way for each fragment."""
+    """Holds at most one waiting and one under way for each fragment."""
 
     def __init__(self) -> None:
         self._condition = threading.Condition()
@@ -36,7 +35,7 @@ class PushQueue:
             self._condition.notify_all()
 
     def next(self) -> OuterGradient | None:
-        """What a worker shall send; it then calls ``done``. Waits; None: closed."""
+        """The next gradient for a worker, which calls ``done`` afterwards. Waits; None: closed."""
         with self._condition:
             while not self._closed:
                 for fragment, gradient in self._waiting.items():
@@ -48,24 +47,24 @@ class PushQueue:
             return None
 
     def done(self, gradient: OuterGradient) -> None:
-        """The worker has sent it or given it up."""
+        """Note that the worker has sent it or given up."""
         with self._condition:
             self._busy.pop(gradient.request.fragment, None)
             self._condition.notify_all()
 
-    def is_overtaken(self, gradient: OuterGradient) -> bool:
-        """Whether a newer one of its fragment waits: trying again to send this one is of no use."""
+    def is_superseded(self, gradient: OuterGradient) -> bool:
+        """Whether a newer one of its fragment waits, so that retrying this one is useless."""
         with self._condition:
             return gradient.request.fragment in self._waiting
 
     def session_over(self) -> None:
-        """What waits was asked for by a session that is over."""
+        """Drop what waits: its session is over."""
         with self._condition:
             self._waiting.clear()
             self._condition.notify_all()
 
     def wait_until_idle(self, timeout_seconds: float) -> bool:
-        """Wait until everything was sent or given up; False: it was not in that time."""
+        """Wait until everything was sent or given up. False: it was not in that time."""
         with self._condition:
             return self._condition.wait_for(lambda: not (self._waiting or self._busy), timeout_seconds)
 

@@ -1,15 +1,15 @@
-"""Which outer gradients are asked for, and when and from what they may be answered.
+"""Which outer gradients the syncer has requested, when each may be answered, and from which copy.
 
-A request reaches most learners in the middle of a step. If its answer waited for the end, a round would wait a step
-for it, and the grace window is shorter than that. So after every step the inner loop stages copies of the fragments
-that are asked for next (they come in a fixed order), and a request for one of them is answered at once, as of the last
-step. There are as many copies as fragments were asked for in one of the latest steps, and one more: a learner whose
-steps take as long as five of the others' is asked for five fragments in one. This is the part of the paper's copy of
-the model in host memory that synchronization needs; it is at most the whole model, in f32.
+Most requests arrive in the middle of a step. Waiting for the end of the step would delay the round by a step, which is
+longer than the grace window. So after every step the inner loop stages copies of the fragments that will be requested
+next (they come in a fixed order), and a request for one of them is answered at once, as of the last step. It stages as
+many copies as fragments were requested in one of the latest steps, and one more: a learner whose steps take as long as
+five of the others' gets five requests in one. This is the part of the paper's copy of the model in host memory that
+synchronization needs; it is at most the whole model, in f32.
 
-An outer gradient is measured from the version last received. While one that was sent may be part of a newer version
-that is not received yet, a second one measured from the same version would bring the same steps twice. So such
-a request waits until the newer version is here.
+An outer gradient is measured from the version last received. After one was sent, it may be part of a newer version that
+has not been received yet; a second one measured from the same version would count the same steps twice. So a second
+request waits until the newer version is here.
 """
 
 import threading
@@ -35,15 +35,15 @@ class GradientRequest:
 
 
 class Requests:
-    """At most one request and one staged copy a fragment: the newest. Written by the link and by the inner loop."""
+    """The newest request and the newest staged copy of each fragment. Written by the link and by the inner loop."""
 
     def __init__(self, wakeup: Wakeup, fragments: int, ahead: int) -> None:
-        """``fragments``: of the model; ``ahead``: how many fragments that come next are staged at least."""
+        """``fragments``: number in the model; ``ahead``: how many upcoming fragments are staged at least."""
         self._wakeup = wakeup
         self._fragments = fragments
         self._ahead = ahead
         self._asked_in_steps: deque[int] = deque([0], _RECENT_STEPS)
-        """Fragments asked for in each of the latest steps, the present one last."""
+        """Fragments requested in each of the latest steps, the current one last."""
         self._lock = threading.Lock()
         self._asked: dict[int, GradientRequest] = {}
         self._sent: dict[int, int] = {}
@@ -52,7 +52,7 @@ class Requests:
         self._last_asked: int | None = None
 
     def put(self, request: GradientRequest) -> Capture | None:
-        """An outer gradient is asked for. Returns what to answer with; None: the inner loop will answer."""
+        """Add a request. Returns the staged copy to answer with; None: the inner loop will answer."""
         with self._lock:
             self._last_asked = request.fragment
             self._asked_in_steps[-1] += 1
@@ -75,25 +75,25 @@ class Requests:
             return tuple(fragment for fragment in following if fragment not in self._sent)
 
     def stage(self, captures: list[Capture]) -> None:
-        """These, as of the step just made, replace all that were staged before."""
+        """Replace all staged copies by these, taken after the step just made."""
         with self._lock:
             self._staged = {capture.fragment: capture for capture in captures}
             self._asked_in_steps.append(0)
 
     def not_merged(self, fragment: int, version: int) -> None:
-        """What was sent for ``version`` is in no version: it may be sent again."""
+        """Note that what was sent for ``version`` was not merged and may be sent again."""
         with self._lock:
             if self._sent.get(fragment) == version:
                 del self._sent[fragment]
 
     def session_over(self) -> None:
-        """Nobody waits for answers any more. What was sent may be merged all the same."""
+        """Drop the requests. What was sent may still be merged."""
         with self._lock:
             self._asked.clear()
             self._staged.clear()
 
     def received(self, fragment: int) -> None:
-        """A newer version of the fragment was swapped in: nothing was sent that is measured from it."""
+        """Note that a newer version of the fragment was swapped in: nothing measured from it has been sent yet."""
         with self._lock:
             self._sent.pop(fragment, None)
             self._staged.pop(fragment, None)
@@ -109,7 +109,7 @@ class Requests:
             return ready
 
     def sent(self, request: GradientRequest) -> None:
-        """An outer gradient is on its way."""
+        """Note that an outer gradient is on its way."""
         with self._lock:
             self._sent[request.fragment] = request.version
             self._staged.pop(request.fragment, None)

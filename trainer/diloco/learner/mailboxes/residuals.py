@@ -1,8 +1,8 @@
 """Error feedback: what an encoding lost is added to the next outer gradient, but only if the lossy one was merged.
 
-A residual goes forward only with a merge: had it gone forward for an outer gradient that was dropped, the loss it
-stands for would never have happened and would be added from nothing. Where the outcome stays unknown (the connection
-broke in between) the old residual stays, which is exact if the outer gradient was dropped.
+A residual is committed only when its outer gradient is merged. If the outer gradient is dropped, its encoding lost
+nothing that should be made up for. If the outcome stays unknown (the connection broke in between), the old residual is
+kept, which is exact if the outer gradient was dropped.
 """
 
 import threading
@@ -12,7 +12,7 @@ from torch import Tensor
 
 
 class Residuals:
-    """Residuals by fragment: one committed and at most one pending each. Tensors are replaced, never written to."""
+    """At most one committed and one pending residual per fragment. Tensors are replaced, never written to."""
 
     def __init__(self, committed: Mapping[int, Tensor] | None = None) -> None:
         """``committed``: residuals (f32, flat, one element a parameter) from a checkpoint."""
@@ -26,12 +26,12 @@ class Residuals:
             return self._committed.get(fragment)
 
     def encoded(self, fragment: int, version: int, residual: Tensor) -> None:
-        """An outer gradient for ``version`` is about to be sent and leaves this residual if it is merged."""
+        """Note the residual that an outer gradient for ``version``, about to be sent, leaves if it is merged."""
         with self._lock:
             self._pending[fragment] = (version, residual)
 
     def outcome(self, fragment: int, version: int, *, merged: bool) -> None:
-        """``version`` of the fragment was made, with or without our outer gradient."""
+        """Note that ``version`` of the fragment was made, with or without our outer gradient."""
         with self._lock:
             pending = self._pending.get(fragment)
             if pending is None or pending[0] > version:
@@ -41,12 +41,12 @@ class Residuals:
                 self._committed[fragment] = pending[1]
 
     def forget(self) -> None:
-        """What is committed comes from a checkpoint, and another process has used it up since."""
+        """Drop what a checkpoint had committed, because another process has used it since."""
         with self._lock:
             self._committed.clear()
 
     def session_over(self) -> None:
-        """What is pending will have no outcome that we hear of."""
+        """Drop what is pending: its outcome will not be reported."""
         with self._lock:
             self._pending.clear()
 

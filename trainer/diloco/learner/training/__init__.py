@@ -1,1 +1,1 @@
-"""The inner steps: model, optimizer, evaluation and what is read and written between steps."""
+"""The inner steps: model, optimizer, evaluation, and what is read and written between steps."""

@@ -1,8 +1,7 @@
-"""A fragment as it is between two steps, taken off the inner loop with one copy.
+"""Takes a fragment's values between two steps with a single copy.
 
-Taking it costs the inner loop a copy in memory (on CUDA: one on the device, the way to the host runs beside the next
-steps). The outer gradient is worked out where it is first asked for, in the thread that sends it. This module must not
-know codecs or the wire.
+For the inner loop this costs one copy in memory (on CUDA: one on the device; the copy to the host runs beside the next
+steps). The outer gradient is computed when it is first needed, in the thread that sends it.
 """
 
 from dataclasses import dataclass
@@ -16,26 +15,26 @@ from diloco.model import read_fragment
 
 @dataclass(slots=True)
 class Capture:
-    """What a learner brings to a merge. For one consumer: ``delta`` is not guarded against two threads at once."""
+    """A learner's contribution to a merge. For one consumer: ``delta`` is not safe for two threads at once."""
 
     fragment: int
     base_version: int
-    """Version of the fragment that the learner last received: what the outer gradient is measured from."""
+    """Version of the fragment that the learner last received, from which the outer gradient is measured."""
     steps: int
-    """c_steps: inner steps since it received the fragment. 0: there is nothing to bring."""
+    """c_steps: inner steps since it received the fragment. 0: there is nothing to contribute."""
     tokens: int
     """c_tokens: tokens in those steps."""
     _anchor: Tensor
     _values: Tensor
     _copied: torch.cuda.Event | None
-    """CUDA event after which ``_values`` is there; None: it is."""
+    """CUDA event after which ``_values`` can be read; None: it already can."""
     _subtracted: bool = False
 
     @property
     def delta(self) -> Tensor:
-        """The outer gradient, anchor - parameters, flat f32 in host memory, this capture's own.
+        """The outer gradient, anchor - parameters, flat f32 in host memory, owned by this capture.
 
-        The first access waits until the copy from the device is there, and subtracts.
+        The first access waits for the copy from the device, and subtracts.
         """
         if not self._subtracted:
             if self._copied is not None:
@@ -54,17 +53,17 @@ class Reader:
         self._stream = _stream(device) if device.type == "cuda" else None
 
     def host_buffer(self, fragment: Fragment) -> Tensor:
-        """A fresh flat f32 buffer for a fragment, in memory that ``device`` can copy to and from by itself."""
+        """A new flat f32 buffer for a fragment, in memory that ``device`` can copy to and from asynchronously."""
         return torch.empty(fragment.numel, dtype=torch.float32, pin_memory=self._stream is not None)
 
     def read(self, fragment: Fragment) -> tuple[Tensor, torch.cuda.Event | None]:
-        """A fragment's parameters as they are now, and the event after which they are there (None: they are)."""
+        """A fragment's current parameters, and the event after which they can be read (None: they already can)."""
         host = self.host_buffer(fragment)
         if self._stream is None:
             read_fragment(self._module, fragment, host)
             return host, None
-        # The next step may not change what is being copied: gather on the device in the order of the steps, then let
-        # the copy to the host run on a stream of its own.
+        # The next step must not change what is being copied: gather on the device, in stream order with the steps, then
+        # copy to the host on another stream.
         with torch.no_grad():
             gathered = torch.cat([self._module.get_parameter(slot.tensor.name).reshape(-1) for slot in fragment.slots])
         self._stream.wait_stream(torch.cuda.current_stream(self._device))

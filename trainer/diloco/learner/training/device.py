@@ -1,14 +1,14 @@
-"""Which device the inner loop runs on."""
+"""Chooses the device that the inner loop runs on."""
 
 import torch
 
 
 class DeviceError(ValueError):
-    """The device that was asked for is not there; the text names the flag."""
+    """The requested device does not exist; the text names the flag."""
 
 
 def choose_device(name: str) -> torch.device:
-    """The device of that name (``cpu``, ``cuda``, ``cuda:1``); ``auto`` is CUDA where there is any.
+    """The device of that name (``cpu``, ``cuda``, ``cuda:1``); ``auto`` is CUDA if there is any.
 
     Raises:
         DeviceError: no such device.

@@ -1,4 +1,4 @@
-"""How good a model is on held-out tokens. The model itself is not changed, whatever parameters it is evaluated with."""
+"""The loss of a model on held-out tokens. Evaluating with other parameters does not change the model itself."""
 
 from collections.abc import Iterable, Mapping
 
@@ -13,10 +13,10 @@ from diloco.learner.data import Batch
 def mean_loss(
     module: nn.Module, batches: Iterable[Batch], device: torch.device, parameters: Mapping[str, Tensor] | None = None
 ) -> float:
-    """Mean cross-entropy in nats a token, in f32 arithmetic whatever the training's precision.
+    """Mean cross-entropy in nats per token, in f32 arithmetic whatever the training's precision.
 
-    ``parameters``: used in place of the module's own of those names, on ``device``. The result is not finite where the
-    model is broken.
+    ``parameters``: used in place of the module's own of those names, on ``device``. If the model is broken the result
+    is not finite.
     """
     total = torch.zeros((), dtype=torch.float64, device=device)
     tokens = 0

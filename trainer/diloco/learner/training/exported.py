@@ -1,6 +1,6 @@
-"""How good an exported model is: the loss that the run's own final evaluation has, from the file alone.
+"""The loss of an exported model, computed as in the run's own final evaluation, from the file alone.
 
-The same held-out sequences in the same batches as the job's first learner has them. It must not know the command line.
+It uses the same held-out sequences in the same batches as the job's first learner.
 """
 
 from dataclasses import dataclass
@@ -17,14 +17,14 @@ from diloco.spec import JobSpec
 
 @dataclass(frozen=True, slots=True)
 class ExportedLoss:
-    """What was found."""
+    """The result of evaluating an exported model."""
 
     loss: float
-    """Mean cross-entropy, nats a token; not finite where the model is broken."""
+    """Mean cross-entropy, nats per token; not finite if the model is broken."""
     sequences: int
-    """Held-out sequences it was taken over."""
+    """Number of held-out sequences."""
     info: ModelInfo
-    """What the file says of itself."""
+    """The file's metadata."""
 
 
 def exported_loss(job: JobSpec, path: Path, device: torch.device) -> ExportedLoss:
@@ -32,7 +32,7 @@ def exported_loss(job: JobSpec, path: Path, device: torch.device) -> ExportedLos
 
     Raises:
         ModelError: the file cannot be read, or is of another model than the job's.
-        DataError: the job's data cannot be used, or has token ids that the model does not know.
+        DataError: the job's data cannot be used, or has token ids outside the model's vocabulary.
     """
     loaded = load_model(path, job.model)
     data = open_data(job, job.learner_ids[0])

@@ -1,9 +1,9 @@
-"""The inner optimizer: which of torch's trains what, and its state as named tensors, so that it needs no pickle.
+"""The inner optimizer: AdamW for everything, or Muon for the hidden matrices and AdamW for the rest.
 
-AdamW trains everything, or Muon the hidden matrices and AdamW the rest.
+Its state is saved as named tensors, so that no pickle is needed.
 
-The learning rate rises with the learner's own steps: an optimizer without moments must warm up, whenever its learner
-joins. It falls with the job's progress, so that learners of different speed, and those that come late, end together.
+The learning rate rises with the learner's own steps, as an optimizer without moments must warm up whenever its learner
+joins. It falls with the job's progress, so that learners of different speed, and those that join late, end together.
 """
 
 import hashlib
@@ -20,24 +20,24 @@ from diloco.model import hidden_matrices, trained_parameters
 from diloco.spec.training import InnerOptimizer, MuonOptions, OptimizerKind
 
 Rates = Mapping[OptimizerKind, float]
-"""Learning rates of one step: AdamW's, and Muon's where there is a Muon."""
+"""Learning rates of one step: AdamW's, and Muon's if the job uses it."""
 
 
 def learning_rates(options: InnerOptimizer, optimizer_steps: int, progress: float) -> Rates:
-    """Learning rates of the next step: peaks of their own, one rise and one fall.
+    """Learning rates of the next step: each optimizer has its own peak; warm-up and decay are shared.
 
-    ``optimizer_steps``: steps the optimizer has made. ``progress``: merged tokens over the budget; taken as 0 to 1.
+    ``optimizer_steps``: steps the optimizer has made. ``progress``: merged tokens over the budget; clamped to 0 .. 1.
     """
     warm = min(1.0, (optimizer_steps + 1) / options.warmup_steps) if options.warmup_steps else 1.0
-    share = warm * _fall(options, progress)
+    share = warm * _decay(options, progress)
     rates: dict[OptimizerKind, float] = {"AdamW": options.learning_rate * share}
     if (muon := options.muon_options) is not None:
         rates["Muon"] = muon.learning_rate * share
     return rates
 
 
-def _fall(options: InnerOptimizer, progress: float) -> float:
-    """Share of the peak that the job's progress leaves."""
+def _decay(options: InnerOptimizer, progress: float) -> float:
+    """Share of the peak that is left at this progress of the job."""
     if options.decay == "Constant":
         return 1.0
     cosine = 0.5 * (1.0 + math.cos(math.pi * min(1.0, max(0.0, progress))))
@@ -45,7 +45,7 @@ def _fall(options: InnerOptimizer, progress: float) -> float:
 
 
 class OptimizerError(ValueError):
-    """The inner optimizer cannot be had as asked for; the text is one line that names the field."""
+    """The requested inner optimizer is not possible; the text is one line that names the field."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,17 +56,17 @@ class _Part:
     names: tuple[str, ...]
     """Its parameters, in its own order."""
     moments: tuple[str, ...]
-    """What it keeps of each, by torch's names."""
+    """The moments it keeps for each parameter, by torch's names."""
 
 
 class NamedOptimizer:
-    """torch's AdamW, or Muon and AdamW, over a model's trained parameters by name.
+    """torch's AdamW, or Muon and AdamW, for a model's trained parameters by name.
 
-    AdamW's weight decay is for tensors of two and more dimensions only.
+    AdamW's weight decay applies only to tensors with two or more dimensions.
     """
 
     def __init__(self, module: nn.Module, options: InnerOptimizer) -> None:
-        """``module`` is where it is trained: it is not moved to another device afterwards.
+        """``module`` is already on its device, and is not moved afterwards.
 
         Raises:
             OptimizerError: Muon is asked for and this torch has none, the model has no hidden matrix for it, or a
@@ -82,15 +82,15 @@ class NamedOptimizer:
             self._parts["Muon"] = _muon(of_muon, options.muon_options)
         self._steps = 0
         self.identity = _identity(matrices) if matrices else "AdamW"
-        """What the state is of, in words: two optimizers of one identity and one model can take each other's."""
+        """A description of what the state belongs to: for one model, states of equal identity are interchangeable."""
 
     @property
     def steps(self) -> int:
-        """Steps made, also before a restart."""
+        """Steps made, including those before a restart."""
         return self._steps
 
     def step(self, rates: Rates) -> None:
-        """Update every parameter by its gradient, at its optimizer's learning rate; forget the gradients."""
+        """Update every parameter by its gradient, at its optimizer's learning rate, and clear the gradients."""
         for kind, part in self._parts.items():
             for group in part.optimizer.param_groups:
                 group["lr"] = rates[kind]
@@ -99,12 +99,12 @@ class NamedOptimizer:
         self._steps += 1
 
     def zero_grad(self) -> None:
-        """Forget the gradients without using them."""
+        """Clear the gradients without using them."""
         for part in self._parts.values():
             part.optimizer.zero_grad()
 
     def state(self) -> dict[str, Tensor]:
-        """A copy of the moments in host memory, by ``MOMENT.NAME``, each of its parameter's shape, f32.
+        """A copy of the moments in host memory, by ``MOMENT.NAME``, each with its parameter's shape, f32.
 
         The moments are ``exp_avg`` and ``exp_avg_sq`` of AdamW's parameters, ``momentum_buffer`` of Muon's. Parameters
         that have had no gradient yet have none.
@@ -121,14 +121,14 @@ class NamedOptimizer:
         return tensors
 
     def load_state(self, tensors: Mapping[str, Tensor], steps: int) -> None:
-        """Go on from what ``state`` returned after ``steps`` steps, before the first step.
+        """Restore what ``state`` returned after ``steps`` steps, before the first step.
 
         Raises:
-            KeyError: a moment is missing, or is of a parameter or an optimizer that is not there.
+            KeyError: a moment is missing, or belongs to a parameter or an optimizer that does not exist.
         """
         known = {f"{moment}.{name}" for part in self._parts.values() for name in part.names for moment in part.moments}
-        if strangers := tensors.keys() - known:
-            raise KeyError(min(strangers))
+        if unknown := tensors.keys() - known:
+            raise KeyError(min(unknown))
         for kind, part in self._parts.items():
             _load(part, tensors, steps if kind == "AdamW" else None)
         self._steps = steps
@@ -167,7 +167,7 @@ def _muon(parameters: Mapping[str, nn.Parameter], options: MuonOptions) -> _Part
         weight_decay=options.weight_decay,
         momentum=options.momentum,
         nesterov=True,
-        # One rate then suits matrices of all shapes (arXiv 2502.16982, section 2.2).
+        # One learning rate then suits matrices of all shapes (arXiv 2502.16982, section 2.2).
         adjust_lr_fn="match_rms_adamw",
     )
     return _Part(optimizer, tuple(parameters), ("momentum_buffer",))
@@ -191,7 +191,7 @@ def _adamw(parameters: Mapping[str, nn.Parameter], options: InnerOptimizer) -> _
 
 
 def _load(part: _Part, tensors: Mapping[str, Tensor], steps: int | None) -> None:
-    """Put a part's moments into it, and the ``steps`` that torch's AdamW counts for each parameter by itself."""
+    """Restore a part's moments, and the ``steps`` that torch's AdamW counts for each parameter."""
     whole = part.optimizer.state_dict()
     whole["state"] = {
         index: ({} if steps is None else {"step": torch.tensor(float(steps))})

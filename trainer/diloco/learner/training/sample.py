@@ -1,4 +1,4 @@
-"""Text from a trained model, to see what it has learnt. For byte vocabularies only: a model keeps no tokenizer."""
+"""Samples text from a trained model. Only for byte vocabularies: a model file contains no tokenizer."""
 
 from dataclasses import dataclass
 
@@ -15,21 +15,21 @@ class SampleError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class SampleOptions:
-    """How to sample."""
+    """Sampling options."""
 
     tokens: int = 256
-    """Tokens to draw at most; an end of document ends it sooner."""
+    """Most tokens to draw; an end of document ends it sooner."""
     temperature: float = 0.8
-    """Divides the logits; 0 takes the likeliest token."""
+    """Divides the logits; 0 takes the most likely token."""
     top_k: int = 40
-    """Draw among the likeliest only."""
+    """Draw only from this many most likely tokens."""
     seed: int = 0
     context: int = 128
     """Tokens that the model sees: the training's sequence length."""
 
 
 def sample_text(module: nn.Module, prompt: str, options: SampleOptions) -> str:
-    """``prompt`` and what the model puts after it. One seed draws one text; global random numbers are left alone.
+    """``prompt`` and the model's continuation. The same seed gives the same text; torch's global generator is not used.
 
     Raises:
         SampleError: the model's vocabulary is not bytes and an end of document.
@@ -39,7 +39,7 @@ def sample_text(module: nn.Module, prompt: str, options: SampleOptions) -> str:
         raise SampleError(f"the model has {vocabulary} token ids; text needs one of {VOCABULARY_SIZE} (bytes)")
     device = next(module.parameters()).device
     generator = torch.Generator(device).manual_seed(options.seed)
-    # Documents follow an end of document in training, so that is what stands before one here.
+    # In training every document follows an end of document, so the prompt does here.
     drawn = [END_OF_DOCUMENT, *prompt.encode()]
     training = module.training
     module.eval()

@@ -1,7 +1,7 @@
-"""How many torch threads the inner step has, and that the other threads do not take its cores.
+"""Sets how many torch threads the inner step uses, and keeps other threads from taking its cores.
 
-torch keeps the number for each thread, but only once that thread has asked for it; before, it follows whatever was set
-last anywhere.
+torch keeps the number per thread, but only once that thread has read it; before, a thread follows the last number that
+any thread has set.
 """
 
 import threading
@@ -10,25 +10,25 @@ from collections.abc import Callable
 import torch
 
 
-def settle_torch_threads(threads: int | None) -> int:
-    """Give the calling thread its number for good (None: torch's own choice); returns it."""
+def set_torch_threads(threads: int | None) -> int:
+    """Set the calling thread's number of torch threads for good (None: torch's own choice); returns it."""
     torch.set_num_threads(threads or torch.get_num_threads())
     return torch.get_num_threads()
 
 
 def use_one_torch_thread() -> None:
-    """For a thread beside the inner loop's: work on as many cores as the inner step has would slow the step down."""
+    """Call in a thread other than the inner loop's: more torch threads would take cores from the inner step."""
     torch.set_num_threads(1)
 
 
 def start_worker(name: str, body: Callable[[], None], on_failure: Callable[[BaseException], None]) -> threading.Thread:
-    """Run ``body`` on a daemon thread with one torch thread; an exception goes to ``on_failure``, not to nowhere."""
+    """Run ``body`` on a daemon thread with one torch thread; an exception is passed to ``on_failure``."""
 
     def run() -> None:
         use_one_torch_thread()
         try:
             body()
-        except BaseException as error:  # noqa: BLE001  # the inner loop raises it where it ends the process
+        except BaseException as error:  # noqa: BLE001  # the inner loop raises it, which ends the process
             on_failure(error)
 
     thread = threading.Thread(target=run, name=name, daemon=True)

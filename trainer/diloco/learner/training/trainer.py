@@ -1,10 +1,9 @@
-"""The inner loop's hands: a step, a fragment out, a fragment in, an evaluation. None of them waits for the network.
+"""The operations of the inner loop: make a step, copy a fragment out or in, evaluate. None waits for the network.
 
-The caller decides when. Nothing here is safe for several threads: every method is called by the thread that trains,
-unless it says otherwise. This module must not know the syncer, sockets or files.
+The caller decides when. Every method is called by the thread that trains, unless it says otherwise.
 
-A step whose loss or gradient is not finite changes nothing: its batch is spent, the parameters, the optimizer and the
-counters stay, so it never reaches the other learners. Ten such steps in a row end the training.
+A step whose loss or gradient is not finite is skipped: its batch is used up, but parameters, optimizer and counters
+stay as they are, so it never reaches the other learners. Ten such steps in a row end the training.
 """
 
 import math
@@ -26,7 +25,7 @@ from diloco.learner.training.optimizer import NamedOptimizer, Rates, learning_ra
 from diloco.model import ModelError, trained_parameters, vocabulary_size_of, write_fragment
 from diloco.model.constants import BufferWatch, changes_in_training
 from diloco.model.fragments import views
-from diloco.model.randomness import drawn_by
+from diloco.model.randomness import seeded_by
 from diloco.spec import JobSpec
 from diloco.spec.training import OptimizerKind
 
@@ -47,24 +46,24 @@ class StepResult:
     """One inner step."""
 
     loss: float
-    """Mean cross-entropy in nats a token. Not finite in a skipped step, or only its gradient was not."""
+    """Mean cross-entropy in nats per token. In a skipped step either this or the gradient is not finite."""
     tokens: int
-    """Tokens learnt from: 0 in a skipped step."""
+    """Tokens trained on: 0 in a skipped step."""
     seconds: float
     grad_norm: float
-    """Global norm of the gradient before it was clipped."""
+    """Global norm of the gradient before clipping."""
     learning_rates: Rates
-    """By optimizer: AdamW's, and Muon's where the job has it."""
+    """By optimizer: AdamW's, and Muon's if the job uses it."""
     skipped: bool
     """Loss or gradient was not finite: nothing was changed and the step does not count."""
 
 
 @dataclass(frozen=True, slots=True)
 class TrainerState:
-    """What a restarted learner goes on from. The model is not in it: that comes from the syncer."""
+    """What a restarted learner restores. The model is not in it: that comes from the syncer."""
 
     tensors: Mapping[str, Tensor]
-    """The inner optimizer's moments, in host memory, nobody else's."""
+    """The inner optimizer's moments, in host memory, not shared."""
     optimizer_steps: int
     steps: int
     tokens: int
@@ -73,7 +72,7 @@ class TrainerState:
 
 @dataclass(slots=True)
 class _Held:
-    """What is held of a fragment since it was last received."""
+    """A fragment as last received, and the steps and tokens since."""
 
     version: int
     anchor: Tensor
@@ -83,17 +82,17 @@ class _Held:
 
 
 class InnerTrainer:
-    """Trains a model on a learner's shard and keeps account of each fragment."""
+    """Trains a model on a learner's shard and counts steps and tokens of each fragment."""
 
     def __init__(
         self, job: JobSpec, module: nn.Module, layout: Layout, data: LearnerData, device: torch.device
     ) -> None:
-        """``module`` is moved to ``device`` and from then on the trainer's own. Its parameters are version 0.
+        """``module`` is moved to ``device`` and belongs to the trainer from then on. Its parameters are version 0.
 
         Raises:
-            DataError: the data has token ids that the model does not know.
-            OptimizerError: the inner optimizer cannot be had for this model or with this torch.
-            ModelError: a saved buffer is not of the plain, strided kind.
+            DataError: the data has token ids outside the model's vocabulary.
+            OptimizerError: the inner optimizer is not possible for this model or with this torch.
+            ModelError: a saved buffer is not a plain, strided tensor.
         """
         check_vocabulary(data, module)
         self._options = job.training
@@ -112,12 +111,12 @@ class InnerTrainer:
 
     @property
     def steps(self) -> int:
-        """Inner steps of this learner's life that counted."""
+        """Inner steps of this learner so far, without skipped ones."""
         return self._steps
 
     @property
     def tokens(self) -> int:
-        """Tokens in them."""
+        """Tokens in those steps."""
         return self._tokens
 
     @property
@@ -132,12 +131,12 @@ class InnerTrainer:
 
     @property
     def staleness(self) -> int:
-        """Inner steps since the fragment that has waited longest was received."""
+        """Inner steps since the most stale fragment was received."""
         return max(self.fragment_steps(index) for index in range(len(self._held)))
 
     @property
     def optimizer_identity(self) -> str:
-        """Which inner optimizer trains which parameters, in words."""
+        """Which inner optimizer trains which parameters, as text."""
         return self._optimizer.identity
 
     def fragment_steps(self, fragment: int) -> int:
@@ -171,7 +170,7 @@ class InnerTrainer:
         return StepResult(loss, tokens, time.perf_counter() - began, norm, rates, not finite)
 
     def capture(self, fragment: int) -> Capture:
-        """A fragment's outer gradient as of now; only copies, the rest is done by whoever reads ``Capture.delta``."""
+        """A fragment's outer gradient as of now. This only copies; reading ``Capture.delta`` does the rest."""
         held = self._held[fragment]
         values, copied = self._reader.read(self._layout.fragments[fragment])
         return Capture(
@@ -185,11 +184,11 @@ class InnerTrainer:
         )
 
     def buffer(self, fragment: int) -> Tensor:
-        """A fresh flat f32 host buffer to receive ``fragment`` into. May be called by any thread."""
+        """A new flat f32 host buffer to receive ``fragment`` into. May be called by any thread."""
         return self._reader.host_buffer(self._layout.fragments[fragment])
 
     def apply(self, fragment: int, version: int, values: Tensor) -> None:
-        """Overwrite a fragment with what was received, and count anew. The optimizer's moments stay (paper: alpha = 0).
+        """Overwrite a fragment with what was received; reset its counters. Optimizer moments stay (paper: alpha = 0).
 
         ``values``: flat f32 in host memory. It becomes the anchor, so the caller must not write to it any more.
 
@@ -200,14 +199,14 @@ class InnerTrainer:
         self._held[fragment] = _Held(version, values, self._steps, self._tokens)
 
     def evaluate(self, replaced: Mapping[int, Tensor] = _NOTHING) -> float:
-        """Held-out loss, in nats a token, of the global model: the anchors, not what was trained since.
+        """Held-out loss, in nats per token, of the global model: of the anchors, without the steps made since.
 
-        ``replaced``: by fragment, flat f32 host buffers to use in place of the anchor. Training is not touched. The
-        result is not finite where the model is broken.
+        ``replaced``: by fragment, flat f32 host buffers to use in place of the anchor. Training is not affected. If the
+        model is broken the result is not finite.
 
         Raises:
             DataError: the data cannot be read.
-            ModelError: training has changed a buffer, so that this is not the model that the others have.
+            ModelError: training has changed a buffer, so that this is not the other learners' model.
         """
         self._check_buffers(look_at_values=True)
         parameters: dict[str, Tensor] = {}
@@ -217,12 +216,12 @@ class InnerTrainer:
         return mean_loss(self._module, self._data.holdout.batches(), self._device, parameters)
 
     def catch_up(self, steps: int, data_position: int) -> None:
-        """Go on from what the syncer knows of this learner, where that is further: no sequence is trained on twice."""
+        """Continue from the syncer's record of this learner, if that is further, so that no sequence is used twice."""
         ahead_steps = max(0, steps - self._steps)
         ahead_tokens = max(0, data_position - self.data_position) * self._options.sequence_length
         self._steps += ahead_steps
         self._tokens += ahead_tokens
-        for held in self._held:  # what another process made does not count as made since this one received a fragment
+        for held in self._held:  # steps of an earlier process do not count as made since this one received a fragment
             held.steps += ahead_steps
             held.tokens += ahead_tokens
         self._data.sampler.seek(max(data_position, self._data.sampler.position))
@@ -231,7 +230,7 @@ class InnerTrainer:
         """A copy of what a restarted learner needs, in host memory; another thread may write it to disk.
 
         Raises:
-            ModelError: training has changed a buffer, which nobody would receive.
+            ModelError: training has changed a buffer, which no other learner would receive.
         """
         self._check_buffers(look_at_values=False)
         return TrainerState(
@@ -239,7 +238,7 @@ class InnerTrainer:
         )
 
     def load_state(self, state: TrainerState) -> None:
-        """Go on from ``state``, before the first step. Fragments and their counters are not in it.
+        """Restore ``state``, before the first step. Fragments and their counters are not in it.
 
         Raises:
             KeyError: it is of another model or inner optimizer.
@@ -252,8 +251,8 @@ class InnerTrainer:
 
     def _gradients(self, inputs: Tensor, targets: Tensor) -> tuple[float, float]:
         """Loss and gradient norm of a batch; leaves clipped gradients in the parameters."""
-        # Backward, too: parts that are computed once more there may draw again.
-        with drawn_by(self._key(), self._device):
+        # The backward pass is included: recomputed parts (activation checkpointing) may draw random numbers again.
+        with seeded_by(self._key(), self._device):
             with torch.autocast(self._device.type, torch.bfloat16, enabled=self._options.precision == "BF16"):
                 logits = self._module(inputs)
             loss = cross_entropy(logits, targets)
@@ -262,12 +261,12 @@ class InnerTrainer:
         norm = get_total_norm([parameter.grad for parameter in used if parameter.grad is not None])
         if self._options.optimizer.clip_norm > 0:
             clip_grads_with_norm_(used, self._options.optimizer.clip_norm, norm)
-        # One wait for the device, not two.
+        # Read both values with one wait for the device.
         loss_value, norm_value = torch.stack((loss.detach(), norm)).tolist()
         return loss_value, norm_value
 
     def _key(self) -> str:
-        """Of what a step draws: by seed, shard and position, so that a restarted learner draws as it would have."""
+        """Key of a step's random numbers, from seed, shard and position: a restarted learner draws the same ones."""
         shard = self._data.sampler.shard
         return f"step {shard.seed} {shard.index} {self.data_position}"
 
@@ -282,7 +281,7 @@ class InnerTrainer:
             )
 
     def _check_buffers(self, *, look_at_values: bool) -> None:
-        # A look at the model before training finds most of it; what only shows later is found here.
+        # The check before training finds most such buffers; those that only change later are found here.
         if changed := self._buffers.changed(look_at_values=look_at_values):
             raise ModelError(f"model: {changes_in_training(changed)}")
 
@@ -294,10 +293,10 @@ class InnerTrainer:
 
 
 def check_vocabulary(data: LearnerData, module: nn.Module) -> None:
-    """Check that the model knows every token id of the data.
+    """Check that every token id of the data is in the model's vocabulary.
 
     Raises:
-        DataError: it does not.
+        DataError: one is not.
     """
     known = vocabulary_size_of(module)
     if data.source.vocabulary_size > known:

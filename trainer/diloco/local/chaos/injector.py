@@ -1,6 +1,6 @@
-"""Carries out the failures that are due: kills, pauses, cuts, and mends what lasts only a while.
+"""Injects the faults that are due: kills, pauses and cuts, and ends those that last for a time.
 
-When is ``schedule``'s business. Used from the main thread only.
+``schedule`` decides when. Used from the main thread only.
 """
 
 import signal
@@ -15,7 +15,7 @@ from diloco.local.journal import Journal
 
 
 class FaultInjector:
-    """The failures of one run."""
+    """Injects the faults of one run."""
 
     def __init__(self, plan: ChaosPlan, fleet: Fleet, links: Mapping[str, RegionLink], journal: Journal) -> None:
         self._plan = plan
@@ -28,32 +28,32 @@ class FaultInjector:
 
     @property
     def paused(self) -> frozenset[str]:
-        """Processes that are stopped now."""
+        """Processes that are paused now."""
         return frozenset(self._paused)
 
     @property
     def cut(self) -> frozenset[str]:
-        """Regions whose link is away now."""
+        """Regions whose link is cut now."""
         return frozenset(self._cut)
 
-    def act(self, run_state: RunState) -> None:
-        """Do what is due, and end what has lasted its time."""
+    def apply_due(self, run_state: RunState) -> None:
+        """Inject the faults that are due, and end those whose time is over."""
         now = self._clock()
         for process in [name for name, until in self._paused.items() if now >= until]:
             self._continue(process)
         for region in [name for name, until in self._cut.items() if now >= until]:
-            self._mend(region)
+            self._restore(region)
         for due_fault in self._plan.due(run_state):
-            self._strike(due_fault, now)
+            self._inject(due_fault, now)
 
     def stop(self) -> None:
-        """End every pause and cut now: the run is being stopped, and all must be able to answer."""
+        """End every pause and cut now, as every process must be able to answer when the run is stopped."""
         for process in list(self._paused):
             self._continue(process)
         for region in list(self._cut):
-            self._mend(region)
+            self._restore(region)
 
-    def _strike(self, due_fault: DueFault, now: float) -> None:
+    def _inject(self, due_fault: DueFault, now: float) -> None:
         fault, victim = due_fault
         if fault.kind is FaultKind.KILL:
             self._fleet.find(victim).by_chaos = True
@@ -80,8 +80,8 @@ class FaultInjector:
         self._journal.write("continue", process)
         self._fleet.announce(f"chaos: {process} goes on")
 
-    def _mend(self, region: str) -> None:
+    def _restore(self, region: str) -> None:
         del self._cut[region]
-        self._links[region].mend()
+        self._links[region].restore()
         self._journal.write("heal", region)
         self._fleet.announce(f"chaos: {region}'s link is back")

@@ -1,8 +1,8 @@
-"""A region's link to the syncer, in our hands: a TCP relay with a rate and a delay, that can be cut and mended.
+"""A region's simulated link to the syncer: a TCP relay with a rate and a delay, which can be cut and restored.
 
-It must not know what passes. An event loop in a thread of its own; connections are relayed in both directions, and
-while the link is cut either nothing moves (as when a cable is pulled: buffers fill, and what is sent waits)
-or connections are reset and new ones refused.
+It runs an event loop in a thread of its own and relays connections in both directions. While the link is cut either
+nothing is relayed (as with an unplugged cable: buffers fill, and senders wait) or connections are reset and new ones
+refused.
 """
 
 import asyncio
@@ -17,10 +17,10 @@ from diloco.local.chaos.spec import Manner
 from diloco.runtime.addresses import format_address, parse_address
 
 _WINDOW_BYTES = 1 << 16
-"""What a shaped connection's sender may have on the way to the relay: else its buffers would hide the link's rate."""
+"""Send buffer of a shaped connection into the relay: larger buffers would hide the link's rate."""
 UNSHAPED = Shape()
 _Chunks = asyncio.Queue[tuple[float, bytes]]
-"""Bytes, and when they are through at the earliest; empty ones end a direction."""
+"""Bytes, and the earliest time at which they have arrived; empty ones end a direction."""
 
 
 class RegionLink:
@@ -29,10 +29,10 @@ class RegionLink:
     def __init__(self, upstream: str, up: Shape = UNSHAPED, down: Shape = UNSHAPED) -> None:
         """Listen on a free loopback port for connections to be relayed to ``upstream`` (``host:port``).
 
-        ``up`` and ``down``: what becomes of the bytes on the way to ``upstream`` and back.
+        ``up`` and ``down``: rate and delay on the way to ``upstream`` and back.
 
         Raises:
-            OSError: no port could be had.
+            OSError: no port is available.
         """
         self._upstream = parse_address(upstream)
         self._up, self._down = up, down
@@ -50,12 +50,12 @@ class RegionLink:
         self._thread.start()
 
     def cut(self, manner: Manner) -> None:
-        """Take the link away."""
+        """Cut the link."""
         self._loop.call_soon_threadsafe(self._cut, manner)
 
-    def mend(self) -> None:
-        """Give it back."""
-        self._loop.call_soon_threadsafe(self._mend)
+    def restore(self) -> None:
+        """Restore the link."""
+        self._loop.call_soon_threadsafe(self._restore)
 
     def close(self) -> None:
         """End every connection and the thread."""
@@ -85,7 +85,7 @@ class RegionLink:
             self._refusing.set()
             self._reset()
 
-    def _mend(self) -> None:
+    def _restore(self) -> None:
         self._refusing.clear()
         self._open.set()
 
@@ -94,7 +94,7 @@ class RegionLink:
             writer.transport.abort()
 
     async def _relay(self, near_reader: asyncio.StreamReader, near: asyncio.StreamWriter) -> None:
-        # Cancelled when the loop closes; Python 3.11's streams make an error of a handler that ends so.
+        # Cancelled when the loop closes; Python 3.11's streams report a cancelled handler as an error.
         with contextlib.suppress(asyncio.CancelledError):
             await self._carry(near_reader, near)
 
@@ -112,7 +112,7 @@ class RegionLink:
             self._connections.add(far)
             try:
                 if self._refusing.is_set():
-                    return  # reset while it was being made: nobody would end it before the link is mended
+                    return  # reset while it was being opened: nothing else would close it before the link is restored
                 await asyncio.gather(self._pump(near_reader, far, self._up), self._pump(far_reader, near, self._down))
             finally:
                 self._connections.discard(far)
@@ -171,7 +171,7 @@ async def _take(reader: asyncio.StreamReader, shape: Shape, chunks: _Chunks) -> 
 
 
 async def _pass(pipe: Pipe, shape: Shape, before: _Chunks, after: _Chunks) -> None:
-    """Carry chunks through a pipe; what is through counts its delay from there."""
+    """Pass chunks through a pipe; a chunk's delay counts from when it is through."""
     while True:
         _, data = await before.get()
         if not data:

@@ -1,8 +1,8 @@
-"""When the failures asked for are due. Pure: what is seen comes in, what to do goes out; seeded, and without a clock.
+"""Decides when faults are due. Pure: it gets the run's state and returns the faults; seeded, and without a clock.
 
-A fault by step strikes each of its victims once, as soon as the victim is up and has come that far. A fault by rate
-strikes after exponentially distributed spans of the victim's own up-time (a Poisson process), drawn from the run's
-seed, so that two runs with one seed hit each learner at the same ages.
+A fault by step hits each of its victims once, as soon as the victim is up and has reached that step. A fault by rate
+hits after exponentially distributed spans of the victim's own up-time (a Poisson process), drawn from the run's seed,
+so that two runs with one seed hit each learner at the same ages.
 """
 
 import random
@@ -18,38 +18,38 @@ _SECONDS_AN_HOUR = 3600.0
 
 @dataclass(frozen=True, slots=True)
 class RunState:
-    """What the supervisor sees at one moment."""
+    """The state of the run at one moment, as the supervisor sees it."""
 
     now: float
-    """Seconds, of any steady clock."""
+    """Seconds, from any monotonic clock."""
     syncer_step: int
     learner_steps: Mapping[str, int]
     """Inner steps of each learner, as far as known."""
     up: Collection[str]
-    """Learners that train and, if it serves, ``syncer``: who can be struck."""
+    """Learners that train and, if it serves, ``syncer``: those that a fault can hit."""
 
 
 class DueFault(NamedTuple):
-    """Do this to that, now."""
+    """A fault to inject now, and its victim."""
 
     fault: Fault
     victim: str
 
     @property
     def key(self) -> str:
-        """Tells this strike from others of the run, across a resume."""
+        """Identifies this fault of this victim within the run, across resumes."""
         return f"{self.fault.text} {self.victim}"
 
 
 class ChaosPlan:
-    """Keeps what has struck already, and how long each victim was up."""
+    """Records which faults have been injected, and how long each victim was up."""
 
-    def __init__(self, faults: Sequence[Fault], *, seed: int, struck: Collection[str] = ()) -> None:
-        """Plan ``faults``; those whose ``DueFault.key`` is in ``struck`` happened before a resume."""
+    def __init__(self, faults: Sequence[Fault], *, seed: int, injected: Collection[str] = ()) -> None:
+        """Plan ``faults``; those whose ``DueFault.key`` is in ``injected`` happened before a resume."""
         self._by_step = [
             DueFault(fault, victim) for fault in faults if fault.step is not None for victim in fault.victims
         ]
-        self._pending = [due_fault for due_fault in self._by_step if due_fault.key not in struck]
+        self._pending = [due_fault for due_fault in self._by_step if due_fault.key not in injected]
         self._by_rate = [
             _Exposure(DueFault(fault, victim), fault.rate_per_hour, seed)
             for fault in faults
@@ -59,7 +59,7 @@ class ChaosPlan:
         self._last_now: float | None = None
 
     def due(self, run_state: RunState) -> list[DueFault]:
-        """What is to be done now; each strike is handed out once."""
+        """The faults to inject now; each is returned once."""
         span = 0.0 if self._last_now is None else max(0.0, run_state.now - self._last_now)
         self._last_now = run_state.now
         due = [due_fault for due_fault in self._pending if _reached(due_fault, run_state)]
@@ -73,7 +73,7 @@ class ChaosPlan:
 
 
 class _Exposure:
-    """The up-time of one victim of one fault, and its age at the next strike."""
+    """The up-time of one victim of one fault, and its age at the next injection."""
 
     def __init__(self, due_fault: DueFault, rate_per_hour: float, seed: int) -> None:
         self.due_fault = due_fault
@@ -82,7 +82,7 @@ class _Exposure:
         self._left_seconds = self._random.expovariate(self._rate)
 
     def spend(self, seconds: float) -> bool:
-        """Count ``seconds`` of up-time; true when the next strike falls into them (at most one is handed out)."""
+        """Count ``seconds`` of up-time; returns whether the next injection falls into them (at most one does)."""
         self._left_seconds -= seconds
         if self._left_seconds > 0:
             return False

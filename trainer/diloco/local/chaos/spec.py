@@ -1,12 +1,12 @@
-"""Failures caused on purpose: what ``--chaos`` says, read and checked. Pure: ``schedule`` decides when, others act.
+"""Parses ``--chaos``, which describes the faults to inject. Pure: ``schedule`` decides when, ``injector`` acts.
 
     KIND:TARGET@step=N[,seconds=S][,manner=silent|reset]
     KIND:TARGET@rate=R[,seconds=S][,manner=silent|reset]
 
-``kill`` ends processes with SIGKILL, ``pause`` stops them with SIGSTOP for ``seconds``, ``cut`` takes a region's link
-away for ``seconds``. TARGET is a learner, a pool, a region, ``*`` (every learner) or ``syncer``; for a cut a region or
+``kill`` ends processes with SIGKILL, ``pause`` stops them with SIGSTOP for ``seconds``, ``cut`` cuts a region's link
+for ``seconds``. TARGET is a learner, a pool, a region, ``*`` (every learner) or ``syncer``; for a cut a region or
 ``*``. ``step`` is an inner step of the learner that is hit; for a cut and for the syncer it is a syncer step. ``rate``
-is the mean number of failures in each hour that a victim is up.
+is the mean number of faults in each hour that a victim is up.
 """
 
 from collections.abc import Callable, Sequence
@@ -19,11 +19,11 @@ from diloco.local.targets import TargetError, learners_named, regions_named
 SYNCER = "syncer"
 
 _RANGES: Final = {"step": (1, 10**12), "rate": (1e-6, 1e6), "seconds": (1e-3, 1e8)}
-"""Least and most of each setting (ours): beyond them nothing would happen, or nothing else."""
+"""Least and most of each setting (ours): beyond these a fault would never happen, or nothing else would."""
 
 
 class ChaosError(ValueError):
-    """A ``--chaos`` that cannot be read; the text is one line that names it and what is allowed."""
+    """An invalid ``--chaos``; the text is one line that names it and what is allowed."""
 
 
 class FaultKind(StrEnum):
@@ -38,7 +38,7 @@ class Manner(StrEnum):
     """How a link is cut."""
 
     SILENT = "silent"
-    """Nothing passes and nobody is told, as when a cable is pulled; connections live on if it comes back in time."""
+    """Nothing passes and nobody is notified, as with an unplugged cable; connections survive if it ends in time."""
     RESET = "reset"
     """Connections are reset and new ones refused."""
 
@@ -48,7 +48,7 @@ class Fault:
     """One ``--chaos``. Exactly one of ``step`` and ``rate_per_hour`` is set."""
 
     text: str
-    """As it was given."""
+    """As the user gave it."""
     kind: FaultKind
     victims: tuple[str, ...]
     """Learner ids; or region names, for a cut; or ``syncer``."""
@@ -60,15 +60,15 @@ class Fault:
 
     @property
     def by_syncer_step(self) -> bool:
-        """``step`` counts syncer steps, not the victim's own."""
+        """Whether ``step`` counts syncer steps, not the victim's own."""
         return self.kind is FaultKind.CUT or self.victims == (SYNCER,)
 
 
 def parse_faults(texts: Sequence[str], learner_ids: Sequence[str]) -> tuple[Fault, ...]:
-    """The faults that ``texts`` ask for, in their order.
+    """The faults in ``texts``, in order.
 
     Raises:
-        ChaosError: one cannot be read, or names nothing in this job.
+        ChaosError: one cannot be parsed, or names nothing in this job.
     """
     return tuple(_parse(text, learner_ids) for text in texts)
 

@@ -1,1 +1,1 @@
-"""What is told of a run that has ended."""
+"""The report of a run that has ended."""

@@ -1,6 +1,6 @@
-"""A run's history as values: what the summary, the report and the closing table are made from.
+"""A run's history as values, from which the summary, the report and the closing table are made.
 
-Times are seconds of the run (see ``run_clock``); losses are nats a token; tokens are merged tokens of the whole job.
+Times are seconds of the run (see ``run_clock``); losses are nats per token; tokens are merged tokens of the whole job.
 """
 
 from dataclasses import dataclass
@@ -11,22 +11,22 @@ from diloco.local.time_classes import TimeShares
 
 
 class Life(StrEnum):
-    """What a process was doing, in the eyes of supervisor and syncer."""
+    """State of a process, from the supervisor's and the syncer's records."""
 
     STARTING = "starting"
     """Up to its first step: imports, data, loading the model."""
     TRAINING = "training"
     AWAY = "out of reach"
-    """It runs, and has no session with the syncer. It may train on."""
+    """It runs without a session with the syncer. It may still train."""
     PAUSED = "paused"
     """Stopped with SIGSTOP."""
     DOWN = "down"
-    """Ended, and not yet started again."""
+    """Ended, and not yet restarted."""
 
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """A stretch of a process's life."""
+    """A time in which a process was in one state."""
 
     start: float
     end: float
@@ -35,7 +35,7 @@ class Span:
 
 @dataclass(frozen=True, slots=True)
 class Stretch:
-    """A stretch of time."""
+    """A span of time."""
 
     start: float
     end: float
@@ -43,7 +43,7 @@ class Stretch:
 
 @dataclass(frozen=True, slots=True)
 class LossPoint:
-    """A loss at a moment."""
+    """A loss at one time."""
 
     seconds: float
     tokens: float
@@ -59,7 +59,7 @@ class EvaluationPoint:
     loss: float
     final: bool
     doubted: bool = False
-    """It is not to be believed beside what the other learners report, and none of them has confirmed it."""
+    """It is not credible beside what the other learners report, and none of them has confirmed it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,29 +71,29 @@ class MergePoint:
     version: int
     members: int
     asked: int
-    """Learners that were asked for their outer gradient."""
+    """Number of learners that were asked for their outer gradient."""
     waited_seconds: float
-    """From the round's opening to the merged fragment."""
+    """Time from the round's launch to the merged fragment."""
     versions_behind: int
-    """Of the member whose outer gradient was the oldest."""
+    """Of the member with the oldest outer gradient."""
 
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """Figures of the whole job at a moment, about one a second."""
+    """Values of the whole job at one time, about once a second."""
 
     seconds: float
     tokens: float
     goodput: float | None
     bytes_pushed: int
-    """Outer gradients received by the syncer, since the start."""
+    """Bytes of outer gradients received by the syncer since the start."""
     bytes_pulled: int
-    """Merged fragments received by learners, since the start."""
+    """Bytes of merged fragments received by learners since the start."""
 
 
 @dataclass(frozen=True, slots=True)
 class Incident:
-    """Something that happened to a process or a link."""
+    """An event of a process or a link."""
 
     seconds: float
     process: str
@@ -111,21 +111,21 @@ class LearnerHistory:
     restarts: int
     blocked_seconds: float
     given_seconds: float
-    """From its first join to the end."""
+    """Time from its first join to the end."""
     goodput: float | None
     time: TimeShares
-    """What became of its given time."""
+    """How its given time was used."""
     tokens_per_second: float
     """Tokens over the time it trained."""
     losses: tuple[LossPoint, ...] = ()
-    """Of inner steps, averaged over about a second each."""
+    """Losses of inner steps, averaged over about a second each."""
     life: tuple[Span, ...] = ()
     blocked: tuple[Stretch, ...] = ()
     """When its inner loop waited for synchronization."""
     left_out: int = 0
-    """Merges made without its outer gradient because that was not to be believed."""
+    """Merges made without its outer gradient because that was not credible."""
     left_out_reason: str = ""
-    """Of the latest of them."""
+    """Reason of the latest of them."""
 
     @property
     def blocked_fraction(self) -> float:
@@ -147,16 +147,16 @@ class RunHistory:
     seconds: float
     """Length of the run."""
     phase: str
-    """Complete, Failed, or where it stood when it was interrupted."""
+    """Complete, Failed, or the phase in which it was interrupted."""
     phase_reason: str
     budget_tokens: int
     merged_tokens: float
     syncer_steps: int
     parameters: int
-    """N of the model."""
+    """Number of the model's parameters."""
     goodput: float | None
     time: TimeShares
-    """What became of the learner-seconds that the job was given."""
+    """How the learner-seconds of the job were used."""
     learners: tuple[LearnerHistory, ...]
     evaluations: tuple[EvaluationPoint, ...] = ()
     merges: tuple[MergePoint, ...] = ()
@@ -166,32 +166,32 @@ class RunHistory:
     cuts: tuple[tuple[str, Stretch], ...] = ()
     """When the link of a region was cut."""
     quorum: int = 0
-    """Learners that had to bring a fragment at the end; 0: not known."""
+    """Learners that had to send a fragment at the end; 0: not known."""
     quorum_wanted: int = 0
-    """``sync.quorum``: more than that where learners were given up."""
+    """``sync.quorum``: more than ``quorum`` if learners were given up."""
     notes: tuple[str, ...] = ()
-    """What the reader should know of gaps in the record."""
+    """Notes for the reader on gaps in the record."""
 
     @property
     def complete(self) -> bool:
-        """The job's budget is merged and its model exported."""
+        """Whether the job's budget is merged and its model exported."""
         return self.phase == "Complete"
 
     @property
     def bytes_pushed(self) -> int:
-        """Outer gradients received by the syncer."""
+        """Bytes of outer gradients received by the syncer."""
         return self.samples[-1].bytes_pushed if self.samples else 0
 
     @property
     def bytes_pulled(self) -> int:
-        """Merged fragments received by learners."""
+        """Bytes of merged fragments received by learners."""
         return self.samples[-1].bytes_pulled if self.samples else 0
 
     @property
     def data_parallel_bytes(self) -> int:
-        """What per-step data-parallel training of the same model would have sent for the same inner steps.
+        """Bytes that per-step data-parallel training of the same model would have sent for the same inner steps.
 
-        A ring all-reduce of f32 gradients in every step: each of M learners sends 2 (M - 1) / M x 4 N bytes a step.
+        A ring all-reduce of f32 gradients in every step: each of M learners sends 2 (M - 1) / M x 4 N bytes per step.
         """
         count = len(self.learners)
         steps = sum(learner.steps for learner in self.learners)
@@ -199,12 +199,12 @@ class RunHistory:
 
     @property
     def loss_start(self) -> float | None:
-        """Evaluation loss of the first model that was evaluated, of those that are to be believed."""
+        """Loss of the first credible evaluation."""
         return self._believed[0].loss if self._believed else None
 
     @property
     def loss_end(self) -> float | None:
-        """Evaluation loss of the last."""
+        """Loss of the last credible evaluation."""
         return self._believed[-1].loss if self._believed else None
 
     @property

@@ -1,6 +1,6 @@
-"""Writes a run's history from the syncer's tapes and the supervisor's journal. Pure: both come in as values.
+"""Builds a run's history from the syncer's tapes and the supervisor's journal. Pure: both are passed in as values.
 
-The engine is run over each tape once more, so that every figure is the engine's own and not a second definition of it.
+The engine is run over each tape again, so that every figure is the engine's own and not a second definition of it.
 """
 
 from collections import defaultdict
@@ -35,14 +35,14 @@ from diloco.local.report.history import (
     Stretch,
 )
 from diloco.local.report.run_clock import RunClock
-from diloco.local.report.timeline import Turn, incidents, spans, stretches, told_by, turns
+from diloco.local.report.timeline import Turn, incidents, incidents_noted, spans, stretches, turns
 from diloco.local.time_classes import shares_of
 from diloco.spec import DiLoCoJob
 from diloco.tape.reader import TapeEntry, TapeHeader, Torn
 
 _SAMPLE_SECONDS = 1.0
 _BLOCKED_SECONDS = 0.05
-"""Shorter waits are counted, not drawn."""
+"""Shorter waits are counted but not drawn."""
 _BYTES_F32 = 4
 
 
@@ -66,7 +66,7 @@ class _Ask:
 
 
 class HistoryBuilder:
-    """Takes in tapes one after the other, oldest first, and gives the history."""
+    """Reads tapes one after the other, oldest first, and builds the history."""
 
     def __init__(self, job: DiLoCoJob, layout: Layout, journal: Sequence[Entry]) -> None:
         self._job = job
@@ -92,7 +92,7 @@ class HistoryBuilder:
         self._notes: list[str] = []
 
     def take(self, tape: Tape) -> None:
-        """Take in one epoch.
+        """Read the tape of one epoch.
 
         Raises:
             TapeError: the tape was changed.
@@ -114,30 +114,30 @@ class HistoryBuilder:
             now, seconds = entry.now, self._clock.seconds(header.started_at + entry.now)
             engine.step(entry.event, now)
             self._entry(entry, seconds)
-            self._told += told_by(entry, seconds, named)
+            self._told += incidents_noted(entry, seconds, named)
             if over is None and any(isinstance(action, Finish) for action in entry.actions):
-                over = now  # figures stand still once the job is over, as they do in /status
+                over = now  # figures no longer change once the job is over, as in /status
                 self._finished = True
             if not self._samples or seconds - self._samples[-1].seconds >= _SAMPLE_SECONDS:
                 self._sample(engine.view(now if over is None else over), seconds)
             self._end = max(self._end, seconds)
         self._view = engine.view(now if over is None else over)
         for one in self._view.learners:
-            if one.left_out:  # since this start of the syncer
+            if one.left_out:  # counted since this start of the syncer
                 before, _ = left_out_before.get(one.id, (0, ""))
                 self._left_out[one.id] = before + one.left_out, one.left_out_reason
         if seconds:
             self._sample(self._view, seconds)
-        # Whether one is to be believed may be told by the next. A tape without a line has taken no sample.
+        # A later evaluation may decide whether one is credible. A tape without lines has taken no sample.
         doubted = [evaluation.doubted for evaluation in self._view.evaluations][: len(self._evaluations)]
         self._evaluations = [replace(point, doubted=its) for point, its in zip(self._evaluations, doubted, strict=True)]
 
     def note(self, text: str) -> None:
-        """Tell the reader of a gap in the record."""
+        """Add a note for the reader on a gap in the record."""
         self._notes.append(text)
 
     def history(self) -> RunHistory:
-        """What has been taken in, put together."""
+        """The history of everything read so far."""
         view = self._view
         return RunHistory(
             job=self._job.metadata.name,
@@ -163,7 +163,7 @@ class HistoryBuilder:
         )
 
     def _roll_back(self, start: EngineView) -> None:
-        """A syncer that was killed goes on from its last checkpoint: what came after it is done once more."""
+        """Drop what came after the checkpoint from which a killed syncer resumed, as it was done again."""
         self._asks.clear()
         self._loads.clear()
         missing = start.evaluations[len(self._evaluations) :]

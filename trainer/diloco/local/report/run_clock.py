@@ -1,7 +1,7 @@
-"""One time axis for a run: seconds in which it was under supervision. Pure.
+"""One time axis for a run: seconds under supervision. Pure.
 
-They count from the first start, without the gaps between an interruption and its resumption. The journal gives Unix
-times; a tape gives the Unix time of its start, and seconds since then.
+They count from the first start, without the gaps between an interruption and its resumption. The journal has Unix
+times; a tape has the Unix time of its start, and seconds since then.
 """
 
 import math
@@ -12,10 +12,10 @@ from diloco.local.journal import Entry
 
 
 class RunClock:
-    """Turns Unix times into seconds of the run."""
+    """Converts Unix times to seconds of the run."""
 
     def __init__(self, journal: Sequence[Entry]) -> None:
-        """Read the sessions off a journal: each begins with a ``run`` entry and lasts to the last before the next."""
+        """Find the sessions in a journal: each lasts from a ``run`` entry to the last one before the next."""
         self._starts: list[float] = []
         self._offsets: list[float] = []
         last = 0.0
@@ -29,7 +29,7 @@ class RunClock:
 
     @property
     def end_seconds(self) -> float:
-        """The last moment of the run that the journal knows."""
+        """The last time of the run in the journal."""
         return self.seconds(self._last) if self._starts else 0.0
 
     def seconds(self, unix: float) -> float:
@@ -37,6 +37,6 @@ class RunClock:
         session = bisect_right(self._starts, unix) - 1
         if session < 0:
             return 0.0
-        # A supervisor that was killed leaves its last moments out of the journal: they must not pass what follows.
+        # A killed supervisor's last moments are not in the journal: its times must not run into the next session.
         end = self._offsets[session + 1] if session + 1 < len(self._offsets) else math.inf
         return min(self._offsets[session] + (unix - self._starts[session]), end)

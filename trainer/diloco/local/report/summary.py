@@ -1,4 +1,4 @@
-"""``summary.json`` and the closing table: the run in figures, for scripts and for the terminal. Pure."""
+"""``summary.json`` and the closing table: the run's figures, for scripts and for the terminal. Pure."""
 
 from typing import Any
 
@@ -11,7 +11,7 @@ from diloco.local.view.units import bytes_text, count_text, duration_text, loss_
 
 
 def summarize(history: RunHistory) -> dict[str, Any]:
-    """The figures as plain JSON. Bytes are payload; a loss is null where nothing was evaluated."""
+    """The figures as plain JSON. Bytes are payload; a loss is null if nothing was evaluated."""
     sent = history.bytes_pushed + history.bytes_pulled
     return {
         "job": history.job,
@@ -72,14 +72,14 @@ def _classes(shares: TimeShares) -> dict[str, float]:
 
 
 def quorum_text(history: RunHistory) -> str:
-    """The quorum at the end, where it is not that of the manifest; else nothing."""
+    """The quorum at the end if it differs from the manifest's; else empty."""
     if history.quorum >= history.quorum_wanted:
         return ""
     return f"{history.quorum} at the end, as no more learners were left; sync.quorum is {history.quorum_wanted}"
 
 
 def closing_table(history: RunHistory) -> RenderableType:
-    """What is printed at the end."""
+    """The table that is printed at the end."""
     learners = Table(box=None, pad_edge=False, header_style="dim")
     learners.add_column("learner")
     for name in ("steps", "tokens", "tokens/s", "blocked", "other work", "goodput", "restarts"):

@@ -1,7 +1,7 @@
 """Line, point and timeline charts as SVG text, for a page without scripts. Pure.
 
 Colors are CSS classes (``c0`` ... ``c7``) and variables of the page, so that charts follow its light or dark scheme.
-Every mark carries a ``<title>``: hovering tells its value. It must not know what is plotted.
+Every mark carries a ``<title>``, which shows its value on hovering.
 """
 
 import math
@@ -14,41 +14,41 @@ _WIDTH = 640.0
 _LEFT, _RIGHT, _TOP, _BOTTOM = 74.0, 26.0, 10.0, 40.0
 _MOST_POINTS = 400
 _LETTER = 6.2
-"""Width of a letter, about."""
+"""Approximate width of a letter."""
 
 
 @dataclass(frozen=True, slots=True)
 class Series:
-    """Points that belong together."""
+    """Points of one series."""
 
     name: str
     points: Sequence[tuple[float, float]]
     """(x, y), by x."""
     color: int = 0
-    """Number of the page's palette."""
+    """Index in the page's palette."""
     marks: bool = False
-    """Dots at the points."""
+    """Draw dots at the points."""
     line: bool = True
-    """A line through them."""
+    """Draw a line through the points."""
     faint: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Axis:
-    """An axis: its title and how its numbers are written."""
+    """An axis: its title and how its numbers are formatted."""
 
     title: str
     text: Callable[[float], str]
     from_zero: bool = False
     unit: float = 1.0
-    """Ticks are at round multiples of it (60 for seconds written as minutes)."""
+    """Ticks are at round multiples of this (60 for seconds shown as minutes)."""
     to: float | None = None
     """Where it ends. Default: at the largest value."""
 
 
 @dataclass(frozen=True, slots=True)
 class Bar:
-    """A stretch on a timeline."""
+    """A span on a timeline."""
 
     start: float
     end: float
@@ -56,7 +56,7 @@ class Bar:
     """CSS class."""
     title: str
     thin: bool = False
-    """Drawn over the others, at the foot of the lane."""
+    """Drawn over the others, at the bottom of the lane."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,20 +75,20 @@ class Part:
     style: str
     """CSS class."""
     labels: Sequence[str]
-    """What is written on it: the first that fits, or nothing."""
+    """Possible labels: the first that fits is drawn, or none."""
     title: str
 
 
 @dataclass(frozen=True, slots=True)
 class Whole:
-    """A bar that its parts fill."""
+    """A bar that consists of its parts."""
 
     name: str
     parts: Sequence[Part]
 
 
 def line_chart(series: Sequence[Series], x: Axis, y: Axis, *, height: float = 240.0) -> str:
-    """A chart of the series; an empty string where there is no point at all."""
+    """A chart of the series; an empty string if there are no points."""
     points = [point for one in series for point in one.points if all(map(math.isfinite, point))]
     if not points:
         return ""

@@ -1,6 +1,7 @@
-"""Where the given time went, as the report shows it: bars, a table, and what the classes mean. Pure.
+"""How the given time was used, for the report: bars, a table, and what the classes mean. Pure.
 
-Classes carry a number on bars and in the legend, so that bars can be read in print and without telling colors apart.
+Classes have numbers on bars and in the legend, so that the chart can be read in print and without distinguishing
+colors.
 """
 
 from html import escape
@@ -13,11 +14,11 @@ from diloco.local.view.units import percent_text
 
 _JOB = "the job"
 _NOTHING = 1e-9
-"""Less is what is left of differences of floating-point numbers."""
+"""Shares below this are rounding errors of floating-point differences."""
 
 
 def time_bars(history: RunHistory) -> str:
-    """A bar for the job and one for each learner; empty where no time was given."""
+    """A bar for the job and one for each learner; empty if no time was given."""
     present = _present(history)
     wholes = [Whole(name, _parts(shares, present)) for name, shares in _wholes(history)]
     legend = [(f"{number} {WORDS[one].title}", _style(one)) for number, one in enumerate(present, 1)]
@@ -25,14 +26,14 @@ def time_bars(history: RunHistory) -> str:
 
 
 def time_rows(history: RunHistory) -> tuple[list[str], list[list[str]]]:
-    """The same as a table; a column for each class that there is."""
+    """The same as a table, with a column for each class that occurs."""
     present = _present(history)
     head = ["share of the given time", *(f"{number} {WORDS[one].title}" for number, one in enumerate(present, 1))]
     return head, [[name, *(_percent(shares.get(one, 0.0)) for one in present)] for name, shares in _wholes(history)]
 
 
 def time_words(history: RunHistory) -> str:
-    """What the classes that there are mean, as HTML."""
+    """The meanings of the classes that occur, as HTML."""
     return " ".join(f"<b>{escape(WORDS[one].title)}</b>: {escape(WORDS[one].meaning)}." for one in _present(history))
 
 
@@ -63,5 +64,5 @@ def _style(one: TimeClass) -> str:
 
 
 def _percent(share: float) -> str:
-    """Two decimals: a class that is small must not look like one that is not there."""
+    """With two decimals, so that a small class does not look as if it were absent."""
     return f"{100 * share:.2f}" if share > _NOTHING else "-"

@@ -1,4 +1,4 @@
-"""What journal and tape tell of processes and links: turns of their lives, cuts, and lines for people. Pure."""
+"""Reads states of processes, cuts of links, and events for people from journal and tape. Pure."""
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -16,12 +16,12 @@ from diloco.tape.reader import TapeEntry
 
 
 class Turn(StrEnum):
-    """Something that changes what a process is doing."""
+    """An event that changes the state of a process."""
 
     STARTED = "started"
     ENDED = "ended"
     OVER = "over"
-    """It ended and does not come back."""
+    """It ended and is not restarted."""
     TRAINS = "trains"
     """It has a session and the model; for the syncer: it serves."""
     LOST = "lost"
@@ -45,7 +45,7 @@ class _Process:
             self.exists = self.exists and turn is Turn.ENDED
             self.alive = self.session = self.paused = False
         elif turn is Turn.TRAINS:
-            # A notice that crossed the process's end is of the one before.
+            # A notice that arrives after the process has ended belongs to the previous process.
             self.session = self.trained = self.alive
         elif turn is Turn.LOST:
             self.session = False
@@ -63,7 +63,7 @@ class _Process:
 
 
 def spans(turns: Iterable[tuple[float, Turn]], end: float) -> tuple[Span, ...]:
-    """The life of one process up to ``end``, from its turns (in any order; times in seconds of the run)."""
+    """The states of one process up to ``end``, from its turns (in any order; times in seconds of the run)."""
     found: list[Span] = []
     process = _Process()
     since = 0.0
@@ -89,7 +89,7 @@ _SIMPLE_TURNS = {"start": Turn.STARTED, "pause": Turn.PAUSED, "continue": Turn.C
 
 
 def turns(journal: Sequence[Entry], clock: RunClock) -> dict[str, list[tuple[float, Turn]]]:
-    """By process: when its life took a turn, as far as the supervisor knows."""
+    """By process: when its state changed, as far as the supervisor knows."""
     found: dict[str, list[tuple[float, Turn]]] = defaultdict(list)
     for entry in journal:
         at = clock.seconds(entry.time)
@@ -99,12 +99,12 @@ def turns(journal: Sequence[Entry], clock: RunClock) -> dict[str, list[tuple[flo
         elif entry.event in _SIMPLE_TURNS:
             found[entry.process].append((at, _SIMPLE_TURNS[entry.event]))
         elif entry.event in ("run", "end"):
-            # Nothing runs between two sessions, whatever became of the supervisor in the first.
+            # Nothing runs between two sessions, however the supervisor of the first one ended.
             for known in found.values():
                 known.append((at, Turn.OVER))
     for at, turn in list(found.get(SYNCER, ())):
         if turn in (Turn.ENDED, Turn.OVER):
-            # A syncer that is killed cannot write on its tape that every session is gone.
+            # A killed syncer cannot write on its tape that all sessions have ended.
             for process, known in found.items():
                 if process != SYNCER:
                     known.append((at, Turn.LOST))
@@ -112,7 +112,7 @@ def turns(journal: Sequence[Entry], clock: RunClock) -> dict[str, list[tuple[flo
 
 
 def stretches(journal: Sequence[Entry], clock: RunClock, end: float) -> tuple[tuple[str, Stretch], ...]:
-    """When the link of which region was cut."""
+    """When each region's link was cut."""
     since: dict[str, float] = {}
     found: list[tuple[str, Stretch]] = []
     for entry in journal:
@@ -125,14 +125,14 @@ def stretches(journal: Sequence[Entry], clock: RunClock, end: float) -> tuple[tu
 
 
 def incidents(journal: Sequence[Entry], clock: RunClock) -> tuple[Incident, ...]:
-    """What happened, one line each."""
+    """The events of a run, one line each."""
     return tuple(
         Incident(clock.seconds(entry.time), entry.process, text) for entry in journal if (text := _text(entry))
     )
 
 
-def told_by(entry: TapeEntry, seconds: float, named: set[str]) -> list[Incident]:
-    """What the engine noted that people should know. Learners in ``named`` have been left out before."""
+def incidents_noted(entry: TapeEntry, seconds: float, named: set[str]) -> list[Incident]:
+    """Events for people from the engine's notes. Learners in ``named`` have been left out before."""
     found = []
     for note in entry.actions:
         if not isinstance(note, Note) or note.subject not in _NOTED:
@@ -151,7 +151,7 @@ _NOTED = {
     "EvaluationConfirmed": "an evaluation that was in doubt is confirmed",
     "QuorumFollows": "the quorum follows",
 }
-"""Subject of a note -> what to tell people of it."""
+"""Subject of a note -> text for people."""
 
 
 _TEXTS: Mapping[str, Callable[[Mapping[str, Any]], str]] = {
@@ -166,7 +166,7 @@ _TEXTS: Mapping[str, Callable[[Mapping[str, Any]], str]] = {
     "run": lambda details: "the run was resumed" if details.get("resumed") else "",
     "end": lambda details: f"the run was {details['ending']}" if details["ending"] != "finished" else "",
 }
-"""Event of the journal -> what to tell people of it, from its details; empty where there is nothing to tell."""
+"""Event of the journal -> text for people, from its details; empty if there is nothing to tell."""
 
 
 def _text(entry: Entry) -> str:

@@ -1,4 +1,4 @@
-"""What a run leaves behind: its summary, report, model and sample, written when it has ended."""
+"""Writes the summary, report, model and sample when a run has ended."""
 
 import os
 import shutil
@@ -18,7 +18,7 @@ from diloco.tape.reader import TapeError, TapeReader, find_tapes
 
 
 def close_run(job: DiLoCoJob, directory: RunDirectory) -> RunHistory:
-    """Write everything that the end of a run leaves, from what is on disk; may be called again to the same effect.
+    """Write everything that a run leaves at its end, from what is on disk; may be repeated with the same result.
 
     Raises:
         OSError: the directory cannot be written.
@@ -47,7 +47,7 @@ def close_run(job: DiLoCoJob, directory: RunDirectory) -> RunHistory:
 
 
 def _share(source: Path, target: Path) -> None:
-    """One file under two names where the file system can, else a copy; neither is ever written to again."""
+    """Hard-link the file if the file system allows it, else copy it; neither name is written to again."""
     partial = target.with_name(f".{target.name}.part")
     partial.unlink(missing_ok=True)
     try:

@@ -1,1 +1,1 @@
-"""How a run is shown while it goes on."""
+"""Shows a run while it goes on."""

@@ -1,6 +1,6 @@
-"""How a run is shown while it goes on: a table that redraws itself in a terminal, plain lines elsewhere.
+"""Shows a run while it goes on: a table that is redrawn in a terminal, plain lines elsewhere.
 
-Both show the same ``RunSnapshot``. They must not know processes or sockets.
+Both show the same ``RunSnapshot``.
 """
 
 from collections import deque
@@ -39,17 +39,17 @@ class View(Protocol):
     """Where a run is shown."""
 
     def announce(self, line: str) -> None:
-        """Something happened."""
+        """Show an event."""
 
     def update(self, snapshot: RunSnapshot) -> None:
-        """This is how things stand; called several times a second."""
+        """Show the current state; called several times per second."""
 
     def close(self) -> None:
-        """No more will come."""
+        """End the view."""
 
 
 class PlainView:
-    """A line for each thing that happens, and one every ten seconds."""
+    """A line for each event, and one on progress every ten seconds."""
 
     def __init__(self, console: Console, *, every_seconds: float = 10.0) -> None:
         self._console = console
@@ -69,14 +69,14 @@ class PlainView:
             self._print(progress_line(snapshot))
 
     def close(self) -> None:
-        """Nothing is left to do."""
+        """Nothing to do."""
 
     def _print(self, line: str) -> None:
         self._console.print(f"{duration_text(self._elapsed):>7}  {line}", markup=False, highlight=False, soft_wrap=True)
 
 
 class LiveView:
-    """A table in a terminal, redrawn in place; what happened scrolls by at its foot."""
+    """A table in a terminal, redrawn in place, with the latest events below it."""
 
     def __init__(self, console: Console) -> None:
         self._events: deque[str] = deque(maxlen=_EVENTS_SHOWN)
@@ -85,21 +85,21 @@ class LiveView:
         self._live.start()
 
     def announce(self, line: str) -> None:
-        """Keep it at the foot of the table."""
+        """Show it below the table."""
         self._events.append(f"{duration_text(self._elapsed):>7}  {line}")
 
     def update(self, snapshot: RunSnapshot) -> None:
-        """Draw the table anew."""
+        """Redraw the table."""
         self._elapsed = snapshot.elapsed_seconds
         self._live.update(render(snapshot, tuple(self._events)), refresh=True)
 
     def close(self) -> None:
-        """Take the table away and give the terminal back."""
+        """Remove the table and restore the terminal."""
         self._live.stop()
 
 
 def progress_line(snapshot: RunSnapshot) -> str:
-    """The run in one line."""
+    """The state of the run in one line."""
     status = snapshot.status
     if status is None:
         return f"syncer {snapshot.syncer_state}"
@@ -126,7 +126,7 @@ def progress_line(snapshot: RunSnapshot) -> str:
 
 
 def render(snapshot: RunSnapshot, events: tuple[str, ...]) -> RenderableType:
-    """The live view as something rich can draw."""
+    """The live view as a rich renderable."""
     parts: list[RenderableType] = [_head(snapshot), *_rates(snapshot), _bar(snapshot), _learners(snapshot)]
     parts += [*_left_out(snapshot), *_links(snapshot)]
     if events:
@@ -149,7 +149,7 @@ def _head(snapshot: RunSnapshot) -> Text:
 
 
 def _evaluated(status: SyncerStatus) -> str:
-    """The latest loss that is to be believed, and beside it a later one that is not."""
+    """The latest credible loss, followed by a later one that is not."""
     newest = status.evaluations[-1] if status.evaluations else None
     doubted = f", in doubt: {loss_text(newest.loss)}" if newest is not None and newest.doubted else ""
     return f"{loss_text(status.eval_loss)}{doubted}"
@@ -170,7 +170,7 @@ def _rates(snapshot: RunSnapshot) -> list[Text]:
 
 
 def _left_out(snapshot: RunSnapshot) -> list[Text]:
-    """Whose work was not merged, and why: first those of which it still goes on."""
+    """Learners whose work was not merged, and why: first those for which this still goes on."""
     known = () if snapshot.status is None else snapshot.status.learners
     found = sorted(
         (one for one in known if one.left_out), key=lambda one: (not one.left_out_now, -one.left_out, one.id)
@@ -188,7 +188,7 @@ def _left_out(snapshot: RunSnapshot) -> list[Text]:
 
 
 def _links(snapshot: RunSnapshot) -> list[Text]:
-    """Where overlap, interval and links do not go together, and what would do."""
+    """Which of overlap, interval and links do not fit together, and what would help."""
     links = None if snapshot.status is None else snapshot.status.links
     if links is None or links.kind == _FITS:
         return []
@@ -217,7 +217,7 @@ def _learners(snapshot: RunSnapshot) -> Table:
     table.add_column("state", min_width=10, no_wrap=True)
     for name in ("step", "loss", "tokens/s", "blocked", "behind", "restarts"):
         table.add_column(name, justify="right", no_wrap=True)
-    # The last one gives way where the terminal is narrow.
+    # The last column is cut off if the terminal is narrow.
     table.add_column(_one_line("goodput and most of the rest"))
     for learner in snapshot.learners:
         table.add_row(*_row(learner))

@@ -1,7 +1,8 @@
-"""What a run looks like at one moment: what every view shows. Values only; making it reads no clock."""
+"""The state of a run at one moment, for every view. Values only; no clock is read."""
 
 from collections import deque
 from dataclasses import dataclass, field
+from typing import Self
 
 from diloco.local.fleet import Fleet, Managed, ProcessState
 from diloco.local.status_poll import Seen
@@ -14,21 +15,21 @@ _STALE_SECONDS = 5.0
 
 @dataclass(frozen=True, slots=True)
 class Rates:
-    """Payload over the last seconds, in bytes a second."""
+    """Payload over the last seconds, in bytes per second."""
 
     pushed: float = 0.0
     pulled: float = 0.0
 
 
 class RateMeter:
-    """Bandwidth from a counter that is read now and then, over a sliding window."""
+    """Bandwidth from a counter that is sampled, over a sliding window."""
 
     def __init__(self, window_seconds: float = 10.0) -> None:
         self._window_seconds = window_seconds
         self._readings: deque[tuple[float, int, int]] = deque()
 
     def read(self, seen: Seen) -> Rates:
-        """Take in a status (the same one may come again) and give the rates."""
+        """Add a status (possibly the same one again); returns the rates."""
         at = seen.monotonic
         pushed, pulled = seen.status.bytes_pushed, seen.status.bytes_pulled
         if self._readings and (pushed < self._readings[-1][1] or pulled < self._readings[-1][2]):
@@ -56,7 +57,17 @@ class LearnerSnapshot:
     versions_behind: int = 0
     restarts: int = 0
     time: TimeShares = field(default_factory=dict)
-    """What became of its given time."""
+    """How its given time was used."""
+
+
+@dataclass(frozen=True, slots=True)
+class ActiveFaults:
+    """The injected faults that are in effect now."""
+
+    paused: frozenset[str] = frozenset()
+    """Processes."""
+    cut: frozenset[str] = frozenset()
+    """Regions."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +80,7 @@ class RunSnapshot:
     learners: tuple[LearnerSnapshot, ...]
     rates: Rates
     status: SyncerStatus | None = None
-    """The syncer's own account; None before it first answered."""
+    """The syncer's status; None before it first answered."""
 
     @property
     def progress(self) -> float:
@@ -78,88 +89,78 @@ class RunSnapshot:
             return 0.0
         return min(1.0, self.status.merged_tokens / self.status.budget_tokens)
 
+    @classmethod
+    def from_fleet(
+        cls, job: str, fleet: Fleet, seen: Seen | None, active_faults: ActiveFaults, elapsed_seconds: float
+    ) -> Self:
+        """A snapshot from processes and status; ``rates`` are left to the caller (``dataclasses.replace``)."""
+        known = {learner.id: learner for learner in seen.status.learners} if seen else {}
+        rows = []
+        for process in fleet.learners.values():
+            told = known.get(process.name)
+            said = told.state.lower() if told and process.proven else "starting"
+            state = _state(process, said, active_faults)
+            if told is None:
+                rows.append(LearnerSnapshot(process.name, state, restarts=process.restarts))
+                continue
+            rows.append(
+                LearnerSnapshot(
+                    id=process.name,
+                    state=state,
+                    steps=told.steps,
+                    tokens=told.tokens,
+                    tokens_per_second=told.tokens_per_second,
+                    loss=told.loss,
+                    blocked_fraction=told.blocked_fraction,
+                    versions_behind=told.versions_behind,
+                    restarts=process.restarts,
+                    time=shares_of(told.time_seconds),
+                )
+            )
+        return cls(
+            job=job,
+            elapsed_seconds=elapsed_seconds,
+            syncer_state=_state(fleet.syncer, seen.status.phase.lower() if seen else "starting", active_faults),
+            learners=tuple(rows),
+            rates=Rates(),
+            status=seen.status if seen else None,
+        )
 
-@dataclass(frozen=True, slots=True)
-class Trouble:
-    """What was done to the run on purpose, right now."""
-
-    paused: frozenset[str] = frozenset()
-    """Processes."""
-    cut: frozenset[str] = frozenset()
-    """Regions."""
-
-
-def snapshot_of_fleet(
-    job: str, fleet: Fleet, seen: Seen | None, trouble: Trouble, elapsed_seconds: float
-) -> RunSnapshot:
-    """Put together what processes and syncer say; ``rates`` are left to the caller (``dataclasses.replace``)."""
-    known = {learner.id: learner for learner in seen.status.learners} if seen else {}
-    rows = []
-    for process in fleet.learners.values():
-        told = known.get(process.name)
-        said = told.state.lower() if told and process.proven else "starting"
-        state = _state(process, said, trouble)
-        if told is None:
-            rows.append(LearnerSnapshot(process.name, state, restarts=process.restarts))
-            continue
-        rows.append(
+    @classmethod
+    def from_status(cls, status: SyncerStatus) -> Self:
+        """A snapshot from a syncer's status alone, for processes that this program does not supervise."""
+        rows = tuple(
             LearnerSnapshot(
-                id=process.name,
-                state=state,
+                id=told.id,
+                state=told.state.lower(),
                 steps=told.steps,
                 tokens=told.tokens,
                 tokens_per_second=told.tokens_per_second,
                 loss=told.loss,
                 blocked_fraction=told.blocked_fraction,
                 versions_behind=told.versions_behind,
-                restarts=process.restarts,
+                restarts=told.restarts,
                 time=shares_of(told.time_seconds),
             )
+            for told in status.learners
         )
-    return RunSnapshot(
-        job=job,
-        elapsed_seconds=elapsed_seconds,
-        syncer_state=_state(fleet.syncer, seen.status.phase.lower() if seen else "starting", trouble),
-        learners=tuple(rows),
-        rates=Rates(),
-        status=seen.status if seen else None,
-    )
+        return cls(
+            job=status.job,
+            elapsed_seconds=status.elapsed_seconds,
+            syncer_state=status.phase.lower(),
+            learners=rows,
+            rates=Rates(),
+            status=status,
+        )
 
 
-def _state(process: Managed, said: str, trouble: Trouble) -> str:
+def _state(process: Managed, said: str, active_faults: ActiveFaults) -> str:
     if process.state is ProcessState.WAITING:
         return "restarting" if process.started_at else "starting"
     if process.state is not ProcessState.RUNNING:
         return "ended" if process.state is ProcessState.DONE else process.state.value
-    if process.name in trouble.paused:
+    if process.name in active_faults.paused:
         return "paused"
-    if region_of(process.name) in trouble.cut:
+    if region_of(process.name) in active_faults.cut:
         return "cut off"
     return said
-
-
-def snapshot_of_status(status: SyncerStatus) -> RunSnapshot:
-    """A picture from a syncer's own account alone, where its processes are not ours."""
-    rows = tuple(
-        LearnerSnapshot(
-            id=told.id,
-            state=told.state.lower(),
-            steps=told.steps,
-            tokens=told.tokens,
-            tokens_per_second=told.tokens_per_second,
-            loss=told.loss,
-            blocked_fraction=told.blocked_fraction,
-            versions_behind=told.versions_behind,
-            restarts=told.restarts,
-            time=shares_of(told.time_seconds),
-        )
-        for told in status.learners
-    )
-    return RunSnapshot(
-        job=status.job,
-        elapsed_seconds=status.elapsed_seconds,
-        syncer_state=status.phase.lower(),
-        learners=rows,
-        rates=Rates(),
-        status=status,
-    )

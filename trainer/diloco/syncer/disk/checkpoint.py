@@ -1,9 +1,9 @@
-"""Checkpoints of the syncer: whole or absent, checked when read, the newest valid one used.
+"""Checkpoints of the syncer: written completely or not at all, verified when read, the newest valid one used.
 
-A checkpoint is a folder ``NNNNNN`` with the parameters, the momentum and, where updates travel back encoded, the
-residuals (safetensors, one flat f32 tensor a fragment), and a manifest with the engine's snapshot and a digest of
-every file and of itself. It is written aside, forced to the disk, and renamed. A crash at any instant therefore leaves
-the one before. It must not know the engine or threads.
+A checkpoint is a folder ``NNNNNN`` with the parameters, the momentum and, if updates to learners are encoded, the
+residuals (safetensors, one flat f32 tensor per fragment), and a manifest with the engine's snapshot and a digest of
+every file and of itself. It is written to a temporary folder, synced and renamed, so a crash at any moment leaves the
+previous one intact.
 """
 
 import json
@@ -26,7 +26,7 @@ from diloco.syncer.errors import SyncerError
 from diloco.syncer.store import StoreImage, check_complete
 
 FORMAT = 1
-"""Without residuals, as every version reads it."""
+"""Without residuals; every version reads it."""
 FORMAT_WITH_RESIDUALS = 2
 _NAME = re.compile(r"^\d{6,}$")
 _BROKEN = ".broken"
@@ -37,7 +37,7 @@ _FILES = {FORMAT: (_PARAMETERS, _MOMENTUM), FORMAT_WITH_RESIDUALS: (_PARAMETERS,
 
 
 class Totals(BaseModel):
-    """Counts of the job's whole life that the engine does not keep."""
+    """Counts over the whole job that the engine does not keep."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -55,7 +55,7 @@ class _File(BaseModel):
 
 
 class CheckpointManifest(BaseModel):
-    """What a checkpoint says of itself."""
+    """A checkpoint's manifest."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -77,12 +77,12 @@ class CheckpointManifest(BaseModel):
 
 
 class OtherModelError(SyncerError):
-    """The checkpoint's model is cut in another way than the job's."""
+    """The checkpoint's model is cut into fragments differently from the job's."""
 
 
 @dataclass(frozen=True, slots=True)
 class CheckpointContent:
-    """What is to be kept: everything as it was at one moment."""
+    """What to write: everything as it was at one moment."""
 
     job: str
     layout: Layout
@@ -95,7 +95,7 @@ class CheckpointContent:
 
 @dataclass(frozen=True, slots=True)
 class LoadedCheckpoint:
-    """A checkpoint that was read and found whole."""
+    """A checkpoint that was read and found complete."""
 
     name: str
     manifest: CheckpointManifest
@@ -103,7 +103,7 @@ class LoadedCheckpoint:
     """f32, shape (numel,), by fragment."""
     momentum: tuple[torch.Tensor, ...]
     residuals: tuple[torch.Tensor, ...] = ()
-    """Empty where it has none."""
+    """Empty if it has none."""
 
 
 def checkpoint_names(directory: Path) -> list[str]:
@@ -117,7 +117,7 @@ def write_checkpoint(directory: Path, content: CheckpointContent) -> str:
     """Write a checkpoint and return its name.
 
     Raises:
-        OSError: it could not be written in full; nothing of it is left, and the ones before are untouched.
+        OSError: it could not be written in full; nothing of it is left, and earlier ones are unchanged.
     """
     name = f"{_last_number(directory) + 1:06d}"
     aside = directory / f".{name}.part"
@@ -142,17 +142,17 @@ def write_checkpoint(directory: Path, content: CheckpointContent) -> str:
     return name
 
 
-def prune_checkpoints(directory: Path, keep: int, spared: frozenset[str]) -> None:
-    """Delete all but the newest ``keep`` checkpoints; those that are spared neither go nor count.
+def prune_checkpoints(directory: Path, keep: int, protected: frozenset[str]) -> None:
+    """Delete all but the newest ``keep`` checkpoints; those in ``protected`` are neither deleted nor counted.
 
     Raises:
         OSError: one could not be deleted.
     """
-    for name in [name for name in checkpoint_names(directory) if name not in spared][:-keep]:
-        # Renamed first, so that one that is half deleted is never taken for a checkpoint.
-        doomed = directory / f".{name}.part"
-        (directory / name).rename(doomed)
-        shutil.rmtree(doomed)
+    for name in [name for name in checkpoint_names(directory) if name not in protected][:-keep]:
+        # Renamed first, so that a partly deleted one is never taken for a checkpoint.
+        to_delete = directory / f".{name}.part"
+        (directory / name).rename(to_delete)
+        shutil.rmtree(to_delete)
 
 
 def load_checkpoint(directory: Path, name: str, layout: Layout, job: str) -> LoadedCheckpoint:
@@ -160,7 +160,7 @@ def load_checkpoint(directory: Path, name: str, layout: Layout, job: str) -> Loa
 
     Raises:
         UnusableFileError: it is broken; the text says which file and how.
-        SyncerError: it is whole, but of another job or another model, or a later version of diloco wrote it.
+        SyncerError: it is complete, but of another job or another model, or a later version of diloco wrote it.
     """
     folder = directory / name
     manifest = _read_manifest(folder / "manifest.json")
@@ -192,13 +192,14 @@ def load_checkpoint(directory: Path, name: str, layout: Layout, job: str) -> Loa
 def newest_checkpoint(
     directory: Path, layout: Layout, job: str, check: Callable[[Path, CheckpointManifest], None]
 ) -> tuple[LoadedCheckpoint | None, dict[str, str]]:
-    """The newest checkpoint that is whole, and what is wrong with newer ones, by name.
+    """The newest complete checkpoint, and what is wrong with newer ones, by name.
 
     Args:
         directory: Where checkpoints are.
-        layout: Of the job's model.
+        layout: Layout of the job's model.
         job: Name of the job.
-        check: Given a checkpoint's folder and manifest: raises ``UnusableFileError`` where nothing can go on from it.
+        check: Called with a checkpoint's folder and manifest; raises ``UnusableFileError`` if it cannot be resumed
+        from.
 
     Raises:
         SyncerError: it is of another job or model, or of a later version of diloco.
@@ -216,9 +217,9 @@ def newest_checkpoint(
 
 
 def set_aside(directory: Path, broken: Iterable[str]) -> None:
-    """Rename broken checkpoints to ``NNNNNN.broken``, for whoever wants to look, and delete earlier ones of these.
+    """Rename broken checkpoints to ``NNNNNN.broken``, for inspection, and delete those set aside earlier.
 
-    One with a higher number stays: it keeps that number from being given again.
+    One with a higher number is kept, so that its number is not used again.
 
     Raises:
         OSError: one could not be renamed.
@@ -238,7 +239,7 @@ def _set_aside_before(directory: Path) -> list[tuple[int, Path]]:
 
 
 def _last_number(directory: Path) -> int:
-    """The highest number that a checkpoint here has or had: tapes name checkpoints, so no number may come twice."""
+    """The highest number that a checkpoint here has or had: tapes name checkpoints, so a number must not be reused."""
     aside = [number for number, _ in _set_aside_before(directory)]
     return max([*(int(name) for name in checkpoint_names(directory)), *aside], default=0)
 
@@ -272,7 +273,7 @@ def _read_manifest(path: Path) -> CheckpointManifest:
         raise UnusableFileError(f"{path}: its digest does not match: it was changed or damaged")
     form = plain["manifest"].get("format") if isinstance(plain["manifest"], dict) else None
     if isinstance(form, int) and form > max(_FILES):
-        # Not damaged, so not to be set aside: the version that wrote it goes on from it.
+        # It is not damaged, so it is not set aside: the version that wrote it can resume from it.
         raise SyncerError(
             f"{path}: checkpoint format is {form}; this version of diloco reads {min(_FILES)} to {max(_FILES)}, use the"
             " version that wrote it or a later one"
@@ -289,7 +290,7 @@ def _read_manifest(path: Path) -> CheckpointManifest:
 def _write_tensors(path: Path, tensors: list[torch.Tensor]) -> None:
     try:
         save_file({_tensor_name(index): tensor for index, tensor in enumerate(tensors)}, path)
-    except SafetensorError as error:  # wraps what the system said
+    except SafetensorError as error:  # wraps the system's error
         raise OSError(f"{path}: {error}") from error
     fsync_file(path)
 
@@ -302,7 +303,7 @@ def _read_tensors(path: Path, expected: _File, layout: Layout) -> list[torch.Ten
             names = [_tensor_name(fragment.index) for fragment in layout.fragments]
             if sorted(file.keys()) != sorted(names):
                 raise UnusableFileError(f"{path}: it does not hold one tensor for each of {len(names)} fragments")
-            # Cloned: the file's mapping must not outlive it in buffers that are written in place.
+            # Cloned: buffers that are written in place must not refer to the file's mapping.
             tensors = [file.get_tensor(name).clone() for name in names]
     except (OSError, SafetensorError) as error:
         raise UnusableFileError(f"{path}: {error}") from error

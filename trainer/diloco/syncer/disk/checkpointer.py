@@ -1,7 +1,7 @@
-"""When checkpoints are captured and written: never during a merge, one at a time, and a failure stops nothing.
+"""Decides when checkpoints are captured and written: never during a merge, and one at a time; failures are not fatal.
 
-The state is captured on the event loop in an instant (references; the store keeps what they refer to unchanged) and
-written in a thread. It must not know what makes a checkpoint valid.
+The state is captured on the event loop in an instant (by reference; the store keeps the referenced tensors unchanged)
+and written in a thread.
 """
 
 import asyncio
@@ -18,13 +18,13 @@ from diloco.syncer.reporting.status import CheckpointStatus
 _log = logging.getLogger(__name__)
 
 LAST_SECONDS = 120.0
-"""Longest wait for a checkpoint that the process, or the job, ends with."""
+"""Longest wait for the last checkpoint, when the process or the job ends."""
 
 
 class Checkpointer:
     """Writes the checkpoints of one syncer. Owned by the event loop."""
 
-    def __init__(  # noqa: PLR0913  # what a checkpoint is made of, and held against
+    def __init__(  # noqa: PLR0913  # what a checkpoint is made of, and checked with
         self,
         directory: Path,
         keep: int,
@@ -38,10 +38,10 @@ class Checkpointer:
 
         Args:
             directory: Where checkpoints are.
-            keep: How many are kept, beside those spared.
-            capture: Takes the state as it is, for the given reason.
-            release: What was captured is no longer read.
-            check: Raises ``ValueError`` where nothing could go on from what was captured. Called in the writing thread.
+            keep: How many are kept, beside those protected.
+            capture: Captures the current state, for the given reason.
+            release: Called when the captured state is no longer read.
+            check: Raises ``ValueError`` if the captured state cannot be resumed from. Called in the writing thread.
             metrics: Where durations are counted.
         """
         self._directory = directory
@@ -50,8 +50,8 @@ class Checkpointer:
         self._release = release
         self._check = check
         self._metrics = metrics
-        self.spared: frozenset[str] = frozenset()
-        """Checkpoints that stay and do not count: those that a recorded tape begins with."""
+        self.protected: frozenset[str] = frozenset()
+        """Checkpoints that are neither deleted nor counted: those that a recorded tape begins with."""
         self.newest = ""
         """Name of the newest checkpoint."""
         self._executor: Executor | None = None
@@ -65,12 +65,12 @@ class Checkpointer:
 
     @property
     def busy(self) -> bool:
-        """Whether one is being written or waits for its turn."""
+        """Whether one is being written or waiting to be written."""
         return self._writing is not None or bool(self._wanted)
 
     @property
     def status(self) -> CheckpointStatus:
-        """What may be shown."""
+        """For ``/status``."""
         age = None if self._written_at is None else time.monotonic() - self._written_at
         return CheckpointStatus(newest=self.newest, age_seconds=age, failures=self._failures, problem=self._problem)
 
@@ -79,21 +79,21 @@ class Checkpointer:
         self._executor = executor
 
     def request(self, reason: str) -> None:
-        """Write a checkpoint as soon as no merge is running and the one before is written."""
+        """Write a checkpoint as soon as no merge is running and the previous one is written."""
         self._wanted = reason
         self._advance()
 
     def merge_begins(self) -> None:
-        """Momentum is being written: nothing may be captured."""
+        """Note that momentum is being written, so that nothing is captured."""
         self._merging = True
 
     def merge_ended(self) -> None:
-        """The store and the engine agree again. Call it before the next merge begins."""
+        """Note that store and engine agree again. Call it before the next merge begins."""
         self._merging = False
         self._advance()
 
     async def last(self) -> bool:
-        """Write the checkpoint that the process ends with; whether it is on the disk. If not, one line says why."""
+        """Write the process's last checkpoint; returns whether it is on disk. If not, one line in the log says why."""
         self._stopping = True
         self.request("the syncer stops")
         try:
@@ -104,7 +104,7 @@ class Checkpointer:
         return not self._problem
 
     async def idle(self) -> None:
-        """Wait until nothing is wanted or under way. Merges must go on meanwhile, or have ended."""
+        """Wait until nothing is requested or under way. Merges must either continue meanwhile or have ended."""
         while self.busy:
             await (self._writing or asyncio.sleep(0.01))
 
@@ -112,16 +112,16 @@ class Checkpointer:
         if self._wanted and not self._merging and self._writing is None:
             content = self._capture(self._wanted)
             self._wanted = ""
-            self._writing = asyncio.get_running_loop().create_task(self._write_aside(content))
+            self._writing = asyncio.get_running_loop().create_task(self._write_in_thread(content))
 
-    async def _write_aside(self, content: CheckpointContent) -> None:
+    async def _write_in_thread(self, content: CheckpointContent) -> None:
         try:
             self._finished(await asyncio.get_running_loop().run_in_executor(self._executor, self._write, content))
         except OSError as error:
             self._failed(error.strerror or str(error), error)
         except ValueError as error:
             self._failed(f"it could not be read again: {error}", error)
-        except Exception as error:  # noqa: BLE001  # whatever it is, training goes on and says so
+        except Exception as error:  # noqa: BLE001  # any error: training goes on, and the log says so
             _log.exception("writing a checkpoint failed")
             self._failed(repr(error), error)
         finally:
@@ -138,9 +138,9 @@ class Checkpointer:
             _log.error("no checkpoint was written: %s; training goes on, the next one is tried in its turn", error)
 
     def _write(self, content: CheckpointContent) -> str:
-        # One that cannot be read would in time take the place of those that can.
+        # Unreadable checkpoints would in time replace the readable ones.
         self._check(content)
-        # Two whole ones are there at any time, also while the disk is full: the newest may turn out to be damaged.
+        # Keep two complete ones at any time, also while the disk is full: the newest may turn out to be damaged.
         self._prune(max(2, self._keep - 1))
         began = time.perf_counter()
         name = write_checkpoint(self._directory, content)
@@ -152,7 +152,7 @@ class Checkpointer:
 
     def _prune(self, keep: int) -> None:
         try:
-            prune_checkpoints(self._directory, keep, self.spared)
+            prune_checkpoints(self._directory, keep, self.protected)
         except OSError as error:
             _log.warning("old checkpoints could not be deleted: %s", error)
 

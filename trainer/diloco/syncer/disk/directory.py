@@ -1,7 +1,4 @@
-"""The syncer's directory: where everything is, who may use it, and which life of the syncer this is.
-
-It must not know what stands in checkpoints and tapes.
-"""
+"""The syncer's directory: its layout, its lock, and the epoch of the syncer process that uses it."""
 
 import errno
 import fcntl
@@ -20,19 +17,19 @@ from diloco.tape.reader import find_tapes
 
 _log = logging.getLogger(__name__)
 
-_AGAIN_SECONDS = 0.5
+_RETRY_SECONDS = 0.5
 _NO_LOCKS = (errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL)
-"""What ``flock`` fails with where the file system has no locks."""
+"""Errors of ``flock`` on a file system without locks."""
 
 
 class SyncerDirectory:
     """The directory of one job's syncer, locked against a second one while it is open."""
 
     def __init__(self, root: Path, patience_seconds: float = 0.0, waiting: Callable[[], object] = lambda: None) -> None:
-        """Make the directory if need be, and lock it.
+        """Create the directory if need be, and lock it.
 
-        A syncer whose pod was deleted writes its last checkpoint while the next one starts: for so long the lock is
-        waited for. ``waiting`` is called at each try that finds it taken.
+        After its pod was deleted, a syncer writes its last checkpoint while the next one starts, so the lock is waited
+        for, at most ``patience_seconds``. ``waiting`` is called at each attempt that finds it taken.
 
         Raises:
             UnusableFileError: it cannot be written to.
@@ -53,9 +50,9 @@ class SyncerDirectory:
             raise
 
     def begin_epoch(self) -> int:
-        """Number of this life of the syncer, one more than any before; on disk before it is used.
+        """A new epoch, one more than any before; on disk before it is used.
 
-        Where the file is lost, the tapes still tell: an epoch that comes twice would let stale learners in.
+        If the file is lost, the tapes give the last epoch: reusing one would let learners with stale versions in.
 
         Raises:
             OSError: it could not be written.
@@ -71,12 +68,12 @@ class SyncerDirectory:
         except OSError:
             if not last:
                 raise
-            # No room for another file. The one there has its block on the disk, and a few bytes are written whole.
+            # No room for a new file. The old one already has its block, so a few bytes can be overwritten in place.
             _overwrite(path, f"{epoch}\n".encode())
         return epoch
 
     def close(self) -> None:
-        """Let another syncer have it."""
+        """Release the lock."""
         os.close(self._lock)
 
     def _take_lock(self, patience_seconds: float, waiting: Callable[[], object]) -> None:
@@ -92,13 +89,13 @@ class SyncerDirectory:
                 return
             left = until - time.monotonic()
             if left <= 0:
-                # Not a mistake in the manifest: it ends when the other one does.
+                # Not a mistake in the manifest: a restart helps once the other syncer has ended.
                 text = f"{self.root}: another syncer is using this directory; stop it or wait for its end"
                 raise SyncerError(text, EXIT_UNEXPECTED)
             if not told:
                 _log.warning("%s: another syncer is using this directory; waits for its end", self.root)
                 told = True
-            time.sleep(min(left, _AGAIN_SECONDS))
+            time.sleep(min(left, _RETRY_SECONDS))
 
     def __enter__(self) -> Self:
         return self
@@ -112,7 +109,7 @@ class SyncerDirectory:
 def _overwrite(path: Path, content: bytes) -> None:
     descriptor = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
     try:
-        os.pwrite(descriptor, content, 0)  # never shorter than what was there: the number grows
+        os.pwrite(descriptor, content, 0)  # never shorter than the old content: the number grows
         os.fsync(descriptor)
     finally:
         os.close(descriptor)

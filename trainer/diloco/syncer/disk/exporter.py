@@ -1,4 +1,4 @@
-"""When and how the finished model is written, and whether it is on the disk. Owned by the event loop."""
+"""Writes the finished model, retrying while the disk is full. Owned by the event loop."""
 
 import asyncio
 import contextlib
@@ -16,12 +16,12 @@ from diloco.spec import DiLoCoJob
 
 _log = logging.getLogger(__name__)
 
-AGAIN_SECONDS = 5.0
-"""Between tries on a disk that is full."""
+RETRY_SECONDS = 5.0
+"""Time between attempts while the disk is full."""
 
 
 class Exporter:
-    """Writes one file, for as long as it takes."""
+    """Writes one file, retrying until it succeeds."""
 
     def __init__(self, path: Path, executor: Executor) -> None:
         """Write to ``path`` in a thread of ``executor``."""
@@ -29,7 +29,7 @@ class Exporter:
         self._executor = executor
         self._task: asyncio.Task[None] | None = None
         self.exported = False
-        """The file is there, whole, and would survive a power cut."""
+        """The file is complete and would survive a power failure."""
 
     @property
     def busy(self) -> bool:
@@ -37,26 +37,26 @@ class Exporter:
         return self._task is not None and not self._task.done()
 
     def begin(self, write: Callable[[], None]) -> None:
-        """The job has just ended: write the model. One from an end that a crash has undone is of no use any more."""
+        """Write the model of a job that has just ended. It replaces one whose job end was undone by a crash."""
         with contextlib.suppress(OSError):
             self._path.unlink()
             fsync_directory(self._path.parent)
         self._task = asyncio.create_task(self._until_done(write))
 
-    def go_on(self, write: Callable[[], None]) -> None:
-        """The job had ended before this process began: write the model unless it is there."""
+    def resume(self, write: Callable[[], None]) -> None:
+        """Write the model, unless it is there, of a job that had ended before this process began."""
 
         def missing() -> None:
             if not self._path.exists():
                 write()
-            # It may have been renamed into place just before the machine lost power.
+            # It may have been renamed into place just before a power failure.
             fsync_file(self._path)
             fsync_directory(self._path.parent)
 
         self._task = asyncio.create_task(self._until_done(missing))
 
     def cancel(self) -> None:
-        """Try no more."""
+        """Stop retrying."""
         if self._task is not None:
             self._task.cancel()
 
@@ -67,7 +67,7 @@ class Exporter:
                 await loop.run_in_executor(self._executor, write)
             except OSError as error:
                 _log.error("the model could not be exported, it is tried again: %s", error)
-                await asyncio.sleep(AGAIN_SECONDS)
+                await asyncio.sleep(RETRY_SECONDS)
             except ModelError as error:
                 _log.error("the model could not be exported: %s; it is tried again when the syncer is restarted", error)
                 return
@@ -78,10 +78,10 @@ class Exporter:
 
 
 def export(job: DiLoCoJob, layout: Layout, parameters: Sequence[torch.Tensor], tokens: int, path: Path) -> None:
-    """Write the global model (f32, flat, one tensor a fragment), trained on ``tokens`` merged tokens, to ``path``.
+    """Write the global model (f32, flat, one tensor per fragment), trained on ``tokens`` merged tokens, to ``path``.
 
     Raises:
-        OSError: it could not be written; what stood at ``path`` still does.
+        OSError: it could not be written; a file that was at ``path`` before is unchanged.
     """
     module = model_from_fragments(job.spec, layout, parameters)
     info = ModelInfo(

@@ -1,7 +1,6 @@
 """Payloads kept for a replay (``--record``): one file each, named by its digest.
 
-Kept by digest, a payload that is there twice is stored once, and a changed one is known by its name. It must not know
-what the payloads mean.
+So equal payloads are stored once, and a changed file no longer matches its name.
 """
 
 from pathlib import Path
@@ -14,7 +13,7 @@ from diloco.syncer.store import bytes_of
 
 
 def payload_path(directory: Path, digest: str) -> Path:
-    """Where the payload of this digest (hexadecimal) is kept."""
+    """Path of the payload with this digest (hexadecimal)."""
     return directory / digest[:2] / f"{digest}.bin"
 
 
@@ -31,10 +30,10 @@ def keep_payload(directory: Path, digest: str, payload: torch.Tensor) -> None:
 
 
 def read_payload(directory: Path, digest: str, payload_bytes: int) -> torch.Tensor:
-    """The payload of this digest, uint8, shape (payload_bytes,).
+    """The payload with this digest, uint8, shape (payload_bytes,).
 
     Raises:
-        UnusableFileError: it is missing, of another size, or not what its name says.
+        UnusableFileError: it is missing, of another size, or does not have the digest in its name.
     """
     path = payload_path(directory, digest)
     try:

@@ -1,1 +1,1 @@
-"""The learners as the syncer sees them: their sessions, what they bring and fetch, and what of it is believed."""
+"""The learners' side of the syncer: sessions, pushes, pulls, and checks of what learners claim."""

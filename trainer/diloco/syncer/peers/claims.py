@@ -1,14 +1,14 @@
-"""What a learner says it has done, held against what it can have done.
+"""Checks the steps and tokens that a learner claims against what it can have done.
 
-Weights, progress and the budget are made of steps and tokens that learners count themselves. One that counts wrongly,
-by fault or on purpose, must not outweigh the others or end the job early. Known here are how many tokens a step of its
-pool has, how many steps it has reported, at which of them it received a fragment, that learners pause at the staleness
-bound, how fast the others of its pool are, and how large the job is. An honest learner passes whatever its link does: a
-push may be here before the report of its steps, so it is given as many steps as it may make on its own and, beyond
-them, time for the report to come.
+Weights, progress and the budget are computed from steps and tokens that learners count themselves. A learner that
+counts wrongly, by mistake or on purpose, must not outweigh the others or end the job early. The checks use: the tokens
+in a step of its pool, the steps it has reported, the step at which it received each fragment, that learners pause at
+the staleness bound, the speed of the others of its pool, and the size of the job. A correct learner passes whatever its
+link does: a push may arrive before the report of its steps, so it is granted as many steps as it may make on its own
+and, beyond them, time for the report to arrive.
 
-A dishonest one gains those steps once, and what the others' speed leaves it (`speeds`). Learners that lie together are
-not found out, nor is one that is alone, up to what no machine can do. It must not know sessions or the engine.
+A dishonest learner gains those steps once, and what the others' speed allows (`speeds`). Learners that cheat together
+are not detected, nor is one that is alone, up to what no machine can do.
 """
 
 import asyncio
@@ -21,7 +21,7 @@ from diloco.spec.learner_ids import pool_of
 from diloco.syncer.peers.speeds import Allowance, Speeds
 
 LIFE_FACTOR = 100
-"""Times the job's budget that one learner can have trained before this syncer knew it (ours)."""
+"""Most that one learner can have trained before this syncer knew it, as a multiple of the job's budget (ours)."""
 
 
 class ClaimError(RuntimeError):
@@ -30,18 +30,18 @@ class ClaimError(RuntimeError):
 
 @dataclass(frozen=True, slots=True)
 class PushedWork:
-    """What a push says stands behind it."""
+    """The work that a push claims."""
 
     fragment: int
     base_version: int
-    """It counts from the receipt of this version on."""
+    """Steps and tokens count from the receipt of this version on."""
     steps: int
     tokens: int
 
 
 @dataclass(frozen=True, slots=True)
 class ClaimLimits:
-    """What a job says of what its learners can have done."""
+    """Limits that follow from the job."""
 
     tokens_per_step: Callable[[str], int]
     """Tokens in an inner step of a learner, by its id."""
@@ -50,12 +50,12 @@ class ClaimLimits:
     sequence_length: int
     budget_tokens: int
     bound_steps: int
-    """Inner steps a learner makes on a fragment at most before it receives it; so many, too, a push may be ahead of the
+    """Inner steps a learner makes on a fragment at most before it receives it; a push may also be this far ahead of the
     reports."""
 
     @classmethod
     def of(cls, spec: JobSpec) -> Self:
-        """Of a job."""
+        """The limits for a job."""
         training = spec.training
         pools = frozenset(f"{region.name}/{pool.name}" for region in spec.regions for pool in region.pools)
         bound_steps = spec.sync.staleness_bound_steps
@@ -67,15 +67,15 @@ class ClaimLimits:
 
 
 class Claims:
-    """Claims of all learners. Owned by the event loop."""
+    """The claims of all learners. Owned by the event loop."""
 
     def __init__(self, limits: ClaimLimits, refused: Callable[[], None], clock: Callable[[], float]) -> None:
-        """Know nobody yet.
+        """Start without any learner.
 
         Args:
-            limits: What the job says.
-            refused: Called for every claim that is not believed.
-            clock: Seconds, never running backwards.
+            limits: Limits that follow from the job.
+            refused: Called for every claim that is refused.
+            clock: Returns seconds and never goes back.
         """
         self._limits = limits
         self._refused = refused
@@ -85,7 +85,7 @@ class Claims:
         self._speeds = Speeds()
 
     def check_join(self, learner: str, steps: int, data_position: int) -> None:
-        """Check what a process says that it has done before it is let in.
+        """Check the steps that a process claims before it is admitted.
 
         Raises:
             ClaimError: its learner cannot have come so far.
@@ -95,7 +95,7 @@ class Claims:
             self._check_time(learner, allowance, steps, data_position)
             return
         if pool_of(learner) not in self._limits.pools:
-            return  # the engine turns it away
+            return  # the engine refuses it
         own, life = self._limits.bound_steps, LIFE_FACTOR * self._limits.budget_tokens
         most_steps = own + life // self._limits.tokens_per_step(learner)
         most_sequences = own * self._limits.sequences_per_step(learner) + life // self._limits.sequence_length
@@ -106,7 +106,7 @@ class Claims:
             )
 
     def admitted(self, learner: str, instance: str, steps: int, data_position: int) -> None:
-        """A process is let in, and goes on from there. One that only lost its link keeps its account."""
+        """Note that a process is admitted with these counts. One that only lost its link keeps its account."""
         known = self._accounts.get(learner)
         if known is None or known.instance != instance:
             self._accounts[learner] = _Account(instance, steps)
@@ -118,13 +118,14 @@ class Claims:
             own = self._limits.bound_steps
             self._allowances[learner] = Allowance(steps, data_position, self._clock(), own)
         else:
-            allowance.believe(steps, data_position, self._limits.sequences_per_step(learner))
+            allowance.record(steps, data_position, self._limits.sequences_per_step(learner))
 
     def reported(self, learner: str, step: int, tokens: int, data_position: int) -> None:
-        """Believe a step report.
+        """Check and record a step report.
 
         Raises:
-            ClaimError: steps or tokens go back, there are more tokens than steps make, or more steps or sequences than
+            ClaimError: steps or tokens go back, there are more tokens than the steps allow, or more steps or sequences
+            than
                 there was time for.
         """
         account, allowance = self._accounts[learner], self._allowances[learner]
@@ -140,20 +141,20 @@ class Claims:
         most = LIFE_FACTOR * self._limits.budget_tokens + step * self._limits.tokens_per_step(learner)
         if tokens > most:
             raise self._error(f"{learner} reports {tokens} tokens; in this job it can have trained {most}")
-        allowance.believe(step, data_position, self._limits.sequences_per_step(learner))
+        allowance.record(step, data_position, self._limits.sequences_per_step(learner))
         self._speeds.reported(learner, step, self._clock())
         account.reported = (step, tokens)
         account.raise_to(step)
 
     def received(self, learner: str, fragment: int, version: int) -> None:
-        """It trains on a version of a fragment: its count of this fragment begins anew."""
+        """Note that it trains on a version of a fragment: its count for this fragment restarts."""
         self._accounts[learner].receive(fragment, version)
 
     def check_work(self, learner: str, work: PushedWork) -> None:
         """Check what can be checked before anything is received.
 
         Raises:
-            ClaimError: there are more tokens than the steps make, or more steps than a learner makes on a fragment.
+            ClaimError: there are more tokens than the steps allow, or more steps than a learner makes on a fragment.
         """
         if work.steps > self._limits.bound_steps:
             raise self._error(
@@ -163,7 +164,7 @@ class Claims:
         self._check_tokens(learner, work.steps, work.tokens)
 
     async def check_steps(self, learner: str, work: PushedWork, patience_seconds: float) -> None:
-        """Wait until the reports stand behind a push that is here whole, which is mostly at once.
+        """Wait until the reports cover a push that has been received; usually they already do.
 
         Raises:
             ClaimError: they do not within ``patience_seconds``.
@@ -201,13 +202,13 @@ class Claims:
 
 
 _KEPT_MARKS = 12
-"""Of a fragment: more versions than ``sync.maxVersionLag`` allows to be behind."""
+"""Marks kept per fragment: more than the versions that ``sync.maxVersionLag`` allows to be behind."""
 
 
 class _Account:
-    """One process. Steps are counted over the learner's life.
+    """The account of one process. Steps are counted over all processes of its learner.
 
-    A mark (version, step) of a fragment says: it received this version, or a later one, at this step or later.
+    A mark (version, step) of a fragment means: it received this version, or a later one, at this step or later.
     """
 
     def __init__(self, instance: str, steps: int) -> None:
@@ -215,9 +216,9 @@ class _Account:
         self.reported: tuple[int, int] | None = None
         """Steps and tokens of the latest report."""
         self.steps = steps
-        """It has made at least so many."""
+        """It has made at least this many steps."""
         self.news = asyncio.Event()
-        """More steps are known."""
+        """Set when more steps are known."""
         self._began_at = steps
         self._marks: dict[int, dict[int, int]] = {}
 
@@ -226,15 +227,15 @@ class _Account:
         self.news.set()
 
     def receive(self, fragment: int, version: int) -> None:
-        # Control messages keep their order: what was reported before this was done before it.
+        # Control messages keep their order: what was reported before this message was done before it.
         self._mark(fragment, version, self.steps)
 
     def push(self, work: PushedWork) -> None:
-        # It holds the next version only after it took this: what is counted once is not counted again.
+        # It can hold the next version only after this push was taken, so its steps are not counted twice.
         self._mark(work.fragment, work.base_version + 1, self.begins_at(work) + work.steps)
 
     def begins_at(self, work: PushedWork) -> int:
-        """The step from which this push can count at the earliest."""
+        """The earliest step from which this push can count."""
         marks = self._marks.get(work.fragment, {})
         return max((step for version, step in marks.items() if version <= work.base_version), default=self._began_at)
 

@@ -1,7 +1,7 @@
-"""Outer gradients on their way in: asked for, being received, here.
+"""Incoming outer gradients: requested, being received, complete.
 
-Memory is bounded by what was asked: a push must name an open ask, exactly, and be as long as the codec makes that
-fragment, before a buffer is made for it. It must not know gRPC or the engine.
+Memory is bounded by what was requested: before a buffer is allocated, a push must name an open request exactly and have
+the length that the codec gives that fragment.
 """
 
 from collections.abc import Callable
@@ -15,7 +15,7 @@ from diloco.core.fragments import Layout
 
 
 class PushKey(NamedTuple):
-    """What identifies an outer gradient, in an ask, a push and a merge."""
+    """Identifies an outer gradient in a request, a push and a merge."""
 
     learner: str
     incarnation: int
@@ -26,7 +26,7 @@ class PushKey(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class PushClaim:
-    """What a push says of itself besides its key."""
+    """What a push's header claims besides its key."""
 
     base_version: int
     codec: str
@@ -42,47 +42,47 @@ class _Reception:
 
 
 class PushRefusedError(RuntimeError):
-    """A push that nobody waits for, or that cannot be what was asked; the text says why."""
+    """A push that was not requested, or does not match its request; the text says why."""
 
 
 class Inbox:
-    """All outer gradients that are asked for or held. Owned by the event loop.
+    """All outer gradients that are requested or held. Owned by the event loop.
 
-    A key has one buffer at most: a second push of one ask is refused while the first is under way.
+    A key has one buffer at most: a second push for one request is refused while the first is under way.
     """
 
     def __init__(self, layout: Layout, codec: Codec) -> None:
         self._layout = layout
         self._codec = codec
         self._asks: dict[PushKey, _Reception | None] = {}
-        """Open asks, each with the push under way."""
+        """Open requests, each with the push under way."""
         self._leaving: dict[PushKey, torch.Tensor] = {}
-        """Buffers of pushes that are not wanted any more and have not let go yet."""
+        """Buffers of pushes that are no longer wanted but still being received."""
         self._arrived: dict[PushKey, torch.Tensor] = {}
         self._lapsed: dict[tuple[str, int], PushKey] = {}
-        """By learner and fragment: the latest ask whose round was over before its push came."""
+        """By learner and fragment: the latest request whose round was over before its push came."""
 
     @property
     def held_bytes(self) -> int:
-        """Memory taken by payloads that are here or being received."""
+        """Memory of payloads that are complete or being received."""
         receiving = [reception.buffer for reception in self._asks.values() if reception is not None]
         return sum(buffer.nbytes for buffer in (*receiving, *self._leaving.values(), *self._arrived.values()))
 
     def ask(self, key: PushKey) -> None:
-        """Expect this push; an older ask for the same fragment of the same learner is void."""
+        """Expect this push; an older request for the same fragment from the same learner becomes void."""
         for old in [k for k in self._asks if (k.learner, k.fragment) == (key.learner, key.fragment) and k != key]:
             self._void(old)
         self._asks.setdefault(key, None)
 
     def void_session(self, learner: str, incarnation: int) -> None:
-        """Expect nothing more from a session that is over. What is here in full stays: it may be merged yet."""
+        """Expect nothing more from a session that is over. Complete payloads stay, as they may still be merged."""
         for key in [k for k in self._asks if (k.learner, k.incarnation) == (learner, incarnation)]:
             self._void(key)
         for place in [place for place in self._lapsed if place[0] == learner]:
             del self._lapsed[place]
 
     def void_version(self, fragment: int, version: int) -> None:
-        """A version is made: expect no more pushes for it, and drop what came for it."""
+        """Note that a version is made: expect no more pushes for it, and drop its payloads."""
         for key in [k for k in self._asks if k.fragment == fragment and k.version <= version]:
             self._void(key)
             self._lapsed[key.learner, key.fragment] = key
@@ -90,19 +90,20 @@ class Inbox:
             del self._arrived[key]
 
     def lapsed(self, key: PushKey) -> bool:
-        """Whether a push comes after its round; true once for each ask."""
+        """Whether a push comes after its round; true once per request."""
         if self._lapsed.get((key.learner, key.fragment)) != key:
             return False
         del self._lapsed[key.learner, key.fragment]
         return True
 
     def open(self, key: PushKey, claim: PushClaim, abandon: Callable[[], None]) -> torch.Tensor:
-        """A buffer for a push, uint8, shape (payload_bytes,); ``abandon`` is called once it is not wanted any more.
+        """A buffer for a push, uint8, shape (payload_bytes,); ``abandon`` is called once it is no longer wanted.
 
-        Whoever fills it then calls the method of that name here, so that its memory is counted until it is free.
+        Whoever fills the buffer must then call ``abandon`` of this inbox, so that its memory is counted until it is
+        free.
 
         Raises:
-            PushRefusedError: before any memory is taken.
+            PushRefusedError: before any memory is allocated.
         """
         problem = self._problem(key, claim)
         if problem is not None:
@@ -112,7 +113,7 @@ class Inbox:
         return buffer
 
     def received(self, key: PushKey) -> torch.Tensor | None:
-        """The buffer of a push that has come in full; None if it is no longer wanted."""
+        """The buffer of a push that was received in full; None if it is no longer wanted."""
         reception = self._asks.get(key)
         return None if reception is None else reception.buffer
 
@@ -126,21 +127,21 @@ class Inbox:
         return True
 
     def abandon(self, key: PushKey) -> None:
-        """A push under way has failed, or its content is no good: the ask, if there is still one, stays open."""
+        """Note that a push has failed or its content is invalid: its request, if there still is one, stays open."""
         self._leaving.pop(key, None)
         if key in self._asks:
             self._asks[key] = None
 
     def payload(self, key: PushKey) -> torch.Tensor:
-        """A payload that is here, uint8, shape (payload_bytes,).
+        """A complete payload, uint8, shape (payload_bytes,).
 
         Raises:
-            KeyError: it is not.
+            KeyError: it is not here.
         """
         return self._arrived[key]
 
     def drop(self, key: PushKey) -> None:
-        """Let go of a payload."""
+        """Free a payload."""
         self._arrived.pop(key, None)
 
     def _void(self, key: PushKey) -> None:

@@ -1,7 +1,6 @@
-"""How fast each learner's link carries fragments while it carries any.
+"""Measures how fast each learner's link carries fragments while it carries any.
 
-Pushes are timed as they come in here, pulls by the learners that receive them. It must not know what follows from the
-rates. Owned by the event loop.
+Pushes are timed as they arrive here, pulls by the learners that receive them. Owned by the event loop.
 """
 
 from collections import deque
@@ -13,15 +12,15 @@ from typing import Final
 from diloco.runtime.busy import BusyMeter, Moved
 
 WINDOW_SECONDS: Final = 120.0
-"""What rates are measured over (ours)."""
+"""Time over which rates are measured (ours)."""
 SAMPLE_SECONDS: Final = 5.0
 _SHORTEST_BUSY_SECONDS: Final = 1e-3
-"""Below it a rate says nothing but that the link is fast."""
+"""With less busy time than this, a rate only says that the link is fast."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rates:
-    """Bytes a second while any are under way; None: not measured."""
+    """Bytes per second while any are under way; None: not measured."""
 
     up: float | None = None
     down: float | None = None
@@ -40,19 +39,19 @@ class LinkMeter:
         self._sampled_at: float | None = None
 
     def push_began(self, learner: str) -> None:
-        """A push of a learner has begun to come in."""
+        """Note that a learner's push has begun to arrive."""
         self._pushes.setdefault(learner, BusyMeter(self._clock)).begin()
 
     def push_ended(self, learner: str, received_bytes: int) -> None:
-        """A push that began is over, with so many bytes received."""
+        """Note that a push is over, and how many bytes were received."""
         self._pushes[learner].end(received_bytes)
 
     def pulled(self, learner: str, pulls: Moved) -> None:
-        """A learner's own account of its pulls since its process began."""
+        """Set a learner's own count of its pulls since its process began."""
         self._pulls[learner] = pulls
 
     def sample(self, now: float) -> bool:
-        """Look at the counts, where that is due. Call it every second or so; returns whether a sample was taken."""
+        """Sample the counts if that is due. Call it about every second; returns whether a sample was taken."""
         if self._sampled_at is not None and now - self._sampled_at < SAMPLE_SECONDS:
             return False
         self._sampled_at = now
@@ -63,29 +62,29 @@ class LinkMeter:
         return True
 
     def rates(self, learner: str) -> Rates:
-        """Over the window."""
+        """The rates over the window."""
         up, down = self._ups.get(learner), self._downs.get(learner)
         return Rates(None if up is None else up.bytes_per_second, None if down is None else down.bytes_per_second)
 
 
-class Lately:
-    """A duration as it was at the samples of the window, for what moves from one step to the next."""
+class RecentSeconds:
+    """A duration at the samples of the window; its median smooths out changes from step to step."""
 
     def __init__(self) -> None:
         self._seconds: deque[float] = deque(maxlen=int(WINDOW_SECONDS / SAMPLE_SECONDS))
 
     def add(self, seconds: float) -> None:
-        """Take in a sample."""
+        """Add a sample."""
         self._seconds.append(seconds)
 
     @property
     def median(self) -> float:
-        """Of at least one sample."""
+        """The median; needs at least one sample."""
         return median_low(self._seconds)
 
 
 class _Window:
-    """What was moved over the last while."""
+    """What was transferred in the window."""
 
     def __init__(self) -> None:
         self._samples: deque[tuple[float, Moved]] = deque()
@@ -94,15 +93,15 @@ class _Window:
         if self._samples:
             last = self._samples[-1][1]
             if moved.bytes < last.bytes or moved.busy_seconds < last.busy_seconds:
-                self._samples.clear()  # another process of that learner, which counts from its own beginning
+                self._samples.clear()  # another process of that learner, whose counts begin at 0
         self._samples.append((now, moved))
-        # One sample from before the window stays: the window's beginning lies between it and the next.
+        # Keep one sample from before the window: the window begins between it and the next.
         while len(self._samples) > 2 and now - self._samples[1][0] >= WINDOW_SECONDS:
             self._samples.popleft()
 
     @property
     def bytes_per_second(self) -> float | None:
-        """While anything was under way."""
+        """The rate while anything was under way."""
         first, last = self._samples[0][1], self._samples[-1][1]
         busy_seconds, moved = last.busy_seconds - first.busy_seconds, last.bytes - first.bytes
         return moved / busy_seconds if moved > 0 and busy_seconds >= _SHORTEST_BUSY_SECONDS else None

@@ -1,6 +1,6 @@
-"""Whether a running job's overlap, interval and links go together: measured, judged, and told once that has stood.
+"""Checks whether a running job's overlap, interval and links fit together, and reports a verdict once it has lasted.
 
-Owned by the event loop, but for `judged`, which is pure and may take long enough for a thread of its own.
+Owned by the event loop, except for `judge`, which is pure and may take long enough to need a thread.
 """
 
 import asyncio
@@ -19,32 +19,32 @@ from diloco.core.remedies import remedies
 from diloco.core.state import LearnerState, Phase
 from diloco.core.view import EngineView
 from diloco.spec.sync import SyncSpec
-from diloco.syncer.peers.link_meter import Lately, LinkMeter
+from diloco.syncer.peers.link_meter import LinkMeter, RecentSeconds
 from diloco.syncer.reporting.status import LinksStatus, LinkStatus
 
 _log = logging.getLogger(__name__)
 
 EVERY_SECONDS: Final = 15.0
-"""Between two verdicts (ours)."""
+"""Time between two verdicts (ours)."""
 HOLD_SECONDS: Final = 90.0
-"""For which a verdict must have stood before it is told (ours); at least two intervals."""
+"""How long a verdict must have lasted before it is reported (ours); at least two intervals."""
 
 
 @dataclass(frozen=True, slots=True)
 class Watched:
-    """A verdict, and what is told of it."""
+    """The latest verdict, and the one that is reported."""
 
     judgement: Judgement = field(default_factory=Judgement)
     remedies: tuple[str, ...] = ()
-    """Of what is told."""
+    """Remedies for the verdict that is reported."""
     latest: Fit | None = None
 
 
-def judged(before: Watched, situation: Situation, now: float) -> Watched:
+def judge(before: Watched, situation: Situation, now: float) -> Watched:
     """Judge a situation at ``now``."""
     found = fit(situation)
     if found.kind is FitKind.STALENESS_BOUND_TOO_LOW and situation.exchange.quorum >= situation.learners:
-        # Lock-step: that learners stand still until the round is over is what was asked for.
+        # With lock-step synchronization, learners are meant to wait until the round is over.
         found = replace(found, kind=FitKind.FITS)
     hold_seconds = max(HOLD_SECONDS, 2 * situation.exchange.interval * (found.step_seconds or 0.0))
     judgement = before.judgement.after(found, now, hold_seconds)
@@ -54,31 +54,31 @@ def judged(before: Watched, situation: Situation, now: float) -> Watched:
 
 
 class LinkWatch:
-    """Of one job."""
+    """Watches the links of one job."""
 
     def __init__(self, sync: SyncSpec, layout: Layout, tokens_per_step: Callable[[str], int], meter: LinkMeter) -> None:
         self._exchange = Exchange.of(sync, tuple(fragment.numel for fragment in layout.fragments))
         self._tokens_per_step = tokens_per_step
         self._meter = meter
         self._due = EVERY_SECONDS
-        self._steps: dict[str, Lately] = {}
-        self._answers: dict[str, Lately] = {}
+        self._steps: dict[str, RecentSeconds] = {}
+        self._answers: dict[str, RecentSeconds] = {}
         self._watched = Watched()
 
     async def look(self, view: EngineView, now: float, threads: Executor) -> None:
-        """Take a sample, and where one is due another verdict. Call it every second or so."""
+        """Take a sample and, if due, reach another verdict. Call it about every second."""
         if self._meter.sample(now):
             for learner in view.learners:
                 if learner.state == LearnerState.TRAINING and learner.step_seconds:
-                    self._steps.setdefault(learner.id, Lately()).add(learner.step_seconds)
+                    self._steps.setdefault(learner.id, RecentSeconds()).add(learner.step_seconds)
                 if learner.state == LearnerState.TRAINING and learner.answer_seconds is not None:
-                    self._answers.setdefault(learner.id, Lately()).add(learner.answer_seconds)
+                    self._answers.setdefault(learner.id, RecentSeconds()).add(learner.answer_seconds)
         if now < self._due or view.phase != Phase.TRAINING:
             return
         self._due = now + EVERY_SECONDS
         before = self._watched
         situation = self._situation(view)
-        self._watched = await asyncio.get_running_loop().run_in_executor(threads, judged, before, situation, now)
+        self._watched = await asyncio.get_running_loop().run_in_executor(threads, judge, before, situation, now)
         told = self._watched.judgement.told
         if told is not None and told is not before.judgement.told:
             _log.log(logging.INFO if told.fits else logging.WARNING, "links: %s: %s", told.kind.value, told.reason)
@@ -95,7 +95,7 @@ class LinkWatch:
         )
 
     def status(self, now: float) -> LinksStatus | None:
-        """What is told; None before the first verdict has stood for long enough."""
+        """What is reported; None before the first verdict has lasted long enough."""
         told, latest = self._watched.judgement.told, self._watched.latest
         if told is None:
             return None
@@ -106,7 +106,7 @@ class LinkWatch:
             remedies=self._watched.remedies,
             used=tuple(
                 LinkStatus(name=use.name, learners=use.learners, up=use.up, down=use.down)
-                for use in (() if latest is None else latest.links[:-1])  # the syncer's own is not measured
+                for use in (() if latest is None else latest.links[:-1])  # without the syncer's own
             ),
         )
 

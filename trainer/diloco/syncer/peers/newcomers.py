@@ -1,7 +1,7 @@
-"""How many learners that nobody planned are let in.
+"""Limits how many unplanned learners are admitted. Pure.
 
-A pool's processes may start before the syncer hears that the pool has grown, so an id that is not planned is let in;
-but every id costs memory for the life of the job, so only as many are as a job may grow at once. Pure.
+A pool's processes may start before the syncer sees that the pool has grown, so an id that is not planned is admitted.
+But every id costs memory for the rest of the job, so only as many are admitted as a job may grow by at once.
 """
 
 from collections.abc import Iterable
@@ -11,25 +11,25 @@ _FEWEST: Final = 64
 
 
 class Newcomers:
-    """Counts them. As many as there are planned learners, and at least some, are let in."""
+    """Counts unplanned learners. As many as there are planned ones are admitted, and never fewer than a minimum."""
 
     def __init__(self, planned: Iterable[str]) -> None:
-        """``planned``: ids that the manifest has now."""
+        """``planned``: the learner ids in the manifest."""
         self._planned = frozenset(planned)
         self._unplanned: set[str] = set()
 
     def planned(self, learners: Iterable[str]) -> None:
-        """The manifest has changed: whoever it has now is no newcomer any more."""
+        """Note that the manifest has changed: its learners no longer count."""
         self._planned = frozenset(learners)
         self._unplanned -= self._planned
 
     def admitted(self, learner: str) -> None:
-        """It is in, and will be remembered."""
+        """Note that it was admitted, and so will be remembered."""
         if learner not in self._planned:
             self._unplanned.add(learner)
 
     def problem_with(self, learner: str, waiting: Iterable[str] = ()) -> str | None:
-        """Why this learner cannot be let in now; None: it can. ``waiting``: others that nothing was decided about."""
+        """Why this learner cannot be admitted now; None: it can. ``waiting``: others that are not decided yet."""
         if learner in self._planned or learner in self._unplanned:
             return None
         most = max(_FEWEST, len(self._planned))

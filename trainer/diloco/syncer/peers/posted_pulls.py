@@ -1,8 +1,7 @@
-"""Pulls that learners have posted for versions that are not made yet: each waits for its fragment's next version.
+"""Pulls that learners have posted for versions not made yet: each waits for its fragment's next version.
 
-A learner that has answered an ask posts its pull, so that the new version is on its way the moment it is there. What
-waits is a coroutine and nothing else, one a learner and fragment at most. It must not know gRPC, payloads or the
-engine.
+A learner that has answered a request posts its pull, so that the new version is sent as soon as it exists. A waiting
+pull is only a coroutine, at most one per learner and fragment.
 """
 
 import asyncio
@@ -12,25 +11,25 @@ from diloco.wire.errors import RefusedError, UnavailableError, WireError
 
 
 class PostedPulls:
-    """All pulls that wait. Owned by the event loop."""
+    """All waiting pulls. Owned by the event loop."""
 
     def __init__(self, patience_seconds: float) -> None:
-        """Let none wait longer than ``patience_seconds``."""
+        """No pull waits longer than ``patience_seconds``."""
         self._patience_seconds = patience_seconds
         self._waiting: dict[int, dict[str, tuple[int, asyncio.Future[None]]]] = {}
-        """fragment -> learner -> its incarnation, and what its pull waits for."""
+        """fragment -> learner -> its incarnation, and the future that its pull awaits."""
         self._stopped = False
 
     @property
     def waiting(self) -> int:
-        """Pulls that wait now."""
+        """Number of waiting pulls."""
         return sum(len(learners) for learners in self._waiting.values())
 
     async def next_version(self, learner: str, incarnation: int, fragment: int) -> None:
-        """Wait until the fragment has its next version. A later pull of the same learner and fragment takes its place.
+        """Wait until the fragment has its next version. A later pull by the same learner replaces this one.
 
         Raises:
-            RefusedError: it took too long, another pull took its place, or the learner's session is over.
+            RefusedError: it took too long, another pull replaced it, or the learner's session is over.
             UnavailableError: the syncer stops.
         """
         if self._stopped:
@@ -51,21 +50,21 @@ class PostedPulls:
             self._forget(fragment, learner, made)
 
     def made(self, fragment: int) -> None:
-        """The fragment has a new version: whoever waits for it is served."""
+        """Note that the fragment has a new version: pulls that wait for it go on."""
         for _, made in self._waiting.pop(fragment, {}).values():
             if not made.done():
                 made.set_result(None)
 
     def admitted(self, learner: str, incarnation: int) -> None:
-        """From now on only this incarnation of the learner is waited with."""
+        """Let only this incarnation of the learner wait from now on."""
         self._end_sessions(learner, lambda waiting: waiting != incarnation)
 
     def session_over(self, learner: str, incarnation: int) -> None:
-        """This incarnation of the learner waits for nothing any more."""
+        """End the pulls of this incarnation of the learner."""
         self._end_sessions(learner, lambda waiting: waiting == incarnation)
 
     def stop(self) -> None:
-        """Let nobody wait any more: the syncer stops."""
+        """End all pulls: the syncer stops."""
         self._stopped = True
         for learners in self._waiting.values():
             for _, made in learners.values():

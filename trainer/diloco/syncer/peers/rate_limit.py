@@ -1,28 +1,28 @@
-"""How fast a session is read: what one learner says is on the tape and in the engine, so it may not say too much.
+"""Limits how fast a session is read, since every message costs the tape and the engine.
 
-A peer that is faster than this is read later, which its own connection makes it wait for; honest ones replace what
-waits by newer reports. Pure but for the clock that it is given.
+Messages beyond the limit are read later, so that flow control slows the connection down; a correct learner replaces
+waiting reports by newer ones. Pure but for the clock that it is given.
 """
 
 from collections.abc import Callable
 from typing import Final
 
 A_SECOND: Final = 1000.0
-"""Messages of a learner; a step of two milliseconds with two fragments each makes as many."""
+"""Messages per second from a learner: as many as a learner sends with two fragments in each 2 ms step."""
 AT_ONCE: Final = 2000.0
 
 
-class Tempo:
-    """Of one session: a bucket of ``AT_ONCE`` messages that fills with ``A_SECOND``."""
+class TokenBucket:
+    """The token bucket of one session: holds ``AT_ONCE`` messages, refills ``A_SECOND`` per second."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
-        """``clock`` returns seconds, never running backwards."""
+        """``clock`` returns seconds and never goes back."""
         self._clock = clock
         self._room = AT_ONCE
         self._at = clock()
 
     def wait_seconds(self) -> float:
-        """How long to wait before the message that has come is taken in; mostly 0."""
+        """How long to wait before processing the message that has come; usually 0."""
         now = self._clock()
         self._room = min(AT_ONCE, self._room + A_SECOND * (now - self._at)) - 1.0
         self._at = now

@@ -1,6 +1,6 @@
-"""The syncer as the wire sees it: sessions, pushes and pulls, each checked before anything is believed or allocated.
+"""Implements the wire's service: sessions, pushes and pulls, each checked before it is trusted or memory allocated.
 
-It must not decide: what comes in full becomes an event, and the engine's answer comes back another way.
+It makes no decisions: a complete push becomes an event, and the engine's answer is sent by other modules.
 """
 
 import asyncio
@@ -60,10 +60,10 @@ class SyncService:
         self._post = post
 
     async def session(self, join: Join, peer: Peer, inbound: AsyncIterator[LearnerMessage], send: Send) -> None:
-        """Live through one session.
+        """Serve one session until it ends.
 
         Raises:
-            WireError: the process does not belong here, or breaks the protocol.
+            WireError: the process does not belong to this job, or breaks the protocol.
         """
         peer.must_be(join.learner, self._job)
         await self._sessions.serve(join, inbound, send)
@@ -72,7 +72,7 @@ class SyncService:
         """A buffer of exactly the payload's size.
 
         Raises:
-            WireError: nobody asked for this push, or it cannot be what was asked; no memory is taken.
+            WireError: this push was not requested, or does not match its request; no memory is allocated.
         """
         peer.must_be(header.learner, self._job)
         try:
@@ -92,7 +92,7 @@ class SyncService:
         return buffer
 
     async def pushed(self, header: PushHeader) -> PushReceipt:
-        """A push has come whole: look through it, and tell the engine."""
+        """Check a push that was received in full, and post it to the engine."""
         self._meter.push_ended(header.learner, header.payload_bytes)
         key = _key(header)
         payload = self._inbox.received(key)
@@ -134,23 +134,23 @@ class SyncService:
         return PushReceipt(accepted=True)
 
     def push_unwanted(self, header: PushHeader) -> str | None:
-        """Why a push under way is of no use any more: its round is over."""
+        """Why a push under way is no longer of use: its round is over."""
         return None if self._inbox.received(_key(header)) is not None else "it is no longer asked for"
 
     def push_failed(self, header: PushHeader, reason: str) -> None:
-        """A push broke off: its buffer is free, and the same may be tried again."""
+        """Free the buffer of a push that broke off; it may be tried again."""
         del reason  # the wire has logged it
         self._meter.push_ended(header.learner, 0)
         self._inbox.abandon(_key(header))
         self._note_late(header)
 
     async def open_pull(self, request: PullRequest, peer: Peer) -> tuple[PullHeader, memoryview]:
-        """The current version of a fragment: the update that makes it of what the learner holds, or whole.
+        """The current version of a fragment: the update from what the learner holds, or the whole fragment.
 
-        The view stays as it is while it is read. A pull that was posted for the next version waits for it.
+        The view's content does not change while it is read. A pull that was posted for the next version waits for it.
 
         Raises:
-            WireError: the learner has no session, or no such version is there.
+            WireError: the learner has no session, or the version does not exist.
         """
         peer.must_be(request.learner, self._job)
         self._check_current(request)
@@ -188,7 +188,7 @@ class SyncService:
             raise RefusedError(f"incarnation {message.incarnation} of {message.learner} has no session here")
 
     def _note_late(self, header: PushHeader) -> None:
-        """The engine learns how long a learner takes from pushes that come after their round, too."""
+        """Tell the engine how long the learner took, which it also learns from pushes that come after their round."""
         key = _key(header)
         if self._sessions.current(header.learner, header.incarnation) and self._inbox.lapsed(key):
             self._post(FragmentLate(*key))

@@ -1,7 +1,6 @@
-"""Sessions of learners, from the wire's messages to the engine's events and back.
+"""Learners' sessions: translates the wire's messages into the engine's events and its actions into messages.
 
-A session is open before the engine has decided about it; it is ``admitted`` from the engine's word on. It must not know
-payloads or tensors.
+A session is open before the engine has decided about it, and ``admitted`` once the engine has accepted it.
 """
 
 import asyncio
@@ -27,7 +26,7 @@ from diloco.runtime.busy import Moved
 from diloco.syncer.peers.claims import ClaimError, Claims
 from diloco.syncer.peers.link_meter import LinkMeter
 from diloco.syncer.peers.newcomers import Newcomers
-from diloco.syncer.peers.rate_limit import Tempo
+from diloco.syncer.peers.rate_limit import TokenBucket
 from diloco.syncer.store import FragmentStore
 from diloco.wire import messages
 from diloco.wire.errors import InvalidMessageError, RefusedError, UnavailableError, WireError
@@ -46,9 +45,9 @@ class _Session:
         """Set when the syncer ends it."""
         self.incarnation: int | None = None
         self.left = False
-        """The learner said that it leaves."""
+        """The learner said that it is leaving."""
         self.problem = ""
-        """Why the syncer ends it, where the learner broke a rule."""
+        """Why the syncer ends it, if the learner broke a rule."""
 
 
 class Sessions:
@@ -81,7 +80,7 @@ class Sessions:
 
     @property
     def admitted(self) -> int:
-        """Learners that have a session."""
+        """Number of learners that have a session."""
         return len(self._admitted)
 
     def current(self, learner: str, incarnation: int) -> bool:
@@ -90,7 +89,7 @@ class Sessions:
         return session is not None and session.incarnation == incarnation
 
     async def serve(self, join: Join, inbound: AsyncIterator[LearnerMessage], send: Send) -> None:
-        """Live through one session.
+        """Serve one session until it ends.
 
         Raises:
             WireError: the joining process does not belong to this job, or breaks the protocol.
@@ -102,7 +101,7 @@ class Sessions:
             raise RefusedError(str(error)) from None
         no_room = self._newcomers.problem_with(join.learner, (learner for learner, _ in self._joining))
         if no_room is not None:
-            raise UnavailableError(no_room)  # the manifest may be on its way
+            raise UnavailableError(no_room)  # a manifest that plans it may be on its way
         session = _Session(join, send)
         key = (join.learner, join.instance)
         replaced = self._joining.pop(key, None)
@@ -118,9 +117,9 @@ class Sessions:
             self._ended(key, session)
 
     def admit(self, action: Admit, progress: messages.Progress) -> None:
-        """Welcome a process that the engine lets in."""
+        """Welcome a process that the engine admits."""
         session = self._joining.pop((action.learner, action.instance), None)
-        if session is None:  # gone before it was let in
+        if session is None:  # it left before it was admitted
             self._post(LearnerLeft(action.learner, action.incarnation, clean=False))
             return
         previous = self._admitted.get(action.learner)
@@ -143,7 +142,7 @@ class Sessions:
         self._deliver(session, welcome)
 
     def refuse(self, action: Refuse) -> None:
-        """Turn a joining process away."""
+        """Refuse a joining process."""
         session = self._joining.pop((action.learner, action.instance), None)
         if session is not None:
             self._deliver(session, messages.Refused(action.refusal.value, action.reason))
@@ -158,20 +157,20 @@ class Sessions:
             session.over.set()
 
     def end(self, learner: str, incarnation: int, problem: str) -> None:
-        """End the session of a learner that broke a rule, and say which. It may join again."""
+        """End the session of a learner that broke a rule, and tell it which. It may join again."""
         session = self._admitted.get(learner)
         if session is not None and session.incarnation == incarnation:
             session.problem = problem
             session.over.set()
 
     def send(self, learner: str, incarnation: int, message: SyncerMessage) -> None:
-        """Tell a learner something, if this incarnation of it still has a session."""
+        """Send a message to a learner, if this incarnation of it still has a session."""
         session = self._admitted.get(learner)
         if session is not None and session.incarnation == incarnation:
             self._deliver(session, message)
 
     def send_all(self, message: SyncerMessage) -> None:
-        """Tell every learner something."""
+        """Send a message to every learner."""
         for session in self._admitted.values():
             self._deliver(session, message)
 
@@ -212,9 +211,9 @@ class Sessions:
             await asyncio.gather(over, reading, return_exceptions=True)
 
     async def _read(self, session: _Session, inbound: AsyncIterator[LearnerMessage]) -> None:
-        tempo = Tempo(self._clock)
+        bucket = TokenBucket(self._clock)
         async for message in inbound:
-            if (wait_seconds := tempo.wait_seconds()) > 0:
+            if (wait_seconds := bucket.wait_seconds()) > 0:
                 await asyncio.sleep(wait_seconds)
             if isinstance(message, messages.Leave):
                 _log.info("%s leaves: %s", session.join.learner, message.reason)
@@ -286,7 +285,7 @@ class Sessions:
                 pass
 
     def _measure(self, session: _Session, message: LearnerMessage) -> None:
-        """Keep a learner's account of its pulls, where it gives one."""
+        """Record a learner's own count of its pulls, if it sends one."""
         if isinstance(message, messages.StepReport) and message.received_bytes:
             self._meter.pulled(session.join.learner, Moved(message.receiving_seconds, message.received_bytes))
 

@@ -1,8 +1,7 @@
-"""How fast learners are, and so how much one can have done since it was last heard.
+"""Measures how fast learners are, to bound how many steps one can have made since its last report.
 
-Steps are counted by those who make them, so one learner's speed says nothing of what it may claim: the others' does. A
-pool is of one kind of hardware, so whoever is far faster than the fastest other one of its pool is not believed. It
-must not know messages or sessions.
+Learners count their own steps, so a learner's bound follows from the speed of the others, not from its own. A pool has
+one kind of hardware, so a learner that is far faster than the fastest other one of its pool is not believed.
 """
 
 from dataclasses import dataclass, field
@@ -10,28 +9,28 @@ from dataclasses import dataclass, field
 from diloco.spec.learner_ids import pool_of
 
 POOL_FACTOR = 32
-"""Times the fastest other learner of its pool that one may be: machines are shared, and slow ones acted out (ours)."""
+"""How many times as fast as the fastest other of its pool a learner may be: machines are shared or simulated (ours)."""
 JOB_FACTOR = 1000
-"""The same where the others are of other pools (ours)."""
+"""The same if the others are of other pools (ours)."""
 FASTEST_STEPS_PER_SECOND = 10_000.0
-"""Where there is nobody to compare with: no step of any model takes less than a tenth of a millisecond (ours)."""
+"""Limit if there is nobody to compare with: no step of any model takes less than 0.1 ms (ours)."""
 MEASURED_SECONDS = 5.0
-"""A speed is measured over so long, and the highest counts: a pause says nothing of it (ours)."""
+"""Time over which a speed is measured; the highest counts, as a pause says nothing about speed (ours)."""
 SAVED_SECONDS = 30.0
-"""A learner that was not heard may have made the steps of so long, beside those that it may make on its own (ours)."""
+"""A silent learner may have made the steps of this much time, beside those that it may make on its own (ours)."""
 
 
 @dataclass(slots=True)
 class _Speed:
     since: tuple[int, float]
-    """Step and time at which the present measurement began. The first report begins the first one: a first step may
-    compile for minutes."""
+    """Step and time at which the current measurement began. The first report starts the first one, since a first step
+    may compile for minutes."""
     highest: float = 0.0
-    """Steps a second; 0: not measured yet."""
+    """Steps per second; 0: not measured yet."""
 
 
 class Speeds:
-    """The highest speed of every learner, and what follows for the others."""
+    """The highest speed of every learner, and the limits that follow for the others."""
 
     def __init__(self) -> None:
         self._speeds: dict[str, _Speed] = {}
@@ -39,7 +38,7 @@ class Speeds:
         """By pool: its two fastest learners."""
 
     def reported(self, learner: str, step: int, now: float) -> None:
-        """A learner has come to ``step`` at ``now``, in seconds."""
+        """Note that a learner has reported ``step`` at ``now``, in seconds."""
         speed = self._speeds.setdefault(learner, _Speed((step, now)))
         seconds = now - speed.since[1]
         if seconds < MEASURED_SECONDS:
@@ -52,14 +51,14 @@ class Speeds:
             del pool[min(pool, key=lambda name: pool[name])]
 
     def begins(self, learner: str) -> None:
-        """Another process begins: its first step is no measure."""
+        """Note that another process begins: its first step is not measured."""
         if learner in self._speeds:
             highest = self._speeds.pop(learner).highest
             if highest:
                 self._fastest.setdefault(pool_of(learner), {}).setdefault(learner, highest)
 
     def most_steps_per_second(self, learner: str) -> float:
-        """What a learner can make, held against the others."""
+        """The limit for a learner, from the others' speeds."""
         own = pool_of(learner)
         beside = max((speed for name, speed in self._fastest.get(own, {}).items() if name != learner), default=0.0)
         compared = POOL_FACTOR * beside
@@ -71,24 +70,24 @@ class Speeds:
 
 @dataclass(slots=True)
 class Allowance:
-    """What a learner may claim beyond what is known of it: it grows with time and is used up by what is believed."""
+    """What a learner may claim beyond its recorded counts: grows with time, and is used up by accepted claims."""
 
     steps: int
-    """Known: inner steps that it has made."""
+    """Recorded inner steps."""
     data_position: int
-    """Known: sequences that it has taken."""
+    """Recorded sequences."""
     at: float
-    """When it was last looked at, in seconds."""
+    """Time of the last update, in seconds."""
     own_steps: int
-    """What it may make without being heard: up to the staleness bound."""
+    """Steps it may make without contact: up to the staleness bound."""
     _saved: list[float] = field(init=False)
-    """Steps, and steps' worth of sequences."""
+    """Unused steps, and sequences in units of steps."""
 
     def __post_init__(self) -> None:
         self._saved = [float(self.own_steps)] * 2
 
     def problem(self, steps: int, data_position: int, sequences_per_step: int, steps_per_second: float) -> str:
-        """Why it cannot have come so far by now; empty if it can. ``grow`` first."""
+        """Why it cannot have come so far by now; empty if it can. Call ``grow`` first."""
         more, taken = steps - self.steps, data_position - self.data_position
         if more <= self._saved[0] and taken <= self._saved[1] * sequences_per_step:
             return ""
@@ -98,14 +97,14 @@ class Allowance:
         )
 
     def grow(self, now: float, steps_per_second: float) -> None:
-        """Time has passed."""
+        """Update it to ``now``."""
         most = self.own_steps + SAVED_SECONDS * steps_per_second
         more = steps_per_second * max(0.0, now - self.at)
         self._saved = [min(most, saved + more) for saved in self._saved]
         self.at = now
 
-    def believe(self, steps: int, data_position: int, sequences_per_step: int) -> None:
-        """It has come so far."""
+    def record(self, steps: int, data_position: int, sequences_per_step: int) -> None:
+        """Record that it has come so far."""
         self._saved[0] -= max(0, steps - self.steps)
         self._saved[1] -= max(0, data_position - self.data_position) / sequences_per_step
         self.steps, self.data_position = max(self.steps, steps), max(self.data_position, data_position)

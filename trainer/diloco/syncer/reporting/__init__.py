@@ -1,1 +1,1 @@
-"""What the syncer tells people and Prometheus."""
+"""The syncer's status, metrics and HTTP pages."""

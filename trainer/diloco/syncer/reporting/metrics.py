@@ -1,6 +1,7 @@
-"""What Prometheus is told. Counters and histograms are fed as things happen; the rest is read off ``SyncerStatus``.
+"""The syncer's Prometheus metrics.
 
-One syncer serves one job, so no metric names the job: the scraper's target does. It must not know the engine's inside.
+Counters and histograms are updated as events happen; the rest is read from the status at every scrape. One syncer
+serves one job, so no metric has a label for the job: the scrape target identifies it.
 """
 
 from collections.abc import Iterator
@@ -16,7 +17,7 @@ from diloco.syncer.reporting.status import LinksStatus, SyncerStatus
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 _SECONDS = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0, 300.0)
 _MOST_LEARNERS = 64
-"""A job of more has no series by learner: there would be one for each and every class of time."""
+"""Above this number of learners there are no series per learner: each would have one for every class of time."""
 _FITS = "Fits"
 
 
@@ -79,7 +80,7 @@ class SyncerMetrics:
             self._grace.observe(0.0 if quorum_at is None else now - quorum_at)
 
     def page(self, status: SyncerStatus) -> bytes:
-        """The page in Prometheus' text format, with the state of the job as ``status`` has it."""
+        """The page in Prometheus' text format, with the job's state as in ``status``."""
         self._state.status = status
         return generate_latest(self._registry)
 
@@ -87,7 +88,7 @@ class SyncerMetrics:
         if subject == "RoundOpened":
             self._opened[fragment] = now
             self._quorum_at.pop(fragment, None)
-        elif subject == "RoundWaits" and fragment not in self._quorum_at:  # later ones decide the same wait anew
+        elif subject == "RoundWaits" and fragment not in self._quorum_at:  # later ones decide it again
             self._quorum.observe(now - self._opened.get(fragment, now))
             self._quorum_at[fragment] = now
 
@@ -96,7 +97,7 @@ class SyncerMetrics:
 
 
 class _StatusCollector(Collector):
-    """Turns a status into metrics at every scrape, so that the two never disagree."""
+    """Turns a status into metrics at every scrape, so that the two always agree."""
 
     def __init__(self) -> None:
         self.status: SyncerStatus | None = None
@@ -133,7 +134,7 @@ def _state(status: SyncerStatus) -> Iterator[Metric]:
 
 
 def _time(status: SyncerStatus) -> Iterator[Metric]:
-    # Gauges: what is in hand becomes something else, and a learner that was away may report that it has trained.
+    # Gauges: pending time is reclassified later, and a learner that was away may report afterwards that it trained.
     job = GaugeMetricFamily("diloco_given_seconds", "Learner-seconds the job was given, by class", labels=["class"])
     for kind, seconds in status.time_seconds.items():
         job.add_metric([kind], seconds)

@@ -1,7 +1,4 @@
-"""The syncer's HTTP pages. They run in the HTTP server's threads and fetch what they show from the event loop.
-
-It must not know how the figures come about.
-"""
+"""The syncer's HTTP pages. They run in the HTTP server's threads and read their values on the event loop."""
 
 import asyncio
 import concurrent.futures
@@ -15,7 +12,7 @@ from diloco.syncer.reporting.metrics import CONTENT_TYPE, SyncerMetrics
 from diloco.syncer.reporting.status import SyncerStatus
 
 LONGEST_LAG_SECONDS = 10.0
-"""An event loop that is later than this is taken for stuck (ours)."""
+"""An event loop that lags by more than this counts as stuck (ours)."""
 _ANSWER_SECONDS = 5.0
 
 T = TypeVar("T")
@@ -37,7 +34,7 @@ def on_loop(loop: asyncio.AbstractEventLoop, read: Callable[[], T]) -> T:
         if answer.set_running_or_notify_cancel():
             try:
                 answer.set_result(read())
-            except Exception as error:  # noqa: BLE001  # it belongs to the thread that asked
+            except Exception as error:  # noqa: BLE001  # raised again in the calling thread
                 answer.set_exception(error)
 
     try:

@@ -1,6 +1,6 @@
-"""Puts the status together: the engine's view, rates over the last half minute, checkpoints, tape, bytes.
+"""Builds the status from the engine's view, rates over the last half minute, checkpoints, tape and byte counts.
 
-It must not know HTTP. Owned by the event loop.
+Owned by the event loop.
 """
 
 import math
@@ -24,15 +24,15 @@ WINDOW_SECONDS = 30.0
 
 
 class Rate:
-    """How fast a count has grown lately."""
+    """How fast a count has grown recently."""
 
     def __init__(self) -> None:
         self._samples: deque[tuple[float, float]] = deque()
 
     def add(self, now: float, count: float) -> None:
-        """Look at the count. Call it about once a second."""
+        """Sample the count. Call it about once a second."""
         self._samples.append((now, count))
-        # One sample from before the window stays: the window's beginning lies between it and the next.
+        # Keep one sample from before the window: the window begins between it and the next.
         while len(self._samples) > 2 and now - self._samples[1][0] >= WINDOW_SECONDS:
             self._samples.popleft()
 
@@ -46,19 +46,19 @@ class Rate:
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
-    """What is on the disk, beside the engine's state."""
+class StoredState:
+    """What is on disk or measured, beside the engine's state."""
 
     checkpoint: CheckpointStatus
     totals: Totals
     tape_problem: str
     model_exported: bool
     links: LinksStatus | None = None
-    """What was measured of them."""
+    """The measured links."""
 
 
 class Reporter:
-    """Remembers what rates need."""
+    """Builds the status, and keeps the samples that rates need."""
 
     def __init__(self, job: str, epoch: int) -> None:
         self._job = job
@@ -67,12 +67,12 @@ class Reporter:
         self._tokens: dict[str, Rate] = {}
 
     def sample(self, view: EngineView, now: float) -> None:
-        """Look at the counts. Call it about once a second."""
+        """Sample the counts. Call it about once a second."""
         self._merged.add(now, view.merged_tokens)
         for learner in view.learners:
             self._tokens.setdefault(learner.id, Rate()).add(now, learner.tokens)
 
-    def status(self, view: EngineView, now: float, kept: Kept) -> SyncerStatus:
+    def status(self, view: EngineView, now: float, stored: StoredState) -> SyncerStatus:
         """The status at ``now``."""
         per_second = 0.0 if view.finished else self._merged.per_second
         left = max(0.0, view.budget_tokens - view.merged_tokens)
@@ -104,18 +104,18 @@ class Reporter:
                 "evaluations": evaluations,
                 "goodput": view.goodput,
                 "time_seconds": _by_class(view.time),
-                "bytes_pushed": kept.totals.bytes_pushed,
-                "bytes_pulled": kept.totals.bytes_pulled,
+                "bytes_pushed": stored.totals.bytes_pushed,
+                "bytes_pulled": stored.totals.bytes_pulled,
                 "elapsed_seconds": view.elapsed_seconds,
                 "rounds_in_flight": view.rounds_in_flight,
-                "checkpoint": kept.checkpoint,
-                "tape_problem": kept.tape_problem,
+                "checkpoint": stored.checkpoint,
+                "tape_problem": stored.tape_problem,
                 "inner_steps": view.inner_steps,
                 "trained_tokens": view.trained_tokens,
-                "model_exported": kept.model_exported,
+                "model_exported": stored.model_exported,
                 "quorum": view.quorum,
                 "quorum_wanted": view.quorum_wanted,
-                "links": kept.links,
+                "links": stored.links,
                 "learners": tuple(self._learner(learner, now) for learner in view.learners),
             }
         )
@@ -144,7 +144,7 @@ class Reporter:
 
 
 def _by_class(time: Mapping[TimeClass, float]) -> dict[str, float]:
-    """To the millisecond, and without classes that have none of it: a job may have thousands of learners."""
+    """Rounded to milliseconds, without classes that are 0: a job may have thousands of learners."""
     return {one.value: told for one, seconds in time.items() if (told := round(seconds, 3))}
 
 
