@@ -276,7 +276,7 @@ def test_a_job_that_passes_its_deadline_fails_and_has_no_pods_left(job: ClusterJ
     job.kubectl_wait("condition=Failed")
     status = job.status()
     assert (status.phase, status.reason) == ("Failed", "DeadlineExceeded")
-    assert condition(status, "Failed").message == "not complete after spec.activeDeadlineSeconds, 1"
+    assert condition(status, "Failed").message == "not complete after spec.activeDeadlineSeconds (1 s)"
     assert "DeadlineExceeded" in job.reasons()
     assert status.model is None
     assert status.completion_time is not None

@@ -40,7 +40,7 @@ def test_an_api_server_that_goes_away_and_comes_back_changes_nothing_and_is_take
         versions = at_rest(cluster, first)
         cluster.server.stop()
         try:
-            eventually("it notices", lambda: "trying again" in first.log)
+            eventually("it notices", lambda: "retrying" in first.log)
         finally:
             cluster.server.start()
         # On a slow machine it takes longer than the lease lasts: then it has ended, and is started again as by kubelet.

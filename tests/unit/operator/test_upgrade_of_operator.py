@@ -158,7 +158,7 @@ def test_a_change_of_resources_that_waits_behind_a_given_up_learner_is_told() ->
     w.run(120)
     message = w.condition("Degraded")["message"]
     assert w.condition("Degraded")["reason"] == "LearnersGivenUp"
-    expected = "2 of 3 learners of us-west/old wait with their new template for pods of the pool that are not ready"
+    expected = "2 of 3 learners of us-west/old do not have the new template yet: other pods of the pool are not ready"
     assert expected in message
 
 

@@ -36,7 +36,7 @@ POD_TROUBLES: dict[str, tuple[dict[str, Any], str, str]] = {
     "an image that is being tried": (
         waiting("ErrImagePull", "not found", image="r.example/none:1"),
         "ImagePullFailed",
-        "2 of 3 learners of us-west/old without image: r.example/none:1: not found",
+        "2 of 3 learners of us-west/old cannot pull the image: r.example/none:1: not found",
     ),
     "the same image while it is not": (
         waiting(
@@ -45,12 +45,12 @@ POD_TROUBLES: dict[str, tuple[dict[str, Any], str, str]] = {
             image="r.example/none:1",
         ),
         "ImagePullFailed",
-        "2 of 3 learners of us-west/old without image: r.example/none:1: not found",
+        "2 of 3 learners of us-west/old cannot pull the image: r.example/none:1: not found",
     ),
     "an image of a long name": (
         waiting("ImagePullBackOff", f'Back-off pulling image "{LONG}": ErrImagePull: {STEPS}: not found', image=LONG),
         "ImagePullFailed",
-        f"2 of 3 learners of us-west/old without image: {LONG}: not found",
+        f"2 of 3 learners of us-west/old cannot pull the image: {LONG}: not found",
     ),
     "the same image in an older cluster": (
         waiting(
@@ -63,29 +63,29 @@ POD_TROUBLES: dict[str, tuple[dict[str, Any], str, str]] = {
             ),
         ),
         "ImagePullFailed",
-        "2 of 3 learners of us-west/old without image: r.example/none:1: not found",
+        "2 of 3 learners of us-west/old cannot pull the image: r.example/none:1: not found",
     ),
     "a missing Secret in its environment": (
         waiting("CreateContainerConfigError", 'secret "token" not found'),
         "ContainerConfigError",
-        'not startable: secret "token" not found',
+        'cannot create the container: secret "token" not found',
     ),
     "a missing ConfigMap among its volumes": (
         waiting(
             "ContainerCreating", "", events=(("FailedMount", 'MountVolume.SetUp failed: configmap "x" not found'),)
         ),
         "MountFailed",
-        'without volumes: MountVolume.SetUp failed: configmap "x" not found',
+        'cannot mount a volume: MountVolume.SetUp failed: configmap "x" not found',
     ),
     "no sandbox": (
         waiting("ContainerCreating", "", events=(("FailedCreatePodSandBox", "no RuntimeClass"),)),
         "SandboxFailed",
-        "without sandbox: no RuntimeClass",
+        "cannot create the sandbox: no RuntimeClass",
     ),
     "bad input": (
         crashed(2, LAST_LINES, restarts=1),
         "ConfigurationError",
-        "2 of 3 learners of us-west/old stopped by bad input: data.text.path: /data/none is not there",
+        "2 of 3 learners of us-west/old stopped by a configuration error: data.text.path: /data/none is not there",
     ),
     "turned away": (crashed(3, "us-west/old/0: certificate of another job"), "Refused", "refused by the syncer: us-"),
     "too much memory": (crashed(137, "", reason="OOMKilled", restarts=1), "OutOfMemory", "out of memory"),
@@ -130,7 +130,7 @@ def test_a_pods_trouble_is_told_with_pool_count_and_cause_and_cleared_when_mende
     w.pods.troubles.clear()
     w.run(30)
     assert degraded(w) == ("False", "AsExpected", "")
-    assert w.events[-1].message == f"no longer degraded; it was {reason}"
+    assert w.events[-1].message == f"no longer degraded (was {reason})"
 
 
 HARMLESS = {
@@ -170,8 +170,8 @@ def test_several_causes_stand_in_one_message_the_gravest_first() -> None:
     status, reason, message = degraded(w)
     assert (status, reason) == ("True", "CheckpointFailing")
     assert [part.split(":")[0] for part in message.split("; ")] == [
-        "no checkpoint can be written",
-        "1 of 3 learners of us-west/old stopped by bad input",
+        "the syncer cannot write checkpoints",
+        "1 of 3 learners of us-west/old stopped by a configuration error",
         "1 of 3 learners of us-west/old unschedulable",
         "1 of 1 learners of us-east/new crash-looping",
     ]
@@ -221,7 +221,7 @@ def test_a_syncer_that_cannot_start_says_why() -> None:
     assert degraded(w) == (
         "True",
         "ConfigurationError",
-        "syncer stopped by bad input: the checkpoint is of another job",
+        "syncer stopped by a configuration error: the checkpoint is of another job",
     )
 
 
@@ -229,7 +229,7 @@ def test_pods_that_may_not_be_created_are_told_with_the_controllers_words() -> N
     w = World()
     w.pods.forbidden.add("demo--us-west-old")
     w.run(40)
-    assert degraded(w) == ("True", "PodsForbidden", "pods of us-west/old may not be created: exceeded quota")
+    assert degraded(w) == ("True", "PodsForbidden", "pods of us-west/old cannot be created: exceeded quota")
     w.pods.forbidden.clear()
     w.run(30)
     assert degraded(w)[0] == "False"
@@ -244,7 +244,7 @@ def test_a_pod_that_does_not_end_names_its_lost_node() -> None:
     w.run(60)
     assert degraded(w)[1:] == (
         "NodeLost",
-        f"1 of 3 learners of us-west/old on lost nodes: node-1 does not end pod {OLD}1",
+        f"1 of 3 learners of us-west/old cannot be deleted: node-1 does not respond, so pod {OLD}1 stays",
     )
 
 
@@ -273,7 +273,10 @@ def test_a_complete_job_lets_its_syncer_go_although_a_learners_node_is_lost() ->
     assert w.status["phase"] == "Complete"
     assert w.learner_pods() == [f"{OLD}1"]
     assert not w.syncer_pods()
-    assert degraded(w)[1:] == ("NodeLost", f"1 learner(s) of us-west/old on lost nodes: node-1 does not end pod {OLD}1")
+    assert degraded(w)[1:] == (
+        "NodeLost",
+        f"1 learner(s) of us-west/old cannot be deleted: node-1 does not respond, so pod {OLD}1 stays",
+    )
     w.pods.stuck.clear()
     w.run(60)
     assert degraded(w)[0] == "False"
@@ -294,7 +297,7 @@ def test_a_running_learner_that_the_syncer_has_not_heard_of_is_missing() -> None
     w.run(30)
     assert degraded(w)[0] == "False", "it may still be loading"
     w.run(60)
-    assert degraded(w)[1:] == ("LearnersMissing", "1 of 3 learners of us-west/old running but unknown to the syncer")
+    assert degraded(w)[1:] == ("LearnersMissing", "1 of 3 learners of us-west/old running but not joined to the syncer")
 
 
 def test_given_up_and_stalled_learners_are_named_and_a_given_up_ones_pod_is_not_held_against_it() -> None:
@@ -320,7 +323,7 @@ def test_links_that_do_not_carry_the_schedule_are_told_with_what_would_do() -> N
     w = training_world()
     w.syncer.links = THIN_LINKS
     w.run(10)
-    would_do = "; would do: sync.interval: 34; or 33.3 Mbit/s on the link us-west/old"
+    would_do = "; remedies: sync.interval: 34; or 33.3 Mbit/s on the link us-west/old"
     assert degraded(w) == ("True", "LinkTooThin", THIN_LINKS["reason"] + would_do)
     assert w.condition("Ready")["status"] == "True"
     w.syncer.links = THIN_LINKS | {"kind": "Fits", "since_seconds": 1.0}
@@ -363,7 +366,7 @@ def test_an_object_that_the_api_server_refuses_is_told_and_tried_again() -> None
     w = World(refusals={key: "spec.template.spec.containers[0].resources.requests: quantities must match"})
     w.run(60)
     assert degraded(w)[1] == "ApplyRefused"
-    assert degraded(w)[2].startswith("StatefulSet demo--us-west-old is refused: spec.template")
+    assert degraded(w)[2].startswith("the API server rejected StatefulSet demo--us-west-old: spec.template")
     assert w.status["learners"]["training"] == 1, "the other pool trains"
     w.refusals.clear()
     w.run(60)
@@ -376,7 +379,7 @@ def test_a_name_that_is_taken_is_left_alone_and_nothing_new_is_made() -> None:
     w = World(foreign=frozenset({key}))
     w.run(30)
     assert not w.children
-    assert degraded(w) == ("True", "NameTaken", "Service demo-syncer of another owner")
+    assert degraded(w) == ("True", "NameTaken", "names taken by another owner: Service demo-syncer")
     w.foreign = frozenset()
     w.run(60)
     assert w.status["phase"] == "Training"
@@ -405,7 +408,7 @@ INVALID: dict[str, tuple[dict[str, Any], str, str]] = {
             ],
         },
         "RemoteClusterUnsupported",
-        "spec.regions[0].cluster: other clusters are not supported yet",
+        "spec.regions[0].cluster: other clusters are not supported; remove it",
     ),
 }
 
@@ -439,7 +442,7 @@ def test_what_runs_of_a_job_that_became_invalid_is_left_running() -> None:
     w.change(sync={"quorum": 9})
     w.run(30)
     assert w.status["phase"] == "Invalid"
-    assert w.condition("Ready")["message"].endswith("what runs of it is left as it is")
+    assert w.condition("Ready")["message"].endswith("what already runs keeps running")
     assert len(w.pods.pods) == 5
     assert w.status["progress"]["step"] == progress["step"]
     w.change(sync={"quorum": 1})

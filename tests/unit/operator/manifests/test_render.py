@@ -73,7 +73,7 @@ def test_a_suspended_job_is_rendered_asleep(tmp_path: Path, capsys: pytest.Captu
         (
             ("- name: us-east\n", "- name: us-east\n    cluster: {kubeconfigSecret: {name: east}}\n"),
             ["--image", IMAGE],
-            "spec.regions[0].cluster: other clusters are not supported yet; leave it out",
+            "spec.regions[0].cluster: other clusters are not supported; remove it",
         ),
     ],
     ids=["no image", "namespace", "a variable of ours", "another cluster"],
