@@ -72,7 +72,7 @@ def test_a_run_is_not_resumed_with_another_job(tmp_path: Path, before: str, afte
 
 
 def test_nothing_is_resumed_where_there_is_no_run(tmp_path: Path) -> None:
-    with pytest.raises(RunDirectoryError, match="holds no run to continue"):
+    with pytest.raises(RunDirectoryError, match="has no run to continue"):
         resume(tmp_path / "none", SMALL_MANIFEST, job())
     assert not (tmp_path / "none").exists()
 

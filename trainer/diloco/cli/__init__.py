@@ -1,4 +1,4 @@
-"""The front door: the ``diloco`` program. Commands read flags, call what does the work, and say errors in one line.
+"""The ``diloco`` program. Commands read flags, call the code that does the work, and report errors in one line.
 
-torch is imported by the commands that compute and by no other: ``diloco --help`` and ``diloco validate`` are quick.
+Only commands that compute import torch, so that ``diloco --help`` and ``diloco validate`` are quick.
 """

@@ -1,6 +1,6 @@
-"""How jobs in a cluster are shown, from what their status says: a table, one job in full, or plain lines.
+"""Shows jobs in a cluster from their status: a table, one job in full, or plain lines.
 
-Pure: time is an argument. It must not know API servers.
+Pure: time is an argument.
 """
 
 from collections.abc import Iterator, Sequence
@@ -90,7 +90,7 @@ def job_view(job: SeenJob, closeup: Closeup, now: datetime) -> RenderableType:
     else:
         parts += _restarts(job.status)
     if closeup.unseen:
-        parts.append(Text(f"No learner is shown by itself: {closeup.unseen}", style="dim"))
+        parts.append(Text(f"Learners are not shown individually: {closeup.unseen}", style="dim"))
     if model := job.status.model:
         parts.append(Text(f"model: {model.path} on PersistentVolumeClaim {model.persistent_volume_claim}"))
     return Group(*parts)

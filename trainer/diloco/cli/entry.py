@@ -1,9 +1,9 @@
-"""Where the program begins, before anything slow is imported.
+"""The program's entry point, before anything slow is imported.
 
-A container's first process is the one that SIGTERM does not end by itself: the kernel drops it where no handler is
-installed, and importing takes seconds. So ``diloco learner`` and ``diloco syncer`` can be ended from their first moment
-on: nothing is begun yet that would need an end in order. Their own handlers replace this one. Ctrl-C meanwhile ends
-every command as it does later, without a traceback from the middle of an import.
+For the first process of a container the kernel drops SIGTERM unless a handler is installed, and importing takes
+seconds. This handler lets ``diloco learner`` and ``diloco syncer`` be stopped from the start, while there is nothing to
+shut down; their own handlers replace it later. Until then, Ctrl-C also ends every command without a traceback from the
+middle of an import.
 """
 
 import os

@@ -1,6 +1,6 @@
-"""What one look at a run or at jobs gives: drawn, in plain lines, and as JSON. One source for each kind of target.
+"""The state of a run or of jobs at one moment: drawn, as plain lines, and as JSON. One source per kind of target.
 
-A source asks; it must not know whether it is asked once or again and again, or where its frames are shown.
+A source is the same for one look and for repeated ones, and for every kind of output.
 """
 
 import json

@@ -1,4 +1,4 @@
-"""Where what is drawn is printed: a terminal, a pipe, a file."""
+"""The console for a command's output: a terminal, a pipe or a file."""
 
 import os
 import sys
@@ -26,6 +26,6 @@ def lasting_output(elsewhere: str) -> TextIO:
     complaints = LastingOutput(sys.stderr)
 
     def failed(why: str) -> None:
-        complaints.write(f"diloco: output: cannot be written ({why.lower()}); the run goes on, {elsewhere}\n")
+        complaints.write(f"diloco: cannot write output ({why.lower()}); the run continues, {elsewhere}\n")
 
     return cast("TextIO", LastingOutput(sys.stdout, failed))

@@ -1,4 +1,4 @@
-"""The base of every model in the manifest: camelCase outside, snake_case inside, unknown fields refused."""
+"""The base of all models of the manifest: camelCase in files, snake_case in code, unknown fields refused."""
 
 from pydantic import BaseModel, ConfigDict
 from pydantic.alias_generators import to_camel
@@ -26,7 +26,7 @@ INTEGER_OR_WORD = "x-integer-or-word"
 
 
 class SpecModel(BaseModel):
-    """A part of the manifest. Immutable, so that a job can be shared between threads without a thought."""
+    """A part of the manifest. Immutable, so that threads can share a job."""
 
     model_config = ConfigDict(
         alias_generator=to_camel,

@@ -1,6 +1,6 @@
 """What is wrong with a manifest, as values: where, and in words that say what to change.
 
-Must not know pydantic or YAML: whatever found a problem, it reads alike.
+They read alike whether pydantic, YAML or a check found the problem.
 """
 
 from collections.abc import Sequence

@@ -1,6 +1,6 @@
 """What a field allows, in words: read off the models' JSON schema, for errors and for the reference page alike.
 
-Must not know what a field is for: a new field needs nothing here.
+It works from the schema alone: a new field needs no change here.
 """
 
 from collections.abc import Iterable

@@ -75,7 +75,7 @@ def quorum_text(history: RunHistory) -> str:
     """The quorum at the end, where it is not that of the manifest; else nothing."""
     if history.quorum >= history.quorum_wanted:
         return ""
-    return f"{history.quorum} at the end, as no more learners were left; sync.quorum is {history.quorum_wanted}"
+    return f"{history.quorum} at the end: only that many learners were left; sync.quorum is {history.quorum_wanted}"
 
 
 def closing_table(history: RunHistory) -> RenderableType:
