@@ -74,7 +74,7 @@ def test_killed_it_goes_on_from_its_checkpoint_without_a_hand_and_both_lives_rep
     with SyncerProcess(job, tmp_path / "s", "--record") as syncer:
         syncer.serving()
         with learner(job, syncer) as one:
-            one.begin().train(lambda _: "its time has come" in syncer.log)
+            one.begin().train(lambda _: "a checkpoint is due" in syncer.log)
             before = syncer.status()
             syncer.kill()
             assert one.over.wait(WAIT_SECONDS)
@@ -164,7 +164,7 @@ def test_a_full_disk_costs_checkpoints_and_no_step_and_is_made_up_for(tmp_path: 
     with SyncerProcess(job, directory) as syncer:
         syncer.serving()
         with learner(job, syncer) as one:
-            one.begin().train(lambda _: "its time has come" in syncer.log)
+            one.begin().train(lambda _: "a checkpoint is due" in syncer.log)
             filler = Filler(small_disk / "filler")
             one.train(lambda _: filler.fill() and "no checkpoint was written" in syncer.log)
             # A checkpoint that failed leaves room behind, so it is filled again and again.
@@ -174,8 +174,8 @@ def test_a_full_disk_costs_checkpoints_and_no_step_and_is_made_up_for(tmp_path: 
             one.train(lambda _: filler.fill() and syncer.status().syncer_step >= step + 5)
             assert "diloco_checkpoint_failures_total 0.0" not in syncer.page("/metrics")
             filler.path.unlink()
-            before = syncer.log.count("its time has come")
-            one.train(lambda _: syncer.log.count("its time has come") > before and "no line is lost" in syncer.log)
+            before = syncer.log.count("a checkpoint is due")
+            one.train(lambda _: syncer.log.count("a checkpoint is due") > before and "no line was lost" in syncer.log)
             assert syncer.status().checkpoint.problem == ""
             assert syncer.terminate() == EXIT_OK, syncer.log
     report = replay(directory)
@@ -188,7 +188,7 @@ def test_a_checkpoint_that_cannot_be_written_in_full_leaves_nothing_behind(tmp_p
     with SyncerProcess(job, tmp_path / "s") as syncer:
         syncer.serving()
         with learner(job, syncer) as one:
-            one.begin().train(lambda _: "its time has come" in syncer.log)
+            one.begin().train(lambda _: "a checkpoint is due" in syncer.log)
             # Every file over 100 kB fails from here on, as on a disk that runs full in the middle of one.
             resource.prlimit(syncer.pid, resource.RLIMIT_FSIZE, (100_000, resource.RLIM_INFINITY))
             one.train(lambda _: "no checkpoint was written" in syncer.log)
@@ -394,7 +394,7 @@ def test_it_is_alive_while_it_loads(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr("diloco.syncer.process.prepare", loads)
     assert run_syncer(SyncerOptions(job.job, tmp_path / "s", http=http)) == EXIT_BAD_INPUT
     assert [status for status, _ in seen] == [200, 503]
-    assert all("makes the model or reads its newest checkpoint" in text for _, text in seen)
+    assert all("creating the model or reading the newest checkpoint" in text for _, text in seen)
 
 
 def test_a_second_syncer_waits_for_the_first_one_and_goes_on(tmp_path: Path) -> None:
@@ -405,15 +405,15 @@ def test_a_second_syncer_waits_for_the_first_one_and_goes_on(tmp_path: Path) -> 
             http = f"127.0.0.1:{free.getsockname()[1]}"
         with SyncerProcess(job, tmp_path / "s", "--http", http) as second:
             second.wait_for("another syncer is using this directory; waits for its end")
-            assert "serves job" not in second.log
+            assert "serving job" not in second.log
             assert page(http, "/healthz")[0] == 200
-            waits = "not serving yet: waits for another syncer that is using its directory\n"
+            waits = "not serving yet: waiting for another syncer that uses the directory\n"
             assert page(http, "/readyz") == page(http, "/status") == (503, waits)
-            with pytest.raises(StatusError, match="waits for another syncer"):
+            with pytest.raises(StatusError, match="waiting for another syncer"):
                 fetch_status(http)
             assert first.terminate() == EXIT_OK
             second.serving()
-            assert "goes on from checkpoint" in second.log
+            assert "continues from checkpoint" in second.log
             assert page(http, "/readyz") == (200, "serving\n")
             assert fetch_status(http).job == job.name
 
@@ -429,4 +429,4 @@ def test_a_checkpoint_of_another_model_or_job_is_one_line_that_names_both(tmp_pa
         assert f"{other_model.layout.numel} parameters in 4 fragments" in line
     other_job = SmallJob(tmp_path, name="another")
     with SyncerProcess(other_job, tmp_path / "s") as syncer:
-        assert "a checkpoint of job 'small', but the job is 'another'" in one_line_of(syncer)
+        assert "the checkpoint is of job 'small', not of 'another'" in one_line_of(syncer)

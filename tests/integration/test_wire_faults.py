@@ -297,7 +297,7 @@ def test_a_reader_that_does_not_read_is_ended_and_holds_up_nobody(
     # Nothing is buffered beyond what flow control lets through.
     assert server.server.bytes_sent < len(payload)
     assert ended.wait(30)
-    assert ending(slow) == (grpc.StatusCode.DEADLINE_EXCEEDED, f"nothing was taken for {STALL_SECONDS:g} s")
+    assert ending(slow) == (grpc.StatusCode.DEADLINE_EXCEEDED, f"the learner read nothing for {STALL_SECONDS:g} s")
 
 
 def test_a_learner_that_does_not_take_its_messages_is_ended(keeper: Keeper) -> None:
@@ -308,7 +308,7 @@ def test_a_learner_that_does_not_take_its_messages_is_ended(keeper: Keeper) -> N
         assert keeper.session_ended.wait(30)
         assert ending(call) == (
             grpc.StatusCode.RESOURCE_EXHAUSTED,
-            "100 messages wait that the learner does not take",
+            "100 messages are waiting for the learner",
         )
 
 
@@ -319,7 +319,7 @@ def test_a_fault_of_the_handler_is_an_error_of_one_line_for_the_learner(caplog: 
 
     with RunningServer(Broken()) as running, RawClient(running.address) as raw:
         ended = ending(raw.pull(pack(REQUEST)))
-    assert ended == (grpc.StatusCode.INTERNAL, "the syncer failed; its log says more")
+    assert ended == (grpc.StatusCode.INTERNAL, "the syncer failed; see its log")
     assert "secret internals" in caplog.text  # here a traceback is wanted: the fault is ours
 
 

@@ -76,7 +76,7 @@ def test_an_update_that_comes_out_wrong_is_dropped_and_the_fragment_pulled_whole
     assert [request.held_version for request in syncer.requests] == [8, None]
     assert torch.equal(arrival.values, syncer.new)
     assert (bench.counts.updates_wrong, bench.counts.pulls) == (1, 2)
-    assert "fragment 0 from version 8 to 9 does not make what the syncer has" in caplog.text
+    assert "fragment 0 from version 8 to 9 does not give the syncer's values" in caplog.text
 
 
 def test_a_posted_update_that_comes_out_wrong_is_wished_for_whole() -> None:

@@ -75,7 +75,7 @@ def test_a_directory_is_made_with_its_parents_and_a_file_in_its_way_is_named(tmp
 
 def test_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
-    with pytest.raises(UnusableFileError, match=r"pipe: is not a regular file; give one"):
+    with pytest.raises(UnusableFileError, match=r"pipe: is not a regular file; use one"):
         read_json(tmp_path / "pipe")
 
 

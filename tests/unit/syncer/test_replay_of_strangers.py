@@ -66,7 +66,7 @@ def test_what_a_tape_names_is_not_imported(tmp_path: Path) -> None:
 def test_an_earlier_tape_of_an_entrypoint_is_refused_unless_it_is_trusted(tmp_path: Path) -> None:
     trace = tmp_path / "trace"
     write_tape(tmp_path, job_of("os:system", command=f"touch {trace}"), TINY, ())
-    with pytest.raises(ReplayError, match=r"does not hold the sizes of its model, .* os:system; add --trust") as raised:
+    with pytest.raises(ReplayError, match=r"without the sizes of its model, .* os:system; use --trust") as raised:
         replay(tmp_path)
     assert "\n" not in str(raised.value)
     assert not trace.exists()

@@ -60,7 +60,7 @@ def parse_speeds(texts: Sequence[str], learner_ids: Sequence[str]) -> dict[str, 
     for text in texts:
         target, equals, factor_text = text.rpartition("=")
         if not equals or not target:
-            raise SpeedError(f"--slow: {text!r} is not TARGET=FACTOR; use one such as us-west/old=0.5")
+            raise SpeedError(f"--slow {text!r}: is not TARGET=FACTOR; use one such as us-west/old=0.5")
         try:
             factor = float(factor_text)
         except ValueError:

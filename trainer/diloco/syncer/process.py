@@ -46,7 +46,7 @@ def run_syncer(options: SyncerOptions) -> int:
         loading = Loading()
         # Before anything that may take long: whoever watches this process sees that it loads.
         with HttpServer(options.http, loading.pages()) as http, _directory(options, loading) as directory:
-            loading.turn_to("makes the model or reads its newest checkpoint")
+            loading.turn_to("creating the model or reading the newest checkpoint")
             beginning = prepare(options.job, directory.checkpoints)
             epoch = directory.begin_epoch()
             return asyncio.run(_serve(options, directory, beginning, epoch, http))
@@ -63,7 +63,7 @@ def run_syncer(options: SyncerOptions) -> int:
 
 def _directory(options: SyncerOptions, loading: Loading) -> SyncerDirectory:
     def waiting() -> None:
-        loading.turn_to("waits for another syncer that is using its directory")
+        loading.turn_to("waiting for another syncer that uses the directory")
 
     return SyncerDirectory(options.directory, options.lock_patience_seconds, waiting)
 
@@ -108,8 +108,8 @@ async def _live(
             write_json_atomically(directory.endpoint, endpoint)
         except OSError as error:
             # Who has given the addresses knows them.
-            _log.warning("%s not written: %s", directory.endpoint, error.strerror or error)
-        _log.info("serves job %s at %s, HTTP at %s, epoch %s", syncer.job, address, http.address, syncer.epoch)
+            _log.warning("cannot write %s: %s", directory.endpoint, error.strerror or error)
+        _log.info("serving job %s at %s, HTTP at %s, epoch %s", syncer.job, address, http.address, syncer.epoch)
         return await syncer.until_over(stop)
     finally:
         syncer.serve_no_more()

@@ -188,7 +188,7 @@ def _left_out(snapshot: RunSnapshot) -> list[Text]:
 
 
 def _links(snapshot: RunSnapshot) -> list[Text]:
-    """Where overlap, interval and links do not go together, and what would do."""
+    """Why overlap, interval and links do not go together, and the remedies."""
     links = None if snapshot.status is None else snapshot.status.links
     if links is None or links.kind == _FITS:
         return []
