@@ -309,7 +309,7 @@ def test_a_last_checkpoint_that_cannot_be_written_is_no_success(tmp_path: Path) 
         learner.terminate()
         assert learner.wait() == 1
         (line,) = [line for line in learner.log.splitlines() if " here/cpu/0 error: " in line]
-        assert "no last checkpoint was written (checkpoint in" in line
+        assert "no last checkpoint: cannot write the checkpoint in" in line
 
 
 def test_text_that_becomes_shorter_ends_it_with_one_line_that_names_the_file(tmp_path: Path) -> None:

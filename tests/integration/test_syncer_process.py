@@ -166,7 +166,7 @@ def test_a_full_disk_costs_checkpoints_and_no_step_and_is_made_up_for(tmp_path: 
         with learner(job, syncer) as one:
             one.begin().train(lambda _: "a checkpoint is due" in syncer.log)
             filler = Filler(small_disk / "filler")
-            one.train(lambda _: filler.fill() and "no checkpoint was written" in syncer.log)
+            one.train(lambda _: filler.fill() and "cannot write a checkpoint" in syncer.log)
             # A checkpoint that failed leaves room behind, so it is filled again and again.
             one.train(lambda _: filler.fill() and "the tape waits for the disk" in syncer.status().tape_problem)
             one.train(lambda _: filler.fill() and "No space left" in syncer.status().checkpoint.problem)
@@ -191,7 +191,7 @@ def test_a_checkpoint_that_cannot_be_written_in_full_leaves_nothing_behind(tmp_p
             one.begin().train(lambda _: "a checkpoint is due" in syncer.log)
             # Every file over 100 kB fails from here on, as on a disk that runs full in the middle of one.
             resource.prlimit(syncer.pid, resource.RLIMIT_FSIZE, (100_000, resource.RLIM_INFINITY))
-            one.train(lambda _: "no checkpoint was written" in syncer.log)
+            one.train(lambda _: "cannot write a checkpoint" in syncer.log)
             whole = checkpoint_names(tmp_path / "s" / "checkpoints")
             syncer.kill()
     assert not list((tmp_path / "s" / "checkpoints").glob(".*.part"))
@@ -367,7 +367,7 @@ def test_a_busy_port_is_one_line(tmp_path: Path) -> None:
 def test_a_directory_that_cannot_be_used_is_one_line(tmp_path: Path) -> None:
     job = SmallJob(tmp_path)
     with SyncerProcess(job, job.path) as syncer:
-        assert f"{job.path}: a file of that name is in the way" in one_line_of(syncer)
+        assert f"{job.path}: is a file; use a directory" in one_line_of(syncer)
     with SyncerProcess(job, Path("/proc/nowhere")) as syncer:
         assert "/proc/nowhere: cannot be written to" in one_line_of(syncer)
 
@@ -404,7 +404,7 @@ def test_a_second_syncer_waits_for_the_first_one_and_goes_on(tmp_path: Path) -> 
         with socket.create_server(("127.0.0.1", 0)) as free:
             http = f"127.0.0.1:{free.getsockname()[1]}"
         with SyncerProcess(job, tmp_path / "s", "--http", http) as second:
-            second.wait_for("another syncer is using this directory; waits for its end")
+            second.wait_for("another syncer is using this directory; waiting for it to end")
             assert "serving job" not in second.log
             assert page(http, "/healthz")[0] == 200
             waits = "not serving yet: waiting for another syncer that uses the directory\n"

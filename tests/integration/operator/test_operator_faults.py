@@ -59,7 +59,7 @@ def test_in_a_namespace_that_is_being_deleted_nothing_is_made_anew(cluster: Clus
         # Nobody carries the deletion out here, so job and children stay and the namespace is going for good.
         cluster.server.kubectl("delete", "namespace", cluster.namespace, "--wait=false")
         cluster.kubectl("delete", "configmap", "two-job")
-        eventually("it sees that", lambda: "is left alone" in operator.log)
+        eventually("it sees that", lambda: "not reconciled" in operator.log)
         assert "ConfigMap/two-job" not in cluster.children()
         assert operator.metric("reconcile_errors_total") == 0
         assert "refused" not in cluster.condition("two", "Degraded").get("message", "")

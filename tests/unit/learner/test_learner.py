@@ -238,7 +238,7 @@ class TestEnds:
             kept,
             "wrote a checkpoint of step 40"
             if kept
-            else "cannot write the last checkpoint (no room); a restart continues from the previous one",
+            else "no last checkpoint: no room; a restart continues from the previous one",
         )
 
     @pytest.mark.parametrize(

@@ -99,7 +99,8 @@ def test_a_damaged_newest_falls_back_to_the_one_before(
         path.write_bytes({"flip": bytes(content), "cut": bytes(content[:-3]), "empty": b""}[damage])
     assert steps_found(tmp_path) == 1
     (record,) = caplog.records
-    assert "00000002 is not used" in record.getMessage()
+    assert "ignoring checkpoint" in record.getMessage()
+    assert "00000002: " in record.getMessage()
 
 
 def test_a_half_written_one_is_not_seen_and_is_cleared_away(store: CheckpointStore, tmp_path: Path) -> None:
@@ -145,9 +146,9 @@ def test_a_directory_that_cannot_be_made_is_reported(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("field", "message"),
     [
-        ("job", "is of job job, this is job other; give another directory or remove it"),
+        ("job", "is of job job, this is job other; use another directory or remove it"),
         ("learner", "is of learner here/cpu/0, this is learner other"),
-        ("optimizer", "is of inner optimizer AdamW, this is inner optimizer other; give another directory or remove"),
+        ("optimizer", "is of inner optimizer AdamW, this is inner optimizer other; use another directory or remove"),
         ("layout_digest", r"is of another model \(layout 0123456789ab, this one is other\)"),
     ],
 )

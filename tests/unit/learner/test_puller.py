@@ -98,7 +98,7 @@ def test_after_three_wrong_updates_in_a_row_only_whole_fragments_are_asked_for(
     for _ in range(4):
         bench.pull()
     assert [request.held_version for request in syncer.requests] == [8, None, 8, None, 8, None, None]
-    given_up = "3 updates in a row came out wrong: pulls whole fragments from now on"
+    given_up = "3 wrong updates in a row; pulling whole fragments from now on"
     assert [given_up in record.getMessage() for record in caplog.records] == [False, False, False, True]
 
 

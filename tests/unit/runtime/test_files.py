@@ -67,7 +67,7 @@ def test_a_directory_is_made_with_its_parents_and_a_file_in_its_way_is_named(tmp
     make_writable_directory(tmp_path / "a" / "b")
     assert not list((tmp_path / "a" / "b").iterdir())
     (tmp_path / "file").write_text("")
-    with pytest.raises(UnusableFileError, match="file: a file of that name is in the way"):
+    with pytest.raises(UnusableFileError, match="file: is a file; use a directory"):
         make_writable_directory(tmp_path / "file")
     with pytest.raises(UnusableFileError, match="cannot be written to"):
         make_writable_directory(Path("/proc/nowhere"))

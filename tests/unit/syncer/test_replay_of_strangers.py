@@ -88,10 +88,10 @@ def table_of(*tensors: tuple[str, tuple[int, ...], bool]) -> tuple[FragmentTable
 @pytest.mark.parametrize(
     ("table", "message"),
     [
-        (table_of(("a", (2**62, 2**62), False)), "its model is none"),
-        (table_of(("a", (0,), False)), "its model is none"),
-        (table_of(("a", (1,) * 100, False)), "its model is none"),
-        (table_of(("a", (2**30, 2**30), False)), "its model is none"),
+        (table_of(("a", (2**62, 2**62), False)), "its model is not valid"),
+        (table_of(("a", (0,), False)), "its model is not valid"),
+        (table_of(("a", (1,) * 100, False)), "its model is not valid"),
+        (table_of(("a", (2**30, 2**30), False)), "its model is not valid"),
         (table_of(("a", (1,), False), ("a", (1,), False)), "two tensors of one name"),
         (((),), "a fragment without tensors"),
         (TINY.table * 2, "two tensors of one name"),

@@ -13,7 +13,7 @@ from diloco.spec import DiLoCoJob, load_job
 if TYPE_CHECKING:
     from diloco_operator.manifests import Certificates
 
-_PLACEHOLDER = "(created by the operator)"
+_PLACEHOLDER = "(made by the operator)"
 _HEADER = """\
 # What the operator applies for job {job} in namespace {namespace}. Each object also gets an owner reference to the job.
 # Secrets hold placeholders here: the operator creates and renews certificates and keys itself.

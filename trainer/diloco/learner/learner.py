@@ -230,7 +230,7 @@ class Learner:
                 _log.info("wrote a checkpoint of step %d", self._trainer.steps)
             else:
                 _log.error(
-                    "cannot write the last checkpoint (%s); a restart continues from the previous one",
+                    "no last checkpoint: %s; a restart continues from the previous one",
                     self._writer.problem,
                 )
 

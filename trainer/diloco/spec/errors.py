@@ -1,4 +1,4 @@
-"""What is wrong with a manifest, as values: where, and in words that say what to change.
+"""Problems of a manifest, as values: the place, and a text that says what to change.
 
 They read alike whether pydantic, YAML or a check found the problem.
 """

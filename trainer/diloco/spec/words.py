@@ -1,4 +1,4 @@
-"""What a field allows, in words: read off the models' JSON schema, for errors and for the reference page alike.
+"""What a field allows, in words: read from the models' JSON schema, for errors and for the reference page.
 
 It works from the schema alone: a new field needs no change here.
 """

@@ -42,8 +42,8 @@ class JobFile:
         changed = changed_field(self._job, job)
         if changed:
             _log.warning(
-                "%s has changed in %s; the job continues unchanged, as only regions[].pools[].learners can change while "
-                "it runs",
+                "%s has changed in %s; only regions[].pools[].learners can change while the job runs, so it continues "
+                "unchanged",
                 self._path,
                 changed,
             )

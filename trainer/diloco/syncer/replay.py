@@ -288,7 +288,7 @@ def _layout(file: Path, header: TapeHeader, job: DiLoCoJob, *, trust: bool) -> L
         except (ModelError, LayoutError) as error:
             raise ReplayError(f"{file}: its model cannot be built here: {error}") from error
     if layout.match(header.layout) is Match.OTHER_CUT:
-        text = f"the model is cut into {layout.cut[:12]} here, but was into {header.layout[:12]}: it is another version"
+        text = f"the model is cut into {layout.cut[:12]} here, but was into {header.layout[:12]}: another version of it"
         raise TapeError(file, 0, text)
     return layout
 
