@@ -1,5 +1,5 @@
-"""Runs a job on this machine: real processes, supervised, with failures acted out, and a report at the end.
+"""Runs a job on this machine: real processes under a supervisor, fault injection, and a report at the end.
 
-It stands in for a cluster: what the operator does with pods is done here with processes. It must not know the
-algorithm: it starts programs, watches what the syncer says of itself over HTTP, and reads the tape it leaves behind.
+It replaces a cluster: it does with processes what the operator does with pods. It knows nothing of the algorithm: it
+starts programs, polls the syncer's ``/status`` over HTTP, and reads the tape afterwards.
 """

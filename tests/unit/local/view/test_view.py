@@ -70,7 +70,7 @@ def learners(*left_out: int) -> list[dict[str, object]]:
 def test_who_is_left_out_of_merges_is_named_with_the_reason() -> None:
     snapshot = snapshot_of_status(status(learners=learners(0, 1, 3)))
     text = drawn(snapshot)
-    assert "east/new/2: 3 merges without it, lately as it is 40 times as large in wte as the others are" in text
+    assert "east/new/2: 3 merges without it, most recently: it is 40 times as large in wte as the others are" in text
     assert text.index("east/new/2: 3") < text.index("east/new/1: 1"), "first where it still goes on"
     assert "east/new/0: " not in text
     assert progress_line(snapshot).endswith("left out: east/new/2")

@@ -177,7 +177,7 @@ def _left_out(snapshot: RunSnapshot) -> list[Text]:
     )
     lines = [
         Text(
-            f"{one.id}: {one.left_out} merges without it, lately as {one.left_out_reason}",
+            f"{one.id}: {one.left_out} merges without it, most recently: {one.left_out_reason}",
             style="yellow" if one.left_out_now else "dim",
         )
         for one in found[:_LEFT_OUT_SHOWN]
