@@ -1,4 +1,4 @@
-"""Writes the tables of conditions and reasons in docs/operations.md, from the operator's own.
+"""Writes the tables of conditions and reasons in docs/operations.md from the operator's own texts.
 
 python scripts/generate_reasons.py            # write them
 python scripts/generate_reasons.py --check    # fail if they are not what the operator says
@@ -27,7 +27,7 @@ def _lines() -> Iterator[str]:
     for name, meaning in CONDITION_MEANINGS.items():
         yield f"| {name} | {meaning} |"
     yield from ("", "### Reasons", "")
-    yield "⚠: its event is of type Warning. Of several the gravest is told first; they stand in that order here."
+    yield "⚠: the event is of type Warning. If several apply, the most serious comes first, in the order of this table."
     yield from ("", "| reason | meaning | what to do |", "|---|---|---|")
     for reason, guide in GUIDE.items():
         mark = " ⚠" if guide.severity == "Warning" else ""

@@ -1,5 +1,5 @@
-"""The operator: makes of a ``DiLoCoJob`` in a cluster the learners and the syncer that train it.
+"""The operator: creates the learners and the syncer of each ``DiLoCoJob`` in a cluster.
 
-Decisions are pure functions (``decide``, ``manifests``, ``names``); ``cluster`` alone talks to an API
-server. It knows ``diloco.spec`` and nothing else of diloco.
+Decisions are pure functions (``decide``, ``manifests``, ``names``). Only ``cluster`` talks to an API server. Of diloco
+it uses what a user writes (``spec``) and what every process shares (``runtime``).
 """

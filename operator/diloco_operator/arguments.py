@@ -1,7 +1,6 @@
-"""Flags and environment of `diloco-operator`, made into options. Pure: both are arguments.
+"""Turns the flags and environment of `diloco-operator` into options. Pure: both are arguments.
 
-Every option is a flag and a variable, ``DILOCO_`` and its name in capitals; a flag wins. It must not know what an
-option does.
+Every option is a flag and a variable, ``DILOCO_`` plus its name in capitals; the flag takes precedence.
 """
 
 import argparse
@@ -17,21 +16,20 @@ _DEFAULTS: Final = OperatorOptions(operator_namespace="-")
 _UNTOLD: Final = (None, (), "-", False)
 """Defaults that the help text says in words."""
 _DESCRIPTION: Final = """\
-Looks after DiLoCoJobs: makes of each the learners and the syncer that train it, mends what is
-changed or lost, and writes into its status how it goes.
+Reconciles DiLoCoJobs: creates learners and syncer, repairs drift, reports status.
 
-In a cluster it is installed with the chart charts/diloco-operator and needs no flag. From a
-working copy, against the cluster of your kubeconfig, whose DiLoCoJob definition is installed
-(kubectl apply -f crds/dilocojobs.diloco.dev.yaml):
+To install it in a cluster, use the chart charts/diloco-operator; it needs no flags. To run it from
+a working copy against the cluster of your kubeconfig, first install the DiLoCoJob definition
+(kubectl apply -f crds/dilocojobs.diloco.dev.yaml), then:
 
   diloco-operator --operator-namespace default --trainer-image IMAGE
 """
 _EPILOG: Final = """\
-Only the holder of the Lease works; a second operator waits for it.
-/readyz says what it does or waits for; /healthz and /metrics are at the same address.
+Only the holder of the Lease works; a second operator waits for the Lease.
+/readyz says what the operator does or waits for; /healthz and /metrics are at the same address.
 
-exit codes: 0 stopped as asked; 1 a fault; 2 a flag, a variable or the kubeconfig is wrong;
-5 the Lease was lost, and nothing more may be written.
+exit codes: 0 stopped on request; 1 unexpected error; 2 a flag, a variable or the kubeconfig is
+wrong; 5 the Lease was lost, so nothing more may be written.
 """
 
 
@@ -41,7 +39,7 @@ class BadArgumentError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Arguments:
-    """What the operator is started with."""
+    """The operator's arguments."""
 
     options: OperatorOptions
     kubeconfig: Path | None = None
@@ -59,8 +57,8 @@ def parse(argv: Sequence[str], environment: Mapping[str, str], own_namespace: st
         own_namespace: of the pod; None: not in one.
 
     Raises:
-        BadArgumentError: something is wrong.
-        SystemExit: of argparse: --help, or a flag that it does not know.
+        BadArgumentError: a flag or a variable is wrong.
+        SystemExit: by argparse: --help, or an unknown flag.
     """
     given = parser().parse_args(argv)
     fields: dict[str, Any] = {}
@@ -74,8 +72,7 @@ def parse(argv: Sequence[str], environment: Mapping[str, str], own_namespace: st
     fields.setdefault("operator_namespace", own_namespace or "")
     if not fields["operator_namespace"]:
         raise BadArgumentError(
-            "which namespace the operator's Lease is in is not known outside a pod: give --operator-namespace or "
-            f"{PREFIX}OPERATOR_NAMESPACE"
+            f"--operator-namespace: is missing; outside a pod, give it or {PREFIX}OPERATOR_NAMESPACE"
         )
     try:
         options = OperatorOptions(**fields)
@@ -99,10 +96,10 @@ def parser() -> argparse.ArgumentParser:
         "--kubeconfig",
         type=Path,
         metavar="FILE",
-        help="default: the pod's ServiceAccount, else $KUBECONFIG or ~/.kube/config",
+        help="kubeconfig; default: the pod's ServiceAccount, else $KUBECONFIG or ~/.kube/config",
     )
-    group.add_argument("--context", metavar="NAME", help="of the kubeconfig; default: its current one")
-    made.add_argument("--verbose", action="store_true", help="log what kopf and the API client do, too")
+    group.add_argument("--context", metavar="NAME", help="context of the kubeconfig; default: its current one")
+    made.add_argument("--verbose", action="store_true", help="also log what kopf and the API client do")
     return made
 
 
@@ -133,23 +130,30 @@ def _boolean(text: str) -> bool:
     try:
         return words[text.lower()]
     except KeyError:
-        raise ValueError("neither true nor false") from None
+        raise argparse.ArgumentTypeError(f"{text} is not a boolean; use true or false") from None
+
+
+def _seconds(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text} is not a number; use seconds such as 30") from None
 
 
 def _read(option: _Option, text: str) -> Any:
     try:
         return option.read(text)
-    except ValueError as error:
-        raise BadArgumentError(f"{PREFIX}{option.field.upper()}={text}: {error}") from error
+    except argparse.ArgumentTypeError as error:
+        raise BadArgumentError(f"{PREFIX}{option.field.upper()}: {error}") from error
 
 
 _OPTIONS: Final = (
-    _Option("trainer_image", "image of jobs that name none; without it such jobs wait", metavar="IMAGE"),
-    _Option("namespaces", "where jobs are looked after; without it everywhere", _names, "NAME,NAME"),
-    _Option("operator_namespace", "where its Lease is; in a pod, the pod's", metavar="NAME"),
-    _Option("resync_seconds", "a job is looked at anew after so long, heard of or not", float, "SECONDS"),
-    _Option("poll_seconds", "how often the syncer of a running job is asked for its status", float, "SECONDS"),
-    _Option("lease_name", "of the Lease whose holder works", metavar="NAME"),
-    _Option("health_address", "of /healthz, /readyz and /metrics", metavar="HOST:PORT"),
-    _Option("log_json", "log one JSON object a line", _boolean),
+    _Option("trainer_image", "image for jobs that name none; without it such jobs do not start", metavar="IMAGE"),
+    _Option("namespaces", "namespaces whose jobs are reconciled; default: all", _names, "NAME,NAME"),
+    _Option("operator_namespace", "namespace of the operator's Lease; default: the pod's own", metavar="NAME"),
+    _Option("resync_seconds", "how often every job is reconciled even if nothing changed", _seconds, "SECONDS"),
+    _Option("poll_seconds", "how often a running job's syncer is asked for its status", _seconds, "SECONDS"),
+    _Option("lease_name", "name of the Lease whose holder works", metavar="NAME"),
+    _Option("health_address", "where /healthz, /readyz and /metrics are served", metavar="HOST:PORT"),
+    _Option("log_json", "log one JSON object per line", _boolean),
 )

@@ -1,7 +1,7 @@
-"""What a reconcile does to a job's objects: scale, apply, delete, each with an outcome of its own.
+"""Executes a plan on a job's objects: scale, apply, delete, each with its own outcome.
 
-What the API server does not take of one object keeps neither the others nor the job's status from being written. An
-object of another owner is never written to, known from a cache or not. It must not know why anything is wanted.
+If the API server rejects one object, the others and the job's status are still written. An object of another owner is
+never written to, whether or not a cache has it.
 """
 
 import logging
@@ -114,7 +114,7 @@ class ChildWrites:
         except NamespaceGoingError:
             raise
         except REFUSED as error:
-            _log.warning("%s refused: %s", self.job, error)
+            _log.warning("%s rejected: %s", self.job, error)
             self.memory.refused[child] = error.message
         except ApiError as error:
             _log.warning("%s: %s", self.job, error)
@@ -142,7 +142,7 @@ class ChildWrites:
         _log.info("%s: %s %s applied", self.job, child.kind, child.name)
         if self.memory.repairs.applied(child, body):
             _log.warning(
-                "%s: somebody keeps changing %s %s: it is mended again in %.0f s at the earliest",
+                "%s: something keeps reverting %s %s; the next repair is in %.0f s at the earliest",
                 *(self.job, child.kind, child.name, PAUSE_SECONDS),
             )
 

@@ -1,7 +1,7 @@
-"""One reconcile of one job: look, decide, do, in that order and as often as one of them changes the other.
+"""One reconcile of one job: observe, decide, act, repeated as long as the plan asks for it at once.
 
-Everything can run twice. Before children are written the job itself is read anew: a watch lags, and children of a job
-that is gone must not be made. It must not know why a plan is as it is.
+Everything can safely run twice. The job itself is read again before children are written: a watch lags, and a deleted
+job must not get new children.
 """
 
 import logging
@@ -62,7 +62,7 @@ class Controller:
         try:
             return await self._reconcile(key, job)
         except NamespaceGoingError as error:
-            _log.info("%s is left alone: %s", key, error.message)
+            _log.info("%s: not reconciled: %s", key, error.message)
             return None  # the job goes with its namespace, and the watch will tell
 
     async def _reconcile(self, key: JobKey, job: Object) -> float | None:
@@ -115,7 +115,7 @@ class _Reconcile:
             if failure is not None:
                 raise failure
             return plan.again_in_seconds
-        raise UnsettledError(f"{key_of(self.job)}: no end after {_MOST_PASSES} plans")
+        raise UnsettledError(f"{key_of(self.job)}: still not settled after {_MOST_PASSES} plans")
 
     def _paced(self, plan: Plan) -> Plan:
         """Without what was just refused, and what somebody keeps changing back, save for now and then."""
@@ -140,7 +140,7 @@ class _Reconcile:
         except NamespaceGoingError:
             raise
         except ApiError as error:
-            _log.warning("%s: its pods are not looked at: %s", key_of(self.job), error)
+            _log.warning("%s: cannot look at its pods: %s", key_of(self.job), error)
             self.look_failure = error
             return replace(observed, look_failed=True)
 
@@ -186,7 +186,7 @@ class _Reconcile:
         except NotFoundError:
             self.of.jobs.forget(self.job)
         else:
-            _log.info("%s: deleted, its time to live is over", key_of(self.job))
+            _log.info("%s: deleted after its ttlSecondsAfterFinished", key_of(self.job))
         return None
 
     async def _write_status(self, status: Object) -> bool:
@@ -220,7 +220,7 @@ class _Reconcile:
                 await self.of.api.create(EVENT, self._event(event))
             except ApiError as error:
                 # The status says the same: an event is not worth another try.
-                _log.warning("%s: event %s not recorded: %s", key_of(self.job), event.reason, error)
+                _log.warning("%s: cannot record event %s: %s", key_of(self.job), event.reason, error)
 
     def _event(self, event: JobEvent) -> Object:
         metadata = self.job["metadata"]

@@ -1,7 +1,7 @@
-"""/healthz, /readyz and /metrics: whether this process works, told from whether work happens.
+"""/healthz, /readyz and /metrics: whether this process does its work.
 
-A probe that only answers says that HTTP works. Here readiness is the lease and the age of every watch. Standing by for
-the lease is ready, or a rolling upgrade would wait for ever. It must not know what any check stands for.
+A probe that only answers shows that HTTP works and nothing more. Here readiness depends on the lease and on the age of
+every watch. Waiting for the lease counts as ready, or a rolling upgrade would never finish.
 """
 
 import logging
@@ -47,8 +47,8 @@ class Health:
         for watch, age in self.watch_ages().items():
             if age > MOST_WATCH_AGE_SECONDS:
                 problem = self.watch_problems().get(watch)
-                seen = "never yet" if age == float("inf") else f"{age:.0f} s ago"
-                yield f"watch of {watch} last alive {seen}{f': {problem}' if problem else ''}"
+                seen = "never" if age == float("inf") else f"{age:.0f} s ago"
+                yield f"watch of {watch} last heard from: {seen}{f': {problem}' if problem else ''}"
 
     @asynccontextmanager
     async def served(self, address: str) -> AsyncIterator[int]:
@@ -59,7 +59,9 @@ class Health:
         """
         host, _, port = address.rpartition(":")
         if not port.isdecimal() or int(port) > 65535:
-            raise BadAddressError(f"{address!r} is not host:port with a port from 0 to 65535")
+            raise BadAddressError(
+                f"--health-address: {address} is not an address; use HOST:PORT with a port from 0 to 65535"
+            )
         app = web.Application()
         app.add_routes(
             [web.get("/healthz", self._healthz), web.get("/readyz", self._readyz), web.get("/metrics", self._metrics)]
@@ -70,7 +72,9 @@ class Health:
             try:
                 await web.TCPSite(runner, host.strip("[]") or None, int(port)).start()
             except OSError as error:
-                raise BadAddressError(f"cannot listen at {address}: {error.strerror or error}") from error
+                raise BadAddressError(
+                    f"--health-address: {address} is not available: {error.strerror or error}; use another one"
+                ) from error
             yield runner.addresses[0][1]
         finally:
             await runner.cleanup()
@@ -88,8 +92,11 @@ class Health:
         if lines:
             return web.Response(text="".join(f"{line}\n" for line in lines), status=503)
         oldest = max(self.watch_ages().values(), default=0.0)
-        gone = "".join(f"not looked after, deleted or forbidden: namespace {name}\n" for name in self.gone())
-        return web.Response(text=f"working: lease held, every watch alive within the last {oldest:.0f} s\n{gone}")
+        gone = "".join(
+            f"jobs not reconciled in namespace {name}: it is deleted, or access to it is forbidden\n"
+            for name in self.gone()
+        )
+        return web.Response(text=f"working: lease held, every watch heard from within the last {oldest:.0f} s\n{gone}")
 
     async def _metrics(self, _: web.Request) -> web.Response:
         body = generate_latest(self.registry)

@@ -1,7 +1,6 @@
-"""Labels: what every object of a job carries, and how they are found again.
+"""Labels: what every object of a job carries, and how the objects are found.
 
-Must not know what the objects hold. A selector of a StatefulSet or Deployment cannot be changed once it is there: what
-``*_selector`` return is for good.
+The selector of an existing StatefulSet or Deployment cannot be changed: what ``*_selector`` return must never change.
 """
 
 from collections.abc import Mapping

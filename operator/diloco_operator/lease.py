@@ -1,7 +1,7 @@
-"""One operator works at a time: the holder of a Lease (coordination.k8s.io), and it stops before another may begin.
+"""Leader election: one operator works at a time, the holder of a Lease, and it stops before another one may start.
 
-Whether another's lease has run out is told by how long it was seen unchanged, on our own clock: clocks of machines
-differ (client-go does the same). It must not know what the holder does.
+Another holder's lease has expired when it has not changed for long enough by our own clock, because clocks of machines
+differ (client-go does the same). The Lease is that of coordination.k8s.io.
 """
 
 import asyncio
@@ -32,7 +32,7 @@ class LeaseTimes:
 
     def __post_init__(self) -> None:
         if not self.renew_seconds < self.give_up_seconds < self.duration_seconds:
-            raise ValueError("renewals come before giving up, and giving up before the lease has run out")
+            raise ValueError("renewals come before giving up, and giving up before the lease expires")
 
 
 class LeaseLostError(Exception):
@@ -97,7 +97,7 @@ class Lease:
                 continue  # somebody was quicker: look at who
             except ApiError as error:
                 if self.problem != error.message:
-                    _log.warning("%s; trying again", error)
+                    _log.warning("%s; retrying", error)
                 self.problem = error.message
             await asyncio.sleep(self.times.renew_seconds)
 
@@ -112,7 +112,7 @@ class Lease:
             try:
                 await asyncio.wait_for(self._renew(), self._left_seconds())
             except NotFoundError as error:
-                raise LeaseLostError(f"somebody deleted the lease: {error}") from error
+                raise LeaseLostError(f"the lease was deleted: {error}") from error
             except (ApiError, TimeoutError) as error:
                 _log.warning("lease %s/%s not renewed: %s", self.namespace, self.name, str(error) or "no time left")
                 self.check()

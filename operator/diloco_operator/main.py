@@ -52,7 +52,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         _log.error("%s", error)  # the user's mistake needs no traceback
         return EXIT_BAD_INPUT
     except Exception:  # noqa: BLE001 # whatever it was, it is logged and the exit code says so
-        _log.exception("the operator ends")
+        _log.exception("the operator stops after an unexpected error")
         return EXIT_UNEXPECTED
     return EXIT_OK
 
@@ -68,8 +68,8 @@ async def _run(arguments: Arguments) -> None:
 
 
 def _fence(reason: str) -> NoReturn:
-    """End at once, in the middle of whatever is going on: no handler, no thread gets another turn."""
-    _log.critical("the operator ends at once: %s", reason)
+    """Exit immediately, whatever is going on: no handler or thread runs again."""
+    _log.critical("the operator stops immediately: %s", reason)
     logging.shutdown()
     os._exit(EXIT_LEASE_LOST)
 

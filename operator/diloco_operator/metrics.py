@@ -1,4 +1,4 @@
-"""The operator's own metrics, in one registry that /metrics shows. It must not know how the figures come about."""
+"""The operator's own metrics, in the one registry that /metrics serves."""
 
 from collections import Counter as Tally
 from collections.abc import Callable, Iterable, Mapping
@@ -40,19 +40,19 @@ class Metrics:
         )
         self.reconcile_errors = Counter(
             f"{PREFIX}_reconcile_errors_total",
-            "Reconciles that failed and are tried again.",
+            "Reconciles that failed and are retried.",
             ["reason"],
             registry=self.registry,
         )
         self.api_requests = Counter(
             f"{PREFIX}_api_requests_total",
-            "Requests to the API server, those of the watch of jobs not among them; code 0: no answer came.",
+            "Requests to the API server, except those of the watch of jobs; code 0: no answer.",
             ["verb", "resource", "code"],
             registry=self.registry,
         )
         self.api_seconds = Histogram(
             f"{PREFIX}_api_request_seconds",
-            "Seconds until the API server began to answer.",
+            "Seconds until the API server started to answer.",
             ["verb"],
             registry=self.registry,
         )
@@ -90,10 +90,12 @@ class _Shown(Collector):
             ages.add_metric([watch], seconds)
         yield ages
         yield GaugeMetricFamily(
-            f"{PREFIX}_lease_held", "1 while this process is the one that works.", value=int(self._gauges.lease_held())
+            f"{PREFIX}_lease_held",
+            "1 while this process holds the Lease.",
+            value=int(self._gauges.lease_held()),
         )
         yield GaugeMetricFamily(
             f"{PREFIX}_loop_lag_seconds",
-            "How late the event loop ran what was due, at its latest beat.",
+            "How late the event loop ran its latest heartbeat, in seconds.",
             value=self._gauges.loop_lag_seconds(),
         )

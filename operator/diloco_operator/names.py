@@ -1,9 +1,8 @@
 """What the objects of a job are called.
 
-Deterministic, so that creating is applying: whoever asks again gets the same name. Every name is a DNS label (RFC 1123)
-that begins with a letter, as a Service's must (RFC 1035). Where the plain name would be too long, begin with a digit or
-leave open whose it is, it ends in eight hexadecimal digits of a digest of all that it stands for.
-Must not know what the objects hold.
+Deterministic: the same job always gets the same names, so that objects can be created by applying them. Every name is a
+DNS label (RFC 1123) that begins with a letter, as a Service's must (RFC 1035). If the plain name would be too long,
+begin with a digit or be ambiguous, it ends in eight hexadecimal digits of a digest of everything it stands for.
 """
 
 import hashlib

@@ -1,4 +1,4 @@
-"""What whoever runs the operator decides. Read from flags and environment elsewhere."""
+"""The operator's settings. `arguments` reads them from flags and environment."""
 
 from dataclasses import dataclass
 
@@ -22,7 +22,7 @@ class OperatorOptions:
     health_address: str = "0.0.0.0:8080"
     """``host:port`` of /healthz, /readyz and /metrics."""
     log_json: bool = False
-    """Log one JSON object a line."""
+    """Log one JSON object per line."""
 
     def __post_init__(self) -> None:
         """Check what can be wrong.
@@ -31,8 +31,8 @@ class OperatorOptions:
             ValueError: a setting cannot be; the text names it.
         """
         if not self.operator_namespace:
-            raise ValueError("operator_namespace is empty; give the namespace that the operator runs in")
+            raise ValueError("operator_namespace: is empty; use the namespace that the operator runs in")
         for name in ("resync_seconds", "poll_seconds"):
             value: float = getattr(self, name)
             if not value > 0:
-                raise ValueError(f"{name} {value} is not above 0; give a number of seconds")
+                raise ValueError(f"{name}: {value} is not above 0; use a larger number of seconds")

@@ -1,7 +1,7 @@
-"""The parts of the operator, put together and run: lease, watches, workers, probes.
+"""Assembles and runs the operator: lease, watches, workers, probes.
 
-Order matters: nobody works without the lease, nobody decides before the caches are whole, and kopf is started only once
-the kind that it watches exists (it looks for it once). It must not know what any part does inside.
+Order matters: nothing works without the lease, nothing is decided before the caches are complete, and kopf is started
+only once the kind that it watches exists (kopf looks for it only once).
 """
 
 import asyncio
@@ -178,7 +178,7 @@ class _Parts:
         return {name: problem for name, problem in problems.items() if problem}
 
     async def _wait_for_definition(self) -> None:
-        self.stage = f"waiting: the server knows no {JOB.resource}; is its CustomResourceDefinition installed?"
+        self.stage = f"waiting: the API server has no {JOB.resource}; install the CustomResourceDefinition"
         while True:
             try:
                 # Where everything could be listed just now.
@@ -187,7 +187,7 @@ class _Parts:
                     return
                 _log.warning("%s", self.stage)
             except ApiError as error:
-                _log.warning("%s; trying again", error)
+                _log.warning("%s; retrying", error)
             await asyncio.sleep(_CRD_SECONDS)
 
     async def _probe(self, place: _Place) -> None:
@@ -198,7 +198,7 @@ class _Parts:
             try:
                 await place.probe.probe()
             except ApiError as error:
-                _log.warning("%s; trying again", error)
+                _log.warning("%s; retrying", error)
                 continue
             if was_deaf and place.probe.deaf:
                 place.job_watch.restart()
@@ -217,9 +217,9 @@ class _Parts:
     def _failed(self, key: Hashable, error: Exception) -> None:
         self.metrics.failed(error)
         if isinstance(error, ApiError | LeaseLostError):
-            _log.warning("%s: %s; trying again", key, error)
+            _log.warning("%s: %s; retrying", key, error)
         else:
-            _log.error("%s: reconcile failed; trying again", key, exc_info=error)
+            _log.error("%s: reconcile failed; retrying", key, exc_info=error)
 
 
 async def operate(
@@ -248,7 +248,7 @@ async def operate(
         connection.open() as client,
         new_session() as session,
     ):
-        _log.info("%s: healthz, readyz and metrics at port %d; cluster of %s", identity, port, connection.described)
+        _log.info("%s: healthz, readyz and metrics on port %d; cluster of %s", identity, port, connection.described)
         lease = Lease(
             Api(client, labels.FIELD_MANAGER, Seams(metrics.answered)),
             options.operator_namespace,

@@ -1,8 +1,7 @@
-"""How often the same object was applied: where somebody keeps changing it back, it is applied at pauses.
+"""Limits how often the same object is repaired: if something keeps reverting it, repairs pause in between.
 
-A webhook that rewrites our objects, or a second operator with other settings, would otherwise be answered for ever,
-many times a second. What is wanted anew, as another manifest asks for it, is never held back. It must not know what an
-object is for.
+Otherwise a webhook that rewrites our objects, or a second operator with other settings, would be answered many times a
+second, forever. A change that a new manifest asks for is never delayed.
 """
 
 from collections.abc import Callable

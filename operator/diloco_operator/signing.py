@@ -1,8 +1,7 @@
-"""One certificate with its key: made, written as PEM and read back.
+"""Certificates and their keys: creates them, writes them as PEM and reads them back.
 
-Keys are NIST P-256 and certificates X.509 v3 (RFC 5280). Reads no clock and draws nothing at random except through the
-``CertificateMaker`` it is handed (and what a signature itself needs). Must not know Secrets, pods or when which
-authority signs.
+Keys are NIST P-256 and certificates X.509 v3 (RFC 5280). It reads no clock, and takes randomness only from the
+``CertificateMaker`` argument (apart from what a signature itself needs).
 """
 
 import datetime as dt

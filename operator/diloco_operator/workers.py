@@ -1,7 +1,6 @@
-"""Who runs when: one run a key at a time, a bounded number in all, and nothing that was asked for is forgotten.
+"""A work queue: one run per key at a time, a bounded number in total, and no request is lost.
 
-Level-triggered: a hundred wishes for the same key make one run, and wishes that come while it runs make one more. It
-must not know what a key stands for or what a run does.
+Level-triggered: a hundred requests for the same key cause one run, and requests that arrive during it cause one more.
 """
 
 import asyncio
@@ -111,7 +110,7 @@ class Workers(Generic[Key]):
         wait_seconds = max(self._pacing.backoff.seconds(entry.failures), least_seconds)
         entry.not_before = self._now() + max(self._pacing.pause_seconds, least_seconds)
         self._pacing.failed(key, error)
-        _log.debug("%s: try %d failed; again in %.1f s at the latest", key, entry.failures, wait_seconds)
+        _log.debug("%s: attempt %d failed; retrying within %.1f s", key, entry.failures, wait_seconds)
         self._plan(key, entry, 0.0 if entry.again else self._now() + wait_seconds)
 
     def _plan(self, key: Key, entry: _Entry, at: float) -> None:

@@ -98,7 +98,7 @@ def test_pools_that_cannot_run_are_named_and_join_once_the_cause_is_gone(
         said_of_all(
             f"1 of 1 learners of here/gpu unschedulable: {available} Insufficient nvidia.com/gpu",
             f"2 of 2 learners of here/far unschedulable: {available} node(s) didn't match Pod's node affinity/selector",
-            f"1 of 1 learners of here/unpulled without image: {image}: ",
+            f"1 of 1 learners of here/unpulled cannot pull the image: {image}: ",
             "1 of 1 learners of here/small out of memory: killed at its memory limit",
         ),
         "every pool's trouble is told",
@@ -170,9 +170,9 @@ def test_what_a_job_refers_to_and_is_not_there_is_told_until_it_is(cluster: Clus
     job = apply(cluster, namespace, wanted)
     unmounted = 'MountVolume.SetUp failed for volume "license" : secret "missing-license" not found'
     learners = (
-        '1 of 1 learners of here/token not startable: secret "missing-token" not found',
-        f"1 of 1 learners of here/license without volumes: {unmounted}",
-        "1 of 1 learners of here/data stopped by bad input: data.text.path: no file in /corpus matches",
+        '1 of 1 learners of here/token cannot create the container: secret "missing-token" not found',
+        f"1 of 1 learners of here/license cannot mount a volume: {unmounted}",
+        "1 of 1 learners of here/data stopped by a configuration error: data.text.path: no file in /corpus matches",
     )
     volume = f'claim inputs-syncer is pending: storageclass.storage.k8s.io "{disks}" not found'
     degraded = job.wait_for(said_of_all(volume, *learners), "everything that is missing is told")

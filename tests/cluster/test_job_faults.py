@@ -173,7 +173,7 @@ def test_a_killed_container_starts_again_in_its_pod_and_nobody_waits(job: Cluste
     again = present(job.pod(VICTIM))
     assert (again.uid, again.restarts) == (pod.uid, pod.restarts + 1)
     # Its own checkpoint has outlived the container.
-    assert any("goes on from its own checkpoint" in line for line in job.log(again.name))
+    assert any("continues from its own checkpoint" in line for line in job.log(again.name))
 
 
 def test_a_new_syncer_pod_resumes_from_its_volume_while_learners_train(job: ClusterJob) -> None:
@@ -186,7 +186,7 @@ def test_a_new_syncer_pod_resumes_from_its_volume_while_learners_train(job: Clus
     assert after.epoch == before.epoch + 1
     assert after.syncer_step >= before.syncer_step
     assert after.merged_tokens >= before.merged_tokens
-    assert any("goes on from checkpoint" in line for line in job.log(present(job.syncer_pod()).name))
+    assert any("continues from checkpoint" in line for line in job.log(present(job.syncer_pod()).name))
     on = job.all_train(*BOTH)
     merged = job.wait_for_account(lambda account: account.syncer_step > on.syncer_step, "merges go on")
     assert merged.epoch == after.epoch
@@ -276,7 +276,7 @@ def test_a_job_that_passes_its_deadline_fails_and_has_no_pods_left(job: ClusterJ
     job.kubectl_wait("condition=Failed")
     status = job.status()
     assert (status.phase, status.reason) == ("Failed", "DeadlineExceeded")
-    assert condition(status, "Failed").message == "not complete after spec.activeDeadlineSeconds, 1"
+    assert condition(status, "Failed").message == "not complete after spec.activeDeadlineSeconds (1 s)"
     assert "DeadlineExceeded" in job.reasons()
     assert status.model is None
     assert status.completion_time is not None

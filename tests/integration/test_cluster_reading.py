@@ -83,7 +83,7 @@ def test_without_the_crd_the_error_gives_the_command_that_installs_it(
     with api_server() as bare:
         for arguments in (["-A"], ["job/mine"]):
             complaint = Diloco(capsys, bare.kubeconfig).complaint("status", *arguments)
-            assert complaint.startswith(f"{bare.url} knows no DiLoCoJobs: install the operator with helm install ")
+            assert complaint.startswith(f"{bare.url} has no DiLoCoJobs; install the operator with helm install ")
 
 
 def test_all_jobs_of_a_namespace_are_a_line_each(diloco: Diloco) -> None:
@@ -154,7 +154,7 @@ def test_credentials_of_another_cluster_are_not_accepted(
     path = tmp_path / "kubeconfig"
     path.write_text(yaml.safe_dump(config))
     complaint = Diloco(capsys, path).complaint("status")
-    assert complaint == f"{server.url} does not accept the credentials of context test"
+    assert complaint == f"{server.url} rejects the credentials of context test"
 
 
 def test_a_server_whose_certificate_is_not_trusted_is_not_asked(
@@ -208,7 +208,7 @@ def publish_syncer(server: ApiServer, host: str, port: int) -> None:
 def test_each_learner_is_shown_where_the_api_server_reaches_the_syncer(
     server: ApiServer, diloco: Diloco, syncer_address: tuple[str, int]
 ) -> None:
-    assert "is not reached through the API server" in diloco.out("status", "job/two-regions", "-n", "ml")
+    assert "cannot be reached through the API server" in diloco.out("status", "job/two-regions", "-n", "ml")
     publish_syncer(server, *syncer_address)
     # The server learns of its own objects a moment later.
     while "not reached" in (view := diloco.out("status", "job/two-regions", "-n", "ml")):

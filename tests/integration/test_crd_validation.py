@@ -109,7 +109,7 @@ def test_a_value_is_read_by_kubectl_as_by_diloco(job_server: ApiServer, scalar: 
 
 @pytest.mark.parametrize("scalar", ["017", "0o17", "0b11", "-0x10", "1_0.5", "1_000_", "0_1", "00", "08", ".inf"])
 def test_a_value_that_kubectl_reads_as_another_is_refused_by_diloco(scalar: str) -> None:
-    with pytest.raises(SpecError, match="is not a number to every reader of YAML"):
+    with pytest.raises(SpecError, match="is not read as a number by every YAML parser"):
         parse_job(_with_argument(scalar))
 
 

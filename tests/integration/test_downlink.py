@@ -72,7 +72,7 @@ def test_after_a_restart_each_fragment_is_sent_whole_once_then_as_updates(tmp_pa
     with SyncerProcess(job, tmp_path / "s", "--record") as syncer:
         syncer.serving()
         with learner(job, syncer) as one:
-            one.begin().train(lambda _: "its time has come" in syncer.log and len(one.merged) > 8)
+            one.begin().train(lambda _: "a checkpoint is due" in syncer.log and len(one.merged) > 8)
             syncer.kill()
     with SyncerProcess(job, tmp_path / "s", "--record") as syncer:
         syncer.serving()

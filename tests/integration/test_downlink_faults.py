@@ -100,7 +100,7 @@ def test_a_syncer_killed_in_the_middle_of_an_update(tmp_path: Path, address: str
             far.start()
             hold_an_update(proxy, syncer, job)
             near.start().wait_for_updates(2)
-            syncer.wait_for("its time has come")
+            syncer.wait_for("a checkpoint is due")
             syncer.kill()
             proxy.release()
             with SyncerProcess(job, directory, "--record", "--listen", address) as second:

@@ -71,7 +71,7 @@ def test_an_update_that_makes_something_else_is_not_trained_on(tmp_path: Path) -
         assert pulled(syncer, 2)[-1].held_version == 1
         syncer.end_session(Finished(complete=True, reason="enough"))
         assert learner.wait() == 0
-        assert "fragment 2 from version 0 to 1 does not make what the syncer has" in learner.log
+        assert "fragment 2 from version 0 to 1 does not give the syncer's values" in learner.log
         assert (activity(learner)["updates"], activity(learner)["updates_wrong"]) == (2, 1)
 
 

@@ -215,7 +215,7 @@ def test_killed_it_goes_on_with_muons_state_but_not_with_another_kind(tmp_path: 
             join = syncer.wait_for(Join, after=mark)
             assert join.steps >= 2
             assert join.steps % 2 == 0
-            learner.wait_for(f"goes on from its own checkpoint of step {join.steps}")
+            learner.wait_for(f"continues from its own checkpoint of step {join.steps}")
             assert syncer.wait_for(StepReport, after=mark).step == join.steps + 1
         make_job(tmp_path, training=training | {"optimizer": {"kind": "AdamW"}})
         with LearnerProcess(tmp_path, server.address) as learner:
@@ -265,7 +265,7 @@ def test_one_that_is_to_stay_serves_on_after_the_end_until_it_is_stopped(
     ):
         syncer.wait_for(StepReport)
         syncer.end_session(ended)
-        learner.wait_for("stays until it is stopped")
+        learner.wait_for("the job is over; waiting for SIGTERM")
         address = learner.http_address
         assert _page(address, "/readyz") == (200, "the job is over\n")
         assert _page(address, "/healthz") == (200, "ok\n")
@@ -309,7 +309,7 @@ def test_a_last_checkpoint_that_cannot_be_written_is_no_success(tmp_path: Path) 
         learner.terminate()
         assert learner.wait() == 1
         (line,) = [line for line in learner.log.splitlines() if " here/cpu/0 error: " in line]
-        assert "no last checkpoint was written (checkpoint in" in line
+        assert "no last checkpoint: cannot write the checkpoint in" in line
 
 
 def test_text_that_becomes_shorter_ends_it_with_one_line_naming_the_file(tmp_path: Path) -> None:

@@ -46,7 +46,7 @@ def test_a_run_goes_through_failures_to_a_model_and_a_report(tmp_path: Path) -> 
     assert load_model(output / "model.safetensors").info.job == "small"
     assert (output / "sample.txt").read_text().strip()
     assert "evaluation loss" in done.stdout
-    assert f"the report is {output / 'report.html'}" in done.stdout
+    assert f"report: {output / 'report.html'}" in done.stdout
     replayed = subprocess.run(
         [sys.executable, "-m", "diloco.cli.main", "replay", str(output)], capture_output=True, text=True, check=False
     )
@@ -79,7 +79,7 @@ def test_an_interrupted_run_says_how_to_go_on_and_goes_on(tmp_path: Path) -> Non
     assert not (output / "summary.json").exists()
     resumed = run(job, output, "--resume", "--slow", "west=0.5")
     assert resumed.returncode == 0, resumed.stderr
-    assert "goes on from its own checkpoint" in (output / "logs" / "east.fast.0.log").read_text()
+    assert "continues from its own checkpoint" in (output / "logs" / "east.fast.0.log").read_text()
     assert json.loads((output / "summary.json").read_text())["complete"]
 
 

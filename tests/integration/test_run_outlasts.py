@@ -46,7 +46,7 @@ def test_a_run_succeeds_without_readable_output_journal_or_logs(tmp_path: Path) 
         _, complaints = process.communicate(timeout=WAIT_SECONDS)
     assert process.returncode == 0, complaints
     (complaint,) = complaints.splitlines()
-    assert complaint.startswith("diloco: output: cannot be written (broken pipe); the run goes on, ")
+    assert complaint.startswith("diloco: cannot write output (broken pipe); the run continues, ")
     assert json.loads((output / "summary.json").read_text())["complete"]
     events = [(entry.event, entry.process) for entry in read_journal(journal)]
     assert events.count(("start", "syncer")) == 2
@@ -65,7 +65,7 @@ def test_a_reader_that_stops_reading_does_not_stop_the_run(tmp_path: Path) -> No
         process.send_signal(signal.SIGINT)
         process.wait(WAIT_SECONDS)
         _, complaints = process.communicate()
-    assert "diloco: output: cannot be written (nobody reads it); the run goes on, " in complaints
+    assert "diloco: cannot write output (nobody reads it); the run continues, " in complaints
 
 
 def fill(pipe: str) -> None:
@@ -94,7 +94,7 @@ def test_a_syncer_that_lost_its_directory_is_not_begun_anew(tmp_path: Path) -> N
         _, complaints = process.communicate(timeout=WAIT_SECONDS)
     assert process.returncode == 1
     (complaint,) = complaints.splitlines()
-    assert f"{output / 'syncer'} has no checkpoint any more: it was removed" in complaint
+    assert f"{output / 'syncer'} no longer has a checkpoint: it was removed" in complaint
     assert processes_of(output) == []
 
 

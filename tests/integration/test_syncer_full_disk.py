@@ -52,9 +52,9 @@ def test_a_full_disk_costs_checkpoints_and_no_step_and_is_made_up_for(tmp_path: 
     with SyncerProcess(job, directory) as syncer:
         syncer.serving()
         with learner(job, syncer) as one:
-            one.begin().train(lambda _: "its time has come" in syncer.log)
+            one.begin().train(lambda _: "a checkpoint is due" in syncer.log)
             filler = Filler(small_disk / "filler")
-            one.train(lambda _: filler.fill() and "no checkpoint was written" in syncer.log)
+            one.train(lambda _: filler.fill() and "cannot write a checkpoint" in syncer.log)
             # A checkpoint that failed leaves room behind, so it is filled again and again.
             one.train(lambda _: filler.fill() and "the tape waits for the disk" in syncer.status().tape_problem)
             one.train(lambda _: filler.fill() and "No space left" in syncer.status().checkpoint.problem)
@@ -62,8 +62,8 @@ def test_a_full_disk_costs_checkpoints_and_no_step_and_is_made_up_for(tmp_path: 
             one.train(lambda _: filler.fill() and syncer.status().syncer_step >= step + 5)
             assert "diloco_checkpoint_failures_total 0.0" not in syncer.page("/metrics")
             filler.path.unlink()
-            before = syncer.log.count("its time has come")
-            one.train(lambda _: syncer.log.count("its time has come") > before and "no line is lost" in syncer.log)
+            before = syncer.log.count("a checkpoint is due")
+            one.train(lambda _: syncer.log.count("a checkpoint is due") > before and "no line was lost" in syncer.log)
             assert syncer.status().checkpoint.problem == ""
             assert syncer.terminate() == EXIT_OK, syncer.log
     report = replay(directory)
@@ -76,10 +76,10 @@ def test_a_checkpoint_that_cannot_be_written_in_full_leaves_nothing_behind(tmp_p
     with SyncerProcess(job, tmp_path / "s") as syncer:
         syncer.serving()
         with learner(job, syncer) as one:
-            one.begin().train(lambda _: "its time has come" in syncer.log)
+            one.begin().train(lambda _: "a checkpoint is due" in syncer.log)
             # Every file over 100 kB fails from here on, as on a disk that runs full in the middle of one.
             resource.prlimit(syncer.pid, resource.RLIMIT_FSIZE, (100_000, resource.RLIM_INFINITY))
-            one.train(lambda _: "no checkpoint was written" in syncer.log)
+            one.train(lambda _: "cannot write a checkpoint" in syncer.log)
             whole = checkpoint_names(tmp_path / "s" / "checkpoints")
             syncer.kill()
     assert not list((tmp_path / "s" / "checkpoints").glob(".*.part"))

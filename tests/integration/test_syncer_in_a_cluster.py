@@ -122,8 +122,8 @@ def test_a_last_checkpoint_that_cannot_be_written_is_no_success(tmp_path: Path) 
             resource.prlimit(syncer.pid, resource.RLIMIT_FSIZE, (100_000, resource.RLIM_INFINITY))
             assert syncer.terminate() == EXIT_UNEXPECTED
     (line,) = [line for line in syncer.log.splitlines() if "error: " in line]
-    assert "no last checkpoint was written: " in line
-    assert line.endswith("a restart goes on from checkpoint 000001")
+    assert "no last checkpoint: " in line
+    assert line.endswith("a restart continues from checkpoint 000001")
 
 
 def ended_with(one: ScriptedLearner) -> str:

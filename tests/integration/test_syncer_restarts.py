@@ -37,7 +37,7 @@ def test_killed_it_resumes_from_its_checkpoint_and_both_epochs_replay(tmp_path: 
     with SyncerProcess(job, tmp_path / "s", "--record") as syncer:
         syncer.serving()
         with learner(job, syncer) as one:
-            one.begin().train(lambda _: "its time has come" in syncer.log)
+            one.begin().train(lambda _: "a checkpoint is due" in syncer.log)
             before = syncer.status()
             syncer.kill()
             assert one.over.wait(WAIT_SECONDS)

@@ -37,7 +37,7 @@ def test_a_busy_port_is_one_line(tmp_path: Path) -> None:
 def test_a_directory_that_cannot_be_used_is_one_line(tmp_path: Path) -> None:
     job = SmallJob(tmp_path)
     with SyncerProcess(job, job.path) as syncer:
-        assert f"{job.path}: a file of that name is in the way" in one_line_of(syncer)
+        assert f"{job.path}: is a file; use a directory" in one_line_of(syncer)
     with SyncerProcess(job, Path("/proc/nowhere")) as syncer:
         assert "/proc/nowhere: cannot be written to" in one_line_of(syncer)
 
@@ -53,7 +53,7 @@ def test_a_checkpoint_of_another_model_or_job_is_one_line_that_names_both(tmp_pa
         assert f"{other_model.layout.numel} parameters in 4 fragments" in line
     other_job = SmallJob(tmp_path, name="another")
     with SyncerProcess(other_job, tmp_path / "s") as syncer:
-        assert "a checkpoint of job 'small', but the job is 'another'" in one_line_of(syncer)
+        assert "the checkpoint is of job 'small', not of 'another'" in one_line_of(syncer)
 
 
 def page(address: str, path: str) -> tuple[int, str]:
@@ -78,7 +78,7 @@ def test_it_is_alive_while_it_loads(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr("diloco.syncer.process.prepare", loads)
     assert run_syncer(SyncerOptions(job.job, tmp_path / "s", http=http)) == EXIT_BAD_INPUT
     assert [status for status, _ in seen] == [200, 503]
-    assert all("makes the model or reads its newest checkpoint" in text for _, text in seen)
+    assert all("creating the model or reading the newest checkpoint" in text for _, text in seen)
 
 
 def test_a_second_syncer_waits_for_the_first_one_and_goes_on(tmp_path: Path) -> None:
@@ -88,15 +88,15 @@ def test_a_second_syncer_waits_for_the_first_one_and_goes_on(tmp_path: Path) -> 
         with socket.create_server(("127.0.0.1", 0)) as free:
             http = f"127.0.0.1:{free.getsockname()[1]}"
         with SyncerProcess(job, tmp_path / "s", "--http", http) as second:
-            second.wait_for("another syncer is using this directory; waits for its end")
-            assert "serves job" not in second.log
+            second.wait_for("another syncer is using this directory; waiting for it to end")
+            assert "serving job" not in second.log
             assert page(http, "/healthz")[0] == 200
-            waits = "not serving yet: waits for another syncer that is using its directory\n"
+            waits = "not serving yet: waiting for another syncer that uses the directory\n"
             assert page(http, "/readyz") == page(http, "/status") == (503, waits)
-            with pytest.raises(StatusError, match="waits for another syncer"):
+            with pytest.raises(StatusError, match="waiting for another syncer"):
                 fetch_status(http)
             assert first.terminate() == EXIT_OK
             second.serving()
-            assert "goes on from checkpoint" in second.log
+            assert "continues from checkpoint" in second.log
             assert page(http, "/readyz") == (200, "serving\n")
             assert fetch_status(http).job == job.name

@@ -2,14 +2,14 @@
 
 from tests.support.job_manifests import REMOVED
 
-FIELD = "is no field here; "
+FIELD = "is not a field here; "
 LEARNERS_POOL = "spec.regions[0].pools[0]"
 CASES: list[tuple[dict[str, object], str]] = [
     # Top level.
     ({"apiVersion": "v1"}, 'apiVersion: "v1" is not known; use diloco.dev/v1alpha1'),
-    ({"apiVersion": REMOVED}, "apiVersion: is missing; give diloco.dev/v1alpha1"),
+    ({"apiVersion": REMOVED}, "apiVersion: is missing; use diloco.dev/v1alpha1"),
     ({"kind": "DilocoJob"}, 'kind: "DilocoJob" is not known; use DiLoCoJob'),
-    ({"metadata": REMOVED}, "metadata: is missing; give a mapping with name"),
+    ({"metadata": REMOVED}, "metadata: is missing; use a mapping with name"),
     (
         {"metadata.name": "Two_Regions"},
         (
@@ -25,7 +25,7 @@ CASES: list[tuple[dict[str, object], str]] = [
         ),
     ),
     ({"metadata.name": 7}, "metadata.name: 7 is not text; put it in quotes"),
-    ({"spec": REMOVED}, "spec: is missing; give a mapping with model, data, training and regions"),
+    ({"spec": REMOVED}, "spec: is missing; use a mapping with model, data, training and regions"),
     (
         {"spec": []},
         (
@@ -39,9 +39,9 @@ CASES: list[tuple[dict[str, object], str]] = [
     (
         {"spec.sync.batch": 1},
         (
-            f"spec.sync.batch: {FIELD}the fields are fragments, interval, overlap, quorum, grace, merge, "
+            f"spec.sync.batch: {FIELD}use fragments, interval, overlap, quorum, grace, merge, "
             "tokenWeights, anchor, outerOptimizer, compression, errorFeedback, downlink, maxStalenessSteps, "
-            "maxVersionLag, leaseSeconds and startupSeconds"
+            "maxVersionLag, leaseSeconds or startupSeconds"
         ),
     ),
     ({"spec.quorum": 1}, f"spec.quorum: {FIELD}did you mean spec.sync.quorum?"),
@@ -49,8 +49,8 @@ CASES: list[tuple[dict[str, object], str]] = [
     ({"spec.regions.0.pools.0.learner": 1}, f"{LEARNERS_POOL}.learner: {FIELD}did you mean learners?"),
     ({"Spec": {}}, f"Spec: {FIELD}did you mean spec?"),
     # Missing and null.
-    ({"spec.training": REMOVED}, "spec.training: is missing; give a mapping with tokens"),
-    ({"spec.training": {}}, "spec.training.tokens: is missing; give an integer from 1 to 1000000000000000"),
+    ({"spec.training": REMOVED}, "spec.training: is missing; use a mapping with tokens"),
+    ({"spec.training": {}}, "spec.training.tokens: is missing; use an integer from 1 to 1000000000000000"),
     (
         {"spec.sync": None},
         (

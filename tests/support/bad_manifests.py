@@ -38,10 +38,12 @@ BY_SCHEMA = [
     BadManifest({"metadata.name": "two.regions"}, "metadata.name", _LABEL, "does not fit"),
     BadManifest({"spec": REMOVED}, "spec", "Required value", "is missing"),
     BadManifest({"spec": []}, "spec", "must be of type object", "is not a mapping"),
-    BadManifest({"spec.sync.quorom": 1}, "spec.sync.quorom", "unknown field", "is no field here"),
-    BadManifest({"spec.sync.max_staleness_steps": 9}, "spec.sync.max_staleness_steps", "unknown field", "is no field"),
-    BadManifest({"spec.quorum": 1}, "spec.quorum", "unknown field", "is no field here"),
-    BadManifest({"spec.regions.0.pools.0.learner": 1}, f"{_POOL}.learner", "unknown field", "is no field here"),
+    BadManifest({"spec.sync.quorom": 1}, "spec.sync.quorom", "unknown field", "is not a field here"),
+    BadManifest(
+        {"spec.sync.max_staleness_steps": 9}, "spec.sync.max_staleness_steps", "unknown field", "is not a field"
+    ),
+    BadManifest({"spec.quorum": 1}, "spec.quorum", "unknown field", "is not a field here"),
+    BadManifest({"spec.regions.0.pools.0.learner": 1}, f"{_POOL}.learner", "unknown field", "is not a field here"),
     BadManifest({"spec.training": REMOVED}, "spec.training", "Required value", "is missing"),
     BadManifest({"spec.training": {}}, "spec.training.tokens", "Required value", "is missing"),
     BadManifest({"spec.model": None}, "spec.model", "Required value", "is not a mapping"),
@@ -94,7 +96,7 @@ BY_SCHEMA = [
         {"spec.training.optimizer": {"kind": "Muon", "muon": {"nesterov": True}}},
         "spec.training.optimizer.muon.nesterov",
         "unknown field",
-        "is no field here",
+        "is not a field here",
     ),
     BadManifest(
         {"spec.training.optimizer": {"kind": "Muon", "muon": {"exclude": "router.*"}}},

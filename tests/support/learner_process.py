@@ -62,7 +62,7 @@ class LearnerProcess:
     @property
     def http_address(self) -> str:
         """Where it serves HTTP."""
-        self.wait_for("serves /metrics")
+        self.wait_for("serving /metrics")
         return self.log.split("at http://")[1].split()[0]
 
     def wait_for(self, text: str) -> None:

@@ -66,7 +66,7 @@ def wait_until(true: Callable[[], bool], process: subprocess.Popen[str]) -> None
 def merging(output: Path) -> bool:
     """The syncer has merged something and has written a checkpoint of it."""
     log = output / "logs" / "syncer.log"
-    return log.exists() and "its time has come" in log.read_text()
+    return log.exists() and "a checkpoint is due" in log.read_text()
 
 
 def processes_of(output: Path) -> list[psutil.Process]:

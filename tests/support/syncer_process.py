@@ -88,7 +88,7 @@ class SyncerProcess:
 
     def serving(self) -> Self:
         """Wait until it serves."""
-        self.wait_for("serves job")
+        self.wait_for("serving job")
         return self
 
     def wait_for(self, text: str, times: int = 1) -> None:

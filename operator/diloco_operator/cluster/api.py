@@ -1,7 +1,7 @@
 """Requests to an API server: plain dicts in, plain dicts out, typed errors.
 
-Writes are server-side apply with force: what the operator sets it owns (KEP-555). It must not know what the objects
-mean, keep none of them, and try nothing twice: when and whether to try again is its callers' business.
+Writes are server-side apply with force: the operator owns what it sets (KEP-555). Nothing is cached here and nothing is
+retried: callers decide whether and when to retry.
 """
 
 import asyncio
@@ -312,7 +312,7 @@ def _parsed(call: Call, text: bytes) -> Object:
         value = None
     if not isinstance(value, dict):
         # A proxy's page, or half an object of a server that went away.
-        raise UnavailableError(call, "what was answered is not a JSON object")
+        raise UnavailableError(call, "the answer is not a JSON object")
     return value
 
 

@@ -1,7 +1,7 @@
-"""Children as last heard of: filled by watches, and by what came back from our own writes.
+"""Children as last seen: filled by watches and by the answers to our own writes.
 
-A watch lags behind a write. Without the answer in here the next reconcile would take its own work for undone. Versions
-are compared as numbers, as API servers guarantee (KEP-5504). It must not know what the objects are for.
+A watch lags behind a write. Without those answers the next reconcile would not see what the last one wrote. Versions
+are compared as numbers, as API servers guarantee (KEP-5504).
 """
 
 from collections.abc import Iterable, Iterator

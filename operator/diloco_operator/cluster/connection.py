@@ -1,6 +1,6 @@
-"""Where the API server is and who we are there: from the pod's ServiceAccount or a kubeconfig.
+"""Address and credentials of the API server, from the pod's ServiceAccount or a kubeconfig.
 
-The same answer serves our own requests and kopf's watch. It must not know what is asked of the server.
+The operator's own requests and kopf's watch both use them.
 """
 
 from collections.abc import Callable
@@ -37,7 +37,7 @@ async def connect(kubeconfig: Path | None, context: str | None) -> Connection:
     """The pod's own ServiceAccount where there is one, unless a kubeconfig is named.
 
     Raises:
-        NoConnectionError: there is neither, or it is broken.
+        NoConnectionError: there is neither, or it is unusable.
     """
     configuration = client.Configuration()
     if kubeconfig is None and context is None:
@@ -48,7 +48,7 @@ async def connect(kubeconfig: Path | None, context: str | None) -> Connection:
         else:
             return Connection(configuration, "the pod's ServiceAccount")
     if kubeconfig is not None and not kubeconfig.is_file():  # noqa: ASYNC240 # nothing else runs yet
-        raise NoConnectionError(f"kubeconfig {kubeconfig}: there is no such file")
+        raise NoConnectionError(f"--kubeconfig: {kubeconfig} is not a file; use the path of a kubeconfig")
     where = str(kubeconfig) if kubeconfig is not None else "$KUBECONFIG or ~/.kube/config"
     try:
         await config.load_kube_config(  # type: ignore[no-untyped-call]
@@ -58,9 +58,11 @@ async def connect(kubeconfig: Path | None, context: str | None) -> Connection:
             persist_config=False,
         )
     except (config.ConfigException, OSError, yaml.YAMLError, TypeError) as error:
-        # The loader stumbles over a file that is no mapping with a TypeError.
+        # For a file that is not a mapping the loader raises a TypeError.
         message = " ".join(str(error).split())
-        raise NoConnectionError(f"neither in a pod nor with a usable kubeconfig ({where}): {message}") from error
+        raise NoConnectionError(
+            f"neither a pod nor a usable kubeconfig ({where}): {message}; use --kubeconfig FILE"
+        ) from error
     return Connection(configuration, where)
 
 

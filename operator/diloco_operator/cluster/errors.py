@@ -1,6 +1,6 @@
-"""What can go wrong between here and an API server, as types; and the one place that decides which type it is.
+"""Errors of requests to an API server, as types, and the one place that chooses the type.
 
-Who calls the API handles types, never numbers. The module must not know what was asked for, nor what is done about it.
+Callers of the API handle types, never status codes.
 """
 
 import json

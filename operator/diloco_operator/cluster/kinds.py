@@ -1,6 +1,6 @@
-"""The kinds of objects the operator has to do with, and where an API server keeps them.
+"""The kinds of objects that the operator uses, and their paths at an API server.
 
-A table, not discovery: it is what the RBAC rules are written from. It must not know what the objects hold.
+A table rather than discovery, because the RBAC rules are written from it.
 """
 
 from dataclasses import dataclass

@@ -1,8 +1,8 @@
-"""One list and watch for each kind of child, kept going for as long as the process lives.
+"""Lists and watches each kind of child for as long as the process lives.
 
-A watch is taken up where it ended; a version that is no more (410) brings a new list; a server that is away is asked
-again at growing intervals. Every sign of life, bookmarks included, is noted: a deaf watch looks just like a quiet
-cluster. It must not know what becomes of what it brings.
+A watch resumes where it ended. If that version is gone (410), the kind is listed again; if the server does not answer,
+it is asked again at growing intervals. The time of every message, bookmarks included, is recorded, because a broken
+watch looks just like a quiet cluster.
 """
 
 import asyncio
@@ -60,7 +60,7 @@ class Watch:
                 self.shut_out = isinstance(error, ForbiddenError | NotFoundError)
                 if self.problem != error.message:
                     self.problem = error.message
-                    _log.warning("%s; trying again", error)
+                    _log.warning("%s; retrying", error)
                 failures += 1
                 await asyncio.sleep(max(self.backoff.seconds(failures), error.retry_after_seconds))
 

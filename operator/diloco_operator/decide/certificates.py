@@ -1,11 +1,11 @@
-"""What the Secrets of a job hold at a given time: an authority of its own, and what it has signed.
+"""What the Secrets of a job hold at a given time: the job's own authority and the certificates that it signs.
 
-Every job has its own authority, so another job's certificate opens nothing. A new authority takes over in two steps,
-because pods see a changed Secret up to minutes late: first everybody is given both to trust, and only
-``SETTLING`` later something signed by the new one is shown to anybody. The old one stays trusted until it expires.
+Every job has its own authority, so another job's certificates are useless to it. A new authority takes over in two
+steps, because pods see a changed Secret with a delay of up to minutes: first all pods are given both authorities to
+trust, and only ``SETTLING`` later does the new one sign what they present. The old one stays trusted until it expires.
 
-Pure but for the ``CertificateMaker`` it is handed: ``now`` is an argument. Data that cannot be read is replaced, with
-a reason. Must not know who stores the Secrets or reads them.
+Pure except for the ``CertificateMaker`` argument; ``now`` is an argument. Data that cannot be read is replaced, with a
+reason.
 """
 
 import base64
@@ -73,7 +73,7 @@ def certificates(
 ) -> Certificates:
     """What the job's Secrets are to hold at ``now``, given what they hold (``live``, by name).
 
-    Equal to ``live``, and without a reason, as long as nothing is due.
+    Equal to ``live``, and without a reason, while nothing is due.
     """
     trust, reasons = _authorities(who, live, now, maker)
     bundle = b"".join(certificate_pem(one.certificate) for one in trust.authorities)
@@ -106,7 +106,7 @@ class _Trust:
         return self.authorities[: self.authorities.index(self.signer) + 1]
 
     def objection(self, leaf: Leaf) -> str | None:
-        """Why nobody should show ``leaf``, whatever its age and names."""
+        """Why ``leaf`` must not be presented, whatever its age and names; None: it may."""
         issuers = [one for one in self.authorities if one.signed(leaf.certificate)]
         if not issuers:
             return "is signed by an authority that is not trusted"
@@ -121,7 +121,7 @@ def _authorities(
     name = names.authority_secret(who.job)
     found, problem = _read_authorities(live.get(name))
     if problem is not None:
-        # Processes trust what their own Secrets say: those are not cut off while the new authority settles.
+        # Processes trust what their own Secrets hold: they are not cut off while the new authority settles.
         elsewhere = (data for secret, data in live.items() if secret != name)
         found = _merged(found, (one for data in elsewhere for one in _trusted_by(data)))
     found = sorted_newest_first(one for one in found if not one.expired(now))

@@ -1,7 +1,4 @@
-"""From a job and how many of its pods are to run to the objects that have to be applied or deleted.
-
-Pure. It must not know why so many are to run.
-"""
+"""Which objects to apply or delete, given a job and how many of its pods should run. Pure."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace

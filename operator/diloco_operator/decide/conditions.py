@@ -1,7 +1,7 @@
 """The status of a job: verdicts to conditions, counts by region and pool, and the events of what changed.
 
-Pure. The status is also the operator's only memory (when the job was started, what it has ended with), so what is not
-known at the moment is taken over from the one before. It must not know why a verdict was reached.
+Pure. The status is also the operator's only memory (when the job started, how it ended), so what is not known at the
+moment is carried over from the previous status.
 """
 
 from collections.abc import Iterable, Mapping
@@ -46,7 +46,7 @@ IN_PROGRESS = Verdict("False", Reason.IN_PROGRESS)
 
 
 def remembered(job: Object) -> JobStatus:
-    """The status as it was last written. One that somebody else has spoilt counts for nothing, and is written anew."""
+    """The status as it was last written. One that is not valid is ignored and written anew."""
     try:
         return JobStatus.model_validate(job.get("status") or {})
     except ValidationError:
@@ -94,7 +94,7 @@ def since(before: JobStatus, type_: ConditionType, text: str, now: datetime) -> 
 
 
 def phase_of(before: JobStatus, verdicts: Verdicts) -> Phase:
-    """One word for people. A job that has trained stays Training through whatever happens, until it is suspended."""
+    """One word for people. A job that has trained stays Training until it is suspended or ends."""
     if verdicts["Complete"].status == "True":
         return "Complete"
     if verdicts["Failed"].status == "True":
@@ -107,7 +107,7 @@ def phase_of(before: JobStatus, verdicts: Verdicts) -> Phase:
 
 
 def reason_of(verdicts: Verdicts) -> str:
-    """The reason to show beside the phase: what is wrong, if something is."""
+    """The reason to show beside the phase: what is wrong, if anything."""
     for type_ in ("Complete", "Failed", "Degraded"):
         if verdicts[type_].status == "True":
             return verdicts[type_].reason
@@ -171,14 +171,14 @@ def counts(workloads: Iterable[PoolWorkload], heard: Heard, *, running: bool) ->
 
 
 def events(before: JobStatus, after: JobStatus) -> tuple[JobEvent, ...]:
-    """One for every reason that a condition has newly come to, however many conditions share it."""
+    """One for every reason that is new to a condition, however many conditions share it."""
     told: dict[str, JobEvent] = {}
     for new in after.conditions:
         old, reason = condition(before, new.type), Reason(new.reason)
         if old is not None and (old.status, old.reason) == (new.status, new.reason):
             continue
         if new.type == "Degraded" and old is not None and old.status == "True" and new.status == "False":
-            text = f"no longer degraded; it was {old.reason}"
+            text = f"no longer degraded (was {old.reason})"
             told.setdefault(f"Degraded/{reason}", JobEvent("Normal", reason.value, text))
         elif reason not in UNANNOUNCED:
             text = new.message or GUIDE[reason].meaning

@@ -1,12 +1,12 @@
-"""Whether a live object is still what we want it to be.
+"""Whether a live object still has everything that the operator sets.
 
-Pure. Only what we set is compared: what others added (defaults, an injected sidecar, a status, an annotation) is
-theirs. Lists whose items have a key are compared item by item, as server-side apply merges them; other lists as a whole
-(structured-merge-diff, "listType"). Nothing, null and empty are the same; so are ``1Gi`` and ``1024Mi`` where a
-quantity stands.
+Pure. Only fields that the operator sets are compared; what others added (defaults, an injected sidecar, a status, an
+annotation) is ignored. Lists whose items have a key are compared item by item, as server-side apply merges them; other
+lists as a whole (structured-merge-diff, "listType"). Missing, null and empty are equal; so are ``1Gi`` and ``1024Mi``
+in a quantity.
 
-What we set once and want no longer (a limit that was taken out of the manifest) shows in no such comparison. So every
-object carries a digest of what was applied: another one means that there is something to apply.
+This comparison cannot see a field that was set once and is no longer wanted (a limit removed from the manifest). So
+every object carries a digest of what was applied; a different digest means that it has to be applied again.
 """
 
 import hashlib

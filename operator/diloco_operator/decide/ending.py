@@ -1,9 +1,10 @@
-"""Whether a job has ended, and how; and how long it is kept then. An end is for good.
+"""Whether a job has ended and how, and how long it is kept afterwards. An end is final.
 
-The syncer says that a job is complete or has failed; ``activeDeadlineSeconds`` ends one that takes too long, counted as
-in a batch/v1 Job from when it was started or last resumed; ``ttlSecondsAfterFinished`` deletes it, and its volume.
+The syncer reports that a job is complete or has failed. ``activeDeadlineSeconds`` ends a job that takes too long; as in
+a batch/v1 Job it counts from when the job was started or last resumed. ``ttlSecondsAfterFinished`` deletes the job and
+its volume.
 
-Pure. Pods that end say nothing: a StatefulSet starts them again.
+Pure. Pods that end do not end the job: a StatefulSet starts them again.
 """
 
 from dataclasses import dataclass
@@ -26,7 +27,7 @@ class End:
 
 
 def recorded_end(status: JobStatus) -> Literal["Complete", "Failed"] | None:
-    """The end that stands in the status. Nothing undoes it."""
+    """The end that the status records. It is final."""
     for condition in status.conditions:
         if condition.type in ("Complete", "Failed") and condition.status == "True":
             return "Complete" if condition.type == "Complete" else "Failed"
@@ -34,14 +35,14 @@ def recorded_end(status: JobStatus) -> Literal["Complete", "Failed"] | None:
 
 
 def syncer_end(syncer: SyncerStatusView | SyncerAway | None) -> End | None:
-    """The end that the syncer tells of. Complete only once the model is where it will be looked for."""
+    """The end that the syncer reports. Complete only once the model is exported."""
     if not isinstance(syncer, SyncerStatusView):
         return None
     told = one_line(syncer.phase_reason)
     if syncer.phase == "Failed":
-        return End("Failed", Reason.TRAINING_FAILED, told or "the syncer gives no reason")
+        return End("Failed", Reason.TRAINING_FAILED, told or "the syncer gave no reason")
     if syncer.phase == "Complete" and syncer.model_exported:
-        return End("Complete", Reason.BUDGET_REACHED, told or "the budget of tokens is merged")
+        return End("Complete", Reason.BUDGET_REACHED, told or "the token budget is merged")
     return None
 
 
@@ -57,7 +58,7 @@ def deadline_end(allowed_seconds: int | None, start_time: datetime | None, now: 
     left = seconds_until_deadline(allowed_seconds, start_time, now)
     if left is None or left > 0:
         return None
-    text = f"not complete after spec.activeDeadlineSeconds, {allowed_seconds}"
+    text = f"not complete after spec.activeDeadlineSeconds ({allowed_seconds} s)"
     return End("Failed", Reason.DEADLINE_EXCEEDED, text)
 
 

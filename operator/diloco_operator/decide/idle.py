@@ -1,7 +1,7 @@
-"""What is done about a job without looking at what it trains: it has ended, it is to stand still, or it cannot be.
+"""What is done about a job that does not run: it has ended, it is to be stopped, or it is invalid.
 
-All of it works where the spec cannot be read or its objects cannot be made, because it needs only what is there, what
-the status remembers and a few fields (`stop_fields`). Pure. It must not know how a job is run.
+All of this works even if the spec cannot be read or its objects cannot be built: it needs only the live objects, the
+status and a few fields (`stop_fields`). Pure.
 """
 
 from dataclasses import dataclass, replace
@@ -43,7 +43,7 @@ MODEL_PATH = "model.safetensors"
 
 @dataclass(frozen=True)
 class Bare:
-    """A job of which nothing needs to be read."""
+    """A job whose spec need not be readable."""
 
     job: Object
     before: JobStatus
@@ -63,7 +63,7 @@ class Bare:
 
     @property
     def volume(self) -> Volume:
-        """What its training is on."""
+        """The claim that holds its training."""
         metadata = self.job["metadata"]
         name = str(metadata["name"])
         return Volume(
@@ -127,7 +127,7 @@ def finished(bare: Bare) -> Plan:
 
 
 def blocked(bare: Bare, cause: Cause) -> Plan:
-    """Nothing can be made for it: the condition says why. It is stopped all the same where that is wished."""
+    """Its objects cannot be built; the conditions say why. It can still be stopped."""
     end = deadline_end(bare.stop_fields.active_deadline_seconds, bare.before.start_time, bare.now)
     if end is not None:
         completed = bare.now.replace(microsecond=0)
@@ -152,7 +152,7 @@ def _suspends(bare: Bare, cause: Cause) -> Plan:
 
 
 def _because_of(cause: Cause, others: list[Cause], suspended: Verdict) -> Verdicts:
-    """The verdicts about a job that cannot be: neither ready nor getting on, for one cause above all."""
+    """The verdicts about a job that cannot run: neither Ready nor Progressing, for one main cause."""
     because, causes = Verdict("False", cause.reason, cause.message), gravest_first([cause, *others])
     return {
         "Ready": because,
@@ -165,18 +165,18 @@ def _because_of(cause: Cause, others: list[Cause], suspended: Verdict) -> Verdic
 
 
 def standing(left: PodsLeft, before: JobStatus, observed: Observed) -> Verdict:
-    """Whether a job that is to stand still does. That no pod is left is not said anew before somebody has looked."""
+    """Whether a job that is to be stopped is. It becomes Suspended only after a look has found no pods."""
     said = taken_over(before, "Suspended", IN_PROGRESS).status == "True"
     if not left.any and (said or not observed.look_failed):
         return Verdict("True", Reason.SUSPENDED)
     if not left.any:
-        return Verdict("False", Reason.SUSPENDING, "whether pods are left cannot be found out at the moment")
-    what = "learners' pods" if left.learners else "the syncer's pod"
-    return Verdict("False", Reason.SUSPENDING, f"{what} stop")
+        return Verdict("False", Reason.SUSPENDING, "the operator cannot check at the moment whether pods are left")
+    text = "learners' pods are stopping" if left.learners else "the syncer's pod is stopping"
+    return Verdict("False", Reason.SUSPENDING, text)
 
 
 def degraded(causes: list[Cause], before: JobStatus, observed: Observed) -> Verdict:
-    """What is wrong with it, if anything is. What an earlier look has found stands while none succeeds."""
+    """What is wrong with it, if anything. What an earlier look found is kept while looks fail."""
     earlier = taken_over(before, "Degraded", AS_EXPECTED)
     stands = observed.look_failed and earlier.status == "True" and earlier.reason in FOUND_BY_LOOKING
     if stands and (not causes or as_grave(earlier.reason, causes[0].reason)):

@@ -1,7 +1,4 @@
-"""One job at one moment: everything that a decision about it may look at, under short names.
-
-Pure values. It must not know what is decided.
-"""
+"""One job at one moment: everything that a decision about it may use, under short names. Pure values."""
 
 from dataclasses import dataclass
 from datetime import datetime
@@ -27,7 +24,7 @@ from diloco_operator.signing import CertificateMaker
 
 @dataclass(frozen=True)
 class JobNow:
-    """What `reconcile` was given, checked and read."""
+    """What `reconcile` was given, validated and parsed."""
 
     job: DiLoCoJob
     before: JobStatus
@@ -37,7 +34,7 @@ class JobNow:
     options: OperatorOptions
     maker: CertificateMaker
     volume: Volume
-    """What its training is on."""
+    """The claim that holds its training."""
 
     @property
     def spec(self) -> JobSpec:

@@ -1,7 +1,6 @@
-"""What `reconcile` is given: the world as it was last seen, as values.
+"""The input of `reconcile`: what was last observed, as plain values.
 
-The process fills these in from its caches, from lists and from the syncer's page. They must not know how they were come
-by, and say nothing about what should be done.
+`observe` fills these in from caches, from lists and from the syncer's ``/status``.
 """
 
 from collections.abc import Mapping
@@ -99,7 +98,7 @@ class LinksReport(BaseModel):
 
 
 class SyncerStatusView(BaseModel):
-    """What is read of the syncer's ``/status``; whatever else stands there is let pass."""
+    """What the operator reads of the syncer's ``/status``; other fields are ignored."""
 
     model_config = ConfigDict(extra="ignore", frozen=True, use_attribute_docstrings=True)
 

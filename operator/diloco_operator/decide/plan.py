@@ -1,7 +1,7 @@
-"""What `reconcile` gives back: everything that is to be done about a job, as values.
+"""The output of `reconcile`: everything to do about a job, as values.
 
-Whoever executes it keeps to this order: scale, apply, delete, and only then status, events. Nothing in it depends on
-what was done before: carried out twice it does no harm, and half carried out it is made anew next time.
+Plans are executed in this order: scale, apply, delete, and only then status and events. A plan does not depend on
+earlier ones: executing it twice is harmless, and if it is interrupted, the next reconcile makes a new one.
 """
 
 from dataclasses import dataclass

@@ -1,7 +1,7 @@
-"""How far the job is, from the syncer's figures; and when that is worth a write.
+"""How far the job is, from the syncer's figures, and when that is worth writing to the status.
 
-Pure. A job that trains writes its progress every ten seconds at most, one that stands still not at all: figures that
-drift by themselves (goodput, rates) count only together with a step, with tokens or with an evaluation.
+Pure. The progress of a job that trains is written at most every ten seconds, and that of a stalled one not at all:
+figures that change on their own (goodput, rates) are written only along with a step, tokens or an evaluation.
 """
 
 import math

@@ -1,6 +1,6 @@
 """Whether a running job is Ready and Progressing, and why not.
 
-Pure. It must not know pods: what is wrong with them is told by Degraded.
+Pure. Degraded tells what is wrong with pods.
 """
 
 from datetime import datetime, timedelta
@@ -37,16 +37,16 @@ def _heard(job_now: JobNow, view: SyncerStatusView, *, moving: bool) -> tuple[Ve
     quorum = wanted if lowered is None else lowered
     counted = f"{number} of {desired} learners train"
     if lowered is not None:
-        counted += f", the quorum is {lowered} instead of {wanted}"
+        counted += f", the quorum is {lowered} (spec.sync.quorum is {wanted})"
     if view.phase in ("Evaluating", "Complete"):
         reason = Reason.EVALUATING if view.phase == "Evaluating" else Reason.EXPORTING
-        verdict = Verdict("True", reason, "the budget is merged")
+        verdict = Verdict("True", reason, "the token budget is merged")
         return verdict, verdict
     if number >= quorum:
         ready = Verdict("True", Reason.TRAINING, counted)
         if moving or not stuck(job_now.before, job_now.now):
             return ready, Verdict("True", Reason.TRAINING, "merges advance")
-        text = f"{counted}, and nothing was merged for {STUCK_AFTER_SECONDS / 60:.0f} minutes"
+        text = f"{counted}, but nothing was merged for {STUCK_AFTER_SECONDS / 60:.0f} minutes"
         return ready, Verdict("False", Reason.NO_PROGRESS, text)
     if number == 0 and job_now.before.phase != "Training":
         waiting = Verdict("False", Reason.WAITING_FOR_LEARNERS, counted)

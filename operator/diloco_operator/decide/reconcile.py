@@ -1,10 +1,10 @@
 """What is to be done about a job: ``reconcile(job, observed, now, ...) -> Plan``.
 
-The whole life of a job, from top to bottom: it cannot be (invalid), it has ended, it ends, it is suspended, it runs.
-Level-triggered: nothing is remembered but what stands in the objects themselves, so that an operator that is restarted
-between any two reconciles loses nothing, and the same world twice gives an empty second plan.
+The cases, from top to bottom: the job is invalid, it has ended, it ends now, it is suspended, it runs.
+Level-triggered: all state is in the objects themselves. So an operator that restarts between two reconciles loses
+nothing, and reconciling an unchanged world again gives an empty plan.
 
-Pure: no clock, no network, and randomness only through the ``CertificateMaker``. It must not know who executes plans.
+Pure: no clock, no network, and randomness only through the ``CertificateMaker``.
 """
 
 from dataclasses import replace
@@ -39,7 +39,7 @@ def reconcile(
 
     Args:
         job: The DiLoCoJob as the API server hands it out, its status included.
-        observed: The world beside it.
+        observed: Everything else that was observed.
         now: The time, with its zone.
         options: The operator's settings.
         maker: Where keys and serial numbers come from; asked only for certificates that are due.
@@ -62,7 +62,7 @@ def reconcile(
 
 
 def _lives(job_now: JobNow) -> Plan:
-    """A job that can be and has not ended so far."""
+    """A job that is valid and has not ended before."""
     ending = syncer_end(job_now.observed.syncer) or deadline_end(
         job_now.spec.active_deadline_seconds, job_now.before.start_time, job_now.now
     )
@@ -72,7 +72,7 @@ def _lives(job_now: JobNow) -> Plan:
 
 
 def _runs(job_now: JobNow) -> Plan:
-    """Everything is there and up; the status says how it goes."""
+    """All objects are wanted, scaled up; the status reports progress."""
     ask = job_now.deployment is not None
     change = changes(job_now, running(job_now.desired_learners))
     plan = _planned(change, _running_again(job_now), ask_syncer=ask)
@@ -101,9 +101,9 @@ def _suspends(job_now: JobNow) -> Plan:
     still = standing(left, job_now.before, job_now.observed)
     said = taken_over(job_now.before, "Suspended", IN_PROGRESS).status == "True"
     again = job_now.options.poll_seconds if left.any else job_now.options.resync_seconds
-    # Until it is gone the syncer tells how far the job came.
+    # Until it is gone the syncer reports how far the job came.
     plan = _planned(change, again, ask_syncer=left.syncers > 0)
-    # Before it is said that no pod is left, they are looked for.
+    # Look for pods before saying that none is left.
     if (left.any or left.lost or not said) and job_now.observed.may_look:
         return replace(plan, again_in_seconds=0.0, look_closer=True)
     causes = stopping_causes(job_now.workloads, job_now.observed, job_now.volume, job_now.now)
@@ -119,7 +119,7 @@ def _suspends(job_now: JobNow) -> Plan:
 
 
 def _ends(job_now: JobNow, end: End) -> Plan:
-    """The end is recorded before anything is stopped: what the syncer knows is asked of it no more afterwards."""
+    """The end is recorded before anything is stopped: afterwards the syncer is not asked any more."""
     model = exported(job_now.name) if end.phase == "Complete" else None
     completed = job_now.now.replace(microsecond=0)
     return with_status(job_now, Plan(again_in_seconds=0.0), over(job_now.before, end), model=model, completed=completed)
@@ -130,7 +130,7 @@ def _planned(change: Changes, again_in_seconds: float, *, ask_syncer: bool) -> P
 
 
 def _invalid(text: str, observed: Observed) -> Cause:
-    left = "; what runs of it is left as it is" if observed.children else ""
+    left = "; what already runs keeps running" if observed.children else ""
     return Cause(Reason.INVALID_SPEC, f"{one_line(text, LONGEST_MESSAGE - len(left))}{left}")
 
 
@@ -149,6 +149,6 @@ def unsupported(spec: JobSpec) -> Cause | None:
     """The first such thing."""
     for index, region in enumerate(spec.regions):
         if region.cluster is not None:
-            text = f"spec.regions[{index}].cluster: other clusters are not supported yet; leave it out"
+            text = f"spec.regions[{index}].cluster: other clusters are not supported; remove it"
             return Cause(Reason.REMOTE_CLUSTER_UNSUPPORTED, text)
     return None

@@ -1,7 +1,7 @@
-"""How a job is brought to a stand and set going again: learners first, then the syncer; both together on the way up.
+"""How a job is scaled down and up: down the learners first, then the syncer; up both together.
 
-Pure. The syncer stays until no learner's pod is left, so that every learner can hand in its work, and the syncer's last
-checkpoint has it.
+Pure. The syncer stays until no learner pod is left, so that every learner can hand in its work and the syncer's last
+checkpoint contains it.
 """
 
 from collections.abc import Mapping

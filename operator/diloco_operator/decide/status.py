@@ -1,7 +1,4 @@
-"""The last step of every reconcile: the status as it should be, and whether that is worth a write.
-
-Pure. Verdicts are reached elsewhere.
-"""
+"""The last step of every reconcile: the new status, and whether it is worth writing. Pure."""
 
 from dataclasses import replace
 from datetime import datetime

@@ -1,6 +1,6 @@
-"""What of a job's manifest counts even where this version cannot read the rest: whether and when it is to stop.
+"""The fields that stop a job. They work even if this version cannot read the rest of the manifest.
 
-Pure. Each field is read by itself, and one that is not what it should be says nothing.
+Pure. Each field is read separately; an invalid one is ignored.
 """
 
 from dataclasses import dataclass

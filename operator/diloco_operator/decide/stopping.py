@@ -1,7 +1,7 @@
-"""Which pods of a job are left, and what takes them away: learners first, then the syncer.
+"""Which pods of a job are left, and how they are removed: learners first, then the syncer.
 
-Pure. It needs nothing but the objects that are there, so that a job can be stopped whatever its manifest says. Pods on
-a node that does not answer hold nobody up: they cannot hand in anything.
+Pure. It uses only the live objects, so that a job can be stopped whatever its manifest says. Learner pods on a node
+that does not respond are not waited for: they cannot hand in work.
 """
 
 from collections.abc import Mapping

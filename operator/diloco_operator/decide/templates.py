@@ -1,8 +1,8 @@
-"""Whether running pods keep the template that they were made from: a new version of the operator restarts nobody.
+"""Whether running pods keep their template, so that a new version of the operator restarts no pods.
 
-Every set and Deployment carries two digests: of its template as it was made, and of what the user has said that goes
-into it. Where only the first is another one, the operator has changed and not the job; the live template then stays
-until no pod runs, or until the user changes something that goes into it. Pure.
+Every StatefulSet and Deployment carries two digests: of its template, and of the user's settings that go into the
+template. If only the first differs, the operator has changed and the job has not. The live template then stays until no
+pod runs or the user changes one of those settings. Pure.
 """
 
 import hashlib
@@ -21,7 +21,7 @@ from diloco_operator.names import PoolKey, pools
 TEMPLATE: Final = "diloco.dev/template"
 """Annotation of a set or Deployment: digest of its template."""
 INPUTS: Final = "diloco.dev/inputs"
-"""The same: digest of what the user has said that goes into it. It must be made alike for ever, or pods restart."""
+"""The same: digest of the user's settings that go into it. Its computation must never change, or pods restart."""
 _OF_POOL = {
     "image",
     "resources",

@@ -1,7 +1,4 @@
-"""Other people's words, made fit for a condition: one line, bounded, and without what differs from one try to the next.
-
-It must not know what the words are about.
-"""
+"""Prepares quoted text for a condition: one line, bounded, and without what differs from one attempt to the next."""
 
 import json
 import re
@@ -21,9 +18,9 @@ def one_line(text: str, limit: int = LONGEST_DETAIL) -> str:
 
 
 def last_line(output: str) -> str:
-    """The last line that a process left, without its log's dressing: JSON's ``message``, or the line itself.
+    """The last line that a process logged: the ``message`` of a JSON object, or the line itself.
 
-    Memory addresses and pod uids are blotted out: they differ from one crash to the next.
+    Memory addresses and pod uids are replaced by dots: they differ from one crash to the next.
     """
     lines = [line for line in output.splitlines() if line.strip()]
     return _ADDRESS.sub("...", one_line(_message(lines[-1]))) if lines else ""

@@ -1,7 +1,4 @@
-"""The job's StatefulSets, Deployment and claim, as the operator thinks of them: how many are wanted, ready, left.
-
-It must not know pods or reasons.
-"""
+"""The job's StatefulSets, Deployment and claim: how many pods they want, have ready and have left."""
 
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
@@ -44,7 +41,7 @@ class PoolWorkload:
 
 
 def rollout_waits(workload: PoolWorkload) -> int:
-    """Learners that have not got a changed template yet; 0: it is everybody's, or no more is known.
+    """Learners that do not have the changed template yet; 0: all have it, or it is not known.
 
     A StatefulSet changes its pods one after the other, from the last to the first, and waits for each to be ready.
     """

@@ -1,7 +1,8 @@
-"""Builders of the objects of a job: pure functions to plain dicts, one file a subject.
+"""Builders of a job's objects: pure functions that return plain dicts, one subject per file.
 
-They write fields as the API server gives them back (canonical quantities, nothing empty), so that a comparison finds a
-difference only where there is one. They must not know what is in the cluster, the time, or whether anything should run.
+They write fields in the form in which the API server returns them (canonical quantities, nothing empty), so that a
+comparison finds only real differences. They must not know what is in the cluster, the time, or whether anything should
+run.
 """
 
 from diloco_operator.manifests.children import children

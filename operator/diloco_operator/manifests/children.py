@@ -1,4 +1,4 @@
-"""Every object of a job, in an order that is safe to apply. Must not know any of them."""
+"""All objects of a job, in an order that is safe to apply."""
 
 from typing import TYPE_CHECKING
 

@@ -1,7 +1,4 @@
-"""What every object and every pod of a job has in common: metadata, owner, restricted security, probes.
-
-Must not know learners from syncers.
-"""
+"""What all objects and pods of a job have in common: metadata, owner, restricted security, probes."""
 
 from collections.abc import Mapping
 from typing import Any, Final

@@ -1,7 +1,7 @@
-"""The job's manifest as its processes read it, in a ConfigMap.
+"""The ConfigMap with the job's manifest, as its processes read it.
 
-What is not in it: ``suspend``, which no process acts on. A pod's template must not carry a digest of it, or a change of
-a pool's size would restart everybody. Must not know what the processes make of it.
+It leaves out ``suspend``, which no process uses. Pod templates must not contain a digest of it, or a change of a pool's
+size would restart all pods.
 """
 
 import json
@@ -54,6 +54,6 @@ def job_text(job: DiLoCoJob) -> str:
     plain = json.dumps(document, ensure_ascii=False, indent=1)
     text = _NOT_YAML.sub(lambda found: f"\\u{ord(found[0]):04x}", plain) + "\n"
     if len(text.encode()) > MAXIMUM_BYTES:
-        message = f"is larger than {MAXIMUM_BYTES // 1024} KiB when written down; shorten what is passed to the pools"
+        message = f"is larger than {MAXIMUM_BYTES // 1024} KiB as a document; shorten what is passed to the pools"
         raise InvalidSpecError([Problem("spec", message)])
     return text

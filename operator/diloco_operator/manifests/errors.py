@@ -1,4 +1,4 @@
-"""What is wrong with a job that only the making of its objects can tell. As text, each is for the user."""
+"""Errors of a job that show only when its objects are built. Their texts are for users."""
 
 from collections.abc import Sequence
 
@@ -23,7 +23,7 @@ class NoImageError(ManifestError):
 
     def __init__(self, pool: PoolKey) -> None:
         super().__init__(
-            f"spec.image: is missing, and so is the image of pool {pool}; give the trainer image in either, "
-            "or a default to the operator"
+            f"spec.image: is missing, and so is the image of pool {pool}; set the trainer image in either, "
+            "or a default for the operator"
         )
         self.pool = pool

@@ -1,7 +1,4 @@
-"""What the builders are given beside the job: decisions that were taken elsewhere.
-
-Must not know how they come about, ``choose_images`` excepted: which image runs is a rule of the manifest's.
-"""
+"""What the builders are given besides the job: decisions made elsewhere, and ``choose_images``."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field

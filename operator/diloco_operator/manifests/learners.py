@@ -1,7 +1,7 @@
 """The learners of a pool: a StatefulSet, so that each keeps its index and with it its shard of the data.
 
-A learner has no volume that outlives its pod: a container that starts again goes on from its own checkpoint, a new pod
-gets the model and its place in the data from the syncer. Must not know how many should run: that is handed in.
+A learner has no volume that outlives its pod: a restarted container continues from its own checkpoint, and a new pod
+gets the model and its position in the data from the syncer.
 """
 
 from typing import Final

@@ -1,7 +1,4 @@
-"""Who may connect to the pods of a job. What they may connect to is left open: data is anywhere.
-
-Must not know whether the cluster enforces it.
-"""
+"""Network policies: who may connect to a job's pods. Outgoing connections are not restricted: data can be anywhere."""
 
 from typing import Final
 

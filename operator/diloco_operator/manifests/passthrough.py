@@ -1,7 +1,7 @@
-"""What a pool hands to its pods as it is: checked against what the operator sets, and in the server's own form.
+"""What a pool passes to its pods unchanged: checked against what the operator sets, and in the API server's form.
 
-Kubernetes checks the rest itself; here is only what it could not know (which names and paths are taken), or would say
-in words that point nowhere (a key twice in a list, a number where a variable's value is text).
+Kubernetes checks the rest itself. These checks are what it cannot know (which names and paths are taken), or would
+report without naming the field (a key twice in a list, a number where a variable's value is text).
 """
 
 import json
@@ -109,11 +109,11 @@ def _problems(path: str, pool: Pool) -> Iterator[Problem]:
     yield from keyed_problems(f"{path}.volumeMounts", pool.volume_mounts, "mountPath", mount_problems)
     yield from keyed_problems(f"{path}.imagePullSecrets", pool.image_pull_secrets, "name", lambda *_: iter(()))
     known = [str(volume.get("name")) for volume in pool.volumes]
-    use = f"use {listed(known)}" if known else f"it has none, add it to {path}.volumes"
+    use = f"use {listed(known)}" if known else f"it has none; add it to {path}.volumes"
     for index, mount in enumerate(pool.volume_mounts):
         name = mount.get("name")
         if name not in known:
-            wrong = f"{_shown(name)} is no volume of this pool" if name is not None else "is missing"
+            wrong = f"{_shown(name)} is not a volume of this pool" if name is not None else "is missing"
             yield Problem(f"{path}.volumeMounts[{index}].name", f"{wrong}; {use}")
 
 
@@ -123,11 +123,11 @@ def keyed_problems(path: str, items: Sequence[Manifest], key: str, more: Any) ->
     for index, item in enumerate(items):
         place, value = f"{path}[{index}]", item.get(key)
         if not isinstance(value, str) or not value:
-            wrong = "is missing; give text" if value in (None, "") else f"{_shown(value)} is not text; put it in quotes"
+            wrong = "is missing; use text" if value in (None, "") else f"{_shown(value)} is not text; put it in quotes"
             yield Problem(f"{place}.{key}", wrong)
             continue
         if value in seen:
-            yield Problem(f"{place}.{key}", f"{_shown(value)} is also that of {path}[{seen[value]}]; use each once")
+            yield Problem(f"{place}.{key}", f"{_shown(value)} is also used by {path}[{seen[value]}]; use each once")
         seen.setdefault(value, index)
         yield from more(place, item)
 
@@ -136,9 +136,7 @@ def variable_problems(place: str, variable: Manifest) -> Iterator[Problem]:
     """What is wrong with an environment variable."""
     name, value = variable["name"], variable.get("value")
     if name in OUR_VARIABLES:
-        yield Problem(
-            f"{place}.name", f"{name} is set by the operator; use another name than {listed(OUR_VARIABLES, 'and')}"
-        )
+        yield Problem(f"{place}.name", f"{name} is set by the operator; use a name other than {listed(OUR_VARIABLES)}")
     if value is not None and not isinstance(value, str):
         yield Problem(f"{place}.value", f"{_shown(value)} is not text; put it in quotes")
 
@@ -147,16 +145,14 @@ def volume_problems(place: str, volume: Manifest) -> Iterator[Problem]:
     """What is wrong with a volume."""
     name = volume["name"]
     if name in OUR_MOUNTS:
-        yield Problem(
-            f"{place}.name", f"{name} is set by the operator; use another name than {listed(OUR_MOUNTS, 'and')}"
-        )
+        yield Problem(f"{place}.name", f"{name} is set by the operator; use a name other than {listed(OUR_MOUNTS)}")
 
 
 def mount_problems(place: str, mount: Manifest) -> Iterator[Problem]:
     """What is wrong with where a volume is mounted."""
     path = PurePosixPath(mount["mountPath"])
     if not path.is_absolute() or ".." in path.parts:
-        yield Problem(f"{place}.mountPath", f"{_shown(str(path))} is no plain absolute path; use one such as /data")
+        yield Problem(f"{place}.mountPath", f"{_shown(str(path))} is not a plain absolute path; use one such as /data")
         return
     # One slash and two are the same place to a kubelet.
     path = PurePosixPath("/", *path.parts[1:])
@@ -167,13 +163,13 @@ def mount_problems(place: str, mount: Manifest) -> Iterator[Problem]:
         if inside or own.is_relative_to(path):
             yield Problem(
                 f"{place}.mountPath",
-                f"{_shown(str(path))} gets in the way of {ours}, which the operator mounts; use one such as /data",
+                f"{_shown(str(path))} conflicts with {ours}, which the operator mounts; use one such as /data",
             )
             return
 
 
 def _taken(place: str, name: str, ours: Iterable[str]) -> Problem:
-    return Problem(place, f"{name} is set by the operator; use another name than {listed(ours, 'and')}")
+    return Problem(place, f"{name} is set by the operator; use a name other than {listed(ours)}")
 
 
 def _shown(value: object) -> str:

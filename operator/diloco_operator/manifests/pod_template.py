@@ -1,7 +1,7 @@
-"""A user's ``podTemplate``: what it adds to the template that the operator makes, and what it may not set.
+"""A user's ``podTemplate``: what it adds to the operator's template, and what it may not set.
 
-Maps are added to ours key by key, lists item after item; of what the operator sets itself nothing can be replaced. A
-field that is not named here is refused: what a later Kubernetes adds may weaken what the operator promises of its pods.
+Maps are merged key by key and lists are appended; nothing that the operator sets can be replaced. Fields that are not
+listed here are refused, because a field of a later Kubernetes could weaken what the operator guarantees for its pods.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -48,7 +48,9 @@ def problems(place: str, template: PodTemplate, container: str, also: Mapping[st
     for field, given in (("labels", template.metadata.labels), ("annotations", template.metadata.annotations)):
         for key in given:
             if key.startswith(_OUR_PREFIXES):
-                yield Problem(f"{place}.metadata.{field}.{key}", "is for Kubernetes or the operator; use another key")
+                yield Problem(
+                    f"{place}.metadata.{field}.{key}", "is reserved for Kubernetes or the operator; use another key"
+                )
     found = list(_kinds(f"{place}.spec", template.spec, also))
     yield from found
     if not found:
@@ -86,13 +88,13 @@ def _container(ours: Manifest, given: Manifest) -> Manifest:
 def _kinds(place: str, spec: Manifest, also: Mapping[str, Any]) -> Iterator[Problem]:
     for field, value in spec.items():
         if field not in _FIELDS:
-            yield Problem(f"{place}.{field}", f"cannot be set here; what can be is {listed(_FIELDS, 'and')}")
+            yield Problem(f"{place}.{field}", f"cannot be set here; use {listed(_FIELDS)}")
         elif value is None:
             continue
         elif not _is(value, _FIELDS[field]):
             yield Problem(f"{place}.{field}", f"is not {_KINDS[_FIELDS[field]]}")
         elif also.get(field) and field != "volumes":
-            yield Problem(f"{place}.{field}", f"is also given beside podTemplate, as {field}; give it once")
+            yield Problem(f"{place}.{field}", f"is also set outside podTemplate, as {field}; use one of them")
 
 
 def _is(value: object, kind: type) -> bool:
@@ -105,7 +107,7 @@ def _items(place: str, spec: Manifest, container: str, also: Mapping[str, Any]) 
     there = [str(one.get("name")) for one in also.get("volumes", ())]
     for index, one in enumerate(volumes):
         if one.get("name") in there:
-            yield Problem(f"{place}.volumes[{index}].name", f"{one['name']} is also among volumes; use each once")
+            yield Problem(f"{place}.volumes[{index}].name", f"{one['name']} is also one of volumes; use each name once")
     for index, one in enumerate(spec.get("initContainers") or []):
         if one.get("name") == container:
             yield Problem(f"{place}.initContainers[{index}].name", f"{container} is the operator's; use another name")
@@ -118,18 +120,18 @@ def _container_problems(
     place: str, one: Manifest, container: str, known: Sequence[str], also: Mapping[str, Any]
 ) -> Iterator[Problem]:
     if one.get("name") != container:
-        text = f"is not {container}; a container beside it goes under initContainers, with restartPolicy: Always"
+        text = f"is not {container}; put a sidecar under initContainers, with restartPolicy: Always"
         yield Problem(f"{place}.name", text)
         return
     for field, value in one.items():
         if field == "name":
             continue
         if field not in _OF_CONTAINER:
-            yield Problem(f"{place}.{field}", f"cannot be set here; what can be is {listed(_OF_CONTAINER, 'and')}")
+            yield Problem(f"{place}.{field}", f"cannot be set here; use {listed(_OF_CONTAINER)}")
         elif value is not None and not _is(value, list):
             yield Problem(f"{place}.{field}", "is not a list of objects")
         elif value and also.get(field):
-            yield Problem(f"{place}.{field}", f"is also given beside podTemplate, as {field}; give it once")
+            yield Problem(f"{place}.{field}", f"is also set outside podTemplate, as {field}; use one of them")
         elif value and field == "env":
             yield from passthrough.keyed_problems(f"{place}.env", value, "name", passthrough.variable_problems)
         elif value and field == "volumeMounts":
@@ -140,4 +142,4 @@ def _mount_problems(place: str, mounts: Sequence[Manifest], known: Sequence[str]
     yield from passthrough.keyed_problems(place, mounts, "mountPath", passthrough.mount_problems)
     for index, mount in enumerate(mounts):
         if mount.get("name") not in known:
-            yield Problem(f"{place}[{index}].name", "is no volume of this pod; add it to volumes, or use one of those")
+            yield Problem(f"{place}[{index}].name", "is not a volume of this pod; use one of volumes, or add it there")

@@ -1,7 +1,7 @@
-"""Quantities as an API server gives them back: ``1000m`` becomes ``1``, ``1024Mi`` becomes ``1Gi``, 1000 ``1k``.
+"""Quantities in the form in which an API server returns them: ``1000m`` is ``1``, ``1024Mi`` is ``1Gi``, 1000 ``1k``.
 
-A resource that was written otherwise would look changed for ever. The rules are those of Kubernetes'
-apimachinery/pkg/api/resource: no fraction, the smallest whole number, a suffix of the family it was written in, and
+A quantity in any other form would always look changed. The rules are those of Kubernetes'
+apimachinery/pkg/api/resource: no fraction, the smallest whole number, a suffix of the same family as the input, and
 nothing finer than a billionth (rounded up).
 """
 

@@ -1,4 +1,4 @@
-"""The Secrets that certificates are kept in. Must not know how they are made or when they are due."""
+"""The Secrets that hold a job's certificates."""
 
 from collections.abc import Mapping
 

@@ -1,4 +1,4 @@
-"""By which names pods of a job are found. Must not know what answers there."""
+"""The Services by which a job's pods are found."""
 
 from diloco.spec import DiLoCoJob
 from diloco_operator import labels, names

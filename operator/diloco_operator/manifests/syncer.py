@@ -1,7 +1,4 @@
-"""The syncer: one pod at a time, and the volume that its checkpoints, its tape and the finished model are on.
-
-Must not know whether it should run: that is handed in.
-"""
+"""The syncer: one pod at a time, and the volume for its checkpoints, its tape and the finished model."""
 
 from collections.abc import Mapping
 from types import MappingProxyType

@@ -1,1 +1,1 @@
-"""What is asked of the API server and of the syncers, for the decisions to be made from."""
+"""Observes jobs for the decisions: asks the API server and the syncers."""

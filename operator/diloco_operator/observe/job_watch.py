@@ -1,9 +1,9 @@
-"""What kopf calls, and kopf itself: the watch of DiLoCoJobs, on a thread of its own.
+"""The watch of DiLoCoJobs: kopf and its handlers, on a thread of their own.
 
-On its own thread because kopf takes every task of its event loop that is younger than itself for its own, and cancels
-it when it stops. It stops whenever a watch brings an error it does not know or a list fails for long; here it is then
-started again. Handlers say which job changed, and nothing else: kopf writes nothing to the jobs, no annotation, no
-finalizer, no Event, and needs neither namespaces nor CustomResourceDefinitions.
+kopf needs its own thread because it treats every younger task of its event loop as its own and cancels it when it
+stops. It stops whenever a watch returns an unknown error or a list keeps failing; this module then restarts it.
+Handlers only report which job changed. kopf writes nothing to the jobs (no annotation, finalizer or Event), and needs
+access neither to namespaces nor to CustomResourceDefinitions.
 """
 
 import asyncio
@@ -87,7 +87,7 @@ class JobWatch:
                 if not ended.done():
                     await asyncio.wait([ended], timeout=_STOPPING_SECONDS)
             failures = 1 if loop.time() - started_at >= _LONG_ENOUGH_SECONDS else failures + 1
-            _log.warning("the watch of jobs has ended: %s; starting it again", self.problem or "it was asked to")
+            _log.warning("the watch of jobs ended: %s; restarting it", self.problem or "it was asked to")
             await asyncio.sleep(self.backoff.seconds(failures))
 
     def restart(self) -> None:

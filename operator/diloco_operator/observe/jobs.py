@@ -1,8 +1,8 @@
-"""The jobs as last heard of, and whether the watch that should bring them still does.
+"""The jobs as the watch last reported them, and whether that watch still works.
 
-The watch is kopf's, and a deaf one looks just like a quiet cluster. So what it brought is held against a list of all
-jobs' metadata now and then: jobs whose end was missed are dropped, changes that were missed are fetched, and how long
-ago watch and list agreed is the watch's age. It must not know what is done about a job.
+The watch is kopf's, and a broken one looks just like a quiet cluster. So its results are compared now and then with a
+list of all jobs' metadata: jobs whose deletion was missed are dropped, missed changes are fetched, and the watch's age
+is the time since watch and list last agreed.
 """
 
 import logging
@@ -127,7 +127,7 @@ class JobProbe:
         late = [key for key, version in self._earlier() if key in there and self.jobs.heard_version(key) < version]
         self.deaf = bool(late)
         if late:
-            _log.warning("the watch missed changes of %d jobs, %s among them; fetched", len(late), late[0])
+            _log.warning("the watch missed changes of %d jobs (for example %s); fetched them", len(late), late[0])
         elif self._there is not None:
             self.agreed_at = self.clock()
         self._there = there

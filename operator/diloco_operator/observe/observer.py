@@ -1,7 +1,6 @@
-"""Puts together what is known of a job: from caches at no cost, from its syncer and from lists where asked for.
+"""Collects what is known of a job: from caches at no cost, and on demand from its syncer and from lists.
 
-What was learned by asking is kept for a moment, so that a burst of changes does not ask a hundred times. It must not
-know what is done about any of it.
+Answers are kept for a moment, so that a burst of changes does not cause a hundred requests.
 """
 
 from collections.abc import Callable

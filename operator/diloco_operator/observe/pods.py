@@ -1,8 +1,7 @@
-"""A closer look at an unhealthy job: its pods and the warning events about them and about its sets and claim.
+"""A closer look at an unhealthy job: its pods, and warning events about the pods, the sets and the claim.
 
-Lists, never watches: nothing is asked of the API server about pods of healthy jobs. An API server filters events only
-after it has read all of a namespace's, so one list of the warnings is cheaper than one for each pod. It must not know
-what any of it means.
+It lists and never watches, so that pods of healthy jobs cost no requests. An API server reads all events of a namespace
+before it filters them, so one list of all warnings is cheaper than one list for each pod.
 """
 
 from collections import defaultdict

@@ -1,7 +1,7 @@
-"""Asks a job's syncer how the training stands: one bounded GET of its ``/status``.
+"""Asks a job's syncer for its ``/status``, with one bounded GET.
 
-Whatever comes of it is a value: a syncer that does not answer, or answers nonsense, is a fact about the job, no error
-of the operator's. It must not know what follows from the answer.
+The result is always a value: a syncer that does not answer, or whose answer makes no sense, is a fact about the job
+and not an error of the operator.
 """
 
 import asyncio
@@ -54,13 +54,13 @@ class SyncerClient:
             except TimeoutError:
                 return SyncerAway(f"no answer within {TIMEOUT_SECONDS:.0f} s")
             except aiohttp.ClientConnectorDNSError:
-                return SyncerAway("its name does not resolve")
+                return SyncerAway("its host name does not resolve")
             except aiohttp.ClientConnectorError as error:
                 # The error's own text names an address.
                 number = error.os_error.errno
                 return SyncerAway(f"cannot connect: {os.strerror(number) if number else 'no route'}")
             except aiohttp.ClientError as error:
-                return SyncerAway(f"broken answer: {type(error).__name__}")
+                return SyncerAway(f"invalid answer: {type(error).__name__}")
         if isinstance(body, SyncerAway):
             return body
         return _understood(job, body)
@@ -68,12 +68,12 @@ class SyncerClient:
     async def _get(self, url: str) -> bytes | SyncerAway:
         async with self._session.get(url, allow_redirects=False) as response:
             if response.status != 200:
-                return SyncerAway(f"answered {response.status}")
+                return SyncerAway(f"answered with HTTP {response.status}")
             body = bytearray()
             async for chunk in response.content.iter_any():
                 body += chunk
                 if len(body) > LONGEST_ANSWER_BYTES:
-                    return SyncerAway(f"answered more than {LONGEST_ANSWER_BYTES >> 20} MiB")
+                    return SyncerAway(f"its /status is larger than {LONGEST_ANSWER_BYTES >> 20} MiB")
             return bytes(body)
 
 
@@ -83,7 +83,7 @@ def _understood(job: JobKey, body: bytes) -> SyncerStatusView | SyncerAway:
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
         field = ".".join(str(part) for part in first["loc"]) or "the answer"
-        return SyncerAway(f"its status cannot be read: {field}: {first['msg']}")
+        return SyncerAway(f"its /status is invalid: {field}: {first['msg']}")
     if view.job != job.name:
         return SyncerAway(f"it answers for another job, {view.job[:63]!r}")
     return view

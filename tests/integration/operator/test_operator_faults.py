@@ -38,7 +38,7 @@ def test_an_outage_of_the_api_server_changes_nothing_and_work_resumes(cluster: C
         versions = at_rest(cluster, first)
         cluster.server.stop()
         try:
-            eventually("it notices", lambda: "trying again" in first.log)
+            eventually("it notices", lambda: "retrying" in first.log)
         finally:
             cluster.server.start()
         # On a slow machine it takes longer than the lease lasts: then it has ended, and is started again as by kubelet.
@@ -57,7 +57,7 @@ def test_in_a_namespace_that_is_being_deleted_nothing_is_made_anew(cluster: Clus
         # Nobody carries the deletion out here, so job and children stay and the namespace is going for good.
         cluster.server.kubectl("delete", "namespace", cluster.namespace, "--wait=false")
         cluster.kubectl("delete", "configmap", "two-job")
-        eventually("it sees that", lambda: "is left alone" in operator.log)
+        eventually("it sees that", lambda: "not reconciled" in operator.log)
         assert "ConfigMap/two-job" not in cluster.children()
         assert operator.metric("reconcile_errors_total") == 0
         assert "refused" not in cluster.condition("two", "Degraded").get("message", "")

@@ -175,7 +175,7 @@ def test_a_half_written_file_is_reported_once_and_the_old_ones_stay_in_use(
         with world.client() as client:
             push(client)
     (line,) = warnings_of(caplog)
-    assert line.endswith("the certificates read before stay in use")
+    assert line.endswith("the previous certificates stay in use")
     world.syncer.put_files(whole)
     world.learner.put(world.old.learner("job", "a/b"), world.new)
     with world.client() as client:
@@ -187,7 +187,7 @@ def test_a_key_of_another_certificate_is_not_taken_over(world: World, caplog: py
     world.syncer.put(mixed, world.old)
     with world.client() as client:
         push(client)
-    assert "does not go with" in warnings_of(caplog)[0]
+    assert "does not match" in warnings_of(caplog)[0]
 
 
 def test_a_certificate_that_has_expired_does_not_replace_one_that_is_valid(
@@ -201,7 +201,7 @@ def test_a_certificate_that_has_expired_does_not_replace_one_that_is_valid(
             push(client)
     (line,) = warnings_of(caplog)
     assert "the certificate is valid from " in line
-    assert line.endswith(" UTC only; the certificates read before stay in use")
+    assert line.endswith(" UTC only; the previous certificates stay in use")
     # What is mended is taken over.
     world.syncer.put(world.new.server(), world.old)
     world.learner.put(world.old.learner("job", "a/b"), world.new)

@@ -26,7 +26,7 @@ def test_a_fault_of_the_handler_is_an_error_of_one_line_for_the_learner(caplog: 
 
     with RunningServer(Broken()) as running, RawClient(running.address) as raw:
         ended = ending(raw.pull(pack(REQUEST)))
-    assert ended == (grpc.StatusCode.INTERNAL, "the syncer failed; its log says more")
+    assert ended == (grpc.StatusCode.INTERNAL, "the syncer failed; see its log")
     assert "secret internals" in caplog.text  # here a traceback is wanted: the fault is ours
 
 

@@ -78,7 +78,7 @@ def test_a_reader_that_does_not_read_is_ended_and_holds_up_nobody(
     # Nothing is buffered beyond what flow control lets through.
     assert server.server.bytes_sent < len(payload)
     assert ended.wait(30)
-    assert ending(slow) == (grpc.StatusCode.DEADLINE_EXCEEDED, f"nothing was taken for {STALL_SECONDS:g} s")
+    assert ending(slow) == (grpc.StatusCode.DEADLINE_EXCEEDED, f"the learner read nothing for {STALL_SECONDS:g} s")
 
 
 def test_a_learner_that_does_not_take_its_messages_is_ended(keeper: Keeper) -> None:
@@ -89,5 +89,5 @@ def test_a_learner_that_does_not_take_its_messages_is_ended(keeper: Keeper) -> N
         assert keeper.session_ended.wait(30)
         assert ending(call) == (
             grpc.StatusCode.RESOURCE_EXHAUSTED,
-            "100 messages wait that the learner does not take",
+            "100 messages are waiting for the learner",
         )

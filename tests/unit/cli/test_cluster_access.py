@@ -57,8 +57,8 @@ def test_a_server_that_is_not_there_is_told_at_once(kubeconfig: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "context", "told"),
     [
-        ({**CONFIG}, None, "no current context; give --context, one of: cloud, ml, plain"),
-        ({**CONFIG}, "west", "no context 'west'; give --context, one of: cloud, ml, plain"),
+        ({**CONFIG}, None, "no current context; use --context with one of: cloud, ml, plain"),
+        ({**CONFIG}, "west", "no context 'west'; use --context with one of: cloud, ml, plain"),
         ({**CONFIG}, "cloud", "no credentials for context cloud ([Errno 2] No such file or directory: 'not-there')"),
         ("just text", None, "not a kubeconfig"),
         ([], None, "not a kubeconfig"),
@@ -85,7 +85,7 @@ def test_bytes_that_are_no_text_are_no_kubeconfig(tmp_path: Path) -> None:
 
 
 def test_where_there_is_no_kubeconfig_that_is_said(tmp_path: Path) -> None:
-    with pytest.raises(ClusterError, match=r"no kubeconfig: .*nowhere is not there; give --kubeconfig FILE"):
+    with pytest.raises(ClusterError, match=r"no kubeconfig: .*nowhere does not exist; use --kubeconfig FILE"):
         connect(None, None, {"KUBECONFIG": str(tmp_path / "nowhere")})
 
 

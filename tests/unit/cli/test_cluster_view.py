@@ -73,7 +73,7 @@ def test_a_job_whose_syncer_may_not_be_asked_is_shown_from_its_status() -> None:
         "us-east/new      2      2       2  two-regions-new\n"
         "us-west/old      1      1       2  two-regions-old\n"
         "restarts: us-west/old/0 2\n"
-        "No learner is shown by itself: get on services/proxy in namespace ml is not permitted"
+        "Learners are not shown individually: get on services/proxy in namespace ml is not permitted"
     )
 
 
@@ -98,7 +98,7 @@ def test_a_job_whose_syncer_answers_is_shown_learner_by_learner() -> None:
     assert view.endswith(
         "us-west/old      1      1       2  two-regions-old\n"
         "two-regions  syncer training\n"
-        "                                         0% 5m12s gone\n"
+        "                                         0% 5m12s elapsed\n"
         "learner        state       step   loss  tokens/s  blocked  behind  restarts  goodput and most of the rest\n"
         "us-east/new/0  training      40  1.500    2.00 k     0.0%       0         0  80%, too late 15.0 %\n"
         "us-east/new/1  absent        41  1.500    2.00 k     0.0%       0         0  -"
@@ -125,18 +125,18 @@ def test_a_complete_job_says_where_its_model_is() -> None:
 def test_a_job_that_no_operator_has_seen_says_what_to_look_at() -> None:
     view = drawn(job_view(job({}), Closeup(), NOW))
     assert view.splitlines()[0] == "two-regions  in ml  Pending"
-    assert view.splitlines()[1].startswith("no status yet: does the operator run? kubectl get pods")
+    assert view.splitlines()[1].startswith("no status yet; check that the operator runs: kubectl get pods")
 
 
 def test_a_status_that_is_behind_the_manifest_says_so() -> None:
     metadata = {"name": "two-regions", "namespace": "ml", "generation": 2}
     behind = seen_job({"metadata": metadata, "status": training_status()})
-    assert "has not seen the latest change" in drawn(job_view(behind, Closeup(), NOW))
+    assert "has not processed the latest change" in drawn(job_view(behind, Closeup(), NOW))
 
 
 def test_a_status_of_another_version_is_no_crash() -> None:
     unreadable = job(training_status(phase="Hibernating"))
-    assert "not one that this version reads" in drawn(job_view(unreadable, Closeup(), NOW))
+    assert "this version cannot read its status" in drawn(job_view(unreadable, Closeup(), NOW))
 
 
 def test_what_a_container_said_at_its_end_cannot_steer_the_terminal() -> None:

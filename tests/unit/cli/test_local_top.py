@@ -45,11 +45,11 @@ def test_a_run_is_watched_until_its_summary_is_there(tmp_path: Path) -> None:
 
         def go_on() -> None:
             while_it_runs.close()  # the syncer ends...
-            if "trying again" in lines.getvalue():
+            if "retrying" in lines.getvalue():
                 (tmp_path / "summary.json").write_text(json.dumps(SUMMARY))  # ...and then the run
 
         assert follow(LocalSource(str(tmp_path)), PlainLines(console), rows=None, once=False, wait=go_on) == EXIT_OK
     first, remark, *summary = lines.getvalue().splitlines()
     assert first.startswith(" 25%")
-    assert remark.endswith("; trying again")
+    assert remark.endswith("; retrying")
     assert json.loads("".join(summary)) == SUMMARY

@@ -52,7 +52,7 @@ def test_one_that_does_not_exits_with_5_and_says_what_would_do(job: str, capsys:
     told = capsys.readouterr().out
     assert told.startswith("planned  does not fit: LinkTooThin\n")
     assert "not carried" in told
-    assert "Each of these alone would do:" in told
+    assert "Remedies, each enough alone:" in told
     assert "sync.interval: " in told
     assert "Mbit/s on the link west" in told
     assert "Data-parallel would move 2.46 MB a step each way" in told
@@ -63,7 +63,7 @@ def test_without_step_times_it_exits_with_5_and_tells_the_shortest(
 ) -> None:
     assert execute(["plan", job, "--link", "*=2Mbit/s,20ms"]) == EXIT_DOES_NOT_FIT
     told = capsys.readouterr().out
-    assert told.startswith("planned  cannot be told without step times\n")
+    assert told.startswith("planned  needs step times (--step)\n")
     assert "It fits with inner steps of " in told
     assert "LinkTooThin" in told
     assert "Fits" in told
@@ -95,7 +95,10 @@ def test_torch_is_not_needed(job: str) -> None:
     ("arguments", "told"),
     [
         ([], "Missing argument 'JOB'"),
-        (["JOB", "--link", "west=100"], "--link west=100: '100' is a rate without a unit; use bits or bytes a second"),
+        (
+            ["JOB", "--link", "west=100"],
+            "--link west=100: '100' is a rate without a unit; use bits or bytes per second",
+        ),
         (["JOB", "--link", "wset=1Mbit/s"], "'wset' is not in this job; use east, west, syncer or '*'"),
         (["JOB", "--link", "west=1Mbit/s,80"], "'80' is a duration without a unit; use 80ms or 80s"),
         (["JOB", "--step", "west=0.5"], "--step: is missing for east/new"),

@@ -36,14 +36,18 @@ def test_what_is_meant(what: str | None, flags: ClusterFlags, program: str, mean
 @pytest.mark.parametrize(
     ("what", "flags", "told"),
     [
-        ("127.0.0.1:8080", NONE, "'127.0.0.1:8080' is no job's name"),
-        ("../job", NONE, "'../job' is no job's name"),
-        ("job/", NONE, "'job/' is no job's name"),
-        ("x" * 64, NONE, "is no job's name"),
-        ("mine\n", NONE, "is no job's name"),
-        ("pod/mine", NONE, "'pod/mine' is no job's name"),
-        ("mine", ClusterFlags(namespace="../secrets"), "--namespace '../secrets': give a name of lower-case letters"),
-        ("mine", ClusterFlags(all_namespaces=True), "--all-namespaces shows every job: leave out mine"),
+        ("127.0.0.1:8080", NONE, "'127.0.0.1:8080' is not a valid job name"),
+        ("../job", NONE, "'../job' is not a valid job name"),
+        ("job/", NONE, "'job/' is not a valid job name"),
+        ("x" * 64, NONE, "is not a valid job name"),
+        ("mine\n", NONE, "is not a valid job name"),
+        ("pod/mine", NONE, "'pod/mine' is not a valid job name"),
+        (
+            "mine",
+            ClusterFlags(namespace="../secrets"),
+            "--namespace: ../secrets is not a namespace; use a name of lower-case letters",
+        ),
+        ("mine", ClusterFlags(all_namespaces=True), "--all-namespaces: mine is one job; leave it out"),
     ],
 )
 def test_what_cannot_be_a_job_is_said(what: str, flags: ClusterFlags, told: str) -> None:

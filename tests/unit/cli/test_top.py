@@ -61,7 +61,7 @@ def test_a_server_that_is_away_for_a_while_is_remarked_upon_once() -> None:
     console, file = pipe()
     away = AwayError("no API server answers")
     assert played([frame("10%"), away, away, frame("20%", over=True)], PlainLines(console)) == EXIT_OK
-    assert file.getvalue().splitlines() == ["10%", "no API server answers; trying again", "20%"]
+    assert file.getvalue().splitlines() == ["10%", "no API server answers; retrying", "20%"]
 
 
 def test_a_server_that_was_never_there_ends_it() -> None:
@@ -82,7 +82,7 @@ def test_a_program_gets_a_document_a_line_and_nothing_else(capsys: pytest.Captur
     assert played([frame("a"), AwayError("no answer"), frame("b", over=True)], JsonLines()) == EXIT_OK
     captured = capsys.readouterr()
     assert [json.loads(line)["lines"] for line in captured.out.splitlines()] == [["a"], ["b"]]
-    assert captured.err == "diloco: no answer; trying again\n"
+    assert captured.err == "diloco: no answer; retrying\n"
 
 
 def test_a_terminal_keeps_the_last_frame() -> None:

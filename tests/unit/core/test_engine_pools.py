@@ -51,7 +51,7 @@ def test_ids_that_are_joined_at_will_fill_no_memory() -> None:
     assert all(isinstance(join_as(script, name(index)), Admit) for index in range(4))
     answer = join_as(script, "here/other/0")
     assert isinstance(answer, Refuse)
-    assert "4 learners are all that are kept account of" in answer.reason
+    assert ": the limit is 4 learners" in answer.reason
     assert len(ids(script)) == 4
 
 

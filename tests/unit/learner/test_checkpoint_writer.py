@@ -122,6 +122,6 @@ def test_a_full_disk_is_told_once_until_there_is_room_again(caplog: pytest.LogCa
         bench.works()
         told.append(([record.getMessage() for record in caplog.records], bench.writer.written_steps))
         caplog.clear()
-    failing = [f"{FULL}; training goes on"]
-    assert told == [(failing, None), ([], None), (["checkpoints are written again"], 30), (failing, 30)]
+    failing = [f"{FULL}; training continues"]
+    assert told == [(failing, None), ([], None), (["checkpoints can be written again"], 30), (failing, 30)]
     assert bench.writer.problem == str(FULL)

@@ -84,7 +84,7 @@ class TestLoading:
         bench.wakeup.events = [bench.later(*((index, 1) for index in range(FRAGMENTS)), seconds=2.0)]
         bench.run()
         (line,) = [record.getMessage() for record in caplog.records]
-        assert line == "loaded the model in 3.5 s; begins after step 5, data position 10"
+        assert line == "loaded the model in 3.5 s; starting after step 5, data position 10"
 
 
 class TestSwapIn:

@@ -257,17 +257,17 @@ class TestEnds:
         learner._shut_down(STOPPED)
         assert (learner.checkpoint_written, caplog.records[-1].getMessage()) == (
             kept,
-            "keeps a checkpoint of step 40"
+            "wrote a checkpoint of step 40"
             if kept
-            else "no last checkpoint was written (no room); a restart goes on from the one before",
+            else "no last checkpoint: no room; a restart continues from the previous one",
         )
 
     @pytest.mark.parametrize(
         ("told", "idle", "line"),
         [
-            (True, True, "leaves, everything asked for is handed in"),
-            (True, False, "leaves, not everything is handed in"),
-            (False, True, "leaves without the syncer having heard of it, everything asked for is handed in"),
+            (True, True, "leaving, handed in everything that was asked for"),
+            (True, False, "leaving, could not hand in everything"),
+            (False, True, "leaving, but could not tell the syncer, handed in everything that was asked for"),
         ],
     )
     def test_how_it_left_is_told(
@@ -303,7 +303,7 @@ class TestEnds:
 
         monkeypatch.setattr("diloco.learner.learner.write_json_atomically", fails)
         scene.scripted(Ending(EndKind.FINISHED, "enough")).run()
-        line = f"{scene.folder / 'learner' / 'activity.json'} not written: {words}"
+        line = f"cannot write {scene.folder / 'learner' / 'activity.json'}: {words}"
         assert caplog.records[-1].getMessage() == line
 
     def test_closing_ends_every_part_and_waits_five_seconds_for_all_threads(self, scene: Scene) -> None:

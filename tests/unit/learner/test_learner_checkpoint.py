@@ -99,7 +99,8 @@ def test_a_damaged_newest_falls_back_to_the_one_before(
         path.write_bytes({"flip": bytes(content), "cut": bytes(content[:-3]), "empty": b""}[damage])
     assert steps_found(tmp_path) == 1
     (record,) = caplog.records
-    assert "00000002 is not used" in record.getMessage()
+    assert "ignoring checkpoint" in record.getMessage()
+    assert "00000002: " in record.getMessage()
 
 
 def test_a_half_written_one_is_not_seen_and_is_cleared_away(store: CheckpointStore, tmp_path: Path) -> None:
@@ -124,7 +125,10 @@ def test_a_damaged_one_is_dropped_before_a_whole_one(tmp_path: Path) -> None:
 
 def test_a_full_disk_is_reported_and_leaves_the_one_before(store: CheckpointStore, tmp_path: Path) -> None:
     store.save(checkpoint(1))
-    with files_no_larger_than(10_000), pytest.raises(CheckpointWriteError, match="not written") as raised:
+    with (
+        files_no_larger_than(10_000),
+        pytest.raises(CheckpointWriteError, match="cannot write the checkpoint") as raised,
+    ):
         store.save(checkpoint(2, numel=100_000))
     assert "\n" not in str(raised.value)
     assert names(tmp_path) == ["00000001"]
@@ -135,16 +139,16 @@ def test_a_full_disk_is_reported_and_leaves_the_one_before(store: CheckpointStor
 
 def test_a_directory_that_cannot_be_made_is_reported(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    with pytest.raises(CheckpointWriteError, match=r"checkpoint in .*file not written"):
+    with pytest.raises(CheckpointWriteError, match=r"cannot write the checkpoint in .*file "):
         CheckpointStore(tmp_path / "file", IDENTITY).save(checkpoint(1))
 
 
 @pytest.mark.parametrize(
     ("field", "message"),
     [
-        ("job", "is of job job, this is job other; give another directory or remove it"),
+        ("job", "is of job job, this is job other; use another directory or remove it"),
         ("learner", "is of learner here/cpu/0, this is learner other"),
-        ("optimizer", "is of inner optimizer AdamW, this is inner optimizer other; give another directory or remove"),
+        ("optimizer", "is of inner optimizer AdamW, this is inner optimizer other; use another directory or remove"),
         ("layout_digest", r"is of another model \(layout 0123456789ab, this one is other\)"),
     ],
 )

@@ -320,12 +320,12 @@ def test_it_tells_once_that_the_syncer_is_lost_and_how_long_it_was(
     bench.link._open_session = opens_later
     bench.run()
     assert [record.getMessage() for record in caplog.records] == [
-        "cannot reach the syncer yet (nobody there); trying again",
+        "cannot reach the syncer yet (nobody there); retrying",
         "still no syncer: nobody there",
         "joined after 3.0 s as incarnation 7 of epoch 1; 1 of 2 fragments to load",
-        "lost the syncer (the syncer ended the session); trying again",
+        "lost the syncer (the syncer ended the session); retrying",
         "rejoined after 1.5 s as incarnation 8 of epoch 1; 0 of 2 fragments to load",
-        "lost the syncer (the syncer ended the session); trying again",
+        "lost the syncer (the syncer ended the session); retrying",
         "rejoined after 1.5 s as incarnation 9 of epoch 1; 0 of 2 fragments to load",
     ]
 

@@ -53,13 +53,13 @@ class TestOptions:
     @pytest.mark.parametrize(
         ("field", "value", "says"),
         [
-            ("learner", "here/cpu/9", "--learner 'here/cpu/9': job small has here/cpu/0, here/cpu/1"),
-            ("speed", 0.0, "--speed 0"),
-            ("speed", 1.5, "--speed 1.5"),
-            ("speed", 1e-320, "--speed 9.99989e-321: use a factor from 0.001 to 1"),
-            ("speed", float("nan"), "--speed nan"),
-            ("threads", 0, "--threads 0"),
-            ("threads", 1025, "--threads 1025: use 1 to 1024"),
+            ("learner", "here/cpu/9", "--learner: 'here/cpu/9' is not in job small; use here/cpu/0, here/cpu/1"),
+            ("speed", 0.0, "--speed: 0 "),
+            ("speed", 1.5, "--speed: 1.5 "),
+            ("speed", 1e-320, "--speed: 9.99989e-321 is not a valid factor; use 0.001 to 1"),
+            ("speed", float("nan"), "--speed: nan "),
+            ("threads", 0, "--threads: 0 "),
+            ("threads", 1025, "--threads: 1025 is not allowed; use 1 to 1024"),
             ("hand_in_seconds", -1.0, "hand_in_seconds -1"),
         ],
     )
@@ -74,7 +74,7 @@ class TestOptions:
         with pytest.raises(LearnerOptionError) as raised:
             replace(plain, job=job, learner="here/cpu/9")
         named = ", ".join(name if name == "..." else f"here/cpu/{name}" for name in has.split(", "))
-        assert str(raised.value) == f"--learner 'here/cpu/9': job small has {named}"
+        assert str(raised.value) == f"--learner: 'here/cpu/9' is not in job small; use {named}"
 
     def test_by_default_it_ends_with_its_job_and_hands_in_for_twenty_seconds(self, tmp_path: Path) -> None:
         plain = options(tmp_path)
@@ -167,7 +167,7 @@ class TestMistakes:
 
         monkeypatch.setattr("diloco.learner.process.Learner", loads)
         assert run_learner(options(tmp_path, http_address=address)) == 2
-        doing = "makes the model and opens the data"
+        doing = "creating the model and opening the data"
         (alive, health), ready = seen
         assert (alive, ready) == (200, (503, f"not serving yet: {doing}\n"))
         assert health.startswith(doing)
@@ -273,5 +273,5 @@ class TestCheckpointWriter:
         assert writer.close(timeout_seconds=60.0)
         thread.join()
         assert [record.getMessage() for record in caplog.records] == [
-            "checkpoint not written (no space left); training goes on"
+            "checkpoint not written (no space left); training continues"
         ]

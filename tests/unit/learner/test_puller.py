@@ -76,7 +76,7 @@ def test_a_wrong_update_is_dropped_and_the_fragment_pulled_whole(
     assert [request.held_version for request in syncer.requests] == [8, None]
     assert torch.equal(arrival.values, syncer.new)
     assert (bench.counts.updates_wrong, bench.counts.pulls) == (1, 2)
-    assert "fragment 0 from version 8 to 9 does not make what the syncer has" in caplog.text
+    assert "fragment 0 from version 8 to 9 does not give the syncer's values" in caplog.text
 
 
 def test_a_posted_update_that_comes_out_wrong_is_wished_for_whole() -> None:
@@ -98,7 +98,7 @@ def test_after_three_wrong_updates_in_a_row_it_pulls_whole_fragments(
     for _ in range(4):
         bench.pull()
     assert [request.held_version for request in syncer.requests] == [8, None, 8, None, 8, None, None]
-    given_up = "3 updates in a row came out wrong: pulls whole fragments from now on"
+    given_up = "3 wrong updates in a row; pulling whole fragments from now on"
     assert [given_up in record.getMessage() for record in caplog.records] == [False, False, False, True]
 
 

@@ -48,13 +48,13 @@ def test_a_machine_is_not_asked_where_it_does_not_matter() -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("gpu", "--device 'gpu': 'gpu' is no device; use cpu, cuda or cuda:N"),
-        ("", "--device '': '' is no device"),
-        ("east=", "--device 'east=': '' is no device"),
-        ("cuda:2", "--device 'cuda:2': cuda:2 is not there; this machine shows 2 CUDA devices"),
-        ("cuda:-1", "'cuda:-1' is no device"),
-        ("cpu,,cpu", "'' is no device"),
-        ("north=cpu", "--device 'north=cpu': 'north' names no learner of this job: use"),
+        ("gpu", "--device 'gpu': 'gpu' is not a device; use cpu, cuda or cuda:N"),
+        ("", "--device '': '' is not a device"),
+        ("east=", "--device 'east=': '' is not a device"),
+        ("cuda:2", "--device 'cuda:2': cuda:2 is not available; this machine has 2 CUDA devices"),
+        ("cuda:-1", "'cuda:-1' is not a device"),
+        ("cpu,,cpu", "'' is not a device"),
+        ("north=cpu", "--device 'north=cpu': 'north' matches no learner of this job; use"),
     ],
 )
 def test_what_cannot_be_is_one_line_that_names_it(text: str, message: str) -> None:
@@ -64,7 +64,7 @@ def test_what_cannot_be_is_one_line_that_names_it(text: str, message: str) -> No
 
 
 def test_cuda_without_any_is_refused() -> None:
-    with pytest.raises(DevicesError, match="cuda is not there; this machine shows 0 CUDA devices"):
+    with pytest.raises(DevicesError, match="cuda is not available; this machine has 0 CUDA devices"):
         assign_devices(("cuda",), ALL, lambda: 0)
 
 

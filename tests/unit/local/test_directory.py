@@ -24,7 +24,7 @@ def test_a_new_run_keeps_its_manifest(tmp_path: Path) -> None:
 
 def test_a_directory_in_use_is_left_alone(tmp_path: Path) -> None:
     (tmp_path / "thesis.tex").write_text("all I have")
-    with pytest.raises(RunDirectoryError, match="not empty; empty it, or give another one"):
+    with pytest.raises(RunDirectoryError, match="not empty; empty it, or use another one"):
         begin(tmp_path, SMALL_MANIFEST, overwrite=False)
     with pytest.raises(RunDirectoryError, match="is something else"):
         begin(tmp_path, SMALL_MANIFEST, overwrite=True)
@@ -72,7 +72,7 @@ def test_a_run_is_not_resumed_with_another_job(tmp_path: Path, before: str, afte
 
 
 def test_nothing_is_resumed_where_there_is_no_run(tmp_path: Path) -> None:
-    with pytest.raises(RunDirectoryError, match="holds no run to continue"):
+    with pytest.raises(RunDirectoryError, match="has no run to continue"):
         resume(tmp_path / "none", SMALL_MANIFEST, job())
     assert not (tmp_path / "none").exists()
 
@@ -80,7 +80,7 @@ def test_nothing_is_resumed_where_there_is_no_run(tmp_path: Path) -> None:
 def test_two_runs_do_not_share_a_directory(tmp_path: Path) -> None:
     directory = begin(tmp_path, SMALL_MANIFEST, overwrite=False)
     claim = DirectoryClaim(directory)
-    with pytest.raises(RunDirectoryError, match="another diloco run is at work there"):
+    with pytest.raises(RunDirectoryError, match="another diloco run is using this directory"):
         DirectoryClaim(directory)
     claim.release()
     DirectoryClaim(directory).release()
@@ -107,9 +107,9 @@ def test_a_directory_in_use_keeps_its_manifest(tmp_path: Path) -> None:
     directory = begin(tmp_path / "out", SMALL_MANIFEST, overwrite=False)
     claim = DirectoryClaim(directory)
     other = SMALL_MANIFEST + "# other\n"
-    with pytest.raises(RunDirectoryError, match="another diloco run is at work there"):
+    with pytest.raises(RunDirectoryError, match="another diloco run is using this directory"):
         resume(directory.root, other, parse_job(other, "other"))
-    with pytest.raises(RunDirectoryError, match="another diloco run is at work there"):
+    with pytest.raises(RunDirectoryError, match="another diloco run is using this directory"):
         begin(directory.root, other, overwrite=True)
     claim.release()
     assert directory.job.read_text() == SMALL_MANIFEST

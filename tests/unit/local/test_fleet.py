@@ -67,7 +67,7 @@ def test_a_process_that_cannot_be_restarted_is_retried_and_reported_once(tmp_pat
             few.start_due()
             clock.now += 30.0
     assert (learner.state, learner.restarts, learner.early_exits) == (ProcessState.WAITING, 0, 1)
-    assert told == ["a cannot be started (Too many open files); tried again"]
+    assert told == ["a cannot be started (Too many open files); retrying"]
     few.start_due()
     assert (learner.state, learner.restarts) == (ProcessState.RUNNING, 1)
     ended(few)

@@ -21,13 +21,13 @@ def test_entries_wait_while_the_disk_is_full_and_none_is_lost(tmp_path: Path) ->
     path.symlink_to("/dev/full")
     journal.write("alive")
     journal.write("exit", "syncer")
-    assert told == ["supervisor.jsonl cannot be written (No space left on device); the run goes on"]
+    assert told == ["supervisor.jsonl cannot be written (No space left on device); the run continues"]
     path.unlink()
     (tmp_path / "before").rename(path)
     journal.write("end")
     journal.close()
     assert events(path) == ["run", "alive", "exit", "end"]
-    assert told[1:] == ["supervisor.jsonl is written again"]
+    assert told[1:] == ["supervisor.jsonl can be written again"]
 
 
 def test_a_journal_whose_folder_was_removed_is_made_again(tmp_path: Path) -> None:

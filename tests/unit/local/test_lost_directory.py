@@ -16,7 +16,7 @@ def test_a_run_that_has_trained_is_not_resumed_without_the_global_model(tmp_path
     job = parse_job(TEXT, "job")
     resume(tmp_path, TEXT, job)  # interrupted before anything was trained
     (directory.learner("west/old/0") / "checkpoints" / "step-00000020").mkdir(parents=True)
-    with pytest.raises(RunDirectoryError, match=r"syncer has no checkpoint, but learners have trained"):
+    with pytest.raises(RunDirectoryError, match=r"syncer has no checkpoint although learners have trained"):
         resume(tmp_path, TEXT, job)
     (directory.syncer / "checkpoints" / "000004").mkdir(parents=True)
     assert resume(tmp_path, TEXT, job) == directory

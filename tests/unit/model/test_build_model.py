@@ -81,5 +81,5 @@ def test_another_base_than_was_trained_with_is_refused_at_the_end() -> None:
     layout = layout_of(build_model(job), 1)
     buffers = [torch.zeros(fragment.numel) for fragment in layout.fragments]
     model_from_fragments(job, layout, buffers)
-    with pytest.raises(ModelError, match="model: has other frozen parameters or buffers than were trained with"):
+    with pytest.raises(ModelError, match="model: has other frozen parameters or buffers than in training"):
         model_from_fragments(job, replace(layout, constants="other"), buffers)

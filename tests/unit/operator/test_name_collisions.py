@@ -70,7 +70,7 @@ def test_an_object_of_another_job_is_left_alone_although_it_is_known() -> None:
     w.reconcile("demo")
     assert not [write for write in w.api.writes if write[1:] == ("Secret", "demo-syncer-tls")]
     assert w.condition("Degraded")["reason"] == "NameTaken"
-    assert "Secret demo-syncer-tls of another owner" in w.condition("Degraded")["message"]
+    assert "names taken by another owner: Secret demo-syncer-tls" in w.condition("Degraded")["message"]
 
 
 def test_a_running_job_of_an_earlier_version_keeps_its_names_and_its_pods() -> None:

@@ -32,9 +32,12 @@ def test_variables_are_read_and_flags_win() -> None:
     ("environment", "named"),
     [
         ({}, "--operator-namespace"),
-        ({"DILOCO_OPERATOR_NAMESPACE": "x", "DILOCO_POLL_SECONDS": "soon"}, "DILOCO_POLL_SECONDS=soon"),
+        (
+            {"DILOCO_OPERATOR_NAMESPACE": "x", "DILOCO_POLL_SECONDS": "soon"},
+            "DILOCO_POLL_SECONDS: soon is not a number",
+        ),
         ({"DILOCO_OPERATOR_NAMESPACE": "x", "DILOCO_POLL_SECONDS": "-1"}, "poll_seconds"),
-        ({"DILOCO_OPERATOR_NAMESPACE": "x", "DILOCO_LOG_JSON": "maybe"}, "DILOCO_LOG_JSON=maybe"),
+        ({"DILOCO_OPERATOR_NAMESPACE": "x", "DILOCO_LOG_JSON": "maybe"}, "DILOCO_LOG_JSON: maybe is not a boolean"),
     ],
 )
 def test_a_mistake_is_one_line_that_names_what_to_change(environment: dict[str, str], named: str) -> None:

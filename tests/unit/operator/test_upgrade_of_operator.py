@@ -152,7 +152,7 @@ def test_a_change_of_resources_held_up_by_a_given_up_learner_is_reported() -> No
     w.run(120)
     message = w.condition("Degraded")["message"]
     assert w.condition("Degraded")["reason"] == "LearnersGivenUp"
-    expected = "2 of 3 learners of us-west/old wait with their new template for pods of the pool that are not ready"
+    expected = "2 of 3 learners of us-west/old do not have the new template yet: other pods of the pool are not ready"
     assert expected in message
 
 

@@ -29,8 +29,8 @@ def test_rates_are_read_in_bits_and_in_bytes(text: str, bytes_per_second: float)
 @pytest.mark.parametrize(
     ("text", "told"),
     [
-        ("100", "'100' is a rate without a unit; use bits or bytes a second, such as 100Mbit/s or 12.5MB/s"),
-        ("100M", "'100M' has the unit 'M', which is none of a rate; use bits or bytes"),
+        ("100", "'100' is a rate without a unit; use bits or bytes per second, such as 100Mbit/s or 12.5MB/s"),
+        ("100M", "'100M' has the unit 'M', which is not a unit of rates; use bits or bytes"),
         ("100Mbps", "has the unit 'Mbps'"),
         ("100Mb/s", "has the unit 'Mb/s'"),
         ("100MBit/s", "has the unit 'MBit/s'"),

@@ -67,7 +67,7 @@ def test_a_directory_is_made_with_its_parents_unless_a_file_is_in_the_way(tmp_pa
     make_writable_directory(tmp_path / "a" / "b")
     assert not list((tmp_path / "a" / "b").iterdir())
     (tmp_path / "file").write_text("")
-    with pytest.raises(UnusableFileError, match="file: a file of that name is in the way"):
+    with pytest.raises(UnusableFileError, match="file: is a file; use a directory"):
         make_writable_directory(tmp_path / "file")
     with pytest.raises(UnusableFileError, match="cannot be written to"):
         make_writable_directory(Path("/proc/nowhere"))
@@ -75,7 +75,7 @@ def test_a_directory_is_made_with_its_parents_unless_a_file_is_in_the_way(tmp_pa
 
 def test_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
-    with pytest.raises(UnusableFileError, match=r"pipe: is not a regular file; give one"):
+    with pytest.raises(UnusableFileError, match=r"pipe: is not a regular file; use one"):
         read_json(tmp_path / "pipe")
 
 

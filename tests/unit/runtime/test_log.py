@@ -80,5 +80,5 @@ def test_a_log_that_cannot_be_written_says_how_many_lines_it_lost(
     assert told == [
         "syncer written",
         "syncer written again",
-        "syncer warning: 2 lines before this one were lost: No space left on device",
+        "syncer warning: 2 earlier lines were lost: No space left on device",
     ]

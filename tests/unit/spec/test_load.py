@@ -85,7 +85,7 @@ def test_a_job_made_in_code_is_checked_too() -> None:
         (b"", "is empty; a manifest is a YAML mapping"),
         (b"# nothing but a remark\n", "is empty; a manifest is a YAML mapping"),
         (b"\x7fELF\x02\x01\x01\x00\xff\xfe", "is not UTF-8 text; a manifest is YAML"),
-        (b"a: \x00\n", "is no text: character #x0000 is not allowed in YAML"),
+        (b"a: \x00\n", "is not text: character #x0000 is not allowed in YAML"),
         (b"a: 1\n" * MAXIMUM_BYTES, "is larger than 256 KiB; a manifest is a few KiB of YAML"),
         (b"just words\n", "is not a mapping; begin with apiVersion, kind, metadata and spec"),
     ],
@@ -100,7 +100,7 @@ def test_a_file_that_is_no_manifest_is_refused(tmp_path: Path, content: bytes, m
 
 
 def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
-    with pytest.raises(SpecError, match=r"job\.yaml: cannot be read: no such file or directory; give the path of a"):
+    with pytest.raises(SpecError, match=r"job\.yaml: cannot be read: no such file or directory; use the path of a"):
         load_job(tmp_path / "job.yaml")
 
 
@@ -123,31 +123,37 @@ def test_a_byte_order_mark_is_let_pass(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "line"),
     [
-        ("a: 1\nb: [1,\n", "job.yaml:3: is no valid YAML: expected the node content, but found '<stream end>'"),
-        ("a: 1\n\tb: 2\n", "job.yaml:2: is no valid YAML: found character '\\t' that cannot start any token"),
-        ("a: b: c\n", "job.yaml:1: is no valid YAML: mapping values are not allowed here"),
-        ("a: 1\nb: 2\na: 3\n", "job.yaml:3: key a stands twice in one mapping; keep one"),
-        ("a:\n  b: 1\n  b: 1\n", "job.yaml:3: key b stands twice in one mapping; keep one"),
-        ("a: 1\n---\nb: 2\n", "job.yaml:2: a second document begins; give one manifest a file"),
+        ("a: 1\nb: [1,\n", "job.yaml:3: is not valid YAML: expected the node content, but found '<stream end>'"),
+        ("a: 1\n\tb: 2\n", "job.yaml:2: is not valid YAML: found character '\\t' that cannot start any token"),
+        ("a: b: c\n", "job.yaml:1: is not valid YAML: mapping values are not allowed here"),
+        ("a: 1\nb: 2\na: 3\n", "job.yaml:3: key a appears twice in one mapping; remove one"),
+        ("a:\n  b: 1\n  b: 1\n", "job.yaml:3: key b appears twice in one mapping; remove one"),
+        ("a: 1\n---\nb: 2\n", "job.yaml:2: a second document begins; use one file per manifest"),
         ("a: *b\n", "job.yaml:1: alias *b has no anchor before it"),
         ("a: &a [*a]\n", "job.yaml:1: alias *a has no anchor before it"),
-        ("? [a, b]\n: 1\n", "job.yaml:1: a key is a list, a mapping or an alias; a key is text"),
+        ("? [a, b]\n: 1\n", "job.yaml:1: a key is a list, a mapping or an alias; use text"),
         (
             "a: !!python/object/apply:os.system [ls]\n",
-            "job.yaml:1: tag tag:yaml.org,2002:python/object/apply:os.system is not allowed; write plain values",
+            "job.yaml:1: tag tag:yaml.org,2002:python/object/apply:os.system is not allowed; use plain values",
         ),
-        ("a: !secret b\n", "job.yaml:1: tag !secret is not allowed; write plain values"),
-        ("<<: 5\n", "job.yaml:1: key << wants an alias of a mapping, or a list of them"),
+        ("a: !secret b\n", "job.yaml:1: tag !secret is not allowed; use plain values"),
+        ("<<: 5\n", "job.yaml:1: key << is not an alias of a mapping; use one, or a list of them"),
         (f"a: {'9' * 65}\n", "job.yaml:1: a number has 65 characters; use at most 64, or quotes"),
-        ("a: 007\n", "job.yaml:1: 007 is not a number to every reader of YAML; write it in decimal, or in quotes"),
-        ("a: -0x1F\n", "job.yaml:1: -0x1F is not a number to every reader of YAML; write it in decimal, or in quotes"),
-        ("a: 1_0.5\n", "job.yaml:1: 1_0.5 is not a number to every reader of YAML; write it in decimal, or in quotes"),
-        ("a: .inf\n", "job.yaml:1: .inf is not a number to every reader of YAML; write it in decimal, or in quotes"),
+        ("a: 007\n", "job.yaml:1: 007 is not read as a number by every YAML parser; use decimal notation, or quotes"),
+        (
+            "a: -0x1F\n",
+            "job.yaml:1: -0x1F is not read as a number by every YAML parser; use decimal notation, or quotes",
+        ),
+        (
+            "a: 1_0.5\n",
+            "job.yaml:1: 1_0.5 is not read as a number by every YAML parser; use decimal notation, or quotes",
+        ),
+        ("a: .inf\n", "job.yaml:1: .inf is not read as a number by every YAML parser; use decimal notation, or quotes"),
         ("a: 1e400\n", "job.yaml:1: 1e400 is more than 64 bits can hold; use a smaller number, or quotes"),
         (f"a: {2**63}\n", f"job.yaml:1: {2**63} is more than 64 bits can hold; use a smaller number, or quotes"),
-        ("{y: 1}\n", "job.yaml:1: key y is no text to kubectl; put it in quotes"),
-        ("{0x10: 1}\n", "job.yaml:1: key 0x10 is no text to kubectl; put it in quotes"),
-        ('a: "\\uD800"\n', "job.yaml:1: half a surrogate pair is no text; write the character itself"),
+        ("{y: 1}\n", "job.yaml:1: key y is not text to kubectl; put it in quotes"),
+        ("{0x10: 1}\n", "job.yaml:1: key 0x10 is not text to kubectl; put it in quotes"),
+        ('a: "\\uD800"\n', "job.yaml:1: half a surrogate pair is not text; use the character itself"),
         ("\na: " + "[" * 99, f"job.yaml:2: values are nested more than {MAXIMUM_DEPTH} deep"),
     ],
     ids=str,
@@ -211,7 +217,7 @@ def test_an_error_survives_the_way_between_processes() -> None:
 def test_a_pipe_to_which_nobody_writes_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(load, "_PATIENCE_SECONDS", 0.05)
     os.mkfifo(tmp_path / "pipe")
-    with pytest.raises(SpecError, match=r"pipe: cannot be read: nothing has come from it for 0.05 s; give the path"):
+    with pytest.raises(SpecError, match=r"pipe: cannot be read: no data has arrived for 0.05 s; use the path"):
         load_job(tmp_path / "pipe")
 
 

@@ -96,7 +96,7 @@ def test_a_file_that_is_wrong_or_gone_changes_nothing(path: Path, caplog: pytest
     swap(path, changed("learners: 2", "learners: -2"))
     assert [file.poll(), file.poll()] == [None, None]
     (record,) = caplog.records
-    assert record.getMessage().endswith("the job goes on as it was")
+    assert record.getMessage().endswith("the job continues unchanged")
     assert "spec.regions[0].pools[0].learners" in record.getMessage()
     path.unlink()
     assert file.poll() is None

@@ -40,7 +40,7 @@ def test_an_engine_that_cannot_be_read_sends_it_to_the_checkpoint_before(tmp_pat
 
 def test_where_no_engine_can_be_read_nothing_begins_anew(tmp_path: Path) -> None:
     checkpoints_of(tmp_path, {"elapsed_seconds": "soon"})
-    with pytest.raises(SyncerError, match="no checkpoint is whole"):
+    with pytest.raises(SyncerError, match="no checkpoint is usable"):
         prepare(JOB, tmp_path)
     assert checkpoint_names(tmp_path) == ["000001"]
 

@@ -208,7 +208,7 @@ def test_a_torn_tail_is_told_and_is_no_problem(run: Path) -> None:
 
 
 def test_a_folder_without_a_tape_is_named(tmp_path: Path) -> None:
-    with pytest.raises(ReplayError, match="there is no tape"):
+    with pytest.raises(ReplayError, match="has no tape"):
         replay(tmp_path)
 
 

@@ -159,7 +159,7 @@ def test_lines_wait_for_a_full_disk_and_none_is_lost(tmp_path: Path, caplog: pyt
         writer.append(float(index), LearnerAlive("a/b/0", index), [])
         writer.flush()
     assert "File too large" in writer.problem
-    assert "its lines wait in memory" in caplog.text
+    assert "its lines are kept in memory" in caplog.text
     widen()
     writer.close()
     assert writer.problem == ""

@@ -1,6 +1,6 @@
-"""Connects to the API server that kubectl would use, with its rules for kubeconfig, context and namespace; sends GETs.
+"""Access to the API server that kubectl would use: kubeconfig, context and namespace by kubectl's rules, and GET.
 
-Any error is one line that names the server, file or context.
+Every error is one line that names the server, file or context.
 """
 
 import logging
@@ -75,11 +75,11 @@ class ApiServer:
         answer = self._request(path, timeout_seconds)
         status, told = answer.status, answer.said.get("message", "")
         if status == HTTPStatus.UNAUTHORIZED:
-            raise ClusterError(f"{self.url} does not accept the credentials of {self._whose()}")
+            raise ClusterError(f"{self.url} rejects the credentials of {self._whose()}")
         if status == HTTPStatus.FORBIDDEN:
             raise ForbiddenError(f"not permitted: {told or f'GET {path}'}")
         if status == HTTPStatus.TOO_MANY_REQUESTS or status >= HTTPStatus.INTERNAL_SERVER_ERROR:
-            raise AwayError(f"{self.url} answers {status}{f': {told}' if told else ''}")
+            raise AwayError(f"{self.url} answered with HTTP {status}{f': {told}' if told else ''}")
         return answer
 
     def _request(self, path: str, timeout_seconds: float) -> Answer:
@@ -118,9 +118,7 @@ def connect(kubeconfig: Path | None, context: str | None, environment: Mapping[s
     try:
         from kubernetes.client import ApiClient, Configuration
     except ImportError:
-        raise ClusterError(
-            "to ask a cluster, the Kubernetes client is needed: pip install 'decoupled-diloco[operator]'"
-        ) from None
+        raise ClusterError("clusters need the Kubernetes client: pip install 'decoupled-diloco[operator]'") from None
     configuration = Configuration()
     # A refused connection is reported at once, not after three attempts with a warning each.
     configuration.retries = False
@@ -131,7 +129,7 @@ def connect(kubeconfig: Path | None, context: str | None, environment: Mapping[s
             _take_pods(configuration)
             return ApiServer(ApiClient(configuration), context="", namespace=_pods_namespace())
         flag = "--kubeconfig " if kubeconfig else ""
-        raise ClusterError(f"no kubeconfig: {flag}{where} is not there; give --kubeconfig FILE or set KUBECONFIG")
+        raise ClusterError(f"no kubeconfig: {flag}{where} does not exist; use --kubeconfig FILE or set KUBECONFIG")
     name, namespace = _take_file(configuration, where, context)
     return ApiServer(ApiClient(configuration), context=name, namespace=namespace)
 
@@ -148,7 +146,9 @@ def _take_file(configuration: "Configuration", where: str, context: str | None) 
         name = context or merged.get("current-context")
         if name not in namespaces:
             wanted = f"no context {name!r}" if name else "no current context"
-            raise ClusterError(f"{where}: {wanted}; give --context, one of: {', '.join(sorted(namespaces)) or 'none'}")
+            raise ClusterError(
+                f"{where}: {wanted}; use --context with one of: {', '.join(sorted(namespaces)) or 'none'}"
+            )
         with _words_of_credential_programs() as words:
             load_kube_config(  # type: ignore[no-untyped-call]  # the client's
                 where, name, client_configuration=configuration, persist_config=False
@@ -182,7 +182,9 @@ def _take_pods(configuration: "Configuration") -> None:
     try:
         load_incluster_config(client_configuration=configuration)  # type: ignore[no-untyped-call]  # the client's
     except (ConfigException, OSError) as error:
-        raise ClusterError(f"no kubeconfig, and this pod's service account cannot be used ({_plain(error)})") from error
+        raise ClusterError(
+            f"there is no kubeconfig, and this pod's service account cannot be used ({_plain(error)})"
+        ) from error
 
 
 def _pods_namespace() -> str:

@@ -1,4 +1,4 @@
-"""Reads jobs from an API server, and the status of a job's syncer through the API server's proxy."""
+"""Reads jobs from an API server, and a job's syncer status through the API server's proxy."""
 
 import re
 from collections.abc import Mapping
@@ -91,7 +91,7 @@ class Jobs:
         endpoint = job.status.syncer.http_endpoint if job.status.syncer else ""
         service = endpoint.split(".", 1)[0]
         if not re.fullmatch(DNS_LABEL, service) or job.status.phase not in ("Pending", "Training"):
-            raise SyncerUnseenError("its syncer does not run", lasting=False)
+            raise SyncerUnseenError("its syncer is not running", lasting=False)
         path = f"/api/v1{_in(job.namespace)}/services/{service}:http/proxy/status"
         try:
             answer = self._server.get(path, timeout_seconds=_SYNCER_SECONDS)
@@ -100,13 +100,13 @@ class Jobs:
             raise SyncerUnseenError(f"{wanted} is not permitted", lasting=True) from error
         except AwayError as error:
             raise SyncerUnseenError(
-                f"its syncer is not reached through the API server: {error}", lasting=False
+                f"its syncer cannot be reached through the API server: {error}", lasting=False
             ) from error
         try:
             return SyncerStatus.model_validate_json(answer.body)
         except ValidationError as error:
-            why = f"service {service} answers {answer.status}, but not as a syncer of this version does"
-            text = f"its syncer is not reached through the API server: {answer.said.get('message', why)}"
+            why = f"service {service} answered with HTTP {answer.status}, but not like a syncer of this version"
+            text = f"its syncer cannot be reached through the API server: {answer.said.get('message', why)}"
             raise SyncerUnseenError(text, lasting=False) from error
 
     def _others(self, namespace: str, name: str) -> str:
@@ -119,7 +119,7 @@ class Jobs:
         return f"there is one in namespace {elsewhere[0]}" if elsewhere else "there are no jobs there"
 
     def _unknown_kind(self) -> ClusterError:
-        return ClusterError(f"{self._server.url} knows no DiLoCoJobs: install the operator with {INSTALL}")
+        return ClusterError(f"{self._server.url} has no DiLoCoJobs; install the operator with {INSTALL}")
 
 
 def seen_job(item: Mapping[str, Any]) -> SeenJob:
@@ -130,12 +130,14 @@ def seen_job(item: Mapping[str, Any]) -> SeenJob:
     try:
         status = JobStatus.model_validate(told)
     except ValidationError:
-        status, note = JobStatus(), "its status is not one that this version reads: is diloco older than the operator?"
+        status, note = JobStatus(), "this version cannot read its status; use a diloco as new as the operator"
     if not told:
         # The operator writes a new job's status within a second.
-        note = "no status yet: does the operator run? kubectl get pods -A -l app.kubernetes.io/name=diloco-operator"
+        note = (
+            "no status yet; check that the operator runs: kubectl get pods -A -l app.kubernetes.io/name=diloco-operator"
+        )
     elif not note and status.observed_generation < metadata.get("generation", 0):
-        note = "the operator has not seen the latest change of the manifest yet"
+        note = "the operator has not processed the latest change of the manifest yet"
     return SeenJob(str(metadata.get("namespace", "")), str(metadata.get("name", "")), status, note)
 
 

@@ -87,7 +87,7 @@ def job_view(job: SeenJob, closeup: Closeup, now: datetime) -> RenderableType:
     else:
         parts += _restarts(job.status)
     if closeup.unseen:
-        parts.append(Text(f"No learner is shown by itself: {closeup.unseen}", style="dim"))
+        parts.append(Text(f"Learners are not shown individually: {closeup.unseen}", style="dim"))
     if model := job.status.model:
         parts.append(Text(f"model: {model.path} on PersistentVolumeClaim {model.persistent_volume_claim}"))
     return Group(*parts)

@@ -1,9 +1,9 @@
 """The program's entry point, before anything slow is imported.
 
-The kernel drops SIGTERM for a container's first process as long as it has no handler, and importing takes seconds. So
-this module installs one first for ``diloco learner`` and ``diloco syncer``: it exits at once, as there is nothing yet
-to shut down in order. The commands' own handlers replace it. Ctrl-C during the imports ends every command as it does
-later, without a traceback from the middle of an import.
+For the first process of a container the kernel drops SIGTERM unless a handler is installed, and importing takes
+seconds. This handler lets ``diloco learner`` and ``diloco syncer`` be stopped from the start, while there is nothing to
+shut down; their own handlers replace it later. Until then, Ctrl-C also ends every command without a traceback from the
+middle of an import.
 """
 
 import os

@@ -12,11 +12,11 @@ from diloco.spec import load_job
 
 def evaluate(
     job: Annotated[Path, typer.Option("--job", help="The manifest.", show_default=False)],
-    model: Annotated[Path, typer.Option("--model", help="The model, as a run leaves it.", show_default=False)],
-    device: Annotated[str, typer.Option("--device", help="auto (cuda if there), cpu, cuda, cuda:1...")] = "auto",
+    model: Annotated[Path, typer.Option("--model", help="The model file that a run exports.", show_default=False)],
+    device: Annotated[str, typer.Option("--device", help="auto (cuda if available), cpu, cuda, cuda:1...")] = "auto",
     as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
 ) -> None:
-    """Evaluate an exported model: its loss on the sequences that the job holds out, as in the job's own evaluations.
+    """Evaluate an exported model on the held-out sequences of a job, like the job's own evaluations.
 
     \b
     Example:
@@ -38,7 +38,7 @@ def evaluate(
         }
         typer.echo(json.dumps(told))
         return
-    loss = f"loss {found.loss:.4f} nats a token" if finite else "no finite loss: the model has diverged"
+    loss = f"loss {found.loss:.4f} nats per token" if finite else "no finite loss: the model has diverged"
     typer.echo(
         f"{model}: {loss}, on {found.sequences} held-out sequences of job {manifest.metadata.name}; "
         f"trained on {found.info.tokens:,} tokens"

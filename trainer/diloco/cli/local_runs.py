@@ -42,13 +42,15 @@ def ask(where: str) -> SyncerStatus | Summary:
     if address is not None and not summary.is_file():
         return fetch_status(address)
     if not summary.exists():
-        raise WhereError(f"{where}: no run is there: neither syncer/endpoint.json nor summary.json")
+        raise WhereError(
+            f"{where}: is not the directory of a run: it has neither syncer/endpoint.json nor summary.json"
+        )
     try:
         content = read_json(summary)
     except UnusableFileError as error:
-        raise WhereError(f"{error}; the run's report.html may tell more") from None
+        raise WhereError(f"{error}; the run's report.html may say more") from None
     if not isinstance(content, dict) or not content.keys() >= _PROMISED:
-        raise WhereError(f"{summary}: is no summary of a run; 'diloco run --resume' writes it anew")
+        raise WhereError(f"{summary}: is not the summary of a run; 'diloco run --resume' writes it again")
     return Summary(content)
 
 
@@ -67,7 +69,7 @@ def _address(where: str) -> str:
         parse_address(address)
     except AddressError:
         raise WhereError(
-            f"{where!r} is neither a run's directory nor an address: give DIR, HOST:PORT or http://HOST:PORT; "
+            f"{where!r} is neither the directory of a run nor an address; use DIR, HOST:PORT or http://HOST:PORT; "
             "a job in a cluster is job/NAME"
         ) from None
     return address

@@ -1,7 +1,7 @@
-"""The program's commands, and its handling of errors.
+"""The program: its commands and how it reports errors.
 
-A user's mistake is one line on stderr and exit code 2, never a traceback. Every such error in diloco is a ValueError or
-RuntimeError of a class of its own, whose text is that line.
+A user's mistake is reported as one line on stderr with exit code 2, never as a traceback. Every such error in diloco is
+a ValueError or RuntimeError of its own class, whose text is that line.
 """
 
 import os
@@ -41,7 +41,7 @@ def diloco(
         bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version and exit.")
     ] = False,
 ) -> None:
-    """Train one model across islands of compute that fail, differ in speed and sit far apart.
+    """Train one model across islands of compute that fail, run at different speeds and are far apart.
 
     \b
     Begin with:
@@ -51,7 +51,7 @@ def diloco(
 
 
 _WORK = "Work with jobs"
-_PROCESSES = "Processes of a job (what a container runs)"
+_PROCESSES = "Processes of a job (run by containers)"
 app.command("run", rich_help_panel=_WORK)(run.run)
 app.command("validate", rich_help_panel=_WORK)(validate.validate)
 app.command("plan", rich_help_panel=_WORK)(plan.plan)

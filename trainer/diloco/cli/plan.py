@@ -1,4 +1,4 @@
-"""``diloco plan``: computes in closed form, before anything runs, whether links carry a job."""
+"""``diloco plan``: whether the links carry the job, computed in closed form before anything runs."""
 
 import json
 from pathlib import Path
@@ -23,8 +23,8 @@ def plan(
         typer.Option(
             "--link",
             metavar="REGION=RATE[,RTT]",
-            help="A region's link to the syncer, which its learners share; '*' is every region, 'syncer' the syncer's "
-            "own link, which all share. Without one a link is taken for unlimited. May be repeated.",
+            help="Link from a region to the syncer, shared by its learners; '*' means every region, 'syncer' the "
+            "syncer's own link, shared by all. A link that is not given counts as unlimited. May be repeated.",
         ),
     ] = None,
     step: Annotated[
@@ -32,8 +32,8 @@ def plan(
         typer.Option(
             "--step",
             metavar="REGION[/POOL]=SECONDS",
-            help="How long an inner step takes; '*' is every pool. Without any, the shortest that fits is told. May "
-            "be repeated.",
+            help="How long an inner step takes; '*' means every pool. Without it, the shortest that fits is printed. "
+            "May be repeated.",
         ),
     ] = None,
     parameters: Annotated[
@@ -41,16 +41,16 @@ def plan(
         typer.Option(
             "--parameters",
             metavar="NUMBER",
-            help="Trained parameters of a model from an entrypoint, such as 1.3B. The built-in model's are known.",
+            help="Trained parameters of a model from an entrypoint, such as 1.3B. Not for the built-in model.",
         ),
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print all that is found, as JSON.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print all results as JSON.")] = False,
 ) -> None:
-    """Say whether links carry a job's schedule, and what would do where they do not. Quick; nothing is trained.
+    """Check whether the links carry a job's schedule, and suggest remedies. Quick; nothing is trained.
 
-    How much of each link is used, how long a round takes, how many steps of
-    overlap it needs and how much of each learner's work is merged follow from
-    the model's size, the schedule, rates and step times.
+    From the model's size, the schedule, link rates and step times it computes
+    how much of each link is used, how long a round takes, how many steps of
+    overlap it needs, and how much of each learner's work is merged.
 
     \b
     Examples:
@@ -62,7 +62,7 @@ def plan(
     \b
     Rates have a unit, of bits (kbit/s, Mbit/s, Gbit/s) or of bytes (kB/s, MB/s,
     GB/s); RTT is a round trip, such as 80ms. Exit code: 0 if it fits, 5 if it
-    does not or cannot be told without step times, 2 for a mistake.
+    does not fit or needs step times to tell, 2 for an error in the input.
     """
     manifest = load_job(job)
     world = read_world(manifest.spec, link or (), step or ())

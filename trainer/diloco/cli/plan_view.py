@@ -1,4 +1,4 @@
-"""Shows a plan: a verdict, tables of links and learners, and remedies. Pure."""
+"""Prints a plan for people: a verdict, tables of links and learners, and remedies. Pure."""
 
 import math
 from collections.abc import Iterator
@@ -19,7 +19,7 @@ from diloco.spec.words import listed
 _NONE: Final = "-"
 _HEADINGS: Final = {
     FitKind.FITS: ("fits", "bold green"),
-    FitKind.STEP_TIME_UNKNOWN: ("cannot be told without step times", "bold yellow"),
+    FitKind.STEP_TIME_UNKNOWN: ("needs step times (--step)", "bold yellow"),
 }
 
 
@@ -37,7 +37,7 @@ def _parts(plan: Plan) -> Iterator[RenderableType]:
     yield Text()
     yield _learners(plan)
     if plan.remedies:
-        yield Text("\nEach of these alone would do:")
+        yield Text("\nRemedies, each enough alone:")
         yield _remedies(plan)
     if plan.fit.kind is FitKind.STEP_TIME_UNKNOWN:
         yield from _step_times(plan)
@@ -46,7 +46,7 @@ def _parts(plan: Plan) -> Iterator[RenderableType]:
     if plan.data_parallel is not None:
         yield Text(f"\n{_data_parallel(plan)}")
     if plan.caution:
-        yield Text(f"\nBeware: {plan.caution}.", style="yellow")
+        yield Text(f"\nCaution: {plan.caution}.", style="yellow")
     if plan.assumed:
         yield Text(f"\nAssumed: {'; '.join(plan.assumed)}.", style="dim")
 
@@ -124,14 +124,14 @@ def _remedies(plan: Plan) -> Table:
 def _step_times(plan: Plan) -> Iterator[RenderableType]:
     smallest = plan.smallest_step_seconds
     if smallest is None:
-        yield Text("\nIt fits with no step time.")
+        yield Text("\nIt does not fit at any step time.")
     elif smallest <= SHORTEST_STEP_SECONDS:
-        yield Text("\nIt fits with any step time.")
+        yield Text("\nIt fits at any step time.")
     else:
-        yield Text(f"\nIt fits with inner steps of {_seconds(smallest)} or longer. Give them with --step.")
+        yield Text(f"\nIt fits with inner steps of {_seconds(smallest)} or longer. Use --step to give step times.")
     if not plan.step_times:
         return
-    table = _table("step", "fullest link", "round", "overlap", "work merged", "verdict")
+    table = _table("step", "busiest link", "round", "overlap", "work merged", "verdict")
     for one in plan.step_times:
         fullest = max(max(use.up, use.down) for use in one.fit.links)
         table.add_row(_seconds(one.seconds), _percent(fullest), *_round(one.fit), Text(one.fit.kind.value))
@@ -145,7 +145,11 @@ def _round(found: Fit) -> tuple[str, ...]:
 
 def _advice(advice: Advice) -> str:
     row = advice.row
-    changes = f"is best trained with {listed(advice.changes, 'and')}" if advice.changes else "is set as trains best"
+    changes = (
+        f"is best trained with {listed(advice.changes, 'and')}"
+        if advice.changes
+        else "already has the settings that train best"
+    )
     merged = percent_text(advice.fit.merged_share)
     return (
         f"A run of about {advice.steps} steps a learner {changes}: these links carry it, {merged} of the work merged. "

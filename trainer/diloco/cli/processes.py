@@ -1,4 +1,4 @@
-"""``diloco syncer`` and ``diloco learner``: the processes of a job, as supervisors and containers start them."""
+"""``diloco syncer`` and ``diloco learner``: the processes of a job, started by supervisors and containers."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -13,15 +13,19 @@ from diloco.spec import load_job
 _Tls = TypeVar("_Tls")
 
 Job = Annotated[Path, typer.Option("--job", help="The manifest.", show_default=False)]
-Directory = Annotated[Path, typer.Option("--directory", help="For this process alone; made if it is not there.")]
+Directory = Annotated[Path, typer.Option("--directory", help="Directory of this process alone; created if missing.")]
 _ANY_PORT = "127.0.0.1:0"
 
-Http = Annotated[str | None, typer.Option("--http", metavar="HOST:PORT", help="Serve /metrics, /healthz, /readyz.")]
-Threads = Annotated[int | None, typer.Option("--threads", min=1, max=1024, help="torch threads. Default: torch's.")]
-TlsCa = Annotated[Path | None, typer.Option("--tls-ca", help="Certificates of whom to trust (PEM).")]
+Http = Annotated[
+    str | None, typer.Option("--http", metavar="HOST:PORT", help="Address to serve /metrics, /healthz and /readyz on.")
+]
+Threads = Annotated[
+    int | None, typer.Option("--threads", min=1, max=1024, help="Number of torch threads. Default: torch's own.")
+]
+TlsCa = Annotated[Path | None, typer.Option("--tls-ca", help="CA certificates to trust (PEM).")]
 TlsCert = Annotated[Path | None, typer.Option("--tls-cert", help="This process's certificate (PEM).")]
 TlsKey = Annotated[Path | None, typer.Option("--tls-key", help="Its private key (PEM).")]
-LogJson = Annotated[bool, typer.Option("--log-json", help="Log one JSON object a line.")]
+LogJson = Annotated[bool, typer.Option("--log-json", help="Log one JSON object per line.")]
 Parent = Annotated[int | None, typer.Option("--parent", hidden=True)]
 
 
@@ -29,14 +33,14 @@ def syncer(
     job: Job,
     directory: Directory,
     listen: Annotated[
-        str, typer.Option("--listen", metavar="HOST:PORT", help="Serve learners here.")
+        str, typer.Option("--listen", metavar="HOST:PORT", help="Address to serve learners on.")
     ] = "0.0.0.0:29400",
     http: Http = _ANY_PORT,
     record: Annotated[
-        bool, typer.Option("--record", help="Keep what learners push, so that a replay is exact.")
+        bool, typer.Option("--record", help="Record what learners push, so that a replay is exact.")
     ] = False,
     exit_when_finished: Annotated[
-        bool, typer.Option("--exit-when-finished", help="End once the job is over and every learner knows.")
+        bool, typer.Option("--exit-when-finished", help="Exit once the job is over and every learner knows.")
     ] = False,
     threads: Threads = None,
     tls_ca: TlsCa = None,
@@ -75,13 +79,17 @@ def syncer(
 
 def learner(
     job: Job,
-    learner: Annotated[str, typer.Option("--learner", metavar="REGION/POOL/INDEX", help="Which learner this is.")],
-    syncer: Annotated[str, typer.Option("--syncer", metavar="HOST:PORT", help="Where the syncer listens.")],
+    learner: Annotated[
+        str, typer.Option("--learner", metavar="REGION/POOL/INDEX", help="Id of this learner: REGION/POOL/INDEX.")
+    ],
+    syncer: Annotated[str, typer.Option("--syncer", metavar="HOST:PORT", help="Address of the syncer.")],
     directory: Directory,
-    speed: Annotated[float, typer.Option("--speed", help="Act out slower hardware: 0.5 takes twice as long.")] = 1.0,
-    device: Annotated[str, typer.Option("--device", help="auto (cuda if there), cpu, cuda, cuda:1...")] = "auto",
+    speed: Annotated[
+        float, typer.Option("--speed", help="Emulate slower hardware: at 0.5 a step takes twice as long.")
+    ] = 1.0,
+    device: Annotated[str, typer.Option("--device", help="auto (cuda if available), cpu, cuda, cuda:1...")] = "auto",
     stay: Annotated[
-        bool, typer.Option("--stay", help="Once the job is over, wait for SIGTERM instead of ending.")
+        bool, typer.Option("--stay", help="Once the job is over, wait for SIGTERM instead of exiting.")
     ] = False,
     http: Http = None,
     threads: Threads = None,
@@ -130,5 +138,5 @@ def _tls(kind: Callable[[Path, Path, Path], _Tls], ca: Path | None, cert: Path |
     if ca is None and cert is None and key is None:
         return None
     if ca is None or cert is None or key is None:
-        raise typer.BadParameter("give all of --tls-ca, --tls-cert and --tls-key, or none of them")
+        raise typer.BadParameter("--tls-ca, --tls-cert, --tls-key: only some are given; use all three or none")
     return kind(ca, cert, key)

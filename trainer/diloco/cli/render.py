@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 _PLACEHOLDER = "(made by the operator)"
 _HEADER = """\
 # What the operator applies for job {job} in namespace {namespace}. Each object also gets an owner reference to the job.
-# Secrets hold placeholders here: the operator makes certificates and keys itself, and renews them.
+# Secrets hold placeholders here: the operator creates and renews certificates and keys itself.
 """
 
 
@@ -33,18 +33,21 @@ class Format(StrEnum):
 
 def render(
     job: Annotated[Path, typer.Argument(metavar="JOB", help="The manifest, a YAML file.", show_default=False)],
-    namespace: Annotated[str | None, typer.Option("--namespace", "-n", help="Default: the manifest's.")] = None,
+    namespace: Annotated[
+        str | None, typer.Option("--namespace", "-n", help="Namespace. Default: the manifest's.")
+    ] = None,
     image: Annotated[
-        str | None, typer.Option("--image", help="Trainer image where the manifest names none: the operator's default.")
+        str | None,
+        typer.Option("--image", help="Trainer image for a manifest that names none, as the operator's default."),
     ] = None,
     output: Annotated[
-        Format, typer.Option("--output", "-o", help="One document an object, or one List.")
+        Format, typer.Option("--output", "-o", help="yaml: one document per object; json: one List.")
     ] = Format.YAML,
     operator_namespace: Annotated[
-        str, typer.Option("--operator-namespace", help="Where the operator runs; network policies let it in.")
+        str, typer.Option("--operator-namespace", help="Namespace of the operator; network policies admit it.")
     ] = "diloco-system",
 ) -> None:
-    """Print the objects that the operator would make of a manifest. Nothing is sent anywhere.
+    """Print the objects that the operator would create for a manifest. Nothing is sent anywhere.
 
     \b
     Examples:
@@ -75,8 +78,8 @@ def _checked(metadata: dict[str, str]) -> Any:
         return Metadata.model_validate(metadata)
     except ValidationError:
         raise RenderError(
-            f"--namespace {metadata['namespace']!r}: use a name of lower-case letters, digits and inner hyphens, "
-            "at most 63 characters"
+            f"--namespace: {metadata['namespace']} is not a namespace; use a name of lower-case letters, digits and "
+            "inner hyphens, at most 63 characters"
         ) from None
 
 

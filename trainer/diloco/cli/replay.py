@@ -12,17 +12,17 @@ if TYPE_CHECKING:
 
 
 def replay(
-    directory: Annotated[Path, typer.Argument(metavar="DIR", help="A run's directory.", show_default=False)],
+    directory: Annotated[Path, typer.Argument(metavar="DIR", help="Directory of a run.", show_default=False)],
     explain: Annotated[bool, typer.Option("--explain", help="Print every decision with its reason.")] = False,
     trust: Annotated[
         bool,
-        typer.Option("--trust", help="Import the model that a tape of an earlier version names: it runs that code."),
+        typer.Option("--trust", help="Import the model that a tape of an earlier version names. This runs its code."),
     ] = False,
 ) -> None:
     """Replay a run: the same events must lead to the same decisions; a run made with --record, to the same bits.
 
-    The tape's hashes show damage, not forgery: whoever writes a whole tape
-    writes its hashes too. Nothing that a tape names is imported.
+    The tape's hashes detect damage, not forgery: a forged tape has matching
+    hashes. Code that a tape names is not imported without --trust.
 
     \b
     Examples:
@@ -45,5 +45,5 @@ def _told(epoch: "EpochReplay") -> str:
     merges = f"{epoch.merges_redone} of {epoch.merges} merges redone to the bit"
     if not epoch.recorded:
         merges = f"{epoch.merges} merges not redone (the run was made without --record)"
-    torn = "; the last line is torn: the syncer was killed" if epoch.torn else ""
+    torn = "; the last line is incomplete: the syncer was killed" if epoch.torn else ""
     return f"epoch {epoch.epoch}: {epoch.events} events, {epoch.decisions} decisions the same, {merges}{torn}"

@@ -9,23 +9,23 @@ from rich.console import Console
 from diloco.cli.screen import lasting_output
 from diloco.local.launch import RunRequest, run_job
 
-_CAUSE = "Failures and differences acted out"
+_CAUSE = "Fault injection"
 
 
 def run(
     job: Annotated[Path, typer.Argument(metavar="JOB", help="The manifest, a YAML file.", show_default=False)],
-    output: Annotated[Path, typer.Option("--output", "-o", metavar="DIR", help="Where everything of the run goes.")],
+    output: Annotated[Path, typer.Option("--output", "-o", metavar="DIR", help="Directory for all output of the run.")],
     resume: Annotated[bool, typer.Option("--resume", help="Continue the run in DIR.")] = False,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Remove an earlier run from DIR first.")] = False,
     record: Annotated[
-        bool, typer.Option("--record", help="Keep what learners push, so that 'diloco replay' is exact to the bit.")
+        bool, typer.Option("--record", help="Record what learners push, so that 'diloco replay' is exact to the bit.")
     ] = False,
     slow: Annotated[
         list[str] | None,
         typer.Option(
             "--slow",
             metavar="TARGET=FACTOR",
-            help="Act out slower hardware: us-west/old=0.5 takes twice as long a step.",
+            help="Emulate slower hardware: with us-west/old=0.5 a step takes twice as long.",
             rich_help_panel=_CAUSE,
         ),
     ] = None,
@@ -34,7 +34,7 @@ def run(
         typer.Option(
             "--chaos",
             metavar="KIND:TARGET@WHEN",
-            help="Cause a failure: kill, pause or cut, at a step or at a rate for each hour. May be repeated.",
+            help="Inject a fault: kill, pause or cut, at a step or at a rate per hour. May be repeated.",
             rich_help_panel=_CAUSE,
         ),
     ] = None,
@@ -43,37 +43,37 @@ def run(
         typer.Option(
             "--link",
             metavar="REGION=RATE[,RTT]",
-            help="Act out a region's link: us-west=200Mbit/s,80ms. syncer=RATE is the syncer's own.",
+            help="Emulate a region's link: us-west=200Mbit/s,80ms. syncer=RATE is the syncer's own link.",
             rich_help_panel=_CAUSE,
         ),
     ] = None,
     seed: Annotated[
         int | None,
-        typer.Option("--seed", min=0, max=2**31 - 1, help="Use this instead of training.seed, also for failures."),
+        typer.Option("--seed", min=0, max=2**31 - 1, help="Seed to use instead of training.seed, also for faults."),
     ] = None,
     threads: Annotated[
         int | None,
-        typer.Option("--threads", min=1, max=1024, help="Threads of each learner. Default: the cores, shared out."),
+        typer.Option("--threads", min=1, max=1024, help="Threads per learner. Default: an equal share of the cores."),
     ] = None,
     device: Annotated[
         list[str] | None,
         typer.Option(
             "--device",
             metavar="[TARGET=]DEVICES",
-            help="Where learners train: cpu, cuda:1, us-west=cuda:0,cuda:1. Default: the CUDA devices, dealt out.",
+            help="Where learners train: cpu, cuda:1, us-west=cuda:0,cuda:1. Default: all CUDA devices, in turn.",
         ),
     ] = None,
     port: Annotated[int | None, typer.Option("--port", help="The syncer's gRPC port. Default: a free one.")] = None,
     http_port: Annotated[
         int | None, typer.Option("--http-port", help="The syncer's HTTP port, for /status. Default: a free one.")
     ] = None,
-    no_view: Annotated[bool, typer.Option("--no-view", help="Plain lines, even in a terminal.")] = False,
+    no_view: Annotated[bool, typer.Option("--no-view", help="Print plain lines, even in a terminal.")] = False,
 ) -> None:
     """Train a job with real processes on this machine: a syncer and learners.
 
-    Learners are restarted when they fail. Ctrl-C stops in order, and --resume
-    goes on from there. At the end DIR has summary.json, report.html,
-    model.safetensors and sample.txt, beside logs, checkpoints and the tape.
+    Learners are restarted when they fail. Ctrl-C stops the run cleanly, and
+    --resume continues it. At the end DIR has summary.json, report.html,
+    model.safetensors and sample.txt, besides logs, checkpoints and the tape.
 
     \b
     Examples:
@@ -85,14 +85,14 @@ def run(
       diloco run job.yaml --output out --link us-west=10Mbit/s,80ms --link syncer=10Mbit/s
 
     \b
-    Failures (--chaos):
+    Faults (--chaos):
       kill:TARGET@step=N             SIGKILL at the learner's inner step N
-      kill:syncer@step=N             the same to the syncer, at syncer step N
+      kill:syncer@step=N             the same for the syncer, at syncer step N
       pause:TARGET@step=N,seconds=S  SIGSTOP for S seconds
       cut:REGION@step=N,seconds=S    the region's link, at syncer step N: nothing
                                      passes; with manner=reset connections break
-      kill:*@rate=2                  at random, on average twice an hour for each
-                                     learner, by the seed; so for pause and cut
+      kill:*@rate=2                  at random times from the seed, on average
+                                     twice an hour per learner; also pause, cut
       TARGET is a learner (us-west/old/0), a pool (us-west/old), a region
       (us-west), * for every learner, or syncer.
     """
@@ -111,5 +111,5 @@ def run(
         port=port,
         http_port=http_port,
     )
-    console = Console(file=lasting_output(f"{output}/supervisor.jsonl has what happens"))
+    console = Console(file=lasting_output(f"see {output}/supervisor.jsonl"))
     raise typer.Exit(run_job(request, console, plain=no_view or not console.is_terminal))

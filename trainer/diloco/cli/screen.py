@@ -26,6 +26,6 @@ def lasting_output(elsewhere: str) -> TextIO:
     complaints = LastingOutput(sys.stderr)
 
     def failed(why: str) -> None:
-        complaints.write(f"diloco: output: cannot be written ({why.lower()}); the run goes on, {elsewhere}\n")
+        complaints.write(f"diloco: cannot write output ({why.lower()}); the run continues, {elsewhere}\n")
 
     return cast("TextIO", LastingOutput(sys.stdout, failed))

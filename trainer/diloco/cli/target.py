@@ -1,8 +1,8 @@
-"""Decides whether an argument means a run on this machine or jobs in a cluster. One rule for every command. Pure.
+"""Decides whether a command means a run on this machine or jobs in a cluster: one rule for all commands.
 
-A cluster is meant if the program is called as ``kubectl diloco``, if a flag of kubectl's is given (``--namespace``,
+A cluster is meant if the program is called as ``kubectl diloco``, if one of kubectl's flags is given (``--namespace``,
 ``--all-namespaces``, ``--context``, ``--kubeconfig``), or if the argument is ``job/NAME``; otherwise this machine
-(``./job/NAME`` for a folder of that name).
+(``./job/NAME`` for a folder of that name). Pure: no files, no network.
 """
 
 import re
@@ -24,21 +24,25 @@ Namespace = Annotated[
     typer.Option("--namespace", "-n", help="Namespace. Default: the context's.", rich_help_panel=_PANEL),
 ]
 AllNamespaces = Annotated[
-    bool, typer.Option("--all-namespaces", "-A", help="Jobs of every namespace.", rich_help_panel=_PANEL)
+    bool, typer.Option("--all-namespaces", "-A", help="Jobs in all namespaces.", rich_help_panel=_PANEL)
 ]
 Context = Annotated[
-    str | None, typer.Option("--context", help="Context of the kubeconfig. Default: its own.", rich_help_panel=_PANEL)
+    str | None,
+    typer.Option("--context", help="Context of the kubeconfig. Default: the current one.", rich_help_panel=_PANEL),
 ]
 Kubeconfig = Annotated[
     Path | None,
     typer.Option(
-        "--kubeconfig", metavar="FILE", help="Default: $KUBECONFIG, or ~/.kube/config.", rich_help_panel=_PANEL
+        "--kubeconfig",
+        metavar="FILE",
+        help="Kubeconfig. Default: $KUBECONFIG, or ~/.kube/config.",
+        rich_help_panel=_PANEL,
     ),
 ]
 
 
 class TargetError(ValueError):
-    """The argument means neither; the text says what would."""
+    """The argument names neither a run nor a job; the text says what would."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,16 +83,16 @@ def target(what: str | None, flags: ClusterFlags, *, program: str) -> LocalRun |
         return LocalRun(what or ".")
     job = name if named else what
     if flags.namespace is not None and not _is_label(flags.namespace):
-        raise TargetError(f"--namespace {flags.namespace!r}: give {PATTERNS_IN_WORDS[DNS_LABEL]}")
+        raise TargetError(f"--namespace: {flags.namespace} is not a namespace; use {PATTERNS_IN_WORDS[DNS_LABEL]}")
     if job is None:
         return ClusterJobs(flags, None)
     if not _is_label(job):
         raise TargetError(
-            f"{what!r} is no job's name: give NAME or job/NAME; a run on this machine is shown by 'diloco', "
-            "not 'kubectl diloco', without flags for clusters"
+            f"{what!r} is not a valid job name; use NAME or job/NAME; for a run on this machine use 'diloco' "
+            "instead of 'kubectl diloco', and no cluster flags"
         )
     if flags.all_namespaces:
-        raise TargetError(f"--all-namespaces shows every job: leave out {what}, or give --namespace")
+        raise TargetError(f"--all-namespaces: {what} is one job; leave it out, or use --namespace")
     return ClusterJobs(flags, job)
 
 

@@ -14,22 +14,25 @@ def tokens(
         typer.Argument(metavar="[TEXT]", help="A file or folder. Default: the standard library of this Python."),
     ] = None,
     output: Annotated[
-        Path, typer.Option("--output", "-o", metavar="FILE", help="The token file to write.", show_default=False)
+        Path, typer.Option("--output", "-o", metavar="FILE", help="Token file to write.", show_default=False)
     ] = ...,  # type: ignore[assignment]  # typer's way to require a flag after an optional argument
     include: Annotated[
         list[str] | None,
-        typer.Option("--include", metavar="PATTERN", help="File names that count inside a folder. May be repeated."),
+        typer.Option(
+            "--include", metavar="PATTERN", help="Pattern of file names to read inside a folder. May be repeated."
+        ),
     ] = None,
     tokenizer: Annotated[
         str | None,
         typer.Option(
             "--tokenizer",
             metavar="MODULE:FACTORY",
-            help="Your own: returns an object with name, vocabulary_size, end_of_document and encode. Default: bytes.",
+            help="Your tokenizer: returns an object with name, vocabulary_size, end_of_document and encode. Default: "
+            "bytes.",
         ),
     ] = None,
 ) -> None:
-    """Make a token file from text. Training reads it through the page cache, so its size is no matter.
+    """Make a token file from text. Training reads it through the page cache, so it may be larger than memory.
 
     \b
     Examples:

@@ -30,8 +30,8 @@ What = Annotated[
     str | None,
     typer.Argument(
         metavar="DIR | HOST:PORT | URL | job/NAME",
-        help="A run's directory, a syncer's HTTP address, or a job in a cluster. Default: the run in this folder, or "
-        "with a flag for clusters and in 'kubectl diloco', all jobs.",
+        help="Directory of a run, HTTP address of a syncer, or a job in a cluster. Default: the run in this folder; "
+        "with a cluster flag or 'kubectl diloco', all jobs.",
         show_default=False,
     ),
 ]
@@ -53,13 +53,13 @@ class Screen(Protocol):
 def status(
     context: typer.Context,
     what: What = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print all that is known, as JSON.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print everything as JSON.")] = False,
     namespace: Namespace = None,
     all_namespaces: AllNamespaces = False,
     kube_context: Context = None,
     kubeconfig: Kubeconfig = None,
 ) -> None:
-    """Show how a run or a job stands: ask its syncer or the cluster or, if the run is over, read its summary.
+    """Show the state of a run or job, from its syncer or the cluster, or from the summary of a run that is over.
 
     \b
     Examples:
@@ -80,21 +80,23 @@ def status(
 def top(
     context: typer.Context,
     what: What = None,
-    once: Annotated[bool, typer.Option("--once", help="Look once, for scripts.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print a JSON document each time, on one line.")] = False,
+    once: Annotated[bool, typer.Option("--once", help="Print once and exit, for scripts.")] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print one JSON document per update, each on one line.")
+    ] = False,
     every: Annotated[
-        float, typer.Option("--every", min=0.5, max=86400, metavar="SECONDS", help="Seconds between looks.")
+        float, typer.Option("--every", min=0.5, max=86400, metavar="SECONDS", help="Seconds between updates.")
     ] = 2.0,
     namespace: Namespace = None,
     all_namespaces: AllNamespaces = False,
     kube_context: Context = None,
     kubeconfig: Kubeconfig = None,
 ) -> None:
-    """Watch a run or jobs, live: every job on a line, or one job with its pools and learners.
+    """Watch a run or jobs live: one line per job, or one job with its pools and learners.
 
-    Ctrl-C ends it. One run or job is watched to its end: the exit code is then 0
-    if it is complete, and 4 if it has failed. In a pipe there is a plain line for
-    whatever changes.
+    Press Ctrl-C to quit. A single run or job is watched to its end; the exit code
+    is then 0 if it is complete, 4 if it has failed. In a pipe, each change is
+    printed as a plain line.
 
     \b
     Examples:
@@ -104,7 +106,7 @@ def top(
       kubectl diloco top two-regions -n training --once --json
     """
     if math.isnan(every):
-        raise typer.BadParameter("--every nan: use 0.5 to 86400 seconds")
+        raise typer.BadParameter("--every: nan is not a number of seconds; use 0.5 to 86400")
     flags = ClusterFlags(namespace, all_namespaces, kube_context, kubeconfig)
     source = _source(what, flags, context)
     console = new_console()
@@ -133,7 +135,7 @@ def follow(source: Source, screen: Screen, *, rows: int | None, once: bool, wait
                     raise
                 if str(error) != remarked:
                     remarked = str(error)
-                    screen.remark(f"{error}; trying again")
+                    screen.remark(f"{error}; retrying")
             else:
                 shown, remarked = True, ""
                 screen.show(frame)

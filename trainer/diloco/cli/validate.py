@@ -1,4 +1,4 @@
-"""``diloco validate``: checks a manifest."""
+"""``diloco validate``: checks a manifest before it runs."""
 
 from pathlib import Path
 from typing import Annotated
@@ -11,9 +11,9 @@ from diloco.spec import DiLoCoJob, load_job
 
 def validate(
     job: Annotated[Path, typer.Argument(metavar="JOB", help="The manifest, a YAML file.", show_default=False)],
-    full: Annotated[bool, typer.Option("--full", help="Print the manifest with every default filled in.")] = False,
+    full: Annotated[bool, typer.Option("--full", help="Print the manifest with all defaults filled in.")] = False,
 ) -> None:
-    """Check a manifest: every field, and whether they go together. Quick; nothing is started.
+    """Check a manifest: every field, and whether the fields go together. Quick; nothing is started.
 
     \b
     Examples:

@@ -22,7 +22,7 @@ def problem_with(state: EngineState, learner: str) -> str | None:
     if str(int(number)) != number or int(number) >= options.maximum_learners:
         return f"the job has no learner {learner!r}; indices of {pool} are 0 to {options.maximum_learners - 1}"
     if len(state.learners) >= options.maximum_learners:
-        return f"no room for {learner!r}: {options.maximum_learners} learners are all that are kept account of"
+        return f"cannot admit {learner!r}: the limit is {options.maximum_learners} learners"
     return None
 
 

@@ -102,7 +102,9 @@ class CheckpointStore:
             fsync_directory(self._directory)
             self._prune(place)
         except (OSError, SafetensorError) as error:
-            raise CheckpointWriteError(f"checkpoint in {self._directory} not written ({one_line(error)})") from error
+            raise CheckpointWriteError(
+                f"cannot write the checkpoint in {self._directory} ({one_line(error)})"
+            ) from error
         finally:
             if aside is not None:
                 shutil.rmtree(aside, ignore_errors=True)
@@ -119,7 +121,7 @@ class CheckpointStore:
                 return self._read(path)
             except (_DamagedError, UnusableFileError, OSError, SafetensorError) as error:
                 self._damaged.add(path)
-                _log.warning("checkpoint %s is not used: %s", path, one_line(error))
+                _log.warning("ignoring checkpoint %s: %s", path, one_line(error))
         return None
 
     def _checkpoints(self) -> list[Path]:
@@ -164,18 +166,18 @@ class CheckpointStore:
             theirs, ours = getattr(found, what), getattr(self._identity, what)
             if theirs != ours:
                 raise CheckpointMismatchError(
-                    f"{path}: is of {word} {theirs}, this is {word} {ours}; give another directory or remove it"
+                    f"{path}: is of {word} {theirs}, this is {word} {ours}; use another directory or remove it"
                 )
         match match_digests(self._identity.layout_digest, found.layout_digest):
             case Match.OTHER_CUT:
                 raise CheckpointMismatchError(
                     f"{path}: is of another model (layout {found.layout_digest[:12]}, this one is "
-                    f"{self._identity.layout_digest[:12]}); give another directory or remove it"
+                    f"{self._identity.layout_digest[:12]}); use another directory or remove it"
                 )
             case Match.OTHER_CONSTANTS:
                 raise CheckpointMismatchError(
                     f"{path}: is of a model with other frozen parameters or buffers; use the base model that it was "
-                    "made with, give another directory or remove it"
+                    "made with, or another directory, or remove it"
                 )
             case Match.SAME | Match.UNKNOWN:
                 pass

@@ -79,12 +79,12 @@ class CheckpointWriter:
         except CheckpointWriteError as error:
             # Training goes on: losing a checkpoint costs less than stopping.
             if not self._failing:
-                _log.warning("%s; training goes on", error)
+                _log.warning("%s; training continues", error)
             self._failing = True
             self.problem = str(error)
             return
         self.written_steps = snapshot.state.steps
         if self._failing:
             self._failing = False
-            _log.info("checkpoints are written again")
+            _log.info("checkpoints can be written again")
         _log.debug("checkpoint after step %d", snapshot.state.steps)

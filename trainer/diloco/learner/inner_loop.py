@@ -120,7 +120,7 @@ class InnerLoop:
                 self._boxes.feedback.forget()
             self._trainer.catch_up(known.steps, known.data_position)
         _log.info(
-            "loaded the model in %.1f s; begins after step %d, data position %d",
+            "loaded the model in %.1f s; starting after step %d, data position %d",
             time.monotonic() - began,
             self._trainer.steps,
             self._trainer.data_position,

@@ -76,7 +76,7 @@ class Learner:
         module = build_model(spec)
         layout = layout_of(module, spec.sync.fragments)
         self._trainer = InnerTrainer(spec, module, layout, open_data(spec, options.learner), device)
-        _log.info("trains on %s", device)  # once nothing is wrong with the job: a mistake is one line
+        _log.info("training on %s", device)  # once nothing is wrong with the job: a mistake is one line
         identity = CheckpointIdentity(
             options.job.metadata.name, options.learner, layout.digest, self._trainer.optimizer_identity
         )
@@ -170,7 +170,7 @@ class Learner:
         """Wait until this process is asked to stop. Only the HTTP pages stay available; everything else ends now."""
         self._staying = True
         self._end_work()
-        _log.info("stays until it is stopped")
+        _log.info("the job is over; waiting for SIGTERM")
         notices = self._wakeup.notices
         while not self._orders.stopping:
             self._wakeup.wait(notices, _LOOK_SECONDS)
@@ -202,7 +202,7 @@ class Learner:
         if checkpoint is not None:
             self._trainer.load_state(checkpoint.state)
             residuals = dict(checkpoint.residuals)
-            _log.info("goes on from its own checkpoint of step %d", checkpoint.state.steps)
+            _log.info("continues from its own checkpoint of step %d", checkpoint.state.steps)
         uses_feedback = sync.error_feedback and sync.compression in ("Int8", "Int4")
         return Residuals(residuals) if uses_feedback else None
 
@@ -213,7 +213,7 @@ class Learner:
         """Push what was requested, leave, and save a checkpoint: within a time limit, whatever the syncer does."""
         self._activity.switch_to(Kind.LOADING)
         until = time.monotonic() + self._options.hand_in_seconds
-        _log.info("stops after step %d (%s)", self._trainer.steps, ending.reason)
+        _log.info("stopping after step %d (%s)", self._trainer.steps, ending.reason)
         self._loop.answer()
         # The checkpoint is written while the pushes go out: the process was asked to stop and should end soon.
         if self._trainer.steps:
@@ -224,24 +224,27 @@ class Learner:
                 self._writer.close(_LAST_CHECKPOINT_SECONDS) and self._writer.written_steps == self._trainer.steps
             )
             if self.checkpoint_written:
-                _log.info("keeps a checkpoint of step %d", self._trainer.steps)
+                _log.info("wrote a checkpoint of step %d", self._trainer.steps)
             else:
                 _log.error(
-                    "no last checkpoint was written (%s); a restart goes on from the one before", self._writer.problem
+                    "no last checkpoint: %s; a restart continues from the previous one",
+                    self._writer.problem,
                 )
 
     def _push_due(self, ending: Ending, until: float) -> None:
         membership = self._link.current()
         if membership is None:
-            _log.info("leaves without a session: nothing can be handed in")
+            _log.info("leaving without a session: cannot hand in any work")
             return
         whole = self._boxes.push_queue.wait_until_idle(max(0.0, until - time.monotonic()))
         # The syncer ends the session on it. Joining again while the last checkpoint is written would undo the leaving.
         self._link.stop_rejoining()
         self._boxes.control.leave(membership, ending.reason)
         told = self._boxes.control.flush(max(1.0, until - time.monotonic()))
-        left = "leaves" if told else "leaves without the syncer having heard of it"
-        _log.info("%s, %s", left, "everything asked for is handed in" if whole else "not everything is handed in")
+        left = "leaving" if told else "leaving, but could not tell the syncer"
+        _log.info(
+            "%s, %s", left, "handed in everything that was asked for" if whole else "could not hand in everything"
+        )
 
     def _figures(self) -> LearnerFigures:
         return LearnerFigures(
@@ -283,4 +286,4 @@ class Learner:
         try:
             write_json_atomically(self._options.directory / ACTIVITY_FILE, value)
         except OSError as error:
-            _log.warning("%s not written: %s", self._options.directory / ACTIVITY_FILE, error.strerror or error)
+            _log.warning("cannot write %s: %s", self._options.directory / ACTIVITY_FILE, error.strerror or error)

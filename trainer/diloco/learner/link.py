@@ -196,7 +196,7 @@ class Link:
         if self._lost_at is None:
             self._lost_at = time.monotonic()
             verb = "lost the syncer" if self.sessions else "cannot reach the syncer yet"
-            _log.warning("%s (%s); trying again", verb, reason)
+            _log.warning("%s (%s); retrying", verb, reason)
         else:
             _log.debug("still no syncer: %s", reason)
         return reason
@@ -217,7 +217,7 @@ class Link:
             case Progress():
                 boxes.orders.progressed(message)
             case _ if membership is None:
-                return self._lost(f"{type(message).__name__} came before Welcome")
+                return self._lost(f"{type(message).__name__} arrived before Welcome")
             case FragmentWanted():
                 self._check_fragment(message.fragment)
                 self._asked(GradientRequest(membership, message.fragment, message.version, message.attempt))

@@ -69,13 +69,13 @@ class _LearnerCollector(Collector):
         yield _counters("transfers", "Fragments sent and received.", "direction", transfers)
         yield _counter("pulls_posted", "Fragments whose pull had waited at the syncer.", counts.posted)
         yield _counter("updates", "Fragments received as an update of the version held.", counts.updates)
-        wrong = "Updates that did not make what the syncer has, and were pulled whole."
+        wrong = "Updates that did not give the syncer's version; the fragment was pulled whole."
         yield _counter("updates_wrong", wrong, counts.updates_wrong)
-        refused = "Fragments that were not swapped in: no model can be trained with their values."
+        refused = "Fragments that were not swapped in because their values cannot be trained with."
         yield _counter("pulls_refused", refused, counts.refused)
         yield _counter("pushes_refused", "Outer gradients that the syncer did not take.", counts.pushes_refused)
-        yield _counter("transfer_retries", "Transfers that failed and were tried again.", counts.retries)
-        yield _counter("sessions", "Times the syncer let it in.", figures.sessions())
+        yield _counter("transfer_retries", "Transfers that failed and were retried.", counts.retries)
+        yield _counter("sessions", "Times that the syncer admitted this learner.", figures.sessions())
         yield _gauge("joined", "1 while there is a session.", float(figures.joined()))
         waited = "Inner steps since the fragment that waited longest was received."
         yield _gauge("staleness_steps", waited, figures.staleness_steps())

@@ -70,7 +70,7 @@ def run_learner(options: LearnerOptions) -> int:
             _log.error("the job's model or data has called sys.exit(%s) in training; it must return", error.code)
             return EXIT_UNEXPECTED
         except Exception:  # noqa: BLE001  # a traceback in the log, an exit code for the supervisor
-            _log.exception("stopped by an error of the program")
+            _log.exception("stopped by an unexpected error")
             return EXIT_UNEXPECTED
 
 
@@ -102,9 +102,9 @@ def _http(options: LearnerOptions) -> Iterator[HttpServer | None]:
         yield None
         return
     loading = Loading()
-    loading.switch_to("makes the model and opens the data")
+    loading.switch_to("creating the model and opening the data")
     with HttpServer(options.http_address, loading.pages()) as http:
-        _log.info("serves /metrics, /healthz and /readyz at http://%s", http.address)
+        _log.info("serving /metrics, /healthz and /readyz at http://%s", http.address)
         yield http
 
 

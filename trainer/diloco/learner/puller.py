@@ -183,7 +183,7 @@ class Puller:
             first = order.fragment not in self._refused_fragments
             self._refused_fragments.add(order.fragment)
         level = logging.ERROR if first else logging.DEBUG
-        told = "version %d of fragment %d is not swapped in: %s; goes on with what it holds until a version can be"
+        told = "version %d of fragment %d is not swapped in: %s; training continues with the version it has"
         _log.log(level, told, header.version, order.fragment, problem)
 
     def _note_wrong_update(self, order: PullOrder, header: PullHeader) -> None:
@@ -192,13 +192,13 @@ class Puller:
             self._wrong_in_a_row += 1
             given_up = self._wrong_in_a_row == _WRONG_LIMIT
         _log.warning(
-            "the update of fragment %d from version %d to %d does not make what the syncer has; pulls it whole",
+            "the update of fragment %d from version %d to %d does not give the syncer's values; pulling it whole",
             order.fragment,
             header.base_version,
             header.version,
         )
         if given_up:
-            _log.error("%d updates in a row came out wrong: pulls whole fragments from now on", _WRONG_LIMIT)
+            _log.error("%d wrong updates in a row; pulling whole fragments from now on", _WRONG_LIMIT)
 
 
 class _Reception:

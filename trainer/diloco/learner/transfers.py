@@ -144,7 +144,7 @@ class Pusher:
         try:
             payload = self._encode(gradient)
         except CodecError as error:
-            _log.warning("the outer gradient of fragment %d is not sent: %s", request.fragment, error)
+            _log.warning("cannot send the outer gradient of fragment %d: %s", request.fragment, error)
             self._control.declined(request.membership, request.fragment, request.version, request.attempt)
             self._control.post()
             return
@@ -202,6 +202,11 @@ class Pusher:
             counts.bytes_pushed += header.payload_bytes
             counts.pushes_refused += not receipt.accepted
         if not receipt.accepted:
-            _log.debug("fragment %d for version %d was not taken: %s", header.fragment, header.version, receipt.reason)
+            _log.debug(
+                "the syncer did not take fragment %d for version %d: %s",
+                header.fragment,
+                header.version,
+                receipt.reason,
+            )
         # The residual is not settled here, as a repeated push is refused too: FragmentReady says whether it was merged.
         return True

@@ -87,13 +87,15 @@ def _devices(text: str, devices_text: str, cuda: Callable[[], tuple[str, ...]]) 
         match = _DEVICE.fullmatch(name)
         if match is None:
             raise DevicesError(
-                f"--device {text!r}: {name!r} is no device; use cpu, cuda or cuda:N, or several by commas"
+                f"--device {text!r}: {name!r} is not a device; use cpu, cuda or cuda:N, or several separated by commas"
             )
         if name == "cpu":
             devices.append(name)
             continue
         wanted = cuda() if match["index"] is None else (f"cuda:{int(match['index'])}",)
         if not wanted or not set(wanted) <= set(cuda()):
-            raise DevicesError(f"--device {text!r}: {name} is not there; this machine shows {len(cuda())} CUDA devices")
+            raise DevicesError(
+                f"--device {text!r}: {name} is not available; this machine has {len(cuda())} CUDA devices"
+            )
         devices += wanted
     return tuple(devices)

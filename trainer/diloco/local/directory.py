@@ -117,13 +117,13 @@ class DirectoryClaim:
         except BlockingIOError as error:
             os.close(self._descriptor)
             raise RunDirectoryError(
-                f"--output {directory.root}: another diloco run is at work there; wait for it or give another directory"
+                f"--output {directory.root}: another diloco run is using this directory; wait for it or use another one"
             ) from error
         except OSError as error:
             os.close(self._descriptor)
             raise RunDirectoryError(
                 f"--output {directory.root}: cannot be locked ({error.strerror or error}); "
-                "use a directory of a file system with file locks"
+                "use a directory on a file system with file locks"
             ) from error
 
     def release(self) -> None:
@@ -143,11 +143,11 @@ def begin(root: Path, job_text: str, *, overwrite: bool) -> RunDirectory:
     there = sorted(entry.name for entry in root.iterdir())
     if there and not overwrite:
         advice = "continue it with --resume, replace it with --overwrite" if directory.job.exists() else "empty it"
-        raise RunDirectoryError(f"--output {root}: the directory is not empty; {advice}, or give another one")
+        raise RunDirectoryError(f"--output {root}: the directory is not empty; {advice}, or use another one")
     foreign = [name for name in there if name not in _OURS]
     if foreign:
         raise RunDirectoryError(
-            f"--output {root}: --overwrite only removes what a run made, and {foreign[0]!r} is something else"
+            f"--output {root}: --overwrite only removes what a run created, and {foreign[0]!r} is something else"
         )
     if there:
         claim = DirectoryClaim(directory)
@@ -167,7 +167,9 @@ def resume(root: Path, job_text: str, job: DiLoCoJob) -> RunDirectory:
     """
     directory = RunDirectory(root)
     if not directory.job.is_file():
-        raise RunDirectoryError(f"--resume: {root} holds no run to continue (there is no job.yaml in it)")
+        raise RunDirectoryError(
+            f"--resume: {root} has no run to continue (there is no job.yaml); use the directory of a run"
+        )
     _writable(root)
     try:
         before = load_job(directory.job)
@@ -176,13 +178,13 @@ def resume(root: Path, job_text: str, job: DiLoCoJob) -> RunDirectory:
     differences = frozen_differences(before, job)
     if differences:
         raise RunDirectoryError(
-            f"--resume: {', '.join(differences)} of the manifest cannot change between a run and its continuation; "
-            f"{directory.job} has what it was"
+            f"--resume: {', '.join(differences)} of the manifest cannot change within a run; "
+            f"use the earlier values, from {directory.job}"
         )
     if directory.has_trained and not directory.has_checkpoint:
         raise RunDirectoryError(
-            f"--resume: {directory.syncer} has no checkpoint, but learners have trained: it was removed, and the global"
-            " model with it; put it back, or replace the run with --overwrite"
+            f"--resume: {directory.syncer} has no checkpoint although learners have trained: it was removed, and the "
+            "global model with it; restore it, or replace the run with --overwrite"
         )
     DirectoryClaim(directory).release()  # fails if a run is using the directory
     _stage(directory, job_text)

@@ -119,7 +119,7 @@ class Fleet:
                 process.state = ProcessState.RUNNING
                 self.journal.write("start", process.name, pid=pid, restarts=process.restarts)
                 if again:
-                    self.announce(f"{process.name} started again")
+                    self.announce(f"{process.name} restarted")
 
     def _start(self, process: Managed, *, again: bool) -> int | None:
         try:
@@ -129,7 +129,7 @@ class Fleet:
                 raise
             # A shortage of the machine, which does not count against the process.
             if not process.not_started:
-                self.announce(f"{process.name} cannot be started ({error.strerror or error}); tried again")
+                self.announce(f"{process.name} cannot be started ({error.strerror or error}); retrying")
             process.restart_at = self._clock() + waiting_seconds(process.not_started)
             process.not_started += 1
             return None
@@ -196,7 +196,7 @@ class Fleet:
         elif decision.verdict is Verdict.GIVE_UP:
             process.state = ProcessState.GIVEN_UP
             self.journal.write("give_up", process.name, reason=decision.reason)
-            self.announce(f"{process.name} is given up: {decision.reason}")
+            self.announce(f"gave up {process.name}: {decision.reason}")
         elif decision.verdict is Verdict.FAIL:
             process.state = ProcessState.GIVEN_UP
             self.failure = self.failure or Failure(decision.reason, bad_input=code == EXIT_BAD_INPUT)

@@ -67,11 +67,11 @@ class Journal:
         except OSError as error:
             if not self._problem:
                 self._problem = error.strerror or str(error)
-                self._tell(f"{self._path.name} cannot be written ({self._problem}); the run goes on")
+                self._tell(f"{self._path.name} cannot be written ({self._problem}); the run continues")
         else:
             if self._problem:
                 self._problem = ""
-                self._tell(f"{self._path.name} is written again")
+                self._tell(f"{self._path.name} can be written again")
         return entry
 
     def close(self) -> None:

@@ -82,8 +82,8 @@ def _already_complete(request: RunRequest, directory: RunDirectory, job: DiLoCoJ
     trained = load_job(directory.job).spec.training.tokens
     if job.spec.training.tokens > trained:
         raise RequestError(
-            f"--resume: the run in {request.output} is complete with its spec.training.tokens of {trained}; "
-            "a larger budget needs a run of its own, in another directory"
+            f"--resume: the run in {request.output} is complete: it has merged its spec.training.tokens of {trained}; "
+            "for a larger budget, start a new run in another directory"
         )
     told = f"the run in {request.output} is complete; its report is {directory.report}"
     console.print(told, markup=False, highlight=False, soft_wrap=True)
@@ -114,12 +114,14 @@ def make_plan(request: RunRequest, job: DiLoCoJob, text: str) -> RunPlan:
             possible.
     """
     if request.resume and request.overwrite:
-        raise RequestError("--resume and --overwrite: continue the run, or replace it, not both")
+        raise RequestError(
+            "--resume and --overwrite: both are given; use --resume to continue the run or --overwrite to replace it"
+        )
     learners = job.spec.learner_ids
     if not learners:
-        raise RequestError(f"{request.job}: its pools have no learners; set learners to 1 or more in one of them")
+        raise RequestError(f"{request.job}: its pools have 0 learners; use 1 or more in one of them")
     if request.port is not None and request.port == request.http_port:
-        raise RequestError(f"--port and --http-port are both {request.port}: give two")
+        raise RequestError(f"--http-port: {request.port} is also --port; use another port")
     speeds = parse_speeds(request.slow, learners)
     faults = parse_faults(request.chaos, learners)
     world = read_world(job.spec, request.link, ())
@@ -177,7 +179,9 @@ def _supervised(plan: RunPlan, view: View) -> Outcome:
 
 def _conclude(request: RunRequest, plan: RunPlan, outcome: Outcome, console: Console) -> int:
     if outcome.ending is Ending.INTERRUPTED:
-        console.print(f"stopped; continue with: {continuation(request)}", markup=False, highlight=False, soft_wrap=True)
+        console.print(
+            f"stopped; to continue, run: {continuation(request)}", markup=False, highlight=False, soft_wrap=True
+        )
         return EXIT_INTERRUPTED
     if outcome.ending is Ending.FAILED:
         _complain(console, outcome.reason, request.output)
@@ -190,11 +194,11 @@ def _conclude(request: RunRequest, plan: RunPlan, outcome: Outcome, console: Con
         history = close_run(plan.job, plan.directory)
     except OSError as error:
         what = f"{error.filename or plan.directory.root}: the report cannot be written ({error.strerror or error})"
-        _complain(console, f"{what}; make room, then: {continuation(request)}", request.output)
+        _complain(console, f"{what}; free some space, then run: {continuation(request)}", request.output)
         return EXIT_UNEXPECTED
     console.print(closing_table(history))
     where = request.output / plan.directory.report.name
-    console.print(f"\nthe report is {where}", markup=False, highlight=False, soft_wrap=True)
+    console.print(f"\nreport: {where}", markup=False, highlight=False, soft_wrap=True)
     if history.complete:
         return EXIT_OK
     _complain(console, f"the job failed: {history.phase_reason}", request.output)
@@ -230,10 +234,10 @@ def check_free(port: int, flag: str) -> int:
         PortError: it cannot.
     """
     if not 1 <= port <= _HIGHEST_PORT:
-        raise PortError(f"{flag} {port}: a port is 1 to {_HIGHEST_PORT}")
+        raise PortError(f"{flag}: {port} is not a port; use 1 to {_HIGHEST_PORT}")
     try:
         socket.create_server((LOOPBACK, port)).close()
     except OSError as error:
         reason = os.strerror(error.errno or 0).lower()
-        raise PortError(f"{flag} {port}: cannot listen at {LOOPBACK}:{port} ({reason}); give a free port") from error
+        raise PortError(f"{flag}: {port} is not free at {LOOPBACK} ({reason}); use another port") from error
     return port

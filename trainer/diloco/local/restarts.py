@@ -62,11 +62,11 @@ def after_learner_exit(record: EndedProcess, maximum_restarts: int | None) -> De
     if record.exit_code == EXIT_OK:
         return _ended_well(record)
     if record.exit_code == EXIT_BAD_INPUT:
-        return Decision(Verdict.FAIL, record.last_line or "it was given bad input")
+        return Decision(Verdict.FAIL, record.last_line or "its input is wrong")
     if record.exit_code == EXIT_REFUSED:
         return Decision(Verdict.GIVE_UP, record.last_line or "the syncer refused it")
     if record.early_exits >= _EARLY_EXITS_LIMIT:
-        return Decision(Verdict.GIVE_UP, f"it ended {record.early_exits} times without a step: {_told(record)}")
+        return Decision(Verdict.GIVE_UP, f"it ended {record.early_exits} times before its first step: {_told(record)}")
     if maximum_restarts is not None and record.restarts > maximum_restarts:
         return Decision(Verdict.GIVE_UP, f"failurePolicy.maxRestartsPerLearner is {maximum_restarts}: {_told(record)}")
     return Decision(Verdict.RESTART, _told(record), _delay(record))
@@ -80,9 +80,9 @@ def after_syncer_exit(record: EndedProcess) -> Decision:
         return Decision(Verdict.DONE, "it ended with the job")
     # If it has served before, its input was valid: the cause, such as a port in use, may be gone next time.
     if record.exit_code in (EXIT_BAD_INPUT, EXIT_REFUSED) and not record.restarts:
-        return Decision(Verdict.FAIL, record.last_line or "it was given bad input")
+        return Decision(Verdict.FAIL, record.last_line or "its input is wrong")
     if record.early_exits >= _EARLY_EXITS_LIMIT:
-        return Decision(Verdict.FAIL, f"the syncer ended {record.early_exits} times without serving: {_told(record)}")
+        return Decision(Verdict.FAIL, f"the syncer ended {record.early_exits} times before it served: {_told(record)}")
     return Decision(Verdict.RESTART, _told(record), _delay(record))
 
 
@@ -98,8 +98,8 @@ def how_it_ended(exit_code: int) -> str:
 
 def _ended_well(record: EndedProcess) -> Decision:
     if record.early:
-        return Decision(Verdict.RESTART, "it was stopped from outside, before the job was over", _EARLY_SECONDS)
-    return Decision(Verdict.DONE, "it ended as it should")
+        return Decision(Verdict.RESTART, "something else stopped it before the job was over", _EARLY_SECONDS)
+    return Decision(Verdict.DONE, "it ended normally")
 
 
 def waiting_seconds(failures: int) -> float:

@@ -48,7 +48,7 @@ def fetch_status(address: str, *, timeout_seconds: float = 5.0) -> SyncerStatus:
     try:
         return SyncerStatus.model_validate_json(body)
     except ValidationError as error:
-        raise StatusError(f"http://{address}/status answers, but not as a syncer of this version does") from error
+        raise StatusError(f"http://{address}/status answers, but not like a syncer of this version") from error
 
 
 class StatusWatch:

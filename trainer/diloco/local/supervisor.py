@@ -162,7 +162,7 @@ class Supervisor:
         directory = self._plan.directory
         if directory.has_checkpoint:
             return None
-        return f"{directory.syncer} has no checkpoint any more: it was removed, and the global model with it"
+        return f"{directory.syncer} no longer has a checkpoint: it was removed, and the global model with it"
 
     def _supervise(self, fleet: Fleet, injector: FaultInjector, watch: StatusWatch) -> Outcome:
         """Loop until there is an outcome."""
@@ -191,7 +191,7 @@ class Supervisor:
         if any(p.state in (ProcessState.RUNNING, ProcessState.WAITING) for p in fleet.learners.values()):
             self._attended_at = now
         elif now - self._attended_at > _SYNCER_END_SECONDS:
-            return Outcome(Ending.FAILED, "every learner has ended, and the syncer does not say that the job is over")
+            return Outcome(Ending.FAILED, "every learner has ended, but the syncer does not report the job as over")
         limit = self._plan.job.spec.active_deadline_seconds
         if limit is not None and now - self._began > limit:
             return Outcome(Ending.FAILED, f"not complete after activeDeadlineSeconds ({limit} s)")

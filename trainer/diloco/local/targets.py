@@ -22,7 +22,7 @@ def learners_named(target: str, learner_ids: Sequence[str]) -> tuple[str, ...]:
         return tuple(learner_ids)
     found = tuple(learner for learner in learner_ids if learner == target or learner.startswith(f"{target}/"))
     if not found:
-        raise TargetError(f"{target!r} names no learner of this job: use {_choices(learner_ids)}")
+        raise TargetError(f"{target!r} matches no learner of this job; use {_choices(learner_ids)}")
     return found
 
 
@@ -36,7 +36,7 @@ def regions_named(target: str, learner_ids: Sequence[str]) -> tuple[str, ...]:
     if target == EVERY:
         return regions
     if target not in regions:
-        raise TargetError(f"{target!r} is no region of this job: use {', '.join(regions)} or {EVERY}")
+        raise TargetError(f"{target!r} is not a region of this job; use {', '.join(regions)} or {EVERY}")
     return (target,)
 
 
@@ -60,14 +60,14 @@ def parse_speeds(texts: Sequence[str], learner_ids: Sequence[str]) -> dict[str, 
     for text in texts:
         target, equals, factor_text = text.rpartition("=")
         if not equals or not target:
-            raise SpeedError(f"--slow {text!r}: give TARGET=FACTOR, such as us-west/old=0.5")
+            raise SpeedError(f"--slow {text!r}: is not TARGET=FACTOR; use one such as us-west/old=0.5")
         try:
             factor = float(factor_text)
         except ValueError:
             factor = 0.0
         if not LEAST_SPEED <= factor <= 1:
             raise SpeedError(
-                f"--slow {text!r}: the factor must be a number from {LEAST_SPEED:g} to 1, not {factor_text!r}"
+                f"--slow {text!r}: {factor_text!r} is not a valid factor; use a number from {LEAST_SPEED:g} to 1"
             )
         try:
             for learner in learners_named(target, learner_ids):

@@ -28,23 +28,23 @@ WORDS: Final[Mapping[TimeClass, Words]] = {
     TimeClass.OVERWRITTEN: Words(
         "overwritten", "steps made between the capture of an outer gradient and the swap-in of its merge"
     ),
-    TimeClass.LATE: Words("too late", "steps left out of a merge: they were asked for and had not come in time"),
+    TimeClass.LATE: Words("too late", "steps left out of a merge: they were asked for and did not arrive in time"),
     TimeClass.OUTDATED: Words(
         "too old", "steps left out: measured from a version older than sync.maxVersionLag allows"
     ),
     TimeClass.MISSED: Words("missed", "steps left out: the fragment was merged while the learner had no session"),
     TimeClass.UNUSABLE: Words("unusable", "steps left out: the outer gradient was not finite, or its merge failed"),
-    TimeClass.LOST: Words("lost", "steps that went with a process that ended, or with a restart of the syncer"),
+    TimeClass.LOST: Words("lost", "steps lost when a process ended or the syncer restarted"),
     TimeClass.SKIPPED: Words("skipped", "inner steps whose loss or gradient was not finite"),
     TimeClass.IN_HAND: Words("in hand", "steps not synchronized yet; at the end of a job, its tail"),
-    TimeClass.WAITING: Words("waiting", "stood still at sync.maxStalenessSteps"),
+    TimeClass.WAITING: Words("waiting", "paused at sync.maxStalenessSteps"),
     TimeClass.COPYING: Words("copying", "copied fragments to and from host memory between two steps"),
     TimeClass.BETWEEN_STEPS: Words("between steps", "looked at requests and waited for locks between two steps"),
     TimeClass.EVALUATING: Words("evaluating", "evaluated the global model"),
     TimeClass.CHECKPOINTING: Words("checkpointing", "took snapshots for its own checkpoints"),
     TimeClass.LOADING: Words("loading", "started up and received the model"),
-    TimeClass.AWAY: Words("away", "had no session, and has not reported since what it did"),
-    TimeClass.UNEXPLAINED: Words("unexplained", "the rest, which no report covers"),
+    TimeClass.AWAY: Words("away", "had no session, and has not reported this time since"),
+    TimeClass.UNEXPLAINED: Words("unexplained", "time that no report covers"),
 }
 
 

@@ -60,7 +60,7 @@ def vocabulary_of_builtin(spec: JobSpec) -> int:
         return builtin.vocabulary_size
     if spec.data.text is not None:
         return TEXT_VOCABULARY_SIZE
-    raise ModelError("model.builtin.vocabularySize: must be given unless the data is text")
+    raise ModelError("model.builtin.vocabularySize: is missing; give it unless the data is text")
 
 
 def layout_of_job(spec: JobSpec) -> Layout:
@@ -90,7 +90,7 @@ def model_from_fragments(spec: JobSpec, layout: Layout, fragments: Sequence[Tens
     """
     module = build_model(spec)
     if layout.constants is not None and constants_digest(module) != layout.constants:
-        raise ModelError("model: has other frozen parameters or buffers than were trained with; give the base of then")
+        raise ModelError("model: has other frozen parameters or buffers than in training; use the same base model")
     for fragment, values in zip(layout.fragments, fragments, strict=True):
         write_fragment(module, fragment, values)
     return module

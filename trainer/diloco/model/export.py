@@ -99,7 +99,7 @@ def load_model(path: Path, model: ModelSpec | None = None) -> LoadedModel:
 
 def _empty_model(path: Path, info: ModelInfo, model: ModelSpec | None) -> nn.Module:
     if info.model.builtin is None and model is None:
-        raise ModelError(f"{path}: its model comes from the entrypoint {info.model.entrypoint}; give its manifest too")
+        raise ModelError(f"{path}: its model comes from the entrypoint {info.model.entrypoint}; use its manifest too")
     return make_model(model or info.model, info.vocabulary_size, 0, info.sequence_length)
 
 

@@ -48,7 +48,7 @@ def model_size(spec: JobSpec, parameters: int | None) -> ModelSize:
     if spec.model.builtin is not None:
         if parameters is not None:
             raise PlanError(
-                f"--parameters: {parameters} is not needed, the size of the built-in model is known; leave it out"
+                f"--parameters: {parameters} is not needed: the size of the built-in model is known; remove it"
             )
         layout = partition(list(gpt_tensors(spec.model.builtin, _vocabulary(spec))), count)
         return ModelSize(tuple(fragment.numel for fragment in layout.fragments))

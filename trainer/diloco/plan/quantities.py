@@ -35,9 +35,9 @@ def parse_rate(field: str, text: str) -> float:
         return math.inf
     number, unit = _split(field, text, "a rate")
     if unit not in _RATE_UNITS:
-        problem = f"has the unit {unit!r}, which is none of a rate" if unit else "is a rate without a unit"
+        problem = f"has the unit {unit!r}, which is not a unit of rates" if unit else "is a rate without a unit"
         raise PlanError(
-            f"{field}: {text!r} {problem}; use bits or bytes a second, such as {_plain(number)}Mbit/s or "
+            f"{field}: {text!r} {problem}; use bits or bytes per second, such as {_plain(number)}Mbit/s or "
             f"{_plain(number / 8)}MB/s, which are the same"
         )
     return _positive(field, text, number * _RATE_UNITS[unit], "100Mbit/s, 12.5MB/s or unlimited")
@@ -53,7 +53,7 @@ def parse_duration(field: str, text: str, *, bare_seconds: bool = False) -> floa
     if bare_seconds and not unit:
         unit = "s"
     if unit not in _DURATION_UNITS:
-        problem = f"has the unit {unit!r}, which is none of time" if unit else "is a duration without a unit"
+        problem = f"has the unit {unit!r}, which is not a unit of time" if unit else "is a duration without a unit"
         raise PlanError(f"{field}: {text!r} {problem}; use {_plain(number)}ms or {_plain(number)}s")
     seconds = _positive(field, text, number * _DURATION_UNITS[unit], "10ms or 0.5s")
     if seconds > _LONGEST_SECONDS:
@@ -69,7 +69,7 @@ def parse_count(field: str, text: str) -> int:
     """
     number, unit = _split(field, text, "a number")
     if unit not in _COUNT_UNITS:
-        raise PlanError(f"{field}: {text!r} has the unit {unit!r}; use a number, with k, M, B or T for more zeros")
+        raise PlanError(f"{field}: {text!r} has the unit {unit!r}; use a number, with k, M, B or T as its suffix")
     count = _positive(field, text, number * _COUNT_UNITS[unit], "a number such as 124000000 or 1.3B")
     return round(count)
 

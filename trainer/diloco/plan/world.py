@@ -78,7 +78,7 @@ def _syncer_rate(text: str, value: str, regions: Sequence[str]) -> float:
         )
     if "," in value:
         raise PlanError(
-            f"{flag}: {value!r} has a round trip, which belongs to the links of regions; use {SYNCER}=RATE alone"
+            f"{flag}: {value!r} has a round trip, which only links of regions have; use {SYNCER}=RATE alone"
         )
     return parse_rate(flag, value)
 
@@ -96,8 +96,8 @@ def _steps(spec: JobSpec, texts: Sequence[str]) -> dict[str, float]:
     missing = [pool for pool in pools if pool not in steps]
     if steps and missing:
         raise PlanError(
-            f"--step: is missing for {listed(missing[:_MOST_NAMES], 'and')}; give every pool one, as in "
-            f"--step '{EVERY}=0.5', or none at all"
+            f"--step: is missing for {listed(missing[:_MOST_NAMES], 'and')}; use it for every pool, as in "
+            f"--step '{EVERY}=0.5', or for none"
         )
     return steps
 
@@ -105,7 +105,7 @@ def _steps(spec: JobSpec, texts: Sequence[str]) -> dict[str, float]:
 def _named(flag: str, text: str, form: str) -> tuple[str, str]:
     name, equals, value = text.partition("=")
     if not (name and equals and value):
-        raise PlanError(f"{flag}: {text!r} is no name with a value; use {form}")
+        raise PlanError(f"{flag}: {text!r} is not NAME=VALUE; use {form}")
     return name, value
 
 

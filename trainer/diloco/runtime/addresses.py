@@ -13,9 +13,9 @@ def parse_address(text: str) -> tuple[str, int]:
     """
     host, colon, port = text.rpartition(":")
     if not colon or not host or not port.isascii() or not port.isdigit() or int(port) > 65535:
-        raise AddressError(f"address {text!r}: give HOST:PORT with a port of 0 to 65535, such as 127.0.0.1:0")
+        raise AddressError(f"address {text!r}: use HOST:PORT with a port from 0 to 65535, such as 127.0.0.1:0")
     if host.startswith("[") != host.endswith("]") or (":" in host and not host.startswith("[")):
-        raise AddressError(f"address {text!r}: put an IPv6 host in brackets, such as [::1]:0")
+        raise AddressError(f"address {text!r}: use brackets around an IPv6 host, such as [::1]:0")
     return host.removeprefix("[").removesuffix("]"), int(port)
 
 

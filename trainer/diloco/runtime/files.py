@@ -113,7 +113,7 @@ def open_regular(path: Path) -> BinaryIO:
     if stat.S_ISREG(os.fstat(descriptor).st_mode):
         return os.fdopen(descriptor, "rb")
     os.close(descriptor)
-    raise OSError(errno.EINVAL, "is not a regular file; give one", str(path))
+    raise OSError(errno.EINVAL, "is not a regular file; use one", str(path))
 
 
 def read_json(path: Path, *, limit_bytes: int = 64 << 20) -> Any:
@@ -167,7 +167,7 @@ def make_writable_directory(path: Path, *, even_if_full: bool = False) -> None:
         with tempfile.TemporaryFile(dir=path) as probe:
             probe.write(b"\0")
     except FileExistsError as error:
-        raise UnusableFileError(f"{path}: a file of that name is in the way of a directory") from error
+        raise UnusableFileError(f"{path}: is a file; use a directory, or remove the file") from error
     except OSError as error:
         if even_if_full and error.errno in (errno.ENOSPC, errno.EDQUOT) and path.is_dir():
             return

@@ -140,7 +140,7 @@ class _Server(ThreadingHTTPServer):
                 _break(connection)
 
     def handle_error(self, request: object, client_address: object) -> None:  # noqa: ARG002  # the base class's
-        _log.debug("HTTP request of %s broke off", client_address, exc_info=True)
+        _log.debug("HTTP request from %s was aborted", client_address, exc_info=True)
 
 
 def _break(connection: socket.socket) -> None:

@@ -73,7 +73,7 @@ class Loading:
     def _health(self) -> Response:
         stalled = self.stalled_seconds()
         code = HTTPStatus.OK if stalled < STALLED_AFTER_SECONDS else HTTPStatus.SERVICE_UNAVAILABLE
-        return Response.text(f"{self._what}; neither computed nor read for {stalled:.0f} s\n", code)
+        return Response.text(f"{self._what}; no computing or reading for {stalled:.0f} s\n", code)
 
     def _not_yet(self) -> Response:
         return Response.text(f"not serving yet: {self._what}\n", HTTPStatus.SERVICE_UNAVAILABLE)

@@ -42,7 +42,7 @@ class _Handler(logging.Handler):
         if lost and self._output.lost == lost:
             self._output.lost, self._problem = 0, ""
             told = logging.LogRecord(
-                __name__, logging.WARNING, "", 0, "%d lines before this one were lost: %s", (lost, problem), None
+                __name__, logging.WARNING, "", 0, "%d earlier lines were lost: %s", (lost, problem), None
             )
             self._output.write(self.format(told) + "\n")
 

@@ -26,7 +26,7 @@ INTEGER_OR_WORD = "x-integer-or-word"
 
 
 class SpecModel(BaseModel):
-    """A part of the manifest. Immutable, so that a job can be shared between threads without a thought."""
+    """A part of the manifest. Immutable, so that threads can share a job."""
 
     model_config = ConfigDict(
         alias_generator=to_camel,

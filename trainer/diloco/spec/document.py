@@ -72,7 +72,7 @@ class _Reader:
         self._next()  # the document's end
         after = self._next()
         if not isinstance(after, yaml.StreamEndEvent):
-            self._fail(after, "a second document begins; give one manifest a file")
+            self._fail(after, "a second document begins; use one file per manifest")
         return value
 
     def _next(self) -> yaml.Event:
@@ -80,9 +80,9 @@ class _Reader:
             return next(self._events)
         except yaml.MarkedYAMLError as error:
             mark = error.problem_mark or error.context_mark
-            self._fail_at(mark.line if mark is not None else 0, f"is no valid YAML: {error.problem or error.context}")
+            self._fail_at(mark.line if mark is not None else 0, f"is not valid YAML: {error.problem or error.context}")
         except yaml.reader.ReaderError as error:
-            message = f"is no text: character #x{error.character:04x} is not allowed in YAML"
+            message = f"is not text: character #x{error.character:04x} is not allowed in YAML"
             raise SpecError([Problem(self._source, message)], self._source) from None
 
     def _value(self, event: yaml.Event, depth: int) -> _Value:
@@ -122,15 +122,15 @@ class _Reader:
         merged: dict[str, Json] = {}
         while not isinstance(event := self._next(), yaml.MappingEndEvent):
             if not isinstance(event, yaml.ScalarEvent):
-                self._fail(event, "a key is a list, a mapping or an alias; a key is text")
+                self._fail(event, "a key is a list, a mapping or an alias; use text")
             key = self._key(event)
             value = self._value(self._next(), depth + 1).value
             if key == "<<" and event.style is None:
                 if merged:
-                    self._fail(event, "key << stands twice in one mapping; use a list of aliases")
+                    self._fail(event, "key << appears twice in one mapping; use a list of aliases")
                 merged = self._merge(event, value)
             elif key in own:
-                self._fail(event, f"key {key} stands twice in one mapping; keep one")
+                self._fail(event, f"key {key} appears twice in one mapping; remove one")
             else:
                 own[key] = value
         return {**merged, **own}
@@ -139,7 +139,7 @@ class _Reader:
         merged: dict[str, Json] = {}
         for part in reversed(value if isinstance(value, list) else [value]):
             if not isinstance(part, dict):
-                self._fail(event, "key << wants an alias of a mapping, or a list of them")
+                self._fail(event, "key << is not an alias of a mapping; use one, or a list of them")
             merged.update(part)
         return merged
 
@@ -152,14 +152,14 @@ class _Reader:
 
     def _text(self, event: yaml.ScalarEvent) -> str:
         if any("\ud800" <= character <= "\udfff" for character in event.value):
-            self._fail(event, "half a surrogate pair is no text; write the character itself")
+            self._fail(event, "half a surrogate pair is not text; use the character itself")
         return event.value
 
     def _key(self, event: yaml.ScalarEvent) -> str:
         text = self._text(event)
         words = _NULL | _TRUE | _FALSE
         if event.style is None and (text in words or (_a_number_to_kubectl(text) and not _DECIMAL.fullmatch(text))):
-            self._fail(event, f"key {text} is no text to kubectl; put it in quotes")
+            self._fail(event, f"key {text} is not text to kubectl; put it in quotes")
         return text
 
     def _plain(self, event: yaml.ScalarEvent, text: str) -> Json:
@@ -175,12 +175,12 @@ class _Reader:
                 self._fail(event, f"{text} is more than 64 bits can hold; use a smaller number, or quotes")
             return number
         if _a_number_to_kubectl(text):
-            self._fail(event, f"{text} is not a number to every reader of YAML; write it in decimal, or in quotes")
+            self._fail(event, f"{text} is not read as a number by every YAML parser; use decimal notation, or quotes")
         return text
 
     def _refuse_tag(self, event: yaml.ScalarEvent | yaml.CollectionStartEvent) -> None:
         if event.tag is not None and event.tag != "!":
-            self._fail(event, f"tag {event.tag} is not allowed; write plain values")
+            self._fail(event, f"tag {event.tag} is not allowed; use plain values")
 
     def _add(self, event: yaml.Event, count: int) -> None:
         self._count += count

@@ -1,4 +1,7 @@
-"""Problems of a manifest as values: the place, and a text that says what to change."""
+"""Problems of a manifest, as values: the place, and a text that says what to change.
+
+They read alike whether pydantic, YAML or a check found the problem.
+"""
 
 from collections.abc import Sequence
 from typing import NamedTuple, Self

@@ -16,14 +16,14 @@ KIND = "DiLoCoJob"
 
 
 class Metadata(BaseModel):
-    """The part of Kubernetes' ObjectMeta that diloco reads; the rest is Kubernetes' business and is let pass."""
+    """The part of Kubernetes' ObjectMeta that diloco reads; other fields are ignored."""
 
     model_config = ConfigDict(extra="ignore", frozen=True, use_attribute_docstrings=True)
 
     name: DnsLabel
     """The job's name."""
     namespace: DnsLabel = "default"
-    """The namespace it is in. Means something in a cluster only."""
+    """Its namespace. Used only in a cluster."""
     uid: str = ""
     """Set by Kubernetes."""
     generation: int = Field(default=0, ge=0)
@@ -31,12 +31,12 @@ class Metadata(BaseModel):
 
 
 class JobSpec(SpecModel):
-    """What is wanted."""
+    """The desired state."""
 
     suspend: bool = False
-    """true: learners and syncer are stopped after a checkpoint; false again goes on from it."""
+    """true: learners and syncer stop after a checkpoint; false again: they continue from it."""
     image: ImageName | None = None
-    """Trainer image, unless a pool says otherwise. Needed in a cluster."""
+    """Trainer image, unless a pool sets its own. Needed in a cluster."""
     model: ModelSpec
     """The model."""
     data: DataSpec
@@ -82,8 +82,8 @@ class DiLoCoJob(SpecModel):
     kind: Literal["DiLoCoJob"]
     """What this manifest describes."""
     metadata: Metadata
-    """Name and namespace; what else Kubernetes keeps here is let pass."""
+    """Name and namespace; other fields of Kubernetes are ignored."""
     spec: JobSpec
-    """What is wanted."""
+    """The desired state."""
     status: dict[str, Any] | None = Field(default=None, exclude=True)
-    """What the operator reports; never read here."""
+    """What the operator reports; ignored in a manifest."""

@@ -39,7 +39,7 @@ def read_manifest(path: str | Path) -> str:
         content = _read(path)
     except OSError as error:
         reason = (error.strerror or str(error)).lower()
-        raise SpecError([Problem(source, f"cannot be read: {reason}; give the path of a manifest")], source) from None
+        raise SpecError([Problem(source, f"cannot be read: {reason}; use the path of a manifest")], source) from None
     if len(content) > MAXIMUM_BYTES:
         raise _unreadable(source, f"is larger than {MAXIMUM_BYTES // 1024} KiB; a manifest is a few KiB of YAML")
     try:
@@ -82,7 +82,7 @@ def _read(path: str | Path) -> bytes:
         while len(content) <= MAXIMUM_BYTES:
             # A file is always ready; a pipe without a writer never is.
             if not select.select([descriptor], [], [], _PATIENCE_SECONDS)[0]:
-                raise TimeoutError(errno.ETIMEDOUT, f"nothing has come from it for {_PATIENCE_SECONDS:g} s")
+                raise TimeoutError(errno.ETIMEDOUT, f"no data has arrived for {_PATIENCE_SECONDS:g} s")
             piece = os.read(descriptor, MAXIMUM_BYTES + 1 - len(content))
             if not piece:
                 break

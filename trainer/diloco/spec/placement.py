@@ -1,4 +1,4 @@
-"""Where a job runs: the syncer, regions, pools of nodes, and what is passed through to their pods."""
+"""Where a job runs: the syncer, regions, pools of nodes, and what is passed to their pods unchanged."""
 
 from typing import Annotated, Any, Literal
 
@@ -10,7 +10,7 @@ DnsLabel = Annotated[str, Field(pattern=DNS_LABEL, max_length=63)]
 """A DNS label (RFC 1123), as Kubernetes wants for names."""
 
 KubernetesObject = dict[str, Any]
-"""A fragment of a Kubernetes object that is handed to the pods as it is."""
+"""Part of a Kubernetes object that is passed to the pods unchanged."""
 
 # Upper bounds that Kubernetes itself does not have are ours. An API server accepts a rule of the custom resource only
 # if it can estimate the cost of checking the largest possible job, so everything must be bounded.
@@ -47,16 +47,16 @@ class RemoteCluster(SpecModel):
     """Another Kubernetes cluster."""
 
     kubeconfig_secret: SecretKey
-    """Where the kubeconfig of that cluster is kept."""
+    """The Secret that holds the kubeconfig of that cluster."""
 
 
 class Resources(SpecModel):
-    """What a container is given (Kubernetes' ResourceRequirements)."""
+    """Resources of a container (Kubernetes' ResourceRequirements)."""
 
     requests: KubernetesObject = Field(default_factory=dict, max_length=64)
-    """What is set aside for it on its node: a quantity by resource."""
+    """What its node reserves for it: a quantity for each resource."""
     limits: KubernetesObject = Field(default_factory=dict, max_length=64)
-    """What it may use at most, accelerators among it: a quantity by resource."""
+    """What it may use at most, accelerators included: a quantity for each resource."""
     claims: tuple[KubernetesObject, ...] = Field(default=(), max_length=64)
     """Claims of its pod that it uses (dynamic resource allocation)."""
 
@@ -69,15 +69,15 @@ class Toleration(SpecModel):
     operator: Literal["Exists", "Equal", "Lt", "Gt"] | None = None
     """How the taint's value is compared. Default: Equal."""
     value: str | None = Field(default=None, max_length=253)
-    """What it is compared with."""
+    """The value to compare with."""
     effect: Literal["NoSchedule", "PreferNoSchedule", "NoExecute"] | None = None
     """The taint's effect. Default: any."""
     toleration_seconds: int | None = Field(default=None, ge=-(2**31), lt=2**31)
-    """How long a taint with the effect NoExecute is tolerated. Default: for ever."""
+    """How long a taint with the effect NoExecute is tolerated. Default: forever."""
 
 
 class PodMetadata(SpecModel):
-    """What pods carry beside what the operator puts there."""
+    """What pods carry in addition to what the operator sets."""
 
     labels: dict[str, LabelValue] = Field(default_factory=dict, max_length=64)
     """Labels."""
@@ -86,7 +86,7 @@ class PodMetadata(SpecModel):
 
 
 class PodTemplate(SpecModel):
-    """What is added to the template of pods."""
+    """Additions to a pod template."""
 
     metadata: PodMetadata = PodMetadata()
     """Labels and annotations."""
@@ -94,7 +94,7 @@ class PodTemplate(SpecModel):
     """Fields of a pod's spec: placement (``nodeSelector``, ``tolerations``, ``affinity``,
     ``topologySpreadConstraints``), ``priorityClassName``, ``schedulerName``, ``serviceAccountName``,
     ``initContainers``, ``volumes``, ``resourceClaims`` and the like; of our own container ``env``, ``envFrom`` and
-    ``volumeMounts``. What the operator sets itself is refused by name."""
+    ``volumeMounts``. Fields that the operator sets are refused."""
 
 
 class Pool(SpecModel):
@@ -107,13 +107,13 @@ class Pool(SpecModel):
     nodes_per_learner: int = Field(default=1, ge=1, le=1024)
     """Pods that make up one learner unit. More than 1 is not supported yet and is refused."""
     batch_size: int | None = Field(default=None, ge=1, le=65_536)
-    """Sequences in an inner step of a whole learner unit. Default: ``training.batchSize``."""
+    """Sequences per inner step of a whole learner unit. Default: ``training.batchSize``."""
     image: ImageName | None = None
     """Trainer image for this pool. Default: ``spec.image``."""
     resources: Resources | None = None
     """Container resources."""
     node_selector: dict[str, LabelValue] = Field(default_factory=dict, max_length=64)
-    """Node labels a pod needs."""
+    """Labels that a pod's node must have."""
     tolerations: tuple[Toleration, ...] = Field(default=(), max_length=64)
     """Taints a pod tolerates."""
     affinity: KubernetesObject = Field(default_factory=dict)
@@ -123,15 +123,15 @@ class Pool(SpecModel):
     runtime_class_name: ClassName | None = None
     """RuntimeClass of the pods."""
     env: tuple[KubernetesObject, ...] = Field(default=(), max_length=256)
-    """More environment variables of the learner's container."""
+    """Additional environment variables of the learner's container."""
     volumes: tuple[KubernetesObject, ...] = Field(default=(), max_length=64)
-    """More volumes of the pod."""
+    """Additional volumes of the pod."""
     volume_mounts: tuple[KubernetesObject, ...] = Field(default=(), max_length=64)
-    """Where the learner's container mounts them."""
+    """Where the learner's container mounts the volumes."""
     image_pull_secrets: tuple[KubernetesObject, ...] = Field(default=(), max_length=16)
     """Secrets to pull the image with."""
     pod_template: PodTemplate | None = None
-    """What else the pods of this pool have."""
+    """Additions to the pod template of this pool."""
 
 
 class Region(SpecModel):
@@ -140,7 +140,7 @@ class Region(SpecModel):
     name: DnsLabel
     """Unique in the job."""
     cluster: RemoteCluster | None = None
-    """The cluster this region is. Default: the operator's own."""
+    """The cluster of this region. Default: the operator's own."""
     pools: tuple[Pool, ...] = Field(min_length=1, max_length=64)
     """Its pools."""
 
@@ -154,8 +154,8 @@ class Storage(SpecModel):
     class_name: ClassName | None = None
     """StorageClass. Default: the cluster's."""
     access_mode: Literal["ReadWriteOnce", "ReadWriteOncePod"] = "ReadWriteOnce"
-    """ReadWriteOncePod lets Kubernetes itself keep a second pod off the volume. Needs a CSI driver that knows it; with
-    others the volume is never made."""
+    """With ReadWriteOncePod, Kubernetes keeps a second pod off the volume. It needs a CSI driver that supports it; with
+    others the volume is never created."""
 
 
 class Expose(SpecModel):
@@ -164,12 +164,12 @@ class Expose(SpecModel):
     type: Literal["ClusterIP", "NodePort", "LoadBalancer"] = "ClusterIP"
     """Kind of Service. Learners in other clusters need NodePort or LoadBalancer."""
     annotations: dict[str, AnnotationValue] = Field(default_factory=dict, max_length=64)
-    """Annotations of the Service, for the load balancer's sake."""
+    """Annotations of the Service, for example for the load balancer."""
     hosts: tuple[HostName, ...] = Field(default=(), max_length=16)
-    """Names in DNS by which learners outside the cluster call it: they go into its certificate."""
+    """DNS names by which learners outside the cluster reach it: they go into its certificate."""
     source_ranges: tuple[AddressRange, ...] = Field(default=(), max_length=64)
-    """Ranges of addresses that learners outside the cluster connect from, such as 203.0.113.0/24. Default: any, so that
-    certificates alone keep others out."""
+    """Ranges of addresses that learners outside the cluster connect from, such as 203.0.113.0/24. Default: any; then
+    only certificates keep others out."""
 
 
 class SyncerSpec(SpecModel):
@@ -182,10 +182,10 @@ class SyncerSpec(SpecModel):
     storage: Storage = Storage()
     """Its volume."""
     resources: Resources | None = None
-    """Container resources. Of cpu and memory, one of which neither a request nor a limit is given has a request of
-    100m and 256Mi: enough for a small model. Its memory grows with the model; give what it uses."""
+    """Container resources. Cpu and memory for which neither a request nor a limit is given get a request of 100m and
+    256Mi: enough for a small model. Its memory grows with the model; request what it uses."""
     pod_template: PodTemplate | None = None
-    """What else the syncer's pod has: where it is placed, its priority, its service account."""
+    """Additions to the syncer's pod template: placement, priority, service account."""
     expose: Expose = Expose()
     """Its Service."""
 
@@ -194,8 +194,8 @@ class FailurePolicy(SpecModel):
     """When failures end the job."""
 
     max_restarts_per_learner: int | None = Field(default=None, ge=0, le=1_000_000)
-    """Restarts after which a learner is given up; the job goes on without it. One that hands in its work and leaves,
-    as on an eviction or a change of its pod, was not restarted. Default: never."""
+    """Restarts after which a learner is given up; the job continues without it. Handing in its work and leaving, as on
+    an eviction or a change of its pod, does not count as a restart. Default: never."""
     minimum_learners: int = Field(default=0, ge=0, le=10_000)
-    """Learners still in the job below which it fails, once those given up leave fewer. 0: never. Needs
+    """The job fails when learners are given up and fewer than this are left. 0: never. Needs
     ``maxRestartsPerLearner``."""

@@ -31,7 +31,7 @@ ConditionType = Literal["Ready", "Progressing", "Degraded", "Suspended", "Comple
 
 
 class StatusModel(BaseModel):
-    """A part of the status. What a newer operator writes and this version does not know is let pass."""
+    """A part of the status. Fields of newer operators that this version does not know are ignored."""
 
     model_config = ConfigDict(
         alias_generator=to_camel,
@@ -46,44 +46,43 @@ class Condition(StatusModel):
     """One condition (metav1.Condition)."""
 
     type: ConditionType
-    """What it is about."""
+    """The condition's type."""
     status: Literal["True", "False", "Unknown"]
     """Whether it holds."""
     observed_generation: Count = 0
-    """The spec's generation that it was found for."""
+    """The generation of the spec that it describes."""
     last_transition_time: Time
     """When ``status`` last changed."""
     reason: str = Field(pattern=REASON, max_length=1024)
     """Why, in one word for programs."""
     message: str = Field(default="", max_length=32_768)
-    """Why, in a sentence for people: it names the pool and the cause."""
+    """Why, in a sentence for people that names the pool and the cause."""
 
 
 class Progress(StatusModel):
-    """How far the training is, by the syncer's account."""
+    """How far the training is, as the syncer reports it."""
 
     step: Count = 0
     """Steps of the syncer."""
     tokens: Count = 0
-    """Tokens that were merged into the global model."""
+    """Tokens merged into the global model."""
     budget_tokens: Count = 0
     """``spec.training.tokens``."""
     percent: str = "0%"
     """``tokens`` of ``budgetTokens``."""
     seconds_left: Count | None = None
-    """Estimated seconds until the budget is spent. Absent until there is a rate to go by."""
+    """Estimated seconds until the budget is used up. Absent until a rate is known."""
     loss: str | None = None
-    """The newest evaluation loss of the global model that is to be believed, in nats a token. Absent before
-    the first."""
+    """The newest credible evaluation loss of the global model, in nats per token. Absent before the first."""
     doubted_loss: str | None = None
-    """The newest evaluation loss where it is in doubt: no other learner's loss comes near it, and none has confirmed
-    it. Absent where the newest one is to be believed."""
+    """The newest evaluation loss if it is in doubt: no other learner's loss is close to it, and none has confirmed it.
+    Absent if the newest one is credible."""
     train_loss: str | None = None
-    """The learners' mean training loss, in nats a token."""
+    """The learners' mean training loss, in nats per token."""
     goodput: str | None = None
     """Learner-seconds whose tokens were merged, of the learner-seconds the job was given."""
     tokens_per_second: Count = 0
-    """Merged tokens a second, lately."""
+    """Recent rate of merged tokens per second."""
     updated_at: Time | None = None
     """When this was read from the syncer."""
 
@@ -96,12 +95,12 @@ class LearnerCounts(StatusModel):
     ready: Count = 0
     """Learners whose pods are ready."""
     training: Count = 0
-    """Learners that train, by the syncer's account; 0 while it says nothing."""
+    """Learners that train, as the syncer reports; 0 while it does not report."""
     summary: str = "0/0"
-    """``training`` of ``desired``; ``?`` while the syncer does not say how many train."""
+    """``training`` of ``desired``; ``?`` while the syncer does not report how many train."""
     quorum: Count | None = None
-    """Learners that make a quorum at present, where that is fewer than ``spec.sync.quorum`` because no more are left.
-    Absent otherwise."""
+    """Learners that make a quorum now, if fewer than ``spec.sync.quorum`` because only those are left. Absent
+    otherwise."""
 
 
 class PoolStatus(StatusModel):
@@ -114,10 +113,9 @@ class PoolStatus(StatusModel):
     ready: Count = 0
     """Learners whose pods are ready."""
     training: Count = 0
-    """Learners that train, by the syncer's account."""
+    """Learners that train, as the syncer reports."""
     left_out: Count | None = None
-    """Learners whose work is left out of merges again and again, by the syncer's account. Absent where there
-    is none."""
+    """Learners that merges keep leaving out, as the syncer reports. Absent if there are none."""
     stateful_set: str = ""
     """The StatefulSet that runs them."""
 
@@ -130,7 +128,7 @@ class RegionStatus(StatusModel):
     desired: Count = 0
     """Learners the spec asks for; 0 while the job is suspended or finished."""
     training: Count = 0
-    """Learners that train, by the syncer's account."""
+    """Learners that train, as the syncer reports."""
     pools: Annotated[tuple[PoolStatus, ...], Field(max_length=64)] = ()
     """Its pools."""
 
@@ -145,7 +143,7 @@ class LearnerRestarts(StatusModel):
 
 
 class SyncerEndpoints(StatusModel):
-    """Where the syncer is to be found in the cluster."""
+    """Where the syncer is in the cluster."""
 
     endpoint: str = ""
     """host:port that learners connect to (gRPC, mutual TLS)."""
@@ -154,16 +152,16 @@ class SyncerEndpoints(StatusModel):
     epoch: Count = 0
     """Times the syncer has been started on this job's volume."""
     claim_uid: str = Field(default="", max_length=128)
-    """The uid of the PersistentVolumeClaim that the training is on: no other one is taken for it."""
+    """The uid of the PersistentVolumeClaim that holds the training; no other claim is used in its place."""
 
 
 class ExportedModel(StatusModel):
     """Where the trained model is."""
 
     persistent_volume_claim: str
-    """The PersistentVolumeClaim it is on."""
+    """The PersistentVolumeClaim that holds it."""
     path: str
-    """The file, below the root of that volume."""
+    """The file, relative to the root of that volume."""
 
 
 MOST_RESTARTS_LISTED = 50
@@ -171,7 +169,7 @@ MOST_RESTARTS_LISTED = 50
 
 
 class JobStatus(StatusModel):
-    """What the operator reports. It is written by nobody else."""
+    """What the operator reports. Only the operator writes it."""
 
     observed_generation: Count = 0
     """The spec's generation that this describes."""
@@ -182,7 +180,7 @@ class JobStatus(StatusModel):
     conditions: Annotated[tuple[Condition, ...], Field(max_length=16)] = ()
     """One of each type."""
     progress: Progress | None = None
-    """How far the training is. Absent until the syncer was heard."""
+    """How far the training is. Absent until the syncer has answered once."""
     learners: LearnerCounts = LearnerCounts()
     """Learners of the whole job."""
     regions: Annotated[tuple[RegionStatus, ...], Field(max_length=64)] = ()
@@ -190,7 +188,7 @@ class JobStatus(StatusModel):
     restarts: Annotated[tuple[LearnerRestarts, ...], Field(max_length=MOST_RESTARTS_LISTED)] = ()
     """Learners that were restarted, those with most restarts first, at most 50."""
     syncer: SyncerEndpoints | None = None
-    """Where the syncer is to be found."""
+    """Where the syncer is."""
     model: ExportedModel | None = None
     """The trained model, once the job is complete."""
     start_time: Time | None = None

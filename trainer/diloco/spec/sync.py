@@ -36,14 +36,14 @@ Overlap = Annotated[
 """An integer, or Auto."""
 
 Downlink = Literal["F32", "BF16", "Int8"]
-"""How merged fragments travel back to the learners."""
+"""How merged fragments are encoded for the learners."""
 
 
 class Grace(SpecModel):
-    """How long a round that has its quorum waits for learners that have nothing to bring yet (paper, Eq. 3)."""
+    """How long a round with its quorum waits for learners that are not ready yet (paper, Eq. 3)."""
 
     safety: float = Field(default=0.5, ge=0, lt=1)
-    """gamma: share of the slack (overlap in time, less what quorum and merge take) that may be waited. 0: never."""
+    """gamma: share of the slack (the overlap as time, less what quorum and merge take) to wait at most. 0: none."""
     maximum_seconds: float | None = Field(default=None, ge=0, le=3600)
     """Upper bound, in seconds. Default: about one inner step."""
 
@@ -52,54 +52,54 @@ class OuterOptimizer(SpecModel):
     """SGD with Nesterov momentum on the merged outer gradients."""
 
     learning_rate: float = Field(default=0.7, gt=0, le=10)
-    """0.7 is DiLoCo's; a run of fewer than some hundred rounds does better with 1 and no momentum."""
+    """0.7 is DiLoCo's; runs of fewer than a few hundred rounds do better with 1 and no momentum."""
     momentum: float = Field(default=0.9, ge=0, lt=1)
     """0.9 is DiLoCo's."""
 
 
 class SyncSpec(SpecModel):
-    """Synchronization. The defaults are the paper's; where it gives none the description says 'ours'."""
+    """Synchronization. The defaults are the paper's; where the paper has none, the description says 'ours'."""
 
     fragments: int = Field(default=24, ge=1, le=4096)
-    """P: parts the model is cut into, by whole tensors, balanced by size."""
+    """P: number of fragments that the model is cut into, by whole tensors, balanced by size."""
     interval: int = Field(default=24, ge=1, le=1_000_000)
-    """H: inner steps in which every fragment is synchronized once."""
+    """H: inner steps between two synchronizations of the same fragment."""
     overlap: Overlap = AUTO
-    """tau: inner steps a fragment may be under way; bounds how many fragments are in flight. Auto: as many as the
-    measured time of a round needs, at least 2 (the paper's), always below the interval, and never so many that learners
-    pause at maxStalenessSteps (ours)."""
+    """tau: inner steps that a fragment may be in flight; this bounds how many fragments are in flight. Auto: as many as
+    the measured time of a round needs, at least 2 (the paper's), always below the interval, and never so many that
+    learners pause at maxStalenessSteps (ours)."""
     quorum: int = Field(default=1, ge=1, le=10_000)
-    """K: learners that must have brought a fragment before it is merged. One that waits at maxStalenessSteps and has
-    nothing to bring counts as well, and where learners are given up so that fewer are left, those are enough:
-    failurePolicy.minimumLearners ends the job instead."""
+    """K: learners that must have sent a fragment before it is merged. A learner that waits at maxStalenessSteps and has
+    nothing to send counts too. If learners are given up and fewer than K are left, those are enough; to end the job
+    instead, set failurePolicy.minimumLearners."""
     grace: Grace = Grace()
-    """The wait for learners that are not ready once the quorum is there."""
+    """The wait for learners that are not ready when the quorum is reached."""
     merge: Literal["RDA", "Mean"] = "RDA"
     """RDA: radial-directional averaging, tensor by tensor (embeddings by the mean). Mean: the weighted mean."""
     token_weights: bool = True
-    """Weigh a learner by tokens x tokens per step (paper). false: every learner alike."""
+    """Weight a learner by tokens x tokens per step (paper). false: all learners alike."""
     anchor: Literal["Received", "Current"] = "Received"
     """What an outer gradient is measured from: the version the learner last received, or the syncer's current."""
     outer_optimizer: OuterOptimizer = OuterOptimizer()
     """The outer optimizer."""
     compression: Literal["None", "BF16", "Int8", "Int4"] = "BF16"
-    """How learners encode outer gradients, their way to the syncer. The way back is sync.downlink."""
+    """How learners encode outer gradients for the syncer. For the way back see sync.downlink."""
     error_feedback: bool = True
-    """With Int8 and Int4: add what the encoding lost to the next outer gradient."""
+    """With Int8 and Int4: add the encoding's loss to the next outer gradient."""
     downlink: Downlink = "F32"
-    """The way back. F32: whole fragments. BF16, Int8: a learner that holds the version before is sent the encoded
-    update, and what the encoding lost is added to the next one; others are sent the whole fragment in f32."""
+    """How merged fragments are sent to learners. F32: whole fragments. BF16, Int8: a learner that holds the previous
+    version receives the encoded update, and the encoding's loss is added to the next one; others receive the whole
+    fragment in f32."""
     max_staleness_steps: int | None = Field(default=None, ge=1, le=10**9)
-    """Inner steps a learner makes on a fragment without receiving it before it pauses. Default: 4 x interval + overlap
+    """Inner steps that a learner makes without receiving a fragment before it pauses. Default: 4 x interval + overlap
     (ours). interval + overlap together with quorum = all learners is lock-step DiLoCo."""
     max_version_lag: int = Field(default=1, ge=0, le=8)
-    """Versions an outer gradient may be behind when it is merged; an older one is dropped and the learner reloads
+    """Versions that an outer gradient may be behind when it is merged. An older one is dropped and the learner reloads
     (ours)."""
     lease_seconds: float = Field(default=10.0, gt=0, le=3600)
-    """Seconds of silence after which a learner is taken for lost; stretched to 10 of its own steps where that is longer
-    (ours)."""
+    """Seconds of silence after which a learner counts as lost; 10 of its own steps if that is longer (ours)."""
     startup_seconds: float = Field(default=600.0, gt=0, le=86_400)
-    """The same before a learner's first step, which may compile for minutes (ours)."""
+    """The same before a learner's first step, when it may compile for minutes (ours)."""
 
     @property
     def least_overlap(self) -> int:

@@ -51,7 +51,7 @@ class BuiltinModel(SpecModel):
     preset: Literal["pico", "nano", "micro", "mini", "gpt2"] = "nano"
     """Size: pico 0.1M, nano 0.8M, micro 5M, mini 25M, gpt2 124M parameters (byte vocabulary; gpt2 with its own)."""
     vocabulary_size: int | None = Field(default=None, ge=2, le=1_000_000)
-    """Number of token ids. Default: what the data says (257 for text: the bytes and an end of document)."""
+    """Number of token ids. Default: that of the data (257 for text: the bytes and an end of document)."""
     tie_embeddings: bool = True
     """Share the token embedding with the output layer, as GPT-2 does."""
 
@@ -75,16 +75,17 @@ class ModelSpec(SpecModel):
 
 
 class TextData(SpecModel):
-    """Plain files, read as bytes: one token a byte, and one more that ends each document."""
+    """Plain files, read as bytes: one token per byte, and one that ends each document."""
 
     path: str | None = Field(default=None, min_length=1, max_length=4096)
     """A file or a folder (searched recursively). Default: the standard library sources of the running Python."""
     include: tuple[FilePattern, ...] = Field(default=("*.txt", "*.md", "*.py", "*.rst", "*.json"), max_length=64)
-    """File name patterns that count inside a folder. Files are read as they are: of JSON lines, keys and quotes too."""
+    """Patterns of file names to read inside a folder. Files are read as they are: for JSON lines, including keys and
+    quotes."""
 
 
 class TokenData(SpecModel):
-    """A token file made by ``diloco tokens``: memory-mapped, so its size is no matter."""
+    """A token file made by ``diloco tokens``. It is memory-mapped, so it may be larger than memory."""
 
     path: str = Field(min_length=1, max_length=4096)
     """The token file."""
@@ -103,7 +104,7 @@ class DataSpec(SpecModel):
     arguments: dict[str, Any] = Field(default_factory=dict)
     """Keyword arguments for the entrypoint."""
     holdout_fraction: float = Field(default=0.05, gt=0, le=0.5)
-    """Share of the tokens that is never trained on and only evaluates the global model."""
+    """Share of the tokens that is held out from training to evaluate the global model."""
 
     @model_validator(mode="after")
     def _one_kind(self) -> Self:
@@ -121,9 +122,9 @@ class MuonOptions(SpecModel):
     weight_decay: float = Field(default=0.1, ge=0, le=10)
     """Decoupled weight decay of the hidden matrices; 0.1 is torch's."""
     exclude: tuple[NamePattern, ...] = Field(default=(), max_length=64)
-    """Matrices that AdamW trains all the same, as patterns of parameter names (``router.*``). Needed where a model of
-    your own holds an embedding in something other than an ``nn.Embedding``, or where its output layer is not the last
-    ``nn.Linear`` with one output for each token id. A pattern that matches no parameter is an error."""
+    """Matrices that AdamW trains nevertheless, as patterns of parameter names (``router.*``). Needed if your own model
+    has an embedding that is not an ``nn.Embedding``, or an output layer that is not the last ``nn.Linear`` with one
+    output for each token id. A pattern that matches no parameter is an error."""
 
 
 class InnerOptimizer(SpecModel):
@@ -134,7 +135,7 @@ class InnerOptimizer(SpecModel):
     whatever does not have two dimensions; it needs torch 2.9 or later. Muon keeps one f32 value for each of its
     parameters in memory and in checkpoints, AdamW two."""
     muon: MuonOptions | None = None
-    """Options of Muon, for kind Muon only. ``learningRate``, the betas, ``epsilon`` and ``weightDecay`` beside it are
+    """Options of Muon, for kind Muon only. ``learningRate``, the betas, ``epsilon`` and ``weightDecay`` next to it are
     AdamW's; ``warmupSteps``, ``decay``, ``finalFraction`` and ``clipNorm`` are for both. Default: Muon's defaults."""
     learning_rate: float = Field(default=2e-3, gt=0, le=10)
     """Peak learning rate of AdamW."""
@@ -147,9 +148,9 @@ class InnerOptimizer(SpecModel):
     weight_decay: float = Field(default=0.1, ge=0, le=10)
     """Decoupled weight decay of AdamW, for tensors of two and more dimensions only."""
     warmup_steps: int = Field(default=20, ge=0, le=10**9)
-    """Inner steps over which the learning rates rise, counted by this learner's optimizer."""
+    """Inner steps of warm-up of the learning rates, counted by each learner's optimizer."""
     decay: Literal["Cosine", "Constant"] = "Cosine"
-    """How the learning rates fall with the job's progress (merged tokens over ``training.tokens``)."""
+    """How the learning rates decay with the job's progress (merged tokens over ``training.tokens``)."""
     final_fraction: float = Field(default=0.1, ge=0, le=1)
     """Learning rates at the end, as a share of their peaks."""
     clip_norm: float = Field(default=1.0, ge=0)
@@ -168,11 +169,11 @@ class Evaluation(SpecModel):
     """Merged tokens between evaluations. Default: a tenth of ``training.tokens``. The first and the final model are
     always evaluated."""
     sequences: int = Field(default=64, ge=1, le=1_000_000)
-    """Held-out sequences an evaluation reads (the same ones every time)."""
+    """Held-out sequences per evaluation (the same ones every time)."""
 
 
 class TrainingSpec(SpecModel):
-    """How much and how to train."""
+    """Budget, batch, inner optimizer and evaluation."""
 
     tokens: int = Field(ge=1, le=10**15)
     """The budget, in tokens: the job is complete when this many are merged into the global model."""
@@ -185,8 +186,8 @@ class TrainingSpec(SpecModel):
     precision: Literal["F32", "BF16"] = "F32"
     """Arithmetic of the forward and backward pass. BF16: autocast; parameters and optimizer stay f32."""
     seed: int = Field(default=0, ge=0, le=2**31 - 1)
-    """Seed of the initial model, of each learner's order of data, and of what torch draws in an inner step (dropout).
-    Whatever draws from another source must seed it."""
+    """Seed of the initial model, of each learner's order of data, and of torch's random numbers in an inner step
+    (dropout). Code that uses another source of randomness must seed it itself."""
     evaluation: Evaluation = Evaluation()
     """Evaluation of the global model."""
     checkpoint_every_steps: int = Field(default=50, ge=1, le=10**9)

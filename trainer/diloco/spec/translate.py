@@ -71,7 +71,7 @@ def _message(detail: "ErrorDetails", location: _Location) -> str:
     reader = job_schema()
     node, value, kind = reader.node(location), detail["input"], detail["type"]
     if kind == "missing":
-        return f"is missing; give {reader.allowed(node)}"
+        return f"is missing; use {reader.allowed(node)}"
     if kind == "extra_forbidden":
         return _unknown_field(location)
     if kind.endswith(("_type", "_parsing", "_size")):
@@ -103,11 +103,11 @@ def _unknown_field(location: _Location) -> str:
     folded = {_folded(field): field for field in known}
     close = get_close_matches(_folded(name), folded, n=1, cutoff=0.7)
     if close:
-        return f"is no field here; did you mean {folded[close[0]]}?"
+        return f"is not a field here; did you mean {folded[close[0]]}?"
     elsewhere = _places().get(_folded(name))
     if elsewhere:
-        return f"is no field here; did you mean {elsewhere}?"
-    return f"is no field here; the fields are {listed(known, 'and')}"
+        return f"is not a field here; did you mean {elsewhere}?"
+    return f"is not a field here; use {listed(known)}"
 
 
 def _folded(name: str) -> str:

@@ -1,4 +1,7 @@
-"""Describes what a field allows, from the models' JSON schema, for errors and the reference page."""
+"""What a field allows, in words: read from the models' JSON schema, for errors and for the reference page.
+
+It works from the schema alone: a new field needs no change here.
+"""
 
 from collections.abc import Iterable
 from dataclasses import dataclass

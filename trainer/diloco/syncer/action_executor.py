@@ -181,12 +181,12 @@ class ActionExecutor:
         if result.problem:
             self._metrics.merge_failures.inc()
             _log.warning(
-                "fragment %d stays as it was at version %d: %s", result.fragment, result.version, result.problem
+                "fragment %d is not merged and stays at version %d: %s", result.fragment, result.version, result.problem
             )
         if result.not_encoded:
             self._metrics.updates_not_encoded.inc()
             _log.warning(
-                "version %d of fragment %d is sent whole, its update cannot be encoded: %s",
+                "version %d of fragment %d is sent whole because its update cannot be encoded: %s",
                 result.version,
                 result.fragment,
                 result.not_encoded,
@@ -225,7 +225,7 @@ class ActionExecutor:
             keep_payload(directory, digest, payload)
         except OSError as error:
             if not self.record_problem:
-                _log.error("a payload could not be recorded, merges after this cannot be replayed: %s", error)
+                _log.error("cannot record a payload; later merges cannot be replayed: %s", error)
             self.record_problem = error.strerror or str(error)
 
 

@@ -36,13 +36,13 @@ class JobFile:
         try:
             job = load_job(self._path)
         except SpecError as error:
-            _log.warning("%s; the job goes on as it was", str(error).splitlines()[0])
+            _log.warning("%s; the job continues unchanged", str(error).splitlines()[0])
             return None
         changed = changed_field(self._job, job)
         if changed:
             _log.warning(
-                "%s has changed in %s; only regions[].pools[].learners can change while the job runs: it goes on as "
-                "it was",
+                "%s has changed in %s; only regions[].pools[].learners can change while the job runs, so it continues "
+                "unchanged",
                 self._path,
                 changed,
             )

@@ -64,16 +64,16 @@ def prepare(job: DiLoCoJob, checkpoints: Path) -> StartState:
         layout = layout_of(build_model(job.spec), job.spec.sync.fragments)
         loaded, broken = _newest(job, checkpoints, layout)
     for problem in broken.values():
-        _log.warning("skipped a broken checkpoint: %s", problem)
+        _log.warning("skipped a damaged checkpoint: %s", problem)
     if broken and loaded is None:
-        raise SyncerError(f"{checkpoints}: no checkpoint is whole; move them away to begin the job anew")
+        raise SyncerError(f"{checkpoints}: no checkpoint is usable; move them away to start the job from zero")
     if broken:
         set_aside(checkpoints, broken)
     if loaded is not None:
         layout = _with_constants(layout, loaded.manifest.layout, job)
         store = empty_store(job, layout)
         fill_from(store, loaded)
-        _log.info("goes on from checkpoint %s", loaded.name)
+        _log.info("continues from checkpoint %s", loaded.name)
         return StartState(layout, store, loaded.manifest.engine, loaded.name, loaded.manifest.totals)
     module = build_model(job.spec)
     layout = layout_of(module, job.spec.sync.fragments)

@@ -45,7 +45,7 @@ def run_syncer(options: SyncerOptions) -> int:
         loading = Loading()
         # Started before anything that may take long, so that a probe sees that the process is loading.
         with HttpServer(options.http, loading.pages()) as http, _directory(options, loading) as directory:
-            loading.switch_to("makes the model or reads its newest checkpoint")
+            loading.switch_to("creating the model or reading the newest checkpoint")
             start_state = prepare(options.job, directory.checkpoints)
             epoch = directory.begin_epoch()
             return asyncio.run(_serve(options, directory, start_state, epoch, http))
@@ -62,7 +62,7 @@ def run_syncer(options: SyncerOptions) -> int:
 
 def _directory(options: SyncerOptions, loading: Loading) -> SyncerDirectory:
     def waiting() -> None:
-        loading.switch_to("waits for another syncer that is using its directory")
+        loading.switch_to("waiting for another syncer that uses the directory")
 
     return SyncerDirectory(options.directory, options.lock_patience_seconds, waiting)
 
@@ -107,8 +107,8 @@ async def _run_until_over(
             write_json_atomically(directory.endpoint, endpoint)
         except OSError as error:
             # Not fatal: whoever set the addresses knows them.
-            _log.warning("%s not written: %s", directory.endpoint, error.strerror or error)
-        _log.info("serves job %s at %s, HTTP at %s, epoch %s", syncer.job, address, http.address, syncer.epoch)
+            _log.warning("cannot write %s: %s", directory.endpoint, error.strerror or error)
+        _log.info("serving job %s at %s, HTTP at %s, epoch %s", syncer.job, address, http.address, syncer.epoch)
         return await syncer.until_over(stop)
     finally:
         syncer.stop_serving()

@@ -101,7 +101,7 @@ def replay(directory: Path, *, explain: bool = False, trust: bool = False) -> Re
     root = directory if (directory / "tape").is_dir() else directory / "syncer"
     tapes = find_tapes(root / "tape")
     if not tapes:
-        raise ReplayError(f"{directory}: there is no tape (no tape/NNNNNN.jsonl in it)")
+        raise ReplayError(f"{directory}: has no tape (tape/NNNNNN.jsonl); use the directory of a run")
     epochs: list[EpochReplay] = []
     problems: list[ReplayProblem] = []
     for files in tapes:
@@ -258,7 +258,7 @@ def _job(file: Path, header: TapeHeader) -> DiLoCoJob:
     try:
         return DiLoCoJob.model_validate(header.job)
     except ValidationError as error:
-        raise TapeError(file, 0, f"its job is none ({error.error_count()} problems)") from error
+        raise TapeError(file, 0, f"its job is not valid ({error.error_count()} problems)") from error
 
 
 def _layout(file: Path, header: TapeHeader, job: DiLoCoJob, *, trust: bool) -> Layout:
@@ -272,14 +272,14 @@ def _layout(file: Path, header: TapeHeader, job: DiLoCoJob, *, trust: bool) -> L
         try:
             layout = layout_from_table(header.tensors)
         except LayoutError as error:
-            raise TapeError(file, 0, f"its model is none ({error})") from error
+            raise TapeError(file, 0, f"its model is not valid ({error})") from error
         if len(layout.fragments) != job.spec.sync.fragments:
             text = f"its model has {len(layout.fragments)} fragments, its job {job.spec.sync.fragments}"
             raise TapeError(file, 0, text)
     elif job.spec.model.entrypoint is not None and not trust:
         raise ReplayError(
-            f"{file}: was written by an earlier version and does not hold the sizes of its model, which comes from the "
-            f"entrypoint {job.spec.model.entrypoint}; add --trust to import that, if you trust the run"
+            f"{file}: was written by an earlier version without the sizes of its model, which comes from the "
+            f"entrypoint {job.spec.model.entrypoint}; use --trust to import it, if you trust the run"
         )
     else:
         try:
@@ -287,7 +287,7 @@ def _layout(file: Path, header: TapeHeader, job: DiLoCoJob, *, trust: bool) -> L
         except (ModelError, LayoutError) as error:
             raise ReplayError(f"{file}: its model cannot be built here: {error}") from error
     if layout.match(header.layout) is Match.OTHER_CUT:
-        text = f"the model is cut as {layout.cut[:12]} here, and was as {header.layout[:12]}: another version of it"
+        text = f"the model is cut into {layout.cut[:12]} here, but was into {header.layout[:12]}: another version of it"
         raise TapeError(file, 0, text)
     return layout
 

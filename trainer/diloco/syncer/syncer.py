@@ -197,7 +197,7 @@ class Syncer:
         try:
             await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
             if self._engine_loop.failed.done():
-                _log.critical("the syncer cannot go on", exc_info=self._engine_loop.failed.exception())
+                _log.critical("the syncer cannot continue", exc_info=self._engine_loop.failed.exception())
                 return EXIT_UNEXPECTED
             if stopped.done():
                 self.serving = False
@@ -247,7 +247,7 @@ class Syncer:
             if now - max(quiet_since, self._finished_at) >= self._quiet_seconds:
                 return
             if now - self._finished_at >= _LINGER_SECONDS:
-                _log.warning("%d learners have not left; not waited for any longer", self._sessions.admitted)
+                _log.warning("%d learners have not left; not waiting any longer", self._sessions.admitted)
                 return
 
     def _work_left(self) -> bool:
@@ -259,7 +259,7 @@ class Syncer:
             return
         self._checkpoint_due = now + self._options.job.spec.syncer.checkpoint_every_seconds
         if self._engine_loop.events != self._events_at_checkpoint:
-            self._engine_loop.post(SnapshotAsked("its time has come"))
+            self._engine_loop.post(SnapshotAsked("a checkpoint is due"))
 
     async def _poll_job_file(self) -> None:
         if self._job_file is None:

@@ -173,7 +173,7 @@ class TapeReader:
                 while line := file.readline(_LINE_LIMIT_BYTES):
                     if not line.endswith(b"\n"):
                         if number < len(self._files.segments) - 1:
-                            raise TapeError(path, seq, "the line is cut off, and the tape goes on after it")
+                            raise TapeError(path, seq, "the line is cut off, but the tape continues after it")
                         yield Torn(path, seq)
                         return
                     plain, chain = _opened(path, line, seq, chain)

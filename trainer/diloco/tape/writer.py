@@ -88,13 +88,13 @@ class TapeWriter:
             self._write()
         except OSError as error:
             if not self.failing:
-                _log.error("the tape cannot be written, its lines wait in memory: %s", error)
+                _log.error("cannot write the tape; its lines are kept in memory: %s", error)
             self.failing = error.strerror or str(error)
             if len(self._waiting) > self._limits.waiting_bytes:
                 self._give_up()
             return
         if self.failing:
-            _log.info("the tape is written again, no line is lost")
+            _log.info("the tape can be written again; no line was lost")
             self.failing = ""
         if self._written > self._limits.segment_bytes:
             self._rotate()
@@ -137,9 +137,9 @@ class TapeWriter:
                     return
                 total -= path.stat().st_size
                 path.unlink()
-                _log.info("dropped tape segment %s: all tapes together passed %d bytes", path.name, kept_bytes)
+                _log.info("deleted tape segment %s: all tapes together exceeded %d bytes", path.name, kept_bytes)
         except OSError as error:
-            _log.warning("old tape segments could not be dropped: %s", error)
+            _log.warning("cannot delete old tape segments: %s", error)
 
     def _close_segment(self) -> None:
         if self._descriptor is not None:

@@ -136,5 +136,5 @@ def error_of(status: grpc.StatusCode, details: str | None) -> WireError:
         return UnavailableError(text)
     if status is grpc.StatusCode.CANCELLED:
         # gRPC also rejects calls like this when its server is busy, as does a proxy that shuts down.
-        return UnavailableError(f"the call was turned away ({text or status.name})")
+        return UnavailableError(f"the call was refused ({text or status.name})")
     return _CLASSES.get(status, PeerFailedError)(text or f"the call ended with {status.name}")

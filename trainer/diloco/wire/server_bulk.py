@@ -76,7 +76,7 @@ class BulkCalls:
                     self.bytes_sent += len(chunk)
                     stall.reschedule(loop.time() + self._stall_seconds)
         except TimeoutError:
-            raise DeadlineError(f"nothing was taken for {self._stall_seconds:g} s") from None
+            raise DeadlineError(f"the learner read nothing for {self._stall_seconds:g} s") from None
 
     async def _push_header(self, context: Context) -> PushHeader:
         first = await self._strangers.first_message(context, "header")
@@ -101,7 +101,7 @@ class BulkCalls:
         except TimeoutError:
             if patience.cut_short:  # its buffer is freed now, whether or not more arrives
                 raise RefusedError(self._handler.push_unwanted(header) or "it is no longer asked for") from None
-            text = f"nothing came for {self._stall_seconds:g} s after {receiver.received_bytes} bytes"
+            text = f"nothing arrived for {self._stall_seconds:g} s after {receiver.received_bytes} bytes"
             raise DeadlineError(text) from None
         except (grpc.aio.BaseError, asyncio.InvalidStateError):
             text = f"the connection broke after {receiver.received_bytes} of {header.payload_bytes} bytes"

@@ -68,7 +68,7 @@ class SessionCalls:
             writing.add_done_callback(_quietly)
             await asyncio.wait({handling})
         if stream.overflowed:
-            raise TooLargeError(f"{self._queued_messages} messages wait that the learner does not take")
+            raise TooLargeError(f"{self._queued_messages} messages are waiting for the learner")
         handling.result()
 
     async def _join(self, context: Context) -> Join:
@@ -167,7 +167,7 @@ def _tell_how_it_ended(peer: Peer, handling: "asyncio.Task[None]") -> None:
     """Log an error after which the other side has gone, since the call can no longer report it to the peer."""
     error = None if handling.cancelled() else handling.exception()
     if isinstance(error, WireError):
-        _log.info("session of %s ended: %s; it has hung up", peer.address, error)
+        _log.info("session of %s ended: %s; the learner disconnected", peer.address, error)
     elif error is not None:
         _log.error("session of %s failed", peer.address, exc_info=error)
 

@@ -43,7 +43,7 @@ class Session:
             raise UnavailableError("the session is over")
         if self._outgoing.qsize() >= _QUEUED_MESSAGES:
             self._call.cancel()
-            raise TooLargeError(f"{_QUEUED_MESSAGES} messages wait that the syncer does not take")
+            raise TooLargeError(f"{_QUEUED_MESSAGES} messages are waiting for the syncer")
         self._outgoing.put(pack_learner(message))
 
     @property

@@ -52,7 +52,7 @@ class Strangers:
         except TimeoutError:
             if patience.cut_short:
                 raise UnavailableError(
-                    f"more than {self._most} calls wait for their first message; try again"
+                    f"more than {self._most} calls wait for their first message; retry later"
                 ) from None
             raise DeadlineError(f"no {what} came within {self._seconds:g} s") from None
         finally:

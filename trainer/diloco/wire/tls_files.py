@@ -60,9 +60,7 @@ class TlsFiles:
             # With an empty password, OpenSSL does not ask for one on the terminal.
             context.load_cert_chain(self.certificate, self.key, password="")  # none, not a secret
         except (OSError, ValueError) as error:  # ssl.SSLError is an OSError
-            raise TlsFileError(
-                f"private key {self.key}: does not go with {self.certificate} ({_why(error)})"
-            ) from error
+            raise TlsFileError(f"private key {self.key}: does not match {self.certificate} ({_why(error)})") from error
         if self._read() != found:
             raise TlsFileError(f"certificate {self.certificate}: changes while it is read")
         return found
@@ -123,7 +121,7 @@ class FollowedFiles:
     def _warn(self, problem: str, signature: tuple[FileSignature, ...]) -> None:
         if self._warned != signature:
             self._warned = signature
-            _log.warning("%s; the certificates read before stay in use", problem)
+            _log.warning("%s; the previous certificates stay in use", problem)
 
 
 def _out_of_date(credentials: Credentials) -> str | None:

@@ -1,1 +1,1 @@
-"""Why a job is not as it should be, one kind of cause a file."""
+"""Why a job is Degraded, one kind of cause per file."""

@@ -1,7 +1,4 @@
-"""Everything that is wrong with a job, from whatever source, the gravest first; and whether a closer look is needed.
-
-Pure. It must not know what becomes of it.
-"""
+"""Everything that is wrong with a job, the gravest first, and whether a closer look is needed. Pure."""
 
 from dataclasses import replace
 from datetime import datetime
@@ -59,14 +56,14 @@ def stopping_causes(workloads: list[PoolWorkload], observed: Observed, volume: V
 def blocking_causes(observed: Observed) -> list[Cause]:
     """Objects that the API server does not take."""
     return [
-        Cause(Reason.APPLY_REFUSED, f"{key.kind} {key.name} is refused: {one_line(text)}")
+        Cause(Reason.APPLY_REFUSED, f"the API server rejected {key.kind} {key.name}: {one_line(text)}")
         for key, text in observed.refused.items()
     ]
 
 
 def taken_causes(taken: frozenset[ChildKey]) -> list[Cause]:
     """Objects that are wanted and belong to somebody else."""
-    return [Cause(Reason.NAME_TAKEN, f"{_named(taken)} of another owner")] if taken else []
+    return [Cause(Reason.NAME_TAKEN, f"names taken by another owner: {_named(taken)}")] if taken else []
 
 
 def _named(keys: frozenset[ChildKey]) -> str:

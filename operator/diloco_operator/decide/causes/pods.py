@@ -1,7 +1,7 @@
-"""What keeps one pod from its work, if anything does: from its status and its warning events.
+"""What keeps one pod from working, if anything does, from its status and its warning events. Pure.
 
-Pure. It must not know whose pod it is. What passes by itself within moments (being scheduled, pulled, started) is no
-problem; what kubelet calls by two names in turn (ErrImagePull, ImagePullBackOff) is one.
+Stages that pass within moments (being scheduled, pulled, started) are not problems. States between which kubelet
+alternates (ErrImagePull, ImagePullBackOff) count as one problem.
 """
 
 import re
@@ -47,7 +47,7 @@ _BACK_OFF = re.compile(r'^Back-off pulling image "[^"]*"(: (ErrImagePull|ImagePu
 
 @dataclass(frozen=True, slots=True)
 class PodProblem:
-    """Why a pod does not do its work."""
+    """Why a pod does not work."""
 
     reason: Reason
     detail: str
@@ -55,7 +55,7 @@ class PodProblem:
 
 
 def pod_problem(observed: PodObserved, now: datetime) -> PodProblem | None:
-    """The first thing that has to be mended, in the order in which a pod comes to life; None: nothing is known."""
+    """The first thing to fix, in the order in which a pod starts up; None: no problem is known."""
     pod = observed.pod
     if pod.get("metadata", {}).get("deletionTimestamp"):
         return _leaving(pod, now)
@@ -107,7 +107,7 @@ def _leaving(pod: Object, now: datetime) -> PodProblem | None:
     if not is_lost(pod, now):
         return None
     node = pod.get("spec", {}).get("nodeName") or "its node"
-    return PodProblem(Reason.NODE_LOST, f"{node} does not end pod {pod['metadata'].get('name', '')}")
+    return PodProblem(Reason.NODE_LOST, f"{node} does not respond, so pod {pod['metadata'].get('name', '')} stays")
 
 
 def _unscheduled(status: Object) -> PodProblem | None:

@@ -1,7 +1,6 @@
-"""Why pods that are wanted do not run: problems of single pods, counted by pool, and of sets that may not create any.
+"""Why pods that should run do not: problems of single pods, counted by pool, and of sets that may not create pods.
 
-Pure. It must not know how pods were found. A cause is there for as long as what it was seen in, and no longer: nothing
-is remembered.
+Pure, and nothing is remembered: a cause lasts exactly as long as what it is read from.
 """
 
 import re
@@ -23,20 +22,20 @@ JOIN_SECONDS = 60.0
 _R = Reason
 _WORDS = {
     _R.UNSCHEDULABLE: "unschedulable",
-    _R.IMAGE_PULL_FAILED: "without image",
-    _R.CONTAINER_CONFIG_ERROR: "not startable",
-    _R.SANDBOX_FAILED: "without sandbox",
-    _R.MOUNT_FAILED: "without volumes",
+    _R.IMAGE_PULL_FAILED: "cannot pull the image",
+    _R.CONTAINER_CONFIG_ERROR: "cannot create the container",
+    _R.SANDBOX_FAILED: "cannot create the sandbox",
+    _R.MOUNT_FAILED: "cannot mount a volume",
     _R.VOLUME_PENDING: "waiting for a volume",
-    _R.CONFIGURATION_ERROR: "stopped by bad input",
+    _R.CONFIGURATION_ERROR: "stopped by a configuration error",
     _R.REFUSED: "refused by the syncer",
     _R.OUT_OF_MEMORY: "out of memory",
     _R.CRASH_LOOPING: "crash-looping",
     _R.EVICTED: "evicted",
-    _R.NODE_LOST: "on lost nodes",
-    _R.LEARNERS_MISSING: "running but unknown to the syncer",
+    _R.NODE_LOST: "cannot be deleted",
+    _R.LEARNERS_MISSING: "running but not joined to the syncer",
 }
-"""What is said of pods with that problem, of one as of many."""
+"""What a message says of one pod or many with that problem."""
 FOUND_BY_LOOKING = frozenset({*_WORDS, _R.PODS_FORBIDDEN, _R.ROLLOUT_WAITING})
 """Reasons that a closer look finds: without one they are neither there nor gone."""
 _FORBIDDEN_POD = re.compile(r'^pods "[^"]*" is forbidden: ')
@@ -104,8 +103,8 @@ def learner_causes(
         given_up = any(_learner(workload, observed.pod) in spared for observed in own)
         waiting = rollout_waits(workload)
         if waiting and (problems or given_up):
-            text = f"{waiting} of {workload.desired} learners of {workload.pool} wait with their new template for pods "
-            causes.append(Cause(Reason.ROLLOUT_WAITING, f"{text}of the pool that are not ready"))
+            text = f"{waiting} of {workload.desired} learners of {workload.pool} do not have the new template yet: "
+            causes.append(Cause(Reason.ROLLOUT_WAITING, f"{text}other pods of the pool are not ready"))
     return causes
 
 
@@ -156,7 +155,7 @@ def _forbidden(workload: PoolWorkload, events: Mapping[ChildKey, tuple[Object, .
 def _not_created(what: str, message: str) -> Cause:
     # 'create Pod NAME in StatefulSet NAME failed error: pods "NAME" is forbidden: CAUSE': names change, the cause not.
     cause = _FORBIDDEN_POD.sub("", one_line(message.rpartition("failed error: ")[2]))
-    return Cause(Reason.PODS_FORBIDDEN, f"{what} may not be created: {cause}")
+    return Cause(Reason.PODS_FORBIDDEN, f"{what} cannot be created: {cause}")
 
 
 def _owner(pod: Object) -> str:

@@ -1,7 +1,4 @@
-"""What is wrong by the syncer's own account: checkpoints, tape, links, learners that it gave up or that stand still.
-
-Pure. It must not know pods.
-"""
+"""What the syncer reports as wrong: checkpoints, tape, links, and learners that are given up or stalled. Pure."""
 
 from collections.abc import Iterable
 
@@ -41,7 +38,9 @@ def reported_causes(view: SyncerStatusView, wanted: frozenset[str], quorum: int)
     causes = []
     if view.checkpoint.problem:
         causes.append(
-            Cause(Reason.CHECKPOINT_FAILING, f"no checkpoint can be written: {one_line(view.checkpoint.problem)}")
+            Cause(
+                Reason.CHECKPOINT_FAILING, f"the syncer cannot write checkpoints: {one_line(view.checkpoint.problem)}"
+            )
         )
     if view.tape_problem:
         causes.append(Cause(Reason.TAPE_FAILING, f"the tape is incomplete: {one_line(view.tape_problem)}"))
@@ -55,7 +54,7 @@ def reported_causes(view: SyncerStatusView, wanted: frozenset[str], quorum: int)
             causes.append(Cause(reason, f"{shortlist(found)} {words}"))
     causes += _left_out_causes([report for report in reports if report.id in left_out(view)])
     if lowered_quorum(view, quorum) is not None:
-        text = f"the quorum is {view.quorum} instead of the {quorum} of spec.sync.quorum: no more learners are left"
+        text = f"the quorum is {view.quorum}, below spec.sync.quorum ({quorum}): only {view.quorum} learner(s) are left"
         causes.append(Cause(Reason.QUORUM_FOLLOWS, text))
     return causes + _links_causes(view.links)
 
@@ -69,15 +68,15 @@ def _left_out_causes(reports: list[LearnerReport]) -> list[Cause]:
     more = sum(len(found) for found in list(by_reason.values())[_MOST_LEFT_OUT:])
     if more:
         without.append(f"{more} more learner(s)")
-    return [Cause(Reason.LEARNERS_LEFT_OUT, f"merges are made without {who}") for who in without]
+    return [Cause(Reason.LEARNERS_LEFT_OUT, f"merges leave out {who}") for who in without]
 
 
 def _links_causes(links: LinksReport | None) -> list[Cause]:
-    """What does not fit together. A kind that is not known here is let pass: it says nothing of what to do."""
+    """Settings and links that do not fit together. Unknown kinds are ignored: there is no guidance for them."""
     reason = None if links is None else _MISFITS.get(links.kind)
     if links is None or reason is None:
         return []
-    would_do = f"; would do: {'; or '.join(links.remedies)}" if links.remedies else ""
+    would_do = f"; remedies: {'; or '.join(links.remedies)}" if links.remedies else ""
     return [Cause(reason, one_line(f"{links.reason}{would_do}", _LONGEST_LINKS))]
 
 

@@ -1,7 +1,7 @@
-"""Whether the syncer's volume is the one that the training is on, and what is wrong with it. Pure.
+"""Whether the syncer's volume is the one that holds the training, and what is wrong with it. Pure.
 
-The status remembers the uid of the claim. Where that claim is gone, or another one has its name, a syncer would begin
-from zero without a word: none is started, unless the job's annotation says that it shall go on without that claim.
+The status records the uid of the claim. If that claim is gone, or another one has its name, a syncer would silently
+train from zero. So none is started unless the job's annotation says to continue without that claim.
 """
 
 from collections.abc import Mapping
@@ -18,16 +18,16 @@ PROVISIONING_REASONS = ("ProvisioningFailed", "FailedBinding", "FailedMount")
 
 
 START_ANEW: Final = "diloco.dev/start-anew"
-"""Annotation of a job: the uid of the claim without which it is to go on, so that it is said of one loss only."""
+"""Annotation of a job: the uid of the claim to continue without, so that it applies to one loss only."""
 
 
 @dataclass(frozen=True, slots=True)
 class Volume:
-    """What is known of the claim that the training is on."""
+    """What is known of the claim that holds the training."""
 
     name: str
     remembered: str
-    """Its uid by the status; empty: none has been there so far."""
+    """Its uid in the status; empty: there has been none so far."""
     claim: Object | None
     """The job's own claim of that name."""
     start_anew: str
@@ -35,7 +35,7 @@ class Volume:
 
     @property
     def lost(self) -> bool:
-        """The claim that the training was on is gone or another one, and nobody has said to go on without it."""
+        """The claim that held the training is gone or replaced, and nobody has said to continue without it."""
         return self.remembered not in ("", self.uid, self.start_anew)
 
     @property
@@ -50,15 +50,16 @@ class Volume:
 
 
 def loss_causes(volume: Volume) -> list[Cause]:
-    """Of a claim that is gone, another one, or about to go."""
+    """Of a claim that is gone, replaced, or about to go."""
     if volume.lost:
-        what = "is not the one" if volume.uid else "is gone: the one"
+        what = "has been replaced" if volume.uid else "is gone"
         text = (
-            f"claim {volume.name} {what} that the training is on, of uid {volume.remembered}; to start from nothing, "
+            f"claim {volume.name} {what}: the training was on the one with uid {volume.remembered}; "
+            f"to start from zero, annotate the job with {START_ANEW}={volume.remembered}"
         )
-        return [Cause(Reason.VOLUME_LOST, f"{text}annotate the job with {START_ANEW}={volume.remembered}")]
+        return [Cause(Reason.VOLUME_LOST, text)]
     if volume.claim is not None and volume.claim["metadata"].get("deletionTimestamp"):
-        text = f"claim {volume.name} is being deleted, and goes with its checkpoints when the syncer's pod ends"
+        text = f"claim {volume.name} is being deleted: it and its checkpoints are lost when the syncer's pod ends"
         return [Cause(Reason.VOLUME_TERMINATING, text)]
     return []
 

@@ -86,7 +86,7 @@ def test_a_file_that_becomes_shorter_is_found_out(tmp_path: Path) -> None:
     path.write_text("a long text")
     source = text_of(path)
     path.write_text("short")
-    with pytest.raises(DataError, match=r"data.text.path: .*a.txt had 11 bytes when .* put it back as it was"):
+    with pytest.raises(DataError, match=r"data.text.path: .*a.txt had 11 bytes when .* restore it"):
         source.read(0, 12)
 
 

@@ -175,17 +175,17 @@ def test_damaged_files_are_refused_when_they_are_opened(path: Path) -> None:
 
     for damage, message in [
         (cut, r"has \d+ bytes, its header says \d+; it was cut off or written to"),
-        (cut_to_nothing, "is no token file; make one with `diloco tokens`"),
+        (cut_to_nothing, "is not a token file; make one with `diloco tokens`"),
         (cut_in_header, "cut off or damaged in its header"),
         (version, "is a token file of version 2, this diloco reads version 1"),
-        (foreign, "is no token file"),
+        (foreign, "is not a token file"),
         (lambda: flip(path, path.stat().st_size - 1), "its checksums are damaged"),
         (lambda: flip(path, 16), "its header is damaged"),
         (lambda: rewrite_header(path, count=10**15), "its header says"),
         (lambda: rewrite_header(path, count=-1), "its header is damaged"),
         (lambda: rewrite_header(path, count=float("inf")), "its header is damaged"),
         (lambda: rewrite_header(path, tokenizer=json.loads("[" * 200 + "]" * 200)), "its header is damaged"),
-        (pipe, "is not a regular file; give one"),
+        (pipe, "is not a regular file; use one"),
         (lambda: rewrite_header(path, dtype="float64"), "dtype is float64, allowed are uint8, uint16, uint32"),
         (path.unlink, "No such file"),
     ]:

@@ -33,7 +33,7 @@ def test_a_cuda_device_must_be_one_of_those_there(
 ) -> None:
     monkeypatch.setattr(torch.cuda, "device_count", lambda: there)
     if device is None:
-        with pytest.raises(DeviceError, match=f"{name} is not there; this machine shows {there} CUDA devices"):
+        with pytest.raises(DeviceError, match=f"{name} is not available; this machine has {there} CUDA devices"):
             choose_device(name)
     else:
         assert choose_device(name) == torch.device(device)

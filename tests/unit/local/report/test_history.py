@@ -227,8 +227,8 @@ def test_what_is_not_believed_and_the_quorum_in_force_are_told(spoiled: RunHisto
 def test_report_summary_and_closing_table_show_what_is_not_believed(spoiled: RunHistory) -> None:
     page = render_report(spoiled, "")
     assert "0.0100 (in doubt)" in page
-    assert f"<td>{spoiled.syncer_steps}, lately as it is" in page
-    assert "The quorum was 1 at the end, as no more learners were left; sync.quorum is 2." in page
+    assert f"<td>{spoiled.syncer_steps}, most recently: it is" in page
+    assert "The quorum was 1 at the end: only that many learners were left; sync.quorum is 2." in page
     summary = summarize(spoiled)
     assert [one["doubted"] for one in summary["evaluations"]] == [True, True]
     assert [one["left_out"] for one in summary["learners"]] == [spoiled.syncer_steps, 0]
@@ -236,7 +236,7 @@ def test_report_summary_and_closing_table_show_what_is_not_believed(spoiled: Run
     console = Console(width=140, record=True)
     console.print(closing_table(spoiled))
     text = console.export_text()
-    assert f"{LEARNER}, of {spoiled.syncer_steps} merges, lately as it is" in text
+    assert f"{LEARNER}, of {spoiled.syncer_steps} merges, most recently: it is" in text
     assert "1 at the end" in text
     assert "0.010" in text
 
@@ -261,8 +261,8 @@ def test_a_learners_life_runs_from_its_start_to_its_end(history: RunHistory) -> 
 
 def test_what_was_done_on_purpose_is_told(history: RunHistory) -> None:
     assert [(i.seconds, i.process, i.text) for i in history.incidents] == [
-        (11.0, "east/a/1", "killed with SIGKILL, on purpose"),
-        (12.0, "east", "link cut for 2 s, on purpose"),
+        (11.0, "east/a/1", "killed with SIGKILL (injected)"),
+        (12.0, "east", "link cut for 2 s (injected)"),
         (14.0, "east", "link is back"),
     ]
     assert [(region, cut.start, cut.end) for region, cut in history.cuts] == [("east", 12.0, 14.0)]
@@ -274,7 +274,7 @@ def test_a_torn_tape_is_told_and_read_as_far_as_it_goes(layout: Layout, journal:
     world.train(3)
     world.tape.entries.append(Torn(Path("000001.jsonl"), 99))
     history = history_of(job, layout, [world.tape], journal)
-    assert "torn" in history.notes[0]
+    assert "is incomplete: the syncer was killed" in history.notes[0]
     assert history.learners[0].steps == 3
 
 

@@ -48,7 +48,7 @@ def test_a_job_that_has_not_begun_can_be_shown() -> None:
 def test_links_that_do_not_carry_the_schedule_are_told_with_what_would_do() -> None:
     text = drawn(RunSnapshot.from_status(status(links=THIN_LINKS)))
     assert "links: LinkTooThin: the link us-west/old would be used to 133 %" in text
-    assert "would do: sync.interval: 34; or 33.3 Mbit/s on the link us-west/old" in text
+    assert "remedies: sync.interval: 34; or 33.3 Mbit/s on the link us-west/old" in text
     assert progress_line(RunSnapshot.from_status(status(links=THIN_LINKS))).endswith("links: LinkTooThin")
 
 
@@ -70,7 +70,7 @@ def learners(*left_out: int) -> list[dict[str, object]]:
 def test_who_is_left_out_of_merges_is_named_with_the_reason() -> None:
     snapshot = RunSnapshot.from_status(status(learners=learners(0, 1, 3)))
     text = drawn(snapshot)
-    assert "east/new/2: 3 merges without it, lately as it is 40 times as large in wte as the others are" in text
+    assert "east/new/2: 3 merges without it, most recently: it is 40 times as large in wte as the others are" in text
     assert text.index("east/new/2: 3") < text.index("east/new/1: 1"), "first where it still goes on"
     assert "east/new/0: " not in text
     assert progress_line(snapshot).endswith("left out: east/new/2")
@@ -85,8 +85,8 @@ def test_of_many_that_are_left_out_a_few_are_named() -> None:
 
 def test_a_quorum_below_the_manifests_is_shown() -> None:
     snapshot = RunSnapshot.from_status(status(quorum=2, quorum_wanted=3))
-    assert "quorum 2, as no more learners are left (sync.quorum: 3)" in drawn(snapshot)
-    assert progress_line(snapshot).endswith("quorum 2 instead of 3")
+    assert "quorum 2: only that many learners are left (sync.quorum: 3)" in drawn(snapshot)
+    assert progress_line(snapshot).endswith("quorum 2 (sync.quorum 3)")
     assert "quorum" not in drawn(RunSnapshot.from_status(status(quorum=3, quorum_wanted=3)))
 
 

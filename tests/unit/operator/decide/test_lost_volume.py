@@ -33,7 +33,7 @@ def test_a_deleted_claim_is_told_and_no_syncer_is_started_on_a_new_one() -> None
     w.run(120)
     degraded = w.condition("Degraded")
     assert degraded["reason"] == "VolumeLost"
-    assert degraded["message"].startswith(f"claim demo-syncer is gone: the one that the training is on, of uid {old};")
+    assert degraded["message"].startswith(f"claim demo-syncer is gone: the training was on the one with uid {old};")
     assert w.condition("Ready")["status"] == "False"
     assert CLAIM not in w.api.objects
     assert w.syncers["demo"].epoch == epoch
@@ -53,7 +53,7 @@ def test_a_claim_of_another_uid_is_not_taken_for_the_lost_one(*, suspended: bool
     w.api.objects[CLAIM] = claim
     w.run(10)
     assert w.condition("Degraded")["message"].startswith(
-        f"claim demo-syncer is not the one that the training is on, of uid {old}"
+        f"claim demo-syncer has been replaced: the training was on the one with uid {old};"
     )
     w.change(suspend=False)
     w.run(60)

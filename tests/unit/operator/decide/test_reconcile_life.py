@@ -156,7 +156,7 @@ def test_the_deadline_fails_a_job_and_stops_it() -> None:
     assert w.again_in_seconds <= 10
     w.run(60)
     assert (w.status["phase"], w.status["reason"]) == ("Failed", "DeadlineExceeded")
-    assert "activeDeadlineSeconds, 60" in w.condition("Failed")["message"]
+    assert "activeDeadlineSeconds (60 s)" in w.condition("Failed")["message"]
     w.run(60)
     assert not w.pods.pods
 

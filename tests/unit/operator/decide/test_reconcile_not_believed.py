@@ -18,7 +18,7 @@ def test_a_left_out_learner_degrades_the_job_and_is_named_with_the_reason() -> N
     w = training_world()
     w.syncer.left_out = {"us-west/old/1": WORDS, "us-west/old/0": "", "us-west/old/9": "no longer planned"}
     w.run(10)
-    assert degraded(w) == ("True", "LearnersLeftOut", f"merges are made without us-west/old/1: {WORDS}")
+    assert degraded(w) == ("True", "LearnersLeftOut", f"merges leave out us-west/old/1: {WORDS}")
     assert left_out_of_pools(w) == {"us-east/new": None, "us-west/old": 1}
     assert (w.condition("Ready")["status"], w.status["reason"]) == ("True", "LearnersLeftOut")
     assert [(event.type, event.reason) for event in w.events][-1] == ("Warning", "LearnersLeftOut")
@@ -44,7 +44,7 @@ def test_many_that_are_left_out_are_told_together() -> None:
     spiked = "it holds values that are not finite"
     w.syncer.left_out = {"us-east/new/0": WORDS, "us-west/old/0": spiked, "us-west/old/2": WORDS}
     w.run(10)
-    without = "merges are made without"
+    without = "merges leave out"
     expected = f"{without} us-east/new/0, us-west/old/2: {WORDS}; {without} us-west/old/0: {spiked}"
     assert degraded(w)[1:] == ("LearnersLeftOut", expected)
     w.syncer.left_out = {f"us-west/old/{index}": f"{index}" for index in range(3)} | {"us-east/new/0": "9"}
@@ -93,9 +93,12 @@ def test_the_quorum_in_force_is_shown_and_a_job_that_has_it_is_ready() -> None:
     w.syncer.given_up, w.syncer.quorum = {"us-west/old/2"}, 3
     w.run(10)
     ready = w.condition("Ready")
-    assert (ready["status"], ready["message"]) == ("True", "3 of 4 learners train, the quorum is 3 instead of 4")
+    assert (ready["status"], ready["message"]) == (
+        "True",
+        "3 of 4 learners train, the quorum is 3 (spec.sync.quorum is 4)",
+    )
     assert w.status["learners"]["quorum"] == 3
-    lowered = "the quorum is 3 instead of the 4 of spec.sync.quorum: no more learners are left"
+    lowered = "the quorum is 3, below spec.sync.quorum (4): only 3 learner(s) are left"
     assert degraded(w)[1:] == ("LearnersGivenUp", f"us-west/old/2 given up after too many restarts; {lowered}")
     w.syncer.given_up, w.syncer.quorum = set(), 4
     w.run(10)
@@ -110,7 +113,7 @@ def test_fewer_than_the_quorum_in_force_is_told_by_that_quorum() -> None:
     ready = w.condition("Ready")
     assert (ready["reason"], ready["message"]) == (
         "QuorumMissing",
-        "2 of 4 learners train, the quorum is 3 instead of 4",
+        "2 of 4 learners train, the quorum is 3 (spec.sync.quorum is 4)",
     )
 
 

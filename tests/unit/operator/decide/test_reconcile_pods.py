@@ -33,7 +33,7 @@ POD_TROUBLES: dict[str, tuple[dict[str, Any], str, str]] = {
     "an image that is being tried": (
         waiting("ErrImagePull", "not found", image="r.example/none:1"),
         "ImagePullFailed",
-        "2 of 3 learners of us-west/old without image: r.example/none:1: not found",
+        "2 of 3 learners of us-west/old cannot pull the image: r.example/none:1: not found",
     ),
     "the same image while it is not": (
         waiting(
@@ -42,12 +42,12 @@ POD_TROUBLES: dict[str, tuple[dict[str, Any], str, str]] = {
             image="r.example/none:1",
         ),
         "ImagePullFailed",
-        "2 of 3 learners of us-west/old without image: r.example/none:1: not found",
+        "2 of 3 learners of us-west/old cannot pull the image: r.example/none:1: not found",
     ),
     "an image of a long name": (
         waiting("ImagePullBackOff", f'Back-off pulling image "{LONG}": ErrImagePull: {STEPS}: not found', image=LONG),
         "ImagePullFailed",
-        f"2 of 3 learners of us-west/old without image: {LONG}: not found",
+        f"2 of 3 learners of us-west/old cannot pull the image: {LONG}: not found",
     ),
     "the same image in an older cluster": (
         waiting(
@@ -60,29 +60,29 @@ POD_TROUBLES: dict[str, tuple[dict[str, Any], str, str]] = {
             ),
         ),
         "ImagePullFailed",
-        "2 of 3 learners of us-west/old without image: r.example/none:1: not found",
+        "2 of 3 learners of us-west/old cannot pull the image: r.example/none:1: not found",
     ),
     "a missing Secret in its environment": (
         waiting("CreateContainerConfigError", 'secret "token" not found'),
         "ContainerConfigError",
-        'not startable: secret "token" not found',
+        'cannot create the container: secret "token" not found',
     ),
     "a missing ConfigMap among its volumes": (
         waiting(
             "ContainerCreating", "", events=(("FailedMount", 'MountVolume.SetUp failed: configmap "x" not found'),)
         ),
         "MountFailed",
-        'without volumes: MountVolume.SetUp failed: configmap "x" not found',
+        'cannot mount a volume: MountVolume.SetUp failed: configmap "x" not found',
     ),
     "no sandbox": (
         waiting("ContainerCreating", "", events=(("FailedCreatePodSandBox", "no RuntimeClass"),)),
         "SandboxFailed",
-        "without sandbox: no RuntimeClass",
+        "cannot create the sandbox: no RuntimeClass",
     ),
     "bad input": (
         crashed(2, LAST_LINES, restarts=1),
         "ConfigurationError",
-        "2 of 3 learners of us-west/old stopped by bad input: data.text.path: /data/none is not there",
+        "2 of 3 learners of us-west/old stopped by a configuration error: data.text.path: /data/none is not there",
     ),
     "turned away": (crashed(3, "us-west/old/0: certificate of another job"), "Refused", "refused by the syncer: us-"),
     "too much memory": (crashed(137, "", reason="OOMKilled", restarts=1), "OutOfMemory", "out of memory"),
@@ -116,7 +116,7 @@ def test_a_pod_problem_is_reported_with_pool_count_and_cause_until_solved(troubl
     w.pods.troubles.clear()
     w.run(30)
     assert degraded(w) == ("False", "AsExpected", "")
-    assert w.events[-1].message == f"no longer degraded; it was {reason}"
+    assert w.events[-1].message == f"no longer degraded (was {reason})"
 
 
 HARMLESS = {
@@ -156,8 +156,8 @@ def test_several_causes_stand_in_one_message_the_gravest_first() -> None:
     status, reason, message = degraded(w)
     assert (status, reason) == ("True", "CheckpointFailing")
     assert [part.split(":")[0] for part in message.split("; ")] == [
-        "no checkpoint can be written",
-        "1 of 3 learners of us-west/old stopped by bad input",
+        "the syncer cannot write checkpoints",
+        "1 of 3 learners of us-west/old stopped by a configuration error",
         "1 of 3 learners of us-west/old unschedulable",
         "1 of 1 learners of us-east/new crash-looping",
     ]
@@ -184,7 +184,7 @@ def test_a_syncer_that_cannot_start_says_why() -> None:
     assert degraded(w) == (
         "True",
         "ConfigurationError",
-        "syncer stopped by bad input: the checkpoint is of another job",
+        "syncer stopped by a configuration error: the checkpoint is of another job",
     )
 
 
@@ -192,7 +192,7 @@ def test_pods_that_may_not_be_created_are_told_with_the_controllers_words() -> N
     w = World()
     w.pods.forbidden.add("demo--us-west-old")
     w.run(40)
-    assert degraded(w) == ("True", "PodsForbidden", "pods of us-west/old may not be created: exceeded quota")
+    assert degraded(w) == ("True", "PodsForbidden", "pods of us-west/old cannot be created: exceeded quota")
     w.pods.forbidden.clear()
     w.run(30)
     assert degraded(w)[0] == "False"

@@ -16,7 +16,7 @@ def test_an_object_that_the_api_server_refuses_is_told_and_tried_again() -> None
     w = World(refusals={key: "spec.template.spec.containers[0].resources.requests: quantities must match"})
     w.run(60)
     assert degraded(w)[1] == "ApplyRefused"
-    assert degraded(w)[2].startswith("StatefulSet demo--us-west-old is refused: spec.template")
+    assert degraded(w)[2].startswith("the API server rejected StatefulSet demo--us-west-old: spec.template")
     assert w.status["learners"]["training"] == 1, "the other pool trains"
     w.refusals.clear()
     w.run(60)
@@ -29,7 +29,7 @@ def test_a_name_that_is_taken_is_left_alone_and_nothing_new_is_made() -> None:
     w = World(foreign=frozenset({key}))
     w.run(30)
     assert not w.children
-    assert degraded(w) == ("True", "NameTaken", "Service demo-syncer of another owner")
+    assert degraded(w) == ("True", "NameTaken", "names taken by another owner: Service demo-syncer")
     w.foreign = frozenset()
     w.run(60)
     assert w.status["phase"] == "Training"
@@ -58,7 +58,7 @@ INVALID: dict[str, tuple[dict[str, Any], str, str]] = {
             ],
         },
         "RemoteClusterUnsupported",
-        "spec.regions[0].cluster: other clusters are not supported yet",
+        "spec.regions[0].cluster: other clusters are not supported; remove it",
     ),
 }
 
@@ -92,7 +92,7 @@ def test_what_runs_of_a_job_that_became_invalid_is_left_running() -> None:
     w.change(sync={"quorum": 9})
     w.run(30)
     assert w.status["phase"] == "Invalid"
-    assert w.condition("Ready")["message"].endswith("what runs of it is left as it is")
+    assert w.condition("Ready")["message"].endswith("what already runs keeps running")
     assert len(w.pods.pods) == 5
     assert w.status["progress"]["step"] == progress["step"]
     w.change(sync={"quorum": 1})

@@ -11,7 +11,7 @@ def test_a_running_learner_that_the_syncer_has_not_heard_of_is_missing() -> None
     w.run(30)
     assert degraded(w)[0] == "False", "it may still be loading"
     w.run(60)
-    assert degraded(w)[1:] == ("LearnersMissing", "1 of 3 learners of us-west/old running but unknown to the syncer")
+    assert degraded(w)[1:] == ("LearnersMissing", "1 of 3 learners of us-west/old running but not joined to the syncer")
 
 
 def test_given_up_and_stalled_learners_are_named_and_not_their_pods() -> None:
@@ -37,7 +37,7 @@ def test_links_that_do_not_carry_the_schedule_are_told_with_what_would_do() -> N
     w = training_world()
     w.syncer.links = THIN_LINKS
     w.run(10)
-    would_do = "; would do: sync.interval: 34; or 33.3 Mbit/s on the link us-west/old"
+    would_do = "; remedies: sync.interval: 34; or 33.3 Mbit/s on the link us-west/old"
     assert degraded(w) == ("True", "LinkTooThin", THIN_LINKS["reason"] + would_do)
     assert w.condition("Ready")["status"] == "True"
     w.syncer.links = THIN_LINKS | {"kind": "Fits", "since_seconds": 1.0}

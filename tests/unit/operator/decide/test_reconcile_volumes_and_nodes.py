@@ -38,7 +38,7 @@ def test_a_pod_that_does_not_end_names_its_lost_node() -> None:
     w.run(60)
     assert degraded(w)[1:] == (
         "NodeLost",
-        f"1 of 3 learners of us-west/old on lost nodes: node-1 does not end pod {OLD}1",
+        f"1 of 3 learners of us-west/old cannot be deleted: node-1 does not respond, so pod {OLD}1 stays",
     )
 
 
@@ -67,7 +67,10 @@ def test_a_complete_job_ends_its_syncer_although_a_learners_node_is_lost() -> No
     assert w.status["phase"] == "Complete"
     assert w.learner_pods() == [f"{OLD}1"]
     assert not w.syncer_pods()
-    assert degraded(w)[1:] == ("NodeLost", f"1 learner(s) of us-west/old on lost nodes: node-1 does not end pod {OLD}1")
+    assert degraded(w)[1:] == (
+        "NodeLost",
+        f"1 learner(s) of us-west/old cannot be deleted: node-1 does not respond, so pod {OLD}1 stays",
+    )
     w.pods.stuck.clear()
     w.run(60)
     assert degraded(w)[0] == "False"

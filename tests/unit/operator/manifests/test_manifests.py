@@ -205,16 +205,16 @@ def test_a_syncer_without_its_own_image_takes_that_of_the_first_pool() -> None:
 
 
 def test_without_any_image_the_user_is_told_where_to_name_one() -> None:
-    with pytest.raises(NoImageError, match=r"^spec\.image: is missing, and so is the image of pool east/a; give"):
+    with pytest.raises(NoImageError, match=r"^spec\.image: is missing, and so is the image of pool east/a; set"):
         images_of(None, None, None, None)
 
 
 @pytest.mark.parametrize(
     ("wrong", "told"),
     [
-        ({"operator_namespace": ""}, "operator_namespace is empty"),
-        ({"poll_seconds": 0.0}, "poll_seconds 0.0 is not above 0"),
-        ({"resync_seconds": float("nan")}, "resync_seconds nan is not above 0"),
+        ({"operator_namespace": ""}, "operator_namespace: is empty"),
+        ({"poll_seconds": 0.0}, "poll_seconds: 0.0 is not above 0"),
+        ({"resync_seconds": float("nan")}, "resync_seconds: nan is not above 0"),
     ],
 )
 def test_operator_options_that_cannot_be_are_refused_by_name(wrong: dict[str, Any], told: str) -> None:

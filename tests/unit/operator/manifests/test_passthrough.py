@@ -73,14 +73,14 @@ VOLUMES = [{"name": "data", "emptyDir": {}}]
         *(
             (
                 {"volumes": [{"name": name, "emptyDir": {}}]},
-                f"{POOL}.volumes[0].name: {name} is set by the operator; use another name than job, tls, state and tmp",
+                f"{POOL}.volumes[0].name: {name} is set by the operator; use a name other than job, tls, state or tmp",
             )
             for name in ("job", "tls", "state", "tmp")
         ),
         *(
             (
                 {"volumes": VOLUMES, "volumeMounts": [{"name": "data", "mountPath": path}]},
-                f"{POOL}.volumeMounts[0].mountPath: {shown} gets in the way of {ours}, {MOUNTED}",
+                f"{POOL}.volumeMounts[0].mountPath: {shown} conflicts with {ours}, {MOUNTED}",
             )
             for path, shown, ours in (
                 ("/etc/diloco/job", "/etc/diloco/job", "/etc/diloco/job"),
@@ -94,15 +94,15 @@ VOLUMES = [{"name": "data", "emptyDir": {}}]
         ),
         (
             {"volumes": VOLUMES, "volumeMounts": [{"name": "data", "mountPath": "/data/../etc"}]},
-            f"{POOL}.volumeMounts[0].mountPath: /data/../etc is no plain absolute path; use one such as /data",
+            f"{POOL}.volumeMounts[0].mountPath: /data/../etc is not a plain absolute path; use one such as /data",
         ),
         (
             {"volumes": VOLUMES, "volumeMounts": [{"name": "dta", "mountPath": "/data"}]},
-            f"{POOL}.volumeMounts[0].name: dta is no volume of this pool; use data",
+            f"{POOL}.volumeMounts[0].name: dta is not a volume of this pool; use data",
         ),
         (
             {"volumeMounts": [{"name": "data", "mountPath": "/data"}]},
-            f"{POOL}.volumeMounts[0].name: data is no volume of this pool; it has none, add it to {POOL}.volumes",
+            f"{POOL}.volumeMounts[0].name: data is not a volume of this pool; it has none; add it to {POOL}.volumes",
         ),
         (
             {"volumes": VOLUMES, "volumeMounts": [{"mountPath": "/data"}]},
@@ -110,23 +110,23 @@ VOLUMES = [{"name": "data", "emptyDir": {}}]
         ),
         (
             {"env": [{"name": "HOME", "value": "/root"}]},
-            f"{POOL}.env[0].name: HOME is set by the operator; use another name than HOME and POD_INDEX",
+            f"{POOL}.env[0].name: HOME is set by the operator; use a name other than HOME or POD_INDEX",
         ),
         (
             {"env": [{"name": "POD_INDEX", "value": "0"}]},
-            f"{POOL}.env[0].name: POD_INDEX is set by the operator; use another name than HOME and POD_INDEX",
+            f"{POOL}.env[0].name: POD_INDEX is set by the operator; use a name other than HOME or POD_INDEX",
         ),
         ({"env": [{"name": "A", "value": 1}]}, f"{POOL}.env[0].value: 1 is not text; put it in quotes"),
         ({"env": [{"name": "A", "value": True}]}, f"{POOL}.env[0].value: true is not text; put it in quotes"),
-        ({"env": [{"value": "1"}]}, f"{POOL}.env[0].name: is missing; give text"),
+        ({"env": [{"value": "1"}]}, f"{POOL}.env[0].name: is missing; use text"),
         ({"env": [{"name": 1}]}, f"{POOL}.env[0].name: 1 is not text; put it in quotes"),
         (
             {"env": [{"name": "A"}, {"name": "B"}, {"name": "A"}]},
-            f"{POOL}.env[2].name: A is also that of {POOL}.env[0]; use each once",
+            f"{POOL}.env[2].name: A is also used by {POOL}.env[0]; use each once",
         ),
         (
             {"imagePullSecrets": [{"name": "a"}, {"name": "a"}]},
-            f"{POOL}.imagePullSecrets[1].name: a is also that of {POOL}.imagePullSecrets[0]; use each once",
+            f"{POOL}.imagePullSecrets[1].name: a is also used by {POOL}.imagePullSecrets[0]; use each once",
         ),
     ],
 )

@@ -77,7 +77,7 @@ def test_variables_volumes_and_init_containers_are_added() -> None:
         ({"spec": {"nodeSelectr": {}}}, "spec.nodeSelectr", "cannot be set here"),
         ({"spec": {"tolerations": "all"}}, "spec.tolerations", "is not a list of objects"),
         ({"spec": {"schedulerName": 1}}, "spec.schedulerName", "is not text"),
-        ({"spec": {"nodeSelector": {"a": "b"}}}, "spec.nodeSelector", "is also given beside podTemplate"),
+        ({"spec": {"nodeSelector": {"a": "b"}}}, "spec.nodeSelector", "is also set outside podTemplate"),
         ({"spec": {"containers": [{"name": "mine"}]}}, "spec.containers[0].name", "is not learner"),
         ({"spec": {"containers": [{"name": "learner", "command": []}]}}, "spec.containers[0].command", "cannot be set"),
         (
@@ -88,7 +88,7 @@ def test_variables_volumes_and_init_containers_are_added() -> None:
         (
             {"spec": {"containers": [{"name": "learner", "volumeMounts": [{"name": "x", "mountPath": "/x"}]}]}},
             "spec.containers[0].volumeMounts[0].name",
-            "is no volume of this pod",
+            "is not a volume of this pod",
         ),
         ({"spec": {"volumes": [{"name": "state", "emptyDir": {}}]}}, "spec.volumes[0].name", "state is set by"),
         (
@@ -96,7 +96,11 @@ def test_variables_volumes_and_init_containers_are_added() -> None:
             "spec.initContainers[0].name",
             "learner is the operator's",
         ),
-        ({"metadata": {"labels": {"diloco.dev/job": "other"}}}, "metadata.labels.diloco.dev/job", "is for Kubernetes"),
+        (
+            {"metadata": {"labels": {"diloco.dev/job": "other"}}},
+            "metadata.labels.diloco.dev/job",
+            "is reserved for Kubernetes",
+        ),
     ],
 )
 def test_what_is_not_the_users_is_refused_by_name(template: dict[str, Any], place: str, says: str) -> None:

@@ -64,7 +64,11 @@ def test_a_suspended_job_is_rendered_asleep(tmp_path: Path, capsys: pytest.Captu
     ("change", "arguments", "told"),
     [
         (("", ""), [], "spec.image: is missing, and so is the image of pool us-east/new"),
-        (("", ""), ["--image", IMAGE, "--namespace", "No"], "--namespace 'No': use a name of lower-case letters"),
+        (
+            ("", ""),
+            ["--image", IMAGE, "--namespace", "No"],
+            "--namespace: No is not a namespace; use a name of lower-case letters",
+        ),
         (
             ("{name: OMP_NUM_THREADS,", "{name: HOME,"),
             ["--image", IMAGE],
@@ -73,7 +77,7 @@ def test_a_suspended_job_is_rendered_asleep(tmp_path: Path, capsys: pytest.Captu
         (
             ("- name: us-east\n", "- name: us-east\n    cluster: {kubeconfigSecret: {name: east}}\n"),
             ["--image", IMAGE],
-            "spec.regions[0].cluster: other clusters are not supported yet; leave it out",
+            "spec.regions[0].cluster: other clusters are not supported; remove it",
         ),
     ],
     ids=["no image", "namespace", "a variable of ours", "another cluster"],

@@ -64,11 +64,11 @@ def test_what_it_knows_is_read_and_what_it_does_not_know_is_let_pass() -> None:
     ("handler", "reason"),
     [
         (None, "cannot connect"),
-        (answering("busy", status=503), "answered 503"),
-        (answering("{"), "cannot be read"),
+        (answering("busy", status=503), "answered with HTTP 503"),
+        (answering("{"), "its /status is invalid"),
         (answering(json.dumps({"job": "job", "epoch": "x", "phase": "Training"})), "epoch"),
         (answering(json.dumps({"job": "other", "epoch": 1, "phase": "Training"})), "another job, 'other'"),
-        (answering(" " * (LONGEST_ANSWER_BYTES + 1)), "more than 8 MiB"),
+        (answering(" " * (LONGEST_ANSWER_BYTES + 1)), "larger than 8 MiB"),
     ],
 )
 def test_whatever_else_comes_is_a_reason_in_words_that_stay_the_same(handler: Handler | None, reason: str) -> None:
@@ -89,7 +89,7 @@ def test_each_question_has_a_connection_of_its_own() -> None:
 
     async def run() -> None:
         async with asker_of(handler) as asker:
-            assert [await asker.ask(JOB) for _ in range(2)] == [SyncerAway("answered 404")] * 2
+            assert [await asker.ask(JOB) for _ in range(2)] == [SyncerAway("answered with HTTP 404")] * 2
 
     asyncio.run(run())
     assert len(set(ends)) == 2

@@ -134,7 +134,7 @@ def test_a_checkpoint_of_another_model_or_job_names_both(tmp_path: Path) -> None
     write_checkpoint(tmp_path, content())
     with pytest.raises(SyncerError, match=r"1500 parameters in 2 fragments.*1501 parameters in 2 fragments"):
         newest(tmp_path, layout_of(1000, 501))
-    with pytest.raises(SyncerError, match="of job 'small', but the job is 'large'"):
+    with pytest.raises(SyncerError, match="of job 'small', not of 'large'"):
         newest(tmp_path, job="large")
 
 

@@ -30,4 +30,4 @@ def test_a_model_that_cannot_be_built_is_said_once_and_not_claimed(
 
     assert not asyncio.run(export()).exported
     assert tries == [1]
-    assert "model: has another base; it is tried again when the syncer is restarted" in caplog.text
+    assert "model: has another base; retrying when the syncer restarts" in caplog.text

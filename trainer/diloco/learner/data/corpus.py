@@ -27,5 +27,5 @@ def standard_library() -> tuple[Document, ...]:
         if _LEFT_OUT.isdisjoint(path.relative_to(root).parts) and path.is_file()
     ]
     if not files:
-        raise DataError(f"{_FIELD}: this Python has no standard library sources in {root}; give data.text.path")
+        raise DataError(f"{_FIELD}: this Python has no standard library sources in {root}; use data.text.path")
     return ordered(files, _FIELD)

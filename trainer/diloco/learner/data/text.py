@@ -121,8 +121,8 @@ def read_bytes(document: Document, start: int, count: int) -> NDArray[np.uint8]:
         raise unreadable(f"data.text.path: {document.path}", error) from error
     if len(content) != count:
         raise DataError(
-            f"data.text.path: {document.path} had {document.size_bytes} bytes when this learner started and has become "
-            "shorter; put it back as it was: data must not change while a job runs"
+            f"data.text.path: {document.path} had {document.size_bytes} bytes when this learner started and is now "
+            "shorter; restore it: data must not change while a job runs"
         )
     return np.frombuffer(content, dtype=np.uint8)
 

@@ -101,7 +101,7 @@ class TokenFile:
         content = self._bytes[block * _BLOCK_BYTES : (block + 1) * _BLOCK_BYTES]
         if xxhash.xxh3_64_intdigest(content.data) != int(self._checksums[block]):
             first = _DATA_OFFSET + block * _BLOCK_BYTES
-            raise DataError(f"{self._path}: is damaged between bytes {first} and {first + len(content)}; make it again")
+            raise DataError(f"{self._path}: is damaged between bytes {first} and {first + len(content)}; recreate it")
         self._checked[block] = True
 
 
@@ -123,7 +123,7 @@ def open_token_file(path: Path) -> TokenFile:
     except OSError as error:
         raise unreadable(str(path), error) from error
     if xxhash.xxh3_128_hexdigest(row) != info.digest:
-        raise DataError(f"{path}: its checksums are damaged; make it again")
+        raise DataError(f"{path}: its checksums are damaged; recreate it")
     return TokenFile(path, info, np.frombuffer(row, dtype="<u8"))
 
 
@@ -203,7 +203,7 @@ def _header(info: TokenFileInfo) -> bytes:
 def _read_header(path: Path, file: IO[bytes]) -> TokenFileInfo:
     block = file.read(_DATA_OFFSET)
     if len(block) < _PREFIX.size or block[: len(_MAGIC)] != _MAGIC:
-        raise DataError(f"{path}: is no token file; make one with `diloco tokens`")
+        raise DataError(f"{path}: is not a token file; make one with `diloco tokens`")
     _, version, length = _PREFIX.unpack_from(block)
     if version != _VERSION:
         raise DataError(f"{path}: is a token file of version {version}, this diloco reads version {_VERSION}")

@@ -19,9 +19,9 @@ def choose_device(name: str) -> torch.device:
     try:
         device = torch.device(name)
     except RuntimeError as error:
-        raise DeviceError(f"--device: {name} is no device; use auto, cpu, cuda or cuda:N") from error
+        raise DeviceError(f"--device: {name} is not a device; use auto, cpu, cuda or cuda:N") from error
     if device.type not in ("cpu", "cuda"):
         raise DeviceError(f"--device: {name} is not supported; use auto, cpu, cuda or cuda:N")
     if device.type == "cuda" and (device.index or 0) >= count:
-        raise DeviceError(f"--device: {name} is not there; this machine shows {count} CUDA devices")
+        raise DeviceError(f"--device: {name} is not available; this machine has {count} CUDA devices")
     return device

@@ -78,7 +78,7 @@ class FaultInjector:
         del self._paused[process]
         self._fleet.signal(process, signal.SIGCONT)
         self._journal.write("continue", process)
-        self._fleet.announce(f"chaos: {process} goes on")
+        self._fleet.announce(f"chaos: {process} continues")
 
     def _restore(self, region: str) -> None:
         del self._cut[region]

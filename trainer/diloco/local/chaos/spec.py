@@ -80,9 +80,9 @@ def _parse(text: str, learner_ids: Sequence[str]) -> Fault:
     head, at, tail = text.partition("@")
     kind_text, colon, target = head.partition(":")
     if not at or not colon or not target:
-        raise wrong("give KIND:TARGET@step=N or KIND:TARGET@rate=R, such as kill:us-west/old/0@step=150")
+        raise wrong("is not a fault; use KIND:TARGET@step=N or KIND:TARGET@rate=R, such as kill:us-west/old/0@step=150")
     if kind_text not in tuple(FaultKind):
-        raise wrong(f"{kind_text!r} is no kind of failure: use {', '.join(FaultKind)}")
+        raise wrong(f"{kind_text!r} is not a kind of fault; use {', '.join(FaultKind)}")
     kind = FaultKind(kind_text)
     settings = _settings(kind, tail, wrong)
     return Fault(
@@ -106,16 +106,16 @@ def _settings(kind: FaultKind, text: str, wrong: _Wrong) -> dict[str, str]:
     for part in text.split(","):
         name, equals, value = part.partition("=")
         if not equals:
-            raise wrong(f"{part!r} is not NAME=VALUE")
+            raise wrong(f"{part!r} is not NAME=VALUE; use {', '.join(allowed)}")
         if name not in allowed:
-            raise wrong(f"{kind} takes no {name!r}: use {', '.join(allowed)}")
+            raise wrong(f"{kind} has no option {name!r}; use {', '.join(allowed)}")
         if name in settings:
-            raise wrong(f"{name} is given twice")
+            raise wrong(f"{name} is given twice; use it once")
         settings[name] = value
     if ("step" in settings) == ("rate" in settings):
-        raise wrong("give either step=N or rate=R")
+        raise wrong("needs one time; use either step=N or rate=R")
     if lasting and "seconds" not in settings:
-        raise wrong(f"say how long the {kind} lasts, such as seconds=20")
+        raise wrong(f"the {kind} has no duration; use one such as seconds=20")
     return settings
 
 
@@ -130,7 +130,7 @@ def _victims(kind: FaultKind, target: str, learner_ids: Sequence[str], wrong: _W
 
 def _manner(text: str, wrong: _Wrong) -> Manner:
     if text not in tuple(Manner):
-        raise wrong(f"manner must be {' or '.join(Manner)}, not {text!r}")
+        raise wrong(f"manner {text!r} is unknown; use {' or '.join(Manner)}")
     return Manner(text)
 
 

@@ -109,7 +109,7 @@ class HistoryBuilder:
         left_out_before, named = dict(self._left_out), set[str]()
         for entry in tape:
             if isinstance(entry, Torn):
-                self.note(f"the last line of {entry.file.name} is torn: the syncer was killed in mid-line")
+                self.note(f"the last line of {entry.file.name} is incomplete: the syncer was killed while writing it")
                 break
             now, seconds = entry.now, self._clock.seconds(header.started_at + entry.now)
             engine.step(entry.event, now)

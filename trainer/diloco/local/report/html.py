@@ -219,7 +219,7 @@ def _learner_rows(history: RunHistory) -> tuple[list[str], list[list[str]]]:
             percent_text(one.other_work_fraction),
             percent_text(one.goodput),
             str(one.restarts),
-            f"{one.left_out}, lately as {one.left_out_reason}" if one.left_out else "0",
+            f"{one.left_out}, most recently: {one.left_out_reason}" if one.left_out else "0",
         ]
         for one in history.learners
     ]

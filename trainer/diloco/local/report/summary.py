@@ -75,7 +75,7 @@ def quorum_text(history: RunHistory) -> str:
     """The quorum at the end if it differs from the manifest's; else empty."""
     if history.quorum >= history.quorum_wanted:
         return ""
-    return f"{history.quorum} at the end, as no more learners were left; sync.quorum is {history.quorum_wanted}"
+    return f"{history.quorum} at the end: only that many learners were left; sync.quorum is {history.quorum_wanted}"
 
 
 def closing_table(history: RunHistory) -> RenderableType:
@@ -107,7 +107,7 @@ def closing_table(history: RunHistory) -> RenderableType:
             facts.add_row("in doubt", f"the evaluation at {duration_text(e.seconds)}: {loss_text(e.loss)}")
     for one in history.learners:
         if one.left_out:
-            facts.add_row("left out", f"{one.id}, of {one.left_out} merges, lately as {one.left_out_reason}")
+            facts.add_row("left out", f"{one.id}, of {one.left_out} merges, most recently: {one.left_out_reason}")
     if followed := quorum_text(history):
         facts.add_row("quorum", followed)
     facts.add_row("tokens merged", f"{count_text(history.merged_tokens)} in {history.syncer_steps} merges")

@@ -22,7 +22,7 @@ def time_bars(history: RunHistory) -> str:
     present = _present(history)
     wholes = [Whole(name, _parts(shares, present)) for name, shares in _wholes(history)]
     legend = [(f"{number} {WORDS[one].title}", _style(one)) for number, one in enumerate(present, 1)]
-    return stacked_bars(wholes, legend, "what became of the given time, by learner")
+    return stacked_bars(wholes, legend, "how each learner spent its time")
 
 
 def time_rows(history: RunHistory) -> tuple[list[str], list[list[str]]]:

@@ -155,12 +155,12 @@ _NOTED = {
 
 
 _TEXTS: Mapping[str, Callable[[Mapping[str, Any]], str]] = {
-    "kill": lambda _: "killed with SIGKILL, on purpose",
-    "pause": lambda details: f"stopped with SIGSTOP{_lasting(details)}, on purpose",
-    "continue": lambda _: "goes on",
-    "cut": lambda details: f"link cut{_lasting(details)}, on purpose",
+    "kill": lambda _: "killed with SIGKILL (injected)",
+    "pause": lambda details: f"stopped with SIGSTOP{_lasting(details)} (injected)",
+    "continue": lambda _: "continues",
+    "cut": lambda details: f"link cut{_lasting(details)} (injected)",
     "heal": lambda _: "link is back",
-    "start": lambda details: f"started again (restart {details['restarts']})" if details.get("restarts") else "",
+    "start": lambda details: f"restarted (restart {details['restarts']})" if details.get("restarts") else "",
     "exit": lambda details: "" if _expected(details) else f"ended: {how_it_ended(details['code'])}",
     "give_up": lambda details: f"given up: {details['reason']}",
     "run": lambda details: "the run was resumed" if details.get("resumed") else "",

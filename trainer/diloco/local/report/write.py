@@ -37,7 +37,7 @@ def close_run(job: DiLoCoJob, directory: RunDirectory) -> RunHistory:
         try:
             text = write_text(directory.model, job.spec)
         except NoSampleError as error:
-            builder.note(f"there is no sample of text: {error}")
+            builder.note(f"no sample of text was written: {error}")
         else:
             write_atomically(directory.sample, text + "\n")
     history = builder.history()

@@ -117,7 +117,7 @@ def progress_line(snapshot: RunSnapshot) -> str:
     if status.seconds_left is not None:
         parts.append(f"{duration_text(status.seconds_left)} left")
     if status.quorum < status.quorum_wanted:
-        parts.append(f"quorum {status.quorum} instead of {status.quorum_wanted}")
+        parts.append(f"quorum {status.quorum} (sync.quorum {status.quorum_wanted})")
     if names := [learner.id for learner in status.learners if learner.left_out_now]:
         parts.append(f"left out: {shortlist(names, _LEFT_OUT_SHOWN)}")
     if status.links is not None and status.links.kind != _FITS:
@@ -143,7 +143,7 @@ def _head(snapshot: RunSnapshot) -> Text:
         text.append(f"  step {status.syncer_step}")
         text.append(f"  loss {loss_text(status.train_loss)}  evaluated {_evaluated(status)}")
         if status.quorum < status.quorum_wanted:
-            told = f"  quorum {status.quorum}, as no more learners are left (sync.quorum: {status.quorum_wanted})"
+            told = f"  quorum {status.quorum}: only that many learners are left (sync.quorum: {status.quorum_wanted})"
             text.append(told, style="yellow")
     return text
 
@@ -177,7 +177,7 @@ def _left_out(snapshot: RunSnapshot) -> list[Text]:
     )
     lines = [
         Text(
-            f"{one.id}: {one.left_out} merges without it, lately as {one.left_out_reason}",
+            f"{one.id}: {one.left_out} merges without it, most recently: {one.left_out_reason}",
             style="yellow" if one.left_out_now else "dim",
         )
         for one in found[:_LEFT_OUT_SHOWN]
@@ -194,7 +194,7 @@ def _links(snapshot: RunSnapshot) -> list[Text]:
         return []
     lines = [Text(f"links: {links.kind}: {links.reason}", style="yellow")]
     if links.remedies:
-        lines.append(Text(f"  would do: {'; or '.join(links.remedies)}"))
+        lines.append(Text(f"  remedies: {'; or '.join(links.remedies)}"))
     return lines
 
 
@@ -202,7 +202,7 @@ def _bar(snapshot: RunSnapshot) -> Table:
     status = snapshot.status
     grid = Table.grid(padding=(0, 1))
     bar = ProgressBar(total=1.0, completed=snapshot.progress, width=40)
-    told = f"{duration_text(snapshot.elapsed_seconds)} gone"
+    told = f"{duration_text(snapshot.elapsed_seconds)} elapsed"
     if status is not None:
         told = f"{count_text(status.merged_tokens)} of {count_text(status.budget_tokens)} tokens  {told}"
         if status.seconds_left is not None:

@@ -165,9 +165,7 @@ def load_checkpoint(directory: Path, name: str, layout: Layout, job: str) -> Loa
     folder = directory / name
     manifest = _read_manifest(folder / "manifest.json")
     if manifest.job != job:
-        raise SyncerError(
-            f"{folder}: a checkpoint of job {manifest.job!r}, but the job is {job!r}; use another directory"
-        )
+        raise SyncerError(f"{folder}: the checkpoint is of job {manifest.job!r}, not of {job!r}; use another directory")
     match = layout.match(manifest.layout)
     if match is Match.OTHER_CUT:
         theirs = _describe(manifest.model_parameters, manifest.model_fragments, manifest.layout)
@@ -275,7 +273,7 @@ def _read_manifest(path: Path) -> CheckpointManifest:
     if isinstance(form, int) and form > max(_FILES):
         # It is not damaged, so it is not set aside: the version that wrote it can resume from it.
         raise SyncerError(
-            f"{path}: checkpoint format is {form}; this version of diloco reads {min(_FILES)} to {max(_FILES)}, use the"
+            f"{path}: checkpoint format is {form}; this version of diloco reads {min(_FILES)} to {max(_FILES)}; use the"
             " version that wrote it or a later one"
         )
     try:

@@ -99,7 +99,7 @@ class Checkpointer:
         try:
             await asyncio.wait_for(self.idle(), LAST_SECONDS)
         except TimeoutError:
-            _log.error("the last checkpoint took longer than %.0f s and is given up", LAST_SECONDS)
+            _log.error("the last checkpoint takes longer than %.0f s; giving up on it", LAST_SECONDS)
             return False
         return not self._problem
 
@@ -133,9 +133,12 @@ class Checkpointer:
         self._failures += 1
         self._problem = problem
         if self._stopping:
-            _log.error("no last checkpoint was written: %s; a restart goes on from checkpoint %s", error, self.newest)
+            _log.error("no last checkpoint: %s; a restart continues from checkpoint %s", error, self.newest)
         else:
-            _log.error("no checkpoint was written: %s; training goes on, the next one is tried in its turn", error)
+            _log.error(
+                "cannot write a checkpoint: %s; training continues, and the next checkpoint is tried when it is due",
+                error,
+            )
 
     def _write(self, content: CheckpointContent) -> str:
         # Unreadable checkpoints would in time replace the readable ones.

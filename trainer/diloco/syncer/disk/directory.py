@@ -93,7 +93,7 @@ class SyncerDirectory:
                 text = f"{self.root}: another syncer is using this directory; stop it or wait for its end"
                 raise SyncerError(text, EXIT_UNEXPECTED)
             if not told:
-                _log.warning("%s: another syncer is using this directory; waits for its end", self.root)
+                _log.warning("%s: another syncer is using this directory; waiting for it to end", self.root)
                 told = True
             time.sleep(min(left, _RETRY_SECONDS))
 

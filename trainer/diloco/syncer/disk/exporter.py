@@ -66,10 +66,10 @@ class Exporter:
             try:
                 await loop.run_in_executor(self._executor, write)
             except OSError as error:
-                _log.error("the model could not be exported, it is tried again: %s", error)
+                _log.error("cannot export the model, retrying: %s", error)
                 await asyncio.sleep(RETRY_SECONDS)
             except ModelError as error:
-                _log.error("the model could not be exported: %s; it is tried again when the syncer is restarted", error)
+                _log.error("cannot export the model: %s; retrying when the syncer restarts", error)
                 return
             else:
                 self.exported = True

@@ -67,7 +67,7 @@ def routes(
     def readiness() -> Response:
         if ready():
             return Response.text("serving\n")
-        return Response.text("not serving yet, or no longer\n", HTTPStatus.SERVICE_UNAVAILABLE)
+        return Response.text("not serving (starting or stopping)\n", HTTPStatus.SERVICE_UNAVAILABLE)
 
     def metrics_page() -> Response:
         metrics.loop_lag.set(heartbeat.lag_seconds)
