@@ -28,7 +28,7 @@ def test_nothing_else_moves_a_job_that_is_over(event: LearnersPlanned | TimerFir
     assert over().do(event) == []
 
 
-def test_the_quorum_is_said_to_follow_when_a_learner_is_given_up_and_not_again() -> None:
+def test_the_quorum_follows_once_when_a_learner_is_given_up() -> None:
     script = Script(options(3, quorum=3, max_restarts=0))
     script.start(0, 1, 2)
 

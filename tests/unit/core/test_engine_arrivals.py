@@ -37,7 +37,7 @@ def test_a_single_token_is_merged() -> None:
 
 
 @pytest.mark.parametrize("rules", list(Rules))
-def test_one_learner_that_declines_and_brings_it_all_the_same_is_no_quorum_of_two(rules: Rules) -> None:
+def test_a_learner_that_declines_and_brings_it_counts_once(rules: Rules) -> None:
     script = started(3, quorum=2, rules=rules, max_staleness_steps=1)
     script.decline(0, 0)
     assert not of([*script.push(0, 0), *script.wait(5.0)], Merge)
@@ -59,7 +59,7 @@ def asked_ahead() -> tuple[Script, AskFragment]:
     return script, script.all(AskFragment, lambda ask: ask.learner == name(1))[-1]
 
 
-def test_what_the_next_process_brings_beside_what_came_ahead_is_dropped_with_a_reason() -> None:
+def test_the_next_process_s_answer_beside_one_asked_ahead_is_dropped() -> None:
     script, ask = asked_ahead()
     script.push(1, ask.fragment)
     script.leave(1)

@@ -53,7 +53,7 @@ def test_only_those_that_are_in_and_have_not_answered_are_asked_again() -> None:
     assert {ask.reason for ask in of(actions, AskFragment)} == {"no quorum after 10.0 s, asked again"}
 
 
-def test_where_all_have_answered_those_that_had_nothing_and_are_in_are_asked_again() -> None:
+def test_when_all_have_answered_those_with_nothing_are_asked_again() -> None:
     script = started(4, quorum=4, rules=Rules.READY)
     script.push(0, 0)
     script.leave(0)

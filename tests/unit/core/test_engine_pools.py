@@ -224,7 +224,7 @@ def test_one_that_is_in_when_it_is_planned_counts_from_its_join() -> None:
     assert one(script, 3).given_seconds == 3.0
 
 
-def test_a_learner_of_before_a_restart_that_is_planned_anew_counts_once_the_job_goes_on() -> None:
+def test_a_learner_from_before_a_restart_counts_when_planned_again() -> None:
     script = Script(options(2))
     script.start(0, 1)
     script.wait(2.0)

@@ -10,7 +10,7 @@ from tests.support.small_job import small_job
 
 
 def job(name: str, seed: int = 0, **arguments: object) -> JobSpec:
-    model = {"entrypoint": f"support.models_with_buffers:{name}", "arguments": arguments}
+    model = {"entrypoint": f"tests.support.models_with_buffers:{name}", "arguments": arguments}
     spec = small_job(model=model, sync={"fragments": 1})
     return spec.model_copy(update={"training": spec.training.model_copy(update={"seed": seed})})
 
@@ -88,5 +88,5 @@ def test_a_layout_by_sizes_alone_is_cut_as_the_model_is() -> None:
 def test_an_entrypoint_that_needs_values_is_built_with_them() -> None:
     spec = job("looks_at_values")
     assert layout_of_job(spec) == layout_of(build_model(spec), 1)
-    with pytest.raises(ModelError, match=r"model\.entrypoint: support.models_with_buffers has no missing"):
+    with pytest.raises(ModelError, match=r"model\.entrypoint: tests.support.models_with_buffers has no missing"):
         layout_of_job(job("missing"))

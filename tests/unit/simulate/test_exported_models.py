@@ -18,7 +18,7 @@ from tests.support.small_job import small_job, write_text
 def spec_of(name: str, folder: Path, **arguments: object) -> JobSpec:
     return small_job(
         write_text(folder),
-        model={"entrypoint": f"support.models_with_buffers:{name}", "arguments": arguments},
+        model={"entrypoint": f"tests.support.models_with_buffers:{name}", "arguments": arguments},
         training={"tokens": 40 * 64, "sequenceLength": 16, "batchSize": 4, "evaluation": {"sequences": 6}},
         sync={"fragments": 2, "interval": 2},
     )

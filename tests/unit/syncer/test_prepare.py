@@ -16,7 +16,7 @@ from tests.support.small_job import small_job
 
 
 def job_of(name: str, module: str = "models_with_buffers") -> DiLoCoJob:
-    spec = small_job(model={"entrypoint": f"support.{module}:{name}"}, sync={"fragments": 2, "interval": 2})
+    spec = small_job(model={"entrypoint": f"tests.support.{module}:{name}"}, sync={"fragments": 2, "interval": 2})
     return DiLoCoJob(api_version="diloco.dev/v1alpha1", kind="DiLoCoJob", metadata=Metadata(name="made"), spec=spec)
 
 

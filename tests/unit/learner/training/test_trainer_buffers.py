@@ -36,7 +36,7 @@ def test_a_buffer_that_no_model_is_saved_with_may_change(tmp_path: Path) -> None
 
 
 def test_a_buffer_that_has_changed_ends_what_the_others_would_not_see(tmp_path: Path) -> None:
-    model = {"entrypoint": "support.models_with_buffers:drawn_table"}
+    model = {"entrypoint": "tests.support.models_with_buffers:drawn_table"}
     trainer = trainer_of(tmp_path, model=model, sync={"fragments": 1, "interval": 6})
     (table,) = trainer._module.buffers()
     trainer.evaluate()
