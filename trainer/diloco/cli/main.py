@@ -17,6 +17,7 @@ from diloco.cli import evaluate, plan, processes, render, replay, run, tokens, t
 from diloco.cli.target import KUBECTL_PROGRAM
 from diloco.local.launch import EXIT_INTERRUPTED
 from diloco.runtime.exits import EXIT_BAD_INPUT, EXIT_UNEXPECTED
+from diloco.runtime.last_error import write_last_error
 from diloco.runtime.output import LastingOutput, escaped
 
 app = typer.Typer(
@@ -101,6 +102,7 @@ def execute(arguments: list[str], *, program: str = "diloco") -> int:
 
 
 def _complain(text: str) -> None:
+    write_last_error(escaped(text))
     output = LastingOutput(sys.stderr)
     for line in text.splitlines():
         output.write(f"diloco: {escaped(line)}\n")

@@ -171,7 +171,7 @@ class Note:
     """A decision to do nothing, or one that is in no other action, with its reason."""
 
     subject: str
-    """Machine-readable kind: ``RoundDue``, ``RoundWaits``, ``LearnerExcluded``, ``LearnerStalled`` and the like."""
+    """Machine-readable kind: ``RoundOpened``, ``RoundWaits``, ``LearnerExcluded``, ``LearnerStalled`` and so on."""
     reason: str
     learner: str = ""
     fragment: int = -1

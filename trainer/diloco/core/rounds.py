@@ -7,6 +7,8 @@ without an answer is repeated under a new attempt, each time after twice as long
 on a slow link.
 """
 
+from dataclasses import dataclass
+
 from diloco.core import accounting, closing, pace, requests, returns
 from diloco.core.actions import Action, Broadcast, CancelTimer, Discard, Note, SetTimer
 from diloco.core.closing import round_timer
@@ -111,12 +113,14 @@ def arrived(state: EngineState, event: FragmentArrived, now: float) -> list[Acti
     if state.options.rules >= Rules.GUARDED and _counts_already(state, current, event):
         # Dropping it would drop the one that counts, as they share their key.
         return [Note("Repeated", _REPEATED, event.learner, event.fragment)]
-    problem = _problem(state, current, event) if record else "it comes from a session that is over"
+    problem = _problem(state, current, event) if record else _Problem("it comes from a session that is over")
     if record is not None and problem is not None:
         requests.answered_late(state, record, event, now)
     if problem is not None or current is None or record is None:
         accounting.dropped(state, record, event)
-        return [_discard(event, problem or "")]
+        if problem is not None and problem.repeated:  # under the earlier rules
+            return [Note("Repeated", problem.reason, event.learner, event.fragment)]
+        return [_discard(event, problem.reason if problem is not None else "")]
     record.pushed_bytes += event.payload_bytes
     if event.steps <= 0 or event.tokens <= 0:
         current.declined.add(event.learner)
@@ -147,21 +151,31 @@ def _counts_already(state: EngineState, current: Round | None, event: FragmentAr
     return record is not None and record.frozen.get(event.fragment) == key
 
 
-def _problem(state: EngineState, current: Round | None, event: FragmentArrived) -> str | None:
+@dataclass(frozen=True, slots=True)
+class _Problem:
+    """Why an outer gradient cannot count."""
+
+    reason: str
+    repeated: bool = False
+    """The same one is waiting already, and is not to be dropped with this one."""
+
+
+def _problem(state: EngineState, current: Round | None, event: FragmentArrived) -> _Problem | None:
     """Why an admitted learner's outer gradient cannot count; None: it can."""
     if current is None or current.version != event.version:
         have = state.versions[event.fragment]
-        return f"late: the round for version {event.version} is over, the fragment is at version {have}"
+        return _Problem(f"late: the round for version {event.version} is over, the fragment is at version {have}")
     if current.closed_at is not None:
-        return f"late: the members of version {event.version} are frozen"
+        return _Problem(f"late: the members of version {event.version} are frozen")
     if not _is_asked_for(current, event):
-        return f"attempt {event.attempt} was not, or is no longer, asked for"
+        return _Problem(f"attempt {event.attempt} was not, or is no longer, asked for")
     if event.learner in current.arrived:
-        return _REPEATED if state.options.rules < Rules.GUARDED else "the learner has brought it before"
+        repeated = state.options.rules < Rules.GUARDED
+        return _Problem(_REPEATED if repeated else "the learner has brought it before", repeated)
     lag = current.version - 1 - event.base_version
     if not 0 <= lag <= state.options.max_version_lag:
         allowed = state.options.max_version_lag
-        return f"measured from version {event.base_version}, {lag} behind; sync.maxVersionLag is {allowed}"
+        return _Problem(f"measured from version {event.base_version}, {lag} behind; sync.maxVersionLag is {allowed}")
     return None
 
 
@@ -300,8 +314,6 @@ def _patience(state: EngineState, current: Round) -> float:
 
 
 def _discard(event: FragmentArrived, reason: str) -> Action:
-    if reason == _REPEATED:  # as the earlier rules have it
-        return Note("Repeated", reason, event.learner, event.fragment)
     return Discard(event.learner, event.incarnation, event.fragment, event.version, event.attempt, reason)
 
 

@@ -4,27 +4,28 @@ Start children from the program's main thread only (see ``runtime.die_with_paren
 """
 
 import os
-import re
 import signal
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import BinaryIO
 
+from diloco.runtime.last_error import VARIABLE, read_last_error
+
 _TAIL_BYTES = 1 << 16
-_ERROR = re.compile(r"^(?:[\d:.]+ \S+ error|diloco): (?P<error>.+)$")
-"""A line of ``runtime.log`` at level error, or one of the program's own error messages."""
 
 
 class Child:
-    """A diloco process, run as ``python -m diloco.cli.main ARGUMENTS``, which can be restarted after its end."""
+    """A diloco process, run as ``python -m diloco.cli.entry ARGUMENTS``, which can be restarted after its end."""
 
     def __init__(self, arguments: Sequence[str], log: Path, environment: Mapping[str, str]) -> None:
         """Do not start it yet; ``environment`` is added to this process's own."""
         self._arguments = [*arguments, "--parent", str(os.getpid())]
         self._log = log
-        self._environment = {**os.environ, **environment}
+        self._error = log.with_suffix(".error")
+        self._environment = {**os.environ, **environment, VARIABLE: str(self._error)}
         self._process: subprocess.Popen[bytes] | None = None
         self._log_start = 0
 
@@ -36,12 +37,14 @@ class Child:
         Raises:
             OSError: the system cannot start another process or open another file.
         """
+        with suppress(OSError):
+            self._error.unlink()  # it is of the one before
         with self._open_log() as log:
             self._log_start = log.tell()
             # Runs our own interpreter with our own arguments, as a list. It has a process group of its own: Ctrl-C in
             # the terminal must reach only the supervisor, which stops the others in order.
             self._process = subprocess.Popen(  # noqa: S603
-                [sys.executable, "-m", "diloco.cli.main", *self._arguments],
+                [sys.executable, "-m", "diloco.cli.entry", *self._arguments],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
@@ -77,7 +80,9 @@ class Child:
             self._process.wait()
 
     def last_line(self) -> str:
-        """Why it ended, from its log: the last error since its latest start, else its last line."""
+        """Why it ended: its last error since its latest start, else the last line of its log."""
+        if error := read_last_error(self._error):
+            return error
         try:
             with self._log.open("rb") as file:
                 size = file.seek(0, os.SEEK_END)
@@ -85,11 +90,4 @@ class Child:
                 lines = file.read().decode(errors="replace").splitlines()
         except OSError:
             return ""
-        return last_error(lines)
-
-
-def last_error(lines: Sequence[str]) -> str:
-    """The last error in a process's log, without time and name; else its last line."""
-    lines = [line.strip() for line in lines if line.strip()]
-    errors = [match["error"] for line in lines if (match := _ERROR.match(line))]
-    return errors[-1] if errors else lines[-1] if lines else ""
+        return next((line.strip() for line in reversed(lines) if line.strip()), "")

@@ -11,6 +11,7 @@ import sys
 import time
 from typing import Any
 
+from diloco.runtime.last_error import write_last_error
 from diloco.runtime.output import LastingOutput, escaped
 
 
@@ -37,6 +38,8 @@ class _Handler(logging.Handler):
         except Exception:  # noqa: BLE001  # a wrong argument of a log call: the base class reports it
             self.handleError(record)
             return
+        if record.levelno >= logging.ERROR:
+            write_last_error(escaped(record.getMessage()))
         lost, problem = self._output.lost, self._problem
         self._output.write(line)
         if lost and self._output.lost == lost:

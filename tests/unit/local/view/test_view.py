@@ -6,7 +6,6 @@ from collections.abc import Callable
 import pytest
 from rich.console import Console
 
-from diloco.local.child import last_error
 from diloco.local.report.svg import Axis, Series, line_chart, thinned
 from diloco.local.status_poll import Seen
 from diloco.local.view.screen import PlainView, progress_line, render
@@ -150,19 +149,6 @@ def test_quantities_are_written_for_people(
     text: Callable[[float | None], str], value: float | None, written: str
 ) -> None:
     assert text(value) == written
-
-
-@pytest.mark.parametrize(
-    ("lines", "words"),
-    [
-        ([], ""),
-        (["", "Killed"], "Killed"),
-        (["11:22:33.123 us-west/old/0 error: no such file", "11:22:33.124 us-west/old/0 bye"], "no such file"),
-        (["diloco: job.yaml: cannot be read"], "job.yaml: cannot be read"),
-    ],
-)
-def test_a_processs_final_words_are_its_last_error(lines: list[str], words: str) -> None:
-    assert last_error(lines) == words
 
 
 def test_a_chart_of_nothing_is_nothing_and_of_one_point_a_dot() -> None:

@@ -1,0 +1,62 @@
+"""A supervised process: what it says of its end."""
+
+import logging
+from pathlib import Path
+
+import pytest
+
+from diloco.local.child import Child
+from diloco.runtime.last_error import VARIABLE, read_last_error, write_last_error
+from diloco.runtime.log import set_up_logging
+
+
+def ended(arguments: list[str], log: Path) -> Child:
+    child = Child(arguments, log, {})
+    child.start()
+    child.wait()
+    return child
+
+
+def test_a_childs_error_is_told_without_the_logs_format(tmp_path: Path) -> None:
+    log = tmp_path / "logs" / "syncer.log"
+    child = ended(["syncer", "--job", "missing.yaml", "--directory", str(tmp_path)], log)
+    assert child.poll() == 2
+    assert child.last_line().startswith("missing.yaml: ")
+    assert "diloco: missing.yaml: " in log.read_text(encoding="utf-8")
+
+
+def test_an_error_of_an_earlier_start_is_not_told(tmp_path: Path) -> None:
+    log = tmp_path / "syncer.log"
+    (tmp_path / "syncer.error").write_text("an earlier one", encoding="utf-8")
+    log.write_text("earlier lines\n", encoding="utf-8")
+    child = ended(["--version"], log)
+    assert "an earlier one" not in child.last_line()
+    assert "earlier lines" not in child.last_line()
+
+
+def test_without_an_error_the_logs_last_line_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    program = "print('Killed\\n\\n', flush=True)\nimport os\nos._exit(9)\n"
+    (tmp_path / "sitecustomize.py").write_text(program, encoding="utf-8")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    assert ended(["--version"], tmp_path / "one.log").last_line() == "Killed"
+
+
+def test_logged_errors_are_written_and_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "one.error"
+    monkeypatch.setenv(VARIABLE, str(path))
+    before = logging.getLogger().handlers[:]
+    try:
+        set_up_logging(process="one")
+        logging.getLogger("x").warning("not this")
+        logging.getLogger("x").error("no %s", "such\x1bfile")
+    finally:
+        logging.getLogger().handlers[:] = before
+    assert read_last_error(path) == "no such\\x1bfile"
+    write_last_error("x" * 10_000)
+    assert len(path.read_text(encoding="utf-8")) == 4096
+
+
+def test_an_error_that_cannot_be_written_is_lost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(VARIABLE, str(tmp_path / "missing" / "one.error"))
+    write_last_error("no such file")
+    assert read_last_error(tmp_path / "missing" / "one.error") == ""
