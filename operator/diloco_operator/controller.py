@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Final
 
-from diloco_operator.children import ChildWrites
+from diloco_operator.apply_children import ChildWrites
 from diloco_operator.cluster.api import Api, Object
 from diloco_operator.cluster.cache import Cache
 from diloco_operator.cluster.errors import ApiError, ConflictError, NamespaceGoingError, NotFoundError

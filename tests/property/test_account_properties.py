@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from diloco.core.actions import Merge
 from diloco.core.events import LearnersPlanned, Merged
-from diloco.core.spent import TimeSpent
 from diloco.core.time_class import TimeClass
+from diloco.core.time_spent import TimeSpent
 from tests.support.engine_script import Script, name, of, options
 
 LEARNERS = 3

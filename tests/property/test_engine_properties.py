@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from diloco.core.actions import AskFragment, Broadcast, Discard, Merge
-from diloco.core.weights import normalized
+from diloco.core.merge_weights import normalized
 from tests.support.engine_script import Script, name, of, options
 
 LEARNERS = 3

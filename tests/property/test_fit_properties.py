@@ -6,7 +6,7 @@ from dataclasses import replace
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from diloco.core.fit import FitKind, fit
+from diloco.core.link_fit import FitKind, fit
 from diloco.core.links import Exchange, LearnerGroup, Link, Situation
 from diloco.core.remedies import remedies
 

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from diloco.core.codec import CODECS
 from diloco.core.merge import Pass
+from diloco.core.merge_weights import normalized
 from diloco.core.sizes import BLOCK
-from diloco.core.weights import normalized
 from diloco.spec.sync import OuterOptimizer
 from diloco.syncer.block_threads import BlockThreads
 from tests.support.fragment_merge import Rule, contributions_of, fragment_of, merge_into_zero

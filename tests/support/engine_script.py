@@ -19,7 +19,7 @@ from diloco.core.events import (
 )
 from diloco.core.options import EngineOptions
 from diloco.core.schedule import Schedule
-from diloco.core.spent import NOTHING_TOLD, TimeSpent
+from diloco.core.time_spent import NOTHING_TOLD, TimeSpent
 
 A = TypeVar("A", bound=Action)
 

@@ -7,7 +7,7 @@ from typing import Any
 from diloco.spec import DiLoCoJob, load_job
 from diloco.spec.load import job_from
 from diloco_operator import names
-from diloco_operator.manifests import Certificates, ObservedImages, Scale, children, choose_images
+from diloco_operator.manifests import Certificates, ObservedImages, Scale, all_children, choose_images
 from diloco_operator.options import OperatorOptions
 from tests.support.golden import GOLDEN
 
@@ -52,7 +52,7 @@ def made(
     running = 0 if job.spec.suspend else 1
     scale = Scale({key: pool.learners * running for key, pool in names.pools(job.spec).items()}, running)
     images = choose_images(job.spec, observed or ObservedImages(), options.trainer_image)
-    return children(job, options, images, scale, certificates or placeholders(job))
+    return all_children(job, options, images, scale, certificates or placeholders(job))
 
 
 def placeholders(job: DiLoCoJob) -> Certificates:

@@ -5,7 +5,7 @@ comparison finds only real differences. They must not know what is in the cluste
 run.
 """
 
-from diloco_operator.manifests.children import children
+from diloco_operator.manifests.all_children import all_children
 from diloco_operator.manifests.errors import InvalidSpecError, ManifestError, NoImageError
 from diloco_operator.manifests.inputs import Certificates, Images, Manifest, ObservedImages, Scale, choose_images
 
@@ -18,6 +18,6 @@ __all__ = [
     "NoImageError",
     "ObservedImages",
     "Scale",
-    "children",
+    "all_children",
     "choose_images",
 ]

@@ -7,7 +7,7 @@ import pytest
 from diloco.core.actions import Evaluate, Finish, Merge
 from diloco.core.events import Evaluated, LearnersPlanned, StepReported
 from diloco.core.options import EngineOptions
-from diloco.core.spent import TimeSpent
+from diloco.core.time_spent import TimeSpent
 from tests.support.engine_script import Script, name, of, only, options
 
 

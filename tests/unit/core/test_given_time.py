@@ -9,8 +9,8 @@ import pytest
 
 from diloco.core.actions import AskFragment, Evaluate, Finish, Merge
 from diloco.core.events import Evaluated, LearnerAlive, LearnerLeft, LearnersPlanned, Merged
-from diloco.core.spent import TimeSpent
 from diloco.core.time_class import TimeClass
+from diloco.core.time_spent import TimeSpent
 from tests.support.engine_script import Script, name, of, only, options
 
 

@@ -1,7 +1,7 @@
 from collections.abc import Iterable
 
-from diloco.core.fit import Fit, FitKind
 from diloco.core.judgement import Judgement
+from diloco.core.link_fit import Fit, FitKind
 
 HOLD_SECONDS = 60.0
 FITS, THIN, SHORT = FitKind.FITS, FitKind.LINK_TOO_THIN, FitKind.OVERLAP_TOO_SHORT

@@ -4,7 +4,7 @@ from dataclasses import replace
 import pytest
 from pydantic import ValidationError
 
-from diloco.core.fit import FitKind, fit
+from diloco.core.link_fit import FitKind, fit
 from diloco.core.links import Situation
 from diloco.core.remedies import (
     LONGEST_INTERVAL,

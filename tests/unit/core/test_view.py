@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from diloco.core.account import Account
 from diloco.core.snapshot import fresh
 from diloco.core.state import EngineState, LearnerRecord, LearnerState, Phase, Round
+from diloco.core.time_account import Account
 from diloco.core.time_class import TimeClass
 from diloco.core.view import LearnerView, view
 from tests.support.engine_script import name, options

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from diloco.core.spent import TimeSpent
+from diloco.core.time_spent import TimeSpent
 from diloco.learner.mailboxes.orders import Ending, EndKind
 from diloco.learner.mailboxes.outbox import StepNews
 from diloco.wire.messages import Progress

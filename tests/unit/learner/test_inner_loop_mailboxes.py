@@ -5,9 +5,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from diloco.learner.link import Position
 from diloco.learner.mailboxes.holdings import Membership
 from diloco.learner.mailboxes.orders import Ending, EndKind, EvaluationOrder
+from diloco.learner.syncer_link import Position
 from diloco.wire.messages import EvaluationWanted
 from tests.support.hand_clock import HandClock
 from tests.support.inner_loop import FRAGMENTS, NOW, LoopBench

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from diloco.core.spent import TimeSpent
+from diloco.core.time_spent import TimeSpent
 from diloco.learner.checkpoint import CheckpointIdentity, CheckpointStore, CheckpointWriteError, LearnerCheckpoint
 from diloco.learner.checkpoint_writer import CheckpointWriter
 from diloco.learner.learner import Learner

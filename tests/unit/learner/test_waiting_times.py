@@ -5,9 +5,9 @@ import math
 import pytest
 
 from diloco.learner.activity import Activity, Kind
-from diloco.learner.deadlines import TransferDeadlines
 from diloco.learner.inner_loop import sleep_for_speed
 from diloco.learner.options import LEAST_SPEED
+from diloco.learner.transfer_deadlines import TransferDeadlines
 from diloco.learner.transfers import reconnecting
 from diloco.runtime.backoff import Backoff, Retries
 

@@ -6,7 +6,7 @@ from rich.console import Console
 from diloco.local.devices import DevicesError, assign_devices, devices_text
 from diloco.local.directory import RunDirectory
 from diloco.local.launch import RunRequest, continuation
-from diloco.local.plan import RunPlan, learner_arguments
+from diloco.local.run_plan import RunPlan, learner_arguments
 from diloco.local.supervisor import Supervisor
 from diloco.local.view.screen import PlainView
 from diloco.spec import DiLoCoJob, Metadata

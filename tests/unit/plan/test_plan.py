@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from diloco.core.fit import FitKind
+from diloco.core.link_fit import FitKind
 from diloco.plan.document import document
 from diloco.plan.plan import Plan, make_plan
 from diloco.plan.world import RegionLink, World, read_world

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from diloco.core.fit import Fit, FitKind, fit
+from diloco.core.link_fit import Fit, FitKind, fit
 from diloco.core.links import Exchange, LearnerGroup, Situation
 from diloco.simulate import Course, Link, Profile, Scenario, layout_of_sizes, simulate_course
 from diloco.spec import DiLoCoJob, Metadata

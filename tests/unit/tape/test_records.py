@@ -7,7 +7,7 @@ import pytest
 from diloco.core import actions, events
 from diloco.core.actions import Admit, Member, Merge, Note, Refusal, Refuse
 from diloco.core.events import FragmentApplied, LearnerJoined, StepReported
-from diloco.core.spent import TimeSpent
+from diloco.core.time_spent import TimeSpent
 from diloco.tape.records import RecordError, action_from, event_from, to_plain
 
 MEMBER = Member("a/b/0", 7, 1, 3, 4, 256, 0.25, "ab")

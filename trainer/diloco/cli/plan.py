@@ -6,8 +6,8 @@ from typing import Annotated
 
 import typer
 
+from diloco.cli.console import new_console
 from diloco.cli.plan_view import plan_view
-from diloco.cli.screen import new_console
 from diloco.plan.document import document
 from diloco.plan.plan import make_plan
 from diloco.plan.quantities import parse_count

@@ -8,7 +8,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from diloco.core.fit import Fit, FitKind, GroupFit, LinkUse
+from diloco.core.link_fit import Fit, FitKind, GroupFit, LinkUse
 from diloco.core.links import LearnerGroup, Link
 from diloco.core.remedies import SHORTEST_STEP_SECONDS, rate_text
 from diloco.local.view.units import bytes_text, count_text, duration_text, percent_text

@@ -87,7 +87,7 @@ def _objects(job: DiLoCoJob, image: str | None, operator_namespace: str) -> list
     # Imported here, as no other command needs it.
     from diloco_operator import names
     from diloco_operator.decide.reconcile import unsupported
-    from diloco_operator.manifests import ManifestError, ObservedImages, Scale, children, choose_images
+    from diloco_operator.manifests import ManifestError, ObservedImages, Scale, all_children, choose_images
     from diloco_operator.options import OperatorOptions
 
     if (cause := unsupported(job.spec)) is not None:
@@ -97,7 +97,7 @@ def _objects(job: DiLoCoJob, image: str | None, operator_namespace: str) -> list
     options = OperatorOptions(operator_namespace=operator_namespace)
     try:
         images = choose_images(job.spec, ObservedImages(), image)
-        made = children(job, options, images, Scale(learners, int(running)), _placeholders(job))
+        made = all_children(job, options, images, Scale(learners, int(running)), _placeholders(job))
     except ManifestError as error:
         hint = " (here: --image)" if image is None and "image" in str(error).partition(":")[0] else ""
         raise RenderError(f"{error}{hint}") from None

@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from diloco.cli.screen import lasting_output
+from diloco.cli.console import lasting_output
 from diloco.local.launch import RunRequest, run_job
 
 _CAUSE = "Fault injection"

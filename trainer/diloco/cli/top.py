@@ -17,8 +17,8 @@ from rich.text import Text
 
 from diloco.cli.cluster_access import AwayError, connect
 from diloco.cli.cluster_jobs import Jobs
+from diloco.cli.console import new_console
 from diloco.cli.frames import Frame, JobSource, JobsSource, LocalSource, Source, now
-from diloco.cli.screen import new_console
 from diloco.cli.target import AllNamespaces, ClusterFlags, Context, Kubeconfig, LocalRun, Namespace, target
 from diloco.local.status_poll import StatusError
 from diloco.runtime.exits import EXIT_OK

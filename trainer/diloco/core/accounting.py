@@ -1,16 +1,16 @@
 """Updates the learners' accounts of time as the engine's events come in, and reads them.
 
-``account`` defines an account; this module applies rounds and sessions to it. No decision depends on it: the engine
-takes the same course whatever the accounts contain.
+``time_account`` defines an account; this module applies rounds and sessions to it. No decision depends on it: the
+engine takes the same course whatever the accounts contain.
 """
 
 from collections.abc import Container
 from dataclasses import replace
 
 from diloco.core.events import FragmentArrived, StepReported
-from diloco.core.spent import NOTHING_TOLD
 from diloco.core.state import EngineState, LearnerRecord, LearnerState, Round
 from diloco.core.time_class import TimeClass
+from diloco.core.time_spent import NOTHING_TOLD
 
 
 def joined(state: EngineState, record: LearnerRecord, now: float, *, same_process: bool) -> None:

@@ -4,7 +4,7 @@ It waits for the answers of learners that are ready, as long as they are worth i
 window for those that are not ready yet (`grace`). Then the members are frozen and merged.
 """
 
-from diloco.core import accounting, requests, weights
+from diloco.core import accounting, merge_weights, requests
 from diloco.core.actions import Action, CancelTimer, Member, Merge, Note, SetTimer
 from diloco.core.grace import Durations, GraceWindow, grace_window
 from diloco.core.options import Rules
@@ -148,10 +148,10 @@ def _close(state: EngineState, current: Round, now: float, why: str) -> list[Act
         state.learners[name].frozen[event.fragment] = (event.incarnation, event.version, event.attempt)
     accounting.frozen(state, current)
     raw = {
-        name: weights.token_weight(event.tokens, event.steps) if state.options.token_weights else 1.0
+        name: merge_weights.token_weight(event.tokens, event.steps) if state.options.token_weights else 1.0
         for name, event in current.arrived.items()
     }
-    shares = weights.normalized(raw)
+    shares = merge_weights.normalized(raw)
     members = tuple(
         Member(
             name,

@@ -7,7 +7,7 @@ joined. An event of another incarnation than the current one is stale and change
 
 from dataclasses import dataclass
 
-from diloco.core.spent import NOTHING_TOLD, TimeSpent
+from diloco.core.time_spent import NOTHING_TOLD, TimeSpent
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ an argument.
 from dataclasses import dataclass, replace
 from typing import Self
 
-from diloco.core.fit import Fit, FitKind
+from diloco.core.link_fit import Fit, FitKind
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""The input of `fit`: what is exchanged, over which links, between which learners.
+"""The input of `link_fit`: what is exchanged, over which links, between which learners.
 
 Values only; they are assumed (``diloco plan``) or measured (a syncer's status).
 """

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from diloco.core.codec import Codec, CodecError, is_finite, require_flat
 from diloco.core.fragments import Fragment
-from diloco.core.outer import nesterov_step
+from diloco.core.outer_optimizer import nesterov_step
 from diloco.core.outliers import MeasuredMember, UsualSize, Verdict, compare, compare_alone
 from diloco.core.radial import RadialMean
 from diloco.core.sizes import BLOCK

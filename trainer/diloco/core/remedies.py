@@ -10,7 +10,7 @@ from enum import StrEnum
 from itertools import product
 from typing import Any, Final
 
-from diloco.core.fit import FULL, Fit, FitKind, fit
+from diloco.core.link_fit import FULL, Fit, FitKind, fit
 from diloco.core.links import DOWNLINKS, Link, Situation
 from diloco.core.sizes import ENCODINGS
 from diloco.spec.words import listed

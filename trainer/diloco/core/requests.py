@@ -1,15 +1,15 @@
 """Decides which learners are asked for which fragment and when, and measures how long they take to answer.
 
 Every learner that has the model is asked for every fragment at the latest when its round is launched. One that takes
-long to answer is asked ahead of the launch, by its lead (see `leads`), for rounds that are not due yet; its answer is
-kept until they are.
+long to answer is asked ahead of the launch, by its lead (see `request_leads`), for rounds that are not due yet; its
+answer is kept until they are.
 """
 
-from diloco.core import leads
+from diloco.core import request_leads
 from diloco.core.actions import Action, AskFragment
 from diloco.core.events import FragmentArrived, FragmentLate
-from diloco.core.leads import AnswerTime, Leads
 from diloco.core.options import Rules
+from diloco.core.request_leads import AnswerTime, Leads
 from diloco.core.state import EngineState, LearnerRecord, LearnerState, Phase, Request, Round
 
 LONGEST_LEAD = 2
@@ -160,5 +160,5 @@ def _leads(state: EngineState, size: float) -> Leads:
             if record.state == LearnerState.TRAINING and (usual := record.answer_seconds).mean is not None
         }
         maximum_steps = state.options.schedule.interval // LONGEST_LEAD
-        found = state.leads[size] = leads.best_leads(times, state.quorum_step_seconds, maximum_steps)
+        found = state.leads[size] = request_leads.best_leads(times, state.quorum_step_seconds, maximum_steps)
     return found

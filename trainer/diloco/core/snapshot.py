@@ -11,13 +11,13 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer, ValidationError
 
-from diloco.core.account import Account
 from diloco.core.averages import MovingAverage
 from diloco.core.options import EngineOptions
 from diloco.core.overlap import FragmentsInFlight
-from diloco.core.spent import TimeSpent
 from diloco.core.state import EngineState, EvaluationRecord, LearnerRecord, LearnerState, Phase
+from diloco.core.time_account import Account
 from diloco.core.time_class import TimeClass
+from diloco.core.time_spent import TimeSpent
 from diloco.spec.learner_ids import pool_of
 
 FORMAT = 1

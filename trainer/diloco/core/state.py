@@ -3,12 +3,12 @@
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from diloco.core.account import Account
 from diloco.core.averages import MovingAverage, SizedSpread
 from diloco.core.events import FragmentArrived
-from diloco.core.leads import Leads
 from diloco.core.options import EngineOptions, Rules
 from diloco.core.overlap import FragmentsInFlight
+from diloco.core.request_leads import Leads
+from diloco.core.time_account import Account
 
 INCARNATIONS_PER_EPOCH = 1_000_000
 """Incarnations are unique over syncer restarts: the epoch's number times this, plus a counter."""

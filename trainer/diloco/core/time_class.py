@@ -1,4 +1,4 @@
-"""The classes of a learner's given time. Every second belongs to one; ``account`` decides to which."""
+"""The classes of a learner's given time. Every second belongs to one; ``time_account`` decides to which."""
 
 from enum import StrEnum
 

@@ -9,8 +9,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from diloco.core.leads import AnswerTime, Leads, best_leads
 from diloco.core.links import LearnerGroup, Situation
+from diloco.core.request_leads import AnswerTime, Leads, best_leads
 from diloco.core.requests import LONGEST_LEAD
 from diloco.core.waiting import Candidate, wait_for
 

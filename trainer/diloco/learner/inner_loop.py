@@ -11,12 +11,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from diloco.learner.activity import Activity, Kind
-from diloco.learner.link import Mailboxes, Position
 from diloco.learner.mailboxes.holdings import Membership
 from diloco.learner.mailboxes.orders import Ending, EvaluationOrder
 from diloco.learner.mailboxes.outbox import StepNews
 from diloco.learner.mailboxes.push_queue import OuterGradient
 from diloco.learner.mailboxes.wakeup import Wakeup
+from diloco.learner.syncer_link import Mailboxes, Position
 from diloco.learner.training.trainer import InnerTrainer, StepResult
 
 _log = logging.getLogger(__name__)

@@ -16,7 +16,6 @@ from diloco.learner.checkpoint import CheckpointIdentity, CheckpointStore, Learn
 from diloco.learner.checkpoint_writer import CheckpointWriter
 from diloco.learner.data import open_data
 from diloco.learner.inner_loop import InnerLoop, LoopSettings, LoopWiring
-from diloco.learner.link import Identity, Link, Mailboxes
 from diloco.learner.mailboxes.holdings import Holdings
 from diloco.learner.mailboxes.orders import Ending, EndKind, Orders
 from diloco.learner.mailboxes.outbox import ControlOutbox
@@ -28,6 +27,7 @@ from diloco.learner.mailboxes.wakeup import Wakeup
 from diloco.learner.metrics import LearnerFigures, figure_pages
 from diloco.learner.options import LearnerOptions
 from diloco.learner.puller import Puller, ReceiveOptions
+from diloco.learner.syncer_link import Identity, Link, Mailboxes
 from diloco.learner.training.device import choose_device
 from diloco.learner.training.torch_threads import start_worker
 from diloco.learner.training.trainer import InnerTrainer

@@ -12,7 +12,7 @@ from prometheus_client.exposition import CONTENT_TYPE_LATEST
 from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from diloco.core.spent import TimeSpent
+from diloco.core.time_spent import TimeSpent
 from diloco.learner.mailboxes.outbox import StepNews
 from diloco.learner.transfers import TransferCounts
 from diloco.runtime.http import Response, Route

@@ -15,12 +15,12 @@ from torch import Tensor
 
 from diloco.core.codec import Codec, CodecError
 from diloco.core.feedback import encode_with_feedback
-from diloco.learner.deadlines import TransferDeadlines
 from diloco.learner.mailboxes.holdings import Membership
 from diloco.learner.mailboxes.outbox import ControlOutbox
 from diloco.learner.mailboxes.pull_queue import PullOrder, PullQueue
 from diloco.learner.mailboxes.push_queue import OuterGradient, PushQueue
 from diloco.learner.mailboxes.residuals import Residuals
+from diloco.learner.transfer_deadlines import TransferDeadlines
 from diloco.runtime.backoff import Backoff, Retries
 from diloco.runtime.busy import BusyMeter
 from diloco.wire.errors import DeadlineError, WireError

@@ -15,8 +15,8 @@ from diloco.local.certificates import issue_certificates
 from diloco.local.chaos.spec import parse_faults
 from diloco.local.devices import assign_devices, cuda_devices
 from diloco.local.directory import DirectoryClaim, RunDirectory, begin, resume
-from diloco.local.plan import LOOPBACK, RunPlan, default_learner_threads
 from diloco.local.report.summary import closing_table
+from diloco.local.run_plan import LOOPBACK, RunPlan, default_learner_threads
 from diloco.local.supervisor import Ending, Outcome, Supervisor
 from diloco.local.targets import parse_speeds
 from diloco.local.view.screen import LiveView, PlainView, View

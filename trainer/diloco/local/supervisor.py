@@ -24,7 +24,7 @@ from diloco.local.child import Child
 from diloco.local.devices import devices_text
 from diloco.local.fleet import Fleet, Managed, ProcessState
 from diloco.local.journal import Journal, read_journal
-from diloco.local.plan import RunPlan, learner_arguments, syncer_arguments, thread_environment
+from diloco.local.run_plan import RunPlan, learner_arguments, syncer_arguments, thread_environment
 from diloco.local.status_poll import StatusWatch
 from diloco.local.view.screen import View
 from diloco.local.view.snapshot import ActiveFaults, RateMeter, RunSnapshot

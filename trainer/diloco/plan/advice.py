@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, replace
 
-from diloco.core.fit import Fit, fit
+from diloco.core.link_fit import Fit, fit
 from diloco.core.links import Situation
 from diloco.core.remedies import Setting
 from diloco.spec import JobSpec

@@ -4,7 +4,7 @@ import math
 from dataclasses import asdict
 from typing import Any
 
-from diloco.core.fit import Fit, GroupFit, LinkUse
+from diloco.core.link_fit import Fit, GroupFit, LinkUse
 from diloco.core.links import LearnerGroup, Link
 from diloco.core.remedies import LinkRate, Remedy, Setting, StepTime
 from diloco.plan.advice import Advice

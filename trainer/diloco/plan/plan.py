@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from math import floor, isinf, log10
 from typing import Final
 
-from diloco.core.fit import Fit, fit
+from diloco.core.link_fit import Fit, fit
 from diloco.core.links import SYNCER_LINK, Exchange, LearnerGroup, Link, Situation
 from diloco.core.remedies import SHORTEST_STEP_SECONDS, Remedy, remedies, smallest_step_seconds, with_steps
 from diloco.core.sizes import F32
@@ -102,7 +102,7 @@ def make_plan(job: DiLoCoJob, world: World, parameters: int | None = None) -> Pl
 
 
 def situation_of(spec: JobSpec, world: World, model: ModelSize) -> Situation:
-    """The job and the world as input for `fit`."""
+    """The job and the world as input for `link_fit`."""
     exchange = Exchange.of(spec.sync, model.numels)
     groups = tuple(_groups(spec, world))
     syncer = Link(SYNCER_LINK, world.syncer_bytes_per_second, world.syncer_bytes_per_second)

@@ -57,7 +57,7 @@ class StepReport:
     """Nats per token; not a number if the model has diverged."""
     data_position: int
     training_seconds: float = 0.0
-    """From here on: time since the process started, by kind (``core.spent.TimeSpent``). All 0: not reported."""
+    """From here on: time since the process started, by kind (``core.time_spent.TimeSpent``). All 0: not reported."""
     skipped_seconds: float = 0.0
     paused_seconds: float = 0.0
     copying_seconds: float = 0.0

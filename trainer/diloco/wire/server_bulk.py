@@ -7,12 +7,12 @@ from collections.abc import AsyncIterator
 
 import grpc
 
+from diloco.wire.call_timeout import Patience
 from diloco.wire.chunks import PayloadReceiver, chunks_of
 from diloco.wire.convert import pack, unpack
 from diloco.wire.errors import DeadlineError, InvalidMessageError, RefusedError, UnavailableError, WireError
 from diloco.wire.handler import SyncHandler
 from diloco.wire.messages import PullRequest, PushHeader, PushReceipt
-from diloco.wire.patience import Patience
 from diloco.wire.server_context import Context
 from diloco.wire.strangers import Strangers, read_message
 from diloco.wire.tls import Peer

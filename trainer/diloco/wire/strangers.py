@@ -11,8 +11,8 @@ from typing import Any, Final, cast
 
 import grpc
 
+from diloco.wire.call_timeout import Patience
 from diloco.wire.errors import DeadlineError, UnavailableError
-from diloco.wire.patience import Patience
 from diloco.wire.server_context import Context
 
 MOST_STRANGERS: Final = 96

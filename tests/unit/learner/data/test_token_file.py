@@ -12,11 +12,11 @@ import pytest
 from diloco.learner.data import (
     DataError,
     TokenFile,
-    make,
     make_token_file,
     open_source,
     open_token_file,
     open_tokenizer,
+    token_file_maker,
 )
 from diloco.learner.data.tokenfile import write_token_file
 from diloco.spec.training import DataSpec, TextData
@@ -248,7 +248,7 @@ def test_a_long_line_is_cut_between_characters(tmp_path: Path, path: Path, lette
     (tmp_path / "a.txt").write_text(text)
     tokenizer = PiecesTokenizer()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(make, "_PIECE_BYTES", 21)
+        patch.setattr(token_file_maker, "_PIECE_BYTES", 21)
         make_token_file(TextData(path=str(tmp_path)), path, tokenizer)
     assert len(tokenizer.pieces) > 1
     assert "".join(tokenizer.pieces) == text
@@ -271,7 +271,7 @@ def test_a_long_line_is_cut_between_characters(tmp_path: Path, path: Path, lette
     ],
 )
 def test_a_piece_ends_with_its_last_whole_character(ending: bytes, kept: int) -> None:
-    assert make._cut(b"a" * 8 + ending) == 8 + kept
+    assert token_file_maker._cut(b"a" * 8 + ending) == 8 + kept
 
 
 def test_a_tokenizer_gets_four_mebibytes_at_once(tmp_path: Path, path: Path) -> None:
@@ -285,7 +285,7 @@ def test_a_long_line_of_words_is_cut_between_words(tmp_path: Path, path: Path) -
     (tmp_path / "a.txt").write_text("one two three four")
     tokenizer = PiecesTokenizer()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(make, "_PIECE_BYTES", 10)
+        patch.setattr(token_file_maker, "_PIECE_BYTES", 10)
         make_token_file(TextData(path=str(tmp_path)), path, tokenizer)
     assert tokenizer.pieces == ["one two ", "three four"]
 

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from diloco.core.spent import TimeSpent
+from diloco.core.time_spent import TimeSpent
 from diloco.learner.mailboxes.holdings import Membership
 from diloco.learner.mailboxes.outbox import ControlOutbox, StepNews
 from diloco.runtime.busy import Moved

@@ -10,7 +10,7 @@ import pytest
 from diloco.core.actions import Admit
 from diloco.core.engine import Engine, EngineOptions
 from diloco.core.events import LearnerJoined, LearnerReady, StepReported
-from diloco.core.fit import FitKind
+from diloco.core.link_fit import FitKind
 from diloco.core.view import EngineView
 from diloco.runtime.busy import Moved
 from diloco.syncer.peers.link_meter import LinkMeter

@@ -12,7 +12,7 @@ from collections.abc import Callable, Hashable
 from dataclasses import asdict, dataclass
 from typing import Protocol
 
-from diloco.core.spent import NOTHING_TOLD, TimeSpent
+from diloco.core.time_spent import NOTHING_TOLD, TimeSpent
 from diloco.learner.mailboxes.holdings import Membership
 from diloco.runtime.busy import Moved
 from diloco.wire.errors import WireError

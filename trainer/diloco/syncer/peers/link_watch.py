@@ -10,11 +10,11 @@ from concurrent.futures import Executor
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from diloco.core.fit import Fit, FitKind, fit
 from diloco.core.fragments import Layout
 from diloco.core.judgement import Judgement
+from diloco.core.link_fit import Fit, FitKind, fit
 from diloco.core.links import Exchange, Situation
-from diloco.core.measured import MeasuredLearner, measured_situation
+from diloco.core.measured_fit import MeasuredLearner, measured_situation
 from diloco.core.remedies import remedies
 from diloco.core.state import LearnerState, Phase
 from diloco.core.view import EngineView

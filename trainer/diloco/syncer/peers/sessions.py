@@ -21,7 +21,7 @@ from diloco.core.events import (
     StepReported,
 )
 from diloco.core.fragments import Layout, Match
-from diloco.core.spent import TimeSpent
+from diloco.core.time_spent import TimeSpent
 from diloco.runtime.busy import Moved
 from diloco.syncer.peers.claims import ClaimError, Claims
 from diloco.syncer.peers.link_meter import LinkMeter

@@ -3,7 +3,7 @@ from dataclasses import replace
 
 import pytest
 
-from diloco.core.fit import Fit, FitKind, GroupFit, LinkUse, fit
+from diloco.core.link_fit import Fit, FitKind, GroupFit, LinkUse, fit
 from diloco.core.links import LearnerGroup, Situation
 from tests.support.situations import EVEN, NEEDED, between, in_steps, link, situation
 

@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from diloco.core.leads import AnswerTime, Leads, best_leads
+from diloco.core.request_leads import AnswerTime, Leads, best_leads
 
 
 def times(**seconds: float) -> dict[str, AnswerTime]:

@@ -4,9 +4,9 @@ import math
 
 import pytest
 
-from diloco.core.account import Account
-from diloco.core.spent import TimeSpent
+from diloco.core.time_account import Account
 from diloco.core.time_class import TimeClass
+from diloco.core.time_spent import TimeSpent
 
 ONE = (1.0,)
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from diloco.spec.placement import PodTemplate
 
 
-def children(
+def all_children(
     job: DiLoCoJob, options: OperatorOptions, images: Images, scale: Scale, certificates: Certificates
 ) -> tuple[Manifest, ...]:
     """What is to be there: what pods mount first, then what guards and finds them, then what runs.

@@ -9,7 +9,6 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from diloco.learner.link import Identity, Link, Mailboxes, Position
 from diloco.learner.mailboxes.holdings import Holdings, Membership
 from diloco.learner.mailboxes.orders import EndKind, EvaluationOrder, Orders
 from diloco.learner.mailboxes.outbox import ControlOutbox
@@ -18,6 +17,7 @@ from diloco.learner.mailboxes.push_queue import OuterGradient, PushQueue
 from diloco.learner.mailboxes.requests import GradientRequest, Requests
 from diloco.learner.mailboxes.residuals import Residuals
 from diloco.learner.mailboxes.wakeup import Wakeup
+from diloco.learner.syncer_link import Identity, Link, Mailboxes, Position
 from diloco.learner.training.capture import Capture
 from diloco.wire.errors import IdentityError, TooLargeError, UnavailableError, WireError
 from diloco.wire.messages import (
@@ -306,9 +306,9 @@ def test_the_delay_before_it_joins_again_doubles_until_it_is_let_in(monkeypatch:
 def test_it_tells_once_that_the_syncer_is_lost_and_how_long_it_was(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    caplog.set_level(logging.DEBUG, "diloco.learner.link")
+    caplog.set_level(logging.DEBUG, "diloco.learner.syncer_link")
     clock, broken = HandClock(), UnavailableError("nobody there")
-    monkeypatch.setattr("diloco.learner.link.time", SimpleNamespace(monotonic=clock))
+    monkeypatch.setattr("diloco.learner.syncer_link.time", SimpleNamespace(monotonic=clock))
     sessions = [Script(welcome(7, load=(1,))), Script(welcome(8)), Script(welcome(9), OVER)]
     bench = Bench(broken, broken, *sessions)
     opens = bench._open

@@ -1,6 +1,6 @@
 import pytest
 
-from diloco.core.weights import normalized, token_weight
+from diloco.core.merge_weights import normalized, token_weight
 
 
 def test_a_weight_is_quantity_times_quality() -> None:

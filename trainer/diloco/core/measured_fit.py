@@ -1,4 +1,4 @@
-"""Builds `fit`'s input for a running job from measurements of each learner (ours).
+"""Builds `link_fit`'s input for a running job from measurements of each learner (ours).
 
 Learners of a pool are alike, so a pool is a group with the median of its learners; a learner whose own link would be
 too thin while its pool's is not is a group of its own. Pure.
@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median_low
 
-from diloco.core.fit import FULL
+from diloco.core.link_fit import FULL
 from diloco.core.links import Exchange, LearnerGroup, Link, Situation
 from diloco.spec.learner_ids import pool_of
 

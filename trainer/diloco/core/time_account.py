@@ -12,8 +12,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import fsum
 
-from diloco.core.spent import NOTHING_TOLD, TimeSpent
 from diloco.core.time_class import TimeClass
+from diloco.core.time_spent import NOTHING_TOLD, TimeSpent
 
 _UNTRAINED: Mapping[str, TimeClass] = {
     "skipped": TimeClass.SKIPPED,

@@ -3,9 +3,9 @@ from dataclasses import replace
 
 import pytest
 
-from diloco.core.fit import FitKind, fit
+from diloco.core.link_fit import FitKind, fit
 from diloco.core.links import Exchange
-from diloco.core.measured import MOST_BY_THEMSELVES, MOST_GROUPS, MeasuredLearner, measured_situation
+from diloco.core.measured_fit import MOST_BY_THEMSELVES, MOST_GROUPS, MeasuredLearner, measured_situation
 from tests.support.situations import EVEN, NEEDED
 
 EXCHANGE = Exchange(EVEN, 24, None, None, 1, "BF16", "F32")

@@ -1,6 +1,6 @@
 import pytest
 
-from diloco.core.spent import NOTHING_TOLD, TimeSpent
+from diloco.core.time_spent import NOTHING_TOLD, TimeSpent
 
 
 def test_what_stands_beside_training_is_synchronization_and_other_work() -> None:

@@ -12,7 +12,7 @@ from diloco_operator.decide.plan import Scaling
 from diloco_operator.decide.stopping import scaled_down
 from diloco_operator.decide.templates import described, kept
 from diloco_operator.decide.workloads import CLAIM, DEPLOYMENT, STATEFUL_SET, syncer_ready
-from diloco_operator.manifests import ObservedImages, Scale, children, choose_images
+from diloco_operator.manifests import ObservedImages, Scale, all_children, choose_images
 
 SECRET = "Secret"  # noqa: S105  # a kind
 KEPT = frozenset({"PersistentVolumeClaim"})
@@ -32,7 +32,7 @@ def desired(job_now: JobNow, scale: Scale) -> tuple[Object, ...]:
     who = JobIdentity(job_now.name, job_now.job.metadata.namespace, job_now.set_names, spec.syncer.expose.hosts)
     held = {key.name: item.get("data") or {} for key, item in live.items() if key.kind == SECRET}
     signed = certificates(who, held, job_now.now, job_now.maker)
-    made = children(job_now.job, job_now.options, images, replace(scale, sets=job_now.set_names), signed)
+    made = all_children(job_now.job, job_now.options, images, replace(scale, sets=job_now.set_names), signed)
     described_ones = (described(one, spec) for one in made)
     return tuple(marked(_as_it_runs(one, live)) for one in described_ones)
 

@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from diloco.core.outer import nesterov_step
+from diloco.core.outer_optimizer import nesterov_step
 from diloco.spec.sync import OuterOptimizer
 
 STEPS = 300
