@@ -4,8 +4,8 @@ It has no clock (``now`` is an argument), no socket, no thread and no tensor, so
 simulator in virtual time, and replay from a tape, with the same decisions. The decisions are in modules of their own:
 `membership` (who is in), `pools` (which learners are planned), `pace` (when a round is due), `rounds` (one fragment
 under way), `requests` and `request_leads` (who is asked when), `closing`, `waiting` and `grace` (how long a round
-waits), `returns` and `overlap` (what is in flight), `merge_weights`, `completion` (evaluations and the end); this module
-passes events to them.
+waits), `returns` and `overlap` (what is in flight), `merge_weights`, `completion` (evaluations and the end); this
+module passes events to them.
 """
 
 from dataclasses import dataclass
