@@ -16,7 +16,7 @@ from testbed.kind.waiting import wait_until
 PATIENCE_SECONDS = 90.0
 PROGRAM = ("-m", "diloco_operator.main")
 """What Python is told to run."""
-_ADDRESS = re.compile(r"metrics at port (\d+)")
+_ADDRESS = re.compile(r"metrics on port (\d+)")
 _SAMPLE = re.compile(r"^(?P<name>\w+)(?:\{(?P<labels>.*)\})? (?P<value>\S+)$")
 
 

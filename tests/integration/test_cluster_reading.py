@@ -211,7 +211,7 @@ def test_each_learner_is_shown_where_the_api_server_reaches_the_syncer(
     assert "cannot be reached through the API server" in diloco.out("status", "job/two-regions", "-n", "ml")
     publish_syncer(server, *syncer_address)
     # The server learns of its own objects a moment later.
-    while "not reached" in (view := diloco.out("status", "job/two-regions", "-n", "ml")):
+    while "cannot be reached" in (view := diloco.out("status", "job/two-regions", "-n", "ml")):
         time.sleep(0.2)
     assert "us-west/old/0  training      42  2.500    2.00 k     1.0%       3         1" in view
     document = json.loads(diloco.out("status", "job/two-regions", "-n", "ml", "--json"))

@@ -74,7 +74,7 @@ def test_an_interrupted_run_says_how_to_go_on_and_goes_on(tmp_path: Path) -> Non
         process.send_signal(signal.SIGINT)
         told, complaints = process.communicate(timeout=WAIT_SECONDS)
     assert process.returncode == 130, complaints
-    assert f"continue with: diloco run {job} --output {output} --resume --slow west=0.5" in told
+    assert f"to continue, run: diloco run {job} --output {output} --resume --slow west=0.5" in told
     assert processes_of(output) == []
     assert not (output / "summary.json").exists()
     resumed = run(job, output, "--resume", "--slow", "west=0.5")

@@ -101,7 +101,7 @@ def test_one_operator_looks_after_all_namespaces(cluster: Cluster, start: Start)
 def test_a_mistake_of_whoever_starts_it_is_one_line_and_exit_code_2(start: Start, tmp_path: Path) -> None:
     for kubeconfig, flag, named in (
         (tmp_path / "absent.kubeconfig", "--log-json", "absent.kubeconfig"),
-        (None, "--health-address=nowhere", "host:port"),
+        (None, "--health-address=nowhere", "HOST:PORT"),
         (None, "--poll-seconds=0", "poll_seconds"),
     ):
         with start(kubeconfig, flag) as operator:

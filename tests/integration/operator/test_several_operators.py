@@ -30,7 +30,7 @@ def test_two_operators_that_disagree_pause_between_their_writes(cluster: Cluster
         eventually("both work", lambda: first.works and second.works)
         cluster.has_job("two")
         eventually("one gives way", lambda: "something keeps reverting NetworkPolicy" in first.log + second.log)
-        eventually("both do", lambda: all(each.log.count("keeps changing") >= 1 for each in (first, second)))
+        eventually("both do", lambda: all(each.log.count("keeps reverting") >= 1 for each in (first, second)))
         for each in (first, second):
             reconciles_again(each)
         writes, reconciles = first.writes + second.writes, first.reconciles + second.reconciles
