@@ -10,7 +10,8 @@ from datetime import datetime
 from diloco.spec.status import ExportedModel, JobStatus
 from diloco_operator import names
 from diloco_operator.decide.causes.all import blocking_causes, stopping_causes
-from diloco_operator.decide.causes.pools import FOUND_BY_LOOKING, Cause, as_grave, gravest_first, joined
+from diloco_operator.decide.causes.cause import Cause, as_grave, gravest_first, joined
+from diloco_operator.decide.causes.pools import FOUND_BY_LOOKING
 from diloco_operator.decide.causes.volume import START_ANEW, Volume
 from diloco_operator.decide.conditions import (
     AS_EXPECTED,

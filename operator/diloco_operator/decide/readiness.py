@@ -5,8 +5,8 @@ Pure. Degraded tells what is wrong with pods.
 
 from datetime import datetime, timedelta
 
+from diloco_operator.decide.causes.cause import Cause
 from diloco_operator.decide.causes.pods import parsed
-from diloco_operator.decide.causes.pools import Cause
 from diloco_operator.decide.causes.syncer import lowered_quorum, training
 from diloco_operator.decide.conditions import Verdict, since
 from diloco_operator.decide.job_now import JobNow

@@ -13,7 +13,7 @@ from datetime import datetime
 from diloco.spec import JobSpec, SpecError
 from diloco.spec.load import job_from
 from diloco_operator.decide.causes.all import running_causes, stopping_causes, taken_causes, unhealthy
-from diloco_operator.decide.causes.pools import Cause, gravest_first
+from diloco_operator.decide.causes.cause import Cause, gravest_first
 from diloco_operator.decide.child_changes import Changes, changes
 from diloco_operator.decide.conditions import IN_PROGRESS, Verdict, Verdicts, remembered, taken_over
 from diloco_operator.decide.ending import End, deadline_end, recorded_end, seconds_until_deadline, syncer_end

@@ -1,4 +1,4 @@
-"""`python -m kind` does to the named cluster what it is told, and to no other."""
+"""`python -m testbed.kind` does to the named cluster what it is told, and to no other."""
 
 import sys
 

@@ -9,7 +9,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from diloco.local.chaos.spec import SYNCER
 from diloco.local.child import Child
 from diloco.local.journal import Journal
 from diloco.local.restarts import (
@@ -21,6 +20,7 @@ from diloco.local.restarts import (
     how_it_ended,
     waiting_seconds,
 )
+from diloco.local.targets import SYNCER
 from diloco.runtime.exits import EXIT_BAD_INPUT, EXIT_OK
 
 

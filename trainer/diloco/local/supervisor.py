@@ -19,13 +19,13 @@ from diloco.local.chaos.injector import FaultInjector
 from diloco.local.chaos.region_link import RegionLink
 from diloco.local.chaos.schedule import ChaosPlan, RunState
 from diloco.local.chaos.shaping import Pipe, Shape
-from diloco.local.chaos.spec import SYNCER
 from diloco.local.child import Child
 from diloco.local.devices import devices_text
 from diloco.local.fleet import Fleet, Managed, ProcessState
 from diloco.local.journal import Journal, read_journal
 from diloco.local.run_plan import RunPlan, learner_arguments, syncer_arguments, thread_environment
 from diloco.local.status_poll import StatusWatch
+from diloco.local.targets import SYNCER
 from diloco.local.view.screen import View
 from diloco.local.view.snapshot import ActiveFaults, RateMeter, RunSnapshot
 

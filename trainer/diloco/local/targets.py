@@ -7,6 +7,9 @@ from diloco.spec.learner_ids import pool_of, region_of
 
 EVERY = "*"
 
+SYNCER = "syncer"
+"""The syncer's name among the processes of a run, beside the learners' ids."""
+
 
 class TargetError(ValueError):
     """A name that fits no learner of the job; the text lists those that would."""

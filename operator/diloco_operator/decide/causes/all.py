@@ -4,7 +4,8 @@ from dataclasses import replace
 from datetime import datetime
 
 from diloco.spec.words import shortlist
-from diloco_operator.decide.causes.pools import Cause, gravest_first, learner_causes, syncer_pod_causes
+from diloco_operator.decide.causes.cause import Cause, gravest_first
+from diloco_operator.decide.causes.pools import learner_causes, syncer_pod_causes
 from diloco_operator.decide.causes.syncer import given_up, present, reported_causes
 from diloco_operator.decide.causes.volume import Volume, is_bound, loss_causes, volume_causes
 from diloco_operator.decide.job_now import JobNow

@@ -6,14 +6,14 @@ Pure, and nothing is remembered: a cause lasts exactly as long as what it is rea
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from datetime import datetime
 
 from diloco_operator import labels
+from diloco_operator.decide.causes.cause import Cause
 from diloco_operator.decide.causes.pods import PodProblem, is_ready, pod_problem, running_since
 from diloco_operator.decide.observed import ChildKey, Looked, Object, PodObserved
 from diloco_operator.decide.reasons import Reason
-from diloco_operator.decide.text import LONGEST_MESSAGE, one_line
+from diloco_operator.decide.text import one_line
 from diloco_operator.decide.workloads import PoolWorkload, component, rollout_waits
 
 JOIN_SECONDS = 60.0
@@ -39,31 +39,6 @@ _WORDS = {
 FOUND_BY_LOOKING = frozenset({*_WORDS, _R.PODS_FORBIDDEN, _R.ROLLOUT_WAITING})
 """Reasons that a closer look finds: without one they are neither there nor gone."""
 _FORBIDDEN_POD = re.compile(r'^pods "[^"]*" is forbidden: ')
-_GRAVITY = {reason: place for place, reason in enumerate(Reason)}
-
-
-@dataclass(frozen=True, slots=True)
-class Cause:
-    """One thing that is wrong with a job."""
-
-    reason: Reason
-    message: str
-    """One line that names the pool, the count and the cause."""
-
-
-def gravest_first(causes: Iterable[Cause]) -> list[Cause]:
-    """Each once, in an order that depends on nothing but what they are."""
-    return sorted(set(causes), key=lambda cause: (_GRAVITY[cause.reason], cause.message))
-
-
-def as_grave(reason: Reason, other: Reason) -> bool:
-    """Whether the first is at least as grave."""
-    return _GRAVITY[reason] <= _GRAVITY[other]
-
-
-def joined(causes: list[Cause]) -> str:
-    """All of them in one bounded message."""
-    return one_line("; ".join(cause.message for cause in causes), LONGEST_MESSAGE)
 
 
 def learner_causes(

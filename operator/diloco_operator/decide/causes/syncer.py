@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 
 from diloco.spec.words import shortlist
-from diloco_operator.decide.causes.pools import Cause
+from diloco_operator.decide.causes.cause import Cause
 from diloco_operator.decide.observed import LearnerReport, LinksReport, SyncerStatusView
 from diloco_operator.decide.reasons import Reason
 from diloco_operator.decide.text import one_line

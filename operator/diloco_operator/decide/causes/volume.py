@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from diloco_operator.decide.causes.pools import Cause
+from diloco_operator.decide.causes.cause import Cause
 from diloco_operator.decide.observed import ChildKey, Object
 from diloco_operator.decide.reasons import Reason
 from diloco_operator.decide.text import one_line

@@ -10,7 +10,8 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from diloco.local.chaos.spec import SYNCER, Fault, FaultKind
+from diloco.local.chaos.spec import Fault, FaultKind
+from diloco.local.targets import SYNCER
 from diloco.spec.learner_ids import region_of
 
 _SECONDS_AN_HOUR = 3600.0

@@ -14,9 +14,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
-from diloco.local.targets import TargetError, learners_named, regions_named
-
-SYNCER = "syncer"
+from diloco.local.targets import SYNCER, TargetError, learners_named, regions_named
 
 _RANGES: Final = {"step": (1, 10**12), "rate": (1e-6, 1e6), "seconds": (1e-3, 1e8)}
 """Least and most of each setting (ours): beyond these a fault would never happen, or nothing else would."""

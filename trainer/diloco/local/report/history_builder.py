@@ -20,7 +20,6 @@ from diloco.core.events import (
 )
 from diloco.core.fragments import Layout
 from diloco.core.options import EngineOptions
-from diloco.local.chaos.spec import SYNCER
 from diloco.local.journal import Entry
 from diloco.local.report.history import (
     EvaluationPoint,
@@ -36,6 +35,7 @@ from diloco.local.report.history import (
 )
 from diloco.local.report.run_clock import RunClock
 from diloco.local.report.timeline import Turn, incidents, incidents_noted, spans, stretches, turns
+from diloco.local.targets import SYNCER
 from diloco.local.time_classes import shares_of
 from diloco.spec import DiLoCoJob
 from diloco.tape.reader import TapeEntry, TapeHeader, Torn

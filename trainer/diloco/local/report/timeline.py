@@ -7,11 +7,11 @@ from enum import StrEnum
 from typing import Any
 
 from diloco.core.actions import Note
-from diloco.local.chaos.spec import SYNCER
 from diloco.local.journal import Entry
 from diloco.local.report.history import Incident, Life, Span, Stretch
 from diloco.local.report.run_clock import RunClock
 from diloco.local.restarts import Verdict, how_it_ended
+from diloco.local.targets import SYNCER
 from diloco.tape.reader import TapeEntry
 
 

@@ -1,0 +1,33 @@
+"""One thing that is wrong with a job, and which of several is the gravest. Pure."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from diloco_operator.decide.reasons import Reason
+from diloco_operator.decide.text import LONGEST_MESSAGE, one_line
+
+_GRAVITY = {reason: place for place, reason in enumerate(Reason)}
+
+
+@dataclass(frozen=True, slots=True)
+class Cause:
+    """One thing that is wrong with a job."""
+
+    reason: Reason
+    message: str
+    """One line that names the pool, the count and the cause."""
+
+
+def gravest_first(causes: Iterable[Cause]) -> list[Cause]:
+    """Each once, in an order that depends on nothing but what they are."""
+    return sorted(set(causes), key=lambda cause: (_GRAVITY[cause.reason], cause.message))
+
+
+def as_grave(reason: Reason, other: Reason) -> bool:
+    """Whether the first is at least as grave."""
+    return _GRAVITY[reason] <= _GRAVITY[other]
+
+
+def joined(causes: list[Cause]) -> str:
+    """All of them in one bounded message."""
+    return one_line("; ".join(cause.message for cause in causes), LONGEST_MESSAGE)
