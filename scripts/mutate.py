@@ -42,6 +42,7 @@ TARGETS = {
         "tests/unit/syncer/disk/test_checkpoint.py",
         "tests/unit/syncer/test_prepare.py",
     ),
+    "trainer/diloco/syncer": ("tests/unit/syncer",),
     "trainer/diloco/learner": ("tests/unit/learner",),
 }
 """What is changed, and which tests must see it."""
@@ -316,7 +317,7 @@ def equivalents() -> dict[tuple[str, str, str], str]:
 
 def chosen(arguments: argparse.Namespace) -> list[Mutant]:
     """The mutants to try."""
-    files = [path for target in TARGETS for path in _sources(ROOT / target)]
+    files = list(dict.fromkeys(path for target in TARGETS for path in _sources(ROOT / target)))
     if arguments.only:
         wanted = {(ROOT / name).resolve() for name in arguments.only}
         files = [path for path in files if path in wanted or wanted & set(path.parents)]
