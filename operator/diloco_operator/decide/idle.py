@@ -201,7 +201,7 @@ def _said(bare: Bare, plan: Plan, verdicts: Verdicts, *, running: bool, complete
         "regions": counted.regions,
         "progress": without_rates(before.progress),
         "observed_generation": generation,
-        "phase": phase_of(before, verdicts),
+        "phase": phase_of(before, verdicts, bare.now),
         "reason": reason_of(verdicts),
         "conditions": conditions(before, verdicts, generation, bare.now),
     }
