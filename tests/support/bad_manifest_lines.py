@@ -48,6 +48,15 @@ CASES: list[tuple[dict[str, object], str]] = [
     ({"spec.nodeSelector": {}}, f"spec.nodeSelector: {FIELD}did you mean spec.regions[].pools[].nodeSelector?"),
     ({"spec.regions.0.pools.0.learner": 1}, f"{LEARNERS_POOL}.learner: {FIELD}did you mean learners?"),
     ({"Spec": {}}, f"Spec: {FIELD}did you mean spec?"),
+    (
+        {"spec.regions.0.pools.0.resources": {"limit": {"nvidia.com/gpu": 1}}},
+        f"{LEARNERS_POOL}.resources.limit: {FIELD}did you mean limits?",
+    ),
+    ({"spec.syncer.resources": {"limit": {"cpu": "2"}}}, f"spec.syncer.resources.limit: {FIELD}did you mean limits?"),
+    (
+        {"spec.regions.0.pools.0.tolerations": [{"key": "example.com/spot", "seconds": 60}]},
+        f"{LEARNERS_POOL}.tolerations[0].seconds: {FIELD}use key, operator, value, effect or tolerationSeconds",
+    ),
     # Missing and null.
     ({"spec.training": REMOVED}, "spec.training: is missing; use a mapping with tokens"),
     ({"spec.training": {}}, "spec.training.tokens: is missing; use an integer from 1 to 1000000000000000"),

@@ -6,7 +6,7 @@ moment is carried over from the previous status.
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Literal, get_args
 
 from pydantic import ValidationError
@@ -28,6 +28,8 @@ from diloco_operator.decide.workloads import PoolWorkload
 
 CONDITION_TYPES: tuple[ConditionType, ...] = get_args(ConditionType)
 _SINCE = ", since "
+TRAINS_UNHEARD = timedelta(minutes=10)
+"""How long a job is said to train while its syncer's pod is not ready (ours)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,8 +95,25 @@ def since(before: JobStatus, type_: ConditionType, text: str, now: datetime) -> 
     return f"{text}{_SINCE}{now:%Y-%m-%dT%H:%M:%SZ}"
 
 
-def phase_of(before: JobStatus, verdicts: Verdicts) -> Phase:
-    """One word for people. A job that has trained stays Training until it is suspended or ends."""
+def unreachable(before: JobStatus) -> bool:
+    """The job waits for a syncer that is known to be away, whatever its phase is by now."""
+    ready = condition(before, "Ready")
+    return ready is not None and ready.reason == Reason.SYNCER_UNREACHABLE
+
+
+def _unheard_too_long(ready: Verdict, now: datetime) -> bool:
+    """The syncer's pod has not been ready for so long that nothing is known of the training any more."""
+    if (ready.status, ready.reason) != ("False", Reason.SYNCER_UNREACHABLE):
+        return False
+    try:
+        from_then = datetime.fromisoformat(ready.message.rpartition(_SINCE)[2])
+    except ValueError:
+        return False
+    return from_then.tzinfo is not None and now - from_then >= TRAINS_UNHEARD
+
+
+def phase_of(before: JobStatus, verdicts: Verdicts, now: datetime) -> Phase:
+    """One word for people. A job that has trained stays Training until it is suspended, ends or is unheard too long."""
     if verdicts["Complete"].status == "True":
         return "Complete"
     if verdicts["Failed"].status == "True":
@@ -103,6 +122,8 @@ def phase_of(before: JobStatus, verdicts: Verdicts) -> Phase:
         return "Suspended"
     if verdicts["Ready"].reason in (Reason.INVALID_SPEC, Reason.REMOTE_CLUSTER_UNSUPPORTED):
         return "Invalid"
+    if _unheard_too_long(verdicts["Ready"], now):
+        return "Pending"
     return "Training" if verdicts["Ready"].status == "True" or before.phase == "Training" else "Pending"
 
 

@@ -12,7 +12,7 @@ from diloco_operator import names
 from diloco_operator.decide.causes.all import blocking_causes, stopping_causes
 from diloco_operator.decide.causes.cause import Cause, as_grave, gravest_first, joined
 from diloco_operator.decide.causes.pools import FOUND_BY_LOOKING
-from diloco_operator.decide.causes.volume import START_ANEW, Volume
+from diloco_operator.decide.causes.volume import START_ANEW, Volume, has_trained
 from diloco_operator.decide.conditions import (
     AS_EXPECTED,
     IN_PROGRESS,
@@ -70,6 +70,7 @@ class Bare:
         return Volume(
             name=names.syncer(name),
             remembered=self.before.syncer.claim_uid if self.before.syncer else "",
+            trained=has_trained(self.before),
             claim=syncer_claim(name, self.observed.children),
             start_anew=str((metadata.get("annotations") or {}).get(START_ANEW, "")),
         )
@@ -200,7 +201,7 @@ def _said(bare: Bare, plan: Plan, verdicts: Verdicts, *, running: bool, complete
         "regions": counted.regions,
         "progress": without_rates(before.progress),
         "observed_generation": generation,
-        "phase": phase_of(before, verdicts),
+        "phase": phase_of(before, verdicts, bare.now),
         "reason": reason_of(verdicts),
         "conditions": conditions(before, verdicts, generation, bare.now),
     }

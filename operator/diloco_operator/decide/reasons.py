@@ -161,7 +161,8 @@ GUIDE: MappingProxyType[Reason, Guide] = MappingProxyType(
         ),
         _R.SYNCER_UNREACHABLE: _warning(
             "The syncer does not answer the operator. Progress and restarts in the status are the last known values. "
-            "Learners keep training on their own up to `sync.maxStalenessSteps`, then pause.",
+            "Learners keep training on their own up to `sync.maxStalenessSteps`, then pause. Once the syncer's pod has "
+            "not been ready for ten minutes, the phase is Pending.",
             "`kubectl logs deploy/JOB-syncer`. If its pod is ready, check whether a NetworkPolicy blocks port 8080 "
             "from the operator's namespace.",
         ),

@@ -6,7 +6,16 @@ from datetime import datetime
 from diloco.spec.status import ExportedModel, JobStatus, Progress, SyncerEndpoints
 from diloco_operator import names
 from diloco_operator.decide.causes.syncer import left_out, lowered_quorum, training
-from diloco_operator.decide.conditions import Heard, Verdicts, conditions, counts, events, phase_of, reason_of
+from diloco_operator.decide.conditions import (
+    Heard,
+    Verdicts,
+    conditions,
+    counts,
+    events,
+    phase_of,
+    reason_of,
+    unreachable,
+)
 from diloco_operator.decide.ending import recorded_end
 from diloco_operator.decide.job_now import JobNow
 from diloco_operator.decide.observed import SyncerStatusView
@@ -31,13 +40,14 @@ def with_status(
     told = view if isinstance(view, SyncerStatusView) and recorded_end(before) is None else None
     running = not finished and not job_now.spec.suspend
     # Nobody trains before a syncer was ready for the first time.
-    known = frozenset[str]() if before.phase != "Training" and not syncer_ready(job_now.deployment) else None
+    trained = before.phase == "Training" or unreachable(before)
+    known = None if trained or syncer_ready(job_now.deployment) else frozenset[str]()
     heard = Heard(known) if told is None else _heard(told, job_now.spec.sync.quorum)
     counted = counts(job_now.workloads, heard, running=running)
     status = before.model_copy(
         update={
             "observed_generation": job_now.job.metadata.generation,
-            "phase": phase_of(before, verdicts),
+            "phase": phase_of(before, verdicts, job_now.now),
             "reason": reason_of(verdicts),
             "conditions": conditions(before, verdicts, job_now.job.metadata.generation, job_now.now),
             "learners": counted.learners,

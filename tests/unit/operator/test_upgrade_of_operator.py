@@ -126,7 +126,9 @@ def test_what_the_last_release_has_started_runs_on_under_its_names() -> None:
     w = last_release()
     before, sets = pods(w), set(w.of_kind("StatefulSet"))
     assert len(before) == 5
+    assert set(w.of_kind("PodDisruptionBudget")) == {"two-regions-learners"}
     w.run(120)
+    assert not w.of_kind("PodDisruptionBudget")
     assert set(w.of_kind("StatefulSet")) == sets
     assert pods(w) == before
     assert w.status("two-regions")["phase"] == "Training"

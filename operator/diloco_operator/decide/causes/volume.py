@@ -1,13 +1,15 @@
 """Whether the syncer's volume is the one that holds the training, and what is wrong with it. Pure.
 
 The status records the uid of the claim. If that claim is gone, or another one has its name, a syncer would silently
-train from zero. So none is started unless the job's annotation says to continue without that claim.
+train from zero. So none is started unless the job's annotation says to continue without that claim. Operators of
+earlier versions did not record the uid: there the progress in the status shows that a claim held a training.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
+from diloco.spec.status import JobStatus
 from diloco_operator.decide.causes.cause import Cause
 from diloco_operator.decide.observed import ChildKey, Object
 from diloco_operator.decide.reasons import Reason
@@ -18,7 +20,9 @@ PROVISIONING_REASONS = ("ProvisioningFailed", "FailedBinding", "FailedMount")
 
 
 START_ANEW: Final = "diloco.dev/start-anew"
-"""Annotation of a job: the uid of the claim to continue without, so that it applies to one loss only."""
+"""Annotation of a job: the uid of the claim to continue without, or `UNRECORDED`. It applies to one loss only."""
+UNRECORDED: Final = "unrecorded"
+"""What stands in the annotation for a claim whose uid the status does not hold."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +31,9 @@ class Volume:
 
     name: str
     remembered: str
-    """Its uid in the status; empty: there has been none so far."""
+    """Its uid in the status; empty: there has been none so far, or its uid was not recorded."""
+    trained: bool
+    """By the status a claim has held progress or a model."""
     claim: Object | None
     """The job's own claim of that name."""
     start_anew: str
@@ -36,7 +42,10 @@ class Volume:
     @property
     def lost(self) -> bool:
         """The claim that held the training is gone or replaced, and nobody has said to continue without it."""
-        return self.remembered not in ("", self.uid, self.start_anew)
+        if not self.remembered:
+            # Any claim that is there is taken for the one that was not recorded.
+            return self.trained and not self.uid and self.start_anew != UNRECORDED
+        return self.remembered not in (self.uid, self.start_anew)
 
     @property
     def uid(self) -> str:
@@ -49,13 +58,20 @@ class Volume:
         return self.remembered if self.lost or not self.uid else self.uid
 
 
+def has_trained(status: JobStatus) -> bool:
+    """There was something to lose: steps, merged tokens or an exported model."""
+    progress = status.progress
+    return status.model is not None or (progress is not None and (progress.step > 0 or progress.tokens > 0))
+
+
 def loss_causes(volume: Volume) -> list[Cause]:
     """Of a claim that is gone, replaced, or about to go."""
     if volume.lost:
         what = "has been replaced" if volume.uid else "is gone"
+        which = f"the one with uid {volume.remembered}" if volume.remembered else "it, and its uid is not recorded"
         text = (
-            f"claim {volume.name} {what}: the training was on the one with uid {volume.remembered}; "
-            f"to start from zero, annotate the job with {START_ANEW}={volume.remembered}"
+            f"claim {volume.name} {what}: the training was on {which}; "
+            f"to start from zero, annotate the job with {START_ANEW}={volume.remembered or UNRECORDED}"
         )
         return [Cause(Reason.VOLUME_LOST, text)]
     if volume.claim is not None and volume.claim["metadata"].get("deletionTimestamp"):

@@ -103,3 +103,66 @@ def test_an_upgraded_operator_takes_the_claim_that_it_finds() -> None:
     w.run(10)
     assert w.status()["syncer"]["claimUid"] == uid(w)
     assert w.condition("Degraded")["status"] == "False"
+
+
+def without_uid(*, progress: bool = True) -> ClusterWorld:
+    """A job whose status an operator has written that did not record the claim's uid."""
+    w = training()
+    del w.status()["syncer"]["claimUid"]
+    if not progress:
+        w.status()["progress"] |= {"step": 0, "tokens": 0}
+    w.new_operator()
+    return w
+
+
+def test_an_upgraded_operator_that_finds_no_claim_does_not_start_a_training_from_zero() -> None:
+    w = without_uid()
+    epoch = w.syncers["demo"].epoch
+    lose(w)
+    w.run(120)
+    degraded = w.condition("Degraded")
+    assert degraded["reason"] == "VolumeLost"
+    assert degraded["message"].startswith(
+        "claim demo-syncer is gone: the training was on it, and its uid is not recorded; "
+        "to start from zero, annotate the job with diloco.dev/start-anew=unrecorded"
+    )
+    assert CLAIM not in w.api.objects
+    assert w.syncers["demo"].epoch == epoch
+    assert not w.pods_of("syncer")
+
+
+def test_the_loss_of_a_claim_without_a_recorded_uid_can_be_accepted_once() -> None:
+    w = without_uid()
+    epoch = w.syncers["demo"].epoch
+    lose(w)
+    w.run(30)
+    w.annotate(start_anew="unrecorded")
+    w.run(60)
+    assert w.syncers["demo"].epoch == epoch + 1
+    assert w.status()["phase"] == "Training"
+    assert w.condition("Degraded")["status"] == "False"
+    assert w.status()["syncer"]["claimUid"] == uid(w)
+    lose(w)
+    w.run(60)
+    assert w.condition("Degraded")["reason"] == "VolumeLost", "it was said of the first loss only"
+
+
+def test_a_job_without_progress_and_without_a_recorded_uid_gets_a_claim() -> None:
+    w = without_uid(progress=False)
+    lose(w)
+    w.run(60)
+    assert w.status()["syncer"]["claimUid"] == uid(w)
+    assert w.condition("Degraded")["status"] == "False"
+
+
+def test_a_complete_job_without_a_recorded_uid_whose_claim_is_gone_says_that_its_model_is() -> None:
+    w = training()
+    w.syncers["demo"].merged = w.syncers["demo"].budget
+    w.run(90)
+    assert w.status()["model"]
+    del w.status()["syncer"]["claimUid"], w.status()["progress"]
+    w.new_operator()
+    lose(w)
+    w.run(10)
+    assert w.condition("Degraded")["reason"] == "VolumeLost"
+    assert w.status()["phase"] == "Complete"

@@ -43,9 +43,31 @@ def test_pods_that_are_all_pending_are_not_said_to_train() -> None:
         w.pods.troubles[name.rpartition("-")[0]] = unschedulable("0/4 nodes are available.")
     w.pods.troubles["demo-syncer"] = unschedulable("0/4 nodes are available.")
     w.run(3600, every=60.0)
-    assert w.condition("Ready")["status"] == "False"
+    assert (w.condition("Ready")["status"], w.condition("Ready")["reason"]) == ("False", "SyncerUnreachable")
+    assert w.status["phase"] == "Pending"
     assert w.status["learners"]["summary"] == "?/4"
     assert w.status["progress"]["tokensPerSecond"] == 0
+    message, writes = w.condition("Degraded")["message"], w.status_writes
+    w.run(600, every=60.0)
+    assert w.status_writes == writes
+    w.pods.troubles.clear()
+    w.run(60)
+    assert "the syncer does not answer: its pod is not ready, since " in message
+    assert w.status["phase"] == "Training"
+    assert w.condition("Degraded")["status"] == "False"
+
+
+def test_a_job_is_said_to_train_until_its_syncers_pod_has_not_been_ready_for_ten_minutes() -> None:
+    w = training_world()
+    w.pods.troubles["demo-syncer"] = {"phase": "Pending"}
+    w.pods.delete(w.syncer_pods()[0])
+    w.run(580)
+    assert w.status["phase"] == "Training"
+    w.run(60)
+    assert w.status["phase"] == "Pending"
+    w.change(suspend=True)
+    w.run(90)
+    assert w.status["phase"] == "Suspended"
 
 
 def test_progress_is_written_although_another_operators_clock_was_ahead() -> None:
