@@ -170,7 +170,7 @@ def _part_problems(place: str, given: Any, parts: Mapping[str, Sequence[str]]) -
         yield from _capability_problems(place, given)
 
 
-def _capability_problems(place: str, given: Manifest) -> Iterator[Problem]:
+def _capability_problems(place: str, given: Mapping[str, Any]) -> Iterator[Problem]:
     for field, value in given.items():
         if field not in ("add", "drop"):
             yield Problem(f"{place}.{field}", "cannot be set here; use add or drop")
