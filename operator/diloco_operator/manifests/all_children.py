@@ -11,6 +11,7 @@ from diloco_operator.manifests import (
     network,
     passthrough,
     pod_template,
+    restrictions,
     secrets,
     services,
     syncer,
@@ -31,9 +32,10 @@ def all_children(
     Raises:
         InvalidSpecError: what is passed through to pods cannot be, or gets in the way of what the operator sets.
     """
-    passthrough.check(job.spec)
-    _check_templates(job)
     sets = names.stateful_sets(job.metadata.name, names.pools(job.spec)) | dict(scale.sets)
+    own = restrictions.own_objects(job.metadata.name, sets)
+    passthrough.check(job.spec, own)
+    _check_templates(job, own)
     exposed = services.exposed_syncer(job)
     return (
         *secrets.secrets(job, certificates, sets),
@@ -50,7 +52,7 @@ def all_children(
     )
 
 
-def _check_templates(job: DiLoCoJob) -> None:
+def _check_templates(job: DiLoCoJob, own: restrictions.OwnObjects) -> None:
     templates: list[tuple[str, PodTemplate | None, str, Manifest]] = [
         ("spec.syncer", job.spec.syncer.pod_template, syncer.CONTAINER, {})
     ]
@@ -62,7 +64,7 @@ def _check_templates(job: DiLoCoJob) -> None:
         problem
         for place, template, container, beside in templates
         if template is not None
-        for problem in pod_template.problems(f"{place}.podTemplate", template, container, beside)
+        for problem in pod_template.problems(f"{place}.podTemplate", template, container, beside, own)
     ]
     if found:
         raise InvalidSpecError(found)

@@ -13,6 +13,7 @@ from diloco.spec import JobSpec
 from diloco.spec.errors import Problem
 from diloco.spec.placement import Pool, Resources
 from diloco.spec.words import listed
+from diloco_operator.manifests import restrictions
 from diloco_operator.manifests.common import OUR_MOUNTS, TEMPORARY_DIRECTORY
 from diloco_operator.manifests.errors import InvalidSpecError
 from diloco_operator.manifests.inputs import Manifest
@@ -25,8 +26,8 @@ OUR_VARIABLES: Final = ("HOME", POD_INDEX)
 _LARGEST_SHOWN = 60
 
 
-def check(spec: JobSpec) -> None:
-    """Refuse what cannot go into pods beside what the operator sets.
+def check(spec: JobSpec, own: restrictions.OwnObjects) -> None:
+    """Refuse what cannot go into pods beside what the operator sets, and what would give them objects of ``own``.
 
     Raises:
         InvalidSpecError: with every problem, each with its place.
@@ -35,7 +36,7 @@ def check(spec: JobSpec) -> None:
         problem
         for i, region in enumerate(spec.regions)
         for j, pool in enumerate(region.pools)
-        for problem in _problems(f"spec.regions[{i}].pools[{j}]", pool)
+        for problem in _problems(f"spec.regions[{i}].pools[{j}]", pool, own)
     ]
     if found:
         raise InvalidSpecError(found)
@@ -103,11 +104,13 @@ def _volume(volume: Manifest) -> Manifest:
     return volume
 
 
-def _problems(path: str, pool: Pool) -> Iterator[Problem]:
+def _problems(path: str, pool: Pool, own: restrictions.OwnObjects) -> Iterator[Problem]:
     yield from keyed_problems(f"{path}.env", pool.env, "name", variable_problems)
     yield from keyed_problems(f"{path}.volumes", pool.volumes, "name", volume_problems)
     yield from keyed_problems(f"{path}.volumeMounts", pool.volume_mounts, "mountPath", mount_problems)
-    yield from keyed_problems(f"{path}.imagePullSecrets", pool.image_pull_secrets, "name", lambda *_: iter(()))
+    yield from keyed_problems(f"{path}.imagePullSecrets", pool.image_pull_secrets, "name", no_more)
+    yield from restrictions.reference_problems(f"{path}.env", pool.env, own)
+    yield from restrictions.reference_problems(f"{path}.volumes", pool.volumes, own)
     known = [str(volume.get("name")) for volume in pool.volumes]
     use = f"use {listed(known)}" if known else f"it has none; add it to {path}.volumes"
     for index, mount in enumerate(pool.volume_mounts):
@@ -132,6 +135,11 @@ def keyed_problems(path: str, items: Sequence[Manifest], key: str, more: Any) ->
         yield from more(place, item)
 
 
+def no_more(_place: str, _item: Manifest) -> Iterator[Problem]:
+    """Nothing beside the key is checked."""
+    return iter(())
+
+
 def variable_problems(place: str, variable: Manifest) -> Iterator[Problem]:
     """What is wrong with an environment variable."""
     name, value = variable["name"], variable.get("value")
@@ -146,6 +154,7 @@ def volume_problems(place: str, volume: Manifest) -> Iterator[Problem]:
     name = volume["name"]
     if name in OUR_MOUNTS:
         yield Problem(f"{place}.name", f"{name} is set by the operator; use a name other than {listed(OUR_MOUNTS)}")
+    yield from restrictions.volume_problems(place, volume)
 
 
 def mount_problems(place: str, mount: Manifest) -> Iterator[Problem]:

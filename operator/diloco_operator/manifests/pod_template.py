@@ -10,7 +10,7 @@ from typing import Any, Final
 from diloco.spec.errors import Problem
 from diloco.spec.placement import PodTemplate
 from diloco.spec.words import listed
-from diloco_operator.manifests import common, passthrough
+from diloco_operator.manifests import passthrough, restrictions
 from diloco_operator.manifests.inputs import Manifest
 
 _FIELDS: Final[Mapping[str, type]] = {
@@ -36,14 +36,18 @@ _FIELDS: Final[Mapping[str, type]] = {
 """Fields of a pod's spec that may be set, and what each is."""
 _OF_CONTAINER: Final = ("name", "env", "envFrom", "volumeMounts")
 """Fields of our own container that may be set."""
+_APPENDED: Final = ("imagePullSecrets", "initContainers", "volumes")
 _KINDS: Final[Mapping[type, str]] = {str: "text", dict: "an object", list: "a list of objects"}
 _OUR_PREFIXES: Final = ("diloco.dev/", "app.kubernetes.io/", "apps.kubernetes.io/", "statefulset.kubernetes.io/")
 
 
-def problems(place: str, template: PodTemplate, container: str, also: Mapping[str, Any]) -> Iterator[Problem]:
+def problems(
+    place: str, template: PodTemplate, container: str, also: Mapping[str, Any], own: restrictions.OwnObjects
+) -> Iterator[Problem]:
     """What of ``template``, which stands at ``place``, cannot be.
 
-    ``container`` is the name of our container, ``also`` what is said of the pod beside the template, by field.
+    ``container`` is the name of our container, ``also`` what is said of the pod beside the template, by field,
+    ``own`` what its pods get from the operator alone.
     """
     for field, given in (("labels", template.metadata.labels), ("annotations", template.metadata.annotations)):
         for key in given:
@@ -51,10 +55,12 @@ def problems(place: str, template: PodTemplate, container: str, also: Mapping[st
                 yield Problem(
                     f"{place}.metadata.{field}.{key}", "is reserved for Kubernetes or the operator; use another key"
                 )
+    annotations = template.metadata.annotations
+    yield from restrictions.annotation_problems(f"{place}.metadata.annotations", annotations)
     found = list(_kinds(f"{place}.spec", template.spec, also))
     yield from found
     if not found:
-        yield from _items(f"{place}.spec", template.spec, container, also)
+        yield from _items(f"{place}.spec", template.spec, container, also, own)
 
 
 def patched(template: Manifest, patch: PodTemplate, container: str) -> Manifest:
@@ -64,16 +70,16 @@ def patched(template: Manifest, patch: PodTemplate, container: str) -> Manifest:
     annotations = {**patch.metadata.annotations, **metadata.get("annotations", {})}
     given = passthrough.without_nulls(patch.spec)
     ours: Manifest = next((one for one in given.pop("containers", []) if one["name"] == container), {})
-    more = {key: value for key, value in given.items() if value and key not in ("volumes", "initContainers")}
+    more = {key: value for key, value in given.items() if value and key not in _APPENDED}
     found = {**spec, **more, "containers": [_container(one, ours) for one in spec["containers"]]}
     if volumes := given.get("volumes"):
         found["volumes"] = [*spec["volumes"], *volumes]
     if first := given.get("initContainers"):
-        # As restricted as ours where nothing else is said.
-        found["initContainers"] = [
-            {**one, "securityContext": {**common.container_security(), **one.get("securityContext", {})}}
-            for one in first
-        ]
+        found["initContainers"] = [restrictions.restricted(one) for one in first]
+    if pulling := given.get("imagePullSecrets"):
+        # The syncer has those of the first pool.
+        there = {one["name"]: one for one in spec.get("imagePullSecrets", [])}
+        found["imagePullSecrets"] = list((there | {one["name"]: one for one in pulling}).values())
     return {
         "metadata": {**metadata, "labels": labels, **({"annotations": annotations} if annotations else {})},
         "spec": found,
@@ -101,19 +107,27 @@ def _is(value: object, kind: type) -> bool:
     return isinstance(value, kind) and (kind is not list or all(isinstance(one, dict) for one in value))  # type: ignore[attr-defined]  # a list
 
 
-def _items(place: str, spec: Manifest, container: str, also: Mapping[str, Any]) -> Iterator[Problem]:
+def _items(
+    place: str, spec: Manifest, container: str, also: Mapping[str, Any], own: restrictions.OwnObjects
+) -> Iterator[Problem]:
     volumes = spec.get("volumes") or []
     yield from passthrough.keyed_problems(f"{place}.volumes", volumes, "name", passthrough.volume_problems)
+    yield from restrictions.reference_problems(f"{place}.volumes", volumes, own)
     there = [str(one.get("name")) for one in also.get("volumes", ())]
     for index, one in enumerate(volumes):
         if one.get("name") in there:
             yield Problem(f"{place}.volumes[{index}].name", f"{one['name']} is also one of volumes; use each name once")
+    for field in ("containers", "imagePullSecrets", "initContainers"):
+        yield from passthrough.keyed_problems(f"{place}.{field}", spec.get(field) or [], "name", passthrough.no_more)
     for index, one in enumerate(spec.get("initContainers") or []):
+        yield from restrictions.container_problems(f"{place}.initContainers[{index}]", one, own)
         if one.get("name") == container:
             yield Problem(f"{place}.initContainers[{index}].name", f"{container} is the operator's; use another name")
     known = [*(str(one.get("name")) for one in volumes), *there]
     for index, one in enumerate(spec.get("containers") or []):
         yield from _container_problems(f"{place}.containers[{index}]", one, container, known, also)
+        for field in ("env", "envFrom"):
+            yield from restrictions.reference_problems(f"{place}.containers[{index}].{field}", one.get(field), own)
 
 
 def _container_problems(

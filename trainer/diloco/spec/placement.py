@@ -94,7 +94,8 @@ class PodTemplate(SpecModel):
     """Fields of a pod's spec: placement (``nodeSelector``, ``tolerations``, ``affinity``,
     ``topologySpreadConstraints``), ``priorityClassName``, ``schedulerName``, ``serviceAccountName``,
     ``initContainers``, ``volumes``, ``resourceClaims`` and the like; of our own container ``env``, ``envFrom`` and
-    ``volumeMounts``. Fields that the operator sets are refused."""
+    ``volumeMounts``. Fields that the operator sets are refused, and so are hostPath volumes, init containers with
+    privileges, and the job's own Secrets."""
 
 
 class Pool(SpecModel):
@@ -125,7 +126,7 @@ class Pool(SpecModel):
     env: tuple[KubernetesObject, ...] = Field(default=(), max_length=256)
     """Additional environment variables of the learner's container."""
     volumes: tuple[KubernetesObject, ...] = Field(default=(), max_length=64)
-    """Additional volumes of the pod."""
+    """Additional volumes of the pod. The operator refuses hostPath and the job's own Secrets."""
     volume_mounts: tuple[KubernetesObject, ...] = Field(default=(), max_length=64)
     """Where the learner's container mounts the volumes."""
     image_pull_secrets: tuple[KubernetesObject, ...] = Field(default=(), max_length=16)

@@ -112,3 +112,28 @@ def test_what_is_not_the_users_is_refused_by_name(template: dict[str, Any], plac
 def test_the_syncers_is_checked_as_well() -> None:
     with pytest.raises(InvalidSpecError, match=r"^spec\.syncer\.podTemplate\.spec\.hostPID: cannot be set here"):
         made(with_syncer({"spec": {"hostPID": True}}))
+
+
+def test_pull_secrets_of_the_syncer_stand_beside_those_of_the_pools() -> None:
+    pool = {"imagePullSecrets": [{"name": "registry"}, {"name": "mirror"}]}
+    patch = {"podTemplate": {"spec": {"imagePullSecrets": [{"name": "mirror"}, {"name": "sidecars"}]}}}
+    job = with_pool(pool)
+    spec = templates(made(live(job, syncer=type(job.spec.syncer).model_validate(patch))))[DEPLOYMENT]["spec"]
+    assert spec["imagePullSecrets"] == [{"name": "registry"}, {"name": "mirror"}, {"name": "sidecars"}]
+    alone = templates(made(with_syncer(patch["podTemplate"])))[DEPLOYMENT]["spec"]
+    assert alone["imagePullSecrets"] == [{"name": "mirror"}, {"name": "sidecars"}]
+
+
+@pytest.mark.parametrize(
+    ("field", "items"),
+    [
+        ("containers", [{"name": "learner"}, {"name": "learner", "env": [{"name": "A", "value": "1"}]}]),
+        ("initContainers", [{"name": "fetch"}, {"name": "fetch"}]),
+        ("imagePullSecrets", [{"name": "registry"}, {"name": "registry"}]),
+    ],
+)
+def test_a_name_that_stands_twice_is_refused(field: str, items: list[Any]) -> None:
+    with pytest.raises(InvalidSpecError) as caught:
+        made(with_pool({"podTemplate": {"spec": {field: items}}}))
+    place = f"{POOL}.spec.{field}"
+    assert str(caught.value) == f"{place}[1].name: {items[0]['name']} is also used by {place}[0]; use each once"
