@@ -30,6 +30,19 @@ def member(learner: str, *sizes: float, steps: int = 1, usual: UsualSize | None 
     return MeasuredMember(learner, steps, squares, usual)
 
 
+def used_to(size: float) -> UsualSize:
+    """What one that was merged once beside others is used to."""
+    return UsualSize(size, 1, size)
+
+
+def grown_alone(learner: str, *, apart: bool = True) -> UsualSizes:
+    """What is known of a learner that was as large as others are, and then alone at growing sizes."""
+    usual = UsualSizes(apart=apart)
+    for size in [1.0] * LEAST_PAST + [1000.0] * 12:
+        usual.remember(0, compare_alone(member(learner, size, size, usual=usual.of(learner, 0)), sum(NUMELS)))
+    return usual
+
+
 def left_out(*members: MeasuredMember) -> list[str]:
     return sorted(compare(members, TENSORS).left_out)
 
@@ -59,13 +72,24 @@ def test_a_size_is_the_root_mean_square_over_the_root_of_the_steps() -> None:
 
 def test_a_usual_size_counts_its_merges() -> None:
     usual = UsualSizes()
-    usual.remember(0, {"a": 1.0})
+    usual.remember(0, Verdict({}, {"a": 1.0}))
     assert usual.of("a", 0) == UsualSize(1.0, 1)
-    usual.remember(0, {"a": 6.0})
+    usual.remember(0, Verdict({}, {"a": 6.0}))
     found = usual.of("a", 0)
     assert found is not None
     assert found.size == pytest.approx(2.0)
     assert found.merges == 2
+
+
+def test_only_sizes_beside_others_excuse_and_those_alone_lower_the_excuse() -> None:
+    usual = UsualSizes()
+    excuses = []
+    for size, company in ((9.0, False), (1.0, True), (6.0, True), (1000.0, False), (1.0, False)):
+        usual.remember(0, Verdict({}, {"a": size}, frozenset("a" if company else "")))
+        found = usual.of("a", 0)
+        assert found is not None
+        excuses.append(found.in_company)
+    assert excuses == [None, 1.0, pytest.approx(2.0), pytest.approx(2.0), pytest.approx(1.8)]
 
 
 @pytest.mark.parametrize("tiny", [0.0, 1e-9])
@@ -80,26 +104,93 @@ def test_two_of_four_that_are_huge_do_not_cover_each_other() -> None:
 def test_of_two_the_larger_is_out_unless_it_is_as_it_always_was() -> None:
     small, large = member("a", 1, 1), member("b", 100, 100)
     assert left_out(small, large) == ["b"]
-    assert left_out(small, member("b", 100, 100, usual=UsualSize(100 / LARGEST_RATIO, 1))) == []
-    assert left_out(small, member("b", 100, 100, usual=UsualSize(99 / LARGEST_RATIO, 1))) == ["b"]
+    assert left_out(small, member("b", 100, 100, usual=used_to(100 / LARGEST_RATIO))) == []
+    assert left_out(small, member("b", 100, 100, usual=used_to(99 / LARGEST_RATIO))) == ["b"]
 
 
 def test_two_others_in_their_warm_up_do_not_exclude_one_of_its_usual_size() -> None:
     others = [member("a", 1, 1), member("b", 1, 1)]
-    assert left_out(*others, member("c", 100, 100, usual=UsualSize(100 / OWN_RATIO, 1))) == []
-    assert left_out(*others, member("c", 100, 100, usual=UsualSize(99 / OWN_RATIO, 1))) == ["c"]
+    assert left_out(*others, member("c", 100, 100, usual=used_to(100 / OWN_RATIO))) == []
+    assert left_out(*others, member("c", 100, 100, usual=used_to(99 / OWN_RATIO))) == ["c"]
 
 
-def test_nobody_raises_the_bound_by_growing_slowly() -> None:
+@pytest.mark.parametrize(
+    ("others", "bound"), [("ab", LARGEST_RATIO), ("abd", LARGEST_RATIO), ("a", OWN_RATIO * LARGEST_RATIO)]
+)
+def test_growing_slowly_raises_the_bound_only_where_there_is_one_other(others: str, bound: float) -> None:
     usual = UsualSizes()
     size, merged = 1.0, []
     while size < 1e6:
         grown = member("c", size, size, usual=usual.of("c", 0))
+        found = compare([*(member(other, 1, 1) for other in others), grown], TENSORS)
+        usual.remember(0, found)
+        merged += [size] * ("c" not in found.left_out)
+        size *= 1.1
+    assert bound / 1.1 < max(merged) <= bound
+
+
+@pytest.mark.parametrize("others", ["a", "ab", "abd"])
+def test_what_a_learner_did_alone_does_not_excuse_it_beside_others(others: str) -> None:
+    grown = grown_alone("c").of("c", 0)
+    assert grown is not None
+    assert grown.size > 100
+    honest = [member(other, 1, 1) for other in others]
+    for size in (1000.0, 100.0, 1.01 * LARGEST_RATIO):
+        assert left_out(*honest, member("c", size, size, usual=grown)) == ["c"]
+    assert left_out(*honest, member("c", LARGEST_RATIO, LARGEST_RATIO, usual=grown)) == []
+    by_earlier_rules = grown_alone("c", apart=False).of("c", 0)
+    assert left_out(*honest, member("c", 1000, 1000, usual=by_earlier_rules)) == []
+
+
+def test_growing_alone_between_joint_merges_raises_no_bound() -> None:
+    usual = UsualSizes()
+    size, merged = 1.0, []
+    while size < 1e6:
+        usual.remember(0, compare_alone(member("c", size, size, usual=usual.of("c", 0)), sum(NUMELS)))
+        grown = member("c", size, size, usual=usual.of("c", 0))
         found = compare([member("a", 1, 1), member("b", 1, 1), grown], TENSORS)
-        usual.remember(0, found.sizes)
+        usual.remember(0, found)
         merged += [size] * ("c" not in found.left_out)
         size *= 1.1
     assert max(merged) <= LARGEST_RATIO
+
+
+def test_others_that_bring_nothing_are_no_company() -> None:
+    usual = UsualSizes()
+    for _ in range(12):
+        usual.remember(0, compare([member("a", 0, 0), member("c", 1e3, 1e3, usual=usual.of("c", 0))], TENSORS))
+    assert left_out(member("a", 1, 1), member("b", 1, 1), member("c", 1e3, 1e3, usual=usual.of("c", 0))) == ["c"]
+
+
+def test_who_was_alone_while_all_sizes_fell_is_merged_beside_others() -> None:
+    usual = UsualSizes()
+
+    def meet(size: float) -> list[str]:
+        found = compare([member(name, size, size, usual=usual.of(name, 0)) for name in "abc"], TENSORS)
+        usual.remember(0, found)
+        return sorted(found.left_out)
+
+    assert [meet(1.0) for _ in range(5)] == [[]] * 5
+    for merge in range(60):
+        alone = 0.9**merge
+        usual.remember(0, compare_alone(member("c", alone, alone, usual=usual.of("c", 0)), sum(NUMELS)))
+    excuse = usual.of("c", 0)
+    assert excuse is not None
+    assert excuse.in_company == pytest.approx(excuse.size)
+    assert [meet(alone) for _ in range(5)] == [[]] * 5
+
+
+def test_one_that_was_always_alone_is_merged_once_the_others_are_warm() -> None:
+    usual = UsualSizes()
+    for _ in range(30):
+        usual.remember(0, compare_alone(member("c", 1, 1, usual=usual.of("c", 0)), sum(NUMELS)))
+    outcomes = []
+    for step in range(1, 41):
+        sizes = {"a": step / 40, "b": step / 40, "c": 1.0}
+        found = compare([member(name, size, size, usual=usual.of(name, 0)) for name, size in sizes.items()], TENSORS)
+        usual.remember(0, found)
+        outcomes.append(sorted(found.left_out))
+    assert outcomes == [["c"]] * 2 + [[]] * 38
 
 
 def test_more_steps_move_further() -> None:
@@ -116,7 +207,7 @@ def test_a_tensor_that_one_learner_trains_alone_is_no_outlier() -> None:
 
 
 def test_what_is_remembered_is_no_larger_than_the_bound() -> None:
-    grown = member("b", 100, 100, usual=UsualSize(60, 1))
+    grown = member("b", 100, 100, usual=used_to(60))
     sizes = compare([member("a", 1, 1), grown], TENSORS).sizes
     assert sizes["b"] == pytest.approx(OWN_RATIO)
     assert sizes["a"] == pytest.approx(1.0)
@@ -141,7 +232,7 @@ def test_a_size_that_lasts_becomes_the_usual_one() -> None:
     merged = []
     for size in [1.0] * 5 + [1000.0] * 8:
         found = compare_alone(MeasuredMember("a", 1, (size**2,), usual.of("a", 3)), 1)
-        usual.remember(3, found.sizes)
+        usual.remember(3, found)
         merged.append(not found.left_out)
     assert merged == [True] * 5 + [False] * 3 + [True] * 5
     assert usual.of("a", 2) is None
@@ -218,5 +309,5 @@ def test_a_lone_member_beyond_its_usual_size_leaves_the_fragment_unchanged() -> 
 
 def test_a_verdict_on_nobody_remembers_nothing() -> None:
     usual = UsualSizes()
-    usual.remember(0, Verdict({}, {}).sizes)
+    usual.remember(0, Verdict({}, {}))
     assert usual.of("a", 0) is None

@@ -25,23 +25,25 @@ SYNC = {"fragments": 6, "interval": 6, "outerOptimizer": {"learningRate": 1.0, "
 ADAMW = {"learningRate": 3e-3, "warmupSteps": 4}
 LEARNERS = 3
 Run = Callable[..., Outcome]
-FIRST, SECOND, THIRD = (f"here/cpu/{index}" for index in range(LEARNERS))
+FIRST, SECOND, THIRD, FOURTH = (f"here/cpu/{index}" for index in range(LEARNERS + 1))
 
 
 @pytest.fixture
 def run(tmp_path: Path) -> Run:
     text = write_text(tmp_path)
 
-    def simulated(scenario: Scenario | None = None, optimizer: dict[str, Any] = ADAMW, **sync: Any) -> Outcome:
+    def simulated(
+        scenario: Scenario | None = None, optimizer: dict[str, Any] = ADAMW, *, learners: int = LEARNERS, **sync: Any
+    ) -> Outcome:
         training = {
-            "tokens": STEPS * LEARNERS * STEP_TOKENS,
+            "tokens": STEPS * learners * STEP_TOKENS,
             "sequenceLength": 16,
             "batchSize": 4,
             "optimizer": optimizer,
             "evaluation": {"sequences": 6},
             "checkpointEverySteps": 10,
         }
-        spec = small_job(text, LEARNERS, training=training, sync=SYNC | sync)
+        spec = small_job(text, learners, training=training, sync=SYNC | sync)
         job = DiLoCoJob(
             api_version="diloco.dev/v1alpha1", kind="DiLoCoJob", metadata=Metadata(name="simulated"), spec=spec
         )
@@ -90,6 +92,26 @@ def test_a_link_too_thin_for_whole_fragments_carries_updates(run: Run) -> None:
     merged = [sum(learner(outcome, name).merged_tokens for name in (FIRST, SECOND)) for outcome in (whole, updates)]
     trained = [sum(learner(outcome, name).tokens for name in (FIRST, SECOND)) for outcome in (whole, updates)]
     assert merged[1] / trained[1] > merged[0] / trained[0]
+
+
+@pytest.mark.parametrize(
+    "scenario",
+    [
+        Scenario(),
+        Scenario({THIRD: Profile(step_seconds=2.5)}, deadline_seconds=500.0),
+        Scenario(faults=(Cut(THIRD, 8.0, 15.0),)),
+        Scenario(faults=(Kill(THIRD, 8.0, 15.0),)),
+        Scenario({name: Profile(start_seconds=12.0) for name in (SECOND, THIRD, FOURTH)}),
+        Scenario(faults=tuple(Cut(name, 8.0, 15.0) for name in (SECOND, THIRD, FOURTH))),
+    ],
+    ids=["equal", "one at a fifth", "one cut off", "one restarted", "one alone first", "one alone for a while"],
+)
+def test_no_honest_learner_is_left_out(run: Run, scenario: Scenario) -> None:
+    outcome = run(scenario, learners=4)
+    assert outcome.view.complete
+    assert {view.id: view.left_out for view in outcome.view.learners} == dict.fromkeys(
+        (FIRST, SECOND, THIRD, FOURTH), 0
+    )
 
 
 def test_another_seed_of_the_scenario_is_another_course(run: Run) -> None:

@@ -89,6 +89,24 @@ def test_what_was_merged_before_tells_what_a_learner_alone_usually_brings() -> N
     assert torch.allclose(held.current(0).parameters, torch.full((10,), 3.0 - 0.01 * (LEAST_PAST + 1)))
 
 
+@pytest.mark.parametrize(("rules", "left_out"), [(Rules.GUARDED, []), (Rules.APART, ["a"])])
+def test_what_a_learner_did_alone_excused_it_by_the_rules_of_before(rules: Rules, left_out: list[str]) -> None:
+    held, sync = store(), SyncSpec.model_validate(PLAIN)
+    merging = Merging(LAYOUT, sync, CODEC, rules=rules)
+    for version in range(4, 8):
+        alone = (Member("a", 1, 1, version - 1, 1, 1, 1.0, ""),)
+        company = tuple(Member(name, 1, 1, version - 1, 1, 1, 1 / 3, "") for name in "abc")
+        result = merging.run(
+            merging.prepare(
+                Merge(0, version, company if version == 7 else alone, ""),
+                held,
+                lambda key: torch.full((10,), 1000.0 if key.learner == "a" else 1.0).view(torch.uint8),
+            )
+        )
+        held.commit(0, version, result.made, result.digest)
+    assert [one.learner for one in result.left_out] == left_out
+
+
 def test_what_cannot_be_merged_leaves_the_fragment_as_it_was_and_says_why() -> None:
     held = store()
     before = held.current(0).parameters.clone()

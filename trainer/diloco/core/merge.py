@@ -223,7 +223,7 @@ class FragmentMerge:
         if len(measured) < 2:
             return Verdict(out, {})
         verdict = compare(measured, [(span.name, span.numel) for span in self._measured])
-        return Verdict({**out, **verdict.left_out}, verdict.sizes)
+        return Verdict({**out, **verdict.left_out}, verdict.sizes, verdict.in_company)
 
     def look_back(self) -> None:
         """After the second pass: compare the single member of a bounded merge with its past.

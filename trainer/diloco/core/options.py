@@ -19,9 +19,11 @@ class Rules(IntEnum):
     """Learners are asked ahead, and a round waits for the answers of those that are ready."""
     GUARDED = 3
     """As before; and one learner cannot spoil a merge, what counts is never dropped, and a quorum includes work."""
+    APART = 4
+    """As before; and the sizes that a learner showed alone do not excuse it beside others (`outliers`)."""
 
 
-CURRENT_RULES = Rules.GUARDED
+CURRENT_RULES = Rules.APART
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,6 +11,11 @@ A member is left out if it is beyond ``LARGEST_RATIO`` times the others and far 
 be in their warm-up and small. Members below that are merged as they are, to the bit. A learner that is alone is
 compared with its own past. If two differ from the beginning, nobody can tell which one is wrong: the smaller one is
 believed.
+
+A learner that is alone can grow without limit, as a size that lasts becomes its usual one. So beside others only the
+sizes that it showed beside others excuse it; those that it showed alone can lower that, and never raise it. An honest
+learner that was alone from its beginning has no excuse: if others join it in their warm-up, it is left out until they
+are within the bound.
 """
 
 import math
@@ -22,8 +27,9 @@ LARGEST_RATIO = 16.0
 above 4.5 times in the simulated runs of ``benchmarks/quality.py``."""
 OWN_RATIO = 4.0
 """Times its own usual size that a member may have, whatever the others have; ``LARGEST_RATIO`` where there is one
-other, who may as well be the odd one: in its warm-up it made the other 40 times as large. What counts as usual is at
-most so many times the others' size, and 4 times 4 is ``LARGEST_RATIO``: nobody gains by growing slowly."""
+other, who may as well be the odd one: in its warm-up it made the other 40 times as large. What excuses a member is at
+most so many times the others' size. 4 times 4 is ``LARGEST_RATIO``: with two or more others, nobody gains by growing
+slowly. With one other, a learner that grows slowly reaches 4 times 16, which is 64 times the other's size."""
 LEAST_PAST = 4
 """Merges of a fragment after which a lone learner is compared with its past: not in its warm-up."""
 MEMORY = 0.8
@@ -37,10 +43,17 @@ class UsualSize:
     size: float
     """Moving average of sizes: root mean square of the elements over the root of the inner steps."""
     merges: int
+    in_company: float | None = None
+    """The part of it that excuses the learner beside others; None: nothing does."""
 
-    def after(self, size: float) -> "UsualSize":
-        """The usual size with one more contribution."""
-        return UsualSize(MEMORY * self.size + (1 - MEMORY) * size, self.merges + 1)
+    def after(self, size: float, *, in_company: bool) -> "UsualSize":
+        """The usual size with one more contribution, which was compared with others' or not."""
+        excuse = self.in_company
+        if excuse is None:
+            excuse = size if in_company else None
+        elif in_company or size < excuse:
+            excuse = _average(excuse, size)
+        return UsualSize(_average(self.size, size), self.merges + 1, excuse)
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +84,8 @@ class Verdict:
     """Reasons, by learner."""
     sizes: Mapping[str, float]
     """By learner: the sizes that update their usual sizes."""
+    in_company: frozenset[str] = frozenset()
+    """Learners whose sizes were compared with others'."""
 
 
 def compare(members: Sequence[MeasuredMember], tensors: Sequence[tuple[str, int]]) -> Verdict:
@@ -85,7 +100,7 @@ def compare(members: Sequence[MeasuredMember], tensors: Sequence[tuple[str, int]
     whole_of_others = [_middle_of_others(whole, index) for index in range(len(members))]
     own_ratio = OWN_RATIO if len(members) > 2 else LARGEST_RATIO
     own = [
-        member.usual is not None and size <= own_ratio * member.usual.size
+        member.usual is not None and member.usual.in_company is not None and size <= own_ratio * member.usual.in_company
         for member, size in zip(members, whole, strict=True)
     ]
     left_out: dict[str, str] = {}
@@ -101,7 +116,8 @@ def compare(members: Sequence[MeasuredMember], tensors: Sequence[tuple[str, int]
         for member, size, others in zip(members, whole, whole_of_others, strict=True)
         if member.learner not in left_out
     }
-    return Verdict(left_out, sizes_kept)
+    compared = zip(members, whole_of_others, strict=True)
+    return Verdict(left_out, sizes_kept, frozenset(member.learner for member, others in compared if others > 0.0))
 
 
 def compare_alone(member: MeasuredMember, numel: int) -> Verdict:
@@ -119,18 +135,29 @@ def compare_alone(member: MeasuredMember, numel: int) -> Verdict:
 class UsualSizes:
     """The usual sizes of every learner's contributions to every fragment, since the syncer started."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, apart: bool = True) -> None:
+        """``apart``: sizes that a learner showed alone are kept apart; by earlier rules they excused it everywhere."""
+        self._apart = apart
         self._usual: dict[tuple[str, int], UsualSize] = {}
 
     def of(self, learner: str, fragment: int) -> UsualSize | None:
         """The usual size; None: no contribution was merged."""
         return self._usual.get((learner, fragment))
 
-    def remember(self, fragment: int, sizes: Mapping[str, float]) -> None:
+    def remember(self, fragment: int, verdict: Verdict) -> None:
         """Add the sizes of a verdict."""
-        for learner, size in sizes.items():
+        for learner, size in verdict.sizes.items():
+            in_company = not self._apart or learner in verdict.in_company
             before = self._usual.get((learner, fragment))
-            self._usual[learner, fragment] = UsualSize(size, 1) if before is None else before.after(size)
+            if before is None:
+                after = UsualSize(size, 1, size if in_company else None)
+            else:
+                after = before.after(size, in_company=in_company)
+            self._usual[learner, fragment] = after
+
+
+def _average(old: float, new: float) -> float:
+    return MEMORY * old + (1 - MEMORY) * new
 
 
 def _middle_of_others(sizes: Sequence[float], index: int) -> float:

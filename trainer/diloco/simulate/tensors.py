@@ -129,7 +129,7 @@ class TensorModel:
         except MergeError as error:
             verdict, failed = error.verdict, True
             self._updates.pop(index, None)
-        self._usual.remember(index, verdict.sizes)
+        self._usual.remember(index, verdict)
         history = self._history[index]
         history[order.version] = self.parameters[index]
         for old in [held for held in history if held < order.version - self._sync.max_version_lag]:

@@ -75,7 +75,7 @@ class Merging:
     ) -> None:
         """``rules``: those that decide on the merges; under the earlier ones, one member could spoil a merge."""
         self._bounded = rules >= Rules.GUARDED
-        self._usual = UsualSizes()
+        self._usual = UsualSizes(apart=rules >= Rules.APART)
         self._layout = layout
         self._sync = sync
         self._codec = codec
@@ -139,7 +139,7 @@ class Merging:
             made = NextVersion(MergeTarget(prepared.parameters, prepared.momentum), prepared.residual)
         else:
             update, not_encoded = self._encoded(prepared)
-        self._usual.remember(prepared.fragment.index, verdict.sizes)
+        self._usual.remember(prepared.fragment.index, verdict)
         return MergeResult(
             prepared.fragment.index,
             prepared.version,
