@@ -31,7 +31,7 @@ class Target:
 
     @property
     def aim(self) -> Aim:
-        return Aim(self.address, self.syncer.http_address, self.job.name, self.job.layout.digest)
+        return Aim(self.address, self.syncer.http_address, self.job)
 
     def until(self, true: Callable[[], bool]) -> None:
         deadline = time.monotonic() + WAIT_SECONDS

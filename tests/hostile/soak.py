@@ -46,7 +46,7 @@ def _soak(job: SmallJob, syncer: SyncerProcess, minutes: float, chance: random.R
     threads = [threading.Thread(target=_train, args=(learner, over)) for learner in learners]
     for thread in threads:
         thread.start()
-    aim = Aim(syncer.address, syncer.http_address, job.name, job.layout.digest)
+    aim = Aim(syncer.address, syncer.http_address, job)
     process = psutil.Process(syncer.pid)
     before, until = process.memory_info().rss, time.monotonic() + 60.0 * minutes
     try:

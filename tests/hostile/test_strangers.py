@@ -10,6 +10,8 @@ from tests.hostile.conftest import Target
 from tests.support.attacks import (
     METHODS,
     broken_rules,
+    false_claims,
+    false_joins,
     flood,
     forged_ids,
     idle_connections,
@@ -59,6 +61,17 @@ def test_no_name_and_no_reason_makes_a_line_in_the_log(target: Target) -> None:
 
 def test_a_peer_that_breaks_a_rule_and_hangs_up_leaves_no_traceback(target: Target) -> None:
     broken_rules(target.aim)
+    target.serves_as_before()
+
+
+def test_false_joins_are_turned_away_and_false_claims_refused(target: Target) -> None:
+    false_joins(target.aim)
+    (it,) = (learner for learner in target.syncer.status().learners if learner.id == "here/cpu/0")
+    assert it.steps < 10**6
+    refused = target.metric("diloco_claims_refused_total")
+    false_claims(target.aim)
+    assert target.metric("diloco_claims_refused_total") >= refused + 4  # of two reports and two pushes
+    assert target.syncer.status().phase in ("Waiting", "Training")
     target.serves_as_before()
 
 

@@ -4,16 +4,31 @@ Used by ``tests/hostile`` one by one and by the soak in random order.
 """
 
 import contextlib
+import queue
 import socket
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import repeat
 
 from diloco.wire.convert import pack_learner
-from diloco.wire.messages import Applied, Join, StepReport
+from diloco.wire.errors import WireError
+from diloco.wire.messages import (
+    Applied,
+    Declined,
+    EvaluationReport,
+    FragmentWanted,
+    Join,
+    LearnerMessage,
+    Ready,
+    StepReport,
+    Welcome,
+)
 from diloco.wire.v1 import sync_pb2
 from tests.support.raw_http2 import RawConnection
 from tests.support.raw_wire import RawClient, ending
+from tests.support.scripted_learner import ScriptedLearner
+from tests.support.syncer_process import SmallJob
 
 SYNC = "/diloco.wire.v1.Sync/"
 METHODS = (f"{SYNC}Session", f"{SYNC}PushFragment", f"{SYNC}PullFragment", "/grpc.health.v1.Health/Check")
@@ -26,8 +41,15 @@ class Aim:
 
     sync: str
     http: str
-    job: str
-    layout_digest: str
+    manifest: SmallJob
+
+    @property
+    def job(self) -> str:
+        return self.manifest.name
+
+    @property
+    def layout_digest(self) -> str:
+        return self.manifest.layout.digest
 
     def join(self, learner: str, instance: str = "stranger", steps: int = 0) -> bytes:
         """A Join that is in order."""
@@ -129,6 +151,100 @@ def flood(aim: Aim, messages: int) -> None:
         ending(call)
 
 
+def false_joins(aim: Aim) -> None:
+    """Joins to another job, of another model or pool, by nobody, and with a past that nobody can have."""
+    job, digest, versions = aim.job, aim.layout_digest, (10**6,) * len(aim.manifest.layout.fragments)
+    joins = (
+        Join("another", "here/cpu/0", "false", digest),
+        Join(job, "here/cpu/0", "false", "0" * len(digest)),
+        Join(job, "there/gpu/0", "false", digest),
+        Join(job, "nobody", "false", digest),
+        Join(job, "here/cpu/0", "false", digest, steps=10**15, data_position=10**15),
+        Join(job, "here/cpu/0", "false", digest, epoch="of nobody", versions=versions),
+        Join(job, "here/cpu/0", "false", digest, epoch="of nobody", versions=(1,)),
+        Join(job, "here/cpu/0", "false", digest, protocol=2),
+    )
+    for join in joins:
+        with RawClient(aim.sync) as client:
+            ending(client.session([pack_learner(join)]))
+
+
+def false_claims(aim: Aim) -> None:
+    """A learner that is let in, and claims in reports and pushes what it cannot have done and was not asked for."""
+    claims: tuple[Callable[[int], LearnerMessage], ...] = (
+        lambda its: StepReport(its, 10**6, 10**6, 0.01, 0.0, 1.0, 10**6),
+        lambda its: StepReport(its, 1, 10**12, 0.01, 0.0, 1.0, 1),
+        lambda its: StepReport(its, 1, 1, 0.0, 1e12, 0.0, 1, training_seconds=1e12),
+        lambda its: Applied(its, 0, 10**6),
+        lambda its: Declined(its, 0, 10**6, 1),
+        lambda its: EvaluationReport(its, 0, 1e-9, exact=True),
+        lambda its: Ready(its + 1),
+    )
+    for claim in claims:
+        with RawClient(aim.sync) as client:
+            welcomed: queue.Queue[int] = queue.Queue()
+            call = client.session(_join_and_claim(aim, claim, welcomed))
+            with contextlib.suppress(Exception):  # whatever refuses it
+                welcomed.put(sync_pb2.SyncerMessage.FromString(next(call)).welcome.incarnation)
+            ending(call)
+    pushes: tuple[dict[str, int], ...] = (
+        {"steps": 10**6},
+        {"tokens": 10**12},
+        {"base_version": 10**6},
+        {"fragment": 99},
+        {"version": 10**6},
+        {"incarnation": 10**6},
+    )
+    for changes in pushes:  # each ends its session
+        with ScriptedLearner(aim.sync, aim.manifest, "here/cpu/0", "pushes claims") as learner:
+            for wanted in asks(learner):
+                with contextlib.suppress(WireError):
+                    learner.push(wanted, **changes)
+                break
+
+
+def _join_and_claim(
+    aim: Aim, claim: Callable[[int], LearnerMessage], incarnation: "queue.Queue[int]"
+) -> Iterator[bytes]:
+    yield aim.join("here/cpu/0", "claims")
+    with contextlib.suppress(queue.Empty):
+        yield pack_learner(claim(incarnation.get(timeout=10)))
+
+
+def asks(learner: ScriptedLearner, seconds: float = 5.0) -> Iterator[FragmentWanted]:
+    """Join and make steps; what is asked for, until it is turned away or the time is over."""
+    until = time.monotonic() + seconds
+    with contextlib.suppress(WireError):
+        answer = learner.join()
+        if not isinstance(answer, Welcome):
+            return
+        learner.load(answer)
+        while time.monotonic() < until:
+            learner.step_within_bound()
+            try:
+                message = learner.next(0.02)
+            except queue.Empty:
+                continue
+            if message is None:
+                return
+            if isinstance(message, FragmentWanted):
+                yield message
+            else:
+                learner.obey(message)
+
+
+def half_open_pushes(aim: Aim, count: int) -> int:
+    """A learner that begins each push it is asked for and ends none; how many it began."""
+    began = 0
+    with ScriptedLearner(aim.sync, aim.manifest, "here/cpu/0", "half open") as learner, RawClient(aim.sync) as raw:
+        for wanted in asks(learner):
+            raw.half_open_push(learner.header(wanted, learner.codec.encode(learner.gradient(wanted.fragment))))
+            began += 1
+            if began == count:
+                break
+    return began
+
+
 def nonsense(aim: Aim) -> None:
     """What is neither HTTP/2 nor HTTP."""
     for address in (aim.sync, aim.http):
@@ -162,4 +278,7 @@ def all_attacks() -> dict[str, Callable[[Aim], object]]:
         "many ids": lambda aim: many_ids(aim, 100),
         "flood": lambda aim: flood(aim, 5000),
         "nonsense": nonsense,
+        "false joins": false_joins,
+        "false claims": false_claims,
+        "half-open pushes": lambda aim: half_open_pushes(aim, 2),
     }

@@ -37,6 +37,7 @@ from diloco.wire.messages import (
     Welcome,
 )
 from diloco.wire.posting import Posting
+from diloco.wire.tls import ClientTls
 from tests.support.syncer_process import SmallJob
 
 WAIT_SECONDS = 60.0
@@ -46,14 +47,18 @@ TOKENS_PER_STEP = 64
 class ScriptedLearner:
     """One learner process's worth of wire."""
 
-    def __init__(self, address: str, job: SmallJob, learner: str, instance: str = "") -> None:
-        self.client = SyncClient(ClientOptions(address))
+    def __init__(
+        self, address: str, job: SmallJob, learner: str, instance: str = "", tls: ClientTls | None = None
+    ) -> None:
+        self.client = SyncClient(ClientOptions(address, tls=tls))
         self.job, self.layout, self.learner = job.name, job.layout, learner
         self.bound_steps = job.job.spec.sync.staleness_bound_steps
         self.instance = instance or f"instance of {learner}"
         self.codec = codec_named("None")
         self.says_what_it_holds = False
         """It takes updates."""
+        self.step_seconds = 0.01
+        """What it reports."""
         self.welcome: Welcome | None = None
         self.refused: Refused | None = None
         self.finished: Finished | None = None
@@ -93,10 +98,14 @@ class ScriptedLearner:
         """Join, load the model and begin to train."""
         answer = self.join()
         assert isinstance(answer, Welcome), answer
+        self.load(answer)
+        return self
+
+    def load(self, answer: Welcome) -> None:
+        """Load the model and begin to train."""
         for fragment in answer.load:
             self.pull(fragment, answer.versions[fragment])
         self._session.send(Ready(answer.incarnation))
-        return self
 
     @property
     def incarnation(self) -> int:
@@ -186,7 +195,13 @@ class ScriptedLearner:
         self.steps += 1
         self._session.send(
             StepReport(
-                self.incarnation, self.steps, self.steps * TOKENS_PER_STEP, 0.01, 0.0, 5.0 / self.steps, self.steps
+                self.incarnation,
+                self.steps,
+                self.steps * TOKENS_PER_STEP,
+                self.step_seconds,
+                0.0,
+                5.0 / self.steps,
+                self.steps,
             )
         )
 
@@ -226,11 +241,15 @@ class ScriptedLearner:
                 header = self.pull(fragment, version)
                 self._session.send(Applied(self.incarnation, fragment, header.version))
             case EvaluationWanted(evaluation):
-                self._session.send(EvaluationReport(self.incarnation, evaluation, 5.0 / max(1, self.steps), exact=True))
+                self._session.send(EvaluationReport(self.incarnation, evaluation, self.evaluation_loss(), exact=True))
             case Finished():
                 self.finished = message
             case Refused():
                 self.refused = message
+
+    def evaluation_loss(self) -> float:
+        """What it says of the global model."""
+        return 5.0 / max(1, self.steps)
 
     def train(self, enough: Callable[[Self], bool]) -> None:
         """Train until ``enough``, the job's end, or the session's."""

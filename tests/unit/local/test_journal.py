@@ -1,5 +1,6 @@
 """The supervisor's journal, whatever becomes of its file."""
 
+import os
 import shutil
 from pathlib import Path
 
@@ -56,3 +57,13 @@ def test_a_journal_that_cannot_be_begun_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "supervisor.jsonl").mkdir()
     with pytest.raises(IsADirectoryError):
         Journal(tmp_path / "supervisor.jsonl")
+
+
+def test_a_pipe_in_the_place_of_a_journal_is_an_error_and_blocks_nobody(tmp_path: Path) -> None:
+    path = tmp_path / "supervisor.jsonl"
+    assert read_journal(path) == []
+    os.mkfifo(path)
+    with pytest.raises(OSError, match="is not a regular file"):
+        read_journal(path)
+    with pytest.raises(OSError, match="No such device"):
+        Journal(path)

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from diloco.runtime.files import open_regular
 from diloco.runtime.json_text import parse_json
 
 LIMIT_BYTES = 256 << 20
@@ -80,7 +81,8 @@ class Journal:
             self._write()
 
     def _write(self) -> None:
-        flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC
+        # A pipe that nobody reads is an error, and does not block.
+        flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NONBLOCK | os.O_CLOEXEC
         try:
             descriptor = os.open(self._path, flags, 0o644)
         except FileNotFoundError:
@@ -97,11 +99,16 @@ class Journal:
 
 
 def read_journal(path: Path) -> list[Entry]:
-    """The entries of a journal; none if there is no file. A truncated or invalid line is skipped."""
-    if not path.exists():
+    """The entries of a journal; none if there is no file. A truncated or invalid line is skipped.
+
+    Raises:
+        OSError: it cannot be read, or is not a regular file.
+    """
+    try:
+        with open_regular(path) as file:
+            lines = file.read(LIMIT_BYTES).decode(errors="replace").splitlines()
+    except (FileNotFoundError, NotADirectoryError):
         return []
-    with path.open(encoding="utf-8", errors="replace") as file:
-        lines = file.read(LIMIT_BYTES).splitlines()
     return [entry for line in lines if (entry := _entry(line)) is not None]
 
 

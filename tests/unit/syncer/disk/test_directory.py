@@ -28,6 +28,15 @@ def test_an_epoch_does_not_come_twice_where_the_file_is_lost(tmp_path: Path, con
         assert directory.begin_epoch() == 9
 
 
+def test_a_pipe_in_the_place_of_the_epoch_counts_as_lost_and_blocks_nobody(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "epoch")
+    with SyncerDirectory(tmp_path) as directory:
+        directory.tape.mkdir()
+        (directory.tape / "000008.jsonl").touch()
+        assert directory.begin_epoch() == 9
+        assert (tmp_path / "epoch").read_text() == "9\n"
+
+
 def test_a_second_syncer_is_kept_out_until_the_first_is_gone(tmp_path: Path) -> None:
     text = "another syncer is using this directory; stop it or wait for its end"
     with SyncerDirectory(tmp_path), pytest.raises(SyncerError, match=text) as refused:

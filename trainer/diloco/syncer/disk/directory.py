@@ -11,7 +11,7 @@ from types import TracebackType
 from typing import Self
 
 from diloco.runtime.exits import EXIT_BAD_INPUT, EXIT_UNEXPECTED
-from diloco.runtime.files import make_writable_directory, write_atomically
+from diloco.runtime.files import make_writable_directory, open_regular, write_atomically
 from diloco.syncer.errors import SyncerError
 from diloco.tape.reader import find_tapes
 
@@ -59,7 +59,8 @@ class SyncerDirectory:
         """
         path = self.root / "epoch"
         try:
-            last = int(path.read_text().strip())
+            with open_regular(path) as file:
+                last = int(file.read())
         except (OSError, ValueError):
             last = 0
         epoch = max([last, *(tape.epoch for tape in find_tapes(self.tape))]) + 1

@@ -1,0 +1,197 @@
+"""Members that were let in and lie: in the size of what they push, of the model's loss, of who they are."""
+
+import contextlib
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+
+from diloco.runtime.exits import EXIT_OK
+from diloco.wire.certificates import Authority
+from diloco.wire.errors import IdentityError
+from diloco.wire.messages import EvaluationWanted, FragmentWanted, PullHeader, PushReceipt, SyncerMessage
+from diloco.wire.tls import ServerTls
+from tests.hostile.conftest import Target
+from tests.support.scripted_learner import TOKENS_PER_STEP, WAIT_SECONDS, ScriptedLearner
+from tests.support.syncer_process import SmallJob, SyncerProcess
+
+pytestmark = pytest.mark.processes
+
+LIAR = "here/cpu/2"
+MERGES = 12
+
+Models = dict[tuple[int, int], torch.Tensor]
+"""By fragment and version."""
+
+
+class Member(ScriptedLearner):
+    """One whose outer gradients follow from its name, the fragment and the version, and are of one step each."""
+
+    scale = 1.0
+    fixed: float | None = None
+    """All elements of its outer gradients; None: noise, times ``scale``."""
+
+    def push(self, wanted: FragmentWanted, *_: object, **__: object) -> PushReceipt:
+        seed = f"{self.learner}, {wanted.fragment}, {wanted.version}"
+        drawn = torch.Generator().manual_seed(int.from_bytes(seed.encode()) % (1 << 62))
+        made = 0.01 * self.scale * torch.randn(self.layout.fragments[wanted.fragment].numel, generator=drawn)
+        if self.fixed is not None:
+            made.fill_(self.fixed)
+        return super().push(wanted, made.view(torch.uint8), steps=1, tokens=TOKENS_PER_STEP)
+
+    def pull(self, fragment: int, minimum_version: int, **changes: object) -> PullHeader:
+        header = super().pull(fragment, minimum_version, **changes)
+        self.held[fragment, header.version] = self.fragments[fragment]
+        return header
+
+    @property
+    def held(self) -> Models:
+        """Everything it ever pulled."""
+        return self.__dict__.setdefault("_held", {})
+
+
+@contextlib.contextmanager
+def training(*members: ScriptedLearner) -> Iterator[None]:
+    """All of them train meanwhile, each in a thread."""
+    over = threading.Event()
+    threads = [threading.Thread(target=lambda one=one: one.train(lambda _: over.is_set())) for one in members]
+    with contextlib.ExitStack() as stack:
+        for member in members:
+            stack.enter_context(member).begin()
+        for thread in threads:
+            thread.start()
+        try:
+            yield
+        finally:
+            over.set()
+            for thread in threads:
+                thread.join(WAIT_SECONDS)
+
+
+def honest_members(target: Target) -> list[Member]:
+    return [Member(target.address, target.job, f"here/cpu/{index}") for index in (0, 1)]
+
+
+def merged(target: Target) -> int:
+    return target.syncer.status().syncer_step
+
+
+@contextlib.contextmanager
+def syncer_of(folder: Path, *flags: str, **changes: object) -> Iterator[Target]:
+    job = SmallJob(folder, **changes)
+    with SyncerProcess(job, folder / "state", *flags) as syncer:
+        yield Target(job, syncer.serving())
+        assert syncer.terminate() == EXIT_OK
+        assert "Traceback" not in syncer.log
+
+
+@pytest.fixture(scope="module")
+def honest_models(tmp_path_factory: pytest.TempPathFactory) -> Models:
+    """What the two honest members make by themselves."""
+    with syncer_of(tmp_path_factory.mktemp("honest"), quorum=2, learners=2, tokens=10_000_000) as target:
+        members = honest_members(target)
+        with training(*members):
+            target.until(lambda: merged(target) >= MERGES + 8)
+        return members[0].held
+
+
+@pytest.mark.parametrize(("scale", "fixed"), [(1.0, 1e20), (1000.0, None)], ids=["1e20", "1,000 times as large"])
+def test_outer_gradients_that_are_far_too_large_are_left_out_and_the_others_train_on(
+    tmp_path: Path, honest_models: Models, scale: float, fixed: float | None
+) -> None:
+    with syncer_of(tmp_path, quorum=3, learners=3, tokens=10_000_000) as target:
+        honest, liar = honest_members(target), Member(target.address, target.job, LIAR)
+        liar.scale, liar.fixed = scale, fixed
+        with training(*honest, liar):
+            target.until(lambda: merged(target) >= MERGES)
+            status, counted = target.syncer.status(), target.metric("diloco_members_left_out_total")
+    of = {learner.id: learner for learner in status.learners}
+    assert of[LIAR].left_out >= MERGES - 1  # one merge may be under way
+    assert "times as large in" in of[LIAR].left_out_reason
+    assert of[LIAR].left_out_now
+    assert of[LIAR].merged_tokens == 0
+    assert liar.merged == []
+    assert counted >= of[LIAR].left_out
+    for member in honest:
+        assert (of[member.learner].left_out, of[member.learner].left_out_reason) == (0, "")
+        assert of[member.learner].state == "Training"
+        assert len(member.merged) > MERGES // 2
+    both = honest[0].held.keys() & honest_models.keys()
+    assert max(version for _, version in both) > 1
+    for one in both:
+        assert honest[0].held[one].isfinite().all()
+        torch.testing.assert_close(honest[0].held[one], honest_models[one], rtol=1e-5, atol=1e-7)
+
+
+class Flatterer(ScriptedLearner):
+    """It says that the global model is as good as none can be."""
+
+    def evaluation_loss(self) -> float:
+        return 1e-6
+
+
+class Waits(ScriptedLearner):
+    """An honest one that keeps its word on the final model back until it is told to speak."""
+
+    may_speak: threading.Event
+
+    def obey(self, message: SyncerMessage) -> None:
+        if isinstance(message, EvaluationWanted) and message.final:
+            assert self.may_speak.wait(WAIT_SECONDS)
+        super().obey(message)
+
+
+def test_a_made_up_evaluation_is_doubted_and_the_job_does_not_end_on_it(tmp_path: Path) -> None:
+    with syncer_of(tmp_path, quorum=2) as target:
+        honest = Waits(target.address, target.job, "here/cpu/0")
+        honest.may_speak = threading.Event()
+        honest.step_seconds = 5.0
+        liar = Flatterer(target.address, target.job, "here/cpu/1")  # the fastest, so it is asked first
+        with training(honest, liar):
+            target.until(lambda: any(one.final for one in target.syncer.status().evaluations))
+            status = target.syncer.status()
+            assert status.phase == "Evaluating"
+            assert status.evaluations[-1].doubted
+            assert (status.evaluations[-1].loss, status.evaluations[-1].final) == (1e-6, True)
+            assert status.eval_loss is None or status.eval_loss > 1e-6
+            honest.may_speak.set()
+            target.until(lambda: honest.finished is not None)
+        status = target.syncer.status()
+        assert status.phase == "Complete"
+        assert status.evaluations[-1].final
+        assert not status.evaluations[-1].doubted
+        assert status.eval_loss == status.evaluations[-1].loss
+        assert all(one.doubted == (one.loss == 1e-6) for one in status.evaluations)
+        assert honest.finished is not None
+        assert honest.finished.complete
+
+
+def tls_flags(tls: ServerTls) -> list[str]:
+    return [f"--tls-ca={tls.ca}", f"--tls-cert={tls.certificate}", f"--tls-key={tls.key}"]
+
+
+def test_a_certificate_of_one_pool_does_not_speak_for_a_learner_of_another(tmp_path: Path) -> None:
+    authority = Authority(tmp_path)
+    told = "the certificate is that of pool here/gpu, the message says here/cpu/0"
+    with syncer_of(tmp_path, *tls_flags(authority.server()), tokens=10_000_000) as target:
+        own, other = (authority.learner(target.job.name, f"here/{pool}", pool) for pool in ("cpu", "gpu"))
+        honest, thief = (
+            ScriptedLearner(target.address, target.job, "here/cpu/0", instance, tls)
+            for instance, tls in (("honest", own), ("thief", other))
+        )
+        with honest, thief:
+            with pytest.raises(IdentityError, match=told):
+                thief.join()
+            wanted = honest.begin().wanted()
+            thief.welcome = honest.welcome  # it has learnt all that there is to know
+            with pytest.raises(IdentityError, match=told):
+                thief.push(wanted)
+            with pytest.raises(IdentityError, match=told):
+                thief.pull(0, 0)
+            assert honest.push(wanted).accepted
+            honest.train(lambda one: len(one.merged) > 2)
+            (it,) = (one for one in target.syncer.status().learners if one.id == "here/cpu/0")
+            assert (it.incarnation, it.restarts, it.left_out) == (honest.incarnation, 0, 0)
+            honest.leave()
