@@ -49,7 +49,8 @@ class Member(ScriptedLearner):
     @property
     def held(self) -> Models:
         """Everything it ever pulled."""
-        return self.__dict__.setdefault("_held", {})
+        made: Models = self.__dict__.setdefault("_held", {})
+        return made
 
 
 @contextlib.contextmanager

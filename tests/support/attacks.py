@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import repeat
+from typing import Any
 
 from diloco.wire.convert import pack_learner
 from diloco.wire.errors import WireError
@@ -187,7 +188,7 @@ def false_claims(aim: Aim) -> None:
             with contextlib.suppress(Exception):  # whatever refuses it
                 welcomed.put(sync_pb2.SyncerMessage.FromString(next(call)).welcome.incarnation)
             ending(call)
-    pushes: tuple[dict[str, int], ...] = (
+    pushes: tuple[dict[str, Any], ...] = (
         {"steps": 10**6},
         {"tokens": 10**12},
         {"base_version": 10**6},
