@@ -49,8 +49,8 @@ class Member(ScriptedLearner):
     @property
     def held(self) -> Models:
         """Everything it ever pulled."""
-        held: Models = self.__dict__.setdefault("_held", {})
-        return held
+        made: Models = self.__dict__.setdefault("_held", {})
+        return made
 
 
 @contextlib.contextmanager
@@ -99,7 +99,7 @@ def honest_models(tmp_path_factory: pytest.TempPathFactory) -> Models:
 
 
 @pytest.mark.parametrize(("scale", "fixed"), [(1.0, 1e20), (1000.0, None)], ids=["1e20", "1,000 times as large"])
-def test_outer_gradients_that_are_far_too_large_are_left_out_and_the_others_train_on(
+def test_outer_gradients_far_too_large_are_left_out_others_train_on(
     tmp_path: Path, honest_models: Models, scale: float, fixed: float | None
 ) -> None:
     with syncer_of(tmp_path, quorum=3, learners=3, tokens=10_000_000) as target:

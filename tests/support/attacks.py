@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import repeat
+from typing import Any
 
 from diloco.wire.convert import pack_learner
 from diloco.wire.errors import WireError

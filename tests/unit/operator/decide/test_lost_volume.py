@@ -115,7 +115,7 @@ def without_uid(*, progress: bool = True) -> ClusterWorld:
     return w
 
 
-def test_an_upgraded_operator_that_finds_no_claim_does_not_start_a_training_from_zero() -> None:
+def test_an_upgraded_operator_without_a_claim_starts_nothing_from_zero() -> None:
     w = without_uid()
     epoch = w.syncers["demo"].epoch
     lose(w)
@@ -155,7 +155,7 @@ def test_a_job_without_progress_and_without_a_recorded_uid_gets_a_claim() -> Non
     assert w.condition("Degraded")["status"] == "False"
 
 
-def test_a_complete_job_without_a_recorded_uid_whose_claim_is_gone_says_that_its_model_is() -> None:
+def test_a_complete_job_without_uid_and_claim_says_its_model_is_gone() -> None:
     w = training()
     w.syncers["demo"].merged = w.syncers["demo"].budget
     w.run(90)

@@ -57,7 +57,7 @@ def test_pods_that_are_all_pending_are_not_said_to_train() -> None:
     assert w.condition("Degraded")["status"] == "False"
 
 
-def test_a_job_is_said_to_train_until_its_syncers_pod_has_not_been_ready_for_ten_minutes() -> None:
+def test_a_job_trains_until_its_syncer_is_not_ready_for_ten_minutes() -> None:
     w = training_world()
     w.pods.troubles["demo-syncer"] = {"phase": "Pending"}
     w.pods.delete(w.syncer_pods()[0])
