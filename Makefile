@@ -20,7 +20,7 @@ DEMO_FAILURES := --slow us-west/old=0.5 --chaos kill:us-west/old/0@step=60 --cha
 .DELETE_ON_ERROR:
 .PHONY: help demo check test soak kind-up kind-demo kind-down lint format proto reference reasons crd chart-values quality mutants benchmarks clean
 
-help: ## What can be made
+help: ## List targets
 	@echo "make TARGET, with TARGET one of"
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
@@ -28,10 +28,10 @@ demo: $(STAMP) ## Train a small model with four learners in two regions, through
 	rm -rf demo-output
 	$(BIN)/diloco run $(DEMO) --output demo-output --record $(DEMO_FAILURES)
 
-check: lint ## Lint, then unit and property tests: what to run between two edits; about three minutes
+check: lint ## Lint, then unit and property tests: what to run between two edits; about two minutes
 	$(BIN)/pytest -n 2 tests/unit tests/property
 
-test: lint ## Lint, then every test, on real clusters too (KEEP_CLUSTERS=1 leaves them up); what was skipped stands last
+test: lint ## Lint, then every test, on real clusters too (KEEP_CLUSTERS=1 keeps them); lists skipped tests last
 	@mkdir -p $(dir $(SKIPPED)) && rm -f $(SKIPPED)
 	@$(KIND) programs || echo "Tests that want an API server or helm will be skipped."
 	$(BIN)/pytest -n 2 tests/unit tests/property --skipped-to $(SKIPPED)
