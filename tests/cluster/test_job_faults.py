@@ -22,6 +22,7 @@ from tests.support.cluster_jobs import (
     condition,
     holds,
     identities,
+    is_degraded,
     kill_container,
     lost_node,
     manifest,
@@ -134,7 +135,7 @@ def test_a_job_that_trains_says_so(job: ClusterJob) -> None:
         lambda status: (
             (status.learners.summary, status.learners.ready) == ("2/2", 2)
             and holds(status, "Ready", "Training")
-            and not holds(status, "Degraded")
+            and not is_degraded(status)
             and status.progress is not None
             and status.progress.step > 0
         ),
@@ -268,7 +269,7 @@ def test_a_lost_node_costs_its_learners_and_counts_nothing_twice(job: ClusterJob
     nothing_twice(merged)
     untouched(before, merged, WITNESS)
     assert bystanders(job, *BOTH) == others
-    job.wait_for(lambda status: not holds(status, "Degraded"), "nothing is wrong any more")
+    job.wait_for(lambda status: not is_degraded(status), "nothing is wrong any more")
 
 
 def test_a_job_that_passes_its_deadline_fails_and_has_no_pods_left(job: ClusterJob) -> None:

@@ -16,6 +16,7 @@ from tests.support.cluster_jobs import (
     apply,
     condition,
     holds,
+    is_degraded,
     lost_node,
     manifest,
     new_namespace,
@@ -86,4 +87,4 @@ def test_a_node_that_stays_lost_is_told_and_keeps_no_job_from_stopping(job: Clus
     back = job.pod(VICTIM)
     assert back is not None
     assert back.uid != victim.uid
-    job.wait_for(lambda status: not holds(status, "Degraded"), "nothing is wrong any more")
+    job.wait_for(lambda status: not is_degraded(status), "nothing is wrong any more")

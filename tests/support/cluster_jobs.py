@@ -264,9 +264,18 @@ def condition(status: JobStatus, kind: str) -> Condition:
     return next(one for one in status.conditions if one.type == kind)
 
 
+BUSY_REASONS = ("LinkTooThin", "RoundTooLong")
+"""Of Degraded, where other work on this machine slows learners and links down."""
+
+
 def holds(status: JobStatus, kind: str, reason: str | None = None) -> bool:
     """Whether a condition is there and True, for that reason."""
     return any(one.type == kind and one.status == "True" and reason in (None, one.reason) for one in status.conditions)
+
+
+def is_degraded(status: JobStatus) -> bool:
+    """Whether something is wrong with the job, but for links and steps, which a busy machine makes unfit at times."""
+    return holds(status, "Degraded") and not any(holds(status, "Degraded", reason) for reason in BUSY_REASONS)
 
 
 def kill_container(pod: PodSeen) -> None:
