@@ -17,6 +17,7 @@ from typing import Any
 from diloco_operator.cluster.kinds import CHILDREN, CLAIM, DEPLOYMENT, JOB, POD, STATEFUL_SET, Kind
 from operator_with_page import PAGE
 from testbed.api_server.server import ApiServer
+from testbed.virtual_cluster.world_pods import crashed
 from testbed.virtual_cluster.world_syncer import WorldSyncer
 
 PATIENCE_SECONDS = 600.0
@@ -159,38 +160,14 @@ def _pod(item: dict[str, Any], index: int) -> dict[str, Any]:
 
 
 def _crashing(pod: dict[str, Any]) -> dict[str, Any]:
-    """Of a pod whose container has ended and waits to be started again."""
-    now = "2026-01-01T00:00:00Z"
-    ended = {
-        "exitCode": 1,
-        "reason": "Error",
-        "startedAt": now,
-        "finishedAt": now,
-        "message": "torch is not there. " * 20,
-    }
-    waiting = {"reason": "CrashLoopBackOff", "message": "back-off 5m0s restarting failed container"}
-    conditions = [
-        {"type": type_, "status": status, "lastTransitionTime": now}
-        for type_, status in (
-            ("PodScheduled", "True"),
-            ("Initialized", "True"),
-            ("ContainersReady", "False"),
-            ("Ready", "False"),
-        )
-    ]
+    """Of a pod whose container has ended and waits to be started again, with what the API server insists on."""
+    status = crashed(1, "torch is not there. " * 20)
+    (state,) = status["containerStatuses"]
     containers = [
-        {
-            "name": container["name"],
-            "image": container["image"],
-            "imageID": "",
-            "ready": False,
-            "restartCount": 7,
-            "state": {"waiting": waiting},
-            "lastState": {"terminated": ended},
-        }
+        {**state, "name": container["name"], "image": container["image"], "imageID": ""}
         for container in pod["spec"]["containers"]
     ]
-    return {"phase": "Running", "conditions": conditions, "containerStatuses": containers}
+    return {"phase": status["phase"], "containerStatuses": containers}
 
 
 @contextmanager

@@ -38,10 +38,6 @@ EQUIVALENT = ROOT / "scripts" / "equivalent_mutants.toml"
 REPORT = ROOT / "build" / "mutants.json"
 TARGETS = {
     "trainer/diloco/core": ("tests/unit/core", "tests/property"),
-    "trainer/diloco/syncer/disk/checkpoint.py": (
-        "tests/unit/syncer/disk/test_checkpoint.py",
-        "tests/unit/syncer/test_prepare.py",
-    ),
     "trainer/diloco/syncer": ("tests/unit/syncer",),
     "trainer/diloco/learner": ("tests/unit/learner",),
 }
@@ -171,7 +167,7 @@ def _text(node: ast.AST) -> str:
 def tests_for(file: str, chosen_places: Sequence[str] | None) -> list[str]:
     """The tests to run on a mutant, those that name its module first; None: all that must see it."""
     for target, places in TARGETS.items():
-        if file == target or file.startswith(f"{target}/"):
+        if file.startswith(f"{target}/"):
             found = [path for place in chosen_places or places for path in _test_files(ROOT / place)]
             return [str(path) for path in sorted(found, key=lambda path: _rank(path, file))]
     raise SystemExit(f"{file}: is none of the targets {', '.join(TARGETS)}")
@@ -237,9 +233,12 @@ def _load_what_does_not_import(file: str) -> None:
 def _importing(graph: grimp.ImportGraph, changed: str) -> set[str]:
     """The changed module and all that load it. Whatever imports a module imports its packages first."""
     loads = {
-        module: {loaded for one in (module, *direct) for loaded in _with_packages(one)}
+        module: {
+            loaded
+            for one in (module, *graph.find_modules_directly_imported_by(module))
+            for loaded in _with_packages(one)
+        }
         for module in graph.modules
-        for direct in [graph.find_modules_directly_imported_by(module)]
     }
     found = {changed}
     while more := {module for module, loaded in loads.items() if module not in found and loaded & found}:
@@ -317,7 +316,7 @@ def equivalents() -> dict[tuple[str, str, str], str]:
 
 def chosen(arguments: argparse.Namespace) -> list[Mutant]:
     """The mutants to try."""
-    files = list(dict.fromkeys(path for target in TARGETS for path in _sources(ROOT / target)))
+    files = [path for target in TARGETS for path in sorted((ROOT / target).rglob("*.py"))]
     if arguments.only:
         wanted = {(ROOT / name).resolve() for name in arguments.only}
         files = [path for path in files if path in wanted or wanted & set(path.parents)]
@@ -328,10 +327,6 @@ def chosen(arguments: argparse.Namespace) -> list[Mutant]:
     if arguments.sample and arguments.sample < len(left):
         left = random.Random(arguments.seed).sample(left, arguments.sample)  # noqa: S311  # the same ones again
     return sorted(left, key=lambda mutant: (mutant.file, mutant.line, mutant.after))
-
-
-def _sources(target: Path) -> list[Path]:
-    return sorted(target.rglob("*.py")) if target.is_dir() else [target]
 
 
 def main() -> int:

@@ -1,6 +1,5 @@
 """Which learners and which outer gradients a real syncer process takes, and what it answers to the others."""
 
-import queue
 import threading
 from pathlib import Path
 
@@ -18,17 +17,12 @@ pytestmark = pytest.mark.processes
 
 def asked(one: ScriptedLearner, two: ScriptedLearner) -> FragmentWanted:
     """Make steps on both until the first is asked for a fragment."""
-    while True:
+
+    def both() -> None:
         one.step()
         two.step()
-        try:
-            message = one.next(0.05)
-        except queue.Empty:
-            continue
-        if isinstance(message, FragmentWanted):
-            return message
-        assert message is not None
-        one.obey(message)
+
+    return one.wanted(both)
 
 
 def test_only_what_was_asked_for_is_taken_in(tmp_path: Path) -> None:

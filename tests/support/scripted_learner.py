@@ -215,10 +215,10 @@ class ScriptedLearner:
         """The next message; None where the session is over."""
         return self._inbox.get(timeout=timeout)
 
-    def wanted(self) -> FragmentWanted:
-        """Make steps until a fragment is asked for."""
+    def wanted(self, step: Callable[[], None] | None = None) -> FragmentWanted:
+        """Make steps, or what ``step`` does instead of one, until a fragment is asked for."""
         while True:
-            self.step_within_bound()
+            (step or self.step_within_bound)()
             try:
                 message = self.next(0.05)
             except queue.Empty:

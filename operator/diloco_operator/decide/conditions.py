@@ -95,10 +95,10 @@ def since(before: JobStatus, type_: ConditionType, text: str, now: datetime) -> 
     return f"{text}{_SINCE}{now:%Y-%m-%dT%H:%M:%SZ}"
 
 
-def unreachable(before: JobStatus) -> bool:
-    """The job waits for a syncer that is known to be away, whatever its phase is by now."""
+def has_had_a_syncer(before: JobStatus) -> bool:
+    """A syncer was ready before: the job trains, or waits for one that is known to be away, whatever its phase is."""
     ready = condition(before, "Ready")
-    return ready is not None and ready.reason == Reason.SYNCER_UNREACHABLE
+    return before.phase == "Training" or (ready is not None and ready.reason == Reason.SYNCER_UNREACHABLE)
 
 
 def _unheard_too_long(ready: Verdict, now: datetime) -> bool:

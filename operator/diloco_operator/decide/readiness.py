@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 from diloco_operator.decide.causes.cause import Cause
 from diloco_operator.decide.causes.pods import parsed
 from diloco_operator.decide.causes.syncer import lowered_quorum, training
-from diloco_operator.decide.conditions import Verdict, since, unreachable
+from diloco_operator.decide.conditions import Verdict, has_had_a_syncer, since
 from diloco_operator.decide.job_now import JobNow
 from diloco_operator.decide.observed import Object, SyncerAway, SyncerStatusView
 from diloco_operator.decide.progress import STUCK_AFTER_SECONDS, stuck
@@ -58,8 +58,8 @@ def _heard(job_now: JobNow, view: SyncerStatusView, *, moving: bool) -> tuple[Ve
 
 def _away(job_now: JobNow, away: SyncerAway | None) -> tuple[Verdict, Verdict, list[Cause]]:
     ready = syncer_ready(job_now.deployment)
-    trained = job_now.before.phase == "Training" or unreachable(job_now.before)
-    if not trained and not (ready and away is not None and _settled(job_now.deployment, job_now.now)):
+    answered = ready and away is not None and _settled(job_now.deployment, job_now.now)
+    if not answered and not has_had_a_syncer(job_now.before):
         waiting = Verdict("False", Reason.WAITING_FOR_SYNCER, "the syncer's pod is not ready")
         return waiting, waiting, []
     cause = away.reason if ready and away is not None else "its pod is not ready"

@@ -12,9 +12,9 @@ from diloco_operator.decide.conditions import (
     conditions,
     counts,
     events,
+    has_had_a_syncer,
     phase_of,
     reason_of,
-    unreachable,
 )
 from diloco_operator.decide.ending import recorded_end
 from diloco_operator.decide.job_now import JobNow
@@ -40,8 +40,7 @@ def with_status(
     told = view if isinstance(view, SyncerStatusView) and recorded_end(before) is None else None
     running = not finished and not job_now.spec.suspend
     # Nobody trains before a syncer was ready for the first time.
-    trained = before.phase == "Training" or unreachable(before)
-    known = None if trained or syncer_ready(job_now.deployment) else frozenset[str]()
+    known = None if has_had_a_syncer(before) or syncer_ready(job_now.deployment) else frozenset[str]()
     heard = Heard(known) if told is None else _heard(told, job_now.spec.sync.quorum)
     counted = counts(job_now.workloads, heard, running=running)
     status = before.model_copy(

@@ -1,9 +1,13 @@
 """Errors of a job that show only when its objects are built. Their texts are for users."""
 
+import json
 from collections.abc import Sequence
+from typing import Final
 
 from diloco.spec.errors import Problem
 from diloco_operator.names import PoolKey
+
+_LONGEST_SHOWN: Final = 60
 
 
 class ManifestError(ValueError):
@@ -27,3 +31,9 @@ class NoImageError(ManifestError):
             "or a default for the operator"
         )
         self.pool = pool
+
+
+def shown(value: object) -> str:
+    """A value of the manifest in an error: one line, shortened."""
+    text = value if isinstance(value, str) else json.dumps(value)
+    return text if len(text) <= _LONGEST_SHOWN else f"{text[: _LONGEST_SHOWN - 3]}..."

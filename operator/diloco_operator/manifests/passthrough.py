@@ -4,7 +4,6 @@ Kubernetes checks the rest itself. These checks are what it cannot know (which n
 report without naming the field (a key twice in a list, a number where a variable's value is text).
 """
 
-import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import PurePosixPath
 from typing import Any, Final
@@ -15,15 +14,13 @@ from diloco.spec.placement import Pool, Resources
 from diloco.spec.words import listed
 from diloco_operator.manifests import restrictions
 from diloco_operator.manifests.common import OUR_MOUNTS, TEMPORARY_DIRECTORY
-from diloco_operator.manifests.errors import InvalidSpecError
+from diloco_operator.manifests.errors import InvalidSpecError, shown
 from diloco_operator.manifests.inputs import Manifest
 from diloco_operator.manifests.quantity import canonical, canonical_resources
 
 POD_INDEX: Final = "POD_INDEX"
 """The variable with a learner's index in its pool."""
 OUR_VARIABLES: Final = ("HOME", POD_INDEX)
-
-_LARGEST_SHOWN = 60
 
 
 def check(spec: JobSpec, own: restrictions.OwnObjects) -> None:
@@ -116,7 +113,7 @@ def _problems(path: str, pool: Pool, own: restrictions.OwnObjects) -> Iterator[P
     for index, mount in enumerate(pool.volume_mounts):
         name = mount.get("name")
         if name not in known:
-            wrong = f"{_shown(name)} is not a volume of this pool" if name is not None else "is missing"
+            wrong = f"{shown(name)} is not a volume of this pool" if name is not None else "is missing"
             yield Problem(f"{path}.volumeMounts[{index}].name", f"{wrong}; {use}")
 
 
@@ -126,11 +123,11 @@ def keyed_problems(path: str, items: Sequence[Manifest], key: str, more: Any) ->
     for index, item in enumerate(items):
         place, value = f"{path}[{index}]", item.get(key)
         if not isinstance(value, str) or not value:
-            wrong = "is missing; use text" if value in (None, "") else f"{_shown(value)} is not text; put it in quotes"
+            wrong = "is missing; use text" if value in (None, "") else f"{shown(value)} is not text; put it in quotes"
             yield Problem(f"{place}.{key}", wrong)
             continue
         if value in seen:
-            yield Problem(f"{place}.{key}", f"{_shown(value)} is also used by {path}[{seen[value]}]; use each once")
+            yield Problem(f"{place}.{key}", f"{shown(value)} is also used by {path}[{seen[value]}]; use each once")
         seen.setdefault(value, index)
         yield from more(place, item)
 
@@ -144,16 +141,16 @@ def variable_problems(place: str, variable: Manifest) -> Iterator[Problem]:
     """What is wrong with an environment variable."""
     name, value = variable["name"], variable.get("value")
     if name in OUR_VARIABLES:
-        yield Problem(f"{place}.name", f"{name} is set by the operator; use a name other than {listed(OUR_VARIABLES)}")
+        yield _taken(f"{place}.name", name, OUR_VARIABLES)
     if value is not None and not isinstance(value, str):
-        yield Problem(f"{place}.value", f"{_shown(value)} is not text; put it in quotes")
+        yield Problem(f"{place}.value", f"{shown(value)} is not text; put it in quotes")
 
 
 def volume_problems(place: str, volume: Manifest) -> Iterator[Problem]:
     """What is wrong with a volume."""
     name = volume["name"]
     if name in OUR_MOUNTS:
-        yield Problem(f"{place}.name", f"{name} is set by the operator; use a name other than {listed(OUR_MOUNTS)}")
+        yield _taken(f"{place}.name", name, OUR_MOUNTS)
     yield from restrictions.volume_problems(place, volume)
 
 
@@ -161,7 +158,7 @@ def mount_problems(place: str, mount: Manifest) -> Iterator[Problem]:
     """What is wrong with where a volume is mounted."""
     path = PurePosixPath(mount["mountPath"])
     if not path.is_absolute() or ".." in path.parts:
-        yield Problem(f"{place}.mountPath", f"{_shown(str(path))} is not a plain absolute path; use one such as /data")
+        yield Problem(f"{place}.mountPath", f"{shown(str(path))} is not a plain absolute path; use one such as /data")
         return
     # One slash and two are the same place to a kubelet.
     path = PurePosixPath("/", *path.parts[1:])
@@ -172,15 +169,10 @@ def mount_problems(place: str, mount: Manifest) -> Iterator[Problem]:
         if inside or own.is_relative_to(path):
             yield Problem(
                 f"{place}.mountPath",
-                f"{_shown(str(path))} conflicts with {ours}, which the operator mounts; use one such as /data",
+                f"{shown(str(path))} conflicts with {ours}, which the operator mounts; use one such as /data",
             )
             return
 
 
 def _taken(place: str, name: str, ours: Iterable[str]) -> Problem:
     return Problem(place, f"{name} is set by the operator; use a name other than {listed(ours)}")
-
-
-def _shown(value: object) -> str:
-    text = value if isinstance(value, str) else json.dumps(value)
-    return text if len(text) <= _LARGEST_SHOWN else f"{text[: _LARGEST_SHOWN - 3]}..."

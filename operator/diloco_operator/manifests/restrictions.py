@@ -4,7 +4,6 @@ Whoever may create jobs may not be allowed to create pods. The operator may, so 
 Standard 'restricted' refuses of the parts that a user writes. It keeps its own Secrets and volumes to its containers.
 """
 
-import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -13,6 +12,7 @@ from diloco.spec.errors import Problem
 from diloco.spec.words import listed
 from diloco_operator import names
 from diloco_operator.manifests import common
+from diloco_operator.manifests.errors import shown
 from diloco_operator.manifests.inputs import Manifest
 
 _REFUSED: Final = "is refused by restricted Pod Security"
@@ -150,7 +150,7 @@ def _context_problems(place: str, context: Any) -> Iterator[Problem]:
             yield Problem(f"{place}.{field}", f"cannot be set here; use {listed(_CONTEXT)}")
     for field, allowed in _SWITCHES.items():
         if context.get(field) not in (None, allowed):
-            yield _refused(f"{place}.{field}", context[field], f"use {_shown(allowed)}, or leave it out")
+            yield _refused(f"{place}.{field}", context[field], f"use {shown(allowed)}, or leave it out")
     if context.get("runAsUser") in (0, "0"):
         yield _refused(f"{place}.runAsUser", context["runAsUser"], f"use a user such as {common.USER_ID}")
     yield from _one_of(f"{place}.procMount", context.get("procMount"), ("Default",))
@@ -200,8 +200,4 @@ def _objects(value: Any) -> Iterable[Manifest]:
 
 
 def _refused(place: str, value: object, use: str) -> Problem:
-    return Problem(place, f"{_shown(value)} {_REFUSED}; {use}")
-
-
-def _shown(value: object) -> str:
-    return value if isinstance(value, str) else json.dumps(value)
+    return Problem(place, f"{shown(value)} {_REFUSED}; {use}")

@@ -40,3 +40,9 @@ def server(keeper: Keeper, caplog: pytest.LogCaptureFixture) -> Iterator[Running
 def raw(server: RunningServer) -> Iterator[RawClient]:
     with RawClient(server.address) as made:
         yield made
+
+
+@pytest.fixture
+def client(server: RunningServer) -> Iterator[SyncClient]:
+    with SyncClient(ClientOptions(server.address)) as made:
+        yield made

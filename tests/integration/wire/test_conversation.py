@@ -45,12 +45,6 @@ def server(keeper: Keeper) -> Iterator[RunningServer]:
     assert running.loop_complaints == []
 
 
-@pytest.fixture
-def client(server: RunningServer) -> Iterator[SyncClient]:
-    with SyncClient(ClientOptions(server.address)) as made:
-        yield made
-
-
 def pull_request(fragment: int = 7, *, learner: str = "a/b/0") -> PullRequest:
     return PullRequest(learner, 1, fragment, 3, "epoch")
 

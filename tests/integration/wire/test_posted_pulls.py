@@ -87,12 +87,6 @@ def server(keeper: Patient) -> Iterator[RunningServer]:
 
 
 @pytest.fixture
-def client(server: RunningServer) -> Iterator[SyncClient]:
-    with SyncClient(ClientOptions(server.address)) as made:
-        yield made
-
-
-@pytest.fixture
 def pool() -> Iterator[ThreadPoolExecutor]:
     with ThreadPoolExecutor(32) as made:
         yield made

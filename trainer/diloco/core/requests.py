@@ -39,7 +39,8 @@ def ask_ahead(state: EngineState, now: float) -> list[Action]:
     """Ask learners for the rounds within their lead."""
     if state.phase != Phase.TRAINING:
         return []
-    with_lead = [record for record in state.ordered_learners if record.working and record.longest_lead_steps > 0]
+    # Not in order yet: this runs on every event, and rarely asks anyone.
+    with_lead = [record for record in state.learners.values() if record.working and record.longest_lead_steps > 0]
     clock = _driving_clock(state) if with_lead else None
     if clock is None:
         return []
@@ -54,6 +55,7 @@ def ask_ahead(state: EngineState, now: float) -> list[Action]:
             break
         steps = _leads(state, state.options.size(fragment)).steps
         within = [record for record in with_lead if early <= steps.get(record.id, 0)]
+        within.sort(key=lambda record: record.id)
         actions += _ask_for_step(state, step, within, now, f"asked {early} step(s) before syncer step {step} is due")
     return actions
 

@@ -116,11 +116,13 @@ def arrived(state: EngineState, event: FragmentArrived, now: float) -> list[Acti
     problem = _problem(state, current, event) if record else _Problem("it comes from a session that is over")
     if record is not None and problem is not None:
         requests.answered_late(state, record, event, now)
-    if problem is not None or current is None or record is None:
+    if problem is not None:
         accounting.dropped(state, record, event)
-        if problem is not None and problem.repeated:  # under the earlier rules
+        if problem.repeated:  # under the earlier rules
             return [Note("Repeated", problem.reason, event.learner, event.fragment)]
-        return [_discard(event, problem.reason if problem is not None else "")]
+        return [_discard(event, problem.reason)]
+    assert record is not None
+    assert current is not None
     record.pushed_bytes += event.payload_bytes
     if event.steps <= 0 or event.tokens <= 0:
         current.declined.add(event.learner)

@@ -10,11 +10,11 @@ import shutil
 from pathlib import Path
 
 from diloco.local.directory import RunDirectory
+from diloco.local.targets import SYNCER
 from diloco.spec import DiLoCoJob
 
 _VALID = dt.timedelta(days=3650)
 """Longer than any run, as these are not renewed. A resumed run gets new ones."""
-_SYNCER = "syncer"
 
 
 def issue_certificates(directory: RunDirectory, job: DiLoCoJob) -> None:
@@ -31,7 +31,7 @@ def issue_certificates(directory: RunDirectory, job: DiLoCoJob) -> None:
         shutil.rmtree(folder)
     folder.mkdir(mode=0o700)
     authority = Authority(folder, f"diloco run {job.metadata.name}", valid=_VALID)
-    authority.server(_SYNCER)
+    authority.server(SYNCER)
     for region in job.spec.regions:
         for pool in region.pools:
             authority.learner(job.metadata.name, f"{region.name}/{pool.name}", _pool_file(region.name, pool.name))
@@ -39,7 +39,7 @@ def issue_certificates(directory: RunDirectory, job: DiLoCoJob) -> None:
 
 def syncer_flags(directory: RunDirectory) -> list[str]:
     """The syncer's certificate, as flags of its process."""
-    return _flags(directory.certificates, _SYNCER)
+    return _flags(directory.certificates, SYNCER)
 
 
 def learner_flags(directory: RunDirectory, learner: str) -> list[str]:

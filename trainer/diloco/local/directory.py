@@ -155,7 +155,7 @@ def begin(root: Path, job_text: str, *, overwrite: bool) -> RunDirectory:
             if name != LOCK:  # without the file, a second process could lock a new one while this one is still held
                 _remove(root / name)
         claim.release()
-    _stage(directory, job_text)
+    _make_folders(directory, job_text)
     return directory
 
 
@@ -187,7 +187,7 @@ def resume(root: Path, job_text: str, job: DiLoCoJob) -> RunDirectory:
             "global model with it; restore it, or replace the run with --overwrite"
         )
     DirectoryClaim(directory).release()  # fails if a run is using the directory
-    _stage(directory, job_text)
+    _make_folders(directory, job_text)
     return directory
 
 
@@ -199,7 +199,7 @@ def _writable(root: Path) -> RunDirectory:
     return RunDirectory(root)
 
 
-def _stage(directory: RunDirectory, job_text: str) -> None:
+def _make_folders(directory: RunDirectory, job_text: str) -> None:
     try:
         for part in (directory.syncer, directory.root / "learners", directory.root / "logs"):
             part.mkdir(exist_ok=True)

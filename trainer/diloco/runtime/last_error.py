@@ -5,6 +5,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
+from diloco.runtime.files import open_regular
+
 VARIABLE: Final = "DILOCO_LAST_ERROR_FILE"
 """Environment variable with the file's path; without it nothing is written."""
 _MOST_CHARACTERS: Final = 4096
@@ -20,7 +22,7 @@ def write_last_error(text: str) -> None:
 def read_last_error(path: Path) -> str:
     """The last error, or nothing where there was none or it cannot be read."""
     try:
-        with path.open(encoding="utf-8", errors="replace") as file:
-            return file.read(_MOST_CHARACTERS).strip()
+        with open_regular(path) as file:
+            return file.read(4 * _MOST_CHARACTERS).decode(errors="replace")[:_MOST_CHARACTERS].strip()
     except OSError:
         return ""

@@ -180,14 +180,14 @@ class Syncer:
         """The current status. Call it on the event loop."""
         self.metrics.inbox_bytes.set(self._inbox.held_bytes)
         self.metrics.posted_pulls.set(self._posted.waiting)
-        kept = StoredState(
+        stored = StoredState(
             checkpoint=self._checkpointer.status,
             totals=self._totals(),
             tape_problem=self._tape.problem or self._executor.record_problem,
             model_exported=self._exporter.exported,
             links=self._links.status(self._now()),
         )
-        return self._reporter.status(self._view(), self._now(), kept)
+        return self._reporter.status(self._view(), self._now(), stored)
 
     async def until_over(self, stop: asyncio.Event) -> int:
         """Run until ``stop`` is set, something fails, or the job is over and nobody is left. Returns the exit code."""

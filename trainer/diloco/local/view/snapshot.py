@@ -8,7 +8,7 @@ from diloco.local.fleet import Fleet, Managed, ProcessState
 from diloco.local.status_poll import Seen
 from diloco.local.time_classes import TimeShares, shares_of
 from diloco.spec.learner_ids import region_of
-from diloco.syncer.reporting.status import SyncerStatus
+from diloco.syncer.reporting.status import LearnerStatus, SyncerStatus
 
 _STALE_SECONDS = 5.0
 
@@ -103,20 +103,7 @@ class RunSnapshot:
             if told is None:
                 rows.append(LearnerSnapshot(process.name, state, restarts=process.restarts))
                 continue
-            rows.append(
-                LearnerSnapshot(
-                    id=process.name,
-                    state=state,
-                    steps=told.steps,
-                    tokens=told.tokens,
-                    tokens_per_second=told.tokens_per_second,
-                    loss=told.loss,
-                    blocked_fraction=told.blocked_fraction,
-                    versions_behind=told.versions_behind,
-                    restarts=process.restarts,
-                    time=shares_of(told.time_seconds),
-                )
-            )
+            rows.append(_row(told, state, process.restarts))
         return cls(
             job=job,
             elapsed_seconds=elapsed_seconds,
@@ -129,21 +116,7 @@ class RunSnapshot:
     @classmethod
     def from_status(cls, status: SyncerStatus) -> Self:
         """A snapshot from a syncer's status alone, for processes that this program does not supervise."""
-        rows = tuple(
-            LearnerSnapshot(
-                id=told.id,
-                state=told.state.lower(),
-                steps=told.steps,
-                tokens=told.tokens,
-                tokens_per_second=told.tokens_per_second,
-                loss=told.loss,
-                blocked_fraction=told.blocked_fraction,
-                versions_behind=told.versions_behind,
-                restarts=told.restarts,
-                time=shares_of(told.time_seconds),
-            )
-            for told in status.learners
-        )
+        rows = tuple(_row(told, told.state.lower(), told.restarts) for told in status.learners)
         return cls(
             job=status.job,
             elapsed_seconds=status.elapsed_seconds,
@@ -152,6 +125,21 @@ class RunSnapshot:
             rates=Rates(),
             status=status,
         )
+
+
+def _row(told: LearnerStatus, state: str, restarts: int) -> LearnerSnapshot:
+    return LearnerSnapshot(
+        id=told.id,
+        state=state,
+        steps=told.steps,
+        tokens=told.tokens,
+        tokens_per_second=told.tokens_per_second,
+        loss=told.loss,
+        blocked_fraction=told.blocked_fraction,
+        versions_behind=told.versions_behind,
+        restarts=restarts,
+        time=shares_of(told.time_seconds),
+    )
 
 
 def _state(process: Managed, said: str, active_faults: ActiveFaults) -> str:
