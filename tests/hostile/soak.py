@@ -4,6 +4,7 @@ It fails where a learner stops making progress, the syncer writes a traceback, e
 """
 
 import argparse
+import contextlib
 import random
 import sys
 import tempfile
@@ -13,6 +14,7 @@ from pathlib import Path
 
 import psutil
 
+from diloco.wire.errors import UnavailableError
 from tests.support.attacks import Aim, all_attacks
 from tests.support.scripted_learner import ScriptedLearner
 from tests.support.syncer_process import SmallJob, SyncerProcess
@@ -72,8 +74,13 @@ def _soak(job: SmallJob, syncer: SyncerProcess, minutes: float, chance: random.R
 
 
 def _train(learner: ScriptedLearner, over: threading.Event) -> None:
-    learner.begin()
-    learner.train(lambda _: over.wait(0.02))
+    """Train until ``over``. As a learner process does, join again where the syncer turned a call away."""
+    while not over.is_set():
+        with contextlib.suppress(UnavailableError):
+            learner.begin()
+            learner.train(lambda _: over.wait(0.02))
+            continue
+        learner.hang_up()
 
 
 def _merges_more(syncer: SyncerProcess) -> bool:

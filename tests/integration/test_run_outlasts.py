@@ -8,22 +8,24 @@ import signal
 from pathlib import Path
 
 import grpc
-import psutil
 import pytest
 
 from diloco.local.journal import read_journal
 from diloco.wire.convert import pack_learner
 from diloco.wire.messages import Join
-from tests.support.local_run import WAIT_SECONDS, merging, processes_of, started, wait_until, write_job
+from tests.support.local_run import (
+    WAIT_SECONDS,
+    merging,
+    process_named,
+    processes_of,
+    started,
+    starts,
+    wait_until,
+    write_job,
+)
 from tests.support.raw_wire import RawClient, ending
 
 pytestmark = [pytest.mark.processes, pytest.mark.timeout(600)]
-
-
-def process_named(output: Path, *words: str) -> psutil.Process:
-    """The newest process of the run whose command line has these words."""
-    (found,) = [process for process in processes_of(output) if set(words) <= set(process.cmdline())]
-    return found
 
 
 def test_a_run_succeeds_without_readable_output_journal_or_logs(tmp_path: Path) -> None:
@@ -75,12 +77,6 @@ def fill(pipe: str) -> None:
         while os.write(writer, b"." * 512):
             pass
     os.close(writer)
-
-
-def starts(output: Path, name: str) -> int:
-    """How often a process was started."""
-    events = [(entry.event, entry.process) for entry in read_journal(output / "supervisor.jsonl")]
-    return events.count(("start", name))
 
 
 def test_a_syncer_that_lost_its_directory_is_not_begun_anew(tmp_path: Path) -> None:

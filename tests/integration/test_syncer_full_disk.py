@@ -1,9 +1,6 @@
 """A real syncer process whose disk is full, or is full in the middle of a file."""
 
-import contextlib
 import resource
-import shutil
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,47 +10,27 @@ from diloco.runtime.exits import EXIT_OK
 from diloco.syncer.disk.checkpoint import checkpoint_names
 from diloco.syncer.replay import replay
 from tests.integration.two_learners import learner
+from tests.support.small_disk import Filler, small_disk
 from tests.support.syncer_process import SmallJob, SyncerProcess
 
 pytestmark = pytest.mark.processes
 
 
 @pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Path]:
+def disk(tmp_path: Path) -> Iterator[Path]:
     """A file system of 12 MiB."""
-    folder = tmp_path / "disk"
-    folder.mkdir()
-    mount = shutil.which("mount")
-    if (
-        mount is None
-        or subprocess.run([mount, "-t", "tmpfs", "-o", "size=12m", "tmpfs", folder], check=False).returncode
-    ):
-        pytest.skip("mounting a small file system needs root")
-    yield folder
-    subprocess.run(["umount", "--lazy", folder], check=True)
+    with small_disk(tmp_path / "disk", 12) as folder:
+        yield folder
 
 
-class Filler:
-    """A file that takes whatever room is left."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-
-    def fill(self) -> bool:
-        with self.path.open("ab", buffering=0) as file, contextlib.suppress(OSError):
-            while file.write(bytes(1 << 16)):
-                pass
-        return True
-
-
-def test_a_full_disk_costs_checkpoints_and_no_step_and_is_made_up_for(tmp_path: Path, small_disk: Path) -> None:
+def test_a_full_disk_costs_checkpoints_and_no_step_and_is_made_up_for(tmp_path: Path, disk: Path) -> None:
     job = SmallJob(tmp_path, tokens=10_000_000)
-    directory = small_disk / "s"
+    directory = disk / "s"
     with SyncerProcess(job, directory) as syncer:
         syncer.serving()
         with learner(job, syncer) as one:
             one.begin().train(lambda _: "a checkpoint is due" in syncer.log)
-            filler = Filler(small_disk / "filler")
+            filler = Filler(disk / "filler")
             one.train(lambda _: filler.fill() and "cannot write a checkpoint" in syncer.log)
             # A checkpoint that failed leaves room behind, so it is filled again and again.
             one.train(lambda _: filler.fill() and "the tape waits for the disk" in syncer.status().tape_problem)

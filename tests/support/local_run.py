@@ -9,6 +9,8 @@ from pathlib import Path
 
 import psutil
 
+from diloco.local.journal import read_journal
+
 WAIT_SECONDS = 240.0
 """For anything to happen at all: reached only where something is broken, however busy the machine is."""
 
@@ -76,3 +78,15 @@ def processes_of(output: Path) -> list[psutil.Process]:
             if str(output) in " ".join(process.cmdline()) and process.status() != psutil.STATUS_ZOMBIE:
                 found.append(process)
     return found
+
+
+def process_named(output: Path, *words: str) -> psutil.Process:
+    """The newest process of the run whose command line has these words."""
+    (found,) = [process for process in processes_of(output) if set(words) <= set(process.cmdline())]
+    return found
+
+
+def starts(output: Path, name: str) -> int:
+    """How often a process was started."""
+    events = [(entry.event, entry.process) for entry in read_journal(output / "supervisor.jsonl")]
+    return events.count(("start", name))

@@ -57,6 +57,16 @@ def test_of_links_that_fit_nothing_is_told() -> None:
     assert "links" not in progress_line(RunSnapshot.from_status(status(links=fits)))
 
 
+def test_files_that_are_not_written_are_told_with_the_reason() -> None:
+    checkpoint = syncer_account()["checkpoint"] | {"problem": "No space left on device"}
+    snapshot = RunSnapshot.from_status(status(checkpoint=checkpoint, tape_problem="the tape waits for the disk: full"))
+    text = drawn(snapshot)
+    assert "checkpoints: No space left on device; training goes on" in text
+    assert "the tape waits for the disk: full; training goes on" in text
+    assert progress_line(snapshot).endswith("checkpoints: No space left on device")
+    assert "training goes on" not in drawn(RunSnapshot.from_status(status(tape_problem="")))
+
+
 def learners(*left_out: int) -> list[dict[str, object]]:
     (known, *_) = syncer_account()["learners"]
     told = {"left_out_reason": "it is 40 times as large in wte as the others are"}

@@ -122,6 +122,7 @@ def progress_line(snapshot: RunSnapshot) -> str:
         parts.append(f"left out: {shortlist(names, _LEFT_OUT_SHOWN)}")
     if status.links is not None and status.links.kind != _FITS:
         parts.append(f"links: {status.links.kind}")
+    parts += _not_written(status)[:1]
     return "  ".join(parts)
 
 
@@ -129,6 +130,8 @@ def render(snapshot: RunSnapshot, events: tuple[str, ...]) -> RenderableType:
     """The live view as a rich renderable."""
     parts: list[RenderableType] = [_head(snapshot), *_rates(snapshot), _bar(snapshot), _learners(snapshot)]
     parts += [*_left_out(snapshot), *_links(snapshot)]
+    if snapshot.status is not None:
+        parts += [Text(f"{problem}; training goes on", style="yellow") for problem in _not_written(snapshot.status)]
     if events:
         parts.append(Text("\n".join(events), style="dim"))
     return Group(*parts)
@@ -196,6 +199,12 @@ def _links(snapshot: RunSnapshot) -> list[Text]:
     if links.remedies:
         lines.append(Text(f"  remedies: {'; or '.join(links.remedies)}"))
     return lines
+
+
+def _not_written(status: SyncerStatus) -> list[str]:
+    """Which files the syncer cannot write now, and why: first its checkpoints."""
+    checkpoints = [f"checkpoints: {status.checkpoint.problem}"] if status.checkpoint.problem else []
+    return checkpoints + ([status.tape_problem] if status.tape_problem else [])
 
 
 def _bar(snapshot: RunSnapshot) -> Table:

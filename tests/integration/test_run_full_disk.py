@@ -1,0 +1,61 @@
+"""``diloco run`` on a file system that runs full: training goes on, and files are made up for."""
+
+import json
+import signal
+import urllib.request
+from pathlib import Path
+
+import pytest
+
+from diloco.local.journal import read_journal
+from diloco.syncer.reporting.status import SyncerStatus
+from tests.support.local_run import (
+    WAIT_SECONDS,
+    merging,
+    process_named,
+    started,
+    starts,
+    wait_until,
+    write_job,
+)
+from tests.support.small_disk import Filler, small_disk
+
+pytestmark = [pytest.mark.processes, pytest.mark.timeout(600)]
+
+
+def status(output: Path) -> SyncerStatus:
+    """What the run's syncer says of itself."""
+    address = json.loads((output / "syncer" / "endpoint.json").read_text())["http"]
+    with urllib.request.urlopen(f"http://{address}/status", timeout=WAIT_SECONDS) as page:
+        return SyncerStatus.model_validate_json(page.read())
+
+
+def training(output: Path) -> set[str]:
+    """The learners that train."""
+    return {learner.id for learner in status(output).learners if learner.state == "Training"}
+
+
+def test_a_run_whose_disk_is_full_trains_on_and_catches_up_on_files(tmp_path: Path) -> None:
+    with small_disk(tmp_path / "disk", 64) as disk:
+        job, output = write_job(tmp_path, 10_000_000), disk / "out"
+        filler = Filler(disk / "filler")
+        with started(job, output) as process:
+            wait_until(lambda: merging(output), process)
+            wait_until(lambda: filler.fill() and "No space left" in status(output).checkpoint.problem, process)
+            # A learner that is killed meanwhile comes back without a file of its own.
+            known = starts(output, "west/old/0")
+            process_named(output, "learner", "west/old/0").kill()
+            step = status(output).syncer_step
+            wait_until(lambda: filler.fill() and status(output).syncer_step > step + 10, process)
+            wait_until(lambda: filler.fill() and "west/old/0" in training(output), process)
+            # It is told to whoever looks at the terminal, in a line every ten seconds.
+            shown = status(output).elapsed_seconds
+            wait_until(lambda: filler.fill() and status(output).elapsed_seconds > shown + 12, process)
+            filler.path.unlink()
+            wait_until(lambda: not (now := status(output)).checkpoint.problem and not now.tape_problem, process)
+            wait_until(lambda: starts(output, "west/old/0") == known + 1, process)
+            process.send_signal(signal.SIGINT)
+            told, complaints = process.communicate(timeout=WAIT_SECONDS)
+        assert process.returncode == 130, complaints
+        assert "No space left on device" in told
+        assert [entry.event for entry in read_journal(output / "supervisor.jsonl")][-1] == "end"
