@@ -3,6 +3,7 @@
 python -m testbed.kind up                    # a cluster with the project's images; it stays
 python -m testbed.kind down                  # all that was brought up here; --name NAME: that one
 python -m testbed.kind run -- COMMAND ...    # up, COMMAND, down; KEEP_CLUSTERS=1 leaves it up
+python -m testbed.kind --clusters 2 run -- pytest -n 2 ...    # a cluster for each of two workers
 python -m testbed.kind programs              # what tests without a cluster want: helm and an API server
 """
 
@@ -12,6 +13,7 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import ExitStack
 from types import FrameType
 
 from testbed.kind import bed, clusters
@@ -29,6 +31,7 @@ def main() -> int:
     )
     parser.add_argument("--name", help="the cluster's (DILOCO_KIND_CLUSTER); `down` without it: all")
     parser.add_argument("--workers", type=int, default=1, help="nodes beside the control plane's")
+    parser.add_argument("--clusters", type=int, default=1, help="how many `run` brings up: NAME, NAME-2, NAME-3 ...")
     parser.add_argument("what", choices=["up", "down", "run", "programs"])
     parser.add_argument("command", nargs="*", help="what `run` runs")
     options = parser.parse_args()
@@ -50,7 +53,7 @@ def _do(options: argparse.Namespace) -> int:
     name = options.name or clusters.DEFAULT_NAME
     match options.what:
         case "run":
-            return _run(name, options.workers, options.command)
+            return _run([clusters.numbered(name, index) for index in range(options.clusters)], options)
         case "programs":
             bed.programs()
         case "down":
@@ -68,18 +71,23 @@ def _up(name: str, workers: int) -> None:
     sys.stdout.write(f"export KUBECONFIG={made.cluster.kubeconfig} PATH={made.path()}:$PATH\n")
 
 
-def _run(name: str, workers: int, command: list[str]) -> int:
+def _run(names: list[str], options: argparse.Namespace) -> int:
     unavailable: dict[str, str] = {}
+    cache = Cache.of_user()
     try:
-        with Cache.of_user().using(name):
+        with ExitStack() as in_use:
+            for name in names:
+                in_use.enter_context(cache.using(name))
             try:
-                bed.up(name, workers=workers).images()
+                for name in names:
+                    bed.up(name, workers=options.workers).images()
             except Unavailable as why:
                 sys.stderr.write(f"kind: no clusters: {why}\n")
                 unavailable = {bed.UNAVAILABLE: str(why)}
-            return _call(command, unavailable)
+            return _call(options.command, unavailable)
     finally:
-        bed.end_of_use(name)
+        for name in names:
+            bed.end_of_use(name)
 
 
 def _call(command: list[str], env: dict[str, str]) -> int:

@@ -56,6 +56,11 @@ class Cluster:
         return sorted(node["metadata"]["name"] for node in nodes)
 
 
+def numbered(name: str, index: int) -> str:
+    """The name of one of several clusters: the first, 0, has the name itself, the next is called NAME-2. Pure."""
+    return f"{name}-{index + 1}" if index else name
+
+
 def create(cache: Cache, found: Tools, image: NodeImage, name: str, *, workers: int = 1, kept: bool = False) -> Cluster:
     """The cluster, made if it is not there. What was begun and not finished is made anew.
 

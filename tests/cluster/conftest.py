@@ -1,7 +1,8 @@
 """What tests of real clusters are given: a cluster, a namespace each, the chart; and what is looked at where one fails.
 
 Clusters are brought up before pytest starts (`make test`, `make kind-up`), not by it: the first time takes minutes, and
-a test has a time limit. Tests are skipped where none is up, with the reason.
+a test has a time limit. Tests are skipped where none is up, with the reason. With ``pytest -n``, each worker has a
+cluster to itself: tests take the operator away and lose nodes, which no test beside them would survive.
 """
 
 import os
@@ -13,7 +14,7 @@ from kubernetes import client, config, dynamic
 
 from testbed.kind import bed as beds
 from testbed.kind import chart as charts
-from testbed.kind import diagnostics
+from testbed.kind import clusters, diagnostics
 from testbed.kind.bed import Bed
 from testbed.kind.chart import Release
 from testbed.kind.clusters import Cluster
@@ -36,8 +37,9 @@ def bed() -> Bed:
     reason = os.environ.get(beds.UNAVAILABLE)
     if reason:
         pytest.skip(f"no clusters: {reason}")
+    worker = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
     try:
-        return beds.attach()
+        return beds.attach(clusters.numbered(clusters.DEFAULT_NAME, worker))
     except (Unavailable, NotOursError) as why:
         pytest.skip(f"no clusters: {why}")
 

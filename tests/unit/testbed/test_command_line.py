@@ -1,6 +1,7 @@
 """`python -m testbed.kind` does to the named cluster what it is told, and to no other."""
 
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -19,3 +20,26 @@ def test_down_is_for_the_named_cluster_and_without_a_name_for_all(
     monkeypatch.setattr(sys, "argv", ["kind", "down", *flags])
     assert main() == 0
     assert names == [taken_down]
+
+
+def test_run_brings_up_as_many_clusters_as_asked_and_ends_their_use(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    up: list[str] = []
+    ended: list[str] = []
+
+    class Brought:
+        def images(self) -> None:
+            """Nothing to build."""
+
+    def bring_up(name: str, workers: int) -> Brought:
+        assert workers == 1
+        up.append(name)
+        return Brought()
+
+    monkeypatch.setattr(bed, "up", bring_up)
+    monkeypatch.setattr(bed, "end_of_use", ended.append)
+    monkeypatch.setattr(sys, "argv", ["kind", "--name", "diloco-mine", "--clusters", "2", "run", "--", "false"])
+    assert main() == 1
+    assert up == ended == ["diloco-mine", "diloco-mine-2"]
