@@ -24,7 +24,7 @@ from diloco.cli.top import PlainLines, follow
 from diloco.local.view.units import count_text, loss_text, percent_text
 from diloco.runtime.exits import EXIT_OK
 from diloco.spec.status import JobStatus
-from diloco.syncer.reporting.status import SyncerStatus
+from diloco.spec.syncer_status import SyncerStatus
 from testbed.kind import bed, chart
 from testbed.kind.bed import Bed
 from testbed.kind.commands import CommandFailedError, Unavailable, run

@@ -5,6 +5,7 @@ Pure. Degraded tells what is wrong with pods.
 
 from datetime import datetime, timedelta
 
+from diloco.spec.syncer_status import Phase
 from diloco_operator.decide.causes.cause import Cause
 from diloco_operator.decide.causes.pods import parsed
 from diloco_operator.decide.causes.syncer import lowered_quorum, training
@@ -38,8 +39,8 @@ def _heard(job_now: JobNow, view: SyncerStatusView, *, moving: bool) -> tuple[Ve
     counted = f"{number} of {desired} learners train"
     if lowered is not None:
         counted += f", the quorum is {lowered} (spec.sync.quorum is {wanted})"
-    if view.phase in ("Evaluating", "Complete"):
-        reason = Reason.EVALUATING if view.phase == "Evaluating" else Reason.EXPORTING
+    if view.phase in (Phase.EVALUATING, Phase.COMPLETE):
+        reason = Reason.EVALUATING if view.phase is Phase.EVALUATING else Reason.EXPORTING
         verdict = Verdict("True", reason, "the token budget is merged")
         return verdict, verdict
     if number >= quorum:

@@ -17,7 +17,7 @@ from diloco.local.status_poll import Seen
 from diloco.local.view.screen import progress_line, render
 from diloco.local.view.snapshot import RateMeter, RunSnapshot
 from diloco.runtime.exits import EXIT_JOB_FAILED, EXIT_OK
-from diloco.syncer.reporting.status import SyncerStatus
+from diloco.spec.syncer_status import Phase, SyncerStatus
 
 _UNSEEN_LOOKS: Final = 5
 """Frames without asking an unreachable syncer again, as each attempt may take its whole timeout."""
@@ -68,8 +68,8 @@ class LocalSource:
             render(snapshot, ()),
             (progress_line(snapshot),),
             told.model_dump(mode="json"),
-            over=told.phase in ("Complete", "Failed"),
-            exit_code=EXIT_JOB_FAILED if told.phase == "Failed" else EXIT_OK,
+            over=told.phase in (Phase.COMPLETE, Phase.FAILED),
+            exit_code=EXIT_JOB_FAILED if told.phase is Phase.FAILED else EXIT_OK,
         )
 
 

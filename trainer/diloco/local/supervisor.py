@@ -14,7 +14,6 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from types import FrameType
 
-from diloco.core.state import LearnerState
 from diloco.local.chaos.injector import FaultInjector
 from diloco.local.chaos.region_link import RegionLink
 from diloco.local.chaos.schedule import ChaosPlan, RunState
@@ -28,6 +27,7 @@ from diloco.local.status_poll import StatusWatch
 from diloco.local.targets import SYNCER
 from diloco.local.view.screen import View
 from diloco.local.view.snapshot import ActiveFaults, RateMeter, RunSnapshot
+from diloco.spec.syncer_status import LearnerState, Phase
 
 _TICK_SECONDS = 0.1
 _DRAW_SECONDS = 0.25
@@ -202,7 +202,7 @@ class Supervisor:
         seen = watch.seen
         if seen is None:
             return
-        fleet.job_over = seen.status.phase in ("Complete", "Failed")
+        fleet.job_over = seen.status.phase in (Phase.COMPLETE, Phase.FAILED)
         if fleet.syncer.child.running and seen.monotonic > fleet.syncer.started_at:
             fleet.syncer.proven = True
         for told in seen.status.learners:

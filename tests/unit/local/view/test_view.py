@@ -17,7 +17,7 @@ from diloco.local.view.units import (
     loss_text,
     percent_text,
 )
-from diloco.syncer.reporting.status import SyncerStatus
+from diloco.spec.syncer_status import SyncerStatus
 from testbed.virtual_cluster.world_syncer import THIN_LINKS
 from tests.support.seen_jobs import syncer_account
 

@@ -8,8 +8,8 @@ import pytest
 from diloco.core.actions import Admit
 from diloco.core.engine import Engine, EngineOptions
 from diloco.core.events import LearnerJoined, LearnerReady, StepReported
+from diloco.spec.syncer_status import CheckpointStatus, SyncerStatus
 from diloco.syncer.disk.checkpoint import Totals
-from diloco.syncer.reporting.status import CheckpointStatus, SyncerStatus
 from diloco.syncer.reporting.status_builder import WINDOW_SECONDS, Rate, Reporter, StoredState
 from tests.support.syncer_process import SmallJob
 

@@ -16,8 +16,8 @@ from diloco.core.time_class import TimeClass
 from diloco.local.time_classes import losses_text, shares_of
 from diloco.local.view.snapshot import LearnerSnapshot, RunSnapshot
 from diloco.local.view.units import bytes_text, count_text, duration_text, loss_text, percent_text
+from diloco.spec.syncer_status import SyncerStatus
 from diloco.spec.words import shortlist
-from diloco.syncer.reporting.status import SyncerStatus
 
 _EVENTS_SHOWN = 6
 _FITS = "Fits"

@@ -8,7 +8,7 @@ from diloco.local.fleet import Fleet, Managed, ProcessState
 from diloco.local.status_poll import Seen
 from diloco.local.time_classes import TimeShares, shares_of
 from diloco.spec.learner_ids import region_of
-from diloco.syncer.reporting.status import LearnerStatus, SyncerStatus
+from diloco.spec.syncer_status import LearnerStatus, SyncerStatus
 
 _STALE_SECONDS = 5.0
 

@@ -8,17 +8,17 @@ from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from diloco.core.state import LearnerState
 from diloco.core.time_class import TimeClass
 from diloco.core.view import EngineView, LearnerView
-from diloco.syncer.disk.checkpoint import Totals
-from diloco.syncer.reporting.status import (
+from diloco.spec.syncer_status import (
     CheckpointStatus,
     EvaluationStatus,
+    LearnerState,
     LearnerStatus,
     LinksStatus,
     SyncerStatus,
 )
+from diloco.syncer.disk.checkpoint import Totals
 
 WINDOW_SECONDS = 30.0
 
