@@ -14,6 +14,7 @@ import sys
 import time
 from types import FrameType
 
+from diloco.runtime.exits import EXIT_INTERRUPTED
 from testbed.kind import bed, clusters
 from testbed.kind.cache import Cache
 from testbed.kind.commands import CommandFailedError, Unavailable
@@ -43,7 +44,7 @@ def main() -> int:
         sys.stderr.write(f"kind: {error}\n")
         return 1
     except KeyboardInterrupt:
-        return 130
+        return EXIT_INTERRUPTED
 
 
 def _do(options: argparse.Namespace) -> int:

@@ -21,14 +21,11 @@ from diloco.local.supervisor import Ending, Outcome, Supervisor
 from diloco.local.targets import parse_speeds
 from diloco.local.view.screen import LiveView, PlainView, View
 from diloco.plan.world import read_world
-from diloco.runtime.exits import EXIT_BAD_INPUT, EXIT_OK, EXIT_UNEXPECTED
+from diloco.runtime.exits import EXIT_BAD_INPUT, EXIT_INTERRUPTED, EXIT_OK, EXIT_UNEXPECTED
 from diloco.runtime.files import UnusableFileError, read_json
 from diloco.runtime.output import LastingOutput
 from diloco.spec import DiLoCoJob, load_job, parse_job
 from diloco.spec.load import read_manifest
-
-EXIT_INTERRUPTED = 130
-"""The exit code that shells use for Ctrl-C."""
 
 
 class RequestError(ValueError):
