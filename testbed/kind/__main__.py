@@ -16,6 +16,7 @@ import time
 from contextlib import ExitStack
 from types import FrameType
 
+from diloco.runtime.exits import EXIT_INTERRUPTED
 from testbed.kind import bed, clusters
 from testbed.kind.cache import Cache
 from testbed.kind.commands import CommandFailedError, Unavailable
@@ -46,7 +47,7 @@ def main() -> int:
         sys.stderr.write(f"kind: {error}\n")
         return 1
     except KeyboardInterrupt:
-        return 130
+        return EXIT_INTERRUPTED
 
 
 def _do(options: argparse.Namespace) -> int:

@@ -20,11 +20,11 @@ from rich.table import Table
 from diloco.cli.cluster_access import ApiServer, ClusterError, connect
 from diloco.cli.cluster_jobs import Jobs
 from diloco.cli.frames import Frame, JobSource, now
-from diloco.cli.top import PlainLines, follow
+from diloco.cli.top import NewLines, follow
 from diloco.local.view.units import count_text, loss_text, percent_text
 from diloco.runtime.exits import EXIT_OK
 from diloco.spec.status import JobStatus
-from diloco.syncer.reporting.status import SyncerStatus
+from diloco.spec.syncer_status import SyncerStatus
 from testbed.kind import bed, chart
 from testbed.kind.bed import Bed
 from testbed.kind.commands import CommandFailedError, Unavailable, run
@@ -70,7 +70,7 @@ def demo(console: Console) -> int:
     kubectl(up, "apply", "--filename", str(job_file))
     console.print(f"kubectl diloco top {JOB} --namespace {NAMESPACE}")
     watched = Watched(up, server, console)
-    code = follow(watched, PlainLines(console), rows=None, once=False, wait=watched.between_looks)
+    code = follow(watched, NewLines(console), rows=None, once=False, wait=watched.between_looks)
     show_result(console, watched.status, watched.account)
     if code == EXIT_OK:
         tell_how_to_fetch(console, watched.status, images.trainer)

@@ -8,6 +8,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
+from diloco.spec.syncer_status import LearnerState, Phase
+
 TOKENS_PER_SECOND = 100.0
 """Of one learner."""
 TOKENS_PER_STEP = 50.0
@@ -30,7 +32,7 @@ class WorldSyncer:
     budget: int
     epoch: int = 0
     merged: float = 0.0
-    phase: str = "Waiting"
+    phase: Phase = Phase.WAITING
     phase_reason: str = "no learner has joined yet"
     exported: bool = False
     joined: set[str] = field(default_factory=set)
@@ -63,18 +65,18 @@ class WorldSyncer:
         self.joined = set(present) - self.given_up
         self.ever |= self.joined
         working = self.joined - self.stalled
-        if self.phase == "Waiting" and self.joined:
-            self.phase, self.phase_reason = "Training", "a learner has joined"
-        self.rate = 0.0 if self.frozen or self.phase != "Training" else len(working) * TOKENS_PER_SECOND
+        if self.phase is Phase.WAITING and self.joined:
+            self.phase, self.phase_reason = Phase.TRAINING, "a learner has joined"
+        self.rate = 0.0 if self.frozen or self.phase is not Phase.TRAINING else len(working) * TOKENS_PER_SECOND
         self.merged = min(float(self.budget), self.merged + self.rate * seconds)
-        if self.phase == "Training" and self.merged >= self.budget:
-            self.phase, self.phase_reason = "Complete", f"{self.budget} tokens are merged"
-        if self.phase == "Complete" and not self.export_blocked:
+        if self.phase is Phase.TRAINING and self.merged >= self.budget:
+            self.phase, self.phase_reason = Phase.COMPLETE, f"{self.budget} tokens are merged"
+        if self.phase is Phase.COMPLETE and not self.export_blocked:
             self.exported = True
 
     def fails(self, reason: str) -> None:
         """The training has failed."""
-        self.phase, self.phase_reason = "Failed", reason
+        self.phase, self.phase_reason = Phase.FAILED, reason
 
     def status(self) -> dict[str, Any]:
         """The body of its ``/status``."""
@@ -82,7 +84,7 @@ class WorldSyncer:
         return {
             "job": self.job,
             "epoch": self.epoch,
-            "phase": self.phase,
+            "phase": self.phase.value,
             "phase_reason": self.phase_reason,
             "model_exported": self.exported,
             "syncer_step": int(self.merged / TOKENS_PER_STEP),
@@ -103,7 +105,7 @@ class WorldSyncer:
         }
 
     def _learner(self, learner: str) -> dict[str, Any]:
-        said = {"id": learner, "state": self._state(learner), "restarts": self.restarts.get(learner, 0)}
+        said = {"id": learner, "state": self._state(learner).value, "restarts": self.restarts.get(learner, 0)}
         left_out = self.left_out.get(learner)
         return said if left_out is None else said | {"left_out": 7, "left_out_now": left_out}
 
@@ -111,9 +113,9 @@ class WorldSyncer:
         doubted = self.doubted_loss if math.isfinite(self.doubted_loss or 0.0) else None
         return [{"loss": 2.5, "doubted": False}, {"loss": doubted, "doubted": True}]
 
-    def _state(self, learner: str) -> str:
+    def _state(self, learner: str) -> LearnerState:
         if learner in self.given_up:
-            return "GivenUp"
+            return LearnerState.GIVEN_UP
         if learner in self.stalled:
-            return "Stalled"
-        return "Training" if learner in self.joined else "Absent"
+            return LearnerState.STALLED
+        return LearnerState.TRAINING if learner in self.joined else LearnerState.ABSENT

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import pytest
 
 from diloco.spec.status import LearnerRestarts
-from diloco.syncer.reporting.status import SyncerStatus
+from diloco.spec.syncer_status import SyncerStatus
 from testbed.kind.chart import Release
 from testbed.kind.clusters import Cluster
 from testbed.kind.waiting import wait_until

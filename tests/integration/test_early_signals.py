@@ -12,6 +12,8 @@ from pathlib import Path
 import psutil
 import pytest
 
+from diloco.runtime.exits import EXIT_INTERRUPTED
+
 pytestmark = pytest.mark.processes
 
 WAIT_SECONDS = 60.0
@@ -59,7 +61,7 @@ def test_ctrl_c_in_the_middle_of_an_import_leaves_no_traceback(tmp_path: Path) -
     with (tmp_path / "entered").open():  # returns when the import has begun
         process.send_signal(signal.SIGINT)
     _, complaints = process.communicate(timeout=WAIT_SECONDS)
-    assert (process.returncode, complaints) == (130, "")
+    assert (process.returncode, complaints) == (EXIT_INTERRUPTED, "")
 
 
 def test_it_does_so_as_the_first_process_of_a_container(tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ import pytest
 
 from diloco.local.certificates import learner_flags
 from diloco.local.directory import RunDirectory
-from diloco.syncer.reporting.status import LearnerStatus, SyncerStatus
+from diloco.spec.syncer_status import LearnerStatus, SyncerStatus
 
 pytestmark = [pytest.mark.processes, pytest.mark.timeout(600)]
 

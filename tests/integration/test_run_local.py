@@ -13,6 +13,7 @@ import pytest
 
 from diloco.local.journal import read_journal
 from diloco.model import load_model
+from diloco.runtime.exits import EXIT_INTERRUPTED
 from tests.support.local_run import LEARNERS, WAIT_SECONDS, merging, processes_of, run, started, wait_until, write_job
 
 pytestmark = [pytest.mark.processes, pytest.mark.timeout(600)]
@@ -73,7 +74,7 @@ def test_an_interrupted_run_says_how_to_go_on_and_goes_on(tmp_path: Path) -> Non
         wait_until(lambda: merging(output), process)
         process.send_signal(signal.SIGINT)
         told, complaints = process.communicate(timeout=WAIT_SECONDS)
-    assert process.returncode == 130, complaints
+    assert process.returncode == EXIT_INTERRUPTED, complaints
     assert f"to continue, run: diloco run {job} --output {output} --resume --slow west=0.5" in told
     assert processes_of(output) == []
     assert not (output / "summary.json").exists()
@@ -104,7 +105,7 @@ def test_a_second_interrupt_does_not_wait_for_processes_that_hang(tmp_path: Path
         wait_until(lambda: "stopping the learners" in os.read(process.stdout.fileno(), 1 << 16).decode(), process)  # type: ignore[union-attr]  # it is a pipe
         process.send_signal(signal.SIGINT)
         process.communicate(timeout=WAIT_SECONDS)
-    assert process.returncode == 130
+    assert process.returncode == EXIT_INTERRUPTED
     assert processes_of(output) == []
 
 

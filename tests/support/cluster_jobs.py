@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 from prometheus_client.parser import text_string_to_metric_families
 
 from diloco.spec.status import Condition, JobStatus
-from diloco.syncer.reporting.status import LearnerStatus, SyncerStatus
+from diloco.spec.syncer_status import LearnerStatus, SyncerStatus
 from diloco_operator import labels, names
 from diloco_operator.names import PoolKey
 from testbed.kind import chart

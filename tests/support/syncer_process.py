@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from diloco.model import build_model, layout_of
 from diloco.spec import DiLoCoJob, parse_job
-from diloco.syncer.reporting.status import SyncerStatus
+from diloco.spec.syncer_status import SyncerStatus
 
 if TYPE_CHECKING:
     from diloco.core.fragments import Layout

@@ -5,7 +5,7 @@ moment is carried over from the previous status.
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Literal, get_args
 
@@ -23,7 +23,7 @@ from diloco.spec.status import (
 from diloco_operator.decide.observed import Object
 from diloco_operator.decide.plan import JobEvent
 from diloco_operator.decide.reasons import GUIDE, UNANNOUNCED, Reason
-from diloco_operator.decide.text import LONGEST_MESSAGE, one_line
+from diloco_operator.decide.text import LONGEST_MESSAGE, one_line, parsed_time
 from diloco_operator.decide.workloads import PoolWorkload
 
 CONDITION_TYPES: tuple[ConditionType, ...] = get_args(ConditionType)
@@ -39,6 +39,8 @@ class Verdict:
     status: Literal["True", "False", "Unknown"]
     reason: Reason
     message: str = ""
+    since: datetime | None = None
+    """When it was first found, where that counts; None: it does not."""
 
 
 Verdicts = Mapping[ConditionType, Verdict]
@@ -87,12 +89,15 @@ def taken_over(before: JobStatus, type_: ConditionType, otherwise: Verdict) -> V
     return Verdict(earlier.status, Reason(earlier.reason), earlier.message)
 
 
-def since(before: JobStatus, type_: ConditionType, text: str, now: datetime) -> str:
-    """``text, since TIME``: the time at which the condition first said ``text``."""
+def dated(before: JobStatus, type_: ConditionType, verdict: Verdict, now: datetime) -> Verdict:
+    """``verdict``, with the time at which the condition first said this, which its message then ends with.
+
+    The message is where that time is kept: the condition's own time stays the same when only its reason changes.
+    """
     earlier = condition(before, type_)
-    if earlier is not None and earlier.message.startswith(f"{text}{_SINCE}"):
-        return earlier.message
-    return f"{text}{_SINCE}{now:%Y-%m-%dT%H:%M:%SZ}"
+    text, _, time = earlier.message.rpartition(_SINCE) if earlier is not None else ("", "", "")
+    first = (parsed_time(time) if text == verdict.message else None) or now.replace(microsecond=0)
+    return replace(verdict, message=f"{verdict.message}{_SINCE}{first:%Y-%m-%dT%H:%M:%SZ}", since=first)
 
 
 def has_had_a_syncer(before: JobStatus) -> bool:
@@ -103,13 +108,8 @@ def has_had_a_syncer(before: JobStatus) -> bool:
 
 def _unheard_too_long(ready: Verdict, now: datetime) -> bool:
     """The syncer's pod has not been ready for so long that nothing is known of the training any more."""
-    if (ready.status, ready.reason) != ("False", Reason.SYNCER_UNREACHABLE):
-        return False
-    try:
-        from_then = datetime.fromisoformat(ready.message.rpartition(_SINCE)[2])
-    except ValueError:
-        return False
-    return from_then.tzinfo is not None and now - from_then >= TRAINS_UNHEARD
+    unheard = (ready.status, ready.reason) == ("False", Reason.SYNCER_UNREACHABLE)
+    return unheard and ready.since is not None and now - ready.since >= TRAINS_UNHEARD
 
 
 def phase_of(before: JobStatus, verdicts: Verdicts, now: datetime) -> Phase:

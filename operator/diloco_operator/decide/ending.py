@@ -12,6 +12,7 @@ from datetime import datetime
 from typing import Literal
 
 from diloco.spec.status import JobStatus
+from diloco.spec.syncer_status import Phase
 from diloco_operator.decide.observed import SyncerAway, SyncerStatusView
 from diloco_operator.decide.reasons import Reason
 from diloco_operator.decide.text import one_line
@@ -39,9 +40,9 @@ def syncer_end(syncer: SyncerStatusView | SyncerAway | None) -> End | None:
     if not isinstance(syncer, SyncerStatusView):
         return None
     told = one_line(syncer.phase_reason)
-    if syncer.phase == "Failed":
+    if syncer.phase is Phase.FAILED:
         return End("Failed", Reason.TRAINING_FAILED, told or "the syncer gave no reason")
-    if syncer.phase == "Complete" and syncer.model_exported:
+    if syncer.phase is Phase.COMPLETE and syncer.model_exported:
         return End("Complete", Reason.BUDGET_REACHED, told or "the token budget is merged")
     return None
 

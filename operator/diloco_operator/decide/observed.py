@@ -5,9 +5,11 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal, NamedTuple, Self
+from typing import Any, NamedTuple, Self
 
 from pydantic import BaseModel, ConfigDict, Field
+
+from diloco.spec.syncer_status import Phase
 
 Object = dict[str, Any]
 """A Kubernetes object as the API server hands it out: plain JSON values."""
@@ -54,7 +56,7 @@ class LearnerReport(BaseModel):
     id: str
     """region/pool/index."""
     state: str
-    """Absent, Loading, Training, Stalled or GivenUp. Others may come with newer trainers."""
+    """A `LearnerState`. Others may come with newer trainers."""
     restarts: int = 0
     """Times a new process took its place."""
     left_out_now: str = ""
@@ -98,7 +100,10 @@ class LinksReport(BaseModel):
 
 
 class SyncerStatusView(BaseModel):
-    """What the operator reads of the syncer's ``/status``; other fields are ignored."""
+    """What the operator reads of the syncer's ``/status`` (`diloco.spec.syncer_status.SyncerStatus`).
+
+    Other fields are ignored, and most of these may be missing: trainers of other versions answer it too.
+    """
 
     model_config = ConfigDict(extra="ignore", frozen=True, use_attribute_docstrings=True)
 
@@ -106,7 +111,7 @@ class SyncerStatusView(BaseModel):
     """The job's name: an answer for another one is not taken."""
     epoch: int
     """Life of the syncer process, counted from 1."""
-    phase: Literal["Waiting", "Training", "Evaluating", "Complete", "Failed"]
+    phase: Phase
     phase_reason: str = ""
     model_exported: bool = False
     """The finished model is on the syncer's volume."""

@@ -5,14 +5,15 @@ Pure. Degraded tells what is wrong with pods.
 
 from datetime import datetime, timedelta
 
+from diloco.spec.syncer_status import Phase
 from diloco_operator.decide.causes.cause import Cause
-from diloco_operator.decide.causes.pods import parsed
 from diloco_operator.decide.causes.syncer import lowered_quorum, training
-from diloco_operator.decide.conditions import Verdict, has_had_a_syncer, since
+from diloco_operator.decide.conditions import Verdict, dated, has_had_a_syncer
 from diloco_operator.decide.job_now import JobNow
 from diloco_operator.decide.observed import Object, SyncerAway, SyncerStatusView
 from diloco_operator.decide.progress import STUCK_AFTER_SECONDS, stuck
 from diloco_operator.decide.reasons import Reason
+from diloco_operator.decide.text import parsed_time
 from diloco_operator.decide.workloads import syncer_ready
 
 SETTLING = timedelta(seconds=30)
@@ -38,8 +39,8 @@ def _heard(job_now: JobNow, view: SyncerStatusView, *, moving: bool) -> tuple[Ve
     counted = f"{number} of {desired} learners train"
     if lowered is not None:
         counted += f", the quorum is {lowered} (spec.sync.quorum is {wanted})"
-    if view.phase in ("Evaluating", "Complete"):
-        reason = Reason.EVALUATING if view.phase == "Evaluating" else Reason.EXPORTING
+    if view.phase in (Phase.EVALUATING, Phase.COMPLETE):
+        reason = Reason.EVALUATING if view.phase is Phase.EVALUATING else Reason.EXPORTING
         verdict = Verdict("True", reason, "the token budget is merged")
         return verdict, verdict
     if number >= quorum:
@@ -63,15 +64,15 @@ def _away(job_now: JobNow, away: SyncerAway | None) -> tuple[Verdict, Verdict, l
         waiting = Verdict("False", Reason.WAITING_FOR_SYNCER, "the syncer's pod is not ready")
         return waiting, waiting, []
     cause = away.reason if ready and away is not None else "its pod is not ready"
-    text = since(job_now.before, "Ready", f"the syncer does not answer: {cause}", job_now.now)
-    verdict = Verdict("Unknown" if ready else "False", Reason.SYNCER_UNREACHABLE, text)
-    return verdict, verdict, [Cause(Reason.SYNCER_UNREACHABLE, text)]
+    found = Verdict("Unknown" if ready else "False", Reason.SYNCER_UNREACHABLE, f"the syncer does not answer: {cause}")
+    verdict = dated(job_now.before, "Ready", found, job_now.now)
+    return verdict, verdict, [Cause(Reason.SYNCER_UNREACHABLE, verdict.message)]
 
 
 def _settled(deployment: Object | None, now: datetime) -> bool:
     """The Deployment has been available for a while."""
     for condition in ((deployment or {}).get("status") or {}).get("conditions") or ():
         if condition.get("type") == "Available" and condition.get("status") == "True":
-            at = parsed(condition.get("lastTransitionTime"))
+            at = parsed_time(condition.get("lastTransitionTime"))
             return at is None or now - at >= SETTLING
     return False

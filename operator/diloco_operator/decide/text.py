@@ -1,7 +1,8 @@
-"""Prepares quoted text for a condition: one line, bounded, and without what differs from one attempt to the next."""
+"""Text of Kubernetes: what is quoted in a condition (one line, bounded, the same at each attempt), and times."""
 
 import json
 import re
+from datetime import datetime
 
 LONGEST_DETAIL = 300
 """Characters kept of one quoted text."""
@@ -24,6 +25,15 @@ def last_line(output: str) -> str:
     """
     lines = [line for line in output.splitlines() if line.strip()]
     return _ADDRESS.sub("...", one_line(_message(lines[-1]))) if lines else ""
+
+
+def parsed_time(time: object) -> datetime | None:
+    """A time as Kubernetes writes it (RFC 3339); None: it is none."""
+    try:
+        found = datetime.fromisoformat(time) if isinstance(time, str) else None
+    except ValueError:
+        return None
+    return found if found is not None and found.tzinfo is not None else None
 
 
 def _message(line: str) -> str:

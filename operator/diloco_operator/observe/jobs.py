@@ -107,7 +107,7 @@ class JobProbe:
     agreed_at: float | None = None
     """When watch and list agreed; None: never."""
     deaf: bool = False
-    """The watch has not brought what was there a whole probe ago."""
+    """The watch has not brought what was there at the previous comparison. Twice in a row: kopf is restarted."""
     _there: dict[JobKey, int] | None = None
 
     async def probe(self) -> None:

@@ -8,7 +8,7 @@ from rich.console import Console, RenderableType
 from diloco.cli.cluster_jobs import seen_job
 from diloco.cli.cluster_view import Closeup, job_line, job_view, jobs_table, most_telling, news_lines
 from diloco.local.time_classes import shares_of
-from diloco.local.view.snapshot import LearnerSnapshot, Rates, RunSnapshot
+from diloco.local.view.snapshot import Bandwidth, LearnerSnapshot, RunSnapshot
 from tests.support.seen_jobs import UNSCHEDULABLE, complete_status, condition, job, training_status
 
 NOW = datetime(2026, 1, 2, 3, 9, 17, tzinfo=UTC)
@@ -29,7 +29,7 @@ def learner(index: int, state: str = "training") -> LearnerSnapshot:
 
 
 def snapshot(*learners: LearnerSnapshot) -> RunSnapshot:
-    return RunSnapshot("two-regions", 312.0, "training", learners, Rates())
+    return RunSnapshot("two-regions", 312.0, "training", learners, Bandwidth())
 
 
 def test_jobs_are_a_line_each() -> None:

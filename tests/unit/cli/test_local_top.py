@@ -10,7 +10,7 @@ from rich.console import Console
 
 from diloco.cli.frames import LocalSource
 from diloco.cli.main import execute
-from diloco.cli.top import PlainLines, follow
+from diloco.cli.top import NewLines, follow
 from diloco.runtime.exits import EXIT_JOB_FAILED, EXIT_OK
 from tests.support.seen_jobs import syncer_account
 from tests.support.status_page import status_page
@@ -48,7 +48,7 @@ def test_a_run_is_watched_until_its_summary_is_there(tmp_path: Path) -> None:
             if "retrying" in lines.getvalue():
                 (tmp_path / "summary.json").write_text(json.dumps(SUMMARY))  # ...and then the run
 
-        assert follow(LocalSource(str(tmp_path)), PlainLines(console), rows=None, once=False, wait=go_on) == EXIT_OK
+        assert follow(LocalSource(str(tmp_path)), NewLines(console), rows=None, once=False, wait=go_on) == EXIT_OK
     first, remark, *summary = lines.getvalue().splitlines()
     assert first.startswith(" 25%")
     assert remark.endswith("; retrying")

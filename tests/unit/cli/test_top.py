@@ -10,7 +10,7 @@ from rich.text import Text
 
 from diloco.cli.cluster_access import AwayError, ClusterError
 from diloco.cli.frames import Frame
-from diloco.cli.top import JsonLines, LiveScreen, PlainLines, Screen, follow
+from diloco.cli.top import FrameWriter, JsonFrames, LiveFrames, NewLines, follow
 from diloco.runtime.exits import EXIT_JOB_FAILED, EXIT_OK
 
 
@@ -32,7 +32,7 @@ def frame(*lines: str, over: bool = False, exit_code: int = EXIT_OK) -> Frame:
     return Frame(Text("\n".join(lines)), lines, {"lines": lines}, over=over, exit_code=exit_code)
 
 
-def played(looks: Sequence[Frame | BaseException], screen: Screen, *, once: bool = False) -> int:
+def played(looks: Sequence[Frame | BaseException], screen: FrameWriter, *, once: bool = False) -> int:
     return follow(Played(looks), screen, rows=None, once=once, wait=lambda: None)
 
 
@@ -44,42 +44,42 @@ def pipe() -> tuple[Console, io.StringIO]:
 def test_in_a_pipe_a_line_comes_when_it_is_new() -> None:
     console, file = pipe()
     looks = [frame("news", "10%"), frame("10%"), frame("20%"), frame("done", over=True)]
-    assert played(looks, PlainLines(console)) == EXIT_OK
+    assert played(looks, NewLines(console)) == EXIT_OK
     assert file.getvalue().splitlines() == ["news", "10%", "20%", "done"]
 
 
 def test_a_job_that_fails_ends_it_with_the_exit_code_of_a_failed_job() -> None:
-    assert played([frame("bad", over=True, exit_code=EXIT_JOB_FAILED)], PlainLines(pipe()[0])) == EXIT_JOB_FAILED
+    assert played([frame("bad", over=True, exit_code=EXIT_JOB_FAILED)], NewLines(pipe()[0])) == EXIT_JOB_FAILED
 
 
 def test_a_single_look_is_well_however_the_job_stands() -> None:
     failed = frame("bad", over=True, exit_code=EXIT_JOB_FAILED)
-    assert played([failed], PlainLines(pipe()[0]), once=True) == EXIT_OK
+    assert played([failed], NewLines(pipe()[0]), once=True) == EXIT_OK
 
 
 def test_a_server_that_is_away_for_a_while_is_remarked_upon_once() -> None:
     console, file = pipe()
     away = AwayError("no API server answers")
-    assert played([frame("10%"), away, away, frame("20%", over=True)], PlainLines(console)) == EXIT_OK
+    assert played([frame("10%"), away, away, frame("20%", over=True)], NewLines(console)) == EXIT_OK
     assert file.getvalue().splitlines() == ["10%", "no API server answers; retrying", "20%"]
 
 
 def test_a_server_that_was_never_there_ends_it() -> None:
     with pytest.raises(AwayError):
-        played([AwayError("no API server answers")], PlainLines(pipe()[0]))
+        played([AwayError("no API server answers")], NewLines(pipe()[0]))
 
 
 def test_a_job_that_is_gone_ends_it() -> None:
     with pytest.raises(ClusterError, match="no job"):
-        played([frame("10%"), ClusterError("no job mine")], PlainLines(pipe()[0]))
+        played([frame("10%"), ClusterError("no job mine")], NewLines(pipe()[0]))
 
 
 def test_ctrl_c_is_how_one_leaves() -> None:
-    assert played([frame("10%"), KeyboardInterrupt()], PlainLines(pipe()[0])) == EXIT_OK
+    assert played([frame("10%"), KeyboardInterrupt()], NewLines(pipe()[0])) == EXIT_OK
 
 
 def test_a_program_gets_a_document_a_line_and_nothing_else(capsys: pytest.CaptureFixture[str]) -> None:
-    assert played([frame("a"), AwayError("no answer"), frame("b", over=True)], JsonLines()) == EXIT_OK
+    assert played([frame("a"), AwayError("no answer"), frame("b", over=True)], JsonFrames()) == EXIT_OK
     captured = capsys.readouterr()
     assert [json.loads(line)["lines"] for line in captured.out.splitlines()] == [["a"], ["b"]]
     assert captured.err == "diloco: no answer; retrying\n"
@@ -88,5 +88,5 @@ def test_a_program_gets_a_document_a_line_and_nothing_else(capsys: pytest.Captur
 def test_a_terminal_keeps_the_last_frame() -> None:
     file = io.StringIO()
     console = Console(file=file, width=40, height=10, force_terminal=True, legacy_windows=False)
-    assert played([frame("10%"), frame("the end", over=True)], LiveScreen(console)) == EXIT_OK
+    assert played([frame("10%"), frame("the end", over=True)], LiveFrames(console)) == EXIT_OK
     assert "the end" in file.getvalue().rsplit("10%", 1)[1]

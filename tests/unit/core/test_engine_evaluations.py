@@ -12,8 +12,9 @@ from diloco.core.completion import EVALUATION_TIMER, FINAL_TIMER
 from diloco.core.events import Evaluated, TimerFired
 from diloco.core.options import Rules
 from diloco.core.snapshot import fresh
-from diloco.core.state import LearnerRecord, LearnerState, Phase
+from diloco.core.state import LearnerRecord
 from diloco.core.time_class import TimeClass
+from diloco.spec.syncer_status import LearnerState, Phase
 from tests.support.engine_script import Script, name, of, only, options
 
 BEGIN = 1000.0

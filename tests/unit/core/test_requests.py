@@ -5,7 +5,8 @@ from typing import Any
 from diloco.core import requests
 from diloco.core.actions import Action, AskFragment, Merge
 from diloco.core.averages import SizedSpread
-from diloco.core.state import EngineState, LearnerState
+from diloco.core.state import EngineState
+from diloco.spec.syncer_status import LearnerState
 from tests.support.engine_script import Script, name, of, only, options
 
 

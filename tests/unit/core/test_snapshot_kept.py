@@ -7,8 +7,8 @@ import pytest
 
 from diloco.core.events import LearnerJoined
 from diloco.core.snapshot import LaterSnapshotError, SnapshotError, fresh, restore, take
-from diloco.core.state import LearnerState, Phase
 from diloco.core.time_class import TimeClass
+from diloco.spec.syncer_status import LearnerState, Phase
 from tests.support.engine_script import Script, name, options
 
 LEARNER: dict[str, Any] = {

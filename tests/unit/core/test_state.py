@@ -9,15 +9,8 @@ from diloco.core import snapshot
 from diloco.core.averages import MovingAverage, SizedSpread
 from diloco.core.events import FragmentArrived
 from diloco.core.options import Rules
-from diloco.core.state import (
-    EngineState,
-    EvaluationRecord,
-    LearnerRecord,
-    LearnerState,
-    Phase,
-    Return,
-    Round,
-)
+from diloco.core.state import EngineState, EvaluationRecord, LearnerRecord, Return, Round
+from diloco.spec.syncer_status import LearnerState, Phase
 from tests.support.engine_script import Script, name, options
 
 PRESENT = {"Loading", "Training", "Stalled"}

@@ -6,10 +6,11 @@ from typing import Any
 import pytest
 
 from diloco.core.snapshot import fresh
-from diloco.core.state import EngineState, LearnerRecord, LearnerState, Phase, Round
+from diloco.core.state import EngineState, LearnerRecord, Round
 from diloco.core.time_account import Account
 from diloco.core.time_class import TimeClass
 from diloco.core.view import LearnerView, view
+from diloco.spec.syncer_status import LearnerState, Phase
 from tests.support.engine_script import name, options
 
 

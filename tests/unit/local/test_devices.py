@@ -8,7 +8,7 @@ from diloco.local.directory import RunDirectory
 from diloco.local.launch import RunRequest, continuation
 from diloco.local.run_plan import RunPlan, learner_arguments
 from diloco.local.supervisor import Supervisor
-from diloco.local.view.screen import PlainView
+from diloco.local.view.screen import PlainRunView
 from diloco.spec import DiLoCoJob, Metadata
 from tests.support.small_job import small_job
 
@@ -77,7 +77,7 @@ def test_learners_are_told_their_device_and_people_see_it(tmp_path: Path) -> Non
     assert learner_arguments(plan, "here/cpu/1", {})[-2:] == ["--device", "cuda:1"]
     assert "--device" not in learner_arguments(RunPlan(job, RunDirectory(tmp_path), 1, 2, {}), "here/cpu/1", {})
     console = Console(record=True, width=100)
-    Supervisor(plan, PlainView(console))
+    Supervisor(plan, PlainRunView(console))
     assert "cuda:0: 1 learner, cuda:1: 1 learner" in console.export_text()
 
 

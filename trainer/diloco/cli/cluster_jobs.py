@@ -11,8 +11,8 @@ from pydantic import ValidationError
 from diloco.cli.cluster_access import ApiServer, AwayError, ClusterError, ForbiddenError
 from diloco.spec.base import DNS_LABEL
 from diloco.spec.status import JobStatus
+from diloco.spec.syncer_status import SyncerStatus
 from diloco.spec.words import shortlist
-from diloco.syncer.reporting.status import SyncerStatus
 
 INSTALL: Final = "helm install diloco-operator charts/diloco-operator --namespace diloco-system --create-namespace"
 _API: Final = "/apis/diloco.dev/v1alpha1"

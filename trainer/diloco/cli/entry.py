@@ -11,9 +11,9 @@ import signal
 import sys
 from typing import NoReturn
 
+from diloco.runtime.exits import EXIT_INTERRUPTED, EXIT_OK
+
 _PROCESSES = ("learner", "syncer")
-_INTERRUPTED = 130
-"""The exit code that shells use for Ctrl-C. The constant elsewhere is in a module that takes long to import."""
 
 
 def main() -> None:
@@ -32,11 +32,11 @@ def main() -> None:
 
 def _exit(*_: object) -> NoReturn:
     # At once, as an exception could be caught by the code that is being imported.
-    os._exit(0)
+    os._exit(EXIT_OK)
 
 
 def _interrupted(*_: object) -> NoReturn:
-    os._exit(_INTERRUPTED)
+    os._exit(EXIT_INTERRUPTED)
 
 
 if __name__ == "__main__":

@@ -15,9 +15,9 @@ from diloco.cli.cluster_view import Closeup, job_line, job_view, jobs_table, new
 from diloco.cli.local_runs import Summary, ask
 from diloco.local.status_poll import Seen
 from diloco.local.view.screen import progress_line, render
-from diloco.local.view.snapshot import RateMeter, RunSnapshot
+from diloco.local.view.snapshot import BandwidthMeter, RunSnapshot
 from diloco.runtime.exits import EXIT_JOB_FAILED, EXIT_OK
-from diloco.syncer.reporting.status import SyncerStatus
+from diloco.spec.syncer_status import Phase, SyncerStatus
 
 _UNSEEN_LOOKS: Final = 5
 """Frames without asking an unreachable syncer again, as each attempt may take its whole timeout."""
@@ -54,7 +54,7 @@ class LocalSource:
 
     def __init__(self, where: str) -> None:
         self._where = where
-        self._rates = RateMeter()
+        self._bandwidth = BandwidthMeter()
 
     def look(self, rows: int | None) -> Frame:
         """Ask the syncer, or read the summary of a run that is over."""
@@ -63,13 +63,13 @@ class LocalSource:
         if isinstance(told, Summary):
             text = json.dumps(told.content, indent=2)
             return Frame(Text(text), tuple(text.splitlines()), told.content, over=True)
-        snapshot = _with_rates(told, self._rates)
+        snapshot = _with_bandwidth(told, self._bandwidth)
         return Frame(
             render(snapshot, ()),
             (progress_line(snapshot),),
             told.model_dump(mode="json"),
-            over=told.phase in ("Complete", "Failed"),
-            exit_code=EXIT_JOB_FAILED if told.phase == "Failed" else EXIT_OK,
+            over=told.phase in (Phase.COMPLETE, Phase.FAILED),
+            exit_code=EXIT_JOB_FAILED if told.phase is Phase.FAILED else EXIT_OK,
         )
 
 
@@ -81,7 +81,7 @@ class JobSource:
         self._namespace = namespace
         self._name = name
         self._clock = clock
-        self._rates = RateMeter()
+        self._bandwidth = BandwidthMeter()
         self._before: SeenJob | None = None
         self._unseen = ""
         self._looks_to_wait = 0.0
@@ -90,7 +90,7 @@ class JobSource:
         """Read the job, and its syncer's status if possible."""
         job = self._jobs.one(self._namespace, self._name)
         told = None if job.over else self._ask_syncer(job)
-        snapshot = None if told is None else _with_rates(told, self._rates)
+        snapshot = None if told is None else _with_bandwidth(told, self._bandwidth)
         closeup = Closeup(snapshot, "" if job.over or job.note else self._unseen, rows)
         lines = (*news_lines(job, self._before), job_line(job))
         self._before = job
@@ -143,8 +143,8 @@ def _document(job: SeenJob) -> dict[str, Any]:
     return {"namespace": job.namespace, "name": job.name, "status": job.status.as_object()}
 
 
-def _with_rates(told: SyncerStatus, meter: RateMeter) -> RunSnapshot:
-    return replace(RunSnapshot.from_status(told), rates=meter.read(Seen(told, time.monotonic())))
+def _with_bandwidth(told: SyncerStatus, meter: BandwidthMeter) -> RunSnapshot:
+    return replace(RunSnapshot.from_status(told), bandwidth=meter.read(Seen(told, time.monotonic())))
 
 
 def now() -> datetime:

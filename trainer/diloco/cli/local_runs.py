@@ -8,7 +8,7 @@ from urllib.parse import urlsplit
 from diloco.local.status_poll import fetch_status
 from diloco.runtime.addresses import AddressError, parse_address
 from diloco.runtime.files import UnusableFileError, read_json
-from diloco.syncer.reporting.status import SyncerStatus
+from diloco.spec.syncer_status import SyncerStatus
 
 _PROMISED = {"job", "complete", "phase", "tokens", "learners"}
 """Fields that every summary has had."""

@@ -15,8 +15,7 @@ from typer.exceptions import TyperException
 from diloco import __version__
 from diloco.cli import evaluate, plan, processes, render, replay, run, tokens, top, validate
 from diloco.cli.target import KUBECTL_PROGRAM
-from diloco.local.launch import EXIT_INTERRUPTED
-from diloco.runtime.exits import EXIT_BAD_INPUT, EXIT_UNEXPECTED
+from diloco.runtime.exits import EXIT_BAD_INPUT, EXIT_INTERRUPTED, EXIT_UNEXPECTED
 from diloco.runtime.last_error import write_last_error
 from diloco.runtime.output import LastingOutput, escaped
 

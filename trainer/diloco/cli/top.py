@@ -37,8 +37,8 @@ What = Annotated[
 ]
 
 
-class Screen(Protocol):
-    """Shows frames."""
+class FrameWriter(Protocol):
+    """Writes the frames of ``diloco top``. ``diloco run`` has a ``RunView`` (``local.view.screen``)."""
 
     def show(self, frame: Frame) -> None:
         """Show the current state."""
@@ -113,12 +113,12 @@ def top(
     if once and not as_json:
         _print(source.look(None), console)
         return
-    screen: Screen = JsonLines() if as_json else LiveScreen(console) if console.is_terminal else PlainLines(console)
-    rows = max(8, console.height - _ROWS_BESIDE_LEARNERS) if isinstance(screen, LiveScreen) else None
-    raise typer.Exit(follow(source, screen, rows=rows, once=once, wait=lambda: time.sleep(every)))
+    writer: FrameWriter = JsonFrames() if as_json else LiveFrames(console) if console.is_terminal else NewLines(console)
+    rows = max(8, console.height - _ROWS_BESIDE_LEARNERS) if isinstance(writer, LiveFrames) else None
+    raise typer.Exit(follow(source, writer, rows=rows, once=once, wait=lambda: time.sleep(every)))
 
 
-def follow(source: Source, screen: Screen, *, rows: int | None, once: bool, wait: Callable[[], None]) -> int:
+def follow(source: Source, writer: FrameWriter, *, rows: int | None, once: bool, wait: Callable[[], None]) -> int:
     """Show frames until nothing changes any more or the user ends it; returns the exit code.
 
     Raises:
@@ -135,20 +135,20 @@ def follow(source: Source, screen: Screen, *, rows: int | None, once: bool, wait
                     raise
                 if str(error) != remarked:
                     remarked = str(error)
-                    screen.remark(f"{error}; retrying")
+                    writer.remark(f"{error}; retrying")
             else:
                 shown, remarked = True, ""
-                screen.show(frame)
+                writer.show(frame)
                 if once or frame.over:
                     return EXIT_OK if once else frame.exit_code
             wait()
     except KeyboardInterrupt:
         return EXIT_OK  # Ctrl-C is the normal way to leave a live view
     finally:
-        screen.close()
+        writer.close()
 
 
-class LiveScreen:
+class LiveFrames:
     """In a terminal: redrawn in place; the last frame stays."""
 
     def __init__(self, console: Console) -> None:
@@ -169,7 +169,7 @@ class LiveScreen:
         self._live.stop()
 
 
-class PlainLines:
+class NewLines:
     """In a pipe or a log: only the lines that are new."""
 
     def __init__(self, console: Console) -> None:
@@ -191,7 +191,7 @@ class PlainLines:
         """Nothing to do."""
 
 
-class JsonLines:
+class JsonFrames:
     """For a program: one document per line."""
 
     def show(self, frame: Frame) -> None:

@@ -8,9 +8,10 @@ from collections.abc import Container
 from dataclasses import replace
 
 from diloco.core.events import FragmentArrived, StepReported
-from diloco.core.state import EngineState, LearnerRecord, LearnerState, Round
+from diloco.core.state import EngineState, LearnerRecord, Round
 from diloco.core.time_class import TimeClass
 from diloco.core.time_spent import NOTHING_TOLD
+from diloco.spec.syncer_status import LearnerState
 
 
 def joined(state: EngineState, record: LearnerRecord, now: float, *, same_process: bool) -> None:

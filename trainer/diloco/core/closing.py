@@ -8,8 +8,9 @@ from diloco.core import accounting, merge_weights, requests
 from diloco.core.actions import Action, CancelTimer, Member, Merge, Note, SetTimer
 from diloco.core.grace import Durations, GraceWindow, grace_window
 from diloco.core.options import Rules
-from diloco.core.state import EngineState, LearnerState, Round
+from diloco.core.state import EngineState, Round
 from diloco.core.waiting import Candidate, Wait, wait_for
+from diloco.spec.syncer_status import LearnerState
 
 ROUND_TIMER = "round/"
 """Prefix of a round's timer, before the fragment's number: once there is a quorum it ends the wait, and before that it

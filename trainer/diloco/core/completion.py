@@ -11,14 +11,8 @@ from diloco.core.actions import Action, CancelTimer, Evaluate, Finish, Note, Set
 from diloco.core.events import Evaluated
 from diloco.core.membership import heard
 from diloco.core.options import Rules
-from diloco.core.state import (
-    EngineState,
-    EvaluationRecord,
-    LearnerRecord,
-    LearnerState,
-    PendingEvaluation,
-    Phase,
-)
+from diloco.core.state import EngineState, EvaluationRecord, LearnerRecord, PendingEvaluation
+from diloco.spec.syncer_status import LearnerState, Phase
 
 EVALUATION_TIMER = "evaluation"
 FINAL_TIMER = "final"

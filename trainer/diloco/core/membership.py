@@ -9,7 +9,8 @@ from diloco.core.actions import Action, Admit, Fence, Note, Refusal, Refuse, Set
 from diloco.core.averages import MovingAverage, SizedSpread
 from diloco.core.events import LearnerAlive, LearnerJoined, LearnerLeft, LearnerReady, StepReported
 from diloco.core.options import Rules
-from diloco.core.state import INCARNATIONS_PER_EPOCH, EngineState, LearnerRecord, LearnerState, Phase
+from diloco.core.state import INCARNATIONS_PER_EPOCH, EngineState, LearnerRecord
+from diloco.spec.syncer_status import LearnerState, Phase
 
 LEASE_TIMER = "lease"
 SLOW_STEPS = 10

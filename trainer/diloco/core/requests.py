@@ -10,7 +10,8 @@ from diloco.core.actions import Action, AskFragment
 from diloco.core.events import FragmentArrived, FragmentLate
 from diloco.core.options import Rules
 from diloco.core.request_leads import AnswerTime, Leads
-from diloco.core.state import EngineState, LearnerRecord, LearnerState, Phase, Request, Round
+from diloco.core.state import EngineState, LearnerRecord, Request, Round
+from diloco.spec.syncer_status import LearnerState, Phase
 
 LONGEST_LEAD = 2
 """Leads are at most the interval over this (ours): a learner of which less than half of the work counts is better

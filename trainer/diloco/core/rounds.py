@@ -15,7 +15,8 @@ from diloco.core.closing import round_timer
 from diloco.core.events import FragmentApplied, FragmentArrived, FragmentDeclined, FragmentLate, Merged
 from diloco.core.membership import SLOW_STEPS, heard
 from diloco.core.options import Rules
-from diloco.core.state import EngineState, LearnerRecord, Phase, Round
+from diloco.core.state import EngineState, LearnerRecord, Round
+from diloco.spec.syncer_status import Phase
 
 PATIENCE = 4
 """A request is repeated after this many times the usual time to a quorum (ours)."""

@@ -14,11 +14,12 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainSeriali
 from diloco.core.averages import MovingAverage
 from diloco.core.options import EngineOptions
 from diloco.core.overlap import FragmentsInFlight
-from diloco.core.state import EngineState, EvaluationRecord, LearnerRecord, LearnerState, Phase
+from diloco.core.state import EngineState, EvaluationRecord, LearnerRecord
 from diloco.core.time_account import Account
 from diloco.core.time_class import TimeClass
 from diloco.core.time_spent import TimeSpent
 from diloco.spec.learner_ids import pool_of
+from diloco.spec.syncer_status import LearnerState, Phase
 
 FORMAT = 1
 

@@ -1,7 +1,6 @@
 """The engine's state between events: plain records without behavior beyond reading them."""
 
 from dataclasses import dataclass, field
-from enum import StrEnum
 
 from diloco.core.averages import MovingAverage, SizedSpread
 from diloco.core.events import FragmentArrived
@@ -9,27 +8,12 @@ from diloco.core.options import EngineOptions, Rules
 from diloco.core.overlap import FragmentsInFlight
 from diloco.core.request_leads import Leads
 from diloco.core.time_account import Account
+from diloco.spec.syncer_status import PRESENT, LearnerState, Phase
 
 INCARNATIONS_PER_EPOCH = 1_000_000
 """Incarnations are unique over syncer restarts: the epoch's number times this, plus a counter."""
 
 
-class LearnerState(StrEnum):
-    """A learner's state."""
-
-    ABSENT = "Absent"
-    """No session: not started, lost, or left."""
-    LOADING = "Loading"
-    """Admitted, and still receiving the model."""
-    TRAINING = "Training"
-    """It makes steps."""
-    STALLED = "Stalled"
-    """Its connection is alive, but it makes no steps, and does not participate until it does."""
-    GIVEN_UP = "GivenUp"
-    """It failed more often than the failure policy allows."""
-
-
-PRESENT = (LearnerState.LOADING, LearnerState.TRAINING, LearnerState.STALLED)
 WORKING = (LearnerState.TRAINING, LearnerState.STALLED)
 
 
@@ -219,18 +203,6 @@ class PendingEvaluation:
     learner: str
     incarnation: int
     versions: tuple[int, ...]
-
-
-class Phase(StrEnum):
-    """The phase of a job."""
-
-    WAITING = "Waiting"
-    """No learner has begun."""
-    TRAINING = "Training"
-    EVALUATING = "Evaluating"
-    """The budget is merged; rounds under way end and the final model is evaluated."""
-    COMPLETE = "Complete"
-    FAILED = "Failed"
 
 
 @dataclass(slots=True)

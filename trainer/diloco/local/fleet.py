@@ -12,13 +12,13 @@ from enum import StrEnum
 from diloco.local.child import Child
 from diloco.local.journal import Journal
 from diloco.local.restarts import (
+    BACKOFF,
     Decision,
     EndedProcess,
     Verdict,
     after_learner_exit,
     after_syncer_exit,
     how_it_ended,
-    waiting_seconds,
 )
 from diloco.local.targets import SYNCER
 from diloco.runtime.exits import EXIT_BAD_INPUT, EXIT_OK
@@ -130,8 +130,8 @@ class Fleet:
             # A shortage of the machine, which does not count against the process.
             if not process.not_started:
                 self.announce(f"{process.name} cannot be started ({error.strerror or error}); retrying")
-            process.restart_at = self._clock() + waiting_seconds(process.not_started)
             process.not_started += 1
+            process.restart_at = self._clock() + BACKOFF.seconds(process.not_started)
             return None
         process.not_started = 0
         return pid

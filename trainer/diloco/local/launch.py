@@ -19,16 +19,13 @@ from diloco.local.report.summary import closing_table
 from diloco.local.run_plan import LOOPBACK, RunPlan, default_learner_threads
 from diloco.local.supervisor import Ending, Outcome, Supervisor
 from diloco.local.targets import parse_speeds
-from diloco.local.view.screen import LiveView, PlainView, View
+from diloco.local.view.screen import LiveRunView, PlainRunView, RunView
 from diloco.plan.world import read_world
-from diloco.runtime.exits import EXIT_BAD_INPUT, EXIT_OK, EXIT_UNEXPECTED
+from diloco.runtime.exits import EXIT_BAD_INPUT, EXIT_INTERRUPTED, EXIT_OK, EXIT_UNEXPECTED
 from diloco.runtime.files import UnusableFileError, read_json
 from diloco.runtime.output import LastingOutput
 from diloco.spec import DiLoCoJob, load_job, parse_job
 from diloco.spec.load import read_manifest
-
-EXIT_INTERRUPTED = 130
-"""The exit code that shells use for Ctrl-C."""
 
 
 class RequestError(ValueError):
@@ -72,7 +69,7 @@ def run_job(request: RunRequest, console: Console, *, plain: bool) -> int:
     claim = DirectoryClaim(plan.directory)
     try:
         issue_certificates(plan.directory, job)
-        outcome = _supervised(plan, PlainView(console) if plain else LiveView(console))
+        outcome = _supervised(plan, PlainRunView(console) if plain else LiveRunView(console))
         return _conclude(request, plan, outcome, console)
     finally:
         claim.release()
@@ -170,7 +167,7 @@ def continuation(request: RunRequest) -> str:
     return shlex.join(words)
 
 
-def _supervised(plan: RunPlan, view: View) -> Outcome:
+def _supervised(plan: RunPlan, view: RunView) -> Outcome:
     try:
         return Supervisor(plan, view).run()
     finally:

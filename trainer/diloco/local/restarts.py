@@ -3,11 +3,13 @@
 import signal
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Final
 
+from diloco.runtime.backoff import Backoff, no_jitter
 from diloco.runtime.exits import EXIT_BAD_INPUT, EXIT_JOB_FAILED, EXIT_OK, EXIT_REFUSED
 
-_FIRST_SECONDS = 0.5
-_LONGEST_SECONDS = 30.0
+BACKOFF: Final = Backoff(first_seconds=0.5, most_seconds=30.0, random=no_jitter)
+"""Before a process is started again: one supervisor does it, for all of them."""
 _EARLY_SECONDS = 3.0
 """Delay before a process that exited with 0 is restarted: the job may be over, and the status not say so yet."""
 
@@ -102,17 +104,11 @@ def _ended_well(record: EndedProcess) -> Decision:
     return Decision(Verdict.DONE, "it ended normally")
 
 
-def waiting_seconds(failures: int) -> float:
-    """Seconds before the next attempt, after this many failures in a row."""
-    return float(min(_LONGEST_SECONDS, _FIRST_SECONDS * 2 ** min(16, max(0, failures))))
-
-
 def _told(record: EndedProcess) -> str:
     how = how_it_ended(record.exit_code)
     return f"{how}, {record.last_line}" if record.last_line and record.exit_code > 0 else how
 
 
 def _delay(record: EndedProcess) -> float:
-    if record.by_chaos:
-        return _FIRST_SECONDS
-    return waiting_seconds(record.early_exits)
+    early_exits = 0 if record.by_chaos else record.early_exits
+    return BACKOFF.seconds(early_exits + 1)

@@ -9,7 +9,7 @@ from http import HTTPStatus
 from pydantic import ValidationError
 
 from diloco.runtime.addresses import parse_address
-from diloco.syncer.reporting.status import SyncerStatus
+from diloco.spec.syncer_status import SyncerStatus
 
 _LIMIT_BYTES = 64 << 20
 

@@ -14,7 +14,6 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from types import FrameType
 
-from diloco.core.state import LearnerState
 from diloco.local.chaos.injector import FaultInjector
 from diloco.local.chaos.region_link import RegionLink
 from diloco.local.chaos.schedule import ChaosPlan, RunState
@@ -26,8 +25,9 @@ from diloco.local.journal import Journal, read_journal
 from diloco.local.run_plan import RunPlan, learner_arguments, syncer_arguments, thread_environment
 from diloco.local.status_poll import StatusWatch
 from diloco.local.targets import SYNCER
-from diloco.local.view.screen import View
-from diloco.local.view.snapshot import ActiveFaults, RateMeter, RunSnapshot
+from diloco.local.view.screen import RunView
+from diloco.local.view.snapshot import ActiveFaults, BandwidthMeter, RunSnapshot
+from diloco.spec.syncer_status import LearnerState, Phase
 
 _TICK_SECONDS = 0.1
 _DRAW_SECONDS = 0.25
@@ -66,12 +66,12 @@ class Outcome:
 class Supervisor:
     """Supervises one run. Use once."""
 
-    def __init__(self, plan: RunPlan, view: View) -> None:
+    def __init__(self, plan: RunPlan, view: RunView) -> None:
         self._plan = plan
         self._view = view
         self._interrupts = 0
         self._wake = threading.Event()
-        self._rates = RateMeter()
+        self._bandwidth = BandwidthMeter()
         self._drawn_at = 0.0
         self._began = self._attended_at = time.monotonic()
         self._steps_at_start: dict[tuple[str, int], int] = {}
@@ -202,7 +202,7 @@ class Supervisor:
         seen = watch.seen
         if seen is None:
             return
-        fleet.job_over = seen.status.phase in ("Complete", "Failed")
+        fleet.job_over = seen.status.phase in (Phase.COMPLETE, Phase.FAILED)
         if fleet.syncer.child.running and seen.monotonic > fleet.syncer.started_at:
             fleet.syncer.proven = True
         for told in seen.status.learners:
@@ -233,7 +233,7 @@ class Supervisor:
         seen = watch.seen
         active_faults = ActiveFaults(injector.paused, injector.cut)
         snapshot = RunSnapshot.from_fleet(self._plan.job.metadata.name, fleet, seen, active_faults, now - self._began)
-        self._view.update(replace(snapshot, rates=self._rates.read(seen)) if seen else snapshot)
+        self._view.update(replace(snapshot, bandwidth=self._bandwidth.read(seen)) if seen else snapshot)
 
     def _stop(self, fleet: Fleet, injector: FaultInjector, watch: StatusWatch, ending: Ending) -> None:
         """Stop the learners first, so that they can push their work, then the syncer, which writes a checkpoint."""

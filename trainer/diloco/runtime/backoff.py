@@ -16,12 +16,17 @@ class Backoff:
     first_seconds: float
     most_seconds: float
     random: Callable[[], float]
-    """Between 0 and 1."""
+    """Between 0 and 1; `no_jitter` where nobody else can fail at the same time."""
 
     def seconds(self, failures: int) -> float:
         """How long to wait after this many failures in a row (1 or more): between half and all of the interval."""
         whole = min(self.first_seconds * 2.0 ** min(failures - 1, _MOST_DOUBLINGS), self.most_seconds)
         return whole * (0.5 + 0.5 * self.random())
+
+
+def no_jitter() -> float:
+    """The whole interval each time."""
+    return 1.0
 
 
 class Retries:

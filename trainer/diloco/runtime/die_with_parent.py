@@ -11,6 +11,8 @@ import sys
 import threading
 import time
 
+from diloco.runtime.exits import EXIT_UNEXPECTED
+
 _PR_SET_PDEATHSIG = 1
 _WATCH_SECONDS = 0.5
 
@@ -29,10 +31,10 @@ def die_with_parent(parent_pid: int) -> None:
         threading.Thread(target=_watch, args=(parent_pid,), name="die-with-parent", daemon=True).start()
     # The parent may have died before the call above.
     if os.getppid() != parent_pid:
-        os._exit(1)
+        os._exit(EXIT_UNEXPECTED)
 
 
 def _watch(parent_pid: int) -> None:
     while os.getppid() == parent_pid:
         time.sleep(_WATCH_SECONDS)
-    os._exit(1)
+    os._exit(EXIT_UNEXPECTED)

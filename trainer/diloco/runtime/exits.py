@@ -1,4 +1,4 @@
-"""Exit codes of every diloco process, which supervisors and operators act on."""
+"""Exit codes of every diloco process, which supervisors and operators act on. Quick to import: the entry point does."""
 
 from typing import Final
 
@@ -16,3 +16,5 @@ EXIT_DOES_NOT_FIT: Final = 5
 """``diloco plan``: the links do not carry the job, or this cannot be determined."""
 EXIT_LEASE_LOST: Final = 5
 """``diloco-operator``: another one may be running; after a restart this one waits until it can take over."""
+EXIT_INTERRUPTED: Final = 130
+"""Ctrl-C, as shells say it."""

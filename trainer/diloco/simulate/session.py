@@ -11,7 +11,7 @@ from diloco.core.events import Event, FragmentArrived, LearnerAlive, LearnerJoin
 from diloco.simulate.clock import VirtualClock
 from diloco.simulate.link import Connection, Way
 from diloco.simulate.scenario import Profile
-from diloco.simulate.syncer import Order, SimulatedSyncer
+from diloco.simulate.syncer import LearnerLine, Order, SimulatedSyncer
 from diloco.simulate.work import Payload
 from diloco.spec import JobSpec
 
@@ -49,18 +49,6 @@ class SessionCallbacks:
     """Called when the connection is lost: nothing that it carried will arrive."""
     received: Callable[[int, int, Tensor], None]
     """Receives a fragment: its number, version and values."""
-
-
-class LearnerLine:
-    """A session as the syncer sees it."""
-
-    def __init__(self, connection: Connection, receive: Callable[[Order, float], None]) -> None:
-        self._connection = connection
-        self._receive = receive
-
-    def tell(self, order: Order, progress: float) -> None:
-        """Send an order and the job's progress."""
-        self._connection.send(lambda: self._receive(order, progress))
 
 
 class SimulatedSession:

@@ -7,7 +7,6 @@ delivers.
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Protocol
 
 import xxhash
 from torch import Tensor
@@ -30,6 +29,7 @@ from diloco.core.actions import (
 from diloco.core.engine import Engine, EngineOptions, EngineView
 from diloco.core.events import Event, FragmentArrived, LearnerJoined, LearnerLeft, Merged, TimerFired
 from diloco.simulate.clock import VirtualClock
+from diloco.simulate.link import Connection
 from diloco.simulate.work import GlobalModel, Payload
 
 
@@ -47,11 +47,16 @@ Order = Admit | Refuse | Fence | AskFragment | FragmentNews | Evaluate | Finish
 """What a learner can be sent."""
 
 
-class Line(Protocol):
+class LearnerLine:
     """The syncer's end of a learner's connection."""
+
+    def __init__(self, connection: Connection, receive: Callable[[Order, float], None]) -> None:
+        self._connection = connection
+        self._receive = receive
 
     def tell(self, order: Order, progress: float) -> None:
         """Send ``order`` and the job's progress, merged tokens over the budget."""
+        self._connection.send(lambda: self._receive(order, progress))
 
 
 @dataclass
@@ -88,8 +93,8 @@ class SimulatedSyncer:
         """Pulls of versions that are not made yet."""
         self._timers: dict[str, int] = {}
         self._timers_set = 0
-        self._joining: dict[tuple[str, str], Line] = {}
-        self._lines: dict[tuple[str, int], Line] = {}
+        self._joining: dict[tuple[str, str], LearnerLine] = {}
+        self._lines: dict[tuple[str, int], LearnerLine] = {}
         self._progress = 0.0
         self.counts = Counts()
         self.finish: Finish | None = None
@@ -104,12 +109,12 @@ class SimulatedSyncer:
         """The engine's current state."""
         return self._engine.view(self._clock.now)
 
-    def join(self, event: LearnerJoined, line: Line) -> None:
+    def join(self, event: LearnerJoined, line: LearnerLine) -> None:
         """A learner has opened a session."""
         self._joining[event.learner, event.instance] = line
         self.feed(event)
 
-    def broken(self, line: Line) -> None:
+    def broken(self, line: LearnerLine) -> None:
         """A session's connection has broken."""
         for (learner, incarnation), held in list(self._lines.items()):
             if held is line:

@@ -19,6 +19,7 @@ from diloco.core.events import LearnersPlanned, SnapshotAsked
 from diloco.core.options import CURRENT_RULES
 from diloco.core.view import EngineView
 from diloco.runtime.exits import EXIT_JOB_FAILED, EXIT_OK, EXIT_UNEXPECTED
+from diloco.spec.syncer_status import SyncerStatus
 from diloco.syncer.action_executor import ActionExecutor
 from diloco.syncer.block_threads import BlockThreads
 from diloco.syncer.disk.checkpoint import CheckpointContent, Totals, write_checkpoint
@@ -40,7 +41,6 @@ from diloco.syncer.peers.service import SyncService
 from diloco.syncer.peers.sessions import Sessions
 from diloco.syncer.prepare import StartState, recorded_bases
 from diloco.syncer.reporting.metrics import SyncerMetrics
-from diloco.syncer.reporting.status import SyncerStatus
 from diloco.syncer.reporting.status_builder import Reporter, StoredState
 from diloco.tape.reader import TapeHeader
 from diloco.tape.writer import TapeLimits, TapeWriter

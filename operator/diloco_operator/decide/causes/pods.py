@@ -13,7 +13,7 @@ from typing import Any
 from diloco.runtime.exits import EXIT_BAD_INPUT, EXIT_JOB_FAILED, EXIT_OK, EXIT_REFUSED
 from diloco_operator.decide.observed import Object, PodObserved
 from diloco_operator.decide.reasons import Reason
-from diloco_operator.decide.text import last_line, one_line
+from diloco_operator.decide.text import last_line, one_line, parsed_time
 
 LOST_AFTER_SECONDS = 60.0
 """A pod that is still there so long after its grace period is on a node that does not answer (ours)."""
@@ -74,23 +74,15 @@ def is_ready(pod: Object) -> bool:
 def running_since(pod: Object) -> datetime | None:
     """When the youngest of its containers was started; None unless all of them run."""
     statuses = pod.get("status", {}).get("containerStatuses") or []
-    starts = [parsed(status.get("state", {}).get("running", {}).get("startedAt")) for status in statuses]
+    starts = [parsed_time(status.get("state", {}).get("running", {}).get("startedAt")) for status in statuses]
     known = [start for start in starts if start is not None]
     return max(known) if known and len(known) == len(starts) else None
-
-
-def parsed(time: object) -> datetime | None:
-    """A time as Kubernetes writes it (RFC 3339)."""
-    try:
-        return datetime.fromisoformat(time) if isinstance(time, str) else None
-    except ValueError:
-        return None
 
 
 def is_lost(pod: Object, now: datetime) -> bool:
     """It is to go, and its node has not ended it for so long that it does not answer."""
     # The deletion's time is when its grace period ends (ObjectMeta.deletionTimestamp).
-    due = parsed(pod["metadata"].get("deletionTimestamp"))
+    due = parsed_time(pod["metadata"].get("deletionTimestamp"))
     return due is not None and (now - due).total_seconds() >= LOST_AFTER_SECONDS
 
 
@@ -173,7 +165,7 @@ def _crash(ended: dict[str, Any], *, looping: bool) -> PodProblem | None:
 
 def _start_problem(observed: PodObserved, now: datetime) -> PodProblem | None:
     """Scheduled, and no container begins: only events say why."""
-    scheduled_at = parsed(_condition(observed.pod, "PodScheduled").get("lastTransitionTime"))
+    scheduled_at = parsed_time(_condition(observed.pod, "PodScheduled").get("lastTransitionTime"))
     if scheduled_at is not None and (now - scheduled_at).total_seconds() < SETTLING_SECONDS:
         # Kubelet often finds a ConfigMap or Secret only at the second try, half a second later.
         return None

@@ -1,20 +1,17 @@
 """What the syncer reports as wrong: checkpoints, tape, links, and learners that are given up or stalled. Pure."""
 
-from collections.abc import Iterable
-
+from diloco.spec.syncer_status import PRESENT, LearnerState
 from diloco.spec.words import shortlist
 from diloco_operator.decide.causes.cause import Cause
 from diloco_operator.decide.observed import LearnerReport, LinksReport, SyncerStatusView
 from diloco_operator.decide.reasons import Reason
 from diloco_operator.decide.text import one_line
 
-TRAINING_STATES = frozenset({"Training"})
-PRESENT_STATES = frozenset({"Loading", "Training", "Stalled"})
 _LONGEST_LINKS = 600
 """Characters of what is told about links: the reason, and what would do."""
 _MOST_LEFT_OUT = 3
 """Reasons of learners that are left out that one message tells."""
-_MISFITS = {
+MISFITS = {
     reason.value: reason
     for reason in (
         Reason.LINK_TOO_THIN,
@@ -46,8 +43,8 @@ def reported_causes(view: SyncerStatusView, wanted: frozenset[str], quorum: int)
         causes.append(Cause(Reason.TAPE_FAILING, f"the tape is incomplete: {one_line(view.tape_problem)}"))
     reports = [report for report in view.learners if report.id in wanted]
     for state, reason, words in (
-        ("GivenUp", Reason.LEARNERS_GIVEN_UP, "given up after too many restarts"),
-        ("Stalled", Reason.LEARNERS_STALLED, "connected but making no steps"),
+        (LearnerState.GIVEN_UP, Reason.LEARNERS_GIVEN_UP, "given up after too many restarts"),
+        (LearnerState.STALLED, Reason.LEARNERS_STALLED, "connected but making no steps"),
     ):
         found = sorted(report.id for report in reports if report.state == state)
         if found:
@@ -73,7 +70,7 @@ def _left_out_causes(reports: list[LearnerReport]) -> list[Cause]:
 
 def _links_causes(links: LinksReport | None) -> list[Cause]:
     """Settings and links that do not fit together. Unknown kinds are ignored: there is no guidance for them."""
-    reason = None if links is None else _MISFITS.get(links.kind)
+    reason = None if links is None else MISFITS.get(links.kind)
     if links is None or reason is None:
         return []
     would_do = f"; remedies: {'; or '.join(links.remedies)}" if links.remedies else ""
@@ -82,17 +79,17 @@ def _links_causes(links: LinksReport | None) -> list[Cause]:
 
 def present(view: SyncerStatusView) -> frozenset[str]:
     """Learners with a session."""
-    return _in(view.learners, PRESENT_STATES)
+    return _in(view, *PRESENT)
 
 
 def training(view: SyncerStatusView) -> frozenset[str]:
     """Learners that make steps."""
-    return _in(view.learners, TRAINING_STATES)
+    return _in(view, LearnerState.TRAINING)
 
 
 def given_up(view: SyncerStatusView) -> frozenset[str]:
     """Learners that are not let in again."""
-    return _in(view.learners, frozenset({"GivenUp"}))
+    return _in(view, LearnerState.GIVEN_UP)
 
 
 def left_out(view: SyncerStatusView) -> frozenset[str]:
@@ -105,5 +102,5 @@ def lowered_quorum(view: SyncerStatusView, quorum: int) -> int | None:
     return view.quorum if 0 < view.quorum < quorum else None
 
 
-def _in(reports: Iterable[LearnerReport], states: frozenset[str]) -> frozenset[str]:
-    return frozenset(report.id for report in reports if report.state in states)
+def _in(view: SyncerStatusView, *states: LearnerState) -> frozenset[str]:
+    return frozenset(report.id for report in view.learners if report.state in states)

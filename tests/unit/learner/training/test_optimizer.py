@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from diloco.learner.training.optimizer import NamedOptimizer, OptimizerError, Rates
+from diloco.learner.training.optimizer import LearningRates, NamedOptimizer, OptimizerError
 from diloco.model import build_model
 from diloco.spec.training import InnerOptimizer
 from tests.support.entrypoints import tiny_model
@@ -23,7 +23,7 @@ def model() -> nn.Module:
     return build_model(small_job())
 
 
-def rates_of(step: int, options: InnerOptimizer) -> Rates:
+def rates_of(step: int, options: InnerOptimizer) -> LearningRates:
     """Rates that differ from step to step."""
     return {"AdamW": 0.01 / step, "Muon": 0.04 / step} if options.kind == "Muon" else {"AdamW": 0.01 / step}
 

@@ -1,7 +1,7 @@
 """A run's history, from a tape that the engine itself made and a journal."""
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -26,7 +26,7 @@ from diloco.core.options import EngineOptions
 from diloco.core.time_class import TimeClass
 from diloco.local.journal import Entry, Journal, read_journal
 from diloco.local.report.history import Life, RunHistory
-from diloco.local.report.history_builder import HistoryBuilder, Tape
+from diloco.local.report.history_builder import HistoryBuilder
 from diloco.local.report.html import render_report
 from diloco.local.report.run_clock import RunClock
 from diloco.local.report.summary import closing_table, summarize
@@ -51,15 +51,12 @@ spec:
 """
 
 
-@dataclass
+@dataclass(frozen=True)
 class ScriptedTape:
     """What a syncer would write if one learner made a step a second and everything else took no time."""
 
     header: TapeHeader
     entries: list[TapeEntry | Torn] = field(default_factory=list)
-
-    def __iter__(self) -> Iterator[TapeEntry | Torn]:
-        return iter(self.entries)
 
 
 class OneLearner:
@@ -129,10 +126,10 @@ def journal() -> list[Entry]:
     ]
 
 
-def history_of(job: DiLoCoJob, layout: Layout, tapes: Sequence[Tape], journal: Sequence[Entry]) -> RunHistory:
+def history_of(job: DiLoCoJob, layout: Layout, tapes: Sequence[ScriptedTape], journal: Sequence[Entry]) -> RunHistory:
     builder = HistoryBuilder(job, layout, journal)
     for tape in tapes:
-        builder.take(tape)
+        builder.take(tape.header, tape.entries)
     return builder.history()
 
 

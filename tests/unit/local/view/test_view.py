@@ -8,8 +8,8 @@ from rich.console import Console
 
 from diloco.local.report.svg import Axis, Series, line_chart, thinned
 from diloco.local.status_poll import Seen
-from diloco.local.view.screen import PlainView, progress_line, render
-from diloco.local.view.snapshot import RateMeter, RunSnapshot
+from diloco.local.view.screen import PlainRunView, progress_line, render
+from diloco.local.view.snapshot import BandwidthMeter, RunSnapshot
 from diloco.local.view.units import (
     bytes_text,
     count_text,
@@ -17,7 +17,7 @@ from diloco.local.view.units import (
     loss_text,
     percent_text,
 )
-from diloco.syncer.reporting.status import SyncerStatus
+from diloco.spec.syncer_status import SyncerStatus
 from testbed.virtual_cluster.world_syncer import THIN_LINKS
 from tests.support.seen_jobs import syncer_account
 
@@ -120,7 +120,7 @@ def test_a_syncer_of_before_says_nothing_of_these() -> None:
 
 def test_plain_lines_come_with_events_and_every_ten_seconds() -> None:
     console = Console(file=io.StringIO(), width=40, force_terminal=False)
-    view = PlainView(console)
+    view = PlainRunView(console)
     for tenth in range(250):
         snapshot = RunSnapshot.from_status(status(elapsed_seconds=tenth / 10))
         view.update(snapshot)
@@ -133,9 +133,9 @@ def test_plain_lines_come_with_events_and_every_ten_seconds() -> None:
 
 
 def test_bandwidth_covers_the_last_seconds_and_survives_a_restarted_count() -> None:
-    meter = RateMeter(window_seconds=10.0)
-    rates = [meter.read(Seen(status(bytes_pushed=100 * second), float(second))).pushed for second in range(30)]
-    assert rates[-1] == pytest.approx(100.0)
+    meter = BandwidthMeter(window_seconds=10.0)
+    pushed = [meter.read(Seen(status(bytes_pushed=100 * second), float(second))).pushed for second in range(30)]
+    assert pushed[-1] == pytest.approx(100.0)
     assert meter.read(Seen(status(bytes_pushed=5), 31.0)).pushed == 0.0
 
 

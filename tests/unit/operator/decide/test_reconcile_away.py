@@ -70,6 +70,33 @@ def test_a_job_trains_until_its_syncer_is_not_ready_for_ten_minutes() -> None:
     assert w.status["phase"] == "Suspended"
 
 
+def test_the_ten_minutes_begin_when_the_syncer_goes_not_the_quorum() -> None:
+    w = training_world()
+    w.syncer.stalled = set(w.syncer.joined)
+    w.run(1200)
+    assert (w.condition("Ready")["status"], w.condition("Ready")["reason"]) == ("False", "QuorumMissing")
+    w.pods.troubles["demo-syncer"] = {"phase": "Pending"}
+    w.pods.delete(w.syncer_pods()[0])
+    w.run(580)
+    assert w.status["phase"] == "Training"
+    w.run(60)
+    assert w.status["phase"] == "Pending"
+
+
+def test_an_edited_message_without_a_time_has_the_wait_begin_anew() -> None:
+    w = training_world()
+    w.pods.troubles["demo-syncer"] = {"phase": "Pending"}
+    w.pods.delete(w.syncer_pods()[0])
+    w.run(580)
+    said = w.condition("Ready")["message"].rpartition(", since ")[0]
+    w.condition("Ready")["message"] = f"{said}, since long ago"
+    w.run(60)
+    assert w.status["phase"] == "Training"
+    assert "long ago" not in w.condition("Ready")["message"]
+    w.run(600)
+    assert w.status["phase"] == "Pending"
+
+
 def test_progress_is_written_although_another_operators_clock_was_ahead() -> None:
     w = training_world()
     w.job["status"]["progress"]["updatedAt"] = stamp(w.now + timedelta(hours=2))

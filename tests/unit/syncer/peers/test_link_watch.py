@@ -13,9 +13,9 @@ from diloco.core.events import LearnerJoined, LearnerReady, StepReported
 from diloco.core.link_fit import FitKind
 from diloco.core.view import EngineView
 from diloco.runtime.busy import Moved
+from diloco.spec.syncer_status import LinksStatus
 from diloco.syncer.peers.link_meter import LinkMeter
 from diloco.syncer.peers.link_watch import EVERY_SECONDS, HOLD_SECONDS, LinkWatch, Watched, judge
-from diloco.syncer.reporting.status import LinksStatus
 from tests.support.hand_clock import HandClock
 from tests.support.situations import NEEDED, situation
 from tests.support.syncer_process import SmallJob

@@ -7,9 +7,9 @@ import pytest
 from diloco.core.actions import Fence, Merge, Note, Refusal
 from diloco.runtime.heartbeat import Heartbeat
 from diloco.runtime.http import Response
+from diloco.spec.syncer_status import CheckpointStatus, LearnerStatus, LinksStatus, LinkStatus, SyncerStatus
 from diloco.syncer.reporting.metrics import SyncerMetrics
 from diloco.syncer.reporting.pages import LONGEST_LAG_SECONDS, LoopBusyError, on_loop, routes
-from diloco.syncer.reporting.status import CheckpointStatus, LearnerStatus, LinksStatus, LinkStatus, SyncerStatus
 
 STATUS = SyncerStatus(
     job="small",

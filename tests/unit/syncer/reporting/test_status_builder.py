@@ -8,28 +8,12 @@ import pytest
 from diloco.core.actions import Admit
 from diloco.core.engine import Engine, EngineOptions
 from diloco.core.events import LearnerJoined, LearnerReady, StepReported
+from diloco.spec.syncer_status import CheckpointStatus, SyncerStatus
 from diloco.syncer.disk.checkpoint import Totals
-from diloco.syncer.reporting.status import CheckpointStatus, SyncerStatus
-from diloco.syncer.reporting.status_builder import WINDOW_SECONDS, Rate, Reporter, StoredState
+from diloco.syncer.reporting.status_builder import Reporter, StoredState
 from tests.support.syncer_process import SmallJob
 
 CHECKPOINT = CheckpointStatus(newest="000001", age_seconds=None, failures=0, problem="")
-
-
-def test_a_rate_is_of_the_last_half_minute() -> None:
-    rate = Rate()
-    assert rate.per_second == 0.0
-    for second in range(100):
-        rate.add(float(second), 1000.0 + (10.0 * second if second < 50 else 500.0 + 2.0 * (second - 50)))
-    assert rate.per_second == pytest.approx(2.0)
-    assert WINDOW_SECONDS == 30.0
-
-
-def test_a_count_that_falls_back_has_no_negative_rate() -> None:
-    rate = Rate()
-    rate.add(0.0, 10.0)
-    rate.add(1.0, 5.0)
-    assert rate.per_second == 0.0
 
 
 @pytest.fixture

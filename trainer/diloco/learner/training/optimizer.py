@@ -19,11 +19,11 @@ from torch import Tensor, nn
 from diloco.model import hidden_matrices, trained_parameters
 from diloco.spec.training import InnerOptimizer, MuonOptions, OptimizerKind
 
-Rates = Mapping[OptimizerKind, float]
+LearningRates = Mapping[OptimizerKind, float]
 """Learning rates of one step: AdamW's, and Muon's if the job uses it."""
 
 
-def learning_rates(options: InnerOptimizer, optimizer_steps: int, progress: float) -> Rates:
+def learning_rates(options: InnerOptimizer, optimizer_steps: int, progress: float) -> LearningRates:
     """Learning rates of the next step: each optimizer has its own peak; warm-up and decay are shared.
 
     ``optimizer_steps``: steps the optimizer has made. ``progress``: merged tokens over the budget; clamped to 0 .. 1.
@@ -89,7 +89,7 @@ class NamedOptimizer:
         """Steps made, including those before a restart."""
         return self._steps
 
-    def step(self, rates: Rates) -> None:
+    def step(self, rates: LearningRates) -> None:
         """Update every parameter by its gradient, at its optimizer's learning rate, and clear the gradients."""
         for kind, part in self._parts.items():
             for group in part.optimizer.param_groups:

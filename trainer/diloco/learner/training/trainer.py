@@ -21,7 +21,7 @@ from diloco.core.fragments import Layout
 from diloco.learner.data import DataError, LearnerData
 from diloco.learner.training.capture import Capture, Reader
 from diloco.learner.training.evaluate import cross_entropy, mean_loss
-from diloco.learner.training.optimizer import NamedOptimizer, Rates, learning_rates
+from diloco.learner.training.optimizer import LearningRates, NamedOptimizer, learning_rates
 from diloco.model import ModelError, trained_parameters, vocabulary_size_of, write_fragment
 from diloco.model.constants import BufferWatch, changes_in_training
 from diloco.model.fragments import views
@@ -52,7 +52,7 @@ class StepResult:
     seconds: float
     grad_norm: float
     """Global norm of the gradient before clipping."""
-    learning_rates: Rates
+    learning_rates: LearningRates
     """By optimizer: AdamW's, and Muon's if the job uses it."""
     skipped: bool
     """Loss or gradient was not finite: nothing was changed and the step does not count."""

@@ -4,9 +4,8 @@ The engine is run over each tape again, so that every figure is the engine's own
 """
 
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Protocol
 
 from diloco.core.actions import Admit, AskFragment, Finish, Merge
 from diloco.core.engine import Engine, EngineView
@@ -46,17 +45,6 @@ _BLOCKED_SECONDS = 0.05
 _BYTES_F32 = 4
 
 
-class Tape(Protocol):
-    """One epoch's tape."""
-
-    @property
-    def header(self) -> TapeHeader:
-        """Its first line."""
-
-    def __iter__(self) -> Iterator[TapeEntry | Torn]:
-        """Its further lines."""
-
-
 @dataclass(slots=True)
 class _Ask:
     opened: float
@@ -91,14 +79,13 @@ class HistoryBuilder:
         self._loads: dict[tuple[str, int], int] = {}
         self._notes: list[str] = []
 
-    def take(self, tape: Tape) -> None:
-        """Read the tape of one epoch.
+    def take(self, header: TapeHeader, lines: Iterable[TapeEntry | Torn]) -> None:
+        """Read the tape of one epoch: its header, and the lines after it.
 
         Raises:
             TapeError: the tape was changed.
             SnapshotError: it does not begin with a state of this job.
         """
-        header = tape.header
         job = DiLoCoJob.model_validate(header.job)
         engine = Engine(EngineOptions.from_job(job, self._layout), header.epoch, header.engine or None)
         self._roll_back(engine.view(0.0))
@@ -107,7 +94,7 @@ class HistoryBuilder:
         over: float | None = None
         self._finished = False
         left_out_before, named = dict(self._left_out), set[str]()
-        for entry in tape:
+        for entry in lines:
             if isinstance(entry, Torn):
                 self.note(f"the last line of {entry.file.name} is incomplete: the syncer was killed while writing it")
                 break

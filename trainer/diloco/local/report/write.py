@@ -27,7 +27,8 @@ def close_run(job: DiLoCoJob, directory: RunDirectory) -> RunHistory:
     builder = HistoryBuilder(job, layout_of_job(job.spec), read_journal(directory.journal))
     for files in find_tapes(directory.syncer / "tape"):
         try:
-            builder.take(TapeReader(files))
+            reader = TapeReader(files)
+            builder.take(reader.header, reader)
         except TapeError as error:
             builder.note(f"a part of the record is missing: {error}")
     text = ""

@@ -1,6 +1,7 @@
 """Shows a run while it goes on: a table that is redrawn in a terminal, plain lines elsewhere.
 
-Both show the same ``RunSnapshot``.
+Both show the same ``RunSnapshot``. A supervisor pushes events and snapshots into a ``RunView``; ``diloco top`` asks for
+frames instead and has a ``FrameWriter`` for them (``cli.top``). Both draw with `render` and `progress_line`.
 """
 
 from collections import deque
@@ -16,8 +17,8 @@ from diloco.core.time_class import TimeClass
 from diloco.local.time_classes import losses_text, shares_of
 from diloco.local.view.snapshot import LearnerSnapshot, RunSnapshot
 from diloco.local.view.units import bytes_text, count_text, duration_text, loss_text, percent_text
+from diloco.spec.syncer_status import SyncerStatus
 from diloco.spec.words import shortlist
-from diloco.syncer.reporting.status import SyncerStatus
 
 _EVENTS_SHOWN = 6
 _FITS = "Fits"
@@ -35,8 +36,8 @@ _STYLES = {
 }
 
 
-class View(Protocol):
-    """Where a run is shown."""
+class RunView(Protocol):
+    """Where a supervisor shows its run and the events of it."""
 
     def announce(self, line: str) -> None:
         """Show an event."""
@@ -48,7 +49,7 @@ class View(Protocol):
         """End the view."""
 
 
-class PlainView:
+class PlainRunView:
     """A line for each event, and one on progress every ten seconds."""
 
     def __init__(self, console: Console, *, every_seconds: float = 10.0) -> None:
@@ -75,7 +76,7 @@ class PlainView:
         self._console.print(f"{duration_text(self._elapsed):>7}  {line}", markup=False, highlight=False, soft_wrap=True)
 
 
-class LiveView:
+class LiveRunView:
     """A table in a terminal, redrawn in place, with the latest events below it."""
 
     def __init__(self, console: Console) -> None:
@@ -112,7 +113,7 @@ def progress_line(snapshot: RunSnapshot) -> str:
         f"{count_text(status.tokens_per_second)} tokens/s",
         f"{training}/{len(snapshot.learners)} train",
         f"goodput {percent_text(status.goodput)}",
-        f"up {bytes_text(snapshot.rates.pushed)}/s down {bytes_text(snapshot.rates.pulled)}/s",
+        f"up {bytes_text(snapshot.bandwidth.pushed)}/s down {bytes_text(snapshot.bandwidth.pulled)}/s",
     ]
     if status.seconds_left is not None:
         parts.append(f"{duration_text(status.seconds_left)} left")
@@ -166,7 +167,7 @@ def _rates(snapshot: RunSnapshot) -> list[Text]:
     return [
         Text(
             f"{count_text(status.tokens_per_second)} tokens/s  goodput {percent_text(status.goodput)}"
-            f"  up {bytes_text(snapshot.rates.pushed)}/s  down {bytes_text(snapshot.rates.pulled)}/s"
+            f"  up {bytes_text(snapshot.bandwidth.pushed)}/s  down {bytes_text(snapshot.bandwidth.pulled)}/s"
         ),
         *([Text(f"not merged: {rest}", style="dim")] if rest else []),
     ]

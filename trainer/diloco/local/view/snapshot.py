@@ -1,46 +1,49 @@
 """The state of a run at one moment, for every view. Values only; no clock is read."""
 
-from collections import deque
 from dataclasses import dataclass, field
 from typing import Self
 
 from diloco.local.fleet import Fleet, Managed, ProcessState
 from diloco.local.status_poll import Seen
 from diloco.local.time_classes import TimeShares, shares_of
+from diloco.runtime.rate import Rate
 from diloco.spec.learner_ids import region_of
-from diloco.syncer.reporting.status import LearnerStatus, SyncerStatus
+from diloco.spec.syncer_status import LearnerStatus, SyncerStatus
 
 _STALE_SECONDS = 5.0
 
 
 @dataclass(frozen=True, slots=True)
-class Rates:
+class Bandwidth:
     """Payload over the last seconds, in bytes per second."""
 
     pushed: float = 0.0
     pulled: float = 0.0
 
 
-class RateMeter:
-    """Bandwidth from a counter that is sampled, over a sliding window."""
+class BandwidthMeter:
+    """Bandwidth from the byte counts of the syncer's status."""
 
     def __init__(self, window_seconds: float = 10.0) -> None:
         self._window_seconds = window_seconds
-        self._readings: deque[tuple[float, int, int]] = deque()
+        self._start_over()
 
-    def read(self, seen: Seen) -> Rates:
-        """Add a status (possibly the same one again); returns the rates."""
-        at = seen.monotonic
-        pushed, pulled = seen.status.bytes_pushed, seen.status.bytes_pulled
-        if self._readings and (pushed < self._readings[-1][1] or pulled < self._readings[-1][2]):
-            self._readings.clear()  # a restarted syncer counts from its checkpoint
-        if not self._readings or at > self._readings[-1][0]:
-            self._readings.append((at, pushed, pulled))
-        while len(self._readings) > 2 and at - self._readings[0][0] > self._window_seconds:
-            self._readings.popleft()
-        first, last = self._readings[0], self._readings[-1]
-        span = last[0] - first[0]
-        return Rates((last[1] - first[1]) / span, (last[2] - first[2]) / span) if span > 0 else Rates()
+    def _start_over(self) -> None:
+        self._pushed, self._pulled = Rate(self._window_seconds), Rate(self._window_seconds)
+        self._last: Seen | None = None
+
+    def read(self, seen: Seen) -> Bandwidth:
+        """Add a status (possibly the same one again); returns the bandwidth."""
+        counts, last = seen.status, self._last
+        if last is not None and (
+            counts.bytes_pushed < last.status.bytes_pushed or counts.bytes_pulled < last.status.bytes_pulled
+        ):
+            self._start_over()  # a restarted syncer counts from its checkpoint
+        if self._last is None or seen.monotonic > self._last.monotonic:
+            self._pushed.add(seen.monotonic, counts.bytes_pushed)
+            self._pulled.add(seen.monotonic, counts.bytes_pulled)
+            self._last = seen
+        return Bandwidth(self._pushed.per_second, self._pulled.per_second)
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +81,7 @@ class RunSnapshot:
     elapsed_seconds: float
     syncer_state: str
     learners: tuple[LearnerSnapshot, ...]
-    rates: Rates
+    bandwidth: Bandwidth
     status: SyncerStatus | None = None
     """The syncer's status; None before it first answered."""
 
@@ -93,7 +96,7 @@ class RunSnapshot:
     def from_fleet(
         cls, job: str, fleet: Fleet, seen: Seen | None, active_faults: ActiveFaults, elapsed_seconds: float
     ) -> Self:
-        """A snapshot from processes and status; ``rates`` are left to the caller (``dataclasses.replace``)."""
+        """A snapshot from processes and status; ``bandwidth`` is left to the caller (``dataclasses.replace``)."""
         known = {learner.id: learner for learner in seen.status.learners} if seen else {}
         rows = []
         for process in fleet.learners.values():
@@ -109,7 +112,7 @@ class RunSnapshot:
             elapsed_seconds=elapsed_seconds,
             syncer_state=_state(fleet.syncer, seen.status.phase.lower() if seen else "starting", active_faults),
             learners=tuple(rows),
-            rates=Rates(),
+            bandwidth=Bandwidth(),
             status=seen.status if seen else None,
         )
 
@@ -122,7 +125,7 @@ class RunSnapshot:
             elapsed_seconds=status.elapsed_seconds,
             syncer_state=status.phase.lower(),
             learners=rows,
-            rates=Rates(),
+            bandwidth=Bandwidth(),
             status=status,
         )
 

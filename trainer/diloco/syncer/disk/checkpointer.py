@@ -11,9 +11,9 @@ from collections.abc import Callable
 from concurrent.futures import Executor
 from pathlib import Path
 
+from diloco.spec.syncer_status import CheckpointStatus
 from diloco.syncer.disk.checkpoint import CheckpointContent, prune_checkpoints, write_checkpoint
 from diloco.syncer.reporting.metrics import SyncerMetrics
-from diloco.syncer.reporting.status import CheckpointStatus
 
 _log = logging.getLogger(__name__)
 

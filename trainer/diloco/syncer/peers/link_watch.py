@@ -16,11 +16,10 @@ from diloco.core.link_fit import Fit, FitKind, fit
 from diloco.core.links import Exchange, Situation
 from diloco.core.measured_fit import MeasuredLearner, measured_situation
 from diloco.core.remedies import remedies
-from diloco.core.state import LearnerState, Phase
 from diloco.core.view import EngineView
 from diloco.spec.sync import SyncSpec
+from diloco.spec.syncer_status import LearnerState, LinksStatus, LinkStatus, Phase
 from diloco.syncer.peers.link_meter import LinkMeter, RecentSeconds
-from diloco.syncer.reporting.status import LinksStatus, LinkStatus
 
 _log = logging.getLogger(__name__)
 

@@ -11,8 +11,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from diloco.core.actions import Action, Fence, Merge, Note, Refuse
-from diloco.core.state import LearnerState
-from diloco.syncer.reporting.status import LinksStatus, SyncerStatus
+from diloco.spec.syncer_status import LearnerState, LinksStatus, SyncerStatus
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 _SECONDS = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0, 300.0)

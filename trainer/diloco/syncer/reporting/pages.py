@@ -8,8 +8,8 @@ from typing import TypeVar
 
 from diloco.runtime.heartbeat import Heartbeat
 from diloco.runtime.http import Response, Route
+from diloco.spec.syncer_status import SyncerStatus
 from diloco.syncer.reporting.metrics import CONTENT_TYPE, SyncerMetrics
-from diloco.syncer.reporting.status import SyncerStatus
 
 LONGEST_LAG_SECONDS = 10.0
 """An event loop that lags by more than this counts as stuck (ours)."""

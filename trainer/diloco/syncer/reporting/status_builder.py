@@ -4,45 +4,23 @@ Owned by the event loop.
 """
 
 import math
-from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from diloco.core.state import LearnerState
 from diloco.core.time_class import TimeClass
 from diloco.core.view import EngineView, LearnerView
-from diloco.syncer.disk.checkpoint import Totals
-from diloco.syncer.reporting.status import (
+from diloco.runtime.rate import Rate
+from diloco.spec.syncer_status import (
     CheckpointStatus,
     EvaluationStatus,
+    LearnerState,
     LearnerStatus,
     LinksStatus,
     SyncerStatus,
 )
+from diloco.syncer.disk.checkpoint import Totals
 
 WINDOW_SECONDS = 30.0
-
-
-class Rate:
-    """How fast a count has grown recently."""
-
-    def __init__(self) -> None:
-        self._samples: deque[tuple[float, float]] = deque()
-
-    def add(self, now: float, count: float) -> None:
-        """Sample the count. Call it about once a second."""
-        self._samples.append((now, count))
-        # Keep one sample from before the window: the window begins between it and the next.
-        while len(self._samples) > 2 and now - self._samples[1][0] >= WINDOW_SECONDS:
-            self._samples.popleft()
-
-    @property
-    def per_second(self) -> float:
-        """Growth per second between the first and the last sample kept; 0 until there are two."""
-        if len(self._samples) < 2:
-            return 0.0
-        (began, first), (ended, last) = self._samples[0], self._samples[-1]
-        return max(0.0, last - first) / (ended - began) if ended > began else 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,14 +41,14 @@ class Reporter:
     def __init__(self, job: str, epoch: int) -> None:
         self._job = job
         self._epoch = epoch
-        self._merged = Rate()
+        self._merged = Rate(WINDOW_SECONDS)
         self._tokens: dict[str, Rate] = {}
 
     def sample(self, view: EngineView, now: float) -> None:
         """Sample the counts. Call it about once a second."""
         self._merged.add(now, view.merged_tokens)
         for learner in view.learners:
-            self._tokens.setdefault(learner.id, Rate()).add(now, learner.tokens)
+            self._tokens.setdefault(learner.id, Rate(WINDOW_SECONDS)).add(now, learner.tokens)
 
     def status(self, view: EngineView, now: float, stored: StoredState) -> SyncerStatus:
         """The status at ``now``."""

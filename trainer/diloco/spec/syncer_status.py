@@ -1,10 +1,45 @@
-"""The body of ``/status``, which the live view, the operator and users read. Its model is a public contract."""
+"""The body of the syncer's ``/status``, a public contract: the names of phases and states, and the model.
 
-from typing import Literal
+The syncer writes it; the live view, the command line and users read it with the same model. The operator reads it with
+a model of its own (``diloco_operator.decide.observed``), which takes fewer fields and has a default for nearly all of
+them, because trainers of other versions answer it. A test compares the two.
+"""
+
+from enum import StrEnum
+from typing import Final
 
 from pydantic import BaseModel, ConfigDict
 
-Phase = Literal["Waiting", "Training", "Evaluating", "Complete", "Failed"]
+
+class Phase(StrEnum):
+    """The phase of the training. The operator's phase of a job is ``spec.status.Phase``."""
+
+    WAITING = "Waiting"
+    """No learner has begun."""
+    TRAINING = "Training"
+    EVALUATING = "Evaluating"
+    """The budget is merged; rounds under way end and the final model is evaluated."""
+    COMPLETE = "Complete"
+    FAILED = "Failed"
+
+
+class LearnerState(StrEnum):
+    """A learner's state."""
+
+    ABSENT = "Absent"
+    """No session: not started, lost, or left."""
+    LOADING = "Loading"
+    """Admitted, and still receiving the model."""
+    TRAINING = "Training"
+    """It makes steps."""
+    STALLED = "Stalled"
+    """Its connection is alive, but it makes no steps, and does not participate until it does."""
+    GIVEN_UP = "GivenUp"
+    """It failed more often than the failure policy allows."""
+
+
+PRESENT: Final = (LearnerState.LOADING, LearnerState.TRAINING, LearnerState.STALLED)
+"""States of a learner with a session."""
 
 
 class _Status(BaseModel):
@@ -17,7 +52,7 @@ class LearnerStatus(_Status):
     id: str
     """region/pool/index."""
     state: str
-    """Absent, Loading, Training, Stalled or GivenUp."""
+    """A `LearnerState`. Later syncers may have others."""
     incarnation: int
     """Number of its latest admission; 0: never admitted."""
     steps: int

@@ -1,0 +1,78 @@
+"""What the operator reads of a syncer's ``/status`` is what syncers write there."""
+
+import pytest
+from pydantic import BaseModel
+
+from diloco.core.link_fit import FitKind
+from diloco.spec.syncer_status import CheckpointStatus, EvaluationStatus, LearnerStatus, LinksStatus, SyncerStatus
+from diloco_operator.decide.causes.syncer import MISFITS
+from diloco_operator.decide.observed import (
+    CheckpointReport,
+    EvaluationReport,
+    LearnerReport,
+    LinksReport,
+    SyncerStatusView,
+)
+from testbed.virtual_cluster.world_syncer import THIN_LINKS, WorldSyncer
+from tests.support.seen_jobs import syncer_account
+
+WRITTEN: dict[type[BaseModel], type[BaseModel]] = {
+    LearnerReport: LearnerStatus,
+    EvaluationReport: EvaluationStatus,
+    CheckpointReport: CheckpointStatus,
+    LinksReport: LinksStatus,
+    SyncerStatusView: SyncerStatus,
+}
+"""By the operator's model: the syncer's."""
+
+
+def types_of(model: type[BaseModel]) -> dict[str, str]:
+    """Types of the fields as text, with the syncer's models in place of the operator's."""
+    found = {}
+    for name, field in model.model_fields.items():
+        text = field.annotation.__name__ if isinstance(field.annotation, type) else str(field.annotation)
+        for read, written in WRITTEN.items():
+            text = text.replace(f"{read.__module__}.{read.__name__}", f"{written.__module__}.{written.__name__}")
+            text = written.__name__ if text == read.__name__ else text
+        found[name] = text
+    return found
+
+
+@pytest.mark.parametrize(("read", "written"), WRITTEN.items(), ids=lambda model: model.__name__)
+def test_each_field_the_operator_reads_is_one_that_syncers_write(
+    read: type[BaseModel], written: type[BaseModel]
+) -> None:
+    fields, known = types_of(read), types_of(written)
+    assert fields == {name: known.get(name) for name in fields}
+
+
+def test_a_whole_account_of_a_syncer_is_read() -> None:
+    account = SyncerStatus.model_validate(syncer_account(links=THIN_LINKS, quorum=2))
+    view = SyncerStatusView.model_validate_json(account.model_dump_json())
+    read = view.model_dump(mode="json")
+    assert read["learners"][0] == {"id": "us-west/old/0", "state": "Training", "restarts": 1, "left_out_now": ""}
+    assert {name: read[name] for name in ("epoch", "phase", "quorum", "syncer_step", "merged_tokens")} == {
+        "epoch": 1,
+        "phase": "Training",
+        "quorum": 2,
+        "syncer_step": 7,
+        "merged_tokens": 250.0,
+    }
+
+
+def test_there_is_guidance_for_every_misfit_of_the_links() -> None:
+    assert set(MISFITS) == set(FitKind) - {FitKind.FITS, FitKind.STEP_TIME_UNKNOWN}
+
+
+def test_the_syncer_of_the_virtual_cluster_answers_as_a_real_one() -> None:
+    syncer = WorldSyncer("two-regions", budget=1000, quorum=1, doubted_loss=9.0, links=THIN_LINKS)
+    syncer.started()
+    syncer.given_up, syncer.stalled, syncer.left_out = {"here/cpu/0"}, {"here/cpu/1"}, {"here/cpu/2": "its norm"}
+    syncer.trains(1.0, [f"here/cpu/{index}" for index in range(4)])
+    told = syncer.status()
+    del told["a field of a later version"]
+    whole = syncer_account()
+    told["learners"] = [whole["learners"][0] | learner for learner in told["learners"]]
+    told["evaluations"] = [{"tokens": 1, "seconds": 1.0, "final": False} | one for one in told["evaluations"]]
+    account = SyncerStatus.model_validate(whole | told, extra="forbid")
+    assert {learner.state for learner in account.learners} == {"GivenUp", "Stalled", "Training"}
