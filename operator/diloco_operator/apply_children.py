@@ -42,23 +42,23 @@ class ChildWrites:
     job: JobKey
     memory: Memory
     failure: ApiError | None = None
-    """The first that may pass by itself: the reconcile is tried again after its status is written."""
+    """The first failure that may be temporary: the reconcile is retried after its status is written."""
     _done: set[ChildKey | Scaling] = field(default_factory=set)
 
     async def find_foreign(self, plan: Plan) -> bool:
-        """Look for objects of others under the names that are to be applied; True: some were found."""
+        """Look for objects of other owners that have the names to be applied. Returns whether there are any."""
         new = [child for child in map(ChildKey.of, plan.apply) if child not in self._done]
         found = {child for child in new if await self._is_foreign(child)}
         self.memory.foreign |= found
         return bool(found)
 
     async def forget_foreign(self) -> None:
-        """Nobody watches objects of others: whether they are still there is asked."""
+        """Check with requests whether objects of other owners still exist, because those are not watched."""
         still = {child for child in self.memory.foreign if await self._is_foreign(child, ask=True)}
         self.memory.foreign = frozenset(still)
 
     async def scale(self, plan: Plan) -> bool:
-        """Take pods away; True: there is something new to tell."""
+        """Scale sets down. Returns whether there is something new to report."""
         told = self._told
         for scaling in plan.scale:
             if scaling in self._done:
@@ -69,10 +69,10 @@ class ChildWrites:
         return self._told != told
 
     async def apply(self, plan: Plan) -> bool:
-        """Apply what is to be; True: there is something new to tell."""
+        """Apply the planned objects. Returns whether there is something new to report."""
         told = self._told
         wanted = {ChildKey.of(body) for body in plan.apply} | {scaling.child for scaling in plan.scale}
-        # What is not to be written any more cannot fail any more.
+        # An object that is no longer to be written no longer fails.
         self.memory.failing = {child: why for child, why in self.memory.failing.items() if child in wanted}
         for body in plan.apply:
             child = ChildKey.of(body)
@@ -84,7 +84,7 @@ class ChildWrites:
         return self._told != told
 
     async def delete(self, plan: Plan) -> None:
-        """Delete what is not wanted any more."""
+        """Delete the objects that are no longer wanted."""
         for child in plan.delete:
             live = self._known(child)
             if live is None or not is_owned(live, self.memory.uid):
@@ -93,11 +93,11 @@ class ChildWrites:
             try:
                 await self.api.delete(child_kind(child.kind), self.job.namespace, child.name, preconditions)
             except (NotFoundError, ConflictError):
-                continue  # gone already, or another one by now: the watch will tell
+                continue  # deleted already, or replaced by another: the watch will report it
             except NamespaceGoingError:
                 raise
             except ApiError as error:
-                # What is too much does no harm to what is told of the rest.
+                # A leftover object does not make the status wrong, so the status is still written.
                 _log.warning("%s: %s", self.job, error)
                 self.failure = self.failure or error
                 continue
@@ -108,7 +108,7 @@ class ChildWrites:
         return len(self.memory.refused), len(self.memory.still_failing)
 
     async def _write(self, child: ChildKey, write: Callable[[], Awaitable[None]]) -> bool:
-        """One write and its outcome; False: it is of no use to try others now."""
+        """Make one write and record its outcome. Returns False if further writes would fail now as well."""
         try:
             await write()
         except NamespaceGoingError:
@@ -120,7 +120,7 @@ class ChildWrites:
             _log.warning("%s: %s", self.job, error)
             self.failure = self.failure or error
             self.memory.failed(child, error.message)
-            # Without an answer, or told to leave it alone (401, 429), the next would fare no better.
+            # Without an answer, or after a 401 or 429, the next write would fail as well.
             return isinstance(error, UnavailableError) and error.code != 0
         else:
             self.memory.failing.pop(child, None)
@@ -154,7 +154,7 @@ class ChildWrites:
             live = self._known(child)
             if live is None or not is_owned(live, self.memory.uid):
                 raise
-            # Fields that others have set since stay when ours are applied, and may not go together with ours.
+            # Applying keeps the fields that others have set, and these may conflict with ours.
             return await self.api.overwrite(kind, overwriting(body, live))
 
     def _keep(self, child: ChildKey, live: Object) -> None:
@@ -164,7 +164,7 @@ class ChildWrites:
         return self.cache.get(ObjectKey(child.kind, self.job.namespace, child.name))
 
     async def _is_foreign(self, child: ChildKey, *, ask: bool = False) -> bool:
-        """Whether somebody else's object has that name. One that is not known, or with ``ask``, is asked for."""
+        """Whether another owner's object has that name. Sends a request if it is not in the cache, or with ``ask``."""
         live = None if ask else self._known(child)
         if live is None:
             live = await self.api.find_metadata(child_kind(child.kind), self.job.namespace, child.name)

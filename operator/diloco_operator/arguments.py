@@ -14,7 +14,7 @@ from diloco_operator.options import OperatorOptions
 PREFIX: Final = "DILOCO_"
 _DEFAULTS: Final = OperatorOptions(operator_namespace="-")
 _UNTOLD: Final = (None, (), "-", False)
-"""Defaults that the help text says in words."""
+"""Defaults that the help text describes in words."""
 _DESCRIPTION: Final = """\
 Reconciles DiLoCoJobs: creates learners and syncer, repairs drift, reports status.
 
@@ -64,7 +64,7 @@ def parse(argv: Sequence[str], environment: Mapping[str, str], own_namespace: st
     fields: dict[str, Any] = {}
     for option in _OPTIONS:
         flag, variable = getattr(given, option.field), environment.get(PREFIX + option.field.upper())
-        # An empty variable is how charts leave one out.
+        # Charts leave a variable out by making it empty.
         if flag is None and variable:
             flag = _read(option, variable)
         if flag is not None:

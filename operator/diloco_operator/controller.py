@@ -31,12 +31,12 @@ REPORTER: Final = "diloco.dev/operator"
 
 
 class UnsettledError(Exception):
-    """Plans kept asking for more: a fault of the operator's."""
+    """Plans never became final: a bug in the operator."""
 
 
 @dataclass(frozen=True, slots=True)
 class Controller:
-    """Brings jobs to what they ask for."""
+    """Reconciles jobs."""
 
     api: Api
     cache: Cache
@@ -46,14 +46,14 @@ class Controller:
     decide: Decide
     now: Callable[[], datetime]
     identity: str
-    """Of this process, for events."""
+    """This process's identity, for events."""
     _memories: dict[JobKey, Memory] = field(default_factory=dict)
 
     async def run(self, key: JobKey) -> float | None:
-        """Reconcile a job. Returns the seconds until the next time, or None: it is gone or going.
+        """Reconcile a job. Returns the seconds until the next time; None: it is deleted or being deleted.
 
         Raises:
-            ApiError: something could not be done now; try again later.
+            ApiError: something failed that may succeed later.
         """
         job = self.jobs.get(key)
         if job is None or "deletionTimestamp" in job["metadata"]:
@@ -63,7 +63,7 @@ class Controller:
             return await self._reconcile(key, job)
         except NamespaceGoingError as error:
             _log.info("%s: not reconciled: %s", key, error.message)
-            return None  # the job goes with its namespace, and the watch will tell
+            return None  # the job is deleted with its namespace, and the watch will report it
 
     async def _reconcile(self, key: JobKey, job: Object) -> float | None:
         uid = job["metadata"]["uid"]
@@ -84,7 +84,7 @@ class _Reconcile:
     writes: ChildWrites
     confirmed: bool = False
     look_failure: ApiError | None = None
-    """Why pods could not be looked at: in this reconcile it is not tried again."""
+    """Why the pods could not be listed; not retried in this reconcile."""
 
     async def settle(self) -> float | None:
         self._forget_refusals()
@@ -118,14 +118,14 @@ class _Reconcile:
         raise UnsettledError(f"{key_of(self.job)}: still not settled after {_MOST_PASSES} plans")
 
     def _paced(self, plan: Plan) -> Plan:
-        """Without what was just refused, and what somebody keeps changing back, save for now and then."""
+        """The plan without the objects that the API server has refused or whose repair has to wait."""
         refused, repairs = self.memory.refused, self.memory.repairs
         wanted = [(ChildKey.of(body), body) for body in plan.apply]
         apply = tuple(body for key, body in wanted if not (key in refused or repairs.held_back(key, body)))
         return plan if len(apply) == len(plan.apply) else replace(plan, apply=apply)
 
     async def _learn(self, plan: Plan, observed: Observed) -> Observed | None:
-        """What the plan wants to know besides; None: nothing."""
+        """The observations with what the plan needs in addition; None: it needs nothing."""
         children = dict(observed.children)
         if plan.look_closer and observed.may_look:
             return await self._look_closer(observed, children)
@@ -134,7 +134,7 @@ class _Reconcile:
         return None
 
     async def _look_closer(self, observed: Observed, children: dict[ChildKey, Object]) -> Observed:
-        """The job's pods and warnings; where they cannot be listed, the rest is done and told without them."""
+        """Add the job's pods and warnings. If they cannot be listed, everything else goes on without them."""
         try:
             return replace(observed, looked=await self.of.observer.look_closer(self.job, children, self.memory))
         except NamespaceGoingError:
@@ -149,8 +149,8 @@ class _Reconcile:
         return replace(observed, look_failed=observed.looked is None and self.look_failure is not None)
 
     async def _write_children(self, plan: Plan) -> bool:
-        """Carry out what is about children; True: what came of it changes what is to be told."""
-        # Pods are taken away whatever becomes of the rest.
+        """Carry out the plan for the children. Returns whether the outcome changes what the status has to report."""
+        # Scaling down does not depend on the other writes.
         told = await self.writes.scale(plan)
         if await self.writes.find_foreign(plan) or await self.writes.apply(plan) or told:
             return True
@@ -158,7 +158,7 @@ class _Reconcile:
         return False
 
     async def _confirm(self) -> bool:
-        """Read the job itself; False: it is gone, or going, or another one."""
+        """Read the job itself; False: it is deleted, being deleted, or replaced by another one."""
         key = key_of(self.job)
         try:
             fresh = await self.of.api.get(JOB, *key)
@@ -166,13 +166,13 @@ class _Reconcile:
             self.of.jobs.forget(self.job)
             return False
         if fresh["metadata"]["uid"] != self.job["metadata"]["uid"]:
-            return False  # the watch will bring it
+            return False  # the watch will report the other one
         self.of.jobs.refresh(fresh)
         self.job, self.confirmed = fresh, True
         return "deletionTimestamp" not in fresh["metadata"]
 
     def _forget_refusals(self) -> None:
-        """After a while, or when the manifest has changed, what was refused is tried anew."""
+        """Retry what was refused after a while, or once the manifest has changed."""
         generation, now = self.job["metadata"].get("generation"), self.of.observer.clock()
         if self.memory.refused_generation != generation or now - self.memory.refused_at >= REFUSED_SECONDS:
             self.memory.refused.clear()
@@ -193,7 +193,7 @@ class _Reconcile:
         """Write the status; False: the job is gone.
 
         Raises:
-            ConflictError: the job is not what it was when the status was found.
+            ConflictError: the job has changed since the status was computed.
         """
         metadata = self.job["metadata"]
         body = {
@@ -208,7 +208,7 @@ class _Reconcile:
             self.of.jobs.forget(self.job)
             return False
         except ConflictError:
-            # Changed since it was read: what was found out may be of no use. Next time the new one is looked at.
+            # It has changed since it was read, so the status may be outdated. The next reconcile uses the new version.
             await self._confirm()
             raise
         self.of.jobs.refresh(self.job)
@@ -219,7 +219,7 @@ class _Reconcile:
             try:
                 await self.of.api.create(EVENT, self._event(event))
             except ApiError as error:
-                # The status says the same: an event is not worth another try.
+                # The status says the same, so a failed event is not retried.
                 _log.warning("%s: cannot record event %s: %s", key_of(self.job), event.reason, error)
 
     def _event(self, event: JobEvent) -> Object:

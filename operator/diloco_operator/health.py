@@ -18,29 +18,29 @@ from diloco.runtime.heartbeat import Heartbeat
 _log = logging.getLogger(__name__)
 MOST_LAG_SECONDS = 30.0
 MOST_WATCH_AGE_SECONDS = 180.0
-"""Twice the silence after which a watch is taken up anew."""
+"""Twice the silence after which a watch is restarted."""
 
 
 class BadAddressError(Exception):
-    """The address to listen at cannot be used. The text is for the user."""
+    """The listening address cannot be used. The text is for the user."""
 
 
 @dataclass(slots=True)
 class Health:
-    """What the probes are answered from."""
+    """The state from which the probes are answered."""
 
     registry: CollectorRegistry
     heartbeat: Heartbeat
     standing: Callable[[], str | None] = lambda: "starting"
-    """What this process waits for, in words; None: it works."""
+    """What this process waits for, as text; None: it works."""
     ready_while_waiting: Callable[[], bool] = lambda: False
-    """Waiting is as it should be: for another one's lease."""
+    """Waiting is normal: another process holds the Lease."""
     watch_ages: Callable[[], dict[str, float]] = dict
     """Seconds since each watch was last known to be alive."""
     watch_problems: Callable[[], dict[str, str]] = dict
-    """Why a watch does not watch right now, of those that do not."""
+    """Why watches are not watching at the moment, for those that are not."""
     gone: Callable[[], list[str]] = list
-    """Namespaces that are not looked after, because they or the right to them are gone."""
+    """Namespaces whose jobs are not reconciled, because they or the permission to read them are gone."""
 
     def unready(self) -> Iterator[str]:
         """Every reason why this process does not work as it should."""
@@ -52,10 +52,10 @@ class Health:
 
     @asynccontextmanager
     async def served(self, address: str) -> AsyncIterator[int]:
-        """Answer at `address` (``host:port``) for the length of a ``with``; gives the port, for where 0 was asked.
+        """Serve at `address` (``host:port``) within a ``with``; yields the port, which matters if 0 was given.
 
         Raises:
-            BadAddressError: that cannot be.
+            BadAddressError: the address cannot be used.
         """
         host, _, port = address.rpartition(":")
         if not port.isdecimal() or int(port) > 65535:

@@ -9,7 +9,7 @@ from typing import Final
 from diloco_operator.names import PoolKey
 
 FIELD_MANAGER: Final = "diloco-operator"
-"""Who owns the fields that the operator applies."""
+"""The field manager of everything that the operator applies."""
 
 NAME: Final = "app.kubernetes.io/name"
 INSTANCE: Final = "app.kubernetes.io/instance"
@@ -21,11 +21,11 @@ REGION: Final = "diloco.dev/region"
 POOL: Final = "diloco.dev/pool"
 
 LEARNER: Final = "learner"
-"""Component of what belongs to learners."""
+"""The component label of learners' objects."""
 SYNCER: Final = "syncer"
-"""Component of what belongs to the syncer."""
+"""The component label of the syncer's objects."""
 JOB_WIDE: Final = "job"
-"""Component of what belongs to neither alone."""
+"""The component label of objects that belong to the job as a whole."""
 
 MONITORING: Final = "diloco.dev/monitoring"
 """On a namespace, ``"true"``: its pods may read the metrics of jobs."""
@@ -35,7 +35,7 @@ POD_INDEX: Final = "apps.kubernetes.io/pod-index"
 """On a StatefulSet's pods, their index; set by its controller (Kubernetes 1.28)."""
 
 OF_OPERATOR: Final = f"{MANAGED_BY}={FIELD_MANAGER}"
-"""Selector text: everything that an operator of ours has made."""
+"""Selector text: every object that a diloco operator has created."""
 
 
 def of_job(job: str, component: str) -> dict[str, str]:

@@ -21,14 +21,14 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class LeaseTimes:
-    """Of the holder and of those who wait, in seconds."""
+    """Times for the holder and for those that wait, in seconds."""
 
     duration_seconds: float = 30.0
-    """Unchanged for this long, the lease is anybody's."""
+    """A lease that has not changed for this long has expired: anyone may take it."""
     give_up_seconds: float = 20.0
-    """Not renewed for this long, its holder stops; what is left is room for writes that are under way."""
+    """The holder stops if it could not renew the lease for this long; the rest is a margin for writes under way."""
     renew_seconds: float = 5.0
-    """Between renewals, and between looks at another's lease."""
+    """Time between renewals, and between reads of a lease that another process holds."""
 
     def __post_init__(self) -> None:
         if not self.renew_seconds < self.give_up_seconds < self.duration_seconds:
@@ -36,7 +36,7 @@ class LeaseTimes:
 
 
 class LeaseLostError(Exception):
-    """This process may write no more: another one may be working by now."""
+    """This process may no longer write, because another one may be working by now."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,26 +44,26 @@ class Clocks:
     """Where the time comes from."""
 
     now: Callable[[], datetime]
-    """Aware; told to others."""
+    """Wall-clock time with a time zone, which is written into the Lease."""
     monotonic: Callable[[], float]
-    """Seconds; what is decided by."""
+    """Monotonic seconds, which all decisions use."""
 
 
 @dataclass(slots=True)
 class Lease:
-    """A Lease, as one who wants to hold it sees it."""
+    """The Lease, from the side of a process that wants to hold it."""
 
     api: Api
     namespace: str
     name: str
     identity: str
-    """Of this process, never used by another one."""
+    """This process's identity, never used by another one."""
     clocks: Clocks
     times: LeaseTimes = field(default_factory=LeaseTimes)
     other: str = ""
-    """Who holds it instead of us."""
+    """The other holder; empty: none is known."""
     problem: str = ""
-    """Why nothing is known of it right now."""
+    """Why the Lease cannot be read at the moment."""
     _renewed_at: float | None = None
     _seen: tuple[Any, ...] = ()
     _seen_since: float = 0.0
@@ -75,7 +75,7 @@ class Lease:
         return self._renewed_at is not None and self.clocks.monotonic() - self._renewed_at < self.times.give_up_seconds
 
     def check(self) -> None:
-        """Called before each write: a process that was stopped for a while does not know it yet.
+        """Check before each write, because a process that was paused may have lost the lease without knowing it.
 
         Raises:
             LeaseLostError: it is not held.
@@ -86,7 +86,7 @@ class Lease:
             )
 
     async def acquire(self) -> None:
-        """Wait until it is ours. An API server that is away is waited for."""
+        """Wait until this process holds it, even while the API server does not answer."""
         while True:
             try:
                 if await self._try():
@@ -94,7 +94,7 @@ class Lease:
                     return
                 self.problem = ""
             except ConflictError:
-                continue  # somebody was quicker: look at who
+                continue  # another process was quicker: find out which
             except ApiError as error:
                 if self.problem != error.message:
                     _log.warning("%s; retrying", error)
@@ -118,7 +118,7 @@ class Lease:
                 self.check()
 
     async def release(self) -> None:
-        """Let the next one begin at once. Whatever fails, the lease runs out by itself."""
+        """Release it, so that the next process can begin at once. If that fails, the lease expires on its own."""
         if not self.held:
             return
         body = self._body()
@@ -152,14 +152,14 @@ class Lease:
         self.other, self._live = holder, live
 
     def _duration_of(self, live: Object) -> float:
-        # What its holder goes by, which may be another version of ours.
+        # The holder's own duration, as it may be another version of the operator.
         return float((live.get("spec") or {}).get("leaseDurationSeconds") or self.times.duration_seconds)
 
     async def _renew(self) -> None:
         try:
             await self._write(create=False)
         except ConflictError:
-            # Taken or edited, or it was we, and the answer never came: only looking tells.
+            # It was taken or edited; or our own write succeeded and its answer was lost. Only reading it tells.
             live = await self.api.get(LEASE, self.namespace, self.name, timeout_seconds=self.times.renew_seconds)
             self._look_at(live)
             if self.other != self.identity:
@@ -173,7 +173,7 @@ class Lease:
         if create:
             self._live = {}
         body = self._body()
-        # Counted from before the request: from when on others saw it is not known.
+        # Counted from before the request, because when others first saw it is not known.
         asked_at = self.clocks.monotonic()
         write = self.api.create if create else self.api.replace
         self._live = await write(LEASE, body, timeout_seconds=self.times.renew_seconds)

@@ -24,11 +24,11 @@ _OWN_NAMESPACE: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount/name
 
 _log = logging.getLogger(__name__)
 _QUIET: Final = {
-    # Says at each start that it is not in the main thread; it is meant not to be.
+    # kopf warns at each start that it is not in the main thread, which is intended.
     "kopf._core.reactor.running": logging.ERROR,
     "kopf": logging.WARNING,
     "asyncio": logging.WARNING,
-    # What is wrong with a kubeconfig is told once, by whoever asked for it.
+    # An error in a kubeconfig is reported once, by the code that loads it.
     "kubernetes": logging.ERROR,
 }
 
@@ -44,12 +44,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     set_up_logging(json=arguments.options.log_json, process="operator", level=level)
     for name, quiet_level in _QUIET.items():
         logging.getLogger(name).setLevel(max(quiet_level, level))
-    # Or there is a gauge beside each counter that nobody reads.
+    # Otherwise each counter gets an additional gauge, which is of no use here.
     disable_created_metrics()  # type: ignore[no-untyped-call] # of prometheus_client
     try:
         asyncio.run(_run(arguments))
     except (NoConnectionError, BadAddressError) as error:
-        _log.error("%s", error)  # the user's mistake needs no traceback
+        _log.error("%s", error)  # a user's mistake: no traceback
         return EXIT_BAD_INPUT
     except Exception:  # noqa: BLE001 # whatever it was, it is logged and the exit code says so
         _log.exception("the operator stops after an unexpected error")
@@ -62,13 +62,13 @@ async def _run(arguments: Arguments) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
     connection = await connect(arguments.kubeconfig, arguments.context)
-    # Never used before: a process that takes over from its predecessor must not be taken for it.
+    # Unique for each start, so that a process that takes over is not mistaken for its predecessor.
     identity = f"{socket.gethostname()}_{secrets.token_hex(4)}"
     await operate(arguments.options, connection, identity, stop, _fence)
 
 
 def _fence(reason: str) -> NoReturn:
-    """Exit immediately, whatever is going on: no handler or thread runs again."""
+    """Exit immediately: no handler or thread runs any further."""
     _log.critical("the operator stops immediately: %s", reason)
     logging.shutdown()
     os._exit(EXIT_LEASE_LOST)

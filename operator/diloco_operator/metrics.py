@@ -16,19 +16,19 @@ _RECONCILE_BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 1
 
 @dataclass(frozen=True, slots=True)
 class Gauges:
-    """Figures that are read when somebody asks for them."""
+    """Values that are read at every scrape."""
 
     queue_depth: Callable[[], int]
     jobs: Callable[[], Tally[str]]
     """By phase."""
     watch_ages: Callable[[], Mapping[str, float]]
-    """Seconds since each watch was last known to be alive; infinite: never yet."""
+    """Seconds since each watch was last known to work; infinite: it has not worked yet."""
     lease_held: Callable[[], bool]
     loop_lag_seconds: Callable[[], float]
 
 
 class Metrics:
-    """Everything that is counted."""
+    """The operator's counters and histograms."""
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
@@ -58,16 +58,16 @@ class Metrics:
         )
 
     def answered(self, call: Call, code: int, seconds: float) -> None:
-        """A request to the API server is over."""
+        """Count a finished request to the API server."""
         self.api_requests.labels(call.verb, call.resource, str(code)).inc()
         self.api_seconds.labels(call.verb).observe(seconds)
 
     def failed(self, error: Exception) -> None:
-        """A reconcile has failed."""
+        """Count a failed reconcile."""
         self.reconcile_errors.labels(error.reason if isinstance(error, ApiError) else "Internal").inc()
 
     def show(self, gauges: Gauges) -> None:
-        """Show these figures too."""
+        """Serve these values too."""
         self.registry.register(_Shown(gauges))
 
 

@@ -1,4 +1,4 @@
-"""What the objects of a job are called.
+"""The names of a job's objects.
 
 Deterministic: the same job always gets the same names, so that objects can be created by applying them. Every name is a
 DNS label (RFC 1123) that begins with a letter, as a Service's must (RFC 1035). If the plain name would be too long,
@@ -39,7 +39,7 @@ def pools(spec: JobSpec) -> dict[PoolKey, Pool]:
 
 
 SetNames = Mapping[PoolKey, str]
-"""What the StatefulSet of each pool is called."""
+"""The name of each pool's StatefulSet."""
 
 
 def stateful_set(job: str, pool: PoolKey) -> str:

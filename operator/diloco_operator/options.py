@@ -5,16 +5,16 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class OperatorOptions:
-    """The operator's own settings; nothing of a job."""
+    """The operator's own settings; none of them belongs to a job."""
 
     operator_namespace: str
     """Where the operator runs: its lease is there, and its pods may read syncers' status."""
     trainer_image: str | None = None
     """Image of learners and syncers of jobs that name none. None: such jobs wait."""
     namespaces: tuple[str, ...] = ()
-    """Where jobs are looked after; empty: in the whole cluster."""
+    """Namespaces whose jobs are reconciled; empty: all namespaces."""
     resync_seconds: float = 60.0
-    """A job is looked at anew after this long, whether or not something was heard of it."""
+    """Every job is reconciled at least this often, even if nothing has changed."""
     poll_seconds: float = 5.0
     """How often the syncer of a running job is asked for its status."""
     lease_name: str = "diloco-operator"
@@ -25,10 +25,10 @@ class OperatorOptions:
     """Log one JSON object per line."""
 
     def __post_init__(self) -> None:
-        """Check what can be wrong.
+        """Check the settings.
 
         Raises:
-            ValueError: a setting cannot be; the text names it.
+            ValueError: a setting is invalid; the text names it.
         """
         if not self.operator_namespace:
             raise ValueError("operator_namespace: is empty; use the namespace that the operator runs in")

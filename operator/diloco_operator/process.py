@@ -38,17 +38,17 @@ from diloco_operator.workers import Pacing, Workers
 
 _log = logging.getLogger(__name__)
 CONCURRENCY: Final = 8
-"""Reconciles at once."""
+"""Concurrent reconciles."""
 PROBE_SECONDS: Final = (0.0, 2.0, 30.0)
 """Before the first, the second and every later comparison of the watch of jobs with a list."""
 _CRD_SECONDS: Final = 5.0
 _UNKNOWN_SECONDS: Final = 2.0
-"""A job of a namespace whose objects are not all known yet is looked at again after so long."""
+"""If the objects of a namespace are not all known yet, its jobs are tried again after this long."""
 
 
 @dataclass(slots=True)
 class _Place:
-    """A namespace that is looked after, or all of them: what tells of it. One that is deleted harms no other."""
+    """One namespace whose jobs are reconciled, or all, with its watches. Deleting one does not affect the others."""
 
     namespace: str | None
     watches: tuple[Watch, ...]
@@ -57,16 +57,16 @@ class _Place:
 
     @property
     def whole(self) -> bool:
-        """Everything in it is known."""
+        """Whether all its objects are known."""
         return all(watch.synced.is_set() for watch in self.watches)
 
     @property
     def gone(self) -> bool:
-        """The namespace has been deleted, or the right to look at it taken away."""
+        """Whether the namespace was deleted, or the permission to read it withdrawn."""
         return self.namespace is not None and all(watch.shut_out for watch in self.watches)
 
     async def told(self) -> None:
-        """Wait until everything in it is known."""
+        """Wait until all its objects are known."""
         for watch in self.watches:
             await watch.synced.wait()
 
@@ -143,12 +143,12 @@ class _Parts:
         return any(place.whole for place in self.places if place.namespace in (None, namespace))
 
     async def run(self) -> None:
-        """Watch and work, until cancelled."""
+        """Watch and reconcile until cancelled."""
         async with asyncio.TaskGroup() as group:
             for watch in self.watches:
                 group.create_task(watch.run())
             self.stage = "starting: listing the objects of jobs"
-            # Of one namespace: jobs of the others wait until theirs are known, and one may have been deleted.
+            # One namespace is enough: jobs of the others wait until theirs is known, and one may have been deleted.
             await _first(place.told() for place in self.places)
             await self._wait_for_definition()
             self.stage = None
@@ -158,9 +158,9 @@ class _Parts:
                 group.create_task(self._probe(place))
 
     def ages(self) -> dict[str, float]:
-        """Seconds since each watch was last known to be alive."""
+        """Seconds since each watch was last known to work."""
         now, ages = time.monotonic(), dict[str, float]()
-        # Of namespaces that are gone there is nothing to hear; all being gone is a trouble of the operator's.
+        # Namespaces that are gone have no watches to report on; if all are gone, that is a problem of the operator.
         there = [place for place in self.places if not place.gone] or self.places
         for place in there:
             ages |= {_name(watch.selection): _age(now, watch.heard_at) for watch in place.watches}
@@ -168,11 +168,11 @@ class _Parts:
         return ages
 
     def gone(self) -> list[str]:
-        """Namespaces that are not looked after, because they or the right to them are gone."""
+        """Namespaces whose jobs are not reconciled, because they or the permission to read them are gone."""
         return [str(place.namespace) for place in self.places if place.gone]
 
     def problems(self) -> dict[str, str]:
-        """Why a watch does not watch."""
+        """Why watches are not watching."""
         problems = {_name(watch.selection): watch.problem for watch in self.watches}
         problems |= {_name(Selection(JOB, place.namespace)): place.job_watch.problem for place in self.places}
         return {name: problem for name, problem in problems.items() if problem}
@@ -181,7 +181,7 @@ class _Parts:
         self.stage = f"waiting: the API server has no {JOB.resource}; install the CustomResourceDefinition"
         while True:
             try:
-                # Where everything could be listed just now.
+                # Only if everything could be listed just now.
                 namespace = next(place.namespace for place in self.places if place.whole)
                 if await is_served(self.api, JOB, namespace):
                     return
@@ -232,11 +232,11 @@ async def operate(
     """Run the operator until `stop` is set.
 
     Args:
-        options: what to look after.
-        connection: where.
+        options: the operator's settings.
+        connection: the API server.
         identity: of this process, never used by another one.
-        stop: set it, and all is wound up and the lease released.
-        fence: ends the process at once, with a reason: the lease is lost.
+        stop: set to end all work and release the lease.
+        fence: called with a reason when the lease is lost; ends the process at once.
 
     Raises:
         BadAddressError: the health address cannot be listened at.
@@ -290,7 +290,7 @@ async def _keep(lease: Lease, fence: Callable[[str], NoReturn]) -> None:
 
 
 async def _until(stop: asyncio.Event, work: Any) -> None:
-    """Run `work` until `stop` is set; what `work` dies of is raised."""
+    """Run `work` until `stop` is set; raises what `work` raises."""
     working, stopping = asyncio.create_task(work), asyncio.create_task(stop.wait())
     try:
         await asyncio.wait((working, stopping), return_when=asyncio.FIRST_COMPLETED)
@@ -324,7 +324,7 @@ def _now() -> datetime:
 
 
 async def _first(waits: Iterable[Coroutine[Any, Any, None]]) -> None:
-    """Wait for one of them, and for no other."""
+    """Wait for the first of them, and cancel the others."""
     tasks = [asyncio.create_task(wait) for wait in waits]
     try:
         await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)

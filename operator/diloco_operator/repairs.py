@@ -12,11 +12,11 @@ from diloco_operator.decide.drift import APPLIED
 from diloco_operator.decide.observed import ChildKey, Object
 
 AT_ONCE: Final = 4
-"""Times that the same is applied without a pause: being made, and three repairs."""
+"""How often the same object is applied without a pause: its creation and three repairs."""
 PAUSE_SECONDS: Final = 60.0
-"""Between two repairs after that."""
+"""The pause between two repairs after that."""
 FORGOTTEN_SECONDS: Final = 600.0
-"""After so long without a repair, the next ones are made at once again."""
+"""After this long without a repair, the next ones are made at once again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,19 +28,19 @@ class _Applied:
 
 @dataclass(slots=True)
 class Repairs:
-    """Of one job."""
+    """The repairs of one job's objects."""
 
     clock: Callable[[], float]
     """Seconds, monotonic."""
     _last: dict[ChildKey, _Applied] = field(default_factory=dict)
 
     def held_back(self, child: ChildKey, body: Object) -> bool:
-        """Whether this is not to be applied now."""
+        """Whether this object must wait before it is applied again."""
         last = self._same(child, body)
         return last is not None and last.times >= AT_ONCE and self.clock() - last.at < PAUSE_SECONDS
 
     def applied(self, child: ChildKey, body: Object) -> bool:
-        """Take note of it. True: it will not be applied again before a pause is over."""
+        """Record that it was applied. True: it will not be applied again before a pause is over."""
         last = self._same(child, body)
         now = _Applied(_digest(body), 1 if last is None else last.times + 1, self.clock())
         self._last[child] = now

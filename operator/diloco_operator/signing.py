@@ -18,15 +18,15 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 AUTHORITY_LIFE: Final = dt.timedelta(days=3650)
 LEAF_LIFE: Final = dt.timedelta(days=90)
 CLOCK_SKEW: Final = dt.timedelta(minutes=5)
-"""A certificate is valid from this long before it was made: nodes' clocks differ (ours)."""
+"""A certificate is valid from this long before its creation, because nodes' clocks differ (ours)."""
 RENEWED_WITH_LEFT: Final = 1 / 3
-"""Share of its life that a certificate has left when it is due (ours)."""
+"""A certificate is due for renewal when this share of its lifetime is left (ours)."""
 
 _LONGEST_COMMON_NAME = 64  # ub-common-name, RFC 5280 appendix A.1
 
 
 class CertificateMaker(Protocol):
-    """Where what cannot be foreseen comes from."""
+    """The source of keys and serial numbers, which must not be predictable."""
 
     def private_key(self) -> ec.EllipticCurvePrivateKey:
         """A new key on P-256."""
@@ -38,7 +38,7 @@ class CertificateMaker(Protocol):
 
 
 class RandomCertificateMaker:
-    """The real one: the system's random numbers."""
+    """The implementation outside tests: the system's random numbers."""
 
     def private_key(self) -> ec.EllipticCurvePrivateKey:
         """A new key on P-256."""
@@ -50,15 +50,15 @@ class RandomCertificateMaker:
 
 
 class UnusableError(ValueError):
-    """PEM data that holds no usable certificate or key; the text says why, and never shows the data."""
+    """PEM data without a usable certificate or key; the text says why, and never includes the data."""
 
 
 @dataclass(frozen=True, slots=True)
 class LeafNames:
-    """What a leaf certificate lets its holder be."""
+    """The names that a leaf certificate gives its holder."""
 
     common_name: str
-    """For people only."""
+    """For display only."""
     use: Literal["server", "client"]
     dns: tuple[str, ...] = ()
     uris: tuple[str, ...] = ()
@@ -70,23 +70,23 @@ class Authority:
 
     certificate: x509.Certificate
     key: ec.EllipticCurvePrivateKey | None
-    """None: it is trusted, and signs no more."""
+    """None: it is still trusted, but signs no more certificates."""
 
     @property
     def made_at(self) -> dt.datetime:
-        """When it was made, to the second."""
+        """When it was created, to the second."""
         return self.certificate.not_valid_before_utc + CLOCK_SKEW
 
     def due(self, now: dt.datetime) -> str | None:
-        """Why it is to be replaced at ``now``; None: it is not."""
+        """Why it is due for replacement at ``now``; None: it is not due."""
         return _worn(self.certificate, now)
 
     def expired(self, now: dt.datetime) -> bool:
-        """Whether nobody trusts it any more."""
+        """Whether it has expired, so that no process trusts it."""
         return now > self.certificate.not_valid_after_utc
 
     def signed(self, certificate: x509.Certificate) -> bool:
-        """Whether ``certificate`` comes from it."""
+        """Whether it has signed ``certificate``."""
         try:
             certificate.verify_directly_issued_by(self.certificate)
         except (ValueError, TypeError, InvalidSignature):
@@ -96,17 +96,17 @@ class Authority:
 
 @dataclass(frozen=True, slots=True)
 class Leaf:
-    """A certificate that a process shows, and its key."""
+    """A certificate that a process presents, and its key."""
 
     certificate: x509.Certificate
     key: ec.EllipticCurvePrivateKey
 
     def due(self, now: dt.datetime) -> str | None:
-        """Why it is to be replaced at ``now``; None: it is not."""
+        """Why it is due for replacement at ``now``; None: it is not due."""
         return _worn(self.certificate, now)
 
     def has_names(self, names: LeafNames) -> bool:
-        """Whether it lets its holder be exactly ``names``."""
+        """Whether it gives its holder exactly these names."""
         found = _alternative_names(self.certificate)
         return (
             found is not None
@@ -116,7 +116,7 @@ class Leaf:
 
 
 def new_authority(common_name: str, now: dt.datetime, maker: CertificateMaker) -> Authority:
-    """A new authority that signs itself. Its subject carries its serial number: no two are mistaken for one another."""
+    """A new self-signed authority. Its subject has the first digits of its serial number, to tell authorities apart."""
     key, serial = maker.private_key(), maker.serial_number()
     name = _name(common_name, f" {serial:x}"[:9])
     usage = x509.KeyUsage(
@@ -186,15 +186,15 @@ def read_authorities(certificates: bytes) -> tuple[x509.Certificate, ...]:
     """The authorities' certificates in a PEM bundle.
 
     Raises:
-        UnusableError: it is no PEM, or one of them is no authority.
+        UnusableError: it is not PEM, or one of the certificates is not an authority's.
     """
     try:
         found = x509.load_pem_x509_certificates(certificates)
         ours = [certificate for certificate in found if _is_authority(certificate)]
     except ValueError as error:
-        raise UnusableError("holds no certificates that can be read") from error
+        raise UnusableError("contains no readable certificates") from error
     if len(ours) < len(found):
-        raise UnusableError("holds a certificate that is no authority's")
+        raise UnusableError("contains a certificate that is not an authority's")
     return tuple(ours)
 
 
@@ -207,10 +207,10 @@ def read_leaf(certificate: bytes, key: bytes) -> Leaf:
     try:
         found = x509.load_pem_x509_certificate(certificate)
     except ValueError as error:
-        raise UnusableError("holds no certificate that can be read") from error
+        raise UnusableError("contains no readable certificate") from error
     own = read_key(key)
     if found.public_key() != own.public_key():
-        raise UnusableError("holds a key that is not the certificate's")
+        raise UnusableError("contains a key that does not match the certificate")
     return Leaf(found, own)
 
 
@@ -218,14 +218,14 @@ def read_key(key: bytes) -> ec.EllipticCurvePrivateKey:
     """A private key.
 
     Raises:
-        UnusableError: it cannot be read, or is of another kind than ours.
+        UnusableError: it cannot be read, or is of another kind than the operator's keys.
     """
     try:
         found = serialization.load_pem_private_key(key, password=None)
     except (ValueError, TypeError) as error:  # TypeError: it is encrypted
-        raise UnusableError("holds no key that can be read") from error
+        raise UnusableError("contains no readable key") from error
     if not isinstance(found, ec.EllipticCurvePrivateKey):
-        raise UnusableError("holds a key that is not of an elliptic curve")
+        raise UnusableError("contains a key that is not an elliptic-curve key")
     return found
 
 
@@ -238,7 +238,7 @@ def read_keys(keys: bytes) -> tuple[ec.EllipticCurvePrivateKey, ...]:
     end = b"-----END PRIVATE KEY-----"
     parts = keys.split(end)
     if parts[-1].strip():
-        raise UnusableError("holds no key that can be read")
+        raise UnusableError("contains no readable key")
     return tuple(read_key(part.lstrip() + end + b"\n") for part in parts[:-1])
 
 
@@ -247,7 +247,7 @@ def _worn(certificate: x509.Certificate, now: dt.datetime) -> str | None:
     if now > end:
         return f"expired at {end:%Y-%m-%dT%H:%M:%SZ}"
     if end - now <= (end - start) * RENEWED_WITH_LEFT:
-        return f"expires at {end:%Y-%m-%dT%H:%M:%SZ}, a third of its life is left"
+        return f"expires at {end:%Y-%m-%dT%H:%M:%SZ}; at most a third of its lifetime is left"
     return None
 
 
@@ -286,7 +286,7 @@ def _name(common_name: str, suffix: str = "") -> x509.Name:
 
 
 def sorted_newest_first(authorities: Iterable[Authority]) -> tuple[Authority, ...]:
-    """In an order that does not depend on how they were found."""
+    """Newest first, in an order that does not depend on the order of the input."""
     return tuple(
         sorted(authorities, key=lambda one: (one.made_at, one.certificate.fingerprint(hashes.SHA256())), reverse=True)
     )

@@ -15,7 +15,7 @@ _log = logging.getLogger(__name__)
 
 Key = TypeVar("Key", bound=Hashable)
 Run = Callable[[Key], Awaitable[float | None]]
-"""Seconds until the next run at the latest, or None: the key is gone and is to be forgotten."""
+"""Seconds until the next run at the latest; None: the key is gone and can be forgotten."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,11 +25,11 @@ class Pacing:
     backoff: Backoff
     """After errors."""
     pause_seconds: float = 0.25
-    """Between two runs of a key: what changes in bursts is looked at once a burst."""
+    """Least time between two runs of a key, so that a burst of changes causes one run."""
     least_seconds: Callable[[Exception], float] = lambda _: 0.0
-    """Not earlier than this after an error, whatever is wished: a busy server says how long to leave it alone."""
+    """Least pause after an error, whatever is requested: a busy server says how long to wait."""
     failed: Callable[[Hashable, Exception], None] = lambda _key, _error: None
-    """Told of every error, and whose it is."""
+    """Called for every error with its key."""
 
 
 @dataclass(slots=True)
@@ -44,7 +44,7 @@ class _Entry:
 
 
 class Workers(Generic[Key]):
-    """A queue of keys and those who work it off. Used from one event loop."""
+    """A queue of keys and its workers. Used from one event loop."""
 
     def __init__(self, run: Run[Key], pacing: Pacing, concurrency: int) -> None:
         self._run = run
@@ -56,16 +56,16 @@ class Workers(Generic[Key]):
 
     @property
     def depth(self) -> int:
-        """Keys that could run now and wait for somebody to be free."""
+        """Keys that are due and wait for a free worker."""
         return self._ready.qsize()
 
     @property
     def running(self) -> int:
-        """Runs going on."""
+        """Number of runs under way."""
         return self._running
 
     def enqueue(self, key: Key) -> None:
-        """Wish for a run, as soon as may be."""
+        """Request a run as soon as possible."""
         entry = self._entries.setdefault(key, _Entry())
         if entry.running:
             entry.again = True
@@ -73,7 +73,7 @@ class Workers(Generic[Key]):
             self._plan(key, entry, 0.0)
 
     async def work(self) -> None:
-        """Work the queue off, for ever. Cancelled, it cancels the runs that are going on."""
+        """Process the queue forever. When cancelled, cancel the runs under way."""
         async with asyncio.TaskGroup() as group:
             for _ in range(self._concurrency):
                 group.create_task(self._worker())
@@ -114,7 +114,7 @@ class Workers(Generic[Key]):
         self._plan(key, entry, 0.0 if entry.again else self._now() + wait_seconds)
 
     def _plan(self, key: Key, entry: _Entry, at: float) -> None:
-        """Have the key run at loop time `at` or when it may, if nothing earlier is planned."""
+        """Schedule a run of the key at loop time `at`, or when its pacing allows, unless an earlier one is planned."""
         at = max(at, entry.not_before)
         if entry.timer is not None:
             if entry.due is not None and entry.due <= at:

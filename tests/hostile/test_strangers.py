@@ -102,6 +102,6 @@ def test_half_sent_pushes_free_their_memory_once_they_are_no_longer_wanted(targe
         target.until(lambda: target.metric("diloco_inbox_bytes") >= payload.nbytes)
         learner.hang_up()
         status, told = ending(call)
-        assert re.search("no longer asked for", told), (status, told)
+        assert re.search("no longer requested", told), (status, told)
     target.until(lambda: target.metric("diloco_inbox_bytes") == 0)
     target.serves_as_before()

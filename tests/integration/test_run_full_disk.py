@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from diloco.local.journal import read_journal
-from diloco.syncer.reporting.status import SyncerStatus
+from diloco.runtime.exits import EXIT_INTERRUPTED
+from diloco.spec.syncer_status import SyncerStatus
 from tests.support.local_run import (
     WAIT_SECONDS,
     merging,
@@ -56,6 +57,6 @@ def test_a_run_whose_disk_is_full_trains_on_and_catches_up_on_files(tmp_path: Pa
             wait_until(lambda: starts(output, "west/old/0") == known + 1, process)
             process.send_signal(signal.SIGINT)
             told, complaints = process.communicate(timeout=WAIT_SECONDS)
-        assert process.returncode == 130, complaints
+        assert process.returncode == EXIT_INTERRUPTED, complaints
         assert "No space left on device" in told
         assert [entry.event for entry in read_journal(output / "supervisor.jsonl")][-1] == "end"

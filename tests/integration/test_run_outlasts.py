@@ -67,7 +67,7 @@ def test_a_reader_that_stops_reading_does_not_stop_the_run(tmp_path: Path) -> No
         process.send_signal(signal.SIGINT)
         process.wait(WAIT_SECONDS)
         _, complaints = process.communicate()
-    assert "diloco: cannot write output (nobody reads it); the run continues, " in complaints
+    assert "diloco: cannot write output (its reader has stopped reading); the run continues, " in complaints
 
 
 def fill(pipe: str) -> None:

@@ -56,7 +56,7 @@ def test_only_what_was_asked_for_is_taken_in(tmp_path: Path) -> None:
             assert not refused.accepted
             assert "not finite" in refused.reason
             assert one.push(wanted, payload).accepted
-            with pytest.raises(RefusedError, match="is here already"):
+            with pytest.raises(RefusedError, match="was received before"):
                 one.push(wanted, payload)
             with pytest.raises(RefusedError, match="not yet at"):
                 one.pull(0, 1000)
@@ -82,7 +82,7 @@ def test_an_outer_gradient_that_comes_after_the_merge_is_late(tmp_path: Path) ->
             )
             fast.start()
             fast.join(WAIT_SECONDS)
-            with pytest.raises(RefusedError, match="was not, or is no longer, asked for"):
+            with pytest.raises(RefusedError, match="was not requested, or no longer is"):
                 one.push(wanted)
 
 

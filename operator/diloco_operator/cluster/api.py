@@ -29,11 +29,11 @@ Query = list[tuple[str, str]]
 
 REQUEST_TIMEOUT_SECONDS: Final = 30.0
 PAGE_OBJECTS: Final = 500
-"""Objects a page of a list: what client-go asks for."""
+"""Objects in a page of a list, as client-go requests."""
 WATCH_SECONDS: Final = 290
-"""The server ends a watch after this long; it is taken up again where it ended."""
+"""The server ends a watch after this long; the next one resumes where it ended."""
 SILENCE_SECONDS: Final = 90.0
-"""A watch that says nothing for this long is dead: servers send a bookmark a minute (KEP-956)."""
+"""A watch without a message for this long counts as broken: servers send a bookmark a minute (KEP-956)."""
 
 _JSON: Final = "application/json"
 _METADATA_ONLY: Final = "application/json;as=PartialObjectMetadata{};g=meta.k8s.io;v=v1"
@@ -47,17 +47,17 @@ def _nothing(*_: object) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Seams:
-    """What the requests are told by, and stopped by, from outside."""
+    """Callbacks that observe requests and can prevent writes."""
 
     answered: Callable[[Call, int, float], None] = _nothing
-    """Called after each request with its HTTP code (0: none came) and the seconds it took."""
+    """Called after each request with its HTTP code (0: no answer) and the seconds it took."""
     before_write: Callable[[], None] = _nothing
-    """Called before each write; raises where this process may write no more."""
+    """Called before each write; raises if this process may no longer write."""
 
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """Which objects of a kind a list or a watch is about."""
+    """The objects of a kind that a list or a watch selects."""
 
     kind: Kind
     namespace: str | None = None
@@ -90,17 +90,17 @@ class Api:
     """The API server, as far as the operator needs it."""
 
     def __init__(self, client: Any, field_manager: str, seams: Seams | None = None) -> None:
-        """`client` is a kubernetes.aio ApiClient; closing it stays with whoever opened it."""
+        """`client` is a kubernetes.aio ApiClient, which the caller closes."""
         self._client = client
         self._field_manager = field_manager
         self._seams = seams or Seams()
 
     async def get(self, kind: Kind, namespace: str, name: str, *, timeout_seconds: float | None = None) -> Object:
-        """One object.
+        """Get one object.
 
         Raises:
-            NotFoundError: it is not there.
-            ApiError: as in `errors`; so for every other method here.
+            NotFoundError: it does not exist.
+            ApiError: as in `errors`; so does every other method here.
         """
         call = Call("get", kind.resource, namespace, name)
         return await self._json(_Request(call, "GET", kind.path(namespace, name), timeout=_within(timeout_seconds)))
@@ -115,14 +115,14 @@ class Api:
             return None
 
     async def apply(self, kind: Kind, body: Object) -> Object:
-        """Make an object have the fields of `body`, and give back what it is now. Fields of others stay."""
+        """Apply the fields of `body` to an object, or create it; returns the result. Other owners' fields stay."""
         return await self._patch(kind, body, _APPLY, query=[("force", "true")])
 
     async def apply_status(self, kind: Kind, body: Object) -> Object:
-        """As `apply`, of the status subresource. Never makes an object.
+        """As `apply`, for the status subresource. Never creates an object.
 
-        With ``metadata.resourceVersion`` in `body` only that version gets it. (A uid would not do: the server checks
-        none where a status is written, and the object may be a later one of the same name.)
+        With ``metadata.resourceVersion`` in `body`, only that version is written to. (A uid is not enough: the server
+        does not check it for a status, and the object may be a later one of the same name.)
 
         Raises:
             NotFoundError: there is no such object.
@@ -131,19 +131,19 @@ class Api:
         return await self._patch(kind, body, _APPLY, query=[("force", "true")], subresource="status")
 
     async def overwrite(self, kind: Kind, patch: Object) -> Object:
-        """Change an object by a merge patch (RFC 7396), whoever owns the fields, and give back what it is now.
+        """Change an object by a merge patch (RFC 7396), regardless of who owns the fields; returns the result.
 
         Raises:
-            ConflictError: it has not the uid of `patch`.
+            ConflictError: its uid is not that of `patch`.
         """
         return await self._patch(kind, patch, _MERGE)
 
     async def delete(self, kind: Kind, namespace: str, name: str, preconditions: Mapping[str, str]) -> None:
-        """Delete in the background the object that has this uid, and where given this resourceVersion.
+        """Delete an object in the background if it has the uid and, if given, the resourceVersion of `preconditions`.
 
         Raises:
-            ConflictError: it is another one by now.
-            NotFoundError: it is not there.
+            ConflictError: it has another uid or resourceVersion by now.
+            NotFoundError: it does not exist.
         """
         body = {
             "apiVersion": "v1",
@@ -155,10 +155,10 @@ class Api:
         await self._json(_Request(call, "DELETE", kind.path(namespace, name), body=body))
 
     async def create(self, kind: Kind, body: Object, *, timeout_seconds: float | None = None) -> Object:
-        """A new object.
+        """Create an object.
 
         Raises:
-            ConflictError: there is one of this name.
+            ConflictError: an object of this name exists.
         """
         namespace, name = body["metadata"]["namespace"], body["metadata"].get("name")
         return await self._json(
@@ -173,7 +173,7 @@ class Api:
         )
 
     async def replace(self, kind: Kind, body: Object, *, timeout_seconds: float | None = None) -> Object:
-        """A whole object anew, if it still has the resourceVersion of `body`.
+        """Replace a whole object, if it still has the resourceVersion of `body`.
 
         Raises:
             ConflictError: it has another one.
@@ -194,7 +194,7 @@ class Api:
         """A list, page by page; all pages are of one resource version.
 
         Raises:
-            GoneError: the list took so long that its version is no more.
+            GoneError: the list took so long that its version has expired.
         """
         kind, following = selection.kind, ""
         call = Call("list", kind.resource, selection.namespace)
@@ -208,7 +208,7 @@ class Api:
                 return
 
     async def items(self, selection: Selection) -> list[Object]:
-        """Everything selected."""
+        """All selected objects."""
         return [item async for page in self.pages(selection) for item in page.get("items") or ()]
 
     async def watch(self, selection: Selection, resource_version: str) -> AsyncGenerator[Object]:
@@ -297,7 +297,7 @@ def _within(seconds: float | None) -> aiohttp.ClientTimeout:
 
 
 async def _part(call: Call, part: Awaitable[Any]) -> Any:
-    """What `part` comes to, its failures as ours."""
+    """The result of `part`, with its errors as this package's."""
     try:
         return await part
     except (aiohttp.ClientError, TimeoutError, OSError, asyncio.IncompleteReadError, ValueError) as error:
@@ -311,13 +311,13 @@ def _parsed(call: Call, text: bytes) -> Object:
     except (ValueError, RecursionError):
         value = None
     if not isinstance(value, dict):
-        # A proxy's page, or half an object of a server that went away.
+        # A proxy's page, or a part of an object from a server that stopped.
         raise UnavailableError(call, "the answer is not a JSON object")
     return value
 
 
 async def is_served(api: Api, kind: Kind = JOB, namespace: str | None = None) -> bool:
-    """Whether the server knows the kind: its definition is installed."""
+    """Whether the server serves the kind, that is, whether its definition is installed."""
     try:
         async for _ in api.pages(Selection(kind, namespace, metadata_only=True), page_objects=1):
             return True

@@ -19,7 +19,7 @@ class ObjectKey(NamedTuple):
 
 
 class GroupKey(NamedTuple):
-    """What objects are found together by: the value of a label, in a namespace."""
+    """What the objects of a group have in common: the value of a label, and the namespace."""
 
     namespace: str
     value: str
@@ -37,7 +37,7 @@ class Cache:
         return len(self._objects)
 
     def get(self, key: ObjectKey) -> Object | None:
-        """The object; None: not heard of."""
+        """The object; None: it is not in the cache."""
         return self._objects.get(key)
 
     def group(self, key: GroupKey) -> Iterator[tuple[ObjectKey, Object]]:
@@ -51,7 +51,7 @@ class Cache:
         return None if value is None else GroupKey(metadata["namespace"], value)
 
     def seen(self, kind: str, item: Object) -> GroupKey | None:
-        """A watch brought `item`. Returns its group, None where we know better already."""
+        """Add `item` from a watch. Returns its group; None: a later version is in the cache already."""
         key = _key(kind, item)
         known = self._objects.get(key)
         if known is not None and version_of(item) < version_of(known):
@@ -59,18 +59,18 @@ class Cache:
         return self._put(key, item)
 
     def gone(self, kind: str, item: Object) -> GroupKey | None:
-        """A watch brought the end of `item`. Returns its group, None where there is a later one already."""
+        """Remove `item`, whose deletion a watch reported. Returns its group; None: a later version is in the cache."""
         key = _key(kind, item)
         known = self._objects.get(key)
-        # The version of a deletion is later than that of everything the object was.
+        # The version of a deletion is later than every version of the object.
         if known is None or version_of(item) < version_of(known):
             return None
         return self._drop(key)
 
     def written(self, kind: str, item: Object, watched_version: int) -> None:
-        """An answer to one of our writes; `watched_version` is how far the kind's watch has come.
+        """Add the answer to one of our writes; `watched_version` is how far the kind's watch has come.
 
-        What the watch has passed already it has told in full, the object's end included.
+        Up to there the watch has reported everything, including the object's deletion.
         """
         key = _key(kind, item)
         known = self._objects.get(key)
@@ -78,13 +78,13 @@ class Cache:
             self._put(key, item)
 
     def listed(self, kind: str, namespace: str | None, items: Iterable[Object], version: int) -> set[GroupKey]:
-        """A list brought everything that there was at `version`. Returns the groups in which something changed."""
+        """Replace the objects of a kind by a list of everything at `version`. Returns the groups that have changed."""
         there = {_key(kind, item): item for item in items}
         changed = {
             self._drop(key)
             for key, known in list(self._objects.items())
             if key.kind == kind and namespace in (None, key.namespace)
-            # Of our own writes after the list was made it can say nothing.
+            # The list does not contain our own writes that came after it.
             if key not in there and version_of(known) <= version
         }
         for key, item in there.items():
@@ -114,18 +114,18 @@ class Cache:
 
 
 def without_managed_fields(item: Object) -> Object:
-    """The object without who owns which field: often the larger half of it, and never read here."""
+    """The object without ``managedFields``, which are often the larger half of it and never read here."""
     metadata = {key: value for key, value in item["metadata"].items() if key != "managedFields"}
     return {**item, "metadata": metadata}
 
 
 def version_of(item: Object) -> int:
-    """The object's resource version; 0 where it has none."""
+    """The object's resource version; 0 if it has none."""
     return as_version(item["metadata"].get("resourceVersion"))
 
 
 def as_version(text: str | None) -> int:
-    """A resource version as the number that it is (KEP-5504); 0 for none."""
+    """A resource version as a number (KEP-5504); 0 if there is none."""
     return int(text) if text and text.isdecimal() else 0
 
 

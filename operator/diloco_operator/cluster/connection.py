@@ -17,7 +17,7 @@ _TOKEN_READ_AGAIN = timedelta(minutes=10)  # bound tokens live an hour and are r
 
 
 class NoConnectionError(Exception):
-    """Nobody said where the API server is, or what was said cannot be used. The text is for the user."""
+    """There is no address of an API server, or it cannot be used. The text is for the user."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,16 +25,16 @@ class Connection:
     """A way to the API server."""
 
     configuration: Any
-    """Of kubernetes.aio: host, TLS files, tokens and what renews them."""
+    """The kubernetes.aio configuration: host, TLS files, tokens and how to renew them."""
     described: str
 
     def open(self) -> Any:
-        """A new kubernetes.aio ApiClient, to be closed by whoever asked. Needs a running loop."""
+        """A new kubernetes.aio ApiClient, which the caller closes. Needs a running event loop."""
         return client.ApiClient(self.configuration)
 
 
 async def connect(kubeconfig: Path | None, context: str | None) -> Connection:
-    """The pod's own ServiceAccount where there is one, unless a kubeconfig is named.
+    """Connect with the pod's own ServiceAccount if there is one and no kubeconfig is named, else with a kubeconfig.
 
     Raises:
         NoConnectionError: there is neither, or it is unusable.
@@ -67,7 +67,7 @@ async def connect(kubeconfig: Path | None, context: str | None) -> Connection:
 
 
 def login(connection: Connection, now: Callable[[], datetime]) -> kopf.OperatorRegistry:
-    """A kopf registry that logs in as we do, and reads tokens anew before they end."""
+    """A kopf registry that logs in with the same credentials, and reads tokens again before they expire."""
     registry = kopf.OperatorRegistry()
 
     @kopf.on.login(registry=registry, id="connection")

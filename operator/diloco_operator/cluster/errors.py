@@ -32,16 +32,16 @@ class ApiError(Exception):
     """A request that did not succeed."""
 
     reason: ClassVar[str] = "ApiError"
-    """Of metrics: a closed set."""
+    """The label in metrics; one of a fixed set."""
 
     def __init__(self, call: Call, message: str, *, code: int = 0, retry_after_seconds: float = 0.0) -> None:
-        """`code` is 0 where no answer came."""
+        """`code` is 0 if there was no answer."""
         super().__init__(f"{call}: {message}")
         self.call = call
         self.message = message
         self.code = code
         self.retry_after_seconds = retry_after_seconds
-        """The server's wish; 0: none was said."""
+        """As the server requests; 0: it did not say."""
 
 
 class NotFoundError(ApiError):
@@ -51,13 +51,13 @@ class NotFoundError(ApiError):
 
 
 class ConflictError(ApiError):
-    """409: somebody was quicker, or a precondition does not hold, or it exists already."""
+    """409: another write came first, a precondition does not hold, or the object exists already."""
 
     reason = "Conflict"
 
 
 class GoneError(ApiError):
-    """410: the resource version or the continue token is too old; list anew."""
+    """410: the resource version or the continue token is too old; list again."""
 
     reason = "Gone"
 
@@ -69,28 +69,28 @@ class InvalidError(ApiError):
 
 
 class MalformedError(ApiError):
-    """500: what was to be applied has a field that its kind does not know, or a value of another type.
+    """500: the applied object has a field that its kind does not know, or a value of another type.
 
-    Nothing that is live has to do with it. Any other kind of write would drop the field without a word.
+    The cause is the applied object alone, not the live one. Any other kind of write would silently drop the field.
     """
 
     reason = "Malformed"
 
 
 class ForbiddenError(ApiError):
-    """403: RBAC, a quota or an admission plugin says no. The text has verb and resource."""
+    """403: RBAC, a quota or an admission plugin rejects it. The text names verb and resource."""
 
     reason = "Forbidden"
 
 
 class NamespaceGoingError(ApiError):
-    """403: the namespace is being deleted, so nothing can be made in it, and what is there goes too."""
+    """403: the namespace is being deleted, so no object can be created in it, and those in it are deleted too."""
 
     reason = "NamespaceGoing"
 
 
 class UnauthorizedError(ApiError):
-    """401: the credentials are not taken. They are read anew for the next request."""
+    """401: the credentials are rejected. They are read again for the next request."""
 
     reason = "Unauthorized"
 
@@ -102,13 +102,13 @@ class TooManyRequestsError(ApiError):
 
 
 class UnavailableError(ApiError):
-    """5xx, no connection, no answer in time: nothing is known of what became of the request."""
+    """5xx, no connection, no answer in time: whether the request took effect is not known."""
 
     reason = "Unavailable"
 
 
 REFUSED = (InvalidError, MalformedError, ForbiddenError, ConflictError)
-"""Asked again, the same request brings the same answer until somebody changes something."""
+"""The same request gets the same answer again until something in the cluster changes."""
 
 _BY_CODE: Mapping[int, type[ApiError]] = {
     HTTPStatus.BAD_REQUEST: InvalidError,
@@ -123,20 +123,20 @@ _BY_CODE: Mapping[int, type[ApiError]] = {
     HTTPStatus.TOO_MANY_REQUESTS: TooManyRequestsError,
 }
 _NOT_OF_ITS_KIND = ("failed to create typed patch object", "failed to convert new object")
-"""How an API server begins to say that an applied object has a field that its kind does not know, or a value of another
-type. Server-side apply finds that before any validation, and answers 500 (apimachinery's managedfields)."""
+"""Beginnings of the API server's message that an applied object has a field that its kind does not know, or a value of
+another type. Server-side apply finds this before any validation, and answers 500 (apimachinery's managedfields)."""
 _LONGEST_MESSAGE = 2000
 _NAMESPACE_GOING = "NamespaceTerminating"
-"""Cause of a refusal, as the API server's NamespaceLifecycle admission names it."""
+"""The cause that the API server's NamespaceLifecycle admission gives for its refusal."""
 
 
 def of_status(call: Call, code: int, body: Any, retry_after: str | None = None) -> ApiError:
     """The error for an answer with `code` whose body is, or should be, a ``Status`` object (API convention).
 
     Args:
-        call: what was asked.
+        call: the request.
         code: of HTTP, or the ``code`` of a Status in a watch.
-        body: parsed JSON, or text of whoever answered in the server's place.
+        body: parsed JSON, or the text of a proxy that answered in the server's place.
         retry_after: the header, in seconds.
     """
     message, details = _message(body), _details(body)
@@ -159,7 +159,7 @@ def of_text(call: Call, code: int, text: str, retry_after: str | None = None) ->
 
 
 def of_exception(call: Call, error: Exception) -> ApiError:
-    """The error for a request that got no whole answer."""
+    """The error for a request that got no complete answer."""
     if isinstance(error, TimeoutError):
         return UnavailableError(call, "no answer in time")
     if isinstance(error, aiohttp.ClientConnectorError):
@@ -183,7 +183,7 @@ def _causes(details: Mapping[str, Any]) -> set[str]:
 
 
 def _seconds(value: Any) -> float:
-    # The header may also be a date (RFC 9110); API servers send seconds, and a date is as good as none.
+    # The header may also be a date (RFC 9110); API servers send seconds, and a date is ignored.
     try:
         return max(float(value), 0.0)
     except (TypeError, ValueError):

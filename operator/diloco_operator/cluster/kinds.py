@@ -30,7 +30,7 @@ class Kind:
         return f"{self.plural}.{self.group}" if self.group else self.plural
 
     def path(self, namespace: str | None, name: str | None = None, subresource: str | None = None) -> str:
-        """The URL's path; `namespace` None: those of all namespaces."""
+        """The URL's path; `namespace` None: objects of all namespaces."""
         parts = ["apis", self.group, self.version] if self.group else ["api", self.version]
         parts += ["namespaces", namespace] if namespace is not None else []
         parts += [part for part in (self.plural, name, subresource) if part is not None]
@@ -61,7 +61,8 @@ CHILDREN: Final = (
     DISRUPTION_BUDGET,
     NETWORK_POLICY,
 )
-"""What a job is made of, and what is watched. Disruption budgets are of earlier versions, and are deleted."""
+"""The kinds of a job's children, all of which are watched. Disruption budgets are from earlier versions, and are
+deleted."""
 
 _BY_NAME: Final = {kind.name: kind for kind in CHILDREN}
 
@@ -70,7 +71,7 @@ def child_kind(name: str) -> Kind:
     """The kind of a child.
 
     Raises:
-        LookupError: children of no such kind are made.
+        LookupError: there are no children of that kind.
     """
     try:
         return _BY_NAME[name]

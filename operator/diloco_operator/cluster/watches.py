@@ -1,8 +1,8 @@
 """Lists and watches each kind of child for as long as the process lives.
 
 A watch resumes where it ended. If that version is gone (410), the kind is listed again; if the server does not answer,
-it is asked again at growing intervals. The time of every message, bookmarks included, is recorded, because a broken
-watch looks just like a quiet cluster.
+the request is repeated at growing intervals. The time of every message, bookmarks included, is recorded, because a
+broken watch looks just like a quiet cluster.
 """
 
 import asyncio
@@ -16,7 +16,7 @@ from diloco_operator.cluster.cache import Cache, GroupKey, as_version, version_o
 from diloco_operator.cluster.errors import ApiError, ForbiddenError, GoneError, NotFoundError
 
 _log = logging.getLogger(__name__)
-_RECONNECT_SECONDS = 0.2  # a server that ends each watch at once is not asked in a tight loop
+_RECONNECT_SECONDS = 0.2  # so that a server that ends each watch at once does not cause a tight loop
 
 
 @dataclass(slots=True)
@@ -34,17 +34,17 @@ class Watch:
     version: int = 0
     """How far it has come."""
     heard_at: float | None = None
-    """When the server last said something; None: never."""
+    """When the last message came from the server; None: never."""
     problem: str = ""
-    """Why it is not watching right now; empty: it is."""
+    """Why it is not watching at the moment; empty: it is watching."""
     shut_out: bool = False
-    """The server's latest answer was that there is nothing here to see: the namespace, or the right to it, is gone."""
+    """The server's latest answer was 403 or 404: the namespace, or the permission to read it, is gone."""
     synced: asyncio.Event = field(default_factory=asyncio.Event)
     """Set once the cache holds everything."""
     _from: str = ""
 
     async def run(self) -> None:
-        """List and watch for ever."""
+        """List and watch forever."""
         failures = 0
         while True:
             try:
@@ -77,7 +77,7 @@ class Watch:
         self.synced.set()
 
     async def _watch(self) -> None:
-        # Closed here, not by the garbage collector, so that its connection goes with it.
+        # Closed here, not by the garbage collector, so that its connection is closed at once.
         stream = self.api.watch(self.selection, self._from)
         try:
             async for event in stream:
@@ -98,7 +98,7 @@ class Watch:
             self.changed(group)
 
     def _whole(self, item: Object) -> Object:
-        # Items of lists lack both; whoever reads the cache shall find them in all.
+        # Items of lists lack both, and readers of the cache rely on them.
         kind = self.selection.kind
         return {"apiVersion": kind.api_version, "kind": kind.name, **item}
 
@@ -108,7 +108,7 @@ class Watch:
 
 
 def watched_version(watches: Iterable[Watch], kind: str, namespace: str) -> int:
-    """How far the watch that brings objects of `kind` in `namespace` has come; 0: nobody watches them."""
+    """How far the watch of `kind` in `namespace` has come; 0: there is no such watch."""
     return max(
         (
             watch.version

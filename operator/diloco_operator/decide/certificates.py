@@ -126,7 +126,7 @@ def _authorities(
         found = _merged(found, (one for data in elsewhere for one in _trusted_by(data)))
     found = sorted_newest_first(one for one in found if not one.expired(now))
     able = [one for one in found if one.key is not None]
-    problem = problem or (able[0].due(now) if able else "holds no authority that is valid and has its key")
+    problem = problem or (able[0].due(now) if able else "contains no valid authority with its key")
     if problem is not None:
         fresh = new_authority(f"diloco {who.job}", now, maker)
         found, able = sorted_newest_first([fresh, *found]), list(sorted_newest_first([fresh, *able]))
@@ -139,7 +139,7 @@ def _authorities(
 def _read_authorities(data: SecretData | None) -> tuple[tuple[Authority, ...], str | None]:
     """What can be read, and what is wrong with the rest."""
     if data is None:
-        return (), "is not there"
+        return (), "is missing"
     try:
         found = read_authorities(_decoded(data, CA))
     except UnusableError as error:
@@ -173,7 +173,7 @@ def _leaf(
 ) -> tuple[Leaf | None, str | None]:
     """The leaf as it is if it can stay, otherwise why not."""
     if data is None:
-        return None, "is not there"
+        return None, "is missing"
     try:
         leaf = read_leaf(_decoded(data, CERTIFICATE), _decoded(data, KEY))
     except UnusableError as error:
@@ -192,4 +192,4 @@ def _decoded(data: SecretData, key: str) -> bytes:
     try:
         return base64.b64decode(data.get(key, ""), validate=True)
     except (binascii.Error, ValueError, TypeError) as error:
-        raise UnusableError(f"holds no base64 in {key}") from error
+        raise UnusableError(f"{key} is not base64") from error

@@ -16,7 +16,7 @@ from diloco_operator.manifests import ObservedImages, Scale, all_children, choos
 
 SECRET = "Secret"  # noqa: S105  # a kind
 KEPT = frozenset({"PersistentVolumeClaim"})
-"""Kinds that only the job's own deletion removes: what is on them cannot be made again."""
+"""Kinds that only the job's own deletion removes, because their content cannot be recreated."""
 
 
 def desired(job_now: JobNow, scale: Scale) -> tuple[Object, ...]:
@@ -50,17 +50,17 @@ class Changes:
     apply: tuple[Object, ...] = ()
     delete: tuple[ChildKey, ...] = ()
     taken: frozenset[ChildKey] = frozenset()
-    """What is wanted and belongs to somebody else."""
+    """Wanted objects whose names belong to other owners."""
 
 
 def changes(job_now: JobNow, scale: Scale) -> Changes:
     """What differs from what is wanted.
 
-    Where a name is taken nothing new is made: half a job is worse than none. What is there is kept as it should be.
+    If a name is taken, nothing new is created, because half a job is worse than none. Existing objects are repaired.
     """
     live, foreign, lost = job_now.observed.children, job_now.observed.foreign, job_now.volume.lost
     if lost and not syncer_ready(job_now.deployment):
-        # On another volume, or on none, it would begin from zero. One that runs has its volume.
+        # On another volume, or none, a syncer would begin from zero. A running one has its volume.
         scale = replace(scale, syncer=0)
     wanted = {ChildKey.of(one): one for one in desired(job_now, scale)}
     if lost:

@@ -29,12 +29,12 @@ from diloco_operator.decide.workloads import PoolWorkload
 CONDITION_TYPES: tuple[ConditionType, ...] = get_args(ConditionType)
 _SINCE = ", since "
 TRAINS_UNHEARD = timedelta(minutes=10)
-"""How long a job is said to train while its syncer's pod is not ready (ours)."""
+"""How long a job's phase stays Training while its syncer's pod is not ready (ours)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What is found about one condition."""
+    """The result for one condition."""
 
     status: Literal["True", "False", "Unknown"]
     reason: Reason
@@ -82,7 +82,7 @@ def conditions(before: JobStatus, verdicts: Verdicts, generation: int, now: date
 
 
 def taken_over(before: JobStatus, type_: ConditionType, otherwise: Verdict) -> Verdict:
-    """The verdict that stands in the status, if one does."""
+    """The verdict in the previous status, if there is one."""
     earlier = condition(before, type_)
     if earlier is None or earlier.reason not in set(Reason):
         return otherwise
@@ -101,13 +101,13 @@ def dated(before: JobStatus, type_: ConditionType, verdict: Verdict, now: dateti
 
 
 def has_had_a_syncer(before: JobStatus) -> bool:
-    """A syncer was ready before: the job trains, or waits for one that is known to be away, whatever its phase is."""
+    """Whether a syncer was ready before: then the job trains or waits for the syncer, whatever its phase is."""
     ready = condition(before, "Ready")
     return before.phase == "Training" or (ready is not None and ready.reason == Reason.SYNCER_UNREACHABLE)
 
 
 def _unheard_too_long(ready: Verdict, now: datetime) -> bool:
-    """The syncer's pod has not been ready for so long that nothing is known of the training any more."""
+    """Whether the syncer's pod has not been ready for so long that the state of the training is not known any more."""
     unheard = (ready.status, ready.reason) == ("False", Reason.SYNCER_UNREACHABLE)
     return unheard and ready.since is not None and now - ready.since >= TRAINS_UNHEARD
 
@@ -145,18 +145,18 @@ class Counts:
 
 @dataclass(frozen=True, slots=True)
 class Heard:
-    """What is known of the learners by the syncer's account."""
+    """What the syncer reports about the learners."""
 
     training: frozenset[str] | None
-    """Ids of those that train; None: that is not known."""
+    """Ids of those that train; None: not known."""
     left_out: frozenset[str] = frozenset()
     """Ids of those whose work is left out of merges."""
     quorum: int | None = None
-    """The quorum in force, where it is not that of the manifest."""
+    """The quorum in force, if it is not the manifest's."""
 
 
 def counts(workloads: Iterable[PoolWorkload], heard: Heard, *, running: bool) -> Counts:
-    """The learners in numbers; ``running``: the job is to run."""
+    """The numbers of learners; ``running``: the job should run."""
     by_region: dict[str, list[PoolStatus]] = {}
     for workload in workloads:
         region, pool = workload.pool
@@ -182,7 +182,7 @@ def counts(workloads: Iterable[PoolWorkload], heard: Heard, *, running: bool) ->
     )
     desired, trained = sum(region.desired for region in regions), sum(region.training for region in regions)
     ready = sum(pool.ready for region in regions for pool in region.pools)
-    # Nobody says how many train: an earlier number would look like one of now.
+    # The syncer does not report how many train, and an earlier number would look current.
     shown = "?" if running and heard.training is None else str(trained)
     summary = f"{shown}/{desired}"
     counted = LearnerCounts(

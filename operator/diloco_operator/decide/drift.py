@@ -35,12 +35,13 @@ _QUANTITY_MAPS = frozenset({"requests", "limits", "capacity", "hard"})
 _QUANTITY = "quantity"
 _QUANTITY_FIELDS = frozenset({"sizeLimit", _QUANTITY})
 _ALWAYS_WRITTEN = frozenset({"emptyDir", "podSelector", "namespaceSelector"})
-"""Fields whose empty value says something: that they are not there is a difference."""
+"""Fields whose empty value has a meaning, so that a missing one is a difference."""
 _TRUE_BY_DEFAULT = frozenset({"automountServiceAccountToken", "allowPrivilegeEscalation", "enableServiceLinks"})
 """Fields whose absence means true; of all others false is not kept by the API server."""
 
 NEVER_APPLIED_AGAIN = frozenset({"PersistentVolumeClaim"})
-"""A claim is made once: nearly all of its spec is immutable, and one that was enlarged by hand must not be shrunk."""
+"""A claim's spec is written only once: nearly all of it is immutable, and a claim enlarged by hand must not be
+shrunk."""
 
 
 APPLIED = "diloco.dev/applied"
@@ -56,7 +57,7 @@ def marked(desired: Object) -> Object:
 
 
 def differs(desired: Object, live: Object) -> str | None:
-    """The path of the first field that is not what we set it to; None: all are."""
+    """The path of the first field that is not as the operator sets it; None: all are."""
     if desired["kind"] in NEVER_APPLIED_AGAIN:
         return None
     for field in desired:
@@ -88,7 +89,7 @@ def _instead(desired: Any, live: Any) -> Any:
 
 
 def _difference(desired: Any, live: Any, path: str, field: str) -> str | None:
-    # Most of it is equal, and equality is quick.
+    # Most of it is equal, and this check is fast.
     if desired == live or (_empty(desired) and _empty(live)):
         return None
     if isinstance(desired, dict):
@@ -132,7 +133,7 @@ def _list_difference(desired: Sequence[Any], live: Any, path: str, field: str) -
 
 
 def _keys(items: Sequence[Any], field: str, path: str) -> tuple[str, ...] | None:
-    """What an item of this list is found by; None: its position."""
+    """The keys that identify an item of this list; None: its position."""
     if not all(isinstance(item, dict) for item in items):
         return None
     candidates = _PORT_KEYS if field == "ports" and ".ingress" not in path else (_LIST_KEYS.get(field, ()),)

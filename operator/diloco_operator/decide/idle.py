@@ -39,7 +39,7 @@ from diloco_operator.names import PoolKey
 from diloco_operator.options import OperatorOptions
 
 MODEL_PATH = "model.safetensors"
-"""Where the syncer exports the model to, below the root of its volume."""
+"""The path of the exported model, relative to the root of the syncer's volume."""
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ class Bare:
 
     @property
     def stop_fields(self) -> StopFields:
-        """When it is to stop."""
+        """The fields that stop it."""
         return stop_fields(self.job)
 
     @property
@@ -102,7 +102,7 @@ def over(before: JobStatus, end: End) -> Verdicts:
 
 
 def finished(bare: Bare) -> Plan:
-    """It has ended. Pods go, learners first; the rest stays until the job is deleted. Nothing starts it again."""
+    """Plan for a job that has ended: remove its pods, learners first, and keep the rest until the job is deleted."""
     before, options = bare.before, bare.options
     live_seconds = seconds_to_live(bare.stop_fields.ttl_seconds_after_finished, before.completion_time, bare.now)
     if live_seconds is not None and live_seconds <= 0:
@@ -129,7 +129,7 @@ def finished(bare: Bare) -> Plan:
 
 
 def blocked(bare: Bare, cause: Cause) -> Plan:
-    """Its objects cannot be built; the conditions say why. It can still be stopped."""
+    """Plan for a job whose objects cannot be built; the conditions say why. It can still be stopped."""
     end = deadline_end(bare.stop_fields.active_deadline_seconds, bare.before.start_time, bare.now)
     if end is not None:
         completed = bare.now.replace(microsecond=0)
@@ -167,7 +167,7 @@ def _because_of(cause: Cause, others: list[Cause], suspended: Verdict) -> Verdic
 
 
 def standing(left: PodsLeft, before: JobStatus, observed: Observed) -> Verdict:
-    """Whether a job that is to be stopped is. It becomes Suspended only after a look has found no pods."""
+    """Whether a job has stopped as it should. It becomes Suspended only after a list of its pods was empty."""
     said = taken_over(before, "Suspended", IN_PROGRESS).status == "True"
     if not left.any and (said or not observed.look_failed):
         return Verdict("True", Reason.SUSPENDED)
@@ -178,7 +178,7 @@ def standing(left: PodsLeft, before: JobStatus, observed: Observed) -> Verdict:
 
 
 def degraded(causes: list[Cause], before: JobStatus, observed: Observed) -> Verdict:
-    """What is wrong with it, if anything. What an earlier look found is kept while looks fail."""
+    """The Degraded verdict. While pods cannot be listed, the earlier verdict is kept."""
     earlier = taken_over(before, "Degraded", AS_EXPECTED)
     stands = observed.look_failed and earlier.status == "True" and earlier.reason in FOUND_BY_LOOKING
     if stands and (not causes or as_grave(earlier.reason, causes[0].reason)):
@@ -192,9 +192,9 @@ def exported(job: str) -> ExportedModel:
 
 
 def _said(bare: Bare, plan: Plan, verdicts: Verdicts, *, running: bool, completed: datetime | None = None) -> Plan:
-    """``plan`` with the status; what is known of the job's progress stays."""
+    """``plan`` with the status; the known progress of the job stays."""
     before, generation = bare.before, int(bare.job["metadata"].get("generation") or 0)
-    # Of a job that nothing is known of yet there are no pools to count.
+    # A job without a status has no known pools to count.
     counted = counts(bare.workloads, Heard(None if bare.workloads else frozenset()), running=running)
     changed: dict[str, object] = {
         "learners": counted.learners,

@@ -75,5 +75,5 @@ class JobNow:
 
     @property
     def pods_left(self) -> PodsLeft:
-        """Pods that are there or may be being made."""
+        """Pods that exist or may be being created."""
         return pods_left(self.observed.children, self.observed.looked, self.now)

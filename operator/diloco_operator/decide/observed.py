@@ -24,7 +24,7 @@ class ChildKey(NamedTuple):
 
     @classmethod
     def of(cls, item: Object) -> Self:
-        """What `item` is found by."""
+        """The key of `item`."""
         return cls(item["kind"], item["metadata"]["name"])
 
 
@@ -39,7 +39,7 @@ class PodObserved:
 
 @dataclass(frozen=True, slots=True)
 class Looked:
-    """What a closer look at an unhealthy job brought: lists, not watches."""
+    """The pods and events of an unhealthy job, from lists and not from watches."""
 
     pods: tuple[PodObserved, ...] = ()
     """Every pod with the job's labels, the syncer's among them."""
@@ -49,19 +49,19 @@ class Looked:
 
 
 class LearnerReport(BaseModel):
-    """One learner, as the syncer tells of it."""
+    """One learner in the syncer's ``/status``: the fields of the syncer's ``LearnerStatus`` that are used."""
 
     model_config = ConfigDict(extra="ignore", frozen=True, use_attribute_docstrings=True)
 
     id: str
     """region/pool/index."""
     state: str
-    """A `LearnerState`. Others may come with newer trainers."""
+    """A `LearnerState`. Newer trainers may send others."""
     restarts: int = 0
     """Times a new process took its place."""
     left_out_now: str = ""
-    """Why it is being left out of merges again and again, in words that stay; empty: it is not, or the syncer is of a
-    version that does not say."""
+    """Why merges repeatedly leave it out, in a text that stays the same while it lasts; empty: they do not, or the
+    syncer is of a version that does not report it."""
 
 
 class EvaluationReport(BaseModel):
@@ -72,7 +72,7 @@ class EvaluationReport(BaseModel):
     loss: float | None = None
     """Nats a token; None where it was not a number."""
     doubted: bool = False
-    """It is not to be believed, and no other learner has confirmed it."""
+    """It is not credible, and no other learner has confirmed it."""
 
 
 class CheckpointReport(BaseModel):
@@ -87,16 +87,16 @@ class CheckpointReport(BaseModel):
 
 
 class LinksReport(BaseModel):
-    """Whether overlap, interval and links go together, as the syncer measures it."""
+    """Whether overlap, interval and links fit together, as the syncer measures it."""
 
     model_config = ConfigDict(extra="ignore", frozen=True, use_attribute_docstrings=True)
 
     kind: str
-    """Fits, or the misfit. Others may come with newer trainers."""
+    """Fits, or the misfit. Newer trainers may send others."""
     reason: str = ""
-    """In words that stay the same for as long as the kind does."""
+    """A text that stays the same for as long as the kind does."""
     remedies: tuple[str, ...] = ()
-    """What would do, each alone."""
+    """Remedies, each enough alone."""
 
 
 class SyncerStatusView(BaseModel):
@@ -108,9 +108,9 @@ class SyncerStatusView(BaseModel):
     model_config = ConfigDict(extra="ignore", frozen=True, use_attribute_docstrings=True)
 
     job: str
-    """The job's name: an answer for another one is not taken."""
+    """The job's name: an answer for another job is rejected."""
     epoch: int
-    """Life of the syncer process, counted from 1."""
+    """Number of this start of the syncer, counted from 1."""
     phase: Phase
     phase_reason: str = ""
     model_exported: bool = False
@@ -126,7 +126,7 @@ class SyncerStatusView(BaseModel):
     train_loss: float | None = None
     """Nats a token, of the learners that train."""
     eval_loss: float | None = None
-    """Nats a token, of the latest evaluation of the global model that is to be believed."""
+    """Nats a token, of the latest credible evaluation of the global model."""
     evaluations: tuple[EvaluationReport, ...] = ()
     """The latest is the last."""
     goodput: float | None = None
@@ -143,10 +143,10 @@ class SyncerStatusView(BaseModel):
 
 @dataclass(frozen=True, slots=True)
 class SyncerAway:
-    """The syncer was asked and did not answer; where it answered lately, not once but several times in a row."""
+    """The syncer did not answer a request; if it had answered before, several requests in a row."""
 
     reason: str
-    """In words that stay the same while the cause does: they end up in a condition."""
+    """A text that stays the same while the cause does, because it becomes part of a condition."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,18 +156,19 @@ class Observed:
     children: Mapping[ChildKey, Object]
     """Live objects with the job's labels and an owner reference to this job's uid."""
     foreign: frozenset[ChildKey] = frozenset()
-    """Objects with the job's labels or with names that the job wants, which belong to somebody else."""
+    """Objects with the job's labels, or with names that the job needs, that belong to other owners."""
     looked: Looked | None = None
-    """None: nobody looked, because nothing asked for it (`Plan.look_closer`), or the look failed."""
+    """None: the pods were not listed, because no plan requested it (`Plan.look_closer`), or because listing them
+    failed."""
     look_failed: bool = False
-    """The API server did not answer a closer look: this time the job is decided upon without one."""
+    """Listing the pods failed: this time the decision is made without them."""
     syncer: SyncerStatusView | SyncerAway | None = None
-    """None: not asked, because no syncer is wanted."""
+    """None: no request was sent, because no syncer is wanted."""
     refused: Mapping[ChildKey, str] = field(default_factory=dict)
-    """What the API server said to the latest try to apply an object of these names, where it refused for good (400,
-    403, 409, 422). Need not be kept over a restart of the operator: the same try brings the same answer."""
+    """Why the API server has refused to apply objects, by their keys, if a retry cannot help (400, 403, 409, 422). It
+    need not survive a restart of the operator, because the same request gets the same answer."""
 
     @property
     def may_look(self) -> bool:
-        """Nobody has looked closer yet, or tried to."""
+        """Whether the pods have neither been listed yet nor failed to be."""
         return self.looked is None and not self.look_failed

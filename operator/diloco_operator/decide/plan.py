@@ -21,11 +21,11 @@ class JobEvent:
 
 @dataclass(frozen=True, slots=True)
 class Scaling:
-    """Fewer pods of a set that is there, and nothing else of it: it needs no template that the API server takes."""
+    """Fewer pods of an existing set, and no other change: it works even if the API server would reject the template."""
 
     child: ChildKey
     uid: str
-    """Of that very object."""
+    """The uid of that object, as a precondition."""
     replicas: int
 
 
@@ -36,14 +36,14 @@ class Plan:
     again_in_seconds: float
     """Reconcile again after this long at the latest; 0: at once."""
     scale: tuple[Scaling, ...] = ()
-    """What takes pods away, before anything is applied."""
+    """Sets to scale down before anything is applied."""
     apply: tuple[Object, ...] = ()
     """Desired objects that are missing or differ from what is observed: server-side apply, force, in this order. Where
     the API server refuses one for good: go on with the others, put it into `Observed.refused`, and reconcile again
     before any status is written. What is refused stays in here: it is tried once in each round. Each has an outcome of
     its own: none of them keeps the others, or the status, from being written."""
     delete: tuple[ChildKey, ...] = ()
-    """Children that are not wanted any more."""
+    """Children that are no longer wanted."""
     delete_job: bool = False
     """Its time to live is over: delete it in the background, with the uid (and resourceVersion) it was seen with as
     precondition."""
@@ -56,4 +56,4 @@ class Plan:
     again at once. Until then the plan has no status, so that nothing flaps. Where the lists fail, go on with
     `Observed.look_failed`."""
     ask_syncer: bool = False
-    """The syncer's word is wanted, from now on: where `Observed.syncer` was None, ask it and reconcile at once."""
+    """The syncer's status is needed: if `Observed.syncer` was None, request it and reconcile at once."""

@@ -11,20 +11,20 @@ from diloco.spec.status import MOST_RESTARTS_LISTED, JobStatus, LearnerRestarts,
 from diloco_operator.decide.observed import SyncerStatusView
 
 WRITE_EVERY_SECONDS = 10.0
-"""Between writes of progress alone (ours)."""
+"""Least time between writes of progress alone (ours)."""
 STUCK_AFTER_SECONDS = 600.0
-"""Without a step for so long, a job whose learners train makes no progress (ours)."""
+"""After this long without a merge, a job whose learners train makes no progress (ours)."""
 
 
 def progress_of(view: SyncerStatusView, now: datetime) -> Progress:
-    """The syncer's figures, rounded to what people read."""
+    """The syncer's figures, rounded for people."""
     tokens = max(0, int(view.merged_tokens))
     left = view.seconds_left
     return Progress(
         step=max(0, view.syncer_step),
         tokens=tokens,
         budget_tokens=max(0, view.budget_tokens),
-        # Rounded down: 100% is said only once it is so.
+        # Rounded down, so that 100% means that the budget is reached.
         percent=f"{min(100, 100 * tokens // view.budget_tokens) if view.budget_tokens > 0 else 0}%",
         seconds_left=max(0, round(left)) if left is not None and math.isfinite(left) else None,
         loss=_decimal(view.eval_loss),
@@ -37,7 +37,7 @@ def progress_of(view: SyncerStatusView, now: datetime) -> Progress:
 
 
 def moved(before: Progress | None, after: Progress) -> bool:
-    """Something happened, as against figures that drift."""
+    """Whether there is real progress, and not only figures that change on their own."""
     if before is None:
         return True
     return _told(before) != _told(after)
@@ -48,34 +48,34 @@ def _told(progress: Progress) -> tuple[int, int, str | None, str | None]:
 
 
 def stopped(before: Progress | None, after: Progress) -> bool:
-    """The rate has just become nothing: no time left can be told any more."""
+    """Whether the rate has just become 0, so that the time left is no longer known."""
     return before is not None and before.tokens_per_second > 0 and after.tokens_per_second == 0
 
 
 def due(before: Progress | None, now: datetime) -> bool:
-    """The last write of progress is long enough ago."""
+    """Whether the last write of progress is long enough ago."""
     if before is None or before.updated_at is None:
         return True
-    # The clock of another process may have been ahead: what it wrote is not taken for news from the future.
+    # The clock of another process may have been ahead, so a time in the future does not count.
     return not 0 <= (now - before.updated_at).total_seconds() < WRITE_EVERY_SECONDS
 
 
 def without_rates(progress: Progress | None) -> Progress | None:
-    """What is known of the progress while nobody says how fast it goes."""
+    """The known progress without rates, while the syncer does not report them."""
     if progress is None or (progress.tokens_per_second, progress.seconds_left) == (0, None):
         return progress
     return progress.model_copy(update={"tokens_per_second": 0, "seconds_left": None})
 
 
 def held_back(before: Progress, after: Progress) -> Progress:
-    """What is written where nothing moved: the earlier figures, their time with them, less a rate that has gone."""
+    """What is written without real progress: the earlier figures with their time, but no rate that has become 0."""
     if stopped(before, after):
         return before.model_copy(update={"tokens_per_second": 0, "seconds_left": None})
     return before
 
 
 def stuck(status: JobStatus, now: datetime) -> bool:
-    """Nothing was merged for long, although it could have been: the job has been Ready all the time."""
+    """Whether nothing was merged for long although the job has been Ready all that time."""
     ready_since = [one.last_transition_time for one in status.conditions if (one.type, one.status) == ("Ready", "True")]
     if not ready_since or status.progress is None or status.progress.updated_at is None:
         return False

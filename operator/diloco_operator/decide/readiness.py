@@ -1,6 +1,6 @@
 """Whether a running job is Ready and Progressing, and why not.
 
-Pure. Degraded tells what is wrong with pods.
+Pure. The condition Degraded says what is wrong with pods.
 """
 
 from datetime import datetime, timedelta
@@ -70,7 +70,7 @@ def _away(job_now: JobNow, away: SyncerAway | None) -> tuple[Verdict, Verdict, l
 
 
 def _settled(deployment: Object | None, now: datetime) -> bool:
-    """The Deployment has been available for a while."""
+    """Whether the Deployment has been available for a while."""
     for condition in ((deployment or {}).get("status") or {}).get("conditions") or ():
         if condition.get("type") == "Available" and condition.get("status") == "True":
             at = parsed_time(condition.get("lastTransitionTime"))

@@ -1,4 +1,4 @@
-"""What is to be done about a job: ``reconcile(job, observed, now, ...) -> Plan``.
+"""Decides what to do about a job: ``reconcile(job, observed, now, ...) -> Plan``.
 
 The cases, from top to bottom: the job is invalid, it has ended, it ends now, it is suspended, it runs.
 Level-triggered: all state is in the objects themselves. So an operator that restarts between two reconciles loses
@@ -101,9 +101,9 @@ def _suspends(job_now: JobNow) -> Plan:
     still = standing(left, job_now.before, job_now.observed)
     said = taken_over(job_now.before, "Suspended", IN_PROGRESS).status == "True"
     again = job_now.options.poll_seconds if left.any else job_now.options.resync_seconds
-    # Until it is gone the syncer reports how far the job came.
+    # Until its pod is gone, the syncer reports how far the job came.
     plan = _planned(change, again, ask_syncer=left.syncers > 0)
-    # Look for pods before saying that none is left.
+    # List the pods before reporting that none is left.
     if (left.any or left.lost or not said) and job_now.observed.may_look:
         return replace(plan, again_in_seconds=0.0, look_closer=True)
     causes = stopping_causes(job_now.workloads, job_now.observed, job_now.volume, job_now.now)
@@ -119,7 +119,7 @@ def _suspends(job_now: JobNow) -> Plan:
 
 
 def _ends(job_now: JobNow, end: End) -> Plan:
-    """The end is recorded before anything is stopped: afterwards the syncer is not asked any more."""
+    """The end is recorded before anything is stopped, because the syncer's status is not requested afterwards."""
     model = exported(job_now.name) if end.phase == "Complete" else None
     completed = job_now.now.replace(microsecond=0)
     return with_status(job_now, Plan(again_in_seconds=0.0), over(job_now.before, end), model=model, completed=completed)

@@ -1,4 +1,4 @@
-"""How a job is scaled down and up: down the learners first, then the syncer; up both together.
+"""How a job is scaled: down, the learners first and then the syncer; up, both together.
 
 Pure. The syncer stays until no learner pod is left, so that every learner can hand in its work and the syncer's last
 checkpoint contains it.
@@ -25,7 +25,7 @@ def stopping(desired: Mapping[PoolKey, int], learner_pods_left: int) -> Scale:
 def start_time(status: JobStatus, now: datetime, *, suspended: bool) -> datetime | None:
     """When the job was started or last resumed: set anew on resuming, since it is dropped while the job is suspended.
 
-    As a batch/v1 Job does. It needs no memory but the status itself.
+    As in a batch/v1 Job. It needs no memory other than the status.
     """
     if suspended:
         return None

@@ -34,12 +34,12 @@ def with_status(
     model: ExportedModel | None = None,
     completed: datetime | None = None,
 ) -> Plan:
-    """``plan`` with the status and its events, if there is something new to say."""
+    """``plan`` with the status and its events, if they contain something new."""
     before, view = job_now.before, job_now.observed.syncer
     finished = completed is not None
     told = view if isinstance(view, SyncerStatusView) and recorded_end(before) is None else None
     running = not finished and not job_now.spec.suspend
-    # Nobody trains before a syncer was ready for the first time.
+    # No learner trains before a syncer was ready for the first time.
     known = None if has_had_a_syncer(before) or syncer_ready(job_now.deployment) else frozenset[str]()
     heard = Heard(known) if told is None else _heard(told, job_now.spec.sync.quorum)
     counted = counts(job_now.workloads, heard, running=running)
@@ -54,7 +54,7 @@ def with_status(
             "restarts": before.restarts if told is None else restarts_of(told),
             "syncer": _endpoints(job_now, told),
             "model": model,
-            # An end while it was suspended leaves it as it was.
+            # If it ended while it was suspended, the condition stays as it was.
             "start_time": before.start_time
             if finished
             else start_time(before, job_now.now, suspended=job_now.spec.suspend),
@@ -78,7 +78,7 @@ def _with_progress(status: JobStatus, before: JobStatus, fresh: Progress, now: d
         return status.model_copy(update={"progress": fresh})
     if not moved(old, fresh):
         return status.model_copy(update={"progress": held_back(old, fresh)})
-    # Too early for progress alone; with something else to say it goes along.
+    # Too early for a write of progress alone; another change takes it along.
     return status if status == before else status.model_copy(update={"progress": fresh})
 
 
@@ -95,7 +95,7 @@ def _endpoints(job_now: JobNow, view: SyncerStatusView | None) -> SyncerEndpoint
 
 
 def if_new(plan: Plan, before: JobStatus, after: JobStatus) -> Plan:
-    """``plan`` with the status and its events, if it says something new."""
+    """``plan`` with the status and its events, if the status has changed."""
     if after == before:
         return plan
     return replace(plan, status=after.as_object(), events=events(before, after))

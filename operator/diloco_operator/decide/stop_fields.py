@@ -11,7 +11,7 @@ from diloco_operator.decide.observed import Object
 
 @dataclass(frozen=True, slots=True)
 class StopFields:
-    """When a job is to stop, and when to go."""
+    """The fields that stop or delete a job."""
 
     suspend: bool = False
     active_deadline_seconds: int | None = None

@@ -17,14 +17,14 @@ from diloco_operator.decide.workloads import DEPLOYMENT, STATEFUL_SET, component
 
 @dataclass(frozen=True, slots=True)
 class PodsLeft:
-    """Pods that are there or may be being made."""
+    """Pods that exist or may be being created."""
 
     learners: int
-    """Of learners, without those that are lost."""
+    """Learners' pods, without lost ones."""
     syncers: int
-    """Of the syncer, with those that are lost: on a node that does not answer it may still write to its volume."""
+    """The syncer's pods, with lost ones: on a node that does not respond it may still write to its volume."""
     lost: int
-    """Of learners on nodes that do not answer, on their way out."""
+    """Learners' pods that are being deleted on nodes that do not respond."""
 
     @property
     def any(self) -> bool:
@@ -33,16 +33,16 @@ class PodsLeft:
 
 
 def pods_left(children: Mapping[ChildKey, Object], looked: Looked | None, now: datetime) -> PodsLeft:
-    """What a look at the pods and the sets' own counts say together.
+    """The pods that are left, from the list of pods and from the sets' own counts.
 
-    A Deployment does not count pods that are on their way out; a closer look does.
+    A Deployment does not count pods that are being deleted; the list contains them.
     """
     pods = () if looked is None else looked.pods
     learners = [one.pod for one in pods if component(one.pod) == labels.LEARNER]
     lost = sum(is_lost(pod, now) for pod in learners)
     sets = [live for key, live in children.items() if key.kind == STATEFUL_SET]
     counted = max(sum(map(pods_counted, sets)), len(learners))
-    # A set that asks for pods may still make them, wherever its old ones are.
+    # A set that wants pods may still create them, whatever becomes of its old ones.
     asked = sum(map(replicas, sets))
     seen = sum(component(one.pod) == labels.SYNCER for one in pods)
     deployed = sum(pods_counted(live) for key, live in children.items() if key.kind == DEPLOYMENT)
@@ -50,7 +50,7 @@ def pods_left(children: Mapping[ChildKey, Object], looked: Looked | None, now: d
 
 
 def scaled_to_nothing(children: Mapping[ChildKey, Object], left: PodsLeft) -> tuple[Scaling, ...]:
-    """All learners to none, and once they are gone the syncer, so that its last checkpoint has their work."""
+    """Scale all learners to 0, and once they are gone the syncer, so that its last checkpoint has their work."""
     wanted = {key: 0 for key in children if key.kind == STATEFUL_SET}
     if not left.learners:
         wanted |= {key: 0 for key in children if key.kind == DEPLOYMENT}
@@ -58,7 +58,7 @@ def scaled_to_nothing(children: Mapping[ChildKey, Object], left: PodsLeft) -> tu
 
 
 def scaled_down(children: Mapping[ChildKey, Object], wanted: Mapping[ChildKey, int]) -> tuple[Scaling, ...]:
-    """Where fewer pods are wanted than a set asks for."""
+    """The sets that want more pods than they should have."""
     return tuple(
         Scaling(key, str(live["metadata"]["uid"]), wanted[key])
         for key, live in sorted(children.items(), key=lambda item: item[0])

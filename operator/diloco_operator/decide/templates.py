@@ -39,7 +39,7 @@ _OF_POOL = {
 
 
 def described(one: Object, spec: JobSpec) -> Object:
-    """A set or Deployment with both digests; other objects as they are."""
+    """A set or Deployment with both digests added; other objects unchanged."""
     template = (one.get("spec") or {}).get("template")
     if template is None:
         return one
@@ -52,7 +52,7 @@ def described(one: Object, spec: JobSpec) -> Object:
 
 
 def kept(desired: Object, live: Object) -> Object:
-    """``desired`` with the template of ``live`` where that is to stay, otherwise as it is."""
+    """``desired`` with the template of ``live`` if that has to stay, otherwise unchanged."""
     if not (replicas(live) and desired["spec"]["replicas"]):
         return desired
     wanted, there = desired["metadata"]["annotations"], live["metadata"].get("annotations") or {}
@@ -69,7 +69,7 @@ def kept(desired: Object, live: Object) -> Object:
 
 
 def _look_alike(desired: Object, live: Object) -> bool:
-    """Of a set that an earlier version has made: what could be changed while it ran is as it is wanted."""
+    """Whether a set from an earlier version already has the settings that could be changed while it ran."""
     return bool(_changeable(desired) == _changeable(live))
 
 
@@ -90,7 +90,7 @@ def _syncer_inputs(spec: JobSpec) -> Any:
     first = spec.regions[0].pools[0]
     resources = spec.syncer.resources
     patch = spec.syncer.pod_template
-    # Only where there is one: what is said of jobs without it was said alike before there was such a field.
+    # Only if there is one, so that the digest of jobs without it is the same as before the field existed.
     patched = {} if patch is None else {"podTemplate": patch.model_dump(mode="json", by_alias=True)}
     return {
         **patched,

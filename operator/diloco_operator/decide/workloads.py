@@ -20,7 +20,7 @@ class PoolWorkload:
     key: ChildKey
     live: Object | None
     desired: int
-    """Learners that the manifest asks for, whether or not they are to run now."""
+    """Learners that the manifest asks for, whether or not they should run now."""
 
     @property
     def ready(self) -> int:
@@ -29,19 +29,19 @@ class PoolWorkload:
 
     @property
     def healthy(self) -> bool:
-        """Every wanted pod is there and ready, by its controller's latest word."""
+        """Whether every wanted pod exists and is ready, by its controller's latest status."""
         return self.live is not None and _seen(self.live) and self.ready >= self.desired
 
     @property
     def short(self) -> bool:
-        """Fewer pods were created than wanted: something keeps the controller from creating them."""
+        """Whether fewer pods exist than wanted, because something keeps the controller from creating them."""
         return (
             self.live is not None and _seen(self.live) and int(_status(self.live).get("replicas") or 0) < self.desired
         )
 
 
 def rollout_waits(workload: PoolWorkload) -> int:
-    """Learners that do not have the changed template yet; 0: all have it, or it is not known.
+    """Number of learners without the changed template yet; 0: all have it, or it is not known.
 
     A StatefulSet changes its pods one after the other, from the last to the first, and waits for each to be ready.
     """
@@ -58,10 +58,10 @@ def set_names(
     foreign: Collection[ChildKey],
     said: Mapping[PoolKey, str],
 ) -> dict[PoolKey, str]:
-    """What each pool's StatefulSet is called: as it was made, whatever rule its name is of.
+    """The name of each pool's StatefulSet: for an existing one the name it has, by whichever rule it was named.
 
-    ``said`` is what the status says. It counts where a set of an earlier release is not found by its labels (somebody
-    has removed them), or a second one would be made beside it; and not where another job has that name.
+    ``said`` is the name in the status. It is used if a set of an earlier release is not found by its labels (because
+    they were removed), so that no second one is created beside it; but not if another job has that name.
     """
     there: dict[tuple[str, str], list[str]] = {}
     for key, item in sorted(children.items(), key=lambda pair: pair[0]):
@@ -94,17 +94,17 @@ def pool_workloads(
 
 
 def syncer_deployment(job: str, children: Mapping[ChildKey, Object]) -> Object | None:
-    """The syncer's Deployment, if it is there."""
+    """The syncer's Deployment, if it exists."""
     return children.get(ChildKey(DEPLOYMENT, names.syncer(job)))
 
 
 def syncer_claim(job: str, children: Mapping[ChildKey, Object]) -> Object | None:
-    """The syncer's claim, if it is there."""
+    """The syncer's claim, if it exists."""
     return children.get(ChildKey(CLAIM, names.syncer(job)))
 
 
 def syncer_ready(deployment: Object | None) -> bool:
-    """The syncer's pod is ready."""
+    """Whether the syncer's pod is ready."""
     return int(_status(deployment).get("readyReplicas") or 0) > 0
 
 
@@ -114,14 +114,14 @@ def component(item: Object) -> str:
 
 
 def pods_counted(live: Object) -> int:
-    """Pods that a set or Deployment has, by its own account, or may be making."""
+    """Number of pods that a set or Deployment has by its own status, or may be creating."""
     asked, counted = replicas(live), int(_status(live).get("replicas") or 0)
-    # Until the controller has seen the latest spec, what it counted is of an earlier one.
+    # Until the controller has observed the latest spec, its counts belong to an earlier one.
     return max(asked, counted, 0 if _seen(live) else 1)
 
 
 def replicas(live: Object) -> int:
-    """``spec.replicas``; left out it means 1."""
+    """``spec.replicas``; 1 if it is missing."""
     asked = live.get("spec", {}).get("replicas")
     return 1 if asked is None else int(asked)
 

@@ -1,8 +1,8 @@
 """Builders of a job's objects: pure functions that return plain dicts, one subject per file.
 
 They write fields in the form in which the API server returns them (canonical quantities, nothing empty), so that a
-comparison finds only real differences. They must not know what is in the cluster, the time, or whether anything should
-run.
+comparison finds only real differences. They depend neither on the state of the cluster nor on the time, nor on whether
+anything should run.
 """
 
 from diloco_operator.manifests.all_children import all_children

@@ -27,10 +27,10 @@ if TYPE_CHECKING:
 def all_children(
     job: DiLoCoJob, options: OperatorOptions, images: Images, scale: Scale, certificates: Certificates
 ) -> tuple[Manifest, ...]:
-    """What is to be there: what pods mount first, then what guards and finds them, then what runs.
+    """All objects: first what pods mount, then policies and Services, then what runs pods.
 
     Raises:
-        InvalidSpecError: what is passed through to pods cannot be, or gets in the way of what the operator sets.
+        InvalidSpecError: fields that are passed to pods are invalid, or conflict with what the operator sets.
     """
     sets = names.stateful_sets(job.metadata.name, names.pools(job.spec)) | dict(scale.sets)
     own = restrictions.own_objects(job.metadata.name, sets)
@@ -41,7 +41,7 @@ def all_children(
         *secrets.secrets(job, certificates, sets),
         documents.config_map(job),
         syncer.claim(job),
-        # Before the pods, so that there is no moment in which anybody may connect.
+        # Before the pods, so that there is no moment without a restriction.
         network.syncer_policy(job, options.operator_namespace),
         network.learners_policy(job, options.operator_namespace),
         services.syncer(job),

@@ -12,7 +12,7 @@ SYNC_PORT_NAME: Final = "sync"
 HTTP_PORT_NAME: Final = "http"
 
 USER_ID: Final = 10001
-"""User and group of every process; what the trainer image is built for."""
+"""User and group of every process; the trainer image is built for them."""
 
 JOB_DIRECTORY: Final = "/etc/diloco/job"
 JOB_FILE: Final = "job.json"
@@ -28,7 +28,7 @@ OUR_MOUNTS: Final = {
     STATE_VOLUME: STATE_DIRECTORY,
     TEMPORARY_VOLUME: TEMPORARY_DIRECTORY,
 }
-"""Where each volume of ours is mounted, in every pod."""
+"""Where each of the operator's volumes is mounted, in every pod."""
 
 TLS_ARGUMENTS: Final = (
     f"--tls-ca={TLS_DIRECTORY}/ca.crt",
@@ -44,13 +44,13 @@ JOB_ARGUMENTS: Final = (
 )
 
 _MAY_READ: Final = 0o440
-"""Of a key: its user and the pod's group."""
+"""Mode of a key's file: readable by its user and the pod's group."""
 
 
 def metadata(job: DiLoCoJob, name: str, labels: Mapping[str, str], annotations: Mapping[str, str] | None = None) -> Any:
-    """Of an object in the job's namespace that goes when the job goes.
+    """Metadata of an object in the job's namespace that is deleted with the job.
 
-    A job without a uid is in no cluster, and nothing can be owned by it.
+    A job without a uid is not in a cluster, and cannot own objects.
     """
     found: dict[str, Any] = {"name": name, "namespace": job.metadata.namespace, "labels": dict(labels)}
     if annotations:
@@ -69,13 +69,13 @@ def metadata(job: DiLoCoJob, name: str, labels: Mapping[str, str], annotations: 
 
 
 def pod_security() -> Manifest:
-    """A pod's security context as the Pod Security Standard 'restricted' wants it."""
+    """A pod's security context as the Pod Security Standard 'restricted' requires it."""
     return {
         "runAsNonRoot": True,
         "runAsUser": USER_ID,
         "runAsGroup": USER_ID,
         "fsGroup": USER_ID,
-        # A volume of many checkpoints is not walked through at every start.
+        # So that kubelet does not walk through a volume of many checkpoints at every start.
         "fsGroupChangePolicy": "OnRootMismatch",
         "seccompProfile": {"type": "RuntimeDefault"},
     }
@@ -91,7 +91,7 @@ def container_security() -> Manifest:
 
 
 def pod_defaults(grace_seconds: int) -> Manifest:
-    """What every pod has: no token for the API server, no environment of other Services."""
+    """Fields that every pod has: no token for the API server, no environment variables of other Services."""
     return {
         "automountServiceAccountToken": False,
         "enableServiceLinks": False,
@@ -101,25 +101,25 @@ def pod_defaults(grace_seconds: int) -> Manifest:
 
 
 def program(image: str) -> Manifest:
-    """What every container of ours runs; ``args`` say which of its commands."""
+    """The program of every container of the operator's; ``args`` select its command."""
     return {
         "image": image,
         "imagePullPolicy": "IfNotPresent",
-        # Not the image's own: vendors' images come with entry points that do something else first.
+        # Not the image's own entry point: those of vendors' images may do something else first.
         "command": ["diloco"],
         "securityContext": container_security(),
-        # What ended it is in its last lines, and the operator reads it there.
+        # The operator reads the cause of its end from its last lines.
         "terminationMessagePolicy": "FallbackToLogsOnError",
     }
 
 
 def environment() -> list[Manifest]:
-    """Variables of every container. The root file system is read-only: home is where writing is allowed."""
+    """Variables of every container. The root file system is read-only, so the home directory is a writable one."""
     return [{"name": "HOME", "value": TEMPORARY_DIRECTORY}]
 
 
 def volumes(config_map: str, tls_secret: str, state: Manifest) -> list[Manifest]:
-    """Our volumes; ``state`` is the source of the one that outlives a container."""
+    """The operator's volumes; ``state`` is the source of the one that outlives a container."""
     return [
         {"name": JOB_VOLUME, "configMap": {"name": config_map}},
         {"name": TLS_VOLUME, "secret": {"secretName": tls_secret, "defaultMode": _MAY_READ}},
@@ -129,7 +129,7 @@ def volumes(config_map: str, tls_secret: str, state: Manifest) -> list[Manifest]
 
 
 def mounts() -> list[Manifest]:
-    """Where our volumes are mounted."""
+    """Where the operator's volumes are mounted."""
     read_only = {JOB_VOLUME, TLS_VOLUME}
     return [
         {"name": name, "mountPath": path, **({"readOnly": True} if name in read_only else {})}
@@ -140,7 +140,7 @@ def mounts() -> list[Manifest]:
 def probes(startup_seconds: int) -> Manifest:
     """Startup, readiness and liveness of a container that serves /healthz and /readyz at the port named http.
 
-    ``startup_seconds`` it may take until it answers at all; after that, a minute and a half of silence ends it.
+    It may take ``startup_seconds`` until its first answer; after that, 90 seconds without an answer end it.
     """
     period_seconds = 5
     return {

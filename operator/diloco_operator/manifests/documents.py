@@ -15,7 +15,7 @@ from diloco_operator.manifests import common
 from diloco_operator.manifests.errors import InvalidSpecError
 from diloco_operator.manifests.inputs import Manifest
 
-# Legal in JSON's strings, and either line breaks or no characters at all to YAML, which is what reads it.
+# These are valid in JSON's strings, but for YAML, which reads the manifest, they are line breaks or not allowed.
 _NOT_YAML = re.compile("[\x7f-\x9f\u2028\u2029\ufeff\ufffe\uffff]")
 
 
@@ -38,7 +38,7 @@ def job_text(job: DiLoCoJob) -> str:
     """The manifest with what differs from the defaults.
 
     The API server fills in every default of this version's CRD. They are left out again, so that the image of an
-    earlier version, pinned by a job, meets no field that it does not know.
+    earlier version, which a job may name, finds no unknown fields.
 
     Raises:
         InvalidSpecError: it is larger than a process reads.

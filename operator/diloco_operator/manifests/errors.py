@@ -1,4 +1,4 @@
-"""Errors of a job that show only when its objects are built. Their texts are for users."""
+"""Errors of a job that are found only when its objects are built. Their texts are for users."""
 
 import json
 from collections.abc import Sequence
@@ -11,11 +11,11 @@ _LONGEST_SHOWN: Final = 60
 
 
 class ManifestError(ValueError):
-    """A job whose objects cannot be made."""
+    """The job's objects cannot be built."""
 
 
 class InvalidSpecError(ManifestError):
-    """The job's spec cannot be run in a cluster. As text it is one line a problem."""
+    """The job's spec cannot run in a cluster. As text it is one line per problem."""
 
     def __init__(self, problems: Sequence[Problem]) -> None:
         super().__init__("\n".join(str(problem) for problem in problems))

@@ -14,14 +14,14 @@ Manifest = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Scale:
-    """How many pods are to run."""
+    """How many pods should run."""
 
     learners: Mapping[PoolKey, int]
-    """Pods of each pool; a pool that is not here has none."""
+    """Pods of each pool; 0 for a pool that is not listed."""
     syncer: int
     """0 or 1."""
     sets: SetNames = field(default_factory=dict)
-    """What the StatefulSets of pools are called; one that is not here is called as a new one is."""
+    """Names of pools' StatefulSets; one that is not listed is named like a new one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,18 +42,18 @@ class Images:
 
 @dataclass(frozen=True, slots=True)
 class Certificates:
-    """What the job's Secrets are to hold, already in the form of a Secret's ``data`` (base64)."""
+    """The contents of the job's Secrets, as a Secret's ``data`` (base64)."""
 
     secrets: Mapping[str, Mapping[str, str]]
     """``data`` by the Secret's name."""
     reasons: tuple[str, ...] = ()
-    """Why something in them is new; empty where all is as it was."""
+    """Why contents have changed; empty if they have not."""
 
 
 def choose_images(spec: JobSpec, observed: ObservedImages, default: str | None) -> Images:
-    """The manifest's word first; then what runs already, so that a new ``default`` restarts nobody; then ``default``.
+    """Images of the manifest; else those that run already, so that a new ``default`` restarts no pod; else that.
 
-    The syncer takes ``spec.image`` or that of the first pool: any trainer image holds both programs.
+    The syncer takes ``spec.image`` or the first pool's image: every trainer image contains both programs.
 
     Raises:
         NoImageError: there is no image for some pool or the syncer.

@@ -16,13 +16,13 @@ from diloco_operator.names import PoolKey
 
 CONTAINER: Final = "learner"
 GRACE_SECONDS: Final = 120
-"""From SIGTERM to SIGKILL: 20 s to hand in what is due, 60 s for the disk, and something to spare."""
+"""From SIGTERM to SIGKILL: 20 s to hand in what is due, 60 s for the disk, and a margin."""
 STARTUP_SECONDS: Final = 600
-"""To start Python and import. What is loaded after that is watched by what it gets done, not by a clock."""
+"""Time to start Python and import modules. Loading after that is judged by its progress, not by a time limit."""
 
 
 def stateful_set(job: DiLoCoJob, key: PoolKey, set_name: str, image: str, replicas: int) -> Manifest:
-    """The StatefulSet of the pool ``key``. Its template says nothing that a running job may change for all of them."""
+    """The StatefulSet of the pool ``key``. Only ``resources`` can change its template while the job runs."""
     name = job.metadata.name
     own, pool = labels.of_pool(name, key), names.pools(job.spec)[key]
     template = {"metadata": {"labels": own}, "spec": _pod(job, key, pool, names.learner_secret(set_name), image)}
@@ -55,7 +55,7 @@ def _container(job: DiLoCoJob, key: PoolKey, pool: Pool, image: str) -> Manifest
         "name": passthrough.POD_INDEX,
         "valueFrom": {"fieldRef": {"apiVersion": "v1", "fieldPath": f"metadata.labels['{labels.POD_INDEX}']"}},
     }
-    # Ours stand first: a user's variable may refer to them, and they to no user's.
+    # The operator's variables come first: a user's may refer to them, but not the other way round.
     return {
         "name": CONTAINER,
         **common.program(image),

@@ -8,15 +8,15 @@ from diloco_operator.manifests import common
 from diloco_operator.manifests.inputs import Manifest
 
 _MESH_PORT: Final = 15008
-"""Where Istio's ambient mode delivers what pods of a mesh send each other, whatever port they mean (HBONE)."""
+"""Port to which Istio's ambient mode delivers all traffic between pods of a mesh, whatever its port (HBONE)."""
 _MESH_PROBES: Final = "169.254.7.127/32"
-"""Whence kubelet's probes come there."""
+"""Address from which kubelet's probes come in that mode."""
 
 
 def syncer_policy(job: DiLoCoJob, operator_namespace: str) -> Manifest:
-    """To the syncer: this job's learners, and whoever may read its pages.
+    """Who may connect to the syncer: this job's learners, and those that may read its pages.
 
-    Where it is exposed, learners come from addresses that the user may know; their certificates tell them apart.
+    If it is exposed, learners connect from addresses that the user may know; their certificates identify them.
     """
     name, expose = job.metadata.name, job.spec.syncer.expose
     learners = {"podSelector": {"matchLabels": labels.learners_selector(name)}}
@@ -29,14 +29,14 @@ def syncer_policy(job: DiLoCoJob, operator_namespace: str) -> Manifest:
 
 
 def learners_policy(job: DiLoCoJob, operator_namespace: str) -> Manifest:
-    """To the learners: whoever may read their pages."""
+    """Who may connect to the learners: those that may read their pages."""
     name = job.metadata.name
     own = labels.of_job(name, labels.LEARNER)
     return _policy(job, names.learners(name), own, labels.learners_selector(name), _pages(operator_namespace))
 
 
 def _pages(operator_namespace: str, *others: Manifest) -> list[Manifest]:
-    """Who may read pages; by way of a mesh too, like ``others``. There it cannot be told which port is meant."""
+    """Rules for those that may read pages, and for ``others`` in a mesh, where the intended port is not visible."""
     namespaces = ({labels.NAMESPACE_NAME: operator_namespace}, {labels.MONITORING: "true"})
     readers: list[Manifest] = [{"namespaceSelector": {"matchLabels": one}} for one in namespaces]
     probes = {"ipBlock": {"cidr": _MESH_PROBES}}

@@ -1,6 +1,6 @@
 """What a pool passes to its pods unchanged: checked against what the operator sets, and in the API server's form.
 
-Kubernetes checks the rest itself. These checks are what it cannot know (which names and paths are taken), or would
+Kubernetes checks the rest itself. Checked here is what it cannot know (which names and paths are taken), or would
 report without naming the field (a key twice in a list, a number where a variable's value is text).
 """
 
@@ -24,7 +24,7 @@ OUR_VARIABLES: Final = ("HOME", POD_INDEX)
 
 
 def check(spec: JobSpec, own: restrictions.OwnObjects) -> None:
-    """Refuse what cannot go into pods beside what the operator sets, and what would give them objects of ``own``.
+    """Refuse what conflicts with what the operator sets in pods, and what would give them objects of ``own``.
 
     Raises:
         InvalidSpecError: with every problem, each with its place.
@@ -40,7 +40,7 @@ def check(spec: JobSpec, own: restrictions.OwnObjects) -> None:
 
 
 def pod_fields(pool: Pool) -> Manifest:
-    """The fields of a pod's spec that a pool sets alone. Those it leaves out are not there at all."""
+    """The fields of a pod's spec that only a pool sets. Those that it leaves out are missing."""
     fields = {
         "nodeSelector": dict(pool.node_selector),
         "tolerations": [one.model_dump(by_alias=True, exclude_none=True) for one in pool.tolerations],
@@ -75,7 +75,7 @@ def mounts(pool: Pool) -> list[Manifest]:
 
 
 def without_nulls(value: Any) -> Any:
-    """``value`` less every null in a mapping, which says as much as leaving the field out."""
+    """``value`` without nulls in mappings, as a null means the same as a missing field."""
     if isinstance(value, Mapping):
         return {key: without_nulls(inner) for key, inner in value.items() if inner is not None}
     if isinstance(value, list | tuple):
@@ -90,7 +90,7 @@ def _variable(variable: Manifest) -> Manifest:
         if "divisor" in field:
             field = {**field, "divisor": canonical(field["divisor"])}
         return {**variable, "valueFrom": {**source, "resourceFieldRef": field}}
-    # The server drops an empty value: a variable without one is empty.
+    # The server drops an empty value, as a variable without a value is empty.
     return {key: value for key, value in variable.items() if (key, value) != ("value", "")}
 
 
@@ -118,7 +118,7 @@ def _problems(path: str, pool: Pool, own: restrictions.OwnObjects) -> Iterator[P
 
 
 def keyed_problems(path: str, items: Sequence[Manifest], key: str, more: Any) -> Iterator[Problem]:
-    """What is wrong with the list at ``path``, whose items are told apart by ``key``; ``more`` looks at each item."""
+    """Problems of the list at ``path``, whose items are identified by ``key``; ``more`` checks each item."""
     seen: dict[str, int] = {}
     for index, item in enumerate(items):
         place, value = f"{path}[{index}]", item.get(key)
@@ -133,12 +133,12 @@ def keyed_problems(path: str, items: Sequence[Manifest], key: str, more: Any) ->
 
 
 def no_more(_place: str, _item: Manifest) -> Iterator[Problem]:
-    """Nothing beside the key is checked."""
+    """No further checks beside that of the key."""
     return iter(())
 
 
 def variable_problems(place: str, variable: Manifest) -> Iterator[Problem]:
-    """What is wrong with an environment variable."""
+    """Problems of an environment variable."""
     name, value = variable["name"], variable.get("value")
     if name in OUR_VARIABLES:
         yield _taken(f"{place}.name", name, OUR_VARIABLES)
@@ -147,7 +147,7 @@ def variable_problems(place: str, variable: Manifest) -> Iterator[Problem]:
 
 
 def volume_problems(place: str, volume: Manifest) -> Iterator[Problem]:
-    """What is wrong with a volume."""
+    """Problems of a volume."""
     name = volume["name"]
     if name in OUR_MOUNTS:
         yield _taken(f"{place}.name", name, OUR_MOUNTS)
@@ -155,7 +155,7 @@ def volume_problems(place: str, volume: Manifest) -> Iterator[Problem]:
 
 
 def mount_problems(place: str, mount: Manifest) -> Iterator[Problem]:
-    """What is wrong with where a volume is mounted."""
+    """Problems of a volume mount."""
     path = PurePosixPath(mount["mountPath"])
     if not path.is_absolute() or ".." in path.parts:
         yield Problem(f"{place}.mountPath", f"{shown(str(path))} is not a plain absolute path; use one such as /data")
@@ -164,7 +164,7 @@ def mount_problems(place: str, mount: Manifest) -> Iterator[Problem]:
     path = PurePosixPath("/", *path.parts[1:])
     for ours in OUR_MOUNTS.values():
         own = PurePosixPath(ours)
-        # Inside /tmp there is room for more; what lies inside the others is diloco's.
+        # Mounts inside /tmp are allowed; the content of the other paths is diloco's.
         inside = path == own or (path.is_relative_to(own) and ours != TEMPORARY_DIRECTORY)
         if inside or own.is_relative_to(path):
             yield Problem(

@@ -33,9 +33,9 @@ _FIELDS: Final[Mapping[str, type]] = {
     "topologySpreadConstraints": list,
     "volumes": list,
 }
-"""Fields of a pod's spec that may be set, and what each is."""
+"""Fields of a pod's spec that may be set, and the type of each."""
 _OF_CONTAINER: Final = ("name", "env", "envFrom", "volumeMounts")
-"""Fields of our own container that may be set."""
+"""Fields of the operator's own container that may be set."""
 _APPENDED: Final = ("imagePullSecrets", "initContainers", "volumes")
 _KINDS: Final[Mapping[type, str]] = {str: "text", dict: "an object", list: "a list of objects"}
 _OUR_PREFIXES: Final = ("diloco.dev/", "app.kubernetes.io/", "apps.kubernetes.io/", "statefulset.kubernetes.io/")
@@ -44,10 +44,10 @@ _OUR_PREFIXES: Final = ("diloco.dev/", "app.kubernetes.io/", "apps.kubernetes.io
 def problems(
     place: str, template: PodTemplate, container: str, also: Mapping[str, Any], own: restrictions.OwnObjects
 ) -> Iterator[Problem]:
-    """What of ``template``, which stands at ``place``, cannot be.
+    """Problems of ``template``, which is at ``place`` in the manifest.
 
-    ``container`` is the name of our container, ``also`` what is said of the pod beside the template, by field,
-    ``own`` what its pods get from the operator alone.
+    ``container`` is the name of the operator's container, ``also`` has the pod's fields that are set outside the
+    template, and ``own`` the objects that its pods get from the operator alone.
     """
     for field, given in (("labels", template.metadata.labels), ("annotations", template.metadata.annotations)):
         for key in given:
@@ -77,7 +77,7 @@ def patched(template: Manifest, patch: PodTemplate, container: str) -> Manifest:
     if first := given.get("initContainers"):
         found["initContainers"] = [restrictions.restricted(one) for one in first]
     if pulling := given.get("imagePullSecrets"):
-        # The syncer has those of the first pool.
+        # The syncer uses those of the first pool.
         there = {one["name"]: one for one in spec.get("imagePullSecrets", [])}
         found["imagePullSecrets"] = list((there | {one["name"]: one for one in pulling}).values())
     return {

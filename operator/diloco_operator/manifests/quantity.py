@@ -21,7 +21,7 @@ _COARSEST: Final = 18
 
 
 def canonical(value: Any) -> Any:
-    """``value`` as the API server writes it; what is no quantity comes back as it is, for the server to refuse."""
+    """``value`` as the API server writes it; an invalid quantity is returned unchanged, for the server to refuse."""
     if isinstance(value, bool) or not isinstance(value, int | float | str):
         return value
     written = _WRITTEN.fullmatch(str(value).strip())

@@ -1,7 +1,8 @@
-"""What nobody may add to a job's pods: privileges, paths of the node, and the job's own keys and checkpoints.
+"""What a manifest may not add to a job's pods: privileges, paths of the node, and the job's own keys and checkpoints.
 
-Whoever may create jobs may not be allowed to create pods. The operator may, so it refuses what the Pod Security
-Standard 'restricted' refuses of the parts that a user writes. It keeps its own Secrets and volumes to its containers.
+A user who may create jobs is not necessarily allowed to create pods, but the operator is. So in the parts that a user
+writes, it refuses what the Pod Security Standard 'restricted' refuses. Its own Secrets and volumes are for its own
+containers alone.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -17,7 +18,7 @@ from diloco_operator.manifests.inputs import Manifest
 
 _REFUSED: Final = "is refused by restricted Pod Security"
 _FOR_ALL: Final = (common.JOB_VOLUME, common.TEMPORARY_VOLUME)
-"""Volumes of ours that an init container may mount: the manifest, and the pod's /tmp."""
+"""The operator's volumes that an init container may mount: the manifest, and the pod's /tmp."""
 _SWITCHES: Final = {"privileged": False, "allowPrivilegeEscalation": False, "runAsNonRoot": True}
 """Fields of a security context with one value that may be set."""
 _CONTEXT: Final = (
@@ -42,24 +43,24 @@ _PARTS: Final[Mapping[str, Mapping[str, Sequence[str]]]] = {
     "windowsOptions": {"hostProcess": ()},
     "capabilities": {},
 }
-"""Objects in a security context, and the values that their parts may have."""
+"""Objects in a security context, and the values that their fields may have."""
 _APPARMOR: Final = "container.apparmor.security.beta.kubernetes.io/"
 _SECRETS: Final = ("secret", "secretRef", "secretKeyRef", "nodePublishSecretRef")
 """Keys under which parts of a pod name a Secret by its ``name``."""
 _CLAIMS: Final = ("dataSource", "dataSourceRef")
-"""Keys under which the template of a claim names another one by its ``name``."""
+"""Keys under which a claim's template names another claim by its ``name``."""
 
 
 @dataclass(frozen=True)
 class OwnObjects:
-    """Objects of a job that its pods get from the operator alone: what each is, by name."""
+    """Objects of a job that only the operator gives to its pods: a description of each, by name."""
 
     secrets: Mapping[str, str]
     claims: Mapping[str, str]
 
 
 def own_objects(job: str, sets: names.SetNames) -> OwnObjects:
-    """Those of the job of this name, whose StatefulSets are called so."""
+    """The objects of the job of this name with these StatefulSets."""
     secrets = {names.learner_secret(name): f"the Secret with the key of pool {pool}" for pool, name in sets.items()}
     secrets[names.syncer_secret(job)] = "the Secret with the syncer's key"
     secrets[names.authority_secret(job)] = "the Secret with the key of this job's certificate authority"
@@ -67,7 +68,7 @@ def own_objects(job: str, sets: names.SetNames) -> OwnObjects:
 
 
 def reference_problems(place: str, value: Any, own: OwnObjects) -> Iterator[Problem]:
-    """Where a volume, a variable or a list of them, which stands at ``place``, names an object of ``own``."""
+    """Problems of a volume, a variable or a list of them at ``place`` that names an object of ``own``."""
     if isinstance(value, Mapping):
         for key, inner in value.items():
             kind, field, name = _reference(key, inner)
@@ -94,7 +95,7 @@ def _reference(key: str, value: Any) -> tuple[str, str, object]:
 
 
 def volume_problems(place: str, volume: Manifest) -> Iterator[Problem]:
-    """Whether a volume is a path of the node."""
+    """Problems of a volume that is a path of the node."""
     given = volume.get("hostPath")
     if given is not None:
         path = given.get("path") if isinstance(given, Mapping) else given
@@ -102,14 +103,14 @@ def volume_problems(place: str, volume: Manifest) -> Iterator[Problem]:
 
 
 def annotation_problems(place: str, annotations: Mapping[str, str]) -> Iterator[Problem]:
-    """Which annotations take a pod's AppArmor profile away."""
+    """Problems of annotations that remove a pod's AppArmor profile."""
     for key, value in annotations.items():
         if key.startswith(_APPARMOR) and value != "runtime/default" and not value.startswith("localhost/"):
             yield _refused(f"{place}.{key}", value, "use runtime/default")
 
 
 def container_problems(place: str, container: Manifest, own: OwnObjects) -> Iterator[Problem]:
-    """What a container of a user's may not have."""
+    """Problems of a container that a user adds."""
     yield from _context_problems(f"{place}.securityContext", container.get("securityContext"))
     for index, port in enumerate(_objects(container.get("ports"))):
         if port.get("hostPort"):
@@ -132,7 +133,7 @@ def container_problems(place: str, container: Manifest, own: OwnObjects) -> Iter
 
 
 def restricted(container: Manifest) -> Manifest:
-    """``container``, which has no problems, as restricted as ours are where it says nothing else."""
+    """``container``, which has no problems, with the restrictions of the operator's containers as defaults."""
     ours, given = common.container_security(), container.get("securityContext", {})
     capabilities = given.get("capabilities", {})
     drop = ["ALL", *(one for one in capabilities.get("drop", []) if one != "ALL")]
@@ -182,7 +183,7 @@ def _capability_problems(place: str, given: Mapping[str, Any]) -> Iterator[Probl
 
 
 def _one_of(place: str, value: object, allowed: Sequence[str]) -> Iterator[Problem]:
-    # Empty text and false say as much as leaving the field out.
+    # An empty text and false mean the same as a missing field.
     if value and value not in allowed:
         yield _refused(place, value, f"use {listed(allowed)}" if allowed else "use none: leave it out")
 

@@ -9,7 +9,7 @@ from diloco_operator.manifests.inputs import Certificates, Manifest
 
 
 def secrets(job: DiLoCoJob, certificates: Certificates, sets: names.SetNames) -> tuple[Manifest, ...]:
-    """One for the authority, one for the syncer, one for each pool."""
+    """The Secrets: one for the authority, one for the syncer, one for each pool."""
     name = job.metadata.name
     whose = {
         names.authority_secret(name): labels.of_job(name, labels.JOB_WIDE),

@@ -7,7 +7,7 @@ from diloco_operator.manifests.inputs import Manifest
 
 
 def learners(job: DiLoCoJob) -> Manifest:
-    """The headless Service that a StatefulSet wants: a name in DNS for each learner, ready or not."""
+    """The headless Service that a StatefulSet requires: a DNS name for each learner, ready or not."""
     name = job.metadata.name
     return _service(
         job,
@@ -23,7 +23,7 @@ def learners(job: DiLoCoJob) -> Manifest:
 
 
 def syncer(job: DiLoCoJob) -> Manifest:
-    """Where learners of this cluster, the operator and whoever gathers metrics find the syncer."""
+    """The Service through which learners of this cluster, the operator and metrics collectors reach the syncer."""
     name, expose = job.metadata.name, job.spec.syncer.expose
     return _service(
         job,
@@ -42,16 +42,16 @@ def syncer(job: DiLoCoJob) -> Manifest:
 
 
 def exposed_syncer(job: DiLoCoJob) -> Manifest | None:
-    """Where learners outside the cluster find it, if ``spec.syncer.expose`` wants that.
+    """The Service through which learners outside the cluster reach the syncer, if ``spec.syncer.expose`` is set.
 
-    A Service of its own, so that the port that asks nobody for a certificate stays inside.
+    It is a Service of its own, so that the HTTP port, which requires no certificate, is not exposed.
     """
     name, expose = job.metadata.name, job.spec.syncer.expose
     if expose.type == "ClusterIP":
         return None
     ranges: Manifest = {}
     if expose.source_ranges:
-        # Local: otherwise a node's address stands in place of the learner's, and the policy would keep it out.
+        # Local: otherwise a node's address replaces the learner's, and the policy would reject it.
         ranges = {"externalTrafficPolicy": "Local"}
         if expose.type == "LoadBalancer":
             ranges["loadBalancerSourceRanges"] = list(expose.source_ranges)

@@ -14,17 +14,17 @@ from diloco_operator.manifests.quantity import canonical
 
 CONTAINER: Final = "syncer"
 GRACE_SECONDS: Final = 150
-"""From SIGTERM to SIGKILL: 60 s for the last checkpoint, calls that are under way, and something to spare."""
+"""From SIGTERM to SIGKILL: 60 s for the last checkpoint, calls under way, and a margin."""
 DEFAULT_REQUESTS: Final[Mapping[str, str]] = MappingProxyType({"cpu": "100m", "memory": "256Mi"})
-"""Of a resource of which the manifest says nothing (ours): a pod without any is the first that a node evicts."""
+"""Requests for resources that the manifest does not mention (ours), as a node first evicts pods without requests."""
 STARTUP_SECONDS: Final = 600
-"""To start Python and import. What is loaded after that is watched by what it gets done, not by a clock."""
+"""Time to start Python and import modules. Loading after that is judged by its progress, not by a time limit."""
 
 
 def deployment(job: DiLoCoJob, image: str, replicas: int) -> Manifest:
-    """The syncer. Recreate: a rollout makes no second one beside the first.
+    """The syncer's Deployment. Recreate: a rollout never runs two syncers at once.
 
-    A pod that is deleted gets its successor before it has ended; the lock on the volume keeps that one waiting.
+    A pod that is deleted gets its successor before it has ended; the lock on the volume makes the successor wait.
     """
     name = job.metadata.name
     own, patch = labels.of_job(name, labels.SYNCER), job.spec.syncer.pod_template
@@ -43,7 +43,7 @@ def deployment(job: DiLoCoJob, image: str, replicas: int) -> Manifest:
 
 
 def claim(job: DiLoCoJob) -> Manifest:
-    """Its PersistentVolumeClaim. Once it is there nothing but its size can change."""
+    """Its PersistentVolumeClaim. Once it exists, only its size can change."""
     name, storage = job.metadata.name, job.spec.syncer.storage
     chosen = {} if storage.class_name is None else {"storageClassName": storage.class_name}
     return {
@@ -94,14 +94,14 @@ def _container(job: DiLoCoJob, image: str) -> Manifest:
 
 def _resources(given: Resources | None) -> Manifest:
     found: Manifest = passthrough.resources(given).get("resources", {})
-    # Kubernetes takes a limit for the request where there is none, and a request above a limit is refused.
+    # Without a request, Kubernetes uses the limit as the request; it refuses a request above the limit.
     named = {*found.get("requests", {}), *found.get("limits", {})}
     ours = {resource: amount for resource, amount in DEFAULT_REQUESTS.items() if resource not in named}
     return {**found, "requests": {**ours, **found.get("requests", {})}} if ours else found
 
 
 def without_default_requests(resources: Manifest) -> Manifest:
-    """A syncer's ``resources``, in canonical form, less the requests that are those of a manifest without any."""
+    """A syncer's ``resources``, in canonical form, without requests that equal the defaults."""
     limits = resources.get("limits") or {}
     requests = {
         resource: amount

@@ -1,9 +1,9 @@
 """The watch of DiLoCoJobs: kopf and its handlers, on a thread of their own.
 
-kopf needs its own thread because it treats every younger task of its event loop as its own and cancels it when it
-stops. It stops whenever a watch returns an unknown error or a list keeps failing; this module then restarts it.
-Handlers only report which job changed. kopf writes nothing to the jobs (no annotation, finalizer or Event), and needs
-access neither to namespaces nor to CustomResourceDefinitions.
+kopf needs an event loop of its own, and so a thread: when it stops, it cancels every task that was created on its loop
+after it started. It stops whenever a watch returns an unknown error or a list keeps failing; this module then restarts
+it. Handlers only report which job changed. kopf writes nothing to the jobs (no annotation, finalizer or Event), and
+needs access neither to namespaces nor to CustomResourceDefinitions.
 """
 
 import asyncio
@@ -22,14 +22,14 @@ from diloco_operator.cluster.kinds import JOB
 
 _log = logging.getLogger(__name__)
 Seen = Callable[[str | None, Object], None]
-"""Told of each event: the watch's word (None: found in a list) and the job."""
+"""Called for each event with its type (``ADDED``, ``MODIFIED`` or ``DELETED``; None: from a list) and the job."""
 _LONG_ENOUGH_SECONDS: Final = 60.0
-"""Having run so long, kopf did not fail at once."""
+"""If kopf ran at least this long before it stopped, the pause before its restart starts from the shortest one again."""
 _STOPPING_SECONDS: Final = 10.0
 
 
 def register(registry: kopf.OperatorRegistry, seen: Seen) -> None:
-    """The handlers. `seen` is called on kopf's thread."""
+    """Register the handlers. `seen` is called on kopf's thread."""
 
     @kopf.on.event(JOB.group, JOB.version, JOB.plural, registry=registry)
     async def job_seen(event: Any, **_: Any) -> None:
@@ -37,7 +37,7 @@ def register(registry: kopf.OperatorRegistry, seen: Seen) -> None:
 
 
 def settings() -> kopf.OperatorSettings:
-    """Kopf, as quiet and as finite as it can be."""
+    """Settings with which kopf writes nothing to the cluster, and no request or watch lasts without limit."""
     chosen = kopf.OperatorSettings()
     chosen.scanning.disabled = True
     chosen.posting.enabled = False
@@ -52,7 +52,7 @@ def settings() -> kopf.OperatorSettings:
     chosen.networking.connect_timeout = 10
     chosen.networking.error_backoffs = (1, 2, 4, 8)
     chosen.queueing.exit_timeout = 1
-    # It would kill the process in which it is but a guest.
+    # Otherwise kopf would kill the whole process, in which it is only one part.
     chosen.process.ultimate_exiting_timeout = None
     return chosen
 
@@ -67,11 +67,11 @@ class JobWatch:
     """Called on the thread of the loop in which `run` runs."""
     backoff: Backoff
     problem: str = ""
-    """Why kopf stopped last; empty: it did not."""
+    """Why kopf stopped the last time; empty: it has not stopped, or was asked to."""
     _stop: threading.Event = field(default_factory=threading.Event)
 
     async def run(self) -> None:
-        """Watch for ever; cancelled, kopf is asked to stop and awaited."""
+        """Watch forever. When cancelled, ask kopf to stop and wait for it."""
         loop = asyncio.get_running_loop()
         failures = 0
         while True:
@@ -91,7 +91,7 @@ class JobWatch:
             await asyncio.sleep(self.backoff.seconds(failures))
 
     def restart(self) -> None:
-        """Have kopf list and watch anew."""
+        """Restart kopf, so that it lists and watches again."""
         self._stop.set()
 
     def _thread(self, loop: asyncio.AbstractEventLoop, ended: asyncio.Future[str]) -> None:
@@ -101,9 +101,9 @@ class JobWatch:
         problem = ""
         try:
             asyncio.run(self._kopf(tell))
-        except Exception as error:  # noqa: BLE001 # whatever kopf dies of, it is started again
+        except Exception as error:  # noqa: BLE001 # kopf is restarted whatever made it fail
             problem = f"{type(error).__name__}: {error}"
-        # The loop is closed where the process is ending.
+        # The loop is closed when the process is ending.
         with contextlib.suppress(RuntimeError):
             loop.call_soon_threadsafe(_end, ended, problem)
 
@@ -121,7 +121,7 @@ class JobWatch:
                 stop_flag=stop,
             )
         finally:
-            stop.set()  # a thread of kopf's waits for it
+            stop.set()  # one of kopf's threads waits for it
 
 
 def _end(ended: asyncio.Future[str], problem: str) -> None:

@@ -52,7 +52,7 @@ class Jobs:
         return self._jobs.get(key)
 
     def heard(self, event: str | None, job: Object) -> JobKey:
-        """The watch brought a job. `event` is the watch's word, None where kopf found it in a list."""
+        """Record a job from the watch. `event` is the watch event's type; None: kopf found the job in a list."""
         key = key_of(job)
         self._heard[key] = version_of(job)
         if event == "DELETED":
@@ -63,41 +63,41 @@ class Jobs:
         return key
 
     def heard_version(self, key: JobKey) -> int:
-        """What the watch has brought of a job; 0: nothing."""
+        """The latest version of a job that the watch has reported; 0: none."""
         return self._heard.get(key, 0)
 
     def put(self, job: Object) -> None:
-        """Know a job in this version, unless a later one is known."""
+        """Keep this version of a job, unless a later one is known."""
         known = self._jobs.get(key_of(job))
         if known is None or version_of(job) >= version_of(known):
             self._jobs[key_of(job)] = without_managed_fields(job)
 
     def refresh(self, job: Object) -> None:
-        """As `put`, of what came back from our own request: not if the job has gone or been made anew meanwhile."""
+        """As `put`, for the answer to our own request. Ignored if the job is gone or was created anew meanwhile."""
         known = self._jobs.get(key_of(job))
         if known is not None and known["metadata"]["uid"] == job["metadata"]["uid"]:
             self.put(job)
 
     def drop(self, key: JobKey, version: int) -> None:
-        """A job was gone at `version`."""
+        """Remove a job that no longer existed at `version`."""
         known = self._jobs.get(key)
         if known is not None and version_of(known) <= version:
             del self._jobs[key]
 
     def forget(self, job: Object) -> None:
-        """This very job is gone."""
+        """Remove this job, but not a later one of the same name."""
         known = self._jobs.get(key_of(job))
         if known is not None and known["metadata"]["uid"] == job["metadata"]["uid"]:
             del self._jobs[key_of(job)]
 
     def phases(self) -> Counter[str]:
-        """How many jobs are in which phase."""
+        """Number of jobs by phase."""
         return Counter((job.get("status") or {}).get("phase") or "New" for job in self._jobs.values())
 
 
 @dataclass(slots=True)
 class JobProbe:
-    """Holds what the watch brought against a list."""
+    """Compares what the watch has reported with a list."""
 
     api: Api
     jobs: Jobs
@@ -105,16 +105,17 @@ class JobProbe:
     changed: Callable[[JobKey], None]
     clock: Callable[[], float]
     agreed_at: float | None = None
-    """When watch and list agreed; None: never."""
+    """When watch and list last agreed; None: never."""
     deaf: bool = False
-    """The watch has not brought what was there at the previous comparison. Twice in a row: kopf is restarted."""
+    """The watch has still not reported changes that were in the list of the previous probe. Twice in a row: kopf is
+    restarted."""
     _there: dict[JobKey, int] | None = None
 
     async def probe(self) -> None:
-        """Compare once, and mend what differs.
+        """Compare once, and correct what differs.
 
         Raises:
-            ApiError: there is no list to compare with.
+            ApiError: the jobs could not be listed.
         """
         there: dict[JobKey, int] = {}
         for namespace in self.namespaces or (None,):

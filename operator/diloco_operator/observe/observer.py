@@ -17,56 +17,56 @@ from diloco_operator.observe.syncer import SyncerClient
 from diloco_operator.repairs import Repairs
 
 LOOK_SECONDS: Final = 15.0
-"""A look at the pods is good for so long, unless one of the job's objects changes before."""
+"""A list of the pods is used for this long, unless one of the job's objects changes before."""
 SYNCER_SECONDS: Final = 2.0
-"""An answer of the syncer's is good for so long."""
+"""An answer of the syncer is used for this long."""
 AWAY_AFTER_QUESTIONS: Final = 3
-"""A syncer that answered lately is away when it has not answered so many questions in a row: one may be lost, or come
-in the middle of a merge on a busy node."""
+"""A syncer that has answered before counts as away after this many unanswered requests in a row: a single one may be
+lost, or arrive in the middle of a merge on a busy node."""
 REFUSED_SECONDS: Final = 30.0
-"""What the API server refused is tried again after so long."""
+"""What the API server has refused is retried after this long."""
 FAILURES_TOLD: Final = 3
-"""A write that has failed so many times in a row, each time in a way that might pass, is told of."""
+"""A write is reported after this many failures in a row that may have been temporary."""
 NOT_READY: Final = SyncerAway("its pod is not ready")
 
 
 @dataclass(slots=True)
 class Memory:
-    """What was learned of a job by asking; nothing that a new process would miss."""
+    """What requests have shown about a job. A new process can do without it."""
 
     uid: str
     repairs: Repairs
     syncer: SyncerStatusView | SyncerAway | None = None
-    """The latest answer, or that there are none any more."""
+    """The latest answer, or that the syncer no longer answers."""
     syncer_at: float = 0.0
     unanswered: int = 0
-    """Latest questions to the syncer, in a row."""
+    """Latest requests to the syncer that it did not answer, in a row."""
     looked: Looked | None = None
     looked_at: float = 0.0
     looked_at_versions: dict[ChildKey, int] = field(default_factory=dict)
     refused: dict[ChildKey, str] = field(default_factory=dict)
     refused_at: float = 0.0
-    """Since when refusals are gathered."""
+    """Since when refusals are collected."""
     refused_generation: int | None = None
-    """Of the manifest that was refused."""
+    """The generation of the manifest whose objects were refused."""
     failing: dict[ChildKey, tuple[int, str]] = field(default_factory=dict)
-    """What could not be written although nobody refused it: how often in a row, and why."""
+    """Writes that failed without being refused: how often in a row, and why."""
     foreign: frozenset[ChildKey] = frozenset()
 
     def failed(self, child: ChildKey, why: str) -> None:
-        """Take note of a write that may succeed next time."""
+        """Record a failed write that may succeed next time."""
         times, _ = self.failing.get(child, (0, ""))
         self.failing[child] = (times + 1, why)
 
     @property
     def still_failing(self) -> dict[ChildKey, str]:
-        """What has failed so often that it is told."""
+        """Writes that have failed so often that they are reported."""
         return {child: why for child, (times, why) in self.failing.items() if times >= FAILURES_TOLD}
 
 
 @dataclass(frozen=True, slots=True)
 class Observer:
-    """Where knowledge of jobs comes from."""
+    """The source of all observations of jobs."""
 
     api: Api
     cache: Cache
@@ -75,7 +75,7 @@ class Observer:
     """Seconds, monotonic."""
 
     def children(self, job: Object) -> tuple[dict[ChildKey, Object], frozenset[ChildKey]]:
-        """The objects with the job's label: those that are its own, and the keys of those that are not."""
+        """The objects with the job's label: its own ones, and the keys of those that belong to others."""
         uid, owned, others = job["metadata"]["uid"], {}, set()
         for key, item in self.cache.group(GroupKey(*key_of(job))):
             child = ChildKey(key.kind, key.name)
@@ -86,7 +86,7 @@ class Observer:
         return owned, frozenset(others)
 
     async def observe(self, job: Object, memory: Memory) -> Observed:
-        """What is known, and what the syncer says if its pod is ready."""
+        """Everything known of a job, with the syncer's status if its pod is ready."""
         children, others = self.children(job)
         asked = syncer_ready(syncer_deployment(key_of(job).name, children))
         return Observed(
@@ -100,7 +100,7 @@ class Observer:
     async def ask_syncer(
         self, job: Object, children: dict[ChildKey, Object], memory: Memory
     ) -> SyncerStatusView | SyncerAway:
-        """What the job's syncer says; a pod that is not ready is not asked."""
+        """The status of the job's syncer; no request is sent if its pod is not ready."""
         key = key_of(job)
         if not syncer_ready(syncer_deployment(key.name, children)):
             memory.syncer, memory.unanswered = None, 0

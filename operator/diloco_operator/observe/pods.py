@@ -32,7 +32,7 @@ async def look_closer(api: Api, job: JobKey, children: Mapping[ChildKey, Object]
     """
     selector = labels.text({labels.JOB: job.name})
     selection = Selection(POD, job.namespace, labels=selector)
-    # Page by page: the pods of a large job as the API server has them take more memory than all else together.
+    # Page by page: the unreduced pods of a large job would take more memory than everything else together.
     pods = [slim_pod(pod) async for page in api.pages(selection) for pod in page.get("items") or ()]
     by_uid = await _warnings(api, job.namespace, [*pods, *children.values()])
     return Looked(
@@ -42,7 +42,7 @@ async def look_closer(api: Api, job: JobKey, children: Mapping[ChildKey, Object]
 
 
 def slim_pod(pod: Object) -> Object:
-    """Of a pod what policies read, and no more: how far it has come, not what it is made of."""
+    """The parts of a pod that decisions read: its state, not its specification."""
     status = pod.get("status") or {}
     slim = _only(status, _STATUS)
     for field in _CONTAINER_LISTS:

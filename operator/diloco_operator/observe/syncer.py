@@ -19,35 +19,35 @@ from diloco_operator.observe.jobs import JobKey
 
 TIMEOUT_SECONDS: Final = 3.0
 LONGEST_ANSWER_BYTES: Final = 8 << 20
-"""A thousand learners take half a mebibyte."""
+"""The status of a thousand learners takes half a mebibyte."""
 AT_ONCE: Final = 16
 
 
 def status_url(job: JobKey) -> str:
-    """Where a job's syncer tells of it, by the cluster's DNS."""
+    """The URL of a job's syncer's ``/status``, by the cluster's DNS."""
     return f"http://{names.syncer_host(job.name, job.namespace)}:{HTTP_PORT}/status"
 
 
 def new_session() -> aiohttp.ClientSession:
-    """A session for a `SyncerClient`, which makes a connection for each question.
+    """A session for a `SyncerClient`, which makes a new connection for each request.
 
-    One that is kept stays where it was made to. That may be nobody's syncer: until a Service's rules are in place on
-    this node its address leads out of the cluster, or to a pod that had it before.
+    A kept connection would stay with the peer it was made to, which may be the wrong one: until a Service's rules are
+    in place on this node, its address leads out of the cluster, or to a pod that had it before.
     """
     return aiohttp.ClientSession(connector=aiohttp.TCPConnector(force_close=True), trust_env=False)
 
 
 class SyncerClient:
-    """Asks syncers, a bounded number at once."""
+    """Requests the status of syncers, a bounded number at once."""
 
     def __init__(self, session: aiohttp.ClientSession, url_of: Callable[[JobKey], str] = status_url) -> None:
-        """`session` is closed by whoever made it."""
+        """The caller closes `session`."""
         self._session = session
         self._url_of = url_of
         self._free = asyncio.Semaphore(AT_ONCE)
 
     async def ask(self, job: JobKey) -> SyncerStatusView | SyncerAway:
-        """What the syncer of a job says. The words for why it says nothing stay the same while the cause does."""
+        """The status of a job's syncer, or why there is none, in a text that stays the same while the cause does."""
         async with self._free:
             try:
                 body = await asyncio.wait_for(self._get(self._url_of(job)), TIMEOUT_SECONDS)
@@ -56,7 +56,7 @@ class SyncerClient:
             except aiohttp.ClientConnectorDNSError:
                 return SyncerAway("its host name does not resolve")
             except aiohttp.ClientConnectorError as error:
-                # The error's own text names an address.
+                # The error's own text contains an address, which may change.
                 number = error.os_error.errno
                 return SyncerAway(f"cannot connect: {os.strerror(number) if number else 'no route'}")
             except aiohttp.ClientError as error:

@@ -122,11 +122,11 @@ def test_a_refusal_arrives_as_itself_and_takes_no_memory(keeper: Keeper, client:
 
 
 def test_a_push_whose_round_is_over_is_ended_before_it_is_whole(keeper: Keeper, client: SyncClient) -> None:
-    keeper.unwanted = "it is no longer asked for"
-    with pytest.raises(RefusedError, match="no longer asked for"):
+    keeper.unwanted = "it is no longer requested"
+    with pytest.raises(RefusedError, match="no longer requested"):
         client.push(push_header(len(PAYLOAD)), memoryview(PAYLOAD), deadline_seconds=30)
     assert keeper.pushes == []
-    assert [reason for _, reason in keeper.failed] == ["it is no longer asked for"]
+    assert [reason for _, reason in keeper.failed] == ["it is no longer requested"]
     assert keeper.buffers_in_use == 0
 
 

@@ -122,9 +122,9 @@ def test_whoever_is_excluded_is_told_why() -> None:
     script.join(3, versions=(0, 0, 0, 0))
     script.ready(3)  # the round has its quorum: it is not asked any more
     notes = [note for note in of(script.wait(1.0), Note) if note.subject == "LearnerExcluded"]
-    late = "had not brought it in time"
+    late = "its outer gradient did not arrive in time"
     assert [(note.learner, note.reason) for note in notes] == [
-        (name(1), "had made no step"),
+        (name(1), "it had made no step"),
         (name(2), late),
         (name(3), late),
     ]

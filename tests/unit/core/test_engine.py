@@ -37,7 +37,7 @@ def test_the_quorum_follows_once_when_a_learner_is_given_up() -> None:
 
     actions = script.join(2, "another")
     assert of(actions, Fence), "the process before was still in"
-    assert said(actions) == ["no more learners are left; sync.quorum is 3, and 2 make it now"]
+    assert said(actions) == ["sync.quorum is 3, but only 2 learner(s) are left: these are the quorum"]
     assert said(script.do(LearnerAlive(name(0), script.incarnations[0]))) == []
 
 

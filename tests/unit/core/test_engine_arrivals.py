@@ -68,7 +68,7 @@ def test_the_next_process_s_answer_beside_one_asked_ahead_is_dropped() -> None:
     for _ in range(2):  # until its round is launched
         for index in (0, 1):
             script.step(index)
-    assert only(script.push(1, ask.fragment), Discard).reason == "the learner has brought it before"
+    assert only(script.push(1, ask.fragment), Discard).reason == "the learner has already sent it"
 
 
 @pytest.mark.parametrize("rules", [Rules.ARRIVED, Rules.READY])
@@ -76,7 +76,7 @@ def test_by_earlier_rules_a_repeated_push_is_only_noted(rules: Rules) -> None:
     script = started(rules=rules)
     script.push(0, 0)
     actions = script.push(0, 0)
-    assert (only(actions, Note).subject, only(actions, Note).reason) == ("Repeated", "it is here already")
+    assert (only(actions, Note).subject, only(actions, Note).reason) == ("Repeated", "it was received before")
     assert not of(actions, Discard)
     assert "attempt 7" in only(script.push(1, 0, attempt=7), Discard).reason
 

@@ -50,7 +50,7 @@ def test_only_those_that_are_in_and_have_not_answered_are_asked_again() -> None:
     script.leave(3)
     actions = fire(script)
     assert asked(actions) == [(name(2), 2)]
-    assert {ask.reason for ask in of(actions, AskFragment)} == {"no quorum after 10.0 s, asked again"}
+    assert {ask.reason for ask in of(actions, AskFragment)} == {"no quorum after 10.0 s; the request is repeated"}
 
 
 def test_when_all_have_answered_those_with_nothing_are_asked_again() -> None:

@@ -1,4 +1,4 @@
-"""Evaluations that are not to be believed, and the word of a second learner."""
+"""Evaluations that are not credible, and their confirmation by a second learner."""
 
 import math
 from typing import Any
@@ -50,7 +50,7 @@ def test_a_doubted_evaluation_is_shown_as_one_and_another_learner_is_asked(loss:
     script = training(3)
     (note,) = of(answer(script, loss), Note)
     assert (note.subject, note.learner) == ("EvaluationDoubted", name(0))
-    assert "the others train with 5 or more" in note.reason
+    assert "the other learners train at 5 or more" in note.reason
     assert asked(script) == [name(0), name(1)]
     answer(script, 3.9)
     assert [doubted for _, doubted in shown(script)] == [True, False]
@@ -94,7 +94,7 @@ def test_two_evaluations_agree_up_to_a_twentieth(first: float, second: float, ag
 def test_the_losses_of_learners_that_have_diverged_are_no_measure(loss: float) -> None:
     script = training(3, {1: loss})
     (note,) = of(answer(script, 0.001), Note)
-    assert "the others train with 6 or more" in note.reason
+    assert "the other learners train at 6 or more" in note.reason
     alone = training(2, {1: loss})
     answer(alone, 0.001)
     assert shown(alone) == [(0.001, False)]
@@ -104,7 +104,7 @@ def test_the_loss_of_a_learner_that_has_left_is_no_measure() -> None:
     script = training(3)
     script.leave(1)
     (note,) = of(answer(script, 0.55), Note)
-    assert "its loss of 0.55 is not to be believed: the others train with 6 or more" in note.reason
+    assert "its loss of 0.55 is not credible: the other learners train at 6 or more" in note.reason
     assert asked(script) == [name(0), name(2)]
 
 

@@ -81,7 +81,7 @@ def test_an_evaluation_of_other_versions_counts_unless_it_is_the_final_one() -> 
     turn(script)
     assert not of(answer(script, 1.5, exact=False), Note)
     turn(script)
-    assert only(answer(script, 1.25, exact=False), Note).reason == "not of exactly the final model"
+    assert only(answer(script, 1.25, exact=False), Note).reason == "it is not of exactly the final model"
     answer(script, 1.0)
     assert [one.loss for one in script.engine.view(script.now).evaluations] == [2.0, 1.5, 1.0]
 
@@ -113,7 +113,7 @@ def test_the_final_model_is_evaluated_while_another_evaluation_runs() -> None:
     final = only(turn(script), Evaluate)
     assert (before.final, final.final) == (False, True)
     late = script.do(Evaluated(before.learner, before.incarnation, before.evaluation, 9.0, exact=True))
-    assert only(late, Note).reason == "evaluation 1 is no longer waited for"
+    assert only(late, Note).reason == "evaluation 1 is no longer expected"
     assert of(answer(script), Finish)
 
 

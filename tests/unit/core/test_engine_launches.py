@@ -63,7 +63,7 @@ def test_a_launch_says_which_step_is_due_and_for_whom() -> None:
     assert not of(script.step(0), Note)
     opened = [note for note in of(script.step(0), Note) if note.subject == "RoundOpened"]
     assert [(note.fragment, note.reason) for note in opened] == [
-        (0, "syncer step 1, due at inner step 2: 1 learner(s) are there")
+        (0, "syncer step 1, due at inner step 2: 1 learner(s) have reached it")
     ]
 
 

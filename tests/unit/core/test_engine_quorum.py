@@ -91,7 +91,7 @@ def test_the_quorum_follows_where_a_learner_is_given_up() -> None:
     actions = give_up(script, 2)
     assert members(actions) == [[name(0), name(1)]]
     (note,) = [note for note in of(actions, Note) if note.subject == "QuorumFollows"]
-    assert note.reason == "no more learners are left; sync.quorum is 3, and 2 make it now"
+    assert note.reason == "sync.quorum is 3, but only 2 learner(s) are left: these are the quorum"
     view = script.engine.view(script.now)
     assert (view.quorum, view.quorum_wanted) == (2, 3)
     # Not below one, and each that is given up lowers it.

@@ -58,7 +58,7 @@ def test_a_wait_is_worth_what_was_trained_since_the_result_came(steps: int, *, w
     assert bool(of(actions, Merge)) is not waited_for
     reason = of(actions, Note)[0].reason
     assert ("waits for here/pool/1" in reason) is waited_for
-    assert ("here/pool/1 (waiting costs the others more than it brings)" in reason) is not waited_for
+    assert ("here/pool/1 (waiting costs the others more than its answer adds)" in reason) is not waited_for
 
 
 def test_how_long_merges_take_is_known_from_those_that_were_made() -> None:

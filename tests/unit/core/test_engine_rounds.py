@@ -144,7 +144,7 @@ def test_a_repeated_push_counts_once() -> None:
         ({"attempt": 7}, "attempt 7"),
         ({"version": 5}, "late"),
         ({"base_version": 3}, "behind"),
-        ({"incarnation": 99}, "session that is over"),
+        ({"incarnation": 99}, "session is over"),
         ({"steps": 0}, "weight is 0"),
     ],
 )
@@ -201,7 +201,7 @@ def test_an_attempt_is_not_given_again_after_a_round_that_was_abandoned() -> Non
     assert (first.version, again.version) == (1, 1)
     assert (first.attempt, again.attempt) == (1, 2)
     stale = script.push(0, 0, attempt=first.attempt)
-    assert "attempt 1 was not, or is no longer, asked for" in only(stale, Discard).reason
+    assert "attempt 1 was not requested, or no longer is" in only(stale, Discard).reason
     assert only(script.push(0, 0), Merge).version == 1
 
 
@@ -379,7 +379,7 @@ def test_a_push_without_steps_or_without_tokens_is_nothing_to_merge(nothing: dic
     script = started()
     script.step(0)
     dropped = only(script.push(0, 0, **nothing), Discard)
-    assert dropped.reason == "no step stands behind it, so its weight is 0"
+    assert dropped.reason == "it covers no steps or no tokens, so its weight is 0"
     script.push(1, 0)
     assert [member.learner for member in only(script.push(2, 0), Merge).members] == [name(1), name(2)]
 

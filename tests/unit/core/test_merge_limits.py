@@ -83,7 +83,7 @@ def test_a_member_of_weight_zero_is_not_even_read(method: Literal["RDA", "Mean"]
 
 def test_negative_weights_are_refused_even_where_they_sum_to_one() -> None:
     deltas = {"a": torch.ones(2), "b": torch.ones(2)}
-    with pytest.raises(MergeError, match="not negative and sum to one"):
+    with pytest.raises(MergeError, match="must not be negative and must sum to one"):
         merge_into_zero(fragment_of((2,)), contributions_of(deltas, [1.5, -0.5]))
 
 

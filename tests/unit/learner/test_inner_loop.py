@@ -7,7 +7,7 @@ import pytest
 
 from diloco.core.time_spent import TimeSpent
 from diloco.learner.mailboxes.orders import Ending, EndKind
-from diloco.learner.mailboxes.outbox import StepNews
+from diloco.learner.mailboxes.outbox import FinishedStep
 from diloco.wire.messages import Progress
 from tests.support.hand_clock import HandClock
 from tests.support.inner_loop import FRAGMENTS, NOW, LoopBench
@@ -36,9 +36,9 @@ def test_every_second_is_reported_as_what_it_was(clock: HandClock) -> None:
     reports = [call[1] for call in bench.said.of("step")]
     # It looks in the order: copies in, reports, posts. What the posting takes is in the report after.
     assert reports == [
-        StepNews(1, 16, 1.0, 1.625, 2.0, 2, TimeSpent(1.0, looking=0.125, copying=1.5, loading=3.125)),
-        StepNews(2, 32, 2.0, 0.125, 2.0, 4, TimeSpent(3.0, 0.0, 0.0, 1.5, 0.25, 0.0, 0.25, 3.125)),
-        StepNews(3, 48, 8.0, 0.25, 2.0, 6, TimeSpent(11.0, 4.0, 0.0, 1.5, 0.5, 0.0, 0.25, 3.125)),
+        FinishedStep(1, 16, 1.0, 1.625, 2.0, 2, TimeSpent(1.0, looking=0.125, copying=1.5, loading=3.125)),
+        FinishedStep(2, 32, 2.0, 0.125, 2.0, 4, TimeSpent(3.0, 0.0, 0.0, 1.5, 0.25, 0.0, 0.25, 3.125)),
+        FinishedStep(3, 48, 8.0, 0.25, 2.0, 6, TimeSpent(11.0, 4.0, 0.0, 1.5, 0.5, 0.0, 0.25, 3.125)),
     ]
     assert bench.loop.news == reports[-1]
     assert bench.loop.step_seconds() == 8.0

@@ -265,9 +265,9 @@ class TestEnds:
     @pytest.mark.parametrize(
         ("told", "idle", "line"),
         [
-            (True, True, "leaving, handed in everything that was asked for"),
+            (True, True, "leaving, handed in everything that was requested"),
             (True, False, "leaving, could not hand in everything"),
-            (False, True, "leaving, but could not tell the syncer, handed in everything that was asked for"),
+            (False, True, "leaving, but could not tell the syncer, handed in everything that was requested"),
         ],
     )
     def test_how_it_left_is_told(

@@ -16,7 +16,7 @@ from diloco.core.time_spent import TimeSpent
 from diloco.learner.checkpoint import CheckpointIdentity, CheckpointStore, CheckpointWriteError, LearnerCheckpoint
 from diloco.learner.checkpoint_writer import CheckpointWriter
 from diloco.learner.learner import Learner
-from diloco.learner.mailboxes.outbox import StepNews
+from diloco.learner.mailboxes.outbox import FinishedStep
 from diloco.learner.metrics import LearnerFigures, figure_pages
 from diloco.learner.options import LearnerOptionError, LearnerOptions
 from diloco.learner.process import run_learner
@@ -30,7 +30,7 @@ from diloco.spec import API_VERSION, KIND, DiLoCoJob, Metadata
 from diloco.spec.training import InnerOptimizer, ModelSpec
 from tests.support.small_job import small_job, write_text
 
-A_STEP = StepNews(1, 64, 0.25, 0.0, 2.5, 4)
+A_STEP = FinishedStep(1, 64, 0.25, 0.0, 2.5, 4)
 
 
 def options(folder: Path, **changes: object) -> LearnerOptions:
@@ -182,7 +182,7 @@ def page_of(address: str, page: str) -> tuple[int, str]:
             return error.code, error.read().decode()
 
 
-def figures(news: StepNews | None, *, joined: bool = True, over: bool = False) -> LearnerFigures:
+def figures(news: FinishedStep | None, *, joined: bool = True, over: bool = False) -> LearnerFigures:
     return LearnerFigures(
         spent=lambda: TimeSpent(training=12.5, paused=1.5),
         news=lambda: news,
@@ -196,7 +196,7 @@ def figures(news: StepNews | None, *, joined: bool = True, over: bool = False) -
 
 class TestPages:
     def test_metrics_say_where_the_time_went(self) -> None:
-        news = StepNews(40, 2560, 0.25, 0.0, 2.5, 160)
+        news = FinishedStep(40, 2560, 0.25, 0.0, 2.5, 160)
         with HttpServer("127.0.0.1:0", figure_pages(figures(news))) as server:
             status, body = page_of(server.address, "/metrics")
         assert status == 200
@@ -214,7 +214,9 @@ class TestPages:
         ("news", "joined", "status"),
         [(None, True, 503), (A_STEP, False, 503), (A_STEP, True, 200)],
     )
-    def test_it_is_ready_once_it_is_in_and_trains(self, news: StepNews | None, status: int, *, joined: bool) -> None:
+    def test_it_is_ready_once_it_is_in_and_trains(
+        self, news: FinishedStep | None, status: int, *, joined: bool
+    ) -> None:
         with HttpServer("127.0.0.1:0", figure_pages(figures(news, joined=joined))) as server:
             assert page_of(server.address, "/readyz")[0] == status
             assert page_of(server.address, "/healthz") == (200, "ok\n")

@@ -187,7 +187,7 @@ def test_a_push_is_given_up_with_its_admission() -> None:
 
 def test_a_refused_push_is_not_retried_and_its_residual_waits_for_a_merge() -> None:
     # It may be the repetition of one that arrived and lost its receipt on the way.
-    link = Link(RefusedError("it is here already"))
+    link = Link(RefusedError("it was received before"))
     bench = Bench(link)
     bench.push()
     assert link.calls == 1

@@ -44,7 +44,7 @@ def test_a_reader_that_stops_costs_the_text_until_it_reads_again(
         output.write("x" * 999 + "\n")
     lost = output.lost
     output.write("lost too\n")
-    assert (told, output.lost) == (["Nobody reads it"], lost + 1)
+    assert (told, output.lost) == (["Its reader has stopped reading"], lost + 1)
     while select.select([reader], [], [], 0)[0]:
         os.read(reader, 1 << 16)
     output.write("on a line of its own\n")

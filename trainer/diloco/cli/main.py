@@ -41,7 +41,7 @@ def diloco(
         bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version and exit.")
     ] = False,
 ) -> None:
-    """Train one model across islands of compute that fail, run at different speeds and are far apart.
+    """Train one model on clusters or regions that fail, differ in speed and are far apart.
 
     \b
     Begin with:

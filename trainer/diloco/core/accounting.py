@@ -15,13 +15,13 @@ from diloco.spec.syncer_status import LearnerState
 
 
 def joined(state: EngineState, record: LearnerRecord, now: float, *, same_process: bool) -> None:
-    """A session begins. Called when the record has what the process holds, and since when its time counts."""
+    """Begin a session. The record already has the versions that the process holds, and since when its time counts."""
     shares = state.options.shares
     record.account.joined(record.given(now), record.step, record.versions, shares, same_process=same_process)
 
 
 def stepped(record: LearnerRecord, event: StepReported, now: float) -> None:
-    """A step report came."""
+    """Add a step report."""
     account, spent = record.account, event.spent
     steps = event.step - account.step
     if steps < 0:
@@ -35,14 +35,14 @@ def stepped(record: LearnerRecord, event: StepReported, now: float) -> None:
 
 
 def dropped(state: EngineState, record: LearnerRecord | None, event: FragmentArrived) -> None:
-    """An outer gradient came and is dropped. One that is only late is left out when the members are frozen."""
+    """Account for a dropped outer gradient. One that is merely late is accounted for when the members are frozen."""
     lag = event.version - 1 - event.base_version
     if record is not None and lag > state.options.max_version_lag:
         record.account.left_out(event.fragment, event.version, TimeClass.OUTDATED)
 
 
 def frozen(state: EngineState, current: Round) -> None:
-    """A round's members are frozen: what all other learners have trained on the fragment is left out."""
+    """Account for a round's frozen members: the work of all other learners on the fragment is left out."""
     for record in state.learners.values():
         if record.id in current.arrived or not record.account.marks:
             continue
@@ -51,7 +51,7 @@ def frozen(state: EngineState, current: Round) -> None:
 
 
 def merged(state: EngineState, current: Round, counted: Container[str]) -> None:
-    """A round's members are merged if they are ``counted``; the others' outer gradients could not be."""
+    """Account for a merge: the members in ``counted`` are in it; the others' outer gradients could not be merged."""
     for name in current.arrived:
         into = TimeClass.MERGED if name in counted else TimeClass.UNUSABLE
         state.learners[name].account.decided(current.fragment, into)
@@ -64,7 +64,7 @@ def time_of(state: EngineState, record: LearnerRecord, now: float) -> dict[TimeC
 
 
 def finished(state: EngineState, now: float) -> None:
-    """The job is over: no more time counts, and absent learners are not waited for."""
+    """Close the accounts, as the job is over: no more time counts, and absent learners are not expected back."""
     for record in state.learners.values():
         record.account.close(record.given(now), since=_since(state, record), gone=not record.present)
         record.given_seconds, record.given_since = record.given(now), None

@@ -35,7 +35,7 @@ class Admit:
     """The vector clock: current version of every fragment."""
     steps: int
     data_position: int
-    """The furthest position in its shard that is known here: it must not read before it."""
+    """The furthest position in its shard that the syncer knows: it must not read earlier sequences again."""
     reason: str
 
 
@@ -51,7 +51,7 @@ class Refuse:
 
 @dataclass(frozen=True, slots=True)
 class Fence:
-    """End the session of an incarnation, and ignore whatever still comes from it."""
+    """End the session of an incarnation, and ignore everything that it still sends."""
 
     learner: str
     incarnation: int
@@ -99,7 +99,7 @@ class Merge:
 
 @dataclass(frozen=True, slots=True)
 class Discard:
-    """Drop a payload that came and will not be merged."""
+    """Drop a payload that was received and will not be merged."""
 
     learner: str
     incarnation: int
@@ -116,7 +116,7 @@ class Broadcast:
     fragment: int
     version: int
     learners: tuple[tuple[str, int, bool], ...]
-    """(learner, incarnation, its outer gradient is in this version)."""
+    """(learner, incarnation, whether its outer gradient is in this version)."""
     reason: str
 
 

@@ -1,7 +1,7 @@
 """How a round that has its quorum ends: which learners it waits for, how long, and who its members are.
 
-It waits for the answers of learners that are ready, as long as they are worth it (`waiting`), and for the paper's grace
-window for those that are not ready yet (`grace`). Then the members are frozen and merged.
+It waits for the answers of learners that are ready while their work is worth the wait (`waiting`), and for those that
+are not ready yet during the paper's grace window (`grace`). Then the members are frozen and merged.
 """
 
 from diloco.core import accounting, merge_weights, requests
@@ -13,8 +13,8 @@ from diloco.core.waiting import Candidate, Wait, wait_for
 from diloco.spec.syncer_status import LearnerState
 
 ROUND_TIMER = "round/"
-"""Prefix of a round's timer, before the fragment's number: once there is a quorum it ends the wait, and before that it
-repeats unanswered requests."""
+"""Prefix of the name of a round's timer; the fragment's number follows. Before the quorum the timer repeats unanswered
+requests, after it the timer ends the wait."""
 
 
 def round_timer(fragment: int) -> str:
@@ -64,19 +64,19 @@ def _open_grace(state: EngineState, current: Round, now: float, grace: GraceWind
 
 
 def _answers(state: EngineState, current: Round) -> int:
-    """Learners that have sent the fragment, and those of the others that cannot before something is merged."""
+    """Number of learners that have sent the fragment, or that cannot make a step until something is merged."""
     if state.options.rules < Rules.GUARDED:
         return current.answers
     return len(current.arrived) + sum(state.waits_at_bound(state.learners[name]) for name in current.declined)
 
 
 def _ask_again(state: EngineState, current: Round, now: float) -> list[Action]:
-    """While there is no quorum, ask learners again that had nothing to send and now have."""
+    """Without a quorum: repeat the request to learners that declined it and have something to send by now."""
     if state.options.rules < Rules.GUARDED:
         return []
     ready = [name for name in sorted(current.declined) if state.is_ready(state.learners[name], current.fragment)]
     current.declined.difference_update(ready)
-    reason = "has made a step since it declined, and the quorum is not there"
+    reason = "has made a step since it declined, and there is no quorum yet"
     return [requests.ask(state, current, state.learners[name], now, reason) for name in ready]
 
 
@@ -106,7 +106,7 @@ def _wait(state: EngineState, current: Round, now: float) -> Wait:
 
 
 def settle(state: EngineState, current: Round, now: float) -> list[Action]:
-    """Close a round that has nobody left to wait for; otherwise set its timer for the end of its wait."""
+    """Close a round that waits for no more learners; otherwise set its timer for the end of its wait."""
     unanswered = _unanswered(state, current)
     if not unanswered:
         return _close(state, current, now, "every learner that is training has answered")
@@ -117,7 +117,7 @@ def settle(state: EngineState, current: Round, now: float) -> list[Action]:
     in_grace = any(_may_come_in_grace(state, current, name) for name in unanswered if name not in current.deadlines)
     until = max([*awaited, current.grace_until] if in_grace else awaited, default=now)
     if until <= now:
-        return _close(state, current, now, "nobody is waited for any longer")
+        return _close(state, current, now, "the wait is over")
     if until == current.wakes_at:
         return []
     current.wakes_at = until
@@ -125,7 +125,7 @@ def settle(state: EngineState, current: Round, now: float) -> list[Action]:
 
 
 def _may_come_in_grace(state: EngineState, current: Round, name: str) -> bool:
-    """Whether the grace window is for this learner: it is not ready yet, or may still answer within it."""
+    """Whether the grace window applies to this learner: it is not ready yet, or may still answer within the window."""
     request, record = current.asked[name], state.learners[name]
     if request.since is None:
         return True
@@ -169,7 +169,9 @@ def _close(state: EngineState, current: Round, now: float, why: str) -> list[Act
     actions: list[Action] = [CancelTimer(round_timer(current.fragment))]
     for record in state.ordered_learners:
         if record.working and record.id not in current.arrived:
-            text = "had made no step" if record.id in current.declined else "had not brought it in time"
+            text = (
+                "it had made no step" if record.id in current.declined else "its outer gradient did not arrive in time"
+            )
             actions.append(Note("LearnerExcluded", text, record.id, current.fragment))
             if record.id in current.asked and record.id not in current.declined:
                 requests.shut_out(state, record, current, now)

@@ -80,7 +80,7 @@ def codec_named(name: str) -> Codec:
     for codec in CODECS:
         if codec.name == name:
             return codec
-    raise CodecError(f"no codec is named {name!r}: use {', '.join(codec.name for codec in CODECS)}")
+    raise CodecError(f"unknown codec {name!r}; use {', '.join(codec.name for codec in CODECS)}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -288,7 +288,8 @@ def _require_grid(codec: Codec, payload: Tensor, start: int, end: int) -> None:
     on_grid = end == payload.numel() or end % codec.payload_bytes(BLOCK) == 0
     if start < 0 or start % BLOCK or end > payload.numel() or not on_grid:
         raise CodecError(
-            f"elements from {start} to byte {end} are no blocks of a {codec.name} payload of {payload.numel()} bytes"
+            f"elements from {start} to byte {end} are not whole blocks of a {codec.name} payload "
+            f"of {payload.numel()} bytes"
         )
 
 

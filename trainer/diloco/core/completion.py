@@ -27,7 +27,7 @@ CONFIRMED_RATIO = 0.05
 
 
 def advance(state: EngineState, now: float) -> list[Action]:
-    """Order an evaluation that is due, and end the job when it is time. Called after every event."""
+    """Order an evaluation if one is due, and end the job when its time has come. Called after every event."""
     if state.finished:
         return []
     actions = _fail_below_minimum(state)
@@ -102,21 +102,21 @@ def _fastest(state: EngineState) -> LearnerRecord | None:
 
 
 def evaluated(state: EngineState, event: Evaluated, now: float) -> list[Action]:
-    """An evaluation was reported."""
+    """Process the report of an evaluation."""
     heard(state, event.learner, event.incarnation, now)
     pending = state.evaluation
     if pending is None or (pending.number, pending.incarnation) != (event.evaluation, event.incarnation):
-        return [Note("EvaluationDropped", f"evaluation {event.evaluation} is no longer waited for", event.learner)]
+        return [Note("EvaluationDropped", f"evaluation {event.evaluation} is no longer expected", event.learner)]
     state.evaluation = None
     state.did_not_evaluate.clear()
     if pending.final and not event.exact:
-        return [Note("EvaluationDropped", "not of exactly the final model", event.learner)]
+        return [Note("EvaluationDropped", "it is not of exactly the final model", event.learner)]
     found = EvaluationRecord(pending.tokens, event.loss, state.elapsed(now), pending.final)
     state.evaluations.append(found)
     done: list[Action] = [CancelTimer(EVALUATION_TIMER)]
     done += _judge(state, pending, found)
     if found.doubted and _another(state):
-        return done  # the next event orders it from another learner
+        return done  # ordered from another learner at the next event
     state.doubted_learners.clear()
     every = state.options.evaluate_every_tokens
     state.next_evaluation_tokens = (pending.tokens // every + 1) * every
@@ -133,8 +133,10 @@ def _judge(state: EngineState, pending: PendingEvaluation, found: EvaluationReco
     if pending.learner in state.doubted_learners:
         # The other learner has gone, and no learner may confirm its own evaluation.
         found.doubted = True
-        return [Note("EvaluationDoubted", "it was in doubt before, and nobody else is left to ask", pending.learner)]
-    # Where a learner is in doubt, so is the evaluation before this one: another that was believed ended the doubt.
+        return [
+            Note("EvaluationDoubted", "it was in doubt before, and there is no other learner to ask", pending.learner)
+        ]
+    # While a learner is in doubt, so is the evaluation before this one: a credible one would have ended the doubt.
     before = state.evaluations[-2] if state.doubted_learners else None
     if before is not None and _agree(before.loss, found.loss):
         before.doubted = False
@@ -147,7 +149,7 @@ def _judge(state: EngineState, pending: PendingEvaluation, found: EvaluationReco
     if others and not found.loss >= DOUBTFUL_RATIO * min(others):
         found.doubted = True
         state.doubted_learners.add(pending.learner)
-        text = f"its loss of {found.loss:.4g} is not to be believed: the others train with {min(others):.4g} or more"
+        text = f"its loss of {found.loss:.4g} is not credible: the other learners train at {min(others):.4g} or more"
         notes.append(Note("EvaluationDoubted", text, pending.learner))
     return notes
 
@@ -157,12 +159,12 @@ def _agree(one: float, other: float) -> bool:
 
 
 def _another(state: EngineState) -> bool:
-    """Whether there is a learner left whose evaluation is not in doubt."""
+    """Whether there is another learner whose evaluation is not in doubt."""
     return any(record.working and record.id not in state.doubted_learners for record in state.learners.values())
 
 
 def timer(state: EngineState, name: str) -> list[Action]:
-    """An evaluation takes too long: order it from another learner; the final one is given up after a time."""
+    """Process a timer: order an evaluation that takes too long from another learner, or give up the final one."""
     if name == FINAL_TIMER and state.phase == Phase.EVALUATING:
         reason = f"{state.phase_reason}; no learner evaluated the final model in time"
         return _finish(state, complete=True, reason=reason)

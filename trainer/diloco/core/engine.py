@@ -80,7 +80,7 @@ class Engine:
 
     @property
     def finished(self) -> bool:
-        """The job is over: no event changes the model any more."""
+        """Whether the job is over: no further event changes the model."""
         return self._state.finished
 
     @property

@@ -27,7 +27,7 @@ class LearnerJoined:
 
 @dataclass(frozen=True, slots=True)
 class LearnerReady:
-    """It has loaded every fragment and begins to train."""
+    """The learner has loaded every fragment and begins to train."""
 
     learner: str
     incarnation: int
@@ -35,7 +35,11 @@ class LearnerReady:
 
 @dataclass(frozen=True, slots=True)
 class StepReported:
-    """It finished inner step ``step``; sent after every step."""
+    """The engine's event for a step report: the message ``wire.messages.StepReport`` after the syncer has checked it.
+
+    It adds the learner that sent it. A report may stand for several steps, because the newest one replaces those that
+    wait for the connection.
+    """
 
     learner: str
     incarnation: int
@@ -54,7 +58,7 @@ class StepReported:
 
 @dataclass(frozen=True, slots=True)
 class LearnerAlive:
-    """It sent a message other than a step report: this keeps its lease but does not count as participation."""
+    """The learner sent something other than a step report: this renews its lease but is not participation."""
 
     learner: str
     incarnation: int

@@ -26,7 +26,7 @@ class Judgement:
     def after(self, fit: Fit, now: float, hold_seconds: float) -> Self:
         """Add a verdict at ``now`` (seconds): it is reported once it has lasted for ``hold_seconds``.
 
-        While step times are not known, nothing is found. Of alternating misfits the last one is reported.
+        While step times are unknown, there is no verdict. Of alternating misfits the last one is reported.
         """
         if fit.kind is FitKind.STEP_TIME_UNKNOWN:
             return self

@@ -39,9 +39,9 @@ class FitKind(StrEnum):
     ROUND_TOO_LONG = "RoundTooLong"
     """Some fragments are under way for so long that most of the work on them is lost at this interval."""
     STALENESS_BOUND_TOO_LOW = "StalenessBoundTooLow"
-    """A round takes longer than the staleness bound leaves over."""
+    """A round takes longer than the staleness bound leaves beyond the interval."""
     OVERLAP_TOO_SHORT = "OverlapTooShort"
-    """A round takes longer than the overlap that is set."""
+    """A round takes longer than the configured overlap."""
     FITS = "Fits"
 
 
@@ -121,7 +121,7 @@ def fit(situation: Situation) -> Fit:
     """Compute the fit of a situation."""
     step_seconds = situation.quorum_step_seconds
     if step_seconds is None:
-        return Fit(FitKind.STEP_TIME_UNKNOWN, "it is not known how long an inner step takes")
+        return Fit(FitKind.STEP_TIME_UNKNOWN, "the duration of an inner step is not known")
     exchange = situation.exchange
     uses = tuple(_use(exchange, link, learners, step_seconds) for link, learners in situation.links)
     thin = {use.name for use in uses if use.too_thin}
@@ -211,7 +211,7 @@ class _Rounds:
 
 
 def _usual(seconds: tuple[float, ...]) -> float:
-    """What most fragments take at most: the mean, and the mean deviation from it."""
+    """An upper estimate for most fragments: the mean plus the mean deviation from it."""
     return mean(seconds) + deviation(seconds)
 
 

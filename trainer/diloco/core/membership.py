@@ -1,7 +1,8 @@
-"""Who is in: joining, replacing an earlier process, leases, leaving, giving up.
+"""Which learners are in the job: joining, replacing an earlier process, leases, leaving, giving up.
 
-One id counts once. A process that joins with an id replaces the process that had it, which is remembered so that it
-cannot replace the new one in turn; a process that itself reconnects (its link broke, or it was frozen) keeps its work.
+Each id counts once. A process that joins with an id replaces the process that had it. The replaced process is
+remembered, so that it cannot replace the new one in turn. A process that reconnects (its link broke, or it was frozen)
+keeps its work.
 """
 
 from diloco.core import accounting, pace, pools
@@ -54,7 +55,7 @@ def join(state: EngineState, event: LearnerJoined, now: float) -> list[Action]:
     record.data_position = max(record.data_position, event.data_position)
     record.versions = [-1 if p in load else version for p, version in enumerate(held)]
     turns = record.turn_steps or [record.step] * len(held)
-    # Fragments that others merged meanwhile had their turn without this learner, which receives them now.
+    # Fragments that others merged in the meantime have had their turn without this learner, which receives them now.
     passed = [version < current for version, current in zip(held, state.versions, strict=True)]
     record.turn_steps = [record.step if over else step for over, step in zip(passed, turns, strict=True)]
     count = len(held)
@@ -107,7 +108,7 @@ def _refusal(state: EngineState, event: LearnerJoined) -> tuple[Refusal, str] | 
 
 
 def _to_load(state: EngineState, held: tuple[int, ...]) -> tuple[int, ...]:
-    """Fragments the process must receive: those it does not hold (-1), or holds too old to be merged."""
+    """Fragments the process must receive: those it does not hold (-1), or holds in a version too old to be merged."""
     lag = state.options.max_version_lag
     return tuple(
         p
@@ -117,9 +118,9 @@ def _to_load(state: EngineState, held: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def _left_by_itself(state: EngineState, record: LearnerRecord) -> bool:
-    """Whether the previous process said that it leaves, as an evicted one does, so that a new one is not a failure.
+    """Whether the previous process announced that it leaves, as an evicted one does: a new one is then no restart.
 
-    By the first rules it was a failure, unless the syncer had stopped too.
+    Under the first rules it counted as a restart, unless the syncer had stopped too.
     """
     return record.stopped or (record.left_cleanly and state.options.rules != Rules.ARRIVED)
 
@@ -136,7 +137,7 @@ def _admission_reason(
 
 
 def ready(state: EngineState, event: LearnerReady, now: float) -> list[Action]:
-    """It has the model and trains, with a clock set to the schedule."""
+    """Note that the learner has the model and trains; its clock is set to the schedule."""
     record = state.current(event.learner, event.incarnation)
     if record is None:
         return []
@@ -191,7 +192,7 @@ def _watch_after_first_step(state: EngineState, record: LearnerRecord, event: St
 
 
 def alive(state: EngineState, event: LearnerAlive, now: float) -> list[Action]:
-    """Keep a lease."""
+    """Renew a lease."""
     record = state.current(event.learner, event.incarnation)
     if record is not None:
         _heard(record, now)
@@ -207,7 +208,7 @@ def heard(state: EngineState, learner: str, incarnation: int, now: float) -> Lea
 
 
 def left(state: EngineState, event: LearnerLeft, now: float) -> list[Action]:
-    """Its session is over."""
+    """End a learner's session."""
     record = state.current(event.learner, event.incarnation)
     if record is None:
         return []

@@ -92,7 +92,7 @@ class MergeStatistics:
     cancelled: tuple[str, ...]
     """Tensors that got no outer gradient because the members' directions cancelled."""
     verdict: Verdict
-    """Who was left out, of a bounded merge."""
+    """Members that a bounded merge left out."""
 
 
 def merge_fragment(  # noqa: PLR0913 - the interface to the syncer: keywords, each with its own meaning
@@ -113,11 +113,12 @@ def merge_fragment(  # noqa: PLR0913 - the interface to the syncer: keywords, ea
     All tensors are flat f32 of ``fragment.numel`` elements in host memory. With one member, the merged outer gradient
     is its own, to the bit. ``run`` passes the blocks to threads, and changes no bit. With ``bounded``, members that are
     not finite, or too large to be credible (`outliers`), are left out and the others' weights are normalized to sum to
-    one; if nobody is left out no bit changes. Without it one such member fails the merge, or distorts it.
+    one; if no member is left out, no bit changes. Without ``bounded``, one such member makes the merge fail, or
+    distorts it.
 
     Raises:
         MergeError: no contribution, two of one learner, weights that do not sum to one, a tensor or payload of a wrong
-            size, a contribution that decodes to something that is not finite, a mean that overflows, or nobody left.
+            size, a contribution that decodes to something that is not finite, a mean that overflows, or no member left.
     """
     merge = FragmentMerge(fragment, tuple(contributions), codec, method, parameters, momentum, outer, into, bounded)
     run(merge.measure, merge.blocks)
@@ -188,10 +189,10 @@ class FragmentMerge:
                     radial.squares[index].append(square)
 
     def choose(self) -> None:
-        """After the first pass: decide who is left out, and so how everything is combined.
+        """After the first pass: decide which members are left out, and so how the others are combined.
 
         Raises:
-            MergeError: nobody is left.
+            MergeError: no member is left.
         """
         members, kept = self.contributions, list(range(len(self.contributions)))
         if self.bounded:
@@ -349,7 +350,7 @@ def _check(merge: FragmentMerge) -> None:
         raise MergeError("a merge takes at least one contribution, and one from each learner")
     weights = [member.weight for member in members]
     if not all(weight >= 0.0 for weight in weights) or not math.isclose(math.fsum(weights), 1.0, abs_tol=1e-6):
-        raise MergeError(f"the weights of a merge are not negative and sum to one; these are {weights}")
+        raise MergeError(f"the weights of a merge must not be negative and must sum to one; these are {weights}")
     drifts = [member.drift for member in members if member.drift is not None]
     for tensor in (merge.parameters, merge.momentum, merge.into.parameters, merge.into.momentum, *drifts):
         try:

@@ -1,21 +1,21 @@
 """Decides which members of a merge are too large to be credible (ours).
 
-One outer gradient that is far larger than the others would move everything: RDA gives the mean of all norms to every
-element of a tensor. So members are compared, tensor by tensor, by the root mean square of their elements over the root
-of their inner steps, as a learner that made more steps has moved further. Each is compared with the median of the
-others, the larger of two, so that a minority cannot set the standard, however large or small it is. A tensor that the
-others have hardly trained is compared with what they did on the whole fragment: experts and adapters may be trained by
-one learner alone.
+A single outer gradient that is far larger than the others would move every element: RDA scales each tensor's direction
+to the mean of the members' norms. So members are compared, tensor by tensor, by the root mean square of their elements
+divided by the square root of their inner steps, because more steps move a learner further. Each member is compared with
+the upper median of the others, so that a minority cannot set the standard, however large or small its values are. If
+the others have hardly trained a tensor, the member is compared with what they did on the whole fragment: experts and
+adapters may be trained by one learner alone.
 
-A member is left out if it is beyond ``LARGEST_RATIO`` times the others and far beyond its own usual size, as others may
-be in their warm-up and small. Members below that are merged as they are, to the bit. A learner that is alone is
-compared with its own past. If two differ from the beginning, nobody can tell which one is wrong: the smaller one is
-believed.
+A member is left out if it is more than ``LARGEST_RATIO`` times as large as the others and far above its own usual size;
+the second condition is needed because the others may be in their warm-up, and small. All other members are merged
+unchanged, to the bit. A learner that is alone is compared with its own past. If there are two members and they differ
+from the beginning, there is no way to tell which one is wrong: the smaller one is believed.
 
-A learner that is alone can grow without limit, as a size that lasts becomes its usual one. So beside others only the
-sizes that it showed beside others excuse it; those that it showed alone can lower that, and never raise it. An honest
-learner that was alone from its beginning has no excuse: if others join it in their warm-up, it is left out until they
-are within the bound.
+A learner that is alone can grow without limit, because a size that lasts becomes its usual one. So when it is merged
+with others, only the sizes that it had in merges with others can excuse it. Sizes that it had alone can lower that
+excuse, but never raise it. An honest learner that was alone from its beginning has no excuse: if others join and are in
+their warm-up, it is left out until it is within the bound.
 """
 
 import math
@@ -26,12 +26,14 @@ LARGEST_RATIO = 16.0
 """Multiple of the others' size. With three or more members, including slow, restarted and cut-off ones, no tensor was
 above 4.5 times in the simulated runs of ``benchmarks/quality.py``."""
 OWN_RATIO = 4.0
-"""Times its own usual size that a member may have, whatever the others have; ``LARGEST_RATIO`` where there is one
-other, who may as well be the odd one: in its warm-up it made the other 40 times as large. What excuses a member is at
-most so many times the others' size. 4 times 4 is ``LARGEST_RATIO``: with two or more others, nobody gains by growing
-slowly. With one other, a learner that grows slowly reaches 4 times 16, which is 64 times the other's size."""
+"""A member may be this many times as large as it usually is, whatever the size of the others. With a single other
+member the factor is ``LARGEST_RATIO``, because that one may be the outlier: in its warm-up it made the other look 40
+times as large. A member's excuse counts up to this many times the others' size. 4 times 4 is ``LARGEST_RATIO``, so with
+two or more others a learner gains nothing by growing slowly. With one other, a learner that grows slowly reaches 4
+times 16, which is 64 times the other's size."""
 LEAST_PAST = 4
-"""Merges of a fragment after which a lone learner is compared with its past: not in its warm-up."""
+"""A learner that is alone is compared with its past only after this many merges of a fragment, when its warm-up is
+over."""
 MEMORY = 0.8
 """Weight of the old usual size when another is added."""
 
@@ -44,10 +46,10 @@ class UsualSize:
     """Moving average of sizes: root mean square of the elements over the root of the inner steps."""
     merges: int
     in_company: float | None = None
-    """The part of it that excuses the learner beside others; None: nothing does."""
+    """The part of it that can excuse the learner in a merge with others; None: nothing excuses it."""
 
     def after(self, size: float, *, in_company: bool) -> "UsualSize":
-        """The usual size with one more contribution, which was compared with others' or not."""
+        """The usual size after one more contribution; ``in_company``: it was compared with others."""
         excuse = self.in_company
         if excuse is None:
             excuse = size if in_company else None

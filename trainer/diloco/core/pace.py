@@ -4,9 +4,9 @@ A syncer that starts a round as soon as learners answer would make H collapse on
 when the quorum's slowest learner has made the inner steps for it: every learner has a clock, which only its own steps
 advance. Clocks are kept near the schedule at both ends: one that is ahead (a fast learner, or one that is back from a
 cut link with many steps to report) is held at the overlap, so that a burst of reports does not make many rounds due;
-one that is behind (a slow learner, or a late joiner) is moved along one stride behind, so that it can drive on its own
-as soon as the fast ones are gone. A learner that is moved along still needs a step of its own to become due, so M
-learners never launch M times as often as one.
+one that is behind (a slow learner, or a late joiner) is moved along one stride behind, so that it can drive the
+schedule alone as soon as the fast ones are gone. A learner that is moved along still needs a step of its own to become
+due, so M learners never launch M times as often as one.
 
 Steps beyond the hold are forgotten, and a learner that waits at its staleness bound makes none. So, whatever its clock,
 a learner that has gone an interval and the overlap since a fragment had its turn is due for its next: otherwise all

@@ -44,7 +44,7 @@ def planned(state: EngineState, event: LearnersPlanned, now: float) -> list[Acti
 
 
 def withdraw(state: EngineState, record: LearnerRecord, now: float) -> None:
-    """Stop the given time of a learner that has gone and is not planned. Called whenever one goes."""
+    """Stop counting the time of a learner that has no session and is not planned. Called whenever a session ends."""
     if record.given_since is not None and not state.counts(record):
         record.given_seconds += now - record.given_since
         record.given_since = None

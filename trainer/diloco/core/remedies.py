@@ -160,7 +160,7 @@ def _encoding(situation: Situation, found: Fit) -> Remedy | None:
     down, up = ways[-1]
     narrowed = _set(situation, downlink=down, compression=up)
     longer, alone = _interval(narrowed, fit(narrowed)), _interval(situation, found)
-    if longer is None or (alone is not None and alone.changes[0] == longer.changes[0]):  # they bring nothing
+    if longer is None or (alone is not None and alone.changes[0] == longer.changes[0]):  # they gain nothing
         return None
     return Remedy(RemedyKind.ENCODING, (*_encodings(situation, narrowed), *longer.changes), longer.situation)
 

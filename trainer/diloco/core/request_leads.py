@@ -1,10 +1,10 @@
 """How many inner steps ahead each learner is asked, so that far and thin links do not keep the others waiting.
 
-A learner that takes long to answer can be asked early: then it brings an older outer gradient and loses the steps it
-makes meanwhile, a *lead*, from its own work. Or the round can wait for it: then every learner loses that time. So the
-leads follow from one choice for all, the moment T after the launch at which answers are expected. With ``x`` the usual
-time to answer in steps and ``v`` a learner's speed, T costs ``T * sum(v)``, and a learner whose ``x`` is later than T
-costs ``v * ceil(x - T)``. The best T is 0 or the part of some ``x`` beyond a whole step (ours).
+A learner that takes long to answer can be asked early, by a number of steps called its *lead*: then it sends an older
+outer gradient, and its own steps during the lead are lost. Or the round can wait for it: then every learner loses that
+time. So the leads follow from one choice for all, the moment T after the launch at which answers are expected. With
+``x`` the usual time to answer in steps and ``v`` a learner's speed, T costs ``T * sum(v)``, and a learner whose ``x``
+is later than T costs ``v * ceil(x - T)``. The best T is 0 or the part of some ``x`` beyond a whole step (ours).
 """
 
 from collections.abc import Mapping

@@ -14,8 +14,8 @@ from diloco.core.state import EngineState, LearnerRecord, Request, Round
 from diloco.spec.syncer_status import LearnerState, Phase
 
 LONGEST_LEAD = 2
-"""Leads are at most the interval over this (ours): a learner of which less than half of the work counts is better
-helped by a longer interval."""
+"""Leads are at most the interval divided by this (ours): if less than half of a learner's work counts, a longer
+interval helps it more."""
 
 
 def ask(state: EngineState, current: Round, record: LearnerRecord, now: float, reason: str) -> AskFragment:
@@ -28,7 +28,7 @@ def ask(state: EngineState, current: Round, record: LearnerRecord, now: float, r
 
 
 def ask_at_launch(state: EngineState, current: Round, now: float, reason: str) -> list[Action]:
-    """Ask everyone who was not asked ahead."""
+    """Ask every learner that was not asked ahead."""
     return [
         ask(state, current, record, now, reason)
         for record in state.ordered_learners
@@ -93,7 +93,7 @@ def _driving_clock(state: EngineState) -> int | None:
 
 
 def became_ready(state: EngineState, record: LearnerRecord, now: float) -> list[Round]:
-    """Rounds that a learner was asked for and only now has something to send to."""
+    """Rounds for which a learner was asked earlier, and only now has an outer gradient to send."""
     rounds = []
     for current in state.rounds.values():
         request = current.asked.get(record.id)
@@ -110,14 +110,14 @@ def became_ready(state: EngineState, record: LearnerRecord, now: float) -> list[
 
 
 def answered(state: EngineState, record: LearnerRecord, fragment: int, request: Request, now: float) -> None:
-    """A learner's payload is complete: measure how long it took."""
+    """Measure how long a learner took whose payload is complete."""
     record.missed = False
     if request.since is not None:
         record.answer_seconds.add(now - request.since, state.options.size(fragment))
 
 
 def shut_out(state: EngineState, record: LearnerRecord, current: Round, now: float) -> None:
-    """A round closed without a learner that was asked.
+    """Note that a round closed without the answer of a learner that was asked.
 
     If it was ready, its answer's duration is not known yet. Twice the time that has passed is assumed, so that the
     learner is asked earlier next time.
@@ -130,7 +130,7 @@ def shut_out(state: EngineState, record: LearnerRecord, current: Round, now: flo
 
 
 def answered_late(state: EngineState, record: LearnerRecord, event: FragmentArrived | FragmentLate, now: float) -> None:
-    """A learner's answer comes after its round: it answers again, and took at least this long."""
+    """Note an answer that comes after its round: the learner answers again, and took at least this long."""
     request = record.late.get(event.fragment)
     if request is None or (request.incarnation, request.version, request.attempt) != (
         event.incarnation,

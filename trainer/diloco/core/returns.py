@@ -13,7 +13,7 @@ MEMBERS_PATIENCE = 4
 
 
 def merged(state: EngineState, current: Round) -> None:
-    """A version is made and returns to the members of its round."""
+    """Note that a version is made, and is on its way to the members of its round."""
     assert current.launched_at is not None
     assert current.closed_at is not None
     _settle(state, state.returning.get(current.fragment), current.closed_at)  # for members without the version before
@@ -23,7 +23,7 @@ def merged(state: EngineState, current: Round) -> None:
 
 
 def applied(state: EngineState, learner: str, fragment: int, version: int, now: float) -> None:
-    """A learner trains on a version."""
+    """Note that a learner trains on a version."""
     returning = state.returning.get(fragment)
     if returning is None or version != returning.version:
         return
@@ -45,7 +45,7 @@ def applied(state: EngineState, learner: str, fragment: int, version: int, now: 
 
 
 def lost(state: EngineState, learner: str, now: float) -> None:
-    """A learner's session is over, so it is not waited for."""
+    """Note that a learner's session is over: its receipt is not awaited any longer."""
     for fragment, returning in list(state.returning.items()):
         if learner in returning.awaited and state.options.rules != Rules.ARRIVED:
             returning.awaited.discard(learner)

@@ -1,10 +1,10 @@
 """Runs the rounds, one per syncer step: launch, quorum, wait, close, merge, broadcast.
 
 A round asks every learner that has the model for one fragment (`requests`). It has its quorum when it is due and K
-learners have answered, at least one of them with work. Then it waits for others, and closes (`closing`). Late, repeated
-and stale outer gradients are dropped with a reason. A round never gives up on a learner with a session: a request
-without an answer is repeated under a new attempt, each time after twice as long, so that a fragment gets through even
-on a slow link.
+learners have answered, at least one of them with an outer gradient. Then it waits for the others, and closes
+(`closing`). Late, repeated and stale outer gradients are dropped with a reason. A round never gives up on a learner
+that has a session: an unanswered request is repeated under a new attempt number, after twice as long each time, so that
+a fragment gets through even on a slow link.
 """
 
 from dataclasses import dataclass
@@ -20,11 +20,11 @@ from diloco.spec.syncer_status import Phase
 
 PATIENCE = 4
 """A request is repeated after this many times the usual time to a quorum (ours)."""
-_REPEATED = "it is here already"
+_REPEATED = "it was received before"
 
 
 def launch_due(state: EngineState, now: float) -> list[Action]:
-    """Begin every syncer step that is due, and ask ahead for later ones."""
+    """Launch every syncer step that is due, and send requests ahead for later ones."""
     actions: list[Action] = []
     schedule = state.options.schedule
     while state.phase == Phase.TRAINING:
@@ -50,7 +50,7 @@ def launch_due(state: EngineState, now: float) -> list[Action]:
             current = Round(step, fragment, state.versions[fragment] + 1, opened_at=now)
             state.rounds[fragment] = current
         current.launched_at = now
-        reason = f"syncer step {step}, due at inner step {schedule.due(step)}: {ready} learner(s) are there"
+        reason = f"syncer step {step}, due at inner step {schedule.due(step)}: {ready} learner(s) have reached it"
         actions.append(Note("RoundOpened", reason, fragment=fragment))
         actions += requests.ask_at_launch(state, current, now, reason)
         actions.append(SetTimer(round_timer(fragment), now + _patience(state, current)))
@@ -69,7 +69,7 @@ def _is_due(state: EngineState, record: LearnerRecord, fragment: int) -> bool:
 
 
 def learner_ready(state: EngineState, learner: str, now: float) -> list[Action]:
-    """A learner that has just begun to train is asked for the fragments under way that have no quorum yet."""
+    """Ask a learner that has just begun to train for the fragments under way that have no quorum yet."""
     record = state.learners[learner]
     reason = "began to train while the fragment was under way"
     return [
@@ -80,7 +80,7 @@ def learner_ready(state: EngineState, learner: str, now: float) -> list[Action]:
 
 
 def stepped(state: EngineState, learner: str, now: float) -> list[Action]:
-    """A learner has made a step, and may now have something to send."""
+    """Process a learner's step: it may now have something to send."""
     record = state.learners[learner]
     if state.options.rules == Rules.ARRIVED or not record.working:
         return []
@@ -95,12 +95,14 @@ def stepped(state: EngineState, learner: str, now: float) -> list[Action]:
 
 
 def learners_left(state: EngineState, now: float) -> list[Action]:
-    """A learner was given up, or others are planned: a round may have its quorum now."""
+    """Check the open rounds after a learner was given up or the plan has changed: one may have its quorum now."""
     if state.options.rules < Rules.GUARDED or state.options.quorum == 1:
         return []
     actions: list[Action] = []
     if state.quorum < state.options.quorum:
-        reason = f"no more learners are left; sync.quorum is {state.options.quorum}, and {state.quorum} make it now"
+        reason = (
+            f"sync.quorum is {state.options.quorum}, but only {state.quorum} learner(s) are left: these are the quorum"
+        )
         actions.append(Note("QuorumFollows", reason))
     for current in _ordered(state):
         actions += closing.check(state, current, now)
@@ -114,7 +116,7 @@ def arrived(state: EngineState, event: FragmentArrived, now: float) -> list[Acti
     if state.options.rules >= Rules.GUARDED and _counts_already(state, current, event):
         # Dropping it would drop the one that counts, as they share their key.
         return [Note("Repeated", _REPEATED, event.learner, event.fragment)]
-    problem = _problem(state, current, event) if record else _Problem("it comes from a session that is over")
+    problem = _problem(state, current, event) if record else _Problem("its session is over")
     if record is not None and problem is not None:
         requests.answered_late(state, record, event, now)
     if problem is not None:
@@ -127,7 +129,7 @@ def arrived(state: EngineState, event: FragmentArrived, now: float) -> list[Acti
     record.pushed_bytes += event.payload_bytes
     if event.steps <= 0 or event.tokens <= 0:
         current.declined.add(event.learner)
-        reason = "no step stands behind it, so its weight is 0"
+        reason = "it covers no steps or no tokens, so its weight is 0"
         return [_discard(event, reason), *closing.check(state, current, now)]
     requests.answered(state, record, current.fragment, current.asked[event.learner], now)
     current.declined.discard(event.learner)
@@ -137,7 +139,7 @@ def arrived(state: EngineState, event: FragmentArrived, now: float) -> list[Acti
 
 
 def late(state: EngineState, event: FragmentLate, now: float) -> list[Action]:
-    """A push was refused because its round is over."""
+    """Record how long a learner took whose push was refused because its round is over."""
     record = heard(state, event.learner, event.incarnation, now)
     if record is not None:
         requests.answered_late(state, record, event, now)
@@ -145,7 +147,7 @@ def late(state: EngineState, event: FragmentLate, now: float) -> list[Action]:
 
 
 def _counts_already(state: EngineState, current: Round | None, event: FragmentArrived) -> bool:
-    """Whether this same outer gradient, reported again, is already waiting, frozen or merged."""
+    """Whether this very outer gradient was reported before and is waiting, frozen or merged."""
     here = current.arrived.get(event.learner) if current is not None else None
     if here is not None and current is not None and current.version == event.version:
         return (here.incarnation, here.attempt) == (event.incarnation, event.attempt)
@@ -160,7 +162,7 @@ class _Problem:
 
     reason: str
     repeated: bool = False
-    """The same one is waiting already, and is not to be dropped with this one."""
+    """The same outer gradient is already in the round. Dropping this report must not drop that one."""
 
 
 def _problem(state: EngineState, current: Round | None, event: FragmentArrived) -> _Problem | None:
@@ -171,10 +173,10 @@ def _problem(state: EngineState, current: Round | None, event: FragmentArrived) 
     if current.closed_at is not None:
         return _Problem(f"late: the members of version {event.version} are frozen")
     if not _is_asked_for(current, event):
-        return _Problem(f"attempt {event.attempt} was not, or is no longer, asked for")
+        return _Problem(f"attempt {event.attempt} was not requested, or no longer is")
     if event.learner in current.arrived:
         repeated = state.options.rules < Rules.GUARDED
-        return _Problem(_REPEATED if repeated else "the learner has brought it before", repeated)
+        return _Problem(_REPEATED if repeated else "the learner has already sent it", repeated)
     lag = current.version - 1 - event.base_version
     if not 0 <= lag <= state.options.max_version_lag:
         allowed = state.options.max_version_lag
@@ -188,7 +190,7 @@ def _is_asked_for(current: Round, event: FragmentArrived | FragmentDeclined) -> 
 
 
 def declined(state: EngineState, event: FragmentDeclined, now: float) -> list[Action]:
-    """A learner has nothing to send."""
+    """Process a learner's answer that it has nothing to send."""
     record = heard(state, event.learner, event.incarnation, now)
     current = state.rounds.get(event.fragment)
     if (
@@ -205,7 +207,7 @@ def declined(state: EngineState, event: FragmentDeclined, now: float) -> list[Ac
 
 
 def lost(state: EngineState, learner: str, now: float) -> list[Action]:
-    """A learner's session is over, so it is not waited for. What it had sent in full still counts."""
+    """End the wait for a learner whose session is over. An outer gradient that was received in full still counts."""
     actions: list[Action] = []
     returns.lost(state, learner, now)
     for current in _ordered(state):
@@ -217,7 +219,7 @@ def lost(state: EngineState, learner: str, now: float) -> list[Action]:
 
 
 def timer(state: EngineState, fragment: int, now: float) -> list[Action]:
-    """The end of the wait, or time to repeat unanswered requests."""
+    """End the wait of a round that has its quorum; otherwise repeat unanswered requests."""
     current = state.rounds.get(fragment)
     if current is None or current.closed_at is not None or current.launched_at is None:
         return []
@@ -231,13 +233,13 @@ def timer(state: EngineState, fragment: int, now: float) -> list[Action]:
         unanswered = [record for record in state.ordered_learners if record.working and record.id in current.declined]
         current.declined.clear()
     waited = now - current.launched_at
-    reason = f"no quorum after {waited:.1f} s, asked again"
+    reason = f"no quorum after {waited:.1f} s; the request is repeated"
     asks: list[Action] = [requests.ask(state, current, record, now, reason) for record in unanswered]
     return [*asks, SetTimer(round_timer(fragment), now + _patience(state, current))]
 
 
 def merged(state: EngineState, event: Merged) -> list[Action]:
-    """A merge is done: count its tokens, and tell the learners."""
+    """Count the tokens of a finished merge, and announce the new version to the learners."""
     current = state.rounds.get(event.fragment)
     if current is None or current.version != event.version or current.closed_at is None:
         return []
@@ -284,7 +286,7 @@ def _left_out(state: EngineState, event: Merged, name: str, reason: str) -> Note
 
 
 def applied(state: EngineState, event: FragmentApplied, now: float) -> list[Action]:
-    """A learner trains on a version."""
+    """Note that a learner trains on a version."""
     record = heard(state, event.learner, event.incarnation, now)
     if record is None:
         return []

@@ -30,7 +30,7 @@ class Request:
 
 @dataclass(slots=True)
 class LearnerRecord:
-    """The record of one learner."""
+    """The engine's own record of one learner, which events change. ``core.view.LearnerView`` is its read-only copy."""
 
     id: str
     state: LearnerState = LearnerState.ABSENT

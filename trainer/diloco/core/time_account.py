@@ -108,7 +108,7 @@ class Account:
     def joined(
         self, given_seconds: float, step: int, held: Sequence[int], shares: tuple[float, ...], *, same_process: bool
     ) -> None:
-        """A session begins.
+        """Begin a session.
 
         Args:
             given_seconds: The learner's given time so far.
@@ -132,7 +132,7 @@ class Account:
                 self.received(fragment, version, step)
 
     def reported(self, given_seconds: float, step: int, spent: TimeSpent) -> None:
-        """Steps up to ``step`` are made; ``spent``: how the learner's process has spent its time so far.
+        """Account for the steps up to ``step``; ``spent``: how the learner's process has spent its time so far.
 
         Together with what was left unexplained, no more is believed than the time that has passed.
         """
@@ -154,7 +154,7 @@ class Account:
         self._settle_due()
 
     def received(self, fragment: int, version: int, step: int) -> None:
-        """A newer version was swapped in after ``step``, which ends the training on the one before."""
+        """Note that a newer version was swapped in after ``step``, which ends the training on the one before."""
         mark = self.marks[fragment]
         if version <= mark.version:
             return
@@ -165,7 +165,7 @@ class Account:
             mark.fate = TimeClass.MISSED
 
     def captured(self, fragment: int, version: int, base_version: int, steps: int) -> None:
-        """The syncer has an outer gradient of ``steps`` steps since ``base_version``, for ``version``."""
+        """Note that the syncer has an outer gradient of ``steps`` steps since ``base_version``, for ``version``."""
         mark = self.marks[fragment]
         if base_version > mark.version:  # the notice of its receipt uses another connection, and is still on its way
             self.received(fragment, base_version, self.step - steps)
@@ -177,7 +177,7 @@ class Account:
         mark.fate, mark.fate_version = TimeClass.OVERWRITTEN, version
 
     def decided(self, fragment: int, into: TimeClass) -> None:
-        """What was captured is merged, or never will be."""
+        """Note that the captured work is merged, or never will be."""
         mark = self.marks[fragment]
         self._finish(fragment, mark.held_seconds, into)
         mark.held_seconds = 0.0
@@ -187,14 +187,14 @@ class Account:
         ]
 
     def declined(self, fragment: int, version: int) -> None:
-        """Asked for an outer gradient for ``version``, the learner had none, or none that can be sent."""
+        """Note that the learner declined a request for ``version``: it had no outer gradient that can be sent."""
         mark = self.marks[fragment]
         # One step of tolerance: a step may have been reported after the receipt and made before it.
         empty = self.step <= mark.received_step + 1
         mark.fate, mark.fate_version = TimeClass.OVERWRITTEN if empty else TimeClass.UNUSABLE, version
 
     def left_out(self, fragment: int, version: int, into: TimeClass) -> None:
-        """``version`` is made without this learner. The first reason given for a version counts."""
+        """Note that ``version`` is made without this learner. The first reason given for a version counts."""
         mark = self.marks[fragment]
         if mark.fate_version < version:
             mark.fate, mark.fate_version = into, version
@@ -218,7 +218,7 @@ class Account:
         return split
 
     def close(self, given_seconds: float, *, since: TimeClass, gone: bool) -> None:
-        """The job is over: fix everything as ``split`` returns it now."""
+        """Fix everything as ``split`` returns it now, as the job is over."""
         self.seconds = self.split(given_seconds, since=since, gone=gone)
         self.accounted_seconds = given_seconds
         self.absent_seconds = self.unexplained_seconds = 0.0

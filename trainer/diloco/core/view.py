@@ -14,7 +14,7 @@ OFTEN_LEFT_OUT = 2
 
 @dataclass(frozen=True, slots=True)
 class LearnerView:
-    """One learner."""
+    """One learner, copied from its ``LearnerRecord`` at one moment: input of ``/status`` and of the run's report."""
 
     id: str
     state: str
@@ -85,7 +85,7 @@ class EngineView:
     learners: tuple[LearnerView, ...]
     """Without those that are withdrawn: neither planned nor admitted."""
     inner_steps: int
-    """Of all learners ever."""
+    """Of every learner, including those that are withdrawn."""
     trained_tokens: int
     """Tokens of these steps."""
     rounds_in_flight: int

@@ -1,11 +1,11 @@
 """How long a round that has its quorum waits for the answers of learners that are ready (ours).
 
-In the paper membership follows from who is ready, and fragments are fetched afterwards. Here a learner is ready when it
-trains, has the version that its last outer gradient went into, and has made a step since. Waiting for its answer has a
-cost and a gain: every second costs what all learners train in it, as that is overwritten when the result comes, and
-each answer adds what its learner trained since it received the fragment. The round waits for those whose answers add
-more than the wait costs, and no longer than each of them usually takes plus four mean deviations. It waits for nobody
-beyond the overlap, from which the number of fragments in flight follows.
+In the paper, the members of a round are the learners that are ready, and their fragments are fetched afterwards. Here a
+learner is ready when it trains, has the version that its last outer gradient went into, and has made a step since.
+Waiting for its answer has a cost and a gain. Each second of waiting costs the work of all learners in that second,
+which the result overwrites. Each answer adds the work of its learner since it received the fragment. The round waits
+for the learners whose answers add more than the wait costs, for each no longer than its usual time plus four mean
+deviations. It never waits beyond the overlap, which determines the number of fragments in flight.
 """
 
 from collections.abc import Mapping, Sequence
@@ -63,8 +63,8 @@ def wait_for(
     Args:
         candidates: in the order of their ids.
         now: in seconds, as all times here.
-        bound_at: no learner is waited for beyond it.
-        tokens_per_second: what all learners that train lose by waiting.
+        bound_at: when every wait ends at the latest.
+        tokens_per_second: what all learners that train lose per second of waiting.
         step_seconds: an inner step of the quorum's slowest learner.
     """
     expectations: dict[str, Expectation] = {}
@@ -100,7 +100,7 @@ def _deadline(candidate: Candidate, bound_at: float, step_seconds: float) -> flo
 
 
 _WORDS = {
-    Expectation.NOT_WORTH_IT: "waiting costs the others more than it brings",
+    Expectation.NOT_WORTH_IT: "waiting costs the others more than its answer adds",
     Expectation.TOO_SLOW: "usually comes after the bound",
     Expectation.MISSED: "has not answered since it was last waited for",
 }

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from diloco.learner.activity import Activity, Kind
 from diloco.learner.mailboxes.holdings import Membership
 from diloco.learner.mailboxes.orders import Ending, EvaluationOrder
-from diloco.learner.mailboxes.outbox import StepNews
+from diloco.learner.mailboxes.outbox import FinishedStep
 from diloco.learner.mailboxes.push_queue import OuterGradient
 from diloco.learner.mailboxes.wakeup import Wakeup
 from diloco.learner.syncer_link import Mailboxes, Position
@@ -65,7 +65,7 @@ class InnerLoop:
         self._logged_tokens = trainer.tokens
         self._finished: tuple[StepResult, float] | None = None
         """The latest step and its duration, until it is reported."""
-        self.news: StepNews | None = None
+        self.news: FinishedStep | None = None
         """The latest step of this process."""
         self.paused = False
 
@@ -239,7 +239,7 @@ class InnerLoop:
         (result, step_seconds), self._finished = self._finished, None
         spent = self._activity.spent()
         blocked_seconds = spent.blocked_seconds
-        self.news = StepNews(
+        self.news = FinishedStep(
             step=self._trainer.steps,
             tokens=self._trainer.tokens,
             step_seconds=step_seconds,

@@ -243,7 +243,7 @@ class Learner:
         told = self._boxes.control.flush(max(1.0, until - time.monotonic()))
         left = "leaving" if told else "leaving, but could not tell the syncer"
         _log.info(
-            "%s, %s", left, "handed in everything that was asked for" if whole else "could not hand in everything"
+            "%s, %s", left, "handed in everything that was requested" if whole else "could not hand in everything"
         )
 
     def _figures(self) -> LearnerFigures:

@@ -13,7 +13,7 @@ from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamil
 from prometheus_client.registry import Collector
 
 from diloco.core.time_spent import TimeSpent
-from diloco.learner.mailboxes.outbox import StepNews
+from diloco.learner.mailboxes.outbox import FinishedStep
 from diloco.learner.transfers import TransferCounts
 from diloco.runtime.http import Response, Route
 
@@ -25,7 +25,7 @@ class LearnerFigures:
     """Where the values come from. Any thread may call any of them."""
 
     spent: Callable[[], TimeSpent]
-    news: Callable[[], StepNews | None]
+    news: Callable[[], FinishedStep | None]
     staleness_steps: Callable[[], int]
     sessions: Callable[[], int]
     """Number of times the syncer has accepted it."""

@@ -133,7 +133,7 @@ class Puller:
             header = self._transfer(request, reception, post, deadline)
         except WireError as error:
             _log.debug("pull of fragment %d failed: %s", order.fragment, error)
-            # A post that nothing came for says nothing about the link.
+            # A post without an answer says nothing about the link.
             if isinstance(error, DeadlineError) and (post is None or reception.began_at is not None):
                 self._deadlines.missed()
             return False

@@ -91,6 +91,6 @@ class LastingOutput(io.TextIOBase):
         ready.register(self._descriptor, select.POLLOUT)
         while rest:
             if not ready.poll(0 if self._failing else 1000 * PATIENCE_SECONDS):
-                raise BlockingIOError(errno.EAGAIN, "Nobody reads it")
+                raise BlockingIOError(errno.EAGAIN, "Its reader has stopped reading")
             rest = rest[os.write(self._descriptor, rest[:_PIECE_BYTES]) :]
             self._cut = bool(rest)

@@ -47,7 +47,7 @@ class _Status(BaseModel):
 
 
 class LearnerStatus(_Status):
-    """One learner."""
+    """One learner in ``/status``: the public form of ``core.view.LearnerView``, with rates that the syncer measures."""
 
     id: str
     """region/pool/index."""

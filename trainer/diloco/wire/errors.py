@@ -8,7 +8,7 @@ says that one's own side ended the call.
     ├── ProtocolVersionError  UNIMPLEMENTED         the other side speaks another version
     ├── TooLargeError         RESOURCE_EXHAUSTED    larger than is accepted; memory is not taken
     ├── CorruptedError        DATA_LOSS             a checksum does not hold, or bytes are missing
-    ├── RefusedError          FAILED_PRECONDITION   understood, and not wanted (stale, not asked for)
+    ├── RefusedError          FAILED_PRECONDITION   understood and rejected (stale, not requested)
     ├── IdentityError         PERMISSION_DENIED     the certificate is for another learner or job
     ├── UnavailableError      UNAVAILABLE           no answer, or the connection broke: try again
     ├── DeadlineError         DEADLINE_EXCEEDED     took too long

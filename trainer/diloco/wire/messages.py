@@ -37,14 +37,17 @@ class Join:
 
 @dataclass(frozen=True, slots=True)
 class Ready:
-    """It has loaded the fragments it was told to load and begins to train."""
+    """The learner has loaded the fragments that ``Welcome`` names, and begins to train."""
 
     incarnation: int
 
 
 @dataclass(frozen=True, slots=True)
 class StepReport:
-    """It finished an inner step."""
+    """The message about a learner's latest inner step; a newer one replaces one that has not been sent yet.
+
+    The learner makes it from a ``FinishedStep``; the syncer makes the engine's event ``StepReported`` from it.
+    """
 
     incarnation: int
     step: int
@@ -73,14 +76,14 @@ class StepReport:
 
 @dataclass(frozen=True, slots=True)
 class Alive:
-    """Sent when there is nothing else to send, to show that the learner is there."""
+    """Sent when there is nothing else to send, to renew the learner's lease."""
 
     incarnation: int
 
 
 @dataclass(frozen=True, slots=True)
 class Declined:
-    """It has nothing to contribute to a fragment that was requested."""
+    """The learner has no outer gradient to send for a requested fragment."""
 
     incarnation: int
     fragment: int
@@ -90,7 +93,7 @@ class Declined:
 
 @dataclass(frozen=True, slots=True)
 class Applied:
-    """Its inner loop trains on this version of the fragment from now on."""
+    """The learner's inner loop trains on this version of the fragment from now on."""
 
     incarnation: int
     fragment: int
@@ -113,7 +116,7 @@ class EvaluationReport:
 
 @dataclass(frozen=True, slots=True)
 class Leave:
-    """It stops on purpose."""
+    """The learner stops on purpose and ends its session."""
 
     incarnation: int
     reason: str

@@ -100,7 +100,7 @@ class BulkCalls:
                     patience.renew()
         except TimeoutError:
             if patience.cut_short:  # its buffer is freed now, whether or not more arrives
-                raise RefusedError(self._handler.push_unwanted(header) or "it is no longer asked for") from None
+                raise RefusedError(self._handler.push_unwanted(header) or "it is no longer requested") from None
             text = f"nothing arrived for {self._stall_seconds:g} s after {receiver.received_bytes} bytes"
             raise DeadlineError(text) from None
         except (grpc.aio.BaseError, asyncio.InvalidStateError):

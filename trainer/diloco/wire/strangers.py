@@ -1,9 +1,9 @@
 """Limits the calls whose first message has not arrived yet, whoever makes them.
 
-Until the first message is there, nobody knows whose call it is, and gRPC keeps the part of it that has arrived: up to
-one message for each call. gRPC limits calls per connection and has no limit of its memory that Python can set, so
-silent calls are counted here. If there are too many, the oldest one of the connection with most of them is ended; a
-correct peer sends its first message at once, on connections of its own, and is not affected.
+Until the first message is complete, the caller is unknown, and gRPC keeps the part that has arrived: up to one message
+for each call. gRPC limits calls per connection and has no limit of its memory that Python can set, so silent calls are
+counted here. If there are too many, the oldest one of the connection with most of them is ended; a correct peer sends
+its first message at once, on connections of its own, and is not affected.
 """
 
 from collections import Counter

@@ -1,4 +1,4 @@
-"""Everything that is wrong with a job, the gravest first, and whether a closer look is needed. Pure."""
+"""All causes for a job being Degraded, the gravest first, and whether its pods have to be examined. Pure."""
 
 from dataclasses import replace
 from datetime import datetime
@@ -16,7 +16,7 @@ from diloco_operator.decide.workloads import PoolWorkload, syncer_ready
 
 
 def unhealthy(job_now: JobNow) -> bool:
-    """Something that is there and is to run does not: its pods have to be looked at."""
+    """Whether something that should run does not, so that its pods have to be examined."""
     sets = [workload for workload in job_now.workloads if workload.live is not None]
     deployment, claim = job_now.deployment, job_now.claim
     return (
@@ -27,13 +27,13 @@ def unhealthy(job_now: JobNow) -> bool:
 
 
 def running_causes(job_now: JobNow) -> list[Cause]:
-    """Of a job that is to run."""
+    """The causes for a job that should run."""
     looked, view = job_now.observed.looked or Looked(), job_now.observed.syncer
     causes = blocking_causes(job_now.observed)
     volume = volume_causes(job_now.claim, looked.events)
     causes += [*volume, *loss_causes(job_now.volume)]
     syncer = syncer_pod_causes(job_now.deployment, looked, job_now.now)
-    # The claim's own event says more than the pod that waits for it.
+    # The claim's own event says more than that of the pod that waits for it.
     causes += [cause for cause in syncer if not (volume and cause.reason == Reason.VOLUME_PENDING)]
     sessions, spared = None, frozenset[str]()
     if isinstance(view, SyncerStatusView):
@@ -44,7 +44,7 @@ def running_causes(job_now: JobNow) -> list[Cause]:
 
 
 def stopping_causes(workloads: list[PoolWorkload], observed: Observed, volume: Volume, now: datetime) -> list[Cause]:
-    """Of a job that is to stand still: pods that do not go, and a volume that is gone."""
+    """The causes for a job that should be stopped: pods that cannot be deleted, and a volume that is gone."""
     looked = observed.looked or Looked()
     leaving = [one for one in looked.pods if one.pod["metadata"].get("deletionTimestamp")]
     only_leaving = replace(looked, pods=tuple(leaving))
@@ -55,7 +55,7 @@ def stopping_causes(workloads: list[PoolWorkload], observed: Observed, volume: V
 
 
 def blocking_causes(observed: Observed) -> list[Cause]:
-    """Objects that the API server does not take."""
+    """A cause for each object that the API server rejects."""
     return [
         Cause(Reason.APPLY_REFUSED, f"the API server rejected {key.kind} {key.name}: {one_line(text)}")
         for key, text in observed.refused.items()
@@ -63,7 +63,7 @@ def blocking_causes(observed: Observed) -> list[Cause]:
 
 
 def taken_causes(taken: frozenset[ChildKey]) -> list[Cause]:
-    """Objects that are wanted and belong to somebody else."""
+    """The cause for names that objects of other owners have."""
     return [Cause(Reason.NAME_TAKEN, f"names taken by another owner: {_named(taken)}")] if taken else []
 
 

@@ -1,4 +1,4 @@
-"""One thing that is wrong with a job, and which of several is the gravest. Pure."""
+"""A cause for a job being Degraded, and the order of several by gravity. Pure."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ _GRAVITY = {reason: place for place, reason in enumerate(Reason)}
 
 @dataclass(frozen=True, slots=True)
 class Cause:
-    """One thing that is wrong with a job."""
+    """One cause for a job being Degraded."""
 
     reason: Reason
     message: str
@@ -19,7 +19,7 @@ class Cause:
 
 
 def gravest_first(causes: Iterable[Cause]) -> list[Cause]:
-    """Each once, in an order that depends on nothing but what they are."""
+    """Each once, the gravest first, in an order that does not depend on the order of the input."""
     return sorted(set(causes), key=lambda cause: (_GRAVITY[cause.reason], cause.message))
 
 

@@ -16,11 +16,11 @@ from diloco_operator.decide.reasons import Reason
 from diloco_operator.decide.text import last_line, one_line, parsed_time
 
 LOST_AFTER_SECONDS = 60.0
-"""A pod that is still there so long after its grace period is on a node that does not answer (ours)."""
+"""A pod that still exists this long after its grace period is on a node that does not respond (ours)."""
 SETTLING_SECONDS = 10.0
-"""A node may need so long for a pod's volumes and sandbox; what fails before is tried again (ours)."""
+"""A node may need this long for a pod's volumes and sandbox; it retries failures in that time (ours)."""
 CRASHES_OF_A_LOOP = 2
-"""Restarts from which on a container that is not ready is taken to be in a loop (ours)."""
+"""A container that is not ready and has this many restarts counts as crash-looping (ours)."""
 
 _PULL = {
     "ErrImagePull",
@@ -33,15 +33,15 @@ _PULL = {
 }
 _CONFIG = {"CreateContainerConfigError", "CreateContainerError", "RunContainerError", "PostStartHookError"}
 _GATED = "SchedulingGated"
-"""Of a pod that is not to be scheduled yet (Kubernetes' schedulingGates)."""
+"""The reason for a pod that may not be scheduled yet (Kubernetes' schedulingGates)."""
 _EXIT_REASONS = {EXIT_BAD_INPUT: Reason.CONFIGURATION_ERROR, EXIT_REFUSED: Reason.REFUSED}
 """Exit codes of diloco processes after which starting again does not help."""
 _EXIT_JOB_OVER = (EXIT_OK, EXIT_JOB_FAILED)
-"""The job is over: the syncer says so too, and what it says counts."""
+"""The job is over. The syncer reports that too, and its report is decisive."""
 _AFTER_CAUSE = re.compile(r" (?:preemption:|no new claims to deallocate,)")
-"""What the scheduler adds to why no node fits: whether anything could be taken from others. It repeats the nodes."""
+"""What the scheduler adds to why no node fits: whether preemption would help. It repeats the nodes."""
 _PULLING = re.compile(r'^(?:rpc error: code = \w+ desc = |failed to [a-z ]+ "[^"]*": )+')
-"""Steps of a pull, each of which names the image once more: the cause comes last, and must not be cut off."""
+"""The steps of a pull, each of which names the image again: the cause comes last, and must not be cut off."""
 _BACK_OFF = re.compile(r'^Back-off pulling image "[^"]*"(: (ErrImagePull|ImagePullBackOff))?:? ?')
 
 
@@ -55,7 +55,7 @@ class PodProblem:
 
 
 def pod_problem(observed: PodObserved, now: datetime) -> PodProblem | None:
-    """The first thing to fix, in the order in which a pod starts up; None: no problem is known."""
+    """The first problem, in the order in which a pod starts up; None: none is known."""
     pod = observed.pod
     if pod.get("metadata", {}).get("deletionTimestamp"):
         return _leaving(pod, now)
@@ -67,7 +67,7 @@ def pod_problem(observed: PodObserved, now: datetime) -> PodProblem | None:
 
 
 def is_ready(pod: Object) -> bool:
-    """Its Ready condition holds."""
+    """Whether its Ready condition is true."""
     return _holds(pod, "Ready")
 
 
@@ -80,7 +80,7 @@ def running_since(pod: Object) -> datetime | None:
 
 
 def is_lost(pod: Object, now: datetime) -> bool:
-    """It is to go, and its node has not ended it for so long that it does not answer."""
+    """Whether it is being deleted, but for so long that its node no longer responds."""
     # The deletion's time is when its grace period ends (ObjectMeta.deletionTimestamp).
     due = parsed_time(pod["metadata"].get("deletionTimestamp"))
     return due is not None and (now - due).total_seconds() >= LOST_AFTER_SECONDS
@@ -106,7 +106,7 @@ def _unscheduled(status: Object) -> PodProblem | None:
     for condition in status.get("conditions") or ():
         if condition.get("type") == "PodScheduled" and condition.get("status") == "False":
             if condition.get("reason") == _GATED:
-                return None  # whoever has put the gate there (a queue) takes it away when it is the pod's turn
+                return None  # the controller that set the gate (a queue) removes it when it is the pod's turn
             detail = one_line(_AFTER_CAUSE.split(str(condition.get("message", "")))[0])
             volume = "persistentvolumeclaim" in detail.lower()
             return PodProblem(Reason.VOLUME_PENDING if volume else Reason.UNSCHEDULABLE, detail.removesuffix("."))
@@ -154,7 +154,7 @@ def _crash(ended: dict[str, Any], *, looping: bool) -> PodProblem | None:
     if code in _EXIT_REASONS:
         return PodProblem(_EXIT_REASONS[code], line or f"exit code {code}")
     if not looping:
-        # Once is no loop: it is being started again.
+        # A single restart is not a loop.
         return None
     if code > 128:
         # A shell's and container runtime's convention: 128 and the signal's number.
@@ -164,13 +164,13 @@ def _crash(ended: dict[str, Any], *, looping: bool) -> PodProblem | None:
 
 
 def _start_problem(observed: PodObserved, now: datetime) -> PodProblem | None:
-    """Scheduled, and no container begins: only events say why."""
+    """Why no container of a scheduled pod starts; only events tell."""
     scheduled_at = parsed_time(_condition(observed.pod, "PodScheduled").get("lastTransitionTime"))
     if scheduled_at is not None and (now - scheduled_at).total_seconds() < SETTLING_SECONDS:
         # Kubelet often finds a ConfigMap or Secret only at the second try, half a second later.
         return None
     if _holds(observed.pod, "PodReadyToStartContainers"):
-        # Mounted, and in its sandbox. Events of tries that failed are kept for an hour.
+        # The volumes are mounted and the sandbox exists. Events of earlier failures are kept for an hour.
         return None
     statuses = observed.pod.get("status", {}).get("containerStatuses") or []
     if any("waiting" not in (status.get("state") or {"waiting": {}}) for status in statuses):

@@ -17,7 +17,7 @@ from diloco_operator.decide.text import one_line
 from diloco_operator.decide.workloads import PoolWorkload, component, rollout_waits
 
 JOIN_SECONDS = 60.0
-"""A learner that has run so long without a session with the syncer is missing (ours)."""
+"""A learner that has run this long without a session with the syncer counts as missing (ours)."""
 
 _R = Reason
 _WORDS = {
@@ -35,9 +35,9 @@ _WORDS = {
     _R.NODE_LOST: "cannot be deleted",
     _R.LEARNERS_MISSING: "running but not joined to the syncer",
 }
-"""What a message says of one pod or many with that problem."""
+"""How a message describes one or more pods with that problem."""
 FOUND_BY_LOOKING = frozenset({*_WORDS, _R.PODS_FORBIDDEN, _R.ROLLOUT_WAITING})
-"""Reasons that a closer look finds: without one they are neither there nor gone."""
+"""Reasons that only the pods show: without a list of pods, whether they apply is not known."""
 _FORBIDDEN_POD = re.compile(r'^pods "[^"]*" is forbidden: ')
 
 
@@ -48,13 +48,13 @@ def learner_causes(
     spared: frozenset[str],
     now: datetime,
 ) -> list[Cause]:
-    """What keeps learners from running.
+    """The causes that keep learners from running.
 
     Args:
         workloads: The pools.
         looked: Their pods and events.
-        present: Ids of the learners that have a session with the syncer; None: the syncer did not say.
-        spared: Ids of learners of which nothing is to be said: it is known already why they do not run.
+        present: Ids of the learners that have a session with the syncer; None: the syncer did not report it.
+        spared: Ids of learners to leave out, because the cause why they do not run is reported already.
         now: The time.
     """
     pods: dict[str, list[PodObserved]] = {}
@@ -71,7 +71,7 @@ def learner_causes(
             if (learner := _learner(workload, observed.pod)) not in spared
             and (problem := pod_problem(observed, now) or _missing(observed.pod, learner, present, now)) is not None
         ]
-        # A job that has ended wants none.
+        # A job that has ended needs none.
         whole = f" of {workload.desired} learners" if workload.desired else " learner(s)"
         causes += _grouped(problems, f"{{count}}{whole} of {workload.pool}")
         causes += _forbidden(workload, looked.events)
@@ -84,11 +84,11 @@ def learner_causes(
 
 
 def syncer_pod_causes(deployment: Object | None, looked: Looked, now: datetime) -> list[Cause]:
-    """What keeps the syncer's pod from running."""
+    """The causes that keep the syncer's pod from running."""
     own = [observed for observed in looked.pods if component(observed.pod) == labels.SYNCER]
     problems = [problem for observed in own if (problem := pod_problem(observed, now)) is not None]
     causes = list(_grouped(problems, "syncer"))
-    # A Deployment's ReplicaSet is what may not create pods; the Deployment says so itself.
+    # The Deployment reports on its own that its ReplicaSet may not create pods.
     conditions = ((deployment or {}).get("status") or {}).get("conditions") or ()
     failures = [one for one in conditions if (one.get("type"), one.get("status")) == ("ReplicaFailure", "True")]
     causes += [_not_created("the syncer's pod", str(failure.get("message", ""))) for failure in failures]
@@ -100,7 +100,7 @@ def _grouped(problems: list[PodProblem], who: str) -> Iterator[Cause]:
     for problem in problems:
         by_reason.setdefault(problem.reason, []).append(problem.detail)
     for reason, details in by_reason.items():
-        # The commonest detail; of equals the first by the alphabet, so that it stays the same.
+        # The most frequent detail; of equally frequent ones the alphabetically first, so that the message is stable.
         detail = min(Counter(details).items(), key=lambda item: (-item[1], item[0]))[0]
         words = f"{who.format(count=len(details))} {_WORDS[reason]}"
         yield Cause(reason, f"{words}: {detail}" if detail else words)

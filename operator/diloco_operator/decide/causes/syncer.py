@@ -8,9 +8,9 @@ from diloco_operator.decide.reasons import Reason
 from diloco_operator.decide.text import one_line
 
 _LONGEST_LINKS = 600
-"""Characters of what is told about links: the reason, and what would do."""
+"""Most characters of a message about links: the reason and the remedies."""
 _MOST_LEFT_OUT = 3
-"""Reasons of learners that are left out that one message tells."""
+"""Most reasons for learners being left out in one message."""
 MISFITS = {
     reason.value: reason
     for reason in (
@@ -21,15 +21,15 @@ MISFITS = {
         Reason.OVERLAP_TOO_SHORT,
     )
 }
-"""By the kind that the syncer tells."""
+"""By the kind that the syncer reports."""
 
 
 def reported_causes(view: SyncerStatusView, wanted: frozenset[str], quorum: int) -> list[Cause]:
-    """What the syncer tells.
+    """The causes that the syncer reports.
 
     Args:
-        view: Its account.
-        wanted: Ids of the learners that the manifest asks for; others are of no interest any more.
+        view: Its status.
+        wanted: Ids of the learners that the manifest asks for; others no longer matter.
         quorum: ``sync.quorum``.
     """
     causes = []
@@ -69,7 +69,7 @@ def _left_out_causes(reports: list[LearnerReport]) -> list[Cause]:
 
 
 def _links_causes(links: LinksReport | None) -> list[Cause]:
-    """Settings and links that do not fit together. Unknown kinds are ignored: there is no guidance for them."""
+    """Settings and links that do not fit together. Unknown kinds are ignored, as there is no guidance for them."""
     reason = None if links is None else MISFITS.get(links.kind)
     if links is None or reason is None:
         return []
@@ -88,12 +88,12 @@ def training(view: SyncerStatusView) -> frozenset[str]:
 
 
 def given_up(view: SyncerStatusView) -> frozenset[str]:
-    """Learners that are not let in again."""
+    """Learners that may not rejoin."""
     return _in(view, LearnerState.GIVEN_UP)
 
 
 def left_out(view: SyncerStatusView) -> frozenset[str]:
-    """Learners whose work is left out of merges again and again; not those whose work is not wanted any more."""
+    """Learners whose work merges repeatedly leave out, without those that the manifest no longer asks for."""
     return frozenset(report.id for report in view.learners if report.left_out_now) - given_up(view)
 
 

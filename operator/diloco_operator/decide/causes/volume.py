@@ -22,7 +22,7 @@ PROVISIONING_REASONS = ("ProvisioningFailed", "FailedBinding", "FailedMount")
 START_ANEW: Final = "diloco.dev/start-anew"
 """Annotation of a job: the uid of the claim to continue without, or `UNRECORDED`. It applies to one loss only."""
 UNRECORDED: Final = "unrecorded"
-"""What stands in the annotation for a claim whose uid the status does not hold."""
+"""The annotation's value for a claim whose uid is not in the status."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,9 +31,9 @@ class Volume:
 
     name: str
     remembered: str
-    """Its uid in the status; empty: there has been none so far, or its uid was not recorded."""
+    """The claim's uid in the status; empty: there has been no claim so far, or its uid was not recorded."""
     trained: bool
-    """By the status a claim has held progress or a model."""
+    """Whether the status shows that a claim has held progress or a model."""
     claim: Object | None
     """The job's own claim of that name."""
     start_anew: str
@@ -41,31 +41,31 @@ class Volume:
 
     @property
     def lost(self) -> bool:
-        """The claim that held the training is gone or replaced, and nobody has said to continue without it."""
+        """Whether the claim that held the training is gone or replaced, and the annotation does not accept that."""
         if not self.remembered:
-            # Any claim that is there is taken for the one that was not recorded.
+            # Any existing claim counts as the one that was not recorded.
             return self.trained and not self.uid and self.start_anew != UNRECORDED
         return self.remembered not in (self.uid, self.start_anew)
 
     @property
     def uid(self) -> str:
-        """Of the claim that is there; empty: none."""
+        """The uid of the existing claim; empty: there is none."""
         return "" if self.claim is None else str(self.claim["metadata"]["uid"])
 
     @property
     def to_remember(self) -> str:
-        """The uid that the status has to hold from now on."""
+        """The uid to record in the status."""
         return self.remembered if self.lost or not self.uid else self.uid
 
 
 def has_trained(status: JobStatus) -> bool:
-    """There was something to lose: steps, merged tokens or an exported model."""
+    """Whether the status shows steps, merged tokens or an exported model, which a lost volume would lose."""
     progress = status.progress
     return status.model is not None or (progress is not None and (progress.step > 0 or progress.tokens > 0))
 
 
 def loss_causes(volume: Volume) -> list[Cause]:
-    """Of a claim that is gone, replaced, or about to go."""
+    """The causes for a claim that is gone, replaced, or being deleted."""
     if volume.lost:
         what = "has been replaced" if volume.uid else "is gone"
         which = f"the one with uid {volume.remembered}" if volume.remembered else "it, and its uid is not recorded"
@@ -81,12 +81,12 @@ def loss_causes(volume: Volume) -> list[Cause]:
 
 
 def is_bound(claim: Object | None) -> bool:
-    """There is a volume behind the claim."""
+    """Whether the claim is bound to a volume."""
     return ((claim or {}).get("status") or {}).get("phase") == "Bound"
 
 
 def volume_causes(claim: Object | None, events: Mapping[ChildKey, tuple[Object, ...]]) -> list[Cause]:
-    """Nothing is said of a claim that merely waits for its first pod to be scheduled."""
+    """The causes for the claim's volume. A claim that only waits for its first pod to be scheduled is not one."""
     if claim is None or is_bound(claim):
         return []
     name = str(claim["metadata"]["name"])

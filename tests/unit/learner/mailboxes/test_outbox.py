@@ -11,7 +11,7 @@ import pytest
 
 from diloco.core.time_spent import TimeSpent
 from diloco.learner.mailboxes.holdings import Membership
-from diloco.learner.mailboxes.outbox import ControlOutbox, StepNews
+from diloco.learner.mailboxes.outbox import ControlOutbox, FinishedStep
 from diloco.runtime.busy import Moved
 from diloco.wire.errors import UnavailableError
 from diloco.wire.messages import Alive, Applied, Declined, EvaluationReport, LearnerMessage, Leave, Ready, StepReport
@@ -55,8 +55,8 @@ def running(outbox: ControlOutbox) -> Iterator[None]:
         thread.join()
 
 
-def news(step: int, blocked_seconds: float = 0.25) -> StepNews:
-    return StepNews(step, 10 * step, 0.5, blocked_seconds, 2.0, step)
+def news(step: int, blocked_seconds: float = 0.25) -> FinishedStep:
+    return FinishedStep(step, 10 * step, 0.5, blocked_seconds, 2.0, step)
 
 
 class Alone:

@@ -54,7 +54,7 @@ def signer(held: Held, secret: str = SYNCER) -> int:
 def test_a_new_job_gets_an_authority_and_a_certificate_for_each_who_speaks() -> None:
     held, reasons = at(START, {})
     assert list(held) == [CA, SYNCER, FAST, OLD]
-    assert list(reasons) == [f"{name}: is not there" for name in held]
+    assert list(reasons) == [f"{name}: is missing" for name in held]
     assert set(held[CA]) == {"ca.crt", "ca.key"}
     assert set(held[SYNCER]) == set(held[FAST]) == {"ca.crt", "tls.crt", "tls.key"}
 
@@ -88,7 +88,7 @@ def test_nothing_changes_while_nothing_is_due(first: Held, later: dt.timedelta) 
 def test_leaves_are_renewed_with_a_third_of_life_left_and_the_ca_is_kept(first: Held) -> None:
     held, reasons = at(START + LEAF_LIFE * 2 / 3, first)
     assert held[CA] == first[CA]
-    assert [reason.partition(",")[2] for reason in reasons] == [" a third of its life is left"] * 3
+    assert [reason.partition(";")[2] for reason in reasons] == [" at most a third of its lifetime is left"] * 3
     for secret in (SYNCER, FAST, OLD):
         assert held[secret]["ca.crt"] == first[secret]["ca.crt"]
         assert held[secret]["tls.key"] != first[secret]["tls.key"]
@@ -97,19 +97,19 @@ def test_leaves_are_renewed_with_a_third_of_life_left_and_the_ca_is_kept(first: 
 def test_a_new_pool_gets_its_own_and_the_others_keep_theirs(first: Held) -> None:
     added = PoolKey("us-west", "new")
     held, reasons = at(START, first, JobIdentity("job", "team", names.stateful_sets("job", (*POOLS, added))))
-    assert reasons == (f"{names.learner_secret(names.stateful_set('job', added))}: is not there",)
+    assert reasons == (f"{names.learner_secret(names.stateful_set('job', added))}: is missing",)
     assert {name: held[name] for name in first} == first
 
 
 Damage = Callable[[Mapping[str, str]], Mapping[str, str] | None]
 
 DAMAGES: dict[str, tuple[Damage, str]] = {
-    "deleted": (lambda _: None, "is not there"),
-    "no base64": (lambda data: {**data, "tls.crt": "%%"}, "holds no base64 in tls.crt"),
-    "empty": (lambda data: {**data, "tls.crt": ""}, "holds no certificate that can be read"),
-    "torn": (lambda data: {**data, "tls.crt": data["tls.crt"][:400]}, "holds no certificate that can be read"),
-    "mistaken": (lambda data: {**data, "tls.key": data["tls.crt"]}, "holds no key that can be read"),
-    "less": (lambda data: {key: data[key] for key in ("ca.crt", "tls.crt")}, "holds no key that can be read"),
+    "deleted": (lambda _: None, "is missing"),
+    "no base64": (lambda data: {**data, "tls.crt": "%%"}, "tls.crt is not base64"),
+    "empty": (lambda data: {**data, "tls.crt": ""}, "contains no readable certificate"),
+    "torn": (lambda data: {**data, "tls.crt": data["tls.crt"][:400]}, "contains no readable certificate"),
+    "mistaken": (lambda data: {**data, "tls.key": data["tls.crt"]}, "contains no readable key"),
+    "less": (lambda data: {key: data[key] for key in ("ca.crt", "tls.crt")}, "contains no readable key"),
 }
 
 
@@ -125,7 +125,7 @@ def test_a_damaged_leaf_alone_is_made_anew(first: Held, kind: str) -> None:
 
 def test_a_key_that_is_not_the_certificates_is_found(first: Held) -> None:
     mixed = {**first[FAST], "tls.key": first[OLD]["tls.key"]}
-    assert at(START, {**first, FAST: mixed})[1] == (f"{FAST}: holds a key that is not the certificate's",)
+    assert at(START, {**first, FAST: mixed})[1] == (f"{FAST}: contains a key that does not match the certificate",)
 
 
 def test_a_certificate_for_other_names_is_replaced(first: Held) -> None:

@@ -47,7 +47,7 @@ def test_what_is_asked_for_gets_a_buffer_of_its_size_and_is_kept(inbox: Inbox) -
     ],
 )
 def test_a_push_that_was_not_asked_for_exactly_so_takes_no_memory(inbox: Inbox, other: PushKey) -> None:
-    with pytest.raises(PushRefusedError, match="was not, or is no longer, asked for"):
+    with pytest.raises(PushRefusedError, match="was not requested, or no longer is"):
         inbox.open(other, CLAIM, nobody)
     assert inbox.held_bytes == 0
 
@@ -76,7 +76,7 @@ def test_one_ask_has_one_buffer(inbox: Inbox) -> None:
     inbox.abandon(KEY)
     assert inbox.held_bytes == 0
     arrive(inbox)
-    with pytest.raises(PushRefusedError, match="is here already"):
+    with pytest.raises(PushRefusedError, match="was received before"):
         inbox.open(KEY, CLAIM, nobody)
 
 

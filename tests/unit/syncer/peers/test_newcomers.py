@@ -9,7 +9,7 @@ def test_a_pool_may_grow_before_the_manifest_says_so_but_not_without_end() -> No
         assert newcomers.problem_with(f"r/p/{index}") is None
         newcomers.admitted(f"r/p/{index}")
     assert newcomers.problem_with("r/p/200") == (
-        "no room for r/p/200 before the manifest has it: 100 learners that it does not have are in already"
+        "cannot admit 'r/p/200': it is not in the manifest; the limit of 100 such ids is reached"
     )
     # Planned ones, and those that were in, come back.
     assert newcomers.problem_with("r/p/5") is None

@@ -46,8 +46,8 @@ class Sender(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class StepNews:
-    """A finished inner step."""
+class FinishedStep:
+    """A step as the inner loop hands it to the outbox, which makes a ``wire.messages.StepReport`` of it."""
 
     step: int
     """Inner steps of this learner so far, including earlier processes."""
@@ -55,7 +55,7 @@ class StepNews:
     """Tokens of this learner so far, including earlier processes."""
     step_seconds: float
     blocked_seconds: float
-    """Since the step before."""
+    """Since the previous step. A report adds up those of the steps that it stands for."""
     loss: float
     data_position: int
     spent: TimeSpent = NOTHING_TOLD
@@ -71,7 +71,7 @@ class ControlOutbox:
         self._received = received
         self._condition = threading.Condition()
         self._slots: dict[Hashable, LearnerMessage] = {}
-        self._step: StepNews | None = None
+        self._step: FinishedStep | None = None
         self._blocked_seconds = 0.0
         self._session: tuple[Sender, Membership] | None = None
         self._sending = False
@@ -90,7 +90,7 @@ class ControlOutbox:
             self._session = None
             self._condition.notify_all()
 
-    def step(self, news: StepNews) -> None:
+    def step(self, news: FinishedStep) -> None:
         """Report an inner step."""
         with self._condition:
             self._step = news

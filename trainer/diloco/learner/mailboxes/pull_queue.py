@@ -31,7 +31,7 @@ class PullOrder:
     """Pull the whole fragment, because an update has just given the wrong result."""
 
     def covers(self, other: "PullOrder") -> bool:
-        """Whether this order brings what the other asks for."""
+        """Whether fulfilling this order fulfills the other one too."""
         newer = self.minimum_version >= other.minimum_version
         return self.membership == other.membership and newer and self.whole >= other.whole
 
@@ -52,7 +52,7 @@ class MergedFragment:
     fragment: int
     version: int
     values: Tensor
-    """f32, flat, on the host; nobody writes to it any more."""
+    """f32, flat, on the host; never written to again."""
 
 
 class PullQueue:

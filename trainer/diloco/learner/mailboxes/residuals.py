@@ -51,6 +51,6 @@ class Residuals:
             self._pending.clear()
 
     def snapshot(self) -> dict[int, Tensor]:
-        """The committed residuals, for a checkpoint; nobody writes to them any more."""
+        """The committed residuals, for a checkpoint; they are never written to again."""
         with self._lock:
             return dict(self._committed)

@@ -154,7 +154,7 @@ class Inbox:
         where = f"fragment {key.fragment} for version {key.version}, attempt {key.attempt},"
         if key not in self._asks:
             here = key in self._arrived
-            return f"{where} {'is here already' if here else 'was not, or is no longer, asked for'}"
+            return f"{where} {'was received before' if here else 'was not requested, or no longer is'}"
         if self._asks[key] is not None:
             return f"another push of {where} is under way"
         if claim.codec != self._codec.name:

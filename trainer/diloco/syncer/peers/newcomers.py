@@ -24,7 +24,7 @@ class Newcomers:
         self._unplanned -= self._planned
 
     def admitted(self, learner: str) -> None:
-        """Note that it was admitted, and so will be remembered."""
+        """Note that this learner was admitted: if it is not planned, it counts from now on."""
         if learner not in self._planned:
             self._unplanned.add(learner)
 
@@ -35,4 +35,4 @@ class Newcomers:
         most = max(_FEWEST, len(self._planned))
         if len(self._unplanned.union(waiting) - self._planned) < most:
             return None
-        return f"no room for {learner} before the manifest has it: {most} learners that it does not have are in already"
+        return f"cannot admit {learner!r}: it is not in the manifest; the limit of {most} such ids is reached"

@@ -99,7 +99,7 @@ class SyncService:
         if payload is None:
             self._inbox.abandon(key)
             self._note_late(header)
-            return self._not_accepted("it is no longer asked for")
+            return self._not_accepted("it is no longer requested")
         numel = self._layout.fragments[header.fragment].numel
         try:
             await asyncio.get_running_loop().run_in_executor(self._checks, self._codec.check, payload, numel)
@@ -116,7 +116,7 @@ class SyncService:
             raise
         if not self._sessions.current(header.learner, header.incarnation) or not self._inbox.accept(key):
             self._inbox.abandon(key)
-            return self._not_accepted("it is no longer asked for")
+            return self._not_accepted("it is no longer requested")
         self._post(
             FragmentArrived(
                 header.learner,
@@ -135,11 +135,11 @@ class SyncService:
 
     def push_unwanted(self, header: PushHeader) -> str | None:
         """Why a push under way is no longer of use: its round is over."""
-        return None if self._inbox.received(_key(header)) is not None else "it is no longer asked for"
+        return None if self._inbox.received(_key(header)) is not None else "it is no longer requested"
 
     def push_failed(self, header: PushHeader, reason: str) -> None:
-        """Free the buffer of a push that broke off; it may be tried again."""
-        del reason  # the wire has logged it
+        """Free the buffer of a push that broke off; the learner may retry it."""
+        del reason  # the wire package has logged it
         self._meter.push_ended(header.learner, 0)
         self._inbox.abandon(_key(header))
         self._note_late(header)

@@ -45,7 +45,7 @@ class _Session:
         """Set when the syncer ends it."""
         self.incarnation: int | None = None
         self.left = False
-        """The learner said that it is leaving."""
+        """The learner has announced that it leaves."""
         self.problem = ""
         """Why the syncer ends it, if the learner broke a rule."""
 
@@ -101,7 +101,7 @@ class Sessions:
             raise RefusedError(str(error)) from None
         no_room = self._newcomers.problem_with(join.learner, (learner for learner, _ in self._joining))
         if no_room is not None:
-            raise UnavailableError(no_room)  # a manifest that plans it may be on its way
+            raise UnavailableError(no_room)  # the manifest that plans it may arrive soon
         session = _Session(join, send)
         key = (join.learner, join.instance)
         replaced = self._joining.pop(key, None)
@@ -186,7 +186,7 @@ class Sessions:
             case Match.OTHER_CONSTANTS:
                 raise RefusedError(
                     f"{join.learner} has other frozen parameters or buffers than the syncer: give both the same base "
-                    "model, and save no table that each computes for itself (persistent=False)"
+                    "model, and do not save tables that each process computes (persistent=False)"
                 )
             case Match.UNKNOWN:
                 raise RefusedError(
@@ -269,7 +269,7 @@ class Sessions:
             case messages.EvaluationReport(incarnation, evaluation, loss, exact):
                 return Evaluated(learner, incarnation, evaluation, loss, exact)
             case _:
-                raise InvalidMessageError(f"{type(message).__name__} has no place in a session that is open")
+                raise InvalidMessageError(f"{type(message).__name__} is not expected in an open session")
 
     def _check_claims(self, incarnation: int, event: Event) -> None:
         """Raise InvalidMessageError for work that cannot have been done."""

@@ -31,14 +31,16 @@ class SyncerMetrics:
             ("kind", "detail"),
             registry=self._registry,
         )
-        self._quorum = self._histogram("diloco_quorum_seconds", "From opening a round to its quorum")
-        self._grace = self._histogram("diloco_grace_seconds", "From the quorum to freezing the members")
-        self.merge_seconds = self._histogram("diloco_merge_seconds", "One merge in its thread")
-        self.checkpoint_seconds = self._histogram("diloco_checkpoint_seconds", "Writing one checkpoint")
-        self.merge_failures = Counter("diloco_merge_failures", "Merges that changed nothing", registry=self._registry)
+        self._quorum = self._histogram("diloco_quorum_seconds", "Seconds from opening a round to its quorum")
+        self._grace = self._histogram("diloco_grace_seconds", "Seconds from the quorum to freezing the members")
+        self.merge_seconds = self._histogram("diloco_merge_seconds", "Seconds that a merge took")
+        self.checkpoint_seconds = self._histogram("diloco_checkpoint_seconds", "Seconds that writing a checkpoint took")
+        self.merge_failures = Counter(
+            "diloco_merge_failures", "Merges that failed and left the fragment unchanged", registry=self._registry
+        )
         self.members_left_out = Counter(
             "diloco_members_left_out",
-            "Outer gradients left out of a merge because they were not to be believed",
+            "Outer gradients left out of a merge because they were not credible",
             registry=self._registry,
         )
         self.updates_not_encoded = Counter(
@@ -46,18 +48,24 @@ class SyncerMetrics:
             "Versions sent whole because their update could not be encoded",
             registry=self._registry,
         )
-        self.pushes_refused = Counter("diloco_pushes_refused", "Pushes turned away", registry=self._registry)
+        self.pushes_refused = Counter("diloco_pushes_refused", "Pushes that were refused", registry=self._registry)
         self.pulls = Counter(
             "diloco_pulls", "Fragments sent, whole or as an update", ("payload",), registry=self._registry
         )
         self.posted_pulls = Gauge(
-            "diloco_posted_pulls", "Pulls that wait for a version to be made", registry=self._registry
+            "diloco_posted_pulls", "Posted pulls that wait for their version", registry=self._registry
         )
         self.claims_refused = Counter(
-            "diloco_claims_refused", "Reports and pushes of work that was not done", registry=self._registry
+            "diloco_claims_refused",
+            "Reports and pushes that were refused because they claim more work than is possible",
+            registry=self._registry,
         )
-        self.loop_lag = Gauge("diloco_event_loop_lag_seconds", "How late the event loop is", registry=self._registry)
-        self.inbox_bytes = Gauge("diloco_inbox_bytes", "Outer gradients held in memory", registry=self._registry)
+        self.loop_lag = Gauge(
+            "diloco_event_loop_lag_seconds", "How late the event loop is, in seconds", registry=self._registry
+        )
+        self.inbox_bytes = Gauge(
+            "diloco_inbox_bytes", "Bytes of outer gradients held in memory", registry=self._registry
+        )
         self._state = _StatusCollector()
         self._registry.register(self._state)
         self._opened: dict[int, float] = {}
@@ -107,28 +115,32 @@ class _StatusCollector(Collector):
 
 
 def _state(status: SyncerStatus) -> Iterator[Metric]:
-    yield _gauge("diloco_epoch", "Life of the syncer process", status.epoch)
-    yield _counter("diloco_merged_tokens", "Tokens in the global model", status.merged_tokens)
-    yield _gauge("diloco_budget_tokens", "Tokens the job wants merged", status.budget_tokens)
+    yield _gauge("diloco_epoch", "Number of this start of the syncer, counted from 1", status.epoch)
+    yield _counter("diloco_merged_tokens", "Tokens merged into the global model", status.merged_tokens)
+    yield _gauge("diloco_budget_tokens", "Token budget of the job", status.budget_tokens)
     yield _counter("diloco_syncer_steps", "Merges done", status.syncer_step)
     yield _counter("diloco_inner_steps", "Inner steps of all learners", status.inner_steps)
     yield _counter("diloco_tokens", "Tokens trained by all learners", status.trained_tokens)
-    yield _gauge("diloco_rounds_in_flight", "Fragments under way", status.rounds_in_flight)
+    yield _gauge("diloco_rounds_in_flight", "Fragments in flight", status.rounds_in_flight)
     yield _counter("diloco_pushed_bytes", "Bytes received from learners", status.bytes_pushed)
     yield _counter("diloco_pulled_bytes", "Bytes sent to learners", status.bytes_pulled)
-    yield _gauge("diloco_goodput_ratio", "Merged learner-seconds over those given", status.goodput or 0.0)
+    yield _gauge(
+        "diloco_goodput_ratio", "Share of the given learner-seconds whose tokens were merged", status.goodput or 0.0
+    )
     if status.links is not None:
         yield from _links(status.links)
     if status.eval_loss is not None:
-        yield _gauge("diloco_eval_loss", "Latest evaluation, nats a token", status.eval_loss)
+        yield _gauge("diloco_eval_loss", "Loss of the latest credible evaluation, nats a token", status.eval_loss)
     learners = GaugeMetricFamily("diloco_learners", "Learners by state", labels=["state"])
     for state in LearnerState:
         learners.add_metric([state], sum(learner.state == state for learner in status.learners))
     yield learners
     yield from _time(status)
-    yield _counter("diloco_checkpoint_failures", "Checkpoints not written", status.checkpoint.failures)
+    yield _counter("diloco_checkpoint_failures", "Checkpoints that could not be written", status.checkpoint.failures)
     if status.checkpoint.age_seconds is not None:
-        yield _gauge("diloco_checkpoint_age_seconds", "Since the newest one", status.checkpoint.age_seconds)
+        yield _gauge(
+            "diloco_checkpoint_age_seconds", "Seconds since the newest checkpoint", status.checkpoint.age_seconds
+        )
     yield _gauge("diloco_tape_failing", "1 while the tape cannot be written", int(bool(status.tape_problem)))
 
 
@@ -140,7 +152,7 @@ def _time(status: SyncerStatus) -> Iterator[Metric]:
     yield job
     if len(status.learners) > _MOST_LEARNERS:
         return
-    text = "Seconds given by a learner, by class"
+    text = "Seconds that a learner was given, by class"
     each = GaugeMetricFamily("diloco_learner_given_seconds", text, labels=["learner", "class"])
     for learner in status.learners:
         for kind, seconds in learner.time_seconds.items():
@@ -149,8 +161,10 @@ def _time(status: SyncerStatus) -> Iterator[Metric]:
 
 
 def _links(links: LinksStatus) -> Iterator[Metric]:
-    yield _gauge("diloco_links_fit", "1 while overlap, interval and links go together", int(links.kind == _FITS))
-    used = GaugeMetricFamily("diloco_link_used_ratio", "Share of a link that fragments take", labels=["link", "way"])
+    yield _gauge("diloco_links_fit", "1 while overlap, interval and links fit together", int(links.kind == _FITS))
+    used = GaugeMetricFamily(
+        "diloco_link_used_ratio", "Share of a link's capacity that fragments take", labels=["link", "way"]
+    )
     for link in links.used:
         used.add_metric([link.name, "up"], link.up)
         used.add_metric([link.name, "down"], link.down)
