@@ -19,7 +19,7 @@ from tests.support.local_run import (
     wait_until,
     write_job,
 )
-from tests.support.small_disk import Filler, small_disk
+from tests.support.machine_limits import Filler, small_disk
 
 pytestmark = [pytest.mark.processes, pytest.mark.timeout(600)]
 
@@ -37,7 +37,7 @@ def training(output: Path) -> set[str]:
 
 
 def test_a_run_whose_disk_is_full_trains_on_and_catches_up_on_files(tmp_path: Path) -> None:
-    with small_disk(tmp_path / "disk", 64) as disk:
+    with small_disk(tmp_path, 65_536) as disk:
         job, output = write_job(tmp_path, 10_000_000), disk / "out"
         filler = Filler(disk / "filler")
         with started(job, output) as process:

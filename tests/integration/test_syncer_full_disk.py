@@ -10,7 +10,7 @@ from diloco.runtime.exits import EXIT_OK
 from diloco.syncer.disk.checkpoint import checkpoint_names
 from diloco.syncer.replay import replay
 from tests.integration.two_learners import learner
-from tests.support.small_disk import Filler, small_disk
+from tests.support.machine_limits import Filler, small_disk
 from tests.support.syncer_process import SmallJob, SyncerProcess
 
 pytestmark = pytest.mark.processes
@@ -19,7 +19,7 @@ pytestmark = pytest.mark.processes
 @pytest.fixture
 def disk(tmp_path: Path) -> Iterator[Path]:
     """A file system of 12 MiB."""
-    with small_disk(tmp_path / "disk", 12) as folder:
+    with small_disk(tmp_path, 12_288) as folder:
         yield folder
 
 

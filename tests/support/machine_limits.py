@@ -4,7 +4,7 @@ import os
 import resource
 import subprocess
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -24,22 +24,39 @@ def no_file_left() -> Iterator[None]:
 
 
 @contextmanager
-def full_disk(folder: Path, holding: Mapping[str, str] | None = None) -> Iterator[Path]:
-    """A file system of its own in ``folder``, with the files of ``holding`` on it and no byte free."""
-    mount = folder / "full-disk"
+def small_disk(folder: Path, size_kib: int) -> Iterator[Path]:
+    """A file system of its own in ``folder``; the test is skipped where none can be mounted."""
+    mount = folder / "disk"
     mount.mkdir(exist_ok=True)
-    made = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", mount], capture_output=True, check=False)
+    command = ["mount", "-t", "tmpfs", "-o", f"size={size_kib}k", "tmpfs", str(mount)]
+    made = subprocess.run(command, capture_output=True, check=False)
     if made.returncode != 0:
         pytest.skip(f"no file system can be mounted here: {made.stderr.decode().strip()}")
     try:
-        for name, content in (holding or {}).items():
-            (mount / name).write_text(content)
-        with (mount / "filling").open("wb", buffering=0) as file:
-            try:
-                while file.write(bytes(4096)):
-                    pass
-            except OSError:
-                pass
         yield mount
     finally:
-        subprocess.run(["umount", mount], check=True)
+        subprocess.run(["umount", "--lazy", mount], check=True)
+
+
+class Filler:
+    """A file that takes whatever room is left."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def fill(self) -> bool:
+        """Always true, for conditions."""
+        with self.path.open("ab", buffering=0) as file, suppress(OSError):
+            while file.write(bytes(4096)):
+                pass
+        return True
+
+
+@contextmanager
+def full_disk(folder: Path, holding: Mapping[str, str] | None = None) -> Iterator[Path]:
+    """A file system of its own in ``folder``, with the files of ``holding`` on it and no byte free."""
+    with small_disk(folder, 64) as disk:
+        for name, content in (holding or {}).items():
+            (disk / name).write_text(content)
+        Filler(disk / "filling").fill()
+        yield disk

@@ -144,6 +144,13 @@ def test_every_problem_of_a_manifest_is_a_line_of_its_own(job: Path, capsys: pyt
     assert all(line.startswith("diloco: ") for line in lines)
 
 
+def test_what_only_the_operator_would_refuse_is_a_mistake_too(job: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    variable = "env: [{name: HOME, value: /elsewhere}]"
+    job.write_text(SMALL_MANIFEST.replace("learners: 2", f"learners: 2, {variable}"))
+    assert execute(["validate", str(job)]) == 2
+    assert "pools[0].env[0].name: HOME is set by the operator" in capsys.readouterr().err
+
+
 def test_a_token_file_is_made_from_text(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "book.txt").write_text("to be " * 100)
     output = tmp_path / "book.tokens"

@@ -1,5 +1,6 @@
 """``diloco render``: what the operator would apply for a job, without a cluster."""
 
+import importlib.util
 import json
 from enum import StrEnum
 from pathlib import Path
@@ -67,6 +68,29 @@ def render(
     typer.echo(
         yaml.dump_all(objects, Dumper=_Dumper, sort_keys=False, explicit_start=True, allow_unicode=True), nl=False
     )
+
+
+def check_for_operator(job: DiLoCoJob) -> None:
+    """Check the fields that only the operator reads: pod templates, volumes, variables.
+
+    Skipped where the operator is not installed, as in the learners' image.
+
+    Raises:
+        RenderError: The operator would refuse the job; the text says why, one line per problem.
+    """
+    if importlib.util.find_spec("diloco_operator") is None:
+        return
+    from diloco_operator import names
+    from diloco_operator.manifests import ManifestError, ObservedImages, Scale, all_children, choose_images
+    from diloco_operator.options import OperatorOptions
+
+    # The operator may have a default image: none is no mistake of the manifest's.
+    images = choose_images(job.spec, ObservedImages(), "any")
+    nobody = Scale(dict.fromkeys(names.pools(job.spec), 0), 0)
+    try:
+        all_children(job, OperatorOptions(operator_namespace="any"), images, nobody, _placeholders(job))
+    except ManifestError as error:
+        raise RenderError(str(error)) from None
 
 
 def _checked(metadata: dict[str, str]) -> Any:

@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 import yaml
 
+from diloco.cli.render import check_for_operator
 from diloco.spec import DiLoCoJob, load_job
 
 
@@ -13,7 +14,7 @@ def validate(
     job: Annotated[Path, typer.Argument(metavar="JOB", help="The manifest, a YAML file.", show_default=False)],
     full: Annotated[bool, typer.Option("--full", help="Print the manifest with all defaults filled in.")] = False,
 ) -> None:
-    """Check a manifest: every field, and whether the fields go together. Quick; nothing is started.
+    """Check a manifest: every field, whether fields go together, what the operator refuses. Nothing is started.
 
     \b
     Examples:
@@ -21,6 +22,7 @@ def validate(
       diloco validate job.yaml --full
     """
     manifest = load_job(job)
+    check_for_operator(manifest)
     if full:
         typer.echo(yaml.safe_dump(manifest.model_dump(mode="json", by_alias=True), sort_keys=False), nl=False)
     else:
