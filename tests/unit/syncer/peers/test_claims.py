@@ -4,13 +4,15 @@ import asyncio
 
 import pytest
 
-from diloco.syncer.peers.claims import LIFE_FACTOR, ClaimError, ClaimLimits, Claims, PushedWork, tokens_per_step
+from diloco.syncer.peers.claims import ClaimError, ClaimLimits, Claims, PushedWork, tokens_per_step
 from diloco.syncer.peers.speeds import FASTEST_STEPS_PER_SECOND, JOB_FACTOR, POOL_FACTOR, SAVED_SECONDS
 from tests.support.small_job import small_job
 
 WHO, BESIDE, ELSEWHERE = "here/cpu/0", "here/cpu/1", "here/gpu/0"
 SLACK = 60
 BUDGET = 64_000
+LIFE = 100 * BUDGET
+"""Tokens that a learner may have trained before this syncer knew it."""
 POOLS = frozenset({"here/cpu", "here/gpu"})
 LIMITS = ClaimLimits(lambda _: 64, POOLS, sequence_length=16, budget_tokens=BUDGET, bound_steps=SLACK)
 
@@ -147,6 +149,54 @@ def test_who_never_says_that_it_received_gains_nothing(account: Account) -> None
     asyncio.run(play())
 
 
+def test_steps_before_the_receipt_of_a_fragment_do_not_count(account: Account) -> None:
+    async def play() -> None:
+        account.report(110)
+        account.claims.received(WHO, 3, 1)
+        await _fails(account, 1 + SLACK, base_version=1)
+        await account.push(SLACK, base_version=1)
+
+    asyncio.run(play())
+
+
+def test_the_first_push_may_come_before_any_report(account: Account) -> None:
+    account.claims.admitted(WHO, "another", 0, 0)
+    account.claims.received(WHO, 3, 1)
+    asyncio.run(account.push(SLACK, base_version=1))
+
+
+def test_a_push_that_is_asked_for_again_counts_the_same_steps_again(account: Account) -> None:
+    async def play() -> None:
+        account.report(110)
+        await account.push(10 + SLACK)
+        await account.push(10 + SLACK)
+
+    asyncio.run(play())
+
+
+def test_each_of_the_last_twelve_receipts_counts_by_itself(account: Account) -> None:
+    async def play() -> None:
+        for version in range(1, 13):
+            account.now += 1.0
+            account.report(100 + 10 * version)
+            account.claims.received(WHO, 3, version)
+        await _fails(account, 111 + SLACK, base_version=1)
+        await account.push(110 + SLACK, base_version=1)
+
+    asyncio.run(play())
+
+
+def test_steps_that_were_pushed_are_not_given_again_after_many_receipts(account: Account) -> None:
+    async def play() -> None:
+        account.report(110)
+        await account.push(10 + SLACK)
+        for version in range(2, 50):
+            account.claims.received(WHO, 3, version)
+        await _fails(account, 1, base_version=49)
+
+    asyncio.run(play())
+
+
 def test_a_broken_link_does_not_begin_the_account_anew(account: Account) -> None:
     async def play() -> None:
         account.report(110)
@@ -228,15 +278,38 @@ def test_a_join_may_bring_what_was_made_while_nobody_listened(account: Account) 
     # But not twice.
     with pytest.raises(ClaimError):
         account.claims.check_join(WHO, 100 + 2 * SLACK, 400)
-    most = LIFE_FACTOR * BUDGET // 64 + SLACK
+    most = LIFE // 64 + SLACK
     account.claims.check_join(BESIDE, most, 4 * most)
     with pytest.raises(ClaimError):
         account.claims.check_join(BESIDE, most + 1, 0)
+    with pytest.raises(ClaimError):
+        account.claims.check_join(BESIDE, 0, 4 * most + 1)
 
 
 def test_the_first_report_brings_no_more_tokens_than_the_job_has(account: Account) -> None:
-    with pytest.raises(ClaimError, match="in this job it can have trained"):
-        account.report(100, 2 * LIFE_FACTOR * BUDGET)
+    most = LIFE + 64 * 100
+    with pytest.raises(ClaimError, match=f"reports {most + 1} tokens; in this job it can have trained {most}"):
+        account.report(100, most + 1)
+    account.report(100, most)
+
+
+def test_a_process_that_begins_anew_does_not_slow_down_the_others(account: Account) -> None:
+    account.train(BESIDE, 0.0, 1)
+    account.claims.admitted(BESIDE, "another", 0, 0)
+    account.now += 600.0  # it compiles
+    account.report(1, learner=BESIDE)
+    account.report(101)
+    account.now += 1.0
+    account.report(101 + SLACK + 1000)
+
+
+def test_what_a_process_that_lost_its_link_comes_back_with_is_known(account: Account) -> None:
+    account.report(110)
+    account.claims.admitted(WHO, "process", 150, 600)
+    asyncio.run(account.push(50 + SLACK))
+    account.train(BESIDE, 2.0, 60)
+    most = 150 + SLACK + int(SAVED_SECONDS * 2 * POOL_FACTOR)
+    account.report(most)
 
 
 def test_a_learner_of_no_pool_is_left_to_who_knows_the_learners() -> None:

@@ -1,5 +1,5 @@
-import dataclasses
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 
@@ -65,7 +65,7 @@ def test_a_push_that_cannot_be_what_was_asked_takes_no_memory(
     inbox: Inbox, change: dict[str, int | str], text: str
 ) -> None:
     with pytest.raises(PushRefusedError, match=text):
-        inbox.open(KEY, dataclasses.replace(CLAIM, **change), nobody)  # type: ignore[arg-type]
+        inbox.open(KEY, replace(CLAIM, **change), nobody)  # type: ignore[arg-type]
     assert inbox.held_bytes == 0
 
 
@@ -101,6 +101,18 @@ def test_after_the_merge_nothing_of_its_version_is_held_or_wanted(inbox: Inbox) 
     inbox.void_version(0, 5)
     assert not inbox.accept(late)
     assert inbox.held_bytes == 0
+
+
+def test_what_later_merges_and_other_fragments_need_outlasts_a_merge(inbox: Inbox) -> None:
+    later = [KEY._replace(learner="r/p/1", version=6), KEY._replace(learner="r/p/2", fragment=1, version=4)]
+    sizes = {0: 20, 1: 12}
+    for key in later:
+        inbox.ask(key)
+        inbox.open(key, replace(CLAIM, base_version=3, payload_bytes=sizes[key.fragment]), nobody)
+    inbox.void_version(0, 5)
+    assert all(inbox.accept(key) for key in later)
+    inbox.void_version(0, 5)
+    assert inbox.held_bytes == sum(inbox.payload(key).nbytes for key in later) == 32
 
 
 def test_a_session_that_ends_takes_its_asks_with_it_but_not_what_is_here(inbox: Inbox) -> None:

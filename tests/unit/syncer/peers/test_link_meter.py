@@ -1,7 +1,7 @@
 import pytest
 
 from diloco.runtime.busy import Moved
-from diloco.syncer.peers.link_meter import WINDOW_SECONDS, LinkMeter, Rates, RecentSeconds
+from diloco.syncer.peers.link_meter import LinkMeter, Rates, RecentSeconds
 from tests.support.hand_clock import HandClock
 
 FIRST, SECOND = "r/p/0", "r/p/1"
@@ -34,42 +34,82 @@ def test_pulls_are_the_learners_own_account() -> None:
     assert meter.rates(SECOND) == Rates()
 
 
-def test_a_new_process_counts_from_its_own_beginning() -> None:
+@pytest.mark.parametrize(
+    "another",
+    [Moved(70.0, 100), Moved(1.0, 7000), Moved(1.0, 100)],
+    ids=["less moved", "less time", "less of both"],
+)
+def test_a_count_that_goes_back_is_of_another_process(another: Moved) -> None:
     meter = LinkMeter(HandClock())
-    for now, moved in ((0.0, Moved(50.0, 5000)), (10.0, Moved(60.0, 6000)), (20.0, Moved(1.0, 300))):
+    further = Moved(another.busy_seconds + 2.0, another.bytes + 600)
+    for turn, moved in enumerate((Moved(50.0, 5000), Moved(60.0, 6000), another, further)):
+        assert meter.rates(FIRST).down == (100.0 if turn == 2 else None)
         meter.pulled(FIRST, moved)
-        meter.sample(now)
-    assert meter.rates(FIRST).down is None
-    meter.pulled(FIRST, Moved(3.0, 900))
-    meter.sample(30.0)
+        meter.sample(10.0 * turn)
     assert meter.rates(FIRST).down == 300.0
 
 
-def test_what_was_long_ago_is_forgotten() -> None:
+def test_an_idle_time_changes_no_rate() -> None:
     meter = LinkMeter(HandClock())
-    moved = Moved()
-    for turn in range(100):
-        rate = 100 if turn < 50 else 10
-        moved = Moved(moved.busy_seconds + 1.0, moved.bytes + rate)
+    for now, moved in ((0.0, Moved()), (10.0, Moved(2.0, 1000)), (20.0, Moved(2.0, 1000))):
         meter.pulled(FIRST, moved)
-        meter.sample(10.0 * turn)
-    assert meter.rates(FIRST).down == pytest.approx(10.0)
-    assert WINDOW_SECONDS < 500
+        meter.sample(now)
+    assert meter.rates(FIRST).down == 500.0
+
+
+def rate_after(samples: list[tuple[float, int]]) -> float | None:
+    """The rate after samples (time, bytes in the second of transfer before it)."""
+    meter = LinkMeter(HandClock())
+    busy, total = 0.0, 0
+    for now, more in samples:
+        busy, total = busy + 1.0, total + more
+        meter.pulled(FIRST, Moved(busy, total))
+        meter.sample(now)
+    return meter.rates(FIRST).down
+
+
+def test_what_was_more_than_two_minutes_ago_is_forgotten() -> None:
+    samples = [(10.0 * turn, turn**2) for turn in range(21)]
+    assert rate_after(samples) == pytest.approx(sum(turn**2 for turn in range(9, 21)) / 12)
+
+
+def test_after_a_long_silence_only_what_came_since_counts() -> None:
+    assert rate_after([(0.0, 100), (10.0, 100), (500.0, 7)]) == 7.0
+
+
+def test_counts_are_sampled_every_five_seconds() -> None:
+    meter = LinkMeter(HandClock())
+    taken = []
+    for turn, now in enumerate((100.0, 101.0, 104.9, 105.0, 109.9, 110.0)):
+        meter.pulled(FIRST, Moved(float(turn), 100 * turn**2))
+        taken.append(meter.sample(now))
+    assert taken == [True, False, False, True, False, True]
+    assert meter.rates(FIRST).down == 100 * 5**2 / 5
 
 
 def test_a_duration_is_the_median_of_the_window() -> None:
     lately = RecentSeconds()
-    for seconds in (9.0, *(0.5,) * 13, *(0.1,) * 11):
+    for seconds in (*(9.0,) * 30, *(0.5,) * 13, *(0.1,) * 11):
         lately.add(seconds)
     assert lately.median == 0.5
-    for _ in range(13):
-        lately.add(0.1)
+    lately.add(0.1)
     assert lately.median == 0.1
 
 
-def test_a_time_too_short_to_be_measured_gives_no_rate() -> None:
+@pytest.mark.parametrize(
+    ("moved", "rate"),
+    [
+        (Moved(0.0009, 3000), None),
+        (Moved(0.001, 3000), 3_000_000.0),
+        (Moved(0.5, 1), 2.0),
+        (Moved(0.5, 0), None),
+        (Moved(0.0, 0), None),
+    ],
+)
+def test_a_rate_needs_a_byte_and_a_millisecond(moved: Moved, rate: float | None) -> None:
     meter = LinkMeter(HandClock())
-    for turn in range(5):
-        meter.pulled(FIRST, Moved(1e-5 * turn, 3000 * turn))
-        meter.sample(10.0 * turn)
-    assert meter.rates(FIRST) == Rates()
+    meter.pulled(FIRST, Moved())
+    meter.sample(0.0)
+    meter.pulled(FIRST, moved)
+    meter.sample(10.0)
+    assert meter.rates(FIRST).down == (None if rate is None else pytest.approx(rate))

@@ -1,4 +1,5 @@
 import asyncio
+import logging
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -76,6 +77,10 @@ class Bench:
     def view(self) -> EngineView:
         return self.engine.view(1.0)
 
+    def changed(self, **changes: Any) -> EngineView:
+        """The view, with these changes of both learners."""
+        return replace(self.view, learners=tuple(replace(learner, **changes) for learner in self.view.learners))
+
     def measure(self, turn: int, down_share: float) -> None:
         """Both learners have pulled for ``turn`` seconds; going as due takes ``down_share`` of their links."""
         rate = sum(self.sizes) / (self.interval * 0.5) / down_share
@@ -103,6 +108,103 @@ def test_links_that_are_measured_too_thin_are_told_once_that_has_stood(
     assert told.since_seconds > 0
     (use,) = told.used
     assert (use.name, use.learners, round(use.down, 2)) == ("here/cpu", 2, 1.5)
+
+
+async def told_at(bench: Bench, threads: ThreadPoolExecutor, **changes: Any) -> float:
+    """When a verdict is first reported, if somebody looks every five seconds; ``changes`` of both learners."""
+    for turn in range(1, 60):
+        bench.measure(turn, 0.5)
+        await bench.watch.look(bench.changed(**changes), 5.0 * turn, threads)
+        if bench.watch.status(5.0 * turn) is not None:
+            return 5.0 * turn
+    raise AssertionError("nothing is reported")
+
+
+def test_a_verdict_is_told_90_seconds_after_the_first_one(tmp_path: Path, threads: ThreadPoolExecutor) -> None:
+    bench = Bench(tmp_path)
+    assert asyncio.run(told_at(bench, threads)) == 15.0 + 90.0
+    told = bench.watch.status(105.0)
+    assert told is not None
+    assert (told.kind, told.remedies, told.since_seconds) == ("Fits", (), 0.0)
+    later = bench.watch.status(112.5)
+    assert later is not None
+    assert later.since_seconds == 7.5
+
+
+class CountedThreads(ThreadPoolExecutor):
+    """A thread that counts what it is given."""
+
+    calls = 0
+
+    def submit(self, *call: Any, **more: Any) -> Any:
+        self.calls += 1
+        return super().submit(*call, **more)
+
+
+def test_links_are_judged_every_15_seconds_and_no_more_often(tmp_path: Path) -> None:
+    with CountedThreads(1) as threads:
+        assert asyncio.run(Bench(tmp_path).follow(threads, [1.5] * 24)) is not None
+        assert threads.calls == 24 / 3
+
+
+def test_a_verdict_is_logged_once_and_loudly_if_it_is_a_misfit(
+    tmp_path: Path, threads: ThreadPoolExecutor, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    bench = Bench(tmp_path)
+    asyncio.run(bench.follow(threads, [1.5] * 60))
+    asyncio.run(Bench(tmp_path).follow(threads, [0.5] * 60))
+    lines = [(record.levelname, record.getMessage()) for record in caplog.records]
+    assert [(level, line.partition(" ")[0], line.split(": ")[1]) for level, line in lines] == [
+        ("WARNING", "links:", "LinkTooThin"),
+        ("INFO", "links:", "Fits"),
+    ]
+
+
+def test_how_long_learners_take_to_answer_is_judged(tmp_path: Path, threads: ThreadPoolExecutor) -> None:
+    bench = Bench(tmp_path)
+    asyncio.run(told_at(bench, threads, answer_seconds=60.0))
+    told = bench.watch.status(105.0)
+    assert told is not None
+    assert told.kind == "RoundTooLong"
+    assert told.reason.startswith("a fragment is under way for 120.5 of the interval's 4 steps")
+
+
+def test_learners_that_do_not_train_or_have_made_no_step_do_not_count(
+    tmp_path: Path, threads: ThreadPoolExecutor
+) -> None:
+    bench = Bench(tmp_path)
+
+    async def follow() -> None:
+        for turn in range(1, 60):
+            bench.measure(turn, 0.5)
+            one, two = bench.view.learners
+            # At first both train and are near; later the one is away, and what is known of it is not used.
+            away = replace(one, state="Absent", answer_seconds=60.0) if turn > 3 else one
+            new = replace(two, id="here/gpu/0", step_seconds=None)
+            await bench.watch.look(replace(bench.view, learners=(away, two, new)), 5.0 * turn, threads)
+
+    asyncio.run(follow())
+    told = bench.watch.status(1000.0)
+    assert told is not None
+    assert told.kind == "Fits"
+    assert [(use.name, use.learners) for use in told.used] == [("here/cpu", 1)]
+
+
+def test_every_link_of_the_job_is_shown(tmp_path: Path, threads: ThreadPoolExecutor) -> None:
+    bench = Bench(tmp_path)
+
+    async def follow() -> None:
+        for turn in range(1, 60):
+            bench.measure(turn, 0.5)
+            one, two = bench.view.learners
+            learners = (one, two, replace(two, id="here/gpu/0"))
+            await bench.watch.look(replace(bench.view, learners=learners), 5.0 * turn, threads)
+
+    asyncio.run(follow())
+    told = bench.watch.status(1000.0)
+    assert told is not None
+    assert [(use.name, use.learners) for use in told.used] == [("here/cpu", 2), ("here/gpu", 1)]
 
 
 def test_a_job_that_is_over_is_judged_no_more(tmp_path: Path, threads: ThreadPoolExecutor) -> None:

@@ -25,6 +25,15 @@ def test_once_the_manifest_has_them_there_is_room_again() -> None:
     assert newcomers.problem_with("r/p/65") is None
 
 
+def test_a_pool_that_grew_and_shrank_may_grow_again() -> None:
+    newcomers = Newcomers(["r/p/0"])
+    for index in range(1, 65):
+        newcomers.admitted(f"r/p/{index}")
+    newcomers.planned(f"r/p/{index}" for index in range(65))
+    newcomers.planned(["r/p/0"])
+    assert newcomers.problem_with("r/p/65") is None
+
+
 def test_those_that_wait_for_an_answer_count() -> None:
     newcomers = Newcomers(["r/p/0"])
     assert newcomers.problem_with("r/p/99", (f"r/p/{index}" for index in range(64))) is None  # r/p/0 is planned

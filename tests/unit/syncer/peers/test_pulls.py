@@ -3,6 +3,7 @@
 import asyncio
 import time
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from typing import Any, cast
 
 import pytest
@@ -19,7 +20,7 @@ from diloco.syncer.peers.posted_pulls import PostedPulls
 from diloco.syncer.peers.service import SyncService
 from diloco.syncer.reporting.metrics import SyncerMetrics
 from diloco.syncer.store import EncodedUpdate, FragmentStore, digest_of
-from diloco.wire.errors import RefusedError
+from diloco.wire.errors import IdentityError, RefusedError
 from diloco.wire.messages import PullHeader, PullRequest
 from diloco.wire.tls import Peer
 
@@ -104,6 +105,28 @@ def test_a_learner_without_the_base_version_is_sent_the_fragment_whole(held: int
     header, payload = asyncio.run(bench.pull(5, held=held))
     assert header == PullHeader(0, 5, 40, digest_of(new))
     assert payload == new.numpy().tobytes()
+    assert b'diloco_pulls_total{payload="whole"} 1.0' in page(bench)
+
+
+@pytest.mark.parametrize(
+    ("changes", "text"),
+    [
+        ({"epoch": "2"}, "syncer epoch is 1, not '2': the syncer has restarted"),
+        ({"incarnation": 2}, "incarnation 2 of r/p/0 has no session here"),
+        ({"learner": "r/p/1"}, "incarnation 1 of r/p/1 has no session here"),
+        ({"fragment": 1}, "fragment 1 of 1: they count from 0"),
+    ],
+)
+def test_only_a_learner_with_a_session_is_sent_a_fragment(changes: dict[str, Any], text: str) -> None:
+    request = replace(PullRequest("r/p/0", 1, 0, 4, "1"), **changes)
+    with pytest.raises(RefusedError, match=text):
+        asyncio.run(Bench().service.open_pull(request, PEER))
+
+
+def test_a_certificate_pulls_only_for_its_own_learner() -> None:
+    for peer in (Peer("test", "r/p/1", "job"), Peer("test", "r/p/0", "other")):
+        with pytest.raises(IdentityError):
+            asyncio.run(Bench().service.open_pull(PullRequest("r/p/0", 1, 0, 4, "1"), peer))
 
 
 def test_a_version_without_an_update_is_sent_whole_also_after_a_start() -> None:

@@ -1,93 +1,274 @@
-"""What a session keeps of a learner's reports beside what it hands to the engine."""
+"""Who gets a session, what it is told, and by whom it is ended."""
 
 import asyncio
-import time
-from collections.abc import AsyncIterator
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
-from diloco.core.actions import Admit
-from diloco.core.fragments import Layout, TensorSpec, partition
-from diloco.syncer.peers.claims import ClaimLimits, Claims
-from diloco.syncer.peers.link_meter import LinkMeter
-from diloco.syncer.peers.newcomers import Newcomers
-from diloco.syncer.peers.sessions import Sessions
-from diloco.syncer.store import FragmentStore
-from diloco.wire.errors import RefusedError
-from diloco.wire.messages import Join, LearnerMessage, Progress, StepReport
-from tests.support.hand_clock import HandClock
-
-WHO = "r/p/0"
-LAYOUT = partition([TensorSpec("a", (10,), embedding=False)], 1)
-
-
-def sessions_of(layout: Layout, meter: LinkMeter, events: list[object], clock: HandClock | None = None) -> Sessions:
-    return Sessions(
-        job="job",
-        layout=layout,
-        epoch="1",
-        store=FragmentStore(layout, residuals=False),
-        claims=Claims(ClaimLimits(lambda _: 64, frozenset({"r/p"}), 16, 10_000, 6), lambda: None, time.monotonic),
-        meter=meter,
-        newcomers=Newcomers([WHO]),
-        clock=clock or HandClock(),
-        post=events.append,
-    )
+from diloco.core.actions import Fence, Refusal, Refuse
+from diloco.core.events import (
+    LearnerJoined,
+    LearnerLeft,
+)
+from diloco.wire.errors import IdentityError, RefusedError, UnavailableError
+from diloco.wire.messages import (
+    Alive,
+    Leave,
+    Refused,
+    Welcome,
+)
+from diloco.wire.tls import Peer
+from tests.support.syncer_peers import (
+    BESIDE,
+    EPOCH,
+    INCARNATION,
+    LAYOUT,
+    PROGRESS,
+    VERSION,
+    WHO,
+    SyncerPeers,
+    play,
+    settle,
+)
 
 
-def rate_after(reports: list[StepReport]) -> float | None:
-    """What is known of the way down after these reports, ten seconds apart."""
-    clock = HandClock()
-    meter = LinkMeter(clock)
-    events: list[object] = []
-    sessions = sessions_of(LAYOUT, meter, events, clock)
+def test_a_process_is_welcomed_once_the_engine_admits_it() -> None:
+    async def scene(peers: SyncerPeers) -> None:
+        joined = await peers.join(steps=5, data_position=20)
+        assert joined.told == []
+        assert peers.sessions.admitted == 0
+        assert not peers.sessions.current(WHO, INCARNATION)
+        peers.admit(steps=5)
+        assert joined.told == [Welcome(INCARNATION, EPOCH, (), (VERSION, VERSION), 5, 20, PROGRESS, posted_pulls=True)]
+        assert peers.sessions.admitted == 1
+        assert peers.sessions.current(WHO, INCARNATION)
+        assert not peers.sessions.current(WHO, INCARNATION + 1)
+        assert not peers.sessions.current(BESIDE, INCARNATION)
+        assert peers.events == [LearnerJoined(WHO, "process", (), 5, 20)]
 
-    async def inbound() -> AsyncIterator[LearnerMessage]:
-        sessions.admit(Admit(WHO, "process", 7, (), (0,), 0, 0, "it is planned"), Progress(0, 1, 0))
-        for report in reports:
-            yield report
-            meter.sample(clock.now)
-            clock.now += 10.0
-
-    asyncio.run(sessions.serve(Join("job", WHO, "process", LAYOUT.digest), inbound(), lambda _: None))
-    assert len(events) == 1 + len(reports) + 1  # it joined, made steps and left
-    return meter.rates(WHO).down
-
-
-def report(step: int, receiving_seconds: float = 0.0, received_bytes: int = 0) -> StepReport:
-    return StepReport(
-        7, step, 64 * step, 0.5, 0.0, 2.0, 4 * step, receiving_seconds=receiving_seconds, received_bytes=received_bytes
-    )
-
-
-def test_pulls_are_measured_by_the_learner_that_receives_them() -> None:
-    assert rate_after([report(step, 0.5 * step, 1000 * step) for step in range(1, 5)]) == 2000.0
-
-
-def test_a_learner_of_an_earlier_version_tells_nothing_of_them() -> None:
-    assert rate_after([report(step) for step in range(1, 5)]) is None
+    play(scene)
 
 
 @pytest.mark.parametrize(
-    ("digest", "message"),
+    ("epoch", "versions", "known"),
     [
-        ("0" * 64, "has another model than the syncer"),
-        (
-            f"{LAYOUT.cut}.other",
-            "has other frozen parameters or buffers than the syncer: give both the same base",
-        ),
-        (LAYOUT.cut, "does not say which frozen parameters and buffers it has: use this version of diloco"),
+        (EPOCH, (4, 3), (4, 3)),
+        ("2", (4, 3), ()),
+        ("", (), ()),
+        (EPOCH, (4,), ()),
+        (EPOCH, (4, 3, 2), ()),
     ],
 )
-def test_a_learner_of_another_model_or_base_is_refused(digest: str, message: str) -> None:
-    events: list[object] = []
-    sessions = sessions_of(replace(LAYOUT, constants="base"), LinkMeter(HandClock()), events)
+def test_only_versions_of_this_syncer_and_model_are_believed(
+    epoch: str, versions: tuple[int, ...], known: tuple[int, ...]
+) -> None:
+    async def scene(peers: SyncerPeers) -> None:
+        await peers.join(epoch=epoch, versions=versions)
+        assert peers.events == [LearnerJoined(WHO, "process", known, 0, 0)]
 
-    async def nothing() -> AsyncIterator[LearnerMessage]:
-        return
-        yield
+    play(scene)
 
-    with pytest.raises(RefusedError, match=message):
-        asyncio.run(sessions.serve(Join("job", WHO, "process", digest), nothing(), lambda _: None))
-    assert events == []
+
+@pytest.mark.parametrize(
+    ("join", "message"),
+    [
+        ({"job": "other"}, "this is the syncer of job 'job', not of 'other'"),
+        ({"layout_digest": "0" * 64}, "has another model than the syncer"),
+        (
+            {"layout_digest": f"{LAYOUT.cut}.other"},
+            "has other frozen parameters or buffers than the syncer: give both the same base",
+        ),
+        (
+            {"layout_digest": LAYOUT.cut},
+            "does not say which frozen parameters and buffers it has: use this version of diloco",
+        ),
+    ],
+)
+def test_a_process_that_is_none_of_this_job_is_refused(join: dict[str, Any], message: str) -> None:
+    async def scene(peers: SyncerPeers) -> None:
+        joined = await peers.join(**join)
+        assert joined.over
+        assert isinstance(joined.problem, RefusedError)
+        assert message in str(joined.problem)
+        assert peers.events == []
+
+    play(scene, layout=replace(LAYOUT, constants="base"))
+
+
+def test_a_process_that_cannot_have_come_so_far_is_refused() -> None:
+    async def scene(peers: SyncerPeers) -> None:
+        joined = await peers.join(steps=2**62)
+        assert isinstance(joined.problem, RefusedError)
+        assert "r/p/0 joins with 4611686018427387904 steps" in str(joined.problem)
+        assert peers.events == []
+
+    play(scene)
+
+
+def test_a_certificate_opens_only_its_own_learners_session() -> None:
+    async def scene(peers: SyncerPeers) -> None:
+        joined = await peers.join(WHO, peer=Peer("test", BESIDE, "job"))
+        assert isinstance(joined.problem, IdentityError)
+        joined = await peers.join(WHO, peer=Peer("test", WHO, "other"))
+        assert isinstance(joined.problem, IdentityError)
+        assert peers.events == []
+
+    play(scene)
+
+
+def test_unplanned_learners_are_let_in_until_there_are_too_many() -> None:
+    async def scene(peers: SyncerPeers) -> None:
+        for index in range(100, 164):
+            assert not (await peers.join(f"r/p/{index}")).over
+            if index < 132:
+                peers.admit(f"r/p/{index}")
+        turned_away = await peers.join("r/p/164")
+        assert isinstance(turned_away.problem, UnavailableError)
+        assert "no room for r/p/164" in str(turned_away.problem)
+
+    play(scene)
+
+
+def test_one_that_gives_up_before_it_is_admitted_makes_room() -> None:
+    async def scene(peers: SyncerPeers) -> None:
+        waiting = [await peers.join(f"r/p/{index}") for index in range(100, 164)]
+        waiting[0].hang_up()
+        await settle()
+        assert not (await peers.join("r/p/164")).over
+
+    play(scene)
+
+
+def test_one_that_left_before_it_was_admitted_is_reported_as_gone() -> None:
+    async def scene(peers: SyncerPeers) -> None:
+        (await peers.join()).hang_up()
+        await settle()
+        peers.events.clear()
+        peers.admit()
+        assert peers.events == [LearnerLeft(WHO, INCARNATION, clean=False)]
+        assert peers.sessions.admitted == 0
+
+    play(scene)
+
+
+def test_a_process_that_joins_again_has_one_session() -> None:
+    async def scene(peers: SyncerPeers) -> None:
+        first = await peers.join()
+        second = await peers.join()
+        assert first.over
+        assert first.problem is None
+        peers.admit()
+        assert first.told == []
+        assert len(second.told) == 1
+        third = await peers.join()
+        assert not second.over
+        peers.admit(incarnation=INCARNATION)
+        await third.say(Alive(INCARNATION))
+        assert second.problem is None  # and it is over
+        assert peers.sessions.admitted == 1
+        assert not any(isinstance(event, LearnerLeft) for event in peers.events)
+
+    play(scene)
+
+
+def test_a_refused_process_is_told_why_and_its_session_ends() -> None:
+    async def scene(peers: SyncerPeers) -> None:
+        joined = await peers.join()
+        peers.sessions.refuse(Refuse(WHO, "another", Refusal.SUPERSEDED, "not this one"))
+        assert joined.told == []
+        peers.sessions.refuse(Refuse(WHO, "process", Refusal.UNKNOWN_LEARNER, "there is no such learner"))
+        await joined.say()
+        assert joined.told == [Refused("UnknownLearner", "there is no such learner")]
+        assert joined.over
+        assert joined.problem is None
+
+    play(scene)
+
+
+def test_a_fenced_process_is_told_why_and_heard_no_more() -> None:
+    async def scene(peers: SyncerPeers) -> None:
+        joined = await peers.admitted()
+        peers.sessions.fence(Fence(WHO, INCARNATION + 1, Refusal.SUPERSEDED, "not this one"))
+        peers.sessions.fence(Fence(BESIDE, INCARNATION, Refusal.SUPERSEDED, "nor this one"))
+        assert joined.told == []
+        peers.sessions.fence(Fence(WHO, INCARNATION, Refusal.LEASE_EXPIRED, "it was silent"))
+        assert not peers.sessions.current(WHO, INCARNATION)
+        await joined.say()
+        assert joined.told == [Refused("LeaseExpired", "it was silent")]
+        assert joined.over
+        assert joined.problem is None
+        assert peers.events == []  # the engine knows
+
+    play(scene)
+
+
+def test_a_learner_that_broke_a_rule_is_told_which_and_reported_as_gone() -> None:
+    async def scene(peers: SyncerPeers) -> None:
+        joined = await peers.admitted()
+        peers.sessions.end(WHO, INCARNATION + 1, "not this one")
+        peers.sessions.end(BESIDE, INCARNATION, "nor this one")
+        await joined.say()
+        assert not joined.over
+        peers.sessions.end(WHO, INCARNATION, "it cheats")
+        await joined.say()
+        assert isinstance(joined.problem, RefusedError)
+        assert str(joined.problem) == "it cheats"
+        assert peers.events == [LearnerLeft(WHO, INCARNATION, clean=False)]
+
+    play(scene)
+
+
+def test_messages_go_to_the_process_they_are_for() -> None:
+    async def scene(peers: SyncerPeers) -> None:
+        one, two = await peers.admitted(WHO, 7), await peers.admitted(BESIDE, 8)
+        peers.sessions.send(WHO, 7, PROGRESS)
+        peers.sessions.send(WHO, 8, replace(PROGRESS, tokens=1))
+        peers.sessions.send("r/p/9", 7, replace(PROGRESS, tokens=2))
+        assert (one.told, two.told) == ([PROGRESS], [])
+        peers.sessions.send_all(PROGRESS)
+        assert (one.told, two.told) == ([PROGRESS] * 2, [PROGRESS])
+
+    play(scene)
+
+
+def test_a_learner_that_cannot_be_told_anything_loses_only_its_session() -> None:
+    async def scene(peers: SyncerPeers) -> None:
+        one, two = await peers.admitted(WHO, 7), await peers.admitted(BESIDE, 8)
+        one.unreachable = UnavailableError("the connection broke")
+        peers.sessions.send_all(PROGRESS)
+        await one.say()
+        assert one.over
+        assert peers.events == [LearnerLeft(WHO, 7, clean=False)]
+        assert two.told == [PROGRESS]
+        assert not two.over
+
+    play(scene)
+
+
+@pytest.mark.parametrize("clean", [True, False])
+def test_it_is_known_whether_a_learner_left_on_purpose(*, clean: bool) -> None:
+    async def scene(peers: SyncerPeers) -> None:
+        joined = await peers.admitted()
+        if clean:
+            await joined.say(Leave(INCARNATION, "its work is done"), Alive(INCARNATION))
+        else:
+            joined.hang_up()
+            await settle()
+        assert joined.over
+        assert joined.problem is None
+        assert peers.events == [LearnerLeft(WHO, INCARNATION, clean=clean)]
+        assert peers.sessions.admitted == 0
+
+    play(scene)
+
+
+def test_a_call_that_is_broken_off_leaves_no_session_behind() -> None:
+    async def scene(peers: SyncerPeers) -> None:
+        joined = await peers.admitted()
+        await joined.break_off()
+        assert joined.over
+        assert peers.events == [LearnerLeft(WHO, INCARNATION, clean=False)]
+        assert len(asyncio.all_tasks()) == 1  # this one
+
+    play(scene)

@@ -125,8 +125,7 @@ class Claims:
 
         Raises:
             ClaimError: steps or tokens go back, there are more tokens than the steps allow, or more steps or sequences
-            than
-                there was time for.
+                than there was time for.
         """
         account, allowance = self._accounts[learner], self._allowances[learner]
         if account.reported is not None:
@@ -241,7 +240,7 @@ class _Account:
 
     def _mark(self, fragment: int, version: int, step: int) -> None:
         marks = self._marks.setdefault(fragment, {})
-        marks[version] = max(step, marks.get(version, 0))
+        marks[version] = max(step, marks.get(version, step))
         while len(marks) > _KEPT_MARKS:
             oldest, following = sorted(marks)[:2]
             marks[following] = max(marks[following], marks.pop(oldest))

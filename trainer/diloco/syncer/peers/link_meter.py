@@ -94,10 +94,10 @@ class _Window:
             last = self._samples[-1][1]
             if moved.bytes < last.bytes or moved.busy_seconds < last.busy_seconds:
                 self._samples.clear()  # another process of that learner, whose counts begin at 0
-        self._samples.append((now, moved))
         # Keep one sample from before the window: the window begins between it and the next.
-        while len(self._samples) > 2 and now - self._samples[1][0] >= WINDOW_SECONDS:
+        while len(self._samples) > 1 and now - self._samples[1][0] >= WINDOW_SECONDS:
             self._samples.popleft()
+        self._samples.append((now, moved))
 
     @property
     def bytes_per_second(self) -> float | None:

@@ -81,8 +81,6 @@ class PostedPulls:
         learners = self._waiting.get(fragment, {})
         if learner in learners and learners[learner][1] is made:
             del learners[learner]
-            if not learners:
-                del self._waiting[fragment]
 
 
 def _end(made: "asyncio.Future[None]", error: WireError) -> None:

@@ -213,7 +213,7 @@ class Sessions:
     async def _read(self, session: _Session, inbound: AsyncIterator[LearnerMessage]) -> None:
         bucket = TokenBucket(self._clock)
         async for message in inbound:
-            if (wait_seconds := bucket.wait_seconds()) > 0:
+            if wait_seconds := bucket.wait_seconds():
                 await asyncio.sleep(wait_seconds)
             if isinstance(message, messages.Leave):
                 _log.info("%s leaves: %s", session.join.learner, message.reason)

@@ -5,6 +5,8 @@ one kind of hardware, so a learner that is far faster than the fastest other one
 """
 
 from dataclasses import dataclass, field
+from heapq import nlargest
+from operator import itemgetter
 
 from diloco.spec.learner_ids import pool_of
 
@@ -45,17 +47,12 @@ class Speeds:
             return
         speed.highest = max(speed.highest, (step - speed.since[0]) / seconds)
         speed.since = (step, now)
-        pool = self._fastest.setdefault(pool_of(learner), {})
-        pool[learner] = speed.highest
-        if len(pool) > 2:
-            del pool[min(pool, key=lambda name: pool[name])]
+        pool = self._fastest.get(pool_of(learner), {}) | {learner: speed.highest}
+        self._fastest[pool_of(learner)] = dict(nlargest(2, pool.items(), key=itemgetter(1)))
 
     def begins(self, learner: str) -> None:
         """Note that another process begins: its first step is not measured."""
-        if learner in self._speeds:
-            highest = self._speeds.pop(learner).highest
-            if highest:
-                self._fastest.setdefault(pool_of(learner), {}).setdefault(learner, highest)
+        self._speeds.pop(learner, None)
 
     def most_steps_per_second(self, learner: str) -> float:
         """The limit for a learner, from the others' speeds."""
@@ -84,7 +81,7 @@ class Allowance:
     """Unused steps, and sequences in units of steps."""
 
     def __post_init__(self) -> None:
-        self._saved = [float(self.own_steps)] * 2
+        self._saved = [float(self.own_steps), float(self.own_steps)]
 
     def problem(self, steps: int, data_position: int, sequences_per_step: int, steps_per_second: float) -> str:
         """Why it cannot have come so far by now; empty if it can. Call ``grow`` first."""

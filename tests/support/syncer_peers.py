@@ -1,0 +1,186 @@
+"""The syncer's side of the wire without an engine: a test does what an engine would, and sees what one would be told.
+
+Messages are handed over in this process; whatever they are checked against is real.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Coroutine
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import torch
+
+from diloco.core.actions import Admit
+from diloco.core.codec import codec_named
+from diloco.core.fragments import Layout, TensorSpec, partition
+from diloco.syncer.peers.claims import ClaimLimits, Claims
+from diloco.syncer.peers.inbox import Inbox
+from diloco.syncer.peers.link_meter import LinkMeter
+from diloco.syncer.peers.newcomers import Newcomers
+from diloco.syncer.peers.posted_pulls import PostedPulls
+from diloco.syncer.peers.service import SyncService
+from diloco.syncer.peers.sessions import Sessions
+from diloco.syncer.reporting.metrics import SyncerMetrics
+from diloco.syncer.store import FragmentStore
+from diloco.wire.errors import WireError
+from diloco.wire.messages import Join, LearnerMessage, Progress, StepReport, SyncerMessage
+from diloco.wire.tls import Peer
+from tests.support.hand_clock import HandClock
+
+JOB, EPOCH = "job", "3"
+WHO, BESIDE = "r/p/0", "r/p/1"
+INCARNATION = 7
+LAYOUT = partition([TensorSpec("a", (10,), embedding=False), TensorSpec("b", (6,), embedding=False)], 2)
+VERSION = 4
+"""Of every fragment."""
+BOUND_STEPS = 6
+TOKENS_PER_STEP = 64
+PROGRESS = Progress(0, 10_000, 0)
+ANYBODY = Peer("test")
+
+
+async def settle() -> None:
+    """Let everything happen that is about to."""
+    for _ in range(30):
+        await asyncio.sleep(0)
+
+
+def report(step: int, incarnation: int = INCARNATION, **more: Any) -> StepReport:
+    """What a learner says after an inner step, if it has made them all."""
+    return StepReport(incarnation, step, TOKENS_PER_STEP * step, 0.5, 0.25, 2.0, 4 * step, **more)
+
+
+class SyncerPeers:
+    """Everything that a message may touch."""
+
+    def __init__(self, *, patience_seconds: float = 3600.0, layout: Layout = LAYOUT) -> None:
+        """``patience_seconds``: how long a push waits for the reports of its steps."""
+        self.clock = HandClock()
+        self.events: list[object] = []
+        self.checks = ThreadPoolExecutor(1)
+        self.meter = LinkMeter(self.clock)
+        self.metrics = SyncerMetrics()
+        self.store = FragmentStore(layout)
+        for fragment in layout.fragments:
+            self.store.put(fragment.index, VERSION, torch.zeros(fragment.numel))
+        limits = ClaimLimits(lambda _: TOKENS_PER_STEP, frozenset({"r/p"}), 16, 10_000, BOUND_STEPS)
+        claims = Claims(limits, self.metrics.claims_refused.inc, self.clock)
+        self.inbox = Inbox(layout, codec_named("None"))
+        self.sessions = Sessions(
+            job=JOB,
+            layout=layout,
+            epoch=EPOCH,
+            store=self.store,
+            claims=claims,
+            meter=self.meter,
+            newcomers=Newcomers([WHO, BESIDE]),
+            clock=self.clock,
+            post=self.events.append,
+        )
+        self.service = SyncService(
+            job=JOB,
+            epoch=EPOCH,
+            layout=layout,
+            codec=codec_named("None"),
+            sessions=self.sessions,
+            inbox=self.inbox,
+            store=self.store,
+            posted=PostedPulls(3600.0),
+            claims=claims,
+            patience_seconds=patience_seconds,
+            meter=self.meter,
+            metrics=self.metrics,
+            checks=self.checks,
+            post=self.events.append,
+        )
+
+    def count(self, name: str) -> float:
+        """The value of a metric without labels."""
+        value = self.metrics._registry.get_sample_value(name)
+        assert value is not None
+        return value
+
+    async def payloads_checked(self) -> None:
+        """Wait until the payloads that have arrived are checked."""
+        await settle()
+        await asyncio.get_running_loop().run_in_executor(self.checks, int)
+        await settle()
+
+    async def join(self, learner: str = WHO, instance: str = "process", peer: Peer = ANYBODY, **more: Any) -> "Joined":
+        """A process opens its session."""
+        joined = Joined(
+            self, Join(**{"job": JOB, "layout_digest": LAYOUT.digest} | more, learner=learner, instance=instance), peer
+        )
+        await settle()
+        return joined
+
+    def admit(
+        self, learner: str = WHO, instance: str = "process", incarnation: int = INCARNATION, steps: int = 0
+    ) -> None:
+        """The engine admits a process."""
+        action = Admit(learner, instance, incarnation, (), self.store.versions, steps, 4 * steps, "it is planned")
+        self.sessions.admit(action, PROGRESS)
+
+    async def admitted(self, learner: str = WHO, incarnation: int = INCARNATION) -> "Joined":
+        """A process joins and is admitted; what was told and posted until then is forgotten."""
+        joined = await self.join(learner)
+        self.admit(learner, incarnation=incarnation)
+        joined.told.clear()
+        self.events.clear()
+        return joined
+
+
+class Joined:
+    """A process that has opened its session."""
+
+    def __init__(self, peers: SyncerPeers, join: Join, peer: Peer) -> None:
+        self.told: list[SyncerMessage] = []
+        self.unreachable: WireError | None = None
+        """What sending to it raises."""
+        self._said: asyncio.Queue[LearnerMessage | WireError | None] = asyncio.Queue()
+        self._session = asyncio.ensure_future(peers.service.session(join, peer, self._inbound(), self._send))
+
+    async def say(self, *messages: LearnerMessage | WireError) -> None:
+        """The process sends messages, or what raises this error because it is none."""
+        for message in messages:
+            self._said.put_nowait(message)
+        await settle()
+
+    def hang_up(self) -> None:
+        """The process sends no more."""
+        self._said.put_nowait(None)
+
+    @property
+    def over(self) -> bool:
+        """Whether the syncer has ended the session."""
+        return self._session.done()
+
+    @property
+    def problem(self) -> BaseException | None:
+        """What it ended with; None: nothing was wrong."""
+        return self._session.exception()
+
+    async def break_off(self) -> None:
+        """The server stops, or the call is cancelled."""
+        self._session.cancel()
+        await settle()
+
+    async def _inbound(self) -> AsyncIterator[LearnerMessage]:
+        while (message := await self._said.get()) is not None:
+            if isinstance(message, WireError):
+                raise message
+            yield message
+
+    def _send(self, message: SyncerMessage) -> None:
+        if self.unreachable is not None:
+            raise self.unreachable
+        self.told.append(message)
+
+
+def play(scene: Callable[[SyncerPeers], Coroutine[Any, Any, None]], **options: Any) -> None:
+    """Play a scene in an event loop of its own, with a `SyncerPeers` of these options."""
+
+    async def begin() -> None:
+        await scene(SyncerPeers(**options))
+
+    asyncio.run(begin())

@@ -1,0 +1,130 @@
+"""How fast learners are measured to be, and what one may claim beyond what is known of it."""
+
+import pytest
+
+from diloco.syncer.peers.speeds import Allowance, Speeds
+
+UNLIMITED = 10_000.0
+"""Steps a second that anybody is believed."""
+
+
+def measured(*speeds: tuple[str, float]) -> Speeds:
+    """Learners that made so many steps a second, measured in this order."""
+    measured = Speeds()
+    for learner, steps_per_second in speeds:
+        measured.reported(learner, 0, 100.0)
+        measured.reported(learner, int(10 * steps_per_second), 110.0)
+    return measured
+
+
+@pytest.mark.parametrize("order", ["abc", "cba", "bca", "cab"])
+def test_32_times_the_speed_of_the_fastest_other_of_the_pool_is_believed(order: str) -> None:
+    steps_per_second = {"a": 4.0, "b": 2.0, "c": 1.0}
+    speeds = measured(*((f"r/p/{name}", steps_per_second[name]) for name in order))
+    assert speeds.most_steps_per_second("r/p/a") == 32 * 2.0
+    assert speeds.most_steps_per_second("r/p/b") == speeds.most_steps_per_second("r/p/new") == 32 * 4.0
+
+
+def test_alone_in_a_pool_1000_times_the_fastest_of_the_job_is_believed() -> None:
+    speeds = measured(("r/q/0", 0.5), ("r/s/0", 2.0), ("r/t/0", 1.0), ("r/p/0", 7.0))
+    assert speeds.most_steps_per_second("r/p/0") == 1000 * 2.0
+
+
+def test_nobody_is_believed_more_than_any_machine_can_do() -> None:
+    speeds = measured(("r/p/0", 1000.0), ("r/q/0", 1000.0))
+    assert {speeds.most_steps_per_second(learner) for learner in ("r/p/0", "r/p/1", "r/q/0")} == {UNLIMITED}
+
+
+def test_a_speed_is_known_once_it_was_measured_for_five_seconds() -> None:
+    speeds = Speeds()
+    speeds.reported("r/p/0", 10, 100.0)
+    speeds.reported("r/p/0", 14, 104.9)
+    assert speeds.most_steps_per_second("r/p/1") == UNLIMITED
+    speeds.reported("r/p/0", 15, 105.0)
+    assert speeds.most_steps_per_second("r/p/1") == 32 * 1.0
+
+
+def test_slow_steps_are_measured_too() -> None:
+    assert measured(("r/p/0", 0.1)).most_steps_per_second("r/p/1") == pytest.approx(32 * 0.1)
+
+
+def test_what_was_slow_before_does_not_hide_that_it_is_fast_now() -> None:
+    speeds = measured(("r/p/0", 1.0))
+    speeds.reported("r/p/0", 10 + 100, 120.0)
+    assert speeds.most_steps_per_second("r/p/1") == 32 * 10.0
+
+
+def test_a_pause_does_not_make_a_learner_slower() -> None:
+    speeds = measured(("r/p/0", 4.0))
+    speeds.reported("r/p/0", 41, 1000.0)
+    assert speeds.most_steps_per_second("r/p/1") == 32 * 4.0
+
+
+@pytest.mark.parametrize("known", [False, True])
+def test_the_first_step_of_another_process_is_not_measured(*, known: bool) -> None:
+    speeds = Speeds()
+    speeds.reported("r/p/0", 0, 100.0)
+    if known:
+        speeds.reported("r/p/0", 10, 110.0)
+    speeds.begins("r/p/0")
+    speeds.reported("r/p/0", 11, 700.0)  # it has compiled
+    assert speeds.most_steps_per_second("r/p/1") == (32 * 1.0 if known else UNLIMITED)
+    speeds.reported("r/p/0", 31, 710.0)
+    assert speeds.most_steps_per_second("r/p/1") == 32 * 2.0
+
+
+def test_a_process_that_begins_before_any_report_is_no_error() -> None:
+    speeds = Speeds()
+    speeds.begins("r/p/0")
+    assert speeds.most_steps_per_second("r/p/1") == UNLIMITED
+
+
+def allowance() -> Allowance:
+    """Of a learner at step 100 and sequence 400, with 4 sequences a step; it may make 60 steps on its own."""
+    return Allowance(100, 400, 1000.0, 60)
+
+
+def may_claim(allowance: Allowance, steps: int, data_position: int) -> bool:
+    return allowance.problem(steps, data_position, 4, 2.0) == ""
+
+
+def test_steps_and_sequences_are_bounded_each_by_itself() -> None:
+    assert may_claim(allowance(), 160, 640)
+    assert not may_claim(allowance(), 161, 400)
+    assert not may_claim(allowance(), 100, 641)
+    used = allowance()
+    used.record(100, 640, 4)
+    assert may_claim(used, 160, 640)
+    assert not may_claim(used, 101, 641)
+    used = allowance()
+    used.record(160, 400, 4)
+    assert may_claim(used, 160, 640)
+    assert not may_claim(used, 161, 640)
+
+
+def test_saying_the_same_again_uses_nothing_up() -> None:
+    used = allowance()
+    for _ in range(100):
+        used.record(100, 400, 4)
+        used.record(90, 300, 4)
+    assert may_claim(used, 160, 640)
+
+
+def test_silence_is_worth_no_more_than_half_a_minute() -> None:
+    long_silent = allowance()
+    long_silent.grow(100_000.0, 2.0)
+    assert may_claim(long_silent, 100 + 60 + 30 * 2, 400 + 4 * (60 + 30 * 2))
+    assert not may_claim(long_silent, 101 + 60 + 30 * 2, 400)
+    assert not may_claim(long_silent, 100, 401 + 4 * (60 + 30 * 2))
+
+
+def test_time_gives_steps_back_at_the_speed_that_is_believed() -> None:
+    used = allowance()
+    used.record(160, 640, 4)
+    used.grow(1003.0, 2.0)
+    used.grow(1003.0, 2.0)
+    assert used.problem(167, 665, 4, 2.0) == (
+        "7 steps and 25 sequences more than are known; there was time for 6 steps and 24 sequences, at 2 steps a second"
+    )
+    assert may_claim(used, 166, 664)
+    assert not may_claim(used, 166, 665)
