@@ -235,9 +235,9 @@ def test_payloads_that_cannot_be_kept_are_said_once_and_merged(
 ) -> None:
     async def happens(on: Scene) -> None:
         on.payloads.write_text("in the way")
-        on.order(on.merge_of(0, 1, 0.5), on.merge_of(0, 2, 0.25))
-        await on.told(Merged)
-        await on.told(Merged)
+        on.order(*(on.merge_of(0, version, 0.25) for version in (1, 2, 3)))
+        for _ in range(3):
+            await on.told(Merged)
         assert torch.equal(values_of(on), torch.full((10,), -0.75))
         assert on.executor.record_problem == "Not a directory"
 
