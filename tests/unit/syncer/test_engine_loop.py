@@ -202,17 +202,20 @@ def test_others_get_a_turn_after_256_events(tmp_path: Path) -> None:
     assert asyncio.run(main()) == (256, 258)
 
 
-def test_what_came_before_the_start_is_processed_after_it(tmp_path: Path) -> None:
+def test_events_before_the_start_wait_for_it_and_later_ones_do_not(tmp_path: Path) -> None:
     async def main() -> list[Event]:
         with looping(tmp_path, start=False) as (engine, engine_loop, executor):
-            engine_loop.post(LAST)
+            engine_loop.post(SnapshotAsked("early"))
             await asyncio.sleep(0)
             assert engine.told == []
             engine_loop.start(executor)
-            await executor.idle.wait()
+            await asyncio.sleep(0)
+            assert engine.told == [SnapshotAsked("early")]
+            engine_loop.post(LAST)
+            await asyncio.sleep(0)
             return engine.told
 
-    assert asyncio.run(main()) == [LAST]
+    assert asyncio.run(main()) == [SnapshotAsked("early"), LAST]
 
 
 def test_after_the_stop_no_event_is_processed_and_no_timer_fires(tmp_path: Path) -> None:
