@@ -37,6 +37,11 @@ class Executor:
         self.dropped: type[Any] = type(None)
         self.idle = asyncio.Event()
 
+    async def ends(self) -> None:
+        """Wait until it is told ``Note("last", ...)``."""
+        async with asyncio.timeout(30):
+            await self.idle.wait()
+
     def before(self, event: Event) -> bool:
         return not isinstance(event, self.dropped)
 
@@ -89,9 +94,9 @@ def run(directory: Path, script: Callable[[Event], list[Action]], *events: Event
         with looping(directory, script) as (_, engine_loop, executor):
             for event in events:
                 engine_loop.post(event)
-            idle = asyncio.ensure_future(executor.idle.wait())
+            idle = asyncio.ensure_future(executor.ends())
             ends: set[asyncio.Future[Any]] = {idle, engine_loop.failed}
-            await asyncio.wait(ends, timeout=30, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
             idle.cancel()
             return executor, engine_loop
 
@@ -146,7 +151,7 @@ def test_a_timer_that_has_fired_when_it_is_replaced_or_cancelled_is_ignored(tmp_
             asyncio.get_running_loop().call_soon(
                 lambda: asyncio.get_running_loop().call_soon(engine_loop.post, SnapshotAsked("change"))
             )
-            await executor.idle.wait()
+            await executor.ends()
             return engine.told
 
     assert asyncio.run(main()) == [SnapshotAsked("set"), SnapshotAsked("change"), TimerFired("end")]
@@ -161,7 +166,7 @@ def test_a_timer_that_is_overdue_fires_at_once(tmp_path: Path) -> None:
             later: list[str] = []
             engine_loop.post(SnapshotAsked("set"))
             asyncio.get_running_loop().call_later(0.5, later.append, "half a second")
-            await executor.idle.wait()
+            await executor.ends()
             return later
 
     assert asyncio.run(main()) == []
@@ -182,7 +187,7 @@ def test_timers_that_are_replaced_do_not_pile_up(tmp_path: Path) -> None:
             for _ in range(100):
                 engine_loop.post(SnapshotAsked("again"))
             engine_loop.post(LAST)
-            await executor.idle.wait()
+            await executor.ends()
             return waiting() - before
 
     assert asyncio.run(main()) == 1
@@ -196,7 +201,7 @@ def test_others_get_a_turn_after_256_events(tmp_path: Path) -> None:
             await asyncio.sleep(0)
             first = len(engine.told)
             engine_loop.post(LAST)
-            await executor.idle.wait()
+            await executor.ends()
             return first, len(engine.told)
 
     assert asyncio.run(main()) == (256, 258)
@@ -240,7 +245,7 @@ def test_an_event_that_the_executor_drops_is_neither_told_nor_on_the_tape(tmp_pa
             executor.dropped = LearnerAlive
             engine_loop.post(LearnerAlive("a/b/0", 1))
             engine_loop.post(LAST)
-            await executor.idle.wait()
+            await executor.ends()
             return engine.told
 
     assert asyncio.run(main()) == [LAST]
