@@ -9,9 +9,6 @@ import pytest
 
 from diloco.local.status_poll import StatusError, fetch_status
 from diloco.runtime.exits import EXIT_BAD_INPUT, EXIT_OK
-from diloco.syncer.errors import SyncerError
-from diloco.syncer.options import SyncerOptions
-from diloco.syncer.process import run_syncer
 from tests.support.syncer_process import SmallJob, SyncerProcess
 
 pytestmark = pytest.mark.processes
@@ -63,22 +60,6 @@ def page(address: str, path: str) -> tuple[int, str]:
     except urllib.error.HTTPError as error:
         with error:
             return error.code, error.read().decode()
-
-
-def test_it_is_alive_while_it_loads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    job = SmallJob(tmp_path)
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        http = f"127.0.0.1:{free.getsockname()[1]}"
-    seen: list[tuple[int, str]] = []
-
-    def loads(*_: object) -> None:
-        seen.extend(page(http, path) for path in ("/healthz", "/readyz"))
-        raise SyncerError("seen enough")
-
-    monkeypatch.setattr("diloco.syncer.process.prepare", loads)
-    assert run_syncer(SyncerOptions(job.job, tmp_path / "s", http=http)) == EXIT_BAD_INPUT
-    assert [status for status, _ in seen] == [200, 503]
-    assert all("creating the model or reading the newest checkpoint" in text for _, text in seen)
 
 
 def test_a_second_syncer_waits_for_the_first_one_and_goes_on(tmp_path: Path) -> None:

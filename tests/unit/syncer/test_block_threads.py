@@ -1,8 +1,10 @@
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from threading import Barrier
+from threading import enumerate as enumerate_threads
 
 import pytest
+import torch
 
 from diloco.syncer.block_threads import BlockThreads
 
@@ -34,6 +36,24 @@ def test_threads_work_at_once() -> None:
 
     with block_threads(2) as threads:
         threads(meet, range(2))
+
+
+def test_each_has_one_torch_thread_and_no_more_work_than_there_are_blocks() -> None:
+    torch_threads: list[int] = []
+    with block_threads(3) as threads:
+        threads(lambda _: torch_threads.append(torch.get_num_threads()), range(2))
+        assert torch_threads == [1, 1]
+        threads(lambda _: torch_threads.append(torch.get_num_threads()), range(100))
+    assert torch_threads == [1] * (2 + 3)
+
+
+def test_closing_ends_the_threads() -> None:
+    seen: list[int] = []
+    before = set(enumerate_threads())
+    with block_threads(2) as threads:
+        threads(seen.extend, range(10))
+        assert set(enumerate_threads()) > before
+    assert set(enumerate_threads()) <= before
 
 
 def test_an_error_is_raised_once_all_have_ended() -> None:

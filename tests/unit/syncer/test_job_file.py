@@ -64,6 +64,8 @@ def test_a_change_between_reading_and_the_first_look_is_not_missed(path: Path) -
         ("interval: 4", "interval: 8", "spec.sync.interval"),
         ("tokens: 1000", "tokens: 2000", "spec.training.tokens"),
         ("name: small", "name: other", "metadata.name"),
+        ("{builtin: {preset: pico}}", "{entrypoint: mine:model}", "spec.model.builtin"),
+        ("overlap: 1", "overlap: 1, maxStalenessSteps: 9", "spec.sync.maxStalenessSteps"),
         ("{name: a, learners: 2}", "{name: b, learners: 2}", "spec.regions[0].pools[0].name"),
         ("{name: a, learners: 2}", "{name: a, learners: 2}, {name: b}", "spec.regions[0].pools"),
         ("{name: a, learners: 2}", "{name: a, learners: 3, batchSize: 1}", "spec.regions[0].pools[0].batchSize"),

@@ -1,3 +1,5 @@
+import time
+
 import pytest
 import torch
 
@@ -44,6 +46,12 @@ def merge(
     return merging.run(merging.prepare(Merge(0, 4, members, ""), store, payloads.__getitem__))
 
 
+def test_a_merge_takes_no_longer_than_the_time_in_which_it_is_made() -> None:
+    began = time.perf_counter()
+    result = merge(store(), SyncSpec.model_validate(PLAIN), {"a": (0.5, 3)})
+    assert 0 < result.seconds <= time.perf_counter() - began
+
+
 def test_the_result_is_not_in_the_store_before_it_is_committed() -> None:
     held = store()
     result = merge(held, SyncSpec.model_validate(PLAIN), {"a": (0.5, 3), "b": (1.5, 3)})
@@ -62,8 +70,10 @@ def test_the_anchor_says_whether_the_models_own_movement_counts(anchor: str, mer
     assert torch.allclose(result.made.merge.parameters, torch.full((10,), merged))
 
 
-def test_who_spoils_a_merge_is_left_out_by_name_and_the_others_are_merged() -> None:
-    result = merge(store(), SyncSpec.model_validate(PLAIN), {"a": (1.0, 3), "b": (float("inf"), 3), "c": (2.0, 3)})
+@pytest.mark.parametrize("rules", [Rules.GUARDED, Rules.APART])
+def test_who_spoils_a_merge_is_left_out_by_name_and_the_others_are_merged(rules: Rules) -> None:
+    gradients = {"a": (1.0, 3), "b": (float("inf"), 3), "c": (2.0, 3)}
+    result = merge(store(), SyncSpec.model_validate(PLAIN), gradients, rules)
     assert torch.equal(result.made.merge.parameters, torch.full((10,), 1.5))
     assert result.left_out == (LeftOut("b", "it holds values that are not finite"),)
     assert result.problem == ""

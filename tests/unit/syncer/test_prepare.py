@@ -1,5 +1,6 @@
 """What a syncer's start costs: a new job builds its model, a restart reads files."""
 
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -7,16 +8,21 @@ import torch
 
 from diloco.core.engine import Engine
 from diloco.core.options import EngineOptions
+from diloco.model import build_model, read_fragment
 from diloco.spec import DiLoCoJob, Metadata
 from diloco.syncer.disk.checkpoint import CheckpointContent, Totals, write_checkpoint
 from diloco.syncer.errors import SyncerError
-from diloco.syncer.prepare import StartState, prepare
+from diloco.syncer.prepare import StartState, prepare, recorded_bases
+from diloco.tape.reader import TapeHeader
+from diloco.tape.writer import TapeLimits, TapeWriter
 from tests.support import models_with_buffers
 from tests.support.small_job import small_job
 
 
-def job_of(name: str, module: str = "models_with_buffers") -> DiLoCoJob:
-    spec = small_job(model={"entrypoint": f"tests.support.{module}:{name}"}, sync={"fragments": 2, "interval": 2})
+def job_of(name: str, module: str = "models_with_buffers", sync: Mapping[str, object] = {}) -> DiLoCoJob:
+    spec = small_job(
+        model={"entrypoint": f"tests.support.{module}:{name}"}, sync={"fragments": 2, "interval": 2, **sync}
+    )
     return DiLoCoJob(api_version="diloco.dev/v1alpha1", kind="DiLoCoJob", metadata=Metadata(name="made"), spec=spec)
 
 
@@ -70,6 +76,52 @@ def test_an_entrypoint_that_is_cut_otherwise_without_values_goes_on(tmp_path: Pa
     job = job_of("wider_with_values")
     first = begun(job, tmp_path)
     assert prepare(job, tmp_path).layout == first.layout
+
+
+def test_a_new_job_begins_with_the_models_values_at_version_0(tmp_path: Path) -> None:
+    job = job_of("lora")
+    beginning = prepare(job, tmp_path)
+    torch.manual_seed(job.spec.training.seed)
+    module = build_model(job.spec)
+    assert beginning.store.versions == (0, 0)
+    assert (beginning.engine, beginning.checkpoint, beginning.totals) == (None, "", Totals())
+    for fragment in beginning.layout.fragments:
+        values = torch.empty(fragment.numel)
+        read_fragment(module, fragment, values)
+        assert values.any()
+        assert torch.equal(beginning.store.current(fragment.index).parameters, values)
+
+
+@pytest.mark.parametrize(("anchor", "kept"), [("Received", 0), ("Current", 3)])
+def test_as_many_versions_are_kept_as_the_anchor_looks_back(tmp_path: Path, anchor: str, kept: int) -> None:
+    store = prepare(job_of("lora", sync={"anchor": anchor, "maxVersionLag": 3}), tmp_path).store
+    for version in range(1, 9):
+        store.commit(0, version, store.target(0), b"")
+    assert [store.base(0, version) is not None for version in range(8)] == [version >= 8 - kept for version in range(8)]
+
+
+@pytest.mark.parametrize(("downlink", "kept"), [("F32", False), ("Int8", True)])
+def test_residuals_are_kept_where_updates_are_encoded(tmp_path: Path, downlink: str, *, kept: bool) -> None:
+    assert (prepare(job_of("lora", sync={"downlink": downlink}), tmp_path).store.residual(0) is not None) == kept
+
+
+def record_of(folder: Path, epoch: int, base: str, *, record: bool) -> None:
+    header = TapeHeader({}, "", epoch, base, record, {}, 0.0)
+    TapeWriter(folder, header, TapeLimits()).close()
+
+
+def test_the_checkpoints_that_a_replay_begins_with_are_those_of_recorded_tapes(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    assert recorded_bases(tmp_path / "tape") == frozenset()
+    for epoch, (base, record) in enumerate([("000001", True), ("000004", False), ("", True), ("000009", True)]):
+        record_of(tmp_path / "tape", epoch + 1, base, record=record)
+    assert recorded_bases(tmp_path / "tape") == {"000001", "000009"}
+    assert caplog.records == []
+    (tmp_path / "tape" / "000001.jsonl").write_text("{}\n")
+    assert recorded_bases(tmp_path / "tape") == {"000009"}
+    (said,) = caplog.records
+    assert str(tmp_path / "tape" / "000001.jsonl") in said.getMessage()
 
 
 def test_another_model_is_refused_in_one_line(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import re
 import shutil
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -162,6 +163,64 @@ def test_a_decision_that_was_forged_together_with_its_hashes_is_found(run: Path)
     assert only_problem(replay(run)).startswith(f"{path} seq {changed}: action ")
 
 
+@pytest.fixture
+def short(tmp_path: Path) -> Path:
+    """A run of some merges."""
+    RecordedRun(tmp_path, small_job()).train(6)
+    return tmp_path
+
+
+def first_of(
+    kind: str, change: Callable[[dict[str, Any]], None], changed: list[int]
+) -> Callable[[dict[str, Any]], None]:
+    """Applies ``change`` to the first line with an event of this kind, and adds its number to ``changed``."""
+
+    def forge(body: dict[str, Any]) -> None:
+        if body.get("event", {}).get("type") == kind and not changed:
+            change(body)
+            changed.append(body["seq"])
+
+    return forge
+
+
+@pytest.mark.parametrize(
+    ("change", "difference"),
+    [
+        (lambda actions: actions.clear(), 'action 1 is {.*"Admit".*}, on the tape it is nothing'),
+        (lambda actions: actions.append(actions[0]), 'action 3 is nothing, on the tape it is {.*"Admit".*}'),
+    ],
+    ids=["taken away", "added"],
+)
+def test_a_decision_that_was_taken_away_or_added_is_found(
+    short: Path, change: Callable[[list[Any]], None], difference: str
+) -> None:
+    changed: list[int] = []
+    rewrite([first_tape(short)], first_of("LearnerJoined", lambda body: change(body["actions"]), changed))
+    report = replay(short)
+    assert re.fullmatch(f"{first_tape(short)} seq {changed[0]}: {difference}", only_problem(report))
+    assert report.epochs[0].events == changed[0] - 1
+
+
+def test_a_merge_that_was_not_ordered_is_found_and_not_redone(short: Path) -> None:
+    changed: list[int] = []
+    rewrite([first_tape(short)], first_of("Merged", lambda body: body["event"].update(version=9), changed))
+    report = replay(short)
+    said = [str(problem) for problem in report.problems]
+    assert f"{first_tape(short)} seq {changed[0]}: version 9 of fragment 0 was not ordered" in said
+    assert report.epochs[0].merges_redone == 0
+
+
+def test_a_merge_with_another_result_is_found_and_none_after_it_is_redone(short: Path) -> None:
+    changed: list[int] = []
+    rewrite([first_tape(short)], first_of("Merged", lambda body: body["event"].update(digest="0" * 32), changed))
+    report = replay(short)
+    found = only_problem(report)
+    assert found.startswith(f"{first_tape(short)} seq {changed[0]}: version 1 of fragment 0 comes out as ")
+    assert found.endswith(f", not {'0' * 32}")
+    assert (report.epochs[0].merges_redone, report.epochs[0].recorded) == (0, True)
+    assert report.epochs[0].merges > 3
+
+
 def test_a_changed_payload_is_found_and_the_merge_that_needs_it_is_named(run: Path) -> None:
     payload = min((run / "payloads").glob("*/*.bin"))
     content = bytearray(payload.read_bytes())
@@ -177,13 +236,15 @@ def test_a_missing_or_short_payload_is_found(run: Path) -> None:
     payload.write_bytes(payload.read_bytes()[:-1])
     assert "bytes, not the" in only_problem(replay(run))
     payload.unlink()
-    assert f"{payload}: No such file" in only_problem(replay(run))
+    report = replay(run)
+    assert f"{payload}: No such file" in only_problem(report)
+    assert sum(epoch.merges_redone for epoch in report.epochs) < sum(epoch.merges for epoch in report.epochs)
 
 
 def test_decisions_still_replay_where_merges_cannot_be_redone(run: Path) -> None:
     shutil.rmtree(run / "checkpoints" / "000001")
     report = replay(run)
-    assert "merges cannot be redone without their checkpoint" in only_problem(report)
+    assert only_problem(report).startswith(f"{first_tape(run)} seq 0: merges cannot be redone without their checkpoint")
     assert report.epochs[0].merges_redone == 0
     assert report.epochs[0].events == len(list(TapeReader(find_tapes(run / "tape")[0])))
 
@@ -246,5 +307,8 @@ def test_a_tape_of_rules_that_are_not_known_is_refused_in_one_line(tmp_path: Pat
     del body["chain"]
     body["header"]["rules"] = 99
     tape.write_bytes(seal(body, "")[0])
-    (problem,) = replay(tmp_path).problems
-    assert "99 is not a valid Rules" in str(problem)
+    report = replay(tmp_path)
+    assert "99 is not a valid Rules" in only_problem(report)
+    (epoch,) = report.epochs
+    assert (epoch.events, epoch.decisions, epoch.merges, epoch.merges_redone) == (0, 0, 0, 0)
+    assert not epoch.recorded

@@ -75,8 +75,12 @@ def test_residuals_are_kept_like_momentum_where_updates_are_encoded() -> None:
     assert store.residual(0) is residual
 
 
-def test_nothing_is_kept_beside_the_fragments_where_they_travel_whole() -> None:
-    store = filled()
+def test_nothing_is_kept_beside_the_fragments_unless_it_is_asked_for() -> None:
+    store = FragmentStore(LAYOUT)
+    for fragment in LAYOUT.fragments:
+        store.put(fragment.index, 3, torch.zeros(fragment.numel))
+    merge(store, 0, 2.0)
+    assert store.base(0, 3) is None
     assert store.residual(0) is None
     assert store.target(0).rest is None
     assert store.hold().residuals == ()

@@ -24,8 +24,7 @@ class BlockThreads:
         """Process the blocks; an exception in a thread is raised once all threads have ended."""
         shared = iter(blocks)  # taking the next number of a range is atomic under the interpreter's lock
         running = [self._pool.submit(one_pass, shared) for _ in range(min(self._threads, len(blocks)))]
-        wait(running)
-        for future in running:
+        for future in wait(running).done:
             future.result()
 
     def close(self) -> None:

@@ -34,6 +34,9 @@ class Executor(Protocol):
 class _Timer:
     handle: asyncio.TimerHandle
 
+    def __init__(self, name: str) -> None:
+        self.name = name
+
 
 class EngineLoop:
     """Passes events to an engine and its actions to an executor. Owned by the event loop."""
@@ -70,9 +73,6 @@ class EngineLoop:
     def stop(self) -> None:
         """Process no more events."""
         self._stopped = True
-        for timer in self._timers.values():
-            timer.handle.cancel()
-        self._timers.clear()
 
     def fail(self, error: BaseException) -> None:
         """Report an error after which the state cannot be relied on."""
@@ -81,12 +81,14 @@ class EngineLoop:
             self.failed.set_exception(error)
 
     def _schedule(self) -> None:
-        if not self._drain_due and not self._stopped and self._executor is not None:
+        if not self._drain_due and self._executor is not None:
             self._drain_due = True
             asyncio.get_running_loop().call_soon(self._drain)
 
     def _drain(self) -> None:
         self._drain_due = False
+        if self._stopped:
+            return
         try:
             self._take_batch()
         except Exception as error:  # noqa: BLE001  # any error must end the process
@@ -100,9 +102,7 @@ class EngineLoop:
         ordered: list[tuple[Action, float]] = []
         for _ in range(min(len(self._queue), _BATCH_EVENTS)):
             event = self._next_event()
-            if event is None or self._stopped:
-                continue
-            if not self._executor.before(event):
+            if event is None or not self._executor.before(event):
                 continue
             now = self._clock()
             actions = self.engine.step(event, now)
@@ -124,17 +124,13 @@ class EngineLoop:
         if not isinstance(queued, _Timer):
             return queued
         # A timer that was replaced or cancelled after it fired, but before its event was processed, must be ignored.
-        for name, timer in self._timers.items():
-            if timer is queued:
-                del self._timers[name]
-                return TimerFired(name)
-        return None
+        return TimerFired(queued.name) if self._timers.get(queued.name) is queued else None
 
     def _set_timer(self, action: SetTimer) -> None:
         self._cancel_timer(action.name)
         loop = asyncio.get_running_loop()
         delay = max(0.0, action.at - self._clock())
-        timer = _Timer()
+        timer = _Timer(action.name)
         timer.handle = loop.call_later(delay, self._fired, timer)
         self._timers[action.name] = timer
 

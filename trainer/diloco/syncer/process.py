@@ -8,7 +8,6 @@ import contextlib
 import logging
 import os
 import signal
-from collections.abc import Iterator
 
 from diloco.core.fragments import LayoutError
 from diloco.core.snapshot import SnapshotError
@@ -70,19 +69,18 @@ def _directory(options: SyncerOptions, loading: Loading) -> SyncerDirectory:
 async def _serve(
     options: SyncerOptions, directory: SyncerDirectory, start_state: StartState, epoch: int, http: HttpServer
 ) -> int:
-    stop = asyncio.Event()
-    with _signals(stop):
-        syncer = Syncer(options, directory, start_state, epoch)
-        heartbeat = Heartbeat()
-        beating = asyncio.create_task(heartbeat.run())
-        loop = asyncio.get_running_loop()
-        try:
-            await asyncio.sleep(0)  # a first heartbeat, after the work that was done on the loop so far
-            http.serve(routes(syncer.metrics, heartbeat, lambda: on_loop(loop, syncer.status), lambda: syncer.serving))
-            return await _run_until_over(options, directory, syncer, http, stop)
-        finally:
-            beating.cancel()
-            syncer.close()
+    loop, stop = asyncio.get_running_loop(), asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)  # until the loop is closed
+    syncer = Syncer(options, directory, start_state, epoch)
+    heartbeat = Heartbeat()
+    beating = asyncio.create_task(heartbeat.run())
+    try:
+        http.serve(routes(syncer.metrics, heartbeat, lambda: on_loop(loop, syncer.status), lambda: syncer.serving))
+        return await _run_until_over(options, directory, syncer, http, stop)
+    finally:
+        beating.cancel()
+        syncer.close()
 
 
 async def _run_until_over(
@@ -113,17 +111,5 @@ async def _run_until_over(
     finally:
         syncer.stop_serving()
         with contextlib.suppress(OSError):
-            directory.endpoint.unlink(missing_ok=True)
+            directory.endpoint.unlink()
         await server.stop(_STOP_SECONDS)
-
-
-@contextlib.contextmanager
-def _signals(stop: asyncio.Event) -> Iterator[None]:
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stop.set)
-    try:
-        yield
-    finally:
-        for number in (signal.SIGTERM, signal.SIGINT):
-            loop.remove_signal_handler(number)

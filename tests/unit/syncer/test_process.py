@@ -1,0 +1,235 @@
+"""A whole syncer in this process, from its start to its exit code: pages, learners over gRPC, signals, mistakes."""
+
+import contextlib
+import json
+import logging
+import os
+import signal
+import socket
+import threading
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from diloco.runtime.exits import EXIT_BAD_INPUT, EXIT_OK, EXIT_UNEXPECTED
+from diloco.syncer.disk.directory import SyncerDirectory
+from diloco.syncer.errors import SyncerError
+from diloco.syncer.options import SyncerOptions
+from diloco.syncer.process import run_syncer
+from diloco.wire.errors import UnavailableError, WireError
+from tests.support.scripted_learner import ScriptedLearner
+from tests.support.syncer_process import SmallJob
+
+pytestmark = pytest.mark.usefixtures("one_torch_thread")
+
+WAIT_SECONDS = 60.0
+
+
+@pytest.fixture(autouse=True)
+def _own_signal_handlers() -> Iterator[None]:
+    """A signal that a syncer does not take fails the test, and does not end the tests."""
+    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
+
+    def untaken(number: int, _: object) -> None:
+        raise AssertionError(f"signal {number} was not taken")
+
+    for number in before:
+        signal.signal(number, untaken)
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
+class Announced(logging.Handler):
+    """Waits for a line of the syncer's log."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self._text = text
+        self.event = threading.Event()
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if self._text in record.getMessage():
+            self.event.set()
+
+
+@contextlib.contextmanager
+def announced(text: str) -> Iterator[threading.Event]:
+    handler, logger = Announced(text), logging.getLogger("diloco.syncer")
+    before = logger.level
+    logger.addHandler(handler)
+    logger.setLevel(logging.INFO)
+    try:
+        yield handler.event
+    finally:
+        logger.removeHandler(handler)
+        logger.setLevel(before)
+
+
+def options(folder: Path, job: SmallJob, **changes: Any) -> SyncerOptions:
+    return SyncerOptions(job.job, folder / "syncer", threads=1, **changes)
+
+
+def lives(chosen: SyncerOptions, during: Callable[[dict[str, Any]], None], number: int = signal.SIGTERM) -> int:
+    """Run a syncer, do this while it serves, then send it a signal; its exit code."""
+    failed: list[BaseException] = []
+    with announced("serving job") as serving:
+
+        def meanwhile() -> None:
+            try:
+                assert serving.wait(WAIT_SECONDS)
+                with contextlib.suppress(FileNotFoundError, IsADirectoryError):
+                    during(json.loads((chosen.directory / "endpoint.json").read_text()))
+            except BaseException as error:  # noqa: BLE001  # raised again in the test's thread
+                failed.append(error)
+            finally:
+                os.kill(os.getpid(), number)
+
+        thread = threading.Thread(target=meanwhile)
+        thread.start()
+        try:
+            code = run_syncer(chosen)
+        finally:
+            serving.set()
+            thread.join()
+    for error in failed:
+        raise error
+    return code
+
+
+def page(address: str, path: str) -> tuple[int, str]:
+    try:
+        with urllib.request.urlopen(f"http://{address}{path}", timeout=WAIT_SECONDS) as answer:
+            return answer.status, answer.read().decode()
+    except urllib.error.HTTPError as error:
+        with error:
+            return error.code, error.read().decode()
+
+
+def free_address() -> str:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        return f"127.0.0.1:{free.getsockname()[1]}"
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_it_serves_until_a_signal_and_leaves_nothing_behind(tmp_path: Path, number: int) -> None:
+    threads = set(threading.enumerate())
+    seen: list[dict[str, Any]] = []
+
+    def during(endpoint: dict[str, Any]) -> None:
+        seen.append(endpoint)
+        assert page(endpoint["http"], "/readyz") == (200, "serving\n")
+        assert page(endpoint["http"], "/healthz")[0] == 200
+        assert json.loads(page(endpoint["http"], "/status")[1])["job"] == "small"
+
+    assert lives(options(tmp_path, SmallJob(tmp_path)), during, number) == EXIT_OK
+    (endpoint,) = seen
+    assert (endpoint["pid"], endpoint["epoch"]) == (os.getpid(), "1")
+    assert not (tmp_path / "syncer" / "endpoint.json").exists()
+    assert [one.name for one in set(threading.enumerate()) - threads if not one.daemon] == []
+
+
+def test_a_learner_trains_with_it_and_its_bytes_are_counted(tmp_path: Path) -> None:
+    job = SmallJob(tmp_path)
+
+    def during(endpoint: dict[str, Any]) -> None:
+        with ScriptedLearner(endpoint["sync"], job, "here/cpu/0") as learner:
+            learner.begin()
+            learner.push(learner.wanted())
+            status = json.loads(page(endpoint["http"], "/status")[1])
+            assert status["bytes_pulled"] > 4 * job.layout.numel
+            assert status["bytes_pushed"] > 4 * min(fragment.numel for fragment in job.layout.fragments)
+
+    assert lives(options(tmp_path, job), during) == EXIT_OK
+
+
+def test_a_pull_that_waits_is_told_that_the_syncer_stops(tmp_path: Path) -> None:
+    job = SmallJob(tmp_path)
+    ends: list[WireError] = []
+
+    def pull(learner: ScriptedLearner) -> None:
+        with learner:
+            try:
+                learner.pull(0, 1, posted=True)
+            except WireError as error:
+                ends.append(error)
+
+    def during(endpoint: dict[str, Any]) -> None:
+        waiting.append(
+            threading.Thread(target=pull, args=[ScriptedLearner(endpoint["sync"], job, "here/cpu/0").begin()])
+        )
+        waiting[0].start()
+        while "diloco_posted_pulls 1.0" not in page(endpoint["http"], "/metrics")[1]:
+            assert waiting[0].is_alive()
+
+    waiting: list[threading.Thread] = []
+    assert lives(options(tmp_path, job), during) == EXIT_OK
+    waiting[0].join()
+    (end,) = ends
+    assert isinstance(end, UnavailableError)
+    assert "the syncer stops" in str(end)
+
+
+def test_it_serves_without_its_endpoint_file(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    chosen = options(tmp_path, SmallJob(tmp_path))
+    (chosen.directory / "endpoint.json" / "in the way").mkdir(parents=True)
+    assert lives(chosen, lambda _: None) == EXIT_OK
+    said = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
+    assert said == [f"cannot write {chosen.directory / 'endpoint.json'}: Is a directory"]
+
+
+def test_it_is_alive_while_it_loads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    http = free_address()
+    seen: list[tuple[int, str]] = []
+
+    def loads(*_: object) -> None:
+        seen.extend(page(http, path) for path in ("/healthz", "/readyz"))
+        raise SyncerError("seen enough", EXIT_UNEXPECTED)
+
+    monkeypatch.setattr("diloco.syncer.process.prepare", loads)
+    assert run_syncer(options(tmp_path, SmallJob(tmp_path), http=http)) == EXIT_UNEXPECTED
+    assert [status for status, _ in seen] == [200, 503]
+    assert all("creating the model or reading the newest checkpoint" in text for _, text in seen)
+
+
+def test_its_pages_say_that_it_waits_for_another_syncer(tmp_path: Path) -> None:
+    chosen = options(tmp_path, SmallJob(tmp_path), http=free_address())
+    seen: list[tuple[int, str]] = []
+    other = SyncerDirectory(chosen.directory)
+
+    def release() -> None:
+        with other:
+            waiting.wait(WAIT_SECONDS)
+            seen.append(page(chosen.http, "/readyz"))
+
+    with announced("waiting for it to end") as waiting:
+        thread = threading.Thread(target=release)
+        thread.start()
+        code = lives(chosen, lambda _: None)
+        thread.join()
+    assert code == EXIT_OK
+    assert seen == [(503, "not serving yet: waiting for another syncer that uses the directory\n")]
+
+
+@pytest.mark.parametrize("field", ["listen", "http"])
+def test_a_busy_port_is_one_line(tmp_path: Path, field: str, caplog: pytest.LogCaptureFixture) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        assert run_syncer(options(tmp_path, SmallJob(tmp_path), **{field: address})) == EXIT_BAD_INPUT
+    (record,) = [record for record in caplog.records if record.levelno >= logging.ERROR]
+    assert address in record.getMessage()
+    assert record.exc_info is None
+
+
+def test_a_disk_that_fails_is_one_line(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    chosen = options(tmp_path, SmallJob(tmp_path))
+    chosen.directory.mkdir()
+    (chosen.directory / "epoch").mkdir()
+    assert run_syncer(chosen) == EXIT_UNEXPECTED
+    (record,) = [record for record in caplog.records if record.levelno >= logging.ERROR]
+    assert record.getMessage().startswith(f"{chosen.directory}: cannot be used (")
+    assert record.exc_info is None
