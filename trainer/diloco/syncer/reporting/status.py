@@ -8,7 +8,7 @@ Phase = Literal["Waiting", "Training", "Evaluating", "Complete", "Failed"]
 
 
 class _Status(BaseModel):
-    model_config = ConfigDict(frozen=True, use_attribute_docstrings=True)
+    model_config = ConfigDict(frozen=True)
 
 
 class LearnerStatus(_Status):
