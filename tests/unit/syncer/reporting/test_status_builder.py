@@ -105,12 +105,6 @@ def test_the_time_given_is_told_by_class_and_adds_up(engine: Engine) -> None:
     assert sum(told.time_seconds.values()) == pytest.approx(6.0)
 
 
-def test_a_status_of_an_older_syncer_has_no_classes_and_can_be_read(engine: Engine) -> None:
-    plain = status(engine, 3.0).model_dump()
-    del plain["time_seconds"], plain["learners"][0]["time_seconds"]
-    assert SyncerStatus.model_validate(plain).time_seconds == {}
-
-
 def test_one_that_never_came_was_never_heard(tmp_path: Path) -> None:
     job = SmallJob(tmp_path)
     learner = status(Engine(EngineOptions.from_job(job.job, job.layout), 4), 9.0).learners[0]
