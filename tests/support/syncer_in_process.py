@@ -7,6 +7,7 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -53,7 +54,7 @@ async def life_of(
         start_state = prepare(job.job, directory.checkpoints)
         epoch = directory.begin_epoch()
         spoil()
-        chosen = SyncerOptions(**{"job": job.job, "directory": folder, "threads": 1} | options)
+        chosen = replace(SyncerOptions(job.job, folder, threads=1), **options)
         syncer = Syncer(chosen, directory, start_state, epoch, asyncio.get_running_loop().time)
         try:
             yield syncer

@@ -36,7 +36,7 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
         self.in_threads -= 1
 
 
-class _Selector(selectors.DefaultSelector):  # type: ignore[misc, valid-type]  # which one depends on the system
+class _Selector(selectors.DefaultSelector):
     def __init__(self, loop: VirtualTimeLoop) -> None:
         super().__init__()
         self._loop = loop

@@ -52,10 +52,11 @@ def ticking(syncer: Syncer) -> asyncio.Task[int]:
 def test_it_serves_once_started_with_a_checkpoint_to_fall_back_to(tmp_path: Path) -> None:
     async def play() -> None:
         async with life_of(SmallJob(tmp_path), tmp_path / "syncer") as syncer:
-            assert not syncer.serving
+            served = [syncer.serving]
             assert checkpoint_names(tmp_path / "syncer/checkpoints") == ["000001"]
             syncer.start()
-            assert syncer.serving
+            served.append(syncer.serving)
+            assert served == [False, True]
             status = syncer.status()
             assert (status.job, status.epoch, status.checkpoint.newest) == ("small", 1, "000001")
             assert (status.bytes_pushed, status.bytes_pulled) == (0, 0)

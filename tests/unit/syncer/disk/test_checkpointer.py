@@ -36,7 +36,6 @@ class Disk:
     def names(self) -> list[str]:
         return checkpoint_names(self.folder)
 
-    @property
     def held(self) -> bool:
         """Whether momentum has to be copied because a checkpoint reads it."""
         return self.store.target(0).merge.momentum is not self.store.momentum(0)
@@ -137,11 +136,11 @@ def test_nothing_is_captured_while_a_merge_writes_momentum(disk: Disk) -> None:
         checkpointer.request("a test")
         assert checkpointer.busy
         await asyncio.sleep(5.0)
-        assert not disk.held
+        assert not disk.held()
         checkpointer.merge_ended()
-        assert disk.held
+        assert disk.held()
         await checkpointer.idle()
-        assert (checkpointer.busy, disk.held, disk.names) == (False, False, ["000001"])
+        assert (checkpointer.busy, disk.held(), disk.names) == (False, False, ["000001"])
 
     disk.play(script)
 
@@ -178,7 +177,7 @@ def test_a_failed_write_is_told_until_one_succeeds(disk: Disk, caplog: pytest.Lo
         await write(checkpointer)
         status = checkpointer.status
         assert (status.newest, status.failures, status.problem) == ("000001", 1, "Not a directory")
-        assert not disk.held
+        assert not disk.held()
         disk.unblock()
         await write(checkpointer)
         assert (checkpointer.status.newest, checkpointer.status.problem) == ("000002", "")
