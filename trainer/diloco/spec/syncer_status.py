@@ -43,7 +43,7 @@ PRESENT: Final = (LearnerState.LOADING, LearnerState.TRAINING, LearnerState.STAL
 
 
 class _Status(BaseModel):
-    model_config = ConfigDict(frozen=True, use_attribute_docstrings=True)
+    model_config = ConfigDict(frozen=True)
 
 
 class LearnerStatus(_Status):

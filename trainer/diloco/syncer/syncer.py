@@ -61,8 +61,17 @@ _LINGER_SECONDS = 60.0
 class Syncer:
     """A running syncer, without its servers. Owned by the event loop."""
 
-    def __init__(self, options: SyncerOptions, directory: SyncerDirectory, start_state: StartState, epoch: int) -> None:
+    def __init__(
+        self,
+        options: SyncerOptions,
+        directory: SyncerDirectory,
+        start_state: StartState,
+        epoch: int,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         """Build the parts, and make sure that there is a checkpoint to fall back to.
+
+        ``clock`` returns seconds and never goes back.
 
         Raises:
             SyncerError: the first checkpoint could not be written.
@@ -78,7 +87,8 @@ class Syncer:
         self._layout, self._store = start_state.layout, start_state.store
         self._before = start_state.totals
         self._traffic: Callable[[], tuple[int, int]] = lambda: (0, 0)
-        self._started_at = time.monotonic()
+        self._clock = clock
+        self._started_at = clock()
         self._finished_at: float | None = None
         self._quiet_seconds = _QUIET_SECONDS
         self._events_at_checkpoint = 0
@@ -100,6 +110,7 @@ class Syncer:
             release=self._store.release,
             check=lambda content: snapshot.check(engine_options, json.loads(json.dumps(content.engine))),
             metrics=self.metrics,
+            clock=clock,
         )
         self._checkpointer.start(self._disk)
         base = start_state.checkpoint or self._first_checkpoint()
@@ -115,9 +126,9 @@ class Syncer:
         codec = codec_named(options.job.spec.sync.compression)
         inbox = Inbox(self._layout, codec)
         sync = options.job.spec.sync
-        meter = LinkMeter(time.monotonic)
+        meter = LinkMeter(clock)
         self._links = LinkWatch(sync, self._layout, tokens_per_step(options.job.spec), meter)
-        claims = Claims(ClaimLimits.of(options.job.spec), self.metrics.claims_refused.inc, time.monotonic)
+        claims = Claims(ClaimLimits.of(options.job.spec), self.metrics.claims_refused.inc, clock)
         self._newcomers = Newcomers(options.job.spec.learner_ids)
         sessions = Sessions(
             job=self.job,
@@ -127,7 +138,7 @@ class Syncer:
             claims=claims,
             meter=meter,
             newcomers=self._newcomers,
-            clock=time.monotonic,
+            clock=clock,
             post=self._engine_loop.post,
         )
         self._sessions = sessions
@@ -309,12 +320,12 @@ class Syncer:
 
     async def _conclude(self, action: Finish) -> None:
         """Write the end to disk before learners are told of it, as they then leave for good."""
-        until = time.monotonic() + LAST_SECONDS
+        until = self._now() + LAST_SECONDS
         while True:
             failures = self._checkpointer.status.failures
             self._checkpointer.request(f"the job is over: {action.reason}")
             await self._checkpointer.idle()
-            if self._checkpointer.status.failures == failures or time.monotonic() >= until:
+            if self._checkpointer.status.failures == failures or self._now() >= until:
                 break
             await asyncio.sleep(RETRY_SECONDS)
         self._sessions.send_all(Finished(action.complete, action.reason))
@@ -326,7 +337,7 @@ class Syncer:
         return partial(export, self._options.job, self._layout, parameters, tokens, self._directory.model)
 
     def _now(self) -> float:
-        return time.monotonic() - self._started_at
+        return self._clock() - self._started_at
 
     def _shown_at(self) -> float:
         """The time to show: fixed once the job is over, so that goodput and duration no longer change."""

@@ -1,14 +1,51 @@
+"""Where a syncer keeps its files, how one life is told from another, and that only one uses them."""
+
 import errno
 import fcntl
 import os
+import time
 from pathlib import Path
 
 import pytest
 
 from diloco.runtime.exits import EXIT_BAD_INPUT, EXIT_UNEXPECTED
+from diloco.runtime.files import UnusableFileError
 from diloco.syncer.disk.directory import SyncerDirectory
 from diloco.syncer.errors import SyncerError
+from tests.support.hand_clock import HandClock
 from tests.support.machine_limits import full_disk
+from tests.support.watched_disk import watch_disk
+
+
+def open_files() -> int:
+    return len(list(Path("/proc/self/fd").iterdir()))
+
+
+def test_its_files_are_where_earlier_versions_and_replays_look(tmp_path: Path) -> None:
+    with SyncerDirectory(tmp_path) as directory:
+        assert directory.root == tmp_path
+        assert directory.checkpoints == tmp_path / "checkpoints"
+        assert directory.tape == tmp_path / "tape"
+        assert directory.payloads == tmp_path / "payloads"
+        assert directory.endpoint == tmp_path / "endpoint.json"
+        assert directory.model == tmp_path / "model.safetensors"
+
+
+def test_a_file_in_its_place_is_one_line(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(UnusableFileError, match="file: is a file; use a directory"):
+        SyncerDirectory(tmp_path / "file")
+
+
+def test_a_lock_is_released_and_its_file_closed(tmp_path: Path) -> None:
+    before = open_files()
+    with SyncerDirectory(tmp_path):
+        assert open_files() == before + 1
+        with pytest.raises(SyncerError):
+            SyncerDirectory(tmp_path)
+        assert open_files() == before + 1
+        assert not (tmp_path / "lock").stat().st_mode & 0o111
+    assert open_files() == before
 
 
 def test_every_life_has_a_number_of_its_own(tmp_path: Path) -> None:
@@ -45,7 +82,9 @@ def test_a_second_syncer_is_kept_out_until_the_first_is_gone(tmp_path: Path) -> 
     SyncerDirectory(tmp_path).close()
 
 
-def test_a_life_begins_on_a_full_disk_where_there_was_one_before(tmp_path: Path) -> None:
+def test_a_life_begins_on_a_full_disk_where_there_was_one_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     empty = {"lock": ""}
     with (
         full_disk(tmp_path, holding=empty) as disk,
@@ -54,8 +93,11 @@ def test_a_life_begins_on_a_full_disk_where_there_was_one_before(tmp_path: Path)
     ):
         directory.begin_epoch()
     with full_disk(tmp_path, holding={"epoch": "9\n", "lock": ""}) as disk, SyncerDirectory(disk) as directory:
+        files, forced = open_files(), watch_disk(monkeypatch)
         assert directory.begin_epoch() == 10
         assert (disk / "epoch").read_text() == "10\n"
+        assert forced[-1] == ("forced", "epoch", b"10\n")
+        assert open_files() == files
 
 
 def test_it_waits_for_the_end_of_the_one_before(tmp_path: Path) -> None:
@@ -71,6 +113,45 @@ def test_it_waits_for_the_end_of_the_one_before(tmp_path: Path) -> None:
     with SyncerDirectory(tmp_path, 60.0, waiting) as second:
         assert tries == 2
         assert second.begin_epoch() == 1
+
+
+@pytest.fixture
+def waits(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """What it slept, on a clock that only sleeping moves."""
+    clock, slept = HandClock(), list[float]()
+
+    def sleep(seconds: float) -> None:
+        assert len(slept) < 100
+        slept.append(seconds)
+        clock.now += seconds
+
+    monkeypatch.setattr(time, "monotonic", clock)
+    monkeypatch.setattr(time, "sleep", sleep)
+    return slept
+
+
+@pytest.mark.parametrize(
+    ("patience", "expected"),
+    [({}, []), ({"patience_seconds": 1.25}, [0.5, 0.5, 0.25]), ({"patience_seconds": 0.5}, [0.5])],
+)
+def test_it_tries_twice_a_second_as_long_as_it_was_told_and_says_so_once(
+    tmp_path: Path,
+    waits: list[float],
+    caplog: pytest.LogCaptureFixture,
+    patience: dict[str, float],
+    expected: list[float],
+) -> None:
+    tries = 0
+
+    def waiting() -> None:
+        nonlocal tries
+        tries += 1
+
+    with SyncerDirectory(tmp_path), pytest.raises(SyncerError, match="another syncer is using this directory"):
+        SyncerDirectory(tmp_path, **patience, waiting=waiting)
+    assert waits == expected
+    assert tries == len(expected) + 1
+    assert len(caplog.records) == bool(expected)
 
 
 @pytest.mark.parametrize(

@@ -1,33 +1,157 @@
-"""An end whose model cannot be written."""
+"""The model of a job that is over: when it is written, tried again, and claimed to be there. In virtual time."""
 
 import asyncio
+from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
+import torch
 
-from diloco.model import ModelError
-from diloco.syncer.disk.exporter import Exporter
+from diloco.model import ModelError, load_model
+from diloco.syncer.disk.exporter import Exporter, export
+from tests.support.syncer_process import SmallJob
+from tests.support.virtual_time import in_virtual_time
+from tests.support.watched_disk import watch_disk
+
+
+class Model:
+    """A file that is written as often as it takes."""
+
+    def __init__(self, folder: Path) -> None:
+        self.path = folder / "model.safetensors"
+        self.tries: list[float] = []
+        self.errors: list[Exception] = []
+        """What the next attempts end with."""
+
+    def write(self) -> None:
+        self.tries.append(self.clock())
+        if self.errors:
+            raise self.errors.pop(0)
+        self.path.write_text("new")
+
+    def play(self, script: Callable[[Exporter], Coroutine[Any, Any, None]]) -> None:
+        async def main() -> None:
+            loop = asyncio.get_running_loop()
+            began = loop.time()
+            self.clock: Callable[[], float] = lambda: loop.time() - began
+            with ThreadPoolExecutor(1) as executor:
+                await script(Exporter(self.path, executor))
+
+        in_virtual_time(main())
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Model:
+    return Model(tmp_path)
+
+
+async def ended(exporter: Exporter) -> None:
+    assert exporter._task is not None
+    await exporter._task
+    assert not exporter.busy
+
+
+def test_before_the_end_there_is_nothing_to_write_or_to_stop(model: Model) -> None:
+    async def script(exporter: Exporter) -> None:
+        assert (exporter.busy, exporter.exported) == (False, False)
+        exporter.cancel()
+
+    model.play(script)
+
+
+def test_it_is_claimed_once_it_is_there(model: Model) -> None:
+    async def script(exporter: Exporter) -> None:
+        exporter.begin(model.write)
+        assert (exporter.busy, exporter.exported) == (True, False)
+        await ended(exporter)
+        assert exporter.exported
+
+    model.play(script)
+    assert model.path.read_text() == "new"
+
+
+def test_a_full_disk_is_tried_again_every_five_seconds(model: Model, caplog: pytest.LogCaptureFixture) -> None:
+    async def script(exporter: Exporter) -> None:
+        model.errors = [OSError(28, "No space left on device")] * 3
+        exporter.begin(model.write)
+        await asyncio.sleep(14.0)
+        assert (exporter.busy, exporter.exported) == (True, False)
+        await ended(exporter)
+        assert exporter.exported
+
+    model.play(script)
+    assert model.tries == [0.0, 5.0, 10.0, 15.0]
+    assert "cannot export the model, retrying: [Errno 28] No space left on device" in caplog.text
+
+
+def test_attempts_end_when_the_syncer_does(model: Model) -> None:
+    async def script(exporter: Exporter) -> None:
+        model.errors = [OSError(28, "No space left on device")] * 9
+        exporter.begin(model.write)
+        await asyncio.sleep(7.0)
+        exporter.cancel()
+        await asyncio.sleep(60.0)
+        assert (exporter.busy, exporter.exported) == (False, False)
+
+    model.play(script)
+    assert model.tries == [0.0, 5.0]
 
 
 def test_a_model_that_cannot_be_built_is_said_once_and_not_claimed(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
+    model: Model, caplog: pytest.LogCaptureFixture
 ) -> None:
-    tries: list[int] = []
+    async def script(exporter: Exporter) -> None:
+        model.errors = [ModelError("model: has another base")] * 2
+        exporter.begin(model.write)
+        await ended(exporter)
+        assert not exporter.exported
 
-    def write() -> None:
-        tries.append(1)
-        raise ModelError("model: has another base")
-
-    async def export() -> Exporter:
-        with ThreadPoolExecutor(1) as executor:
-            exporter = Exporter(tmp_path / "model.safetensors", executor)
-            exporter.begin(write)
-            assert exporter._task is not None
-            await exporter._task
-            assert not exporter.busy
-        return exporter
-
-    assert not asyncio.run(export()).exported
-    assert tries == [1]
+    model.play(script)
+    assert model.tries == [0.0]
     assert "model: has another base; retrying when the syncer restarts" in caplog.text
+
+
+def test_the_model_of_an_end_that_was_undone_is_gone_at_once(model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
+    forced = watch_disk(monkeypatch)
+
+    async def script(exporter: Exporter) -> None:
+        model.path.write_text("old")
+        exporter.begin(model.write)
+        assert not model.path.exists()
+        assert forced == [("forced", model.path.parent.name, b"")]
+        await ended(exporter)
+
+    model.play(script)
+    assert model.path.read_text() == "new"
+
+
+@pytest.mark.parametrize("there", [True, False])
+def test_after_a_restart_it_is_written_only_where_it_is_missing(
+    model: Model, monkeypatch: pytest.MonkeyPatch, *, there: bool
+) -> None:
+    content = "old" if there else "new"
+    if there:
+        model.path.write_text("old")
+    forced = watch_disk(monkeypatch)
+
+    async def script(exporter: Exporter) -> None:
+        exporter.resume(model.write)
+        await ended(exporter)
+        assert exporter.exported
+
+    model.play(script)
+    assert model.path.read_text() == content
+    # It may have been renamed into place just before a power cut.
+    assert forced == [("forced", model.path.name, content.encode()), ("forced", model.path.parent.name, b"")]
+
+
+def test_what_is_exported_can_be_loaded_and_says_where_it_is_from(tmp_path: Path) -> None:
+    job = SmallJob(tmp_path)
+    parameters = [torch.full((fragment.numel,), 0.5) for fragment in job.layout.fragments]
+    export(job.job, job.layout, parameters, 640, tmp_path / "model.safetensors")
+    loaded = load_model(tmp_path / "model.safetensors")
+    assert (loaded.info.job, loaded.info.tokens, loaded.info.sequence_length) == ("small", 640, 16)
+    assert loaded.info.layout_digest == job.layout.digest
+    assert all(bool((one == 0.5).all()) for one in loaded.module.parameters())

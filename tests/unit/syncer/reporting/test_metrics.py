@@ -1,42 +1,16 @@
-import asyncio
-import threading
-from collections.abc import Iterator
+"""What Prometheus is told: the state of the job as in the status, and what was decided."""
 
-import pytest
+import math
+from typing import Any
 
 from diloco.core.actions import Fence, Merge, Note, Refusal
-from diloco.runtime.heartbeat import Heartbeat
-from diloco.runtime.http import Response
-from diloco.spec.syncer_status import CheckpointStatus, LearnerStatus, LinksStatus, LinkStatus, SyncerStatus
+from diloco.spec.syncer_status import LinksStatus, LinkStatus
 from diloco.syncer.reporting.metrics import SyncerMetrics
-from diloco.syncer.reporting.pages import LONGEST_LAG_SECONDS, LoopBusyError, on_loop, routes
-
-STATUS = SyncerStatus(
-    job="small",
-    epoch=2,
-    phase="Training",
-    phase_reason="",
-    syncer_step=5,
-    merged_tokens=640.0,
-    budget_tokens=1000,
-    tokens_per_second=1.0,
-    seconds_left=360.0,
-    train_loss=2.0,
-    eval_loss=None,
-    evaluations=(),
-    goodput=0.5,
-    bytes_pushed=10,
-    bytes_pulled=20,
-    elapsed_seconds=3.0,
-    rounds_in_flight=1,
-    checkpoint=CheckpointStatus(newest="000001", age_seconds=4.0, failures=3, problem="full"),
-    tape_problem="",
-    learners=(),
-)
+from tests.support.status_of_a_job import STATUS, learner_status
 
 
-def page(metrics: SyncerMetrics) -> set[str]:
-    return set(metrics.page(STATUS).decode().splitlines())
+def page(metrics: SyncerMetrics, **changes: Any) -> set[str]:
+    return set(metrics.page(STATUS.model_copy(update=changes)).decode().splitlines())
 
 
 def test_the_state_of_the_job_is_what_the_status_says() -> None:
@@ -58,36 +32,33 @@ def test_how_full_links_are_is_told_once_it_is_known() -> None:
     assert not any(line.startswith("diloco_link") for line in page(metrics))
     used = (LinkStatus(name="west/old", learners=2, up=0.25, down=1.5),)
     links = LinksStatus(kind="LinkTooThin", reason="", since_seconds=1.0, remedies=(), used=used)
-    lines = set(metrics.page(STATUS.model_copy(update={"links": links})).decode().splitlines())
+    lines = page(metrics, links=links)
     assert {
         "diloco_links_fit 0.0",
         'diloco_link_used_ratio{link="west/old",way="up"} 0.25',
         'diloco_link_used_ratio{link="west/old",way="down"} 1.5',
     } <= lines
+    assert "diloco_links_fit 1.0" in page(metrics, links=links.model_copy(update={"kind": "Fits"}))
 
 
-def learner_status(index: int) -> LearnerStatus:
-    return LearnerStatus(
-        id=f"a/b/{index}",
-        state="Training",
-        incarnation=1,
-        steps=1,
-        tokens=64,
-        merged_tokens=0.0,
-        tokens_per_second=1.0,
-        step_seconds=None,
-        blocked_fraction=0.0,
-        versions_behind=0,
-        restarts=0,
-        loss=None,
-        last_heard_seconds=None,
-        time_seconds={"merged": 2.5, "late": 0.5},
-    )
+def test_what_is_not_known_yet_is_left_out_or_none() -> None:
+    none_written = STATUS.checkpoint.model_copy(update={"age_seconds": None})
+    lines = page(SyncerMetrics(), goodput=None, checkpoint=none_written)
+    assert "diloco_goodput_ratio 0.0" in lines
+    assert not any(line.startswith(("diloco_eval_loss", "diloco_checkpoint_age")) for line in lines)
+    lines = page(SyncerMetrics(), eval_loss=2.5, tape_problem="the tape waits for the disk: it is full")
+    assert {"diloco_eval_loss 2.5", "diloco_tape_failing 1.0"} <= lines
+
+
+def test_learners_are_counted_by_state() -> None:
+    learners = (learner_status(0), learner_status(1), learner_status(2).model_copy(update={"state": "Absent"}))
+    lines = page(SyncerMetrics(), learners=learners)
+    assert {'diloco_learners{state="Training"} 2.0', 'diloco_learners{state="Absent"} 1.0'} <= lines
+    assert 'diloco_learners{state="Stalled"} 0.0' in lines
 
 
 def test_given_time_is_shown_by_class_for_the_job_and_each_learner() -> None:
-    status = STATUS.model_copy(update={"time_seconds": {"merged": 5.0}, "learners": (learner_status(0),)})
-    lines = set(SyncerMetrics().page(status).decode().splitlines())
+    lines = page(SyncerMetrics(), time_seconds={"merged": 5.0}, learners=(learner_status(0),))
     assert {
         'diloco_given_seconds{class="merged"} 5.0',
         'diloco_learner_given_seconds{class="merged",learner="a/b/0"} 2.5',
@@ -97,10 +68,11 @@ def test_given_time_is_shown_by_class_for_the_job_and_each_learner() -> None:
 
 def test_a_job_of_many_learners_has_no_series_for_each_of_them() -> None:
     many = tuple(learner_status(index) for index in range(65))
-    status = STATUS.model_copy(update={"time_seconds": {"merged": 5.0}, "learners": many})
-    text = SyncerMetrics().page(status).decode()
-    assert 'diloco_given_seconds{class="merged"} 5.0' in text
-    assert "diloco_learner_given_seconds" not in text
+    lines = page(SyncerMetrics(), time_seconds={"merged": 5.0}, learners=many[:64])
+    assert 'diloco_learner_given_seconds{class="merged",learner="a/b/63"} 2.5' in lines
+    lines = page(SyncerMetrics(), time_seconds={"merged": 5.0}, learners=many)
+    assert 'diloco_given_seconds{class="merged"} 5.0' in lines
+    assert not any("diloco_learner_given_seconds" in line for line in lines)
 
 
 def test_decisions_are_counted_by_kind_and_detail() -> None:
@@ -114,55 +86,42 @@ def test_decisions_are_counted_by_kind_and_detail() -> None:
 
 def test_rounds_are_timed_by_the_decisions_about_them() -> None:
     metrics = SyncerMetrics()
-    metrics.observe(Note("RoundOpened", "", fragment=1), 10.0)
-    metrics.observe(Note("RoundWaits", "", fragment=1), 12.0)
-    metrics.observe(Note("RoundWaits", "", fragment=1), 12.3)  # the same wait, decided anew
-    metrics.observe(Merge(1, 1, (), ""), 12.5)
-    metrics.observe(Note("RoundOpened", "", fragment=1), 20.0)
-    metrics.observe(Merge(1, 2, (), ""), 21.0)
+    metrics.observe(Note("RoundOpened", "", fragment=0), 10.0)
+    metrics.observe(Note("RoundWaits", "", fragment=0), 12.0)
+    metrics.observe(Note("RoundWaits", "", fragment=0), 12.3)  # the same wait, decided anew
+    metrics.observe(Note("LearnerExcluded", "", "a/b/0", fragment=0), 12.4)  # times nothing
+    metrics.observe(Merge(0, 1, (), ""), 12.5)
+    metrics.observe(Note("RoundOpened", "", fragment=0), 20.0)
+    metrics.observe(Merge(0, 2, (), ""), 21.0)
     lines = page(metrics)
     assert {"diloco_quorum_seconds_sum 3.0", "diloco_quorum_seconds_count 2.0"} <= lines
     assert {"diloco_grace_seconds_sum 0.5", "diloco_grace_seconds_count 2.0"} <= lines
 
 
-@pytest.fixture
-def loop() -> Iterator[asyncio.AbstractEventLoop]:
-    loop = asyncio.new_event_loop()
-    thread = threading.Thread(target=loop.run_forever)
-    thread.start()
-    yield loop
-    loop.call_soon_threadsafe(loop.stop)
-    thread.join()
-    loop.close()
+def test_a_round_that_was_abandoned_is_not_in_the_next_ones_times() -> None:
+    metrics = SyncerMetrics()
+    for opened in (10.0, 20.0):
+        metrics.observe(Note("RoundOpened", "", fragment=1), opened)
+        metrics.observe(Note("RoundWaits", "", fragment=1), opened + 2.0)
+    metrics.observe(Merge(1, 1, (), ""), 23.0)
+    lines = page(metrics)
+    assert {"diloco_quorum_seconds_sum 4.0", "diloco_grace_seconds_sum 1.0"} <= lines
 
 
-def test_what_is_read_on_the_loop_comes_back_to_the_thread_that_asked(loop: asyncio.AbstractEventLoop) -> None:
-    assert on_loop(loop, threading.current_thread) is not threading.current_thread()
-    with pytest.raises(ZeroDivisionError):
-        on_loop(loop, lambda: 1 // 0)
+def test_durations_have_the_buckets_that_dashboards_know() -> None:
+    lines = page(SyncerMetrics())
+    buckets = {0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0, 300.0, math.inf}
+    for name in ("quorum", "grace", "merge", "checkpoint"):
+        start = f'diloco_{name}_seconds_bucket{{le="'
+        found = {float(line.removeprefix(start).partition('"')[0]) for line in lines if line.startswith(start)}
+        assert found == buckets
 
 
-def test_a_loop_that_is_gone_makes_pages_unavailable_and_no_fault() -> None:
-    loop = asyncio.new_event_loop()
-    loop.close()
-    with pytest.raises(LoopBusyError):
-        on_loop(loop, lambda: 1)
-
-    def busy() -> SyncerStatus:
-        raise LoopBusyError("the event loop does not answer")
-
-    pages = routes(SyncerMetrics(), Heartbeat(), busy, lambda: False)
-    assert pages["/status"]() == Response.text("the event loop does not answer\n", 503)
-    assert pages["/metrics"]().status == 503
-    assert pages["/readyz"]().status == 503
-
-
-def test_health_is_the_event_loops_lag() -> None:
-    now = 0.0
-    heartbeat = Heartbeat(lambda: now)
-    pages = routes(SyncerMetrics(), heartbeat, lambda: STATUS, lambda: True)
-    assert pages["/healthz"]().status == 200
-    assert pages["/readyz"]().body == b"serving\n"
-    assert pages["/status"]().content_type == "application/json"
-    now = 2 * LONGEST_LAG_SECONDS
-    assert pages["/healthz"]().status == 503
+def test_what_happens_is_counted_from_nothing_on() -> None:
+    metrics = SyncerMetrics()
+    names = ("diloco_merge_failures_total", "diloco_pushes_refused_total", "diloco_inbox_bytes")
+    assert {f"{name} 0.0" for name in names} <= page(metrics)
+    metrics.merge_failures.inc()
+    metrics.pushes_refused.inc(2)
+    metrics.inbox_bytes.set(3)
+    assert {f"{name} {count}.0" for count, name in enumerate(names, 1)} <= page(metrics)

@@ -33,6 +33,7 @@ class Checkpointer:
         release: Callable[[], None],
         check: Callable[[CheckpointContent], None],
         metrics: SyncerMetrics,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """Write to ``directory``, keeping ``keep`` checkpoints.
 
@@ -43,6 +44,7 @@ class Checkpointer:
             release: Called when the captured state is no longer read.
             check: Raises ``ValueError`` if the captured state cannot be resumed from. Called in the writing thread.
             metrics: Where durations are counted.
+            clock: Returns seconds and never goes back.
         """
         self._directory = directory
         self._keep = keep
@@ -50,6 +52,7 @@ class Checkpointer:
         self._release = release
         self._check = check
         self._metrics = metrics
+        self._clock = clock
         self.protected: frozenset[str] = frozenset()
         """Checkpoints that are neither deleted nor counted: those that a recorded tape begins with."""
         self.newest = ""
@@ -71,7 +74,7 @@ class Checkpointer:
     @property
     def status(self) -> CheckpointStatus:
         """For ``/status``."""
-        age = None if self._written_at is None else time.monotonic() - self._written_at
+        age = None if self._written_at is None else self._clock() - self._written_at
         return CheckpointStatus(newest=self.newest, age_seconds=age, failures=self._failures, problem=self._problem)
 
     def start(self, executor: Executor) -> None:
@@ -145,9 +148,9 @@ class Checkpointer:
         self._check(content)
         # Keep two complete ones at any time, also while the disk is full: the newest may turn out to be damaged.
         self._prune(max(2, self._keep - 1))
-        began = time.perf_counter()
+        began = self._clock()
         name = write_checkpoint(self._directory, content)
-        seconds = time.perf_counter() - began
+        seconds = self._clock() - began
         self._metrics.checkpoint_seconds.observe(seconds)
         self._prune(self._keep)
         _log.info("checkpoint %s written in %.2f s: %s", name, seconds, content.reason)
@@ -162,4 +165,4 @@ class Checkpointer:
     def _finished(self, name: str) -> None:
         self.newest = name
         self._problem = ""
-        self._written_at = time.monotonic()
+        self._written_at = self._clock()

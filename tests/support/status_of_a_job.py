@@ -1,0 +1,45 @@
+"""A status of a job that trains, and of one of its learners."""
+
+from diloco.spec.syncer_status import CheckpointStatus, LearnerStatus, SyncerStatus
+
+STATUS = SyncerStatus(
+    job="small",
+    epoch=2,
+    phase="Training",
+    phase_reason="",
+    syncer_step=5,
+    merged_tokens=640.0,
+    budget_tokens=1000,
+    tokens_per_second=1.0,
+    seconds_left=360.0,
+    train_loss=2.0,
+    eval_loss=None,
+    evaluations=(),
+    goodput=0.5,
+    bytes_pushed=10,
+    bytes_pulled=20,
+    elapsed_seconds=3.0,
+    rounds_in_flight=1,
+    checkpoint=CheckpointStatus(newest="000001", age_seconds=4.0, failures=3, problem="full"),
+    tape_problem="",
+    learners=(),
+)
+
+
+def learner_status(index: int) -> LearnerStatus:
+    return LearnerStatus(
+        id=f"a/b/{index}",
+        state="Training",
+        incarnation=1,
+        steps=1,
+        tokens=64,
+        merged_tokens=0.0,
+        tokens_per_second=1.0,
+        step_seconds=None,
+        blocked_fraction=0.0,
+        versions_behind=0,
+        restarts=0,
+        loss=None,
+        last_heard_seconds=None,
+        time_seconds={"merged": 2.5, "late": 0.5},
+    )

@@ -1,0 +1,75 @@
+"""The pages of a syncer, and what they say while its event loop is stuck or gone."""
+
+import asyncio
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from diloco.runtime.heartbeat import Heartbeat
+from diloco.runtime.http import Response
+from diloco.spec.syncer_status import SyncerStatus
+from diloco.syncer.reporting import pages as syncer_pages
+from diloco.syncer.reporting.metrics import SyncerMetrics
+from diloco.syncer.reporting.pages import LoopBusyError, on_loop, routes
+from tests.support.hand_clock import HandClock
+from tests.support.status_of_a_job import STATUS
+
+
+@pytest.fixture
+def loop() -> Iterator[asyncio.AbstractEventLoop]:
+    loop = asyncio.new_event_loop()
+    thread = threading.Thread(target=loop.run_forever)
+    thread.start()
+    yield loop
+    loop.call_soon_threadsafe(loop.stop)
+    thread.join()
+    loop.close()
+
+
+def test_what_is_read_on_the_loop_comes_back_to_the_thread_that_asked(loop: asyncio.AbstractEventLoop) -> None:
+    assert on_loop(loop, threading.current_thread) is not threading.current_thread()
+    with pytest.raises(ZeroDivisionError):
+        on_loop(loop, lambda: 1 // 0)
+
+
+def test_a_loop_that_is_gone_makes_pages_unavailable_and_no_fault() -> None:
+    loop = asyncio.new_event_loop()
+    loop.close()
+    with pytest.raises(LoopBusyError):
+        on_loop(loop, lambda: 1)
+
+    def busy() -> SyncerStatus:
+        raise LoopBusyError("the event loop does not answer")
+
+    pages = routes(SyncerMetrics(), Heartbeat(), busy, lambda: False)
+    assert pages["/status"]() == Response.text("the event loop does not answer\n", 503)
+    assert pages["/metrics"]().status == 503
+    assert pages["/readyz"]().status == 503
+
+
+def test_what_a_stuck_loop_was_asked_is_not_done_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(syncer_pages, "_ANSWER_SECONDS", 0.0)
+    loop, read = asyncio.new_event_loop(), list[int]()
+    with pytest.raises(LoopBusyError, match="the event loop does not answer"):
+        on_loop(loop, lambda: read.append(1))
+    loop.run_until_complete(asyncio.sleep(0))
+    loop.close()
+    assert read == []
+
+
+@pytest.mark.parametrize(("lag_seconds", "code"), [(0.0, 200), (10.0, 200), (10.25, 503), (20.0, 503)])
+def test_health_is_the_event_loops_lag(lag_seconds: float, code: int) -> None:
+    clock = HandClock()
+    pages = routes(SyncerMetrics(), Heartbeat(clock), lambda: STATUS, lambda: True)
+    clock.now += 0.25 + lag_seconds  # a beat is due every quarter of a second
+    assert pages["/healthz"]() == Response.text(f"event loop lag {lag_seconds:.3f} s\n", code)
+    assert f"diloco_event_loop_lag_seconds {lag_seconds}" in pages["/metrics"]().body.decode().splitlines()
+
+
+def test_the_status_is_json_on_a_line() -> None:
+    pages = routes(SyncerMetrics(), Heartbeat(HandClock()), lambda: STATUS, lambda: True)
+    answer = pages["/status"]()
+    assert (answer.status, answer.content_type) == (200, "application/json")
+    assert answer.body == STATUS.model_dump_json().encode() + b"\n"
+    assert pages["/readyz"]() == Response.text("serving\n")

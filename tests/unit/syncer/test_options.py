@@ -1,0 +1,16 @@
+"""What a syncer does where nobody asked for anything."""
+
+from pathlib import Path
+
+from diloco.syncer.options import SyncerOptions
+from diloco_operator.manifests import syncer
+from tests.support.syncer_process import SmallJob
+
+
+def test_it_records_nothing_and_goes_on_unless_it_was_asked(tmp_path: Path) -> None:
+    options = SyncerOptions(SmallJob(tmp_path).job, tmp_path)
+    assert (options.record, options.exit_when_finished) == (False, False)
+
+
+def test_it_waits_twice_as_long_as_its_pod_may_take_to_end(tmp_path: Path) -> None:
+    assert SyncerOptions(SmallJob(tmp_path).job, tmp_path).lock_patience_seconds == 2 * syncer.GRACE_SECONDS

@@ -1,0 +1,372 @@
+"""What a syncer's parts do together while a job trains: in this process, in virtual time, on a real disk."""
+
+import asyncio
+import json
+import os
+import threading
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from diloco.runtime.exits import EXIT_OK, EXIT_UNEXPECTED
+from diloco.spec import parse_job
+from diloco.syncer.disk.checkpoint import checkpoint_names
+from diloco.syncer.disk.directory import SyncerDirectory
+from diloco.syncer.errors import SyncerError
+from diloco.syncer.options import SyncerOptions
+from diloco.syncer.peers.link_watch import LinkWatch
+from diloco.syncer.prepare import prepare
+from diloco.syncer.replay import replay
+from diloco.syncer.syncer import Syncer
+from diloco.tape.reader import read_header
+from diloco.tape.writer import TapeLimits
+from diloco.wire.errors import UnavailableError
+from diloco.wire.messages import PullRequest, Welcome
+from tests.support.syncer_in_process import PEER, NearLearner, life_of
+from tests.support.syncer_process import SmallJob
+from tests.support.virtual_time import in_virtual_time
+
+pytestmark = pytest.mark.usefixtures("one_torch_thread")
+
+
+def job_keeping(folder: Path, checkpoints: int) -> SmallJob:
+    """A job with a checkpoint a second, of which so many are kept."""
+    job = SmallJob(folder, learners=1)
+    every = "checkpointEverySeconds: 1"
+    job.job = parse_job(job.path.read_text().replace(every, f"{every}, keepCheckpoints: {checkpoints}"), "job.yaml")
+    return job
+
+
+async def stopped(syncer: Syncer) -> int:
+    """Stop it as SIGTERM does; the exit code."""
+    stop = asyncio.Event()
+    stop.set()
+    return await syncer.until_over(stop)
+
+
+def ticking(syncer: Syncer) -> asyncio.Task[int]:
+    return asyncio.create_task(syncer.until_over(asyncio.Event()))
+
+
+def test_it_serves_once_started_with_a_checkpoint_to_fall_back_to(tmp_path: Path) -> None:
+    async def play() -> None:
+        async with life_of(SmallJob(tmp_path), tmp_path / "syncer") as syncer:
+            served = [syncer.serving]
+            assert checkpoint_names(tmp_path / "syncer/checkpoints") == ["000001"]
+            syncer.start()
+            served.append(syncer.serving)
+            assert served == [False, True]
+            status = syncer.status()
+            assert (status.job, status.epoch, status.checkpoint.newest) == ("small", 1, "000001")
+            assert (status.bytes_pushed, status.bytes_pulled) == (0, 0)
+            assert (syncer.job, syncer.epoch) == ("small", "1")
+
+    in_virtual_time(play())
+
+
+def test_a_first_checkpoint_that_cannot_be_written_is_one_line(tmp_path: Path) -> None:
+    async def play() -> None:
+        async with life_of(SmallJob(tmp_path), tmp_path):
+            pass
+
+    (tmp_path / "checkpoints").write_text("in the way")
+    with pytest.raises(SyncerError, match=r"checkpoints: the first checkpoint could not be written \(Not a direct"):
+        in_virtual_time(play())
+
+
+def test_momentum_is_not_copied_for_a_first_checkpoint_on_disk(tmp_path: Path) -> None:
+    async def play() -> None:
+        job = SmallJob(tmp_path)
+        with SyncerDirectory(tmp_path / "syncer") as directory:
+            start_state = prepare(job.job, directory.checkpoints)
+            syncer = Syncer(SyncerOptions(job.job, tmp_path), directory, start_state, 1)
+            assert start_state.store.target(0).merge.momentum is start_state.store.momentum(0)
+            syncer.close()
+
+    in_virtual_time(play())
+
+
+def test_bytes_are_counted_over_all_lives(tmp_path: Path) -> None:
+    job = SmallJob(tmp_path)
+
+    async def play() -> None:
+        async with life_of(job, tmp_path / "syncer") as syncer:
+            syncer.start()
+            syncer.count_bytes(lambda: (5, 7))
+            assert await stopped(syncer) == EXIT_OK
+        async with life_of(job, tmp_path / "syncer") as syncer:
+            assert (syncer.status().bytes_pushed, syncer.status().bytes_pulled) == (5, 7)
+            syncer.count_bytes(lambda: (10, 20))
+            assert (syncer.status().bytes_pushed, syncer.status().bytes_pulled) == (15, 27)
+
+    in_virtual_time(play())
+
+
+def test_two_recorded_lives_replay_to_the_bit(tmp_path: Path) -> None:
+    job, folder = SmallJob(tmp_path, tokens=400, learners=1), tmp_path / "syncer"
+
+    async def live(merges: int) -> None:
+        async with life_of(job, folder, record=True, threads=None) as syncer:
+            syncer.start()
+            learner = await NearLearner(syncer, job).begin()
+            await learner.train(lambda: syncer.status().syncer_step >= merges)
+            assert await stopped(syncer) == EXIT_OK
+
+    in_virtual_time(live(3))
+    in_virtual_time(live(6))
+    report = replay(folder)
+    assert report.ok, report.problems
+    assert [epoch.merges > 0 and epoch.merges_redone == epoch.merges for epoch in report.epochs] == [True, True]
+    header = read_header(folder / "tape/000002.jsonl")
+    assert header.job == json.loads(job.job.model_dump_json(by_alias=True))
+
+
+@pytest.mark.parametrize("record", [True, False])
+def test_what_a_replay_needs_is_kept_only_where_it_is_recorded(tmp_path: Path, *, record: bool) -> None:
+    job, folder = job_keeping(tmp_path, 1), tmp_path / "syncer"
+
+    async def play() -> None:
+        async with life_of(job, folder, record=record) as syncer:
+            syncer.start()
+            run = ticking(syncer)
+            learner = await NearLearner(syncer, job).begin()
+            await learner.train(lambda: learner.steps == 8)
+            run.cancel()
+
+    in_virtual_time(play())
+    names = checkpoint_names(folder / "checkpoints")
+    assert len(names) == 1 + record
+    assert ("000001" in names) is record
+    assert any(folder.glob("payloads/*/*.bin")) is record
+
+
+@pytest.mark.parametrize("record", [True, False])
+def test_old_tapes_make_room_only_where_nothing_is_recorded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, record: bool
+) -> None:
+    monkeypatch.setattr("diloco.syncer.syncer.TapeLimits", partial(TapeLimits, segment_bytes=1))
+    old = tmp_path / "syncer/tape/000001.jsonl"
+    old.parent.mkdir(parents=True)
+    old.write_text("\n")
+    os.truncate(old, 2 << 30)  # sparse
+
+    async def play() -> None:
+        async with life_of(SmallJob(tmp_path), tmp_path / "syncer", record=record):
+            pass
+
+    in_virtual_time(play())
+    assert old.exists() is record
+
+
+def test_a_checkpoint_is_written_when_due_and_only_after_news(tmp_path: Path) -> None:
+    job = SmallJob(tmp_path, checkpoint_every=10, learners=1)
+    seen: list[tuple[float, str]] = []
+
+    async def play() -> None:
+        loop = asyncio.get_running_loop()
+        async with life_of(job, tmp_path / "syncer") as syncer:
+            syncer.start()
+            began = loop.time()
+            run = ticking(syncer)
+
+            async def watch(until: float) -> None:
+                while loop.time() - began < until:
+                    await asyncio.sleep(0.5)
+                    newest = syncer.status().checkpoint.newest
+                    if not seen or seen[-1][1] != newest:
+                        seen.append((loop.time() - began, newest))
+
+            await watch(15.0)  # nothing has happened
+            learner = NearLearner(syncer, job)
+            assert isinstance(await learner.join(), Welcome)  # a single event
+            await watch(55.0)
+            await NearLearner(syncer, job, process="second").begin()
+            await watch(65.0)
+            run.cancel()
+
+    in_virtual_time(play())
+    # Looked at every half second.
+    assert [(round(when), name) for when, name in seen] == [(0, "000001"), (20, "000002"), (60, "000003")]
+
+
+def test_a_pool_that_is_scaled_in_the_manifest_has_room_for_all(tmp_path: Path) -> None:
+    job = SmallJob(tmp_path, learners=1)
+
+    async def play() -> None:
+        async with life_of(job, tmp_path / "syncer", job_file=job.path) as syncer:
+            syncer.start()
+            run = ticking(syncer)
+            await asyncio.sleep(2.5)
+            assert len(syncer.status().learners) == 1
+            job.path.write_text(job.path.read_text().replace("learners: 1", "learners: 70"))
+            await asyncio.sleep(1.5)
+            assert len(syncer.status().learners) == 70
+            for index in range(70):
+                assert isinstance(await NearLearner(syncer, job, index).join(), Welcome)
+            run.cancel()
+
+    in_virtual_time(play())
+
+
+def test_a_manifest_that_nobody_named_is_not_looked_for(tmp_path: Path) -> None:
+    job = SmallJob(tmp_path)
+
+    async def play() -> None:
+        async with life_of(job, tmp_path / "syncer") as syncer:
+            syncer.start()
+            run = ticking(syncer)
+            job.path.write_text(job.path.read_text().replace("learners: 2", "learners: 9"))
+            await asyncio.sleep(3.5)
+            assert not run.done()
+            assert len(syncer.status().learners) == 2
+            run.cancel()
+
+    in_virtual_time(play())
+
+
+def test_the_status_tells_how_fast_tokens_are_merged(tmp_path: Path) -> None:
+    job = SmallJob(tmp_path, learners=1)
+
+    async def play() -> None:
+        async with life_of(job, tmp_path / "syncer") as syncer:
+            syncer.start()
+            run = ticking(syncer)
+            learner = await NearLearner(syncer, job).begin()
+            await learner.train(lambda: learner.steps == 9)
+            status = syncer.status()
+            assert 0 < status.tokens_per_second <= 64
+            assert status.learners[0].tokens_per_second == pytest.approx(64, rel=0.2)
+            run.cancel()
+
+    in_virtual_time(play())
+
+
+def test_memory_and_waiting_pulls_are_shown_as_they_are(tmp_path: Path) -> None:
+    job = SmallJob(tmp_path, learners=1)
+
+    async def play() -> None:
+        async with life_of(job, tmp_path / "syncer") as syncer:
+            syncer.start()
+            learner = await NearLearner(syncer, job).begin()
+            header, _ = learner.gradient(await learner.wanted())
+            syncer.service.accept_push(header, PEER, lambda: None)
+            pull = PullRequest(learner.id, learner.incarnation, header.fragment, 1, learner.epoch, posted=True)
+            waiting = asyncio.create_task(syncer.service.open_pull(pull, PEER))
+            await asyncio.sleep(0)
+            page = syncer.metrics.page(syncer.status()).decode().splitlines()
+            assert f"diloco_inbox_bytes {float(header.payload_bytes)}" in page
+            assert "diloco_posted_pulls 1.0" in page
+            syncer.stop_serving()
+            assert not syncer.serving
+            with pytest.raises(UnavailableError, match="the syncer stops"):
+                await waiting
+
+    in_virtual_time(play())
+
+
+def test_a_tape_that_waited_for_the_disk_is_written_without_news(tmp_path: Path) -> None:
+    tape = tmp_path / "syncer/tape/000001.jsonl"
+
+    async def play() -> None:
+        async with life_of(SmallJob(tmp_path), tmp_path / "syncer", spoil=lambda: tape.mkdir(parents=True)) as syncer:
+            syncer.start()
+            run = ticking(syncer)
+            await asyncio.sleep(0.5)
+            assert syncer.status().tape_problem == "the tape waits for the disk: Is a directory"
+            tape.rmdir()
+            await asyncio.sleep(1.0)
+            assert read_header(tape).epoch == 1
+            assert syncer.status().tape_problem == ""
+            run.cancel()
+
+    in_virtual_time(play())
+
+
+def test_a_payload_that_is_missing_from_the_record_is_told(tmp_path: Path) -> None:
+    job, folder = SmallJob(tmp_path, learners=1), tmp_path / "syncer"
+
+    async def play() -> None:
+        async with life_of(job, folder, record=True) as syncer:
+            (folder / "payloads").write_text("in the way")
+            syncer.start()
+            learner = await NearLearner(syncer, job).begin()
+            await learner.train(lambda: syncer.status().syncer_step > 0)
+            assert syncer.status().tape_problem == "Not a directory"
+
+    in_virtual_time(play())
+
+
+def test_a_stop_keeps_everything_and_takes_in_nothing_more(tmp_path: Path) -> None:
+    job, folder = SmallJob(tmp_path, checkpoint_every=1000, learners=1), tmp_path / "syncer"
+
+    async def play() -> None:
+        async with life_of(job, folder) as syncer:
+            syncer.start()
+            learner = await NearLearner(syncer, job).begin()
+            await learner.train(lambda: syncer.status().syncer_step == 3)
+            run = asyncio.create_task(stopped(syncer))
+            while syncer.serving:
+                assert not run.done()  # before its last checkpoint is written
+                await asyncio.sleep(0)
+            assert await run == EXIT_OK
+            tape = (folder / "tape/000001.jsonl").read_bytes()
+            learner.step()
+            await asyncio.sleep(5.0)
+            assert (folder / "tape/000001.jsonl").read_bytes() == tape
+        async with life_of(job, folder) as syncer:
+            assert syncer.status().syncer_step == 3
+
+    in_virtual_time(play())
+
+
+def test_a_stop_without_its_last_checkpoint_is_no_success(tmp_path: Path) -> None:
+    folder = tmp_path / "syncer"
+
+    async def play() -> int:
+        async with life_of(SmallJob(tmp_path), folder) as syncer:
+            syncer.start()
+            (folder / "checkpoints").rename(folder / "away")
+            (folder / "checkpoints").write_text("in the way")
+            return await stopped(syncer)
+
+    assert in_virtual_time(play()) == EXIT_UNEXPECTED
+
+
+def test_a_fault_in_what_happens_every_second_is_raised(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def fail(*_: object) -> None:
+        raise RuntimeError("a fault")
+
+    monkeypatch.setattr(LinkWatch, "look", fail)
+
+    async def play() -> None:
+        async with life_of(SmallJob(tmp_path), tmp_path / "syncer") as syncer:
+            syncer.start()
+            await ticking(syncer)
+
+    with pytest.raises(RuntimeError, match="a fault"):
+        in_virtual_time(play())
+
+
+def test_nothing_of_it_is_left_once_it_is_closed(tmp_path: Path) -> None:
+    job, folder = SmallJob(tmp_path, learners=1), tmp_path / "syncer"
+
+    def open_files() -> int:
+        return len(list(Path("/proc/self/fd").iterdir()))
+
+    async def play() -> None:
+        threads, files = set(threading.enumerate()), open_files()
+        async with life_of(job, folder, job_file=job.path) as syncer:
+            syncer.start()
+            run = ticking(syncer)
+            learner = await NearLearner(syncer, job).begin()
+            await learner.train(lambda: syncer.status().syncer_step > 2)
+            run.cancel()
+        assert set(threading.enumerate()) <= threads
+        assert open_files() == files
+        tape = (folder / "tape/000001.jsonl").read_bytes()
+        learner.step()
+        await asyncio.sleep(100.0)  # longer than the lease
+        assert (folder / "tape/000001.jsonl").read_bytes() == tape
+
+    in_virtual_time(play())
