@@ -1,10 +1,14 @@
-"""A real API server for the tests that ask for one: started once, without a cluster around it."""
+"""What several of these tests begin with: a real API server without a cluster around it, a syncer that serves."""
 
 from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from testbed.api_server.server import ApiServer, job_api_server, why_there_is_none
+from tests.support.syncer_process import Serve, SmallJob, SyncerProcess
 
 
 @pytest.fixture(scope="session")
@@ -14,3 +18,16 @@ def job_server() -> Iterator[ApiServer]:
         pytest.skip(reason)
     with job_api_server() as server:
         yield server
+
+
+@pytest.fixture
+def serve(tmp_path: Path) -> Iterator[Serve]:
+    """Syncers that the test starts in one directory, one after the other; killed after it."""
+    with ExitStack() as stack:
+
+        def started(*flags: str, **changes: Any) -> tuple[SmallJob, SyncerProcess]:
+            job = SmallJob(tmp_path, **changes)
+            syncer = stack.enter_context(SyncerProcess(job, tmp_path / "s", *flags))
+            return job, syncer.serving()
+
+        yield started

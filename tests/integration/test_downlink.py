@@ -15,7 +15,7 @@ from diloco.syncer.replay import replay
 from diloco.wire.errors import RefusedError, UnavailableError
 from diloco.wire.messages import FragmentReady, FragmentWanted, PullHeader, Welcome
 from tests.support.scripted_learner import WAIT_SECONDS, ScriptedLearner
-from tests.support.syncer_process import SmallJob, SyncerProcess
+from tests.support.syncer_process import Serve, SmallJob, SyncerProcess
 
 pytestmark = pytest.mark.processes
 
@@ -125,29 +125,31 @@ def waiting(syncer: SyncerProcess, pulls: int) -> None:
         polled.wait(0.01)
 
 
-def test_a_posted_pull_is_served_without_a_further_request(tmp_path: Path) -> None:
-    job = SmallJob(tmp_path, downlink="Int8", quorum=2, tokens=10_000_000)
-    with SyncerProcess(job, tmp_path / "s") as syncer, ThreadPoolExecutor(4) as pool:
-        syncer.serving()
-        with learner(job, syncer) as one, learner(job, syncer, LEARNERS[1], updates=False) as two:
-            one.begin()
-            two.begin()
-            wanted = asked(one, two)
-            posted = Posted(pool, one, wanted)
-            assert one.push(wanted).accepted
-            waiting(syncer, 1)
-            theirs = Posted(pool, two, wanted)
-            waiting(syncer, 2)
-            assert two.push(asked(two, one, wanted.fragment)).accepted
-            header = posted.served()
-            assert (header.version, header.codec) == (wanted.version, "Int8")
-            assert (theirs.served().version, theirs.served().codec) == (wanted.version, "")
-            assert torch.equal(one.fragments[wanted.fragment], two.fragments[wanted.fragment])
-            waiting(syncer, 0)
-            # The notice comes all the same: it says whether the work was merged.
-            while not isinstance(message := one.next(), FragmentReady):
-                assert message is not None
-            assert (message.fragment, message.version, message.merged) == (wanted.fragment, wanted.version, True)
+def test_a_posted_pull_is_served_without_a_further_request(serve: Serve) -> None:
+    job, syncer = serve(downlink="Int8", quorum=2, tokens=10_000_000)
+    with (
+        ThreadPoolExecutor(4) as pool,
+        learner(job, syncer) as one,
+        learner(job, syncer, LEARNERS[1], updates=False) as two,
+    ):
+        one.begin()
+        two.begin()
+        wanted = asked(one, two)
+        posted = Posted(pool, one, wanted)
+        assert one.push(wanted).accepted
+        waiting(syncer, 1)
+        theirs = Posted(pool, two, wanted)
+        waiting(syncer, 2)
+        assert two.push(asked(two, one, wanted.fragment)).accepted
+        header = posted.served()
+        assert (header.version, header.codec) == (wanted.version, "Int8")
+        assert (theirs.served().version, theirs.served().codec) == (wanted.version, "")
+        assert torch.equal(one.fragments[wanted.fragment], two.fragments[wanted.fragment])
+        waiting(syncer, 0)
+        # The notice comes all the same: it says whether the work was merged.
+        while not isinstance(message := one.next(), FragmentReady):
+            assert message is not None
+        assert (message.fragment, message.version, message.merged) == (wanted.fragment, wanted.version, True)
 
 
 def asked(one: ScriptedLearner, other: ScriptedLearner, fragment: int | None = None) -> FragmentWanted:
@@ -162,41 +164,37 @@ def asked(one: ScriptedLearner, other: ScriptedLearner, fragment: int | None = N
                 return message
 
 
-def test_a_learner_that_is_too_late_still_gets_the_version_it_posted_for(tmp_path: Path) -> None:
-    job = SmallJob(tmp_path, downlink="Int8", tokens=10_000_000)
-    with SyncerProcess(job, tmp_path / "s") as syncer, ThreadPoolExecutor(4) as pool:
-        syncer.serving()
-        with learner(job, syncer) as late, learner(job, syncer, LEARNERS[1]) as fast:
-            late.begin()
-            fast.begin()
-            wanted = asked(late, fast)
-            posted = Posted(pool, late, wanted)
-            fast.train(lambda this: this.versions[wanted.fragment] >= wanted.version)
-            assert posted.served().version >= wanted.version
-            with pytest.raises(RefusedError):
-                late.push(wanted)
+def test_a_learner_that_is_too_late_still_gets_the_version_it_posted_for(serve: Serve) -> None:
+    job, syncer = serve(downlink="Int8", tokens=10_000_000)
+    with ThreadPoolExecutor(4) as pool, learner(job, syncer) as late, learner(job, syncer, LEARNERS[1]) as fast:
+        late.begin()
+        fast.begin()
+        wanted = asked(late, fast)
+        posted = Posted(pool, late, wanted)
+        fast.train(lambda this: this.versions[wanted.fragment] >= wanted.version)
+        assert posted.served().version >= wanted.version
+        with pytest.raises(RefusedError):
+            late.push(wanted)
 
 
-def test_a_pull_ends_with_the_session_it_was_posted_in_and_with_the_syncer(tmp_path: Path) -> None:
-    job = SmallJob(tmp_path, quorum=2, tokens=10_000_000)
-    with SyncerProcess(job, tmp_path / "s") as syncer, ThreadPoolExecutor(4) as pool:
-        syncer.serving()
-        with learner(job, syncer) as one, learner(job, syncer, LEARNERS[1]) as two:
-            one.begin()
-            two.begin()
-            wanted = asked(one, two)
-            posted = Posted(pool, one, wanted)
-            waiting(syncer, 1)
-            one.hang_up()
-            with pytest.raises(RefusedError, match="has no session here"):
-                posted.served()
-            one.begin()
-            wanted = asked(one, two)
-            again = Posted(pool, one, wanted)
-            waiting(syncer, 1)
-            later = Posted(pool, one, wanted)
-            with pytest.raises(RefusedError, match="has taken its place"):
-                again.served()
-            assert syncer.terminate() == EXIT_OK
-            with pytest.raises(UnavailableError):
-                later.served()
+def test_a_pull_ends_with_the_session_it_was_posted_in_and_with_the_syncer(serve: Serve) -> None:
+    job, syncer = serve(quorum=2, tokens=10_000_000)
+    with ThreadPoolExecutor(4) as pool, learner(job, syncer) as one, learner(job, syncer, LEARNERS[1]) as two:
+        one.begin()
+        two.begin()
+        wanted = asked(one, two)
+        posted = Posted(pool, one, wanted)
+        waiting(syncer, 1)
+        one.hang_up()
+        with pytest.raises(RefusedError, match="has no session here"):
+            posted.served()
+        one.begin()
+        wanted = asked(one, two)
+        again = Posted(pool, one, wanted)
+        waiting(syncer, 1)
+        later = Posted(pool, one, wanted)
+        with pytest.raises(RefusedError, match="has taken its place"):
+            again.served()
+        assert syncer.terminate() == EXIT_OK
+        with pytest.raises(UnavailableError):
+            later.served()

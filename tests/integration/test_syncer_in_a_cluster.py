@@ -12,7 +12,7 @@ from diloco.syncer.replay import replay
 from diloco.wire.errors import RefusedError, WireError
 from diloco.wire.messages import Finished, Refused, StepReport, Welcome
 from tests.support.scripted_learner import TOKENS_PER_STEP, WAIT_SECONDS, ScriptedLearner
-from tests.support.syncer_process import SmallJob, SyncerProcess
+from tests.support.syncer_process import Serve, SmallJob, SyncerProcess
 
 pytestmark = pytest.mark.processes
 
@@ -133,59 +133,53 @@ def ended_with(one: ScriptedLearner) -> str:
     return str(one.broken)
 
 
-def test_a_learner_that_claims_what_it_cannot_have_done_is_put_out(tmp_path: Path) -> None:
-    job = SmallJob(tmp_path, tokens=10_000_000)
-    with SyncerProcess(job, tmp_path / "s") as syncer:
-        syncer.serving()
-        with learner(job, syncer) as one:
-            wanted = one.begin().wanted()
-            with pytest.raises(RefusedError, match="steps; a step of its pool has 64"):
-                one.push(wanted, tokens=1_000_000)
-            assert "a step of its pool has 64" in ended_with(one)
+def test_a_learner_that_claims_what_it_cannot_have_done_is_put_out(serve: Serve) -> None:
+    job, syncer = serve(tokens=10_000_000)
+    with learner(job, syncer) as one:
+        wanted = one.begin().wanted()
+        with pytest.raises(RefusedError, match="steps; a step of its pool has 64"):
+            one.push(wanted, tokens=1_000_000)
+        assert "a step of its pool has 64" in ended_with(one)
+        one.begin()
+        for ahead, tokens, told in ((-1, 0, "neither may go back"), (1, 10**9, "tokens in 1 steps; a step")):
+            one.step()
+            one._session.send(StepReport(one.incarnation, one.steps + ahead, tokens, 0.01, 0.0, 1.0, 0))
+            assert told in ended_with(one)
             one.begin()
-            for ahead, tokens, told in ((-1, 0, "neither may go back"), (1, 10**9, "tokens in 1 steps; a step")):
-                one.step()
-                one._session.send(StepReport(one.incarnation, one.steps + ahead, tokens, 0.01, 0.0, 1.0, 0))
-                assert told in ended_with(one)
-                one.begin()
-            one.train(lambda this: len(this.merged) >= 2)
-            assert "diloco_claims_refused_total 3.0" in syncer.page("/metrics")
-        assert syncer.status().merged_tokens < 1_000_000
-        assert "Traceback" not in syncer.log
+        one.train(lambda this: len(this.merged) >= 2)
+        assert "diloco_claims_refused_total 3.0" in syncer.page("/metrics")
+    assert syncer.status().merged_tokens < 1_000_000
+    assert "Traceback" not in syncer.log
 
 
-def test_false_claims_do_not_complete_a_job(tmp_path: Path) -> None:
-    job = SmallJob(tmp_path, tokens=20_000)
-    with SyncerProcess(job, tmp_path / "s") as syncer:
-        syncer.serving()
-        with learner(job, syncer) as one:
-            one.begin().wanted()
-            claimed = 50_000_000
-            one._session.send(StepReport(one.incarnation, claimed, 64 * claimed, 0.01, 0.0, 1.0, 4 * claimed))
-            assert "there was time for" in ended_with(one)
-            before = one.steps
-            for claimed in (5_000_000, 2**63 - 1):
-                one.steps = claimed
-                with pytest.raises(RefusedError, match="there was time for"):
-                    one.join()
-            one.steps = before
-            wanted = one.begin().wanted()
-            with pytest.raises(RefusedError, match="a learner pauses until it receives it"):
-                one.push(wanted, steps=10**9, tokens=64 * 10**9)
-        status = syncer.status()
-        assert (status.phase, status.merged_tokens) == ("Training", 0.0)
-        assert status.learners[0].tokens < 20_000 * 100
-        assert "Traceback" not in syncer.log
+def test_false_claims_do_not_complete_a_job(serve: Serve) -> None:
+    job, syncer = serve(tokens=20_000)
+    with learner(job, syncer) as one:
+        one.begin().wanted()
+        claimed = 50_000_000
+        one._session.send(StepReport(one.incarnation, claimed, 64 * claimed, 0.01, 0.0, 1.0, 4 * claimed))
+        assert "there was time for" in ended_with(one)
+        before = one.steps
+        for claimed in (5_000_000, 2**63 - 1):
+            one.steps = claimed
+            with pytest.raises(RefusedError, match="there was time for"):
+                one.join()
+        one.steps = before
+        wanted = one.begin().wanted()
+        with pytest.raises(RefusedError, match="a learner pauses until it receives it"):
+            one.push(wanted, steps=10**9, tokens=64 * 10**9)
+    status = syncer.status()
+    assert (status.phase, status.merged_tokens) == ("Training", 0.0)
+    assert status.learners[0].tokens < 20_000 * 100
+    assert "Traceback" not in syncer.log
 
 
-def test_steps_that_were_never_reported_do_not_count(tmp_path: Path) -> None:
-    job = SmallJob(tmp_path, tokens=10_000_000, lease_seconds=1)
-    with SyncerProcess(job, tmp_path / "s") as syncer:
-        syncer.serving()
-        with learner(job, syncer) as one:
-            wanted = one.begin().wanted()
-            with contextlib.suppress(WireError):  # its session may be over before the receipt is here
-                receipt = one.push(wanted, steps=1_000, tokens=1_000 * TOKENS_PER_STEP)
-                assert not receipt.accepted
-            assert f"{one.learner} pushes 1000 steps of fragment {wanted.fragment}" in ended_with(one)
-        assert syncer.status().merged_tokens == 0
+def test_steps_that_were_never_reported_do_not_count(serve: Serve) -> None:
+    job, syncer = serve(tokens=10_000_000, lease_seconds=1)
+    with learner(job, syncer) as one:
+        wanted = one.begin().wanted()
+        with contextlib.suppress(WireError):  # its session may be over before the receipt is here
+            receipt = one.push(wanted, steps=1_000, tokens=1_000 * TOKENS_PER_STEP)
+            assert not receipt.accepted
+        assert f"{one.learner} pushes 1000 steps of fragment {wanted.fragment}" in ended_with(one)
+    assert syncer.status().merged_tokens == 0

@@ -7,7 +7,7 @@ import subprocess
 import sys
 import threading
 import urllib.request
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
@@ -155,3 +155,7 @@ class SyncerProcess:
         with self._news:
             self._ended = True
             self._news.notify_all()
+
+
+Serve = Callable[..., tuple[SmallJob, SyncerProcess]]
+"""Starts a syncer with these flags, of a small job with these changes, and waits until it serves."""

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from testbed.api_server.fault_proxy import FaultProxy
 from testbed.api_server.server import ApiServer, job_api_server, why_there_is_none
 from testbed.operator_process import OperatorProcess
 from tests.support.operator_scene import Cluster, Start
@@ -24,6 +25,13 @@ def namespace(server: ApiServer) -> str:
     name = f"test-{uuid.uuid4().hex[:10]}"
     server.kubectl("create", "namespace", name)
     return name
+
+
+@pytest.fixture
+def proxy(server: ApiServer, tmp_path: Path) -> Iterator[FaultProxy]:
+    """In front of the server, without a fault yet."""
+    with FaultProxy(server.kubeconfig, tmp_path) as running:
+        yield running
 
 
 @pytest.fixture

@@ -160,25 +160,23 @@ def test_a_kind_that_is_not_installed_is_told_from_one_without_objects(server: A
     ],
 )
 def test_faults_on_the_way_are_typed_and_tried_once(
-    server: ApiServer, namespace: str, tmp_path: Path, fault: dict[str, Any], kind: type[errors.ApiError]
+    namespace: str, proxy: FaultProxy, fault: dict[str, Any], kind: type[errors.ApiError]
 ) -> None:
-    with FaultProxy(server.kubeconfig, tmp_path) as proxy:
-
-        async def scenario(api: Api) -> None:
-            proxy.fault("PATCH .*configmaps", **fault)
-            with pytest.raises(kind) as caught:
-                await api.apply(CONFIG_MAP, config_map(namespace, "a"))
-            assert proxy.asked("PATCH .*configmaps") == 1
-            assert caught.value.retry_after_seconds == (7.0 if fault["code"] == 429 else 0.0)
+    async def scenario(api: Api) -> None:
+        proxy.fault("PATCH .*configmaps", **fault)
+        with pytest.raises(kind) as caught:
             await api.apply(CONFIG_MAP, config_map(namespace, "a"))
+        assert proxy.asked("PATCH .*configmaps") == 1
+        assert caught.value.retry_after_seconds == (7.0 if fault["code"] == 429 else 0.0)
+        await api.apply(CONFIG_MAP, config_map(namespace, "a"))
 
-        run_with(proxy.kubeconfig, scenario)
+    run_with(proxy.kubeconfig, scenario)
 
 
-def test_every_answer_is_counted_and_so_is_none(server: ApiServer, namespace: str, tmp_path: Path) -> None:
+def test_every_answer_is_counted_and_so_is_none(namespace: str, proxy: FaultProxy) -> None:
     counted: list[tuple[str, int]] = []
 
-    async def run(proxy: FaultProxy) -> None:
+    async def run() -> None:
         async with api_at(proxy.kubeconfig, lambda call, code, _: counted.append((call.verb, code))) as api:
             await api.apply(CONFIG_MAP, config_map(namespace, "a"))
             # Twice: the HTTP client itself repeats a GET whose connection turns out to be closed.
@@ -189,8 +187,7 @@ def test_every_answer_is_counted_and_so_is_none(server: ApiServer, namespace: st
                 except errors.UnavailableError:
                     continue
 
-    with FaultProxy(server.kubeconfig, tmp_path) as proxy:
-        asyncio.run(run(proxy))
+    asyncio.run(run())
     assert counted == [("patch", 201), ("get", 0), ("get", 200)]
 
 
@@ -240,41 +237,33 @@ def test_a_watch_brings_what_there_was_what_comes_and_what_goes(server: ApiServe
     run_with(server.kubeconfig, scenario)
 
 
-def test_a_watch_that_is_cut_goes_on_where_it_was_without_a_new_list(
-    server: ApiServer, namespace: str, tmp_path: Path
-) -> None:
-    with FaultProxy(server.kubeconfig, tmp_path) as proxy:
-
-        async def scenario(api: Api) -> None:
-            async with Watching(api, namespace) as watching:
-                for number in range(3):
-                    watches = proxy.asked("watch=true")
-                    proxy.cut()
-                    await api.apply(CONFIG_MAP, config_map(namespace, f"map-{number}"))
-                    await watching.until(lambda n=number: watching.data(f"map-{n}") is not None)  # type: ignore[misc]
-                    await watching.until(lambda w=watches: proxy.asked("watch=true") > w)  # type: ignore[misc]
-            assert proxy.asked("GET .*configmaps.*limit=") == 1
-
-        run_with(proxy.kubeconfig, scenario)
-
-
-def test_a_version_that_is_no_more_brings_a_new_list_and_nothing_is_missed(
-    server: ApiServer, namespace: str, tmp_path: Path
-) -> None:
-    with FaultProxy(server.kubeconfig, tmp_path) as proxy:
-
-        async def scenario(api: Api) -> None:
-            live = await api.apply(CONFIG_MAP, config_map(namespace, "goes"))
-            async with Watching(api, namespace) as watching:
-                gone = proxy.fault("watch=true", times=-1, code=410, reason="Expired")
+def test_a_watch_that_is_cut_goes_on_where_it_was_without_a_new_list(namespace: str, proxy: FaultProxy) -> None:
+    async def scenario(api: Api) -> None:
+        async with Watching(api, namespace) as watching:
+            for number in range(3):
+                watches = proxy.asked("watch=true")
                 proxy.cut()
-                await watching.until(lambda: gone.struck)
-                await api.delete(CONFIG_MAP, namespace, "goes", {"uid": live["metadata"]["uid"]})
-                await api.apply(CONFIG_MAP, config_map(namespace, "comes"))
-                proxy.mend()
-                await watching.until(lambda: watching.data("comes") is not None and watching.data("goes") is None)
+                await api.apply(CONFIG_MAP, config_map(namespace, f"map-{number}"))
+                await watching.until(lambda n=number: watching.data(f"map-{n}") is not None)  # type: ignore[misc]
+                await watching.until(lambda w=watches: proxy.asked("watch=true") > w)  # type: ignore[misc]
+        assert proxy.asked("GET .*configmaps.*limit=") == 1
 
-        run_with(proxy.kubeconfig, scenario)
+    run_with(proxy.kubeconfig, scenario)
+
+
+def test_a_version_that_is_no_more_brings_a_new_list_and_nothing_is_missed(namespace: str, proxy: FaultProxy) -> None:
+    async def scenario(api: Api) -> None:
+        live = await api.apply(CONFIG_MAP, config_map(namespace, "goes"))
+        async with Watching(api, namespace) as watching:
+            gone = proxy.fault("watch=true", times=-1, code=410, reason="Expired")
+            proxy.cut()
+            await watching.until(lambda: gone.struck)
+            await api.delete(CONFIG_MAP, namespace, "goes", {"uid": live["metadata"]["uid"]})
+            await api.apply(CONFIG_MAP, config_map(namespace, "comes"))
+            proxy.mend()
+            await watching.until(lambda: watching.data("comes") is not None and watching.data("goes") is None)
+
+    run_with(proxy.kubeconfig, scenario)
 
 
 def test_a_real_server_says_itself_that_a_version_is_too_old(server: ApiServer, namespace: str) -> None:
@@ -287,25 +276,21 @@ def test_a_real_server_says_itself_that_a_version_is_too_old(server: ApiServer, 
     run_with(server.kubeconfig, scenario)
 
 
-def test_a_watch_retries_a_failing_server_and_reports_the_problem(
-    server: ApiServer, namespace: str, tmp_path: Path
-) -> None:
-    with FaultProxy(server.kubeconfig, tmp_path) as proxy:
+def test_a_watch_retries_a_failing_server_and_reports_the_problem(namespace: str, proxy: FaultProxy) -> None:
+    async def scenario(api: Api) -> None:
+        async with Watching(api, namespace) as watching:
+            heard_at = watching.watch.heard_at
+            away = proxy.fault("configmaps", times=-1, code=500)
+            proxy.cut()
+            await watching.until(lambda: away.struck >= 3)
+            assert watching.watch.problem
+            assert watching.watch.heard_at == heard_at
+            proxy.mend()
+            await api.apply(CONFIG_MAP, config_map(namespace, "a"))
+            await watching.until(lambda: watching.data("a") is not None)
+            assert not watching.watch.problem
 
-        async def scenario(api: Api) -> None:
-            async with Watching(api, namespace) as watching:
-                heard_at = watching.watch.heard_at
-                away = proxy.fault("configmaps", times=-1, code=500)
-                proxy.cut()
-                await watching.until(lambda: away.struck >= 3)
-                assert watching.watch.problem
-                assert watching.watch.heard_at == heard_at
-                proxy.mend()
-                await api.apply(CONFIG_MAP, config_map(namespace, "a"))
-                await watching.until(lambda: watching.data("a") is not None)
-                assert not watching.watch.problem
-
-        run_with(proxy.kubeconfig, scenario)
+    run_with(proxy.kubeconfig, scenario)
 
 
 def test_without_a_usable_kubeconfig_the_mistake_is_one_line(tmp_path: Path) -> None:

@@ -78,9 +78,9 @@ def test_a_lease_that_is_renewed_is_never_taken_and_one_that_is_not_is(server: A
 
 
 def test_a_holder_that_cannot_renew_stops_before_another_may_begin(
-    server: ApiServer, namespace: str, tmp_path: Path
+    server: ApiServer, namespace: str, proxy: FaultProxy
 ) -> None:
-    async def scenario(proxy: FaultProxy) -> None:
+    async def scenario() -> None:
         async with leases(proxy.kubeconfig, namespace) as make, leases(server.kubeconfig, namespace) as make_directly:
             first, second = make("first", SHORT), make_directly("second", SHORT)
             await in_time(first.acquire())
@@ -94,12 +94,11 @@ def test_a_holder_that_cannot_renew_stops_before_another_may_begin(
                 first.check()
             await in_time(waiting)
 
-    with FaultProxy(server.kubeconfig, tmp_path) as proxy:
-        asyncio.run(scenario(proxy))
+    asyncio.run(scenario())
 
 
-def test_a_renewal_whose_answer_was_lost_is_no_lost_lease(server: ApiServer, namespace: str, tmp_path: Path) -> None:
-    async def scenario(proxy: FaultProxy) -> None:
+def test_a_renewal_whose_answer_was_lost_is_no_lost_lease(namespace: str, proxy: FaultProxy) -> None:
+    async def scenario() -> None:
         async with leases(proxy.kubeconfig, namespace) as make:
             lease = make("first", LONG)
             await in_time(lease.acquire())
@@ -113,8 +112,7 @@ def test_a_renewal_whose_answer_was_lost_is_no_lost_lease(server: ApiServer, nam
             assert lease.held
             keeping.cancel()
 
-    with FaultProxy(server.kubeconfig, tmp_path) as proxy:
-        asyncio.run(scenario(proxy))
+    asyncio.run(scenario())
 
 
 def test_a_lease_that_somebody_else_took_or_deleted_is_lost(server: ApiServer, namespace: str) -> None:
@@ -133,8 +131,8 @@ def test_a_lease_that_somebody_else_took_or_deleted_is_lost(server: ApiServer, n
     asyncio.run(scenario("delete", "lease", "the-lease"))
 
 
-def test_an_absent_server_is_waited_for(server: ApiServer, namespace: str, tmp_path: Path) -> None:
-    async def scenario(proxy: FaultProxy) -> None:
+def test_an_absent_server_is_waited_for(namespace: str, proxy: FaultProxy) -> None:
+    async def scenario() -> None:
         async with leases(proxy.kubeconfig, namespace) as make:
             lease = make("first", LONG)
             away = proxy.fault("leases", times=-1, code=0)
@@ -147,5 +145,4 @@ def test_an_absent_server_is_waited_for(server: ApiServer, namespace: str, tmp_p
             assert lease.held
             assert not lease.problem
 
-    with FaultProxy(server.kubeconfig, tmp_path) as proxy:
-        asyncio.run(scenario(proxy))
+    asyncio.run(scenario())

@@ -1,36 +1,33 @@
 """What a failing API server, or a namespace on its way out, does to the whole operator."""
 
-from pathlib import Path
-
 from diloco.runtime.exits import EXIT_LEASE_LOST
 from testbed.api_server.fault_proxy import FaultProxy
 from testbed.operator_process import eventually
 from tests.support.operator_scene import Cluster, Start, at_rest, manifest
 
 
-def test_faults_of_the_server_are_survived(cluster: Cluster, start: Start, tmp_path: Path) -> None:
-    with FaultProxy(cluster.server.kubeconfig, tmp_path) as proxy:
-        proxy.fault("GET .*dilocojobs", times=2, code=500)
-        proxy.fault("GET .*secrets", times=1, code=429, reason="TooManyRequests", headers={"Retry-After": "1"})
-        proxy.fault("PATCH .*secrets/two-ca", code=429, reason="TooManyRequests", headers={"Retry-After": "1"})
-        proxy.fault("PATCH .*configmaps", code=500)
-        proxy.fault("PATCH .*services", code=0, after_asking=True)
-        proxy.fault("PATCH .*dilocojobs/two/status", code=409, reason="Conflict")
-        proxy.fault("PATCH .*dilocojobs/two/status", code=0, after_asking=True)
-        with start(proxy.kubeconfig) as operator:
-            cluster.has_job("two")
-            for _ in range(2):
-                watches = proxy.asked("watch=")
-                proxy.fault("watch=", times=2, code=410, reason="Expired")
-                proxy.cut()
-                eventually("new watches", lambda w=watches: proxy.asked("watch=") >= w + 9)  # type: ignore[misc]
-            proxy.mend()
-            cluster.kubectl("delete", "configmap", "two-job")
-            cluster.apply(manifest("late", {"here": {"cpu": 1}}))
-            eventually("mended", lambda: "ConfigMap/two-job" in cluster.children())
-            eventually("the late job", lambda: cluster.status("late").get("phase") == "Pending")
-            eventually("ready again", lambda: operator.works)
-            assert "reconcile failed" not in operator.log
+def test_faults_of_the_server_are_survived(cluster: Cluster, start: Start, proxy: FaultProxy) -> None:
+    proxy.fault("GET .*dilocojobs", times=2, code=500)
+    proxy.fault("GET .*secrets", times=1, code=429, reason="TooManyRequests", headers={"Retry-After": "1"})
+    proxy.fault("PATCH .*secrets/two-ca", code=429, reason="TooManyRequests", headers={"Retry-After": "1"})
+    proxy.fault("PATCH .*configmaps", code=500)
+    proxy.fault("PATCH .*services", code=0, after_asking=True)
+    proxy.fault("PATCH .*dilocojobs/two/status", code=409, reason="Conflict")
+    proxy.fault("PATCH .*dilocojobs/two/status", code=0, after_asking=True)
+    with start(proxy.kubeconfig) as operator:
+        cluster.has_job("two")
+        for _ in range(2):
+            watches = proxy.asked("watch=")
+            proxy.fault("watch=", times=2, code=410, reason="Expired")
+            proxy.cut()
+            eventually("new watches", lambda w=watches: proxy.asked("watch=") >= w + 9)  # type: ignore[misc]
+        proxy.mend()
+        cluster.kubectl("delete", "configmap", "two-job")
+        cluster.apply(manifest("late", {"here": {"cpu": 1}}))
+        eventually("mended", lambda: "ConfigMap/two-job" in cluster.children())
+        eventually("the late job", lambda: cluster.status("late").get("phase") == "Pending")
+        eventually("ready again", lambda: operator.works)
+        assert "reconcile failed" not in operator.log
 
 
 def test_an_outage_of_the_api_server_changes_nothing_and_work_resumes(cluster: Cluster, start: Start) -> None:

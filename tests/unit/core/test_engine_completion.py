@@ -2,6 +2,7 @@
 
 import itertools
 import json
+from typing import Any
 
 import pytest
 
@@ -37,6 +38,24 @@ def answer(script: Script, order: Evaluate, loss: float = 2.0, *, exact: bool = 
     return script.do(Evaluated(order.learner, order.incarnation, order.evaluation, loss, exact))
 
 
+def begun(learners: int = 1, **changes: Any) -> Script:
+    """Everyone trains, and the initial model is evaluated."""
+    script = Script(options(learners, **changes))
+    script.start(*range(learners))
+    answer(script, script.all(Evaluate)[0])
+    return script
+
+
+def deserted() -> Script:
+    """The budget is merged, and the only learner has left before the final evaluation."""
+    script = begun(budget_tokens=20)
+    script.step(0)
+    merge = only(script.push(0, 0), Merge)
+    script.leave(0)
+    script.merge_done(merge)
+    return script
+
+
 def test_the_initial_model_is_evaluated_by_the_first_learner() -> None:
     script = Script(options(2))
     script.join(0)
@@ -45,9 +64,7 @@ def test_the_initial_model_is_evaluated_by_the_first_learner() -> None:
 
 
 def test_evaluations_come_once_in_the_tokens_asked_for() -> None:
-    script = Script(options(1, evaluate_every_tokens=300))
-    script.start(0)
-    answer(script, script.all(Evaluate)[0])
+    script = begun(evaluate_every_tokens=300)
     for _ in range(40):
         for order in of(turn(script), Evaluate):
             answer(script, order)
@@ -57,9 +74,7 @@ def test_evaluations_come_once_in_the_tokens_asked_for() -> None:
 
 
 def test_the_fastest_learner_evaluates() -> None:
-    script = Script(options(2, evaluate_every_tokens=100, grace_safety=0.0))
-    script.start(0, 1)
-    answer(script, script.all(Evaluate)[0])
+    script = begun(2, evaluate_every_tokens=100, grace_safety=0.0)
     script.step(0, seconds=3.0)
     script.merge_done(only(script.push(0, 0, steps=1), Merge))
     for _ in range(8):
@@ -83,9 +98,7 @@ def test_an_evaluation_whose_learner_is_lost_goes_to_another() -> None:
 
 
 def test_the_budget_ends_in_an_exact_evaluation_of_the_final_model() -> None:
-    script = Script(options(1, budget_tokens=250))
-    script.start(0)
-    answer(script, script.all(Evaluate)[0])
+    script = begun(budget_tokens=250)
     for _ in range(12):
         turn(script)
     finals = script.all(Evaluate, lambda order: order.final)
@@ -113,13 +126,7 @@ def test_rounds_without_quorum_do_not_outlive_the_budget() -> None:
 
 
 def test_a_job_without_learners_at_its_end_waits_for_one_but_not_for_ever() -> None:
-    script = Script(options(1, budget_tokens=20))
-    script.start(0)
-    answer(script, script.all(Evaluate)[0])
-    script.step(0)
-    merge = only(script.push(0, 0), Merge)
-    script.leave(0)
-    script.merge_done(merge)
+    script = deserted()
     assert not script.engine.view(script.now).finished
     finish = only(script.wait(3 * 61.0), Finish)
     assert finish.complete
@@ -127,13 +134,7 @@ def test_a_job_without_learners_at_its_end_waits_for_one_but_not_for_ever() -> N
 
 
 def test_a_learner_that_comes_back_evaluates_the_final_model() -> None:
-    script = Script(options(1, budget_tokens=20))
-    script.start(0)
-    answer(script, script.all(Evaluate)[0])
-    script.step(0)
-    merge = only(script.push(0, 0), Merge)
-    script.leave(0)
-    script.merge_done(merge)
+    script = deserted()
     script.join(0, "restarted")
     assert only(script.ready(0), Evaluate).final
 
@@ -265,10 +266,7 @@ def test_a_learner_that_is_away_since_a_syncer_restart_counts_in_goodput() -> No
 
 
 def test_the_final_evaluation_waits_for_the_merges_that_run() -> None:
-    script = Script(options(1, budget_tokens=30))
-    script.start(0)
-    for order in script.all(Evaluate):
-        answer(script, order)
+    script = begun(budget_tokens=30)
     merges = []
     for fragment in (0, 1):
         script.step(0)

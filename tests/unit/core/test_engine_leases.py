@@ -1,5 +1,6 @@
 """Leases in virtual time: when a silent learner is lost, when one without steps has stalled, and what keeps it in."""
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -53,10 +54,49 @@ def state_of(script: Script, index: int) -> str:
     return script.engine.view(script.now).learners[index].state
 
 
-def test_a_silent_learner_is_lost_exactly_when_its_lease_ends() -> None:
+def slow() -> Script:
+    """It has made a step of 30 s."""
+    script = Script(options(1))
+    script.start(0)
+    script.step(0, seconds=30.0)
+    return script
+
+
+def loading(**changes: Any) -> Script:
+    """It has joined: start-up may take 60 s."""
+    script = Script(options(1, **changes))
+    script.join(0)
+    return script
+
+
+def loaded() -> Script:
+    """It took 50 s to load the model."""
+    script = loading()
+    script.wait(50.0)
+    script.ready(0)
+    return script
+
+
+@pytest.mark.parametrize(
+    ("begin", "lost_at"),
+    [
+        pytest.param(training, 10.0, id="a lease after a step"),
+        pytest.param(slow, 300.0, id="ten steps if they are slow"),
+        pytest.param(loading, 60.0, id="the time for start-up"),
+        pytest.param(lambda: loading(startup_seconds=4.0), 10.0, id="no less than a lease for start-up"),
+        pytest.param(loaded, 110.0, id="the time for start-up again after loading"),
+    ],
+)
+def test_a_silent_learner_is_lost_exactly_when_its_time_is_over(begin: Callable[[], Script], lost_at: float) -> None:
+    script = begin()
+    script.wait(600.0)
+    assert fenced(script) == [(lost_at, name(0))]
+    assert not stalled(script)
+
+
+def test_a_lost_learner_is_absent_and_told_why() -> None:
     script = training()
     script.wait(60.0)
-    assert fenced(script) == [(10.0, name(0))]
     assert script.all(Fence)[0].reason == "silent for 10.0 s; its lease is 10.0 s"
     assert state_of(script, 0) == "Absent"
 
@@ -78,32 +118,8 @@ def test_the_learner_whose_lease_ends_first_is_lost_first() -> None:
     assert fenced(script) == [(10.0, name(1)), (14.0, name(0)), (18.0, name(2))]
 
 
-def test_a_slow_learner_is_given_ten_of_its_steps() -> None:
-    script = Script(options(1))
-    script.start(0)
-    script.step(0, seconds=30.0)
-    script.wait(600.0)
-    assert fenced(script) == [(300.0, name(0))]
-
-
-def test_start_up_is_given_no_less_than_a_lease() -> None:
-    script = Script(options(2, startup_seconds=4.0))
-    script.join(0)
-    script.wait(60.0)
-    assert fenced(script) == [(10.0, name(0))]
-
-
-def test_a_learner_that_loads_is_in_for_as_long_as_start_up_may_take() -> None:
-    script = Script(options(1))
-    script.join(0)
-    script.wait(300.0)
-    assert fenced(script) == [(60.0, name(0))]
-    assert not stalled(script)
-
-
 def test_a_learner_that_only_beats_while_it_loads_has_not_stalled() -> None:
-    script = Script(options(1))
-    script.join(0)
+    script = loading()
     for _ in range(40):
         script.wait(5.0)
         beat(script, 0)
@@ -113,25 +129,13 @@ def test_a_learner_that_only_beats_while_it_loads_has_not_stalled() -> None:
 
 
 def test_time_for_the_first_step_begins_when_the_model_is_loaded() -> None:
-    script = Script(options(1))
-    script.join(0)
-    script.wait(50.0)
-    script.ready(0)
+    script = loaded()
     evaluate(script)
     for _ in range(40):
         script.wait(2.0)
         beat(script, 0)
     assert not fenced(script)
     assert stalled(script) == [(110.0, name(0))]
-
-
-def test_whoever_has_loaded_the_model_has_said_something() -> None:
-    script = Script(options(1))
-    script.join(0)
-    script.wait(50.0)
-    script.ready(0)
-    script.wait(100.0)
-    assert fenced(script) == [(110.0, name(0))]
 
 
 def test_a_step_a_beat_and_an_answer_keep_a_lease() -> None:
