@@ -1,4 +1,4 @@
-"""A real syncer process whose disk is full, or is full in the middle of a file."""
+"""A real syncer process whose disk is full, or fills up in the middle of a file."""
 
 import contextlib
 import resource
@@ -34,7 +34,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 
 
 class Filler:
-    """A file that takes whatever room is left."""
+    """A file that takes all the free space."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
