@@ -1,4 +1,4 @@
-"""Benchmark `links`: how much of everybody's work is merged over thin, far and uneven links.
+"""Benchmark `links`: how much of the learners' work is merged over thin, far and uneven links.
 
 Runs are counted in virtual time (`diloco.simulate.simulate_course`): engine, schedule and links are those of a real
 run, nothing is trained. All of them are of equal length. Run it with
@@ -66,7 +66,7 @@ class Case:
 
 @dataclass(frozen=True)
 class Result:
-    """What a run came to."""
+    """The result of a run."""
 
     share: float
     """Merged over trained tokens, of all learners."""
@@ -209,7 +209,7 @@ def _row(case: Case, results: dict[Case, Result]) -> dict[str, Any]:
 
 
 def _asked(todo: list[Case], results: dict[Case, Result]) -> list[dict[str, Any]]:
-    """What is aimed at, the worst of what was measured for it, and whether that holds."""
+    """The goals, the worst measurement for each, and whether it is met."""
 
     def worst(table: str, value: Any, *, names: tuple[str, ...] = ()) -> float:
         chosen = [case for case in todo if case.table == table and (not names or case.name in names)]

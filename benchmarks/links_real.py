@@ -92,7 +92,7 @@ POINTS = (
 
 @dataclass
 class Seen:
-    """What the tape of a run says."""
+    """Figures from the tape of a run."""
 
     tokens: dict[str, int] = field(default_factory=dict)
     merged: dict[str, float] = field(default_factory=lambda: defaultdict(float))
@@ -107,7 +107,7 @@ class Seen:
         return sum(self.merged[name] for name in names) / sum(self.tokens[name] for name in names)
 
     def profile(self, learner: str, link: Link) -> Profile:
-        """How the learner was, for the simulator."""
+        """The learner's measured profile, for the simulator."""
         steps = sorted(self.step_seconds[learner][5:])
         steps = steps[: max(1, math.ceil(len(steps) * (1 - SHORTEST_STEP_PART)))]
         mean = statistics.mean(steps)
@@ -174,7 +174,7 @@ def carry_out(point: Point) -> dict[str, Any]:
 
 
 def count(job: DiLoCoJob, layout: Layout, seen: Seen, world: World) -> dict[str, float]:
-    """The same world in virtual time. The syncer's own link is dealt out to the regions evenly."""
+    """The same world in virtual time. The syncer's own link is divided evenly among the regions."""
     regions = len(job.spec.regions)
     profiles = {}
     for learner in job.spec.learner_ids:

@@ -95,7 +95,7 @@ def seconds(action: Callable[[], object]) -> float:
 
 
 def time_merges(learners: int, rounds: int, threads: int) -> list[dict[str, Any]]:
-    """Every codec and method, each merge beside a copy; medians over the rounds."""
+    """Every codec and method, each merge next to a copy; medians over the rounds."""
     setting = Setting(list(CODECS), learners, threads)
     result = torch.zeros(setting.fragment.numel)
     source = torch.ones(learners, setting.fragment.numel)  # pages of its own: unwritten zeros are all one
@@ -121,7 +121,7 @@ def time_merges(learners: int, rounds: int, threads: int) -> list[dict[str, Any]
 
 
 def time_updates(learners: int, rounds: int, threads: int) -> dict[str, float]:
-    """Encoding an update, by codec, each time beside a copy; medians over the rounds of what it takes against that."""
+    """Encoding an update, by codec, each time next to a copy; medians of the ratio over the rounds."""
     setting = Setting([codec_named("BF16")], 1, threads)
     merged, residual = torch.zeros(setting.fragment.numel), torch.zeros(setting.fragment.numel)
     setting.merge(codec_named("BF16"), "RDA", merged)
@@ -146,7 +146,7 @@ def extra_memory_bytes(codec: str, learners: int, threads: int) -> int:
 
 
 def print_extra_memory(codec: Codec, learners: int, threads: int) -> None:
-    """The other end of ``extra_memory_bytes``. Linux: it sets back the peak that the kernel keeps."""
+    """The child process of ``extra_memory_bytes``. Linux: it sets back the peak that the kernel keeps."""
     setting = Setting([codec], learners, threads)
     result = torch.empty(setting.fragment.numel).fill_(0.0)  # torch.zeros would not touch the memory
     Path("/proc/self/clear_refs").write_text("5")  # VmHWM := VmRSS

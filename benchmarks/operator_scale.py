@@ -7,7 +7,7 @@ syncers.
 
     python benchmarks/operator_scale.py
 
-Times are told as multiples of what one job of 8 learners takes, where it is alone: those of a busy machine compare.
+Times are given as multiples of the time of a single job of 8 learners, so that those of a busy machine are comparable.
 """
 
 import argparse
@@ -48,7 +48,7 @@ POLL_SECONDS = 5.0
 
 @dataclass(frozen=True, slots=True)
 class Counters:
-    """What an operator has done so far."""
+    """Counters of what an operator has done so far."""
 
     reconciles: float
     reconcile_seconds: float
@@ -59,7 +59,7 @@ class Counters:
 
     @classmethod
     def of(cls, operator: OperatorProcess) -> "Counters":
-        """As it is now."""
+        """The current values."""
         process = psutil.Process(operator.pid)
         times = process.cpu_times()
         return cls(
@@ -74,7 +74,7 @@ class Counters:
 
 @dataclass(slots=True)
 class Case:
-    """An operator that looks after one namespace."""
+    """An operator that reconciles one namespace."""
 
     world: World
     operator: OperatorProcess
@@ -91,7 +91,7 @@ class Case:
         return time.monotonic() - started
 
     def settle(self, jobs: int) -> None:
-        """Until every job trains and the operator has nothing more to write."""
+        """Wait until every job trains and the operator has nothing more to write."""
         self.world.say_all_is_well()
         wait("every job trains", lambda: self.operator.metric("jobs", 'phase="Training"') == jobs)
         written = -1.0
@@ -100,7 +100,7 @@ class Case:
             self.rounds(jobs, 2)
 
     def rounds(self, jobs: int, rounds: int) -> None:
-        """Until it has looked at the jobs so many times more."""
+        """Wait until it has reconciled the jobs this many times more."""
         wanted = self.operator.reconciles + rounds * jobs
         wait(f"{rounds} rounds", lambda: self.operator.reconciles >= wanted)
 
@@ -126,10 +126,10 @@ class Case:
 
 
 def look(huge: Case) -> dict[str, Any]:
-    """Figures of looks at a job whose pods all fail."""
+    """Figures of reconciles of a job whose pods all fail."""
     huge.create(["huge"])
     pods = huge.world.make_failing_pods()
-    wait("the pods' failures are told", lambda: "crash-looping" in huge.world.message_of("huge", "Degraded"))
+    wait("the pods' failures are reported", lambda: "crash-looping" in huge.world.message_of("huge", "Degraded"))
     huge.rounds(1, ROUNDS)
     status = Path(f"/proc/{huge.operator.pid}/status").read_text(encoding="ascii")
     (peak,) = (int(line.split()[1]) / 1024 for line in status.splitlines() if line.startswith("VmHWM"))

@@ -1,8 +1,8 @@
-"""``diloco-operator`` for a machine without a cluster's DNS: syncers are asked at one page, ``URL/JOB/status``.
+"""``diloco-operator`` for a machine without a cluster's DNS: all syncers' status comes from ``URL/JOB/status``.
 
     python operator_with_page.py FLAGS ...    # DILOCO_BENCHMARK_PAGE is the URL
 
-Everything else is the operator as it is.
+Everything else is the unchanged operator.
 """
 
 import functools

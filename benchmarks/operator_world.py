@@ -1,6 +1,6 @@
 """What the operator's benchmark needs of a cluster, without one.
 
-Jobs are applied, their sets are said to be healthy, and a page answers for every syncer. It measures nothing.
+Jobs are applied, their sets get a healthy status, and one page answers for every syncer. It measures nothing.
 """
 
 import http.server
@@ -64,7 +64,7 @@ class Shape:
 
 
 def wait(what: str, holds: Callable[[], object], poll_seconds: float = 0.5) -> None:
-    """Wait until something holds; the benchmark ends where it never does. Asking costs whoever is asked something."""
+    """Wait until a condition is true; the benchmark ends if it never is. Each check costs a request."""
     end = time.monotonic() + PATIENCE_SECONDS
     while not holds():
         if time.monotonic() > end:
@@ -80,24 +80,24 @@ class World:
     namespace: str
 
     def make_namespace(self) -> None:
-        """Before anything else."""
+        """Make the namespace; call it before anything else."""
         body = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": self.namespace}}
         self._ask("POST", "/api/v1/namespaces", body)
 
     def apply(self, names: list[str], shape: Shape) -> None:
-        """New jobs, some at once."""
+        """Apply new jobs, several at once."""
         self._all("POST", [(JOB.path(self.namespace), shape.manifest(name)) for name in names])
 
     def children(self) -> int:
-        """Objects of all jobs, counted by the server."""
+        """Number of objects of all jobs, counted by the server."""
         return sum(self._count(kind) for kind in CHILDREN)
 
     def planned(self) -> int:
-        """Jobs whose status is written, which is after their children."""
+        """Number of jobs with a status, which is written after their children."""
         return sum("status" in job for job in self._ask("GET", JOB.path(self.namespace))["items"])
 
     def say_all_is_well(self) -> None:
-        """Every set has its pods, and they are ready; every claim has its volume."""
+        """Write statuses: every set has its pods, all ready, and every claim has its volume."""
         writes = []
         for kind in (STATEFUL_SET, DEPLOYMENT, CLAIM):
             for item in self._ask("GET", kind.path(self.namespace))["items"]:
@@ -107,7 +107,7 @@ class World:
         self._all("PUT", writes)
 
     def make_failing_pods(self) -> int:
-        """A pod for each learner, whose container crashes; how many. The sets are not ready, so they are looked at."""
+        """Make a crashing pod for each learner; returns how many. The sets are not ready, so pods are listed."""
         pods: list[tuple[str, dict[str, Any]]] = []
         for item in self._ask("GET", STATEFUL_SET.path(self.namespace))["items"]:
             pods += [(POD.path(self.namespace), _pod(item, index)) for index in range(item["spec"]["replicas"])]
@@ -120,7 +120,7 @@ class World:
         return len(pods)
 
     def message_of(self, job: str, condition: str) -> str:
-        """What the operator says of a condition of a job."""
+        """The message of a job's condition."""
         status = self._ask("GET", JOB.path(self.namespace, job)).get("status") or {}
         return next((str(one["message"]) for one in status.get("conditions", ()) if one["type"] == condition), "")
 
@@ -148,7 +148,7 @@ def _well(kind: Kind, item: dict[str, Any]) -> dict[str, Any]:
 
 
 def _pod(item: dict[str, Any], index: int) -> dict[str, Any]:
-    """As the controller of StatefulSets makes it."""
+    """A pod as the controller of StatefulSets makes it."""
     template, owner = item["spec"]["template"], item["metadata"]
     reference = {"apiVersion": STATEFUL_SET.api_version, "kind": STATEFUL_SET.name, "name": owner["name"]}
     metadata = {
@@ -160,7 +160,7 @@ def _pod(item: dict[str, Any], index: int) -> dict[str, Any]:
 
 
 def _crashing(pod: dict[str, Any]) -> dict[str, Any]:
-    """Of a pod whose container has ended and waits to be started again, with what the API server insists on."""
+    """The status of a pod whose container waits for its restart, with the fields that the API server requires."""
     status = crashed(1, "torch is not there. " * 20)
     (state,) = status["containerStatuses"]
     containers = [
@@ -172,7 +172,7 @@ def _crashing(pod: dict[str, Any]) -> dict[str, Any]:
 
 @contextmanager
 def syncers(shape: Shape) -> Iterator[None]:
-    """A page at which every job's syncer says that its learners train; its figures stand still."""
+    """A page at which every job's syncer reports that its learners train, with constant figures."""
     syncer = WorldSyncer("", BUDGET_TOKENS)
     syncer.started()
     syncer.trains(1.0, shape.learner_ids)
@@ -189,7 +189,7 @@ def syncers(shape: Shape) -> Iterator[None]:
             self.wfile.write(body)
 
         def log_message(self, *_: object) -> None:
-            """Say nothing: what is printed is the report."""
+            """Log nothing, as the output is the report."""
 
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Page) as page:
         page.daemon_threads = True

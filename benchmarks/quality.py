@@ -42,7 +42,7 @@ def main() -> int:
 
 
 def _write(path: Path | None, planned: Sequence[Stage], runner: Runner) -> None:
-    """What there is so far: after every run, so that an interruption leaves a whole file."""
+    """Write the results so far; after every run, so that an interruption leaves a complete file."""
     if path is None:
         return
     measured = figures(planned, runner.results, runner.fingerprints)

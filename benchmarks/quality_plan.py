@@ -34,7 +34,7 @@ def neighbours(middle: Rates, parts: Sequence[str]) -> list[Rates]:
 def walk(start: Rates, parts: Sequence[str], losses: Mapping[Rates, float]) -> tuple[Rates | None, list[Rates]]:
     """The best rates, or None and those that are to be tried first.
 
-    ``losses``: of what was tried. A loss that is not finite counts as worst.
+    ``losses``: of the rates that were tried. A loss that is not finite counts as the worst.
     """
     middle = start
     while True:
@@ -48,7 +48,7 @@ def walk(start: Rates, parts: Sequence[str], losses: Mapping[Rates, float]) -> t
 
 
 def tried(results: Results, workload: str, steps: int, variant: str) -> dict[Rates, float]:
-    """Losses on the seed that rates are chosen on."""
+    """Losses with the seed that is used to choose rates."""
     return {
         setting.rates: float(result["loss"])
         for setting, result in results.items()
@@ -57,7 +57,7 @@ def tried(results: Results, workload: str, steps: int, variant: str) -> dict[Rat
 
 
 class Choices:
-    """The rates of every variant at every budget, as far as results tell."""
+    """The rates of every variant at every budget, as far as results determine them."""
 
     def __init__(self, stages: Sequence[Stage], results: Results) -> None:
         self._results = results
@@ -65,7 +65,7 @@ class Choices:
         self._budgets = sorted({(stage.workload, stage.steps) for stage in stages})
 
     def rates(self, workload: str, steps: int, variant: str) -> tuple[Rates | None, list[Setting]]:
-        """The rates, or None and the runs that are due to find them."""
+        """The rates; or None, and the runs needed to find them."""
         name = VARIANTS[variant].rates_of or variant
         what = VARIANTS[name]
         start, due = self._start(workload, steps, name)
@@ -89,9 +89,9 @@ def _searched(stage: Stage) -> tuple[str, ...]:
 
 
 def due(stages: Sequence[Stage], planned: Sequence[Stage], results: Results) -> list[Setting]:
-    """What is to be run next of ``stages``, most important first, without what has a result; empty at the end.
+    """The next runs of ``stages``, most important first, without those that have a result; empty at the end.
 
-    What follows from a search that is not over is not in it yet. ``planned``: all stages; they say what is searched.
+    Runs that depend on an unfinished search are not included yet. ``planned``: all stages, which say what is searched.
     """
     return list(dict.fromkeys(setting for setting in _wanted(stages, planned, results) if setting not in results))
 

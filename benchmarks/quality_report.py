@@ -1,4 +1,4 @@
-"""What the results of the quality benchmark come to: rows, paired differences, searches. Plain JSON out.
+"""Evaluates the results of the quality benchmark: rows, paired differences, searches, as plain JSON.
 
 `scripts/generate_quality.py` makes the tables of docs/quality.md of it, so it holds every figure that they show.
 """
@@ -40,7 +40,7 @@ _STUDENT = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262)
 
 
 def figures(stages: Sequence[Stage], results: Results, codes: Mapping[str, str]) -> dict[str, Any]:
-    """Everything that was measured. ``codes``: by variant, what the code of today does."""
+    """All measurements. ``codes``: by variant, the fingerprint of the current code."""
     choices = Choices(stages, results)
     cells = list(dict.fromkeys((s.workload, s.steps, variant) for s in stages for variant in s.variants))
     runs = {cell: found for cell in cells if (found := _runs(results, *cell, choices))}
@@ -64,7 +64,7 @@ def figures(stages: Sequence[Stage], results: Results, codes: Mapping[str, str])
 
 
 def _runs(results: Results, workload: str, steps: int, variant: str, choices: Choices) -> Runs:
-    """The runs of one cell of a table, by seed, at the rates that were chosen in the end."""
+    """The runs of one cell of a table, by seed, at the rates that were finally chosen."""
     rates, _ = choices.rates(workload, steps, variant)
     found = [
         setting
@@ -143,7 +143,7 @@ def _difference(
 
 
 def _missing(stages: Sequence[Stage], runs: Mapping[Cell, Runs]) -> Iterator[dict[str, Any]]:
-    """What is planned and has not all its seeds."""
+    """Planned rows that do not have all their seeds."""
     for stage in stages:
         for variant in stage.variants if stage.seeds else ():
             have = len(runs.get((stage.workload, stage.steps, variant), ()))
@@ -159,7 +159,7 @@ def _missing(stages: Sequence[Stage], runs: Mapping[Cell, Runs]) -> Iterator[dic
 
 
 def _recommendations(runs: Mapping[Cell, Runs]) -> Iterator[dict[str, Any]]:
-    """The rows of decoupled training in a calm world, for `diloco plan`."""
+    """The rows of decoupled training without faults, for `diloco plan`."""
     for (workload, steps, variant), found in runs.items():
         what, beside = VARIANTS[variant], runs.get((workload, steps, BEST))
         if workload not in ("A", "B") or variant not in OFFERED or not beside:

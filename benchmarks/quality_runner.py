@@ -1,6 +1,6 @@
-"""Carries out the runs of the quality benchmark in worker processes, and remembers results in a file.
+"""Carries out the runs of the quality benchmark in worker processes, and keeps the results in a file.
 
-It must not know which runs are wanted or what is made of them.
+Which runs are wanted and how their results are used is decided elsewhere.
 """
 
 import json
@@ -31,7 +31,7 @@ class Runner:
     """Results of runs, from the cache and from workers."""
 
     def __init__(self, cache: Path | None, workers: int, variants: Iterable[str]) -> None:
-        """Find out what the code does for ``variants``, which will be asked for, and for those in the cache."""
+        """Compute the fingerprints of ``variants``, which will be requested, and of those in the cache."""
         self._cache = cache
         self._workers = workers
         # Spawned, not forked: torch's thread pool does not survive a fork. A worker that started keeps its code.
@@ -108,7 +108,7 @@ class Runner:
 
 
 def _end_with(parent: int) -> None:
-    """Let this worker end when its parent does, however: runs take minutes, and nobody would take their result."""
+    """End this worker when its parent ends in any way: runs take minutes, and their results would be lost."""
 
     def watch() -> None:
         while os.getppid() == parent:
@@ -119,6 +119,6 @@ def _end_with(parent: int) -> None:
 
 
 def name_of(setting: Setting) -> str:
-    """For people."""
+    """A readable name."""
     rates = ", ".join(f"{part} {value:g}" for part, value in asdict(setting.rates).items() if value is not None)
     return f"{setting.variant}, {setting.workload}, {setting.steps} steps, seed {setting.seed}: {rates}"

@@ -1,8 +1,8 @@
 """One run of the quality benchmark: what it is, what its result depends on, and how it is carried out.
 
 A result depends on the run's whole configuration, a plain value, and on what the code does, for which the bits of a
-small run of the same variant stand; the digest of both names the result in a cache. So a change of the engine makes
-decoupled runs anew and leaves data-parallel ones. This module must not know how results are put together.
+small run of the same variant stand; the digest of both names the result in a cache. So a change of the engine repeats
+decoupled runs but not data-parallel ones. Other modules combine the results.
 """
 
 import dataclasses

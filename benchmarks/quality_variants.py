@@ -1,4 +1,4 @@
-"""What the quality benchmark compares: settings, variants, what is run of them, and in which order.
+"""What the quality benchmark compares: settings, variants, which of them are run, and in which order.
 
 All of it is data; `quality_runs` carries runs out, `quality_plan` says which are due.
 """
@@ -63,7 +63,7 @@ LADDERS: Final[Mapping[str, tuple[float, ...]]] = {
 
 @dataclass(frozen=True, slots=True)
 class Rates:
-    """What is chosen for a method."""
+    """The rates that are chosen for a method."""
 
     adamw: float
     """Inner learning rate of AdamW: of everything, or beside Muon of what is no hidden matrix."""
@@ -101,7 +101,7 @@ class Variant:
 
     @property
     def parts(self) -> tuple[str, ...]:
-        """What is to be chosen for it."""
+        """The parts of the rates that are chosen for it."""
         if self.kind != "decoupled":
             return ("adamw",) if self.optimizer == "AdamW" else ("muon", "adamw")
         return ("adamw" if self.optimizer == "AdamW" else "muon", "effective", "momentum")

@@ -1,6 +1,6 @@
-"""How every benchmark says what it measured: one JSON shape for scripts, one table for people.
+"""How every benchmark reports its measurements: one JSON shape for scripts, one table for people.
 
-It must not know what is measured, and adds no figure to those it is given, so that a report comes from one run.
+It is independent of what is measured, and adds no figures of its own, so that a report comes from a single run.
 """
 
 import json
@@ -71,7 +71,7 @@ def write_json(path: Path, report: dict[str, Any]) -> None:
 
 
 def describe_machine() -> dict[str, Any]:
-    """What the figures depend on: processor, cores this process may use, memory, versions."""
+    """What the figures depend on: processor, cores available to this process, memory, versions."""
     return {
         "processor": _processor(),
         "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),

@@ -50,7 +50,7 @@ CASES = (
 
 
 def manifest(case: Case) -> dict[str, Any]:
-    """A job that never finishes by itself."""
+    """A job that does not end before it is stopped."""
     return {
         "apiVersion": "diloco.dev/v1alpha1",
         "kind": "DiLoCoJob",
@@ -71,7 +71,7 @@ def manifest(case: Case) -> dict[str, Any]:
 
 
 def run_case(case: Case, seconds: float, folder: Path) -> list[dict[str, Any]]:
-    """Train for ``seconds``; what each learner says of its time."""
+    """Train for ``seconds``; returns each learner's account of its time."""
     job = folder / "job.json"
     job.write_text(json.dumps(manifest(case)))
     processes: list[subprocess.Popen[bytes]] = []

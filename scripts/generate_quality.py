@@ -1,4 +1,4 @@
-"""Writes what was measured of quality where it is told: the tables of docs/quality.md and the plan's recommendations.
+"""Writes the measured quality into the tables of docs/quality.md and the plan's recommendations.
 
 Both come from benchmarks/results/quality.json, so that no figure is typed by hand.
 
@@ -26,7 +26,7 @@ BATCHES = (("A", 400), ("batch 8", 800), ("B", 1600), ("batch 2", 3200), ("batch
 PARTS = ("alone", "lock_step", "faults", "three", "cuts", "mean", "no_token_weights", "faults_no_token_weights")
 CODECS = ("int4", "int4_no_feedback", "int8_down", "bf16_down", "muon_h6_int8_down", "muon_h6_bf16_down")
 FASTER = "data_parallel_muon"
-"""It is what others are held against; how it compares is told aside."""
+"""The reference for the others; how it compares itself is stated separately."""
 ASIDE = (*PARTS, *CODECS)
 """Variants that are held against decoupled training; the others against data-parallel training."""
 GOALS = (

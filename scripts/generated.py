@@ -16,7 +16,7 @@ def main(make: Callable[[], Mapping[Path, str]], command: str) -> int:
 
     Args:
         make: every file's path and content. Raises ``SourceError`` where it cannot.
-        command: what writes them, for who is told that they are stale.
+        command: how to write them, for the message that they are stale.
     """
     arguments = sys.argv[1:]
     if arguments not in ([], ["--check"]):

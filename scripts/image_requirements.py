@@ -1,11 +1,11 @@
 """Writes what pip is to install into an image, and at which versions: the Dockerfile's one decision.
 
 python scripts/image_requirements.py operator DIRECTORY    # the operator's own dependencies, as tested
-python scripts/image_requirements.py trainer DIRECTORY     # all, beside what the base image brings
+python scripts/image_requirements.py trainer DIRECTORY     # all, without what the base image has
 
 Three files appear in DIRECTORY: image-kept.txt, image-requirements.txt and image-constraints.txt. Runs in a bare base
 image, before anything is installed, so it needs nothing but Python; run by the Python that the packages are for, it
-sees what the base image brings.
+sees what the base image has.
 """
 
 import re
@@ -38,7 +38,7 @@ class Wanted:
     """Lines for pip, each as in a requirements file."""
 
     kept: list[str]
-    """Requirements that the base image's own packages are held against; nothing is to be installed for them."""
+    """Requirements that the base image's own packages must meet; nothing is installed for them."""
     installed: list[str]
     """Requirements that are to be installed."""
     constraints: list[str]

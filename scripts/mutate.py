@@ -1,9 +1,9 @@
 """Finds out what the tests do not see: changes one place of the code at a time and runs the unit tests on it.
 
-A mutant that no test fails on is a line that nobody checks, or one that does not matter. Those that do not matter stand
-in ``scripts/equivalent_mutants.toml``, each with its reason. Nothing is written to the tree: every mutant lives in a
-process of its own. It is forked from one that has loaded the libraries and all modules that do not import the changed
-file.
+A mutant on which no test fails shows a line that no test checks, or one that does not matter. Those that do not matter
+stand in ``scripts/equivalent_mutants.toml``, each with its reason. Nothing is written to the tree: every mutant lives
+in a process of its own. It is forked from one that has loaded the libraries and all modules that do not import the
+changed file.
 
     python scripts/mutate.py --sample 100
     python scripts/mutate.py --only trainer/diloco/core/pace.py
@@ -309,7 +309,7 @@ def _replace(path: Path, source: str) -> None:
 
 
 def equivalents() -> dict[tuple[str, str, str], str]:
-    """Mutants that change nothing that anybody could see, with the reason."""
+    """Mutants that change nothing observable, with the reason."""
     plain = tomllib.loads(EQUIVALENT.read_text()) if EQUIVALENT.exists() else {}
     return {(one["file"], one["before"], one["after"]): one["reason"] for one in plain.get("mutant", [])}
 

@@ -1,4 +1,4 @@
-"""The operator as a process of its own, and what its probes and metrics say. Must not know what is tested with it."""
+"""The operator as a process of its own, with access to its probes and metrics."""
 
 import os
 import re
@@ -15,13 +15,13 @@ from testbed.kind.waiting import wait_until
 
 PATIENCE_SECONDS = 90.0
 PROGRAM = ("-m", "diloco_operator.main")
-"""What Python is told to run."""
+"""The program that Python runs."""
 _ADDRESS = re.compile(r"metrics on port (\d+)")
 _SAMPLE = re.compile(r"^(?P<name>\w+)(?:\{(?P<labels>.*)\})? (?P<value>\S+)$")
 
 
 def eventually(what: str, holds: Callable[[], object], patience_seconds: float = PATIENCE_SECONDS) -> None:
-    """Wait until something holds.
+    """Wait until a condition is true.
 
     Raises:
         AssertionError: it does not; with ``what``.
@@ -30,7 +30,7 @@ def eventually(what: str, holds: Callable[[], object], patience_seconds: float =
 
 
 class OperatorProcess:
-    """``diloco-operator`` with a kubeconfig, for the length of a ``with``."""
+    """``diloco-operator`` with a kubeconfig, within a ``with``."""
 
     def __init__(self, kubeconfig: Path, log: Path, *flags: str, program: Sequence[str] = PROGRAM) -> None:
         self._log = log
@@ -58,7 +58,7 @@ class OperatorProcess:
         return self._process.poll()
 
     def get(self, path: str) -> tuple[int, str]:
-        """(status, text) of one of its pages; 0 where none is answered."""
+        """(status, text) of one of its pages; 0 if there is no answer."""
         found = _ADDRESS.search(self.log)
         if found is None:
             return 0, ""
@@ -98,7 +98,7 @@ class OperatorProcess:
 
     @property
     def writes(self) -> float:
-        """Requests that change something, renewals of the lease not among them."""
+        """Number of requests that change something, without renewals of the lease."""
         verbs = ("create", "update", "patch", "delete")
         return sum(self.metric("api_requests_total", f'verb="{verb}"', without="leases") for verb in verbs)
 
@@ -113,7 +113,7 @@ class OperatorProcess:
         self._process.wait()
 
     def wait(self) -> int:
-        """The exit code, once it ends by itself."""
+        """Wait for its own end; returns the exit code."""
         return self._process.wait(PATIENCE_SECONDS)
 
     def __enter__(self) -> Self:

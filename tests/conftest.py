@@ -1,4 +1,4 @@
-"""What holds for every test: the same examples each time, no process left behind, and nothing skipped in silence."""
+"""Rules for every test: the same examples each time, no process left behind, and a list of skipped tests."""
 
 import os
 import signal
@@ -31,7 +31,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
-    """Say what was skipped after everything else, where it is seen; and keep it for whoever asked."""
+    """List the skipped tests after everything else, where they are seen, and write the list to a file if requested."""
     reporter = config.pluginmanager.get_plugin("terminalreporter")
     if reporter is None or hasattr(config, "workerinput"):
         return
@@ -52,13 +52,13 @@ def _skip_line(report: pytest.TestReport | pytest.CollectReport) -> str:
 @pytest.fixture(scope="session", autouse=True)
 def _no_process_outlives_the_tests() -> Iterator[None]:
     """Fail if a process that a test started, or one that such a process started, is still there at the end."""
-    # An environment variable finds those too that have lost their parent.
+    # An environment variable also identifies processes that have lost their parent.
     session = uuid.uuid4().hex
     os.environ[_MARK] = session
     yield
     del os.environ[_MARK]
     left = [process for process in psutil.process_iter() if _belongs(process, session)]
-    # A process whose end was not awaited may be about to go.
+    # A process whose end was not awaited may be about to end.
     _, left = psutil.wait_procs(left, timeout=_REAPING_SECONDS)
     described = [" ".join(_command(process)) for process in left]
     for process in left:

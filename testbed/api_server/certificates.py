@@ -1,7 +1,4 @@
-"""Certificates and keys that an API server and its clients need, made in a folder.
-
-Must not know processes.
-"""
+"""Certificates and keys that an API server and its clients need, created in a folder. It starts no process."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -59,7 +56,7 @@ class Authority:
 
 
 def service_account_keys(directory: Path) -> KeyPair:
-    """What the API server signs service accounts' tokens with."""
+    """The keys with which the API server signs the tokens of service accounts."""
     key = ec.generate_private_key(ec.SECP256R1())
     made = KeyPair(directory / "service-accounts.pub", directory / "service-accounts.key")
     public = key.public_key().public_bytes(serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo)

@@ -1,7 +1,7 @@
-"""A proxy in front of an API server that answers in its stead, hides its answers or cuts them, as a test asks.
+"""A proxy in front of an API server that answers in its place, drops its answers or cuts them off, as a test requests.
 
-It listens without TLS and goes on as the user of a kubeconfig. Whatever no fault is about passes unchanged, watches as
-they come. Must not know what is tested with it.
+It listens without TLS and forwards requests as the user of a kubeconfig. Requests that match no fault pass unchanged,
+watches event by event.
 """
 
 import asyncio
@@ -24,17 +24,17 @@ _HOP_BY_HOP = {"connection", "transfer-encoding", "content-length", "content-enc
 
 @dataclass
 class Fault:
-    """What becomes of the next requests whose ``METHOD PATH?QUERY`` matches."""
+    """What happens to the next requests whose ``METHOD PATH?QUERY`` matches."""
 
     pattern: str
     times: int = 1
     """A negative number: all."""
     code: int = 500
-    """Answered instead of asking the server; 0: the connection is closed without an answer."""
+    """Sent as the answer without a request to the server; 0: the connection is closed without an answer."""
     reason: str = "InternalError"
     headers: Mapping[str, str] = field(default_factory=dict)
     after_asking: bool = False
-    """The server is asked, and its answer thrown away."""
+    """The request reaches the server, and its answer is dropped."""
     struck: int = 0
 
     def takes(self, request: str) -> bool:
@@ -45,7 +45,7 @@ class Fault:
 
 
 class FaultProxy:
-    """Proxies for the length of a ``with``."""
+    """Proxies requests within a ``with``."""
 
     def __init__(self, kubeconfig: Path, directory: Path) -> None:
         config = yaml.safe_load(kubeconfig.read_text(encoding="utf-8"))
@@ -56,7 +56,7 @@ class FaultProxy:
         self._directory = directory
         self._faults: list[Fault] = []
         self.requests: list[str] = []
-        """``METHOD PATH?QUERY`` of everything that was asked, faults or not."""
+        """``METHOD PATH?QUERY`` of every request, whether it met a fault or not."""
         self._streams: set[asyncio.Task[Any]] = set()
         self._loop = asyncio.new_event_loop()
         self._up = threading.Event()
@@ -65,21 +65,21 @@ class FaultProxy:
         self.kubeconfig = directory / "proxy.kubeconfig"
 
     def fault(self, pattern: str, **how: Any) -> Fault:
-        """Have requests that match fail; see ``Fault``. The first fault that matches counts."""
+        """Make matching requests fail; see ``Fault``. The first fault that matches counts."""
         fault = Fault(pattern, **how)
         self._faults.append(fault)
         return fault
 
     def mend(self) -> None:
-        """No more faults."""
+        """Remove all faults."""
         self._faults = []
 
     def cut(self) -> None:
-        """Break every request that is under way, watches above all."""
+        """Break every request under way, watches above all."""
         self._loop.call_soon_threadsafe(lambda: [task.cancel() for task in self._streams])
 
     def asked(self, pattern: str) -> int:
-        """How many requests matched so far."""
+        """Number of requests so far that match."""
         return sum(re.search(pattern, request) is not None for request in list(self.requests))
 
     def __enter__(self) -> Self:

@@ -1,7 +1,7 @@
 """A real API server for tests: etcd and kube-apiserver as processes of this machine, without nodes or controllers.
 
-What it stores, validates, defaults and forbids is exactly what a cluster's would; nothing acts on it: no pod is ever
-started, nothing is garbage-collected. Must not know what is tested with it.
+It stores, validates, defaults and forbids exactly what a cluster's server would. Nothing acts on its objects: no pod is
+started, nothing is garbage-collected.
 
     with api_server() as server:
         server.kubectl("apply", "--filename=-", text=manifest)
@@ -33,18 +33,19 @@ from testbed.kind.waiting import wait_until
 
 DEFINITION = Path(__file__).resolve().parents[2] / "crds" / "dilocojobs.diloco.dev.yaml"
 BINARIES_VARIABLE = "DILOCO_TEST_BINARIES"
-"""Names a folder with etcd and kube-apiserver, where others are wanted than those built for the clusters of tests."""
+"""Environment variable with a folder of etcd and kube-apiserver, to use other ones than those built for test
+clusters."""
 NEEDED = ("etcd", "kube-apiserver", "kubectl")
 
 _STARTING_SECONDS = 120.0
-"""A kube-apiserver is there in 5 s on an idle machine."""
+"""On an idle machine a kube-apiserver is ready in 5 s."""
 _STOPPING_SECONDS = 20.0
 _ATTEMPTS = 3
-"""A port that was free may be taken before it is used."""
+"""A free port may be taken before it is used, so a start is retried."""
 
 
 class ApiServerError(RuntimeError):
-    """It did not come up; the message ends with what its log says."""
+    """The server did not start; the message ends with the end of its log."""
 
 
 def _found(name: str) -> str | None:
@@ -55,7 +56,7 @@ def _found(name: str) -> str | None:
 
 
 def why_there_is_none() -> str | None:
-    """What is missing for an API server here, as the reason of a skip; None where there can be one."""
+    """What is missing to run an API server here, as a reason to skip tests; None: nothing."""
     missing = [name for name in NEEDED if _found(name) is None]
     if not missing:
         return None
@@ -67,7 +68,7 @@ def why_there_is_none() -> str | None:
 
 @contextmanager
 def api_server() -> Iterator["ApiServer"]:
-    """An API server of its own, empty and ready, gone afterwards.
+    """A new API server, empty and ready, which is removed afterwards.
 
     Raises:
         ApiServerError: it does not come up.
@@ -85,7 +86,7 @@ def api_server() -> Iterator["ApiServer"]:
 
 @contextmanager
 def job_api_server() -> Iterator["ApiServer"]:
-    """As ``api_server``; it knows DiLoCoJobs, by the committed definition.
+    """As ``api_server``, with the committed definition of DiLoCoJobs installed.
 
     Raises:
         ApiServerError: it does not come up.
@@ -109,7 +110,7 @@ class ApiServer:
         self._ports: dict[str, int] = {}
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
         self.kubeconfig = directory / "admin.kubeconfig"
-        """Of a user who may do everything."""
+        """Kubeconfig of a user with all permissions."""
 
     @property
     def url(self) -> str:
@@ -117,7 +118,7 @@ class ApiServer:
         return f"https://127.0.0.1:{self._ports['api']}"
 
     def start(self) -> None:
-        """Bring it up, or up again after ``stop``, on the same port.
+        """Start it, also again after ``stop``, on the same port.
 
         Raises:
             ApiServerError: it does not come up.
@@ -136,7 +137,7 @@ class ApiServer:
                 return
 
     def stop(self) -> None:
-        """End kube-apiserver only, as if it were away."""
+        """End only kube-apiserver, so that the server is not reachable."""
         self._end("kube-apiserver")
 
     def end(self) -> None:
@@ -146,7 +147,7 @@ class ApiServer:
         self._ports = {}
 
     def kubeconfig_for(self, user: str, groups: Sequence[str] = ()) -> Path:
-        """The kubeconfig of another user, who may do what RBAC gives to that user and those groups."""
+        """The kubeconfig of another user, with the permissions that RBAC gives to that user and those groups."""
         name = user.replace(":", "-").replace("/", "-")
         path = self.directory / f"{name}.kubeconfig"
         self._write_kubeconfig(path, user, groups)
@@ -158,17 +159,17 @@ class ApiServer:
         """``kubectl ARGUMENTS`` with ``text`` as its input.
 
         Raises:
-            AssertionError: it failed and ``check`` is set; with what it said.
+            AssertionError: it failed and ``check`` is set; the text has its output.
         """
         command = [str(_found("kubectl")), f"--kubeconfig={kubeconfig or self.kubeconfig}", *arguments]
-        # A cache of its own: a home folder's may be of another server on the same port.
+        # A cache of its own: that in the home folder may be of another server on the same port.
         environment = {**os.environ, "KUBECACHEDIR": str(self.directory / "kubectl-cache")}
         done = subprocess.run(command, check=False, capture_output=True, text=True, input=text, env=environment)
         assert not (check and done.returncode), f"{' '.join(command[2:])}: {done.stderr}"
         return done
 
     def request(self, method: str, path: str, body: object = None) -> tuple[int, Any]:
-        """Status and JSON answer of one HTTPS request as the admin: far quicker than a kubectl for each of hundreds."""
+        """Status and JSON answer of one HTTPS request as the admin: far faster than hundreds of calls of kubectl."""
         tls = ssl.create_default_context(cafile=str(self._authority.certificate))
         tls.load_cert_chain(self.directory / "admin.crt", self.directory / "admin.key")
         connection = http.client.HTTPSConnection("127.0.0.1", self._ports["api"], context=tls, timeout=120)
@@ -212,9 +213,9 @@ class ApiServer:
             "--service-account-issuer=https://kubernetes.default.svc.cluster.local",
             "--service-cluster-ip-range=10.96.0.0/16",
             "--authorization-mode=RBAC",
-            # Nobody makes the accounts that it would ask for.
+            # No controller creates the service accounts that it would require.
             "--disable-admission-plugins=ServiceAccount",
-            # A server that is stopped while clients watch it is to be gone at once.
+            # So that a server that is stopped while clients watch it ends at once.
             "--shutdown-delay-duration=0s",
         )
         self._wait_until_ready()
@@ -228,7 +229,7 @@ class ApiServer:
             if time.monotonic() > deadline:
                 raise ApiServerError(f"not ready after {_STARTING_SECONDS:.0f} s: {self._log_end('kube-apiserver')}")
             time.sleep(0.2)
-        # Made by the server itself just after it is ready; nearly every test wants it.
+        # The server creates it just after it is ready; nearly every test needs it.
         while self.kubectl("get", "namespace", "default", check=False).returncode:
             time.sleep(0.2)
 

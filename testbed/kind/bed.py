@@ -1,4 +1,4 @@
-"""The test bed as a whole: engine, tools, node image, cluster, the project's images; and taking it down again."""
+"""The test bed as a whole: brings up engine, tools, node image, cluster and images, and takes them down."""
 
 import os
 import sys
@@ -40,7 +40,7 @@ class Bed:
 
 
 def up(name: str = clusters.DEFAULT_NAME, *, workers: int = 1, kept: bool = False) -> Bed:
-    """Bring up what is not up yet; minutes the first time, half a minute later on, a second where all is there.
+    """Bring up what is missing: takes minutes the first time, half a minute later on, a second if everything exists.
 
     Raises:
         Unavailable: This machine cannot have clusters, and why.
@@ -59,7 +59,7 @@ def programs() -> None:
     """Build what tests without a cluster want and skip without: helm, and an API server.
 
     Raises:
-        Unavailable: One of them can be had in no way.
+        Unavailable: One of them cannot be built or found.
     """
     cache = Cache.of_user()
     with cache.lock():
@@ -79,7 +79,7 @@ def attach(name: str = clusters.DEFAULT_NAME) -> Bed:
 
 
 def down(name: str | None = None) -> None:
-    """Delete one cluster of ours, or all that nobody uses, and stop the engine if it was started here."""
+    """Delete one of the test bed's clusters, or all that are not in use, and stop the engine if it was started here."""
     cache = Cache.of_user()
     with cache.lock():
         names = [each for each in cache.state.clusters if not _is_spared(cache, each)] if name is None else [name]
@@ -99,7 +99,7 @@ def _is_spared(cache: Cache, name: str) -> bool:
 
 
 def end_of_use(name: str) -> None:
-    """Take a cluster down after tests: not one that was asked to stay, nor one that others use."""
+    """Take a cluster down after tests, unless it was brought up by hand or is in use."""
     cache = Cache.of_user()
     record = cache.state.clusters.get(name)
     if os.environ.get("KEEP_CLUSTERS") == "1" or (record is not None and record.kept) or cache.is_used(name):

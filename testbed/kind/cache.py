@@ -24,7 +24,7 @@ class ClusterRecord:
     """Its nodes carry it as a label: a name alone proves nothing."""
     complete: bool = False
     kept: bool = False
-    """Whether it was asked for by itself (`make kind-up`) and stays when tests end."""
+    """Whether it was brought up by hand (`make kind-up`) and stays when tests end."""
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ class Cache:
     @classmethod
     def of_user(cls) -> "Cache":
         home = os.environ.get("XDG_CACHE_HOME", "")
-        # A relative path is to be ignored (XDG Base Directory Specification).
+        # A relative path must be ignored (XDG Base Directory Specification).
         base = Path(home) if home.startswith("/") else Path.home() / ".cache"
         cache = cls(base / "decoupled-diloco")
         cache.root.mkdir(parents=True, exist_ok=True)
@@ -88,14 +88,14 @@ class Cache:
 
     @contextmanager
     def lock(self, what: str = "bed") -> Iterator[None]:
-        """One at a time brings up or takes down, and one builds images; others wait."""
+        """Only one process at a time brings clusters up or down, and one builds images; others wait."""
         with (self.folder("locks") / what).open("a") as file:
             fcntl.flock(file, fcntl.LOCK_EX)
             yield
 
     @contextmanager
     def using(self, cluster: str) -> Iterator[None]:
-        """For as long as it is used: somebody else's end of tests does not take the cluster away."""
+        """Mark the cluster as in use, so that the end of other tests does not remove it."""
         with self._users(cluster).open("a") as file:
             fcntl.flock(file, fcntl.LOCK_SH)
             yield

@@ -117,7 +117,7 @@ def delete(cache: Cache, found: Tools, name: str) -> None:
     with step(f"deleting cluster {name}"):
         volumes = _volumes(name)
         run(found.kind, "delete", "cluster", "--name", name, "--kubeconfig", cache.kubeconfig(name))
-        # A busy engine removes a container and leaves its volume, gigabytes that nobody would find again.
+        # A busy engine may remove a container and leave its volume of gigabytes behind, unreferenced.
         for volume in volumes:
             if succeeds("docker", "volume", "inspect", volume):
                 run("docker", "volume", "rm", volume)

@@ -1,4 +1,4 @@
-"""Runs other programs: one place for how they are called and what is said when one fails."""
+"""Runs other programs: the one place for how they are called and how a failure is reported."""
 
 import os
 import shutil
@@ -29,7 +29,7 @@ class CommandFailedError(Exception):
 
     @property
     def last_line(self) -> str:
-        """What is said last is most often why."""
+        """The last line of output, which usually has the cause."""
         lines = self.output.strip().splitlines()
         return lines[-1].strip() if lines else "no output"
 
@@ -41,7 +41,7 @@ def run(
     cwd: Path | None = None,
     timeout_seconds: float | None = None,
 ) -> str:
-    """What the program writes to its standard output.
+    """Run a program; returns what it writes to its standard output.
 
     Raises:
         CommandFailedError: It failed, could not be started, or took longer than ``timeout_seconds``.
@@ -52,7 +52,7 @@ def run(
         done = subprocess.run(
             words,
             input=data,
-            # Nothing that asks a question may wait for an answer.
+            # A program that asks a question must not wait for an answer.
             stdin=subprocess.DEVNULL if data is None else None,
             env=environment(env or {}),
             cwd=cwd,
@@ -117,7 +117,7 @@ def on_path(name: str) -> Path | None:
 
 @contextmanager
 def step(what: str) -> Iterator[None]:
-    """Say what takes long, and how long it took."""
+    """Report a step that takes long, and how long it took."""
     started = time.monotonic()
     sys.stderr.write(f"kind: {what} ...\n")
     sys.stderr.flush()

@@ -1,4 +1,4 @@
-"""What is looked at where a test of a cluster failed: objects, events and logs, as an engineer on call would."""
+"""What a failed test of a cluster reports: objects, events and logs, as an engineer on call would look at them."""
 
 from collections.abc import Iterable
 

@@ -1,6 +1,6 @@
 """The Docker engine: the user's where one answers, or, as root on a Debian, one that is started and stopped here.
 
-Knows nothing of Kubernetes. What it starts is written down in the cache's state, and only that is ever stopped.
+It does not depend on Kubernetes. What it starts is recorded in the cache's state, and only that is ever stopped.
 """
 
 import json

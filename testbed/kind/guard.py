@@ -73,5 +73,5 @@ def check_ours(cache: Cache, name: str) -> ClusterRecord:
     check_name(name)
     record = cache.state.clusters.get(name)
     if record is None or not record.complete:
-        raise NotOursError(f"cluster {name!r} was not brought up by this test bed: `make kind-up`")
+        raise NotOursError(f"cluster {name!r} was not brought up by this test bed; use `make kind-up`")
     return record

@@ -1,7 +1,7 @@
-"""The pods' network of clusters whose node image brings none: a point-to-point link for each pod, a route to each node.
+"""The pods' network of clusters whose node image has none: a point-to-point link for each pod, a route to each node.
 
-It is what kind's own plugin does, done once from outside: which is enough, since nodes do not come and go. It enforces
-no NetworkPolicy.
+It does what kind's own plugin does, but once and from outside. That is enough, since a cluster's nodes stay the same.
+It enforces no NetworkPolicy.
 """
 
 import json

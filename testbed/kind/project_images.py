@@ -22,7 +22,7 @@ _OF_BOTH = (
 )
 _CTR = ("ctr", "-n", "k8s.io")
 _REGISTRY = "localhost"
-"""A node that should lack an image of such a name finds none elsewhere, and nobody else's."""
+"""No registry has images of this name, so a node that lacks one cannot get another image in its place."""
 
 INPUTS = {
     "operator": (
@@ -100,7 +100,7 @@ def others(names: Iterable[str], listed: Iterable[str]) -> list[str]:
 
 
 def _forget_older(cluster: Cluster, nodes: list[str], names: tuple[str, ...]) -> None:
-    """What was built of older code would fill the disk; it stays on nodes where something is to run it still."""
+    """Remove images of older code, which would fill the disk. Those that a node still needs stay on it."""
     workloads = json.dumps(cluster.get("pods,statefulsets,deployments", "--all-namespaces"))
     for node in nodes:
         unused = [name for name in others(names, images_on(node)) if name not in workloads]

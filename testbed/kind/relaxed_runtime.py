@@ -1,4 +1,4 @@
-"""An OCI runtime for hosts whose root lacks CAP_SYS_RESOURCE: runc, asked for no more than such a host can give.
+"""An OCI runtime for hosts whose root lacks CAP_SYS_RESOURCE: runc, without requests that such a host cannot meet.
 
 A Docker engine asks for every capability where a container is privileged, for limits above its own, and for protection
 from the kernel's out-of-memory killer. Each of these needs CAP_SYS_RESOURCE, and runc refuses all of the container for

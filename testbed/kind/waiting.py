@@ -1,4 +1,4 @@
-"""Waiting for what a cluster does in its own time: an event is awaited, and only that it never comes is a failure."""
+"""Waits for a cluster: for an event and not for a time, so that only an event that never comes is a failure."""
 
 import time
 from collections.abc import Callable

@@ -1,1 +1,1 @@
-"""A cluster in memory and in virtual time: objects, pods, syncers; with the operator's decisions or its controller."""
+"""A cluster in memory and in virtual time: objects, pods, syncers, and the operator's decisions or its controller."""

@@ -1,7 +1,7 @@
 """A namespace in virtual time with an API server in memory: several jobs, the real controller, errors of the server.
 
-What is written is kept as a server keeps it: what was applied once and is applied no more goes, a uid that does not fit
-is a conflict, and a field that no container has is answered with 500. Must not know why something is applied.
+Writes have the effects that they have on a real server: a field that is no longer applied disappears, a wrong uid is a
+conflict, and an unknown field of a container is answered with 500. It does not depend on why something is applied.
 """
 
 import asyncio
@@ -31,11 +31,11 @@ from testbed.virtual_cluster.world_syncer import WorldSyncer
 NAMESPACE = "team"
 _RESOURCES = {"limits", "requests", "claims"}
 Failing = Callable[[str, str, str, Object], ApiError | None]
-"""Given verb, kind, name and body: the error that the server answers with."""
+"""Returns the error to answer with, given verb, kind, name and body."""
 
 
 def of_server(code: int, message: str) -> Failing:
-    """A server that answers every write of a set with this."""
+    """A server that answers every write of a set with this error."""
 
     def answer(verb: str, kind: str, name: str, body: Object) -> ApiError | None:
         asked = kind in ("StatefulSet", "Deployment") and (verb == "apply" or "template" in body.get("spec", {}))
@@ -121,7 +121,7 @@ class MemoryApi:
         return copy.deepcopy(list(pods))
 
     def put(self, item: Object) -> None:
-        """Somebody else writes an object."""
+        """Write an object as another owner."""
         key = (item["kind"], item["metadata"]["name"])
         self._stored(key, self.objects.get(key, {"metadata": {"uid": f"theirs-{key}", "generation": 0}}), item)
 
@@ -152,7 +152,7 @@ class MemoryApi:
 
 @dataclass
 class ClusterWorld:
-    """A namespace with jobs in it, and the operator's controller at work."""
+    """A namespace with jobs and the operator's controller."""
 
     job_names: tuple[str, ...] = ("demo",)
     options: OperatorOptions = OPTIONS
@@ -167,7 +167,7 @@ class ClusterWorld:
             self.create(job_object(name, tokens=10_000_000), number)
 
     def new_operator(self, options: OperatorOptions | None = None) -> None:
-        """Another process, which remembers nothing."""
+        """Start a new operator process, without the memory of the last one."""
         self.options = options or self.options
         self.cache, self.jobs = Cache(labels.JOB), Jobs()
         observer = Observer(self.api, self.cache, self, lambda: (self.now - START).total_seconds() + 1000.0)  # type: ignore[arg-type] # in memory
@@ -177,7 +177,7 @@ class ClusterWorld:
         )
 
     def create(self, job: Object, number: int = 0) -> None:
-        """A user applies a job."""
+        """Apply a job as a user."""
         name = str(job["metadata"]["name"])
         job["metadata"]["uid"] = f"0d1c0c0e-0000-4000-8000-{number:012d}"
         self.api.put(job)
@@ -187,19 +187,19 @@ class ClusterWorld:
         return self.api.objects[JOB.name, name]
 
     def change(self, name: str = "demo", **spec: Any) -> None:
-        """A user changes a job."""
+        """Change a job as a user."""
         job = copy.deepcopy(self.job(name))
         job["spec"] |= spec
         self.api.put(job)
 
     def change_pool(self, name: str = "demo", region: int = 0, **fields: Any) -> None:
-        """A user changes a region's only pool."""
+        """Change a region's only pool as a user."""
         regions = copy.deepcopy(self.job(name)["spec"]["regions"])
         regions[region]["pools"][0] |= fields
         self.change(name, regions=regions)
 
     def annotate(self, name: str = "demo", **annotations: str) -> None:
-        """A user annotates a job; ``_`` stands for ``-``, below diloco.dev."""
+        """Annotate a job as a user; ``_`` stands for ``-``, below diloco.dev."""
         job = copy.deepcopy(self.job(name))
         named = {f"diloco.dev/{key.replace('_', '-')}": value for key, value in annotations.items()}
         job["metadata"]["annotations"] = job["metadata"].get("annotations", {}) | named
@@ -223,11 +223,11 @@ class ClusterWorld:
         ]
 
     async def ask(self, key: JobKey) -> SyncerStatusView | SyncerAway:
-        """What a syncer says (`SyncerClient`)."""
+        """A syncer's status (`SyncerClient`)."""
         return SyncerStatusView.model_validate(self.syncers[key.name].status())
 
     def reconcile(self, name: str = "demo") -> ApiError | None:
-        """One run of the controller, after the watches brought everything. Returns what it failed of."""
+        """Run the controller once, after the watches have reported everything. Returns the error it failed with."""
         self._watch()
         try:
             asyncio.run(self.controller.run(JobKey(NAMESPACE, name)))
@@ -236,7 +236,7 @@ class ClusterWorld:
         return None
 
     def run(self, seconds: float, every: float = TICK_SECONDS) -> None:
-        """Time passes, and the operator looks at each job twice a tick."""
+        """Let time pass; the operator reconciles each job twice a tick."""
         until = self.now + timedelta(seconds=seconds)
         while self.now < until:
             for _ in range(2):
@@ -320,7 +320,7 @@ def _patched(live: Any, patch: Any) -> Any:
 
 
 def _without(live: Any, applied: Any, desired: Any) -> Any:
-    """``live`` less what was applied before and is not any more."""
+    """``live`` without the fields that were applied before and no longer are."""
     if not (isinstance(live, dict) and isinstance(applied, dict) and isinstance(desired, dict)):
         return live
     return {

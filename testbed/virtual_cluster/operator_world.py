@@ -1,7 +1,7 @@
 """A cluster in virtual time around the pure operator: carries out plans, runs pods, lets the syncer train.
 
-Everything the operator knows it reads from here each time anew, as a new process would. Every plan that is carried out
-is held against what must never happen. Must not know why a plan is as it is.
+The operator reads everything from here each time, as a new process would. Every plan that is carried out is checked
+against what must never happen. It does not depend on the reasons for a plan.
 """
 
 import copy
@@ -47,7 +47,7 @@ def job_object(name: str = "demo", *, tokens: int = 60_000, **spec: Any) -> Obje
 
 @dataclass
 class World:
-    """One job and everything around it."""
+    """One job with its cluster."""
 
     job: Object = field(default_factory=job_object)
     options: OperatorOptions = OPTIONS
@@ -55,7 +55,7 @@ class World:
     children: dict[ChildKey, Object] = field(default_factory=dict)
     foreign: frozenset[ChildKey] = frozenset()
     refusals: dict[ChildKey, str] = field(default_factory=dict)
-    """What the API server does not let pass."""
+    """Objects that the API server rejects."""
     unreachable: str = ""
     """Why the operator cannot reach the syncer, although its pod is ready."""
     job_deleted: bool = False
@@ -82,12 +82,12 @@ class World:
         return next(one for one in self.status["conditions"] if one["type"] == type_)
 
     def change(self, **spec: Any) -> None:
-        """A user changes the job."""
+        """Change the job as a user."""
         self.job["spec"] |= spec
         self.job["metadata"]["generation"] += 1
 
     def scale(self, region: int, learners: int) -> None:
-        """A user changes the learners of a region's only pool."""
+        """Change the number of learners of a region's only pool as a user."""
         regions = copy.deepcopy(self.job["spec"]["regions"])
         regions[region]["pools"][0]["learners"] = learners
         self.change(regions=regions)
@@ -109,7 +109,7 @@ class World:
     # The operator's side
 
     def observed(self, *, looked: bool = False, asked: bool = False) -> Observed:
-        """What a closer look and a question to the syncer bring is in it only if they are asked for."""
+        """The observations; pods and the syncer's status are included only if they are requested."""
         events = self.pods.events
         pods = tuple(
             PodObserved(copy.deepcopy(pod), tuple(events.get(pod["metadata"]["uid"], ())))
@@ -125,7 +125,7 @@ class World:
         )
 
     def plan(self) -> Plan:
-        """What the operator would do now."""
+        """The operator's plan now."""
         looked = asked = False
         self._refused: set[ChildKey] = set()
         for _ in range(_MOST_PASSES):
@@ -148,7 +148,7 @@ class World:
         return plan
 
     def reconcile(self, actions: int | None = None) -> Plan:
-        """Plan and carry out; only so many ``actions`` of it, where the operator is killed in the middle."""
+        """Plan and carry out the plan; only this many ``actions`` of it if the operator is killed in the middle."""
         plan = self.plan()
         for action in list(self._actions(plan))[:actions]:
             action()
@@ -233,14 +233,14 @@ class World:
         self._train(seconds)
 
     def run(self, seconds: float, every: float = TICK_SECONDS) -> None:
-        """Time passes and the operator works."""
+        """Let time pass while the operator works."""
         self.reconcile()
         until = self.now + timedelta(seconds=seconds)
         while self.now < until and not self.job_deleted:
             self.tick(every)
             self.reconcile()
             for _ in range(3):
-                # A plan that asks to be made again at once is.
+                # A plan that requests another one at once gets it.
                 if self.again_in_seconds == 0.0:
                     self.reconcile()
 

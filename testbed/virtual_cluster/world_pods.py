@@ -1,6 +1,6 @@
-"""What a cluster's own controllers make of StatefulSets, Deployments and claims: pods that start, fail and end.
+"""A cluster's own controllers of StatefulSets, Deployments and claims: pods that start, fail and end.
 
-Time is virtual. Must not know the operator.
+Time is virtual. It does not depend on the operator.
 """
 
 import hashlib
@@ -22,12 +22,12 @@ def stamp(time: datetime) -> str:
 
 @dataclass
 class Pods:
-    """The pods of a namespace, and what keeps them from running."""
+    """The pods of a namespace, and the problems that keep them from running."""
 
     now: datetime
     pods: dict[str, Object] = field(default_factory=dict)
     events: dict[str, list[Object]] = field(default_factory=dict)
-    """By the uid of what they are about."""
+    """Events by the uid of the object that they are about."""
     troubles: dict[str, Object] = field(default_factory=dict)
     """Status of pods whose name begins so, instead of a running one; ``events`` in it are events."""
     forbidden: set[str] = field(default_factory=set)
@@ -65,7 +65,7 @@ class Pods:
             item["status"]["conditions"] = [available | {"lastTransitionTime": stamp(self.now - timedelta(hours=1))}]
 
     def claim_controller(self, claim: Object) -> None:
-        """Bind it, or say why not."""
+        """Bind a claim, or report why that is not possible."""
         uid = claim["metadata"]["uid"]
         if self.unprovisioned and claim.get("status", {}).get("phase") != "Bound":
             claim["status"] = {"phase": "Pending"}
@@ -79,7 +79,7 @@ class Pods:
         metadata.setdefault("deletionTimestamp", stamp(self.now + timedelta(seconds=ENDING_SECONDS)))
 
     def kubelet(self) -> None:
-        """Every pod moves on."""
+        """Advance every pod to its next state."""
         for name, pod in list(self.pods.items()):
             due = pod["metadata"].get("deletionTimestamp")
             if due is not None:
@@ -165,7 +165,7 @@ def _revision(pod: Object) -> str:
 
 
 def is_ready(pod: Object) -> bool:
-    """Ready and not on its way out."""
+    """Whether a pod is ready and not being deleted."""
     conditions = pod["status"].get("conditions", ())
     return any(one["type"] == "Ready" and one["status"] == "True" for one in conditions)
 

@@ -1,6 +1,6 @@
 """A syncer and its learners as an operator sees them: figures that grow while learners train, kept on a volume.
 
-Must not know Kubernetes.
+It does not depend on Kubernetes.
 """
 
 import math
@@ -21,12 +21,12 @@ THIN_LINKS: dict[str, Any] = {
     "remedies": ["sync.interval: 34", "33.3 Mbit/s on the link us-west/old"],
     "used": [{"name": "us-west/old", "learners": 2, "up": 0.67, "down": 1.33}],
 }
-"""What a syncer says of links that do not carry the schedule."""
+"""A syncer's report about links that do not carry the schedule."""
 
 
 @dataclass
 class WorldSyncer:
-    """What is on its volume, and what it says."""
+    """The content of its volume, and its status."""
 
     job: str
     budget: int
@@ -43,7 +43,7 @@ class WorldSyncer:
     left_out: dict[str, str] = field(default_factory=dict)
     """Learners whose work is left out of merges, and why."""
     quorum: int | None = None
-    """None: a syncer of before, which does not say."""
+    """None: an older syncer, which does not report it."""
     doubted_loss: float | None = None
     """Of the newest evaluation, which is in doubt."""
     checkpoint_problem: str = ""
@@ -56,12 +56,12 @@ class WorldSyncer:
     rate: float = 0.0
 
     def started(self) -> None:
-        """A new process on the same volume."""
+        """Start a new process on the same volume."""
         self.epoch += 1
         self.joined = set()
 
     def trains(self, seconds: float, present: Iterable[str]) -> None:
-        """Time passes with these learners connected."""
+        """Let time pass with these learners connected."""
         self.joined = set(present) - self.given_up
         self.ever |= self.joined
         working = self.joined - self.stalled
@@ -75,7 +75,7 @@ class WorldSyncer:
             self.exported = True
 
     def fails(self, reason: str) -> None:
-        """The training has failed."""
+        """Make the training fail."""
         self.phase, self.phase_reason = Phase.FAILED, reason
 
     def status(self) -> dict[str, Any]:

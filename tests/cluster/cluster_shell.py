@@ -1,7 +1,6 @@
 """A shell as a reader of the documentation has it: helm and kubectl on the PATH, the cluster's kubeconfig, a namespace.
 
-One thing is another: what helm installs has the images that were built here, as no registry has those of the
-documentation. Must not know what is run.
+With one difference: helm installs the images that were built here, as no registry has those of the documentation.
 """
 
 import os
@@ -35,7 +34,7 @@ class ClusterShell:
         kubeconfig.write_text(yaml.safe_dump(config), encoding="utf-8")
         kubeconfig.chmod(0o600)
         local = chart.local_values(images)
-        # It wins over every --set before it.
+        # It takes precedence over every --set before it.
         values = ",".join(
             f"{prefix}.{part}={value}"
             for prefix, image in (("image", local["image"]), ("trainer.image", local["trainer"]["image"]))
@@ -48,16 +47,16 @@ class ClusterShell:
         self._environment = {**os.environ, "PATH": path, "KUBECONFIG": str(kubeconfig)}
 
     def run(self, command: str) -> str:
-        """What it says; it must end well."""
+        """Run a command, which must succeed; returns its output."""
         process = self._start(command)
         said, _ = process.communicate(timeout=280)
         assert process.returncode == 0, f"{command}: {said}"
         return said
 
     def follow(self, command: str, word: str) -> None:
-        """Wait until a command that goes on for ever says a word, then end it.
+        """Wait until a command that never ends prints a word, then end it.
 
-        Not by SIGINT: what a script starts in the background is deaf to it.
+        Not with SIGINT, which a script's background jobs ignore.
         """
         process = self._start(command)
         try:

@@ -1,4 +1,4 @@
-"""What tests of real clusters are given: a cluster, a namespace each, the chart; and what is looked at where one fails.
+"""Fixtures for tests on real clusters: the cluster, a namespace for each test, the chart, and diagnostics of failures.
 
 Clusters are brought up before pytest starts (`make test`, `make kind-up`), not by it: the first time takes minutes, and
 a test has a time limit. Tests are skipped where none is up, with the reason. With ``pytest -n``, each worker has a
@@ -46,7 +46,7 @@ def bed() -> Bed:
 
 @pytest.fixture(scope="session")
 def cluster(bed: Bed) -> Iterator[Cluster]:
-    """The session's cluster; nobody takes it down meanwhile."""
+    """The session's cluster; no other process takes it down meanwhile."""
     with bed.cache.using(bed.cluster.name):
         yield bed.cluster
 
@@ -86,7 +86,7 @@ def namespace(cluster: Cluster, request: pytest.FixtureRequest) -> Iterator[str]
     name = f"{words.lower()[:40].strip('-')}-{secrets.token_hex(3)}"
     charts.make_namespace(cluster, name)
     yield name
-    # It goes on by itself: the next test has another one.
+    # Not waited for, as the next test has another namespace.
     cluster.kubectl("delete", "namespace", name, "--wait=false")
 
 
@@ -94,7 +94,7 @@ def namespace(cluster: Cluster, request: pytest.FixtureRequest) -> Iterator[str]
 def pytest_runtest_makereport(
     item: pytest.Item, call: pytest.CallInfo[None]
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """Add what the cluster looks like to the report of a test that failed, before its namespace goes."""
+    """Add the cluster's state to the report of a failed test, before its namespace is deleted."""
     report = yield
     given = getattr(item, "funcargs", {})
     found = given.get("cluster") or (given["bed"].cluster if "bed" in given else None)

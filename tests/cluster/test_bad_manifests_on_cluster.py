@@ -1,6 +1,6 @@
-"""What is wrong in a manifest is refused by a real cluster with its field, by the definition that the chart installs.
+"""A real cluster with the chart's definition refuses a wrong manifest and names the field.
 
-Nothing of it is stored. That ``diloco`` says the same is tested against an API server alone.
+Nothing of it is stored. Other tests check on an API server alone that ``diloco`` reports the same.
 """
 
 import json
@@ -16,7 +16,7 @@ _AT_ONCE = 4
 
 
 def said(cluster: Cluster, namespace: str, manifest: object) -> str:
-    """What ``kubectl apply --dry-run=server`` refuses it with; empty: it does not."""
+    """The error of ``kubectl apply --dry-run=server``; empty: there is none."""
     command = ("apply", "--dry-run=server", "--namespace", namespace, "--filename", "-")
     try:
         cluster.kubectl(*command, stdin=json.dumps(manifest), timeout_seconds=240)

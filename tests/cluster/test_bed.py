@@ -1,4 +1,4 @@
-"""The test bed is what tests take it for: nodes, names, volumes and the rules for pods."""
+"""The test bed has what tests rely on: nodes, names, volumes and the rules for pods."""
 
 from typing import Any
 
@@ -38,7 +38,7 @@ class OneLine:
         cluster.apply(manifest, namespace=namespace)
 
     def said(self) -> str:
-        """What it wrote, after it has ended well."""
+        """Its output, after it has succeeded."""
         assert wait_until(self._ended, "the pod ends", 120) == "Succeeded", self._cluster.kubectl("logs", *self._where)
         return self._cluster.kubectl("logs", *self._where).strip()
 

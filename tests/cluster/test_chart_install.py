@@ -1,4 +1,4 @@
-"""The chart as its users meet it: what helm and the documentation tell them to do works, and in one namespace too."""
+"""The chart as a user installs it: the instructions of helm and of the documentation work, also for one namespace."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -30,7 +30,7 @@ def shell(bed: Bed, images: Images, namespace: str, tmp_path: Path) -> ClusterSh
 
 @pytest.fixture(scope="module")
 def restored(bed: Bed, images: Images, chart: Release) -> Iterator[Release]:
-    """The release, which is there again after these tests, with its own values."""
+    """The release, which is restored with its own values after these tests."""
     yield chart
     charts.uninstall(bed, chart)
     charts.install(bed, images, chart)
@@ -38,7 +38,7 @@ def restored(bed: Bed, images: Images, chart: Release) -> Iterator[Release]:
 
 @pytest.fixture
 def nothing_installed(bed: Bed, restored: Release) -> None:
-    """The release is not there; the definition of jobs is, as the chart leaves it."""
+    """No release is installed; the definition of jobs is, as the chart leaves it."""
     charts.uninstall(bed, restored)
 
 
@@ -49,7 +49,7 @@ def elsewhere(cluster: Cluster) -> Iterator[str]:
 
 
 def walk(shell: ClusterShell, commands: list[str], job: str) -> None:
-    """Run what somebody who reads would type."""
+    """Run the commands that a reader would type."""
     for command in commands:
         if goes_on_for_ever(command):
             shell.follow(command, job)
@@ -58,7 +58,7 @@ def walk(shell: ClusterShell, commands: list[str], job: str) -> None:
 
 
 def deleted(cluster: Cluster, namespace: str, name: str) -> None:
-    """A job of the documentation, which may be a large one, does not train on."""
+    """Delete a job of the documentation afterwards, as it may be a large one."""
     cluster.kubectl("delete", "dilocojob", name, "--namespace", namespace, timeout_seconds=WAIT_SECONDS)
     job = ClusterJob(cluster, namespace, name)
     wait_until(lambda: not job.objects(), f"nothing is left of {name}", WAIT_SECONDS)
@@ -98,12 +98,12 @@ def test_a_release_for_one_namespace_needs_no_rights_outside_it(
     )
     values = {"crds": {"install": False}, "rbac": {"aggregate": False}, "watchNamespaces": [namespace]}
     given = charts.merged(charts.local_values(images), values)
-    # By somebody who may do anything there, and nothing anywhere else.
+    # As a user with all permissions in that namespace, and none elsewhere.
     flags = ("--namespace", namespace, "--kube-as-user", "owner", "--wait", "--timeout", "240s")
     charts.helm(bed, "install", "team", CHART, *flags, "--values", "-", stdin=yaml.safe_dump(given))
     try:
         mine, others = apply(cluster, namespace, IDLE), apply(cluster, elsewhere, IDLE)
-        mine.wait_for(lambda status: holds(status, "Suspended"), "the job in its namespace is looked after")
+        mine.wait_for(lambda status: holds(status, "Suspended"), "the job in its namespace is reconciled")
         operator = team.has_taken_over()
         assert len(mine.objects()) > 10
         assert others.objects() == []

@@ -1,6 +1,6 @@
-"""What keeps learners from running becomes a condition that names pool and cause, and clears itself when mended.
+"""Problems that keep learners from running become a condition with pool and cause, which clears once they are fixed.
 
-The words are the scheduler's, kubelet's and the containers' own: only a real cluster says how they are put.
+The texts come from the scheduler, kubelet and the containers, so only a real cluster shows their form.
 """
 
 from collections.abc import Callable, Iterator
@@ -38,7 +38,7 @@ def region(*pools: dict[str, Any]) -> dict[str, Any]:
 
 
 def said_of_all(*wanted: str) -> Callable[[JobStatus], bool]:
-    """Whether Degraded tells every one of these."""
+    """Whether Degraded names every one of these."""
     return lambda status: (
         holds(status, "Degraded") and all(text in condition(status, "Degraded").message for text in wanted)
     )
@@ -55,7 +55,7 @@ def merges_advance(job: ClusterJob) -> None:
 
 
 def recovers(job: ClusterJob) -> JobStatus:
-    """Nothing is wrong any more, and nothing is said of what was."""
+    """Wait until nothing is wrong any more, and no condition mentions the earlier problem."""
     status = job.wait_for(lambda status: bool(status.conditions) and not is_degraded(status), "it recovers")
     assert condition(status, "Degraded").reason in ("AsExpected", *BUSY_REASONS)
     return status
@@ -73,7 +73,7 @@ def labelled(cluster: Cluster, key: str) -> Iterator[None]:
 
 @contextmanager
 def tagged(cluster: Cluster, image: str, name: str) -> Iterator[None]:
-    """Another name for an image, on every node: what a finished pull leaves."""
+    """Give an image another name on every node, as if it had been pulled."""
     nodes = [node["metadata"]["name"] for node in cluster.get("nodes")["items"]]
     for node in nodes:
         images = ("docker", "exec", node, "ctr", "-n", "k8s.io", "images")
@@ -111,10 +111,10 @@ def test_pools_that_cannot_run_are_named_and_join_once_the_cause_is_gone(
             f"1 of 1 learners of here/unpulled cannot pull the image: {image}: ",
             "1 of 1 learners of here/small out of memory: killed at its memory limit",
         ),
-        "every pool's trouble is told",
+        "every pool's problem is reported",
     )
     assert "here/fine" not in condition(degraded, "Degraded").message
-    # The gravest of them.
+    # The most serious one.
     assert condition(degraded, "Degraded").reason == "OutOfMemory"
     job.wait_for(lambda status: trained(status)["here/fine"] == 1 and holds(status, "Ready"), "the other one trains")
     merges_advance(job)
@@ -185,7 +185,7 @@ def test_what_a_job_refers_to_and_is_not_there_is_told_until_it_is(cluster: Clus
         "1 of 1 learners of here/data stopped by a configuration error: data.text.path: no file in /corpus matches",
     )
     volume = f'claim inputs-syncer is pending: storageclass.storage.k8s.io "{disks}" not found'
-    degraded = job.wait_for(said_of_all(volume, *learners), "everything that is missing is told")
+    degraded = job.wait_for(said_of_all(volume, *learners), "everything that is missing is reported")
     assert condition(degraded, "Degraded").reason == "VolumePending"
     assert condition(degraded, "Ready").reason == "WaitingForSyncer"
     with storage_class(cluster, disks):

@@ -1,5 +1,5 @@
-"""What others do to a job's objects: what the operator set is put back, what it did not set is theirs, and once the job
-is deleted nothing is left.
+"""Changes that others make to a job's objects: the operator restores its own fields and leaves others', and nothing is
+left once the job is deleted.
 """
 
 import json
@@ -29,7 +29,7 @@ def still_namespace(cluster: Cluster) -> Iterator[str]:
 
 @pytest.fixture(scope="module")
 def still(cluster: Cluster, still_namespace: str) -> ClusterJob:
-    """A suspended job: all of its objects and no pod."""
+    """A suspended job, with all of its objects and no pod."""
     job = apply(cluster, still_namespace, manifest("still", REGION, tokens=10**12, suspend=True))
     job.wait_for(lambda status: status.phase == "Suspended", "it stands still")
     return job
@@ -42,7 +42,7 @@ def objects(job: ClusterJob) -> dict[str, dict[str, Any]]:
 
 
 def wanted(item: dict[str, Any]) -> dict[str, Any]:
-    """An object without what every write changes."""
+    """An object without the fields that every write changes."""
     counters = {"resourceVersion", "generation", "managedFields"}
     metadata = {key: value for key, value in item["metadata"].items() if key not in counters}
     return {key: value for key, value in item.items() if key != "status"} | {"metadata": metadata}
@@ -96,7 +96,7 @@ NOTES = {"example.com/cost-centre": "42", "autoscaling.alpha.kubernetes.io/condi
 
 
 def inject(job: ClusterJob, image: str) -> None:
-    """What a service mesh does: another container, and a mark on the pods, by another field manager."""
+    """Do what a service mesh does: add a container and an annotation to the pods, as another field manager."""
     security = {
         "allowPrivilegeEscalation": False,
         "capabilities": {"drop": ["ALL"]},
@@ -163,13 +163,13 @@ def test_what_others_add_stays_without_restarts_until_the_job_is_deleted(
 
 
 def claimants(cluster: Cluster) -> set[str]:
-    """Namespaces that volumes belong to."""
+    """Namespaces whose claims volumes are bound to."""
     found = cluster.get("persistentvolumes")["items"]
     return {one["spec"].get("claimRef", {}).get("namespace", "") for one in found}
 
 
 def everything(cluster: Cluster, namespace: str) -> set[str]:
-    """All that there is in a namespace, of whatever kind, but for events."""
+    """All objects in a namespace, of every kind except events."""
     kinds = cluster.kubectl("api-resources", "--namespaced", "--verbs=list", "--output=name").split()
     listed = ",".join(kind for kind in kinds if kind.partition(".")[0] not in ("events", "endpoints"))
     return set(cluster.kubectl("get", listed, "--namespace", namespace, "--output=name", "--ignore-not-found").split())

@@ -1,7 +1,8 @@
-"""What is done to a job while it trains, by accident and on purpose, on a real cluster: the others train on meanwhile.
+"""Accidents and changes while a job trains on a real cluster: the other learners train on.
 
-The tests share one job whose budget no test reaches; each leaves it as it found it, and the last one ends it. Nobody
-helps after a fault. Steps are told by the learners' own metrics, membership by the syncer, restarts by Kubernetes.
+The tests share one job whose budget no test reaches; each leaves it as it found it, and the last one ends it. There is
+no intervention after a fault. Steps come from the learners' metrics, membership from the syncer, restarts from
+Kubernetes.
 """
 
 from collections.abc import Iterator
@@ -42,7 +43,7 @@ SPOT = 1, 0
 
 @pytest.fixture(scope="module")
 def namespace(cluster: Cluster) -> Iterator[str]:
-    """One for all tests of this job."""
+    """One namespace for all tests of this job."""
     yield from new_namespace(cluster, "job-faults")
 
 
@@ -83,7 +84,7 @@ def not_training(account: SyncerStatus, learner: str) -> bool:
 
 
 def trains_without(job: ClusterJob, witness: str, victim: str) -> SyncerStatus:
-    """The witness makes steps while the victim makes none; returns the account after them."""
+    """Wait until the witness makes steps while the victim makes none; returns the syncer's status after them."""
     job.wait_for_account(lambda account: not_training(account, victim), f"{victim} is missed")
     job.goes_on(witness, job.steps(witness))
     account = job.account()
@@ -93,7 +94,7 @@ def trains_without(job: ClusterJob, witness: str, victim: str) -> SyncerStatus:
 
 
 def nothing_twice(account: SyncerStatus) -> None:
-    """Every step of a learner's life took sequences of its own, however often it was interrupted."""
+    """Check that every step of a learner took sequences of its own, however often it was interrupted."""
     assert [one.tokens for one in account.learners] == [TOKENS_PER_STEP * one.steps for one in account.learners]
 
 
@@ -109,7 +110,7 @@ def comes_back(job: ClusterJob, before: SyncerStatus, learner: str, *, counted: 
     )
     new = of(after, learner)
     assert new.restarts == old.restarts + counted
-    # Its place in the data goes with its steps: each takes the next sequences of its shard.
+    # Its position in the data follows its steps: each takes the next sequences of its shard.
     assert new.steps >= old.steps
     nothing_twice(after)
     assert job.goes_on(learner, old.steps) > old.steps
@@ -125,7 +126,7 @@ def present(pod: PodSeen | None) -> PodSeen:
 
 
 def untouched(before: SyncerStatus, after: SyncerStatus, learner: str) -> None:
-    """The learner went on in the same session."""
+    """Check that the learner went on in the same session."""
     assert of(after, learner).incarnation == of(before, learner).incarnation
     assert of(after, learner).restarts == of(before, learner).restarts
 
@@ -173,7 +174,7 @@ def test_a_killed_container_starts_again_in_its_pod_and_nobody_waits(job: Cluste
     assert bystanders(job, WITNESS) == others
     again = present(job.pod(VICTIM))
     assert (again.uid, again.restarts) == (pod.uid, pod.restarts + 1)
-    # Its own checkpoint has outlived the container.
+    # Its checkpoint outlives the container.
     assert any("continues from its own checkpoint" in line for line in job.log(again.name))
 
 
@@ -238,7 +239,7 @@ def test_a_pool_grows_and_shrinks_while_the_others_train_on(job: ClusterJob) -> 
     assert (status.regions[1].desired, status.regions[1].training) == (1, 1)
     said = [line for line in job.log(present(job.syncer_pod()).name) if line.startswith(("Admit", "LearnerLeft"))]
     for name in NEWCOMERS:
-        # Once it has said good-bye nothing more is heard of it.
+        # After its goodbye it sends nothing more.
         assert [line for line in said if f" {name}" in line][-1] == f"LearnerLeft {name}: left"
     for name in BOTH:
         untouched(before, grown, name)
@@ -247,7 +248,7 @@ def test_a_pool_grows_and_shrinks_while_the_others_train_on(job: ClusterJob) -> 
     assert after.merged_tokens > grown.merged_tokens
 
 
-# Most of it is the time after which Kubernetes takes a node for lost: 50 s.
+# Most of this is the time after which Kubernetes considers a node lost: 50 s.
 def test_a_lost_node_costs_its_learners_and_counts_nothing_twice(job: ClusterJob, cluster: Cluster) -> None:
     before, others = job.all_train(*BOTH), bystanders(job, *BOTH)
     with lost_node(cluster, present(job.pod(VICTIM)).node):

@@ -1,6 +1,6 @@
 """A job's life on a real cluster, from `kubectl apply` to its end and beyond: trained, evaluated, gone.
 
-The tests share one job and follow it; they stand in the order of its life.
+The tests share one job, and are in the order of its life.
 """
 
 import json
@@ -37,7 +37,7 @@ STATE = Path("/state")
 
 @pytest.fixture(scope="module")
 def namespace(cluster: Cluster) -> Iterator[str]:
-    """One for all tests of this job."""
+    """One namespace for all tests of this job."""
     yield from new_namespace(cluster, "job-life")
 
 
@@ -47,7 +47,7 @@ def job(cluster: Cluster, chart: Release, namespace: str) -> ClusterJob:
     assert chart.namespace != namespace
     regions = [{"name": "us-east", "pools": [pool("new")]}, {"name": "us-west", "pools": [pool("old")]}]
     wanted = manifest("life", *regions, tokens=BUDGET)
-    # Merged only where both have brought something.
+    # Merged only if both have contributed.
     wanted["spec"]["sync"]["quorum"] = 2
     applied = apply(cluster, namespace, wanted)
     applied.kubectl_wait("condition=Complete")
@@ -113,7 +113,7 @@ def test_the_model_on_the_volume_has_the_loss_that_the_status_says(job: ClusterJ
     assert phase == "Succeeded", said
     found = json.loads(said)
     assert found["tokens"] >= BUDGET
-    # What the status has is rounded to three decimals; the sums of another machine may differ in the last bits.
+    # The status is rounded to three decimals; sums on another machine may differ in the last bits.
     assert found["loss"] == pytest.approx(float(status.progress.loss), abs=0.001)
     job.kubectl("delete", "pod", "evaluation")
 
@@ -127,7 +127,7 @@ def test_a_job_past_its_ttl_is_deleted_with_its_children_for_good(job: ClusterJo
     job.patch(ttlSecondsAfterFinished=0)
     wait_until(lambda: not _exists(job), "the job is deleted", WAIT_SECONDS)
     wait_until(lambda: not job.objects(), "everything of it is deleted", WAIT_SECONDS)
-    # The operator has been at work since, and has seen that they are gone.
+    # The operator has run since, and has seen that they are gone.
     regions = {"name": "us-east", "pools": [pool("new")]}
     another = apply(job.cluster, job.namespace, manifest("another", regions, tokens=BUDGET, suspend=True))
     another.wait_for(lambda status: holds(status, "Suspended"), "another job is seen to")

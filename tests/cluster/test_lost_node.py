@@ -1,6 +1,6 @@
-"""A node that does not come back: its learner is told as lost, and keeps the job from nothing.
+"""A node that does not come back: its learner is reported as lost, and does not block the job.
 
-Kubernetes cannot end a pod there, so the pod stays. The node is back only when all has been seen.
+Kubernetes cannot end a pod there, so the pod stays. The node is restored only at the end.
 """
 
 from collections.abc import Iterator
@@ -23,7 +23,7 @@ from tests.support.cluster_jobs import (
     pool,
 )
 
-# Kubernetes takes the node for lost after 50 s; the pod's grace period and what is waited beyond it are 180 s.
+# Kubernetes considers the node lost after 50 s; the pod's grace period and the wait beyond it are 180 s.
 pytestmark = pytest.mark.timeout(1500)
 
 WITNESS, VICTIM = "east/steady/0", "west/spot/0"
@@ -55,7 +55,7 @@ def job(cluster: Cluster, chart: Release, namespace: str) -> ClusterJob:
     try:
         cluster.kubectl("delete", "pods", "--namespace", chart.namespace, f"--field-selector=spec.nodeName={lost}")
         made = apply(cluster, namespace, body)
-        # By then an operator is at work elsewhere.
+        # By then an operator works on another node.
         wait_until(lambda: (pod := made.syncer_pod()) and pod.node, "the syncer is scheduled", WAIT_SECONDS)
     finally:
         cluster.kubectl("uncordon", lost)

@@ -1,6 +1,6 @@
-"""What happens to the operator does not happen to jobs: killed, upgraded, run twice, taken away, brought back.
+"""What happens to the operator does not affect jobs: it is killed, upgraded, run twice, removed and installed again.
 
-One job trains through all of it. Of what it consists of nothing is made, deleted, written or started anew.
+One job trains through all of it. None of its objects is created, deleted, written or restarted.
 """
 
 from collections.abc import Iterator
@@ -42,14 +42,14 @@ def namespace(cluster: Cluster) -> Iterator[str]:
 
 @pytest.fixture(scope="module")
 def operator(bed: Bed, images: Images, chart: Release) -> Iterator[ClusterOperator]:
-    """The operator of the chart; what is done to it is undone for others."""
+    """The operator of the chart; changes to it are undone for other tests."""
     yield ClusterOperator(bed.cluster, chart)
     charts.install(bed, images, chart)
 
 
 @pytest.fixture(scope="module")
 def job(cluster: Cluster, operator: ClusterOperator, namespace: str) -> Iterator[ClusterJob]:
-    """A job that trains for as long as it is left to."""
+    """A job that trains until it is stopped."""
     looks_after_it = operator.wait_for(lambda pod: pod.ready, "there is an operator")
     forbidden = operator.forbidden(looks_after_it.name)
     made = apply(cluster, namespace, manifest("trains-on", region(2), tokens=10**12))
@@ -62,7 +62,7 @@ def job(cluster: Cluster, operator: ClusterOperator, namespace: str) -> Iterator
 
 @pytest.fixture
 def untouched(job: ClusterJob) -> Iterator[None]:
-    """When the test has ended the job is what it was when it began, and has trained on."""
+    """Check after the test that the job is what it was at the beginning, and has trained on."""
     before, steps = Untouched.of(job), {learner: job.steps(learner) for learner in LEARNERS}
     assert len(before.children) == 11
     yield
@@ -77,7 +77,7 @@ def region(learners: int) -> dict[str, Any]:
 
 
 def idle(cluster: Cluster, namespace: str, name: str) -> ClusterJob:
-    """A job that is to stand still: all of it but pods."""
+    """A suspended job: all of its objects except pods."""
     return apply(cluster, namespace, manifest(name, region(1), tokens=10**6, suspend=True))
 
 
@@ -94,7 +94,7 @@ def test_a_killed_operator_comes_back_to_its_jobs_and_to_newer_ones(
     first = operator.has_taken_over()
     kill_container(first)
     late = idle(cluster, namespace, "late")
-    # It did not release the Lease: started again it stands by.
+    # It did not release the Lease, so after a restart it waits for it.
     again = operator.wait_for(lambda pod: pod.restarts == first.restarts + 1 and pod.ready, "it is started again")
     assert again.uid == first.uid
     operator.kubectl("delete", "pod", again.name, "--grace-period=0", "--force")
@@ -174,7 +174,7 @@ def test_jobs_train_without_an_operator_and_a_new_one_takes_them_over(
     step = status.progress.step
     job.wait_for_account(lambda account: account.syncer_step > step, "merges go on")
     assert job.status() == status
-    # There is no finalizer: what is deleted goes without it.
+    # There is no finalizer, so objects can be deleted without it.
     gone(ended)
     charts.install(bed, images, operator.release)
     operator.has_taken_over()

@@ -1,7 +1,7 @@
-"""Who may do what in a real cluster: the operator what the chart's roles say and no more, people what their roles say.
+"""Permissions in a real cluster: the operator has those of the chart's roles and no more, people those of theirs.
 
-That the operator needs each of its rules is tested against an API server alone, where taking one away is quick; that
-they are enough by every other test here, as the operator has none but the chart's account.
+That the operator needs each of its rules is tested on an API server alone, where it is quick to remove one. That they
+are enough is shown by every other test here, as the operator has only the chart's account.
 """
 
 from collections.abc import Iterable
@@ -32,7 +32,7 @@ OPERATOR_MAY_NOT = {
 
 
 class Account:
-    """A user in a namespace, of whom the API server is asked what it may do there."""
+    """A user in a namespace, whose permissions the API server reports."""
 
     def __init__(self, cluster: Cluster, namespace: str, user: str, *groups: str) -> None:
         self._cluster = cluster
@@ -40,7 +40,7 @@ class Account:
         self._who = {"user": user, "groups": ["system:authenticated", *groups]}
 
     def may(self, wanted: Iterable[tuple[str, str]]) -> set[tuple[str, str]]:
-        """Those of the (verb, GROUP/RESOURCE[/SUBRESOURCE][=NAME]) that it may do."""
+        """The allowed ones of these (verb, GROUP/RESOURCE[/SUBRESOURCE][=NAME])."""
         asked = sorted(wanted)
         text = yaml.safe_dump_all(self._review(*one) for one in asked)
         output = ("--output", "jsonpath={.status.allowed}{'\\n'}")

@@ -1,4 +1,5 @@
-"""Who may speak to a job's syncer: its own learners, each as itself; by certificates, and by the network's rules."""
+"""Who may connect to a job's syncer: its own learners, each as itself; enforced by certificates and network
+policies."""
 
 import base64
 from collections.abc import Iterator
@@ -29,7 +30,7 @@ def namespace(cluster: Cluster) -> Iterator[str]:
 
 @pytest.fixture(scope="module")
 def job(cluster: Cluster, namespace: str) -> ClusterJob:
-    """A job that trains, and beside it another that has the same pools and stands still."""
+    """A job that trains, and another with the same pools that is suspended."""
     other = manifest("other", POOLS, tokens=10**12, suspend=True)
     apply(cluster, namespace, other)
     running = apply(cluster, namespace, manifest("guarded", POOLS, tokens=10**12))
@@ -38,7 +39,7 @@ def job(cluster: Cluster, namespace: str) -> ClusterJob:
 
 
 def inside(job: ClusterJob, pod: str, *command: str) -> str:
-    """What a command says in a pod."""
+    """The output of a command in a pod."""
     return job.cluster.kubectl("exec", pod, "--namespace", job.namespace, "--", *command)
 
 
@@ -56,7 +57,7 @@ def test_pods_run_under_restricted_without_tokens_or_the_authoritys_key(cluster:
     for pod in pods:
         mounted = {str(volume) for volume in pod["spec"]["volumes"]}
         assert not any("-ca'" in volume or "serviceAccountToken" in volume for volume in mounted), mounted
-        # Nor by another way: nothing of a Secret in the environment.
+        # Nor in another way: no environment variable comes from a Secret.
         assert "secret" not in str(pod["spec"]["containers"]).lower()
     held = cluster.get("secret", "guarded-ca", "--namespace", job.namespace)["data"]
     assert {"ca.crt", "ca.key"} == set(held)
@@ -65,18 +66,18 @@ def test_pods_run_under_restricted_without_tokens_or_the_authoritys_key(cluster:
         assert files == ["ca.crt", "tls.crt", "tls.key"]
 
 
-# Someone who can start pods in the namespace, and read Secrets of other jobs there.
+# An attacker who can start pods in the namespace, and read Secrets of other jobs there.
 
 
 def template(cluster: Cluster, job: ClusterJob) -> dict[str, Any]:
-    """Of the pods of pool a."""
+    """The template of the pods of pool a."""
     found: dict[str, Any] = cluster.get("statefulset", f"{job.name}--here-a", "--namespace", job.namespace)["spec"]
     made: dict[str, Any] = found["template"]
     return made
 
 
 def impostor(cluster: Cluster, job: ClusterJob, name: str, learner: str, tls: dict[str, Any] | None) -> None:
-    """A pod that looks like one of pool a to everybody but the syncer; without ``tls`` it speaks plain text."""
+    """A pod that only the syncer can distinguish from one of pool a; without ``tls`` it uses plain text."""
     live = template(cluster, job)
     labels = {**live["metadata"]["labels"], "apps.kubernetes.io/pod-index": "0"}
     spec = live["spec"]
@@ -96,7 +97,7 @@ def secret_volume(name: str) -> dict[str, Any]:
 
 
 def others_certificate() -> dict[str, Any]:
-    """Another job's certificate, of somebody who trusts this job's syncer: only the syncer can object."""
+    """Another job's certificate, with this job's authority as trusted, so that only the syncer can object."""
     trusted = {"name": "guarded--here-a-tls", "items": [{"key": "ca.crt", "path": "ca.crt"}]}
     shown = {"name": "other--here-a-tls", "items": [{"key": one, "path": one} for one in ("tls.crt", "tls.key")]}
     sources = [{"secret": trusted}, {"secret": shown}]
@@ -104,7 +105,7 @@ def others_certificate() -> dict[str, Any]:
 
 
 def refusals(job: ClusterJob, name: str) -> list[str]:
-    """What the impostor logs about the syncer."""
+    """The syncer's refusals in the impostor's log."""
     try:
         return [line for line in job.log(name) if "syncer" in line]
     except CommandFailedError:
@@ -137,12 +138,12 @@ def test_foreign_certificates_and_plain_text_are_refused_and_count_nowhere(clust
             "containerStatuses"
         ]
         assert container["state"]["terminated"]["exitCode"] == EXIT_REFUSED
-        # The others do not even get as far as to say who they are. They try again: it may be the syncer that is wrong.
+        # The others fail before they can say who they are. They retry, as the fault may be the syncer's.
         for name in ("of-another-job", "without"):
             (line,) = turned_away(job, name)
             assert line.startswith(_UNREACHED), line
         after = job.all_train(*LEARNERS)
-        # Nobody was superseded.
+        # No learner was superseded.
         incarnations = [[of(one, name).incarnation for name in LEARNERS] for one in (before, after)]
         assert incarnations[0] == incarnations[1]
         assert 'diloco_learners{state="Training"} 2.0' in metrics(job)
@@ -167,7 +168,7 @@ def test_a_deleted_certificate_is_replaced_and_used_without_a_restart(cluster: C
     job.kubectl("delete", "secret", secret)
     new = wait_until(lambda: certificate(cluster, job, secret), "it is made anew", WAIT_SECONDS)
     assert new != before
-    # A change of the pod has kubelet look after its volumes at once, not only within a minute and a half.
+    # A change of the pod makes kubelet update its volumes at once, not only within a minute and a half.
     job.kubectl("annotate", "pod", learner, "example.com/touched=yes")
     shown = ("cat", "/etc/diloco/tls/tls.crt")
     wait_until(lambda: inside(job, learner, *shown).encode() == base64.b64decode(new), "the pod has it", WAIT_SECONDS)
@@ -179,7 +180,7 @@ def test_a_deleted_certificate_is_replaced_and_used_without_a_restart(cluster: C
 
 
 def certificate(cluster: Cluster, job: ClusterJob, secret: str) -> str:
-    """Base64 of a certificate; empty while its Secret is not there."""
+    """Base64 of a certificate; empty while its Secret does not exist."""
     for item in objects(cluster, "secrets", "--namespace", job.namespace):
         if item["metadata"]["name"] == secret:
             return str(item["data"]["tls.crt"])
@@ -263,7 +264,7 @@ def test_where_the_network_enforces_policies_a_foreign_pod_cannot_connect(
 
 
 def reached_by(cluster: Cluster, job: ClusterJob, name: str, labels: dict[str, str]) -> list[str]:
-    """Ports that a pod with these labels reaches."""
+    """The ports that a pod with these labels can reach."""
     spec = template(cluster, job)["spec"]
     (container,) = spec["containers"]
     kept = {key: container[key] for key in ("name", "image", "securityContext")}

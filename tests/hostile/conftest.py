@@ -1,4 +1,4 @@
-"""A real syncer that is attacked and must serve its learner afterwards as before."""
+"""A real syncer that is attacked, and must serve its learner afterwards as before."""
 
 import re
 import time
@@ -48,7 +48,7 @@ class Target:
         return float(found[1])
 
     def serves_as_before(self) -> None:
-        """It is well, lets a learner in, gives it the model, and has written no traceback."""
+        """Check that it is healthy, admits a learner, sends it the model, and has logged no traceback."""
         assert "event loop lag" in self.syncer.page("/healthz")
         self._honest += 1
         with self.learner(1, f"honest {self._honest}") as honest:
@@ -57,7 +57,7 @@ class Target:
 
     @staticmethod
     def _serves(honest: ScriptedLearner) -> bool:
-        """Whether it does at this try: a learner that is turned away for now comes again."""
+        """Whether this attempt succeeds: a learner that is refused for now retries."""
         try:
             assert isinstance(honest.join(), Welcome)
             assert honest.pull(0, 0).payload_bytes > 0
@@ -68,7 +68,7 @@ class Target:
 
 @pytest.fixture(scope="module")
 def target(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Target]:
-    """One for all tests of a module: what one leaves behind is the next one's trouble."""
+    """One syncer for all tests of a module, so that what one test leaves behind affects the next."""
     folder = tmp_path_factory.mktemp("hostile")
     job = SmallJob(folder)
     with SyncerProcess(job, folder / "state") as syncer:

@@ -1,6 +1,6 @@
-"""Attacks in random order on a syncer whose learners train on, for minutes: ``make soak``. Not part of the tests.
+"""Minutes of attacks in random order on a syncer whose learners train: ``make soak``. Not part of the tests.
 
-It fails where a learner stops making progress, the syncer writes a traceback, ends, or grows without end.
+It fails if a learner stops making progress, or the syncer logs a traceback, ends, or grows without bound.
 """
 
 import argparse
@@ -43,7 +43,7 @@ def main() -> int:
 
 def _soak(job: SmallJob, syncer: SyncerProcess, minutes: float, chance: random.Random) -> str | None:
     over = threading.Event()
-    # The stranger plays here/cpu/0: whoever has no certificate is not told from it.
+    # The stranger joins as here/cpu/0: without certificates, the two cannot be distinguished.
     learners = [ScriptedLearner(syncer.address, job, f"here/cpu/{index}") for index in (1, 2)]
     threads = [threading.Thread(target=_train, args=(learner, over)) for learner in learners]
     for thread in threads:

@@ -1,4 +1,4 @@
-"""A syncer with few descriptors, and peers that want them all."""
+"""A syncer with few file descriptors, and peers that try to take all of them."""
 
 import resource
 import shutil

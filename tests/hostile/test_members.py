@@ -1,4 +1,4 @@
-"""Members that were let in and lie: in the size of what they push, of the model's loss, of who they are."""
+"""Admitted members that lie: about the size of their pushes, the model's loss, or their identity."""
 
 import contextlib
 import threading
@@ -27,7 +27,7 @@ Models = dict[tuple[int, int], torch.Tensor]
 
 
 class Member(ScriptedLearner):
-    """One whose outer gradients follow from its name, the fragment and the version, and are of one step each."""
+    """A member whose outer gradients follow from its name, the fragment and the version; each covers one step."""
 
     scale = 1.0
     fixed: float | None = None
@@ -48,14 +48,14 @@ class Member(ScriptedLearner):
 
     @property
     def held(self) -> Models:
-        """Everything it ever pulled."""
+        """Everything that it has pulled."""
         made: Models = self.__dict__.setdefault("_held", {})
         return made
 
 
 @contextlib.contextmanager
 def training(*members: ScriptedLearner) -> Iterator[None]:
-    """All of them train meanwhile, each in a thread."""
+    """Let all of them train inside, each in a thread."""
     over = threading.Event()
     threads = [threading.Thread(target=lambda one=one: one.train(lambda _: over.is_set())) for one in members]
     with contextlib.ExitStack() as stack:
@@ -90,7 +90,7 @@ def syncer_of(folder: Path, *flags: str, **changes: object) -> Iterator[Target]:
 
 @pytest.fixture(scope="module")
 def honest_models(tmp_path_factory: pytest.TempPathFactory) -> Models:
-    """What the two honest members make by themselves."""
+    """The models that the two honest members make on their own."""
     with syncer_of(tmp_path_factory.mktemp("honest"), quorum=2, learners=2, tokens=10_000_000) as target:
         members = honest_members(target)
         with training(*members):
@@ -127,14 +127,14 @@ def test_outer_gradients_far_too_large_are_left_out_others_train_on(
 
 
 class Flatterer(ScriptedLearner):
-    """It says that the global model is as good as none can be."""
+    """A member that reports an impossibly low loss of the global model."""
 
     def evaluation_loss(self) -> float:
         return 1e-6
 
 
 class Waits(ScriptedLearner):
-    """An honest one that keeps its word on the final model back until it is told to speak."""
+    """An honest member that holds back its evaluation of the final model until the test releases it."""
 
     may_speak: threading.Event
 
@@ -186,7 +186,7 @@ def test_a_certificate_of_one_pool_does_not_speak_for_a_learner_of_another(tmp_p
             with pytest.raises(IdentityError, match=told):
                 thief.join()
             wanted = honest.begin().wanted()
-            thief.welcome = honest.welcome  # it has learnt all that there is to know
+            thief.welcome = honest.welcome  # it has learned everything
             with pytest.raises(IdentityError, match=told):
                 thief.push(wanted)
             with pytest.raises(IdentityError, match=told):

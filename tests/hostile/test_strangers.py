@@ -1,4 +1,4 @@
-"""Peers that nobody knows, against a syncer that asks for no certificate."""
+"""Unknown peers, against a syncer that requires no certificate."""
 
 import json
 import re
@@ -34,7 +34,7 @@ def test_messages_that_never_end_take_little_memory(target: Target, path: str, m
     target.serves_as_before()
     calls = 64 // mebibytes
     with unfinished_messages(target.aim, path, size_bytes=mebibytes * _MIB, connections=12, calls=calls) as taken:
-        assert taken > 64 * _MIB  # else nothing was tried
+        assert taken > 64 * _MIB  # otherwise nothing was attempted
         held = target.process.memory_info().rss - target.born_bytes
         target.serves_as_before()
     assert held < 600 * _MIB  # without a bound it is all of the 768 MiB, on top of what the process has

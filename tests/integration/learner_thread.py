@@ -1,4 +1,4 @@
-"""A real learner in a thread of the test, so that the test can see the very bits that it holds."""
+"""A real learner in a thread of the test, so that the test can see the exact bits that it holds."""
 
 import threading
 from pathlib import Path
@@ -22,7 +22,7 @@ class LearnerThread:
 
     def __init__(self, job: DiLoCoJob, address: str, directory: Path, learner: str) -> None:
         self._orders = Orders(wakeup := Wakeup())
-        # Slowed down: what it makes in its time is replayed afterwards.
+        # Slowed down, because everything that it does is replayed afterwards.
         options = LearnerOptions(
             job, learner, address, directory, speed=0.2, threads=1, device="cpu", hand_in_seconds=0.0
         )
@@ -36,7 +36,7 @@ class LearnerThread:
         return self._learner._counts
 
     def wait_for_updates(self, more: int) -> None:
-        """Wait until it has received so many more updates."""
+        """Wait until it has received this many more updates."""
         enough = self.counts.updates + more
         polled = threading.Event()
         while self.counts.updates < enough:
@@ -45,7 +45,7 @@ class LearnerThread:
 
     @property
     def epoch(self) -> int:
-        """The syncer's life that what it holds is of."""
+        """The syncer's epoch that its versions belong to."""
         return int(self._learner._boxes.holdings.to_join_with()[0])
 
     def held(self, layout: Layout) -> dict[tuple[int, int], str]:

@@ -1,4 +1,4 @@
-"""What a user can get wrong in a run, with real processes: one line that says what to change, and no traceback."""
+"""A user's mistakes in a run, with real processes: one line that says what to change, and no traceback."""
 
 import os
 import socket

@@ -26,7 +26,7 @@ pytestmark = [
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[ApiServer]:
-    """With jobs: two in ml, one that no operator has seen in other."""
+    """A server with jobs: two in ml, and in other one that no operator has seen."""
     with job_api_server() as server:
         for namespace in ("ml", "other", "empty"):
             server.kubectl("create", "namespace", namespace)
@@ -67,7 +67,7 @@ class Diloco:
 
 @pytest.fixture(autouse=True)
 def _pipe(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is printed into a pipe is as wide as it needs to be."""
+    """Print into a pipe, whose lines are as wide as needed."""
     monkeypatch.delenv("COLUMNS", raising=False)
 
 
@@ -172,7 +172,7 @@ def test_a_server_whose_certificate_is_not_trusted_is_not_asked(
 
 @pytest.fixture
 def syncer_address() -> Iterator[tuple[str, int]]:
-    """Of a syncer, as pods have addresses: API servers proxy to none of loopback's."""
+    """An address of the machine for a syncer, because API servers do not proxy to loopback addresses."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         try:
             probe.connect(("192.0.2.1", 9))  # sends nothing; says which address would be the sender's
@@ -184,7 +184,7 @@ def syncer_address() -> Iterator[tuple[str, int]]:
 
 
 def publish_syncer(server: ApiServer, host: str, port: int) -> None:
-    """What controllers and a kubelet would make of a syncer: a service whose one endpoint is a pod."""
+    """Create what controllers and a kubelet would create for a syncer: a Service with a pod as its only endpoint."""
     metadata = {"name": "two-regions-syncer", "namespace": "ml"}
     pod = {"containers": [{"name": "syncer", "image": "syncer"}]}
     address = {"ip": host, "targetRef": {"kind": "Pod", **metadata}}

@@ -1,4 +1,4 @@
-"""What ``kubectl`` shows of a job, and which statuses a real API server takes."""
+"""What ``kubectl`` shows of a job, and which statuses a real API server accepts."""
 
 import json
 from collections.abc import Iterator
@@ -62,7 +62,7 @@ STATUS = JobStatus(
 
 @pytest.fixture
 def job(job_server: ApiServer) -> Iterator[str]:
-    """The name of a job that is there for one test."""
+    """The name of a job that exists for one test."""
     job_server.kubectl("create", "--filename=-", text=json.dumps(GOOD))
     yield NAME
     job_server.kubectl("delete", "dlj", NAME)

@@ -1,4 +1,5 @@
-"""What of a job can be changed once it exists: a real API server refuses every other change and names the field."""
+"""Which fields of a job can be changed once it exists: a real API server refuses any other change and names the
+field."""
 
 import json
 from collections.abc import Iterator
@@ -32,7 +33,7 @@ def existing(job_server: ApiServer) -> Iterator[dict[str, dict[str, Any]]]:
 
 
 def leaves(value: Any, path: Path = ()) -> Iterator[Path]:
-    """Where the fields of a manifest are that have none of their own; lists of objects with names are gone into."""
+    """The paths of a manifest's leaf fields; lists of objects with names are descended into."""
     if isinstance(value, dict) and value and not _is_free(path):
         for key, inner in value.items():
             yield from leaves(inner, (*path, key))
@@ -62,7 +63,7 @@ def _text(path: Path) -> str:
 
 
 def _another(value: Any, schema: dict[str, Any]) -> Any:
-    """A value other than ``value`` that the field allows by itself."""
+    """Another value than ``value`` that the field on its own allows."""
     if "enum" in schema:
         return next(choice for choice in schema["enum"] if choice != value)
     if isinstance(value, bool | int | float):

@@ -1,4 +1,4 @@
-"""What a real API server takes and refuses: the same as ``diloco``, and it names the same field."""
+"""A real API server accepts and refuses the same manifests as ``diloco``, and names the same field."""
 
 import json
 from collections.abc import Mapping
@@ -39,12 +39,12 @@ def test_diloco_and_the_api_server_refuse_a_bad_manifest_with_the_field(
 
 
 KNOWN_ONLY_TO_DILOCO = {
-    # The API server takes null for absent, and what is absent has a default.
+    # For the API server a null is a missing field, which has a default.
     "spec.sync: null",
     "spec.training.seed: null",
     "spec.sync.compression: null",
     "spec.model.arguments.layers[1].width: null",
-    # It is asked for one kind of object at a place that says so.
+    # A request is for one kind of object, at a path that names it.
     "apiVersion: ",
     "kind: ",
     "metadata: is missing",

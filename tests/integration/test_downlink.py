@@ -29,7 +29,7 @@ def learner(job: SmallJob, syncer: SyncerProcess, name: str = LEARNERS[0], *, up
 
 
 def run_both(work: Callable[[str, threading.Event], None]) -> None:
-    """Do the work of both at once; where one fails, the other is told to stop."""
+    """Do the work of both at once; if one fails, stop the other."""
     failed = threading.Event()
     with ThreadPoolExecutor(len(LEARNERS)) as pool:
         both = [pool.submit(work, name, failed) for name in LEARNERS]
@@ -81,7 +81,7 @@ def test_after_a_restart_each_fragment_is_sent_whole_once_then_as_updates(tmp_pa
             assert isinstance(answer, Welcome)
             held = dict.fromkeys(answer.load)
             for fragment in answer.load:
-                # A learner that claims what it cannot know the bits of is sent the fragment whole.
+                # A learner that claims a version whose bits it cannot have is sent the whole fragment.
                 assert one.pull(fragment, 0, held_version=max(0, answer.versions[fragment] - 1)).codec == ""
             assert len(held) == 4
             one.begin().train(lambda this: len(this.merged) > 8)
@@ -108,7 +108,7 @@ def test_a_job_may_go_on_with_another_downlink(tmp_path: Path, before: str, afte
 
 
 class Posted:
-    """A pull posted by a learner that has just answered an ask."""
+    """A pull posted by a learner that has just answered a request."""
 
     def __init__(self, pool: ThreadPoolExecutor, one: ScriptedLearner, wanted: FragmentWanted) -> None:
         self._learner = one
@@ -119,7 +119,7 @@ class Posted:
 
 
 def waiting(syncer: SyncerProcess, pulls: int) -> None:
-    """Wait until so many pulls wait at the syncer."""
+    """Wait until this many pulls wait at the syncer."""
     polled = threading.Event()
     while f"diloco_posted_pulls {pulls:.1f}" not in syncer.page("/metrics"):
         polled.wait(0.01)
@@ -153,7 +153,7 @@ def test_a_posted_pull_is_served_without_a_further_request(serve: Serve) -> None
 
 
 def asked(one: ScriptedLearner, other: ScriptedLearner, fragment: int | None = None) -> FragmentWanted:
-    """What the first is asked for (of this fragment), while both make steps."""
+    """The request that the first gets (for this fragment), while both make steps."""
     while True:
         one.step()
         other.step()

@@ -1,4 +1,4 @@
-"""kill -9 in the middle of an encoded way back: afterwards everybody holds the bits that the syncer has, to the end."""
+"""kill -9 in the middle of sending an update: afterwards all learners hold the syncer's bits, to the end."""
 
 import socket
 import subprocess
@@ -28,42 +28,42 @@ FAR, NEAR = "here/cpu/0", "here/cpu/1"
 
 @pytest.fixture
 def address() -> str:
-    """One that stays the same when the syncer is started anew."""
+    """An address that stays the same when the syncer is restarted."""
     with socket.create_server(("127.0.0.1", 0)) as taken:
         return f"127.0.0.1:{taken.getsockname()[1]}"
 
 
 def small_job(folder: Path, downlink: str, tokens: int = 100_000_000) -> SmallJob:
-    # What is held back counts as in flight for as long as a lease.
+    # An update that is held back counts as in flight for as long as a lease.
     return SmallJob(folder, downlink=downlink, tokens=tokens, lease_seconds=10)
 
 
 def half_an_update(job: SmallJob) -> int:
-    """Bytes that are more than control messages say meanwhile, and less than the smallest update."""
+    """A number of bytes above that of control messages in that time, and below the smallest update."""
     smallest = min(fragment.numel for fragment in job.layout.fragments)
     return smallest // 2
 
 
 def pulls(syncer: SyncerProcess, payload: str) -> int:
-    """Pulls that it has answered, whole or with an update."""
+    """Number of pulls that it has answered, whole or with an update."""
     lines = syncer.page("/metrics").splitlines()
     wanted = f'diloco_pulls_total{{payload="{payload}"}}'
     return sum(int(float(line.split()[-1])) for line in lines if line.startswith(wanted))
 
 
 def hold_an_update(proxy: TcpProxy, syncer: SyncerProcess, job: SmallJob) -> None:
-    """Return in the middle of an update's way back to the only learner that is there."""
+    """Return in the middle of sending an update to the only connected learner."""
     polled = threading.Event()
     while pulls(syncer, "update") < 8:
         polled.wait(0.05)
     proxy.hold_answer_after_bytes(half_an_update(job))
     assert proxy.held.wait(WAIT_SECONDS)
-    # Whole fragments came only when it loaded the model, so this is none.
+    # Whole fragments are sent only when it loads the model, so this is an update.
     assert pulls(syncer, "whole") == len(job.layout.fragments)
 
 
 def digests_of(directory: Path, epoch: int) -> dict[tuple[int, int], str]:
-    """(fragment, version) -> digest of what the syncer made in one of its lives."""
+    """(fragment, version) -> digest of what the syncer made in one epoch."""
     made: dict[tuple[int, int], str] = {}
     for entry in TapeReader(next(tape for tape in find_tapes(directory / "tape") if tape.epoch == epoch)):
         if not isinstance(entry, Torn) and isinstance(entry.event, Merged):
@@ -72,7 +72,7 @@ def digests_of(directory: Path, epoch: int) -> dict[tuple[int, int], str]:
 
 
 def same_bits(directory: Path, job: SmallJob, *learners: LearnerThread) -> None:
-    """What these hold is what the syncer made, and no update came out wrong on the way."""
+    """Check that these hold what the syncer made, and that no update gave a wrong result."""
     for one in learners:
         made = digests_of(directory, one.epoch)
         held = one.held(job.layout)

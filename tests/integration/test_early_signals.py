@@ -1,4 +1,4 @@
-"""SIGTERM in the first moments of a process. The first one of a container gets it only if it has a handler."""
+"""SIGTERM in the first moments of a process. A container's first process gets it only if it has a handler."""
 
 import os
 import shutil
@@ -21,7 +21,7 @@ WAIT_SECONDS = 60.0
 
 @contextmanager
 def started(manifest: Path, command: list[str], *before: str) -> Iterator[subprocess.Popen[bytes]]:
-    """A process that hangs in reading its manifest, long before its own handlers are there."""
+    """A process that hangs while it reads its manifest, long before its own handlers are installed."""
     os.mkfifo(manifest)
     arguments = [*before, sys.executable, "-m", "diloco.cli.entry", *command, "--job", str(manifest)]
     process = subprocess.Popen(arguments, stderr=subprocess.DEVNULL)

@@ -1,7 +1,7 @@
-"""One job of real processes, and every way in which one of them can be taken away: the others never stop.
+"""One job of real processes, and every way in which one of them can fail: the others never stop.
 
-The job runs under ``diloco run``, as a user has it; the faults come from outside, by signal, and no hand helps
-afterwards. The tests share the job and are told apart by what they do to it.
+The job runs under ``diloco run``, as a user runs it; faults are signals from outside, without intervention afterwards.
+The tests share the job.
 """
 
 import contextlib
@@ -63,7 +63,7 @@ class RunningJob:
         self.supervisor = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
     def status(self) -> SyncerStatus | None:
-        """What the syncer says, if one is there."""
+        """The syncer's status, if it is running."""
         with contextlib.suppress(OSError, ValueError):
             endpoint = json.loads((self.output / "syncer" / "endpoint.json").read_text())
             with urllib.request.urlopen(f"http://{endpoint['http']}/status", timeout=5) as answer:
@@ -71,7 +71,7 @@ class RunningJob:
         return None
 
     def wait_for(self, what: Callable[[SyncerStatus], bool]) -> SyncerStatus:
-        """Wait until the syncer says so."""
+        """Wait until the syncer's status satisfies a condition."""
         deadline = time.monotonic() + WAIT_SECONDS
         while True:
             status = self.status()
@@ -127,7 +127,7 @@ def job(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningJob]:
 
 
 def untouched(before: SyncerStatus, after: SyncerStatus, *learners: str) -> None:
-    """These learners went on in the same session: neither restarted nor reconnected."""
+    """Check that these learners went on in the same session: neither restarted nor reconnected."""
     for name in learners:
         assert of(after, name).incarnation == of(before, name).incarnation
         assert of(after, name).restarts == of(before, name).restarts
@@ -178,7 +178,7 @@ def test_a_killed_syncer_goes_on_from_its_checkpoint_while_learners_train(job: R
 
 
 def merges_at_start(job: RunningJob, epoch: int) -> int:
-    """Merges that a life of the syncer found in the checkpoint it went on from."""
+    """Number of merges in the checkpoint that an epoch of the syncer resumed from."""
     tape = min((job.output / "syncer" / "tape").glob(f"{epoch:06d}.*"))
     with tape.open() as lines:
         return int(json.loads(next(lines))["header"]["engine"]["merges"])

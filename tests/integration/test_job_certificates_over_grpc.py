@@ -1,4 +1,4 @@
-"""The operator's certificates in gRPC's own TLS, which is not Python's: both sides take them, in every phase."""
+"""The operator's certificates in gRPC's own TLS, which is not Python's: both sides accept them in every phase."""
 
 import base64
 import datetime as dt

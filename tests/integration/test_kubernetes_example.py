@@ -27,7 +27,7 @@ def commands(*beginnings: str) -> list[list[str]]:
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[ApiServer]:
-    """That knows jobs, and lets no pod into its default namespace that is not restricted."""
+    """A server that knows jobs, and admits only restricted pods to its default namespace."""
     with job_api_server() as server:
         server.kubectl("label", "namespace", "default", RESTRICTED)
         yield server

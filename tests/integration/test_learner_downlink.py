@@ -22,7 +22,7 @@ def scripted(folder: Path, *, posted_pulls: bool = False) -> ScriptedSyncer:
 
 
 def moved(syncer: ScriptedSyncer, fragment: int) -> torch.Tensor:
-    """Where a merge may move a fragment to."""
+    """A fragment as a merge may change it."""
     values = syncer.fragments[fragment]
     return values + 0.01 * torch.randn(values.numel(), generator=torch.Generator().manual_seed(fragment))
 

@@ -76,7 +76,7 @@ def test_the_final_evaluation_waits_for_exactly_the_versions_asked_for(tmp_path:
     syncer = ScriptedSyncer(make_job(tmp_path))
     with RunningServer(syncer) as server, LearnerProcess(tmp_path, server.address) as learner:
         syncer.wait_for(StepReport)
-        # Merged without a word about it: the order itself is the news.
+        # Merged without a notice: the order itself says so.
         syncer.versions[2] += 1
         syncer.send(EvaluationWanted(7, tuple(syncer.versions), final=True))
         report = syncer.wait_for(EvaluationReport)
@@ -130,7 +130,7 @@ def test_it_trains_while_the_syncer_is_away_and_rejoins_with_its_versions(tmp_pa
             assert again.instance == first.instance
             syncer.wait_for(StepReport, lambda report: report.incarnation == 3, after=mark)
 
-        # A restarted syncer counts anew: what is held from before is nothing to it.
+        # A restarted syncer counts from its checkpoint: versions held from before do not count.
         restarted = ScriptedSyncer(make_job(tmp_path), epoch="2")
         with RunningServer(restarted, options):
             join = restarted.wait_for(Join)
@@ -151,7 +151,7 @@ def test_it_pauses_at_the_staleness_bound_and_resumes_by_itself(tmp_path: Path) 
         syncer.wait_for(StepReport, lambda report: report.step == 8)
         mark = syncer.mark()
         syncer.wait_for(Alive, after=mark)
-        # It answers while it stands still.
+        # It answers while it is paused.
         syncer.ask(3, version=1)
         assert syncer.wait_for(PushHeader).steps == 8
         syncer.send(EvaluationWanted(0, tuple(syncer.versions), final=False))
@@ -163,7 +163,7 @@ def test_it_pauses_at_the_staleness_bound_and_resumes_by_itself(tmp_path: Path) 
         # Reports of steps in close succession are sent as one.
         report = syncer.wait_for(StepReport, lambda report: report.step > 8)
         assert report.blocked_seconds > 0
-        # Its stopwatch told, from the process's start on, what it had been at.
+        # Its account of time covers everything since the process started.
         assert min(report.training_seconds, report.paused_seconds, report.evaluating_seconds) > 0
         assert min(report.loading_seconds, report.copying_seconds, report.looking_seconds) > 0
         assert report.skipped_seconds == 0

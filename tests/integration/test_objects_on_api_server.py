@@ -1,6 +1,6 @@
-"""The operator's objects on a real API server: taken as they are, given back as they were sent, admitted as restricted.
+"""The operator's objects on a real API server: accepted and returned unchanged, and admitted as restricted.
 
-A field that the server gave back otherwise would look like somebody's edit at every reconcile, and be applied for ever.
+A field that the server returned in another form would look like drift at every reconcile, and be applied forever.
 """
 
 import datetime as dt
@@ -28,7 +28,7 @@ JOBS = {
     for name, job in {**every_job(), "small": with_pool({})}.items()
 }
 RESTRICTED = {f"pod-security.kubernetes.io/{mode}": "restricted" for mode in ("enforce", "warn", "audit")}
-# What pods of the job with every field refer to, and admission asks for.
+# Objects that the pods of the job with every field refer to, and that admission requires.
 CLUSTER_WIDE: list[dict[str, Any]] = [
     *(
         {"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass", "metadata": {"name": name}, "value": 1000}
@@ -55,7 +55,7 @@ def server(job_server: ApiServer) -> ApiServer:
 
 
 def apply(server: ApiServer, *objects: dict[str, Any]) -> list[dict[str, Any]]:
-    """Server-side apply as the operator does it; what the server gives back, in the same order."""
+    """Apply as the operator does; returns the server's objects in the same order."""
     owner = ("--server-side", "--force-conflicts", f"--field-manager={FIELD_MANAGER}")
     done = server.kubectl("apply", *owner, "--output=json", "--filename=-", text=listed(list(objects)))
     assert done.stderr == "", "the server warns"
@@ -64,7 +64,7 @@ def apply(server: ApiServer, *objects: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def differences(sent: Any, back: Any, place: str = "") -> list[str]:
-    """Where ``sent`` is not in ``back``: exactly, and each list in its order."""
+    """The paths at which ``back`` does not contain ``sent`` exactly, lists in order."""
     if isinstance(sent, dict) and isinstance(back, dict):
         missing = [f"{place}.{key}: not given back" for key in sent if key not in back]
         return [
@@ -78,7 +78,7 @@ def differences(sent: Any, back: Any, place: str = "") -> list[str]:
 
 
 def objects(name: str) -> tuple[dict[str, Any], ...]:
-    """With real certificates: the server reads them, and warns of others."""
+    """All objects, with real certificates, because the server reads them and warns of invalid ones."""
     job = JOBS[name]
     who = JobIdentity(name, NAMESPACE, names.stateful_sets(name, names.pools(job.spec)))
     return made(job, certificates=certificates(who, {}, dt.datetime.now(dt.UTC), RandomCertificateMaker()))
@@ -99,7 +99,7 @@ def test_applying_again_changes_nothing(name: str, server: ApiServer) -> None:
 
 
 def pods(job: DiLoCoJob) -> list[dict[str, Any]]:
-    """A pod of each template, less what would be deleted with a job that is not there."""
+    """A pod of each template, without the owner reference to a job that does not exist."""
     return [
         {
             "apiVersion": "v1",

@@ -1,4 +1,4 @@
-"""What the operator wants, and what a real API server makes of it: a second look finds nothing left to do."""
+"""The operator's objects after a real API server has stored them: a second reconcile finds nothing to do."""
 
 import json
 from datetime import UTC, datetime
@@ -63,7 +63,7 @@ def test_a_limit_that_is_taken_out_of_the_manifest_is_taken_out_of_the_set(serve
     assert planned(job, live).apply == ()
     del pool["resources"]["limits"]["memory"]
     plan = planned(job, live)
-    # The manifest in the ConfigMap says it too.
+    # The manifest in the ConfigMap contains it too.
     assert [item["kind"] for item in plan.apply] == ["ConfigMap", "StatefulSet"]
     (found,) = [item for item in applied(server, plan) if item["kind"] == "StatefulSet"]
     assert found["spec"]["template"]["spec"]["containers"][0]["resources"] == {"limits": {"cpu": "1"}}

@@ -1,4 +1,4 @@
-"""``diloco run`` with real processes: through failures to a report, interrupted, killed, and told nonsense."""
+"""``diloco run`` with real processes: through failures to a report, interrupted, killed, and with wrong input."""
 
 import json
 import math

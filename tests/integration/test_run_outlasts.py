@@ -1,4 +1,5 @@
-"""``diloco run`` goes on without readers, journal and logs, brings back what others stop, and listens to its own."""
+"""``diloco run`` goes on without readers, journal and logs, restarts what others stop, and reacts to its own
+signals."""
 
 import contextlib
 import json
@@ -71,7 +72,7 @@ def test_a_reader_that_stops_reading_does_not_stop_the_run(tmp_path: Path) -> No
 
 
 def fill(pipe: str) -> None:
-    """Write into a pipe until it takes no more."""
+    """Write into a pipe until it is full."""
     writer = os.open(pipe, os.O_WRONLY | os.O_NONBLOCK)
     with contextlib.suppress(BlockingIOError):
         while os.write(writer, b"." * 512):

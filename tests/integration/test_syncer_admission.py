@@ -1,4 +1,4 @@
-"""Which learners and which outer gradients a real syncer process takes, and what it answers to the others."""
+"""Which learners and outer gradients a real syncer process accepts, and how it answers the others."""
 
 import threading
 
@@ -15,7 +15,7 @@ pytestmark = pytest.mark.processes
 
 
 def asked(one: ScriptedLearner, two: ScriptedLearner) -> FragmentWanted:
-    """Make steps on both until the first is asked for a fragment."""
+    """Make steps on both until the first gets a request for a fragment."""
 
     def both() -> None:
         one.step()

@@ -1,4 +1,4 @@
-"""A real syncer process whose disk is full, or is full in the middle of a file."""
+"""A real syncer process whose disk is full, or fills up in the middle of a file."""
 
 import resource
 from collections.abc import Iterator

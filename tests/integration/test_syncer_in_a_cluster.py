@@ -1,4 +1,5 @@
-"""A real syncer process as a cluster has it: pools scaled under it, ended by SIGTERM, asked after the end, lied to."""
+"""A real syncer process as in a cluster: pools are scaled, it is stopped by SIGTERM, joined after its end, and lied
+to."""
 
 import contextlib
 import resource
@@ -31,7 +32,7 @@ def test_a_pool_is_scaled_while_the_job_runs(tmp_path: Path) -> None:
         syncer.serving()
         with learner(job, syncer) as one, learner(job, syncer, 2) as early:
             one.begin().train(lambda this: len(this.merged) >= 2)
-            # Its process was quicker than the file.
+            # Its process started before the file changed.
             early.begin().train(lambda this: len(this.merged) >= 1)
             SmallJob(tmp_path, tokens=10_000_000, learners=4)
             syncer.wait_for("LearnersPlanned")
@@ -81,7 +82,7 @@ def test_the_status_says_exported_once_the_model_exists_and_after_restart(tmp_pa
     path = tmp_path / "s" / "model.safetensors"
     with SyncerProcess(job, tmp_path / "s") as syncer:
         syncer.serving()
-        # One that an end has left which a crash has undone.
+        # Left by an end of the job that a crash has undone.
         path.write_bytes(b"of another end")
         with learner(job, syncer) as one:
             one.begin().train(lambda _: syncer.status().model_exported)

@@ -1,4 +1,4 @@
-"""A real syncer process until it serves: what keeps it from starting, and what its pages say meanwhile."""
+"""A real syncer process until it serves: what keeps it from starting, and its pages in the meantime."""
 
 import socket
 import urllib.error
@@ -15,7 +15,7 @@ pytestmark = pytest.mark.processes
 
 
 def one_line_of(syncer: SyncerProcess) -> str:
-    """What a syncer that does not start says: one line."""
+    """The one line that a syncer that does not start prints."""
     assert syncer.exit_code() == EXIT_BAD_INPUT, syncer.log
     (line,) = syncer.log.strip().splitlines()
     return line

@@ -1,6 +1,6 @@
-"""``diloco run`` over thin, far and uneven links, with real processes: everybody's work is merged.
+"""``diloco run`` over thin, far and uneven links, with real processes: the work of every learner is merged.
 
-How much of it depends on what else the machine does, so the bounds leave room; `benchmarks/links_real.py` measures.
+The share depends on what else the machine does, so the bounds leave room; `benchmarks/links_real.py` measures it.
 """
 
 import json
@@ -34,7 +34,7 @@ spec:
 
 
 def run(folder: Path, tokens: int, *flags: str) -> dict[str, dict[str, Any]]:
-    """The learners of a run that ended well, by id, as its summary tells of them; ``job`` is the job itself."""
+    """The learners of a successful run, by id, from its summary; ``job`` is the job itself."""
     job = local_run.write_job(folder, tokens, JOB)
     done = local_run.run(job, folder / "out", *flags, wait_seconds=WAIT_SECONDS)
     assert done.returncode == 0, done.stderr
@@ -44,7 +44,7 @@ def run(folder: Path, tokens: int, *flags: str) -> dict[str, dict[str, Any]]:
 
 
 def merged_share(told: dict[str, Any]) -> float:
-    """Of what was trained and settled, what was merged."""
+    """The share of the settled training time that was merged."""
     classes = told["goodput_classes"]
     settled = sum(float(classes.get(name, 0.0)) for name in TRAINED)
     return float(classes["merged"]) / settled

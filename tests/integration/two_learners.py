@@ -1,4 +1,4 @@
-"""Two learners, scripted over the real wire, of a real syncer process."""
+"""Two scripted learners of a real syncer process, over the real wire."""
 
 import threading
 

@@ -1,4 +1,4 @@
-"""Whatever happens in whatever order, and whatever learners claim, the classes of given time add up."""
+"""The classes of given time add up, whatever happens in whatever order and whatever learners claim."""
 
 import json
 import math
@@ -45,7 +45,7 @@ def check(script: Script) -> None:
 
 
 def play(script: Script, moves: list[Move]) -> None:  # noqa: C901, PLR0912 - a table of moves
-    """Make the moves that are possible, and look after each."""
+    """Make the possible moves, and check after each."""
     under_way: list[Merge] = []
     processes = 0
     for move, learner, number, spent in moves:

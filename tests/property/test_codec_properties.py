@@ -1,4 +1,4 @@
-"""How far a codec's values are from those it was given, and where the rest goes."""
+"""How far decoded values are from the encoded ones, and what happens to the difference."""
 
 import numpy as np
 import torch

@@ -1,4 +1,4 @@
-"""Whatever merges make, everybody holds the same bits, and nothing is lost on the way back."""
+"""Whatever merges make, the syncer and all learners hold the same bits, and updates lose nothing."""
 
 import numpy as np
 import pytest
@@ -20,7 +20,7 @@ scales = st.integers(-40, 20).map(lambda power: 2.0**power)
 
 @st.composite
 def trajectories(draw: st.DrawFn) -> tuple[torch.Tensor, list[torch.Tensor]]:
-    """A fragment and what merges want to add to it, f32, of any magnitude one against the other."""
+    """A fragment and the changes that merges make to it, f32, of any relative magnitude."""
     random = np.random.default_rng(draw(st.integers(0, 2**32)))
     start = (draw(scales) * random.standard_normal(NUMEL)).astype(np.float32)
     steps = [(draw(scales) * random.standard_normal(NUMEL)).astype(np.float32) for _ in range(draw(st.integers(1, 12)))]

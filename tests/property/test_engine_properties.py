@@ -1,4 +1,4 @@
-"""Whatever happens in whatever order, the engine keeps its promises."""
+"""The engine's invariants hold, whatever happens in whatever order."""
 
 from random import Random
 
@@ -23,7 +23,7 @@ MOVES = st.lists(
 
 
 def play(script: Script, moves: list[tuple[str, int, int]]) -> list[Merge]:  # noqa: C901 - a table of moves
-    """Make the moves that are possible; merges end when a move says so, in any order."""
+    """Make the possible moves; merges end when a move says so, in any order."""
     under_way: list[Merge] = []
     done: list[Merge] = []
     processes = 0
@@ -71,7 +71,7 @@ def test_promises(moves: list[tuple[str, int, int]], quorum: int) -> None:
 
 
 def check(script: Script, done: list[Merge]) -> None:
-    """What holds of every game."""
+    """Check what holds for every sequence of moves."""
     merges = script.all(Merge)
     for merge in merges:
         learners = [member.learner for member in merge.members]
@@ -96,7 +96,7 @@ def check(script: Script, done: list[Merge]) -> None:
     assert len(set(asks)) == len(asks)
     dropped = {(d.learner, d.incarnation, d.fragment, d.version, d.attempt) for d in script.all(Discard)}
     assert not members & dropped
-    # Goodput is a share, and asks name whom they mean.
+    # Goodput is a share, and requests name existing learners.
     assert view.goodput is None or view.goodput >= 0
     assert {ask.learner for ask in script.all(AskFragment)} <= {name(index) for index in range(LEARNERS)}
     assert all(broadcast.version >= 1 for broadcast in script.all(Broadcast))
@@ -130,7 +130,7 @@ def test_after_a_long_game_the_job_goes_on(seed: int, quorum: int) -> None:
 
 
 def drain(script: Script, waiting: list[Merge]) -> list[Merge]:
-    """Every learner answers every ask, and every merge ends, until there is nothing left to do."""
+    """Let every learner answer every request, and every merge end, until there is nothing left to do."""
     done: list[Merge] = []
     seen = len(script.log)
     while True:

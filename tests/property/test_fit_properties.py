@@ -1,4 +1,4 @@
-"""Whatever the job and its links: shares are shares, more of a resource is no harm, and a remedy is one."""
+"""For any job and links: shares are shares, more of a resource does not make the fit worse, and remedies work."""
 
 import math
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""Whoever comes in whatever order and however the work is cut: a merge's bits are the same."""
+"""A merge's bits do not depend on the order of its members or on how the work is divided."""
 
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager

@@ -1,4 +1,4 @@
-"""What a peer without a certificate can do to a syncer that asks for none. Each attack is made once and cleans up.
+"""Attacks by a peer without a certificate on a syncer that requires none. Each is made once and cleans up.
 
 Used by ``tests/hostile`` one by one and by the soak in random order.
 """
@@ -38,7 +38,7 @@ _MIB = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class Aim:
-    """Where to, and what anybody can know of the job."""
+    """The target, and what every attacker can know about the job."""
 
     sync: str
     http: str
@@ -53,7 +53,7 @@ class Aim:
         return self.manifest.layout.digest
 
     def join(self, learner: str, instance: str = "stranger", steps: int = 0) -> bytes:
-        """A Join that is in order."""
+        """A valid Join."""
         return pack_learner(Join(self.job, learner, instance, self.layout_digest, steps=steps))
 
 
@@ -61,7 +61,7 @@ class Aim:
 def unfinished_messages(
     aim: Aim, path: str, *, size_bytes: int = _MIB, connections: int = 6, calls: int = 64
 ) -> Iterator[int]:
-    """Calls whose first message never ends, each with as much of it as is taken; gives the bytes that were."""
+    """Make calls whose first message never ends, each with as many bytes as the server takes; returns those bytes."""
     held = [RawConnection(aim.sync) for _ in range(connections)]
     try:
         taken = 0
@@ -78,7 +78,7 @@ def unfinished_messages(
 
 @contextlib.contextmanager
 def idle_connections(address: str, count: int) -> Iterator[list[socket.socket]]:
-    """Connections on which nothing is said."""
+    """Open connections on which nothing is sent."""
     host, _, port = address.rpartition(":")
     with contextlib.ExitStack() as stack:
         held = []
@@ -90,7 +90,7 @@ def idle_connections(address: str, count: int) -> Iterator[list[socket.socket]]:
 
 @contextlib.contextmanager
 def slow_readers(aim: Aim, count: int) -> Iterator[list[socket.socket]]:
-    """HTTP clients that ask for a page and never take it."""
+    """HTTP clients that request a page and never read it."""
     with idle_connections(aim.http, count) as held:
         for connection in held:
             with contextlib.suppress(OSError):
@@ -127,7 +127,7 @@ def broken_rules(aim: Aim) -> None:
 
 
 def many_ids(aim: Aim, count: int) -> int:
-    """Join under indices that nobody planned; how many were let in."""
+    """Join with unplanned indices; returns how many were admitted."""
     let_in = 0
     with RawClient(aim.sync) as client:
         for index in range(1000, 1000 + count):
@@ -139,7 +139,7 @@ def many_ids(aim: Aim, count: int) -> int:
 
 
 def flood(aim: Aim, messages: int) -> None:
-    """One session that says so much that nobody can want to hear it, and hangs up."""
+    """Send far more messages than a learner would in one session, and hang up."""
     alive = sync_pb2.LearnerMessage(alive=sync_pb2.Alive(incarnation=1)).SerializeToString()
     with RawClient(aim.sync) as client:
 
@@ -153,7 +153,7 @@ def flood(aim: Aim, messages: int) -> None:
 
 
 def false_joins(aim: Aim) -> None:
-    """Joins to another job, of another model or pool, by nobody, and with a past that nobody can have."""
+    """Joins to another job, with another model or pool, with an invalid id, and with an impossible history."""
     job, digest, versions = aim.job, aim.layout_digest, (10**6,) * len(aim.manifest.layout.fragments)
     joins = (
         Join("another", "here/cpu/0", "false", digest),
@@ -171,7 +171,7 @@ def false_joins(aim: Aim) -> None:
 
 
 def false_claims(aim: Aim) -> None:
-    """A learner that is let in, and claims in reports and pushes what it cannot have done and was not asked for."""
+    """A learner that is admitted, and then claims impossible work in reports, and pushes what was not requested."""
     claims: tuple[Callable[[int], LearnerMessage], ...] = (
         lambda its: StepReport(its, 10**6, 10**6, 0.01, 0.0, 1.0, 10**6),
         lambda its: StepReport(its, 1, 10**12, 0.01, 0.0, 1.0, 1),
@@ -213,7 +213,7 @@ def _join_and_claim(
 
 
 def asks(learner: ScriptedLearner, seconds: float = 5.0) -> Iterator[FragmentWanted]:
-    """Join and make steps; what is asked for, until it is turned away or the time is over."""
+    """Join and make steps; yields the requests until the session is ended or the time is over."""
     until = time.monotonic() + seconds
     with contextlib.suppress(WireError):
         answer = learner.join()
@@ -235,7 +235,7 @@ def asks(learner: ScriptedLearner, seconds: float = 5.0) -> Iterator[FragmentWan
 
 
 def half_open_pushes(aim: Aim, count: int) -> int:
-    """A learner that begins each push it is asked for and ends none; how many it began."""
+    """A learner that begins each requested push and ends none; returns how many it began."""
     began = 0
     with ScriptedLearner(aim.sync, aim.manifest, "here/cpu/0", "half open") as learner, RawClient(aim.sync) as raw:
         for wanted in asks(learner):
@@ -247,7 +247,7 @@ def half_open_pushes(aim: Aim, count: int) -> int:
 
 
 def nonsense(aim: Aim) -> None:
-    """What is neither HTTP/2 nor HTTP."""
+    """Send bytes that are neither HTTP/2 nor HTTP."""
     for address in (aim.sync, aim.http):
         for said in (b"\0" * 65536, b"GET / HTTP/9.9\r\n\r\n", b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\xff" * 4096):
             with idle_connections(address, 1) as held, contextlib.suppress(OSError):
@@ -258,7 +258,7 @@ def nonsense(aim: Aim) -> None:
 
 
 def all_attacks() -> dict[str, Callable[[Aim], object]]:
-    """Each in a size that is over in seconds, for the soak."""
+    """All attacks, each of a size that takes seconds, for the soak."""
 
     def held(made: Callable[[Aim], contextlib.AbstractContextManager[object]]) -> Callable[[Aim], None]:
         def attack(aim: Aim) -> None:

@@ -1,4 +1,4 @@
-"""Every way a manifest can be wrong, as changes to a good one, and the one line that ``diloco`` says of it."""
+"""Every way a manifest can be wrong, as changes to a valid one, and the one line that ``diloco`` prints for it."""
 
 from tests.support.job_manifests import REMOVED
 

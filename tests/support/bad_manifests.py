@@ -1,7 +1,7 @@
-"""Bad manifests with what is said of them: by ``diloco`` and by an API server with the custom resource's schema.
+"""Invalid manifests with the errors of ``diloco`` and of an API server with the custom resource's schema.
 
-Both are to refuse each and to name the field. Where the API server's own schema refuses, its words are Kubernetes';
-where a rule of ours does, they are the same as ``diloco``'s.
+Both must refuse each and name the field. If the API server's own schema refuses it, the text is Kubernetes'; if one of
+our rules does, it is the same as ``diloco``'s.
 """
 
 from dataclasses import dataclass

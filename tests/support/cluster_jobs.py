@@ -1,7 +1,7 @@
-"""Small jobs on a real cluster: their manifests, what is done to them, and what is seen of them.
+"""Small jobs on a real cluster: their manifests, actions on them, and observations of them.
 
-What processes say of themselves is asked in their own containers, as nothing else may reach their ports where
-NetworkPolicies are enforced. Whoever waits here waits for a state, and for long: the machine may be busy.
+Processes' pages are read inside their own containers, as nothing else may reach their ports if NetworkPolicies are
+enforced. Every wait is for a state, with a long limit, because the machine may be busy.
 """
 
 import json
@@ -57,7 +57,7 @@ def manifest(name: str, *regions: dict[str, Any], tokens: int, **spec: Any) -> d
             "fragments": 4,
             "interval": 8,
             "outerOptimizer": {"learningRate": 1.0, "momentum": 0.0},
-            # Nobody pauses while the syncer is away, however long that takes.
+            # No learner pauses while the syncer is away, however long that takes.
             "maxStalenessSteps": 1_000_000,
         },
         "syncer": {"checkpointEverySeconds": 2, "storage": {"size": "256Mi"}, "resources": _LITTLE},
@@ -87,7 +87,7 @@ class PodSeen:
 
 
 def pod_seen(item: dict[str, Any]) -> PodSeen:
-    """As kubectl gives it."""
+    """The pod from kubectl's JSON."""
     status = (item["status"].get("containerStatuses") or [{}])[0]
     return PodSeen(
         name=item["metadata"]["name"],
@@ -102,7 +102,7 @@ def pod_seen(item: dict[str, Any]) -> PodSeen:
 
 @dataclass(frozen=True)
 class ClusterJob:
-    """A job in a cluster. Learners are called by their ids, ``region/pool/index``."""
+    """A job in a cluster. Learners are named by their ids, ``region/pool/index``."""
 
     cluster: Cluster
     namespace: str
@@ -147,7 +147,7 @@ class ClusterJob:
         return sorted(found.split())
 
     def pods(self) -> list[PodSeen]:
-        """All of its pods, those that are on their way out included."""
+        """All of its pods, including those that are being deleted."""
         selector = f"{labels.JOB}={self.name}"
         return [pod_seen(item) for item in self.cluster.get("pods", *self._there, "--selector", selector)["items"]]
 
@@ -156,30 +156,31 @@ class ClusterJob:
         return next((one for one in self.pods() if one.name == self.pod_name(learner)), None)
 
     def syncer_pod(self) -> PodSeen | None:
-        """The newest pod of the syncer that is to stay."""
+        """The newest pod of the syncer that is not being deleted."""
         prefix = f"{names.syncer(self.name)}-"
         return next((one for one in self.pods() if one.name.startswith(prefix) and not one.leaving), None)
 
     def pod_name(self, learner: str) -> str:
-        """What a learner's pod is called."""
+        """The name of a learner's pod."""
         region, pool_name, index = learner.split("/")
         return f"{names.stateful_set(self.name, PoolKey(region, pool_name))}-{index}"
 
     # What its processes say.
 
     def account(self) -> SyncerStatus | None:
-        """The syncer's own, if it answers."""
+        """The syncer's ``/status``, if it answers."""
         pod = self.syncer_pod()
         text = "" if pod is None else self._ask(pod.name, "/status")
         return SyncerStatus.model_validate_json(text) if text else None
 
     def metrics(self, learner: str) -> dict[str, float]:
-        """A learner's own, those without labels; none while it does not answer."""
+        """A learner's metrics without labels; empty while it does not answer."""
         families = text_string_to_metric_families(self._ask(self.pod_name(learner), "/metrics"))
         return {one.name: one.value for family in families for one in family.samples if not one.labels}
 
     def steps(self, learner: str) -> int:
-        """Inner steps of a learner's life, from its own metrics; 0 while it does not answer or has made none."""
+        """Inner steps of a learner over all its processes, from its metrics; 0 while it does not answer or has made
+        none."""
         return int(self.metrics(learner).get("diloco_learner_steps_total", 0))
 
     def log(self, pod: str) -> list[str]:
@@ -203,11 +204,11 @@ class ClusterJob:
         self.cluster.kubectl(*wait, *self._there, timeout_seconds=WAIT_SECONDS + 30)
 
     def wait_for(self, what: Callable[[JobStatus], bool], words: str) -> JobStatus:
-        """The first status of which it is true."""
+        """Wait for a status for which it is true."""
         return wait_until(lambda: _if(what, self.status()), words, WAIT_SECONDS) or JobStatus()
 
     def wait_for_account(self, what: Callable[[SyncerStatus], bool], words: str) -> SyncerStatus:
-        """The first account of the syncer's of which it is true."""
+        """Wait for a status of the syncer for which it is true."""
         found = wait_until(lambda: _if(what, self.account()), words, WAIT_SECONDS)
         assert found is not None
         return found
@@ -220,7 +221,7 @@ class ClusterJob:
         )
 
     def goes_on(self, learner: str, since: int) -> int:
-        """Steps of a learner by its own metrics, once there are more than ``since``."""
+        """Wait until a learner's metrics show more steps than ``since``; returns them."""
         return wait_until(lambda: max(0, self.steps(learner) - since), f"{learner} trains on", WAIT_SECONDS) + since
 
     @property
@@ -244,8 +245,8 @@ def apply(cluster: Cluster, namespace: str, job: dict[str, Any]) -> ClusterJob:
 
 @contextmanager
 def lost_node(cluster: Cluster, node: str) -> Iterator[None]:
-    """Without a node, which is back and ready afterwards."""
-    # On a busy machine not every process of the node stops in the time that the engine gives them; it undoes that.
+    """Run without a node, which is back and ready afterwards."""
+    # On a busy machine not every process of the node stops within the engine's time limit; it then undoes the pause.
     wait_until(lambda: succeeds("docker", "pause", node), f"{node} is paused", WAIT_SECONDS)
     try:
         yield
@@ -255,7 +256,7 @@ def lost_node(cluster: Cluster, node: str) -> Iterator[None]:
 
 
 def of(account: SyncerStatus, learner: str) -> LearnerStatus:
-    """One learner of a syncer's account."""
+    """One learner of a syncer's status."""
     return next(one for one in account.learners if one.id == learner)
 
 
@@ -269,22 +270,22 @@ BUSY_REASONS = ("LinkTooThin", "RoundTooLong")
 
 
 def holds(status: JobStatus, kind: str, reason: str | None = None) -> bool:
-    """Whether a condition is there and True, for that reason."""
+    """Whether a condition exists and is True, with that reason."""
     return any(one.type == kind and one.status == "True" and reason in (None, one.reason) for one in status.conditions)
 
 
 def is_degraded(status: JobStatus) -> bool:
-    """Whether something is wrong with the job, but for links and steps, which a busy machine makes unfit at times."""
+    """Whether the job is Degraded, ignoring links and steps, which a busy machine sometimes makes unfit."""
     return holds(status, "Degraded") and not any(holds(status, "Degraded", reason) for reason in BUSY_REASONS)
 
 
 def kill_container(pod: PodSeen) -> None:
-    """SIGKILL from the node: nothing in the container can have the first process of its namespace killed."""
+    """SIGKILL from the node, because no process in the container can kill the first process of its namespace."""
     run("docker", "exec", pod.node, "ctr", "-n", "k8s.io", "tasks", "kill", "--signal", "SIGKILL", pod.container)
 
 
 def identities(pods: Iterable[PodSeen]) -> dict[str, tuple[str, int]]:
-    """(uid, restarts) by pod: equal as long as neither a pod nor its container is started anew."""
+    """(uid, restarts) by pod: equal as long as neither a pod nor its container is restarted."""
     return {one.name: (one.uid, one.restarts) for one in pods}
 
 

@@ -1,6 +1,6 @@
-"""The operator on a real cluster as its keeper sees it: its pods, what they say, and who holds the Lease.
+"""The operator on a real cluster as its administrator sees it: its pods, their pages, and who holds the Lease.
 
-Beside it: what must not change of a job, whatever happens to the operator.
+Also: what must not change in a job, whatever happens to the operator.
 """
 
 import re
@@ -52,21 +52,21 @@ class ClusterOperator:
         return name
 
     def pods(self) -> list[PodSeen]:
-        """Those that are to stay."""
+        """The pods that are not being deleted."""
         return [pod for pod in self.all_pods() if not pod.leaving]
 
     def all_pods(self) -> list[PodSeen]:
-        """Those that are on their way out, too."""
+        """All pods, including those that are being deleted."""
         found = self.cluster.get("pods", *self.there, "--selector", f"{self._selector},{labels.COMPONENT}=operator")
         return [pod_seen(item) for item in found["items"]]
 
     def holder(self) -> str:
-        """The pod that holds the Lease of its namespace; empty: nobody."""
+        """The pod that holds the Lease of its namespace; empty: none."""
         spec = self.cluster.get("lease", "diloco-operator", *self.there)["spec"]
         return str(spec.get("holderIdentity") or "").rpartition("_")[0]
 
     def says(self, pod: str, path: str) -> str:
-        """One of the pages of a pod; empty: none."""
+        """One of a pod's pages; empty: no answer."""
         command = ("exec", pod, "--container", "operator", *self.there)
         try:
             return self.cluster.kubectl(
@@ -76,7 +76,7 @@ class ClusterOperator:
             return ""
 
     def works(self, pod: str) -> bool:
-        """It holds the Lease and all its watches live."""
+        """Whether it holds the Lease and all its watches work."""
         return self.says(pod, "/readyz").startswith("working")
 
     def total(self, pod: str, metric: str, **wanted: str) -> float:
@@ -95,16 +95,16 @@ class ClusterOperator:
         return sum(self.total(pod, "api_requests_total", verb=verb) for verb in verbs)
 
     def forbidden(self, pod: str) -> list[str]:
-        """What it says of requests that RBAC has refused; quotas and dying namespaces answer 403 too."""
+        """Its log lines about requests that RBAC has refused; quotas and terminating namespaces answer 403 too."""
         return [line for line in self.kubectl("logs", pod).splitlines() if _BY_RBAC.search(line)]
 
     def wait_for(self, what: Callable[[PodSeen], object], words: str) -> PodSeen:
-        """The first pod of which it is true."""
+        """Wait for a pod for which it is true."""
         (found, *_) = wait_until(lambda: [pod for pod in self.pods() if what(pod)], words, WAIT_SECONDS)
         return found
 
     def has_taken_over(self, but: str = "") -> PodSeen:
-        """Wait for a pod, other than the one with uid ``but``, that works and has looked at its jobs twice."""
+        """Wait for a pod, other than the one with uid ``but``, that works and has reconciled its jobs twice."""
         return self.wait_for(
             lambda pod: (
                 pod.uid != but
@@ -122,9 +122,9 @@ class ClusterOperator:
 
 @dataclass(frozen=True)
 class Untouched:
-    """What a job is made of at a moment; equal as long as nothing is made, deleted, written or started anew.
+    """A job's objects at one moment; equal as long as nothing is created, deleted, written or restarted.
 
-    What controllers count in a status (ready pods) is not in it: a busy machine moves that.
+    Counts in a status (ready pods) are not included, because they vary on a busy machine.
     """
 
     children: dict[str, tuple[str, str]]
@@ -132,14 +132,14 @@ class Untouched:
 
     @classmethod
     def of(cls, job: ClusterJob) -> "Untouched":
-        """As it is now."""
+        """The job's objects now."""
         where = ("--namespace", job.namespace, "--selector", f"{labels.JOB}={job.name}")
         items = job.cluster.get(CHILDREN, *where)["items"]
         return cls({f"{one['kind']}/{one['metadata']['name']}": _version(one) for one in items}, identities(job.pods()))
 
 
 def _version(item: dict[str, Any]) -> tuple[str, str]:
-    """uid, and what changes when somebody writes to it."""
+    """The uid, and a value that changes with every write."""
     metadata = item["metadata"]
-    # Kinds with a status of their own count changes of what is wanted apart.
+    # Kinds with a status count changes of the specification separately.
     return metadata["uid"], str(metadata.get("generation") or metadata["resourceVersion"])

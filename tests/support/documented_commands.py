@@ -1,8 +1,8 @@
-"""The helm and kubectl commands that the documentation tells, and which of them a test can run. Pure.
+"""The helm and kubectl commands of the documentation, and which of them a test can run. Pure.
 
-All commands in fenced blocks of language ``sh`` are meant: a test runs them as they stand, in the order of the
-document, from the repository's root. One that cannot be run is named here with the reason; one that goes on for ever
-is followed until it shows the job.
+These are all commands in fenced blocks of language ``sh``: a test runs them unchanged, in the order of the document,
+from the repository's root. A command that cannot be run is listed here with the reason; one that never ends is followed
+until it shows the job.
 """
 
 import re
@@ -26,7 +26,7 @@ _OF_CLUSTERS = re.compile(r"(helm|kubectl) ")
 
 
 def commands(document: str) -> list[str]:
-    """What a Markdown document tells to run, one a line; continued lines are joined."""
+    """The commands of a Markdown document, one per line; continued lines are joined."""
     text = "\n".join(_BLOCK.findall(document)).replace("\\\n", " ")
     return [" ".join(line.split()) for line in text.splitlines() if _OF_CLUSTERS.match(line)]
 
@@ -37,7 +37,7 @@ def commands_to_run(document: str) -> list[str]:
 
 
 def commands_of_notes(notes: str) -> list[str]:
-    """What a chart's NOTES tell to run: single commands are indented, one has its input with it."""
+    """The commands of a chart's NOTES: single commands are indented, one has its input with it."""
     found = []
     lines = iter(notes.splitlines())
     for line in lines:
@@ -52,5 +52,5 @@ def commands_of_notes(notes: str) -> list[str]:
 
 
 def goes_on_for_ever(command: str) -> bool:
-    """Whether it ends only when it is told to."""
+    """Whether it ends only when it is stopped."""
     return any(words in command for words in _ENDLESS)

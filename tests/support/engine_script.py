@@ -1,4 +1,4 @@
-"""Drives the engine by hand in virtual time: a test says what happens when, and looks at the actions."""
+"""Drives the engine in virtual time: a test decides what happens when, and checks the actions."""
 
 from collections.abc import Callable
 from typing import Any, TypeVar
@@ -124,7 +124,7 @@ class Script:
         return self.do(report)
 
     def push(self, index: int, fragment: int, **changes: Any) -> list[Action]:
-        """A learner answers the latest ask for a fragment."""
+        """A learner answers the latest request for a fragment."""
         ask = self.asks[index, fragment]
         steps = changes.pop("steps", 4)
         arrival: dict[str, Any] = {

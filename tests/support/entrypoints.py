@@ -1,4 +1,4 @@
-"""What a user's own entrypoints may be, and the ways in which they can be wrong."""
+"""Examples of a user's own entrypoints, valid and invalid ones."""
 
 import sys
 from collections.abc import Sequence
@@ -84,7 +84,7 @@ def counting_source(count: int, vocabulary_size: int = 257) -> CountingSource:
 
 
 class LyingSource(CountingSource):
-    """Says its ids are below 10, and they are not."""
+    """Claims that its ids are below 10, which is wrong."""
 
     def read(self, start: int, stop: int) -> np.ndarray:
         return np.arange(start, stop)
@@ -95,7 +95,7 @@ def lying_source(count: int) -> CountingSource:
 
 
 class WordTokenizer:
-    """A token a word: 0 to 8 by its length, and 9 at the end."""
+    """One token per word: 0 to 8 by its length, and 9 at the end."""
 
     name = "words"
     vocabulary_size = 10

@@ -1,4 +1,4 @@
-"""Merges of small fragments with everything but the matter at hand filled in."""
+"""Merges of small fragments, with defaults for everything that a test does not set."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ PLAIN_STEP = OuterOptimizer(learning_rate=1.0, momentum=0.0)
 
 
 def fragment_of(*shapes: tuple[int, ...], embeddings: Sequence[int] = ()) -> Fragment:
-    """A fragment of tensors t0, t1, ... of these shapes; ``embeddings``: which of them are such."""
+    """A fragment of tensors t0, t1, ... of these shapes; ``embeddings``: which of them are embeddings."""
     tensors = [TensorSpec(f"t{index}", shape, index in embeddings) for index, shape in enumerate(shapes)]
     return partition(tensors, 1).fragments[0]
 
@@ -26,7 +26,7 @@ def fragment_of(*shapes: tuple[int, ...], embeddings: Sequence[int] = ()) -> Fra
 def contributions_of(
     deltas: Mapping[str, Tensor], weights: Sequence[float] = (), codec: str = "None", usual: UsualSize | None = None
 ) -> list[Contribution]:
-    """One contribution for each learner; without ``weights`` all weigh the same."""
+    """One contribution for each learner; without ``weights`` all have the same weight."""
     encode = codec_named(codec).encode
     shares = weights or [1.0 / len(deltas)] * len(deltas)
     return [

@@ -1,6 +1,6 @@
-"""Files that say what an output was when somebody last looked at it.
+"""Golden files: reviewed outputs that the current outputs must equal.
 
-``DILOCO_REWRITE_GOLDEN=1`` in the environment writes them anew; the change is then for the reviewer to judge.
+``DILOCO_REWRITE_GOLDEN=1`` in the environment rewrites them, so that the change can be reviewed.
 """
 
 import os
@@ -11,7 +11,7 @@ REWRITE_VARIABLE = "DILOCO_REWRITE_GOLDEN"
 
 
 def assert_golden(text: str, name: str) -> None:
-    """``text`` is what the file ``name`` below ``tests/golden`` holds."""
+    """Check that ``text`` equals the file ``name`` below ``tests/golden``."""
     path = GOLDEN / name
     if os.environ.get(REWRITE_VARIABLE):
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""An inner loop whose every step, message and second is a test's."""
+"""An inner loop of which a test controls every step, message and second."""
 
 import math
 from collections.abc import Callable, Mapping
@@ -30,7 +30,7 @@ MOST_SAID = 1000
 
 
 class ScriptedBell(Wakeup):
-    """Whoever waits for it lets the next event of a script happen; without one the test fails."""
+    """A wait lets the next event of a script happen; without one the test fails."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -45,7 +45,7 @@ class ScriptedBell(Wakeup):
 
 
 class Said:
-    """What is put for the syncer, in order: name and arguments. What is put takes no time unless ``takes`` is set."""
+    """Messages put for the syncer, in order: name and arguments. Putting takes no time unless ``takes`` is set."""
 
     def __init__(self, clock: HandClock) -> None:
         self.calls: list[tuple[object, ...]] = []
@@ -61,12 +61,12 @@ class Said:
         return put
 
     def take(self) -> list[tuple[object, ...]]:
-        """What was put since the last time."""
+        """The messages put since the last call."""
         taken, self.calls = self.calls, []
         return taken
 
     def of(self, *names: str) -> list[tuple[object, ...]]:
-        """What was put of these kinds."""
+        """The messages of these kinds."""
         return [call for call in self.calls if call[0] in names]
 
 
@@ -121,13 +121,13 @@ class LoopBench(CountedTrainer):
         return happens
 
     def request(self, fragment: int, version: int, membership: Membership = NOW) -> tuple[GradientRequest, int | None]:
-        """An outer gradient is asked for. Returns the ask, and of how many steps its laid-out answer is."""
+        """Request an outer gradient. Returns the request, and how many steps its staged answer covers."""
         request = GradientRequest(membership, fragment, version, 1)
         capture = self.boxes.requests.put(request)
         return request, None if capture is None else capture.steps
 
     def passes(self, seconds: float) -> None:
-        """So much time."""
+        """An event: this much time passes."""
         self.clock.now += seconds
 
     def run(self, *steps: tuple[float, bool]) -> Ending:
@@ -136,7 +136,7 @@ class LoopBench(CountedTrainer):
         return self.loop.run()
 
     def make(self, steps: int) -> None:
-        """Count steps that the loop is not asked for."""
+        """Count steps that the loop does not make."""
         for _ in range(steps):
             super().step(0.0)
 

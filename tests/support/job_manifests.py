@@ -1,4 +1,4 @@
-"""Manifests that tests begin with, as plain values: a good one, ways to change it, and ones that set every field."""
+"""Manifests for tests, as plain values: a valid one, a way to change it, and ones that set every field."""
 
 from collections.abc import Mapping
 from copy import deepcopy
@@ -22,7 +22,7 @@ REMOVED = object()
 
 
 def changed(changes: Mapping[str, object]) -> dict[str, Any]:
-    """GOOD with some places set; a place is keys and positions joined by dots."""
+    """GOOD with some fields set; a field's path is keys and positions joined by dots."""
     manifest = deepcopy(GOOD)
     for place, value in changes.items():
         *parents, last = [int(part) if part.isdecimal() else part for part in place.split(".")]

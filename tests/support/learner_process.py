@@ -61,7 +61,7 @@ class LearnerProcess:
 
     @property
     def http_address(self) -> str:
-        """Where it serves HTTP."""
+        """The address at which it serves HTTP."""
         self.wait_for("serving /metrics")
         return self.log.split("at http://")[1].split()[0]
 
@@ -84,7 +84,7 @@ class LearnerProcess:
             time.sleep(0.02)
 
     def limit_file_size(self, size_bytes: int) -> None:
-        """No file that it writes from now on can be larger, as on a disk that is full."""
+        """Limit the size of every file that it writes from now on, as on a full disk."""
         assert self._process is not None
         resource.prlimit(self._process.pid, resource.RLIMIT_FSIZE, (size_bytes, resource.RLIM_INFINITY))
 
@@ -94,6 +94,6 @@ class LearnerProcess:
         self._process.send_signal(signal.SIGTERM)
 
     def wait(self) -> int:
-        """Its exit code, once it has one."""
+        """Wait for its end; returns the exit code."""
         assert self._process is not None
         return self._process.wait(_EXIT_SECONDS)

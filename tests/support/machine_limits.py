@@ -1,4 +1,4 @@
-"""A machine that is short of something, for real: no file left to open, no room on a disk."""
+"""A machine with a real shortage: no file left to open, no room on a disk."""
 
 import os
 import resource
@@ -12,7 +12,7 @@ import pytest
 
 @contextmanager
 def no_file_left() -> Iterator[None]:
-    """This process can open nothing more."""
+    """This process can open no more files."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     lowest_free = os.dup(0)
     os.close(lowest_free)

@@ -1,4 +1,4 @@
-"""Objects as the operator makes them of a manifest, and where things are in them."""
+"""Objects as the operator builds them from a manifest, and access to their parts."""
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -48,7 +48,7 @@ def made(
     observed: ObservedImages | None = None,
     certificates: Certificates | None = None,
 ) -> tuple[dict[str, Any], ...]:
-    """Everything that the operator makes of ``job`` while it runs."""
+    """Every object that the operator makes for ``job`` while it runs."""
     running = 0 if job.spec.suspend else 1
     scale = Scale({key: pool.learners * running for key, pool in names.pools(job.spec).items()}, running)
     images = choose_images(job.spec, observed or ObservedImages(), options.trainer_image)
@@ -56,7 +56,7 @@ def made(
 
 
 def placeholders(job: DiLoCoJob) -> Certificates:
-    """Data in place of certificates; valid base64 of nothing in particular."""
+    """Data in place of certificates; valid base64 with arbitrary content."""
     name = job.metadata.name
     held = dict.fromkeys(("ca.crt", "tls.crt", "tls.key"), "eA==")
     sets = names.stateful_sets(name, names.pools(job.spec)).values()
@@ -67,7 +67,7 @@ def placeholders(job: DiLoCoJob) -> Certificates:
 
 
 def every_job() -> dict[str, DiLoCoJob]:
-    """The jobs that there are golden files of."""
+    """The jobs that have golden files."""
     return {"two-regions": live(load_job(TWO_REGIONS)), "all-fields": live(load_job(ALL_FIELDS))}
 
 

@@ -1,4 +1,4 @@
-"""Models that hold more than trained parameters: what stays as it is, and what training would change."""
+"""Models with more than trained parameters: constants, and buffers that training would change."""
 
 import torch
 from torch import Tensor, nn
@@ -205,7 +205,7 @@ def looks_at_values() -> nn.Module:
 
 
 def wider_with_values() -> nn.Module:
-    """Builds another model where it is given no values."""
+    """Builds another model if it gets no values."""
     model = tied()
     if not model.get_parameter("middle.weight").is_meta:
         model.register_parameter("more", nn.Parameter(torch.zeros(WIDTH)))

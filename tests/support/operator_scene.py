@@ -1,7 +1,4 @@
-"""A namespace of an API server with jobs in it, as a user sees it, for tests of a running operator.
-
-Must not know what is tested with it.
-"""
+"""A namespace of an API server with jobs, as a user sees it, for tests of a running operator."""
 
 import json
 from collections.abc import Callable
@@ -61,7 +58,7 @@ class Cluster:
         return {f"{item['kind']}/{item['metadata']['name']}": item for item in items}
 
     def versions(self) -> dict[str, str]:
-        """Of all children and jobs."""
+        """The versions of all children and jobs."""
         items = {**self.children(), **{item["metadata"]["name"]: item for item in self.get("dilocojobs")["items"]}}
         return {name: item["metadata"]["resourceVersion"] for name, item in items.items()}
 
@@ -73,7 +70,8 @@ class Cluster:
         return next((one for one in self.status(job).get("conditions", []) if one["type"] == kind), {})
 
     def collect_garbage(self, job: str) -> None:
-        """As the garbage collector would: there is none here, nor anybody who would let a claim go."""
+        """Delete what the garbage collector would delete, and remove the claims' finalizers, as no controller here
+        does."""
         selector = f"--selector=diloco.dev/job={job}"
         self.kubectl("delete", CHILDREN, selector, "--wait=false")
         for claim in self.get("persistentvolumeclaims", selector)["items"]:
@@ -87,13 +85,13 @@ class Cluster:
         )
 
     def has_job(self, name: str) -> None:
-        """A job of two pools is applied and looked after."""
+        """Apply a job of two pools, and wait until it is reconciled."""
         self.apply(manifest(name))
         self.settled(name)
 
 
 def at_rest(cluster: Cluster, operator: OperatorProcess) -> dict[str, str]:
-    """Versions of a job ``two`` and its children, which the operator has made and goes on to look at."""
+    """Versions of a job ``two`` and its children, which the operator has created and keeps reconciling."""
     cluster.has_job("two")
     reconciles_again(operator)
     return cluster.versions()

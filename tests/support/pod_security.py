@@ -1,7 +1,7 @@
 """The Pod Security Standard 'restricted', as rules over a pod's spec.
 
 What https://kubernetes.io/docs/concepts/security/pod-security-standards/ lists for it, 'baseline' included, written as
-a function of the spec, so that a pod can be judged without a cluster. Must not know whose pod it is.
+a function of the spec, so that a pod can be judged without a cluster.
 """
 
 from collections.abc import Iterator, Mapping

@@ -1,4 +1,4 @@
-"""An HTTP/2 connection of a few lines, for calls that no gRPC library would make: it keeps to flow control alone."""
+"""A minimal HTTP/2 connection, for calls that no gRPC library would make: it only respects flow control."""
 
 import contextlib
 import socket
@@ -45,7 +45,7 @@ class RawConnection:
         return number
 
     def send(self, stream: int, data: bytes, *, give_up_seconds: float) -> int:
-        """Send as much of ``data`` as the server lets through; how much that is."""
+        """Send as much of ``data`` as flow control allows; returns how much that is."""
         sent = 0
         until = time.monotonic() + give_up_seconds
         with contextlib.suppress(OSError):
@@ -63,7 +63,7 @@ class RawConnection:
         return sent
 
     def begin_message(self, path: str, claimed_bytes: int, sent_bytes: int, *, give_up_seconds: float = 1.0) -> int:
-        """Begin a call with a message that is never finished; how much of it was taken."""
+        """Begin a call with a message that is never finished; returns how much of it was accepted."""
         stream = self.call(path)
         return self.send(
             stream, struct.pack(">BI", 0, claimed_bytes) + bytes(sent_bytes), give_up_seconds=give_up_seconds

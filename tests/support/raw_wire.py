@@ -1,4 +1,4 @@
-"""A gRPC client that says whatever a test wants, on the wire's own methods, with no check and no limit of its own."""
+"""A gRPC client that sends whatever a test wants, on the wire's own methods, without checks or limits of its own."""
 
 import struct
 import threading
@@ -46,7 +46,7 @@ class RawClient:
         return answer
 
     def half_open_push(self, header: PushHeader) -> Any:
-        """Begin a push, say nothing after its header and never end it; the call."""
+        """Begin a push, send nothing after its header and never end it; returns the call."""
         call: Any = self.channel.stream_stream(f"/{self._service}/PushFragment")
 
         def messages() -> Iterator[bytes]:
@@ -72,7 +72,7 @@ class RawClient:
 
 
 def ending(call: Any) -> tuple[grpc.StatusCode, str]:
-    """Read a stream to its end; the status and text it ended with."""
+    """Read a stream to its end; returns the status and text that it ended with."""
     try:
         for _ in call:
             pass

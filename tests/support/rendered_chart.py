@@ -1,4 +1,4 @@
-"""The project's chart as Helm renders it, read as objects. Must not know what is expected of them."""
+"""The project's chart as Helm renders it, read as objects."""
 
 import subprocess
 import tempfile
@@ -12,17 +12,17 @@ import yaml
 CHART = Path(__file__).resolve().parents[2] / "charts/diloco-operator"
 NAMESPACE = "diloco-system"
 RELEASE = "diloco"
-# Said here: a helm that was built from its module takes itself for one of Kubernetes 1.20.
+# Given explicitly, as a helm that was built from its module assumes Kubernetes 1.20.
 KUBERNETES = "1.36.0"
 
 
 class ChartRefusedError(Exception):
-    """What Helm says of values that it does not take."""
+    """Helm's error for values that it rejects."""
 
 
 @dataclass(frozen=True)
 class Rendered:
-    """Objects in the order in which Helm gives them."""
+    """Objects in the order of Helm's output."""
 
     objects: tuple[dict[str, Any], ...]
 
@@ -31,7 +31,7 @@ class Rendered:
         return [one for one in self.objects if one["kind"] == kind]
 
     def only(self, kind: str, component: str = "") -> dict[str, Any]:
-        """The one object of a kind; with ``component``, the one that carries it as a label."""
+        """The only object of a kind; with ``component``, the one with that label."""
         found = [
             one for one in self.of_kind(kind) if not component or one["metadata"]["labels"][COMPONENT] == component
         ]
@@ -40,14 +40,14 @@ class Rendered:
 
     @property
     def pods(self) -> list[dict[str, Any]]:
-        """The specs of every pod that comes of it."""
+        """The specs of all pods."""
         return [one["spec"]["template"]["spec"] for one in self.of_kind("Deployment")] + [
             one["spec"] for one in self.of_kind("Pod")
         ]
 
     @property
     def environment(self) -> dict[str, Any]:
-        """The operator's environment: values, and where they come from for those that come from elsewhere."""
+        """The operator's environment: values, or their sources."""
         (container,) = self.only("Deployment")["spec"]["template"]["spec"]["containers"]
         return {one["name"]: one.get("value", one.get("valueFrom")) for one in container["env"]}
 
@@ -59,14 +59,14 @@ def helm_template(helm: Path, values: Mapping[str, Any], chart: Path = CHART, na
     """The chart with ``values``.
 
     Raises:
-        ChartRefusedError: Helm does not take them.
+        ChartRefusedError: Helm rejects them.
     """
     text = run(helm, "template", RELEASE, chart, "--namespace", namespace, values=values)
     return Rendered(tuple(one for one in yaml.safe_load_all(text) if one is not None))
 
 
 def run(helm: Path, *arguments: str | Path, values: Mapping[str, Any]) -> str:
-    """What Helm prints, of a chart with ``values``; no cluster and no configuration of the user's is looked at."""
+    """Helm's output for a chart with ``values``; it reads no cluster and no configuration of the user."""
     with tempfile.TemporaryDirectory() as home:
         command = [helm, *arguments, "--kube-version", KUBERNETES, "--values", "-"]
         done = subprocess.run(

@@ -1,4 +1,4 @@
-"""A condition variable without other threads: who waits for it lets the test's next event happen."""
+"""A condition variable without other threads: a wait lets the test's next event happen."""
 
 import threading
 from collections.abc import Callable
@@ -6,11 +6,11 @@ from typing import Any
 
 
 class NothingToDoError(Exception):
-    """It waits, and the script has nothing left that could wake it."""
+    """A wait, although the script has no event left that could end it."""
 
 
 class ScriptedCondition(threading.Condition):
-    """Its waits end by the events of a script, in order: a call, which must wake it, or None, the end of its time."""
+    """Its waits end by the events of a script, in order: a call, which must notify it, or None, the end of the time."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,7 +1,6 @@
-"""A learner without a model: it speaks the wire to a real syncer, does as it is told, and trains on nothing.
+"""A learner without a model, which speaks to a real syncer over the wire and trains on nothing.
 
-Its outer gradients are drawn from a seed, so two runs push the same. Everything it does is called by the test; nothing
-happens by itself.
+Its outer gradients are drawn from a seed, so two runs push the same. It does only what the test calls.
 """
 
 import contextlib
@@ -45,7 +44,7 @@ TOKENS_PER_STEP = 64
 
 
 class ScriptedLearner:
-    """One learner process's worth of wire."""
+    """The wire side of one learner process."""
 
     def __init__(
         self, address: str, job: SmallJob, learner: str, instance: str = "", tls: ClientTls | None = None
@@ -159,7 +158,7 @@ class ScriptedLearner:
         return 0.01 * torch.randn(self.layout.fragments[fragment].numel, generator=self._random)
 
     def header(self, wanted: FragmentWanted, payload: torch.Tensor, **changes: Any) -> PushHeader:
-        """What belongs to a push that answers ``wanted``."""
+        """The header of a push that answers ``wanted``."""
         steps = self.steps - self.received_at.get(wanted.fragment, 0)
         plain: dict[str, Any] = {
             "learner": self.learner,
@@ -206,17 +205,17 @@ class ScriptedLearner:
         )
 
     def step_within_bound(self) -> None:
-        """Report one more inner step, unless some fragment was not received for as many as the bound allows."""
+        """Report one more inner step, unless the staleness bound of some fragment is reached."""
         oldest = min(self.received_at.get(fragment, 0) for fragment in range(len(self.layout.fragments)))
         if self.steps - oldest < self.bound_steps:
             self.step()
 
     def next(self, timeout: float = WAIT_SECONDS) -> SyncerMessage | None:
-        """The next message; None where the session is over."""
+        """The next message; None if the session is over."""
         return self._inbox.get(timeout=timeout)
 
     def wanted(self, step: Callable[[], None] | None = None) -> FragmentWanted:
-        """Make steps, or what ``step`` does instead of one, until a fragment is asked for."""
+        """Make steps, or what ``step`` does instead, until a fragment is requested."""
         while True:
             (step or self.step_within_bound)()
             try:
@@ -232,7 +231,8 @@ class ScriptedLearner:
         """Do what a learner does on a message."""
         match message:
             case FragmentWanted():
-                # Another learner's push may have closed the round meanwhile: then this one is late, and no harm done.
+                # Another learner's push may have closed the round meanwhile: then this one is late, which is not an
+                # error.
                 with contextlib.suppress(RefusedError):
                     self.push(message)
             case FragmentReady(fragment, version, merged):
@@ -248,13 +248,13 @@ class ScriptedLearner:
                 self.refused = message
 
     def evaluation_loss(self) -> float:
-        """What it says of the global model."""
+        """The loss that it reports for the global model."""
         return 5.0 / max(1, self.steps)
 
     def train(self, enough: Callable[[Self], bool]) -> None:
         """Train until ``enough``, the job's end, or the session's."""
         while not enough(self) and self.finished is None:
-            with contextlib.suppress(UnavailableError):  # the session is over: what it said last is still to be read
+            with contextlib.suppress(UnavailableError):  # the session is over: its last messages can still be read
                 self.step_within_bound()
             while True:
                 try:
@@ -271,7 +271,7 @@ class ScriptedLearner:
         self._session.close()
 
     def hang_up(self) -> None:
-        """Break the session off, without a word."""
+        """Break the session off without a Leave."""
         self._session.close(grace_seconds=0.0)
         assert self.over.wait(WAIT_SECONDS)
 

@@ -1,4 +1,4 @@
-"""A syncer that a test drives by hand, behind a real server: it decides nothing by itself but whom it lets in."""
+"""A syncer that a test drives, behind a real server: on its own it only decides which learners it admits."""
 
 import asyncio
 import threading
@@ -37,10 +37,10 @@ M = TypeVar("M")
 
 
 class ScriptedSyncer:
-    """A ``SyncHandler`` with a real model. Everything it is told is kept in ``said``, in order."""
+    """A ``SyncHandler`` with a real model. Every message that it receives is kept in ``said``, in order."""
 
     def __init__(self, job: DiLoCoJob, *, epoch: str = "1", posted_pulls: bool = False) -> None:
-        """``posted_pulls``: pulls may wait; without, it is as a syncer that does not know of such."""
+        """``posted_pulls``: pulls may wait; otherwise it is like an older syncer that does not support them."""
         module = build_model(job.spec)
         self.layout = layout_of(module, job.spec.sync.fragments)
         self.fragments = [torch.empty(fragment.numel) for fragment in self.layout.fragments]
@@ -169,30 +169,31 @@ class ScriptedSyncer:
             return next(pull for pull in self.pulls if where(pull))
 
     def mark(self) -> int:
-        """For ``wait_for``'s ``after``: only what is said from now on."""
+        """A value for ``wait_for``'s ``after``: only messages from now on count."""
         return len(self.said)
 
     def send(self, message: SyncerMessage) -> None:
-        """Say something on the present session."""
+        """Send a message on the current session."""
         assert self._loop is not None
         assert self._send is not None
         self._loop.call_soon_threadsafe(self._send, message)
 
     def end_session(self, *last: SyncerMessage) -> None:
-        """Say the last words and hang up."""
+        """Send the last messages and hang up."""
         assert self._loop is not None
         for message in last:
             self.send(message)
         self._loop.call_soon_threadsafe(self._ended.set)
 
     def ask(self, fragment: int, version: int, attempt: int = 1) -> None:
-        """Ask for an outer gradient."""
+        """Request an outer gradient."""
         self.send(FragmentWanted(fragment, version, attempt))
 
     def publish(
         self, fragment: int, values: torch.Tensor | None = None, *, merged: bool = True, lies: bool = False
     ) -> int:
-        """Make a new version of a fragment and say so; returns the version. ``lies``: its update makes another."""
+        """Make a new version of a fragment and announce it; returns the version. ``lies``: its update gives another
+        result."""
         before = self.fragments[fragment]
         made = before.clone() if values is None else values
         version = self.versions[fragment] + 1

@@ -1,4 +1,4 @@
-"""A job's status as an operator reports it, for tests of what is read from it and shown."""
+"""A job's status as an operator reports it, for tests of reading and showing it."""
 
 from typing import Any
 
@@ -23,7 +23,7 @@ def pool(name: str, training: int) -> dict[str, Any]:
 
 
 def training_status(**changes: Any) -> dict[str, Any]:
-    """Three of four learners train, the fourth has no node."""
+    """A status in which three of four learners train and the fourth has no node."""
     status = {
         "observedGeneration": 1,
         "phase": "Training",
@@ -96,7 +96,7 @@ def job(status: dict[str, Any] | None = None, *, name: str = "two-regions", name
 
 
 def syncer_account(**changes: Any) -> dict[str, Any]:
-    """What a syncer answers at ``/status``: one learner trains."""
+    """A syncer's ``/status``, in which one learner trains."""
     learner = {
         "id": "us-west/old/0",
         "state": "Training",

@@ -1,4 +1,4 @@
-"""Jobs and links as `fit` takes them: four learners with a link each, and what a test changes of that."""
+"""Inputs of `fit`: four learners with a link each, and ways to change that."""
 
 import math
 from collections.abc import Sequence
@@ -48,14 +48,14 @@ def situation(
 
 
 def in_steps(*, steps: float = 1.0, round_trips: list[float] | float = 0.0, **exchange: Any) -> Situation:
-    """Links without limits and a syncer that merges at once: all that takes time are steps and round trips."""
+    """Unlimited links and a syncer that merges at once: only steps and round trips take time."""
     far = [round_trips] * 4 if isinstance(round_trips, float) else round_trips
     world = situation(steps=[steps] * 4, round_trips=[steps * one for one in far], **exchange)
     return replace(world, merge_seconds=0.0)
 
 
 def between(*uses: tuple[float, float]) -> Situation:
-    """A learner behind a link each, which are used to these shares on the way up and down."""
+    """Learners with a link each, of which these shares are used up and down."""
     world = in_steps(compression="None", steps=0.5)
     links = [Link(f"r{at}", *(math.inf if use == 0 else NEEDED / use for use in ways)) for at, ways in enumerate(uses)]
     return replace(world, groups=tuple(replace(world.groups[at], link=link) for at, link in enumerate(links)))

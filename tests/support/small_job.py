@@ -1,4 +1,4 @@
-"""A job small enough that a unit test can train it, on text that the test wrote."""
+"""A job that is small enough for a unit test to train, on text that the test has written."""
 
 from pathlib import Path
 from typing import Any

@@ -1,4 +1,4 @@
-"""A server that answers ``/status`` as a syncer does, where no syncer is needed."""
+"""A server that answers ``/status`` like a syncer, for tests that need no syncer."""
 
 import http.server
 import json
@@ -10,7 +10,7 @@ from typing import Any
 
 @contextmanager
 def status_page(account: dict[str, Any], host: str = "127.0.0.1") -> Iterator[int]:
-    """Serves ``account`` on a port of ``host`` that is free, and gives the port."""
+    """Serve ``account`` on a free port of ``host``; yields the port."""
 
     class Page(http.server.BaseHTTPRequestHandler):
         def do_GET(self) -> None:
@@ -21,7 +21,7 @@ def status_page(account: dict[str, Any], host: str = "127.0.0.1") -> Iterator[in
             self.wfile.write(body)
 
         def log_message(self, *_: object) -> None:
-            """Nothing: tests read the output."""
+            """Log nothing, as tests read the output."""
 
     with http.server.ThreadingHTTPServer((host, 0), Page) as server:
         thread = threading.Thread(target=server.serve_forever)

@@ -1,4 +1,4 @@
-"""A real syncer process for tests: started as supervisors start it, watched by its log, killed in every way."""
+"""A real syncer process for tests: started like by a supervisor, watched through its log, killed in every way."""
 
 import json
 import os
@@ -62,7 +62,7 @@ class SmallJob:
 
 
 class SyncerProcess:
-    """One life of a syncer."""
+    """One process of a syncer."""
 
     def __init__(self, job: SmallJob, directory: Path, *flags: str, before: Sequence[str] = ()) -> None:
         self.directory = directory

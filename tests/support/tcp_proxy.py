@@ -1,4 +1,4 @@
-"""A TCP relay on loopback that breaks what it relays after so many bytes, or on command, or holds an answer back."""
+"""A TCP relay on loopback that breaks connections after a number of bytes or on command, or holds an answer back."""
 
 import contextlib
 import socket
@@ -10,7 +10,7 @@ _LONGEST_HOLD_SECONDS = 120.0
 
 
 class TcpProxy:
-    """Relays connections to ``target`` (``host:port``) for the length of a ``with``; see ``cut_after_bytes``."""
+    """Relays connections to ``target`` (``host:port``) within a ``with``; see ``cut_after_bytes``."""
 
     def __init__(self, target: str) -> None:
         host, _, port = target.rpartition(":")
@@ -78,7 +78,7 @@ class TcpProxy:
                 return
             try:
                 far = socket.create_connection(self._target)
-            except OSError:  # nobody there just now
+            except OSError:  # the target does not listen at the moment
                 near.close()
                 continue
             self.connections += 1

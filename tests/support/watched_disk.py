@@ -1,4 +1,4 @@
-"""What is forced to the disk, and in which order with what is renamed: what a power cut would leave."""
+"""Records what is forced to the disk and renamed, in order, to show what a power failure would leave."""
 
 import os
 from pathlib import Path
@@ -11,7 +11,7 @@ Forced = tuple[str, str, bytes]
 
 
 def watch_disk(monkeypatch: pytest.MonkeyPatch) -> list[Forced]:
-    """What is forced and renamed from now on."""
+    """Record what is forced and renamed from now on."""
     done: list[Forced] = []
     plain = {name: getattr(os, name) for name in ("fsync", "rename", "replace")}
 

@@ -1,4 +1,4 @@
-"""A syncer of a few lines behind a real server, for tests of the wire: it keeps what it is told, sends what it has."""
+"""A minimal syncer behind a real server, for tests of the wire: it keeps what it receives, and sends what it has."""
 
 import asyncio
 import threading
@@ -29,7 +29,8 @@ PAYLOAD_LIMIT_BYTES = 64 << 20
 
 
 class Keeper:
-    """A ``SyncHandler``: welcomes everybody, echoes every step as a wish for a fragment, keeps every push."""
+    """A ``SyncHandler`` that welcomes every learner, answers every step with a request for a fragment, and keeps every
+    push."""
 
     def __init__(self, fragments: dict[int, bytes] | None = None) -> None:
         self.fragments = fragments or {}
@@ -131,7 +132,7 @@ def _shared_loop() -> _SharedLoop:
 
 
 class RunningServer:
-    """A server on an event loop in another thread, for the length of a ``with``."""
+    """A server on an event loop in another thread, within a ``with``."""
 
     def __init__(self, handler: SyncHandler, options: ServerOptions | None = None) -> None:
         self.server = SyncServer(handler, options or ServerOptions("127.0.0.1:0"))
@@ -141,7 +142,7 @@ class RunningServer:
 
     @property
     def loop_complaints(self) -> list[str]:
-        """Exceptions that nobody took since this server was made."""
+        """Exceptions of the event loop that were not handled since this server was created."""
         return self._loop.complaints[self._complaints_before :]
 
     def __enter__(self) -> Self:

@@ -192,7 +192,7 @@ def test_every_answer_is_counted_and_so_is_none(namespace: str, proxy: FaultProx
 
 
 class Watching:
-    """A watch of one namespace's ConfigMaps, and what it told."""
+    """A watch of one namespace's ConfigMaps, and the events that it reported."""
 
     def __init__(self, api: Api, namespace: str) -> None:
         self.cache = Cache(labels.JOB)
@@ -269,7 +269,7 @@ def test_a_version_that_is_no_more_brings_a_new_list_and_nothing_is_missed(names
 def test_a_real_server_says_itself_that_a_version_is_too_old(server: ApiServer, namespace: str) -> None:
     async def scenario(api: Api) -> None:
         with pytest.raises(errors.GoneError):
-            # The definition came after it: the server knows nothing of jobs from so early on.
+            # The definition was installed later: the server has no history of jobs from that time.
             async for _ in api.watch(Selection(JOB, namespace), "1"):
                 pass
 

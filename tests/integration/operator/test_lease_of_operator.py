@@ -30,7 +30,7 @@ async def leases(kubeconfig: Path, namespace: str) -> AsyncIterator[MakeLease]:
 
 
 async def until(holds: Callable[[], bool]) -> None:
-    # What is waited for tells nobody: a value of the code under test, or of a thread.
+    # Polled, as nothing signals the change: it is a value of the code under test, or of a thread.
     async with asyncio.timeout(PATIENCE_SECONDS):
         while not holds():  # noqa: ASYNC110 # see above
             await asyncio.sleep(0.02)

@@ -1,4 +1,4 @@
-"""What a failing API server, or a namespace on its way out, does to the whole operator."""
+"""What a failing API server, or the deletion of a namespace, does to the whole operator."""
 
 from diloco.runtime.exits import EXIT_LEASE_LOST
 from testbed.api_server.fault_proxy import FaultProxy
@@ -51,7 +51,7 @@ def test_an_outage_of_the_api_server_changes_nothing_and_work_resumes(cluster: C
 def test_in_a_namespace_that_is_being_deleted_nothing_is_made_anew(cluster: Cluster, start: Start) -> None:
     with start() as operator:
         cluster.has_job("two")
-        # Nobody carries the deletion out here, so job and children stay and the namespace is going for good.
+        # No controller carries the deletion out here, so job and children stay and the namespace remains Terminating.
         cluster.server.kubectl("delete", "namespace", cluster.namespace, "--wait=false")
         cluster.kubectl("delete", "configmap", "two-job")
         eventually("it sees that", lambda: "not reconciled" in operator.log)

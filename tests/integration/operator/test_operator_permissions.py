@@ -1,4 +1,4 @@
-"""What the operator may do, by RBAC of a real API server."""
+"""The operator's permissions, by RBAC of a real API server."""
 
 from typing import Any
 
@@ -31,7 +31,7 @@ def test_a_missing_permission_is_named_in_a_condition_until_it_is_granted(cluste
         assert "statefulsets" in cluster.condition("two", "Degraded")["message"]
         writes = operator.writes
         reconciles_again(operator, times=6)
-        # Both sets are tried again once at most meanwhile, not every time.
+        # Each set is retried at most once in that time, not every time.
         assert operator.writes - writes <= 2
         cluster.apply({**role, "rules": [{"apiGroups": ["*"], "resources": ["*"], "verbs": ["*"]}]})
         cluster.settled("two")
@@ -54,7 +54,8 @@ def test_a_namespace_that_is_gone_keeps_no_other_from_being_looked_after(
     both = f"--namespaces={cluster.namespace},{other.namespace}"
     with start(kubeconfig, both) as operator:
         other.has_job("there")
-        # A namespace's role goes with it. Nobody finishes deleting namespaces here, so that is all that goes.
+        # A namespace's role is deleted with it. No controller finishes the deletion here, so that is all that is
+        # deleted.
         other.kubectl("delete", "rolebinding", name)
         cluster.has_job("here")
         operator.kill()

@@ -1,4 +1,4 @@
-"""The whole operator against a real API server. There are no controllers: what it makes stays as it was made."""
+"""The whole operator against a real API server. There are no controllers, so its objects stay as they were created."""
 
 from pathlib import Path
 

@@ -1,7 +1,7 @@
-"""Every rule of the chart's roles is needed: with one taken away the operator's log names just that verb and resource.
+"""Every rule of the chart's roles is needed: without it, the operator's log names exactly that verb and resource.
 
-One operator looks after a namespace for each rule that is about single objects, each with all such rules but one. Rules
-about whole kinds and about the Lease are withheld from an operator each, or from one those that it comes to at once.
+One operator reconciles a namespace for each rule about single objects, each with all such rules except one. A rule
+about a whole kind or the Lease is withheld from an operator of its own, or together with others used at the same time.
 """
 
 import json
@@ -60,12 +60,12 @@ class Rule(NamedTuple):
 
     @property
     def refusal(self) -> str:
-        """How an API server words that it is missing."""
+        """The API server's message when it is missing."""
         return f'cannot {self.verb} resource "{self.resource}" in API group "{self.group}"'
 
     @property
     def namespace(self) -> str:
-        """Of the job for which it is withheld."""
+        """The namespace of the job for which it is withheld."""
         return f"no-{self.verb}-{self.resource.replace('/', '-')}-{self.group.replace('.', '-') or 'core'}"[:63].strip(
             "-"
         )
@@ -73,7 +73,7 @@ class Rule(NamedTuple):
 
 @dataclass(frozen=True)
 class Rules:
-    """The chart's, by what they are about."""
+    """The chart's rules, by what they are about."""
 
     kinds: frozenset[Rule]
     """Lists and watches of all jobs and all that they are made of."""
@@ -106,13 +106,13 @@ def rules() -> Rules:
 
 
 class Server:
-    """An API server of this module's own: the operator looks after all of its jobs."""
+    """An API server of this module's own, as the operator reconciles all of its jobs."""
 
     def __init__(self, server: ApiServer) -> None:
         self.server = server
 
     def make(self, path: str, api_version: str, kind: str, name: str, **fields: Any) -> dict[str, Any]:
-        """A new object."""
+        """Create an object."""
         metadata = {"name": name, **fields.pop("metadata", {})}
         body = {"apiVersion": api_version, "kind": kind, "metadata": metadata, **fields}
         status, made = self.server.request("POST", path, body)
@@ -125,7 +125,7 @@ class Server:
         return name
 
     def grant(self, user: str, rules: Iterable[Rule], namespace: str | None = None) -> None:
-        """Let a user do this: in a namespace, or everywhere."""
+        """Grant a user these permissions, in a namespace or everywhere."""
         kind = "ClusterRole" if namespace is None else "Role"
         base = f"/apis/{RBAC}/v1" + ("" if namespace is None else f"/namespaces/{namespace}")
         listed = [{"apiGroups": [rule.group], "resources": [rule.resource], "verbs": [rule.verb]} for rule in rules]
@@ -140,7 +140,7 @@ class Server:
         return self.make(JOB.path(namespace), JOB.api_version, JOB.name, "one", spec=spec)
 
     def extra(self, kind: Kind, job: dict[str, Any]) -> None:
-        """A child that the job does not consist of any more."""
+        """A child that the job no longer has."""
         owner = {"apiVersion": JOB.api_version, "kind": JOB.name, "name": "one", "uid": job["metadata"]["uid"]}
         metadata = {"labels": labels.of_job("one", labels.JOB_WIDE), "ownerReferences": [{**owner, "controller": True}]}
         fields = {"spec": SPECS_OF_EXTRAS[kind.name]} if kind.name in SPECS_OF_EXTRAS else {}
@@ -148,7 +148,7 @@ class Server:
         self.make(path, kind.api_version, kind.name, EXTRA, metadata=metadata, **fields)
 
     def finish(self, namespace: str) -> None:
-        """Have its job be over, and its time to live with it."""
+        """End its job, and its time to live."""
         patch = f"--patch={json.dumps({'status': FINISHED})}"
         self.server.kubectl(
             "patch", "dlj", "one", f"--namespace={namespace}", "--subresource=status", "--type=merge", patch
@@ -219,7 +219,7 @@ def test_every_rule_about_the_lease_is_needed(server: Server, rules: Rules, tmp_
 
 
 def refused_without(withheld: set[Rule], server: Server, rules: Rules, tmp_path: Path) -> None:
-    """An operator of one namespace, without these rules, comes to each of them."""
+    """Run an operator of one namespace without these rules until it has needed each of them."""
     assert withheld
     user = min(withheld).namespace.replace("no-", "without-")
     own = server.namespace(user)

@@ -36,7 +36,7 @@ def test_two_operators_that_disagree_pause_between_their_writes(cluster: Cluster
         writes, reconciles = first.writes + second.writes, first.reconciles + second.reconciles
         for each in (first, second):
             reconciles_again(each, times=10)
-        # A policy now and then, where each look at the job found one to write.
+        # A policy now and then, although every reconcile found one to write.
         written, looks = first.writes + second.writes - writes, first.reconciles + second.reconciles - reconciles
         assert 2 * written <= looks
 

@@ -1,4 +1,4 @@
-"""What a learner of these tests says: a session, a pull, and a push in pieces."""
+"""The calls of a learner in these tests: a session, a pull, and a push in pieces."""
 
 import os
 

@@ -1,6 +1,6 @@
-"""A server that is watched: after each test it serves a well-behaved learner, and has logged no traceback.
+"""A server with checks after each test: it serves a well-behaved learner, and has logged no traceback.
 
-Nothing is left over either: no buffer in use, no complaint of its event loop.
+Nothing is left over either: no buffer in use, no error of its event loop.
 """
 
 import logging

@@ -1,4 +1,4 @@
-"""Mutual TLS while certificates are renewed, and for those who have the wrong ones. Real connections throughout."""
+"""Mutual TLS while certificates are renewed, and with wrong certificates. All connections are real."""
 
 import datetime as dt
 import logging
@@ -32,7 +32,7 @@ class Place:
         self._versions = 0
 
     def put(self, certificate: ServerTls | ClientTls, *authorities: Authority) -> None:
-        """Swap in a leaf, and whom to trust: all three files at one instant."""
+        """Replace the leaf and the trusted authorities: all three files at once."""
         bundle = b"".join(authority.certificate_path.read_bytes() for authority in authorities)
         leaf, key = certificate.certificate.read_bytes(), certificate.key.read_bytes()
         self.put_files({"ca.crt": bundle, "tls.crt": leaf, "tls.key": key})
@@ -59,7 +59,7 @@ class World:
     def __init__(self, folder: Path) -> None:
         for name in ("old", "new"):
             (folder / name).mkdir()
-        # Of different names: where two of one name are trusted, only the first is tried.
+        # With different names, because of two trusted authorities of one name only the first is tried.
         self.old, self.new = (Authority(folder / name, f"{name} authority") for name in ("old", "new"))
         self.syncer, self.learner = Place(folder / "syncer"), Place(folder / "learner")
         self.syncer.put(self.old.server(), self.old)
@@ -134,7 +134,7 @@ def test_the_syncer_uses_a_new_leaf_and_a_new_authority_without_a_restart(world:
     with world.client() as before, before.open_session(JOIN) as session:
         said = iter(session)
         next(said)
-        # The authority is changed as it must be: first trusted, then used, then the old one dropped.
+        # The authority is replaced in the right order: trusted first, then used, then the old one is dropped.
         world.syncer.put(world.new.server(), world.old, world.new)
         world.learner.put(world.new.learner("job", "a/b"), world.new)
         with world.client() as after:
@@ -146,7 +146,7 @@ def test_the_syncer_uses_a_new_leaf_and_a_new_authority_without_a_restart(world:
         mixed = ClientTls(world.new.certificate_path, stranger.certificate, stranger.key)
         with SyncClient(ClientOptions(world.server.address, tls=mixed)) as client, pytest.raises(UnavailableError):
             push(client)
-        # Whoever was in stays in.
+        # Connected learners stay connected.
         session.send(Alive(1))
         assert next(said) is not None
 
@@ -202,7 +202,7 @@ def test_a_certificate_that_has_expired_does_not_replace_one_that_is_valid(
     (line,) = warnings_of(caplog)
     assert "the certificate is valid from " in line
     assert line.endswith(" UTC only; the previous certificates stay in use")
-    # What is mended is taken over.
+    # Repaired files are used.
     world.syncer.put(world.new.server(), world.old)
     world.learner.put(world.old.learner("job", "a/b"), world.new)
     with world.client() as client:
@@ -210,7 +210,7 @@ def test_a_certificate_that_has_expired_does_not_replace_one_that_is_valid(
 
 
 def gets_through(call: Callable[[], object]) -> None:
-    """The first tries may still meet the connection that is going down."""
+    """The first attempts may still meet the connection that is being closed."""
     for _ in range(9):
         try:
             call()
@@ -225,7 +225,7 @@ def test_a_reconnected_learner_uses_its_new_certificates_on_every_channel(world:
         session = client.open_session(JOIN)
         next(iter(session))
         push(client)
-        # By the time the link breaks the old authority is nobody's any more.
+        # By the time the link breaks, no side trusts the old authority any more.
         world.syncer.put(world.new.server(), world.new)
         proxy.cut()
         with pytest.raises(WireError):

@@ -15,7 +15,8 @@ from tests.support.wire_syncer import Keeper, RunningServer
 
 
 def gets_through(call: Callable[[], object]) -> None:
-    """It succeeds again by itself; the first tries may still meet the connection that is going down."""
+    """Check that it succeeds again on its own; the first attempts may still meet the connection that is being
+    closed."""
     for _ in range(9):
         with contextlib.suppress(UnavailableError):
             call()

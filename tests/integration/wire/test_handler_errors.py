@@ -1,4 +1,4 @@
-"""What a learner hears, and what the log says, where the syncer fails or refuses."""
+"""What a learner is told, and what is logged, if the syncer fails or refuses."""
 
 import asyncio
 import gc

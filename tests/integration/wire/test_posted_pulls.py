@@ -1,4 +1,4 @@
-"""Pulls that wait at the server, over real gRPC: what ends them, and that they stand in nobody's way."""
+"""Pulls that wait at the server, over real gRPC: what ends them, and that they do not delay other calls."""
 
 import asyncio
 import os
@@ -36,7 +36,7 @@ class Patient(Keeper):
         self._loop: asyncio.AbstractEventLoop | None = None
 
     def make(self) -> None:
-        """The version is there."""
+        """Make the version."""
         assert self._loop is not None
         assert self._made is not None
         self._loop.call_soon_threadsafe(self._made.set)
@@ -66,7 +66,7 @@ class Waiter:
 
     @property
     def received(self) -> bytes | None:
-        """What its buffer holds; None: it has taken none."""
+        """The content of its buffer; None: it has no buffer."""
         return None if self._buffer is None else bytes(self._buffer)
 
     def _allocate(self, header: PullHeader) -> memoryview:
@@ -119,7 +119,7 @@ def test_neither_sides_patience_with_a_transfer_counts_the_wait(
     waiter = Waiter(pool, client, deadline_seconds=WAIT_SECONDS)
     hasty = Waiter(pool, client, deadline_seconds=0.1)
     waits(keeper, 2)
-    # What has a deadline of its own as short as those ends; then they are over for the two that wait as well.
+    # A call with an equally short deadline of its own ends; so the time is over for the two that wait as well.
     with pytest.raises(DeadlineError):
         client.pull(PullRequest("a/b/0", 1, 8, 3, "epoch"), lambda _: memoryview(b""), deadline_seconds=0.1)
     with pytest.raises(DeadlineError, match="no header came"):
@@ -131,7 +131,7 @@ def test_neither_sides_patience_with_a_transfer_counts_the_wait(
 
 
 def stalled_push(server: RunningServer) -> None:
-    """A push that says nothing, until the server has lost its patience with it."""
+    """A push that sends nothing, until the server's time limit ends it."""
     silence = threading.Event()
     with SyncClient(ClientOptions(server.address)) as client, client._errors(), client._connections.bulk() as channel:
         try:
@@ -226,7 +226,7 @@ def test_connections_are_kept_while_a_pull_waits_on_them(
 def test_a_connection_on_which_a_pull_waits_is_not_silent(
     keeper: Patient, server: RunningServer, pool: ThreadPoolExecutor
 ) -> None:
-    # What keeps NATs and balancers from dropping it: pings pass though nothing is said.
+    # Pings pass although no message is sent, which keeps NATs and balancers from dropping the connection.
     with TcpProxy(server.address) as proxy:
         with SyncClient(ClientOptions(proxy.address, keepalive_seconds=0.5)) as client:
             waiter = Waiter(pool, client)

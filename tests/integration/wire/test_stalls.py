@@ -1,4 +1,4 @@
-"""A peer that stops sending or reading is given up after a time, and holds up no other."""
+"""A call whose peer stops sending or reading is ended after a time, and delays no other."""
 
 import logging
 import threading

@@ -1,4 +1,4 @@
-"""Calls that say nothing: who is turned away, and who never is."""
+"""Calls that send nothing: which are ended, and which never are."""
 
 import logging
 import time
@@ -47,7 +47,7 @@ def test_calls_that_say_nothing_leave_room_for_a_learner(server: RunningServer, 
 
 
 def _serves(client: SyncClient) -> bool:
-    """Whether it lets the learner in and takes what it brings, at this try: gRPC may turn a call away for now."""
+    """Whether it admits the learner and accepts its push in this attempt; gRPC may reject a call for now."""
     time.sleep(0.05)
     try:
         with client.open_session(JOIN) as session:

@@ -136,7 +136,7 @@ def test_what_is_not_grpc_is_dropped(server: RunningServer, garbage: bytes) -> N
     with socket.create_connection((host, int(port)), timeout=30) as connection:
         connection.sendall(garbage)
         if not garbage:
-            # Reset instead of an orderly end.
+            # Reset instead of closed in order.
             connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
 
 
