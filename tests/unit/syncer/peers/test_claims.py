@@ -303,6 +303,22 @@ def test_a_process_that_begins_anew_does_not_slow_down_the_others(account: Accou
     account.report(101 + SLACK + 1000)
 
 
+@pytest.mark.parametrize("restarted", [False, True])
+def test_a_pause_right_after_a_first_step_costs_the_others_nothing(account: Account, *, restarted: bool) -> None:
+    if restarted:
+        account.train(BESIDE, 50.0, 30)
+        account.claims.admitted(BESIDE, "another", 1450, 5800)
+    else:
+        account.claims.admitted(BESIDE, "process", 1450, 5800)
+    account.report(1451, learner=BESIDE)
+    account.now += 600.0  # it recompiles, or is frozen
+    for second in range(30):
+        account.report(1452 + 50 * second, learner=BESIDE)
+        account.report(101 + 50 * second)
+        account.now += 1.0
+    assert account.refused == 0
+
+
 def test_what_a_process_that_lost_its_link_comes_back_with_is_known(account: Account) -> None:
     account.report(110)
     account.claims.admitted(WHO, "process", 150, 600)

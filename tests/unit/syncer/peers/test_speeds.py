@@ -9,11 +9,11 @@ UNLIMITED = 10_000.0
 
 
 def measured(*speeds: tuple[str, float]) -> Speeds:
-    """Learners that made so many steps a second, measured in this order."""
+    """Learners that made so many steps a second for 20 seconds, measured in this order."""
     measured = Speeds()
     for learner, steps_per_second in speeds:
-        measured.reported(learner, 0, 100.0)
-        measured.reported(learner, int(10 * steps_per_second), 110.0)
+        for seconds in (0, 10, 20):
+            measured.reported(learner, int(seconds * steps_per_second), 100.0 + seconds)
     return measured
 
 
@@ -35,13 +35,21 @@ def test_nobody_is_believed_more_than_any_machine_can_do() -> None:
     assert {speeds.most_steps_per_second(learner) for learner in ("r/p/0", "r/p/1", "r/q/0")} == {UNLIMITED}
 
 
-def test_a_speed_is_known_once_it_was_measured_for_five_seconds() -> None:
+def test_a_speed_is_known_once_it_was_measured_twice_for_five_seconds() -> None:
     speeds = Speeds()
     speeds.reported("r/p/0", 10, 100.0)
-    speeds.reported("r/p/0", 14, 104.9)
+    speeds.reported("r/p/0", 12, 105.0)
+    speeds.reported("r/p/0", 16, 109.9)
     assert speeds.most_steps_per_second("r/p/1") == UNLIMITED
-    speeds.reported("r/p/0", 15, 105.0)
+    speeds.reported("r/p/0", 17, 110.0)
     assert speeds.most_steps_per_second("r/p/1") == 32 * 1.0
+
+
+def test_the_highest_speed_counts_even_if_it_was_the_first() -> None:
+    speeds = Speeds()
+    for step, now in ((10, 100.0), (50, 105.0), (51, 110.0)):
+        speeds.reported("r/p/0", step, now)
+    assert speeds.most_steps_per_second("r/p/1") == 32 * 8.0
 
 
 def test_slow_steps_are_measured_too() -> None:
@@ -50,26 +58,26 @@ def test_slow_steps_are_measured_too() -> None:
 
 def test_what_was_slow_before_does_not_hide_that_it_is_fast_now() -> None:
     speeds = measured(("r/p/0", 1.0))
-    speeds.reported("r/p/0", 10 + 100, 120.0)
+    speeds.reported("r/p/0", 20 + 100, 130.0)
     assert speeds.most_steps_per_second("r/p/1") == 32 * 10.0
 
 
 def test_a_pause_does_not_make_a_learner_slower() -> None:
     speeds = measured(("r/p/0", 4.0))
-    speeds.reported("r/p/0", 41, 1000.0)
+    speeds.reported("r/p/0", 81, 1000.0)
     assert speeds.most_steps_per_second("r/p/1") == 32 * 4.0
 
 
-@pytest.mark.parametrize("known", [False, True])
-def test_the_first_step_of_another_process_is_not_measured(*, known: bool) -> None:
+@pytest.mark.parametrize(("reports", "believed"), [(1, UNLIMITED), (2, UNLIMITED), (3, 32 * 1.0)])
+def test_the_first_step_of_another_process_is_not_measured(reports: int, believed: float) -> None:
     speeds = Speeds()
-    speeds.reported("r/p/0", 0, 100.0)
-    if known:
-        speeds.reported("r/p/0", 10, 110.0)
+    for number in range(reports):
+        speeds.reported("r/p/0", 10 * number, 100.0 + 10 * number)
     speeds.begins("r/p/0")
-    speeds.reported("r/p/0", 11, 700.0)  # it has compiled
-    assert speeds.most_steps_per_second("r/p/1") == (32 * 1.0 if known else UNLIMITED)
-    speeds.reported("r/p/0", 31, 710.0)
+    speeds.reported("r/p/0", 31, 700.0)  # it has compiled
+    speeds.reported("r/p/0", 32, 1300.0)  # and compiled once more
+    assert speeds.most_steps_per_second("r/p/1") == believed
+    speeds.reported("r/p/0", 52, 1310.0)
     assert speeds.most_steps_per_second("r/p/1") == 32 * 2.0
 
 

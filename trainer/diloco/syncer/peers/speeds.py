@@ -27,8 +27,8 @@ class _Speed:
     since: tuple[int, float]
     """Step and time at which the current measurement began. The first report starts the first one, since a first step
     may compile for minutes."""
-    highest: float = 0.0
-    """Steps per second; 0: not measured yet."""
+    highest: float | None = None
+    """Steps per second; None: not measured yet."""
 
 
 class Speeds:
@@ -45,8 +45,12 @@ class Speeds:
         seconds = now - speed.since[1]
         if seconds < MEASURED_SECONDS:
             return
-        speed.highest = max(speed.highest, (step - speed.since[0]) / seconds)
+        before, measured = speed.highest, (step - speed.since[0]) / seconds
         speed.since = (step, now)
+        if before is None:  # the others are not bounded by it yet: it may be of a pause, or of a second compilation
+            speed.highest = measured
+            return
+        speed.highest = max(before, measured)
         pool = self._fastest.get(pool_of(learner), {}) | {learner: speed.highest}
         self._fastest[pool_of(learner)] = dict(nlargest(2, pool.items(), key=itemgetter(1)))
 
