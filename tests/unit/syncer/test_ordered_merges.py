@@ -80,7 +80,7 @@ def test_after_a_merge_its_version_is_served_and_no_longer_wanted(tmp_path: Path
         assert [pull.done() for pull in pulls] == [True, False]
         assert pulls[0].result() is None
         assert on.inbox.held_bytes == 0
-        with pytest.raises(PushRefusedError, match="no longer, asked for"):
+        with pytest.raises(PushRefusedError, match="not requested, or no longer is"):
             on.inbox.open(late, PushClaim(0, "None", 40), lambda: None)
         pulls[1].cancel()
 

@@ -45,7 +45,7 @@ def payload(value: float) -> bytes:
     return torch.full((10,), value).numpy().tobytes()
 
 
-NOT_ASKED = PushReceipt(accepted=False, reason="it is no longer asked for")
+NOT_ASKED = PushReceipt(accepted=False, reason="it is no longer requested")
 
 
 class Scene:
@@ -106,7 +106,7 @@ def test_a_push_that_was_asked_for_is_kept_and_the_engine_told() -> None:
         ({"epoch": "2"}, "syncer epoch is 3, not '2': the syncer has restarted"),
         ({"incarnation": 6}, "incarnation 6 of r/p/0 has no session here"),
         ({"learner": BESIDE}, "incarnation 7 of r/p/1 has no session here"),
-        ({"attempt": 2}, "was not, or is no longer, asked for"),
+        ({"attempt": 2}, "was not requested, or no longer is"),
         ({"payload_bytes": 2**50}, "is 40 bytes in codec None, not"),
     ],
 )
@@ -200,7 +200,7 @@ def test_a_push_after_its_round_is_refused_and_told_as_late_once() -> None:
     async def scene(at: Scene) -> None:
         at.inbox.void_version(0, VERSION + 1)
         for _ in range(2):
-            with pytest.raises(RefusedError, match="is no longer, asked for"):
+            with pytest.raises(RefusedError, match="not requested, or no longer is"):
                 at.begin()
         assert at.peers.events == [LATE]
         assert at.refused == 2
@@ -213,8 +213,8 @@ def test_a_push_whose_round_ends_meanwhile_is_told_so_and_late() -> None:
         at.begin()
         at.inbox.void_version(0, VERSION + 1)
         assert at.abandoned == 1
-        assert at.service.push_unwanted(HEADER) == "it is no longer asked for"
-        at.service.push_failed(HEADER, "it is no longer asked for")
+        assert at.service.push_unwanted(HEADER) == "it is no longer requested"
+        at.service.push_failed(HEADER, "it is no longer requested")
         assert at.peers.events == [LATE]
         assert at.inbox.held_bytes == 0
 

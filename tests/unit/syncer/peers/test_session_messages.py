@@ -78,7 +78,7 @@ def test_what_an_admitted_learner_says_is_handed_on(message: LearnerMessage, eve
         (Declined(INCARNATION, 2, 5, 1), "fragment 2 of 2: they count from 0"),
         (Applied(INCARNATION, 2, 1), "fragment 2 of 2: they count from 0"),
         (Applied(INCARNATION, 0, VERSION + 1), "fragment 0 has no version 5 yet"),
-        (Join("job", WHO, "process", ""), "Join has no place in a session that is open"),
+        (Join("job", WHO, "process", ""), "Join is not expected in an open session"),
         (report(10**6), "r/p/0 claims 1000000 steps and 4000000 sequences more than are known"),
         (InvalidMessageError("not a LearnerMessage"), "not a LearnerMessage"),
     ],

@@ -125,7 +125,7 @@ def test_unplanned_learners_are_let_in_until_there_are_too_many() -> None:
                 peers.admit(f"r/p/{index}")
         turned_away = await peers.join("r/p/164")
         assert isinstance(turned_away.problem, UnavailableError)
-        assert "no room for r/p/164" in str(turned_away.problem)
+        assert "cannot admit 'r/p/164'" in str(turned_away.problem)
 
     play(scene)
 
