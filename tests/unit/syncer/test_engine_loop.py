@@ -137,7 +137,7 @@ def test_a_timer_that_is_replaced_or_cancelled_does_not_fire_even_when_due(tmp_p
     assert fired == ["end"]
 
 
-def test_a_timer_that_has_fired_when_it_is_replaced_or_cancelled_is_ignored(tmp_path: Path) -> None:
+def test_a_timer_replaced_or_cancelled_after_it_fired_is_ignored(tmp_path: Path) -> None:
     async def main() -> list[Event]:
         with looping(tmp_path) as (engine, engine_loop, executor):
             answers: dict[Event, list[Action]] = {

@@ -110,7 +110,7 @@ def record_of(folder: Path, epoch: int, base: str, *, record: bool) -> None:
     TapeWriter(folder, header, TapeLimits()).close()
 
 
-def test_the_checkpoints_that_a_replay_begins_with_are_those_of_recorded_tapes(
+def test_checkpoints_of_recorded_tapes_are_what_a_replay_begins_with(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     assert recorded_bases(tmp_path / "tape") == frozenset()
