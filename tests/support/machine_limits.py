@@ -35,6 +35,7 @@ def small_disk(folder: Path, size_kib: int) -> Iterator[Path]:
     try:
         yield mount
     finally:
+        # Lazily: a file that the code under test left open must not leave the mount behind for later tests.
         subprocess.run(["umount", "--lazy", mount], check=True)
 
 
