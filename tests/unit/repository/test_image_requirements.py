@@ -1,5 +1,4 @@
-"""What is installed into the images: the operator's own list, and for the trainer nothing in place of its base's
-torch."""
+"""What is installed into the images: the operator's own list; for the trainer nothing that replaces its torch."""
 
 import subprocess
 import sys
