@@ -204,9 +204,7 @@ def test_a_push_that_came_too_late_loses_its_residual(caplog: pytest.LogCaptureF
     bench.feedback.outcome(0, 5, merged=False)
     assert bench.feedback.residual(0) is None
     assert bench.counts.pushes_refused == 1
-    assert [record.getMessage() for record in caplog.records] == [
-        "the syncer did not take fragment 0 for version 5: late"
-    ]
+    assert [record.getMessage() for record in caplog.records] == ["the syncer refused fragment 0 for version 5: late"]
 
 
 def test_an_outer_gradient_that_cannot_be_encoded_is_declined() -> None:

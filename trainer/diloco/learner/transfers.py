@@ -203,7 +203,7 @@ class Pusher:
             counts.pushes_refused += not receipt.accepted
         if not receipt.accepted:
             _log.debug(
-                "the syncer did not take fragment %d for version %d: %s",
+                "the syncer refused fragment %d for version %d: %s",
                 header.fragment,
                 header.version,
                 receipt.reason,

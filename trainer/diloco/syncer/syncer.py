@@ -190,8 +190,7 @@ class Syncer:
         return self._reporter.status(self._view(), self._now(), stored)
 
     async def until_over(self, stop: asyncio.Event) -> int:
-        """Run until ``stop`` is set, something fails, or the job is over and no learner is left. Returns the exit
-        code."""
+        """Run until ``stop`` is set, something fails, or the job is over and all have left. Returns the exit code."""
         stopped = asyncio.ensure_future(stop.wait())
         ticking = asyncio.ensure_future(self._tick_until_left())
         ends: list[asyncio.Future[Any]] = [stopped, ticking, self._engine_loop.failed]
