@@ -148,7 +148,7 @@ class Lease:
         if seen != self._seen:
             self._seen, self._seen_since = seen, self.clocks.monotonic()
         if holder != self.other:
-            _log.info("lease %s/%s is held by %s", self.namespace, self.name, holder or "nobody")
+            _log.info("lease %s/%s is held by %s", self.namespace, self.name, holder or "no process")
         self.other, self._live = holder, live
 
     def _duration_of(self, live: Object) -> float:
@@ -165,7 +165,7 @@ class Lease:
             if self.other != self.identity:
                 self._renewed_at = None
                 raise LeaseLostError(
-                    f"lease {self.namespace}/{self.name} is held by {self.other or 'nobody'}"
+                    f"lease {self.namespace}/{self.name} is held by {self.other or 'no process'}"
                 ) from None
             await self._write(create=False)
 

@@ -1,6 +1,4 @@
-"""Changes that others make to a job's objects: the operator restores its own fields and leaves others', and nothing is
-left once the job is deleted.
-"""
+"""Changes that others make to a job's objects: the operator restores its own fields, and no others."""
 
 import json
 from collections.abc import Iterator

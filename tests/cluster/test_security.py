@@ -1,5 +1,4 @@
-"""Who may connect to a job's syncer: its own learners, each as itself; enforced by certificates and network
-policies."""
+"""Who may connect to a job's syncer: its own learners, each as itself, by certificates and network policies."""
 
 import base64
 from collections.abc import Iterator

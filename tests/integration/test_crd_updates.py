@@ -1,5 +1,4 @@
-"""Which fields of a job can be changed once it exists: a real API server refuses any other change and names the
-field."""
+"""Which fields of an existing job can be changed: a real API server refuses any other change and names the field."""
 
 import json
 from collections.abc import Iterator

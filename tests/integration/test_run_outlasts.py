@@ -1,5 +1,4 @@
-"""``diloco run`` goes on without readers, journal and logs, restarts what others stop, and reacts to its own
-signals."""
+"""``diloco run`` goes on without readers, journal and logs, restarts what others stop, and reacts to signals."""
 
 import contextlib
 import json

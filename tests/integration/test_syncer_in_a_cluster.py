@@ -1,5 +1,4 @@
-"""A real syncer process as in a cluster: pools are scaled, it is stopped by SIGTERM, joined after its end, and lied
-to."""
+"""A real syncer process as in a cluster: pools are scaled, SIGTERM stops it, and learners join late or lie."""
 
 import contextlib
 import resource

@@ -179,8 +179,7 @@ class ClusterJob:
         return {one.name: one.value for family in families for one in family.samples if not one.labels}
 
     def steps(self, learner: str) -> int:
-        """Inner steps of a learner over all its processes, from its metrics; 0 while it does not answer or has made
-        none."""
+        """Inner steps of a learner over all its processes, from its metrics; 0 while it does not answer."""
         return int(self.metrics(learner).get("diloco_learner_steps_total", 0))
 
     def log(self, pod: str) -> list[str]:

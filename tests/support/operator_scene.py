@@ -70,8 +70,7 @@ class Cluster:
         return next((one for one in self.status(job).get("conditions", []) if one["type"] == kind), {})
 
     def collect_garbage(self, job: str) -> None:
-        """Delete what the garbage collector would delete, and remove the claims' finalizers, as no controller here
-        does."""
+        """Do the garbage collector's work: delete a job's children, and remove the claims' finalizers."""
         selector = f"--selector=diloco.dev/job={job}"
         self.kubectl("delete", CHILDREN, selector, "--wait=false")
         for claim in self.get("persistentvolumeclaims", selector)["items"]:

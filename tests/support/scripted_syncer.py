@@ -192,8 +192,7 @@ class ScriptedSyncer:
     def publish(
         self, fragment: int, values: torch.Tensor | None = None, *, merged: bool = True, lies: bool = False
     ) -> int:
-        """Make a new version of a fragment and announce it; returns the version. ``lies``: its update gives another
-        result."""
+        """Make a new version of a fragment and announce it; returns the version. ``lies``: its update is wrong."""
         before = self.fragments[fragment]
         made = before.clone() if values is None else values
         version = self.versions[fragment] + 1

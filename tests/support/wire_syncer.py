@@ -29,8 +29,7 @@ PAYLOAD_LIMIT_BYTES = 64 << 20
 
 
 class Keeper:
-    """A ``SyncHandler`` that welcomes every learner, answers every step with a request for a fragment, and keeps every
-    push."""
+    """A ``SyncHandler`` that welcomes every learner, answers each step with a request, and keeps every push."""
 
     def __init__(self, fragments: dict[int, bytes] | None = None) -> None:
         self.fragments = fragments or {}
@@ -108,8 +107,9 @@ class Keeper:
 
 
 class _SharedLoop:
-    """One event loop in a thread for all servers of the process: grpc.aio has one completion queue for all loops, and
-    delivers what is late from a server on a closed loop to the next one.
+    """One event loop in a thread for all servers of the process.
+
+    grpc.aio has one completion queue for all loops, and delivers late events of a server on a closed loop to the next.
     """
 
     def __init__(self) -> None:

@@ -5,7 +5,7 @@ import pytest
 
 @pytest.fixture
 def one_torch_thread() -> Iterator[None]:
-    """For models that are far too small for two threads: they would spend their time on waiting for each other."""
+    """For models that are far too small for two threads, which would only wait for each other."""
     import torch  # noqa: PLC0415  # most tests here need none
 
     before = torch.get_num_threads()

@@ -35,8 +35,8 @@ from diloco_operator.signing import (
 )
 
 SETTLING: Final = dt.timedelta(hours=1)
-"""From when a new authority is handed out until it signs. Kubelets bring a changed Secret within two minutes, unless
-they are cut off (ours)."""
+"""Time from when a new authority is distributed until it signs. Kubelets update a changed Secret within two minutes,
+unless they are cut off (ours)."""
 
 CA, CERTIFICATE, KEY, AUTHORITY_KEY = "ca.crt", "tls.crt", "tls.key", "ca.key"
 
@@ -46,14 +46,14 @@ SecretData = Mapping[str, str]
 
 @dataclass(frozen=True, slots=True)
 class JobIdentity:
-    """Whose certificates these are."""
+    """The job that the certificates are for."""
 
     job: str
     namespace: str
     pools: SetNames
-    """Its pools, and what their StatefulSets are called."""
+    """Its pools, and the names of their StatefulSets."""
     hosts: tuple[str, ...] = ()
-    """By which the syncer is called from outside the cluster."""
+    """Names by which learners outside the cluster reach the syncer."""
 
 
 def syncer_names(who: JobIdentity) -> LeafNames:
@@ -64,16 +64,16 @@ def syncer_names(who: JobIdentity) -> LeafNames:
 
 
 def learner_names(job: str, pool: PoolKey) -> LeafNames:
-    """The learners of one pool: whoever holds it may speak for each of them."""
+    """The learners of one pool: the holder may speak for each of them."""
     return LeafNames("diloco learner", "client", uris=(f"diloco://{job}/learner/{pool.region}/{pool.pool}",))
 
 
 def certificates(
     who: JobIdentity, live: Mapping[str, SecretData], now: dt.datetime, maker: CertificateMaker
 ) -> Certificates:
-    """What the job's Secrets are to hold at ``now``, given what they hold (``live``, by name).
+    """The contents of the job's Secrets at ``now``, given the current ones (``live``, by name).
 
-    Equal to ``live``, and without a reason, while nothing is due.
+    While nothing is due, they equal ``live`` and there is no reason.
     """
     trust, reasons = _authorities(who, live, now, maker)
     bundle = b"".join(certificate_pem(one.certificate) for one in trust.authorities)
@@ -98,11 +98,11 @@ class _Trust:
     """All that are trusted, the newest first."""
     signer: Authority
     settled: bool
-    """Everybody has been given ``signer`` to trust."""
+    """Every process has had time to get ``signer`` as a trusted authority."""
 
     @property
     def signers(self) -> tuple[Authority, ...]:
-        """The one that signs now and those that will: older keys are not kept."""
+        """The authority that signs now and those that will; older keys are not kept."""
         return self.authorities[: self.authorities.index(self.signer) + 1]
 
     def objection(self, leaf: Leaf) -> str | None:
@@ -121,7 +121,7 @@ def _authorities(
     name = names.authority_secret(who.job)
     found, problem = _read_authorities(live.get(name))
     if problem is not None:
-        # Processes trust what their own Secrets hold: they are not cut off while the new authority settles.
+        # Processes trust the authorities in their own Secrets, so they stay connected while the new one becomes known.
         elsewhere = (data for secret, data in live.items() if secret != name)
         found = _merged(found, (one for data in elsewhere for one in _trusted_by(data)))
     found = sorted_newest_first(one for one in found if not one.expired(now))
@@ -131,13 +131,13 @@ def _authorities(
         fresh = new_authority(f"diloco {who.job}", now, maker)
         found, able = sorted_newest_first([fresh, *found]), list(sorted_newest_first([fresh, *able]))
     settled = [one for one in able if now - one.made_at >= SETTLING]
-    # With none that everybody knows, the oldest is what most have heard of.
+    # If none is known to every process, the oldest is known to most of them.
     trust = _Trust(found, settled[0] if settled else able[-1], settled=bool(settled))
     return trust, (f"{name}: {problem}",) if problem is not None else ()
 
 
 def _read_authorities(data: SecretData | None) -> tuple[tuple[Authority, ...], str | None]:
-    """What can be read, and what is wrong with the rest."""
+    """The readable authorities, and the problem with the rest."""
     if data is None:
         return (), "is missing"
     try:
@@ -171,7 +171,7 @@ def _merged(first: Sequence[Authority], more: Iterable[Authority]) -> tuple[Auth
 def _leaf(
     data: SecretData | None, subject: LeafNames, trust: _Trust, now: dt.datetime
 ) -> tuple[Leaf | None, str | None]:
-    """The leaf as it is if it can stay, otherwise why not."""
+    """The leaf if it can stay, otherwise why not."""
     if data is None:
         return None, "is missing"
     try:

@@ -15,8 +15,7 @@ from tests.support.wire_syncer import Keeper, RunningServer
 
 
 def gets_through(call: Callable[[], object]) -> None:
-    """Check that it succeeds again on its own; the first attempts may still meet the connection that is being
-    closed."""
+    """Check that it succeeds again on its own; the first attempts may meet the connection that is being closed."""
     for _ in range(9):
         with contextlib.suppress(UnavailableError):
             call()

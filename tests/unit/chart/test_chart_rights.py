@@ -1,4 +1,4 @@
-"""Who may do what: each verb on each resource, nothing by wildcard, and only where jobs are looked after."""
+"""Permissions: each verb on each resource, no wildcards, and only in namespaces whose jobs are reconciled."""
 
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -27,14 +27,14 @@ def of_kind(kind: Kind) -> tuple[str, str]:
 
 
 def wanted() -> Rights:
-    """What the operator's requests need, by the kinds that they are about."""
+    """The permissions that the operator's requests need, by kind."""
     job_group = kinds.JOB.group
     child = {"get", "list", "watch", "create", "patch"}
     return {
         of_kind(kinds.JOB): {"get", "list", "watch", "delete"},
         (job_group, "dilocojobs/status"): {"patch"},
         **{of_kind(kind): child | ({"delete"} if kind != kinds.CLAIM else set()) for kind in kinds.CHILDREN},
-        # Of earlier versions, to be deleted.
+        # From earlier versions; they are deleted.
         of_kind(kinds.DISRUPTION_BUDGET): {"list", "watch", "delete"},
         of_kind(kinds.POD): {"list"},
         of_kind(kinds.CORE_EVENT): {"list"},

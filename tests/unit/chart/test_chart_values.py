@@ -1,4 +1,4 @@
-"""Values: what is wrong with them is refused by name, and values.yaml, its schema and its comments agree."""
+"""Values: wrong ones are refused by name, and values.yaml, its schema and its comments agree."""
 
 import json
 from collections.abc import Callable
@@ -73,10 +73,10 @@ def test_the_schema_knows_every_value_and_no_others() -> None:
 
 
 def differences(schema: dict[str, Any], values: dict[str, Any], path: str) -> list[str]:
-    """Members that only one of them knows, and mappings with members that let others pass."""
+    """Members that only one of them has, and mappings that allow unknown members."""
     properties: dict[str, Any] = schema["properties"]
     found = [f"{path}: others pass"] if schema.get("additionalProperties") is not False else []
-    # What is empty or free by default says nothing of what may be in it.
+    # A default that is empty or free-form does not show what it may contain.
     unknown = (values.keys() ^ properties.keys()) - (set() if path else SET_BY_HELM)
     found += [f"{path}.{name}" for name in sorted(unknown) if path not in (".resources", ".affinity")]
     for name in sorted(values.keys() & properties.keys()):

@@ -1,4 +1,4 @@
-"""What the chart renders: pods, images, the operator's settings, and what is there only on request."""
+"""What the chart renders: pods, images, the operator's settings, and optional objects."""
 
 from collections.abc import Callable
 from dataclasses import fields

@@ -1,4 +1,4 @@
-"""Which server and namespace a kubeconfig gives, and the one line where it gives none. Nothing is asked here."""
+"""Which server and namespace a kubeconfig gives, and the error if it gives none. No request is sent here."""
 
 import subprocess
 import sys

@@ -1,4 +1,4 @@
-"""How jobs of a cluster look, held against whole texts; and what is said of them in lines."""
+"""How jobs of a cluster are displayed, compared with complete texts, and as plain lines."""
 
 import io
 from datetime import UTC, datetime

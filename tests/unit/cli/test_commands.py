@@ -1,4 +1,4 @@
-"""The program: quick where it computes nothing, and one line where the user is mistaken."""
+"""The program: quick if it computes nothing, and one line for a user's mistake."""
 
 import subprocess
 import sys

@@ -1,4 +1,4 @@
-"""Watching a run on this machine: its syncer while it goes on, its summary once it is over."""
+"""Watching a run on this machine: from its syncer while it goes on, from its summary once it is over."""
 
 import io
 import json

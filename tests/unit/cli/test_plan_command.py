@@ -1,4 +1,4 @@
-"""``diloco plan``: what it prints, what it exits with, and what it says of mistakes."""
+"""``diloco plan``: its output, its exit codes, and its errors."""
 
 import json
 import subprocess
@@ -26,7 +26,7 @@ spec:
 
 @pytest.fixture(autouse=True)
 def wide_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Lines break in other places in a narrow one."""
+    """A wide terminal, as lines break elsewhere in a narrow one."""
     monkeypatch.setenv("COLUMNS", "200")
 
 

@@ -1,4 +1,4 @@
-"""Which is meant, a run on this machine or jobs in a cluster: one rule, from argument, flags and the program's name."""
+"""Whether a run on this machine or jobs in a cluster are meant: one rule, from argument, flags and program name."""
 
 from pathlib import Path
 

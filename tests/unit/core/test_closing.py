@@ -1,4 +1,4 @@
-"""How a round that has its quorum ends: to the second, for whom it waits and until when."""
+"""How a round that has its quorum ends: which learners it waits for, and until when exactly."""
 
 from typing import Any
 
@@ -14,7 +14,7 @@ MOST = 1000.0
 
 
 def launched(learners: int, *ready: int, **changes: Any) -> Script:
-    """The first fragment is asked for at second 1000; steps take a second, and these have made one."""
+    """The first fragment is requested at second 1000; steps take a second, and these learners have made one."""
     script = Script(options(learners, **changes))
     script.start(*range(learners))
     for index in ready:
@@ -23,7 +23,7 @@ def launched(learners: int, *ready: int, **changes: Any) -> Script:
 
 
 def takes(script: Script, index: int, seconds: float) -> None:
-    """A learner usually takes so long to answer."""
+    """Set the time that a learner usually takes to answer."""
     script.engine._state.learners[name(index)].answer_seconds = SizedSpread(seconds, 0.0)
 
 
@@ -32,7 +32,7 @@ def members(actions: list[Action]) -> list[list[str]]:
 
 
 def closes_after(script: Script, actions: list[Action]) -> float:
-    """Seconds from now on in which the round closes, where nobody else answers."""
+    """Seconds until the round closes if no other learner answers."""
     began, seen = script.now, len(script.log) - len(actions)
     script.wait(MOST)
     return next(at for at, action in script.log[seen:] if isinstance(action, Merge)) - began
@@ -61,7 +61,7 @@ def test_an_answer_is_waited_for_while_it_brings_more_than_that_costs(seconds: f
     takes(script, 1, 0.01)
     script.push(0, 0)
     script.merge_done(only(script.push(1, 0), Merge))
-    # What it brings are the 100 tokens since then; what waiting costs are 200 a second.
+    # Its answer adds the 100 tokens since then; waiting costs 200 a second.
     script.step(0)
     script.step(1)
     takes(script, 1, seconds)
@@ -120,7 +120,7 @@ def test_whoever_is_excluded_is_told_why() -> None:
     script.push(0, 0)
     script.leave(3)
     script.join(3, versions=(0, 0, 0, 0))
-    script.ready(3)  # the round has its quorum: it is not asked any more
+    script.ready(3)  # the round has its quorum, so it sends no more requests
     notes = [note for note in of(script.wait(1.0), Note) if note.subject == "LearnerExcluded"]
     late = "its outer gradient did not arrive in time"
     assert [(note.learner, note.reason) for note in notes] == [

@@ -25,7 +25,7 @@ def update_of(numel: int) -> Update:
 
 @dataclass(frozen=True)
 class WatchedCodec(PlainCodec):
-    """Keeps what it was told to encode."""
+    """Keeps what it encodes."""
 
     encoded: list[torch.Tensor] = field(default_factory=list)
 

@@ -1,4 +1,4 @@
-"""What the engine does with any event: of a job that is over, and with what is none."""
+"""How the engine handles every event of a job that is over, and what is not an event."""
 
 from typing import Any
 

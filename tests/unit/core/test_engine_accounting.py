@@ -1,4 +1,4 @@
-"""What rounds and sessions mean for the accounts of time, beyond the classes themselves (`test_given_time`)."""
+"""Effects of rounds and sessions on the accounts of time, beyond the classes themselves (`test_given_time`)."""
 
 import math
 
@@ -29,7 +29,7 @@ def time_of(script: Script, index: int = 0) -> dict[str, float]:
 
 
 def legacy(script: Script, step: int, seconds: float, blocked: float) -> None:
-    """A report as learners sent it that did not tell where their time went."""
+    """A report as from learners that did not report how they spent their time."""
     script.do(StepReported(name(0), script.incarnations[0], step, 100 * step, seconds, blocked, 2.0, step))
 
 

@@ -1,4 +1,4 @@
-"""What an outer gradient that comes counts for: its bytes, its learner's answer, and what is said of one too many."""
+"""What an arriving outer gradient counts for: its bytes, its learner's answer, and when it is dropped."""
 
 from typing import Any
 
@@ -10,7 +10,7 @@ from tests.support.engine_script import Script, name, of, only, options
 
 
 def started(learners: int = 2, **changes: Any) -> Script:
-    """Everybody has made a step, and the first fragment is asked for."""
+    """Every learner has made a step, and the first fragment is requested."""
     script = Script(options(learners, **changes))
     script.start(*range(learners))
     for index in range(learners):
@@ -45,7 +45,7 @@ def test_a_learner_that_declines_and_brings_it_counts_once(rules: Rules) -> None
 
 
 def asked_ahead() -> tuple[Script, AskFragment]:
-    """Both learners take two steps to answer, so each is asked ahead; the latest ask of the second one."""
+    """Both learners take two steps to answer, so each is asked ahead; returns the second one's latest request."""
     script = Script(options(2, fragments=12, quorum=2, grace_safety=0.0))
     script.start(0, 1)
     for _ in range(30):

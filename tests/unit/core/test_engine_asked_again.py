@@ -1,4 +1,4 @@
-"""Who is asked again where a quorum is missing, whom a round still waits for, and what ends its wait."""
+"""Which learners are asked again without a quorum, which ones a round still waits for, and what ends its wait."""
 
 from typing import Any
 
@@ -11,7 +11,7 @@ from tests.support.engine_script import Script, name, of, only, options
 
 
 def started(learners: int, **changes: Any) -> Script:
-    """Everybody has made a step, and the first fragment is asked for."""
+    """Every learner has made a step, and the first fragment is requested."""
     script = Script(options(learners, **changes))
     script.start(*range(learners))
     for index in range(learners):
@@ -21,7 +21,7 @@ def started(learners: int, **changes: Any) -> Script:
 
 
 def without_work(script: Script, *indices: int) -> None:
-    """Processes that lost their connection are back, have received the first fragment anew, and decline it."""
+    """Processes that lost their connection are back, have received the first fragment again, and decline it."""
     for index in indices:
         script.leave(index)
         script.join(index, f"process-{index}", (-1, 0, 0, 0))

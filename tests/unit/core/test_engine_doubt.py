@@ -12,7 +12,7 @@ from tests.support.engine_script import TOKENS_PER_STEP, Script, name, of, optio
 
 
 def training(learners: int, losses: dict[int, float] | None = None, **changes: Any) -> Script:
-    """Everybody trains, with a loss of 4 and more; learner 0 is the fastest, and has been told to evaluate."""
+    """All learners train, with a loss of 4 or more; learner 0 is the fastest and has been ordered to evaluate."""
     script = Script(options(learners, **changes))
     script.start(*range(learners))
     for index in range(learners):
@@ -23,7 +23,7 @@ def training(learners: int, losses: dict[int, float] | None = None, **changes: A
 
 
 def answer(script: Script, loss: float) -> list[Action]:
-    """Whoever was asked last answers."""
+    """The learner with the latest order answers."""
     order = script.all(Evaluate)[-1]
     return script.do(Evaluated(order.learner, order.incarnation, order.evaluation, loss, exact=True))
 

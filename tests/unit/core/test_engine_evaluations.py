@@ -1,4 +1,4 @@
-"""Who evaluates the model, when, and what an answer or none means for the next order."""
+"""Which learner evaluates the model, when, and how an answer or its absence affects the next order."""
 
 from dataclasses import replace
 from typing import Any
@@ -22,13 +22,13 @@ BEGIN = 1000.0
 
 
 def answer(script: Script, loss: float = 2.0, *, exact: bool = True) -> list[Action]:
-    """Whoever was asked last answers."""
+    """The learner with the latest order answers."""
     order = script.all(Evaluate)[-1]
     return script.do(Evaluated(order.learner, order.incarnation, order.evaluation, loss, exact))
 
 
 def started(learners: int = 1, **changes: Any) -> Script:
-    """Everyone has the model, of one fragment, and the initial one is evaluated."""
+    """Every learner has the model, of one fragment, and the initial model is evaluated."""
     script = Script(options(learners, fragments=1, lease_seconds=1000.0, **changes))
     script.start(*range(learners))
     answer(script)
@@ -36,7 +36,7 @@ def started(learners: int = 1, **changes: Any) -> Script:
 
 
 def turn(script: Script, learners: int = 1, *, tokens: int = 100) -> list[Action]:
-    """Everyone makes a step and brings it, with so many tokens each, and all of it is merged."""
+    """Every learner makes a step of this many tokens and sends it, and all of it is merged."""
     for index in range(learners):
         script.step(index, seconds=1.0 + index)
     merges = [merge for index in range(learners) for merge in of(script.push(index, 0, tokens=tokens), Merge)]
@@ -44,7 +44,7 @@ def turn(script: Script, learners: int = 1, *, tokens: int = 100) -> list[Action
 
 
 def asked(script: Script) -> list[tuple[float, str]]:
-    """When who was told to evaluate, from the second time on."""
+    """When which learner was ordered to evaluate, from the second order on."""
     return [(at - BEGIN, action.learner) for at, action in script.log if isinstance(action, Evaluate)][1:]
 
 

@@ -1,4 +1,4 @@
-"""What a join does: who is let in with what, and what is known of a learner that comes back."""
+"""Joins: which learners are admitted with what, and what is known of one that comes back."""
 
 from diloco.core.actions import Admit, AskFragment, Fence, Merge, Refusal
 from diloco.core.events import StepReported
@@ -11,7 +11,7 @@ def learner(script: Script, index: int = 0) -> LearnerView:
 
 
 def merged(script: Script, times: int) -> None:
-    """The first learner makes as many steps and merges of its own."""
+    """The first learner alone makes this many steps and merges."""
     for _ in range(times):
         for ask in of(script.step(0), AskFragment):
             if ask.learner == name(0):

@@ -1,4 +1,4 @@
-"""When a syncer step is launched, how many are under way, and how long each has before its asks are repeated."""
+"""When a syncer step is launched, how many are under way, and how soon requests are repeated."""
 
 from typing import Any
 
@@ -71,7 +71,7 @@ def test_a_round_whose_answers_came_ahead_of_its_launch_closes_with_it() -> None
     script = started(1, fragments=12, grace_safety=0.0)
 
     def turn(answer_steps: float) -> list[int]:
-        """A step of a second; what was asked so many steps before is answered. Which rounds the step itself closes."""
+        """Make a step of a second, and answer the requests of some steps before; returns the closed rounds."""
         closed = of(script.step(0), Merge)
         for merge in closed:
             script.merge_done(merge)

@@ -1,4 +1,4 @@
-"""When a learner whose outer gradients are not to be believed is told of, and until when."""
+"""When a learner whose outer gradients are not credible is reported, and until when."""
 
 from diloco.core.actions import Merge
 from diloco.core.events import LeftOut, Merged
@@ -6,7 +6,7 @@ from tests.support.engine_script import Script, name, only, options
 
 
 def merge_without(script: Script, fragment: int, *left_out: LeftOut) -> None:
-    """Both learners make a step and bring the fragment; it is merged without those."""
+    """Both learners make a step and send the fragment; it is merged without the given ones."""
     for learner in (0, 1):
         script.step(learner)
     script.push(0, fragment)
@@ -27,7 +27,7 @@ def test_repeatedly_left_out_is_shown_until_all_fragments_merged_with_it() -> No
     assert told() == ["", ""], "one may be a bad batch"
     for fragment in (1, 2, 3):
         merge_without(script, fragment)
-    # Its words stay while it goes on, and a good merge in between changes nothing.
+    # The text stays the same while it lasts, and a merge with it in between changes nothing.
     merge_without(script, 0, LeftOut(name(1), "it is 50 times as large"))
     assert told() == ["", "it is 40 times as large"]
     for fragment in (1, 2, 3):

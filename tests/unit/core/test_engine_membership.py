@@ -1,4 +1,4 @@
-"""Who is in: incarnations, fencing, leases, stalled learners, restarts, giving up."""
+"""Membership: incarnations, fencing, leases, stalled learners, restarts, giving up."""
 
 from dataclasses import replace
 
@@ -145,7 +145,7 @@ def test_heartbeats_are_no_participation() -> None:
         script.wait(1.0)
     assert not script.all(Fence)
     assert script.all(Note, lambda note: note.subject == "LearnerStalled")[0].learner == name(1)
-    # Nobody waits for it: the answer of the one that trains closes the round.
+    # The round does not wait for it: the answer of the one that trains closes it.
     fragment = max(script.asks[0, p].version * 0 + p for _, p in script.asks if (0, p) in script.asks)
     assert of(script.push(0, fragment), Merge)
 
@@ -233,7 +233,7 @@ def test_whoever_is_fenced_is_not_waited_for() -> None:
         script.step(index)
     script.push(0, 0)
     assert not of(script.push(1, 0), Merge)
-    # The same process once more: the session that was asked is over.
+    # The same process again: the session that got the request is over.
     merge = only(script.join(2), Merge)
     assert [member.learner for member in merge.members] == [name(0), name(1)]
 

@@ -88,7 +88,7 @@ def test_a_learner_that_is_no_longer_planned_counts_until_it_leaves() -> None:
     script.step(0)
     script.wait(8.0)
     after = script.engine.view(script.now)
-    # Given time goes on for one learner, not for two, and what the other did is not forgotten.
+    # Given time goes on for one learner, not for two, and the other's work is kept.
     assert after.inner_steps == before.inner_steps + 1
     script.join(1, "back")
     assert one(script, 1).given_seconds == 5.0

@@ -1,4 +1,4 @@
-"""What makes a quorum: learners that bring something, as many as the job wants or as are left."""
+"""What makes a quorum: learners with an outer gradient, as many as the job requires or as are left."""
 
 from typing import Any
 
@@ -12,7 +12,7 @@ from tests.support.engine_script import Script, name, of, only, options
 
 
 def started(learners: int, quorum: int, **changes: Any) -> Script:
-    """Everybody trains, and the first fragment is asked for."""
+    """All learners train, and the first fragment is requested."""
     script = Script(options(learners, quorum=quorum, **changes))
     script.start(*range(learners))
     for index in range(learners):
@@ -32,7 +32,7 @@ def give_up(script: Script, index: int) -> list[Action]:
 
 
 def load(script: Script, index: int, *fragments: int) -> None:
-    """A process that has lost its connection is back, and receives some fragments anew."""
+    """A process that has lost its connection is back, and receives some fragments again."""
     script.leave(index)
     script.join(index, f"process-{index}", tuple(-1 if p in fragments else 0 for p in range(4)))
     script.ready(index)
@@ -76,7 +76,7 @@ def test_one_that_declined_and_left_makes_no_quorum() -> None:
 
 @pytest.mark.parametrize(("bound", "merged"), [(6, [[name(0)]]), (7, [])])
 def test_one_that_waits_at_the_staleness_bound_counts_without_work(bound: int, merged: list[list[str]]) -> None:
-    # Nobody could wait for its next step: it makes none before something is merged.
+    # Waiting for its next step would be in vain: it makes none before something is merged.
     script = started(2, 2, max_staleness_steps=bound, overlap=1)
     script.step(1, 5)
     load(script, 1, 0)
@@ -94,7 +94,7 @@ def test_the_quorum_follows_where_a_learner_is_given_up() -> None:
     assert note.reason == "sync.quorum is 3, but only 2 learner(s) are left: these are the quorum"
     view = script.engine.view(script.now)
     assert (view.quorum, view.quorum_wanted) == (2, 3)
-    # Not below one, and each that is given up lowers it.
+    # Each learner that is given up lowers it, but not below one.
     give_up(script, 1)
     assert script.engine._state.quorum == 1
     give_up(script, 0)

@@ -1,4 +1,4 @@
-"""What a learner has received decides what it has to bring, and how much that is."""
+"""What a learner has received determines whether it has something to send, and how much."""
 
 import pytest
 
@@ -7,7 +7,7 @@ from tests.support.engine_script import Script, name, of, only, options
 
 
 def merged_once(*, answer_seconds: float = 0.0) -> Script:
-    """One fragment, due every ten steps; both learners have brought it, and only the first has received the result."""
+    """One fragment, due every ten steps; both learners have sent it, and only the first has received the result."""
     script = Script(options(2, fragments=1, interval=10, max_staleness_steps=40, grace_safety=0.0))
     script.start(0, 1)
     script.step(0, 10)
@@ -22,11 +22,11 @@ def merged_once(*, answer_seconds: float = 0.0) -> Script:
 @pytest.mark.parametrize(
     ("events", "waited_for"),
     [
-        (["steps"], False),  # its outer gradient is measured from what it has brought already
+        (["steps"], False),  # its outer gradient would include the one that it has already sent
         (["received"], False),
         (["received", "steps"], True),
         (["steps", "received", "steps"], True),
-        (["received", "steps", "received"], True),  # told twice, received once
+        (["received", "steps", "received"], True),  # reported twice, received once
         (["steps", "received"], False),
     ],
 )
@@ -41,7 +41,7 @@ def test_a_round_waits_for_whoever_has_made_a_step_on_the_result(events: list[st
     actions = script.push(0, 0)
     merged = [[member.learner for member in merge.members] for merge in of(actions, Merge)]
     assert merged == ([] if waited_for else [[name(0)]])
-    # Of one that has nothing to bring there is nothing to decide.
+    # There is nothing to decide about a learner with nothing to send.
     (waits,) = [note.reason for note in of(actions, Note) if note.subject == "RoundWaits"]
     assert (name(1) in waits) is waited_for
 

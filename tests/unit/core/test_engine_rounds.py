@@ -58,7 +58,7 @@ def test_all_answers_close_the_round_without_waiting() -> None:
 
 
 def not_ready(script: Script, *indices: int) -> None:
-    """Learners train that have made no step yet, so that they have nothing to bring."""
+    """Learners that train and have made no step yet, so that they have nothing to send."""
     script.step(0)
     for index in indices:
         assert (index, 0) in script.asks

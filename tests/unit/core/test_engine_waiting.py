@@ -1,4 +1,4 @@
-"""Membership by readiness: who is asked ahead, who is waited for, and what a slow, dying or hostile learner costs."""
+"""Membership by readiness: requests ahead, waits, and what a slow, dying or hostile learner costs."""
 
 import dataclasses
 from typing import Any
@@ -20,7 +20,7 @@ def started(learners: int = 3, **changes: Any) -> Script:
 
 
 def turn(script: Script, answers: dict[int, float]) -> list[Merge]:
-    """Everyone makes a step of a second; each then answers what it is asked, so long after it is asked.
+    """Every learner makes a step of a second; each then answers its requests, after its own time.
 
     ``answers``: seconds by learner, for a fragment of mean size.
     """
@@ -40,14 +40,14 @@ def turn(script: Script, answers: dict[int, float]) -> list[Merge]:
     merges = [action for _, action in script.log[seen:] if isinstance(action, Merge)]
     for merge in merges:
         script.merge_done(merge)
-        for index in answers:  # whoever is no member receives it too
+        for index in answers:  # learners that are not members receive it too
             if name(index) not in members(merge):
                 script.applied(index, merge.fragment, merge.version)
     return merges
 
 
 def warmed_up(answers: dict[int, float], turns: int = 2 * INTERVAL, **changes: Any) -> Script:
-    """Everyone's time to answer is known."""
+    """Let every learner's time to answer be measured."""
     script = started(len(answers), **changes)
     for _ in range(turns):
         turn(script, answers)
@@ -55,7 +55,7 @@ def warmed_up(answers: dict[int, float], turns: int = 2 * INTERVAL, **changes: A
 
 
 def due_fragment(script: Script) -> int:
-    """The first two learners make a step; which fragment that makes due."""
+    """The first two learners make a step; returns the fragment that it makes due."""
     asks = [*of(script.step(1), AskFragment), *of(script.step(0), AskFragment)]
     return next(ask.fragment for ask in asks if ask.learner == name(0))
 
@@ -118,7 +118,7 @@ def test_a_learner_that_missed_its_deadline_is_awaited_after_a_late_answer() -> 
     script.merge_done(only(script.wait(1.0), Merge))
     assert missed(script, 1)
     ask = script.asks[1, fragment]
-    script.do(FragmentLate(name(1), ask.incarnation, fragment, ask.version, ask.attempt + 1))  # never asked for
+    script.do(FragmentLate(name(1), ask.incarnation, fragment, ask.version, ask.attempt + 1))  # never requested
     assert missed(script, 1)
     script.do(FragmentLate(name(1), ask.incarnation, fragment, ask.version, ask.attempt))
     assert not missed(script, 1)
@@ -160,7 +160,7 @@ def test_a_learner_that_becomes_ready_while_a_round_waits_is_awaited_too() -> No
     script = warmed_up({0: 0.01, 1: 0.4, 2: 0.4})
     script.leave(2)
     script.join(2, "another process")
-    script.ready(2)  # it has the model, and nothing to bring yet
+    script.ready(2)  # it has the model, and nothing to send yet
     fragment = due_fragment(script)
     script.wait(0.01)
     script.push(0, fragment)
@@ -205,7 +205,7 @@ def test_every_wait_says_until_when_and_why() -> None:
 
 
 def launched_with_one_member(script: Script, *, received: bool) -> None:
-    """As many fragments as may be in flight, each with the first learner's work alone, which gets no result."""
+    """As many fragments in flight as allowed, each with only the first learner's work, which gets no result."""
     for _ in range(2):
         script.step(0)
         fragment = script.all(AskFragment)[-1].fragment

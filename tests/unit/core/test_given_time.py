@@ -1,4 +1,4 @@
-"""Each class of given time, caused for real: what happens to a learner, told by events, and where its time then is."""
+"""Each class of given time, caused by events of a learner: how its time is classified."""
 
 import json
 import math
@@ -15,7 +15,7 @@ from tests.support.engine_script import Script, name, of, only, options
 
 
 class Lives:
-    """A script whose learners tell where their time went: one fragment, so that its share is 1."""
+    """A script whose learners report how they spent their time: one fragment, so that its share is 1."""
 
     def __init__(self, learners: int = 1, **changes: Any) -> None:
         self.script = Script(options(learners, fragments=1, **changes))
@@ -23,7 +23,7 @@ class Lives:
         self.spent = dict.fromkeys(range(learners), TimeSpent())
 
     def live(self, passed: TimeSpent | float, *learners: int, steps: int = 1) -> None:
-        """Time passes, a number: of training, with this many steps. Then the learners report, where they are heard."""
+        """Let time pass; a number: time of training, with this many steps. Then connected learners report."""
         more = passed if isinstance(passed, TimeSpent) else TimeSpent(training=passed)
         self.script.wait(more.wall_seconds)
         for learner in learners:
@@ -143,7 +143,7 @@ def test_cut_off_while_the_fragment_was_merged() -> None:
     two.script.ready(1)
     two.script.applied(1, 0, 2, step=4)
     two.live(2.0, 1)
-    # It had trained on all the while, so none of that was time away.
+    # It had trained all the time, so none of it was time away.
     assert time_of(two.script, 1) == {"merged": 1, "missed": 6, "waiting": 1, "in_hand": 2}
 
 
@@ -214,7 +214,7 @@ def test_after_a_syncer_restart_unknown_time_is_lost_and_the_absence_free() -> N
     again = Script(options(1, fragments=1), epoch=2, saved=saved)
     again.wait(1000.0)
     assert time_of(again) == {"merged": 1, "lost": 2}
-    # The same process comes back, after 500 s of training that were given to nobody.
+    # The same process comes back, after 500 s of training that were not part of its given time.
     again.join(0, steps=502)
     again.ready(0)
     again.applied(0, 0, 1, step=502)
@@ -268,7 +268,7 @@ def test_a_learner_that_never_returns_is_away_and_one_scaled_away_is_not() -> No
     two.script.wait(3.0)
     view = two.script.engine.view(two.script.now)
     assert [one.id for one in view.learners] == [name(0)]
-    # The job's time still has the seconds of the one that is no longer shown.
+    # The job's time still includes the seconds of the learner that is no longer shown.
     assert (view.time[TimeClass.LOST], view.time[TimeClass.AWAY]) == pytest.approx((1.0, 3.0))
     assert math.fsum(view.time.values()) == pytest.approx(7.0 + 4.0)
 

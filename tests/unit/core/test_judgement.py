@@ -8,7 +8,7 @@ FITS, THIN, SHORT = FitKind.FITS, FitKind.LINK_TOO_THIN, FitKind.OVERLAP_TOO_SHO
 
 
 def after(kinds: Iterable[FitKind], *, every_seconds: float = 10.0) -> list[FitKind | None]:
-    """What is told after each of these verdicts."""
+    """What is reported after each of these verdicts."""
     judgement, told = Judgement(), []
     for count, kind in enumerate(kinds):
         judgement = judgement.after(Fit(kind, f"reason {count}"), count * every_seconds, HOLD_SECONDS)

@@ -261,7 +261,7 @@ def test_five_of_those_too_far_are_named() -> None:
     ("groups", "share"),
     [
         ((), None),
-        ((GroupFit("a", 1, 0.0, 0, 1.0, 0.25),), None),  # nobody trains
+        ((GroupFit("a", 1, 0.0, 0, 1.0, 0.25),), None),  # no learner trains
         ((GroupFit("a", 1, 0.5, 0, 1.0, 0.25),), 0.25),
         ((GroupFit("a", 1, 1.0, 0, 1.0, 0.25), GroupFit("b", 1, 3.0, 0, 1.0, 0.75)), 0.625),
         ((GroupFit("a", 1, 1.0, 0, 1.0, 0.25), GroupFit("b", 1, 3.0)), None),

@@ -1,4 +1,4 @@
-"""How a merge goes through its blocks: what it reads, what it needs beside its tensors, and how it adds up."""
+"""How a merge processes its blocks: what it reads, how much memory it needs, and how it computes sums."""
 
 import math
 from collections.abc import Iterable
@@ -31,7 +31,7 @@ def backwards(one_pass: Pass, blocks: Iterable[int]) -> None:
 
 @dataclass(frozen=True)
 class WatchedCodec(PlainCodec):
-    """Keeps what it was told to decode into."""
+    """Keeps the buffers that it decodes into."""
 
     buffers: list[Tensor] = field(default_factory=list)
 
@@ -41,7 +41,7 @@ class WatchedCodec(PlainCodec):
 
 
 def watched_merge(fragment: Fragment, members: int, rule: Rule) -> list[Tensor]:
-    """Every buffer that a merge had a payload decoded into."""
+    """The buffers into which a merge decoded payloads."""
     codec = WatchedCodec(ENCODINGS["BF16"], torch.bfloat16)
     zeros = torch.zeros(fragment.numel)
     deltas = {f"{index}": random(fragment.numel, index) for index in range(members)}
@@ -60,7 +60,7 @@ def watched_merge(fragment: Fragment, members: int, rule: Rule) -> list[Tensor]:
 
 
 def reference(deltas: list[Tensor]) -> tuple[Tensor, float]:
-    """What RDA makes of `LARGE`, in f64, and the mean agreement of the tensors merged by direction."""
+    """The RDA of `LARGE`, in f64, and the mean agreement of the tensors merged by direction."""
     made, agreed = torch.empty(LARGE.numel, dtype=torch.float64), []
     for slot in LARGE.slots:
         within = slice(slot.offset, slot.offset + slot.tensor.numel)

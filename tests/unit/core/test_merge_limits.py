@@ -1,4 +1,4 @@
-"""What a merge refuses or leaves out, whom it names, and what it tells of the others."""
+"""What a merge refuses or leaves out, which learner it names, and its statistics of the others."""
 
 import math
 from dataclasses import replace
@@ -15,7 +15,7 @@ METHODS: list[Literal["RDA", "Mean"]] = ["RDA", "Mean"]
 
 
 def raw(values: torch.Tensor) -> torch.Tensor:
-    """As a hostile learner may send it: encoders refuse what is not finite."""
+    """A payload as a hostile learner may send it, because encoders refuse values that are not finite."""
     return values.view(torch.uint8)
 
 
@@ -90,7 +90,7 @@ def test_negative_weights_are_refused_even_where_they_sum_to_one() -> None:
 @pytest.mark.parametrize("bounded", [False, True])
 def test_where_nobody_is_left_out_weights_stay_as_they_are_to_the_bit(*, bounded: bool) -> None:
     deltas = {"a": torch.tensor([1.0, 0.3, 0.1]), "b": torch.tensor([0.2, 1.1, 0.7])}
-    weights = [0.5, 0.5 + 9e-7]  # as near to one as a merge asks for
+    weights = [0.5, 0.5 + 9e-7]  # as near to one as a merge requires
     merged, _ = merge_into_zero(fragment_of((3,)), contributions_of(deltas, weights), Rule("Mean", bounded=bounded))
     assert torch.equal(merged, (deltas["a"] * weights[0]).add_(deltas["b"], alpha=weights[1]))
 

@@ -1,4 +1,4 @@
-"""Who is left out of a merge for its size, and who is not."""
+"""Which members are left out of a merge for their size, and which are not."""
 
 import math
 from collections.abc import Sequence
@@ -25,18 +25,18 @@ TENSORS = [("large", 100), ("small", 4)]
 
 
 def member(learner: str, *sizes: float, steps: int = 1, usual: UsualSize | None = None) -> MeasuredMember:
-    """One whose elements are as large as ``sizes``, by tensor, after one step."""
+    """A member whose elements are as large as ``sizes``, by tensor, after one step."""
     squares = tuple(size**2 * numel * steps for size, numel in zip(sizes, NUMELS, strict=True))
     return MeasuredMember(learner, steps, squares, usual)
 
 
 def used_to(size: float) -> UsualSize:
-    """What one that was merged once beside others is used to."""
+    """The usual size of a member that was merged once with others."""
     return UsualSize(size, 1, size)
 
 
 def grown_alone(learner: str, *, apart: bool = True) -> UsualSizes:
-    """What is known of a learner that was as large as others are, and then alone at growing sizes."""
+    """The usual size of a learner that was as large as the others, and then alone with growing sizes."""
     usual = UsualSizes(apart=apart)
     for size in [1.0] * LEAST_PAST + [1000.0] * 12:
         usual.remember(0, compare_alone(member(learner, size, size, usual=usual.of(learner, 0)), sum(NUMELS)))
@@ -260,7 +260,7 @@ def spoilt(how: str) -> torch.Tensor:
 
 
 def raw(deltas: dict[str, torch.Tensor], weights: Sequence[float] = ()) -> list[Contribution]:
-    """As a hostile learner may send it: encoders refuse what is not finite."""
+    """A payload as a hostile learner may send it, because encoders refuse values that are not finite."""
     shares = weights or [1 / len(deltas)] * len(deltas)
     return [
         Contribution(name, share, delta.view(torch.uint8))

@@ -13,7 +13,7 @@ def job(least: int = 2, most: int = 23) -> FragmentsInFlight:
 
 
 def rounds(flight: FragmentsInFlight, count: int, seconds: Callable[[int], float]) -> list[int]:
-    """Rounds that each take ``seconds(fragments in flight)``; every launch that is due finds no place."""
+    """Rounds that each take ``seconds(fragments in flight)``; every launch that is due has to wait."""
     seen = []
     for _ in range(count):
         flight.held_back()
@@ -23,13 +23,13 @@ def rounds(flight: FragmentsInFlight, count: int, seconds: Callable[[int], float
 
 
 def far(allowed: int) -> float:
-    """Nine steps there and back, however many are under way."""
+    """Nine steps for a round trip, however many fragments are in flight."""
     del allowed
     return 9.0
 
 
 def thin(allowed: int) -> float:
-    """One fragment takes 1.6 s and the link takes 1.1 s for each that goes before."""
+    """One fragment takes 1.6 s, and the link 1.1 s for each one before it."""
     return max(1.6, 1.1 * allowed)
 
 

@@ -1,4 +1,4 @@
-"""Pace: H neither collapses on a fast link nor stretches when the fast learners go."""
+"""Pace: H neither collapses on a fast link nor stretches when the fast learners leave."""
 
 import pytest
 
@@ -83,7 +83,7 @@ def test_clocks_left_behind_are_pulled_to_one_stride_behind() -> None:
 
 
 def merged_at_once(script: Script, actions: list[Action]) -> int:
-    """Everyone who is asked answers, and every merge is done; how many merges that makes."""
+    """Answer every request and finish every merge; returns the number of merges."""
     merges = 0
     while asks := of(actions, AskFragment):
         actions = []

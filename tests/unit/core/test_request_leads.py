@@ -6,7 +6,7 @@ from diloco.core.request_leads import AnswerTime, Leads, best_leads
 
 
 def times(**seconds: float) -> dict[str, AnswerTime]:
-    """Learners of one speed that take so long to answer, without deviation."""
+    """Learners of one speed that take this long to answer, without deviation."""
     return {name: AnswerTime(value, 0.0, 100.0) for name, value in seconds.items()}
 
 
@@ -51,7 +51,7 @@ def test_nothing_is_planned_before_a_step_is_measured(step_seconds: float) -> No
 
 
 def lost_tokens(answers: dict[str, AnswerTime], target: float, step_seconds: float) -> float:
-    """What a choice of T loses, as the module says it."""
+    """The loss of a choice of T, by the module's formula."""
     lost = target * sum(time.tokens_per_second for time in answers.values())
     for time in answers.values():
         late = (time.seconds + 2 * time.deviation_seconds - target) / step_seconds

@@ -1,4 +1,4 @@
-"""Whom the engine asks ahead of a launch: never what cannot be launched, closed or merged."""
+"""Requests ahead of a launch: never for what cannot be launched, closed or merged."""
 
 from typing import Any
 
@@ -15,7 +15,7 @@ def state_of(script: Script) -> EngineState:
 
 
 def plan(script: Script, **answers: float) -> None:
-    """Every learner's usual time to answer is known from here on, in seconds: ``far`` of the last, of others 0.01."""
+    """Set every learner's usual time to answer, in seconds: ``far`` for the last one, 0.01 for the others."""
     last = len(script.options.learners) - 1
     for index in range(last + 1):
         seconds = answers["far"] if index == last else 0.01
@@ -25,7 +25,7 @@ def plan(script: Script, **answers: float) -> None:
 
 
 def training(learners: int, *, far: float, **changes: Any) -> Script:
-    """Everybody has made a step of a second; the first fragment is launched."""
+    """Every learner has made a step of a second; the first fragment is launched."""
     script = Script(options(learners, grace_safety=0.0, **changes))
     script.start(*range(learners))
     for index in range(learners):
@@ -39,7 +39,7 @@ def asked(actions: list[Action]) -> list[tuple[str, int, int]]:
 
 
 def merge(script: Script, fragment: int, *learners: int) -> Merge:
-    """These bring the fragment, and nobody else is asked for it."""
+    """These learners send the fragment, and no other learner is asked for it."""
     actions = [action for index in learners for action in script.push(index, fragment)]
     return only(actions, Merge)
 
@@ -70,7 +70,7 @@ def test_nobody_is_asked_ahead_for_a_fragment_whose_last_round_is_not_over() -> 
         merge(script, fragment, 0, 1)
         script.step(0)
         script.step(1)
-    # Fragment 3 is asked for ahead, as its launch waits for a place. Fragment 0, due a step later, is being merged.
+    # Fragment 3 is requested ahead, as its launch has to wait. Fragment 0, due a step later, is being merged.
     script.leave(1)
     script.join(1, versions=(0, 0, 0, 0))
     again = asked(script.ready(1))

@@ -1,4 +1,4 @@
-"""Merged fragments on their way back: what is measured of the way, and until when they are in flight."""
+"""Merged fragments on their way back: what is measured, and until when they are in flight."""
 
 from typing import Any
 
@@ -12,7 +12,7 @@ from tests.support.engine_script import Script, name, of, options
 
 
 def started(learners: int = 2, **changes: Any) -> Script:
-    """Everybody trains; there is one fragment, due at every step."""
+    """All learners train; there is one fragment, due at every step."""
     chosen = {"fragments": 1, "interval": 1, "overlap": 2} | changes
     script = Script(options(learners, **chosen))
     script.start(*range(learners))
@@ -20,7 +20,7 @@ def started(learners: int = 2, **changes: Any) -> Script:
 
 
 def merge(script: Script, *members: int) -> int:
-    """A round of half a second, launched now, closed after a quarter; nobody has the version yet that it makes."""
+    """A round of half a second, launched now, closed after a quarter; no learner has the version yet that it makes."""
     everybody = range(len(script.options.learners))
     for index in everybody:
         script.step(index)
@@ -39,7 +39,7 @@ def state_of(script: Script) -> EngineState:
 
 
 def measured(script: Script) -> tuple[float | None, float | None]:
-    """Of a round, from its launch; of a synchronization, from the round's close."""
+    """The measured times: of a round, from its launch; of a synchronization, from the round's close."""
     state = state_of(script)
     return state.round_seconds.seconds, state.sync_seconds.seconds
 

@@ -1,4 +1,4 @@
-"""What a syncer goes on from, whatever numbers a job has come to."""
+"""A syncer resumes from its snapshot, whatever numbers the job has reached."""
 
 import json
 import math
@@ -15,7 +15,7 @@ ODD = (math.nan, math.inf, -math.inf)
 
 
 def through_a_file(saved: dict[str, Any]) -> dict[str, Any]:
-    """As JSON that any reader takes: without words for what is not finite."""
+    """Write and read it as strict JSON, which has no numbers that are not finite."""
     read: dict[str, Any] = json.loads(json.dumps(saved, allow_nan=False))
     return read
 

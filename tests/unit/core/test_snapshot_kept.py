@@ -1,4 +1,4 @@
-"""Every number of a job's state is in its snapshot, and a syncer that starts again has it."""
+"""Every number of a job's state is in its snapshot, and a restarted syncer has it."""
 
 import copy
 from typing import Any

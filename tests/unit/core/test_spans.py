@@ -1,4 +1,4 @@
-"""What of a fragment is merged as one, and which part of it a block touches."""
+"""Which parts of a fragment are merged as one, and which of them a block touches."""
 
 import pytest
 
@@ -8,7 +8,7 @@ from diloco.core.spans import Span, plain_spans, radial_spans, spans_within
 
 
 def fragment(*tensors: tuple[int, bool]) -> Fragment:
-    """Tensors ``t0``, ``t1``, ... of so many elements; embeddings or not."""
+    """Tensors ``t0``, ``t1``, ... of these numbers of elements; embeddings or not."""
     slots, end = [], 0
     for index, (numel, embedding) in enumerate(tensors):
         slots.append(Slot(TensorSpec(f"t{index}", (numel,), embedding), end))

@@ -1,4 +1,4 @@
-"""What the engine reads off what it remembers."""
+"""Values that are derived from the engine's state."""
 
 from dataclasses import fields
 from typing import Any

@@ -1,4 +1,4 @@
-"""One learner's account of its given time: what is believed, what is settled when, and that it always adds up."""
+"""One learner's account of its given time: what is accepted, when it is settled, and that it always adds up."""
 
 import math
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""How long fragments are under way, worked out by hand on links of a few bytes a second."""
+"""How long fragments are under way, computed by hand for links of a few bytes a second."""
 
 import math
 from dataclasses import replace
@@ -24,7 +24,7 @@ def group(
 @pytest.mark.parametrize(
     ("groups", "syncer_rate", "answers", "deliveries"),
     [
-        # No link limits anything: a result comes in the middle of a step.
+        # No link limits anything: a result arrives in the middle of a step.
         ((group("west"),), math.inf, (0.0, 0.0), (0.5, 0.5)),
         ((group("west", far=0.5, step=2.0),), math.inf, (0.5, 0.5), (1.25, 1.25)),
         # The large one takes 3 s from 4 s on and keeps the small one waiting that is due at 6 s.
@@ -113,7 +113,7 @@ def test_a_round_ends_when_the_quorum_trains_on_it(quorum: int, seconds: tuple[f
 
 @pytest.mark.parametrize(
     ("place", "seconds"),
-    # From the ask: the lead less half of the round trip, the wait, the merge and the way back.
+    # From the request: the lead less half of the round trip, the wait, the merge and the way back.
     [(0, (1 + 3 + 0.25 + 0.5, 1 + 0.25 + 0.5)), (1, (2 - 1 + 3 + 0.25 + 3, 4 - 1 + 0.25 + 2))],
 )
 def test_what_is_trained_in_vain_is_trained_from_the_ask_on(place: int, seconds: tuple[float, ...]) -> None:
@@ -152,7 +152,7 @@ def late(seconds: float, *, learners: int = 1) -> Transit:
         ((late(0.0), late(2.0), late(3.0)), 2, 0, (0.0, 2.0)),
         ((late(0.0), late(2.0), late(2.0, learners=2)), 2, 0, (0.0, 2.0, 2.0)),  # no later than the quorum
         ((late(2.0), late(0.0)), 1, 0, (0.0,)),
-        # An answer brings the four steps of an interval of its learners; a second of waiting costs a step of everyone.
+        # An answer adds its learners' four steps of an interval; a second of waiting costs a step of every learner.
         ((late(0.0), late(1.5)), 1, 9, (0.0, 1.5)),
         ((late(0.0), late(2.0)), 1, 9, (0.0,)),
         ((late(0.0), late(2.0, learners=2)), 1, 9, (0.0, 2.0)),

@@ -1,4 +1,4 @@
-"""What is shown of an engine's state."""
+"""The view of an engine's state."""
 
 from dataclasses import replace
 from typing import Any
@@ -22,7 +22,7 @@ def state_with(*records: LearnerRecord, **changes: Any) -> EngineState:
 
 
 def one(record: LearnerRecord, **changes: Any) -> LearnerView:
-    """What is shown of a job's only learner."""
+    """The view of a job's only learner."""
     (learner,) = view(state_with(record, **changes), 0.0).learners
     return learner
 
@@ -34,7 +34,7 @@ def one(record: LearnerRecord, **changes: Any) -> LearnerView:
         ([2, 5, 2, 6], 4),
         ([-1, -1, -1, -1], 19),  # as many as if it began with the initial model
         ([0, 0, 0, 0], 19),
-        ([4, 5, 2, 9], 0),  # whoever claims a version that is not made is not ahead
+        ([4, 5, 2, 9], 0),  # a learner that claims a version that does not exist is not ahead
         ([9, 0, 2, 9], 5),
         ([], 0),
     ],

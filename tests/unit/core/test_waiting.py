@@ -1,4 +1,4 @@
-"""Whom a round with its quorum waits for, as a table and in words."""
+"""Which learners a round with its quorum waits for, as a table and as a reason."""
 
 from typing import Any
 
@@ -70,7 +70,7 @@ def test_an_answer_must_bring_more_than_the_wait_costs(tokens_per_second: float,
 
 
 def test_what_several_bring_together_is_held_against_one_wait() -> None:
-    # Alone, each brings 1000 tokens for half a second that costs 1500; the two come together.
+    # Alone, each adds 1000 tokens for half a second that costs 1500; the two arrive together.
     assert wait(candidate("a"), tokens_per_second=3000.0).deadlines == {}
     assert set(wait(candidate("a"), candidate("b"), tokens_per_second=3000.0).deadlines) == {"a", "b"}
 

@@ -1,4 +1,4 @@
-"""A puller on a scripted link, whose threads' work is done by the test."""
+"""A puller on a scripted link, whose threads are run by the test."""
 
 import contextlib
 import threading
@@ -34,7 +34,7 @@ def digest(values: torch.Tensor) -> bytes:
 
 
 class Syncer:
-    """The far side: version 8 is BASE, version 9 its Int8 update towards MERGED. Every pull meets the next fate."""
+    """The syncer: version 8 is BASE, version 9 its Int8 update towards MERGED. Every pull gets the next result."""
 
     def __init__(self, *fates: WireError | PullHeader | None) -> None:
         self.fates = list(fates)
@@ -84,7 +84,7 @@ class Syncer:
 
 
 class Bench:
-    """A puller on a scripted link. ``now`` is the admission that lasts; it holds version 8."""
+    """A puller on a scripted link. ``now`` is the current admission; the learner holds version 8."""
 
     def __init__(self, syncer: Syncer, *, holds: int = 8, downlink: bool = True) -> None:
         self.now: Membership | None = NOW
@@ -109,12 +109,12 @@ class Bench:
         return torch.empty(self.numel)
 
     def pull(self, minimum_version: int = 9) -> list[MergedFragment]:
-        """Order it; returns what has arrived once no worker has anything to do."""
+        """Order a pull; returns what has arrived once no worker has anything left to do."""
         self.pull_queue.want(PullOrder(NOW, 0, minimum_version))
         return self.work_off()
 
     def post(self, minimum_version: int = 9) -> list[MergedFragment]:
-        """Post a pull; returns what has arrived by it."""
+        """Post a pull; returns what has arrived through it."""
         self.pull_queue.post(PullOrder(NOW, 0, minimum_version))
         with contextlib.suppress(NothingToDoError):
             self.puller.run_posted()

@@ -1,4 +1,4 @@
-"""The thread that writes checkpoints, with a disk that does what the test says and no thread."""
+"""The body of the thread that writes checkpoints, run by the test with a scripted disk."""
 
 import contextlib
 import logging
@@ -18,7 +18,7 @@ FULL = CheckpointWriteError("checkpoint not written (no space left)")
 
 
 class Disk(CheckpointStore):
-    """Keeps the steps of what is saved; a fate may be an error, or something that happens meanwhile."""
+    """A disk that keeps the steps of saved checkpoints; a write may fail, or call something."""
 
     def __init__(self, *fates: CheckpointWriteError | Callable[[], object] | None) -> None:
         self.fates = list(fates)
@@ -46,7 +46,7 @@ class Bench:
         return self.writer.offer(lambda: LearnerCheckpoint(TrainerState({}, 0, steps, 0, 0), {}))
 
     def works(self, *events: Callable[[], object]) -> None:
-        """Until there is nothing to write, or it is closed."""
+        """Run it until there is nothing to write, or it is closed."""
         self.condition.events = list(events)
         with contextlib.suppress(NothingToDoError):
             self.writer.run()

@@ -1,4 +1,4 @@
-"""What the inner loop makes of its time: steps, pauses, reports; with a trainer that counts and a clock by hand."""
+"""How the inner loop spends its time: steps, pauses, reports; with a counting trainer and a manual clock."""
 
 import logging
 from types import SimpleNamespace
@@ -34,7 +34,7 @@ def test_every_second_is_reported_as_what_it_was(clock: HandClock) -> None:
     assert (bench.loop.news, bench.loop.step_seconds()) == (None, 0.0)
     assert bench.run((1.0, False), (2.0, False), (4.0, True), (8.0, False)) == STOPPED
     reports = [call[1] for call in bench.said.of("step")]
-    # It looks in the order: copies in, reports, posts. What the posting takes is in the report after.
+    # Its order is: copy in, report, post. The time of posting is in the next report.
     assert reports == [
         FinishedStep(1, 16, 1.0, 1.625, 2.0, 2, TimeSpent(1.0, looking=0.125, copying=1.5, loading=3.125)),
         FinishedStep(2, 32, 2.0, 0.125, 2.0, 4, TimeSpent(3.0, 0.0, 0.0, 1.5, 0.25, 0.0, 0.25, 3.125)),
@@ -59,7 +59,7 @@ def test_a_step_of_acted_out_hardware_ends_when_that_would_have_made_it(clock: H
     bench.wakeup.events = [lambda: bench.passes(0.5), lambda: bench.passes(1.0), lambda: bench.passes(0.5)]
     bench.wakeup.events += [lambda: bench.passes(4.0)]
     bench.run((2.0, False), (4.0, True), (0.0, False))
-    # Woken before its time it goes on sleeping.
+    # If it is woken early, it continues to sleep.
     assert bench.wakeup.waits == [2.0, 1.5, 0.5, 4.0]
     assert [call[1].step_seconds for call in bench.said.of("step")] == [4.0, 0.0]  # type: ignore[attr-defined]
     spent = bench.activity.spent()
@@ -94,7 +94,7 @@ class TestStalenessBound:
         ]
         assert not bench.loop.paused
         assert bench.run(*[(1.0, False)] * 3) == STOPPED
-        # After 2 s, of which it copied for 1, it says so, once.
+        # After 2 s, of which it copied for 1, it logs this once.
         assert seen == [(2, True, 0), (2, True, 0), (2, True, 1), (2, True, 1)]
         assert bench.wakeup.waits == [1.0] * 4
         assert (bench.steps, bench.loop.paused) == (3, False)

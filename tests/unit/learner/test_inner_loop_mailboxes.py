@@ -1,4 +1,4 @@
-"""What the inner loop does with what it finds in the mailboxes: it loads, swaps in, answers and evaluates."""
+"""How the inner loop handles the mailboxes: it loads, swaps in, answers and evaluates."""
 
 import logging
 from types import SimpleNamespace
@@ -24,7 +24,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> HandClock:
 
 @pytest.fixture
 def bench(clock: HandClock) -> LoopBench:
-    """Loaded with version 0 of everything; nothing said yet."""
+    """An inner loop that has loaded version 0 of everything, and has put no message yet."""
     made = LoopBench(clock)
     made.loop.between_steps()
     made.said.take()
@@ -32,7 +32,7 @@ def bench(clock: HandClock) -> LoopBench:
 
 
 def sent(bench: LoopBench) -> list[tuple[int, int, int]]:
-    """Fragment, version and steps of each outer gradient that was handed to the workers."""
+    """Fragment, version and steps of each outer gradient that the workers got."""
     return [(one.request.fragment, one.request.version, one.capture.steps) for one in bench.offered]
 
 
@@ -138,7 +138,7 @@ class TestAnswers:
         bench.loop.between_steps()
         bench.make(1)
         bench.loop.between_steps()
-        # As soon as the version is here, which is before there is a step to bring.
+        # As soon as the version has arrived, which is before there is a step to send.
         assert bench.said.of("declined") == [("declined", NOW, 1, 4, 1)]
         bench.request(1, 5)
         bench.loop.between_steps()
@@ -151,7 +151,7 @@ class TestAnswers:
         asked = iter((2, 0, 1))
         bench.before_step = lambda: answers.append(bench.request(next(asked), 1)[1])
         bench.run(*[(1.0, False)] * 3)
-        # Nothing is laid out before it is known which comes next, and that one at the first step after.
+        # Nothing is staged before it is known which fragment comes next; that one is staged after the next step.
         assert answers == [None, 1, 2]
 
     def test_a_fragment_that_has_just_come_is_not_laid_out(self, clock: HandClock) -> None:
@@ -194,7 +194,7 @@ class TestEvaluation:
                 bench.receive(fragment, version)
             bench.loop.between_steps()
             assert bench.said.of("evaluated") == [("evaluated", NOW, 4, 2.5, True)]
-        # And is on its way at once.
+        # It is sent at once.
         assert [call[0] for call in bench.said.calls[-2:]] == ["evaluated", "post"]
         assert bench.activity.spent().evaluating == 3.0
 

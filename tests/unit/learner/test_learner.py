@@ -1,4 +1,4 @@
-"""How a learner's parts are put together, started, and ended; the parts that would connect or wait are scripted."""
+"""How a learner's parts are built, started, and ended; parts that would connect or wait are scripted."""
 
 import errno
 import json
@@ -29,7 +29,7 @@ STOPPED = Ending(EndKind.STOPPED, "SIGTERM")
 
 
 class Part:
-    """Stands for a part: its calls are written down, take time and return what the test says."""
+    """Stands for a part: its calls are recorded, take time, and return what the test sets."""
 
     def __init__(self, name: str, scene: "Scene", **returns: object) -> None:
         self._name = name
@@ -88,7 +88,7 @@ class Scene:
         written_steps: int | None = 40,
         **changes: Any,
     ) -> Learner:
-        """One whose loop ends with ``ending``."""
+        """A learner whose loop ends with ``ending``."""
         learner: Any = self.learner(**changes)
         learner._loop = Part("loop", self, run=ending)
         learner._link = Part("link", self, current=membership)

@@ -41,7 +41,7 @@ def names(directory: Path) -> list[str]:
 
 @contextmanager
 def files_no_larger_than(limit_bytes: int) -> Iterator[None]:
-    """Writing beyond it fails as on a full disk."""
+    """Limit the size of files: writing more fails as on a full disk."""
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (limit_bytes, hard))
     try:
@@ -173,7 +173,7 @@ def test_a_manifest_that_is_nested_too_deeply_falls_back_to_the_one_before(
 def test_one_of_another_base_is_refused_and_one_of_before_is_taken(store: CheckpointStore, tmp_path: Path) -> None:
     digest = IDENTITY.layout_digest
     ours = CheckpointStore(tmp_path, replace(IDENTITY, layout_digest=f"{digest}.base"))
-    store.save(checkpoint(4))  # as an earlier version: it tells of the cut alone
+    store.save(checkpoint(4))  # as from an earlier version, which names only the cut
     found = ours.load()
     assert found is not None
     assert found.state.steps == 4
@@ -183,7 +183,7 @@ def test_one_of_another_base_is_refused_and_one_of_before_is_taken(store: Checkp
 
 
 def test_one_that_names_no_optimizer_is_of_adamw(store: CheckpointStore, tmp_path: Path) -> None:
-    # As they were written before there was another.
+    # As they were written when there was only one optimizer.
     path = store.save(checkpoint(4)) / "manifest.json"
     manifest = json.loads(path.read_text())
     del manifest["optimizer"], manifest["digest"]
@@ -201,7 +201,7 @@ def test_a_manifest_of_another_format_is_not_used(store: CheckpointStore, tmp_pa
 
 
 def rewrite_manifest(path: Path, **changes: object) -> None:
-    """With a digest that fits."""
+    """Rewrite the manifest, with a matching digest."""
     manifest = json.loads((path / "manifest.json").read_text()) | changes
     del manifest["digest"]
     manifest["digest"] = sha256(json.dumps(manifest, sort_keys=True).encode()).hexdigest()

@@ -1,4 +1,4 @@
-"""Pulls that are posted before their version is made, beside those of what is there: neither holds up the other."""
+"""Pulls that are posted before their version is made, and pulls of existing versions: neither delays the other."""
 
 import pytest
 import torch
@@ -23,7 +23,7 @@ class Call:
 
 @pytest.fixture
 def condition() -> ScriptedCondition:
-    """Whoever would wait without anything to happen gets an error."""
+    """A condition that raises an error on a wait without a further event."""
     return ScriptedCondition()
 
 
@@ -47,7 +47,7 @@ def test_a_worker_is_woken_by_what_it_can_pull(pull_queue: PullQueue, condition:
     condition.events = [lambda: pull_queue.want(first)]
     assert pull_queue.next_order() == first
     later, whole = PullOrder(NOW, 0, 6), PullOrder(NOW, 1, 7)
-    # One that is under way, and one that a post brings: neither is pulled until that has ended.
+    # One that is being pulled, and one that is posted: neither is pulled again until that has ended.
     pull_queue.want(later)
     pull_queue.want(whole)
     condition.events = [lambda: pull_queue.done(first)]
@@ -165,7 +165,7 @@ def test_the_end_of_a_session_cancels_posted_pulls_and_frees_the_fragment(pull_q
     assert call.cancelled
     pull_queue.session_begins(LATER, posted_pulls=True)
     pull_queue.want(PullOrder(LATER, 0, 5))
-    # Its waiter has not noticed yet.
+    # The thread that waits has not noticed yet.
     assert pull_queue.next_order() == PullOrder(LATER, 0, 5)
     pull_queue.post_ended(post)
     pull_queue.post(PullOrder(LATER, 2, 7))

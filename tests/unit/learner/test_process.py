@@ -1,5 +1,4 @@
-"""The process's edges: options, mistakes, its pages, its checkpoints' thread. What it does with a syncer is an
-integration test."""
+"""A learner process without a syncer: options, mistakes, pages, and the thread that writes checkpoints."""
 
 import functools
 import logging
@@ -227,7 +226,7 @@ class TestPages:
 
 
 class Disk(CheckpointStore):
-    """Writes when it is let, or fails."""
+    """A disk that writes when it is allowed to, or fails."""
 
     def __init__(self) -> None:
         self.free = threading.Event()

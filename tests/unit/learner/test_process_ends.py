@@ -1,4 +1,4 @@
-"""What the process does around a learner: threads, signals, pages, exit codes; the learner is scripted."""
+"""The process around a learner: threads, signals, pages, exit codes; the learner is scripted."""
 
 import signal
 import sys
@@ -27,7 +27,7 @@ LINES = {
 
 
 class Life:
-    """Stands for ``Learner``: ends as it is told, and looks around."""
+    """Stands for ``Learner``: it ends as the test sets, and records its environment."""
 
     ending = Ending(EndKind.FINISHED, "enough")
     checkpoint_written = True

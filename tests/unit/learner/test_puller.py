@@ -1,4 +1,4 @@
-"""The workers that pull: what they ask for, what they refuse to receive, and what they make of an update."""
+"""The workers that pull: what they request, what they refuse to receive, and how they apply an update."""
 
 import logging
 import math

@@ -1,4 +1,4 @@
-"""The link: what it makes of what the syncer says, and of broken connections. Sessions are scripted."""
+"""The link: how it handles the syncer's messages and broken connections. Sessions are scripted."""
 
 import logging
 from collections import deque
@@ -40,7 +40,7 @@ OVER = Finished(complete=True, reason="enough")
 
 
 class Script:
-    """A session that says what was written down, then ends or breaks."""
+    """A session that yields the given messages, then ends or breaks."""
 
     def __init__(self, *says: SyncerMessage | WireError) -> None:
         self.says = says
@@ -89,7 +89,7 @@ class Bench:
         return session
 
     def listen(self, *names: str) -> list[tuple[object, ...]]:
-        """What these methods of the mailboxes are called with from now on."""
+        """Record the arguments of these methods of the mailboxes from now on."""
         heard: list[tuple[object, ...]] = []
 
         def tap(name: str) -> None:

@@ -1,4 +1,4 @@
-"""The workers that push: when they try again, when they give up, what they leave behind."""
+"""The workers that push: when they retry, when they give up, what they leave behind."""
 
 import contextlib
 import logging
@@ -66,7 +66,7 @@ class Link:
 
 
 class Bench:
-    """A worker on a scripted link. ``now`` is the admission that lasts."""
+    """A worker on a scripted link. ``now`` is the current admission."""
 
     def __init__(self, link: Link, codec: str = "Int8", *, feeds_back: bool = True) -> None:
         self.stopped = threading.Event()
@@ -86,7 +86,7 @@ class Bench:
         self.pusher = Pusher(context, self.push_queue, self.pull_queue, cast("ControlOutbox", control), encoding)
 
     def push(self, values: torch.Tensor = VALUES) -> None:
-        """Offer it, and let the worker work until it has nothing to do."""
+        """Offer it, and run the worker until it has nothing to do."""
         self.offer(5, values)
         with contextlib.suppress(NothingToDoError):
             self.pusher.run()
@@ -204,9 +204,7 @@ def test_a_push_that_came_too_late_loses_its_residual(caplog: pytest.LogCaptureF
     bench.feedback.outcome(0, 5, merged=False)
     assert bench.feedback.residual(0) is None
     assert bench.counts.pushes_refused == 1
-    assert [record.getMessage() for record in caplog.records] == [
-        "the syncer did not take fragment 0 for version 5: late"
-    ]
+    assert [record.getMessage() for record in caplog.records] == ["the syncer refused fragment 0 for version 5: late"]
 
 
 def test_an_outer_gradient_that_cannot_be_encoded_is_declined() -> None:

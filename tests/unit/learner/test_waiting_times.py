@@ -1,4 +1,4 @@
-"""Back-off, deadlines, the account of wall time, acted-out speed: arithmetic on time, without waiting for any."""
+"""Back-off, deadlines, the account of wall time, simulated speed: arithmetic on time, without waiting."""
 
 import math
 
@@ -92,7 +92,7 @@ def test_a_small_transfer_says_nothing_about_the_rate(transfer_bytes: int, measu
 
 
 class Clock:
-    """Seconds that a test moves on by itself."""
+    """A clock that a test moves."""
 
     def __init__(self) -> None:
         self.now = 100.0

@@ -1,4 +1,4 @@
-"""A supervised process: what it says of its end."""
+"""A supervised process: the reason of its end."""
 
 import logging
 from pathlib import Path

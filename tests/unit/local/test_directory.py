@@ -1,4 +1,4 @@
-"""Whose the output directory is."""
+"""Which process may use the output directory."""
 
 import errno
 import fcntl

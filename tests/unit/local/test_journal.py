@@ -1,4 +1,4 @@
-"""The supervisor's journal, whatever becomes of its file."""
+"""The supervisor's journal, whatever happens to its file."""
 
 import os
 import shutil

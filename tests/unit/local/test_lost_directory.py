@@ -1,4 +1,4 @@
-"""A syncer's directory that was removed is never begun anew without a word."""
+"""If a syncer's directory was removed, the training does not silently start over."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""What becomes of a process that has ended."""
+"""What is done about a process that has ended."""
 
 import pytest
 

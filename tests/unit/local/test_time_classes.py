@@ -1,4 +1,4 @@
-"""How the classes of given time are told: shares, the largest first, and the same names in the documentation."""
+"""How the classes of given time are presented: shares, the largest first, with the documentation's names."""
 
 import math
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Buffers and frozen parameters: what training changes is refused, and what it does not is part of the digest."""
+"""Buffers and frozen parameters: those that training changes are refused, the others are part of the digest."""
 
 import pytest
 import torch

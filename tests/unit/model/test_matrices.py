@@ -82,7 +82,7 @@ def test_kernels_and_norms_are_not_hidden_and_bare_tables_are() -> None:
             lambda: Custom(nn.Embedding(WORDS, WORDS), nn.Linear(WORDS, WORDS), nn.Linear(WORDS, WORDS)),
             ("parts.1.weight",),
         ),
-        # Frozen parameters are nobody's.
+        # Frozen parameters belong to no optimizer.
         (lambda: Custom(nn.Embedding(WORDS, WIDTH), nn.Linear(WIDTH, WORDS).requires_grad_(requires_grad=False)), ()),
     ],
 )

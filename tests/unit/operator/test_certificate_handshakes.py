@@ -1,4 +1,4 @@
-"""Real TLS handshakes with what the Secrets hold: who gets in, who does not, and that a rollover cuts nobody off."""
+"""Real TLS handshakes with the Secrets' contents: who is accepted, and that a rollover interrupts no connection."""
 
 import base64
 import datetime as dt
@@ -33,23 +33,23 @@ def made(age: dt.timedelta, held: Held | None = None, who: JobIdentity = JOB) ->
 
 
 def context(held: Held, secret: str, directory: Path, side: ssl.Purpose) -> ssl.SSLContext:
-    """As a pod has it that mounts ``secret``."""
+    """The TLS context of a pod that mounts ``secret``."""
     files = {key: directory / f"{secret}-{key}" for key in ("ca.crt", "tls.crt", "tls.key")}
     for key, path in files.items():
         path.write_bytes(base64.b64decode(held[secret][key]))
     found = ssl.create_default_context(side, cafile=files["ca.crt"])
     found.verify_mode = ssl.CERT_REQUIRED
-    # Default from Python 3.13 on: extensions as RFC 5280 wants them.
+    # Default from Python 3.13 on: extensions as RFC 5280 requires.
     found.verify_flags |= ssl.VERIFY_X509_STRICT
     found.load_cert_chain(files["tls.crt"], files["tls.key"])
     return found
 
 
 def peers_names(syncer: Held, learner: Held, directory: Path, host: str = HOST, pool: PoolKey = POOL) -> list[str]:
-    """Let a learner call the syncer, and return what the syncer then knows of it.
+    """Let a learner connect to the syncer; returns the names in its certificate.
 
     Raises:
-        ssl.SSLError: one of them turned the other away.
+        ssl.SSLError: one of them rejected the other.
     """
     to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
     server_side = context(syncer, names.syncer_secret("job"), directory, ssl.Purpose.CLIENT_AUTH)
@@ -94,7 +94,7 @@ def test_the_syncer_is_not_believed_under_another_name(tmp_path: Path) -> None:
 def test_another_jobs_learner_is_turned_away(tmp_path: Path) -> None:
     ours, other = made(dt.timedelta(0)), made(dt.timedelta(0))
     name = names.learner_secret(names.stateful_set("job", POOL))
-    # It trusts our syncer, and shows what another job's authority signed, for the very same names.
+    # It trusts our syncer, and presents a certificate of another job's authority with the same names.
     stranger = {name: {**other[name], "ca.crt": ours[name]["ca.crt"]}}
     with pytest.raises(ssl.SSLCertVerificationError, match=STRANGER):
         peers_names(ours, stranger, tmp_path)
@@ -143,7 +143,7 @@ def test_through_a_rollover_new_and_old_secrets_get_on(tmp_path: Path) -> None:
     assert [one != two for one, two in pairwise(phase[name]["ca.crt"] for phase in phases)] == [True, False]
     assert [one != two for one, two in pairwise(phase[name]["tls.crt"] for phase in phases)] == [False, True]
     for early, late in pairwise(phases):
-        # A kubelet brings either side its new files minutes after the other.
+        # Kubelets may update the files of the two sides minutes apart.
         for syncer, learner in ((early, early), (early, late), (late, early), (late, late)):
             assert peers_names(syncer, learner, tmp_path)
 

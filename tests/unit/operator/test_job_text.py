@@ -1,4 +1,4 @@
-"""The manifest as processes read it from the ConfigMap: the same job, whatever characters are in it."""
+"""The manifest as processes read it from the ConfigMap: the same job, whatever characters it contains."""
 
 import json
 from typing import Any
@@ -30,7 +30,7 @@ def test_nothing_is_said_that_the_user_did_not_say() -> None:
 
 @pytest.mark.parametrize("name", every_job())
 def test_what_the_api_server_fills_in_is_not_said(name: str) -> None:
-    # An image of a version before would refuse fields that it does not know.
+    # An image of an earlier version would refuse fields that it does not know.
     job = every_job()[name]
     filled = job.spec.model_dump(mode="json", by_alias=True, exclude_none=True)
     document = json.loads(job_text(job))

@@ -1,4 +1,4 @@
-"""Two jobs never write to one object, and what an earlier version has named goes on under its name."""
+"""Two jobs never write to the same object, and objects from an earlier version keep their names."""
 
 from testbed.virtual_cluster.cluster_world import ClusterWorld
 from testbed.virtual_cluster.operator_world import job_object
@@ -14,7 +14,7 @@ def job(name: str, region: str) -> Object:
 
 
 def two_jobs() -> ClusterWorld:
-    """Of names that ran together."""
+    """Two jobs whose objects' names would be equal under the earlier rule."""
     world = ClusterWorld(job_names=())
     world.create(job("train", "us-east"), 1)
     world.create(job("train-us", "east"), 2)
@@ -27,7 +27,7 @@ def owner(item: Object) -> str:
 
 
 def renamed(world: ClusterWorld, name: str) -> None:
-    """As an earlier version has made and recorded it: the set, its Secret and the pod's volume."""
+    """The objects as an earlier version created and recorded them: the set, its Secret and the pod's volume."""
     (region,) = world.status(name)["regions"]
     now = region["pools"][0]["statefulSet"]
     for kind, suffix in (("StatefulSet", ""), ("Secret", "-tls")):

@@ -1,4 +1,4 @@
-"""An object that somebody keeps changing back is applied at pauses; what is wanted anew is applied at once."""
+"""An object that something keeps reverting is applied with pauses; a new desired state is applied at once."""
 
 from diloco_operator.decide.drift import marked
 from diloco_operator.decide.observed import ChildKey
@@ -18,7 +18,7 @@ class Clock:
 
 
 def fought_over(clock: Clock) -> Repairs:
-    """As often as goes at once, the last of them now."""
+    """Repairs as often as allowed without a pause, the last one now."""
     repairs = Repairs(clock)
     for time in range(AT_ONCE):
         assert not repairs.held_back(POLICY, WANTED)

@@ -1,4 +1,4 @@
-"""What the API server does not take of one object holds up no other, no stopping and no status."""
+"""If the API server rejects one object, the others, stopping and the status still work."""
 
 import pytest
 

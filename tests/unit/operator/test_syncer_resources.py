@@ -1,4 +1,4 @@
-"""What a syncer requests of its node where the manifest names less than that."""
+"""A syncer's resource requests if the manifest names fewer."""
 
 from typing import Any
 

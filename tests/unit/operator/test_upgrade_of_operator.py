@@ -1,4 +1,4 @@
-"""An upgraded operator restarts nobody: live templates stay until no pod runs or the user changes what goes in."""
+"""An upgraded operator restarts no pod: templates stay until no pod runs or the user changes a setting in them."""
 
 from typing import Any
 
@@ -26,7 +26,7 @@ def pool_of(world: ClusterWorld, region: str) -> Uids:
 
 
 def upgraded(monkeypatch: pytest.MonkeyPatch, world: ClusterWorld) -> None:
-    """A new version, whose templates have another constant."""
+    """A new version of the operator, whose templates have another constant."""
     monkeypatch.setattr(learners, "GRACE_SECONDS", learners.GRACE_SECONDS + 1)
     monkeypatch.setattr(syncer, "GRACE_SECONDS", syncer.GRACE_SECONDS + 1)
     world.new_operator()
@@ -100,7 +100,7 @@ def test_a_limit_that_was_taken_away_is_a_change_of_the_users(monkeypatch: pytes
 
 
 def last_release() -> ClusterWorld:
-    """The example of two regions as the release before this one has made it, and its pods."""
+    """The objects of the example with two regions as the previous release created them, and its pods."""
     manifest = load_job(TWO_REGIONS).model_dump(mode="json", by_alias=True, exclude_unset=True)
     job = job_object("two-regions") | {"spec": manifest["spec"]}
     world = ClusterWorld(job_names=())

@@ -19,7 +19,7 @@ def now() -> float:
 
 
 def at_work(recorder: "Recorder", wishes: Wishes, pacing: Pacing = STEADILY, concurrency: int = 1) -> None:
-    """Have workers run what is wished for, in virtual time, as long as ``wishes`` takes."""
+    """Let workers run the requested keys, in virtual time, as long as ``wishes`` takes."""
 
     async def scenario() -> None:
         workers = Workers(recorder, pacing, concurrency)
@@ -35,7 +35,7 @@ def at_work(recorder: "Recorder", wishes: Wishes, pacing: Pacing = STEADILY, con
 
 
 def one_job(*seconds: float) -> Wishes:
-    """Wish for one job, and so long after it once more, until the last of the times is over."""
+    """Request a run of one job, again after each of the times, until the last one is over."""
 
     async def wishes(workers: Workers[str]) -> None:
         for pause in seconds:
@@ -46,7 +46,7 @@ def one_job(*seconds: float) -> Wishes:
 
 
 class Recorder:
-    """A run that notes when it began, takes `seconds` and says what `answers` say in turn, the last for ever."""
+    """A run that records when it began, takes `seconds` and returns the next of `answers`, the last one forever."""
 
     def __init__(self, *answers: float | Exception | None, seconds: float = 0.0) -> None:
         self.began: dict[str, list[float]] = {}
@@ -156,7 +156,7 @@ def test_one_failing_key_keeps_no_other_from_running() -> None:
 def test_a_key_that_is_gone_is_forgotten_and_may_come_back() -> None:
     recorder = Recorder(FAILURE, FAILURE, None, FAILURE, None)
     at_work(recorder, one_job(100, 100))
-    # The second life begins at 100 and its first failure waits as long as a first failure does.
+    # After 100 it starts again, and its first failure waits as long as any first failure.
     assert recorder.began["job"] == [0.0, 1.0, 3.0, 100.0, 101.0]
 
 

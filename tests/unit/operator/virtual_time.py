@@ -1,4 +1,4 @@
-"""asyncio in virtual time: where every task waits, the clock jumps to the next timer instead.
+"""asyncio in virtual time: when every task waits, the clock jumps to the next timer.
 
 For code that waits on timers and on other tasks only; sockets are never ready here.
 """
@@ -12,7 +12,7 @@ Result = TypeVar("Result")
 
 
 class _NoWaiting(selectors.SelectSelector):
-    """Takes the time that it is asked to wait for as passed."""
+    """A selector that does not wait: it advances the clock by the time to wait."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""What is recommended is what was measured, of what fits, and only what the job has otherwise."""
+"""A recommendation is a measured setting that fits, and names only what the job sets differently."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -86,7 +86,7 @@ def test_an_overlap_too_long_for_a_shorter_interval_is_left_to_the_engine() -> N
 def test_steps_are_those_of_the_learner_that_the_schedule_counts_by() -> None:
     found = given(job(), "*=1Gbit/s,5ms", steps=("east=0.5", "west=1"))
     assert found is not None
-    # The slower learner brings half a batch in a step of the faster: 1.5 batches of 64 tokens, of 100,000.
+    # The slower learner trains half a batch in a step of the faster: 1.5 batches of 64 tokens, of 100,000.
     assert found.steps == round(100_000 / 96)
 
 

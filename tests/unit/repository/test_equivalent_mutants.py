@@ -1,4 +1,4 @@
-"""The mutants that are passed over are changes of lines that are there."""
+"""The listed equivalent mutants are changes of existing lines."""
 
 import tomllib
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Generated files are what they are generated from, and the check says so where they are not."""
+"""Generated files are up to date, and the check reports it if they are not."""
 
 import subprocess
 import sys

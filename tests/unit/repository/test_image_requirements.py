@@ -1,4 +1,4 @@
-"""What goes into the images: the operator's own list, and for the trainer nothing in place of the base's torch."""
+"""What is installed into the images: the operator's own list; for the trainer nothing that replaces its torch."""
 
 import subprocess
 import sys
@@ -69,7 +69,7 @@ def test_a_wrong_call_is_told_how_to_do_it() -> None:
 
 
 def test_everything_that_the_dockerfile_copies_reaches_the_builder() -> None:
-    # .dockerignore shuts everything out and lets some of it in again.
+    # .dockerignore excludes everything and includes some of it again.
     lines = (REPOSITORY / ".dockerignore").read_text(encoding="utf-8").splitlines()
     let_in = [Path(line[1:]) for line in lines if line.startswith("!")]
     copied = [

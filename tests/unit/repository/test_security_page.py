@@ -1,4 +1,4 @@
-"""SECURITY.md claims nothing that no test shows."""
+"""SECURITY.md names a test for each claim."""
 
 import re
 from pathlib import Path

@@ -8,7 +8,7 @@ from tests.support.hand_clock import HandClock
 
 
 class Process:
-    """What a loading process has used, told by hand."""
+    """The resources that a loading process has used, set by the test."""
 
     def __init__(self) -> None:
         self.clock = HandClock()

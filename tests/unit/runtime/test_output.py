@@ -1,4 +1,4 @@
-"""Printing to whom may be gone."""
+"""Output to a reader that may be gone."""
 
 import io
 import os

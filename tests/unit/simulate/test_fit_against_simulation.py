@@ -1,4 +1,4 @@
-"""The closed form against the engine itself, in virtual time: on links that it calls good, what it says comes about."""
+"""The closed form compared with the engine in virtual time: on links that fit, its predictions come true."""
 
 import math
 from collections.abc import Sequence
@@ -68,7 +68,7 @@ class World:
 
 @dataclass(frozen=True)
 class Seen:
-    """What a run came to between its beginning and its end."""
+    """Results of a run, without its beginning and its end."""
 
     shares: list[float]
     members_per_merge: float

@@ -1,4 +1,4 @@
-"""Where the given time goes in whole runs: nothing is left to explain, and seconds agree with counts."""
+"""The classes of given time in whole runs: nothing is unexplained, and seconds agree with counts."""
 
 import math
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Every way a manifest can be wrong, and the one line that says so."""
+"""Every way a manifest can be wrong, and its one-line error."""
 
 import pytest
 

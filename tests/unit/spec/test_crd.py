@@ -1,4 +1,4 @@
-"""The custom resource's schema: what the models say, in Kubernetes' words."""
+"""The custom resource's schema agrees with the models."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -29,7 +29,7 @@ def places(schema: Schema, path: str = "") -> Iterator[tuple[str, Schema]]:
 
 
 def values(value: Any, path: str) -> Iterator[str]:
-    """The path of every field that stands in a manifest."""
+    """The path of every field in a manifest."""
     yield path
     if isinstance(value, dict):
         for key, inner in value.items():

@@ -1,4 +1,4 @@
-"""What the operator reports, as the JSON that Kubernetes wants."""
+"""The operator's status as JSON in Kubernetes' conventions."""
 
 from datetime import UTC, datetime, timedelta, timezone
 

@@ -33,7 +33,7 @@ TOKENS_PER_STEP = 64
 
 
 class RecordedRun:
-    """One life of a syncer whose learners push noise."""
+    """One epoch of a syncer whose learners push noise."""
 
     def __init__(self, directory: Path, job: DiLoCoJob, *, epoch: int = 1, limits: TapeLimits | None = None) -> None:
         self.directory = directory

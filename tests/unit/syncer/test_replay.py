@@ -38,7 +38,7 @@ def small_job(**sync: str) -> DiLoCoJob:
 
 
 def two_lives(directory: Path, job: DiLoCoJob) -> Path:
-    """The first dies, the second goes on from its checkpoint to the end."""
+    """Two epochs: the first syncer dies, the second goes on from its checkpoint to the end."""
     first = RecordedRun(directory, job)
     first.train(6)
     first.checkpoint()
@@ -53,7 +53,7 @@ def two_lives(directory: Path, job: DiLoCoJob) -> Path:
     ids="-".join,
 )
 def made(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Two lives of a syncer."""
+    """The directory of two epochs of a syncer."""
     anchor, downlink = request.param
     return two_lives(tmp_path_factory.mktemp("made") / "syncer", small_job(anchor=anchor, downlink=downlink))
 

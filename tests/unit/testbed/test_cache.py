@@ -1,4 +1,4 @@
-"""What the test bed has started is written down, and who uses a cluster keeps it."""
+"""The test bed records what it has started, and a cluster in use is kept."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What kind and the nodes' network plugin are told, for each kind of node image."""
+"""The configuration of kind and of the nodes' network plugin, for each kind of node image."""
 
 from typing import Any
 

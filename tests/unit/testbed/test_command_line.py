@@ -1,4 +1,4 @@
-"""`python -m testbed.kind` does to the named cluster what it is told, and to no other."""
+"""`python -m testbed.kind` acts on the named cluster, and on no other."""
 
 import sys
 from pathlib import Path
@@ -15,7 +15,7 @@ def test_down_is_for_the_named_cluster_and_without_a_name_for_all(
 ) -> None:
     names: list[str | None] = []
     monkeypatch.setattr(bed, "down", names.append)
-    # What a test is to use says nothing about what is to go.
+    # The cluster that tests use does not determine which one is deleted.
     monkeypatch.setenv("DILOCO_KIND_CLUSTER", "diloco-other")
     monkeypatch.setattr(sys, "argv", ["kind", "down", *flags])
     assert main() == 0

@@ -1,4 +1,4 @@
-"""Programs are run to their end, and what one says when it fails is kept."""
+"""Programs run to their end, and the output of a failed one is kept."""
 
 import os
 from pathlib import Path

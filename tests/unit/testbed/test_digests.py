@@ -1,4 +1,4 @@
-"""A digest is another one exactly where something that counts is another."""
+"""A digest changes exactly if something that matters changes."""
 
 import re
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Kubernetes is built without its repository: what lies beside it there is taken as it was published."""
+"""Kubernetes is built without its repository: modules from inside the repository come from their published versions."""
 
 from testbed.kind.go_modules import published_staging
 

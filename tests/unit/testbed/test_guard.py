@@ -1,4 +1,4 @@
-"""The test bed acts on no cluster but its own: neither by name, nor by kubeconfig, nor by what answers there."""
+"""The test bed acts only on its own clusters: it checks the name, the kubeconfig and the nodes."""
 
 from typing import Any
 

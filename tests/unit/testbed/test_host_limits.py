@@ -1,4 +1,4 @@
-"""The kernel's limit is raised while there are clusters, and is after the last one what it was before the first."""
+"""The kernel's limit is raised while there are clusters, and restored after the last one."""
 
 from pathlib import Path
 

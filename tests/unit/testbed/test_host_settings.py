@@ -1,4 +1,4 @@
-"""What images take over from the machine they are made on: how it reaches packages, and nothing else of it."""
+"""Images take over from the host how it reaches packages, and nothing else."""
 
 from configparser import ConfigParser
 

@@ -1,4 +1,4 @@
-"""A node is sent what it lacks of an image, under the digests by which it knows the rest."""
+"""A node gets only the layers of an image that it lacks, with digests that match the others."""
 
 import hashlib
 import io

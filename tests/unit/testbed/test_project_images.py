@@ -1,4 +1,4 @@
-"""Images of older code are told from those of today, and from everybody else's."""
+"""Images of older code are distinguished from current ones, and from other images."""
 
 from testbed.kind.project_images import others
 

@@ -1,4 +1,4 @@
-"""A container asks for no more than a host without CAP_SYS_RESOURCE can give; the rest of it stays as it was."""
+"""A container requests nothing that a host without CAP_SYS_RESOURCE cannot give; the rest is unchanged."""
 
 import json
 from pathlib import Path

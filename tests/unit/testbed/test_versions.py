@@ -1,4 +1,4 @@
-"""The user's tools are taken where their version goes with the clusters, and only there."""
+"""The user's tools are used only if their version works with the clusters."""
 
 from pathlib import Path
 

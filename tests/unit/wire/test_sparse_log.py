@@ -1,4 +1,4 @@
-"""Lines about strangers."""
+"""Log lines about unauthenticated peers."""
 
 import logging
 

@@ -1,4 +1,4 @@
-"""Reads the state of a run or of jobs as a frame: drawn, as plain lines, and as JSON. One source per kind of target."""
+"""Reads the state of a run or of jobs as a frame: drawn, as lines, and as JSON. Each kind of target has a source."""
 
 import json
 import time

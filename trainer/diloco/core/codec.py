@@ -1,7 +1,7 @@
 """Codecs: encode an outer gradient for the wire, and decode it where it is merged.
 
 A codec works on a flat f32 buffer that is cut on a fixed grid of ``BLOCK`` elements. A payload is its blocks' bytes in
-order, and each block can be read by itself, so that merging works on cache-sized pieces and a shard of a fragment is a
+order, and each block can be read separately, so that merging works on cache-sized pieces and a shard of a fragment is a
 contiguous range of bytes.
 
 Rounding is to nearest and not random: equal values give equal bytes. Values that are not finite are always refused:

@@ -13,9 +13,9 @@ from diloco.core.sizes import BLOCK
 def encode_with_feedback(codec: Codec, values: Tensor, residual: Tensor | None) -> tuple[Tensor, Tensor]:
     """Encode ``values + residual``; returns the payload and what the encoding lost.
 
-    Summed over a fragment's life, what was decoded plus the last residual is what was given. Each time
-    ``decoded + new_residual`` is ``values + residual`` exactly: a value and its nearest neighbour among the codec's
-    values are so close that their difference is an f32 itself (Sterbenz).
+    Over all encodings of a fragment, the sum of the decoded values plus the last residual is the sum of the given
+    values. Each time ``decoded + new_residual`` is ``values + residual`` exactly: a value and its nearest neighbour
+    among the codec's values are so close that their difference is an f32 itself (Sterbenz).
 
     Args:
         codec: how to encode.

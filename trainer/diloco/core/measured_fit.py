@@ -23,7 +23,7 @@ MOST_PASSAGES = 16_384
 
 @dataclass(frozen=True, slots=True)
 class MeasuredLearner:
-    """Measurements of a learner that trains."""
+    """A training learner's measured times and rates, as the input of the links' fit."""
 
     id: str
     step_seconds: float

@@ -1,7 +1,7 @@
 """Which learners are planned, as pools may be scaled while the job runs.
 
 The manifest's pools are fixed, their numbers of learners are not. A learner of a known pool is admitted even before the
-engine is told that its pool has grown, as its process may start first. One that is no longer planned and has gone is
+engine learns that its pool has grown, as its process may start first. One that is no longer planned and has gone is
 withdrawn: its work counts, its absence does not.
 """
 

@@ -22,7 +22,7 @@ _PREFIX = "diloco_learner_"
 
 @dataclass(frozen=True)
 class LearnerFigures:
-    """Where the values come from. Any thread may call any of them."""
+    """The functions that /metrics reads a learner's values from. Any thread may call any of them."""
 
     spent: Callable[[], TimeSpent]
     news: Callable[[], FinishedStep | None]
@@ -62,29 +62,31 @@ class _LearnerCollector(Collector):
 
     def collect(self) -> Iterable[Metric]:
         figures, counts = self._figures, self._figures.counts
-        yield _counters("seconds", "Wall time of the inner loop by activity.", "activity", asdict(figures.spent()))
+        yield _counters(
+            "seconds", "Seconds of the inner loop's wall time, by activity.", "activity", asdict(figures.spent())
+        )
         moved = {"push": counts.bytes_pushed, "pull": counts.bytes_pulled}
-        yield _counters("payload_bytes", "Payload sent and received.", "direction", moved)
+        yield _counters("payload_bytes", "Bytes of payload sent and received.", "direction", moved)
         transfers = {"push": counts.pushes, "pull": counts.pulls}
         yield _counters("transfers", "Fragments sent and received.", "direction", transfers)
         yield _counter("pulls_posted", "Fragments whose pull had waited at the syncer.", counts.posted)
         yield _counter("updates", "Fragments received as an update of the version held.", counts.updates)
         wrong = "Updates that did not give the syncer's version; the fragment was pulled whole."
         yield _counter("updates_wrong", wrong, counts.updates_wrong)
-        refused = "Fragments that were not swapped in because their values cannot be trained with."
+        refused = "Fragments that were not swapped in because their values cannot be trained on."
         yield _counter("pulls_refused", refused, counts.refused)
-        yield _counter("pushes_refused", "Outer gradients that the syncer did not take.", counts.pushes_refused)
+        yield _counter("pushes_refused", "Outer gradients that the syncer refused.", counts.pushes_refused)
         yield _counter("transfer_retries", "Transfers that failed and were retried.", counts.retries)
         yield _counter("sessions", "Times that the syncer admitted this learner.", figures.sessions())
         yield _gauge("joined", "1 while there is a session.", float(figures.joined()))
-        waited = "Inner steps since the fragment that waited longest was received."
+        waited = "Inner steps since the most stale fragment was received."
         yield _gauge("staleness_steps", waited, figures.staleness_steps())
         news = figures.news()
         if news is None:
             return
-        yield _counter("steps", "Inner steps of this learner's life.", news.step)
-        yield _counter("tokens", "Tokens of this learner's life.", news.tokens)
-        yield _gauge("step_seconds", "Duration of the latest inner step.", news.step_seconds)
+        yield _counter("steps", "Inner steps of this learner, over all its processes.", news.step)
+        yield _counter("tokens", "Tokens of this learner, over all its processes.", news.tokens)
+        yield _gauge("step_seconds", "Duration of the latest inner step, in seconds.", news.step_seconds)
         yield _gauge("loss", "Training loss of the latest step, nats a token.", news.loss)
 
 

@@ -163,7 +163,7 @@ class Puller:
     ) -> PullHeader:
         """Transfer it; raise WireError if it did not arrive whole."""
         received, bulk = self._context.counts.received, self._context.bulk
-        brought = 0
+        received_bytes = 0
         try:
             if post is None:
                 header = bulk.pull(request, reception.place, deadline_seconds=deadline_seconds)
@@ -171,11 +171,11 @@ class Puller:
                 header = bulk.pull_posted(
                     request, reception.place, deadline_seconds=deadline_seconds, posting=post.posting
                 )
-            brought = header.payload_bytes
+            received_bytes = header.payload_bytes
             return header
         finally:
             if reception.began_at is not None:
-                received.end(brought)
+                received.end(received_bytes)
 
     def _refused(self, order: PullOrder, header: PullHeader, problem: str) -> None:
         with self._context.counts.lock:

@@ -64,7 +64,7 @@ class TransferCounts:
     pushes_refused: int = 0
     retries: int = 0
     updates: int = 0
-    """Number of pulls that brought an update."""
+    """Number of pulls that received an update."""
     updates_wrong: int = 0
     """Number of updates that did not give the syncer's values; the fragment was then pulled whole."""
     refused: int = 0
@@ -203,7 +203,7 @@ class Pusher:
             counts.pushes_refused += not receipt.accepted
         if not receipt.accepted:
             _log.debug(
-                "the syncer did not take fragment %d for version %d: %s",
+                "the syncer refused fragment %d for version %d: %s",
                 header.fragment,
                 header.version,
                 receipt.reason,

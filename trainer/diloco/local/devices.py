@@ -59,7 +59,7 @@ def assign_devices(texts: Sequence[str], learner_ids: Sequence[str], count: Call
 
 
 def devices_text(assigned: Mapping[str, str]) -> str:
-    """Which learners train on which device, in one line; empty if nobody has a choice."""
+    """Which learners train on which device, in one line; empty if there is no choice."""
     learners = Counter(assigned.values())
     return ", ".join(f"{device}: {number} learner{'s' * (number > 1)}" for device, number in sorted(learners.items()))
 

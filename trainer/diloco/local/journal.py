@@ -81,7 +81,7 @@ class Journal:
             self._write()
 
     def _write(self) -> None:
-        # A pipe that nobody reads is an error, and does not block.
+        # A pipe without a reader is an error, and does not block.
         flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NONBLOCK | os.O_CLOEXEC
         try:
             descriptor = os.open(self._path, flags, 0o644)

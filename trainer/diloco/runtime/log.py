@@ -1,6 +1,6 @@
 """Logging of a process, to stderr: lines for people, or one JSON object per line for a collector.
 
-Log text may come from another process: control characters are escaped, so that nobody can forge a line. If the log
+Log text may come from another process: control characters are escaped, so that no line can be forged. If the log
 cannot be written, lines are lost and counted. A record may carry plain values in ``extra={"fields": {...}}``: they
 become keys of the JSON object, and ``key=value`` at the end of a plain line.
 """

@@ -1,4 +1,4 @@
-"""Baselines for decoupled training: per-step data-parallel training of the whole job, and one learner by itself.
+"""Baselines for decoupled training: per-step data-parallel training of the whole job, and one learner alone.
 
 Both use the learner's own trainer, data and learning-rate schedule, without a syncer.
 """
@@ -78,7 +78,7 @@ def data_parallel(job: DiLoCoJob, source: TokenSource | None = None) -> Baseline
 
 
 def alone(job: DiLoCoJob, source: TokenSource | None = None) -> Baseline:
-    """Train the first learner by itself, on its shard, with its share of the budget: as many steps, 1/M of the tokens.
+    """Train the first learner alone, on its shard, with its share of the budget: as many steps, 1/M of the tokens.
 
     Raises:
         ModelError, DataError: the job's model or data cannot be used.

@@ -104,7 +104,7 @@ async def _run_until_over(
         try:
             write_json_atomically(directory.endpoint, endpoint)
         except OSError as error:
-            # Not fatal: whoever set the addresses knows them.
+            # Not fatal: those that set the addresses know them.
             _log.warning("cannot write %s: %s", directory.endpoint, error.strerror or error)
         _log.info("serving job %s at %s, HTTP at %s, epoch %s", syncer.job, address, http.address, syncer.epoch)
         return await syncer.until_over(stop)

@@ -201,7 +201,7 @@ class Syncer:
         return self._reporter.status(self._view(), self._now(), stored)
 
     async def until_over(self, stop: asyncio.Event) -> int:
-        """Run until ``stop`` is set, something fails, or the job is over and nobody is left. Returns the exit code."""
+        """Run until ``stop`` is set, something fails, or the job is over and all have left. Returns the exit code."""
         stopped = asyncio.ensure_future(stop.wait())
         ticking = asyncio.ensure_future(self._tick_until_left())
         ends: list[asyncio.Future[Any]] = [stopped, ticking, self._engine_loop.failed]
@@ -258,7 +258,7 @@ class Syncer:
             if now - max(quiet_since, self._finished_at) >= self._quiet_seconds:
                 return
             if now - self._finished_at >= _LINGER_SECONDS:
-                _log.warning("%d learners have not left; not waiting any longer", self._sessions.admitted)
+                _log.warning("%d learners have not left; no longer waiting for them", self._sessions.admitted)
                 return
 
     def _work_left(self) -> bool:
@@ -319,7 +319,7 @@ class Syncer:
         self._exporter.begin(self._export_now())
 
     async def _conclude(self, action: Finish) -> None:
-        """Write the end to disk before learners are told of it, as they then leave for good."""
+        """Write the end to disk before learners are notified of it, because they then leave for good."""
         until = self._now() + LAST_SECONDS
         while True:
             failures = self._checkpointer.status.failures

@@ -64,7 +64,7 @@ class TapeHeader:
     rules: int = 1
     """The `diloco.core.options.Rules` by which the engine decided."""
     tensors: tuple[FragmentTable, ...] = ()
-    """``Layout.table`` of the model, so that nobody need build it. Empty: written by an earlier version."""
+    """``Layout.table`` of the model, so that it need not be built. Empty: written by an earlier version."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -63,7 +63,7 @@ class Authority:
         plain = key.private_bytes(
             serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
         )
-        # Created with mode 0600, so that nobody else can ever read it, even if an earlier file could be read.
+        # Created with mode 0600, so that no other user can ever read it, even if an earlier file could be read.
         key_path.unlink(missing_ok=True)
         with os.fdopen(os.open(key_path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600), "wb") as file:
             file.write(plain)

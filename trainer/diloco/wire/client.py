@@ -95,7 +95,7 @@ class SyncClient:
     def push(self, header: PushHeader, payload: memoryview, *, deadline_seconds: float) -> PushReceipt:
         """Send an outer gradient; blocks.
 
-        ``payload`` is ``header.payload_bytes`` contiguous bytes that nobody changes meanwhile.
+        ``payload`` is ``header.payload_bytes`` contiguous bytes that must not change meanwhile.
 
         Raises:
             WireError: it did not arrive, or was refused; ``error.retryable`` says whether to try again.

@@ -53,7 +53,7 @@ class SyncHandler(Protocol):
         """Called when an accepted push broke off; its buffer is not written to any more."""
 
     async def open_pull(self, request: PullRequest, peer: Peer) -> tuple[PullHeader, memoryview]:
-        """The buffer to send, which nobody changes while it is referenced. A posted pull may wait here.
+        """The buffer to send, which does not change while it is referenced. A posted pull may wait here.
 
         Cancelled when the learner hangs up, its connection breaks or the server stops.
 

@@ -1,4 +1,4 @@
-"""Limits the calls whose first message has not arrived yet, whoever makes them.
+"""Limits the calls whose first message has not arrived yet, over all peers.
 
 Until the first message is complete, the caller is unknown, and gRPC keeps the part that has arrived: up to one message
 for each call. gRPC limits calls per connection and has no limit of its memory that Python can set, so silent calls are

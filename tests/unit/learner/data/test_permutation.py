@@ -32,7 +32,7 @@ def test_the_key_decides_the_order() -> None:
     ],
 )
 def test_an_order_is_that_of_every_version_before(count: int, order: list[int]) -> None:
-    # A learner that another version has begun goes on at its position in the same order.
+    # A learner that was started by another version continues at its position in the same order.
     assert Permutation(count, "shards 7")(np.arange(count)).tolist() == order
 
 

@@ -18,7 +18,7 @@ def sampler(index: int = 0, count: int = 1, tokens: int = 1001, batch_size: int 
 
 
 def size_of(sampler: ShardSampler) -> int:
-    """Sequences that it takes before one comes again."""
+    """Sequences that it takes before one repeats."""
     taken: set[int] = set()
     while (following := int(sampler.sequences(len(taken), len(taken) + 1)[0])) not in taken:
         taken.add(following)

@@ -1,4 +1,4 @@
-"""Which versions are held, and of which admission: what belongs to an earlier one counts for nothing."""
+"""Which versions are held, and of which admission: those of an earlier one do not count."""
 
 import weakref
 

@@ -1,4 +1,4 @@
-"""What the syncer and the process order the inner loop to do: evaluate, stop, end."""
+"""Orders of the syncer and the process to the inner loop: evaluate, stop, end."""
 
 from typing import TYPE_CHECKING
 

@@ -1,4 +1,4 @@
-"""What a learner says: never waits, newest wins, sums what must not be lost."""
+"""A learner's messages: putting one never waits, the newest wins, and totals are not lost."""
 
 import contextlib
 import threading
@@ -23,7 +23,7 @@ NEXT = Membership("1", 8)
 
 
 class Recorder:
-    """A session that keeps what is sent; a message may be what breaks it, and its connection may stand still."""
+    """A session that keeps what is sent; a message may break it, and its connection may stall."""
 
     def __init__(self, breaks_at: type | None = None) -> None:
         self.sent: list[LearnerMessage] = []
@@ -60,7 +60,7 @@ def news(step: int, blocked_seconds: float = 0.25) -> FinishedStep:
 
 
 class Alone:
-    """An outbox whose thread's work is done by the test: its waits end by the events that are given."""
+    """An outbox whose thread is run by the test: its waits end by the given events."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.clock = HandClock()
@@ -70,7 +70,7 @@ class Alone:
         self.session = Recorder()
 
     def works(self, *events: Callable[[], object] | None) -> list[float | None]:
-        """Let the thread work until nothing happens any more. Returns for how long it waited, at most, each time."""
+        """Run the thread until there are no more events. Returns the longest time that each wait allowed."""
         self.condition.events, self.condition.waits = list(events), []
         with contextlib.suppress(NothingToDoError):
             self.outbox.run()

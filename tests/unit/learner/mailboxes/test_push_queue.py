@@ -1,4 +1,4 @@
-"""Outer gradients to push: a newer one replaces an older one, and none outlives its session."""
+"""Outer gradients to push: a newer one replaces an older one, and none is kept beyond its session."""
 
 from collections.abc import Callable
 

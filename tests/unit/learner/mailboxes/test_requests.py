@@ -61,7 +61,7 @@ OUTCOMES: dict[str, Callable[[Requests], None]] = {
 def test_the_next_version_waits_for_the_outcome_of_the_one_before(
     requests: Requests, outcome: Callable[[Requests], None], *, staged: bool, staged_again: bool
 ) -> None:
-    """What it brings may be merged already: it is not brought twice."""
+    """Its steps may be merged already, and must not be sent twice."""
     if staged:
         requests.stage([capture_of(0)])
         assert requests.put(GradientRequest(FIRST, 0, 5, 1)) is not None

@@ -16,7 +16,7 @@ OUTCOMES: dict[str, tuple[list[tuple[int, bool]], bool]] = {
     "only of an earlier version": ([(4, True)], False),
     "of an earlier version and then merged": ([(4, True), (5, True)], True),
 }
-"""What is told of versions after version 5 was sent, and whether the residual of version 5 counts then."""
+"""The outcomes reported after version 5 was sent, and whether its residual then counts."""
 
 
 @pytest.mark.parametrize("before", [None, BEFORE], ids=["first", "later"])

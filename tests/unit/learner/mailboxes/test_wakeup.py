@@ -1,4 +1,4 @@
-"""The inner loop is woken by what is for it, and never misses it."""
+"""A notice wakes the inner loop, and none is missed."""
 
 import threading
 from types import SimpleNamespace
@@ -11,7 +11,7 @@ from tests.support.scripted_condition import ScriptedCondition
 
 
 class Timed(ScriptedCondition):
-    """Time passes while one waits."""
+    """A condition whose waits let time pass."""
 
     def __init__(self, clock: HandClock, *seconds: float) -> None:
         super().__init__()

@@ -18,7 +18,7 @@ CPU = torch.device("cpu")
 
 
 def export(job: JobSpec, path: Path, steps: int = 3) -> float:
-    """Train a little, write the model; the loss that the trainer finds."""
+    """Train a little and write the model; returns the loss that the trainer computes."""
     module = build_model(job)
     layout = layout_of(module, job.sync.fragments)
     trainer = InnerTrainer(job, module, layout, open_data(job, job.learner_ids[0]), CPU)
@@ -58,7 +58,7 @@ def test_data_with_ids_that_the_model_does_not_know_are_refused_by_name(tmp_path
     path, tokens = tmp_path / "model.safetensors", tmp_path / "tokens"
     model = {"builtin": {"preset": "pico", "vocabularySize": 257}}
     export(small_job(write_text(tmp_path), model=model), path, steps=1)
-    # All ids that are there are known: the tokenizer could make others.
+    # All ids in the data are known, but the tokenizer could make others.
     write_token_file(tokens, [np.zeros(8192, np.int64)], 300, "another")
     job = small_job(data={"tokens": {"path": str(tokens)}, "holdoutFraction": 0.1}, model=model)
     with pytest.raises(DataError, match=r"data\.tokens\.path: has a vocabulary of 300, but the model's is 257"):

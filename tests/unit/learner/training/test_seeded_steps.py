@@ -1,4 +1,4 @@
-"""What an inner step draws follows from the seed, the learner and its place in the data; nothing else does."""
+"""The random numbers of an inner step depend on the seed, the learner and its data position, and on nothing else."""
 
 from pathlib import Path
 

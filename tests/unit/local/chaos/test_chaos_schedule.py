@@ -1,4 +1,4 @@
-"""When failures strike."""
+"""When faults are injected."""
 
 from collections.abc import Collection
 

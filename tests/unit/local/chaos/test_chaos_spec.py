@@ -1,4 +1,4 @@
-"""What --chaos and --slow say, and which learners a name means."""
+"""The parsing of --chaos and --slow, and which learners a name means."""
 
 import pytest
 

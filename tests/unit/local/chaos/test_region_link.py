@@ -1,4 +1,4 @@
-"""A region's link, whole, cut and mended, with real sockets."""
+"""A region's link, intact, cut and restored, with real sockets."""
 
 import socket
 import threading
@@ -137,7 +137,7 @@ class StuckPipe(Pipe):
 
 
 class CountedPipe(Pipe):
-    """Says when the second chunk has its turn."""
+    """A pipe that records when the second chunk has its turn."""
 
     def __init__(self) -> None:
         super().__init__(1e6, time.monotonic)

@@ -1,4 +1,4 @@
-"""What a job's Secrets hold: made once, left alone, renewed in time, mended when damaged, rolled over in two steps."""
+"""The contents of a job's Secrets: created once, kept, renewed, repaired if damaged, rolled over in two steps."""
 
 import base64
 import datetime as dt
@@ -194,7 +194,7 @@ def test_an_authority_leaves_the_bundle_when_it_has_expired() -> None:
 
 
 def test_no_certificate_outlives_its_authority(first: Held) -> None:
-    # The operator was away; nobody but the old authority is known to all.
+    # The operator was away, so the old authority is the only one that every pod trusts.
     now = START + AUTHORITY_LIFE - dt.timedelta(days=10)
     held, _ = at(now, first)
     assert signer(held) == 1

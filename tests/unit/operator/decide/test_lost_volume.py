@@ -1,4 +1,4 @@
-"""A training whose volume is gone is not started from zero unless that is said."""
+"""A training whose volume is gone starts from zero only if an annotation says so."""
 
 import pytest
 
@@ -19,7 +19,7 @@ def uid(world: ClusterWorld) -> str:
 
 
 def lose(world: ClusterWorld) -> None:
-    """Somebody deletes the claim, and the syncer's pod, which held it."""
+    """Delete the claim, and the syncer's pod, which used it."""
     del world.api.objects[CLAIM]
     world.api._applied.pop(CLAIM, None)
     for pod in world.pods_of("syncer"):
@@ -106,7 +106,7 @@ def test_an_upgraded_operator_takes_the_claim_that_it_finds() -> None:
 
 
 def without_uid(*, progress: bool = True) -> ClusterWorld:
-    """A job whose status an operator has written that did not record the claim's uid."""
+    """A job whose status was written by an operator that did not record the claim's uid."""
     w = training()
     del w.status()["syncer"]["claimUid"]
     if not progress:

@@ -1,4 +1,4 @@
-"""What is said while the syncer does not answer, and what is kept."""
+"""The status while the syncer does not answer: what it reports, and what it keeps."""
 
 from datetime import timedelta
 

@@ -1,4 +1,4 @@
-"""What counts as a change by another hand, and what is none of the operator's business."""
+"""Which changes by others are drift, and which ones the operator ignores."""
 
 import copy
 from collections.abc import Callable
@@ -49,7 +49,7 @@ def container(item: dict[str, Any]) -> dict[str, Any]:
 
 
 def as_served(item: dict[str, Any]) -> None:
-    """What an API server makes of it: defaults, canonical quantities, and nothing that is empty or false."""
+    """The object as an API server returns it: with defaults and canonical quantities, without empty or false values."""
     item["metadata"] |= {"uid": "1", "resourceVersion": "7", "generation": 1}
     item["status"] = {"replicas": 2}
     item["spec"]["updateStrategy"] = {"type": "RollingUpdate"}

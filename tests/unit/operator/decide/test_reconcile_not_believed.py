@@ -1,4 +1,4 @@
-"""What the syncer does not believe, and the quorum in force, as the job's status shows them."""
+"""What is not credible to the syncer, and the quorum in force, as the job's status shows them."""
 
 from testbed.virtual_cluster.operator_world import World
 from tests.unit.operator.decide.training_world import degraded, training_world

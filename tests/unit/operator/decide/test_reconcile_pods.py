@@ -1,4 +1,4 @@
-"""What goes wrong with pods: each its reason, counted by pool, and cleared when it is over."""
+"""Problems of pods: each has its reason, is counted by pool, and clears when it is over."""
 
 import json
 from typing import Any

@@ -1,4 +1,4 @@
-"""Whatever happens to a job, and wherever an operator is killed: what must hold, holds.
+"""Invariants hold whatever happens to a job, and wherever an operator is killed.
 
 The world itself checks every plan that is carried out: the syncer is never stopped while learners have pods, foreign
 objects are never touched, a job never ends in two ways. An operator in it remembers nothing from one plan to the next.
@@ -84,7 +84,7 @@ def _kill_pod(w: World, index: int) -> None:
 
 
 def _delete_child(w: World, index: int) -> None:
-    # Sets and the claim take pods and the model with them: another matter.
+    # Not sets and the claim, whose deletion takes pods or the model with it.
     keys = sorted(key for key in w.children if key.kind not in ("StatefulSet", "Deployment", "PersistentVolumeClaim"))
     if keys:
         del w.children[keys[index % len(keys)]]

@@ -1,4 +1,4 @@
-"""What is changed while a job is suspended is what its pods are made of when it goes on, and its model stays."""
+"""Changes to a suspended job apply to its pods when it resumes, and its model stays."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Nobody is restarted by a change that is not theirs: pod templates stay byte for byte what they were."""
+"""Changes that do not concern a pod do not restart it: pod templates stay the same, byte for byte."""
 
 import json
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""A spec that this version cannot read, or whose objects cannot be made, does not keep a job from being stopped."""
+"""A job can be stopped even if this version cannot read its spec or build its objects."""
 
 import pytest
 
@@ -6,7 +6,7 @@ from testbed.virtual_cluster.operator_world import World, job_object
 
 
 def unreadable(kind: str) -> World:
-    """A job that trains, and has come to be so."""
+    """A job that trains, and whose spec has become unreadable."""
     w = World(job=job_object(tokens=10_000_000))
     w.run(60)
     assert w.status["phase"] == "Training"

@@ -1,4 +1,4 @@
-"""The objects of a job: complete, owned, labelled, in a safe order, and fitting to one another."""
+"""The objects of a job: complete, owned, labelled, in a safe order, and consistent with each other."""
 
 from collections.abc import Mapping
 from typing import Any

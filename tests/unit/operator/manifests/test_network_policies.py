@@ -1,4 +1,4 @@
-"""Who may connect to whom: the policies held against the pods' labels and the ports that they open."""
+"""Who may connect to whom: the policies compared with the pods' labels and the ports that they open."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
@@ -18,7 +18,7 @@ class Caller(NamedTuple):
 
 
 def allowed(objects: Sequence[Mapping[str, Any]], caller: Caller, target: Mapping[str, str], port: int) -> bool:
-    """What a network plugin makes of the policies (networking.k8s.io/v1): isolated, except where a rule lets in."""
+    """The effect of the policies (networking.k8s.io/v1): isolated, except for what a rule allows."""
     policies = [
         one
         for one in objects

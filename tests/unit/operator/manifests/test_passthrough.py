@@ -1,4 +1,4 @@
-"""What a pool hands to its pods arrives; what would get in the way of the operator's own is refused in one line."""
+"""What a pool passes to its pods arrives; what conflicts with the operator's own is refused in one line."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Every pod keeps the Pod Security Standard 'restricted'; and the rules that say so find what breaks it."""
+"""Every pod meets the Pod Security Standard 'restricted'; and the rules that check this find violations."""
 
 from copy import deepcopy
 from typing import Any

@@ -1,4 +1,4 @@
-"""A user's podTemplate is added to ours; of what the operator sets nothing is replaced, and each try is named."""
+"""A user's podTemplate is added to the operator's template; attempts to replace the operator's fields are refused."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Quantities in the one form that an API server gives back."""
+"""Quantities in the form that an API server returns."""
 
 from fractions import Fraction
 

@@ -1,4 +1,4 @@
-"""Who may create jobs, but not pods, gets no privileged pod and no key of the job's authority through the operator."""
+"""A user who may create jobs but not pods gets no privileged pod and no key of the job's authority."""
 
 import re
 from typing import Any

@@ -1,4 +1,4 @@
-"""A closer look that the API server does not answer costs the look, and nothing else of a reconcile."""
+"""If the pods cannot be listed, the rest of a reconcile still works."""
 
 import pytest
 
@@ -9,7 +9,7 @@ from tests.unit.operator.training_cluster import training
 
 
 def lists_fail(world: ClusterWorld, code: int = 503, kind: str = "Pod") -> list[str]:
-    """The server lists nothing of ``kind`` any more; gives the lists that were tried."""
+    """Make lists of ``kind`` fail from now on; returns the attempted lists."""
     tried: list[str] = []
 
     def failing(verb: str, its: str, name: str, body: Object) -> ApiError | None:

@@ -1,4 +1,4 @@
-"""What the operator takes for its syncer's word: one lost answer is none, silence is."""
+"""When a syncer counts as away: not after one lost answer, but after several."""
 
 import asyncio
 from collections.abc import Iterable
@@ -17,13 +17,13 @@ FIRST, SECOND = (SyncerStatusView(job="demo", epoch=epoch, phase="Training") for
 AWAY = SyncerAway("no answer within 5 s")
 JOB: Object = {"metadata": {"namespace": "train", "name": "demo", "uid": "1"}}
 NOBODY, NOTHING = object.__new__(Api), object.__new__(Cache)
-"""Neither is asked anything here."""
+"""No request is sent to either here."""
 Answer = SyncerStatusView | SyncerAway
 
 
 @dataclass
 class Scene:
-    """An observer whose syncer says what it is told to say, and the time."""
+    """An observer with a scripted syncer and clock."""
 
     answers: list[Answer]
     ready: int = 1

@@ -1,4 +1,4 @@
-"""What is kept of the pods of an unhealthy job, of which there may be ten thousand."""
+"""What is kept of the pods of an unhealthy job, which may have ten thousand."""
 
 import json
 from datetime import UTC, datetime
@@ -21,7 +21,7 @@ STATES: dict[str, dict[str, Any]] = {
 
 
 def pod(state: dict[str, Any], **metadata: str) -> dict[str, Any]:
-    """One as an API server has it."""
+    """A pod as an API server returns it."""
     template = templates(made(with_pool({})))["StatefulSet/small--east-a"]
     fields = [{"manager": "kubelet", "operation": "Update", "fieldsV1": {"f:status": {}}}]
     return {

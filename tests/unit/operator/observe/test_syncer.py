@@ -16,7 +16,7 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 @asynccontextmanager
 async def asker_of(handler: Handler | None) -> AsyncIterator[SyncerClient]:
-    """Asks a syncer that answers like this; None: nobody listens."""
+    """A client of a syncer that answers like this; None: no server listens."""
     app = web.Application()
     if handler is not None:
         app.router.add_get("/status", handler)
@@ -34,7 +34,7 @@ async def asker_of(handler: Handler | None) -> AsyncIterator[SyncerClient]:
 
 
 def asked(handler: Handler | None) -> SyncerStatusView | SyncerAway:
-    """What comes of asking once."""
+    """The result of one request."""
 
     async def run() -> SyncerStatusView | SyncerAway:
         async with asker_of(handler) as asker:
@@ -75,7 +75,7 @@ def test_whatever_else_comes_is_a_reason_in_words_that_stay_the_same(handler: Ha
     first, second = asked(handler), asked(handler)
     assert isinstance(first, SyncerAway)
     assert reason in first.reason
-    # Ports differ from one asking to the next.
+    # Ports differ from one request to the next.
     assert first == second
 
 

@@ -143,7 +143,7 @@ def test_one_with_other_frozen_values_is_refused_and_one_of_before_is_read(tmp_p
     write_checkpoint(tmp_path, content(layout=other))
     with pytest.raises(SyncerError, match="other frozen parameters or buffers than the job's; use"):
         newest(tmp_path, ours)
-    write_checkpoint(tmp_path, content())  # earlier versions told of the cut alone
+    write_checkpoint(tmp_path, content())  # earlier versions named only the cut
     loaded, _ = newest(tmp_path, ours)
     assert loaded is not None
     assert loaded.manifest.layout == LAYOUT.cut

@@ -20,7 +20,7 @@ def inbox() -> Inbox:
 
 
 def nobody() -> None:
-    """Nobody has to be told."""
+    """A callback for a push that is abandoned: it does nothing."""
 
 
 def arrive(inbox: Inbox, key: PushKey = KEY) -> None:

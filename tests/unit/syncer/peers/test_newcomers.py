@@ -1,4 +1,4 @@
-"""Learners that nobody planned."""
+"""Unplanned learners."""
 
 from diloco.syncer.peers.newcomers import Newcomers
 

@@ -1,4 +1,4 @@
-"""Pulls that wait for a version: who is served, who is told no, and that nothing of them is left over."""
+"""Pulls that wait for a version: which are served, which are refused, and that nothing of them is left over."""
 
 import asyncio
 from collections.abc import Callable

@@ -1,6 +1,6 @@
 """What a learner trains on: a source of tokens, its own shard of it, and the part held out for evaluation.
 
-Positions are counted in sequences taken, so a restarted learner continues exactly where its checkpoint, or the syncer,
+Positions are counted in sequences taken, so a restarted learner continues exactly where its checkpoint or the syncer
 says it was.
 """
 

@@ -36,7 +36,8 @@ class Manner(StrEnum):
     """How a link is cut."""
 
     SILENT = "silent"
-    """Nothing passes and nobody is notified, as with an unplugged cable; connections survive if it ends in time."""
+    """Nothing passes and neither side is notified, as with an unplugged cable; connections survive if it ends in
+    time."""
     RESET = "reset"
     """Connections are reset and new ones refused."""
 

@@ -102,7 +102,7 @@ class Incident:
 
 @dataclass(frozen=True, slots=True)
 class LearnerHistory:
-    """One learner's run."""
+    """One learner over a whole run, for the report: from replayed ``LearnerView`` values and the journal."""
 
     id: str
     steps: int

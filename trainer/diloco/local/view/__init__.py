@@ -1,1 +1,1 @@
-"""Shows a run while it goes on."""
+"""The views of a run in progress."""

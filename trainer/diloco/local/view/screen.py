@@ -1,4 +1,4 @@
-"""Shows a run while it goes on: a table that is redrawn in a terminal, plain lines elsewhere.
+"""Shows a run in progress: a table that is redrawn in a terminal, plain lines elsewhere.
 
 Both show the same ``RunSnapshot``. A supervisor pushes events and snapshots into a ``RunView``; ``diloco top`` asks for
 frames instead and has a ``FrameWriter`` for them (``cli.top``). Both draw with `render` and `progress_line`.

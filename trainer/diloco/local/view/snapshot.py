@@ -48,7 +48,7 @@ class BandwidthMeter:
 
 @dataclass(frozen=True, slots=True)
 class LearnerSnapshot:
-    """One row of the view."""
+    """One learner in the live view: from its ``LearnerStatus``, and from its process if this program supervises it."""
 
     id: str
     state: str

@@ -7,8 +7,8 @@ the staleness bound, the speed of the others of its pool, and the size of the jo
 link does: a push may arrive before the report of its steps, so it is granted as many steps as it may make on its own
 and, beyond them, time for the report to arrive.
 
-A dishonest learner gains those steps once, and what the others' speed allows (`speeds`). Learners that cheat together
-are not detected, nor is one that is alone, up to what no machine can do.
+A dishonest learner gains those steps once, and what the others' speed allows (`speeds`). Not detected are learners that
+cheat together, and a learner that is alone and claims no more than a machine could do.
 """
 
 import asyncio
@@ -21,7 +21,8 @@ from diloco.spec.learner_ids import pool_of
 from diloco.syncer.peers.speeds import Allowance, Speeds
 
 LIFE_FACTOR = 100
-"""Most that one learner can have trained before this syncer knew it, as a multiple of the job's budget (ours)."""
+"""The most that a learner can have trained before this syncer process knew it, as a multiple of the job's budget
+(ours)."""
 
 
 class ClaimError(RuntimeError):
@@ -88,7 +89,7 @@ class Claims:
         """Check the steps that a process claims before it is admitted.
 
         Raises:
-            ClaimError: its learner cannot have come so far.
+            ClaimError: its learner cannot have done so much work.
         """
         allowance = self._allowances.get(learner)
         if allowance is not None:

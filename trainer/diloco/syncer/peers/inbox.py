@@ -97,10 +97,10 @@ class Inbox:
         return True
 
     def open(self, key: PushKey, claim: PushClaim, abandon: Callable[[], None]) -> torch.Tensor:
-        """A buffer for a push, uint8, shape (payload_bytes,); ``abandon`` is called once it is no longer wanted.
+        """A buffer for a push, uint8, shape (payload_bytes,); ``abandon`` is called once the push is no longer wanted.
 
-        Whoever fills the buffer must then call ``abandon`` of this inbox, so that its memory is counted until it is
-        free.
+        The code that fills the buffer must then call ``abandon`` of this inbox, so that its memory is counted until it
+        is free.
 
         Raises:
             PushRefusedError: before any memory is allocated.

@@ -1,7 +1,7 @@
 """Limits how fast a session is read, since every message costs the tape and the engine.
 
 Messages beyond the limit are read later, so that flow control slows the connection down; a correct learner replaces
-waiting reports by newer ones. Pure but for the clock that it is given.
+waiting reports by newer ones. Pure, except for the clock that is passed in.
 """
 
 from collections.abc import Callable

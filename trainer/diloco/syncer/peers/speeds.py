@@ -1,7 +1,7 @@
 """Measures how fast learners are, to bound how many steps one can have made since its last report.
 
 Learners count their own steps, so a learner's bound follows from the speed of the others, not from its own. A pool has
-one kind of hardware, so a learner that is far faster than the fastest other one of its pool is not believed.
+one kind of hardware, so a learner that claims to be far faster than the fastest other one of its pool is refused.
 """
 
 from dataclasses import dataclass, field
@@ -15,7 +15,7 @@ POOL_FACTOR = 32
 JOB_FACTOR = 1000
 """The same if the others are of other pools (ours)."""
 FASTEST_STEPS_PER_SECOND = 10_000.0
-"""Limit if there is nobody to compare with: no step of any model takes less than 0.1 ms (ours)."""
+"""Limit if there is no learner to compare with: no step of any model takes less than 0.1 ms (ours)."""
 MEASURED_SECONDS = 5.0
 """Time over which a speed is measured; the highest counts, as a pause says nothing about speed (ours)."""
 SAVED_SECONDS = 30.0

@@ -8,7 +8,7 @@ a fragment under way never delays a heartbeat.
 
   Session       one bidirectional stream a learner: small protobuf messages.
   PushFragment  client stream of raw chunks (not protobuf): an outer gradient.
-  PullFragment  server stream of raw chunks: a merged fragment, whole in f32, or as the update from the version before.
+  PullFragment  server stream of raw chunks: a merged fragment, whole in f32, or as an update from the previous version.
 
 Bulk streams. The first message of a push is a serialized PushHeader, of a pull (server to client) a serialized
 PullHeader; every later message is a chunk: 16 bytes of header, little-endian
@@ -23,7 +23,7 @@ nothing, or holds another version than the update begins with, is sent the fragm
 before the version is made, if the syncer's Welcome says so: the call then waits at the syncer, for the very next
 version only, at most one a learner and fragment, and ends with FAILED_PRECONDITION when it is not served in time.
 
-A call that fails ends with a gRPC status and one line of text; which status means what stands in wire/errors.py.
+A call that fails ends with a gRPC status and one line of text; wire/errors.py lists what each status means.
 """
 
 from collections import abc as _abc
@@ -239,7 +239,7 @@ class StepReport(_message.Message):
     loss: _builtins.float
     data_position: _builtins.int
     training_seconds: _builtins.float
-    """Where the time of the process went since it started; all 0: not told."""
+    """How the process has spent its time since it started, in seconds; all 0: not reported."""
     skipped_seconds: _builtins.float
     paused_seconds: _builtins.float
     copying_seconds: _builtins.float
@@ -248,8 +248,8 @@ class StepReport(_message.Message):
     checkpointing_seconds: _builtins.float
     loading_seconds: _builtins.float
     receiving_seconds: _builtins.float
-    """Of pulls since the process started; both 0: not told.
-    in which any of them brought bytes
+    """Of pulls since the process started; both 0: not reported.
+    in which any of them received bytes
     """
     received_bytes: _builtins.int
     def __init__(
@@ -340,7 +340,7 @@ class Applied(_message.Message):
     fragment: _builtins.int
     version: _builtins.int
     step: _builtins.int
-    """inner step of its life after which it was swapped in; 0: not told"""
+    """the learner's inner step after which it was swapped in; 0: not reported"""
     def __init__(
         self,
         *,
@@ -632,7 +632,7 @@ class PushHeader(_message.Message):
     """None, BF16, Int8, Int4"""
     payload_bytes: _builtins.int
     payload_digest: _builtins.bytes
-    """16 bytes; may be empty when a receiver shall rely on the chunks' own checksums"""
+    """16 bytes; empty: the receiver relies on the chunks' own checksums"""
     epoch: _builtins.str
     def __init__(
         self,
@@ -700,7 +700,7 @@ class PullRequest(_message.Message):
     held_version: _builtins.int
     """of this fragment, to which an update may be added; absent: send it whole"""
     posted: _builtins.bool
-    """wait for minimum_version where it is the next one"""
+    """wait for minimum_version if it is the next one"""
     def __init__(
         self,
         *,
