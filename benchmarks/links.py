@@ -180,7 +180,7 @@ def main() -> int:
 
 
 def _parse() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description="Merged share of everybody's work over thin, far and uneven links.")
+    parser = argparse.ArgumentParser(description="Merged share of the learners' work over thin, far and uneven links.")
     parser.add_argument("--json", type=Path, help="write the report here")
     parser.add_argument("--workers", type=int, default=2, help="processes (default 2)")
     parser.add_argument("--quick", action="store_true", help="a smoke test: four learners, short runs")

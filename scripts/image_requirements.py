@@ -49,7 +49,7 @@ def wanted(project: Mapping[str, Any], tested: Iterable[str], base: Mapping[str,
     """What an image needs beside the packages of its ``base`` (canonical name to version).
 
     ``project`` is that table of pyproject.toml, ``tested`` the lines of constraints.txt. Without ``everything`` it is
-    the operator's image, of which only the list `operator` is asked. What the base has of ``KEPT`` is not left to
+    the operator's image, of which only the list `operator` is used. What the base has of ``KEPT`` is not left to
     pip's resolver, which would also put other versions of what torch itself asks for beside the base's.
     """
     requirements: set[str] = set(project["optional-dependencies"]["operator"])

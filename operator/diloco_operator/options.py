@@ -16,7 +16,7 @@ class OperatorOptions:
     resync_seconds: float = 60.0
     """Every job is reconciled at least this often, even if nothing has changed."""
     poll_seconds: float = 5.0
-    """How often the syncer of a running job is asked for its status."""
+    """How often the status of a running job's syncer is requested."""
     lease_name: str = "diloco-operator"
     """The Lease whose holder works; a second operator waits for it."""
     health_address: str = "0.0.0.0:8080"

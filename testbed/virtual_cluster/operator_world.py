@@ -202,7 +202,7 @@ class World:
         ends = [c for c in self.status["conditions"] if c["type"] in ("Complete", "Failed") and c["status"] == "True"]
         assert len(ends) <= 1
         if self.condition("Suspended")["status"] == "True" and not ends and "startTime" not in self.status:
-            assert not set(self.pods.pods) - self.pods.stuck, "it is said to be suspended, and pods are there"
+            assert not set(self.pods.pods) - self.pods.stuck, "it is reported as suspended, and has pods"
 
     def _answer(self) -> SyncerStatusView | SyncerAway:
         ready = self.syncer_running()

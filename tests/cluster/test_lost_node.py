@@ -69,7 +69,7 @@ def test_a_node_that_stays_lost_is_told_and_keeps_no_job_from_stopping(job: Clus
     with lost_node(cluster, victim.node):
         leaving = wait_until(lambda: (pod := job.pod(VICTIM)) and pod.leaving, "its pod is to go", WAIT_SECONDS)
         assert leaving
-        told = job.wait_for(lambda status: holds(status, "Degraded", "NodeLost"), "the node is told as lost")
+        told = job.wait_for(lambda status: holds(status, "Degraded", "NodeLost"), "the node is reported as lost")
         assert victim.node in condition(told, "Degraded").message
         assert holds(told, "Ready")
         account = job.account()

@@ -100,7 +100,7 @@ def test_a_killed_operator_comes_back_to_its_jobs_and_to_newer_ones(
     operator.kubectl("delete", "pod", again.name, "--grace-period=0", "--force")
     second = operator.has_taken_over(but=again.uid)
     assert operator.holder() == second.name
-    late.wait_for(lambda status: holds(status, "Suspended"), "the late job is looked after")
+    late.wait_for(lambda status: holds(status, "Suspended"), "the late job is reconciled")
     gone(late)
 
 
@@ -114,7 +114,7 @@ def test_an_upgrade_with_another_default_image_is_for_new_jobs_only(
     charts.install(bed, images, operator.release, values)
     operator.has_taken_over(but=before.uid)
     new = idle(cluster, namespace, "new")
-    new.wait_for(lambda status: holds(status, "Suspended"), "the new job is looked after")
+    new.wait_for(lambda status: holds(status, "Suspended"), "the new job is reconciled")
     sets = cluster.get("statefulsets", "--namespace", namespace, "--selector", "diloco.dev/job=new")["items"]
     assert [container["image"] for one in sets for container in one["spec"]["template"]["spec"]["containers"]] == [
         "registry.example/trainer:next"
@@ -165,7 +165,7 @@ def test_jobs_train_without_an_operator_and_a_new_one_takes_them_over(
     bed: Bed, images: Images, operator: ClusterOperator, job: ClusterJob
 ) -> None:
     ended = idle(job.cluster, job.namespace, "ended")
-    ended.wait_for(lambda status: holds(status, "Suspended"), "it is looked after")
+    ended.wait_for(lambda status: holds(status, "Suspended"), "it is reconciled")
     charts.uninstall(bed, operator.release)
     wait_until(lambda: not operator.all_pods(), "no operator is left", WAIT_SECONDS)
     assert "Established" in job.cluster.kubectl("get", CRD, "--output", "jsonpath={.status.conditions[*].type}")

@@ -28,7 +28,7 @@ def test_connections_leave_descriptors_for_health_checks_and_checkpoints(tmp_pat
     with SyncerProcess(job, tmp_path / "state", before=limited) as syncer:
         syncer.serving()
         with idle_connections(syncer.address, 1300) as held:
-            assert len(held) > 1024  # the system accepts them, whoever closes them then
+            assert len(held) > 1024  # the system accepts them, even if the syncer then closes them
             assert "event loop lag" in syncer.page("/healthz")
         assert syncer.terminate() == 0
         assert "the syncer stops" in syncer.log

@@ -30,7 +30,7 @@ KINDS = (
     "statefulsets,deployments,replicasets,controllerrevisions,pods,services,endpointslices,configmaps,secrets,"
     "persistentvolumeclaims,poddisruptionbudgets,networkpolicies"
 )
-"""Everything that there can be of a job, whoever makes it."""
+"""The kinds of all objects that a job can have, whatever creates them."""
 TOKENS_PER_STEP = 128
 """Of each learner."""
 _LITTLE = {"requests": {"cpu": "50m", "memory": "64Mi"}}

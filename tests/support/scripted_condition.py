@@ -25,11 +25,11 @@ class ScriptedCondition(threading.Condition):
             raise NothingToDoError
         event = self.events.pop(0)
         if event is None:
-            assert timeout is not None, "it would wait for ever"
+            assert timeout is not None, "it would wait forever"
             return False
         self._woken = False
         event()
-        assert self._woken, "nobody woke it"
+        assert self._woken, "nothing notified it"
         return True
 
     def wait_for(self, predicate: Callable[[], Any], timeout: float | None = None) -> Any:

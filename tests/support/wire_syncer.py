@@ -45,7 +45,7 @@ class Keeper:
         self.unwanted: str | None = None
         """Why a push that comes in is of no use any more."""
         self.abandon: Callable[[], None] = lambda: None
-        """Ends the push accepted last, which nobody waits for any more."""
+        """Ends the push accepted last, which is no longer wanted."""
         self.chatter = 0
         self.answer_pushes = threading.Event()
         self.answer_pushes.set()
@@ -114,7 +114,7 @@ class _SharedLoop:
 
     def __init__(self) -> None:
         self.complaints: list[str] = []
-        """What asyncio would have logged: exceptions that nobody took."""
+        """What asyncio would have logged: unhandled exceptions."""
         self._loop = asyncio.new_event_loop()
         self._loop.set_exception_handler(lambda _, context: self.complaints.append(str(context)))
         threading.Thread(target=self._loop.run_forever, name="wire-servers", daemon=True).start()

@@ -206,7 +206,7 @@ class Watching:
         return None if known is None else known.get("data", {})
 
     async def until(self, holds: Callable[[], object]) -> None:
-        while not holds():  # noqa: ASYNC110 # the code under test tells nobody
+        while not holds():  # noqa: ASYNC110 # the code under test signals nothing
             await asyncio.sleep(0.02)
 
     async def __aenter__(self) -> Self:

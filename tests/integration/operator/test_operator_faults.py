@@ -64,12 +64,12 @@ def test_a_typo_in_a_passthrough_field_is_reported_and_suspend_still_works(clust
     body = manifest("typo", {"here": {"a": 2}})
     with start() as operator:
         cluster.apply(body)
-        eventually("it is looked after", lambda: cluster.status("typo").get("phase") == "Pending")
+        eventually("it is reconciled", lambda: cluster.status("typo").get("phase") == "Pending")
         body["spec"]["suspend"] = True
         # The API server cannot know: it is free-form here, and answers 500 to the set that it is in.
         body["spec"]["regions"][0]["pools"][0]["affinity"] = {"nodeAfinity": {}}
         cluster.apply(body)
-        eventually("it is told", lambda: cluster.condition("typo", "Degraded").get("reason") == "ApplyRefused")
+        eventually("it is reported", lambda: cluster.condition("typo", "Degraded").get("reason") == "ApplyRefused")
         assert "nodeAfinity" in cluster.condition("typo", "Degraded")["message"]
         (learners,) = cluster.get("statefulsets")["items"]
         assert learners["spec"]["replicas"] == 0

@@ -62,7 +62,7 @@ def test_a_namespace_that_is_gone_keeps_no_other_from_being_looked_after(
     with start(kubeconfig, both) as operator:
         eventually("it works", lambda: operator.works)
         cluster.apply(manifest("later"))
-        eventually("the job is looked after", lambda: cluster.status("later").get("phase") == "Pending")
+        eventually("the job is reconciled", lambda: cluster.status("later").get("phase") == "Pending")
         eventually("it says so", lambda: f"namespace {other.namespace}" in operator.get("/readyz")[1])
         assert operator.works
         other.kubectl("create", "rolebinding", name, f"--role={name}", f"--user={name}")

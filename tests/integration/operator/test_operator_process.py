@@ -64,7 +64,7 @@ def test_a_job_of_a_deleted_jobs_name_waits_until_its_children_are_gone(cluster:
         eventually("it has heard of it", lambda: operator.metric("jobs") == 0)
         cluster.kubectl("delete", "service/two-syncer")
         cluster.apply(manifest("other", {"here": {"cpu": 1}}))
-        eventually("another job is looked after", lambda: cluster.status("other").get("phase") == "Pending")
+        eventually("another job is reconciled", lambda: cluster.status("other").get("phase") == "Pending")
         assert "Service/two-syncer" not in cluster.children()
 
         cluster.apply(manifest("two"))

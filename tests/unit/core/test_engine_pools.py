@@ -231,7 +231,7 @@ def test_a_learner_from_before_a_restart_counts_when_planned_again() -> None:
     again = Script(options(1), epoch=2, saved=script.engine.snapshot(script.now))
     again.do(LearnersPlanned((name(0), name(1))))
     again.wait(3.0)
-    assert [one(again, index).given_seconds for index in (0, 1)] == [2.0, 2.0], "nobody has joined yet"
+    assert [one(again, index).given_seconds for index in (0, 1)] == [2.0, 2.0], "no learner has joined yet"
     again.start(0)
     again.wait(1.0)
     assert [one(again, index).given_seconds for index in (0, 1)] == [3.0, 3.0]

@@ -51,7 +51,7 @@ class Syncer:
         self.update = PullHeader(0, 9, payload.numel(), b"", "Int8", 8, digest(self.new))
 
     def push(self, *_: object, **__: object) -> PushReceipt:
-        raise AssertionError("nobody pushes here")
+        raise AssertionError("a push is not expected here")
 
     def pull(
         self, request: PullRequest, allocate: Callable[[PullHeader], memoryview], *, deadline_seconds: float

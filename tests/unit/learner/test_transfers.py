@@ -52,7 +52,7 @@ class Link:
         return self.receipt
 
     def pull(self, *_: object, **__: object) -> PullHeader:
-        raise AssertionError("nobody pulls here")
+        raise AssertionError("a pull is not expected here")
 
     pull_posted = pull
 

@@ -1,4 +1,4 @@
-"""Decides which learners are asked for which fragment and when, and measures how long they take to answer.
+"""Decides which learners are asked for which fragment, and when; measures how long they take to answer.
 
 Every learner that has the model is asked for every fragment at the latest when its round is launched. One that takes
 long to answer is asked ahead of the launch, by its lead (see `request_leads`), for rounds that are not due yet; its

@@ -208,7 +208,7 @@ def test_what_is_not_believed_and_the_quorum_in_force_are_told(spoiled: RunHisto
     assert learner.left_out == merges
     assert learner.left_out_reason.endswith("times as large")
     assert [evaluation.doubted for evaluation in spoiled.evaluations] == [True, True]
-    assert spoiled.loss_end is None, "nobody knows"
+    assert spoiled.loss_end is None, "not known"
     assert (spoiled.quorum, spoiled.quorum_wanted) == (1, 2)
     told = [
         (one.process, one.text.partition(":")[0]) for one in spoiled.incidents if one.process in ("syncer", LEARNER)

@@ -69,7 +69,7 @@ class NamedOptimizer:
         """``module`` is already on its device, and is not moved afterwards.
 
         Raises:
-            OptimizerError: Muon is asked for and this torch has none, the model has no hidden matrix for it, or a
+            OptimizerError: Muon is configured and this torch has none, the model has no hidden matrix for it, or a
                 pattern of ``exclude`` matches no parameter.
         """
         parameters = trained_parameters(module)
