@@ -43,7 +43,7 @@ test: lint ## Lint, then every test, on real clusters too (KEEP_CLUSTERS=1 keeps
 # The two parts of `test`, side by side: tests on clusters mostly wait. What they print is shown when they end.
 test-processes: $(STAMP)
 	$(BIN)/pytest -n 2 tests/unit tests/property --skipped-to $(SKIPPED)
-	$(BIN)/pytest -n 2 --dist loadfile tests/integration tests/hostile --skipped-to $(SKIPPED)
+	$(BIN)/pytest -n 2 --dist loadfile --no-loadscope-reorder tests/integration tests/hostile --skipped-to $(SKIPPED)
 
 test-clusters: $(STAMP)
 	@echo "Tests on clusters write to $(CLUSTER_LOG) meanwhile."

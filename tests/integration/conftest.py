@@ -11,6 +11,14 @@ from testbed.api_server.server import ApiServer, job_api_server, why_there_is_no
 from tests.support.syncer_process import Serve, SmallJob, SyncerProcess
 
 
+_LONGEST = ("test_run_local.py", "test_thin_links.py", "test_run_outlasts.py", "test_run_full_disk.py")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Begin with the longest files: a worker that is given one last works on while the other has nothing left."""
+    items.sort(key=lambda item: _LONGEST.index(item.path.name) if item.path.name in _LONGEST else len(_LONGEST))
+
+
 @pytest.fixture(scope="session")
 def job_server() -> Iterator[ApiServer]:
     """An API server that knows DiLoCoJobs, by the committed definition."""

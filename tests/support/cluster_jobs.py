@@ -42,9 +42,10 @@ with urllib.request.urlopen("http://127.0.0.1:8080{}", timeout=20) as answer:
 
 
 def pool(name: str, learners: int = 1, **fields: Any) -> dict[str, Any]:
-    """A pool whose learners take one core at most and hardly any memory by their own account."""
+    """A pool whose learners take part of a core: they train for as long as a test waits, beside other tests."""
     threads = [{"name": "OMP_NUM_THREADS", "value": "1"}]
-    return {"name": name, "learners": learners, "resources": _LITTLE, "env": threads, **fields}
+    resources = {**_LITTLE, "limits": {"cpu": "400m"}}
+    return {"name": name, "learners": learners, "resources": resources, "env": threads, **fields}
 
 
 def manifest(name: str, *regions: dict[str, Any], tokens: int, **spec: Any) -> dict[str, Any]:

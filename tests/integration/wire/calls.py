@@ -6,7 +6,7 @@ from diloco.wire.convert import pack
 from diloco.wire.messages import Join, PullRequest
 from tests.support.raw_wire import push_header, push_messages
 
-STALL_SECONDS = 1.0
+STALL_SECONDS = 2.0
 """After which the server of these tests gives up a call that does not move."""
 PAYLOAD = os.urandom(8 << 20)
 """Of fragment 7, which `REQUEST` asks for."""
