@@ -10,7 +10,6 @@ import pytest
 from testbed.api_server.server import ApiServer, job_api_server, why_there_is_none
 from tests.support.syncer_process import Serve, SmallJob, SyncerProcess
 
-
 _LONGEST = ("test_run_local.py", "test_thin_links.py", "test_run_outlasts.py", "test_run_full_disk.py")
 
 
