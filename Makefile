@@ -12,16 +12,13 @@ KIND := $(BIN)/python -m testbed.kind
 # Where tests write down what they skipped; shown last.
 SKIPPED := build/skipped.txt
 
-# What the tests on clusters print.
-CLUSTER_LOG := build/cluster-tests.log
-
 # The example, run through failures: a process killed with SIGKILL, a region's link taken away.
 DEMO := examples/two-regions/job.yaml
 DEMO_FAILURES := --slow us-west/old=0.5 --chaos kill:us-west/old/0@step=60 --chaos cut:us-east@step=600,seconds=15
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo check test test-processes test-clusters soak kind-up kind-demo kind-down lint format proto reference reasons crd chart-values quality mutants benchmarks clean
+.PHONY: help demo check test test-units test-processes test-clusters soak kind-up kind-demo kind-down lint format proto reference reasons crd chart-values quality mutants benchmarks clean
 
 help: ## List targets
 	@echo "make TARGET, with TARGET one of"
@@ -37,18 +34,20 @@ check: lint ## Lint, then unit and property tests: what to run between two edits
 test: lint ## Lint, then every test, on real clusters too (KEEP_CLUSTERS=1 keeps them); lists skipped tests last
 	@mkdir -p $(dir $(SKIPPED)) && rm -f $(SKIPPED)
 	@$(KIND) programs || echo "Tests that want an API server or helm will be skipped."
-	@$(MAKE) --no-print-directory -j 2 -k test-processes test-clusters; status=$$?; \
+	@$(KIND) --clusters 2 --meanwhile '$(MAKE) --no-print-directory test-processes' \
+		run -- $(MAKE) --no-print-directory test-clusters; status=$$?; \
 	if [ -s $(SKIPPED) ]; then echo "Skipped:"; cat $(SKIPPED); else echo "Skipped: nothing"; fi; exit $$status
 
-# The two parts of `test`, side by side: tests on clusters mostly wait. What they print is shown when they end.
-test-processes: $(STAMP)
+# The parts of `test`. Clusters come up while tests run that need none.
+test-units: $(STAMP)
 	$(BIN)/pytest -n 2 tests/unit tests/property --skipped-to $(SKIPPED)
+
+test-processes: test-units
 	$(BIN)/pytest -n 2 --dist loadfile --no-loadscope-reorder tests/integration tests/hostile --skipped-to $(SKIPPED)
 
+# One worker for each cluster.
 test-clusters: $(STAMP)
-	@echo "Tests on clusters write to $(CLUSTER_LOG) meanwhile."
-	@$(KIND) --clusters 2 run -- $(BIN)/pytest -n 2 --dist loadfile tests/cluster --skipped-to $(SKIPPED) \
-		> $(CLUSTER_LOG) 2>&1; status=$$?; cat $(CLUSTER_LOG); exit $$status
+	$(BIN)/pytest -n 2 --dist loadfile tests/cluster --skipped-to $(SKIPPED)
 
 soak: $(STAMP) ## Ten minutes of attacks on a syncer whose learners train on
 	$(BIN)/python -m tests.hostile.soak

@@ -9,12 +9,14 @@ python -m testbed.kind programs              # what tests without a cluster want
 
 import argparse
 import os
+import shlex
 import signal
 import subprocess
 import sys
 import time
-from contextlib import ExitStack
-from types import FrameType
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from types import FrameType, MappingProxyType
 
 from diloco.runtime.exits import EXIT_INTERRUPTED
 from testbed.kind import bed, clusters
@@ -33,6 +35,7 @@ def main() -> int:
     parser.add_argument("--name", help="the cluster's (DILOCO_KIND_CLUSTER); `down` without it: all")
     parser.add_argument("--workers", type=int, default=1, help="nodes beside the control plane's")
     parser.add_argument("--clusters", type=int, default=1, help="how many `run` brings up: NAME, NAME-2, NAME-3 ...")
+    parser.add_argument("--meanwhile", metavar="COMMAND", default="", help="what `run` runs while clusters come up")
     parser.add_argument("what", choices=["up", "down", "run", "programs"])
     parser.add_argument("command", nargs="*", help="what `run` runs")
     options = parser.parse_args()
@@ -79,24 +82,36 @@ def _run(names: list[str], options: argparse.Namespace) -> int:
         with ExitStack() as in_use:
             for name in names:
                 in_use.enter_context(cache.using(name))
+            first = shlex.split(options.meanwhile)
+            meanwhile = in_use.enter_context(_started(first)) if first else None
             try:
                 for name in names:
                     bed.up(name, workers=options.workers).images()
             except Unavailable as why:
                 sys.stderr.write(f"kind: no clusters: {why}\n")
                 unavailable = {bed.UNAVAILABLE: str(why)}
-            return _call(options.command, unavailable)
+            if meanwhile is not None and (failed := meanwhile.wait()):
+                return failed
+            with _started(options.command, unavailable) as process:
+                # A terminal sends Ctrl-C to both: the command ends in its own way, and then this does.
+                signal.signal(signal.SIGINT, lambda *_: None)
+                signal.signal(signal.SIGTERM, lambda *_: process.terminate())
+                return process.wait()
     finally:
         for name in names:
             bed.end_of_use(name)
 
 
-def _call(command: list[str], env: dict[str, str]) -> int:
+@contextmanager
+def _started(command: list[str], env: Mapping[str, str] = MappingProxyType({})) -> Iterator[subprocess.Popen[bytes]]:
+    """A process that has ended when this does."""
     process = subprocess.Popen(command, env={**os.environ, **env})
-    # A terminal sends Ctrl-C to both: the command ends in its own way, and then this does.
-    signal.signal(signal.SIGINT, lambda *_: None)
-    signal.signal(signal.SIGTERM, lambda *_: process.terminate())
-    return process.wait()
+    try:
+        yield process
+    finally:
+        if process.poll() is None:
+            process.terminate()
+        process.wait()
 
 
 def _interrupt(_signal: int, _frame: FrameType | None) -> None:

@@ -40,6 +40,23 @@ def test_run_brings_up_as_many_clusters_as_asked_and_ends_their_use(
 
     monkeypatch.setattr(bed, "up", bring_up)
     monkeypatch.setattr(bed, "end_of_use", ended.append)
-    monkeypatch.setattr(sys, "argv", ["kind", "--name", "diloco-mine", "--clusters", "2", "run", "--", "false"])
-    assert main() == 1
+    marks = [tmp_path / "before", tmp_path / "after"]
+    line = [
+        "kind",
+        "--name",
+        "diloco-mine",
+        "--clusters",
+        "2",
+        "--meanwhile",
+        f"touch {marks[0]}",
+        "run",
+        "--",
+        "touch",
+    ]
+    monkeypatch.setattr(sys, "argv", [*line, str(marks[1])])
+    assert main() == 0
+    assert all(mark.exists() for mark in marks)
     assert up == ended == ["diloco-mine", "diloco-mine-2"]
+    monkeypatch.setattr(sys, "argv", ["kind", "--meanwhile", "false", "run", "--", "touch", str(tmp_path / "never")])
+    assert main() == 1
+    assert not (tmp_path / "never").exists()
