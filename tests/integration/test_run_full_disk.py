@@ -1,39 +1,26 @@
 """``diloco run`` on a file system that runs full: training goes on, and files are made up for."""
 
-import json
 import signal
-import urllib.request
 from pathlib import Path
 
 import pytest
 
 from diloco.local.journal import read_journal
 from diloco.runtime.exits import EXIT_INTERRUPTED
-from diloco.spec.syncer_status import SyncerStatus
 from tests.support.local_run import (
     WAIT_SECONDS,
     merging,
     process_named,
     started,
     starts,
+    status,
+    training,
     wait_until,
     write_job,
 )
 from tests.support.machine_limits import Filler, small_disk
 
 pytestmark = [pytest.mark.processes, pytest.mark.timeout(600)]
-
-
-def status(output: Path) -> SyncerStatus:
-    """What the run's syncer says of itself."""
-    address = json.loads((output / "syncer" / "endpoint.json").read_text())["http"]
-    with urllib.request.urlopen(f"http://{address}/status", timeout=WAIT_SECONDS) as page:
-        return SyncerStatus.model_validate_json(page.read())
-
-
-def training(output: Path) -> set[str]:
-    """The learners that train."""
-    return {learner.id for learner in status(output).learners if learner.state == "Training"}
 
 
 def test_a_run_whose_disk_is_full_trains_on_and_catches_up_on_files(tmp_path: Path) -> None:

@@ -14,7 +14,17 @@ import pytest
 from diloco.local.journal import read_journal
 from diloco.model import load_model
 from diloco.runtime.exits import EXIT_INTERRUPTED
-from tests.support.local_run import LEARNERS, WAIT_SECONDS, merging, processes_of, run, started, wait_until, write_job
+from tests.support.local_run import (
+    LEARNERS,
+    WAIT_SECONDS,
+    merging,
+    processes_of,
+    run,
+    started,
+    status,
+    wait_until,
+    write_job,
+)
 
 pytestmark = [pytest.mark.processes, pytest.mark.timeout(600)]
 
@@ -72,6 +82,8 @@ def test_an_interrupted_run_says_how_to_go_on_and_goes_on(tmp_path: Path) -> Non
     job, output = write_job(tmp_path, 100_000), tmp_path / "out"
     with started(job, output, "--slow", "west=0.5") as process:
         wait_until(lambda: merging(output), process)
+        # A learner that has made no step has nothing to continue from.
+        wait_until(lambda: all(learner.steps for learner in status(output).learners), process)
         process.send_signal(signal.SIGINT)
         told, complaints = process.communicate(timeout=WAIT_SECONDS)
     assert process.returncode == EXIT_INTERRUPTED, complaints

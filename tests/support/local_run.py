@@ -1,15 +1,18 @@
 """``diloco run`` of a small job, as a user starts it."""
 
 import contextlib
+import json
 import subprocess
 import sys
 import time
+import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import psutil
 
 from diloco.local.journal import read_journal
+from diloco.spec.syncer_status import SyncerStatus
 
 WAIT_SECONDS = 240.0
 """For anything to happen at all: reached only where something is broken, however busy the machine is."""
@@ -90,3 +93,15 @@ def starts(output: Path, name: str) -> int:
     """How often a process was started."""
     events = [(entry.event, entry.process) for entry in read_journal(output / "supervisor.jsonl")]
     return events.count(("start", name))
+
+
+def status(output: Path) -> SyncerStatus:
+    """What the run's syncer says of itself."""
+    address = json.loads((output / "syncer" / "endpoint.json").read_text())["http"]
+    with urllib.request.urlopen(f"http://{address}/status", timeout=WAIT_SECONDS) as page:
+        return SyncerStatus.model_validate_json(page.read())
+
+
+def training(output: Path) -> set[str]:
+    """The learners that train."""
+    return {learner.id for learner in status(output).learners if learner.state == "Training"}
