@@ -42,8 +42,9 @@ test: lint ## Lint, then every test, on real clusters too (KEEP_CLUSTERS=1 keeps
 test-units: $(STAMP)
 	$(BIN)/pytest -n 2 tests/unit tests/property --skipped-to $(SKIPPED)
 
+# Three workers on two cores: these tests wait a third of their time.
 test-processes: test-units
-	$(BIN)/pytest -n 2 --dist loadfile --no-loadscope-reorder tests/integration tests/hostile --skipped-to $(SKIPPED)
+	$(BIN)/pytest -n 3 --dist loadfile --no-loadscope-reorder tests/integration tests/hostile --skipped-to $(SKIPPED)
 
 # One worker for each cluster.
 test-clusters: $(STAMP)
