@@ -16,7 +16,6 @@ from diloco.core.actions import Action, Admit, Finish, Member, Merge
 from diloco.core.codec import codec_named
 from diloco.core.engine import Progress
 from diloco.core.events import Event
-from diloco.core.fragments import TensorSpec, partition
 from diloco.core.merge import BlockRunner, in_this_thread
 from diloco.spec.sync import OuterOptimizer, SyncSpec
 from diloco.syncer.action_executor import ActionExecutor
@@ -35,9 +34,9 @@ from diloco.syncer.store import FragmentStore, digest_of
 from diloco.tape.reader import TapeHeader
 from diloco.tape.writer import TapeLimits, TapeWriter
 from diloco.wire.messages import Join, LearnerMessage, SyncerMessage
+from tests.support.syncer_peers import BESIDE, LAYOUT, WHO
 
-LAYOUT = partition([TensorSpec("a", (10,), embedding=False), TensorSpec("b", (6,), embedding=False)], 2)
-LEARNERS = ("r/p/0", "r/p/1")
+LEARNERS = (WHO, BESIDE)
 WAIT_SECONDS = 60.0
 _HEADER = TapeHeader(job={}, layout="", epoch=1, base_checkpoint="", record=False, engine={}, started_at=0.0)
 

@@ -78,19 +78,9 @@ def check_for_operator(job: DiLoCoJob) -> None:
     Raises:
         RenderError: The operator would refuse the job; the text says why, one line per problem.
     """
-    if importlib.util.find_spec("diloco_operator") is None:
-        return
-    from diloco_operator import names
-    from diloco_operator.manifests import ManifestError, ObservedImages, Scale, all_children, choose_images
-    from diloco_operator.options import OperatorOptions
-
-    # The operator may have a default image: none is no mistake of the manifest's.
-    images = choose_images(job.spec, ObservedImages(), "any")
-    nobody = Scale(dict.fromkeys(names.pools(job.spec), 0), 0)
-    try:
-        all_children(job, OperatorOptions(operator_namespace="any"), images, nobody, _placeholders(job))
-    except ManifestError as error:
-        raise RenderError(str(error)) from None
+    if importlib.util.find_spec("diloco_operator") is not None:
+        # The operator may have a default image: none is no mistake of the manifest's.
+        _built(job, "any", "any")
 
 
 def _checked(metadata: dict[str, str]) -> Any:
@@ -109,23 +99,27 @@ def _checked(metadata: dict[str, str]) -> Any:
 
 def _objects(job: DiLoCoJob, image: str | None, operator_namespace: str) -> list[dict[str, Any]]:
     # Imported here, as no other command needs it.
-    from diloco_operator import names
     from diloco_operator.decide.reconcile import unsupported
-    from diloco_operator.manifests import ManifestError, ObservedImages, Scale, all_children, choose_images
-    from diloco_operator.options import OperatorOptions
 
     if (cause := unsupported(job.spec)) is not None:
         raise RenderError(cause.message)
+    return [_readable(one) for one in _built(job, image, operator_namespace)]
+
+
+def _built(job: DiLoCoJob, image: str | None, operator_namespace: str) -> tuple[dict[str, Any], ...]:
+    from diloco_operator import names
+    from diloco_operator.manifests import ManifestError, ObservedImages, Scale, all_children, choose_images
+    from diloco_operator.options import OperatorOptions
+
     running = not job.spec.suspend
     learners = {key: pool.learners * running for key, pool in names.pools(job.spec).items()}
     options = OperatorOptions(operator_namespace=operator_namespace)
     try:
         images = choose_images(job.spec, ObservedImages(), image)
-        made = all_children(job, options, images, Scale(learners, int(running)), _placeholders(job))
+        return all_children(job, options, images, Scale(learners, int(running)), _placeholders(job))
     except ManifestError as error:
         hint = " (here: --image)" if image is None and "image" in str(error).partition(":")[0] else ""
         raise RenderError(f"{error}{hint}") from None
-    return [_readable(one) for one in made]
 
 
 def _placeholders(job: DiLoCoJob) -> "Certificates":

@@ -57,14 +57,19 @@ def test_pods_that_are_all_pending_are_not_said_to_train() -> None:
     assert w.condition("Degraded")["status"] == "False"
 
 
-def test_a_job_trains_until_its_syncer_is_not_ready_for_ten_minutes() -> None:
-    w = training_world()
+def loses_its_syncer_for_ten_minutes(w: World) -> None:
+    """The phase says Training for ten minutes from the syncer's end, and Pending after them."""
     w.pods.troubles["demo-syncer"] = {"phase": "Pending"}
     w.pods.delete(w.syncer_pods()[0])
     w.run(580)
     assert w.status["phase"] == "Training"
     w.run(60)
     assert w.status["phase"] == "Pending"
+
+
+def test_a_job_trains_until_its_syncer_is_not_ready_for_ten_minutes() -> None:
+    w = training_world()
+    loses_its_syncer_for_ten_minutes(w)
     w.change(suspend=True)
     w.run(90)
     assert w.status["phase"] == "Suspended"
@@ -75,12 +80,7 @@ def test_the_ten_minutes_begin_when_the_syncer_goes_not_the_quorum() -> None:
     w.syncer.stalled = set(w.syncer.joined)
     w.run(1200)
     assert (w.condition("Ready")["status"], w.condition("Ready")["reason"]) == ("False", "QuorumMissing")
-    w.pods.troubles["demo-syncer"] = {"phase": "Pending"}
-    w.pods.delete(w.syncer_pods()[0])
-    w.run(580)
-    assert w.status["phase"] == "Training"
-    w.run(60)
-    assert w.status["phase"] == "Pending"
+    loses_its_syncer_for_ten_minutes(w)
 
 
 def test_an_edited_message_without_a_time_has_the_wait_begin_anew() -> None:

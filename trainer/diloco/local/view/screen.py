@@ -131,8 +131,7 @@ def render(snapshot: RunSnapshot, events: tuple[str, ...]) -> RenderableType:
     """The live view as a rich renderable."""
     parts: list[RenderableType] = [_head(snapshot), *_rates(snapshot), _bar(snapshot), _learners(snapshot)]
     parts += [*_left_out(snapshot), *_links(snapshot)]
-    if snapshot.status is not None:
-        parts += [Text(f"{problem}; training goes on", style="yellow") for problem in _not_written(snapshot.status)]
+    parts += [Text(f"{problem}; training goes on", style="yellow") for problem in _not_written(snapshot.status)]
     if events:
         parts.append(Text("\n".join(events), style="dim"))
     return Group(*parts)
@@ -202,10 +201,12 @@ def _links(snapshot: RunSnapshot) -> list[Text]:
     return lines
 
 
-def _not_written(status: SyncerStatus) -> list[str]:
+def _not_written(status: SyncerStatus | None) -> list[str]:
     """Which files the syncer cannot write now, and why: first its checkpoints."""
-    checkpoints = [f"checkpoints: {status.checkpoint.problem}"] if status.checkpoint.problem else []
-    return checkpoints + ([status.tape_problem] if status.tape_problem else [])
+    if status is None:
+        return []
+    checkpoints = f"checkpoints: {status.checkpoint.problem}" if status.checkpoint.problem else ""
+    return [problem for problem in (checkpoints, status.tape_problem) if problem]
 
 
 def _bar(snapshot: RunSnapshot) -> Table:
