@@ -11,6 +11,7 @@ from typing import Any
 import grpc
 import pytest
 
+from diloco.spec.syncer_name import syncer_name
 from diloco.wire.tls import Identity, identity_of
 from diloco_operator import names
 from diloco_operator.decide.certificates import SETTLING, JobIdentity, certificates
@@ -57,8 +58,8 @@ def serving(held: Held) -> Iterator[int]:
         server.stop(None).wait()
 
 
-def ask(port: int, credentials: grpc.ChannelCredentials) -> str:
-    named = [("grpc.ssl_target_name_override", names.syncer_host("job", "team"))]
+def ask(port: int, credentials: grpc.ChannelCredentials, name: str = syncer_name("job", "team")) -> str:
+    named = [("grpc.ssl_target_name_override", name)]
     with grpc.secure_channel(f"127.0.0.1:{port}", credentials, options=named) as channel:
         call: Any = channel.unary_unary("/test/WhoAmI")
         return bytes(call(b"", timeout=ANSWER_SECONDS)).decode()
@@ -82,6 +83,14 @@ def test_through_a_rollover_every_learner_is_let_in_as_one_of_its_pool() -> None
             with serving(syncer) as port:
                 for shown in (early, late):
                     assert identity_of([ask(port, learner(shown))]) == Identity("job", "us-east/fast")
+
+
+def test_learners_of_earlier_versions_still_know_the_syncer_by_its_service() -> None:
+    held = made(dt.timedelta(0))
+    with serving(held) as port:
+        assert identity_of([ask(port, learner(held), names.syncer_host("job", "team"))])
+        with pytest.raises(grpc.RpcError):
+            ask(port, learner(held), syncer_name("other", "team"))
 
 
 def test_another_jobs_certificate_and_none_are_turned_away() -> None:

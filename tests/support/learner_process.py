@@ -32,12 +32,14 @@ def make_job(folder: Path, learners: int = 2, **changes: Any) -> DiLoCoJob:
 class LearnerProcess:
     """Started on entering a ``with``, killed on leaving it if it still runs."""
 
-    def __init__(self, folder: Path, address: str, *flags: str, learner: str = "here/cpu/0") -> None:
+    def __init__(self, folder: Path, address: str | Path, *flags: str, learner: str = "here/cpu/0") -> None:
+        """``address``: of the syncer, or a file that contains it."""
+        way = "--syncer" if isinstance(address, str) else "--syncer-address-file"
         self.directory = folder / "learner"
         self._log_path = folder / f"{learner.replace('/', '.')}.log"
         self._command = [
             *(sys.executable, "-m", "diloco.cli.main", "learner", "--job", str(folder / "job.json")),
-            *("--learner", learner, "--syncer", address, "--directory", str(self.directory), "--threads", "1"),
+            *("--learner", learner, way, str(address), "--directory", str(self.directory), "--threads", "1"),
             *flags,
         ]
         self._process: subprocess.Popen[bytes] | None = None

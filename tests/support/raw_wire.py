@@ -55,6 +55,16 @@ class RawClient:
 
         return call(messages(), timeout=30)
 
+    def parts(self, messages: Iterable[bytes], method: str = "PushParts") -> Any:
+        """Begin a call of a transfer in parts, send these and never end it; returns the call."""
+        call: Any = self.channel.stream_stream(f"/{self._service}/{method}")
+
+        def all_of_them() -> Iterator[bytes]:
+            yield from messages
+            self._closed.wait()
+
+        return call(all_of_them(), timeout=30)
+
     def pull(self, request: bytes) -> Any:
         call: Any = self.channel.unary_stream(f"/{self._service}/PullFragment")
         return call(request, timeout=30)

@@ -22,6 +22,7 @@ from diloco.wire.messages import (
 )
 from diloco.wire.server import ServerOptions, SyncServer
 from diloco.wire.tls import Peer
+from diloco.wire.traffic import Traffic
 
 T = TypeVar("T")
 
@@ -35,12 +36,19 @@ class Keeper:
         self.fragments = fragments or {}
         self.said: list[LearnerMessage] = []
         self.peers: list[Peer] = []
+        self.asked: list[PullRequest] = []
         self.pushes: list[tuple[PushHeader, bytes]] = []
         self.failed: list[tuple[PushHeader, str]] = []
         self.accepted = threading.Event()
         self.push_ended = threading.Event()
         self.joined = threading.Event()
         self.session_ended = threading.Event()
+        self.holds_pulls = False
+        """No pull is answered."""
+        self.pull_waits = threading.Event()
+        self.pull_cancelled = threading.Event()
+        self.connections = 0
+        """For transfers in parts; 0: it takes none."""
         self.refuse_pushes = ""
         self.unwanted: str | None = None
         """Why a push that comes in is of no use any more."""
@@ -59,7 +67,8 @@ class Keeper:
     async def session(self, join: Join, peer: Peer, inbound: AsyncIterator[LearnerMessage], send: Send) -> None:
         self.peers.append(peer)
         self.said.append(join)
-        send(Welcome(1, "epoch", (), (), join.steps, join.data_position, Progress(0, 1, 0)))
+        progress = Progress(0, 1, 0)
+        send(Welcome(1, "epoch", (), (), join.steps, join.data_position, progress, connections=self.connections))
         self.joined.set()
         try:
             for number in range(self.chatter):
@@ -100,6 +109,13 @@ class Keeper:
 
     async def open_pull(self, request: PullRequest, peer: Peer) -> tuple[PullHeader, memoryview]:
         self.peers.append(peer)
+        self.asked.append(request)
+        if self.holds_pulls:
+            self.pull_waits.set()
+            try:
+                await asyncio.Event().wait()
+            finally:
+                self.pull_cancelled.set()
         if request.fragment not in self.fragments:
             raise RefusedError(f"no fragment {request.fragment}")
         content = self.fragments[request.fragment]
@@ -135,7 +151,8 @@ class RunningServer:
     """A server on an event loop in another thread, within a ``with``."""
 
     def __init__(self, handler: SyncHandler, options: ServerOptions | None = None) -> None:
-        self.server = SyncServer(handler, options or ServerOptions("127.0.0.1:0"))
+        self.traffic = Traffic(("a",))
+        self.server = SyncServer(handler, options or ServerOptions("127.0.0.1:0"), self.traffic)
         self.address = ""
         self._loop = _shared_loop()
         self._complaints_before = len(self._loop.complaints)

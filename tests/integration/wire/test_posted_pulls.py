@@ -190,7 +190,9 @@ def test_what_waits_leaves_every_connection_to_the_transfers(
     with SyncClient(ClientOptions(server.address, bulk_channels=2)) as client:
         waiters = [Waiter(pool, client) for _ in range(waiting)]
         waits(keeper, waiting)
-        bulk = client._connections._newest.bulk
+        newest = client._connections._newest
+        assert newest is not None
+        bulk = newest.bulk
         assert [(channel.waiting, channel.under_way) for channel in bulk] == [(waiting // 2, 0)] * 2
         buffer = bytearray(len(PAYLOAD))
         request = PullRequest("a/b/0", 1, 7, 3, "epoch")
@@ -217,6 +219,7 @@ def test_connections_are_kept_while_a_pull_waits_on_them(
     waiter = Waiter(pool, client)
     waits(keeper)
     generation = client._connections._newest
+    assert generation is not None
     assert generation.in_use
     keeper.make()
     waiter.header.result(WAIT_SECONDS)

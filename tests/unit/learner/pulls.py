@@ -109,12 +109,17 @@ class Bench:
         return torch.empty(self.numel)
 
     def pull(self, minimum_version: int = 9) -> list[MergedFragment]:
-        """Order a pull; returns what has arrived once no worker has anything left to do."""
+        """Order a pull; returns what has arrived once no worker has anything left to do.
+
+        Each is of another admission, as nothing is swapped in here.
+        """
+        self.pull_queue.session_begins(NOW, posted_pulls=True)
         self.pull_queue.want(PullOrder(NOW, 0, minimum_version))
         return self.work_off()
 
     def post(self, minimum_version: int = 9) -> list[MergedFragment]:
-        """Post a pull; returns what has arrived through it."""
+        """Post a pull, of another admission too; returns what has arrived through it."""
+        self.pull_queue.session_begins(NOW, posted_pulls=True)
         self.pull_queue.post(PullOrder(NOW, 0, minimum_version))
         with contextlib.suppress(NothingToDoError):
             self.puller.run_posted()

@@ -168,6 +168,33 @@ def test_a_version_that_waits_to_be_swapped_in_is_not_pulled() -> None:
     assert syncer.requests == []
 
 
+def test_a_version_that_is_being_swapped_in_is_not_pulled() -> None:
+    syncer = Syncer()
+    bench = Bench(syncer)
+    # The notice comes while the posted pull is arriving, so that the order waits for it.
+    syncer.while_it_comes = lambda: bench.pull_queue.want(PullOrder(NOW, 0, 9))
+    (arrival,) = bench.post()
+    assert bench.work_off() == []  # the loop has taken it and still copies it into the model
+    assert len(syncer.requests) == 1
+    bench.holdings.received("1", 0, 9, arrival.values)
+    assert bench.pull(9) == []
+    assert len(syncer.requests) == 1
+
+
+def test_a_version_that_was_swapped_in_may_have_to_be_loaded_again() -> None:
+    syncer = Syncer()
+    bench = Bench(syncer)
+    bench.post()
+    again = PullOrder(NOW, 0, 9)
+    bench.pull_queue.want(again)
+    assert bench.work_off() == []
+    bench.pull_queue.session_begins(NOW, posted_pulls=True)
+    bench.holdings.admitted(NOW, [0])
+    bench.pull_queue.want(again)
+    assert len(bench.work_off()) == 1
+    assert len(syncer.requests) == 2
+
+
 def test_a_version_that_is_held_already_is_not_pulled() -> None:
     syncer = Syncer()
     bench = Bench(syncer)

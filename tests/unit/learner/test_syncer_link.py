@@ -19,7 +19,7 @@ from diloco.learner.mailboxes.residuals import Residuals
 from diloco.learner.mailboxes.wakeup import Wakeup
 from diloco.learner.syncer_link import Identity, Link, Mailboxes, Position
 from diloco.learner.training.capture import Capture
-from diloco.wire.errors import IdentityError, TooLargeError, UnavailableError, WireError
+from diloco.wire.errors import IdentityError, RevokedError, TooLargeError, UnavailableError, WireError
 from diloco.wire.messages import (
     EvaluationWanted,
     Finished,
@@ -364,3 +364,33 @@ def test_a_closed_link_opens_no_session() -> None:
     bench.link.close()
     bench.link.run()
     assert bench.joins == []
+
+
+def test_what_stands_in_the_way_is_said_once_and_again_when_it_changes(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = HandClock()
+    monkeypatch.setattr("diloco.learner.syncer_link.time.monotonic", clock)
+    away = [UnavailableError("gRPC's own words") for _ in range(5)]
+    bench = Bench(*away, Script(welcome(), OVER))
+    found = iter(["nothing listens there", "nothing listens there", "shows another job's certificate"])
+
+    def look() -> str:
+        clock.now += 20.0
+        return next(found, "shows another job's certificate")
+
+    bench.link.why_unreachable = look
+    bench.run()
+    assert [record.getMessage() for record in caplog.records] == [
+        "cannot reach the syncer yet (nothing listens there); retrying",
+        "cannot reach the syncer yet (shows another job's certificate); retrying",
+    ]
+
+
+def test_a_revoked_certificate_is_waited_out_and_needs_no_explanation(caplog: pytest.LogCaptureFixture) -> None:
+    bench = Bench(Script(RevokedError("the certificate of pool r/p has been revoked")), Script(welcome(), OVER))
+    bench.link.why_unreachable = lambda: pytest.fail("a connection came about")
+    assert bench.run()[0] is EndKind.FINISHED
+    assert [record.getMessage() for record in caplog.records] == [
+        "cannot reach the syncer yet (the certificate of pool r/p has been revoked); retrying"
+    ]

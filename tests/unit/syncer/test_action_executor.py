@@ -48,7 +48,9 @@ def test_an_admitted_process_is_welcomed_with_the_jobs_progress(tmp_path: Path) 
         await on.joining(A)
         assert await on.told(LearnerJoined) == LearnerJoined(A, "process", (), 0, 0)
         on.order(actions.Admit(A, "process", 7, (1, 0), (4, 5), 12, 48, "it is planned"))
-        assert on.sent[A] == [messages.Welcome(7, "1", (1, 0), (4, 5), 12, 48, PROGRESS, posted_pulls=True)]
+        assert on.sent[A] == [
+            messages.Welcome(7, "1", (1, 0), (4, 5), 12, 48, PROGRESS, posted_pulls=True, connections=8)
+        ]
         assert on.sessions.current(A, 7)
 
     play(tmp_path, happens)

@@ -23,6 +23,7 @@ from diloco.tape.reader import read_header
 from diloco.tape.writer import TapeLimits
 from diloco.wire.errors import UnavailableError
 from diloco.wire.messages import PullRequest, Welcome
+from diloco.wire.traffic import Kind, Way
 from tests.support.syncer_in_process import PEER, NearLearner, life_of
 from tests.support.syncer_process import SmallJob
 from tests.support.virtual_time import in_virtual_time
@@ -99,6 +100,21 @@ def test_bytes_are_counted_over_all_lives(tmp_path: Path) -> None:
             assert (syncer.status().bytes_pushed, syncer.status().bytes_pulled) == (5, 7)
             syncer.count_bytes(lambda: (10, 20))
             assert (syncer.status().bytes_pushed, syncer.status().bytes_pulled) == (15, 27)
+
+    in_virtual_time(play())
+
+
+def test_bytes_by_region_go_on_from_the_checkpoint(tmp_path: Path) -> None:
+    job = SmallJob(tmp_path)
+
+    async def play() -> None:
+        for expected in (5, 10):
+            async with life_of(job, tmp_path / "syncer") as syncer:
+                syncer.start()
+                syncer.region_traffic.count("here/cpu/0", Way.UP, Kind.BULK, 5)
+                (here,) = syncer.status().bytes_by_region
+                assert (here.region, here.up.bulk, here.down.total) == ("here", expected, 0)
+                assert await stopped(syncer) == EXIT_OK
 
     in_virtual_time(play())
 

@@ -22,7 +22,10 @@ def test_both_sides_bound_messages_just_above_the_largest_chunk() -> None:
 def test_a_learner_may_ping_as_often_as_it_is_told_to() -> None:
     client, server = dict(client_arguments(2.5, 0)), dict(server_arguments(20.0, 64, 1024))
     assert client["grpc.keepalive_time_ms"] == 2500
-    assert server["grpc.http2.max_ping_strikes"] == 0
+    least = server["grpc.http2.min_ping_interval_without_data_ms"]
+    assert isinstance(least, int)
+    assert least < 2500
+    assert server["grpc.keepalive_permit_without_calls"] == 1
 
 
 def test_the_allocator_can_be_told_twice() -> None:

@@ -11,6 +11,7 @@ from diloco.wire.errors import (
     PeerFailedError,
     ProtocolVersionError,
     RefusedError,
+    RevokedError,
     TooLargeError,
     UnavailableError,
     WireError,
@@ -27,9 +28,16 @@ CLASSES = [
     PeerFailedError,
     ProtocolVersionError,
     RefusedError,
+    RevokedError,
     TooLargeError,
     UnavailableError,
 ]
+
+
+def test_a_connection_that_cannot_be_written_to_is_broken() -> None:
+    found = error_of(grpc.StatusCode.INTERNAL, "Internal error from Core")
+    assert (type(found), str(found)) == (UnavailableError, "the connection broke")
+    assert type(error_of(grpc.StatusCode.INTERNAL, "it failed")) is PeerFailedError
 
 
 @pytest.mark.parametrize("cls", [cls for cls in CLASSES if cls is not ClosedError])
@@ -63,4 +71,4 @@ def test_a_text_is_one_printable_line_of_bounded_length() -> None:
 
 def test_only_what_can_pass_by_itself_is_worth_another_try() -> None:
     worth = {cls for cls in CLASSES if cls.retryable}
-    assert worth == {CorruptedError, DeadlineError, PeerFailedError, UnavailableError}
+    assert worth == {CorruptedError, DeadlineError, PeerFailedError, RevokedError, UnavailableError}

@@ -119,6 +119,7 @@ class Learner:
         )
         who = Identity(options.job.metadata.name, options.learner, secrets.token_hex(8), layout.digest)
         self._link = Link(who, self._client.open_session, self._boxes, self._loop.position, uniform)
+        self._link.why_unreachable = self._client.why_unreachable
         self._stopped = threading.Event()
         context = TransferContext(
             learner=options.learner,

@@ -24,8 +24,8 @@ class LearnerOptions:
     job: DiLoCoJob
     learner: str
     """Its id, ``region/pool/index``."""
-    syncer_address: str
-    """``host:port`` of the syncer's gRPC server."""
+    syncer_address: str | Path
+    """``host:port`` of the syncer's gRPC server, or a file that contains it, is followed, and may not exist yet."""
     directory: Path
     """A directory of this learner alone, for its checkpoints and ``activity.json``. Created if missing."""
     tls: ClientTls | None = None
@@ -60,7 +60,8 @@ class LearnerOptions:
             raise LearnerOptionError(f"--threads: {self.threads} is not allowed; use 1 to 1024")
         if not (math.isfinite(self.hand_in_seconds) and self.hand_in_seconds >= 0):
             raise LearnerOptionError(f"hand_in_seconds {self.hand_in_seconds:g}: use 0 or more")
-        parse_address(self.syncer_address)
+        if isinstance(self.syncer_address, str):
+            parse_address(self.syncer_address)
         if self.http_address is not None:
             parse_address(self.http_address)
 

@@ -21,7 +21,8 @@ from diloco.learner.mailboxes.requests import GradientRequest, Requests
 from diloco.learner.mailboxes.residuals import Residuals
 from diloco.learner.transfers import reconnecting
 from diloco.runtime.backoff import Retries
-from diloco.wire.errors import InvalidMessageError, WireError
+from diloco.runtime.reminders import Reminder
+from diloco.wire.errors import InvalidMessageError, UnavailableError, WireError
 from diloco.wire.messages import (
     EvaluationWanted,
     Finished,
@@ -106,6 +107,9 @@ class Link:
         self._boxes = mailboxes
         self._position = position
         self._retries = Retries(reconnecting(uniform))
+        self._reminder = Reminder()
+        self.why_unreachable: Callable[[], str | None] = lambda: None
+        """Finds out what stands in the way of a connection; may block for some seconds. None: nothing is found."""
         self._closed = threading.Event()
         self._lock = threading.Lock()
         self._session: SessionLike | None = None
@@ -188,13 +192,19 @@ class Link:
         if self._membership is None and not error.retryable and not self._closed.is_set():
             self._boxes.orders.end(Ending(EndKind.REFUSED, str(error)))
             return None
-        return self._lost(str(error))
+        # Without an admission it may be that no connection comes about; gRPC's own text says little about why.
+        never_connected = self._membership is None and isinstance(error, UnavailableError)
+        return self._lost(str(error), look_closer=never_connected)
 
-    def _lost(self, reason: str) -> str:
+    def _lost(self, reason: str, *, look_closer: bool = False) -> str:
         if self._closed.is_set():
             return reason
+        now = time.monotonic()
         if self._lost_at is None:
-            self._lost_at = time.monotonic()
+            self._lost_at = now
+        if look_closer and self._reminder.may_speak(now):
+            reason = self.why_unreachable() or reason
+        if self._reminder.due(reason, now):
             verb = "lost the syncer" if self.sessions else "cannot reach the syncer yet"
             _log.warning("%s (%s); retrying", verb, reason)
         else:
@@ -274,6 +284,7 @@ class Link:
             len(welcome.versions),
         )
         self._lost_at = None
+        self._reminder.over()
         self._retries.worked()
         # Include fragments that are only a little behind: their notices went to the previous session.
         for fragment in (*welcome.load, *range(len(welcome.versions))):

@@ -19,6 +19,7 @@ from diloco.core.snapshot import LaterSnapshotError, SnapshotError
 from diloco.model import build_model, layout_of, layout_of_job, read_fragment
 from diloco.runtime.files import UnusableFileError
 from diloco.spec import DiLoCoJob
+from diloco.spec.syncer_status import RegionBytes
 from diloco.syncer.disk.checkpoint import (
     CheckpointManifest,
     LoadedCheckpoint,
@@ -45,6 +46,8 @@ class StartState:
     checkpoint: str
     """Name of the checkpoint it resumes from; empty for a new job."""
     totals: Totals
+    bytes_by_region: tuple[RegionBytes, ...] = ()
+    """Bytes by region until then."""
 
 
 def prepare(job: DiLoCoJob, checkpoints: Path) -> StartState:
@@ -74,7 +77,9 @@ def prepare(job: DiLoCoJob, checkpoints: Path) -> StartState:
         store = empty_store(job, layout)
         fill_from(store, loaded)
         _log.info("continues from checkpoint %s", loaded.name)
-        return StartState(layout, store, loaded.manifest.engine, loaded.name, loaded.manifest.totals)
+        return StartState(
+            layout, store, loaded.manifest.engine, loaded.name, loaded.manifest.totals, loaded.bytes_by_region
+        )
     module = build_model(job.spec)
     layout = layout_of(module, job.spec.sync.fragments)
     store = empty_store(job, layout)

@@ -22,6 +22,7 @@ from diloco.runtime.loading import Loading
 from diloco.syncer.disk.directory import SyncerDirectory
 from diloco.syncer.errors import SyncerError
 from diloco.syncer.options import SyncerOptions
+from diloco.syncer.peers.link_terms import limits_of
 from diloco.syncer.prepare import StartState, prepare
 from diloco.syncer.reporting.pages import on_loop, routes
 from diloco.syncer.syncer import Syncer
@@ -93,7 +94,9 @@ async def _run_until_over(
             tls=options.tls,
             job=options.job.metadata.name,
             connections=connections_allowed(),
+            limit_of=limits_of(options.job.spec.regions),
         ),
+        syncer.region_traffic,
     )
     syncer.count_bytes(lambda: (server.bytes_received, server.bytes_sent))
     port = await server.start()

@@ -34,6 +34,7 @@ from diloco.syncer.options import SyncerOptions
 from diloco.syncer.peers.claims import ClaimLimits, Claims, tokens_per_step
 from diloco.syncer.peers.inbox import Inbox
 from diloco.syncer.peers.link_meter import LinkMeter
+from diloco.syncer.peers.link_terms import terms_of
 from diloco.syncer.peers.link_watch import LinkWatch
 from diloco.syncer.peers.newcomers import Newcomers
 from diloco.syncer.peers.posted_pulls import PostedPulls
@@ -46,6 +47,7 @@ from diloco.tape.reader import TapeHeader
 from diloco.tape.writer import TapeLimits, TapeWriter
 from diloco.wire.channel import POSTED_SECONDS
 from diloco.wire.messages import Finished
+from diloco.wire.traffic import Traffic
 
 _log = logging.getLogger(__name__)
 
@@ -86,6 +88,8 @@ class Syncer:
         self._directory = directory
         self._layout, self._store = start_state.layout, start_state.store
         self._before = start_state.totals
+        self.region_traffic = Traffic((region.name for region in options.job.spec.regions), start_state.bytes_by_region)
+        """Bytes by region, over all starts."""
         self._traffic: Callable[[], tuple[int, int]] = lambda: (0, 0)
         self._clock = clock
         self._started_at = clock()
@@ -140,6 +144,7 @@ class Syncer:
             newcomers=self._newcomers,
             clock=clock,
             post=self._engine_loop.post,
+            terms=terms_of(options.job.spec.regions),
         )
         self._sessions = sessions
         self._inbox = inbox
@@ -197,6 +202,7 @@ class Syncer:
             tape_problem=self._tape.problem or self._executor.record_problem,
             model_exported=self._exporter.exported,
             links=self._links.status(self._now()),
+            bytes_by_region=self.region_traffic.read(),
         )
         return self._reporter.status(self._view(), self._now(), stored)
 
@@ -298,7 +304,8 @@ class Syncer:
         engine = self._engine.snapshot(self._shown_at())
         assert tuple(engine["versions"]) == self._store.versions, "engine and store are at different versions"
         image = self._store.hold()
-        return CheckpointContent(self.job, self._layout, int(self.epoch), image, engine, self._totals(), reason)
+        totals, by_region = self._totals(), self.region_traffic.read()
+        return CheckpointContent(self.job, self._layout, int(self.epoch), image, engine, totals, reason, by_region)
 
     def _tape_header(self, base: str, start_state: StartState) -> TapeHeader:
         return TapeHeader(

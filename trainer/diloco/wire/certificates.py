@@ -36,10 +36,11 @@ class Authority:
         self.certificate_path = directory / "ca.pem"
         self.certificate_path.write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
 
-    def server(self, file_name: str = "server") -> ServerTls:
-        """A certificate for a syncer at localhost, 127.0.0.1 or ::1."""
+    def server(self, file_name: str = "server", name: str | None = None) -> ServerTls:
+        """A certificate for a syncer of this name, or for one at localhost, 127.0.0.1 or ::1."""
         hosts = [x509.IPAddress(ipaddress.ip_address(host)) for host in ("127.0.0.1", "::1")]
-        certificate, key = self._issue(file_name, [x509.DNSName("localhost"), *hosts])
+        names: list[x509.GeneralName] = [x509.DNSName("localhost"), *hosts] if name is None else [x509.DNSName(name)]
+        certificate, key = self._issue(file_name, names)
         return ServerTls(self.certificate_path, certificate, key)
 
     def learner(self, job: str, learner: str, file_name: str = "learner") -> ClientTls:

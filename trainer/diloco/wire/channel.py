@@ -12,6 +12,8 @@ SERVICE: Final = "diloco.wire.v1.Sync"
 SESSION: Final = "Session"
 PUSH: Final = "PushFragment"
 PULL: Final = "PullFragment"
+PUSH_PARTS: Final = "PushParts"
+PULL_PARTS: Final = "PullParts"
 
 CHUNK_BYTES: Final = 1 << 20
 """Default size of the data in a chunk."""
@@ -23,6 +25,12 @@ _WINDOW_BYTES: Final = 4 << 20
 """Bytes a stream may send ahead of its reader, held in memory by gRPC, whose own limit is 16 MiB. On a long link this
 limits one transfer (40 MB/s at 100 ms), as Linux's own receive buffer does: several run at once."""
 
+DEFAULT_CONNECTIONS: Final = 8
+"""Connections that a transfer in parts is spread over, unless the job says otherwise."""
+MOST_CONNECTIONS: Final = 64
+
+CONTROL: Final = 0
+"""Number of a learner's channel for its session, which carries no fragments."""
 POSTED_SECONDS: Final = 45.0
 """How long a posted pull waits at the syncer; then the learner waits for the notice instead. Less than the minute after
 which common proxies end a silent stream. Connections stay open meanwhile: they are pinged."""
@@ -30,6 +38,8 @@ which common proxies end a silent stream. Connections stay open meanwhile: they 
 _PENDING_CALLS: Final = 256
 """Calls that the event loop has not seen yet: gRPC keeps up to a message for each, and rejects more."""
 _HANDSHAKE_MILLISECONDS: Final = 10_000
+_CONNECTING_MILLISECONDS: Final = 5_000
+_LEAST_PING_MILLISECONDS: Final = 100
 _IDLE_MILLISECONDS: Final = 300_000
 
 ChannelArguments = list[tuple[str, int | str]]
@@ -63,21 +73,31 @@ def server_arguments(keepalive_seconds: float, concurrent_streams: int, connecti
         # A connection that does not complete the HTTP/2 or TLS handshake in this time is closed, and so is an idle one.
         ("grpc.server_handshake_timeout_ms", _HANDSHAKE_MILLISECONDS),
         ("grpc.max_connection_idle_ms", _IDLE_MILLISECONDS),
-        # Learners may ping at most this often; a connection that pings more often is closed.
-        ("grpc.http2.min_recv_ping_interval_without_data_ms", 1000),
-        ("grpc.http2.max_ping_strikes", 0),
+        # Learners ping idle connections too. One that pings much more often, without a message between, is closed.
+        ("grpc.keepalive_permit_without_calls", 1),
+        ("grpc.http2.min_ping_interval_without_data_ms", _LEAST_PING_MILLISECONDS),
+        ("grpc.http2.max_ping_strikes", 2),
     ]
 
 
-def client_arguments(keepalive_seconds: float, number: int) -> ChannelArguments:
-    """Arguments of a learner's channel ``number``; channels of different numbers have connections of their own."""
+def client_arguments(keepalive_seconds: float, number: int, server_name: str | None = None) -> ChannelArguments:
+    """Arguments of a learner's channel ``number``; channels of different numbers have connections of their own.
+
+    ``server_name``: the name that is sent (SNI) and that the certificate must have; None: the address's host.
+    """
+    milliseconds = int(keepalive_seconds * 1000)
     return [
+        *([] if server_name is None else [("grpc.ssl_target_name_override", server_name)]),
+        # How long a ping's answer may really take; gRPC waits a minute otherwise. On other connections a ping waits
+        # behind parts of fragments, and on a thin link these take that minute.
+        *([("grpc.http2.ping_timeout_ms", milliseconds)] if number == CONTROL else []),
         *_both_sides(keepalive_seconds),
         ("grpc.use_local_subchannel_pool", 1),
         ("diloco.channel", number),
         ("grpc.keepalive_permit_without_calls", 1),
         ("grpc.initial_reconnect_backoff_ms", 200),
-        ("grpc.min_reconnect_backoff_ms", 200),
+        # Also the least time that gRPC gives an attempt: a TLS handshake is four times there and back on a far link.
+        ("grpc.min_reconnect_backoff_ms", _CONNECTING_MILLISECONDS),
         ("grpc.max_reconnect_backoff_ms", 2000),
         ("grpc.enable_retries", 0),  # the caller retries, as only it knows whether the message is still wanted
     ]

@@ -1,24 +1,33 @@
-"""A learner's connections to the syncer, replaced when its certificates are renewed.
+"""A learner's connections to the syncer, replaced when its certificates are renewed or the syncer's address changes.
 
-gRPC keeps a channel's certificates for the channel's life, however often it reconnects. So channels come in
-generations: once there are new certificates, new calls use new channels; running calls end on the old ones, which are
-then closed.
+gRPC keeps a channel's certificates and address for the channel's life, however often it reconnects. So channels come in
+generations: once there are new certificates, or a new session finds another address, new calls use new channels;
+running calls end on the old ones, which are then closed.
 """
 
 import contextlib
 import itertools
 import threading
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Callable, Coroutine, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import grpc
 
-from diloco.wire.channel import PULL, PUSH, SERVICE
+from diloco.wire.channel import CONTROL, PULL, PUSH, SERVICE
+from diloco.wire.errors import ClosedError
+from diloco.wire.lanes import Lanes, LoopThread, OpenLane
+from diloco.wire.route import Route, Target
 from diloco.wire.tls import client_credentials
 from diloco.wire.tls_files import FollowedFiles, TlsFiles
 
-OpenChannel = Callable[[int, grpc.ChannelCredentials | None], grpc.Channel]
-"""Makes channel ``number``, which has a connection of its own; without credentials in plain text."""
+if TYPE_CHECKING:
+    import concurrent.futures
+
+T = TypeVar("T")
+
+OpenChannel = Callable[[int, Target, grpc.ChannelCredentials | None], grpc.Channel]
+"""Makes channel ``number`` to a target, which has a connection of its own; without credentials in plain text."""
 
 
 class BulkChannel:
@@ -33,17 +42,35 @@ class BulkChannel:
         """Posted pulls that have not been answered yet."""
 
 
-class _Generation:
-    """Channels with one set of certificates."""
+@dataclass(frozen=True, slots=True)
+class Opening:
+    """How channels are made."""
 
-    def __init__(self, open_channel: OpenChannel, credentials: grpc.ChannelCredentials | None, bulk: int) -> None:
-        self.control = open_channel(0, credentials)
-        self.bulk = [BulkChannel(open_channel(number + 1, credentials)) for number in range(bulk)]
+    channel: OpenChannel
+    lane: OpenLane
+
+
+class _Generation:
+    """Channels to one target with one set of certificates."""
+
+    def __init__(
+        self, opening: Opening, target: Target, credentials: grpc.ChannelCredentials | None, bulk: int
+    ) -> None:
+        self.target = target
+        self.control = opening.channel(CONTROL, target, credentials)
+        self.bulk = [BulkChannel(opening.channel(number + 1, target, credentials)) for number in range(bulk)]
+        self.lanes = Lanes(lambda number: opening.lane(number, target, credentials))
         self.sessions = 0
+        self.transfers = 0
+        """Transfers in parts."""
 
     @property
     def in_use(self) -> bool:
-        return self.sessions > 0 or any(channel.under_way or channel.waiting for channel in self.bulk)
+        return (
+            self.sessions > 0
+            or self.transfers > 0
+            or any(channel.under_way or channel.waiting for channel in self.bulk)
+        )
 
     def close(self) -> None:
         self.control.close()
@@ -54,25 +81,34 @@ class _Generation:
 class Connections:
     """All channels of a client. Used by several threads; connects only when it is used."""
 
-    def __init__(self, open_channel: OpenChannel, tls: TlsFiles | None, bulk_channels: int) -> None:
-        """Read the certificates.
+    def __init__(self, opening: Opening, route: Route, tls: TlsFiles | None, bulk_channels: int) -> None:
+        """Read the certificates; the route is first asked when a connection is needed.
 
         Raises:
             TlsFileError: they cannot be used.
         """
-        self._open_channel = open_channel
+        self._opening = opening
+        self._route = route
         self._bulk_channels = bulk_channels
         self._files = None if tls is None else FollowedFiles(tls)
         self._lock = threading.Lock()
         self._turn = itertools.count()
-        credentials = None if self._files is None else client_credentials(self._files.credentials)
-        self._newest = _Generation(open_channel, credentials, bulk_channels)
+        self._loop = LoopThread()
+        self._newest: _Generation | None = None
         self._old: list[_Generation] = []
+        self._look = True
+        """Ask the route again at the next call."""
+        self._closed = False
 
     def control(self) -> tuple[grpc.Channel, Callable[[], None]]:
-        """The channel for a session, and a function to call when the session is over."""
+        """The channel for a session, and a function to call when the session is over.
+
+        Raises:
+            UnavailableError: it is not known yet where the syncer is.
+        """
         self._close_unused()
         with self._lock:
+            self._look = True
             generation = self._current()
             generation.sessions += 1
 
@@ -121,11 +157,36 @@ class Connections:
                 chosen.waiting -= waits
                 chosen.under_way -= not waits
 
+    def nobody_answered(self) -> None:
+        """A transfer found nobody: the next one asks the route, as a session would."""
+        with self._lock:
+            self._look = True
+
+    @contextlib.contextmanager
+    def in_parts(self, work: Callable[[Lanes], Coroutine[Any, Any, T]]) -> Iterator["concurrent.futures.Future[T]"]:
+        """Transfer in parts over connections of their own: the work on the event loop, which it may be cancelled on."""
+        self._close_unused()
+        with self._lock:
+            generation = self._current()
+            generation.transfers += 1
+        try:
+            yield self._loop.start(lambda: work(generation.lanes))
+        finally:
+            with self._lock:
+                generation.transfers -= 1
+
     def close(self) -> None:
         """Break off all calls, and close every connection."""
         with self._lock:
             self._files = None
-            generations = [self._newest, *self._old]
+            self._closed = True
+            generations = [*([] if self._newest is None else [self._newest]), *self._old]
+
+        async def close_lanes() -> None:
+            for generation in generations:
+                await generation.lanes.close()
+
+        self._loop.close(close_lanes)
         for generation in generations:
             generation.close()
 
@@ -136,11 +197,26 @@ class Connections:
         return min((channels[(first + i) % len(channels)] for i in range(len(channels))), key=load)
 
     def _current(self) -> _Generation:
-        """The generation for new calls. Called with the lock held."""
+        """The generation for new calls. Called with the lock held.
+
+        Raises:
+            UnavailableError: it is not known yet where the syncer is.
+        """
+        newest = self._newest
         renewed = None if self._files is None else self._files.renewed()
-        if renewed is not None:
-            self._old.append(self._newest)
-            self._newest = _Generation(self._open_channel, client_credentials(renewed), self._bulk_channels)
+        if newest is not None and renewed is None and (self._closed or not self._look):
+            return newest
+        if self._closed:
+            raise ClosedError("the client is closed")
+        # Only what finds nobody looks for another address: a session that works and its transfers stay where they are.
+        target = self._route.target() if newest is None or self._look else newest.target
+        self._look = False
+        if newest is not None and renewed is None and target == newest.target:
+            return newest
+        if newest is not None:
+            self._old.append(newest)
+        credentials = None if self._files is None else client_credentials(self._files.credentials)
+        self._newest = _Generation(self._opening, target, credentials, self._bulk_channels)
         return self._newest
 
     def _close_unused(self) -> None:
@@ -150,3 +226,5 @@ class Connections:
             self._old = [generation for generation in self._old if generation.in_use]
         for generation in unused:
             generation.close()
+            if generation.lanes.opened:
+                self._loop.start(generation.lanes.close)

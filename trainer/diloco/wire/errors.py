@@ -10,6 +10,7 @@ says that one's own side ended the call.
     ├── CorruptedError        DATA_LOSS             a checksum does not hold, or bytes are missing
     ├── RefusedError          FAILED_PRECONDITION   understood and rejected (stale, not requested)
     ├── IdentityError         PERMISSION_DENIED     the certificate is for another learner or job
+    ├── RevokedError          UNAUTHENTICATED       the certificate was revoked: a new one may be accepted
     ├── UnavailableError      UNAVAILABLE           no answer, or the connection broke: try again
     ├── DeadlineError         DEADLINE_EXCEEDED     took too long
     ├── ClosedError           CANCELLED             this side ended it
@@ -79,6 +80,13 @@ class IdentityError(WireError):
     status = grpc.StatusCode.PERMISSION_DENIED
 
 
+class RevokedError(WireError):
+    """The certificate was revoked. Once it is replaced on disk, the same call succeeds."""
+
+    status = grpc.StatusCode.UNAUTHENTICATED
+    retryable = True
+
+
 class UnavailableError(WireError):
     """No answer, or the connection broke."""
 
@@ -113,6 +121,7 @@ _ALL: tuple[type[WireError], ...] = (
     CorruptedError,
     RefusedError,
     IdentityError,
+    RevokedError,
     UnavailableError,
     DeadlineError,
     ClosedError,
@@ -120,13 +129,14 @@ _ALL: tuple[type[WireError], ...] = (
 )
 _CLASSES = {cls.status: cls for cls in _ALL} | {
     # Only gRPC itself, or a proxy in between, returns these.
-    grpc.StatusCode.UNAUTHENTICATED: IdentityError,
     grpc.StatusCode.OUT_OF_RANGE: InvalidMessageError,
 }
 
 
 _SERVER_IS_BUSY = "Too many pending requests"
 """How gRPC itself rejects a call that is in order."""
+_NOT_WRITTEN = "Internal error from Core"
+"""How grpc.aio says that it could not write to a connection, whose end it has not noticed yet."""
 
 
 def error_of(status: grpc.StatusCode, details: str | None) -> WireError:
@@ -134,6 +144,8 @@ def error_of(status: grpc.StatusCode, details: str | None) -> WireError:
     text = details or ""
     if status is grpc.StatusCode.RESOURCE_EXHAUSTED and text.startswith(_SERVER_IS_BUSY):
         return UnavailableError(text)
+    if status is grpc.StatusCode.INTERNAL and text == _NOT_WRITTEN:
+        return UnavailableError("the connection broke")
     if status is grpc.StatusCode.CANCELLED:
         # gRPC also rejects calls like this when its server is busy, as does a proxy that shuts down.
         return UnavailableError(f"the call was refused ({text or status.name})")

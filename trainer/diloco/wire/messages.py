@@ -156,6 +156,10 @@ class Welcome:
     progress: Progress
     posted_pulls: bool = False
     """Whether a pull may be posted before its version is made."""
+    connections: int = 0
+    """Connections for transfers in parts; 0: the syncer takes none."""
+    bytes_per_second: int = 0
+    """Limit of the learner's region: a push in parts then waits until the syncer says how many may come. 0: none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -234,6 +238,8 @@ class PushHeader:
     payload_digest: bytes = b""
     """XXH3-128 of the payload, 16 bytes; empty if the sender relies on the chunks' checksums. A handler always gets the
     digest of what was received."""
+    part_bytes: int = 0
+    """Size of the parts; 0: it does not come in parts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -258,6 +264,8 @@ class PullRequest:
     """Version of the fragment that an update may be added to; None: send it whole."""
     posted: bool = False
     """Wait for ``minimum_version`` if it is the next one to be made."""
+    transfer: str = ""
+    """Random, the same on all calls of a pull in parts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -275,6 +283,8 @@ class PullHeader:
     """For an update: the version that the request says is held."""
     result_digest: bytes = b""
     """For an update: XXH3-128 of the resulting fragment in f32, 16 bytes."""
+    part_bytes: int = 0
+    """Size of the parts; 0: it does not come in parts."""
 
 
 Message = LearnerMessage | SyncerMessage | PushHeader | PushReceipt | PullRequest | PullHeader

@@ -14,15 +14,30 @@ from grpc_health.v1 import health, health_pb2
 
 from diloco.runtime.addresses import parse_address
 from diloco.wire.allocator import keep_message_buffers
-from diloco.wire.channel import CHUNK_BYTES, PULL, PUSH, SERVICE, SESSION, server_arguments
+from diloco.wire.bandwidth import LimitOf, unlimited
+from diloco.wire.channel import (
+    CHUNK_BYTES,
+    DEFAULT_CONNECTIONS,
+    PULL,
+    PULL_PARTS,
+    PUSH,
+    PUSH_PARTS,
+    SERVICE,
+    SESSION,
+    server_arguments,
+)
 from diloco.wire.chunks import LARGEST_CHUNK_BYTES
 from diloco.wire.handler import SyncHandler
-from diloco.wire.server_bulk import BulkCalls
+from diloco.wire.revocations import Revocations
+from diloco.wire.server_bulk import BulkCalls, BulkTerms
 from diloco.wire.server_calls import Caller
 from diloco.wire.server_health import HealthCalls
+from diloco.wire.server_pull_parts import PullParts
+from diloco.wire.server_push_parts import PushParts
 from diloco.wire.server_session import SessionCalls
 from diloco.wire.strangers import Strangers
 from diloco.wire.tls import ServerTls
+from diloco.wire.traffic import Traffic
 
 _LATE_LEVEL: Final = logging.DEBUG
 """Level of refusals of late pushes and pulls: with a tiny model there are several per second."""
@@ -55,6 +70,11 @@ class ServerOptions:
     connections: int = 1024
     """Most connections at once, of all peers together; more are closed when they arrive."""
 
+    limit_of: LimitOf = unlimited
+    """The limit on what a learner's region exchanges."""
+    part_connections: int = DEFAULT_CONNECTIONS
+    """Connections that a pull in parts is cut for."""
+
     def __post_init__(self) -> None:
         """Check the options.
 
@@ -72,15 +92,22 @@ class ServerOptions:
 class SyncServer:
     """Serves a ``SyncHandler``. Used from one event loop."""
 
-    def __init__(self, handler: SyncHandler, options: ServerOptions) -> None:
-        """Nothing is opened before ``start``."""
+    def __init__(self, handler: SyncHandler, options: ServerOptions, traffic: Traffic | None = None) -> None:
+        """Nothing is opened before ``start``. ``traffic``: counts what is sent and received."""
         self._handler = handler
         self._options = options
         self._server: grpc.aio.Server | None = None
         self._health = health.aio.HealthServicer()
         self.strangers = Strangers(options.stall_seconds)
         """Calls whose first message has not arrived."""
-        self._bulk = BulkCalls(handler, options.chunk_bytes, options.stall_seconds, self.strangers)
+        self._revocations = None if options.tls is None else Revocations(options.tls.revoked)
+        self._traffic = Traffic() if traffic is None else traffic
+        terms = BulkTerms(
+            options.stall_seconds, options.part_connections, options.limit_of, self._traffic, self.strangers
+        )
+        self._bulk = BulkCalls(handler, options.chunk_bytes, terms)
+        self._pushes = PushParts(handler, terms, self._bulk.count_received)
+        self._pulls = PullParts(handler, terms, self._bulk.count_sent)
 
     @property
     def bytes_received(self) -> int:
@@ -97,22 +124,26 @@ class SyncServer:
 
         Raises:
             ListenError: the address is in use or is not one of this machine's.
-            TlsFileError: a certificate cannot be read.
+            TlsFileError: a certificate, or the list of revoked ones, cannot be read.
         """
         keep_message_buffers()
         options = self._options
         credentials = None if options.tls is None else options.tls.credentials()
+        if self._revocations is not None:
+            self._revocations.start()
         _check_address(options.address)
         self._server = server = grpc.aio.server(
             options=server_arguments(options.keepalive_seconds, options.concurrent_streams, options.connections)
         )
-        caller = Caller(certified=options.tls is not None, job=options.job)
-        session = SessionCalls(self._handler, options.queued_messages, self.strangers)
+        caller = Caller(job=options.job, revocations=self._revocations)
+        session = SessionCalls(self._handler, options.queued_messages, self.strangers, self._traffic)
         methods: dict[str, grpc.RpcMethodHandler[bytes, bytes]] = {
             SESSION: grpc.stream_stream_rpc_method_handler(caller.guarded(session.session)),
             PUSH: grpc.stream_unary_rpc_method_handler(caller.guarded(self._bulk.push, _LATE_LEVEL)),
             # A single request, but read as a stream: otherwise gRPC would buffer it before this code sees the call.
             PULL: grpc.stream_stream_rpc_method_handler(caller.guarded(self._bulk.pull, _LATE_LEVEL)),
+            PUSH_PARTS: grpc.stream_stream_rpc_method_handler(caller.guarded(self._pushes.push_parts, _LATE_LEVEL)),
+            PULL_PARTS: grpc.stream_stream_rpc_method_handler(caller.guarded(self._pulls.pull_parts, _LATE_LEVEL)),
         }
         health_calls = HealthCalls(self._health, self.strangers).handler(caller)
         server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, methods), health_calls))
@@ -130,6 +161,8 @@ class SyncServer:
 
     async def stop(self, grace_seconds: float) -> None:
         """Accept no new calls, give running ones ``grace_seconds`` to end, then break them off."""
+        if self._revocations is not None:
+            self._revocations.stop()
         if self._server is not None:
             await self._health.enter_graceful_shutdown()
             await self._server.stop(grace_seconds)

@@ -12,6 +12,7 @@ from typing import Any
 import grpc
 
 from diloco.wire.errors import IdentityError, PeerFailedError, RefusedError, UnavailableError, WireError, one_line
+from diloco.wire.revocations import Revocations
 from diloco.wire.server_context import Context
 from diloco.wire.sparse_log import SparseLog
 from diloco.wire.tls import Peer, identity_of
@@ -24,10 +25,10 @@ Call = Callable[[Any, Context, Peer], Awaitable[bytes | None]]
 class Caller:
     """Identifies callers, and ends calls that fail."""
 
-    def __init__(self, *, certified: bool, job: str | None) -> None:
-        """``certified``: calls use mutual TLS; certificates must then be for ``job``, if that is given."""
-        self._certified = certified
+    def __init__(self, *, job: str | None, revocations: Revocations | None) -> None:
+        """``revocations``: of certificates for mutual TLS, which must be for ``job`` if that is given; None: no TLS."""
         self._job = job
+        self._revocations = revocations
         self._lines = SparseLog(_log)
 
     def guarded(
@@ -48,7 +49,9 @@ class Caller:
     ) -> Callable[[Any, Context], Awaitable[bytes | None]]:
         async def guarded_call(request: Any, context: Context) -> bytes | None:
             try:
-                return await call(request, context, peer_of(context))
+                peer = peer_of(context)
+                async with self._while_trusted(context, peer):
+                    return await call(request, context, peer)
             except RefusedError as error:
                 await self._abort(context, call.__name__, error, refusals_level)
             except WireError as error:
@@ -65,7 +68,7 @@ class Caller:
 
     def _peer(self, context: Context) -> Peer:
         address = one_line(context.peer())
-        if not self._certified:
+        if self._revocations is None:
             return Peer(address)
         names = context.auth_context().get("peer_uri", ())
         identity = identity_of(name.decode("utf-8", "replace") for name in names)
@@ -74,6 +77,13 @@ class Caller:
         if self._job is not None and identity.job != self._job:
             raise IdentityError(f"the certificate is for job {identity.job}; this is job {self._job}")
         return Peer(address, identity.learner, identity.job)
+
+    def _while_trusted(self, context: Context, peer: Peer) -> contextlib.AbstractAsyncContextManager[None]:
+        """Ends what is done within it with RevokedError if, or as soon as, the caller's certificate is revoked."""
+        if self._revocations is None or peer.learner is None:
+            return contextlib.nullcontext()
+        (certificate,) = context.auth_context().get("x509_pem_cert", (b"",))
+        return self._revocations.watched(peer.learner, bytes(certificate))
 
     async def _abort(self, context: Context, name: str, error: WireError, level: int = logging.INFO) -> None:
         self._lines.log(level, "%s of %s ended: %s", name, one_line(context.peer()), error)

@@ -8,7 +8,7 @@ import asyncio
 import contextlib
 import logging
 from collections import deque
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from functools import partial
 
 from diloco.wire.convert import pack_syncer, unpack_learner
@@ -18,6 +18,7 @@ from diloco.wire.messages import PROTOCOL, Join, LearnerMessage, SyncerMessage
 from diloco.wire.server_context import Context
 from diloco.wire.strangers import Strangers, read_message
 from diloco.wire.tls import Peer
+from diloco.wire.traffic import Kind, Traffic, Way
 
 _log = logging.getLogger(__name__)
 
@@ -30,11 +31,12 @@ _FLUSH_SECONDS = 5.0
 class SessionCalls:
     """The call Session."""
 
-    def __init__(self, handler: SyncHandler, queued_messages: int, strangers: Strangers) -> None:
+    def __init__(self, handler: SyncHandler, queued_messages: int, strangers: Strangers, traffic: Traffic) -> None:
         """Queue up to ``queued_messages`` to each learner."""
         self._handler = handler
         self._queued_messages = queued_messages
         self._strangers = strangers
+        self._traffic = traffic
 
     async def session(self, _requests: AsyncIterator[bytes], context: Context, peer: Peer) -> None:
         """Serve one session, from its Join to its end.
@@ -44,11 +46,13 @@ class SessionCalls:
             read
                 what it is sent.
         """
-        join = await self._join(context)
+        first, join = await self._join(context)
         if join.protocol != PROTOCOL:
             raise ProtocolVersionError(f"the learner speaks protocol {join.protocol}, the syncer {PROTOCOL}")
         peer.must_be(join.learner, join.job)
-        stream = _Stream(context, self._queued_messages)
+        count = partial(self._count, join.learner)
+        count(Way.UP, first)
+        stream = _Stream(context, self._queued_messages, count)
         reading = asyncio.create_task(stream.read_all())
         writing = asyncio.create_task(stream.write_all())
         handling = asyncio.create_task(self._handler.session(join, peer, stream.inbound(), stream.send))
@@ -71,20 +75,24 @@ class SessionCalls:
             raise TooLargeError(f"{self._queued_messages} messages are waiting for the learner")
         handling.result()
 
-    async def _join(self, context: Context) -> Join:
+    def _count(self, learner: str, way: Way, message: bytes) -> None:
+        self._traffic.count(learner, way, Kind.CONTROL, len(message))
+
+    async def _join(self, context: Context) -> tuple[bytes, Join]:
         first = await self._strangers.first_message(context, "Join")
         join = None if first is None else unpack_learner(first)
-        if not isinstance(join, Join):
+        if first is None or not isinstance(join, Join):
             raise InvalidMessageError("a session begins with Join")
-        return join
+        return first, join
 
 
 class _Stream:
     """A session's two directions, between the call that owns the stream and the handler."""
 
-    def __init__(self, context: Context, queued_messages: int) -> None:
+    def __init__(self, context: Context, queued_messages: int, count: Callable[[Way, bytes], None]) -> None:
         self._context = context
         self._queued_messages = queued_messages
+        self._count = count
         self._outgoing: deque[bytes] = deque()
         self._arrived: deque[LearnerMessage | WireError] = deque()
         self._outgoing_changed = asyncio.Event()
@@ -147,7 +155,9 @@ class _Stream:
     async def write_all(self) -> None:
         while True:
             while self._outgoing:
-                await self._context.write(self._outgoing.popleft())
+                message = self._outgoing.popleft()
+                await self._context.write(message)
+                self._count(Way.DOWN, message)
             if self._no_more_out:
                 return
             self._outgoing_changed.clear()
@@ -157,6 +167,7 @@ class _Stream:
         message = await read_message(self._context)
         if message is None:
             return None
+        self._count(Way.UP, message)
         try:
             return unpack_learner(message)
         except WireError as error:

@@ -9,7 +9,7 @@ import grpc
 
 from diloco.wire.convert import pack_learner, unpack_syncer
 from diloco.wire.errors import ClosedError, TooLargeError, UnavailableError, error_of
-from diloco.wire.messages import Join, LearnerMessage, SyncerMessage
+from diloco.wire.messages import Join, LearnerMessage, SyncerMessage, Welcome
 
 _QUEUED_MESSAGES = 4096
 """Most messages that wait to be sent; more end the session. Keepalive notices a dead connection long before."""
@@ -18,8 +18,19 @@ _QUEUED_MESSAGES = 4096
 class Session:
     """One session. Iterating yields the syncer's messages until it ends; raises ``WireError`` if it breaks."""
 
-    def __init__(self, begin: Any, join: Join, ended: Callable[[], None], client_closed: Callable[[], bool]) -> None:
-        """``begin``: gRPC's callable of the Session method. ``ended``: called once, by any thread, when it is over."""
+    def __init__(
+        self,
+        begin: Any,
+        join: Join,
+        ended: Callable[[], None],
+        client_closed: Callable[[], bool],
+        welcomed: Callable[[Welcome], None] = lambda _: None,
+    ) -> None:
+        """``begin``: gRPC's callable of the Session method. ``ended``: called once, by any thread, when it is over.
+
+        ``welcomed``: called with a Welcome before it is yielded.
+        """
+        self._welcomed = welcomed
         self._ended = ended
         self._client_closed = client_closed
         self._outgoing: queue.Queue[bytes | None] = queue.Queue()
@@ -58,7 +69,10 @@ class Session:
             WireError: the session broke, or was ended with an error by either side.
         """
         while (data := self._next()) is not None:
-            yield unpack_syncer(data)
+            message = unpack_syncer(data)
+            if isinstance(message, Welcome):
+                self._welcomed(message)
+            yield message
 
     def close(self, grace_seconds: float = 2.0) -> None:
         """Send what is queued and hang up; break it off if the syncer has not ended it in ``grace_seconds``.

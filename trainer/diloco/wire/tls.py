@@ -2,12 +2,14 @@
 
 A learner's certificate carries a URI as a subject alternative name: ``diloco://JOB/learner/REGION/POOL/INDEX`` lets its
 holder speak for that learner of that job, ``diloco://JOB/learner/REGION/POOL`` for any learner of that pool, and
-neither for any other. The syncer's certificate is checked as any server's: by the name it was called by. Certificates
-are renewed while processes run, so the files are read again for new connections.
+neither for any other. The syncer's certificate is checked for one fixed name, wherever it is reached
+(``spec/syncer_name.py``). Certificates are renewed while processes run, so the files are read again for new
+connections.
 """
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from pathlib import Path
 from urllib.parse import urlsplit
 
 import grpc
@@ -77,6 +79,11 @@ class Peer:
 class ServerTls(TlsFiles):
     """The syncer's side. Clients without a certificate from ``ca`` are rejected."""
 
+    @property
+    def revoked(self) -> Path:
+        """The file that lists revoked certificates, beside its own; it need not exist (``wire/revocations.py``)."""
+        return self.certificate.with_name("revoked.txt")
+
     def credentials(self) -> grpc.ServerCredentials:
         """For gRPC, which asks at every new connection whether there are newer ones.
 
@@ -99,6 +106,10 @@ class ServerTls(TlsFiles):
 @dataclass(frozen=True, slots=True)
 class ClientTls(TlsFiles):
     """A learner's side."""
+
+    server_name: str | None = None
+    """The name that the syncer's certificate must have, wherever it is reached (``spec/syncer_name.py``); None: the
+    host of its address."""
 
 
 def client_credentials(read: Credentials) -> grpc.ChannelCredentials:

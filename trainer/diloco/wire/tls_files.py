@@ -103,8 +103,8 @@ class FollowedFiles:
                 return None
             try:
                 found = self._files.read()
-                problem = _out_of_date(found)
-                if problem is not None and _out_of_date(self.credentials) is None:
+                problem = out_of_date(found)
+                if problem is not None and out_of_date(self.credentials) is None:
                     # Try again later: a certificate that is not valid yet will be.
                     self._warn(f"{self._files.certificate.parent}: {problem}", signature)
                     return None
@@ -124,7 +124,7 @@ class FollowedFiles:
             _log.warning("%s; the previous certificates stay in use", problem)
 
 
-def _out_of_date(credentials: Credentials) -> str | None:
+def out_of_date(credentials: Credentials) -> str | None:
     """Why the certificates are not valid now; None: they are."""
     from cryptography import x509  # noqa: PLC0415  # a tenth of a second, only where certificates are renewed
 

@@ -213,7 +213,7 @@ def test_a_checkpoint_gets_its_name_when_it_is_on_the_disk(tmp_path: Path, monke
     folder = tmp_path / "syncer" / "checkpoints"
     done = watch_disk(monkeypatch)
     write_checkpoint(folder, content())
-    tensors = [("forced", "parameters.safetensors"), ("forced", "momentum.safetensors")]
+    tensors = [("forced", "parameters.safetensors"), ("forced", "momentum.safetensors"), ("forced", "bytes.json")]
     assert [(what, name) for what, name, _ in done] == [
         *tensors,
         ("forced", "manifest.json"),
@@ -221,9 +221,9 @@ def test_a_checkpoint_gets_its_name_when_it_is_on_the_disk(tmp_path: Path, monke
         ("named", "000001"),
         ("forced", "checkpoints"),
     ]
-    assert [content for _, _, content in done[:3]] == [
+    assert [content for _, _, content in done[:4]] == [
         (folder / "000001" / name).read_bytes()
-        for name in ("parameters.safetensors", "momentum.safetensors", "manifest.json")
+        for name in ("parameters.safetensors", "momentum.safetensors", "bytes.json", "manifest.json")
     ]
 
 

@@ -40,7 +40,9 @@ def test_a_process_is_welcomed_once_the_engine_admits_it() -> None:
         assert peers.sessions.admitted == 0
         assert not peers.sessions.current(WHO, INCARNATION)
         peers.admit(steps=5)
-        assert joined.told == [Welcome(INCARNATION, EPOCH, (), (VERSION, VERSION), 5, 20, PROGRESS, posted_pulls=True)]
+        assert joined.told == [
+            Welcome(INCARNATION, EPOCH, (), (VERSION, VERSION), 5, 20, PROGRESS, posted_pulls=True, connections=8)
+        ]
         assert peers.sessions.admitted == 1
         assert peers.sessions.current(WHO, INCARNATION)
         assert not peers.sessions.current(WHO, INCARNATION + 1)

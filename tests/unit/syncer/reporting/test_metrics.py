@@ -4,7 +4,7 @@ import math
 from typing import Any
 
 from diloco.core.actions import Fence, Merge, Note, Refusal
-from diloco.spec.syncer_status import LinksStatus, LinkStatus
+from diloco.spec.syncer_status import BytesByKind, LinksStatus, LinkStatus, RegionBytes
 from diloco.syncer.reporting.metrics import SyncerMetrics
 from tests.support.status_of_a_job import STATUS, learner_status
 
@@ -39,6 +39,17 @@ def test_how_full_links_are_is_told_once_it_is_known() -> None:
         'diloco_link_used_ratio{link="west/old",way="down"} 1.5',
     } <= lines
     assert "diloco_links_fit 1.0" in page(metrics, links=links.model_copy(update={"kind": "Fits"}))
+
+
+def test_bytes_are_counted_by_region_way_and_kind() -> None:
+    assert not any(line.startswith("diloco_region_bytes") for line in page(SyncerMetrics()))
+    west = RegionBytes(region="west", up=BytesByKind(bulk=7, control=2), down=BytesByKind(again=3))
+    assert {
+        'diloco_region_bytes_total{kind="bulk",region="west",way="up"} 7.0',
+        'diloco_region_bytes_total{kind="control",region="west",way="up"} 2.0',
+        'diloco_region_bytes_total{kind="again",region="west",way="down"} 3.0',
+        'diloco_region_bytes_total{kind="bulk",region="west",way="down"} 0.0',
+    } <= page(SyncerMetrics(), bytes_by_region=(west,))
 
 
 def test_what_is_not_known_yet_is_left_out_or_none() -> None:

@@ -68,6 +68,8 @@ class PullQueue:
         self._may_post: Membership | None = None
         self._epoch: str | None = None
         self._waiting: dict[int, MergedFragment] = {}
+        self._taken: dict[int, tuple[str, int]] = {}
+        """Epoch and version of what the loop took last: it may still be copying it into the model."""
         self._closed = False
 
     def session_begins(self, membership: Membership, *, posted_pulls: bool) -> None:
@@ -75,6 +77,7 @@ class PullQueue:
         with self._condition:
             self._epoch = membership.epoch
             self._may_post = membership if posted_pulls else None
+            self._taken.clear()  # what is to be loaded is loaded again
 
     def want(self, order: PullOrder) -> None:
         """Have a fragment pulled. The link calls it only for versions that are new."""
@@ -161,20 +164,23 @@ class PullQueue:
         self._wakeup.notify()
 
     def waiting_version(self, membership: Membership, fragment: int) -> int | None:
-        """Version of the fragment that waits for the loop; None if none of this epoch does."""
+        """Version of the fragment that waits for the loop or is being swapped in; None if none of this epoch is."""
         with self._condition:
             arrival = self._waiting.get(fragment)
-            same = arrival is not None and arrival.membership.epoch == membership.epoch
-            return arrival.version if arrival is not None and same else None
+            if arrival is not None and arrival.membership.epoch == membership.epoch:
+                return arrival.version
+            epoch, version = self._taken.get(fragment, ("", 0))
+            return version if epoch == membership.epoch else None
 
     def take(self) -> list[MergedFragment]:
         """Take everything that waits, for the inner loop."""
         if not self._waiting:  # without the lock: a fragment that is added now is taken after the next step
             return []
         with self._condition:
-            pull_queue = list(self._waiting.values())
+            taken = list(self._waiting.values())
             self._waiting.clear()
-            return pull_queue
+            self._taken |= {one.fragment: (one.membership.epoch, one.version) for one in taken}
+            return taken
 
     def close(self) -> None:
         """End the workers."""

@@ -22,6 +22,8 @@ from safetensors.torch import save_file
 
 from diloco.core.fragments import Layout, Match
 from diloco.runtime.files import UnusableFileError, fsync_directory, fsync_file, read_json, sha256_bytes, sha256_file
+from diloco.spec.syncer_status import RegionBytes
+from diloco.syncer.disk.byte_counts import read_counts, write_counts
 from diloco.syncer.errors import SyncerError
 from diloco.syncer.store import StoreImage, check_complete
 
@@ -91,6 +93,8 @@ class CheckpointContent:
     engine: dict[str, Any]
     totals: Totals
     reason: str
+    bytes_by_region: tuple[RegionBytes, ...] = ()
+    """Bytes by region."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +108,8 @@ class LoadedCheckpoint:
     momentum: tuple[torch.Tensor, ...]
     residuals: tuple[torch.Tensor, ...] = ()
     """Empty if it has none."""
+    bytes_by_region: tuple[RegionBytes, ...] = ()
+    """Bytes by region; empty if it has none."""
 
 
 def checkpoint_names(directory: Path) -> list[str]:
@@ -128,6 +134,7 @@ def write_checkpoint(directory: Path, content: CheckpointContent) -> str:
         _write_tensors(aside / _MOMENTUM, list(content.image.momentum))
         if content.image.residuals:
             _write_tensors(aside / _RESIDUALS, list(content.image.residuals))
+        write_counts(aside, content.bytes_by_region)
         manifest = _manifest(content, aside)
         plain = manifest.model_dump(mode="json")
         path = aside / "manifest.json"
@@ -182,9 +189,9 @@ def load_checkpoint(directory: Path, name: str, layout: Layout, job: str) -> Loa
     files = _FILES[manifest.format]
     if manifest.files.keys() != set(files):
         raise UnusableFileError(f"{folder}/manifest.json: it names the files {sorted(manifest.files)}")
-    return LoadedCheckpoint(
-        name, manifest, *(tuple(_read_tensors(folder / file, manifest.files[file], layout)) for file in files)
-    )
+    tensors = [tuple(_read_tensors(folder / file, manifest.files[file], layout)) for file in files]
+    parameters, momentum, residuals = (*tensors, ())[:3]
+    return LoadedCheckpoint(name, manifest, parameters, momentum, residuals, read_counts(folder))
 
 
 def newest_checkpoint(

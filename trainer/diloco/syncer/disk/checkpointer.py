@@ -100,7 +100,8 @@ class Checkpointer:
         self._stopping = True
         self.request("the syncer stops")
         try:
-            await asyncio.wait_for(self.idle(), LAST_SECONDS)
+            async with asyncio.timeout(LAST_SECONDS):
+                await self.idle()
         except TimeoutError:
             _log.error("the last checkpoint takes longer than %.0f s; giving up on it", LAST_SECONDS)
             return False

@@ -25,6 +25,7 @@ from diloco.core.time_spent import TimeSpent
 from diloco.runtime.busy import Moved
 from diloco.syncer.peers.claims import ClaimError, Claims
 from diloco.syncer.peers.link_meter import LinkMeter
+from diloco.syncer.peers.link_terms import LinkTerms
 from diloco.syncer.peers.newcomers import Newcomers
 from diloco.syncer.peers.rate_limit import TokenBucket
 from diloco.syncer.store import FragmentStore
@@ -65,7 +66,10 @@ class Sessions:
         newcomers: Newcomers,
         clock: Callable[[], float],
         post: Callable[[Event], None],
+        terms: Callable[[str], LinkTerms] = lambda _: LinkTerms(),
     ) -> None:
+        """``terms``: how a learner's transfers are made."""
+        self._terms = terms
         self._job = job
         self._layout = layout
         self._epoch = epoch
@@ -129,6 +133,7 @@ class Sessions:
         self._admitted[action.learner] = session
         self._newcomers.admitted(action.learner)
         self._claims.admitted(action.learner, action.instance, action.steps, action.data_position)
+        terms = self._terms(action.learner)
         welcome = messages.Welcome(
             action.incarnation,
             self._epoch,
@@ -138,6 +143,8 @@ class Sessions:
             action.data_position,
             progress,
             posted_pulls=True,
+            connections=terms.connections,
+            bytes_per_second=round(terms.bytes_per_second),
         )
         self._deliver(session, welcome)
 

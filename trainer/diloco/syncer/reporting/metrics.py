@@ -124,6 +124,7 @@ def _state(status: SyncerStatus) -> Iterator[Metric]:
     yield _gauge("diloco_rounds_in_flight", "Fragments in flight", status.rounds_in_flight)
     yield _counter("diloco_pushed_bytes", "Bytes received from learners", status.bytes_pushed)
     yield _counter("diloco_pulled_bytes", "Bytes sent to learners", status.bytes_pulled)
+    yield _region_bytes(status)
     yield _gauge(
         "diloco_goodput_ratio", "Share of the given learner-seconds whose tokens were merged", status.goodput or 0.0
     )
@@ -142,6 +143,16 @@ def _state(status: SyncerStatus) -> Iterator[Metric]:
             "diloco_checkpoint_age_seconds", "Seconds since the newest checkpoint", status.checkpoint.age_seconds
         )
     yield _gauge("diloco_tape_failing", "1 while the tape cannot be written", int(bool(status.tape_problem)))
+
+
+def _region_bytes(status: SyncerStatus) -> Metric:
+    text = "Bytes between learners and syncer: up or down, and bulk, control or again (parts that had passed before)"
+    moved = CounterMetricFamily("diloco_region_bytes", text, labels=["region", "way", "kind"])
+    for one in status.bytes_by_region:
+        for way, kinds in (("up", one.up), ("down", one.down)):
+            for kind, count in kinds.model_dump().items():
+                moved.add_metric([one.region, way, kind], count)
+    return moved
 
 
 def _time(status: SyncerStatus) -> Iterator[Metric]:

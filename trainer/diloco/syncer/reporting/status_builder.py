@@ -16,6 +16,7 @@ from diloco.spec.syncer_status import (
     LearnerState,
     LearnerStatus,
     LinksStatus,
+    RegionBytes,
     SyncerStatus,
 )
 from diloco.syncer.disk.checkpoint import Totals
@@ -33,6 +34,8 @@ class StoredState:
     model_exported: bool
     links: LinksStatus | None = None
     """The measured links."""
+    bytes_by_region: tuple[RegionBytes, ...] = ()
+    """Bytes by region."""
 
 
 class Reporter:
@@ -94,6 +97,7 @@ class Reporter:
                 "quorum": view.quorum,
                 "quorum_wanted": view.quorum_wanted,
                 "links": stored.links,
+                "bytes_by_region": stored.bytes_by_region,
                 "learners": tuple(self._learner(learner, now) for learner in view.learners),
             }
         )

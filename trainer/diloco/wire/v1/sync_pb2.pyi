@@ -23,6 +23,13 @@ nothing, or holds another version than the update begins with, is sent the fragm
 before the version is made, if the syncer's Welcome says so: the call then waits at the syncer, for the very next
 version only, at most one a learner and fragment, and ends with FAILED_PRECONDITION when it is not served in time.
 
+Parts. A syncer whose Welcome names a number of connections takes transfers in parts, spread over so many connections:
+PushParts and PullParts, one call on each connection, for the same header or the same request. A part is a chunk of
+exactly part_bytes (the last one less), at a multiple of part_bytes; parts come in any order, on any of the calls. Who
+receives them says on each call which ones it has: of a push the syncer, first of all and after every part, of a pull
+the learner, in the message after its request and after every part. wire/part_messages.py has the form. A call that
+breaks is begun again, and what had arrived is not sent again. A payload in parts is whole when all of them are there.
+
 A call that fails ends with a gRPC status and one line of text; wire/errors.py lists what each status means.
 """
 
@@ -419,12 +426,18 @@ class Welcome(_message.Message):
     DATA_POSITION_FIELD_NUMBER: _builtins.int
     PROGRESS_FIELD_NUMBER: _builtins.int
     POSTED_PULLS_FIELD_NUMBER: _builtins.int
+    CONNECTIONS_FIELD_NUMBER: _builtins.int
+    BYTES_PER_SECOND_FIELD_NUMBER: _builtins.int
     incarnation: _builtins.int
     epoch: _builtins.str
     steps: _builtins.int
     data_position: _builtins.int
     posted_pulls: _builtins.bool
     """a pull may be posted before its version is made"""
+    connections: _builtins.int
+    """for transfers in parts; 0: the syncer takes none"""
+    bytes_per_second: _builtins.int
+    """limit of the region: a push in parts waits until the syncer says how many may come"""
     @_builtins.property
     def load(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """fragments to pull before training"""
@@ -446,10 +459,12 @@ class Welcome(_message.Message):
         data_position: _builtins.int = ...,
         progress: Global___Progress | None = ...,
         posted_pulls: _builtins.bool = ...,
+        connections: _builtins.int = ...,
+        bytes_per_second: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["progress", b"progress"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["data_position", b"data_position", "epoch", b"epoch", "incarnation", b"incarnation", "load", b"load", "posted_pulls", b"posted_pulls", "progress", b"progress", "steps", b"steps", "versions", b"versions"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["bytes_per_second", b"bytes_per_second", "connections", b"connections", "data_position", b"data_position", "epoch", b"epoch", "incarnation", b"incarnation", "load", b"load", "posted_pulls", b"posted_pulls", "progress", b"progress", "steps", b"steps", "versions", b"versions"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -620,6 +635,7 @@ class PushHeader(_message.Message):
     PAYLOAD_BYTES_FIELD_NUMBER: _builtins.int
     PAYLOAD_DIGEST_FIELD_NUMBER: _builtins.int
     EPOCH_FIELD_NUMBER: _builtins.int
+    PART_BYTES_FIELD_NUMBER: _builtins.int
     learner: _builtins.str
     incarnation: _builtins.int
     fragment: _builtins.int
@@ -634,6 +650,8 @@ class PushHeader(_message.Message):
     payload_digest: _builtins.bytes
     """16 bytes; empty: the receiver relies on the chunks' own checksums"""
     epoch: _builtins.str
+    part_bytes: _builtins.int
+    """of PushParts"""
     def __init__(
         self,
         *,
@@ -649,10 +667,11 @@ class PushHeader(_message.Message):
         payload_bytes: _builtins.int = ...,
         payload_digest: _builtins.bytes = ...,
         epoch: _builtins.str = ...,
+        part_bytes: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempt", b"attempt", "base_version", b"base_version", "codec", b"codec", "epoch", b"epoch", "fragment", b"fragment", "incarnation", b"incarnation", "learner", b"learner", "payload_bytes", b"payload_bytes", "payload_digest", b"payload_digest", "steps", b"steps", "tokens", b"tokens", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempt", b"attempt", "base_version", b"base_version", "codec", b"codec", "epoch", b"epoch", "fragment", b"fragment", "incarnation", b"incarnation", "learner", b"learner", "part_bytes", b"part_bytes", "payload_bytes", b"payload_bytes", "payload_digest", b"payload_digest", "steps", b"steps", "tokens", b"tokens", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -691,6 +710,7 @@ class PullRequest(_message.Message):
     EPOCH_FIELD_NUMBER: _builtins.int
     HELD_VERSION_FIELD_NUMBER: _builtins.int
     POSTED_FIELD_NUMBER: _builtins.int
+    TRANSFER_FIELD_NUMBER: _builtins.int
     learner: _builtins.str
     incarnation: _builtins.int
     fragment: _builtins.int
@@ -701,6 +721,8 @@ class PullRequest(_message.Message):
     """of this fragment, to which an update may be added; absent: send it whole"""
     posted: _builtins.bool
     """wait for minimum_version if it is the next one"""
+    transfer: _builtins.str
+    """of PullParts: random, the same on all its calls"""
     def __init__(
         self,
         *,
@@ -711,10 +733,11 @@ class PullRequest(_message.Message):
         epoch: _builtins.str = ...,
         held_version: _builtins.int | None = ...,
         posted: _builtins.bool = ...,
+        transfer: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_held_version", b"_held_version", "held_version", b"held_version"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_held_version", b"_held_version", "epoch", b"epoch", "fragment", b"fragment", "held_version", b"held_version", "incarnation", b"incarnation", "learner", b"learner", "minimum_version", b"minimum_version", "posted", b"posted"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_held_version", b"_held_version", "epoch", b"epoch", "fragment", b"fragment", "held_version", b"held_version", "incarnation", b"incarnation", "learner", b"learner", "minimum_version", b"minimum_version", "posted", b"posted", "transfer", b"transfer"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__held_version: _TypeAlias = _typing.Literal["held_version"]  # noqa: Y015
     _WhichOneofArgType__held_version: _TypeAlias = _typing.Literal["_held_version", b"_held_version"]  # noqa: Y015
@@ -733,6 +756,7 @@ class PullHeader(_message.Message):
     CODEC_FIELD_NUMBER: _builtins.int
     BASE_VERSION_FIELD_NUMBER: _builtins.int
     RESULT_DIGEST_FIELD_NUMBER: _builtins.int
+    PART_BYTES_FIELD_NUMBER: _builtins.int
     fragment: _builtins.int
     version: _builtins.int
     payload_bytes: _builtins.int
@@ -743,6 +767,8 @@ class PullHeader(_message.Message):
     """of an update: the held_version of the request"""
     result_digest: _builtins.bytes
     """of an update: XXH3-128 of the fragment in f32 that it makes"""
+    part_bytes: _builtins.int
+    """of PullParts"""
     def __init__(
         self,
         *,
@@ -753,10 +779,11 @@ class PullHeader(_message.Message):
         codec: _builtins.str = ...,
         base_version: _builtins.int = ...,
         result_digest: _builtins.bytes = ...,
+        part_bytes: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["base_version", b"base_version", "codec", b"codec", "fragment", b"fragment", "payload_bytes", b"payload_bytes", "payload_digest", b"payload_digest", "result_digest", b"result_digest", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["base_version", b"base_version", "codec", b"codec", "fragment", b"fragment", "part_bytes", b"part_bytes", "payload_bytes", b"payload_bytes", "payload_digest", b"payload_digest", "result_digest", b"result_digest", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

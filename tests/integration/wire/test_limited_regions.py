@@ -1,0 +1,109 @@
+"""A region's limit is asked for every byte of a fragment, both ways, of old calls and of those in parts."""
+
+import asyncio
+import dataclasses
+from collections.abc import Iterator
+
+import pytest
+
+from diloco.wire.bandwidth import Limit
+from diloco.wire.client import ClientOptions, SyncClient
+from diloco.wire.convert import pack
+from diloco.wire.messages import Progress, Welcome
+from diloco.wire.part_messages import Holds, unpack_from_receiver
+from diloco.wire.server import ServerOptions
+from tests.integration.wire.calls import PAYLOAD, REQUEST
+from tests.support.raw_wire import RawClient, chunk, ending, push_header
+from tests.support.wire_syncer import Keeper, RunningServer
+
+WELCOME = Welcome(1, "epoch", (), (), 0, 0, Progress(0, 1, 0), connections=8, bytes_per_second=1 << 40)
+PART = 64 << 10
+
+
+class CountingLimit(Limit):
+    """Counts what it is asked for; what exceeds ``granted_at_most`` waits until ``open``."""
+
+    def __init__(self) -> None:
+        super().__init__(float(1 << 40))
+        self.came = 0
+        self.went = 0
+        self.granted_at_most: int | None = None
+        self._opened = asyncio.Event()
+
+    async def up(self, size: int) -> None:
+        if self.granted_at_most is not None and self.came + size > self.granted_at_most:
+            await self._opened.wait()
+        self.came += size
+
+    def open(self) -> None:
+        """Let everything pass. Called on the server's event loop."""
+        self._opened.set()
+
+    async def down(self, size: int) -> None:
+        self.went += size
+
+
+@pytest.fixture
+def limit() -> CountingLimit:
+    return CountingLimit()
+
+
+@pytest.fixture
+def limited(keeper: Keeper, limit: CountingLimit) -> Iterator[RunningServer]:
+    with RunningServer(keeper, ServerOptions("127.0.0.1:0", limit_of=lambda _: limit)) as running:
+        yield running
+    assert running.loop_complaints == []
+    assert keeper.buffers_in_use == 0
+
+
+@pytest.mark.parametrize("in_parts", [True, False], ids=["parts", "old calls"])
+def test_every_byte_is_asked_for_in_both_directions(
+    keeper: Keeper, limited: RunningServer, limit: CountingLimit, in_parts: bool
+) -> None:
+    buffer = bytearray(len(PAYLOAD))
+    with SyncClient(ClientOptions(limited.address)) as client:
+        if in_parts:
+            client._welcomed(WELCOME)
+        assert client.push(push_header(len(PAYLOAD)), memoryview(PAYLOAD), deadline_seconds=30).accepted
+        client.pull(REQUEST, lambda _: memoryview(buffer), deadline_seconds=30)
+    ((_, received),) = keeper.pushes
+    assert received == buffer == PAYLOAD
+    for asked in (limit.came, limit.went):
+        assert len(PAYLOAD) <= asked <= len(PAYLOAD) * 1.01
+
+
+def test_a_learner_that_waits_sends_no_more_than_is_granted(
+    keeper: Keeper, limited: RunningServer, limit: CountingLimit
+) -> None:
+    limit.granted_at_most = 3 * PART
+    header = dataclasses.replace(push_header(8 * PART), part_bytes=PART)
+    with RawClient(limited.address) as raw:
+        call = raw.parts([pack(header)])
+        said = [Holds([], 0)]
+        while (last := said[-1]).granted < 3:
+            found = unpack_from_receiver(next(call))
+            assert isinstance(found, Holds)
+            said.append(found)
+        assert last.granted == 3
+        limited.call_soon(keeper.abandon)
+        assert keeper.push_ended.wait(30)
+
+
+def test_a_learner_that_does_not_wait_is_read_no_faster(
+    keeper: Keeper, limited: RunningServer, limit: CountingLimit
+) -> None:
+    limit.granted_at_most = 2 * PART
+    header = dataclasses.replace(push_header(8 * PART), part_bytes=PART)
+    parts = [chunk(number * PART, bytes(PART)) for number in range(8)]
+    with RawClient(limited.address) as raw:
+        call = raw.parts([pack(header), *parts])
+        granted, held = 0, 0
+        while granted < 2 or held < 3:
+            said = unpack_from_receiver(next(call))
+            assert isinstance(said, Holds)
+            granted, held = max(granted, said.granted), held + sum(end - first for first, end in said.ranges)
+        assert held <= 3  # the third one was read before it was held back
+        limited.call_soon(limit.open)
+        ending(call)
+    ((_, received),) = keeper.pushes
+    assert received == bytes(8 * PART)

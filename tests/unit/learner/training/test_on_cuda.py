@@ -1,0 +1,85 @@
+"""What only a CUDA device shows: copies that run beside the next steps, and memory that is used again."""
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from diloco.learner.data import open_data
+from diloco.learner.training.capture import Reader
+from diloco.learner.training.trainer import InnerTrainer
+from diloco.model import build_model, layout_of, write_fragment
+from tests.support.small_job import small_job, write_text
+
+pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+CPU = torch.device("cpu")
+
+
+def trainer_on(device: str, folder: Path) -> InnerTrainer:
+    job = small_job(write_text(folder))
+    module = build_model(job).to(device)
+    data = open_data(job, job.learner_ids[0])
+    return InnerTrainer(job, module, layout_of(module, job.sync.fragments), data, torch.device(device))
+
+
+def test_a_capture_has_the_values_from_before_the_next_step(tmp_path: Path) -> None:
+    trainer = trainer_on("cuda", tmp_path)
+    for _ in range(3):
+        trainer.step(0.0)
+    count = len(trainer.versions)
+    expected = [trainer.capture(fragment).delta.clone() for fragment in range(count)]
+    for _ in range(20):
+        captures = [trainer.capture(fragment) for fragment in range(count)]
+        trainer.step(0.0)  # queued behind the copies, which nothing has waited for yet
+        for capture, values in zip(captures, expected, strict=True):
+            assert torch.equal(capture.delta, values)
+        expected = [trainer.capture(fragment).delta.clone() for fragment in range(count)]
+
+
+def test_fragments_come_back_bit_by_bit_while_the_device_is_busy(tmp_path: Path) -> None:
+    job = small_job(write_text(tmp_path))
+    module = build_model(job).to("cuda")
+    reader, layout = Reader(module, torch.device("cuda")), layout_of(module, job.sync.fragments)
+    busy = torch.randn(2048, 2048, device="cuda")
+    for attempt in range(30):
+        for fragment in layout.fragments:
+            busy = (busy @ busy).clamp(-1, 1)
+            sent = reader.host_buffer(fragment).uniform_(-1, 1, generator=torch.Generator().manual_seed(attempt))
+            write_fragment(module, fragment, sent)
+            got, copied = reader.read(fragment)
+            assert copied is not None
+            copied.synchronize()
+            assert torch.equal(got, sent)
+
+
+def test_a_device_trains_as_a_cpu_does(tmp_path: Path) -> None:
+    (tmp_path / "a").mkdir()
+    (tmp_path / "b").mkdir()
+    there, here = trainer_on("cuda", tmp_path / "a"), trainer_on("cpu", tmp_path / "b")
+    losses = [(there.step(0.0).loss, here.step(0.0).loss) for _ in range(10)]
+    assert [pytest.approx(loss, rel=1e-3) for _, loss in losses] == [loss for loss, _ in losses]
+    assert there.evaluate() == pytest.approx(here.evaluate(), rel=2e-2)
+
+
+def test_an_evaluation_leaves_training_as_it_is(tmp_path: Path) -> None:
+    (tmp_path / "a").mkdir()
+    (tmp_path / "b").mkdir()
+    plain, evaluated = trainer_on("cuda", tmp_path / "a"), trainer_on("cuda", tmp_path / "b")
+    for _ in range(5):
+        evaluated.evaluate()
+        first, second = plain.step(0.0), evaluated.step(0.0)
+        assert first.loss == pytest.approx(second.loss, rel=1e-5)
+
+
+def test_the_state_of_a_device_starts_another_process(tmp_path: Path) -> None:
+    (tmp_path / "a").mkdir()
+    (tmp_path / "b").mkdir()
+    first, second = trainer_on("cuda", tmp_path / "a"), trainer_on("cuda", tmp_path / "b")
+    for _ in range(3):
+        first.step(0.0)
+    for fragment in range(len(first.versions)):
+        whole = first._reader.read(first._layout.fragments[fragment])[0]
+        torch.cuda.synchronize()
+        second.apply(fragment, 1, whole)
+    second.load_state(first.state())
+    assert second.step(0.0).loss == pytest.approx(first.step(0.0).loss, rel=1e-5)

@@ -1,0 +1,32 @@
+"""What the manifest says about regions' links."""
+
+import pytest
+
+from diloco.spec.placement import Region
+from diloco.syncer.peers.link_terms import LinkTerms, limits_of, terms_of
+from diloco.wire.channel import DEFAULT_CONNECTIONS
+
+POOLS = [{"name": "p", "learners": 2}]
+NEAR = Region.model_validate({"name": "near", "pools": POOLS})
+FAR = Region.model_validate({"name": "far", "connections": 32, "bandwidth": "80Mbit/s", "pools": POOLS})
+
+
+@pytest.mark.parametrize(
+    ("learner", "terms"),
+    [
+        ("near/p/0", LinkTerms(DEFAULT_CONNECTIONS, 0.0)),
+        ("far/p/1", LinkTerms(32, 10e6)),
+        ("unknown/p/0", LinkTerms()),
+    ],
+)
+def test_a_learner_has_its_regions_terms(learner: str, terms: LinkTerms) -> None:
+    assert terms_of([NEAR, FAR])(learner) == terms
+
+
+def test_a_regions_learners_share_one_limit_others_have_none() -> None:
+    limit_of = limits_of([NEAR, FAR])
+    first = limit_of("far/p/0")
+    assert first is not None
+    assert first is limit_of("far/p/1")
+    assert first.bytes_per_second == 10e6
+    assert limit_of("near/p/0") is None

@@ -1,0 +1,43 @@
+"""What the manifest says about each region's link: over how many connections transfers go, and how fast at most."""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from diloco.plan.quantities import parse_rate
+from diloco.spec.learner_ids import region_of
+from diloco.spec.placement import Region
+from diloco.wire.bandwidth import Limit, LimitOf
+from diloco.wire.channel import DEFAULT_CONNECTIONS
+
+
+@dataclass(frozen=True, slots=True)
+class LinkTerms:
+    """How a learner's transfers are made."""
+
+    connections: int = DEFAULT_CONNECTIONS
+    bytes_per_second: float = 0.0
+    """Most of all learners of its region together, each way; 0: no limit."""
+
+
+def terms_of(regions: Iterable[Region]) -> Callable[[str], LinkTerms]:
+    """The terms of a learner, by its id."""
+    by_region = {
+        region.name: LinkTerms(
+            region.connections,
+            0.0 if region.bandwidth is None else parse_rate(f"{region.name}: bandwidth", region.bandwidth),
+        )
+        for region in regions
+    }
+    return lambda learner: by_region.get(region_of(learner), LinkTerms())
+
+
+def limits_of(regions: Iterable[Region]) -> LimitOf:
+    """The limit of a learner's region, by the learner's id: one for all learners of a region."""
+    terms = terms_of(regions)
+    limits: dict[str, Limit] = {}
+
+    def limit_of(learner: str) -> Limit | None:
+        rate, region = terms(learner).bytes_per_second, region_of(learner)
+        return limits.setdefault(region, Limit(rate)) if rate else None
+
+    return limit_of

@@ -1,0 +1,211 @@
+"""The call PullParts on the server: a merged fragment in parts, over several connections.
+
+The calls of one pull are begun by the learner at one time and share what is still to be sent: each takes the next part
+whenever its connection takes one. The fragment is looked up once, for the first of them.
+"""
+
+import asyncio
+import contextlib
+import dataclasses
+import itertools
+import time
+from collections import OrderedDict
+from collections.abc import AsyncIterator, Callable
+from typing import Any, Final
+
+from diloco.wire.bandwidth import Limit
+from diloco.wire.convert import pack
+from diloco.wire.errors import DeadlineError, InvalidMessageError, RefusedError
+from diloco.wire.handler import SyncHandler
+from diloco.wire.messages import PullHeader, PullRequest
+from diloco.wire.part_messages import Holds, part_message, unpack_from_receiver
+from diloco.wire.parts import Grid, PartsToSend, grid_for, most_under_way
+from diloco.wire.server_bulk import BulkTerms, keep_latest
+from diloco.wire.server_context import Context
+from diloco.wire.strangers import read_message
+from diloco.wire.tls import Peer
+from diloco.wire.traffic import Parts, Way
+
+MOST_CALLS: Final = 64
+"""Most calls of one transfer at once."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Opened:
+    """What is sent."""
+
+    header: PullHeader
+    payload: memoryview
+    grid: Grid
+    parts: PartsToSend
+    limit: Limit | None
+    traffic: Parts
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Sending:
+    """One of the calls of a pull."""
+
+    context: Context
+    stall: asyncio.Timeout
+    reading: "asyncio.Task[None]"
+
+
+class _Transfer:
+    """A pull that is being served."""
+
+    def __init__(self, asked: PullRequest, opening: "asyncio.Task[_Opened]") -> None:
+        self.asked = asked
+        self.opening = opening
+        self.calls: dict[int, asyncio.Event] = {}
+        """By number; each is set when there is something new for it."""
+
+    def wake(self) -> None:
+        for changed in self.calls.values():
+            changed.set()
+
+
+class PullParts:
+    """All pulls in parts. Owned by the event loop."""
+
+    def __init__(
+        self,
+        handler: SyncHandler,
+        terms: BulkTerms,
+        count_bytes: Callable[[int], None],
+    ) -> None:
+        """``count_bytes`` is called with the bytes of every part that was sent."""
+        self._handler = handler
+        self._terms = terms
+        self._stall_seconds = terms.stall_seconds
+        self._count_bytes = count_bytes
+        self._numbers = itertools.count()
+        self._transfers: dict[tuple[str, int, str], _Transfer] = {}
+        self._whole: OrderedDict[tuple[str, int, str], None] = OrderedDict()
+        """Pulls whose learner has said that it has all."""
+
+    async def pull_parts(self, _requests: AsyncIterator[bytes], context: Context, peer: Peer) -> None:
+        """Serve one call.
+
+        Raises:
+            WireError: it is not available, or the learner does not read it.
+        """
+        asked = await self._terms.opening(PullRequest, context, peer)
+        if not asked.transfer:
+            raise InvalidMessageError("a pull in parts without the name of its transfer")
+        key = _key(asked)
+        if key in self._whole:  # a call that was longer under way than the pull took
+            return
+        transfer = self._transfers.get(key)
+        if transfer is None:
+            transfer = _Transfer(asked, asyncio.create_task(self._open(asked, peer)))
+            transfer.opening.add_done_callback(_quietly)
+            self._transfers[key] = transfer
+        elif transfer.asked != asked:
+            raise RefusedError(f"a pull with another request has the name {asked.transfer!r}")
+        elif len(transfer.calls) >= MOST_CALLS:
+            raise RefusedError(f"{MOST_CALLS} calls serve this pull already")
+        number = next(self._numbers)
+        transfer.calls[number] = asyncio.Event()
+        try:
+            await self._serve(transfer, number, context)
+        finally:
+            # Nothing is awaited here: gRPC may cancel a call more than once.
+            del transfer.calls[number]
+            if not transfer.calls:
+                del self._transfers[key]
+                transfer.opening.cancel()  # does nothing once it is open
+
+    async def _open(self, asked: PullRequest, peer: Peer) -> _Opened:
+        header, payload = await self._handler.open_pull(asked, peer)
+        limit = self._terms.limit_of(asked.learner)
+        grid = grid_for(len(payload), self._terms.connections, 0 if limit is None else limit.bytes_per_second)
+        header = dataclasses.replace(header, part_bytes=grid.part_bytes)
+        what = (asked.incarnation, header.fragment, header.version, header.codec, header.base_version)
+        traffic = self._terms.traffic.parts(asked.learner, Way.DOWN, what, grid.count)
+        parts = PartsToSend(grid.count, most_under_way(grid))
+        return _Opened(header, payload, grid, parts, limit, traffic)
+
+    async def _serve(self, transfer: _Transfer, number: int, context: Context) -> None:
+        opened = await asyncio.shield(transfer.opening)
+        opened.parts.opened(number, time.monotonic())
+        reading = None
+        try:
+            async with asyncio.timeout(self._stall_seconds) as stall:
+                before = await self._held(context, transfer.asked.learner)
+                if before is None:
+                    return
+                self._note(transfer, opened, before)
+                opened.parts.reported()
+                header = pack(opened.header)
+                await context.write(header)
+                self._terms.control(transfer.asked.learner, Way.DOWN, header)
+                reading = asyncio.create_task(self._read(transfer, opened, context))
+                reading.add_done_callback(_quietly)
+                reading.add_done_callback(lambda _: transfer.wake())
+                await self._send(transfer, opened, number, _Sending(context, stall, reading))
+            if reading.done():
+                reading.result()
+        except TimeoutError:
+            raise DeadlineError(f"the learner read nothing for {self._stall_seconds:g} s") from None
+        finally:
+            if reading is not None:
+                reading.cancel()
+            opened.parts.closed(number, time.monotonic())
+            transfer.wake()
+
+    async def _send(self, transfer: _Transfer, opened: _Opened, number: int, call: "_Sending") -> None:
+        """Send parts until the learner has all, or says no more."""
+        changed, loop = transfer.calls[number], asyncio.get_running_loop()
+        parts, left = opened.parts, -1
+        while not parts.whole and not call.reading.done():
+            part = parts.take(number, time.monotonic())
+            if part is not None:
+                message = part_message(opened.payload, opened.grid, part)
+                if opened.limit is not None:
+                    call.stall.reschedule(None)
+                    await opened.limit.down(len(message))
+                    call.stall.reschedule(loop.time() + self._stall_seconds)
+                await call.context.write(message)
+                self._count_bytes(len(message))
+                opened.traffic.moved(part, len(message))
+                call.stall.reschedule(loop.time() + self._stall_seconds)
+                continue
+            changed.clear()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(parts.stalled_seconds):
+                    await changed.wait()
+            if parts.left != left:
+                left = parts.left
+                call.stall.reschedule(loop.time() + self._stall_seconds)
+
+    async def _read(self, transfer: _Transfer, opened: _Opened, context: Context) -> None:
+        """Note what the learner has."""
+        while (holds := await self._held(context, transfer.asked.learner)) is not None:
+            self._note(transfer, opened, holds)
+
+    def _note(self, transfer: _Transfer, opened: _Opened, holds: Holds) -> None:
+        opened.parts.acknowledged(holds.ranges, time.monotonic())
+        if opened.parts.whole:
+            keep_latest(self._whole, _key(transfer.asked), None)
+        transfer.wake()
+
+    async def _held(self, context: Context, learner: str) -> Holds | None:
+        message = await read_message(context)
+        if message is None:
+            return None
+        self._terms.control(learner, Way.UP, message)
+        said = unpack_from_receiver(message)
+        if not isinstance(said, Holds):
+            raise InvalidMessageError("a receipt for a pull")
+        return said
+
+
+def _key(asked: PullRequest) -> tuple[str, int, str]:
+    return asked.learner, asked.incarnation, asked.transfer
+
+
+def _quietly(task: "asyncio.Task[Any]") -> None:
+    """Ignore how a task ended, which its calls report."""
+    if not task.cancelled():
+        task.exception()
