@@ -4,9 +4,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from rich.console import Console
 
+from diloco.cli.plan_needs_view import needs_table
 from diloco.core.link_fit import FitKind
 from diloco.plan.document import document
+from diloco.plan.needs import CONNECTION_BYTES
 from diloco.plan.plan import Plan, make_plan
 from diloco.plan.world import RegionLink, World, read_world
 from diloco.spec import DiLoCoJob, Metadata
@@ -53,6 +56,33 @@ def test_what_was_not_given_is_named() -> None:
     assert plan(["*=1Gbit/s", "syncer=1Gbit/s"], ["*=1"]).assumed == ()
     own = plan(["*=1Gbit/s", "syncer=1Gbit/s"], ["*=1"], 10**6, model={"entrypoint": "mine:make"})
     assert own.assumed == ("fragments of equal size; a large embedding makes one of them larger",)
+
+
+def test_a_regions_bandwidth_and_connections_bound_what_its_link_carries() -> None:
+    regions = [
+        {"name": "east", "bandwidth": "80Mbit/s", "pools": [{"name": "a", "learners": 1}]},
+        {"name": "west", "connections": 2, "pools": [{"name": "a", "learners": 3}]},
+    ]
+    made = plan(["*=10Gbit/s,100ms"], ["*=1"], regions=regions)
+    east, west = (group.link.up_bytes_per_second for group in made.situation.groups)
+    assert (east, west) == (10e6, 3 * 2 * CONNECTION_BYTES / 0.1)
+    assert plan([], ["*=1"], regions=regions).assumed[0] == "the links of west are unlimited (--link)"
+    near = plan(["*=1Gbit/s,1ms"], ["*=1"], regions=regions)
+    assert near.situation.groups[1].link.up_bytes_per_second == 125e6
+
+
+def test_it_says_which_region_needs_more_connections_than_it_has() -> None:
+    regions = [{"name": "west", "connections": 1, "pools": [{"name": "a", "learners": 1}]}]
+    made = plan(["west=10Gbit/s,300ms"], ["west=0.001"], 10**9, regions=regions, model={"entrypoint": "mine:make"})
+    (region,) = made.needs.regions
+    assert region.connections is not None
+    assert region.connections > 1
+    assert region.connections_given == 1
+    assert document(made)["needs"]["regions"][0]["connections"] == 1
+    console = Console(width=200)
+    with console.capture() as captured:
+        console.print(needs_table(made.needs))
+    assert f"{region.connections} a learner (it has 1)" in captured.get()
 
 
 def test_a_region_named_as_the_syncer_keeps_a_link_of_its_own() -> None:

@@ -34,7 +34,7 @@ class World:
     staleness_bound_steps: int | None = None
     downlink: str = "F32"
 
-    def fit(self) -> Fit:
+    def situation(self) -> Situation:
         exchange = Exchange(
             self.numels, self.interval, self.overlap, self.staleness_bound_steps, self.quorum, "BF16", self.downlink
         )
@@ -42,7 +42,10 @@ class World:
             LearnerGroup(f"r{index}/p", 1, link(f"r{index}", rate, round_trip), step)
             for index, (step, rate, round_trip) in enumerate(zip(self.steps, self.rates, self.round_trips, strict=True))
         )
-        return fit(Situation(exchange, groups, merge_seconds=0.005))
+        return Situation(exchange, groups, merge_seconds=0.005)
+
+    def fit(self) -> Fit:
+        return fit(self.situation())
 
     def course(self, steps: int) -> Course:
         sync: dict[str, Any] = {"fragments": len(self.numels), "interval": self.interval, "quorum": self.quorum}

@@ -8,10 +8,11 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from diloco.cli.plan_needs_view import needs_table, needs_words
 from diloco.core.link_fit import Fit, FitKind, GroupFit, LinkUse
 from diloco.core.links import LearnerGroup, Link
 from diloco.core.remedies import SHORTEST_STEP_SECONDS, rate_text
-from diloco.local.view.units import bytes_text, count_text, duration_text, percent_text
+from diloco.local.view.units import bytes_text, count_text, duration_text, percent_text, short_duration_text
 from diloco.plan.advice import Advice
 from diloco.plan.plan import Plan
 from diloco.spec.words import listed
@@ -36,6 +37,8 @@ def _parts(plan: Plan) -> Iterator[RenderableType]:
     yield _links(plan)
     yield Text()
     yield _learners(plan)
+    yield Text(f"\n{needs_words(plan.needs)}")
+    yield needs_table(plan.needs)
     if plan.remedies:
         yield Text("\nRemedies, each enough alone:")
         yield _remedies(plan)
@@ -75,7 +78,7 @@ def _links(plan: Plan) -> Table:
 
 
 def _round_trip(link: Link) -> str:
-    return _seconds(link.round_trip_seconds) if link.round_trip_seconds else _NONE
+    return short_duration_text(link.round_trip_seconds) if link.round_trip_seconds else _NONE
 
 
 def _use(use: LinkUse | None) -> tuple[Text | str, ...]:
@@ -96,7 +99,7 @@ def _learners(plan: Plan) -> Table:
     table = _table("learners", "number", "step", "asked ahead", "in flight", "work merged")
     found = {one.name: one for one in plan.fit.groups}
     for group in plan.situation.groups:
-        step = _NONE if group.step_seconds is None else _seconds(group.step_seconds)
+        step = _NONE if group.step_seconds is None else short_duration_text(group.step_seconds)
         table.add_row(group.name, str(group.learners), step, *_taking_part(group, found.get(group.name)))
     return table
 
@@ -109,7 +112,7 @@ def _taking_part(group: LearnerGroup, found: GroupFit | None) -> tuple[Text | st
     steps = found.in_flight_seconds / group.step_seconds
     return (
         f"{found.lead_steps} step(s)",
-        f"{_seconds(found.in_flight_seconds)}, {steps:.1f} steps",
+        f"{short_duration_text(found.in_flight_seconds)}, {steps:.1f} steps",
         percent_text(found.merged_share),
     )
 
@@ -128,18 +131,20 @@ def _step_times(plan: Plan) -> Iterator[RenderableType]:
     elif smallest <= SHORTEST_STEP_SECONDS:
         yield Text("\nIt fits at any step time.")
     else:
-        yield Text(f"\nIt fits with inner steps of {_seconds(smallest)} or longer. Use --step to give step times.")
+        yield Text(
+            f"\nIt fits with inner steps of {short_duration_text(smallest)} or longer. Use --step to give step times."
+        )
     if not plan.step_times:
         return
     table = _table("step", "busiest link", "round", "overlap", "work merged", "verdict")
     for one in plan.step_times:
         fullest = max(max(use.up, use.down) for use in one.fit.links)
-        table.add_row(_seconds(one.seconds), _percent(fullest), *_round(one.fit), Text(one.fit.kind.value))
+        table.add_row(short_duration_text(one.seconds), _percent(fullest), *_round(one.fit), Text(one.fit.kind.value))
     yield table
 
 
 def _round(found: Fit) -> tuple[str, ...]:
-    seconds = _NONE if found.round_seconds is None else _seconds(found.round_seconds)
+    seconds = _NONE if found.round_seconds is None else short_duration_text(found.round_seconds)
     return (seconds, str(found.overlap), percent_text(found.merged_share))
 
 
@@ -165,7 +170,9 @@ def _data_parallel(plan: Plan) -> str:
     slower = ""
     if beside.slowdown is not None and beside.slowdown > 1:
         slower = f": a step takes at least {beside.slowdown:.3g} times as long"
-    seconds = f", {_seconds(beside.all_reduce_seconds)} over the slowest link" if beside.all_reduce_seconds else ""
+    seconds = (
+        f", {short_duration_text(beside.all_reduce_seconds)} over the slowest link" if beside.all_reduce_seconds else ""
+    )
     return (
         f"Data-parallel would move {bytes_text(beside.step_bytes)} a step each way (bf16 gradients, a ring){seconds}"
         f"{slower}. Decoupled, a learner pushes {bytes_text(beside.decoupled_step_bytes)} a step, 1/{times:.0f} of it."
@@ -174,14 +181,6 @@ def _data_parallel(plan: Plan) -> str:
 
 def _percent(share: float) -> str:
     return f"{100 * share:.0f} %"
-
-
-def _seconds(seconds: float) -> str:
-    if seconds >= 99.5:
-        return duration_text(seconds)
-    if seconds >= 1:
-        return f"{seconds:.3g} s"
-    return f"{1000 * seconds:.3g} ms"
 
 
 def _table(first: str, *others: str) -> Table:

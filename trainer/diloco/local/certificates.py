@@ -12,6 +12,7 @@ from pathlib import Path
 from diloco.local.directory import RunDirectory
 from diloco.local.targets import SYNCER
 from diloco.spec import DiLoCoJob
+from diloco.spec.syncer_name import syncer_name
 
 _VALID = dt.timedelta(days=3650)
 """Longer than any run, as these are not renewed. A resumed run gets new ones."""
@@ -31,7 +32,7 @@ def issue_certificates(directory: RunDirectory, job: DiLoCoJob) -> None:
         shutil.rmtree(folder)
     folder.mkdir(mode=0o700)
     authority = Authority(folder, f"diloco run {job.metadata.name}", valid=_VALID)
-    authority.server(SYNCER)
+    authority.server(SYNCER, syncer_name(job.metadata.name, job.metadata.namespace))
     for region in job.spec.regions:
         for pool in region.pools:
             authority.learner(job.metadata.name, f"{region.name}/{pool.name}", _pool_file(region.name, pool.name))

@@ -26,6 +26,7 @@ from diloco.runtime.files import UnusableFileError, read_json
 from diloco.runtime.output import LastingOutput
 from diloco.spec import DiLoCoJob, load_job, parse_job
 from diloco.spec.load import read_manifest
+from diloco.spec.words import listed
 
 
 class RequestError(ValueError):
@@ -67,6 +68,11 @@ def run_job(request: RunRequest, console: Console, *, plain: bool) -> int:
         return _already_complete(request, before, job, console)
     plan = make_plan(request, job, text)
     claim = DirectoryClaim(plan.directory)
+    if elsewhere := [region.name for region in job.spec.regions if region.cluster is not None]:
+        told = (
+            f"the manifest puts {listed(elsewhere, 'and')} into other clusters; here every region runs on this machine"
+        )
+        console.print(told, markup=False, highlight=False, soft_wrap=True)
     try:
         issue_certificates(plan.directory, job)
         outcome = _supervised(plan, PlainRunView(console) if plain else LiveRunView(console))

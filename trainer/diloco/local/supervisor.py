@@ -22,6 +22,7 @@ from diloco.local.child import Child
 from diloco.local.devices import devices_text
 from diloco.local.fleet import Fleet, Managed, ProcessState
 from diloco.local.journal import Journal, read_journal
+from diloco.local.report.region_bytes import details
 from diloco.local.run_plan import RunPlan, learner_arguments, syncer_arguments, thread_environment
 from diloco.local.status_poll import StatusWatch
 from diloco.local.targets import SYNCER
@@ -174,7 +175,7 @@ class Supervisor:
             injector.apply_due(self._run_state(fleet, injector, watch))
             self._draw(fleet, injector, watch)
             if time.monotonic() - alive_at >= _ALIVE_SECONDS:
-                fleet.journal.write("alive")
+                fleet.journal.write("alive", **details(watch.seen.status.bytes_by_region if watch.seen else ()))
                 alive_at = time.monotonic()
             if (outcome := self._outcome(fleet)) is not None:
                 return outcome

@@ -8,6 +8,7 @@ from diloco.core.link_fit import Fit, GroupFit, LinkUse
 from diloco.core.links import LearnerGroup, Link
 from diloco.core.remedies import LinkRate, Remedy, Setting, StepTime
 from diloco.plan.advice import Advice
+from diloco.plan.needs import Needs
 from diloco.plan.plan import Plan
 
 
@@ -34,6 +35,7 @@ def document(plan: Plan) -> dict[str, Any]:
         },
         "links": [_link(link, learners, found.links) for link, learners in plan.situation.links],
         "learners": [_group(group, found.groups) for group in plan.situation.groups],
+        "needs": _needs(plan.needs),
         "remedies": [_remedy(remedy) for remedy in plan.remedies],
         "smallest_step_seconds": plan.smallest_step_seconds,
         "step_times": [
@@ -82,6 +84,28 @@ def _group(group: LearnerGroup, fits: tuple[GroupFit, ...]) -> dict[str, Any]:
         "lead_steps": None if found is None else found.lead_steps,
         "in_flight_seconds": None if found is None else found.in_flight_seconds,
         "merged_share": None if found is None else found.merged_share,
+    }
+
+
+def _needs(found: Needs) -> dict[str, Any]:
+    return {
+        "rounds": found.rounds,
+        "at_least": found.at_least,
+        "seconds": found.seconds,
+        "regions": [
+            {
+                "region": one.region,
+                "learners": one.learners,
+                "up_bytes": one.up_bytes,
+                "down_bytes": one.down_bytes,
+                "bytes_per_second_needed": one.bytes_per_second,
+                "connections_needed": one.connections,
+                "connections": one.connections_given,
+                "fragments_hidden": one.hidden if one.fragments else None,
+                "fragments": [asdict(fragment) for fragment in one.fragments],
+            }
+            for one in found.regions
+        ],
     }
 
 

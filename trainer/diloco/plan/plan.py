@@ -1,5 +1,6 @@
 """Plans a job for given links and step times, and says whether they fit. It trains nothing and needs no torch."""
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from math import floor, isinf, log10
@@ -12,8 +13,11 @@ from diloco.core.sizes import F32
 from diloco.plan.advice import Advice, advice
 from diloco.plan.data_parallel import DataParallel, data_parallel
 from diloco.plan.model_size import ModelSize, model_size
-from diloco.plan.world import World
+from diloco.plan.needs import Needs, bytes_per_second_of, needs
+from diloco.plan.quantities import parse_rate
+from diloco.plan.world import RegionLink, World
 from diloco.spec import DiLoCoJob, JobSpec
+from diloco.spec.placement import Region
 from diloco.spec.words import listed
 
 MERGE_BYTES_PER_SECOND: Final = 5e9
@@ -42,6 +46,7 @@ class Plan:
     situation: Situation
     fit: Fit
     remedies: tuple[Remedy, ...]
+    needs: Needs
     unlimited: tuple[str, ...]
     """Regions without a given link."""
     data_parallel: DataParallel | None
@@ -86,14 +91,20 @@ def make_plan(job: DiLoCoJob, world: World, parameters: int | None = None) -> Pl
     situation = situation_of(job.spec, world, model)
     unknown = not world.step_seconds
     smallest = smallest_step_seconds(situation) if unknown else None
+    found = fit(situation)
     return Plan(
         job=job,
         model=model,
         world=world,
         situation=situation,
-        fit=fit(situation),
+        fit=found,
         remedies=remedies(situation),
-        unlimited=tuple(region.name for region in job.spec.regions if region.name not in world.links),
+        needs=needs(
+            situation, found, job.spec.training.tokens, {one.name: one.connections for one in job.spec.regions}
+        ),
+        unlimited=tuple(
+            region.name for region in job.spec.regions if region.name not in world.links and region.bandwidth is None
+        ),
         data_parallel=data_parallel(situation),
         advice=advice(job.spec, situation),
         smallest_step_seconds=smallest,
@@ -113,12 +124,21 @@ def situation_of(spec: JobSpec, world: World, model: ModelSize) -> Situation:
 def _groups(spec: JobSpec, world: World) -> Iterator[LearnerGroup]:
     for region in spec.regions:
         given = world.link(region.name)
-        link = Link(region.name, given.bytes_per_second, given.bytes_per_second, given.round_trip_seconds)
+        rate = _rate(region, given)
+        link = Link(region.name, rate, rate, given.round_trip_seconds)
         for pool in region.pools:
             if pool.learners:
                 name = f"{region.name}/{pool.name}"
                 tokens = (pool.batch_size or spec.training.batch_size) * spec.training.sequence_length
                 yield LearnerGroup(name, pool.learners, link, world.step_seconds.get(name), tokens)
+
+
+def _rate(region: Region, given: RegionLink) -> float:
+    """Of what a region's link carries, what its learners together may and can use."""
+    allowed = math.inf if region.bandwidth is None else parse_rate(f"{region.name}: bandwidth", region.bandwidth)
+    learners = sum(pool.learners for pool in region.pools)
+    used = learners * bytes_per_second_of(region.connections, given.round_trip_seconds) if learners else math.inf
+    return min(given.bytes_per_second, allowed, used)
 
 
 def _step_times(situation: Situation, smallest: float | None) -> Iterator[StepTime]:

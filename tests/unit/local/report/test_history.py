@@ -28,11 +28,13 @@ from diloco.local.journal import Entry, Journal, read_journal
 from diloco.local.report.history import Life, RunHistory
 from diloco.local.report.history_builder import HistoryBuilder
 from diloco.local.report.html import render_report
+from diloco.local.report.region_bytes import details, region_rows
 from diloco.local.report.run_clock import RunClock
 from diloco.local.report.summary import closing_table, summarize
 from diloco.local.report.timeline import Turn, spans
 from diloco.local.time_classes import WORDS
 from diloco.spec import DiLoCoJob, parse_job
+from diloco.spec.syncer_status import BytesByKind, RegionBytes
 from diloco.tape.reader import TapeEntry, TapeHeader, Torn
 
 START = 1_700_000_000.0
@@ -155,6 +157,34 @@ def test_bytes_are_counted_in_both_directions(history: RunHistory) -> None:
     loaded = 40
     pulled = sum(4 * (6 if merge.fragment == 0 else 4) for merge in history.merges)
     assert history.bytes_pulled == loaded + pulled
+
+
+def test_bytes_by_region_are_a_table_and_a_chart(layout: Layout, journal: list[Entry]) -> None:
+    early = RegionBytes(region="east", up=BytesByKind(bulk=1_000))
+    final = RegionBytes(region="east", up=BytesByKind(bulk=5_000, again=1_200), down=BytesByKind(control=70))
+    noted = [
+        Entry("alive", "", START + 19, details(())),
+        Entry("alive", "", START + 20, details([early])),
+        Entry("alive", "", START + 21, dict.fromkeys(details([early]), "not counts")),
+    ]
+    builder = HistoryBuilder(parse_job(JOB), layout, [*journal[:-1], *noted, journal[-1]])
+    builder.count_bytes([final])
+    history = builder.history()
+    assert [(sample.seconds, sample.counts) for sample in history.region_samples] == [(20.0, (early,))]
+    _, rows = region_rows(history)
+    assert rows == [
+        ["east", "up", "5.00 kB", "0 B", "1.20 kB", "6.20 kB"],
+        ["east", "down", "0 B", "70 B", "0 B", "70 B"],
+    ]
+    page = render_report(history, "")
+    assert "<td>1.20 kB</td>" in page
+    assert "east, down" in page
+    assert summarize(history)["bytes_by_region"][0]["up"]["again"] == 1_200
+
+
+def test_a_run_of_an_older_syncer_has_no_bytes_by_region(history: RunHistory) -> None:
+    assert region_rows(history)[1] == []
+    assert "Bytes by region" not in render_report(history, "")
 
 
 class Spoiler(OneLearner):

@@ -8,6 +8,7 @@ from enum import StrEnum
 
 from diloco.core.time_class import TimeClass
 from diloco.local.time_classes import TimeShares
+from diloco.spec.syncer_status import RegionBytes
 
 
 class Life(StrEnum):
@@ -92,6 +93,14 @@ class Sample:
 
 
 @dataclass(frozen=True, slots=True)
+class RegionSample:
+    """Bytes by region at one time."""
+
+    seconds: float
+    counts: tuple[RegionBytes, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Incident:
     """An event of a process or a link."""
 
@@ -171,6 +180,10 @@ class RunHistory:
     """``sync.quorum``: more than ``quorum`` if learners were given up."""
     notes: tuple[str, ...] = ()
     """Notes for the reader on gaps in the record."""
+    bytes_by_region: tuple[RegionBytes, ...] = ()
+    """At the end, as the syncer counted; empty from older syncers."""
+    region_samples: tuple[RegionSample, ...] = ()
+    """The same over time."""
 
     @property
     def complete(self) -> bool:

@@ -32,11 +32,13 @@ from diloco.local.report.history import (
     Span,
     Stretch,
 )
+from diloco.local.report.region_bytes import region_samples
 from diloco.local.report.run_clock import RunClock
 from diloco.local.report.timeline import Turn, incidents, incidents_noted, spans, stretches, turns
 from diloco.local.targets import SYNCER
 from diloco.local.time_classes import shares_of
 from diloco.spec import DiLoCoJob
+from diloco.spec.syncer_status import RegionBytes
 from diloco.tape.reader import TapeEntry, TapeHeader, Torn
 
 _SAMPLE_SECONDS = 1.0
@@ -78,6 +80,7 @@ class HistoryBuilder:
         self._asks: dict[tuple[int, int], _Ask] = {}
         self._loads: dict[tuple[str, int], int] = {}
         self._notes: list[str] = []
+        self._bytes_by_region: tuple[RegionBytes, ...] = ()
 
     def take(self, header: TapeHeader, lines: Iterable[TapeEntry | Torn]) -> None:
         """Read the tape of one epoch: its header, and the lines after it.
@@ -119,6 +122,10 @@ class HistoryBuilder:
         doubted = [evaluation.doubted for evaluation in self._view.evaluations][: len(self._evaluations)]
         self._evaluations = [replace(point, doubted=its) for point, its in zip(self._evaluations, doubted, strict=True)]
 
+    def count_bytes(self, counts: Sequence[RegionBytes]) -> None:
+        """Set the bytes by region at the end of the run."""
+        self._bytes_by_region = tuple(counts)
+
     def note(self, text: str) -> None:
         """Add a note for the reader on a gap in the record."""
         self._notes.append(text)
@@ -147,6 +154,8 @@ class HistoryBuilder:
             syncer_life=spans(self._turns.get(SYNCER, ()), self._end),
             cuts=stretches(self._journal, self._clock, self._end),
             notes=tuple(self._notes),
+            bytes_by_region=self._bytes_by_region,
+            region_samples=region_samples(self._journal, self._clock),
         )
 
     def _roll_back(self, start: EngineView) -> None:

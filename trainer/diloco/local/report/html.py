@@ -5,6 +5,7 @@ from importlib.resources import files
 from string import Template
 
 from diloco.local.report.history import LearnerHistory, Life, RunHistory, Span
+from diloco.local.report.region_bytes import region_chart, region_rows
 from diloco.local.report.summary import quorum_text
 from diloco.local.report.svg import Axis, Bar, Lane, Series, line_chart, thinned, timeline
 from diloco.local.report.time_report import time_bars, time_rows, time_words
@@ -40,6 +41,7 @@ def render_report(history: RunHistory, sample: str) -> str:
         ("From a round's opening to the merged fragment", _waits(history)),
         ("Age of the oldest outer gradient merged", _lags(history)),
         ("Bytes over time", _bytes(history)),
+        ("Bytes by region", region_chart(history, _time(history))),
         ("Goodput", _goodput(history)),
     ]
     return page.substitute(
@@ -54,6 +56,7 @@ def render_report(history: RunHistory, sample: str) -> str:
         time_table=_table(*time_rows(history)) if history.time else "",
         time_words=time_words(history),
         learners=_table(*_learner_rows(history)),
+        regions=_table(*region_rows(history)),
         evaluations=_table(*_evaluation_rows(history)),
         incidents=_table(*_incident_rows(history)),
         sample=f"<h2>The model writes</h2><pre>{escape(sample)}</pre>" if sample.strip() else "",

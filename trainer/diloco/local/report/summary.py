@@ -31,6 +31,7 @@ def summarize(history: RunHistory) -> dict[str, Any]:
         "goodput_classes": _classes(history.time),
         "bytes_pushed": history.bytes_pushed,
         "bytes_pulled": history.bytes_pulled,
+        "bytes_by_region": [one.model_dump() for one in history.bytes_by_region],
         "data_parallel_bytes": history.data_parallel_bytes,
         "data_parallel_ratio": history.data_parallel_bytes / sent if sent else None,
         "evaluations": [

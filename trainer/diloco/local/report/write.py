@@ -14,6 +14,8 @@ from diloco.local.report.summary import summarize
 from diloco.model import layout_of_job
 from diloco.runtime.files import write_atomically, write_json_atomically
 from diloco.spec import DiLoCoJob
+from diloco.syncer.disk.byte_counts import read_counts
+from diloco.syncer.disk.checkpoint import checkpoint_names
 from diloco.tape.reader import TapeError, TapeReader, find_tapes
 
 
@@ -31,6 +33,9 @@ def close_run(job: DiLoCoJob, directory: RunDirectory) -> RunHistory:
             builder.take(reader.header, reader)
         except TapeError as error:
             builder.note(f"a part of the record is missing: {error}")
+    checkpoints = directory.syncer / "checkpoints"
+    if names := checkpoint_names(checkpoints):
+        builder.count_bytes(read_counts(checkpoints / names[-1]))
     text = ""
     trained = directory.syncer / "model.safetensors"
     if trained.is_file():

@@ -23,6 +23,13 @@ def duration_text(seconds: float) -> str:
     return f"{whole // 3600}h{whole % 3600 // 60:02d}m"
 
 
+def short_duration_text(seconds: float) -> str:
+    """``364 ms``, ``2.38 s``, from 100 s on as ``duration_text``."""
+    if seconds >= 99.5:
+        return duration_text(seconds)
+    return f"{seconds:.3g} s" if seconds >= 1 else f"{1000 * seconds:.3g} ms"
+
+
 def loss_text(loss: float | None) -> str:
     """Three decimals, or a dash where there is none yet."""
     return "-" if loss is None or not math.isfinite(loss) else f"{loss:.3f}"

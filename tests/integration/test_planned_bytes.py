@@ -1,0 +1,51 @@
+"""Bytes of a real run over given links, by region and direction: those that `diloco plan` computes for its merges."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from diloco.core.links import Exchange
+from diloco.model import layout_of_job
+from diloco.plan.needs import job_bytes
+from diloco.spec import load_job
+from tests.support import local_run
+
+pytestmark = [pytest.mark.processes, pytest.mark.timeout(600)]
+
+WITHIN = 0.02
+WAIT_SECONDS = 400.0
+"""Reached only where something is broken, however busy the machine is."""
+JOB = """
+apiVersion: diloco.dev/v1alpha1
+kind: DiLoCoJob
+metadata: {name: planned}
+spec:
+  model: {builtin: {preset: nano}}
+  data: {text: {path: TEXT}}
+  training: {tokens: TOKENS, sequenceLength: 32, batchSize: 8, evaluation: {everyTokens: TOKENS, sequences: 4}}
+  sync:
+    {interval: 24, overlap: 2, quorum: 2, outerOptimizer: {learningRate: 1.0, momentum: 0.0}, leaseSeconds: 60,
+     compression: Int4, downlink: Int8}
+  regions:
+  - {name: near, pools: [{name: p, learners: 1}]}
+  - {name: far, pools: [{name: p, learners: 1}]}
+"""
+
+
+def test_bytes_of_a_run_are_those_of_the_plan(tmp_path: Path) -> None:
+    path = local_run.write_job(tmp_path, 128_000, JOB)
+    flags = ("--link", "near=400Mbit/s,2ms", "--link", "far=200Mbit/s,8ms")
+    done = local_run.run(path, tmp_path / "out", *flags, wait_seconds=WAIT_SECONDS)
+    assert done.returncode == 0, done.stderr
+    summary = json.loads((tmp_path / "out" / "summary.json").read_text())
+    job = load_job(path)
+    layout = layout_of_job(job.spec)
+    exchange = Exchange.of(job.spec.sync, tuple(fragment.numel for fragment in layout.fragments))
+    up, down = job_bytes(exchange, summary["syncer_steps"])
+    moved = {one["region"]: one for one in summary["bytes_by_region"]}
+    assert list(moved) == ["near", "far"]
+    for region in moved.values():
+        assert region["up"]["bulk"] == pytest.approx(up, rel=WITHIN)
+        assert region["down"]["bulk"] == pytest.approx(down, rel=WITHIN)
+        assert 0 < region["up"]["control"] < up
