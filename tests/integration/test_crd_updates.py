@@ -104,6 +104,8 @@ FIELDS = [
     for job in (EVERY_FIELD, OWN_CODE, TOKEN_FILE)
     for path in leaves(job["spec"], ("spec",))
 ]
+NEEDED = {"spec.syncer.expose.host", "spec.syncer.expose.port"}
+"""Fields that may change, and that type External cannot do without."""
 OPTIONAL_FIELDS = [(name, path) for name, path in FIELDS if _optional(path)]
 
 
@@ -142,6 +144,10 @@ def test_an_optional_field_cannot_be_removed_unless_listed_as_mutable(
     job_server: ApiServer, existing: dict[str, dict[str, Any]], name: str, path: Path
 ) -> None:
     status, answer = _put(job_server, _with(existing[name], path, None))
+    if _pattern(path) in NEEDED:
+        assert status == 422
+        assert f"{_text(path)}: Invalid value: is missing" in answer
+        return
     if _pattern(path) in MUTABLE:
         assert status == 200, answer
         return

@@ -86,10 +86,18 @@ CASES: list[tuple[dict[str, object], str]] = [
     ({"spec.suspend": "yes"}, 'spec.suspend: "yes" is not true or false'),
     ({"spec.suspend": 1}, "spec.suspend: 1 is not true or false"),
     ({"spec.image": 1.5}, "spec.image: 1.5 is not text; put it in quotes"),
+    (
+        {"spec.regions.0.bandwidth": "500Mbps"},
+        (
+            'spec.regions[0].bandwidth: "500Mbps" does not fit; use a rate such as 500Mbit/s or 62.5MB/s, at most 20 '
+            "characters"
+        ),
+    ),
+    ({"spec.regions.0.connections": 65}, "spec.regions[0].connections: 65 is too large; use an integer from 1 to 64"),
     ({"spec.regions": {}}, "spec.regions: a mapping is not a list; use a list of 1 to 64 items"),
     (
         {"spec.regions.0": "us-east"},
-        'spec.regions[0]: "us-east" is not a mapping; its fields are name, cluster and pools',
+        'spec.regions[0]: "us-east" is not a mapping; its fields are name, cluster, connections, bandwidth and pools',
     ),
     (
         {"spec.regions.0.pools.0.nodeSelector": {"gpu": 1}},
@@ -246,7 +254,7 @@ CASES: list[tuple[dict[str, object], str]] = [
         {"spec.regions.1.cluster": {"kubeconfigSecret": {"name": "west"}}},
         (
             "spec.syncer.expose.type: ClusterIP cannot "
-            "be reached from the other cluster of spec.regions[1]; use NodePort or LoadBalancer"
+            "be reached from the other cluster of spec.regions[1]; use NodePort, LoadBalancer or External"
         ),
     ),
 ]

@@ -250,8 +250,36 @@ BY_RULE = [
     BadManifest(
         {"spec.regions.1.cluster": {"kubeconfigSecret": {"name": "west"}}},
         "spec.syncer.expose.type",
-        "ClusterIP cannot be reached from the other cluster of region us-west; use NodePort or LoadBalancer",
-        "ClusterIP cannot be reached from the other cluster of spec.regions[1]; use NodePort or LoadBalancer",
+        "ClusterIP cannot be reached from the other cluster of region us-west; use NodePort, LoadBalancer or External",
+        "ClusterIP cannot be reached from the other cluster of spec.regions[1]; use NodePort, LoadBalancer or External",
+    ),
+    BadManifest(
+        {"spec.syncer.expose": {"type": "LoadBalancer", "host": "a.example"}},
+        "spec.syncer.expose.host",
+        "has no use with type LoadBalancer; remove it or use type NodePort or External",
+    ),
+    BadManifest(
+        {"spec.syncer.expose": {"type": "External", "port": 443}},
+        "spec.syncer.expose.host",
+        "is missing; with type External give what leads to the syncer",
+    ),
+    BadManifest(
+        {"spec.syncer.expose": {"type": "NodePort", "host": "a.example", "port": 443}},
+        "spec.syncer.expose.port",
+        "has no use with type NodePort; remove it or use type External",
+    ),
+    BadManifest(
+        {"spec.syncer.expose": {"type": "External", "host": "a.example"}},
+        "spec.syncer.expose.port",
+        "is missing; with type External give what leads to the syncer",
+    ),
+    BadManifest(
+        {
+            "spec.regions.1.cluster": {"kubeconfigSecret": {"name": "west"}},
+            "spec.syncer.expose": {"type": "NodePort"},
+        },
+        "spec.syncer.expose.host",
+        "is missing; with type NodePort and a region in another cluster give the address of a node",
     ),
     BadManifest(
         {"spec.regions": [{"name": "here", "pools": [{"name": "cpu", "learners": 0}]}]},

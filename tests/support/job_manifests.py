@@ -128,7 +128,9 @@ EVERY_FIELD: dict[str, Any] = {
                 "spec": {"nodeSelector": {"example.com/disk": "fast"}, "priorityClassName": "merging"},
             },
             "expose": {
-                "type": "NodePort",
+                "type": "External",
+                "host": "syncer.example.com",
+                "port": 443,
                 "annotations": {"example.com/internal": "true"},
                 "hosts": ["syncer.example.com"],
                 "sourceRanges": ["203.0.113.0/24"],
@@ -137,6 +139,8 @@ EVERY_FIELD: dict[str, Any] = {
         "regions": [
             {
                 "name": "us-east",
+                "connections": 32,
+                "bandwidth": "500Mbit/s",
                 "cluster": {"kubeconfigSecret": {"name": "east", "key": "config"}},
                 "pools": [
                     {

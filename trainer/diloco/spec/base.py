@@ -6,7 +6,9 @@ from pydantic.alias_generators import to_camel
 DNS_LABEL = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$"
 ENTRYPOINT = r"^[A-Za-z_][A-Za-z0-9_.]*:[A-Za-z_][A-Za-z0-9_]*$"
 HOST_NAME = r"^[a-z0-9]([a-z0-9-]*[a-z0-9])?(\.[a-z0-9]([a-z0-9-]*[a-z0-9])?)*$"
+HOST = r"^([a-z0-9]([a-z0-9-]*[a-z0-9])?(\.[a-z0-9]([a-z0-9-]*[a-z0-9])?)*|[0-9a-f]*:[0-9a-f:.]+)$"
 ADDRESS_RANGE = r"^([0-9]{1,3}(\.[0-9]{1,3}){3}|[0-9a-f:]+)/[0-9]{1,3}$"
+RATE = r"^[1-9][0-9]{0,5}(\.[0-9]{1,3})?[kMG](bit|B)/s$"
 QUANTITY = r"^[1-9][0-9]*(Ki|Mi|Gi|Ti|k|M|G|T)?$"
 REASON = r"^[A-Za-z]([A-Za-z0-9_,:]*[A-Za-z0-9_])?$"
 
@@ -14,7 +16,9 @@ PATTERNS_IN_WORDS = {
     DNS_LABEL: "a name of lower-case letters, digits and inner hyphens",
     ENTRYPOINT: "package.module:factory",
     HOST_NAME: "a name in DNS such as syncer.example.com",
+    HOST: "a name in DNS or an address, such as syncer.example.com or 203.0.113.7",
     ADDRESS_RANGE: "a range of addresses such as 203.0.113.0/24",
+    RATE: "a rate such as 500Mbit/s or 62.5MB/s",
     QUANTITY: "a quantity of bytes such as 10Gi",
     REASON: "a word such as WaitingForLearners",
 }

@@ -29,6 +29,7 @@ def problems(spec: "JobSpec") -> list[Problem]:
         *_optimizer(spec),
         *_schedule(spec),
         *_reachable(spec),
+        *_exposed(spec),
         *_names(spec),
         *_learners(spec),
         *_nodes(spec),
@@ -116,7 +117,26 @@ def _reachable(spec: "JobSpec") -> Iterator[Problem]:
         yield Problem(
             "syncer.expose.type",
             f"ClusterIP cannot be reached from the other cluster of spec.regions[{remote[0]}]; "
-            "use NodePort or LoadBalancer",
+            "use NodePort, LoadBalancer or External",
+        )
+
+
+def _exposed(spec: "JobSpec") -> Iterator[Problem]:
+    expose = spec.syncer.expose
+    remote = [i for i, region in enumerate(spec.regions) if region.cluster is not None]
+    takes = {"host": ("NodePort", "External"), "port": ("External",)}
+    for name, types in takes.items():
+        if getattr(expose, name) is not None and expose.type not in types:
+            yield Problem(
+                f"syncer.expose.{name}",
+                f"has no use with type {expose.type}; remove it or use type {' or '.join(types)}",
+            )
+        if getattr(expose, name) is None and expose.type == "External":
+            yield Problem(f"syncer.expose.{name}", "is missing; with type External give what leads to the syncer")
+    if expose.type == "NodePort" and expose.host is None and remote:
+        yield Problem(
+            "syncer.expose.host",
+            "is missing; with type NodePort and a region in another cluster give the address of a node",
         )
 
 

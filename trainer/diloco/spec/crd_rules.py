@@ -184,10 +184,39 @@ _PLACEMENT = (
     Rule(
         holds="self.syncer.expose.type != 'ClusterIP' || !self.regions.exists(r, has(r.cluster))",
         says=_words(
-            "ClusterIP cannot be reached from the other cluster of region %s; use NodePort or LoadBalancer",
+            "ClusterIP cannot be reached from the other cluster of region %s; use NodePort, LoadBalancer or External",
             "self.regions.filter(r, has(r.cluster))[0].name",
         ),
         field="syncer.expose.type",
+    ),
+    Rule(
+        holds="!has(self.syncer.expose.host) || self.syncer.expose.type in ['NodePort', 'External']",
+        says=_words(
+            "has no use with type %s; remove it or use type NodePort or External",
+            "self.syncer.expose.type",
+        ),
+        field="syncer.expose.host",
+    ),
+    Rule(
+        holds="has(self.syncer.expose.host) || self.syncer.expose.type != 'External'",
+        says="'is missing; with type External give what leads to the syncer'",
+        field="syncer.expose.host",
+    ),
+    Rule(
+        holds="!has(self.syncer.expose.port) || self.syncer.expose.type == 'External'",
+        says=_words("has no use with type %s; remove it or use type External", "self.syncer.expose.type"),
+        field="syncer.expose.port",
+    ),
+    Rule(
+        holds="has(self.syncer.expose.port) || self.syncer.expose.type != 'External'",
+        says="'is missing; with type External give what leads to the syncer'",
+        field="syncer.expose.port",
+    ),
+    Rule(
+        holds="""has(self.syncer.expose.host) || self.syncer.expose.type != 'NodePort'
+            || !self.regions.exists(r, has(r.cluster))""",
+        says="'is missing; with type NodePort and a region in another cluster give the address of a node'",
+        field="syncer.expose.host",
     ),
     Rule(
         holds=f"{_LEARNERS} >= 1",

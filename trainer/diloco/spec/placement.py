@@ -4,7 +4,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from diloco.spec.base import ADDRESS_RANGE, DNS_LABEL, HOST_NAME, QUANTITY, SpecModel
+from diloco.spec.base import ADDRESS_RANGE, DNS_LABEL, HOST, HOST_NAME, QUANTITY, RATE, SpecModel
 
 DnsLabel = Annotated[str, Field(pattern=DNS_LABEL, max_length=63)]
 """A DNS label (RFC 1123), as Kubernetes wants for names."""
@@ -29,6 +29,9 @@ AnnotationValue = Annotated[str, Field(max_length=4096)]
 
 HostName = Annotated[str, Field(pattern=HOST_NAME, max_length=253)]
 """A name in DNS (RFC 1123 subdomain)."""
+
+Host = Annotated[str, Field(pattern=HOST, max_length=253)]
+"""A name in DNS, or an address (IPv6 without brackets)."""
 
 AddressRange = Annotated[str, Field(pattern=ADDRESS_RANGE, max_length=43)]
 """Addresses by their prefix (CIDR)."""
@@ -94,8 +97,9 @@ class PodTemplate(SpecModel):
     """Fields of a pod's spec: placement (``nodeSelector``, ``tolerations``, ``affinity``,
     ``topologySpreadConstraints``), ``priorityClassName``, ``schedulerName``, ``serviceAccountName``,
     ``initContainers``, ``volumes``, ``resourceClaims`` and the like; of our own container ``env``, ``envFrom`` and
-    ``volumeMounts``. Fields that the operator sets are refused, and so are hostPath volumes, init containers with
-    privileges, and the job's own Secrets."""
+    ``volumeMounts``; of ``securityContext`` the ``sysctls`` net.ipv4.tcp_rmem and net.ipv4.tcp_wmem, which nodes accept
+    from Kubernetes 1.32 on. Fields that the operator sets are refused, and so are hostPath volumes, init containers
+    with privileges, and the job's own Secrets."""
 
 
 class Pool(SpecModel):
@@ -142,6 +146,11 @@ class Region(SpecModel):
     """Unique in the job."""
     cluster: RemoteCluster | None = None
     """The cluster of this region. Default: the operator's own."""
+    connections: int = Field(default=8, ge=1, le=64)
+    """TCP connections over which each learner of this region spreads a fragment. More of them fill a longer link."""
+    bandwidth: str | None = Field(default=None, pattern=RATE, max_length=20)
+    """Most that this region's learners together exchange with the syncer, each way, such as 500Mbit/s. It counts bytes
+    of fragments; the network's own headers add a few percent. Default: no limit."""
     pools: tuple[Pool, ...] = Field(min_length=1, max_length=64)
     """Its pools."""
 
@@ -162,15 +171,23 @@ class Storage(SpecModel):
 class Expose(SpecModel):
     """How learners reach the syncer."""
 
-    type: Literal["ClusterIP", "NodePort", "LoadBalancer"] = "ClusterIP"
-    """Kind of Service. Learners in other clusters need NodePort or LoadBalancer."""
+    type: Literal["ClusterIP", "NodePort", "LoadBalancer", "External"] = "ClusterIP"
+    """ClusterIP: only from this cluster. NodePort and LoadBalancer: by a Service of that type, which has the port for
+    learners only. External: by something of yours at ``host`` and ``port`` that leads there without ending TLS (a
+    TLSRoute in passthrough, a proxy that routes by SNI, a tunnel). Learners in other clusters need one of the last
+    three. The syncer's certificate has one fixed name, JOB.NAMESPACE.syncer.diloco.internal, which learners send as SNI
+    and check; no address is in it."""
+    host: Host | None = None
+    """NodePort: a node's address, or a name that leads to nodes. External: the address of what leads to the syncer."""
+    port: int | None = Field(default=None, ge=1, le=65_535)
+    """External: the port of what leads to the syncer."""
     annotations: dict[str, AnnotationValue] = Field(default_factory=dict, max_length=64)
     """Annotations of the Service, for example for the load balancer."""
     hosts: tuple[HostName, ...] = Field(default=(), max_length=16)
-    """DNS names by which learners outside the cluster reach it: they go into its certificate."""
+    """Ignored, and accepted for manifests of earlier versions, in which these names went into the certificate."""
     source_ranges: tuple[AddressRange, ...] = Field(default=(), max_length=64)
-    """Ranges of addresses that learners outside the cluster connect from, such as 203.0.113.0/24. Default: any; then
-    only certificates keep others out."""
+    """Ranges of addresses that learners outside the cluster connect from, such as 203.0.113.0/24; with External those
+    of what leads to the syncer. Default: any; then only certificates keep others out."""
 
 
 class SyncerSpec(SpecModel):

@@ -129,6 +129,16 @@ class RegionStatus(StatusModel):
     """Learners the spec asks for; 0 while the job is suspended or finished."""
     training: Count = 0
     """Learners that train, as the syncer reports."""
+    cluster: str | None = Field(default=None, max_length=512)
+    """The other cluster that it is in, by the Secret with the kubeconfig. Absent at home."""
+    reason: str | None = Field(default=None, max_length=1024)
+    """What is wrong with that cluster, in one word for programs. Absent if nothing is."""
+    message: str | None = Field(default=None, max_length=32_768)
+    """The same in a sentence for people."""
+    since: Time | None = None
+    """Since when that cluster has not been ready. Absent while it is."""
+    last_seen_time: Time | None = None
+    """When that cluster last answered: ``ready`` of its pools is as of then. Absent while it answers."""
     pools: Annotated[tuple[PoolStatus, ...], Field(max_length=64)] = ()
     """Its pools."""
 
@@ -146,7 +156,11 @@ class SyncerEndpoints(StatusModel):
     """Where the syncer is in the cluster."""
 
     endpoint: str = ""
-    """host:port that learners connect to (gRPC, mutual TLS)."""
+    """host:port that learners of this cluster connect to (gRPC, mutual TLS)."""
+    external_endpoint: str = Field(default="", max_length=512)
+    """host:port that learners of other clusters connect to; empty: there is none."""
+    external_endpoint_missing: str = Field(default="", max_length=512)
+    """Why there is none although ``spec.syncer.expose`` asks for it."""
     http_endpoint: str = ""
     """host:port of ``/status``, ``/metrics``, ``/healthz`` and ``/readyz``."""
     epoch: Count = 0

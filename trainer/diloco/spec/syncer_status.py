@@ -8,7 +8,7 @@ them, because trainers of other versions answer it. A test compares the two.
 from enum import StrEnum
 from typing import Final
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, Field
 
 
 class Phase(StrEnum):
@@ -141,6 +141,31 @@ class LinksStatus(_Status):
     """By link; links that limit nothing have a share near 0."""
 
 
+class BytesByKind(_Status):
+    """Bytes in one direction, without what TLS, HTTP/2 and TCP add."""
+
+    bulk: int = Field(default=0, ge=0)
+    """Fragments: their parts, each counted once."""
+    control: int = Field(default=0, ge=0)
+    """Sessions, requests, receipts, headers and acknowledgements."""
+    again: int = Field(default=0, ge=0)
+    """Parts that had passed before, and all of a transfer without parts that broke off."""
+
+    @property
+    def total(self) -> int:
+        """All kinds together."""
+        return self.bulk + self.control + self.again
+
+
+class RegionBytes(_Status):
+    """Bytes between the learners of a region and the syncer, over the whole job."""
+
+    region: str
+    up: BytesByKind = BytesByKind()
+    """Learners to syncer."""
+    down: BytesByKind = BytesByKind()
+
+
 class SyncerStatus(_Status):
     """The status of a job, as its syncer sees it."""
 
@@ -190,3 +215,5 @@ class SyncerStatus(_Status):
     """``sync.quorum``: more than ``quorum`` if, after learners were given up, too few are left."""
     links: LinksStatus | None = None
     """None until the links of a training job have been measured for a while."""
+    bytes_by_region: tuple[RegionBytes, ...] = ()
+    """By region, in the order of the manifest; empty from older syncers."""
