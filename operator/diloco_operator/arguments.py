@@ -153,6 +153,12 @@ _OPTIONS: Final = (
     _Option("operator_namespace", "namespace of the operator's Lease; default: the pod's own", metavar="NAME"),
     _Option("resync_seconds", "how often every job is reconciled even if nothing changed", _seconds, "SECONDS"),
     _Option("poll_seconds", "how often a running job's syncer is asked for its status", _seconds, "SECONDS"),
+    _Option(
+        "remote_deletion_seconds",
+        "how long a deleted, suspended or finished job waits for another cluster that does not answer",
+        _seconds,
+        "SECONDS",
+    ),
     _Option("lease_name", "name of the Lease whose holder works", metavar="NAME"),
     _Option("health_address", "where /healthz, /readyz and /metrics are served", metavar="HOST:PORT"),
     _Option("log_json", "log one JSON object per line", _boolean),

@@ -19,6 +19,12 @@ MANAGED_BY: Final = "app.kubernetes.io/managed-by"
 JOB: Final = "diloco.dev/job"
 REGION: Final = "diloco.dev/region"
 POOL: Final = "diloco.dev/pool"
+JOB_UID: Final = "diloco.dev/job-uid"
+"""In other clusters only: the job's uid. An owner reference does not lead from one cluster to another."""
+HOME: Final = "diloco.dev/home"
+"""In other clusters only: the id of the home that the job is at."""
+HOME_NAMESPACE: Final = "diloco.dev/home-namespace"
+"""In other clusters only: the job's namespace at home."""
 
 LEARNER: Final = "learner"
 """The component label of learners' objects."""
@@ -68,6 +74,17 @@ def pool_selector(job: str, pool: PoolKey) -> dict[str, str]:
 def syncer_selector(job: str) -> dict[str, str]:
     """Matches the syncer's pod."""
     return {COMPONENT: SYNCER, JOB: job}
+
+
+def of_home(home_id: str, namespace: str, uid: str) -> dict[str, str]:
+    """What objects and pods in another cluster carry too, to show whose they are."""
+    return {JOB_UID: uid, HOME: home_id, HOME_NAMESPACE: namespace}
+
+
+def belongs(own: object, home_id: str, uid: str) -> bool:
+    """Whether an object in another cluster that has these labels belongs to the job with this uid at this home."""
+    # An empty id or uid would make every object without the label ours.
+    return isinstance(own, Mapping) and bool(home_id and uid) and (own.get(HOME), own.get(JOB_UID)) == (home_id, uid)
 
 
 def text(selector: Mapping[str, str]) -> str:

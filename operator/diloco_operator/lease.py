@@ -110,7 +110,8 @@ class Lease:
         while True:
             await asyncio.sleep(self.times.renew_seconds)
             try:
-                await asyncio.wait_for(self._renew(), self._left_seconds())
+                async with asyncio.timeout(self._left_seconds()):
+                    await self._renew()
             except NotFoundError as error:
                 raise LeaseLostError(f"the lease was deleted: {error}") from error
             except (ApiError, TimeoutError) as error:

@@ -50,6 +50,24 @@ class Metrics:
             ["verb", "resource", "code"],
             registry=self.registry,
         )
+        self.elsewhere_requests = Counter(
+            f"{PREFIX}_other_clusters_requests_total",
+            "Requests to the API servers of other clusters; code 0: no answer.",
+            ["verb", "resource", "code"],
+            registry=self.registry,
+        )
+        self.left_behind = Counter(
+            f"{PREFIX}_jobs_left_behind_total",
+            "Deleted jobs of which another cluster still has objects, or may have.",
+            ["namespace", "cluster"],
+            registry=self.registry,
+        )
+        self.swept_objects = Counter(
+            f"{PREFIX}_swept_objects_total",
+            "Objects in other clusters that were left by jobs that are gone, and were deleted.",
+            ["cluster"],
+            registry=self.registry,
+        )
         self.api_seconds = Histogram(
             f"{PREFIX}_api_request_seconds",
             "Seconds until the API server started to answer.",
@@ -61,6 +79,19 @@ class Metrics:
         """Count a finished request to the API server."""
         self.api_requests.labels(call.verb, call.resource, str(code)).inc()
         self.api_seconds.labels(call.verb).observe(seconds)
+
+    def answered_elsewhere(self, call: Call, code: int, _seconds: float) -> None:
+        """Count a finished request to the API server of another cluster."""
+        self.elsewhere_requests.labels(call.verb, call.resource, str(code)).inc()
+
+    def left(self, namespace: str, objects: Mapping[str, int]) -> None:
+        """Count a deleted job that left objects in these clusters."""
+        for cluster in objects:
+            self.left_behind.labels(namespace, cluster).inc()
+
+    def swept(self, cluster: str) -> None:
+        """Count an object that was deleted because its job is gone."""
+        self.swept_objects.labels(cluster).inc()
 
     def failed(self, error: Exception) -> None:
         """Count a failed reconcile."""

@@ -12,6 +12,7 @@ from typing import Final, NamedTuple
 
 from diloco.spec import JobSpec
 from diloco.spec.placement import Pool
+from diloco_operator.clusters.state import cluster_name
 
 NAME_LIMIT: Final = 63
 """Characters of a DNS label."""
@@ -36,6 +37,25 @@ class PoolKey(NamedTuple):
 def pools(spec: JobSpec) -> dict[PoolKey, Pool]:
     """Every pool, in the manifest's order."""
     return {PoolKey(region.name, pool.name): pool for region in spec.regions for pool in region.pools}
+
+
+def clusters(spec: JobSpec) -> dict[str, str]:
+    """The cluster of every region, in the manifest's order; empty: home, the cluster that the operator runs in."""
+    return {
+        region.name: ""
+        if region.cluster is None
+        else cluster_name(region.cluster.kubeconfig_secret.name, region.cluster.kubeconfig_secret.key)
+        for region in spec.regions
+    }
+
+
+def syncers_pool(spec: JobSpec) -> PoolKey:
+    """The pool whose image and pull secrets the syncer takes if the manifest names none for it.
+
+    The first at home, since another cluster may have registries and Secrets of its own; else the first of all.
+    """
+    where = clusters(spec)
+    return next((key for key in pools(spec) if not where[key.region]), next(iter(pools(spec))))
 
 
 SetNames = Mapping[PoolKey, str]

@@ -23,6 +23,11 @@ class OperatorOptions:
     """``host:port`` of /healthz, /readyz and /metrics."""
     log_json: bool = False
     """Log one JSON object per line."""
+    home_id: str = ""
+    """What tells this home from others in clusters that several homes use. It is kept when the operator is installed
+    again. Empty: nothing is created in other clusters."""
+    remote_deletion_seconds: float = 600.0
+    """The longest that a deleted, suspended or finished job waits for a cluster that does not answer."""
 
     def __post_init__(self) -> None:
         """Check the settings.
@@ -32,7 +37,7 @@ class OperatorOptions:
         """
         if not self.operator_namespace:
             raise ValueError("operator_namespace: is empty; use the namespace that the operator runs in")
-        for name in ("resync_seconds", "poll_seconds"):
+        for name in ("resync_seconds", "poll_seconds", "remote_deletion_seconds"):
             value: float = getattr(self, name)
             if not value > 0:
                 raise ValueError(f"{name}: {value} is not above 0; use a larger number of seconds")

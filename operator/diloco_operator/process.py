@@ -10,7 +10,7 @@ import logging
 import random
 import time
 from collections.abc import Callable, Coroutine, Hashable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any, Final, NoReturn
 
@@ -23,6 +23,10 @@ from diloco_operator.cluster.connection import Connection, login
 from diloco_operator.cluster.errors import ApiError
 from diloco_operator.cluster.kinds import CHILDREN, JOB
 from diloco_operator.cluster.watches import Watch
+from diloco_operator.clusters.home import home_id, new_home_id
+from diloco_operator.clusters.registry import Clusters, HomeSide
+from diloco_operator.clusters.sweep_one import SweepHome
+from diloco_operator.clusters.sweeper import Sweeper
 from diloco_operator.controller import Controller
 from diloco_operator.decide.reconcile import reconcile
 from diloco_operator.health import Health
@@ -31,6 +35,7 @@ from diloco_operator.metrics import Gauges, Metrics
 from diloco_operator.observe.job_watch import JobWatch
 from diloco_operator.observe.jobs import JobKey, JobProbe, Jobs
 from diloco_operator.observe.observer import Observer
+from diloco_operator.observe.places import Places
 from diloco_operator.observe.syncer import SyncerClient, new_session
 from diloco_operator.options import OperatorOptions
 from diloco_operator.signing import RandomCertificateMaker
@@ -81,26 +86,32 @@ class _Parts:
     asker: SyncerClient
     connection: Connection
     identity: str
+    before_write: Callable[[], None]
+    """Raises if this process may no longer write."""
     jobs: Jobs = field(default_factory=Jobs)
     cache: Cache = field(default_factory=lambda: Cache(labels.JOB))
     watches: tuple[Watch, ...] = ()
     stage: str | None = "starting"
     workers: Workers[JobKey] = field(init=False)
+    clusters: Clusters = field(init=False)
+    sweeper: Sweeper = field(init=False)
     places: tuple[_Place, ...] = field(init=False)
 
     def __post_init__(self) -> None:
         backoff = Backoff(first_seconds=1.0, most_seconds=30.0, random=random.random)
         self.places = tuple(self._place(namespace, backoff) for namespace in self.options.namespaces or (None,))
         self.watches = tuple(watch for place in self.places for watch in place.watches)
+        self.clusters = Clusters(self._home_side())
+        swept = SweepHome(self.api, self._job_uids, self.options.namespaces, self.metrics.swept)
+        self.sweeper = Sweeper(self.clusters, swept, time.monotonic, random.random)
         controller = Controller(
             api=self.api,
-            cache=self.cache,
-            watches=self.watches,
             jobs=self.jobs,
-            observer=Observer(self.api, self.cache, self.asker, time.monotonic),
+            observer=Observer(Places(self.api, self.cache, self.watches, self.clusters), self.asker, time.monotonic),
             decide=self._decide,
             now=_now,
             identity=self.identity,
+            left_behind=self.metrics.left,
         )
 
         async def timed(key: JobKey) -> float | None:
@@ -136,6 +147,25 @@ class _Parts:
             JobWatch(lambda: login(self.connection, _now), named, self._job_seen, backoff),
         )
 
+    def _home_side(self) -> HomeSide:
+        options, lease_name = self.options, self.options.lease_name
+        return HomeSide(
+            api=self.api,
+            namespaces=options.namespaces,
+            find_id=lambda: home_id(self.api, options.operator_namespace, f"{lease_name}-home", new_home_id),
+            changed=self._child_changed,
+            seams=Seams(self.metrics.answered_elsewhere, self.before_write),
+            clock=time.monotonic,
+            now=_now,
+        )
+
+    def _job_uids(self) -> set[str] | None:
+        """The uids of all jobs, without those of namespaces that are gone; None: not all are known yet."""
+        there = [place for place in self.places if not place.gone]
+        if not there or any(place.probe.agreed_at is None for place in there):
+            return None
+        return {str(job["metadata"]["uid"]) for job in map(self.jobs.get, self.jobs) if job is not None}
+
     def _wished(self, key: JobKey) -> None:
         self.workers.enqueue(key)
 
@@ -153,6 +183,8 @@ class _Parts:
             await self._wait_for_definition()
             self.stage = None
             group.create_task(self.workers.work())
+            group.create_task(self.clusters.run())
+            group.create_task(self.sweeper.run())
             for place in self.places:
                 group.create_task(place.job_watch.run())
                 group.create_task(self._probe(place))
@@ -204,7 +236,9 @@ class _Parts:
                 place.job_watch.restart()
 
     def _decide(self, job: Object, observed: Any, now: datetime) -> Any:
-        return reconcile(job, observed, now, self.options, RandomCertificateMaker())
+        # The home's id is known some time after the start.
+        options = replace(self.options, home_id=self.clusters.home_id)
+        return reconcile(job, observed, now, options, RandomCertificateMaker())
 
     def _child_changed(self, group: GroupKey) -> None:
         key = JobKey(group.namespace, group.value)
@@ -257,7 +291,7 @@ async def operate(
             Clocks(_now, time.monotonic),
         )
         api = Api(client, labels.FIELD_MANAGER, Seams(metrics.answered, lease.check))
-        parts = _Parts(options, api, metrics, SyncerClient(session), connection, identity)
+        parts = _Parts(options, api, metrics, SyncerClient(session), connection, identity, lease.check)
         _connect_health(health, parts, lease)
         metrics.show(
             Gauges(

@@ -101,6 +101,11 @@ class Leaf:
     certificate: x509.Certificate
     key: ec.EllipticCurvePrivateKey
 
+    @property
+    def made_at(self) -> dt.datetime:
+        """When it was created, to the second."""
+        return self.certificate.not_valid_before_utc + CLOCK_SKEW
+
     def due(self, now: dt.datetime) -> str | None:
         """Why it is due for replacement at ``now``; None: it is not due."""
         return _worn(self.certificate, now)

@@ -13,6 +13,7 @@ import http.client
 import json
 import os
 import shutil
+import signal
 import socket
 import ssl
 import subprocess
@@ -67,8 +68,8 @@ def why_there_is_none() -> str | None:
 
 
 @contextmanager
-def api_server() -> Iterator["ApiServer"]:
-    """A new API server, empty and ready, which is removed afterwards.
+def api_server(*flags: str) -> Iterator["ApiServer"]:
+    """A new API server, empty and ready, which is removed afterwards. `flags` are those of kube-apiserver besides ours.
 
     Raises:
         ApiServerError: it does not come up.
@@ -76,7 +77,7 @@ def api_server() -> Iterator["ApiServer"]:
     if reason := why_there_is_none():
         raise ApiServerError(reason)
     with tempfile.TemporaryDirectory(prefix="api-server-") as directory:
-        server = ApiServer(Path(directory))
+        server = ApiServer(Path(directory), flags)
         try:
             server.start()
             yield server
@@ -93,7 +94,9 @@ def job_api_server() -> Iterator["ApiServer"]:
     """
     with api_server() as server:
         server.kubectl("create", f"--filename={DEFINITION}")
-        server.kubectl("wait", "--for=condition=Established", f"crd/{DEFINITION.stem}")
+        # kubectl gives up on a definition that has no status yet.
+        established = ("wait", "--for=condition=Established", f"crd/{DEFINITION.stem}")
+        wait_until(lambda: not server.kubectl(*established, check=False).returncode, " ".join(established))
         # Published a moment after the definition is established; a kubectl that validates or explains reads it.
         wait_until(lambda: not server.kubectl("explain", "dlj", check=False).returncode, "kubectl explain dlj")
         yield server
@@ -102,8 +105,9 @@ def job_api_server() -> Iterator["ApiServer"]:
 class ApiServer:
     """One etcd and one kube-apiserver, on ports of 127.0.0.1, with RBAC."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, flags: Sequence[str] = ()) -> None:
         self.directory = directory
+        self._flags = flags
         self._authority = Authority(directory)
         self._serving = self._authority.leaf("server", hosts=["127.0.0.1", "localhost"])
         self._keys = service_account_keys(directory)
@@ -139,6 +143,19 @@ class ApiServer:
     def stop(self) -> None:
         """End only kube-apiserver, so that the server is not reachable."""
         self._end("kube-apiserver")
+
+    def pause(self) -> None:
+        """Freeze kube-apiserver: it accepts connections and answers nothing."""
+        self._processes["kube-apiserver"].send_signal(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        """Let it go on."""
+        self._processes["kube-apiserver"].send_signal(signal.SIGCONT)
+
+    @property
+    def authority(self) -> Path:
+        """The certificate that the server's own comes from."""
+        return self._authority.certificate
 
     def end(self) -> None:
         """End both for good."""
@@ -217,6 +234,7 @@ class ApiServer:
             "--disable-admission-plugins=ServiceAccount",
             # So that a server that is stopped while clients watch it ends at once.
             "--shutdown-delay-duration=0s",
+            *self._flags,
         )
         self._wait_until_ready()
 

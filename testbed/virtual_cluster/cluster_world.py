@@ -22,6 +22,7 @@ from diloco_operator.decide.plan import Plan
 from diloco_operator.decide.reconcile import reconcile
 from diloco_operator.observe.jobs import JobKey, Jobs
 from diloco_operator.observe.observer import Observer
+from diloco_operator.observe.places import Places
 from diloco_operator.options import OperatorOptions
 from diloco_operator.signing import RandomCertificateMaker
 from testbed.virtual_cluster.operator_world import OPTIONS, START, TICK_SECONDS, job_object
@@ -170,10 +171,11 @@ class ClusterWorld:
         """Start a new operator process, without the memory of the last one."""
         self.options = options or self.options
         self.cache, self.jobs = Cache(labels.JOB), Jobs()
-        observer = Observer(self.api, self.cache, self, lambda: (self.now - START).total_seconds() + 1000.0)  # type: ignore[arg-type] # in memory
+        places = Places(self.api, self.cache, ())  # type: ignore[arg-type] # in memory
+        observer = Observer(places, self, lambda: (self.now - START).total_seconds() + 1000.0)  # type: ignore[arg-type] # in memory
         self.controller = Controller(
             self.api,  # type: ignore[arg-type] # in memory
-            *(self.cache, (), self.jobs, observer, self._decide, lambda: self.now, "test"),
+            *(self.jobs, observer, self._decide, lambda: self.now, "test"),
         )
 
     def create(self, job: Object, number: int = 0) -> None:

@@ -14,6 +14,7 @@ from diloco_operator import names
 from diloco_operator.decide.observed import ChildKey, Looked, Observed, PodObserved, SyncerAway, SyncerStatusView
 from diloco_operator.decide.plan import JobEvent, Plan, Scaling
 from diloco_operator.decide.reconcile import reconcile
+from diloco_operator.manifests import Placed
 from diloco_operator.options import OperatorOptions
 from diloco_operator.signing import RandomCertificateMaker
 from testbed.virtual_cluster.world_pods import Object, Pods, is_ready, stamp
@@ -131,12 +132,12 @@ class World:
         for _ in range(_MOST_PASSES):
             plan = self._decide(looked=looked, asked=asked)
             wants_look, wants_word = plan.look_closer and not looked, plan.ask_syncer and not asked
-            newly = {(item["kind"], item["metadata"]["name"]) for item in plan.apply} & set(self.refusals)
+            newly = {ChildKey.of_placed(one) for one in plan.apply} & set(self.refusals)
             newly -= self._refused
             if not wants_look and not wants_word and not newly:
                 return plan
             looked, asked = looked or wants_look, asked or wants_word
-            self._refused |= {ChildKey(*key) for key in newly}
+            self._refused |= newly
         raise AssertionError("plans keep asking for more")
 
     def _decide(self, *, looked: bool, asked: bool) -> Plan:
@@ -158,11 +159,11 @@ class World:
     def _actions(self, plan: Plan) -> Iterator[Any]:
         for scaling in plan.scale:
             yield lambda scaling=scaling: self._scale(scaling)
-        for item in plan.apply:
-            if ChildKey(item["kind"], item["metadata"]["name"]) not in self.refusals:
-                yield lambda item=item: self._apply(item)
+        for one in plan.apply:
+            if ChildKey.of_placed(one) not in self.refusals:
+                yield lambda one=one: self._apply(one)
         for key in plan.delete:
-            yield lambda key=key: self.children.pop(key)
+            yield lambda key=key: self._delete(key)
         if plan.delete_job:
             yield lambda: setattr(self, "job_deleted", True)
         if plan.status is not None:
@@ -178,11 +179,11 @@ class World:
         live["spec"]["replicas"] = scaling.replicas
         live["metadata"]["generation"] += 1
 
-    def _apply(self, item: Object) -> None:
-        key = ChildKey(item["kind"], item["metadata"]["name"])
+    def _apply(self, one: Placed) -> None:
+        key, item = ChildKey.of_placed(one), one.body
         assert key not in self.foreign, f"{key} belongs to somebody else"
         self.applied += 1
-        if key == ("Deployment", names.syncer(self.name)) and item["spec"]["replicas"] == 0:
+        if key == ChildKey("Deployment", names.syncer(self.name)) and item["spec"]["replicas"] == 0:
             assert not set(self.learner_pods()) - self.pods.stuck, "the syncer is stopped while learners are there"
         live = self.children.get(key)
         if live is None:
@@ -192,6 +193,9 @@ class World:
         if merged.get("spec") != live.get("spec"):
             merged["metadata"]["generation"] += 1
         self.children[key] = merged
+
+    def _delete(self, key: ChildKey) -> None:
+        del self.children[key]
 
     def _write(self, plan: Plan) -> None:
         self.job["status"] = copy.deepcopy(plan.status)

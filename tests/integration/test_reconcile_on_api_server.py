@@ -1,6 +1,7 @@
 """The operator's objects after a real API server has stored them: a second reconcile finds nothing to do."""
 
 import json
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -8,6 +9,8 @@ from typing import Any
 import pytest
 
 from diloco.spec.document import read_document
+from diloco_operator.clusters.state import ClusterSeen, ClusterState
+from diloco_operator.decide.clusters import FINALIZER
 from diloco_operator.decide.observed import ChildKey, Observed
 from diloco_operator.decide.plan import Plan
 from diloco_operator.decide.reconcile import reconcile
@@ -34,11 +37,10 @@ def planned(job: dict[str, Any], live: list[dict[str, Any]]) -> Plan:
 
 
 def applied(server: ApiServer, plan: Plan) -> list[dict[str, Any]]:
-    text = json.dumps({"apiVersion": "v1", "kind": "List", "items": list(plan.apply)})
+    text = json.dumps({"apiVersion": "v1", "kind": "List", "items": [one.body for one in plan.apply]})
     owner = ("--server-side", "--force-conflicts", f"--field-manager={FIELD_MANAGER}")
-    items: list[dict[str, Any]] = json.loads(
-        server.kubectl("apply", *owner, "--output=json", "--filename=-", text=text).stdout
-    )["items"]
+    made = json.loads(server.kubectl("apply", *owner, "--output=json", "--filename=-", text=text).stdout)
+    items: list[dict[str, Any]] = made.get("items", [made])
     return items
 
 
@@ -64,6 +66,30 @@ def test_a_limit_that_is_taken_out_of_the_manifest_is_taken_out_of_the_set(serve
     del pool["resources"]["limits"]["memory"]
     plan = planned(job, live)
     # The manifest in the ConfigMap contains it too.
-    assert [item["kind"] for item in plan.apply] == ["ConfigMap", "StatefulSet"]
+    assert [one.body["kind"] for one in plan.apply] == ["ConfigMap", "StatefulSet"]
     (found,) = [item for item in applied(server, plan) if item["kind"] == "StatefulSet"]
     assert found["spec"]["template"]["spec"]["containers"][0]["resources"] == {"limits": {"cpu": "1"}}
+
+
+def test_what_was_applied_in_another_cluster_needs_no_applying(server: ApiServer) -> None:
+    elsewhere = "settled-elsewhere"
+    server.kubectl("create", "namespace", elsewhere)
+    job = job_object(TWO_REGIONS)
+    job["metadata"] |= {"name": "spread", "finalizers": [FINALIZER]}
+    job["spec"]["regions"][1]["cluster"] = {"kubeconfigSecret": {"name": "far"}}
+    job["spec"]["syncer"] = {"expose": {"type": "NodePort", "host": "192.0.2.1"}}
+    options = replace(OPTIONS, home_id="home-1")
+    clusters = {"far": ClusterSeen(ClusterState.READY, namespace=elsewhere)}
+
+    def spread(live: list[dict[str, Any]]) -> Plan:
+        keys = {ChildKey.of(one, "far" if one["metadata"]["namespace"] == elsewhere else ""): one for one in live}
+        return reconcile(job, Observed(keys, clusters=clusters), NOW, options, RandomCertificateMaker())
+
+    live = applied(server, spread([]))
+    there = sorted(one["kind"] for one in live if one["metadata"]["namespace"] == elsewhere)
+    assert there == ["ConfigMap", "NetworkPolicy", "Secret", "Service", "StatefulSet"]
+    # Learners there are told where the syncer is once its Service has a port.
+    (told,) = spread(live).apply
+    assert (told.body["kind"], told.cluster) == ("ConfigMap", "far")
+    plan = spread([*live, *applied(server, spread(live))])
+    assert (plan.apply, plan.scale, plan.delete) == ((), (), ())

@@ -7,13 +7,14 @@ from typing import Any
 from diloco.spec import DiLoCoJob, load_job
 from diloco.spec.load import job_from
 from diloco_operator import names
-from diloco_operator.manifests import Certificates, ObservedImages, Scale, all_children, choose_images
+from diloco_operator.manifests import Certificates, Inputs, ObservedImages, Scale, all_children, choose_images
 from diloco_operator.options import OperatorOptions
 from tests.support.golden import GOLDEN
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 TWO_REGIONS = REPOSITORY / "examples" / "two-regions" / "job.yaml"
 ALL_FIELDS = GOLDEN / "all-fields" / "job.yaml"
+FAR_REGIONS = GOLDEN / "far-regions" / "job.yaml"
 
 OPTIONS = OperatorOptions(operator_namespace="diloco-system", trainer_image="registry.example/diloco:default")
 UID = "0d1c0c0e-0000-4000-8000-000000000001"
@@ -52,7 +53,8 @@ def made(
     running = 0 if job.spec.suspend else 1
     scale = Scale({key: pool.learners * running for key, pool in names.pools(job.spec).items()}, running)
     images = choose_images(job.spec, observed or ObservedImages(), options.trainer_image)
-    return all_children(job, options, images, scale, certificates or placeholders(job))
+    placed = all_children(job, options, Inputs(images, scale, certificates or placeholders(job)))
+    return tuple(one.body for one in placed)
 
 
 def placeholders(job: DiLoCoJob) -> Certificates:

@@ -22,7 +22,9 @@ SYSCTLS = {
     "kernel.shm_rmid_forced",
     "net.ipv4.ip_local_port_range",
     "net.ipv4.ip_unprivileged_port_start",
+    "net.ipv4.tcp_rmem",  # this and the next from Kubernetes 1.32 on
     "net.ipv4.tcp_syncookies",
+    "net.ipv4.tcp_wmem",
     "net.ipv4.ping_group_range",
 }
 SELINUX_TYPES = {"", "container_t", "container_init_t", "container_kvm_t", "container_engine_t"}

@@ -54,10 +54,11 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 
 {{/* The rules of what the operator does to jobs and what they are made of, wherever they are. */}}
 {{- define "diloco-operator.rules" -}}
-# Jobs: followed; read once more before anything is done for one; deleted after their ttlSecondsAfterFinished.
+# Jobs: followed; read once more before anything is done for one; deleted after their ttlSecondsAfterFinished. patch:
+# one with regions in other clusters gets a finalizer, so that what it has there is deleted before it.
 - apiGroups: [diloco.dev]
   resources: [dilocojobs]
-  verbs: [get, list, watch, delete]
+  verbs: [get, list, watch, patch, delete]
 # What the operator has to say of a job.
 - apiGroups: [diloco.dev]
   resources: [dilocojobs/status]

@@ -9,6 +9,7 @@ import json
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
+from http import HTTPStatus
 from typing import Any, Final
 
 import aiohttp
@@ -16,20 +17,20 @@ import aiohttp
 from diloco_operator.cluster.errors import (
     ApiError,
     Call,
+    GarbledError,
     NotFoundError,
     UnavailableError,
     of_exception,
     of_status,
     of_text,
 )
-from diloco_operator.cluster.kinds import JOB, Kind
+from diloco_operator.cluster.intake import UnreadableError, received, received_page
+from diloco_operator.cluster.kinds import JOB, REVIEW, SERVICE_ACCOUNT, Kind
+from diloco_operator.cluster.limits import Limits, bounded
 
 Object = dict[str, Any]
 Query = list[tuple[str, str]]
 
-REQUEST_TIMEOUT_SECONDS: Final = 30.0
-PAGE_OBJECTS: Final = 500
-"""Objects in a page of a list, as client-go requests."""
 WATCH_SECONDS: Final = 290
 """The server ends a watch after this long; the next one resumes where it ended."""
 SILENCE_SECONDS: Final = 90.0
@@ -83,17 +84,21 @@ class _Request:
     body: Any = None
     content_type: str = _JSON
     accept: str = _JSON
-    timeout: aiohttp.ClientTimeout = field(default_factory=lambda: _within(None))
+    timeout: aiohttp.ClientTimeout | None = None
+    """None: as the limits say."""
 
 
 class Api:
     """The API server, as far as the operator needs it."""
 
-    def __init__(self, client: Any, field_manager: str, seams: Seams | None = None) -> None:
-        """`client` is a kubernetes.aio ApiClient, which the caller closes."""
+    def __init__(
+        self, client: Any, field_manager: str, seams: Seams | None = None, limits: Limits | None = None
+    ) -> None:
+        """`client` is a kubernetes.aio ApiClient or an `InlineClient`, which the caller closes."""
         self._client = client
         self._field_manager = field_manager
         self._seams = seams or Seams()
+        self._limits = limits or Limits()
 
     async def get(self, kind: Kind, namespace: str, name: str, *, timeout_seconds: float | None = None) -> Object:
         """Get one object.
@@ -103,14 +108,15 @@ class Api:
             ApiError: as in `errors`; so does every other method here.
         """
         call = Call("get", kind.resource, namespace, name)
-        return await self._json(_Request(call, "GET", kind.path(namespace, name), timeout=_within(timeout_seconds)))
+        request = _Request(call, "GET", kind.path(namespace, name), timeout=self._limits.within(timeout_seconds))
+        return await self._object(kind, namespace, request)
 
     async def find_metadata(self, kind: Kind, namespace: str, name: str) -> Object | None:
         """An object's metadata; None: there is no such object."""
         call = Call("get", kind.resource, namespace, name)
         request = _Request(call, "GET", kind.path(namespace, name), accept=_METADATA_ONLY.format(""))
         try:
-            return await self._json(request)
+            return await self._object(kind, namespace, request, metadata_only=True)
         except NotFoundError:
             return None
 
@@ -168,7 +174,7 @@ class Api:
                 kind.path(namespace),
                 query=[("fieldManager", self._field_manager)],
                 body=body,
-                timeout=_within(timeout_seconds),
+                timeout=self._limits.within(timeout_seconds),
             )
         )
 
@@ -186,26 +192,68 @@ class Api:
                 kind.path(namespace, name),
                 query=[("fieldManager", self._field_manager)],
                 body=body,
-                timeout=_within(timeout_seconds),
+                timeout=self._limits.within(timeout_seconds),
             )
         )
 
-    async def pages(self, selection: Selection, page_objects: int = PAGE_OBJECTS) -> AsyncIterator[Object]:
+    async def version(self) -> Object:
+        """What the server says of its version."""
+        return await self._json(_Request(Call("get", "version"), "GET", "/version"))
+
+    async def may(self, call: Call) -> bool:
+        """Whether the server's rules allow this request, as it says when it is asked (SelfSubjectAccessReview)."""
+        resource, _, subresource = call.resource.partition("/")
+        plural, _, group = resource.partition(".")
+        asked = {"verb": call.verb, "group": group, "resource": plural, "subresource": subresource}
+        asked["namespace"] = call.namespace or ""
+        review = {"apiVersion": REVIEW.api_version, "kind": REVIEW.name, "spec": {"resourceAttributes": asked}}
+        request = _Request(Call("create", REVIEW.resource), "POST", REVIEW.path(None), body=review)
+        status = (await self._json(request)).get("status")
+        return isinstance(status, dict) and status.get("allowed") is True
+
+    async def token(self, namespace: str, account: str, seconds: int) -> str:
+        """A new token of a ServiceAccount (TokenRequest), to last that long if the server grants it.
+
+        Raises:
+            UnavailableError: the answer holds none.
+        """
+        kind = SERVICE_ACCOUNT
+        call = Call("create", f"{kind.resource}/token", namespace, account)
+        body = {
+            "apiVersion": "authentication.k8s.io/v1",
+            "kind": "TokenRequest",
+            "spec": {"expirationSeconds": seconds},
+        }
+        answer = await self._json(_Request(call, "POST", kind.path(namespace, account, "token"), body=body))
+        status = answer.get("status")
+        token = status.get("token") if isinstance(status, dict) else None
+        if not isinstance(token, str) or not token:
+            raise UnavailableError(call, "the answer has no token")
+        return token
+
+    async def pages(self, selection: Selection, page_objects: int | None = None) -> AsyncIterator[Object]:
         """A list, page by page; all pages are of one resource version.
 
         Raises:
             GoneError: the list took so long that its version has expired.
+            UnavailableError: it has more pages than the limits allow.
         """
-        kind, following = selection.kind, ""
+        kind, following, count = selection.kind, "", 0
+        size = page_objects or self._limits.page_objects
         call = Call("list", kind.resource, selection.namespace)
         accept = _METADATA_ONLY.format("List") if selection.metadata_only else _JSON
         while True:
-            query = [*selection.query, ("limit", str(page_objects)), *([("continue", following)] if following else [])]
+            query = [*selection.query, ("limit", str(size)), *([("continue", following)] if following else [])]
             page = await self._json(_Request(call, "GET", kind.path(selection.namespace), query=query, accept=accept))
+            if self._limits.checks_objects:
+                page = _readable(call, received_page, selection, page)
             yield page
             following = page["metadata"].get("continue") or ""
             if not following:
                 return
+            count += 1
+            if count == self._limits.most_pages:
+                raise UnavailableError(call, f"the list has more than {count} pages of {size}")
 
     async def items(self, selection: Selection) -> list[Object]:
         """All selected objects."""
@@ -226,15 +274,20 @@ class Api:
             ("resourceVersion", resource_version),
             ("timeoutSeconds", str(WATCH_SECONDS)),
         ]
-        timeout = aiohttp.ClientTimeout(total=None, sock_connect=REQUEST_TIMEOUT_SECONDS, sock_read=SILENCE_SECONDS)
-        request = _Request(call, "GET", kind.path(selection.namespace), query=query, timeout=timeout)
-        response = await self._send(request)
+        begun_seconds = self._limits.silence_seconds or self._limits.request_seconds
+        timeout = aiohttp.ClientTimeout(total=None, sock_connect=begun_seconds, sock_read=SILENCE_SECONDS)
+        accept = _METADATA_ONLY.format("") if selection.metadata_only else _JSON
+        request = _Request(call, "GET", kind.path(selection.namespace), query=query, accept=accept, timeout=timeout)
+        # The server sends the head of its answer at once, however long it then has nothing to report.
+        response = await _part(call, bounded(begun_seconds, self._send(request)))
         try:
             while line := await _part(call, response.content.readline()):
                 event = _parsed(call, line)
                 if event.get("type") == "ERROR":
                     status = event.get("object") or {}
                     raise of_status(call, int(status.get("code") or 0), status)
+                if self._limits.checks_objects and event.get("type") != "BOOKMARK":
+                    event["object"] = _readable(call, received, selection, event.get("object"))
                 yield event
         finally:
             response.close()
@@ -244,29 +297,47 @@ class Api:
     ) -> Object:
         namespace, name = body["metadata"]["namespace"], body["metadata"]["name"]
         resource = f"{kind.resource}/{subresource}" if subresource else kind.resource
-        return await self._json(
-            _Request(
-                Call("patch", resource, namespace, name),
-                "PATCH",
-                kind.path(namespace, name, subresource),
-                query=[("fieldManager", self._field_manager), *(query or [])],
-                body=body,
-                content_type=content_type,
-            )
+        request = _Request(
+            Call("patch", resource, namespace, name),
+            "PATCH",
+            kind.path(namespace, name, subresource),
+            query=[("fieldManager", self._field_manager), *(query or [])],
+            body=body,
+            content_type=content_type,
         )
+        return await self._object(kind, namespace, request)
+
+    async def _object(self, kind: Kind, namespace: str, request: _Request, *, metadata_only: bool = False) -> Object:
+        answer = await self._json(request)
+        if not self._limits.checks_objects:
+            return answer
+        return _readable(request.call, received, Selection(kind, namespace, metadata_only=metadata_only), answer)
 
     async def _json(self, request: _Request) -> Object:
         response = await self._send(request)
         try:
-            return _parsed(request.call, await _part(request.call, response.read()))
+            return _parsed(request.call, await self._body(request.call, response))
         finally:
             response.release()
+
+    async def _body(self, call: Call, response: aiohttp.ClientResponse) -> bytes:
+        most = self._limits.answer_bytes
+        if most is None:
+            return bytes(await _part(call, response.read()))
+        body = bytearray()
+        while piece := await _part(call, response.content.readany()):
+            body += piece
+            if len(body) > most:
+                response.close()
+                raise UnavailableError(call, f"the answer is longer than {most >> 20} MiB")
+        return bytes(body)
 
     async def _send(self, request: _Request) -> aiohttp.ClientResponse:
         if request.method != "GET":
             self._seams.before_write()
         started = time.monotonic()
         code = 0
+        timeout = request.timeout or self._limits.within()
         try:
             prepared = await self._client.param_serialize(
                 request.method,
@@ -276,24 +347,20 @@ class Api:
                 body=request.body,
                 auth_settings=["BearerToken"],
             )
-            answer = await _part(request.call, self._client.call_api(*prepared, _request_timeout=request.timeout))
+            answer = await _part(request.call, self._client.call_api(*prepared, _request_timeout=timeout))
             response: aiohttp.ClientResponse = answer.response
             code = response.status
         finally:
             self._seams.answered(request.call, code, time.monotonic() - started)
-        if code < 400:
+        if code < HTTPStatus.MULTIPLE_CHOICES:
             return response
         try:
-            text = await _part(request.call, response.text())
+            text = (await self._body(request.call, response)).decode(errors="replace")
         except ApiError:
             text = ""
         finally:
             response.release()
         raise of_text(request.call, code, text, response.headers.get("Retry-After"))
-
-
-def _within(seconds: float | None) -> aiohttp.ClientTimeout:
-    return aiohttp.ClientTimeout(total=seconds or REQUEST_TIMEOUT_SECONDS)
 
 
 async def _part(call: Call, part: Awaitable[Any]) -> Any:
@@ -314,6 +381,13 @@ def _parsed(call: Call, text: bytes) -> Object:
         # A proxy's page, or a part of an object from a server that stopped.
         raise UnavailableError(call, "the answer is not a JSON object")
     return value
+
+
+def _readable(call: Call, check: Callable[..., Object], selection: Selection, value: Any) -> Object:
+    try:
+        return check(selection.kind, selection.namespace, value, metadata_only=selection.metadata_only)
+    except UnreadableError as error:
+        raise GarbledError(call, f"the answer is not one of an API server: {error}") from None
 
 
 async def is_served(api: Api, kind: Kind = JOB, namespace: str | None = None) -> bool:

@@ -4,8 +4,11 @@ A watch lags behind a write. Without those answers the next reconcile would not 
 are compared as numbers, as API servers guarantee (KEP-5504).
 """
 
+import contextlib
 from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
+
+from diloco_operator.cluster.intake import size_of
 
 Object = dict[str, Any]
 
@@ -25,10 +28,17 @@ class GroupKey(NamedTuple):
     value: str
 
 
+class TooMuchError(ValueError):
+    """There is no room for an object."""
+
+
 class Cache:
     """Objects by kind, namespace and name, and by the value of one label."""
 
-    def __init__(self, group_label: str) -> None:
+    def __init__(self, group_label: str, most_bytes: int | None = None) -> None:
+        """`most_bytes`: of all objects together; None: any number."""
+        self.most_bytes = most_bytes
+        self._bytes = 0
         self._group_label = group_label
         self._objects: dict[ObjectKey, Object] = {}
         self._groups: dict[GroupKey, set[ObjectKey]] = {}
@@ -39,6 +49,10 @@ class Cache:
     def get(self, key: ObjectKey) -> Object | None:
         """The object; None: it is not in the cache."""
         return self._objects.get(key)
+
+    def everything(self) -> Iterator[tuple[ObjectKey, Object]]:
+        """Every object, as it is now."""
+        return iter(tuple(self._objects.items()))
 
     def group(self, key: GroupKey) -> Iterator[tuple[ObjectKey, Object]]:
         """Every object of a group."""
@@ -51,7 +65,11 @@ class Cache:
         return None if value is None else GroupKey(metadata["namespace"], value)
 
     def seen(self, kind: str, item: Object) -> GroupKey | None:
-        """Add `item` from a watch. Returns its group; None: a later version is in the cache already."""
+        """Add `item` from a watch. Returns its group; None: a later version is in the cache already.
+
+        Raises:
+            TooMuchError: there is no room for it.
+        """
         key = _key(kind, item)
         known = self._objects.get(key)
         if known is not None and version_of(item) < version_of(known):
@@ -75,10 +93,15 @@ class Cache:
         key = _key(kind, item)
         known = self._objects.get(key)
         if version_of(item) > max(watched_version, 0 if known is None else version_of(known)):
-            self._put(key, item)
+            with contextlib.suppress(TooMuchError):  # the watch finds it too
+                self._put(key, item)
 
     def listed(self, kind: str, namespace: str | None, items: Iterable[Object], version: int) -> set[GroupKey]:
-        """Replace the objects of a kind by a list of everything at `version`. Returns the groups that have changed."""
+        """Replace the objects of a kind by a list of everything at `version`. Returns the groups that have changed.
+
+        Raises:
+            TooMuchError: there is no room for all of them.
+        """
         there = {_key(kind, item): item for item in items}
         changed = {
             self._drop(key)
@@ -96,6 +119,11 @@ class Cache:
     def _put(self, key: ObjectKey, item: Object) -> GroupKey | None:
         self._drop(key)
         slimmed = without_managed_fields(item)
+        if self.most_bytes is not None:
+            size = size_of(slimmed)
+            if self._bytes + size > self.most_bytes:
+                raise TooMuchError(f"more than {self.most_bytes >> 20} MiB of objects")
+            self._bytes += size
         self._objects[key] = slimmed
         group = self.group_of(slimmed)
         if group is not None:
@@ -104,6 +132,8 @@ class Cache:
 
     def _drop(self, key: ObjectKey) -> GroupKey | None:
         known = self._objects.pop(key, None)
+        if known is not None and self.most_bytes is not None:
+            self._bytes -= size_of(known)
         group = None if known is None else self.group_of(known)
         if group is not None:
             members = self._groups[group]

@@ -4,6 +4,8 @@ Callers of the API handle types, never status codes.
 """
 
 import json
+import os
+import ssl
 from collections.abc import Mapping
 from dataclasses import dataclass
 from http import HTTPStatus
@@ -34,7 +36,9 @@ class ApiError(Exception):
     reason: ClassVar[str] = "ApiError"
     """The label in metrics; one of a fixed set."""
 
-    def __init__(self, call: Call, message: str, *, code: int = 0, retry_after_seconds: float = 0.0) -> None:
+    def __init__(
+        self, call: Call, message: str, *, code: int = 0, retry_after_seconds: float = 0.0, about: str = ""
+    ) -> None:
         """`code` is 0 if there was no answer."""
         super().__init__(f"{call}: {message}")
         self.call = call
@@ -42,6 +46,9 @@ class ApiError(Exception):
         self.code = code
         self.retry_after_seconds = retry_after_seconds
         """As the server requests; 0: it did not say."""
+        self.about = about
+        """The name of the object that the answer is about; empty: it names none. A server that does not serve a kind,
+        or not yet, names none in its 404."""
 
 
 class NotFoundError(ApiError):
@@ -107,6 +114,22 @@ class UnavailableError(ApiError):
     reason = "Unavailable"
 
 
+class GarbledError(UnavailableError):
+    """The answer is not what an API server sends. Only of other clusters' servers is that checked."""
+
+    reason = "Garbled"
+
+
+class UnansweredError(UnavailableError):
+    """No connection, or no answer in time. The text is ours, and the same for as long as the cause is."""
+
+
+class UntrustedError(UnansweredError):
+    """The server's certificate is expired, of another authority, or of another host. Nothing was sent."""
+
+    reason = "Untrusted"
+
+
 REFUSED = (InvalidError, MalformedError, ForbiddenError, ConflictError)
 """The same request gets the same answer again until something in the cluster changes."""
 
@@ -146,7 +169,14 @@ def of_status(call: Call, code: int, body: Any, retry_after: str | None = None) 
     kind = _BY_CODE.get(code, UnavailableError if code >= HTTPStatus.INTERNAL_SERVER_ERROR else ApiError)
     if kind is ForbiddenError and _NAMESPACE_GOING in _causes(details):
         kind = NamespaceGoingError
-    return kind(call, message or f"answered {code}", code=code, retry_after_seconds=wished)
+    about = details.get("name")
+    return kind(
+        call,
+        message or f"answered {code}",
+        code=code,
+        retry_after_seconds=wished,
+        about=about if isinstance(about, str) else "",
+    )
 
 
 def of_text(call: Call, code: int, text: str, retry_after: str | None = None) -> ApiError:
@@ -161,10 +191,23 @@ def of_text(call: Call, code: int, text: str, retry_after: str | None = None) ->
 def of_exception(call: Call, error: Exception) -> ApiError:
     """The error for a request that got no complete answer."""
     if isinstance(error, TimeoutError):
-        return UnavailableError(call, "no answer in time")
+        return UnansweredError(call, "no answer in time")
+    if isinstance(error, aiohttp.ClientConnectorCertificateError):
+        why = getattr(error.certificate_error, "verify_message", "") or "its certificate is not valid"
+        return UntrustedError(call, f"certificate of {error.host}:{error.port}: {why}")
     if isinstance(error, aiohttp.ClientConnectorError):
-        return UnavailableError(call, f"cannot connect to {error.host}:{error.port}: {error.strerror or error}")
+        return UnansweredError(call, f"cannot connect to {error.host}:{error.port}: {_why_no_connection(error)}")
     return UnavailableError(call, f"{type(error).__name__}: {error}")
+
+
+def _why_no_connection(error: aiohttp.ClientConnectorError) -> str:
+    if isinstance(error, aiohttp.ClientConnectorDNSError):
+        return "the host name does not resolve"
+    if isinstance(error.os_error, ssl.SSLError):
+        return f"TLS: {error.os_error.reason or 'handshake failed'}"
+    # The error's own text contains an address, of which a host may have several.
+    number = error.os_error.errno
+    return os.strerror(number) if number and number > 0 else error.strerror or "no route"
 
 
 def _message(body: Any) -> str:

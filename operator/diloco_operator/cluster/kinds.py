@@ -49,6 +49,9 @@ NETWORK_POLICY: Final = Kind("NetworkPolicy", "networkpolicies", "networking.k8s
 POD: Final = Kind("Pod", "pods", "", "v1")
 EVENT: Final = Kind("Event", "events", "events.k8s.io", "v1")
 CORE_EVENT: Final = Kind("Event", "events", "", "v1")
+SERVICE_ACCOUNT: Final = Kind("ServiceAccount", "serviceaccounts", "", "v1")
+REVIEW: Final = Kind("SelfSubjectAccessReview", "selfsubjectaccessreviews", "authorization.k8s.io", "v1")
+"""Not in a namespace: everyone may ask about what is allowed to oneself."""
 LEASE: Final = Kind("Lease", "leases", "coordination.k8s.io", "v1")
 
 CHILDREN: Final = (
@@ -63,6 +66,15 @@ CHILDREN: Final = (
 )
 """The kinds of a job's children, all of which are watched. Disruption budgets are from earlier versions, and are
 deleted."""
+
+REMOTE_CHILDREN: Final = (
+    STATEFUL_SET,
+    SERVICE,
+    CONFIG_MAP,
+    SECRET,
+    NETWORK_POLICY,
+)
+"""The kinds of what a job has in another cluster, all of which are watched there."""
 
 _BY_NAME: Final = {kind.name: kind for kind in CHILDREN}
 

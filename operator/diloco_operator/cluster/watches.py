@@ -7,16 +7,29 @@ broken watch looks just like a quiet cluster.
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, field
 
 from diloco.runtime.backoff import Backoff
 from diloco_operator.cluster.api import Api, Object, Selection
-from diloco_operator.cluster.cache import Cache, GroupKey, as_version, version_of
-from diloco_operator.cluster.errors import ApiError, ForbiddenError, GoneError, NotFoundError
+from diloco_operator.cluster.cache import Cache, GroupKey, TooMuchError, as_version, version_of
+from diloco_operator.cluster.errors import ApiError, ForbiddenError, GarbledError, GoneError, NotFoundError
+from diloco_operator.cluster.intake import size_of
 
 _log = logging.getLogger(__name__)
 _RECONNECT_SECONDS = 0.2  # so that a server that ends each watch at once does not cause a tight loop
+
+
+async def _open() -> None:
+    """Let every request through."""
+
+
+def _ignored(_: ApiError) -> None:
+    pass
+
+
+def _nothing() -> None:
+    pass
 
 
 @dataclass(slots=True)
@@ -31,6 +44,12 @@ class Watch:
     clock: Callable[[], float]
     """Seconds, monotonic."""
     backoff: Backoff
+    gate: Callable[[], Awaitable[None]] = _open
+    """Awaited before each request."""
+    failed: Callable[[ApiError], None] = _ignored
+    """Called for each request that failed."""
+    heard: Callable[[], None] = _nothing
+    """Called for each answer."""
     version: int = 0
     """How far it has come."""
     heard_at: float | None = None
@@ -44,10 +63,16 @@ class Watch:
     _from: str = ""
 
     async def run(self) -> None:
-        """List and watch forever."""
+        """List and watch forever.
+
+        Raises:
+            GarbledError: the server of another cluster sends what cannot be read.
+            TooMuchError: it sends more than the cache has room for.
+        """
         failures = 0
         while True:
             try:
+                await self.gate()
                 if not self._from:
                     await self._list()
                 failures = 0
@@ -56,25 +81,37 @@ class Watch:
             except GoneError:
                 self._from = ""
                 await asyncio.sleep(_RECONNECT_SECONDS)
+            except GarbledError:
+                raise
             except ApiError as error:
                 self.shut_out = isinstance(error, ForbiddenError | NotFoundError)
+                self.failed(error)
                 if self.problem != error.message:
                     self.problem = error.message
                     _log.warning("%s; retrying", error)
                 failures += 1
                 await asyncio.sleep(max(self.backoff.seconds(failures), error.retry_after_seconds))
 
+    def forget(self) -> None:
+        """List again before the next watch."""
+        self._from = ""
+
     async def _list(self) -> None:
         items: list[Object] = []
-        version = ""
+        version, size = "", 0
         async for page in self.api.pages(self.selection):
             items += (self._whole(item) for item in page.get("items") or ())
+            if self.cache.most_bytes is not None:
+                size += size_of(page)
+                if size > self.cache.most_bytes:
+                    raise TooMuchError(f"a list of more than {self.cache.most_bytes >> 20} MiB")
             version = page["metadata"]["resourceVersion"]
         self._heard(as_version(version))
         self._from = version
         for group in self.cache.listed(self.selection.kind.name, self.selection.namespace, items, self.version):
             self.changed(group)
         self.synced.set()
+        self.heard()
 
     async def _watch(self) -> None:
         # Closed here, not by the garbage collector, so that its connection is closed at once.
@@ -88,6 +125,7 @@ class Watch:
     def _take(self, event: str, item: Object) -> None:
         self._from = item["metadata"]["resourceVersion"]
         self._heard(version_of(item))
+        self.heard()
         kind = self.selection.kind
         if event == "BOOKMARK":
             return

@@ -12,10 +12,13 @@ import base64
 import binascii
 import datetime as dt
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Final
 
+from diloco.spec.syncer_name import syncer_name
 from diloco_operator import names
+from diloco_operator.decide.revocation import Revoked
 from diloco_operator.manifests.inputs import Certificates
 from diloco_operator.names import PoolKey, SetNames
 from diloco_operator.signing import (
@@ -39,6 +42,8 @@ SETTLING: Final = dt.timedelta(hours=1)
 unless they are cut off (ours)."""
 
 CA, CERTIFICATE, KEY, AUTHORITY_KEY = "ca.crt", "tls.crt", "tls.key", "ca.key"
+REVOKED_FILE: Final = "revoked.txt"
+"""In the syncer's Secret, if certificates are revoked: the pools, and as of when (`Revoked.file`)."""
 
 SecretData = Mapping[str, str]
 """A Secret's ``data``: base64 by key."""
@@ -52,15 +57,28 @@ class JobIdentity:
     namespace: str
     pools: SetNames
     """Its pools, and the names of their StatefulSets."""
-    hosts: tuple[str, ...] = ()
-    """Names by which learners outside the cluster reach the syncer."""
+    revoked: Revoked = field(default_factory=Revoked)
+    """Whose certificates have been revoked."""
 
 
 def syncer_names(who: JobIdentity) -> LeafNames:
-    """The syncer: every name its Service can be called by, and localhost for ``kubectl port-forward``."""
+    """The syncer: the name that learners check wherever they reach it, and those that earlier versions' learners check.
+
+    The latter are what its Service can be called by, and localhost for ``kubectl port-forward``. No address of another
+    kind is in a certificate, so none has to be made anew when addresses change.
+    """
     host = names.syncer(who.job)
     called = (host, f"{host}.{who.namespace}", f"{host}.{who.namespace}.svc")
-    return LeafNames("diloco syncer", "server", dns=(*called, f"{called[-1]}.cluster.local", "localhost", *who.hosts))
+    fixed = syncer_name(who.job, who.namespace)
+    return LeafNames("diloco syncer", "server", dns=(fixed, *called, f"{called[-1]}.cluster.local", "localhost"))
+
+
+def revoked_list(data: SecretData) -> str:
+    """The list of revoked certificates in the syncer's Secret; empty: there is none that can be read."""
+    try:
+        return _decoded(data, REVOKED_FILE).decode("utf-8", "replace")
+    except UnusableError:
+        return ""
 
 
 def learner_names(job: str, pool: PoolKey) -> LeafNames:
@@ -69,26 +87,42 @@ def learner_names(job: str, pool: PoolKey) -> LeafNames:
 
 
 def certificates(
-    who: JobIdentity, live: Mapping[str, SecretData], now: dt.datetime, maker: CertificateMaker
+    who: JobIdentity,
+    live: Mapping[str, SecretData],
+    now: dt.datetime,
+    maker: CertificateMaker,
+    abroad: Mapping[str, SecretData] = MappingProxyType({}),
 ) -> Certificates:
-    """The contents of the job's Secrets at ``now``, given the current ones (``live``, by name).
+    """The contents of the job's Secrets at ``now``, given the current ones, by name: ``live`` and ``abroad``.
 
-    While nothing is due, they equal ``live`` and there is no reason.
+    While nothing is due, they equal these and there is no reason. ``abroad`` are learners' Secrets in other clusters,
+    whose owners can write to them: a certificate there stays if a known authority signed it, and nothing else there is
+    believed.
     """
     trust, reasons = _authorities(who, live, now, maker)
     bundle = b"".join(certificate_pem(one.certificate) for one in trust.authorities)
     keys = b"".join(key_pem(one.key) for one in trust.signers if one.key is not None)
     secrets = {names.authority_secret(who.job): _encoded({CA: bundle, AUTHORITY_KEY: keys})}
-    wanted = {names.syncer_secret(who.job): syncer_names(who)}
+    syncer = names.syncer_secret(who.job)
+    wanted, not_before = {syncer: syncer_names(who)}, dict[str, dt.datetime]()
     for pool, set_name in who.pools.items():
-        wanted[names.learner_secret(set_name)] = learner_names(who.job, pool)
+        name = names.learner_secret(set_name)
+        wanted[name] = learner_names(who.job, pool)
+        if pool in who.revoked.before:
+            not_before[name] = who.revoked.before[pool]
     for name, subject in wanted.items():
-        leaf, reason = _leaf(live.get(name), subject, trust, now)
+        leaf, reason = _leaf(abroad.get(name, live.get(name)), subject, trust, now)
+        if leaf is not None and name in not_before and leaf.made_at < not_before[name]:
+            leaf, reason = None, "was revoked"
         if leaf is None:
-            leaf = new_leaf(trust.signer, subject, now, maker)
+            # By a clock that is ahead it was revoked a little later than now; so its successor is not.
+            leaf = new_leaf(trust.signer, subject, max(now, not_before.get(name, now)), maker)
             reasons = (*reasons, f"{name}: {reason}")
         held = {CA: bundle, CERTIFICATE: certificate_pem(leaf.certificate), KEY: key_pem(leaf.key)}
         secrets[name] = _encoded(held)
+    listed = who.revoked.file(now)
+    if listed:
+        secrets[syncer] |= _encoded({REVOKED_FILE: listed.encode()})
     return Certificates(secrets, reasons)
 
 

@@ -3,8 +3,9 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from diloco_operator import labels
+from diloco_operator import labels, names
 from diloco_operator.decide.certificates import JobIdentity, certificates
+from diloco_operator.decide.clusters import HOME
 from diloco_operator.decide.drift import differs, marked
 from diloco_operator.decide.job_now import JobNow
 from diloco_operator.decide.observed import ChildKey, Object
@@ -12,33 +13,47 @@ from diloco_operator.decide.plan import Scaling
 from diloco_operator.decide.stopping import scaled_down
 from diloco_operator.decide.templates import described, kept
 from diloco_operator.decide.workloads import CLAIM, DEPLOYMENT, STATEFUL_SET, syncer_ready
-from diloco_operator.manifests import ObservedImages, Scale, all_children, choose_images
+from diloco_operator.manifests import Inputs, ObservedImages, Placed, Scale, all_children, choose_images
 
 SECRET = "Secret"  # noqa: S105  # a kind
 KEPT = frozenset({"PersistentVolumeClaim"})
 """Kinds that only the job's own deletion removes, because their content cannot be recreated."""
 
 
-def desired(job_now: JobNow, scale: Scale) -> tuple[Object, ...]:
+def desired(job_now: JobNow, scale: Scale) -> tuple[Placed, ...]:
     """Every object of the job, in the order in which they are applied, each with its digest.
 
-    Pods that run keep their templates (`templates`).
+    Pods that run keep their templates (`templates`). Of clusters that do not answer there are none.
 
     Raises:
         NoImageError, InvalidSpecError: see `diloco_operator.manifests`.
     """
     spec, live = job_now.spec, job_now.observed.children
     images = choose_images(spec, _observed_images(job_now), job_now.options.trainer_image)
-    who = JobIdentity(job_now.name, job_now.job.metadata.namespace, job_now.set_names, spec.syncer.expose.hosts)
-    held = {key.name: item.get("data") or {} for key, item in live.items() if key.kind == SECRET}
-    signed = certificates(who, held, job_now.now, job_now.maker)
-    made = all_children(job_now.job, job_now.options, images, replace(scale, sets=job_now.set_names), signed)
-    described_ones = (described(one, spec) for one in made)
-    return tuple(marked(_as_it_runs(one, live)) for one in described_ones)
+    remotes = job_now.clusters.remotes(job_now.endpoint)
+    where = {pool: job_now.clusters.regions[pool.region] for pool in job_now.set_names}
+    sets = {pool: name for pool, name in job_now.set_names.items() if where[pool] in (HOME, *remotes)}
+    who = JobIdentity(job_now.name, job_now.job.metadata.namespace, sets, job_now.revoked)
+    held = {key.name: _data(item) for key, item in live.items() if (key.kind, key.cluster) == (SECRET, HOME)}
+    abroad = {
+        key.name: _data(live[key])
+        for pool, name in sets.items()
+        if where[pool] != HOME and (key := ChildKey(SECRET, names.learner_secret(name), where[pool])) in live
+    }
+    signed = certificates(who, held, job_now.now, job_now.maker, abroad)
+    inputs = Inputs(images, replace(scale, sets=job_now.set_names), signed, remotes)
+    made = all_children(job_now.job, job_now.options, inputs)
+    known = (one for one in made if job_now.clusters.writable(ChildKey.of_placed(one)))
+    return tuple(replace(one, body=marked(_as_it_runs(described(one.body, spec), one.cluster, live))) for one in known)
 
 
-def _as_it_runs(one: Object, live: Mapping[ChildKey, Object]) -> Object:
-    key = ChildKey.of(one)
+def _data(secret: Object) -> dict[str, str]:
+    found = secret.get("data")
+    return found if isinstance(found, dict) else {}
+
+
+def _as_it_runs(one: Object, cluster: str, live: Mapping[ChildKey, Object]) -> Object:
+    key = ChildKey.of(one, cluster)
     return kept(one, live[key]) if key.kind in (STATEFUL_SET, DEPLOYMENT) and key in live else one
 
 
@@ -47,7 +62,7 @@ class Changes:
     """What to do about a job's objects, as in a `Plan`."""
 
     scale: tuple[Scaling, ...] = ()
-    apply: tuple[Object, ...] = ()
+    apply: tuple[Placed, ...] = ()
     delete: tuple[ChildKey, ...] = ()
     taken: frozenset[ChildKey] = frozenset()
     """Wanted objects whose names belong to other owners."""
@@ -56,23 +71,29 @@ class Changes:
 def changes(job_now: JobNow, scale: Scale) -> Changes:
     """What differs from what is wanted.
 
-    If a name is taken, nothing new is created, because half a job is worse than none. Existing objects are repaired.
+    If a name is taken, nothing new is created in that cluster, because half of a region is worse than none.
+    If it is taken at home, nothing new is created anywhere. Existing objects are repaired.
     """
     live, foreign, lost = job_now.observed.children, job_now.observed.foreign, job_now.volume.lost
     if lost and not syncer_ready(job_now.deployment):
         # On another volume, or none, a syncer would begin from zero. A running one has its volume.
         scale = replace(scale, syncer=0)
-    wanted = {ChildKey.of(one): one for one in desired(job_now, scale)}
+    wanted = {ChildKey.of_placed(one): one for one in desired(job_now, scale)}
     if lost:
         wanted.pop(ChildKey(CLAIM, job_now.volume.name))
     taken = foreign & wanted.keys()
+    halted = {key.cluster for key in taken}
     apply = [
         one
         for key, one in wanted.items()
-        if key not in foreign and (differs(one, live[key]) is not None if key in live else not taken)
+        if key not in foreign
+        and (differs(one.body, live[key]) is not None if key in live else halted.isdisjoint((HOME, key.cluster)))
     ]
-    gone = sorted(key for key in live if key not in wanted and key.kind not in KEPT)
-    counts = {key: one["spec"]["replicas"] for key, one in wanted.items() if key.kind in (STATEFUL_SET, DEPLOYMENT)}
+    writable = job_now.clusters.writable
+    gone = sorted(key for key in live if key not in wanted and key.kind not in KEPT and writable(key))
+    counts = {
+        key: one.body["spec"]["replicas"] for key, one in wanted.items() if key.kind in (STATEFUL_SET, DEPLOYMENT)
+    }
     return Changes(scaled_down(live, counts), tuple(apply), tuple(gone), taken)
 
 

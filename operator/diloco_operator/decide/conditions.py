@@ -20,9 +20,11 @@ from diloco.spec.status import (
     PoolStatus,
     RegionStatus,
 )
+from diloco_operator.decide.clusters import Clusters
+from diloco_operator.decide.guide import GUIDE, UNANNOUNCED
 from diloco_operator.decide.observed import Object
 from diloco_operator.decide.plan import JobEvent
-from diloco_operator.decide.reasons import GUIDE, UNANNOUNCED, Reason
+from diloco_operator.decide.reasons import Reason
 from diloco_operator.decide.text import LONGEST_MESSAGE, one_line, parsed_time
 from diloco_operator.decide.workloads import PoolWorkload
 
@@ -120,7 +122,7 @@ def phase_of(before: JobStatus, verdicts: Verdicts, now: datetime) -> Phase:
         return "Failed"
     if verdicts["Suspended"].status == "True":
         return "Suspended"
-    if verdicts["Ready"].reason in (Reason.INVALID_SPEC, Reason.REMOTE_CLUSTER_UNSUPPORTED):
+    if verdicts["Ready"].reason == Reason.INVALID_SPEC:
         return "Invalid"
     if _unheard_too_long(verdicts["Ready"], now):
         return "Pending"
@@ -155,28 +157,31 @@ class Heard:
     """The quorum in force, if it is not the manifest's."""
 
 
-def counts(workloads: Iterable[PoolWorkload], heard: Heard, *, running: bool) -> Counts:
+def counts(workloads: Iterable[PoolWorkload], heard: Heard, clusters: Clusters, *, running: bool) -> Counts:
     """The numbers of learners; ``running``: the job should run."""
     by_region: dict[str, list[PoolStatus]] = {}
     for workload in workloads:
         region, pool = workload.pool
         desired = workload.desired if running else 0
+        known = workload.live is not None or clusters.answers(workload.key.cluster)
         ids = {f"{region}/{pool}/{index}" for index in range(desired)}
         status = PoolStatus(
             name=pool,
             desired=desired,
-            ready=workload.ready,
+            ready=workload.ready if known else clusters.last_ready(region, pool),
             training=len(ids & (heard.training or frozenset())),
             left_out=len(ids & heard.left_out) or None,
             stateful_set=workload.key.name,
         )
         by_region.setdefault(region, []).append(status)
     regions = tuple(
-        RegionStatus(
-            name=region,
-            desired=sum(pool.desired for pool in pools),
-            training=sum(pool.training for pool in pools),
-            pools=tuple(pools),
+        clusters.located(
+            RegionStatus(
+                name=region,
+                desired=sum(pool.desired for pool in pools),
+                training=sum(pool.training for pool in pools),
+                pools=tuple(pools),
+            )
         )
         for region, pools in by_region.items()
     )

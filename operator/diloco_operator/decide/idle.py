@@ -6,13 +6,17 @@ status and a few fields (`stop_fields`). Pure.
 
 from dataclasses import dataclass, replace
 from datetime import datetime
+from functools import cached_property
 
 from diloco.spec.status import ExportedModel, JobStatus
+from diloco.spec.words import listed
 from diloco_operator import names
-from diloco_operator.decide.causes.all import blocking_causes, stopping_causes
+from diloco_operator.decide.causes.all import blocking_causes, revocation_causes, stopping_causes
 from diloco_operator.decide.causes.cause import Cause, as_grave, gravest_first, joined
 from diloco_operator.decide.causes.pools import FOUND_BY_LOOKING
 from diloco_operator.decide.causes.volume import START_ANEW, Volume, has_trained
+from diloco_operator.decide.certificates import revoked_list
+from diloco_operator.decide.clusters import FINALIZER, HOME, Clusters, said_regions
 from diloco_operator.decide.conditions import (
     AS_EXPECTED,
     IN_PROGRESS,
@@ -30,6 +34,8 @@ from diloco_operator.decide.observed import ChildKey, Object, Observed
 from diloco_operator.decide.plan import Plan
 from diloco_operator.decide.progress import without_rates
 from diloco_operator.decide.reasons import Reason
+from diloco_operator.decide.revocation import REVOKED, not_in_force
+from diloco_operator.decide.same_place import with_same_places
 from diloco_operator.decide.scale import start_time
 from diloco_operator.decide.status import if_new
 from diloco_operator.decide.stop_fields import StopFields, stop_fields
@@ -57,10 +63,26 @@ class Bare:
         """The fields that stop it."""
         return stop_fields(self.job)
 
+    @cached_property
+    def clusters(self) -> Clusters:
+        """Where its regions are."""
+        finalizers = self.job["metadata"].get("finalizers") or ()
+        return Clusters(
+            regions=said_regions(self.job),
+            seen=with_same_places(
+                {name: seen for name, seen in self.observed.clusters.items() if seen.settled}, self.observed.children
+            ),
+            before={region.name: region for region in self.before.regions},
+            unscalable={key.cluster for key in self.observed.refused if key.kind == STATEFUL_SET},
+            finalized=FINALIZER in finalizers,
+            now=self.now,
+            options=self.options,
+        )
+
     @property
     def left(self) -> PodsLeft:
         """Its pods."""
-        return pods_left(self.observed.children, self.observed.looked, self.now)
+        return pods_left(self.observed.children, self.observed.looked, self.clusters)
 
     @property
     def volume(self) -> Volume:
@@ -72,8 +94,21 @@ class Bare:
             remembered=self.before.syncer.claim_uid if self.before.syncer else "",
             trained=has_trained(self.before),
             claim=syncer_claim(name, self.observed.children),
-            start_anew=str((metadata.get("annotations") or {}).get(START_ANEW, "")),
+            start_anew=self.annotation(START_ANEW),
         )
+
+    def annotation(self, name: str) -> str:
+        """An annotation of the job; empty if it has none of this name."""
+        return str((self.job["metadata"].get("annotations") or {}).get(name, ""))
+
+    @property
+    def not_revoked(self) -> list[Cause]:
+        """The cause for certificates that the user has revoked and that are still accepted; none if it is all done."""
+        metadata = self.job["metadata"]
+        secret = self.observed.children.get(ChildKey("Secret", names.syncer_secret(str(metadata["name"]))), {})
+        pools = [one.pool for one in self.workloads]
+        listed = revoked_list(secret.get("data") or {})
+        return revocation_causes(not_in_force(self.annotation(REVOKED), pools, self.now, listed))
 
     @property
     def workloads(self) -> list[PoolWorkload]:
@@ -81,7 +116,7 @@ class Bare:
         found = []
         for region in self.before.regions:
             for pool in region.pools:
-                key = ChildKey(STATEFUL_SET, pool.stateful_set)
+                key = ChildKey(STATEFUL_SET, pool.stateful_set, self.clusters.regions.get(region.name, HOME))
                 live = self.observed.children.get(key)
                 found.append(PoolWorkload(PoolKey(region.name, pool.name), key, live, pool.desired))
         return found
@@ -111,7 +146,7 @@ def finished(bare: Bare) -> Plan:
     again = options.poll_seconds if left.any else options.resync_seconds
     plan = Plan(
         again_in_seconds=again if live_seconds is None else min(again, live_seconds),
-        scale=scaled_to_nothing(bare.observed.children, left),
+        scale=scaled_to_nothing(bare.observed.children, left, bare.clusters),
     )
     if (left.any or left.lost) and bare.observed.may_look:
         return replace(plan, again_in_seconds=0.0, look_closer=True)
@@ -119,7 +154,7 @@ def finished(bare: Bare) -> Plan:
         "Ready": taken_over(before, "Ready", IN_PROGRESS),
         "Progressing": taken_over(before, "Progressing", IN_PROGRESS),
         "Degraded": degraded(
-            stopping_causes(bare.workloads, bare.observed, bare.volume, bare.now), before, bare.observed
+            stopping_causes(bare.workloads, bare.observed, bare.volume, bare.clusters), before, bare.observed
         ),
         "Suspended": taken_over(before, "Suspended", Verdict("False", Reason.NOT_SUSPENDED)),
         "Complete": taken_over(before, "Complete", IN_PROGRESS),
@@ -137,18 +172,19 @@ def blocked(bare: Bare, cause: Cause) -> Plan:
     if bare.stop_fields.suspend:
         return _suspends(bare, cause)
     suspended = taken_over(bare.before, "Suspended", Verdict("False", Reason.NOT_SUSPENDED))
-    verdicts = _because_of(cause, blocking_causes(bare.observed), suspended)
+    others = [*blocking_causes(bare.observed), *bare.not_revoked]
+    verdicts = _because_of(cause, others, suspended)
     return _said(bare, Plan(again_in_seconds=bare.options.resync_seconds), verdicts, running=True)
 
 
 def _suspends(bare: Bare, cause: Cause) -> Plan:
     plan = Plan(
         again_in_seconds=bare.options.poll_seconds if bare.left.any else bare.options.resync_seconds,
-        scale=scaled_to_nothing(bare.observed.children, bare.left),
+        scale=scaled_to_nothing(bare.observed.children, bare.left, bare.clusters),
     )
     if bare.observed.may_look:
         return replace(plan, again_in_seconds=0.0, look_closer=True)
-    others = stopping_causes(bare.workloads, bare.observed, bare.volume, bare.now)
+    others = stopping_causes(bare.workloads, bare.observed, bare.volume, bare.clusters) + bare.not_revoked
     still = standing(bare.left, bare.before, bare.observed)
     return _said(bare, plan, _because_of(cause, others, still), running=False)
 
@@ -166,15 +202,30 @@ def _because_of(cause: Cause, others: list[Cause], suspended: Verdict) -> Verdic
     }
 
 
+def was_suspended(before: JobStatus) -> bool:
+    """Whether the job has stopped before."""
+    return taken_over(before, "Suspended", IN_PROGRESS).status == "True"
+
+
 def standing(left: PodsLeft, before: JobStatus, observed: Observed) -> Verdict:
     """Whether a job has stopped as it should. It becomes Suspended only after a list of its pods was empty."""
-    said = taken_over(before, "Suspended", IN_PROGRESS).status == "True"
-    if not left.any and (said or not observed.look_failed):
-        return Verdict("True", Reason.SUSPENDED)
-    if not left.any:
+    said = was_suspended(before)
+    gone = not (left.learners or left.syncers) and (said or not left.unseen)
+    if gone and (said or not observed.look_failed):
+        return Verdict("True", Reason.SUSPENDED, _not_awaited(left))
+    if gone:
         return Verdict("False", Reason.SUSPENDING, "the operator cannot check at the moment whether pods are left")
-    text = "learners' pods are stopping" if left.learners else "the syncer's pod is stopping"
+    if left.unseen and not left.learners:
+        text = "waits for a cluster that does not answer and may have learners"
+    else:
+        text = "learners' pods are stopping" if left.learners else "the syncer's pod is stopping"
     return Verdict("False", Reason.SUSPENDING, text)
+
+
+def _not_awaited(left: PodsLeft) -> str:
+    if not left.given_up:
+        return ""
+    return f"learners in {listed(left.given_up, 'and')} are stopped once that cluster answers: it does not at present"
 
 
 def degraded(causes: list[Cause], before: JobStatus, observed: Observed) -> Verdict:
@@ -195,7 +246,7 @@ def _said(bare: Bare, plan: Plan, verdicts: Verdicts, *, running: bool, complete
     """``plan`` with the status; the known progress of the job stays."""
     before, generation = bare.before, int(bare.job["metadata"].get("generation") or 0)
     # A job without a status has no known pools to count.
-    counted = counts(bare.workloads, Heard(None if bare.workloads else frozenset()), running=running)
+    counted = counts(bare.workloads, Heard(None if bare.workloads else frozenset()), bare.clusters, running=running)
     changed: dict[str, object] = {
         "learners": counted.learners,
         "regions": counted.regions,

@@ -1,6 +1,6 @@
 """One job at one moment: everything that a decision about it may use, under short names. Pure values."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from functools import cached_property
 
@@ -8,7 +8,10 @@ from diloco.spec import DiLoCoJob, JobSpec
 from diloco.spec.status import JobStatus
 from diloco_operator import names
 from diloco_operator.decide.causes.volume import Volume
-from diloco_operator.decide.observed import Object, Observed
+from diloco_operator.decide.clusters import Clusters
+from diloco_operator.decide.endpoint import Endpoint, endpoint
+from diloco_operator.decide.observed import ChildKey, Object, Observed
+from diloco_operator.decide.revocation import Revoked
 from diloco_operator.decide.stopping import PodsLeft, pods_left
 from diloco_operator.decide.workloads import (
     PoolWorkload,
@@ -35,6 +38,10 @@ class JobNow:
     maker: CertificateMaker
     volume: Volume
     """The claim that holds its training."""
+    clusters: Clusters
+    """Where its regions are."""
+    revoked: Revoked = field(default_factory=Revoked)
+    """Whose certificates the user has revoked."""
 
     @property
     def spec(self) -> JobSpec:
@@ -56,12 +63,20 @@ class JobNow:
         """What its pools' StatefulSets are called."""
         said = {PoolKey(r.name, pool.name): pool.stateful_set for r in self.before.regions for pool in r.pools}
         seen = self.observed
-        return set_names(self.name, self.desired_learners, seen.children, seen.foreign, said)
+        here = [pool for pool in self.desired_learners if not self.clusters.regions[pool.region]]
+        found = set_names(self.name, here, seen.children, seen.foreign, said)
+        # In other clusters there are no sets of earlier versions, and labels can be written by others.
+        return {pool: found.get(pool) or names.stateful_set(self.name, pool) for pool in self.desired_learners}
 
     @cached_property
     def workloads(self) -> list[PoolWorkload]:
         """Its pools, in the manifest's order."""
-        return pool_workloads(self.set_names, self.desired_learners, self.observed.children)
+        return pool_workloads(self.set_names, self.desired_learners, self.clusters.regions, self.observed.children)
+
+    @property
+    def workloads_in_reach(self) -> list[PoolWorkload]:
+        """Those in clusters that answer."""
+        return [workload for workload in self.workloads if self.clusters.answers(workload.key.cluster)]
 
     @property
     def deployment(self) -> Object | None:
@@ -74,6 +89,18 @@ class JobNow:
         return syncer_claim(self.name, self.observed.children)
 
     @property
+    def external_endpoint(self) -> Endpoint:
+        """Where learners of other clusters reach its syncer."""
+        service = self.observed.children.get(ChildKey("Service", names.exposed_syncer(self.name)))
+        known = self.before.syncer.external_endpoint if self.before.syncer else ""
+        return endpoint(self.spec.syncer.expose, service, known)
+
+    @property
     def pods_left(self) -> PodsLeft:
         """Pods that exist or may be being created."""
-        return pods_left(self.observed.children, self.observed.looked, self.now)
+        return pods_left(self.observed.children, self.observed.looked, self.clusters)
+
+    @property
+    def endpoint(self) -> str:
+        """``host:port`` by which learners in other clusters reach the syncer; empty: not known yet."""
+        return self.external_endpoint.address

@@ -10,22 +10,34 @@ from typing import Any, NamedTuple, Self
 from pydantic import BaseModel, ConfigDict, Field
 
 from diloco.spec.syncer_status import Phase
+from diloco_operator.clusters.state import ClusterSeen
+from diloco_operator.manifests.inputs import Placed
 
 Object = dict[str, Any]
 """A Kubernetes object as the API server hands it out: plain JSON values."""
 
 
 class ChildKey(NamedTuple):
-    """One object in the job's namespace."""
+    """One object of a job: in the job's namespace at home, or in the job's namespace of another cluster."""
 
     kind: str
     """For example ``StatefulSet``."""
     name: str
+    cluster: str = ""
+    """Empty: home, the cluster that the operator runs in. Otherwise its name (`cluster_name`)."""
 
     @classmethod
-    def of(cls, item: Object) -> Self:
-        """The key of `item`."""
-        return cls(item["kind"], item["metadata"]["name"])
+    def of(cls, item: Object, cluster: str = "") -> Self:
+        """The key of `item`, which is in `cluster`."""
+        return cls(item["kind"], item["metadata"]["name"], cluster)
+
+    @classmethod
+    def of_placed(cls, placed: Placed) -> Self:
+        """The key of a wanted object."""
+        return cls.of(placed.body, placed.cluster)
+
+    def __str__(self) -> str:
+        return f"{self.kind} {self.name} in cluster {self.cluster}" if self.cluster else f"{self.kind} {self.name}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +47,8 @@ class PodObserved:
     pod: Object
     events: tuple[Object, ...] = ()
     """Its warning events, in any order (core/v1 Event)."""
+    cluster: str = ""
+    """As in `ChildKey`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,7 +168,8 @@ class Observed:
     """Everything `reconcile` looks at besides the job itself."""
 
     children: Mapping[ChildKey, Object]
-    """Live objects with the job's labels and an owner reference to this job's uid."""
+    """Live objects with the job's labels that are this job's: at home they have an owner reference to its uid,
+    elsewhere labels with its uid and the home's id. Those of a cluster that does not answer are as last seen."""
     foreign: frozenset[ChildKey] = frozenset()
     """Objects with the job's labels, or with names that the job needs, that belong to other owners."""
     looked: Looked | None = None
@@ -167,6 +182,9 @@ class Observed:
     refused: Mapping[ChildKey, str] = field(default_factory=dict)
     """Why the API server has refused to apply objects, by their keys, if a retry cannot help (400, 403, 409, 422). It
     need not survive a restart of the operator, because the same request gets the same answer."""
+    clusters: Mapping[str, ClusterSeen] = field(default_factory=dict)
+    """The other clusters that the job names, by name (`cluster_name`). One that is missing has not
+    been contacted yet."""
 
     @property
     def may_look(self) -> bool:

@@ -1,13 +1,15 @@
 """The output of `reconcile`: everything to do about a job, as values.
 
-Plans are executed in this order: scale, apply, delete, and only then status and events. A plan does not depend on
-earlier ones: executing it twice is harmless, and if it is interrupted, the next reconcile makes a new one.
+Plans are executed in this order: finalizer, scale, apply, delete, and only then status and events. A plan does not
+depend on earlier ones: executing it twice is harmless, and if it is interrupted, the next reconcile makes a new one.
 """
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Literal
 
 from diloco_operator.decide.observed import ChildKey, Object
+from diloco_operator.manifests.inputs import Placed
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,20 +39,27 @@ class Plan:
     """Reconcile again after this long at the latest; 0: at once."""
     scale: tuple[Scaling, ...] = ()
     """Sets to scale down before anything is applied."""
-    apply: tuple[Object, ...] = ()
+    add_finalizer: bool = False
+    """Give the job `clusters.FINALIZER`, before anything else. Plans create nothing in other clusters until it has
+    it."""
+    apply: tuple[Placed, ...] = ()
     """Desired objects that are missing or differ from what is observed: server-side apply, force, in this order. Where
     the API server refuses one for good: go on with the others, put it into `Observed.refused`, and reconcile again
     before any status is written. What is refused stays in here: it is tried once in each round. Each has an outcome of
     its own: none of them keeps the others, or the status, from being written."""
     delete: tuple[ChildKey, ...] = ()
     """Children that are no longer wanted."""
+    remove_finalizer: bool = False
+    """Take `clusters.FINALIZER` from the job, after everything else and after the events: then the job is gone."""
+    left_behind: Mapping[str, int] = field(default_factory=dict)
+    """Objects that a deleted job leaves in other clusters, by cluster, for a metric. Only with ``remove_finalizer``."""
     delete_job: bool = False
     """Its time to live is over: delete it in the background, with the uid (and resourceVersion) it was seen with as
     precondition."""
     status: Object | None = None
     """The whole status: server-side apply on the status subresource, force. None: as it is."""
     events: tuple[JobEvent, ...] = ()
-    """Empty where ``status`` is None."""
+    """Empty where ``status`` is None, but for a deleted job."""
     look_closer: bool = False
     """Something is unhealthy and `Observed.looked` was None: list the job's pods and warning events, and reconcile
     again at once. Until then the plan has no status, so that nothing flaps. Where the lists fail, go on with

@@ -10,23 +10,33 @@ Pure: no clock, no network, and randomness only through the ``CertificateMaker``
 from dataclasses import replace
 from datetime import datetime
 
-from diloco.spec import JobSpec, SpecError
+from diloco.spec import SpecError
 from diloco.spec.load import job_from
-from diloco_operator.decide.causes.all import running_causes, stopping_causes, taken_causes, unhealthy
+from diloco_operator import names
+from diloco_operator.decide.causes.all import (
+    revocation_causes,
+    running_causes,
+    stopping_causes,
+    taken_causes,
+    unhealthy,
+)
 from diloco_operator.decide.causes.cause import Cause, gravest_first
 from diloco_operator.decide.child_changes import Changes, changes
 from diloco_operator.decide.conditions import IN_PROGRESS, Verdict, Verdicts, remembered, taken_over
+from diloco_operator.decide.deletion import deletion
 from diloco_operator.decide.ending import End, deadline_end, recorded_end, seconds_until_deadline, syncer_end
-from diloco_operator.decide.idle import Bare, blocked, degraded, exported, finished, over, standing
+from diloco_operator.decide.idle import Bare, blocked, degraded, exported, finished, over, standing, was_suspended
 from diloco_operator.decide.job_now import JobNow
 from diloco_operator.decide.observed import Object, Observed, SyncerStatusView
 from diloco_operator.decide.plan import Plan
 from diloco_operator.decide.progress import moved, progress_of
 from diloco_operator.decide.readiness import readiness
 from diloco_operator.decide.reasons import Reason
+from diloco_operator.decide.revocation import REVOKED, revoked
 from diloco_operator.decide.scale import running, stopping
 from diloco_operator.decide.status import with_status
 from diloco_operator.decide.text import LONGEST_MESSAGE, one_line
+from diloco_operator.decide.workloads import replicas
 from diloco_operator.manifests import InvalidSpecError, NoImageError
 from diloco_operator.options import OperatorOptions
 from diloco_operator.signing import CertificateMaker
@@ -44,16 +54,15 @@ def reconcile(
         options: The operator's settings.
         maker: Where keys and serial numbers come from; asked only for certificates that are due.
     """
-    if job["metadata"].get("deletionTimestamp"):
-        return Plan(again_in_seconds=options.resync_seconds)
     bare = Bare(job, remembered(job), observed, now, options)
+    if job["metadata"].get("deletionTimestamp"):
+        return deletion(bare)
     if recorded_end(bare.before) is not None:
         return finished(bare)
     try:
         parsed = job_from(job)
-        cause = unsupported(parsed.spec)
-        if cause is None:
-            return _lives(JobNow(parsed, bare.before, observed, now, options, maker, bare.volume))
+        told = revoked(bare.annotation(REVOKED), names.pools(parsed.spec), now)
+        return _lives(JobNow(parsed, bare.before, observed, now, options, maker, bare.volume, bare.clusters, told))
     except (SpecError, InvalidSpecError) as error:
         cause = _invalid(str(error), observed)
     except NoImageError as error:
@@ -75,7 +84,7 @@ def _runs(job_now: JobNow) -> Plan:
     """All objects are wanted, scaled up; the status reports progress."""
     ask = job_now.deployment is not None
     change = changes(job_now, running(job_now.desired_learners))
-    plan = _planned(change, _running_again(job_now), ask_syncer=ask)
+    plan = _planned(job_now, change, _running_again(job_now), ask_syncer=ask)
     look = unhealthy(job_now) and job_now.observed.may_look
     if look or (ask and job_now.observed.syncer is None):
         return replace(plan, again_in_seconds=0.0, look_closer=look)
@@ -97,16 +106,16 @@ def _runs(job_now: JobNow) -> Plan:
 def _suspends(job_now: JobNow) -> Plan:
     """Learners down, then the syncer; Suspended once no pod is left but those on lost nodes."""
     left = job_now.pods_left
-    change = changes(job_now, stopping(job_now.desired_learners, left.learners))
+    change = changes(job_now, stopping(job_now.desired_learners, _handing_in(job_now)))
     still = standing(left, job_now.before, job_now.observed)
-    said = taken_over(job_now.before, "Suspended", IN_PROGRESS).status == "True"
     again = job_now.options.poll_seconds if left.any else job_now.options.resync_seconds
     # Until its pod is gone, the syncer reports how far the job came.
-    plan = _planned(change, again, ask_syncer=left.syncers > 0)
+    plan = _planned(job_now, change, again, ask_syncer=left.syncers > 0)
     # List the pods before reporting that none is left.
-    if (left.any or left.lost or not said) and job_now.observed.may_look:
+    if (left.any or left.lost or not was_suspended(job_now.before)) and job_now.observed.may_look:
         return replace(plan, again_in_seconds=0.0, look_closer=True)
-    causes = stopping_causes(job_now.workloads, job_now.observed, job_now.volume, job_now.now)
+    causes = stopping_causes(job_now.workloads, job_now.observed, job_now.volume, job_now.clusters)
+    causes += revocation_causes(job_now.revoked.problem)
     verdicts: Verdicts = {
         "Ready": replace(still, status="False"),
         "Progressing": replace(still, status="False"),
@@ -118,6 +127,16 @@ def _suspends(job_now: JobNow) -> Plan:
     return with_status(job_now, plan, verdicts)
 
 
+def _handing_in(job_now: JobNow) -> int:
+    """The learners that the syncer still has to wait for, or 0.
+
+    A syncer that was stopped without waiting for another cluster is not started again when that is back.
+    """
+    left, deployment = job_now.pods_left, job_now.deployment
+    here = left.learners - left.abroad
+    return here or (left.abroad + left.unseen if deployment is not None and replicas(deployment) else 0)
+
+
 def _ends(job_now: JobNow, end: End) -> Plan:
     """The end is recorded before anything is stopped, because the syncer's status is not requested afterwards."""
     model = exported(job_now.name) if end.phase == "Complete" else None
@@ -125,8 +144,15 @@ def _ends(job_now: JobNow, end: End) -> Plan:
     return with_status(job_now, Plan(again_in_seconds=0.0), over(job_now.before, end), model=model, completed=completed)
 
 
-def _planned(change: Changes, again_in_seconds: float, *, ask_syncer: bool) -> Plan:
-    return Plan(again_in_seconds, change.scale, change.apply, change.delete, ask_syncer=ask_syncer)
+def _planned(job_now: JobNow, change: Changes, again_in_seconds: float, *, ask_syncer: bool) -> Plan:
+    return Plan(
+        again_in_seconds,
+        scale=change.scale,
+        add_finalizer=job_now.clusters.needs_finalizer,
+        apply=change.apply,
+        delete=change.delete,
+        ask_syncer=ask_syncer,
+    )
 
 
 def _invalid(text: str, observed: Observed) -> Cause:
@@ -143,12 +169,3 @@ def _not_suspended(job_now: JobNow) -> Verdict:
 def _running_again(job_now: JobNow) -> float:
     left = seconds_until_deadline(job_now.spec.active_deadline_seconds, job_now.before.start_time, job_now.now)
     return job_now.options.poll_seconds if left is None else min(job_now.options.poll_seconds, max(0.0, left))
-
-
-def unsupported(spec: JobSpec) -> Cause | None:
-    """The first such thing."""
-    for index, region in enumerate(spec.regions):
-        if region.cluster is not None:
-            text = f"spec.regions[{index}].cluster: other clusters are not supported; remove it"
-            return Cause(Reason.REMOTE_CLUSTER_UNSUPPORTED, text)
-    return None

@@ -42,7 +42,7 @@ def with_status(
     # No learner trains before a syncer was ready for the first time.
     known = None if has_had_a_syncer(before) or syncer_ready(job_now.deployment) else frozenset[str]()
     heard = Heard(known) if told is None else _heard(told, job_now.spec.sync.quorum)
-    counted = counts(job_now.workloads, heard, running=running)
+    counted = counts(job_now.workloads, heard, job_now.clusters, running=running)
     status = before.model_copy(
         update={
             "observed_generation": job_now.job.metadata.generation,
@@ -86,8 +86,11 @@ def _endpoints(job_now: JobNow, view: SyncerStatusView | None) -> SyncerEndpoint
     host = names.syncer_host(job_now.name, job_now.job.metadata.namespace)
     before = job_now.before.syncer
     epoch = view.epoch if view is not None else before.epoch if before is not None else 0
+    external = job_now.external_endpoint
     return SyncerEndpoints(
         endpoint=f"{host}:{SYNC_PORT}",
+        external_endpoint=external.address,
+        external_endpoint_missing=external.missing,
         http_endpoint=f"{host}:{HTTP_PORT}",
         epoch=epoch,
         claim_uid=job_now.volume.to_remember,

@@ -6,10 +6,10 @@ that does not respond are not waited for: they cannot hand in work.
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import datetime
 
 from diloco_operator import labels
 from diloco_operator.decide.causes.pods import is_lost
+from diloco_operator.decide.clusters import HOME, Clusters
 from diloco_operator.decide.observed import ChildKey, Looked, Object
 from diloco_operator.decide.plan import Scaling
 from diloco_operator.decide.workloads import DEPLOYMENT, STATEFUL_SET, component, pods_counted, replicas
@@ -25,36 +25,78 @@ class PodsLeft:
     """The syncer's pods, with lost ones: on a node that does not respond it may still write to its volume."""
     lost: int
     """Learners' pods that are being deleted on nodes that do not respond."""
+    abroad: int = 0
+    """How many of ``learners`` are in other clusters."""
+    unseen: int = 0
+    """Clusters that do not answer, and of which nothing has been seen yet: they may have learners."""
+    given_up: tuple[str, ...] = ()
+    """Clusters that may have learners too, but have not answered for so long that they are not waited for."""
 
     @property
     def any(self) -> bool:
         """Whether something can still be waited for."""
-        return bool(self.learners or self.syncers)
+        return bool(self.learners or self.syncers or self.unseen)
 
 
-def pods_left(children: Mapping[ChildKey, Object], looked: Looked | None, now: datetime) -> PodsLeft:
+def pods_left(children: Mapping[ChildKey, Object], looked: Looked | None, clusters: Clusters) -> PodsLeft:
     """The pods that are left, from the list of pods and from the sets' own counts.
 
     A Deployment does not count pods that are being deleted; the list contains them.
     """
+    counted = {cluster: _learners_left(cluster, children, looked, clusters) for cluster in (HOME, *clusters.others)}
+    awaited = [left for cluster, left in counted.items() if clusters.awaited(cluster)]
     pods = () if looked is None else looked.pods
-    learners = [one.pod for one in pods if component(one.pod) == labels.LEARNER]
-    lost = sum(is_lost(pod, now) for pod in learners)
-    sets = [live for key, live in children.items() if key.kind == STATEFUL_SET]
+    # The syncer is at home. In another cluster, anybody may label a pod like it.
+    seen = sum(component(one.pod) == labels.SYNCER for one in pods if one.cluster == HOME)
+    deployed = sum(pods_counted(live) for key, live in children.items() if _is_syncers(key))
+    learners = sum(left.learners for left in awaited)
+    return PodsLeft(
+        learners=learners,
+        syncers=max(deployed, seen),
+        lost=sum(left.lost for left in awaited),
+        abroad=learners - counted[HOME].learners,
+        unseen=sum(left.unseen for left in awaited),
+        given_up=tuple(
+            cluster
+            for cluster, left in counted.items()
+            if not clusters.awaited(cluster) and (left.learners or left.unseen)
+        ),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _LearnersLeft:
+    learners: int = 0
+    lost: int = 0
+    unseen: bool = False
+
+
+def _learners_left(
+    cluster: str, children: Mapping[ChildKey, Object], looked: Looked | None, clusters: Clusters
+) -> _LearnersLeft:
+    """The learners' pods of one cluster."""
+    if clusters.is_duplicate(cluster):
+        return _LearnersLeft()
+    pods = [] if looked is None else [one.pod for one in looked.pods if one.cluster == cluster]
+    learners = [pod for pod in pods if component(pod) == labels.LEARNER]
+    lost = sum(is_lost(pod, clusters.now) for pod in learners)
+    sets = [live for key, live in children.items() if (key.kind, key.cluster) == (STATEFUL_SET, cluster)]
     counted = max(sum(map(pods_counted, sets)), len(learners))
     # A set that wants pods may still create them, whatever becomes of its old ones.
     asked = sum(map(replicas, sets))
-    seen = sum(component(one.pod) == labels.SYNCER for one in pods)
-    deployed = sum(pods_counted(live) for key, live in children.items() if key.kind == DEPLOYMENT)
-    return PodsLeft(learners=max(counted - lost, asked), syncers=max(deployed, seen), lost=lost)
+    return _LearnersLeft(max(counted - lost, asked), lost, unseen=not sets and clusters.never_seen(cluster))
 
 
-def scaled_to_nothing(children: Mapping[ChildKey, Object], left: PodsLeft) -> tuple[Scaling, ...]:
+def scaled_to_nothing(children: Mapping[ChildKey, Object], left: PodsLeft, clusters: Clusters) -> tuple[Scaling, ...]:
     """Scale all learners to 0, and once they are gone the syncer, so that its last checkpoint has their work."""
-    wanted = {key: 0 for key in children if key.kind == STATEFUL_SET}
-    if not left.learners:
-        wanted |= {key: 0 for key in children if key.kind == DEPLOYMENT}
+    wanted = {key: 0 for key in children if key.kind == STATEFUL_SET and clusters.writable(key)}
+    if not (left.learners or left.unseen):
+        wanted |= {key: 0 for key in children if _is_syncers(key)}
     return scaled_down(children, wanted)
+
+
+def _is_syncers(key: ChildKey) -> bool:
+    return key.kind == DEPLOYMENT and key.cluster == HOME
 
 
 def scaled_down(children: Mapping[ChildKey, Object], wanted: Mapping[ChildKey, int]) -> tuple[Scaling, ...]:

@@ -14,28 +14,15 @@ from diloco.spec.placement import Pool
 from diloco_operator import labels
 from diloco_operator.decide.observed import Object
 from diloco_operator.decide.workloads import replicas
+from diloco_operator.manifests.documents import PASSED_TO_PODS
 from diloco_operator.manifests.quantity import canonical_resources
 from diloco_operator.manifests.syncer import CONTAINER, without_default_requests
-from diloco_operator.names import PoolKey, pools
+from diloco_operator.names import PoolKey, pools, syncers_pool
 
 TEMPLATE: Final = "diloco.dev/template"
 """Annotation of a set or Deployment: digest of its template."""
 INPUTS: Final = "diloco.dev/inputs"
 """The same: digest of the user's settings that go into it. Its computation must never change, or pods restart."""
-_OF_POOL = {
-    "image",
-    "resources",
-    "node_selector",
-    "tolerations",
-    "affinity",
-    "priority_class_name",
-    "runtime_class_name",
-    "env",
-    "volumes",
-    "volume_mounts",
-    "image_pull_secrets",
-    "pod_template",
-}
 
 
 def described(one: Object, spec: JobSpec) -> Object:
@@ -82,12 +69,12 @@ def _changeable(item: Object) -> Any:
 
 
 def _pool_inputs(spec: JobSpec, pool: Pool) -> Any:
-    said = pool.model_dump(mode="json", by_alias=True, include=_OF_POOL, exclude_defaults=True)
+    said = pool.model_dump(mode="json", by_alias=True, include=set(PASSED_TO_PODS), exclude_defaults=True)
     return {"image": spec.image, "pool": said}
 
 
 def _syncer_inputs(spec: JobSpec) -> Any:
-    first = spec.regions[0].pools[0]
+    first = pools(spec)[syncers_pool(spec)]
     resources = spec.syncer.resources
     patch = spec.syncer.pod_template
     # Only if there is one, so that the digest of jobs without it is the same as before the field existed.

@@ -25,7 +25,7 @@ class PoolWorkload:
     @property
     def ready(self) -> int:
         """Learners whose pod is ready."""
-        return int(_status(self.live).get("readyReplicas") or 0)
+        return _number(_status(self.live).get("readyReplicas"))
 
     @property
     def healthy(self) -> bool:
@@ -35,9 +35,7 @@ class PoolWorkload:
     @property
     def short(self) -> bool:
         """Whether fewer pods exist than wanted, because something keeps the controller from creating them."""
-        return (
-            self.live is not None and _seen(self.live) and int(_status(self.live).get("replicas") or 0) < self.desired
-        )
+        return self.live is not None and _seen(self.live) and _number(_status(self.live).get("replicas")) < self.desired
 
 
 def rollout_waits(workload: PoolWorkload) -> int:
@@ -48,7 +46,7 @@ def rollout_waits(workload: PoolWorkload) -> int:
     status = _status(workload.live)
     if workload.live is None or not _seen(workload.live) or "updatedReplicas" not in status:
         return 0
-    return max(0, workload.desired - int(status["updatedReplicas"] or 0))
+    return max(0, workload.desired - _number(status["updatedReplicas"]))
 
 
 def set_names(
@@ -58,14 +56,14 @@ def set_names(
     foreign: Collection[ChildKey],
     said: Mapping[PoolKey, str],
 ) -> dict[PoolKey, str]:
-    """The name of each pool's StatefulSet: for an existing one the name it has, by whichever rule it was named.
+    """The name of each pool's StatefulSet at home: for an existing one the name it has, by whichever rule.
 
     ``said`` is the name in the status. It is used if a set of an earlier release is not found by its labels (because
     they were removed), so that no second one is created beside it; but not if another job has that name.
     """
     there: dict[tuple[str, str], list[str]] = {}
     for key, item in sorted(children.items(), key=lambda pair: pair[0]):
-        if key.kind == STATEFUL_SET:
+        if key.kind == STATEFUL_SET and not key.cluster:
             its = item["metadata"].get("labels") or {}
             there.setdefault((its.get(labels.REGION, ""), its.get(labels.POOL, "")), []).append(key.name)
     found = {}
@@ -83,12 +81,15 @@ def set_names(
 
 
 def pool_workloads(
-    sets: SetNames, desired: Mapping[PoolKey, int], children: Mapping[ChildKey, Object]
+    sets: SetNames,
+    desired: Mapping[PoolKey, int],
+    regions: Mapping[str, str],
+    children: Mapping[ChildKey, Object],
 ) -> list[PoolWorkload]:
-    """One for every pool, in the manifest's order."""
+    """One for every pool, in the manifest's order. ``regions``: the cluster of each region."""
     found = []
     for pool, count in desired.items():
-        key = ChildKey(STATEFUL_SET, sets[pool])
+        key = ChildKey(STATEFUL_SET, sets[pool], regions[pool.region])
         found.append(PoolWorkload(pool, key, children.get(key), count))
     return found
 
@@ -105,7 +106,7 @@ def syncer_claim(job: str, children: Mapping[ChildKey, Object]) -> Object | None
 
 def syncer_ready(deployment: Object | None) -> bool:
     """Whether the syncer's pod is ready."""
-    return int(_status(deployment).get("readyReplicas") or 0) > 0
+    return _number(_status(deployment).get("readyReplicas")) > 0
 
 
 def component(item: Object) -> str:
@@ -115,7 +116,7 @@ def component(item: Object) -> str:
 
 def pods_counted(live: Object) -> int:
     """Number of pods that a set or Deployment has by its own status, or may be creating."""
-    asked, counted = replicas(live), int(_status(live).get("replicas") or 0)
+    asked, counted = replicas(live), _number(_status(live).get("replicas"))
     # Until the controller has observed the latest spec, its counts belong to an earlier one.
     return max(asked, counted, 0 if _seen(live) else 1)
 
@@ -123,12 +124,17 @@ def pods_counted(live: Object) -> int:
 def replicas(live: Object) -> int:
     """``spec.replicas``; 1 if it is missing."""
     asked = live.get("spec", {}).get("replicas")
-    return 1 if asked is None else int(asked)
+    return 1 if asked is None else _number(asked)
 
 
 def _seen(live: Object) -> bool:
-    generation = int(live["metadata"].get("generation") or 0)
-    return int(_status(live).get("observedGeneration") or 0) >= generation
+    generation = _number(live["metadata"].get("generation"))
+    return _number(_status(live).get("observedGeneration")) >= generation
+
+
+def _number(value: object) -> int:
+    """A count. The API server of another cluster may send anything: what is no number counts as 0."""
+    return value if isinstance(value, int) else 0
 
 
 def _status(live: Object | None) -> Object:

@@ -7,16 +7,31 @@ anything should run.
 
 from diloco_operator.manifests.all_children import all_children
 from diloco_operator.manifests.errors import InvalidSpecError, ManifestError, NoImageError
-from diloco_operator.manifests.inputs import Certificates, Images, Manifest, ObservedImages, Scale, choose_images
+from diloco_operator.manifests.inputs import (
+    Certificates,
+    Images,
+    Inputs,
+    Manifest,
+    ObservedImages,
+    Placed,
+    Remote,
+    Remotes,
+    Scale,
+    choose_images,
+)
 
 __all__ = [
     "Certificates",
     "Images",
+    "Inputs",
     "InvalidSpecError",
     "Manifest",
     "ManifestError",
     "NoImageError",
     "ObservedImages",
+    "Placed",
+    "Remote",
+    "Remotes",
     "Scale",
     "all_children",
     "choose_images",

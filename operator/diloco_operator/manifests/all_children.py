@@ -1,12 +1,16 @@
 """All objects of a job, in an order that is safe to apply."""
 
+from dataclasses import replace
+from itertools import chain
 from typing import TYPE_CHECKING
 
 from diloco.spec import DiLoCoJob
 from diloco.spec.errors import Problem
 from diloco_operator import names
 from diloco_operator.manifests import (
+    abroad,
     documents,
+    kubeconfig_keys,
     learners,
     network,
     passthrough,
@@ -17,28 +21,39 @@ from diloco_operator.manifests import (
     syncer,
 )
 from diloco_operator.manifests.errors import InvalidSpecError
-from diloco_operator.manifests.inputs import Certificates, Images, Manifest, Scale
+from diloco_operator.manifests.inputs import Inputs, Manifest, Placed
 from diloco_operator.options import OperatorOptions
 
 if TYPE_CHECKING:
     from diloco.spec.placement import PodTemplate
 
 
-def all_children(
-    job: DiLoCoJob, options: OperatorOptions, images: Images, scale: Scale, certificates: Certificates
-) -> tuple[Manifest, ...]:
-    """All objects: first what pods mount, then policies and Services, then what runs pods.
+def all_children(job: DiLoCoJob, options: OperatorOptions, inputs: Inputs) -> tuple[Placed, ...]:
+    """All objects: first what pods mount, then policies and Services, then what runs pods; home first.
+
+    Of regions in other clusters, only those in ``inputs.remotes``.
 
     Raises:
         InvalidSpecError: fields that are passed to pods are invalid, or conflict with what the operator sets.
     """
-    sets = names.stateful_sets(job.metadata.name, names.pools(job.spec)) | dict(scale.sets)
+    sets = names.stateful_sets(job.metadata.name, names.pools(job.spec)) | dict(inputs.scale.sets)
     own = restrictions.own_objects(job.metadata.name, sets)
+    if wrong := list(kubeconfig_keys.problems(job.spec)):
+        raise InvalidSpecError(wrong)
     passthrough.check(job.spec, own)
     _check_templates(job, own)
-    exposed = services.exposed_syncer(job)
-    return (
-        *secrets.secrets(job, certificates, sets),
+    _check_set_names(sets)
+    named = replace(inputs, scale=replace(inputs.scale, sets=sets))
+    others = (abroad.objects(job, cluster, named) for cluster in inputs.remotes)
+    return (*_at_home(job, options, named), *chain.from_iterable(others))
+
+
+def _at_home(job: DiLoCoJob, options: OperatorOptions, inputs: Inputs) -> tuple[Placed, ...]:
+    images, scale = inputs.images, inputs.scale
+    where, exposed = names.clusters(job.spec), services.exposed_syncer(job)
+    here = {key: scale.sets[key] for key in names.pools(job.spec) if not where[key.region]}
+    made = (
+        *secrets.secrets(job, inputs.certificates, here),
         documents.config_map(job),
         syncer.claim(job),
         # Before the pods, so that there is no moment without a restriction.
@@ -48,8 +63,12 @@ def all_children(
         *([exposed] if exposed is not None else []),
         services.learners(job),
         syncer.deployment(job, images.syncer, scale.syncer),
-        *_stateful_sets(job, images, scale, sets),
+        *(
+            learners.stateful_set(job, key, set_name, images.learners[key], scale.learners.get(key, 0))
+            for key, set_name in here.items()
+        ),
     )
+    return tuple(Placed(one) for one in made)
 
 
 def _check_templates(job: DiLoCoJob, own: restrictions.OwnObjects) -> None:
@@ -70,16 +89,12 @@ def _check_templates(job: DiLoCoJob, own: restrictions.OwnObjects) -> None:
         raise InvalidSpecError(found)
 
 
-def _stateful_sets(job: DiLoCoJob, images: Images, scale: Scale, sets: names.SetNames) -> tuple[Manifest, ...]:
+def _check_set_names(sets: names.SetNames) -> None:
+    """Two pools' sets must not have one name, in whichever clusters they are."""
     by_name: dict[str, names.PoolKey] = {}
-    made = []
-    for key in names.pools(job.spec):
-        one = learners.stateful_set(job, key, sets[key], images.learners[key], scale.learners.get(key, 0))
-        name = sets[key]
+    for key, name in sets.items():
         if name in by_name:
             # Eight digits of a digest: about once in four thousand million pairs.
             message = f"pools {by_name[name]} and {key} would both be named {name}; rename one"
             raise InvalidSpecError([Problem("spec.regions", message)])
         by_name[name] = key
-        made.append(one)
-    return tuple(made)

@@ -1,11 +1,13 @@
 """The ConfigMap with the job's manifest, as its processes read it.
 
-It leaves out ``suspend``, which no process uses. Pod templates must not contain a digest of it, or a change of a pool's
-size would restart all pods.
+It leaves out what no process uses: ``suspend``, how the syncer is exposed, and which clusters regions are in. So a
+changed address changes nothing here, and images of earlier versions find no field that is new there. Pod templates must
+not contain a digest of it, or a change of a pool's size would restart all pods.
 """
 
 import json
 import re
+from typing import Any, Final
 
 from diloco.spec import DiLoCoJob
 from diloco.spec.errors import Problem
@@ -14,6 +16,39 @@ from diloco_operator import labels, names
 from diloco_operator.manifests import common
 from diloco_operator.manifests.errors import InvalidSpecError
 from diloco_operator.manifests.inputs import Manifest
+
+ENDPOINT_FILE: Final = "endpoint"
+"""The file with ``host:port`` of the syncer, in other clusters; empty while it is not known."""
+PASSED_TO_PODS: Final = frozenset(
+    {
+        "image",
+        "resources",
+        "node_selector",
+        "tolerations",
+        "affinity",
+        "priority_class_name",
+        "runtime_class_name",
+        "env",
+        "volumes",
+        "volume_mounts",
+        "image_pull_secrets",
+        "pod_template",
+    }
+)
+"""Fields of a pool that only its pods' template uses, and no process."""
+_USED_BY_NO_PROCESS: Final[Any] = {
+    "suspend": True,
+    "syncer": {"expose": True},
+    "regions": {"__all__": {"cluster": True}},
+}
+_ABROAD: Final[Any] = {
+    "suspend": True,
+    "image": True,
+    "syncer": True,
+    "regions": {"__all__": {"cluster": True, "pools": {"__all__": set(PASSED_TO_PODS)}}},
+}
+"""What a manifest in another cluster leaves out. Its owner has no use for it: where other regions are, names of their
+Secrets, what their pods and the syncer's get."""
 
 # These are valid in JSON's strings, but for YAML, which reads the manifest, they are line breaks or not allowed.
 _NOT_YAML = re.compile("[\x7f-\x9f\u2028\u2029\ufeff\ufffe\uffff]")
@@ -25,12 +60,25 @@ def config_map(job: DiLoCoJob) -> Manifest:
     Raises:
         InvalidSpecError: the manifest is larger than a process reads.
     """
+    return _config_map(job, {common.JOB_FILE: job_text(job)})
+
+
+def remote_config_map(job: DiLoCoJob, endpoint: str) -> Manifest:
+    """The ConfigMap in another cluster, as at home but for its content.
+
+    Raises:
+        InvalidSpecError: the manifest is larger than a process reads.
+    """
+    return _config_map(job, {common.JOB_FILE: _text(job, _ABROAD), ENDPOINT_FILE: endpoint})
+
+
+def _config_map(job: DiLoCoJob, data: dict[str, str]) -> Manifest:
     name = job.metadata.name
     return {
         "apiVersion": "v1",
         "kind": "ConfigMap",
         "metadata": common.metadata(job, names.config_map(name), labels.of_job(name, labels.JOB_WIDE)),
-        "data": {common.JOB_FILE: job_text(job)},
+        "data": data,
     }
 
 
@@ -43,12 +91,16 @@ def job_text(job: DiLoCoJob) -> str:
     Raises:
         InvalidSpecError: it is larger than a process reads.
     """
+    return _text(job, _USED_BY_NO_PROCESS)
+
+
+def _text(job: DiLoCoJob, leave_out: Any) -> str:
     document = {
         "apiVersion": job.api_version,
         "kind": job.kind,
         "metadata": {"name": job.metadata.name, "namespace": job.metadata.namespace},
         "spec": job.spec.model_dump(
-            mode="json", by_alias=True, exclude_unset=True, exclude_defaults=True, exclude={"suspend"}
+            mode="json", by_alias=True, exclude_unset=True, exclude_defaults=True, exclude=leave_out
         ),
     }
     plain = json.dumps(document, ensure_ascii=False, indent=1)

@@ -6,10 +6,35 @@ from typing import Any
 
 from diloco.spec import JobSpec
 from diloco_operator.manifests.errors import NoImageError
-from diloco_operator.names import PoolKey, SetNames, pools
+from diloco_operator.names import PoolKey, SetNames, pools, syncers_pool
 
 Manifest = dict[str, Any]
 """A Kubernetes object as plain JSON values."""
+
+
+@dataclass(frozen=True, slots=True)
+class Placed:
+    """An object and the cluster that it belongs in."""
+
+    body: Manifest
+    cluster: str = ""
+    """Empty: home, the cluster that the operator runs in. Otherwise its name (`cluster_name`)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Remote:
+    """Another cluster, as far as objects there depend on it."""
+
+    namespace: str
+    """Where the job's objects are in that cluster."""
+    home_id: str
+    """The id of the home that the job is at. Not empty."""
+    endpoint: str = ""
+    """``host:port`` by which learners there reach the syncer; empty: not known yet, so they wait for it."""
+
+
+Remotes = Mapping[str, Remote]
+"""The other clusters for which objects are made, by name (`cluster_name`); for those not listed, none are made."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,10 +75,20 @@ class Certificates:
     """Why contents have changed; empty if they have not."""
 
 
+@dataclass(frozen=True, slots=True)
+class Inputs:
+    """What a job's objects are made from, besides the job and the operator's settings."""
+
+    images: Images
+    scale: Scale
+    certificates: Certificates
+    remotes: Remotes = field(default_factory=dict)
+
+
 def choose_images(spec: JobSpec, observed: ObservedImages, default: str | None) -> Images:
     """Images of the manifest; else those that run already, so that a new ``default`` restarts no pod; else that.
 
-    The syncer takes ``spec.image`` or the first pool's image: every trainer image contains both programs.
+    The syncer takes ``spec.image`` or the image of `syncers_pool`: every trainer image contains both programs.
 
     Raises:
         NoImageError: there is no image for some pool or the syncer.
@@ -64,7 +99,7 @@ def choose_images(spec: JobSpec, observed: ObservedImages, default: str | None) 
         if image is None:
             raise NoImageError(key)
         learners[key] = image
-    first, pool = next(iter(pools(spec).items()))
-    syncer = spec.image or pool.image or observed.syncer or default
-    # Without any of these the first pool would have had none either, unless it runs already.
+    first = syncers_pool(spec)
+    syncer = spec.image or pools(spec)[first].image or observed.syncer or default
+    # Without any of these that pool would have had none either, unless it runs already.
     return Images(syncer=syncer or learners[first], learners=learners)

@@ -40,6 +40,11 @@ def stateful_set(job: DiLoCoJob, key: PoolKey, set_name: str, image: str, replic
     }
 
 
+def syncer_argument(job: DiLoCoJob) -> str:
+    """What tells a learner where the syncer is."""
+    return f"--syncer={names.syncer_host(job.metadata.name, job.metadata.namespace)}:{common.SYNC_PORT}"
+
+
 def _pod(job: DiLoCoJob, key: PoolKey, pool: Pool, secret: str, image: str) -> Manifest:
     ours = common.volumes(names.config_map(job.metadata.name), secret, {"emptyDir": {}})
     return {
@@ -63,7 +68,7 @@ def _container(job: DiLoCoJob, key: PoolKey, pool: Pool, image: str) -> Manifest
             "learner",
             *common.JOB_ARGUMENTS,
             f"--learner={key}/$({passthrough.POD_INDEX})",
-            f"--syncer={names.syncer_host(job.metadata.name, job.metadata.namespace)}:{common.SYNC_PORT}",
+            syncer_argument(job),
             "--stay",
             *common.TLS_ARGUMENTS,
         ],

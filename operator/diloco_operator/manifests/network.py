@@ -1,5 +1,6 @@
 """Network policies: who may connect to a job's pods. Outgoing connections are not restricted: data can be anywhere."""
 
+from collections.abc import Sequence
 from typing import Final
 
 from diloco.spec import DiLoCoJob
@@ -9,6 +10,7 @@ from diloco_operator.manifests.inputs import Manifest
 
 _MESH_PORT: Final = 15008
 """Port to which Istio's ambient mode delivers all traffic between pods of a mesh, whatever its port (HBONE)."""
+_MONITORS: Final[Manifest] = {"matchLabels": {labels.MONITORING: "true"}}
 _MESH_PROBES: Final = "169.254.7.127/32"
 """Address from which kubelet's probes come in that mode."""
 
@@ -35,10 +37,20 @@ def learners_policy(job: DiLoCoJob, operator_namespace: str) -> Manifest:
     return _policy(job, names.learners(name), own, labels.learners_selector(name), _pages(operator_namespace))
 
 
+def remote_learners_policy(job: DiLoCoJob) -> Manifest:
+    """The same in another cluster. The operator is not there: a namespace that is called like its own is another's."""
+    name = job.metadata.name
+    own = labels.of_job(name, labels.LEARNER)
+    return _policy(job, names.learners(name), own, labels.learners_selector(name), _pages_for(_MONITORS))
+
+
 def _pages(operator_namespace: str, *others: Manifest) -> list[Manifest]:
     """Rules for those that may read pages, and for ``others`` in a mesh, where the intended port is not visible."""
-    namespaces = ({labels.NAMESPACE_NAME: operator_namespace}, {labels.MONITORING: "true"})
-    readers: list[Manifest] = [{"namespaceSelector": {"matchLabels": one}} for one in namespaces]
+    return _pages_for({"matchLabels": {labels.NAMESPACE_NAME: operator_namespace}}, _MONITORS, others=others)
+
+
+def _pages_for(*namespaces: Manifest, others: Sequence[Manifest] = ()) -> list[Manifest]:
+    readers: list[Manifest] = [{"namespaceSelector": one} for one in namespaces]
     probes = {"ipBlock": {"cidr": _MESH_PROBES}}
     return [
         {"from": [*readers, probes], "ports": [_port(common.HTTP_PORT)]},

@@ -10,7 +10,7 @@ from typing import Any, Final
 from diloco.spec.errors import Problem
 from diloco.spec.placement import PodTemplate
 from diloco.spec.words import listed
-from diloco_operator.manifests import passthrough, restrictions
+from diloco_operator.manifests import passthrough, restrictions, sysctls
 from diloco_operator.manifests.inputs import Manifest
 
 _FIELDS: Final[Mapping[str, type]] = {
@@ -28,6 +28,7 @@ _FIELDS: Final[Mapping[str, type]] = {
     "runtimeClassName": str,
     "schedulerName": str,
     "schedulingGates": list,
+    "securityContext": dict,
     "serviceAccountName": str,
     "tolerations": list,
     "topologySpreadConstraints": list,
@@ -36,7 +37,7 @@ _FIELDS: Final[Mapping[str, type]] = {
 """Fields of a pod's spec that may be set, and the type of each."""
 _OF_CONTAINER: Final = ("name", "env", "envFrom", "volumeMounts")
 """Fields of the operator's own container that may be set."""
-_APPENDED: Final = ("imagePullSecrets", "initContainers", "volumes")
+_APPENDED: Final = ("imagePullSecrets", "initContainers", "securityContext", "volumes")
 _KINDS: Final[Mapping[type, str]] = {str: "text", dict: "an object", list: "a list of objects"}
 _OUR_PREFIXES: Final = ("diloco.dev/", "app.kubernetes.io/", "apps.kubernetes.io/", "statefulset.kubernetes.io/")
 
@@ -74,6 +75,8 @@ def patched(template: Manifest, patch: PodTemplate, container: str) -> Manifest:
     found = {**spec, **more, "containers": [_container(one, ours) for one in spec["containers"]]}
     if volumes := given.get("volumes"):
         found["volumes"] = [*spec["volumes"], *volumes]
+    if wanted := given.get("securityContext", {}).get("sysctls"):
+        found["securityContext"] = {**spec["securityContext"], "sysctls": wanted}
     if first := given.get("initContainers"):
         found["initContainers"] = [restrictions.restricted(one) for one in first]
     if pulling := given.get("imagePullSecrets"):
@@ -110,6 +113,7 @@ def _is(value: object, kind: type) -> bool:
 def _items(
     place: str, spec: Manifest, container: str, also: Mapping[str, Any], own: restrictions.OwnObjects
 ) -> Iterator[Problem]:
+    yield from sysctls.problems(f"{place}.securityContext", spec.get("securityContext") or {})
     volumes = spec.get("volumes") or []
     yield from passthrough.keyed_problems(f"{place}.volumes", volumes, "name", passthrough.volume_problems)
     yield from restrictions.reference_problems(f"{place}.volumes", volumes, own)

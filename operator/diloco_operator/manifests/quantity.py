@@ -15,6 +15,8 @@ _WRITTEN = re.compile(
 )
 _DECIMAL: Final = ("n", "u", "m", "", "k", "M", "G", "T", "P", "E")
 _BINARY: Final = ("", "Ki", "Mi", "Gi", "Ti", "Pi", "Ei")
+_LONGEST: Final = 64
+"""Characters. API servers keep 19 digits (2^63)."""
 _FINEST: Final = -9
 """Powers of ten, of the finest quantity."""
 _COARSEST: Final = 18
@@ -24,7 +26,8 @@ def canonical(value: Any) -> Any:
     """``value`` as the API server writes it; an invalid quantity is returned unchanged, for the server to refuse."""
     if isinstance(value, bool) or not isinstance(value, int | float | str):
         return value
-    written = _WRITTEN.fullmatch(str(value).strip())
+    text = str(value).strip()
+    written = _WRITTEN.fullmatch(text) if len(text) <= _LONGEST else None
     if written is None:
         return value
     amount = Fraction(written["number"])

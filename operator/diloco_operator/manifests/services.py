@@ -50,7 +50,7 @@ def exposed_syncer(job: DiLoCoJob) -> Manifest | None:
     if expose.type == "ClusterIP":
         return None
     ranges: Manifest = {}
-    if expose.source_ranges:
+    if expose.source_ranges and expose.type != "External":
         # Local: otherwise a node's address replaces the learner's, and the policy would reject it.
         ranges = {"externalTrafficPolicy": "Local"}
         if expose.type == "LoadBalancer":
@@ -61,7 +61,8 @@ def exposed_syncer(job: DiLoCoJob) -> Manifest | None:
         labels.SYNCER,
         {
             **ranges,
-            "type": expose.type,
+            # What leads there from outside needs a Service with no other port, of any kind.
+            "type": "ClusterIP" if expose.type == "External" else expose.type,
             "selector": labels.syncer_selector(name),
             "ports": [_port(common.SYNC_PORT_NAME, common.SYNC_PORT)],
         },

@@ -61,7 +61,7 @@ def claim(job: DiLoCoJob) -> Manifest:
 def _pod(job: DiLoCoJob, image: str) -> Manifest:
     name = job.metadata.name
     state: Manifest = {"persistentVolumeClaim": {"claimName": names.syncer(name)}}
-    first = job.spec.regions[0].pools[0]
+    first = names.pools(job.spec)[names.syncers_pool(job.spec)]
     pulling = {key: value for key, value in passthrough.pod_fields(first).items() if key == "imagePullSecrets"}
     return {
         **common.pod_defaults(GRACE_SECONDS),

@@ -3,19 +3,24 @@
 Answers are kept for a moment, so that a burst of changes does not cause a hundred requests.
 """
 
+import asyncio
+import logging
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final
 
-from diloco_operator.cluster.api import Api, Object
-from diloco_operator.cluster.cache import Cache, GroupKey, version_of
+from diloco_operator.cluster.api import Object
+from diloco_operator.cluster.cache import version_of
+from diloco_operator.cluster.errors import ApiError
 from diloco_operator.decide.observed import ChildKey, Looked, Observed, SyncerAway, SyncerStatusView
 from diloco_operator.decide.workloads import syncer_deployment, syncer_ready
-from diloco_operator.observe.jobs import JobKey, key_of
+from diloco_operator.observe.jobs import key_of
+from diloco_operator.observe.places import Place, Places
 from diloco_operator.observe.pods import look_closer
 from diloco_operator.observe.syncer import SyncerClient
 from diloco_operator.repairs import Repairs
 
+_log = logging.getLogger(__name__)
 LOOK_SECONDS: Final = 15.0
 """A list of the pods is used for this long, unless one of the job's objects changes before."""
 SYNCER_SECONDS: Final = 2.0
@@ -68,18 +73,16 @@ class Memory:
 class Observer:
     """The source of all observations of jobs."""
 
-    api: Api
-    cache: Cache
+    places: Places
     asker: SyncerClient
     clock: Callable[[], float]
     """Seconds, monotonic."""
 
     def children(self, job: Object) -> tuple[dict[ChildKey, Object], frozenset[ChildKey]]:
         """The objects with the job's label: its own ones, and the keys of those that belong to others."""
-        uid, owned, others = job["metadata"]["uid"], {}, set()
-        for key, item in self.cache.group(GroupKey(*key_of(job))):
-            child = ChildKey(key.kind, key.name)
-            if is_owned(item, uid):
+        owned, others = {}, set()
+        for child, item, is_ours in self.places.children(job):
+            if is_ours:
                 owned[child] = item
             else:
                 others.add(child)
@@ -95,6 +98,7 @@ class Observer:
             looked=self._fresh_look(children, memory),
             syncer=await self.ask_syncer(job, children, memory) if asked else None,
             refused=memory.still_failing | memory.refused,
+            clusters=self.places.seen(job),
         )
 
     async def ask_syncer(
@@ -116,28 +120,37 @@ class Observer:
         return memory.syncer
 
     async def look_closer(self, job: Object, children: dict[ChildKey, Object], memory: Memory) -> Looked:
-        """The job's pods and warnings.
+        """The job's pods and warnings, in every cluster that answers.
 
         Raises:
-            ApiError: they could not be listed.
+            ApiError: those at home could not be listed.
         """
-        key: JobKey = key_of(job)
-        memory.looked = await look_closer(self.api, key, children)
+        looks = [self._look(place, job, children) for place in self.places.answering(job)]
+        found = await asyncio.gather(*looks)
+        memory.looked = Looked(
+            tuple(pod for look in found for pod in look.pods),
+            {key: events for look in found for key, events in look.events.items()},
+        )
         memory.looked_at = self.clock()
         memory.looked_at_versions = _versions(children)
         return memory.looked
+
+    async def _look(self, place: Place, job: Object, children: dict[ChildKey, Object]) -> Looked:
+        try:
+            return await look_closer(place, key_of(job), job["metadata"]["uid"], children)
+        except ApiError as error:
+            if not place.cluster:
+                raise
+            # The region's state says why; the rest of the job is looked at all the same.
+            _log.warning("%s: cannot look at its pods in cluster %s: %s", key_of(job), place.cluster, error)
+            place.failed(error)
+            return Looked()
 
     def _fresh_look(self, children: dict[ChildKey, Object], memory: Memory) -> Looked | None:
         old = self.clock() - memory.looked_at >= LOOK_SECONDS
         if old or memory.looked_at_versions != _versions(children):
             memory.looked = None
         return memory.looked
-
-
-def is_owned(item: Object, uid: str) -> bool:
-    """Whether the object is controlled by the job with this uid."""
-    owners = item["metadata"].get("ownerReferences") or ()
-    return any(owner.get("uid") == uid and owner.get("controller") for owner in owners)
 
 
 def _versions(children: dict[ChildKey, Object]) -> dict[ChildKey, int]:

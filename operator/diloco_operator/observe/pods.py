@@ -9,11 +9,12 @@ from collections.abc import Iterable, Mapping
 from typing import Final
 
 from diloco_operator import labels
-from diloco_operator.cluster.api import Api, Object, Selection
+from diloco_operator.cluster.api import Object, Selection
 from diloco_operator.cluster.cache import without_managed_fields
 from diloco_operator.cluster.kinds import CORE_EVENT, POD
 from diloco_operator.decide.observed import ChildKey, Looked, PodObserved
 from diloco_operator.observe.jobs import JobKey
+from diloco_operator.observe.places import Place
 
 MOST_EVENT_PAGES: Final = 10
 """Beyond 5,000 warnings in a namespace the rest is not read: the same causes repeat."""
@@ -24,20 +25,22 @@ _CONTAINER_LISTS: Final = ("initContainerStatuses", "containerStatuses")
 _CONTAINER: Final = ("name", "image", "ready", "restartCount", "state", "lastState")
 
 
-async def look_closer(api: Api, job: JobKey, children: Mapping[ChildKey, Object]) -> Looked:
-    """List what explains why pods are not ready.
+async def look_closer(place: Place, job: JobKey, uid: str, children: Mapping[ChildKey, Object]) -> Looked:
+    """List what explains why pods in one cluster are not ready.
 
     Raises:
         ApiError: a list failed.
     """
-    selector = labels.text({labels.JOB: job.name})
-    selection = Selection(POD, job.namespace, labels=selector)
+    # In another cluster a job of another home may have the same name.
+    own = {labels.JOB: job.name} | ({labels.JOB_UID: uid} if place.cluster else {})
+    selection = Selection(POD, place.namespace, labels=labels.text(own))
     # Page by page: the unreduced pods of a large job would take more memory than everything else together.
-    pods = [slim_pod(pod) async for page in api.pages(selection) for pod in page.get("items") or ()]
-    by_uid = await _warnings(api, job.namespace, [*pods, *children.values()])
+    pods = [slim_pod(pod) async for page in place.api.pages(selection) for pod in page.get("items") or ()]
+    there = {key: child for key, child in children.items() if key.cluster == place.cluster}
+    by_uid = await _warnings(place, [*pods, *there.values()])
     return Looked(
-        pods=tuple(PodObserved(pod, tuple(by_uid.get(_uid(pod), ()))) for pod in pods),
-        events={key: tuple(by_uid[_uid(child)]) for key, child in children.items() if _uid(child) in by_uid},
+        pods=tuple(PodObserved(pod, tuple(by_uid.get(_uid(pod), ())), place.cluster) for pod in pods),
+        events={key: tuple(by_uid[_uid(child)]) for key, child in there.items() if _uid(child) in by_uid},
     )
 
 
@@ -59,11 +62,11 @@ def _only(given: Object, fields: Iterable[str]) -> Object:
     return {field: given[field] for field in fields if field in given}
 
 
-async def _warnings(api: Api, namespace: str, about: Iterable[Object]) -> Mapping[str, list[Object]]:
+async def _warnings(place: Place, about: Iterable[Object]) -> Mapping[str, list[Object]]:
     wanted = {_uid(item) for item in about}
     found: dict[str, list[Object]] = defaultdict(list)
     pages = 0
-    async for page in api.pages(Selection(CORE_EVENT, namespace, fields="type=Warning")):
+    async for page in place.api.pages(Selection(CORE_EVENT, place.namespace, fields="type=Warning")):
         for event in page.get("items") or ():
             uid = (event.get("involvedObject") or {}).get("uid")
             if uid in wanted:

@@ -50,7 +50,8 @@ class SyncerClient:
         """The status of a job's syncer, or why there is none, in a text that stays the same while the cause does."""
         async with self._free:
             try:
-                body = await asyncio.wait_for(self._get(self._url_of(job)), TIMEOUT_SECONDS)
+                async with asyncio.timeout(TIMEOUT_SECONDS):
+                    body = await self._get(self._url_of(job))
             except TimeoutError:
                 return SyncerAway(f"no answer within {TIMEOUT_SECONDS:.0f} s")
             except aiohttp.ClientConnectorDNSError:

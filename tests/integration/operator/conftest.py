@@ -7,9 +7,10 @@ from pathlib import Path
 import pytest
 
 from testbed.api_server.fault_proxy import FaultProxy
-from testbed.api_server.server import ApiServer, job_api_server, why_there_is_none
+from testbed.api_server.server import ApiServer, api_server, job_api_server, why_there_is_none
 from testbed.operator_process import OperatorProcess
 from tests.support.operator_scene import Cluster, Start
+from tests.support.remote_scene import Far
 
 
 @pytest.fixture(scope="session")
@@ -18,6 +19,19 @@ def server() -> Iterator[ApiServer]:
         pytest.skip(reason)
     with job_api_server() as running:
         yield running
+
+
+@pytest.fixture(scope="module")
+def far_server(server: ApiServer) -> Iterator[ApiServer]:
+    """The API server of another cluster, without the DiLoCoJob definition."""
+    assert server.url
+    with api_server() as running:
+        yield running
+
+
+@pytest.fixture
+def far(far_server: ApiServer) -> Far:
+    return Far(far_server)
 
 
 @pytest.fixture

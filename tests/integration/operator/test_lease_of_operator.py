@@ -37,7 +37,8 @@ async def until(holds: Callable[[], bool]) -> None:
 
 
 async def in_time(wait: Awaitable[None]) -> None:
-    await asyncio.wait_for(wait, PATIENCE_SECONDS)
+    async with asyncio.timeout(PATIENCE_SECONDS):
+        await wait
 
 
 def test_the_second_knows_the_holder_and_acquires_at_once_on_its_release(server: ApiServer, namespace: str) -> None:

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from diloco_operator import labels
-from diloco_operator.cluster.kinds import CHILDREN, JOB, Kind
+from diloco_operator.cluster.kinds import CHILDREN, JOB, LEASE, Kind
 from testbed.api_server.server import ApiServer, job_api_server, why_there_is_none
 from testbed.kind import tools
 from testbed.kind.cache import Cache
@@ -80,6 +80,8 @@ class Rules:
     objects: frozenset[Rule]
     """Everything else that is done to a job."""
     lease: frozenset[Rule]
+    home: frozenset[Rule]
+    """The ConfigMap with the home's id, in the operator's namespace."""
 
 
 def one_by_one(rules: Iterable[dict[str, Any]]) -> frozenset[Rule]:
@@ -102,7 +104,9 @@ def rules() -> Rules:
     of_jobs = one_by_one(rendered.only("ClusterRole")["rules"])
     watched = {(kind.group, kind.plural) for kind in (JOB, *CHILDREN)}
     kinds = frozenset(rule for rule in of_jobs if rule.verb in ("list", "watch") and rule[:2] in watched)
-    return Rules(kinds, of_jobs - kinds, one_by_one(rendered.only("Role")["rules"]))
+    own = one_by_one(rendered.only("Role")["rules"])
+    lease = frozenset(rule for rule in own if rule.group == LEASE.group)
+    return Rules(kinds, of_jobs - kinds, lease, own - lease)
 
 
 class Server:
@@ -137,6 +141,10 @@ class Server:
 
     def job(self, namespace: str) -> dict[str, Any]:
         spec = manifest("one", {"here": {"cpu": 1}}, ttlSecondsAfterFinished=0)["spec"]
+        # With a region in another cluster it gets a finalizer. There is no such cluster, and nothing waits for it.
+        elsewhere = {"name": "there", "cluster": {"kubeconfigSecret": {"name": "far"}}, "pools": [{"name": "cpu"}]}
+        spec["regions"].append(elsewhere)
+        spec["syncer"] = {"expose": {"type": "NodePort", "host": "192.0.2.1"}}
         return self.make(JOB.path(namespace), JOB.api_version, JOB.name, "one", spec=spec)
 
     def extra(self, kind: Kind, job: dict[str, Any]) -> None:
@@ -176,7 +184,7 @@ def test_every_rule_about_single_objects_is_needed(server: Server, rules: Rules,
     user, whole, own = "worker", server.namespace("nothing-withheld"), server.namespace("system")
     withheld = {server.namespace(rule.namespace): rule for rule in sorted(rules.objects)}
     server.grant(user, rules.kinds)
-    server.grant(user, rules.lease, own)
+    server.grant(user, rules.lease | rules.home, own)
     server.grant(user, rules.objects, whole)
     for namespace, rule in withheld.items():
         server.grant(user, rules.objects - {rule}, namespace)
@@ -187,7 +195,8 @@ def test_every_rule_about_single_objects_is_needed(server: Server, rules: Rules,
 
     log = tmp_path / "operator.log"
     kubeconfig = server.server.kubeconfig_for(user)
-    with OperatorProcess(kubeconfig, log, f"--operator-namespace={own}", "--namespaces=") as operator:
+    flags = (f"--operator-namespace={own}", "--namespaces=", "--remote-deletion-seconds=1")
+    with OperatorProcess(kubeconfig, log, *flags) as operator:
 
         def refused() -> dict[str, str]:
             """The latest refusal in each namespace."""
@@ -216,6 +225,23 @@ def test_every_rule_about_whole_kinds_is_needed(
 @pytest.mark.parametrize("verb", ["get", "create", "update"])
 def test_every_rule_about_the_lease_is_needed(server: Server, rules: Rules, tmp_path: Path, verb: str) -> None:
     refused_without({rule for rule in rules.lease if rule.verb == verb}, server, rules, tmp_path)
+
+
+@pytest.mark.parametrize("verb", ["get", "create"])
+def test_every_rule_about_the_homes_id_is_needed(server: Server, rules: Rules, tmp_path: Path, verb: str) -> None:
+    (withheld,) = (rule for rule in rules.home if rule.verb == verb)
+    user = f"home-without-{verb}"
+    own, watched = server.namespace(user), server.namespace(f"watched-{user}")
+    server.grant(user, (rules.lease | rules.home) - {withheld}, own)
+    server.grant(user, rules.kinds | rules.objects, watched)
+    log = tmp_path / "operator.log"
+    kubeconfig = server.server.kubeconfig_for(user)
+    with OperatorProcess(kubeconfig, log, f"--operator-namespace={own}", f"--namespaces={watched}") as operator:
+        eventually("it is refused by name", lambda: withheld.refusal in operator.log)
+        # Jobs that name no other cluster do not need it.
+        eventually("it works", lambda: operator.works)
+        lines = [line for line in operator.log.splitlines() if " cannot " in line and "resource" in line]
+        assert [line for line in lines if withheld.refusal not in line] == []
 
 
 def refused_without(withheld: set[Rule], server: Server, rules: Rules, tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from typing import Any
 
 from diloco_operator.cluster import kinds
 from diloco_operator.cluster.kinds import Kind
+from diloco_operator.clusters.rules import RULES
 from tests.support.rendered_chart import NAMESPACE, Rendered
 
 Render = Callable[..., Rendered]
@@ -31,7 +32,7 @@ def wanted() -> Rights:
     job_group = kinds.JOB.group
     child = {"get", "list", "watch", "create", "patch"}
     return {
-        of_kind(kinds.JOB): {"get", "list", "watch", "delete"},
+        of_kind(kinds.JOB): {"get", "list", "watch", "patch", "delete"},
         (job_group, "dilocojobs/status"): {"patch"},
         **{of_kind(kind): child | ({"delete"} if kind != kinds.CLAIM else set()) for kind in kinds.CHILDREN},
         # From earlier versions; they are deleted.
@@ -53,6 +54,13 @@ def is_for_people(role: dict[str, Any]) -> bool:
 
 def test_the_operator_has_the_rights_that_its_requests_need_and_no_others(plain: Rendered) -> None:
     assert rights(operators_role(plain)["rules"]) == wanted()
+
+
+def test_the_operator_needs_the_same_verbs_in_a_remote_namespace(plain: Rendered) -> None:
+    # The same requests go to both; rules about one name are the exception.
+    remote = {(rule.group, rule.resource): set(rule.verbs) for rule in RULES if rule.only is None}
+    home = rights(operators_role(plain)["rules"])
+    assert remote == {resource: home.get(resource) for resource in remote}
 
 
 def test_named_namespaces_get_the_same_rights_in_roles_not_a_cluster_role(render: Render) -> None:
@@ -79,12 +87,17 @@ def test_every_binding_is_of_a_role_that_is_there_to_the_operators_account(rende
             assert binding["subjects"] == [subject]
 
 
-def test_the_lease_is_one_by_name_in_the_operators_namespace(plain: Rendered) -> None:
+def test_the_lease_and_the_homes_id_are_by_name_in_its_own_namespace(plain: Rendered) -> None:
     role = plain.only("Role")
     assert role["metadata"]["namespace"] == NAMESPACE
-    by_name = {tuple(rule.get("resourceNames", ())): set(rule["verbs"]) for rule in role["rules"]}
-    assert rights(role["rules"]).keys() == {LEASES}
-    assert by_name == {("diloco-operator",): {"get", "update"}, (): {"create"}}
+    by_name = {(*rule["resources"], *rule.get("resourceNames", ())): set(rule["verbs"]) for rule in role["rules"]}
+    assert rights(role["rules"]).keys() == {LEASES, of_kind(kinds.CONFIG_MAP)}
+    assert by_name == {
+        ("leases", "diloco-operator"): {"get", "update"},
+        ("leases",): {"create"},
+        ("configmaps", "diloco-operator-home"): {"get"},
+        ("configmaps",): {"create"},
+    }
 
 
 def test_namespace_roles_extend_to_jobs_and_never_to_writing_a_status(plain: Rendered) -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from cryptography import x509
 
+from diloco.spec.syncer_name import syncer_name
 from diloco_operator import names
 from diloco_operator.decide.certificates import SETTLING, JobIdentity, certificates
 from diloco_operator.names import PoolKey
@@ -79,7 +80,10 @@ def test_a_learner_and_its_syncer_know_each_other(tmp_path: Path) -> None:
     assert peers_names(held, held, tmp_path) == ["diloco://job/learner/us-east/fast"]
 
 
-@pytest.mark.parametrize("host", ["job-syncer", "job-syncer.team", "job-syncer.team.svc.cluster.local", "localhost"])
+@pytest.mark.parametrize(
+    "host",
+    [syncer_name("job", "team"), "job-syncer", "job-syncer.team", "job-syncer.team.svc.cluster.local", "localhost"],
+)
 def test_the_syncer_is_known_by_each_of_its_names(host: str, tmp_path: Path) -> None:
     held = made(dt.timedelta(0))
     assert peers_names(held, held, tmp_path, host)

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from diloco.spec import parse_job
 from diloco.spec.load import job_from
+from diloco.spec.placement import Expose, RemoteCluster, SecretKey
 from diloco_operator.manifests import InvalidSpecError
 from diloco_operator.manifests.documents import job_text
 from tests.support.made_objects import every_job, live, with_pool
@@ -18,8 +19,21 @@ TEXTS = st.text(st.characters(exclude_categories=["Cs"]))
 
 @pytest.mark.parametrize("name", every_job())
 def test_a_process_reads_the_job_that_was_written(name: str) -> None:
-    job = every_job()[name]
-    assert parse_job(job_text(job)).spec == job.spec
+    spec = every_job()[name].spec
+    inside = spec.syncer.model_copy(update={"expose": Expose()})
+    assert parse_job(job_text(every_job()[name])).spec == spec.model_copy(update={"syncer": inside})
+
+
+def test_processes_are_not_told_how_the_syncer_is_exposed() -> None:
+    plain = with_pool({"learners": 3})
+    region = plain.spec.regions[0].model_copy(
+        update={"cluster": RemoteCluster(kubeconfig_secret=SecretKey(name="west"))}
+    )
+    expose = Expose(type="External", host="syncer.example.com", port=443)
+    job = live(plain, regions=(region,), syncer=plain.spec.syncer.model_copy(update={"expose": expose}))
+    written = json.loads(job_text(job))["spec"]
+    assert written.pop("syncer") == {}
+    assert written == json.loads(job_text(plain))["spec"]
 
 
 def test_nothing_is_said_that_the_user_did_not_say() -> None:

@@ -1,13 +1,14 @@
 """All causes for a job being Degraded, the gravest first, and whether its pods have to be examined. Pure."""
 
 from dataclasses import replace
-from datetime import datetime
 
 from diloco.spec.words import shortlist
 from diloco_operator.decide.causes.cause import Cause, gravest_first
+from diloco_operator.decide.causes.clusters import cluster_causes
 from diloco_operator.decide.causes.pools import learner_causes, syncer_pod_causes
-from diloco_operator.decide.causes.syncer import given_up, present, reported_causes
+from diloco_operator.decide.causes.syncer import given_up, present, reported_causes, training
 from diloco_operator.decide.causes.volume import Volume, is_bound, loss_causes, volume_causes
+from diloco_operator.decide.clusters import Clusters
 from diloco_operator.decide.job_now import JobNow
 from diloco_operator.decide.observed import ChildKey, Looked, Observed, SyncerStatusView
 from diloco_operator.decide.reasons import Reason
@@ -16,8 +17,11 @@ from diloco_operator.decide.workloads import PoolWorkload, syncer_ready
 
 
 def unhealthy(job_now: JobNow) -> bool:
-    """Whether something that should run does not, so that its pods have to be examined."""
-    sets = [workload for workload in job_now.workloads if workload.live is not None]
+    """Whether something that should run does not, so that its pods have to be examined.
+
+    What was last seen in a cluster that does not answer is not examined.
+    """
+    sets = [workload for workload in job_now.workloads_in_reach if workload.live is not None]
     deployment, claim = job_now.deployment, job_now.claim
     return (
         any(not workload.healthy for workload in sets)
@@ -29,7 +33,10 @@ def unhealthy(job_now: JobNow) -> bool:
 def running_causes(job_now: JobNow) -> list[Cause]:
     """The causes for a job that should run."""
     looked, view = job_now.observed.looked or Looked(), job_now.observed.syncer
+    trains = training(view) if isinstance(view, SyncerStatusView) else None
     causes = blocking_causes(job_now.observed)
+    causes += cluster_causes(job_now.clusters, job_now.spec.learner_ids, trains)
+    causes += revocation_causes(job_now.revoked.problem)
     volume = volume_causes(job_now.claim, looked.events)
     causes += [*volume, *loss_causes(job_now.volume)]
     syncer = syncer_pod_causes(job_now.deployment, looked, job_now.now)
@@ -39,25 +46,34 @@ def running_causes(job_now: JobNow) -> list[Cause]:
     if isinstance(view, SyncerStatusView):
         causes += reported_causes(view, frozenset(job_now.spec.learner_ids), job_now.spec.sync.quorum)
         sessions, spared = present(view), given_up(view)
-    causes += learner_causes(job_now.workloads, looked, sessions, spared, job_now.now)
+    causes += learner_causes(job_now.workloads_in_reach, looked, sessions, spared, job_now.now)
     return gravest_first(causes)
 
 
-def stopping_causes(workloads: list[PoolWorkload], observed: Observed, volume: Volume, now: datetime) -> list[Cause]:
-    """The causes for a job that should be stopped: pods that cannot be deleted, and a volume that is gone."""
+def stopping_causes(
+    workloads: list[PoolWorkload], observed: Observed, volume: Volume, clusters: Clusters
+) -> list[Cause]:
+    """The causes for a job that should be stopped: pods that cannot be deleted, a volume that is gone, clusters."""
+    now = clusters.now
     looked = observed.looked or Looked()
     leaving = [one for one in looked.pods if one.pod["metadata"].get("deletionTimestamp")]
     only_leaving = replace(looked, pods=tuple(leaving))
     causes = learner_causes(workloads, only_leaving, None, frozenset(), now)
     causes += syncer_pod_causes(None, only_leaving, now)
     causes = [cause for cause in causes if cause.reason == Reason.NODE_LOST]
-    return gravest_first([*blocking_causes(observed), *loss_causes(volume), *causes])
+    told = [*blocking_causes(observed), *loss_causes(volume), *cluster_causes(clusters)]
+    return gravest_first([*told, *causes])
+
+
+def revocation_causes(problem: str) -> list[Cause]:
+    """The cause for what cannot be revoked; ``problem``: why, or empty."""
+    return [Cause(Reason.REVOCATION_IGNORED, problem)] if problem else []
 
 
 def blocking_causes(observed: Observed) -> list[Cause]:
     """A cause for each object that the API server rejects."""
     return [
-        Cause(Reason.APPLY_REFUSED, f"the API server rejected {key.kind} {key.name}: {one_line(text)}")
+        Cause(Reason.APPLY_REFUSED, f"the API server rejected {key}: {one_line(text)}")
         for key, text in observed.refused.items()
     ]
 
@@ -68,4 +84,4 @@ def taken_causes(taken: frozenset[ChildKey]) -> list[Cause]:
 
 
 def _named(keys: frozenset[ChildKey]) -> str:
-    return shortlist(sorted(f"{key.kind} {key.name}" for key in keys))
+    return shortlist(sorted(map(str, keys)))

@@ -1,6 +1,9 @@
 from typing import Any
 
-from diloco_operator.cluster.cache import Cache, GroupKey, ObjectKey
+import pytest
+
+from diloco_operator.cluster.cache import Cache, GroupKey, ObjectKey, TooMuchError
+from diloco_operator.cluster.intake import size_of
 
 GROUP = GroupKey("ns", "job")
 KEY = ObjectKey("Service", "ns", "a")
@@ -79,3 +82,20 @@ def test_an_object_whose_label_changes_moves_between_groups() -> None:
     assert cache.seen("Service", item(4, job="other")) == GroupKey("ns", "other")
     assert names_in(cache) == []
     assert len(cache) == 1
+
+
+def test_objects_are_kept_as_long_as_there_is_room() -> None:
+    slim = {**item(5), "metadata": {key: one for key, one in item(5)["metadata"].items() if key != "managedFields"}}
+    cache = Cache("job", most_bytes=3 * size_of(slim))
+    for name in ("a", "b", "c"):
+        cache.seen("Service", item(5, name))
+    with pytest.raises(TooMuchError):
+        cache.seen("Service", item(5, "d"))
+    cache.written("Service", item(6, "e"), watched_version=5)
+    assert names_in(cache) == ["a", "b", "c"], "what was written is left to the watch"
+    cache.seen("Service", item(6, "a"))
+    cache.gone("Service", item(7, "b"))
+    cache.seen("Service", item(8, "f"))
+    cache.listed("Service", "ns", [item(9, "g"), item(9, "h")], 9)
+    with pytest.raises(TooMuchError):
+        cache.listed("Service", "ns", [item(9, name) for name in "ghij"], 9)

@@ -49,6 +49,13 @@ def test_a_refusal_because_the_namespace_goes_is_told_from_others() -> None:
     assert type(of_status(CALL, 403, {"details": {"causes": ["?", {}]}})) is errors.ForbiddenError
 
 
+def test_an_answer_about_an_object_is_told_from_one_about_a_kind() -> None:
+    body = {"kind": "Status", "details": {"name": "demo", "kind": "dilocojobs"}}
+    assert of_status(CALL, 404, body).about == "demo"
+    assert of_text(CALL, 404, "404 page not found").about == ""
+    assert of_status(CALL, 404, {"details": {"name": ["demo"]}}).about == ""
+
+
 def test_the_wait_is_taken_from_the_header_or_else_from_the_status() -> None:
     body = {"details": {"retryAfterSeconds": 7}}
     assert of_status(CALL, 429, body, "3").retry_after_seconds == 3.0

@@ -3,15 +3,26 @@
 import base64
 import datetime as dt
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 
 import pytest
 from cryptography import x509
 
+from diloco.spec.syncer_name import syncer_name
 from diloco_operator import names
 from diloco_operator.decide.certificates import SETTLING, JobIdentity, certificates
 from diloco_operator.names import PoolKey
-from diloco_operator.signing import AUTHORITY_LIFE, LEAF_LIFE, RandomCertificateMaker
+from diloco_operator.signing import (
+    AUTHORITY_LIFE,
+    LEAF_LIFE,
+    Authority,
+    LeafNames,
+    RandomCertificateMaker,
+    certificate_pem,
+    key_pem,
+    new_leaf,
+    read_authorities,
+    read_key,
+)
 
 START = dt.datetime(2026, 1, 1, tzinfo=dt.UTC)
 POOLS = (PoolKey("us-east", "fast"), PoolKey("us-west", "old"))
@@ -60,16 +71,22 @@ def test_a_new_job_gets_an_authority_and_a_certificate_for_each_who_speaks() -> 
 
 
 def test_certificates_name_whom_their_holder_may_be(first: Held) -> None:
-    hosts = ["job-syncer", "job-syncer.team", "job-syncer.team.svc", "job-syncer.team.svc.cluster.local", "localhost"]
-    assert names_of(leaf(first, SYNCER)) == hosts
+    fixed = "job.team.syncer.diloco.internal"
+    services = ["job-syncer", "job-syncer.team", "job-syncer.team.svc", "job-syncer.team.svc.cluster.local"]
+    assert names_of(leaf(first, SYNCER)) == [fixed, *services, "localhost"]
     assert names_of(leaf(first, FAST)) == ["diloco://job/learner/us-east/fast"]
     assert names_of(leaf(first, OLD)) == ["diloco://job/learner/us-west/old"]
 
 
-def test_a_host_of_an_exposed_syncer_gets_into_its_certificate_alone(first: Held) -> None:
-    held, reasons = at(START, first, replace(JOB, hosts=("syncer.example.com",)))
-    assert names_of(leaf(held, SYNCER)) == [*names_of(leaf(first, SYNCER)), "syncer.example.com"]
-    assert list(reasons) == [f"{SYNCER}: is for other names"]
+def test_an_earlier_versions_certificate_is_renewed_with_the_fixed_name(first: Held) -> None:
+    earlier = LeafNames("diloco syncer", "server", dns=("job-syncer.team.svc", "localhost", "syncer.example.com"))
+    (authority,) = read_authorities(base64.b64decode(first[CA]["ca.crt"]))
+    made = new_leaf(Authority(authority, read_key(base64.b64decode(first[CA]["ca.key"]))), earlier, START, MAKER)
+    shown = {"tls.crt": certificate_pem(made.certificate), "tls.key": key_pem(made.key)}
+    old = {**first[SYNCER], **{key: base64.b64encode(value).decode() for key, value in shown.items()}}
+    held, reasons = at(START, {**first, SYNCER: old})
+    assert reasons == (f"{SYNCER}: is for other names",)
+    assert names_of(leaf(held, SYNCER)) == names_of(leaf(first, SYNCER))
     assert (held[FAST], held[CA]) == (first[FAST], first[CA])
 
 
@@ -237,4 +254,5 @@ def test_the_longest_and_the_oddest_names_fit(name: str) -> None:
     held = certificates(
         JobIdentity(name, "n" * 63, names.stateful_sets(name, [PoolKey("r" * 63, "p" * 63)])), {}, START, MAKER
     ).secrets
-    assert names_of(leaf(held, names.syncer_secret(name)))[0] == names.syncer(name)
+    fixed, service, *_ = names_of(leaf(held, names.syncer_secret(name)))
+    assert (fixed, service) == (syncer_name(name, "n" * 63), names.syncer(name))

@@ -50,16 +50,6 @@ def test_a_job_that_runs_is_kept_running_while_one_of_its_names_is_taken() -> No
 
 INVALID: dict[str, tuple[dict[str, Any], str, str]] = {
     "a mistake": ({"sync": {"quorum": 9}}, "InvalidSpec", "spec.sync.quorum: 9 is above the 4 learners"),
-    "another cluster": (
-        {
-            "syncer": {"expose": {"type": "LoadBalancer"}},
-            "regions": [
-                {"name": "a", "cluster": {"kubeconfigSecret": {"name": "far"}}, "pools": [{"name": "b"}]},
-            ],
-        },
-        "RemoteClusterUnsupported",
-        "spec.regions[0].cluster: other clusters are not supported; remove it",
-    ),
 }
 
 

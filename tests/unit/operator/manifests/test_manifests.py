@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from diloco_operator import labels, names
-from diloco_operator.manifests import Images, NoImageError, ObservedImages, Scale, all_children, choose_images
+from diloco_operator.manifests import Images, Inputs, NoImageError, ObservedImages, Scale, all_children, choose_images
 from diloco_operator.names import PoolKey
 from diloco_operator.options import OperatorOptions
 from tests.support.made_objects import (
@@ -160,7 +160,7 @@ def test_the_scale_is_the_callers() -> None:
     job = with_pool({"learners": 5})
     images = choose_images(job.spec, ObservedImages(), "image")
     for scale, learners, syncer in ((Scale({EAST: 2}, 1), 2, 1), (Scale({}, 0), 0, 0)):
-        objects = all_children(job, OPTIONS, images, scale, placeholders(job))
+        objects = tuple(one.body for one in all_children(job, OPTIONS, Inputs(images, scale, placeholders(job))))
         assert of_kind(objects, "StatefulSet")["small--east-a"]["spec"]["replicas"] == learners
         assert of_kind(objects, "Deployment")["small-syncer"]["spec"]["replicas"] == syncer
 

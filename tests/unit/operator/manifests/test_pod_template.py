@@ -7,6 +7,7 @@ import pytest
 from diloco.spec import DiLoCoJob
 from diloco_operator.manifests import InvalidSpecError
 from tests.support.made_objects import live, made, templates, with_pool
+from tests.support.pod_security import violations
 
 SET, DEPLOYMENT = "StatefulSet/small--east-a", "Deployment/small-syncer"
 POOL = "spec.regions[0].pools[0].podTemplate"
@@ -69,11 +70,48 @@ def test_variables_volumes_and_init_containers_are_added() -> None:
         assert init["securityContext"] == {**before["securityContext"], "readOnlyRootFilesystem": False}
 
 
+SYSCTLS = "spec.securityContext.sysctls"
+BUFFERS = {"name": "net.ipv4.tcp_rmem", "value": "4096 131072 67108864"}
+
+
+def sysctl(name: str | None = BUFFERS["name"], value: object = BUFFERS["value"], **more: object) -> dict[str, Any]:
+    """A template with one sysctl."""
+    return {"spec": {"securityContext": {"sysctls": [{"name": name, "value": value, **more}]}}}
+
+
+def test_the_sizes_of_tcps_buffers_stand_beside_our_security_context() -> None:
+    sysctls = [BUFFERS, {**BUFFERS, "name": "net.ipv4.tcp_wmem"}]
+    for template, name in zip(
+        both({"spec": {"securityContext": {"sysctls": sysctls}}}), (SET, DEPLOYMENT), strict=True
+    ):
+        bare = BARE[name]["spec"]
+        assert template["spec"] == {**bare, "securityContext": {**bare["securityContext"], "sysctls": sysctls}}
+        assert violations(template["spec"]) == []
+    empty: list[Any] = [{"sysctls": []}, {}, None]
+    for nothing in empty:
+        unchanged = [one["spec"] for one in both({"spec": {"securityContext": nothing}})]
+        assert unchanged == [BARE[name]["spec"] for name in (SET, DEPLOYMENT)]
+
+
 @pytest.mark.parametrize(
     ("template", "place", "says"),
     [
         ({"spec": {"hostNetwork": True}}, "spec.hostNetwork", "cannot be set here"),
-        ({"spec": {"securityContext": {"runAsUser": 0}}}, "spec.securityContext", "cannot be set here"),
+        ({"spec": {"securityContext": {"runAsUser": 0}}}, "spec.securityContext.runAsUser", "cannot be set here"),
+        ({"spec": {"securityContext": []}}, "spec.securityContext", "is not an object"),
+        ({"spec": {"securityContext": {"sysctls": {}}}}, "spec.securityContext.sysctls", "is not a list of objects"),
+        (sysctl("kernel.msgmax", "1 2 3"), f"{SYSCTLS}[0].name", "kernel.msgmax cannot be set here; use net.ipv4.tcp_"),
+        (sysctl(None, "1 2 3"), f"{SYSCTLS}[0].name", "null cannot be set here"),
+        (sysctl(value="67108864"), f"{SYSCTLS}[0].value", "67108864 is not three sizes"),
+        (sysctl(value="4096 131072 65536"), f"{SYSCTLS}[0].value", "4096 131072 65536 is not three sizes"),
+        (sysctl(value="4096 131072 9999999999"), f"{SYSCTLS}[0].value", "4096 131072 9999999999 is not three sizes"),
+        (sysctl(value=4096), f"{SYSCTLS}[0].value", "4096 is not three sizes"),
+        (sysctl(more=1), f"{SYSCTLS}[0].more", "is not a field of a sysctl"),
+        (
+            {"spec": {"securityContext": {"sysctls": [BUFFERS, BUFFERS]}}},
+            f"{SYSCTLS}[1].name",
+            "net.ipv4.tcp_rmem is there already",
+        ),
         ({"spec": {"nodeSelectr": {}}}, "spec.nodeSelectr", "cannot be set here"),
         ({"spec": {"tolerations": "all"}}, "spec.tolerations", "is not a list of objects"),
         ({"spec": {"schedulerName": 1}}, "spec.schedulerName", "is not text"),

@@ -7,9 +7,21 @@ import pytest
 import yaml
 
 from diloco.cli.main import execute
+from diloco.cli.render import IN_CLUSTER
 from diloco.spec import load_job
+from diloco_operator import names
+from diloco_operator.manifests import Inputs, ObservedImages, Remote, Scale, all_children, choose_images
 from tests.support.golden import assert_golden
-from tests.support.made_objects import ALL_FIELDS, OPTIONS, TWO_REGIONS, made
+from tests.support.made_objects import (
+    ALL_FIELDS,
+    FAR_REGIONS,
+    OPTIONS,
+    TWO_REGIONS,
+    UID,
+    live,
+    made,
+    placeholders,
+)
 
 IMAGE = "registry.example/diloco:1"
 
@@ -20,7 +32,9 @@ def rendered(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
 
 
 @pytest.mark.parametrize(
-    ("manifest", "name"), [(TWO_REGIONS, "two-regions"), (ALL_FIELDS, "all-fields")], ids=["two-regions", "all-fields"]
+    ("manifest", "name"),
+    [(TWO_REGIONS, "two-regions"), (ALL_FIELDS, "all-fields"), (FAR_REGIONS, "far-regions")],
+    ids=["two-regions", "all-fields", "far-regions"],
 )
 def test_what_is_rendered_is_what_it_was(manifest: Path, name: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert_golden(rendered(capsys, str(manifest), "--image", IMAGE), f"{name}/rendered.yaml")
@@ -37,6 +51,53 @@ def test_json_is_one_list_of_the_same(capsys: pytest.CaptureFixture[str]) -> Non
     found = json.loads(rendered(capsys, str(TWO_REGIONS), "--image", IMAGE, "--output", "json"))
     assert (found["apiVersion"], found["kind"]) == ("v1", "List")
     assert found["items"] == list(yaml.safe_load_all(rendered(capsys, str(TWO_REGIONS), "--image", IMAGE)))
+
+
+def test_a_manifest_shows_what_each_cluster_gets_after_its_name(capsys: pytest.CaptureFixture[str]) -> None:
+    text = rendered(capsys, str(FAR_REGIONS), "--image", IMAGE)
+    marks = [line for line in text.splitlines() if line.startswith("# What the operator applies ")]
+    assert [mark.partition(" applies ")[2].partition(",")[0].partition(". ")[0] for mark in marks] == [
+        "for job spread in namespace training",
+        "in cluster west for region west",
+        "in cluster home/second.yaml for region far",
+    ]
+
+
+@pytest.mark.parametrize("cluster", ["home", "west", "west/kubeconfig", "home/second.yaml"])
+def test_one_cluster_alone_is_part_of_the_whole(cluster: str, capsys: pytest.CaptureFixture[str]) -> None:
+    whole = rendered(capsys, str(FAR_REGIONS), "--image", IMAGE)
+    part = rendered(capsys, str(FAR_REGIONS), "--image", IMAGE, "--cluster", cluster)
+    assert part in whole
+    assert part.count("# What the operator applies ") == 1
+    namespaces = {one["metadata"].get("namespace") for one in yaml.safe_load_all(part)}
+    assert namespaces == ({"training"} if cluster == "home" else {None})
+
+
+def test_json_names_the_cluster_of_each_object_elsewhere(capsys: pytest.CaptureFixture[str]) -> None:
+    flags = (str(FAR_REGIONS), "--image", IMAGE, "--output", "json")
+    whole = json.loads(rendered(capsys, *flags))["items"]
+    by_cluster: dict[str, list[str]] = {}
+    for one in whole:
+        where = one["metadata"].get("annotations", {}).get(IN_CLUSTER, "home")
+        by_cluster.setdefault(where, []).append(one["metadata"]["name"])
+    assert list(by_cluster) == ["home", "west", "home/second.yaml"]
+    for where, there in by_cluster.items():
+        alone = json.loads(rendered(capsys, *flags, "--cluster", where))["items"]
+        assert [one["metadata"]["name"] for one in alone] == there
+        assert not any(IN_CLUSTER in one["metadata"].get("annotations", {}) for one in alone)
+
+
+def test_what_is_rendered_for_another_cluster_is_what_the_operator_makes(capsys: pytest.CaptureFixture[str]) -> None:
+    job = live(load_job(FAR_REGIONS))
+    remotes = dict.fromkeys(("west", "home/second.yaml"), Remote("there", "ID-OF-HOME", "syncer.example.com:443"))
+    scale = Scale({key: pool.learners for key, pool in names.pools(job.spec).items()}, 1)
+    images = choose_images(job.spec, ObservedImages(), IMAGE)
+    wanted = all_children(job, OPTIONS, Inputs(images, scale, placeholders(job), remotes))
+    for cluster in remotes:
+        text = rendered(capsys, str(FAR_REGIONS), "--image", IMAGE, "--cluster", cluster).replace("UID-OF-JOB", UID)
+        shown = [one for one in yaml.safe_load_all(text) if one["kind"] != "Secret"]
+        found = [{**one, "metadata": {**one["metadata"], "namespace": "there"}} for one in shown]
+        assert found == [one.body for one in wanted if one.cluster == cluster and one.body["kind"] != "Secret"]
 
 
 def test_no_secret_is_shown_and_the_reader_is_told_so(capsys: pytest.CaptureFixture[str]) -> None:
@@ -75,12 +136,17 @@ def test_a_suspended_job_is_rendered_asleep(tmp_path: Path, capsys: pytest.Captu
             "spec.regions[0].pools[0].env[0].name: HOME is set by the operator",
         ),
         (
-            ("- name: us-east\n", "- name: us-east\n    cluster: {kubeconfigSecret: {name: east}}\n"),
+            ("- name: us-east\n", "- name: us-east\n    cluster: {kubeconfigSecret: {name: east, key: -}}\n"),
             ["--image", IMAGE],
-            "spec.regions[0].cluster: other clusters are not supported; remove it",
+            "spec.regions[0].cluster.kubeconfigSecret.key: - is not a key that the operator can use",
+        ),
+        (
+            ("- name: us-east\n", "- name: us-east\n    cluster: {kubeconfigSecret: {name: east}}\n"),
+            ["--image", IMAGE, "--cluster", "west"],
+            "--cluster: no region is in west; use home or east",
         ),
     ],
-    ids=["no image", "namespace", "a variable of ours", "another cluster"],
+    ids=["no image", "namespace", "a variable of ours", "a key of a Secret", "another cluster"],
 )
 def test_what_cannot_be_rendered_is_one_line(
     change: tuple[str, str], arguments: list[str], told: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
@@ -88,7 +154,7 @@ def test_what_cannot_be_rendered_is_one_line(
     path = tmp_path / "job.yaml"
     text = TWO_REGIONS.read_text().replace(*change, 1)
     if "cluster" in change[1]:
-        text = text.replace("  syncer:\n", "  syncer:\n    expose: {type: NodePort}\n", 1)
+        text = text.replace("  syncer:\n", "  syncer:\n    expose: {type: NodePort, host: 203.0.113.7}\n", 1)
     path.write_text(text)
     assert execute(["render", str(path), *arguments]) == 2
     captured = capsys.readouterr()

@@ -11,6 +11,7 @@ from diloco_operator.cluster.cache import Cache
 from diloco_operator.decide.observed import ChildKey, Object, SyncerAway, SyncerStatusView
 from diloco_operator.observe.jobs import JobKey
 from diloco_operator.observe.observer import AWAY_AFTER_QUESTIONS, NOT_READY, SYNCER_SECONDS, Memory, Observer
+from diloco_operator.observe.places import Places
 from diloco_operator.repairs import Repairs
 
 FIRST, SECOND = (SyncerStatusView(job="demo", epoch=epoch, phase="Training") for epoch in (1, 2))
@@ -39,7 +40,7 @@ class Scene:
 
     def heard(self, later_seconds: float = SYNCER_SECONDS) -> Answer:
         self.now += later_seconds
-        observer = Observer(NOBODY, NOTHING, self, lambda: self.now)  # type: ignore[arg-type]
+        observer = Observer(Places(NOBODY, NOTHING, ()), self, lambda: self.now)  # type: ignore[arg-type]
         key = ChildKey("Deployment", "demo-syncer")
         children = {key: {"spec": {"replicas": 1}, "status": {"readyReplicas": self.ready}}}
         return asyncio.run(observer.ask_syncer(JOB, children, self.memory))

@@ -1,0 +1,149 @@
+"""What the operator must be allowed to do in its namespace of a remote cluster, as a table.
+
+``diloco cluster prepare`` prints a Role made from it, and ``diloco cluster check`` and the operator ask the remote API
+server for it, one permission at a time. Pure.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any, Final
+
+
+class Only(StrEnum):
+    """The one object that a rule is restricted to, by its name."""
+
+    ACCOUNT = "account"
+    """The ServiceAccount that the operator uses there."""
+    NAMESPACE = "namespace"
+    """The namespace itself."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """Verbs on one resource of the namespace."""
+
+    group: str
+    """Empty: the core group."""
+    resource: str
+    """Plural, with the subresource: ``statefulsets``, ``serviceaccounts/token``."""
+    verbs: tuple[str, ...]
+    why: str
+    """What they are used for, as one sentence for the owner of the cluster."""
+    only: Only | None = None
+    without: str = ""
+    """What does not work without the rule; empty: no region can run there."""
+
+    @property
+    def is_optional(self) -> bool:
+        """Whether regions run without it."""
+        return bool(self.without)
+
+
+# get: whether a name is taken by an object of somebody else. list, watch: what became of what was applied. create,
+# patch: server-side apply needs patch always, and create if the object does not exist. delete: what a job no longer
+# needs; owner references do not reach across clusters, so nothing else deletes it.
+_ALL: Final = ("get", "list", "watch", "create", "patch", "delete")
+
+RULES: Final = (
+    Rule("apps", "statefulsets", _ALL, "Runs the learners: one StatefulSet for each pool."),
+    Rule("", "secrets", _ALL, "Gives each pool its certificate. These are all Secrets of the namespace."),
+    Rule("", "configmaps", _ALL, "Tells the learners what to train and where the syncer is."),
+    Rule("", "services", _ALL, "Gives each learner a name in DNS."),
+    Rule("networking.k8s.io", "networkpolicies", _ALL, "Restricts who may connect to the learners."),
+    Rule("", "pods", ("list",), "Names the cause if learners do not run."),
+    Rule("", "events", ("list",), "Names the cause if learners do not run."),
+    Rule(
+        "",
+        "serviceaccounts/token",
+        ("create",),
+        "Renews the operator's own token before it expires.",
+        Only.ACCOUNT,
+        "the operator cannot renew its token: put a new one into the Secret before it expires",
+    ),
+    Rule(
+        "",
+        "namespaces",
+        ("get",),
+        "Lets `diloco cluster check` read which Pod Security level the namespace enforces.",
+        Only.NAMESPACE,
+        "`diloco cluster check` cannot tell which Pod Security level the namespace enforces",
+    ),
+)
+"""Everything that the operator, or `diloco cluster check` with its credentials, asks of a remote API server."""
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where the rules hold, and for whom."""
+
+    namespace: str
+    account: str = ""
+    """The ServiceAccount; empty: the credentials are of somebody else, and are not renewed."""
+
+    def name_for(self, rule: Rule) -> str:
+        """The name of the one object that a rule is restricted to; empty: it is not restricted."""
+        return {None: "", Only.ACCOUNT: self.account, Only.NAMESPACE: self.namespace}[rule.only]
+
+
+@dataclass(frozen=True, slots=True)
+class Permission:
+    """One verb on one resource, as an API server is asked about it."""
+
+    rule: Rule
+    verb: str
+    place: Place
+
+    def __str__(self) -> str:
+        """In the words of the API server's refusals: ``create statefulsets.apps``."""
+        resource, slash, subresource = self.rule.resource.partition("/")
+        group = f".{self.rule.group}" if self.rule.group else ""
+        return f"{self.verb} {resource}{group}{slash}{subresource}"
+
+    def review(self) -> dict[str, Any]:
+        """The ``SelfSubjectAccessReview`` that asks whether the sender has it (authorization.k8s.io/v1)."""
+        resource, _, subresource = self.rule.resource.partition("/")
+        attributes = {
+            "namespace": self.place.namespace,
+            "verb": self.verb,
+            "group": self.rule.group,
+            "resource": resource,
+            "subresource": subresource,
+            "name": self.place.name_for(self.rule),
+        }
+        return {
+            "apiVersion": "authorization.k8s.io/v1",
+            "kind": "SelfSubjectAccessReview",
+            "spec": {
+                "resourceAttributes": {key: value for key, value in attributes.items() if value or key == "group"}
+            },
+        }
+
+
+def permissions(place: Place) -> tuple[Permission, ...]:
+    """Every verb of every rule that applies at a place, in the order of the table."""
+    return tuple(
+        Permission(rule, verb, place)
+        for rule in RULES
+        if rule.only is None or place.name_for(rule)
+        for verb in rule.verbs
+    )
+
+
+def is_granted(review: Mapping[str, Any]) -> bool | None:
+    """What the API server's answer to a ``SelfSubjectAccessReview`` says; None: it says nothing."""
+    status = review.get("status")
+    allowed = status.get("allowed") if isinstance(status, Mapping) else None
+    return allowed if isinstance(allowed, bool) else None
+
+
+def role_rules(place: Place) -> tuple[tuple[str, dict[str, Any]], ...]:
+    """The rules of a Role (rbac.authorization.k8s.io/v1), each with the reason for it."""
+    found = []
+    for rule in RULES:
+        name = place.name_for(rule)
+        if rule.only is not None and not name:
+            continue
+        body: dict[str, Any] = {"apiGroups": [rule.group], "resources": [rule.resource]}
+        found.append((rule.why, {**body, **({"resourceNames": [name]} if name else {}), "verbs": list(rule.verbs)}))
+    return tuple(found)

@@ -1,0 +1,225 @@
+"""The clusters of a job at one moment: where its regions are, what may be written there, and what is waited for.
+
+Pure. A cluster that does not answer is left as it is: learners there train on, and the syncer knows about them. Home is
+the cluster that the operator runs in; it has the empty name and always answers.
+"""
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from types import MappingProxyType
+from typing import Any, Final
+
+from diloco.spec.status import RegionStatus
+from diloco_operator.clusters.state import DEFAULT_KEY, ClusterSeen, ClusterState, Credential, cluster_name
+from diloco_operator.decide.observed import ChildKey, Object
+from diloco_operator.decide.reasons import Reason
+from diloco_operator.decide.text import one_line
+from diloco_operator.manifests.inputs import Remote, Remotes
+from diloco_operator.options import OperatorOptions
+
+HOME: Final = ""
+FINALIZER: Final = "diloco.dev/remote-children"
+"""Keeps a job with regions in other clusters until its objects there are deleted; none is created there before."""
+CREDENTIALS_WARNING: Final = timedelta(days=7)
+"""Credentials that run out are reported this long before at most (ours)."""
+_OF_LIFE: Final = 4
+"""They are reported once this fraction of their life is left, a quarter."""
+
+_REASONS: Final[Mapping[ClusterState, Reason]] = MappingProxyType(
+    {
+        ClusterState.UNREACHABLE: Reason.CLUSTER_UNREACHABLE,
+        ClusterState.UNTRUSTED: Reason.CLUSTER_UNTRUSTED,
+        ClusterState.UNAUTHORIZED: Reason.CLUSTER_UNAUTHORIZED,
+        ClusterState.FORBIDDEN: Reason.CLUSTER_FORBIDDEN,
+        ClusterState.UNSUITABLE: Reason.CLUSTER_UNSUITABLE,
+        ClusterState.KUBECONFIG_UNUSABLE: Reason.KUBECONFIG_UNUSABLE,
+    }
+)
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterProblem:
+    """Why a cluster is not as it should be."""
+
+    reason: Reason
+    message: str
+    """One line that stays the same while the cause does."""
+
+
+@dataclass(frozen=True, slots=True)
+class Clusters:
+    """The clusters of one job."""
+
+    regions: Mapping[str, str]
+    """The cluster of every region, in the manifest's order."""
+    seen: Mapping[str, ClusterSeen]
+    """As in `Observed.clusters`, without those of which nothing is known yet."""
+    before: Mapping[str, RegionStatus]
+    """Every region in the status as it was last written."""
+    unscalable: Collection[str]
+    """Clusters whose API server has refused a write of a StatefulSet."""
+    finalized: bool
+    """Whether the job has the finalizer."""
+    now: datetime
+    options: OperatorOptions
+
+    @property
+    def others(self) -> tuple[str, ...]:
+        """The clusters other than home, in the manifest's order."""
+        return tuple(dict.fromkeys(cluster for cluster in self.regions.values() if cluster != HOME))
+
+    def regions_in(self, cluster: str) -> tuple[str, ...]:
+        """The names of the regions there."""
+        return tuple(region for region, where in self.regions.items() if where == cluster)
+
+    @property
+    def needs_finalizer(self) -> bool:
+        """Whether the job should have the finalizer and does not."""
+        return bool(self.others) and not self.finalized
+
+    def answers(self, cluster: str) -> bool:
+        """Whether objects there are as they were observed, and can be written."""
+        if cluster == HOME:
+            return True
+        seen = self.seen.get(cluster)
+        return (
+            seen is not None
+            and seen.state.takes_writes
+            and bool(seen.namespace)
+            and bool(self.options.home_id)
+            and self._duplicate_of(cluster) is None
+        )
+
+    def writable(self, child: ChildKey) -> bool:
+        """Whether this object may be created, changed or deleted."""
+        if child.cluster == HOME:
+            return True
+        named = child.cluster in self.others and self.finalized and self.answers(child.cluster)
+        return named and child.kind not in self.seen[child.cluster].unlisted
+
+    def remotes(self, endpoint: str) -> Remotes:
+        """The other clusters that objects are made for.
+
+        ``endpoint``: where learners there reach the syncer; empty: not known yet.
+        """
+        return {
+            cluster: Remote(self.seen[cluster].namespace, self.options.home_id, endpoint)
+            for cluster in self.others
+            if self.finalized and self.answers(cluster)
+        }
+
+    def awaited(self, cluster: str) -> bool:
+        """Whether a job that stops waits for what was last seen there.
+
+        It waits for a cluster that answers, but for one whose rules keep the operator from scaling sets.
+        """
+        if self.answers(cluster) and cluster not in self.unscalable:
+            return True
+        since = self.since(cluster)
+        return since is None or (self.now - since).total_seconds() < self.options.remote_deletion_seconds
+
+    def since(self, cluster: str) -> datetime | None:
+        """Since when it has not been ready; None: it is."""
+        if cluster == HOME or (cluster in self.seen and self.problem(cluster) is None):
+            return None
+        known = [self.before[region].since for region in self.regions_in(cluster) if region in self.before]
+        earliest = min((time for time in known if time is not None), default=None)
+        return earliest if earliest is not None or cluster not in self.seen else self.now.replace(microsecond=0)
+
+    def last_seen(self, cluster: str) -> datetime | None:
+        """When it last gave a whole answer, while it does not; None: it answers, or never has."""
+        if self.answers(cluster):
+            return None
+        seen = self.seen.get(cluster)
+        if seen is not None and seen.seen_at is not None:
+            return seen.seen_at.replace(microsecond=0)
+        known = (self.before[region].last_seen_time for region in self.regions_in(cluster) if region in self.before)
+        return next((time for time in known if time is not None), None)
+
+    def never_seen(self, cluster: str) -> bool:
+        """Whether it does not answer, and has not since the operator was started, so that learners may be there."""
+        seen = self.seen.get(cluster)
+        return self.finalized and not self.answers(cluster) and (seen is None or seen.seen_at is None)
+
+    def is_duplicate(self, cluster: str) -> bool:
+        """Whether another one leads to the same place, and is used instead."""
+        return cluster in self.seen and self._duplicate_of(cluster) is not None
+
+    def last_ready(self, region: str, pool: str) -> int:
+        """How many learners of a pool were ready, by the status as it was last written."""
+        pools = self.before[region].pools if region in self.before else ()
+        return next((one.ready for one in pools if one.name == pool), 0)
+
+    def problem(self, cluster: str) -> ClusterProblem | None:
+        """What keeps the operator from its work there; None: nothing, or it has not been contacted yet."""
+        seen = self.seen.get(cluster)
+        if seen is None:
+            return None
+        if seen.state != ClusterState.READY:
+            return ClusterProblem(_REASONS[seen.state], one_line(seen.message))
+        other = self._duplicate_of(cluster)
+        if other is None:
+            return None
+        text = f"Secrets {other} and {cluster} lead to the same namespace of the same cluster"
+        return ClusterProblem(Reason.DUPLICATE_CLUSTER, text)
+
+    def credentials_problem(self, cluster: str) -> ClusterProblem | None:
+        """Credentials that run out soon, and that the operator does not renew."""
+        expiring = self.seen[cluster].expiring if cluster in self.seen else None
+        if expiring is None:
+            return None
+        ahead = min(CREDENTIALS_WARNING, (expiring.expires - expiring.issued) / _OF_LIFE)
+        if expiring.expires - self.now > ahead:
+            return None
+        told = f"the {expiring.what} runs out at {expiring.expires:%Y-%m-%dT%H:%M:%SZ}"
+        if expiring.what == Credential.TOKEN:
+            return ClusterProblem(Reason.TOKEN_EXPIRING, f"{told}, and the operator may not renew it")
+        return ClusterProblem(Reason.CLIENT_CERTIFICATE_EXPIRING, f"{told}, and only a new kubeconfig replaces it")
+
+    def located(self, region: RegionStatus) -> RegionStatus:
+        """A region's status with its cluster and what is wrong with it."""
+        cluster = self.regions.get(region.name, HOME)
+        if cluster == HOME:
+            return region
+        earlier = self.before.get(region.name)
+        if cluster not in self.seen and earlier is not None:
+            # The operator has just started. Until it knows more, the status stays.
+            kept = {name: getattr(earlier, name) for name in ("reason", "message", "since", "last_seen_time")}
+            return region.model_copy(update={"cluster": cluster, **kept})
+        problem = self.problem(cluster) or self.credentials_problem(cluster)
+        said = {} if problem is None else {"reason": problem.reason.value, "message": problem.message}
+        times = {"since": self.since(cluster), "last_seen_time": self.last_seen(cluster)}
+        return region.model_copy(update={"cluster": cluster, **said, **times})
+
+    def _duplicate_of(self, cluster: str) -> str | None:
+        """The first other cluster that leads to the same place."""
+        same = self.seen[cluster].same_as
+        for other in self.others:
+            if other == cluster or not same:
+                return None
+            told = self.seen[other].same_as if other in self.seen else ""
+            # Of three, two name the same other.
+            if other == same or told in (cluster, same):
+                return other
+        return None
+
+
+def said_regions(job: Object) -> dict[str, str]:
+    """The cluster of every region that can be read, from a job whose spec may be invalid."""
+    found = {}
+    for region in _list(_object(job.get("spec")).get("regions")):
+        secret = _object(_object(_object(region).get("cluster")).get("kubeconfigSecret"))
+        name, key = secret.get("name"), secret.get("key", DEFAULT_KEY)
+        where = cluster_name(name, key) if isinstance(name, str) and isinstance(key, str) else HOME
+        if isinstance(_object(region).get("name"), str):
+            found[region["name"]] = where
+    return found
+
+
+def _object(value: Any) -> dict[str, Any]:
+    return value if isinstance(value, dict) else {}
+
+
+def _list(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else []

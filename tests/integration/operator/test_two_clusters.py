@@ -1,0 +1,168 @@
+"""One job over two real API servers, with the operator as a process at one of them."""
+
+import json
+from typing import Any
+
+from diloco_operator.cluster.kinds import CONFIG_MAP, REMOTE_CHILDREN, SECRET, STATEFUL_SET
+from diloco_operator.decide.clusters import FINALIZER
+from testbed.api_server.server import ApiServer
+from testbed.operator_process import eventually
+from tests.support.operator_scene import Cluster, Start, manifest
+from tests.support.remote_scene import Far
+from tests.support.spread_job import ELSEWHERE, give_kubeconfig, spread
+
+
+def kinds_there(far: Far) -> list[str]:
+    """The kinds of all objects that an operator has made there."""
+    found = []
+    for kind in REMOTE_CHILDREN:
+        path = f"{kind.path(far.namespace)}?labelSelector=app.kubernetes.io/managed-by%3Ddiloco-operator"
+        found += [kind.name] * len(far.server.request("GET", path)[1]["items"])
+    return sorted(found)
+
+
+def region(cluster: Cluster, job: str, name: str = "away") -> dict[str, Any]:
+    found = [one for one in cluster.status(job).get("regions", []) if one["name"] == name]
+    return found[0] if found else {}
+
+
+def finalizers(cluster: Cluster, job: str) -> list[str]:
+    found: list[str] = cluster.get("dilocojob", job).get("metadata", {}).get("finalizers", [])
+    return found
+
+
+def delete(cluster: Cluster, job: str) -> None:
+    cluster.kubectl("delete", "dilocojob", job, "--wait=false")
+
+
+def there_is(cluster: Cluster, job: str) -> bool:
+    return bool(cluster.get("dilocojob", job))
+
+
+def is_made(cluster: Cluster, far: Far, job: str = "one") -> None:
+    give_kubeconfig(cluster, far)
+    cluster.apply(spread(job))
+    eventually("its objects are in the other cluster", lambda: kinds_there(far) == ELSEWHERE)
+
+
+def test_a_job_has_its_objects_in_both_clusters_until_it_is_deleted(cluster: Cluster, far: Far, start: Start) -> None:
+    with start() as operator:
+        is_made(cluster, far)
+        assert finalizers(cluster, "one") == [FINALIZER]
+        eventually("the status names the cluster", lambda: region(cluster, "one").get("cluster") == "far")
+        at_home = {key.split("/")[0] for key in cluster.children()}
+        assert "Deployment" in at_home
+        assert sum(key.startswith("StatefulSet/") for key in cluster.children()) == 1
+        far.server.request("DELETE", CONFIG_MAP.path(far.namespace, "one-job"))
+        eventually("it is made anew", lambda: kinds_there(far) == ELSEWHERE)
+        delete(cluster, "one")
+        eventually("the job is gone", lambda: not there_is(cluster, "one"))
+        # Nothing collects garbage here: what is gone there was deleted by the operator.
+        assert kinds_there(far) == []
+        assert operator.metric("jobs_left_behind_total") == 0
+
+
+def test_a_job_is_deleted_without_a_cluster_that_hangs_in_bounded_time(
+    cluster: Cluster, far: Far, start: Start
+) -> None:
+    with start(None, "--remote-deletion-seconds=3") as operator:
+        is_made(cluster, far)
+        far.server.pause()
+        try:
+            delete(cluster, "one")
+            cluster.apply(manifest("beside", {"here": {"cpu": 1}}))
+            eventually("another job has its objects", lambda: "StatefulSet/beside--here-cpu" in cluster.children())
+            eventually("the job is gone", lambda: not there_is(cluster, "one"))
+        finally:
+            far.server.resume()
+        assert operator.metric("jobs_left_behind_total", 'cluster="far"') == 1
+        (told,) = [one for one in cluster.get("events.events.k8s.io")["items"] if one["reason"] == "ChildrenLeft"]
+        assert "left in cluster far (ClusterUnreachable)" in told["note"]
+        assert told["type"] == "Warning"
+
+
+def test_an_operator_that_is_killed_in_a_deletion_goes_on_with_it(cluster: Cluster, far: Far, start: Start) -> None:
+    with start() as first:
+        is_made(cluster, far)
+        far.server.stop()
+        try:
+            delete(cluster, "one")
+            eventually("it is noticed", lambda: "ClusterUnreachable" in first.log)
+            first.kill()
+        finally:
+            far.server.start()
+    assert kinds_there(far) == ELSEWHERE
+    assert finalizers(cluster, "one") == [FINALIZER]
+    with start():
+        eventually("the job is gone", lambda: not there_is(cluster, "one"))
+        assert kinds_there(far) == []
+
+
+def test_a_job_whose_cluster_has_no_secret_says_so_and_can_be_deleted(cluster: Cluster, far: Far, start: Start) -> None:
+    with start() as operator:
+        cluster.apply(spread("one"))
+        eventually("it is said", lambda: region(cluster, "one").get("reason") == "KubeconfigUnusable")
+        assert "Secret far" in region(cluster, "one")["message"]
+        assert cluster.condition("one", "Degraded")["status"] == "True"
+        give_kubeconfig(cluster, far)
+        eventually("it goes on", lambda: kinds_there(far) == ELSEWHERE)
+        cluster.kubectl("delete", "secret", "far")
+        eventually("it is said", lambda: region(cluster, "one").get("reason") == "KubeconfigUnusable")
+        assert kinds_there(far) == ELSEWHERE
+        give_kubeconfig(cluster, far)
+        delete(cluster, "one")
+        eventually("the job is gone", lambda: not there_is(cluster, "one"))
+        assert kinds_there(far) == []
+        assert "reconcile failed" not in operator.log
+
+
+def test_without_the_right_to_finalizers_a_job_is_made_at_home_only(
+    cluster: Cluster, far: Far, start: Start, server: ApiServer
+) -> None:
+    """As with a chart of an earlier version and an operator of this one."""
+    name = f"old-{cluster.namespace}"
+    body = {"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRole", "metadata": {"name": name}}
+    server.kubectl("apply", "--filename=-", text=json.dumps({**body, "rules": OLD_RULES}))
+    server.kubectl("create", "clusterrolebinding", name, f"--clusterrole={name}", f"--user={name}")
+    give_kubeconfig(cluster, far)
+    with start(server.kubeconfig_for(name)) as operator:
+        cluster.apply(spread("one"))
+        eventually("it is said", lambda: "nothing is created in other clusters" in operator.log)
+        eventually("it has a status", lambda: cluster.status("one").get("phase") == "Pending")
+        assert "Deployment/one-syncer" in cluster.children()
+        assert kinds_there(far) == []
+
+
+def _rule(group: str, resources: list[str], verbs: list[str]) -> dict[str, Any]:
+    return {"apiGroups": [group], "resources": resources, "verbs": verbs}
+
+
+_ALL = ["get", "list", "watch", "create", "patch", "update", "delete"]
+OLD_RULES = [
+    _rule("diloco.dev", ["dilocojobs"], ["get", "list", "watch", "delete"]),
+    _rule("diloco.dev", ["dilocojobs/status"], ["patch"]),
+    *(_rule(group, ["*"], _ALL) for group in ("", "apps", "policy", "networking.k8s.io")),
+    *(_rule(group, ["*"], _ALL) for group in ("events.k8s.io", "coordination.k8s.io")),
+]
+"""Everything but to change a job itself."""
+
+
+def test_objects_of_another_home_are_not_touched(cluster: Cluster, far: Far, start: Start) -> None:
+    give_kubeconfig(cluster, far)
+    theirs = {"name": "one--away-slow", "namespace": far.namespace, "labels": {"whose": "theirs"}}
+    set_spec = {
+        "serviceName": "x",
+        "replicas": 0,
+        "selector": {"matchLabels": {"a": "b"}},
+        "template": {"metadata": {"labels": {"a": "b"}}, "spec": {"containers": [{"name": "c", "image": "i"}]}},
+    }
+    made = {"apiVersion": "apps/v1", "kind": "StatefulSet", "metadata": theirs, "spec": set_spec}
+    assert far.server.request("POST", STATEFUL_SET.path(far.namespace), made)[0] < 300
+    with start():
+        cluster.apply(spread("one"))
+        eventually("it is said", lambda: cluster.condition("one", "Degraded").get("reason") == "NameTaken")
+        assert "in cluster far" in cluster.condition("one", "Degraded")["message"]
+        delete(cluster, "one")
+        eventually("the job is gone", lambda: not there_is(cluster, "one"))
+    assert far.has(STATEFUL_SET, "one--away-slow")
+    assert not far.has(SECRET, "one--away-slow-tls")

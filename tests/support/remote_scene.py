@@ -1,0 +1,198 @@
+"""Remote clusters of a job, on two real API servers: a home, and another one with an account for the operator."""
+
+import asyncio
+import base64
+import json
+import time
+import uuid
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import yaml
+
+from diloco_operator import labels
+from diloco_operator.cluster.api import Api, Object, Seams
+from diloco_operator.cluster.cache import GroupKey
+from diloco_operator.cluster.connection import connect
+from diloco_operator.cluster.errors import ApiError, Call
+from diloco_operator.cluster.kinds import CONFIG_MAP, REMOTE_CHILDREN, SERVICE_ACCOUNT, Kind
+from diloco_operator.clusters.home import CLUSTER
+from diloco_operator.clusters.registry import Clusters, HomeSide
+from diloco_operator.clusters.remote import RemoteCluster
+from diloco_operator.clusters.state import ClusterSeen, ClusterState
+from testbed.api_server.server import ApiServer
+from tests.support.kubeconfigs import kubeconfig
+
+ACCOUNT = "ops"
+HOME_ID = "this-home"
+PATIENCE_SECONDS = 90.0
+VERBS = ["get", "list", "watch", "create", "patch", "delete"]
+RBAC = "rbac.authorization.k8s.io"
+
+
+@dataclass
+class Far:
+    """The other cluster: a namespace of its own, with an account and a Role."""
+
+    server: ApiServer
+    namespace: str = field(default_factory=lambda: f"far-{uuid.uuid4().hex[:8]}")
+    seconds: int = 3600
+    """The life of tokens."""
+
+    def __post_init__(self) -> None:
+        self.server.kubectl("create", "namespace", self.namespace)
+        self.make_account()
+        self.allow()
+        reference = {"apiGroup": RBAC, "kind": "Role", "name": ACCOUNT}
+        subject = {"kind": "ServiceAccount", "name": ACCOUNT, "namespace": self.namespace}
+        self._apply(f"{RBAC}/v1", "RoleBinding", ACCOUNT, roleRef=reference, subjects=[subject])
+
+    def make_account(self) -> None:
+        self._apply("v1", "ServiceAccount", ACCOUNT)
+
+    def remove_account(self) -> None:
+        self.server.kubectl("delete", "serviceaccount", ACCOUNT, f"--namespace={self.namespace}")
+
+    def allow(self, *withheld: tuple[str, str], renewal: bool = False) -> None:
+        """Allow everything needed but these verbs on these resources; with `renewal`, tokens of the account too."""
+        rules = []
+        for kind in REMOTE_CHILDREN:
+            verbs = [verb for verb in VERBS if (verb, kind.plural) not in withheld]
+            rules.append({"apiGroups": [kind.group], "resources": [kind.plural], "verbs": verbs})
+        if renewal:
+            resources = [f"{SERVICE_ACCOUNT.plural}/token"]
+            rules.append({"apiGroups": [""], "resources": resources, "resourceNames": [ACCOUNT], "verbs": ["create"]})
+        self._apply(f"{RBAC}/v1", "Role", ACCOUNT, rules=rules)
+
+    def token(self) -> str:
+        path = SERVICE_ACCOUNT.path(self.namespace, ACCOUNT, "token")
+        body = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest"}
+        status, made = self.server.request("POST", path, {**body, "spec": {"expirationSeconds": self.seconds}})
+        assert status < 300, made
+        return str(made["status"]["token"])
+
+    def kubeconfig(self, **user: Any) -> dict[str, Any]:
+        """With a new token, unless other credentials are given."""
+        given = user or {"token": self.token()}
+        return kubeconfig(self.server.authority, self.server.url, self.namespace, **given)
+
+    def has(self, kind: Kind, name: str) -> bool:
+        return self.server.request("GET", kind.path(self.namespace, name))[0] == 200
+
+    def _apply(self, api_version: str, kind: str, name: str, **fields: Any) -> None:
+        body = {"apiVersion": api_version, "kind": kind, "metadata": {"name": name, "namespace": self.namespace}}
+        self.server.kubectl("apply", "--filename=-", text=json.dumps({**body, **fields}))
+
+
+@dataclass
+class Scene:
+    """A job at home that names clusters."""
+
+    home: ApiServer
+    clusters: Clusters
+    job: GroupKey
+    told: list[GroupKey] = field(default_factory=list)
+    requests: list[Call] = field(default_factory=list)
+    """To other clusters."""
+    later: Callable[[], timedelta] = timedelta
+    """How far its clock is ahead."""
+
+    def secret(self, name: str, config: object, *, labelled: bool = True, key: str = "kubeconfig") -> None:
+        """Create or change the Secret with a kubeconfig."""
+        content = config if isinstance(config, str) else yaml.safe_dump(config)
+        metadata = {"name": name, "namespace": self.job.namespace, "labels": {CLUSTER: ""} if labelled else {}}
+        data = {key: base64.b64encode(content.encode()).decode()}
+        body = {"apiVersion": "v1", "kind": "Secret", "metadata": metadata, "data": data}
+        self.home.kubectl("apply", "--server-side", "--force-conflicts", "--filename=-", text=json.dumps(body))
+
+    def use(self, *names: str) -> None:
+        self.clusters.use(self.job, [(name, "kubeconfig") for name in names])
+
+    def seen(self, name: str = "far") -> ClusterSeen:
+        return self.clusters.seen(self.job.namespace, name)
+
+    def remote(self, name: str = "far") -> RemoteCluster:
+        found = self.clusters.handle(self.job.namespace, name)
+        assert found is not None
+        return found
+
+    def token(self, name: str = "far") -> str:
+        """The token in use; empty: there is none."""
+        remote = self.clusters.handle(self.job.namespace, name)
+        newest = None if remote is None else remote.newest
+        return "" if newest is None else newest.config.token
+
+    async def until(self, what: str, holds: Callable[[], object]) -> None:
+        deadline = time.monotonic() + PATIENCE_SECONDS
+        while not holds():
+            assert time.monotonic() < deadline, f"{what}: {self.seen()}"
+            await asyncio.sleep(0.05)
+
+    async def becomes(self, state: ClusterState, name: str = "far") -> ClusterSeen:
+        await self.until(f"{name} is {state}", lambda: self.seen(name).settled and self.seen(name).state is state)
+        return self.seen(name)
+
+    async def write(self, object_name: str, name: str = "far") -> ApiError | None:
+        """Write an object there, as the operator does; returns its failure, which is taken in."""
+        remote = self.remote(name)
+        assert remote.newest is not None
+        body = config_map(remote.newest.config.namespace, object_name)
+        try:
+            await remote.newest.api.apply(CONFIG_MAP, body)
+        except ApiError as error:
+            remote.failed(error)
+            return error
+        return None
+
+    def cached(self, name: str = "far") -> set[str]:
+        cache = self.remote(name).cache
+        assert cache is not None
+        group = GroupKey(self.seen(name).namespace, self.job.value)
+        return {key.name for key, _ in cache.group(group)}
+
+
+def config_map(namespace: str, name: str, home: str = HOME_ID) -> Object:
+    """One object of the scene's job in another cluster."""
+    marks = {labels.MANAGED_BY: labels.FIELD_MANAGER, labels.JOB: "job", labels.HOME: home}
+    return {
+        "apiVersion": "v1",
+        "kind": "ConfigMap",
+        "metadata": {"namespace": namespace, "name": name, "labels": marks},
+        "data": {"a": "b"},
+    }
+
+
+@asynccontextmanager
+async def scene_at(home: ApiServer, namespace: str) -> AsyncIterator[Scene]:
+    """A scene within an ``async with``."""
+    connection = await connect(home.kubeconfig, None)
+    async with connection.open() as client:
+        job = GroupKey(namespace, "job")
+
+        async def home_id() -> str:
+            return HOME_ID
+
+        told: list[GroupKey] = []
+        requests: list[Call] = []
+        scene: Scene
+        api = Api(client, labels.FIELD_MANAGER)
+        side = HomeSide(
+            api=api,
+            namespaces=(namespace,),
+            find_id=home_id,
+            changed=told.append,
+            seams=Seams(answered=lambda call, _code, _seconds: requests.append(call)),
+            clock=time.monotonic,
+            now=lambda: datetime.now(UTC) + scene.later(),
+            probe_seconds=1.0,
+        )
+        scene = Scene(home, Clusters(side), job, told, requests)
+        running = asyncio.create_task(scene.clusters.run())
+        try:
+            yield scene
+        finally:
+            running.cancel()
+            await asyncio.gather(running, return_exceptions=True)
