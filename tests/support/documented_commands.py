@@ -54,3 +54,9 @@ def commands_of_notes(notes: str) -> list[str]:
 def goes_on_for_ever(command: str) -> bool:
     """Whether it ends only when it is stopped."""
     return any(words in command for words in _ENDLESS)
+
+
+def sections(document: str) -> dict[str, str]:
+    """The whole text of the fenced blocks of language ``sh`` below each heading of the second level, in their order."""
+    parts = (part.partition("\n") for part in re.split(r"^## ", document, flags=re.MULTILINE)[1:])
+    return {heading: "".join(_BLOCK.findall(text)) for heading, _, text in parts}

@@ -5,9 +5,10 @@ import sys
 from pathlib import Path
 
 import pytest
+import typer
 
 from diloco import __version__
-from diloco.cli.main import execute
+from diloco.cli.main import app, execute
 from tests.support.small_manifest import SMALL_MANIFEST
 
 
@@ -30,18 +31,41 @@ def test_without_a_command_the_help_is_shown(capsys: pytest.CaptureFixture[str])
     assert captured.err == ""
 
 
-@pytest.mark.parametrize(
-    "command",
-    ["run", "validate", "plan", "render", "status", "top", "replay", "evaluate", "tokens", "syncer", "learner"],
-)
+def commands() -> list[str]:
+    """Every command of the program, those of groups too: ``run``, ``cluster check``."""
+    found = []
+    for name, command in typer.main.get_command(app).commands.items():  # type: ignore[attr-defined]  # of a group
+        found += [f"{name} {inner}" for inner in command.commands] if hasattr(command, "commands") else [name]
+    return found
+
+
+def test_all_commands_are_found() -> None:
+    assert {"run", "top", "learner", "cluster prepare", "cluster check"} <= set(commands())
+
+
+@pytest.mark.parametrize("command", commands())
 def test_every_command_teaches_by_example(command: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert execute([command, "--help"]) == 0
+    assert execute([*command.split(), "--help"]) == 0
     assert f"  diloco {command} " in capsys.readouterr().out
 
 
 def test_a_valid_manifest_is_told_in_one_line(job: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert execute(["validate", str(job)]) == 0
     assert capsys.readouterr().out.startswith(f"{job}: valid. Job small: 2 learner(s) in 1 region(s)")
+
+
+def test_regions_elsewhere_are_told_and_what_is_not_checked(job: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    elsewhere = "".join(
+        f"  - {{name: r{key}, cluster: {{kubeconfigSecret: {{name: west, key: {key}}}}}, pools: [{{name: a}}]}}\n"
+        for key in ("a", "b")
+    )
+    exposed = "  syncer: {expose: {type: LoadBalancer}}\n"
+    job.write_text(SMALL_MANIFEST.replace("  regions:\n", f"{exposed}  regions:\n{elsewhere}"))
+    assert execute(["validate", str(job)]) == 0
+    told = capsys.readouterr().out
+    assert "In other clusters: ra (Secret west, key a) and rb (Secret west, key b); check each Secret with " in told
+    assert "No two of these may lead to the same namespace" in told
+    assert len(told.splitlines()) == 1
 
 
 def test_the_full_manifest_is_valid_too(job: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -110,6 +134,28 @@ def test_neither_help_nor_validate_imports_torch(job: Path) -> None:
         (["top", "--every", "0"], "--every"),
         (["top", "job/mine", "-A"], "--all-namespaces: job/mine is one job; leave it out"),
         (["status", "job/mine", "--kubeconfig", "OUT"], "no kubeconfig: --kubeconfig "),
+        (["cluster", "prepare"], "Missing argument 'NAMESPACE'"),
+        (["cluster", "prepare", "Learners"], "NAMESPACE: 'Learners' is not the name of a namespace; use "),
+        (["cluster", "prepare", "x" * 64], "at most 63 characters"),
+        (["cluster", "prepare", "a\nb"], "is not the name of a namespace"),
+        (["cluster", "prepare", "learners", "--service-account", "a/b"], "--service-account: 'a/b' is not the name"),
+        (["cluster", "kubeconfig"], "Missing option '--name'"),
+        (["cluster", "kubeconfig", "--name", "west", "--duration", "3m"], "--duration: '3m' is not a duration; use "),
+        (["cluster", "kubeconfig", "--name", "west", "--duration", "9min"], "is not within 10min and 365d"),
+        (["cluster", "kubeconfig", "--name", "west", "--kubeconfig", "OUT"], "no kubeconfig: --kubeconfig "),
+        (["cluster", "check"], "SECRET-FILE: use either a file or --secret NAME"),
+        (["cluster", "check", "JOB", "--secret", "west"], "SECRET-FILE: use either a file or --secret NAME"),
+        (["cluster", "check", "none.yaml"], "none.yaml: No such file or directory"),
+        (["cluster", "check", "JOB"], "is not a Secret; use what 'diloco cluster kubeconfig' prints"),
+        (["cluster", "check", "--secret", "-"], "--secret: '-' is not the name of a Secret"),
+        (["cluster", "orphans", "--delete"], "--delete: needs --home ID"),
+        (
+            ["cluster", "orphans", "--operator-namespace", "-"],
+            "--operator-namespace: '-' is not the name of a namespace",
+        ),
+        (["cluster", "orphans", "--lease-name", "a.b"], "--lease-name: 'a.b' is not the name of a Lease"),
+        (["cluster", "revoke", "a/b", "west"], "JOB: 'a/b' is not the name of a job"),
+        (["cluster", "orphans", "-A", "-n", "x"], "--all-namespaces: cannot be used with --namespace x"),
         (["replay", "OUT"], "has no tape"),
         (["tokens", "nowhere", "--output", "OUT"], "nowhere"),
         (["evaluate", "--job", "none.yaml", "--model", "JOB"], "none.yaml"),

@@ -1,4 +1,4 @@
-"""Access to the API server that kubectl would use: kubeconfig, context and namespace by kubectl's rules, and GET.
+"""Access to the API server that kubectl would use: kubeconfig, context and namespace by kubectl's rules, and requests.
 
 Every error is one line that names the server, file or context.
 """
@@ -8,6 +8,8 @@ import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from datetime import datetime
+from email.utils import parsedate_to_datetime
 from http import HTTPStatus
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,9 +19,14 @@ from diloco.runtime.json_text import JsonError, parse_json
 if TYPE_CHECKING:
     from kubernetes.client import ApiClient, Configuration
 
+    from diloco_operator.clusters.kubeconfig import Kubeconfig as Way
+
 _CONNECT_SECONDS = 5.0
+_JSON = "application/json"
 _LIMIT_BYTES = 256 << 20
 """Most bytes of an answer (ours): ten thousand jobs with their statuses are well below it."""
+_LIMIT_BYTES_OF_STRANGERS = 1 << 20
+"""The same for a server that somebody else's kubeconfig names, and which is asked only about itself."""
 _ACCOUNT_NAMESPACE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
 
 
@@ -29,6 +36,10 @@ class ClusterError(RuntimeError):
 
 class ForbiddenError(ClusterError):
     """The user lacks the permission; the text is the API server's own."""
+
+
+class UnauthorizedError(ClusterError):
+    """The server does not accept the credentials."""
 
 
 class AwayError(ClusterError):
@@ -42,6 +53,8 @@ class Answer:
     status: int
     """HTTP status."""
     body: bytes = field(repr=False)
+    date: datetime | None = None
+    """When the server answered, by its own clock, to the second; None: it does not say."""
 
     @property
     def said(self) -> dict[str, Any]:
@@ -53,46 +66,102 @@ class Answer:
         return value if isinstance(value, dict) else {}
 
 
+@dataclass(frozen=True, slots=True)
+class Trust:
+    """How a server's certificate is checked."""
+
+    verified: bool
+    authorities: str
+    """Certificates in PEM; empty: those of this machine."""
+    server_name: str
+    """The name that the certificate must have; empty: that in the URL."""
+
+
 class ApiServer:
     """An API server, with a user's credentials."""
 
-    def __init__(self, client: "ApiClient", *, context: str, namespace: str) -> None:
+    def __init__(
+        self,
+        client: "ApiClient",
+        *,
+        context: str,
+        namespace: str,
+        credentials: str = "",
+        limit_bytes: int = _LIMIT_BYTES,
+    ) -> None:
         self._client = client
+        self._limit_bytes = limit_bytes
         self.context = context
         """The context's name in the kubeconfig; empty in a pod."""
         self.namespace = namespace
         """The default namespace."""
         self.url = str(client.configuration.host)
+        self._credentials = credentials or (f"context {context}" if context else "this pod's service account")
 
-    def get(self, path: str, *, timeout_seconds: float = 15.0) -> Answer:
+    @property
+    def trust(self) -> Trust:
+        """How the server's certificate is checked.
+
+        Raises:
+            ClusterError: the file with the certificate authorities cannot be read.
+        """
+        configuration = self._client.configuration
+        file, name = configuration.ssl_ca_cert, configuration.tls_server_name
+        try:
+            authorities = Path(file).read_text(encoding="ascii") if file else ""
+        except (OSError, UnicodeDecodeError) as error:
+            raise ClusterError(f"{file}: no certificate authorities in PEM ({_plain(error)})") from error
+        return Trust(bool(configuration.verify_ssl), authorities, str(name or ""))
+
+    def get(self, path: str, *, timeout_seconds: float = 15.0, accept: str = _JSON) -> Answer:
         """GET ``path``, which must need no escaping; a 404 and a proxied server's answers are returned too.
 
         Raises:
             ForbiddenError: the user lacks the permission.
             AwayError: no answer, or one of 429 and 5xx from the API server itself.
-            ClusterError: the server does not accept the credentials.
+            UnauthorizedError: the server does not accept the credentials.
         """
-        answer = self._request(path, timeout_seconds)
+        return self._checked("GET", path, None, timeout_seconds, accept)
+
+    def post(self, path: str, body: Mapping[str, Any], *, timeout_seconds: float = 15.0) -> Answer:
+        """POST ``body``; for errors see ``get``. A 404, 409 and 422 are returned."""
+        return self._checked("POST", path, body, timeout_seconds, _JSON)
+
+    def put(self, path: str, body: Mapping[str, Any], *, timeout_seconds: float = 15.0) -> Answer:
+        """PUT ``body``; for errors see ``get``. A 404, 409 and 422 are returned."""
+        return self._checked("PUT", path, body, timeout_seconds, _JSON)
+
+    def delete(self, path: str, options: Mapping[str, Any], *, timeout_seconds: float = 15.0) -> Answer:
+        """DELETE with ``DeleteOptions``; for errors see ``get``. A 404 and 409 are returned."""
+        return self._checked("DELETE", path, options, timeout_seconds, _JSON)
+
+    def _checked(
+        self, method: str, path: str, body: Mapping[str, Any] | None, timeout_seconds: float, accept: str
+    ) -> Answer:
+        answer = self._request(method, path, body, timeout_seconds, accept)
         status, told = answer.status, answer.said.get("message", "")
         if status == HTTPStatus.UNAUTHORIZED:
-            raise ClusterError(f"{self.url} rejects the credentials of {self._whose()}")
+            raise UnauthorizedError(f"{self.url} rejects the credentials of {self._credentials}")
         if status == HTTPStatus.FORBIDDEN:
-            raise ForbiddenError(f"not permitted: {told or f'GET {path}'}")
+            raise ForbiddenError(f"not permitted: {told or f'{method} {path}'}")
         if status == HTTPStatus.TOO_MANY_REQUESTS or status >= HTTPStatus.INTERNAL_SERVER_ERROR:
             raise AwayError(f"{self.url} answered with HTTP {status}{f': {told}' if told else ''}")
         return answer
 
-    def _request(self, path: str, timeout_seconds: float) -> Answer:
+    def _request(
+        self, method: str, path: str, body: Mapping[str, Any] | None, timeout_seconds: float, accept: str
+    ) -> Answer:
         import urllib3
         from kubernetes.client.exceptions import ApiException
 
+        headers = {"Accept": accept, **({"Content-Type": _JSON} if body is not None else {})}
         # The generated methods change a proxied body (JSON into Python's repr); these two do not.
         request = self._client.param_serialize(
-            "GET", path, header_params={"Accept": "application/json"}, auth_settings=["BearerToken"]
+            method, path, header_params=headers, body=body, auth_settings=["BearerToken"]
         )
         try:
             response = self._client.call_api(*request, _request_timeout=(_CONNECT_SECONDS, timeout_seconds)).response
-            body = response.read(_LIMIT_BYTES, decode_content=True)
+            content = response.read(self._limit_bytes, decode_content=True)
             response.release_conn()
         except ApiException as error:  # the client raises it for a certificate that TLS rejects
             raise AwayError(f"{self.url}: no secure connection ({_last_line(error.reason)})") from error
@@ -101,10 +170,7 @@ class ApiServer:
             slow = isinstance(error, urllib3.exceptions.ReadTimeoutError)
             what = "no answer in time from" if slow else "no API server answers at"
             raise AwayError(f"{what} {self.url} ({_plain(error)})") from error
-        return Answer(response.status, body)
-
-    def _whose(self) -> str:
-        return f"context {self.context}" if self.context else "this pod's service account"
+        return Answer(response.status, content, _date(response.headers.get("Date")))
 
 
 def connect(kubeconfig: Path | None, context: str | None, environment: Mapping[str, str]) -> ApiServer:
@@ -115,13 +181,9 @@ def connect(kubeconfig: Path | None, context: str | None, environment: Mapping[s
     Raises:
         ClusterError: the client library is missing, or none of these names a server.
     """
-    try:
-        from kubernetes.client import ApiClient, Configuration
-    except ImportError:
-        raise ClusterError("clusters need the Kubernetes client: pip install 'decoupled-diloco[operator]'") from None
-    configuration = Configuration()
-    # A refused connection is reported at once, not after three attempts with a warning each.
-    configuration.retries = False
+    configuration = _new_configuration()
+    from kubernetes.client import ApiClient
+
     where = str(kubeconfig) if kubeconfig else environment.get("KUBECONFIG") or str(Path.home() / ".kube" / "config")
     files = [Path(part).expanduser() for part in where.split(os.pathsep) if part]
     if not any(file.exists() for file in files):
@@ -132,6 +194,48 @@ def connect(kubeconfig: Path | None, context: str | None, environment: Mapping[s
         raise ClusterError(f"no kubeconfig: {flag}{where} does not exist; use --kubeconfig FILE or set KUBECONFIG")
     name, namespace = _take_file(configuration, where, context)
     return ApiServer(ApiClient(configuration), context=name, namespace=namespace)
+
+
+def connect_inline(way: "Way", certificate: tuple[Path, Path] | None) -> ApiServer:
+    """The server of a kubeconfig from a Secret, with nothing but what is in it.
+
+    Args:
+        way: the kubeconfig, as the operator has read it.
+        certificate: files of its client certificate and key, if it has them.
+
+    Raises:
+        ClusterError: the client library is missing.
+    """
+    configuration = _new_configuration()
+    configuration.host = way.server
+    configuration.ca_cert_data = way.authority
+    configuration.tls_server_name = way.server_name or None
+    if way.token:
+        configuration.api_key["BearerToken"] = f"Bearer {way.token}"
+    if certificate is not None:
+        configuration.cert_file, configuration.key_file = map(str, certificate)
+    from kubernetes.client import ApiClient
+
+    client = ApiClient(configuration)
+    return ApiServer(
+        client, context="", namespace=way.namespace, credentials="the kubeconfig", limit_bytes=_LIMIT_BYTES_OF_STRANGERS
+    )
+
+
+def _new_configuration() -> "Configuration":
+    """The client's settings, without a server.
+
+    Raises:
+        ClusterError: the client library is missing.
+    """
+    try:
+        from kubernetes.client import Configuration
+    except ImportError:
+        raise ClusterError("clusters need the Kubernetes client: pip install 'decoupled-diloco[operator]'") from None
+    configuration = Configuration()
+    # A refused connection is reported at once, not after three attempts with a warning each.
+    configuration.retries = False
+    return configuration
 
 
 def _take_file(configuration: "Configuration", where: str, context: str | None) -> tuple[str, str]:
@@ -192,6 +296,15 @@ def _pods_namespace() -> str:
         return _ACCOUNT_NAMESPACE.read_text(encoding="utf-8").strip() or "default"
     except OSError:
         return "default"
+
+
+def _date(header: str | None) -> datetime | None:
+    """The time of an HTTP ``Date`` header (RFC 9110, 6.6.1); None: it is missing, or something else."""
+    try:
+        found = parsedate_to_datetime(header or "")
+    except ValueError:
+        return None
+    return found if found.tzinfo is not None else None
 
 
 def _plain(error: BaseException) -> str:

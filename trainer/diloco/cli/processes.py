@@ -1,6 +1,7 @@
 """``diloco syncer`` and ``diloco learner``: the processes of a job, started by supervisors and containers."""
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Annotated, TypeVar
 
@@ -82,8 +83,14 @@ def learner(
     learner: Annotated[
         str, typer.Option("--learner", metavar="REGION/POOL/INDEX", help="Id of this learner: REGION/POOL/INDEX.")
     ],
-    syncer: Annotated[str, typer.Option("--syncer", metavar="HOST:PORT", help="Address of the syncer.")],
     directory: Directory,
+    syncer: Annotated[
+        str | None, typer.Option("--syncer", metavar="HOST:PORT", help="Address of the syncer.", show_default=False)
+    ] = None,
+    syncer_address_file: Annotated[
+        Path | None,
+        typer.Option("--syncer-address-file", help="A file with this address instead, which may come and change."),
+    ] = None,
     speed: Annotated[
         float, typer.Option("--speed", help="Emulate slower hardware: at 0.5 a step takes twice as long.")
     ] = 1.0,
@@ -107,18 +114,24 @@ def learner(
           --syncer syncer.example:29400 --directory /scratch/diloco
     """
     _tie_to(parent)
+    address = syncer if syncer_address_file is None else syncer_address_file
+    if address is None or (syncer is not None and syncer_address_file is not None):
+        found = "both are given" if address is not None else "none is given"
+        raise typer.BadParameter(f"--syncer, --syncer-address-file: {found}; use one of them")
     manifest = load_job(job)
     from diloco.learner.options import LearnerOptions
     from diloco.learner.process import run_learner
+    from diloco.spec.syncer_name import syncer_name
     from diloco.wire.tls import ClientTls
 
     set_up_logging(json=log_json, process=learner)
+    at = manifest.metadata.name, manifest.metadata.namespace
     options = LearnerOptions(
         job=manifest,
         learner=learner,
-        syncer_address=syncer,
+        syncer_address=address,
         directory=directory,
-        tls=_tls(ClientTls, tls_ca, tls_cert, tls_key),
+        tls=_tls(partial(ClientTls, server_name=syncer_name(*at)), tls_ca, tls_cert, tls_key),
         speed=speed,
         threads=threads,
         http_address=http,

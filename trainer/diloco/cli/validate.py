@@ -8,6 +8,7 @@ import yaml
 
 from diloco.cli.render import check_for_operator
 from diloco.spec import DiLoCoJob, load_job
+from diloco.spec.words import listed
 
 
 def validate(
@@ -36,5 +37,18 @@ def _told(job: DiLoCoJob) -> str:
     return (
         f"Job {job.metadata.name}: {len(spec.learner_ids)} learner(s) in {len(spec.regions)} region(s), model {kind}, "
         f"{spec.training.tokens:,} tokens, {sync.fragments} fragments every {sync.interval} inner steps, "
-        f"quorum {sync.quorum}"
+        f"quorum {sync.quorum}{_elsewhere(job)}"
     )
+
+
+def _elsewhere(job: DiLoCoJob) -> str:
+    """Which regions are in other clusters, and what only the operator can check of them; empty: none are."""
+    secrets = {
+        region.name: region.cluster.kubeconfig_secret for region in job.spec.regions if region.cluster is not None
+    }
+    if not secrets:
+        return ""
+    told = listed([f"{region} (Secret {one.name}, key {one.key})" for region, one in secrets.items()], "and")
+    several = len({(one.name, one.key) for one in secrets.values()}) > 1
+    also = ". No two of these may lead to the same namespace of the same cluster" if several else ""
+    return f". In other clusters: {told}; check each Secret with 'diloco cluster check'{also}"

@@ -1,0 +1,201 @@
+"""``diloco cluster orphans`` on a real API server: what is listed, what is left alone, what is deleted."""
+
+import io
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from diloco.cli.cluster_orphans import DEFAULT_LEASE
+from diloco_operator.labels import JOB, of_home
+from testbed.api_server.server import ApiServer, job_api_server, why_there_is_none
+from tests.support.operator_scene import manifest
+from tests.support.remote_namespace import Done, Program
+
+pytestmark = [
+    pytest.mark.processes,
+    pytest.mark.skipif(why_there_is_none() is not None, reason=why_there_is_none() or ""),
+]
+KINDS = "statefulsets,secrets,configmaps"
+HOME, OTHER = "home-1", "home-2"
+SYSTEM = "diloco-system"
+"""The namespace of the operator."""
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[ApiServer]:
+    """One server is home and remote cluster."""
+    with job_api_server() as running:
+        running.kubectl("create", "namespace", SYSTEM)
+        running.kubectl(
+            "create", "configmap", f"{DEFAULT_LEASE}-home", f"--namespace={SYSTEM}", f"--from-literal=id={HOME}"
+        )
+        yield running
+
+
+class There:
+    """A namespace of the remote cluster with objects of jobs."""
+
+    def __init__(self, server: ApiServer, program: Program, name: str) -> None:
+        self.server = server
+        self.name = name
+        self._program = program
+        server.kubectl("create", "namespace", name)
+
+    def job(self) -> str:
+        """A job at home; returns its uid."""
+        body = manifest("train")
+        self.server.kubectl("apply", f"--namespace={self.name}", "--filename=-", text=json.dumps(body))
+        return self.server.kubectl(
+            "get", "dlj", "train", f"--namespace={self.name}", "--output=jsonpath={.metadata.uid}"
+        ).stdout
+
+    def has(self, name: str, home: str, uid: str) -> None:
+        """Make a job's objects."""
+        labels = {**of_home(home, "training", uid), JOB: "train"}
+        metadata = {"name": name, "namespace": self.name, "labels": labels}
+        template = {
+            "metadata": {"labels": {"a": name}},
+            "spec": {"containers": [{"name": "c", "image": "i"}]},
+        }
+        spec = {"selector": {"matchLabels": {"a": name}}, "serviceName": "x", "template": template}
+        items = [
+            {"apiVersion": "apps/v1", "kind": "StatefulSet", "metadata": metadata, "spec": spec},
+            {"apiVersion": "v1", "kind": "Secret", "metadata": metadata, "stringData": {"tls.key": "s3cret"}},
+            {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata},
+        ]
+        self.server.kubectl(
+            "apply", "--filename=-", text=json.dumps({"apiVersion": "v1", "kind": "List", "items": items})
+        )
+
+    @property
+    def left(self) -> set[str]:
+        """The names of the objects that are still there."""
+        found = self.server.kubectl("get", KINDS, f"--namespace={self.name}", "--output=json").stdout
+        return {item["metadata"]["name"] for item in json.loads(found)["items"] if item["metadata"].get("labels")}
+
+    def as_user(self, kubeconfig: Path, *flags: str) -> Done:
+        """Run it with another user's kubeconfig."""
+        return self._program.run("orphans", *flags, "--kubeconfig", str(kubeconfig))
+
+    def orphans(self, *flags: str) -> tuple[int, str]:
+        """Exit code and output, for this namespace."""
+        code, out, err = self._program.there("orphans", "--namespace", self.name, *flags)
+        assert "s3cret" not in out + err
+        return code, out + err
+
+
+@pytest.fixture
+def there(
+    server: ApiServer,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    request: pytest.FixtureRequest,
+) -> There:
+    monkeypatch.delenv("COLUMNS", raising=False)
+    return There(server, Program(server, capsys), request.node.name.replace("_", "-")[:63].strip("-"))
+
+
+def test_without_a_home_everything_is_listed_and_nothing_judged(there: There) -> None:
+    assert there.orphans() == (0, "no objects of another home\n")
+    there.has("a", HOME, "uid-1")
+    there.has("b", OTHER, "uid-2")
+    code, told = there.orphans()
+    assert code == 0
+    rows = [line.split() for line in told.splitlines()[1:]]
+    assert {(row[0], row[1], row[2]) for row in rows} == {
+        (HOME, "training/train", "uid-1"),
+        (OTHER, "training/train", "uid-2"),
+    }
+    assert len(rows) == 6
+    assert "jobs were not looked up" in told
+
+
+def test_objects_of_a_job_that_exists_at_home_are_left_alone(there: There) -> None:
+    there.has("alive", HOME, there.job())
+    there.has("orphan", HOME, "uid-of-no-job")
+    there.has("other", OTHER, "uid-of-no-job")
+    flags = ("--home", HOME, "--home-context", "test")
+    assert {line.split()[5] for line in there.orphans(*flags)[1].splitlines()[1:]} == {f"{there.name}/orphan"}
+    code, told = there.orphans(*flags, "--delete", "--yes")
+    assert code == 0
+    assert told.endswith("3 of 3 object(s) deleted\n")
+    assert there.left == {"alive", "other"}
+    assert there.orphans(*flags) == (0, f"no orphans: the jobs of home {HOME} exist\n")
+
+
+def test_a_home_is_known_by_its_context_alone(there: There) -> None:
+    there.has("alive", HOME, there.job())
+    there.has("orphan", HOME, "uid-of-no-job")
+    there.has("other", OTHER, "uid-of-no-job")
+    code, told = there.orphans("--home-context", "test", "--delete", "--yes")
+    assert (code, told.endswith("3 of 3 object(s) deleted\n")) == (0, True)
+    assert there.left == {"alive", "other"}
+
+
+def test_the_context_of_another_home_deletes_nothing(there: There) -> None:
+    there.has("a", OTHER, "uid-1")
+    told = f"diloco: --home: {OTHER} is not the home at --home-context, which is {HOME}; use one of them\n"
+    assert there.orphans("--home", OTHER, "--home-context", "test", "--delete", "--yes") == (2, told)
+    assert there.left == {"a"}
+
+
+def test_a_home_without_its_id_is_looked_up_by_the_id_that_is_given(there: There) -> None:
+    there.has("alive", HOME, there.job())
+    there.has("orphan", HOME, "uid-of-no-job")
+    elsewhere = ("--home-context", "test", "--operator-namespace", "default", "--delete", "--yes")
+    code, told = there.orphans(*elsewhere)
+    assert (code, "has no id of a home in ConfigMap default/diloco-operator-home; use" in told) == (2, True)
+    assert there.left == {"alive", "orphan"}
+    code, told = there.orphans("--home", HOME, *elsewhere)
+    assert (code, "--home: cannot be compared with the id at --home-context" in told) == (0, True)
+    assert there.left == {"alive"}
+
+
+def test_all_of_a_home_that_is_gone_is_deleted_and_no_other(there: There) -> None:
+    there.has("a", HOME, "uid-1")
+    there.has("b", HOME, "uid-2")
+    there.has("other", OTHER, "uid-3")
+    code, told = there.orphans("--home", HOME, "--delete", "--yes")
+    assert (code, "counts as gone" in told) == (0, True)
+    assert there.left == {"other"}
+
+
+def test_nothing_is_deleted_unless_the_answer_is_yes(there: There, monkeypatch: pytest.MonkeyPatch) -> None:
+    there.has("a", HOME, "uid-1")
+    for answer, code, left in (("", 130, {"a"}), ("n\n", 130, {"a"}), ("y\n", 0, set())):
+        monkeypatch.setattr("sys.stdin", io.StringIO(answer))
+        done, told = there.orphans("--home", HOME, "--delete")
+        assert (done, there.left) == (code, left)
+        assert f"Delete these 3 object(s) of 1 job(s) of home {HOME}?" in told
+
+
+def test_an_id_that_nothing_bears_deletes_nothing_and_names_others(there: There) -> None:
+    there.has("a", HOME, "uid-1")
+    told = f"no objects of home home; there are objects of home {HOME}\n"
+    assert there.orphans("--home", "home", "--delete", "--yes") == (0, told)
+    assert there.left == {"a"}
+
+
+def test_a_home_that_does_not_answer_is_no_home_that_is_gone(there: There) -> None:
+    there.has("a", HOME, "uid-1")
+    code, told = there.orphans("--home", HOME, "--home-context", "nowhere", "--delete", "--yes")
+    assert (code, "no context 'nowhere'" in told) == (2, True)
+    assert there.left == {"a"}
+
+
+def test_what_may_not_be_deleted_is_named_and_the_rest_is_deleted(there: There, server: ApiServer) -> None:
+    there.has("a", HOME, "uid-1")
+    where, user = f"--namespace={there.name}", "--user=dave"
+    resources = f"--resource={KINDS},services,networkpolicies"
+    server.kubectl("create", "role", "look", "--verb=list", resources, where)
+    server.kubectl("create", "role", "tidy", "--verb=delete", "--resource=statefulsets,configmaps", where)
+    for role in ("look", "tidy"):
+        server.kubectl("create", "rolebinding", role, f"--role={role}", user, where)
+    flags = ["--namespace", there.name, "--home", HOME, "--delete", "--yes"]
+    done = there.as_user(server.kubeconfig_for("dave"), *flags)
+    assert done.code == 1
+    assert done.out.endswith("2 of 3 object(s) deleted\n")
+    (line,) = done.err.splitlines()
+    assert line.startswith(f"diloco: Secret {there.name}/a: not permitted: ")
