@@ -18,7 +18,7 @@ DEMO_FAILURES := --slow us-west/old=0.5 --chaos kill:us-west/old/0@step=60 --cha
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo check test test-units test-processes test-clusters soak kind-up kind-demo kind-down lint format proto reference reasons crd chart-values quality mutants benchmarks clean
+.PHONY: help demo check test test-units test-processes test-clusters test-across-faults test-across-owners soak kind-up kind-demo kind-down lint format proto reference reasons crd chart-values quality mutants benchmarks clean
 
 help: ## List targets
 	@echo "make TARGET, with TARGET one of"
@@ -34,7 +34,7 @@ check: lint ## Lint, then unit and property tests: what to run between two edits
 test: lint ## Lint, then every test, on real clusters too (KEEP_CLUSTERS=1 keeps them); lists skipped tests last
 	@mkdir -p $(dir $(SKIPPED)) && rm -f $(SKIPPED)
 	@$(KIND) programs || echo "Tests that want an API server or helm will be skipped."
-	@$(KIND) --clusters 2 --meanwhile '$(MAKE) --no-print-directory test-processes' \
+	@$(KIND) --clusters 2 --small 1 --meanwhile '$(MAKE) --no-print-directory test-processes' \
 		run -- $(MAKE) --no-print-directory test-clusters; status=$$?; \
 	if [ -s $(SKIPPED) ]; then echo "Skipped:"; cat $(SKIPPED); else echo "Skipped: nothing"; fi; exit $$status
 
@@ -46,9 +46,13 @@ test-units: $(STAMP)
 test-processes: test-units
 	$(BIN)/pytest -n 3 --dist loadfile --no-loadscope-reorder tests/integration tests/hostile --skipped-to $(SKIPPED)
 
-# One worker for each cluster.
+# One worker for each cluster; then tests that need several clusters, in two groups, each with a home of its own.
 test-clusters: $(STAMP)
-	$(BIN)/pytest -n 2 --dist loadfile tests/cluster --skipped-to $(SKIPPED)
+	$(BIN)/pytest -n 2 --dist loadfile tests/cluster --ignore tests/cluster/across --skipped-to $(SKIPPED)
+	@$(MAKE) --no-print-directory --jobs 2 --output-sync=target test-across-faults test-across-owners
+
+test-across-faults test-across-owners: $(STAMP)
+	$(BIN)/pytest -n 0 tests/cluster/across/$(@:test-across-%=%) --skipped-to $(SKIPPED)
 
 soak: $(STAMP) ## Ten minutes of attacks on a syncer whose learners train on
 	$(BIN)/python -m tests.hostile.soak
@@ -102,7 +106,7 @@ mutants: $(STAMP) ## Change one line at a time and see that a test fails; hours 
 
 benchmarks: $(STAMP) ## Every benchmark, one JSON file each in build/benchmarks/; hours
 	@mkdir -p build/benchmarks
-	for name in wire merge stall links links_real operator_scale quality; do \
+	for name in wire link merge stall links links_real operator_scale quality; do \
 	  $(BIN)/python benchmarks/$$name.py --json build/benchmarks/$$name.json || exit 1; \
 	done
 

@@ -10,7 +10,8 @@ from collections.abc import Iterator
 
 from generated import REPOSITORY, SourceError, cell, main
 
-from diloco_operator.decide.reasons import CONDITION_MEANINGS, GUIDE
+from diloco_operator.decide.guide import GUIDE
+from diloco_operator.decide.reasons import CONDITION_MEANINGS
 
 PAGE = REPOSITORY / "docs" / "operations.md"
 COMMAND = "make reasons"

@@ -4,6 +4,7 @@ python -m testbed.kind up                    # a cluster with the project's imag
 python -m testbed.kind down                  # all that was brought up here; --name NAME: that one
 python -m testbed.kind run -- COMMAND ...    # up, COMMAND, down; KEEP_CLUSTERS=1 leaves it up
 python -m testbed.kind --clusters 2 run -- pytest -n 2 ...    # a cluster for each of two workers
+python -m testbed.kind --clusters 2 --small 1 run -- ...      # and a third one of a single node
 python -m testbed.kind programs              # what tests without a cluster want: helm and an API server
 """
 
@@ -35,6 +36,7 @@ def main() -> int:
     parser.add_argument("--name", help="the cluster's (DILOCO_KIND_CLUSTER); `down` without it: all")
     parser.add_argument("--workers", type=int, default=1, help="nodes beside the control plane's")
     parser.add_argument("--clusters", type=int, default=1, help="how many `run` brings up: NAME, NAME-2, NAME-3 ...")
+    parser.add_argument("--small", type=int, default=0, help="how many more it brings up after those, of one node each")
     parser.add_argument("--meanwhile", metavar="COMMAND", default="", help="what `run` runs while clusters come up")
     parser.add_argument("what", choices=["up", "down", "run", "programs"])
     parser.add_argument("command", nargs="*", help="what `run` runs")
@@ -57,7 +59,9 @@ def _do(options: argparse.Namespace) -> int:
     name = options.name or clusters.DEFAULT_NAME
     match options.what:
         case "run":
-            return _run([clusters.numbered(name, index) for index in range(options.clusters)], options)
+            large = {clusters.numbered(name, index): options.workers for index in range(options.clusters)}
+            small = {clusters.numbered(name, options.clusters + index): 0 for index in range(options.small)}
+            return _run(large | small, options)
         case "programs":
             bed.programs()
         case "down":
@@ -75,7 +79,8 @@ def _up(name: str, workers: int) -> None:
     sys.stdout.write(f"export KUBECONFIG={made.cluster.kubeconfig} PATH={made.path()}:$PATH\n")
 
 
-def _run(names: list[str], options: argparse.Namespace) -> int:
+def _run(names: dict[str, int], options: argparse.Namespace) -> int:
+    """Run the command with clusters of these names, each with so many nodes beside the control plane's."""
     unavailable: dict[str, str] = {}
     cache = Cache.of_user()
     try:
@@ -85,8 +90,8 @@ def _run(names: list[str], options: argparse.Namespace) -> int:
             first = shlex.split(options.meanwhile)
             meanwhile = in_use.enter_context(_started(first)) if first else None
             try:
-                for name in names:
-                    bed.up(name, workers=options.workers).images()
+                for name, workers in names.items():
+                    bed.up(name, workers=workers).images()
             except Unavailable as why:
                 sys.stderr.write(f"kind: no clusters: {why}\n")
                 unavailable = {bed.UNAVAILABLE: str(why)}

@@ -1,4 +1,4 @@
-"""A shell as a reader of the documentation has it: helm and kubectl on the PATH, the cluster's kubeconfig, a namespace.
+"""A shell as a reader of the documentation has it: helm, kubectl and diloco on the PATH, and a kubeconfig.
 
 With one difference: helm installs the images that were built here, as no registry has those of the documentation.
 """
@@ -7,12 +7,15 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 import yaml
 
 from testbed.kind import chart
 from testbed.kind.bed import Bed
+from testbed.kind.clusters import Cluster
 from testbed.kind.project_images import REPOSITORY, Images
 
 _HELM = """#!/bin/sh
@@ -23,15 +26,41 @@ esac
 """
 
 
-class ClusterShell:
-    """Runs commands in the repository's root, against a namespace of the test bed's cluster."""
+def of_namespace(cluster: Cluster, namespace: str) -> dict[str, Any]:
+    """A kubeconfig of one context, with that namespace."""
+    config = _read(cluster)
+    config["contexts"][0]["context"]["namespace"] = namespace
+    return config
 
-    def __init__(self, bed: Bed, images: Images, namespace: str, folder: Path) -> None:
-        """`folder` is the shell's own."""
-        config = yaml.safe_load(bed.cluster.kubeconfig.read_text(encoding="utf-8"))
-        config["contexts"][0]["context"]["namespace"] = namespace
+
+def of_contexts(clusters: Mapping[str, Cluster]) -> dict[str, Any]:
+    """A kubeconfig with a context for each cluster; the first is the current one."""
+    read = {name: _read(cluster) for name, cluster in clusters.items()}
+    return {
+        "apiVersion": "v1",
+        "kind": "Config",
+        "current-context": next(iter(read)),
+        "clusters": [{"name": name, "cluster": one["clusters"][0]["cluster"]} for name, one in read.items()],
+        "users": [{"name": name, "user": one["users"][0]["user"]} for name, one in read.items()],
+        "contexts": [{"name": name, "context": {"cluster": name, "user": name}} for name in read],
+    }
+
+
+def _read(cluster: Cluster) -> dict[str, Any]:
+    found: dict[str, Any] = yaml.safe_load(cluster.kubeconfig.read_text(encoding="utf-8"))
+    return found
+
+
+class ClusterShell:
+    """Runs commands, against clusters of the test bed."""
+
+    def __init__(
+        self, bed: Bed, images: Images, config: Mapping[str, Any], folder: Path, directory: Path = REPOSITORY
+    ) -> None:
+        """`config` is its kubeconfig, `folder` its own, and `directory` where commands run."""
+        self._directory = directory
         kubeconfig, programs = folder / "kubeconfig", folder / "bin"
-        kubeconfig.write_text(yaml.safe_dump(config), encoding="utf-8")
+        kubeconfig.write_text(yaml.safe_dump(dict(config)), encoding="utf-8")
         kubeconfig.chmod(0o600)
         local = chart.local_values(images)
         # It takes precedence over every --set before it.
@@ -51,6 +80,15 @@ class ClusterShell:
         process = self._start(command)
         said, _ = process.communicate(timeout=280)
         assert process.returncode == 0, f"{command}: {said}"
+        return said
+
+    def run_while(self, script: str, look: Callable[[], object]) -> str:
+        """Run a script, which must succeed, and ``look`` again and again meanwhile; returns its output."""
+        process = self._start(f"set -e\n{script}")
+        while process.poll() is None:
+            look()
+        said, _ = process.communicate(timeout=60)
+        assert process.returncode == 0, f"{script}: {said}"
         return said
 
     def follow(self, command: str, word: str) -> None:
@@ -77,7 +115,7 @@ class ClusterShell:
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
-            cwd=REPOSITORY,
+            cwd=self._directory,
             env=self._environment,
             # Of its own group, so that what it has started is ended with it.
             start_new_session=True,

@@ -13,7 +13,7 @@ from testbed.kind.chart import CHART, Release
 from testbed.kind.clusters import Cluster
 from testbed.kind.project_images import REPOSITORY, Images
 from testbed.kind.waiting import wait_until
-from tests.cluster.cluster_shell import ClusterShell
+from tests.cluster.cluster_shell import ClusterShell, of_namespace
 from tests.support.cluster_jobs import WAIT_SECONDS, ClusterJob, apply, holds, manifest, new_namespace, pool
 from tests.support.cluster_operator import ClusterOperator
 from tests.support.documented_commands import READMES, commands_of_notes, commands_to_run, goes_on_for_ever
@@ -25,7 +25,7 @@ IDLE = manifest("idle", {"name": "here", "pools": [pool("cpu")]}, tokens=10**6, 
 
 @pytest.fixture
 def shell(bed: Bed, images: Images, namespace: str, tmp_path: Path) -> ClusterShell:
-    return ClusterShell(bed, images, namespace, tmp_path)
+    return ClusterShell(bed, images, of_namespace(bed.cluster, namespace), tmp_path)
 
 
 @pytest.fixture(scope="module")

@@ -15,6 +15,7 @@ from diloco.local.journal import read_journal
 from diloco.model import load_model
 from diloco.runtime.exits import EXIT_INTERRUPTED
 from tests.support.local_run import (
+    JOB,
     LEARNERS,
     WAIT_SECONDS,
     merging,
@@ -27,6 +28,9 @@ from tests.support.local_run import (
 )
 
 pytestmark = [pytest.mark.processes, pytest.mark.timeout(600)]
+JOB_OVER_CLUSTERS = JOB.replace("name: west,", "name: west, cluster: {kubeconfigSecret: {name: far}},").replace(
+    "syncer: {", "syncer: {expose: {type: LoadBalancer}, "
+)
 
 
 def test_a_run_goes_through_failures_to_a_model_and_a_report(tmp_path: Path) -> None:
@@ -122,9 +126,11 @@ def test_a_second_interrupt_does_not_wait_for_processes_that_hang(tmp_path: Path
 
 
 def test_what_a_process_finds_wrong_is_the_runs_one_line(tmp_path: Path) -> None:
-    job, output = write_job(tmp_path, 1000), tmp_path / "out"
+    job, output = write_job(tmp_path, 1000, JOB_OVER_CLUSTERS), tmp_path / "out"
     (tmp_path / "text.txt").unlink()
     failed = run(job, output)
+    told = "the manifest puts west into other clusters; here every region runs on this machine"
+    assert told in failed.stdout.splitlines()
     assert failed.returncode == 2
     assert failed.stderr.startswith("diloco: ")
     assert str(tmp_path / "text.txt") in failed.stderr

@@ -26,7 +26,7 @@ def test_run_brings_up_as_many_clusters_as_asked_and_ends_their_use(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    up: list[str] = []
+    up: dict[str, int] = {}
     ended: list[str] = []
 
     class Brought:
@@ -34,8 +34,7 @@ def test_run_brings_up_as_many_clusters_as_asked_and_ends_their_use(
             """Nothing to build."""
 
     def bring_up(name: str, workers: int) -> Brought:
-        assert workers == 1
-        up.append(name)
+        up[name] = workers
         return Brought()
 
     monkeypatch.setattr(bed, "up", bring_up)
@@ -47,6 +46,8 @@ def test_run_brings_up_as_many_clusters_as_asked_and_ends_their_use(
         "diloco-mine",
         "--clusters",
         "2",
+        "--small",
+        "1",
         "--meanwhile",
         f"touch {marks[0]}",
         "run",
@@ -56,7 +57,8 @@ def test_run_brings_up_as_many_clusters_as_asked_and_ends_their_use(
     monkeypatch.setattr(sys, "argv", [*line, str(marks[1])])
     assert main() == 0
     assert all(mark.exists() for mark in marks)
-    assert up == ended == ["diloco-mine", "diloco-mine-2"]
+    assert up == {"diloco-mine": 1, "diloco-mine-2": 1, "diloco-mine-3": 0}
+    assert ended == list(up)
     monkeypatch.setattr(sys, "argv", ["kind", "--meanwhile", "false", "run", "--", "touch", str(tmp_path / "never")])
     assert main() == 1
     assert not (tmp_path / "never").exists()

@@ -1,0 +1,123 @@
+"""Jobs that are deleted or made anew while their other cluster does not answer: bounded, told, and swept later.
+
+The API server of the other cluster is cut off from home once, and everything happens meanwhile: the operator is killed
+as well.
+"""
+
+import secrets
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from testbed.kind import chart as charts
+from testbed.kind.clusters import Cluster
+from testbed.kind.cuts import cut_off
+from testbed.kind.waiting import wait_until
+from tests.support.across import Far, api_cut, give_secret, has_reason, learner, reachable, region, train_on
+from tests.support.cluster_jobs import WAIT_SECONDS, ClusterJob, apply, holds, kill_container
+from tests.support.cluster_operator import ClusterOperator
+
+pytestmark = pytest.mark.timeout(900)
+
+KEPT, LEFT, BY_HAND, RESTORED = "kept", "left", "by-hand", "restored"
+
+
+@pytest.fixture(scope="module")
+def doomed(cluster: Cluster) -> Iterator[str]:
+    """Another namespace at home, which is deleted with its job and its Secret."""
+    name = f"doomed-{secrets.token_hex(3)}"
+    charts.make_namespace(cluster, name)
+    yield name
+    cluster.kubectl("delete", "namespace", name, "--wait=false", "--ignore-not-found")
+
+
+def idle(home: Cluster, namespace: str, name: str) -> ClusterJob:
+    """All that a job has but pods."""
+    job = apply(home, namespace, reachable(home, name, region("west", "west"), suspend=True))
+    job.wait_for(lambda status: holds(status, "Suspended"), "it is suspended")
+    return job
+
+
+def running(home: Cluster, namespace: str, name: str) -> ClusterJob:
+    """A job whose one learner, in the other cluster, trains."""
+    job = apply(home, namespace, reachable(home, name, region("west", "west")))
+    job.all_train(learner("west"))
+    return job
+
+
+def delete(job: ClusterJob) -> None:
+    job.kubectl("delete", "dilocojob", job.name, "--wait=false")
+
+
+def without_finalizer(job: ClusterJob) -> None:
+    """As somebody does who cannot wait."""
+    job.kubectl("patch", "dilocojob", job.name, "--type=merge", "--patch", '{"metadata": {"finalizers": null}}')
+
+
+def exists(job: ClusterJob) -> bool:
+    return bool(job.kubectl("get", "dilocojob", job.name, "--ignore-not-found", "--output", "name"))
+
+
+def backup_of(job: ClusterJob) -> dict[str, Any]:
+    """The job as a backup has it."""
+    found = job.cluster.get("dilocojob", job.name, "--namespace", job.namespace)
+    metadata = {key: found["metadata"][key] for key in ("name", "namespace")}
+    return {key: found[key] for key in ("apiVersion", "kind", "spec")} | {"metadata": metadata}
+
+
+def uids_there(far: Far, name: str) -> set[str]:
+    """Of the jobs that objects of this name's job are of."""
+    selector = ("--namespace", far.namespace, "--selector", f"diloco.dev/job={name}")
+    items = far.cluster.get("configmaps,statefulsets,services,secrets,networkpolicies", *selector)["items"]
+    return {item["metadata"]["labels"]["diloco.dev/job-uid"] for item in items}
+
+
+def test_what_is_deleted_while_a_cluster_is_away_is_swept_when_it_is_back(
+    cluster: Cluster, operator: ClusterOperator, namespace: str, doomed: str, west: Far
+) -> None:
+    give_secret(cluster, doomed, west.secret())
+    left = running(cluster, namespace, LEFT)
+    kept, by_hand, restored = (idle(cluster, namespace, name) for name in (KEPT, BY_HAND, RESTORED))
+    idle(cluster, doomed, "gone")
+    worker = operator.has_taken_over()
+    before = {name: uids_there(west, name) for name in (KEPT, LEFT, BY_HAND, RESTORED, "gone")}
+    assert all(before.values())
+    with cut_off(west.api_node, api_cut(cluster)):
+        has_reason(kept, "west", "ClusterUnreachable")
+        delete(left)
+        cluster.kubectl("delete", "namespace", doomed, "--wait=false")
+        delete(by_hand)
+        without_finalizer(by_hand)
+        backup = backup_of(restored)
+        delete(restored)
+        without_finalizer(restored)
+        wait_until(lambda: not exists(restored), "it is gone", WAIT_SECONDS)
+        cluster.apply(backup, namespace=namespace)
+        kill_container(worker)
+        wait_until(lambda: not exists(left), "the deletion does not wait for ever", WAIT_SECONDS)
+        wait_until(lambda: is_gone(cluster, doomed), "nor does that of its namespace", WAIT_SECONDS)
+        assert any("left in cluster west" in note for note in notes(left, "ChildrenLeft"))
+        assert operator.total(operator.has_taken_over().name, "jobs_left_behind_total", cluster="west") >= 1
+        # Nothing of all this was heard there.
+        assert {name: uids_there(west, name) for name in before} == before
+        assert west.job(LEFT).pods()
+    for name in (LEFT, BY_HAND, "gone"):
+        wait_until(lambda name=name: not west.job(name).objects(), f"{name} is swept", WAIT_SECONDS)  # type: ignore[misc]
+    uid = cluster.get("dilocojob", RESTORED, "--namespace", namespace)["metadata"]["uid"]
+    wait_until(lambda: uids_there(west, RESTORED) == {uid}, "the restored job has its own objects", WAIT_SECONDS)
+    assert before[RESTORED] != {uid}
+    assert uids_there(west, KEPT) == before[KEPT]
+    restored.patch(suspend=False)
+    restored.all_train(learner("west"))
+    train_on(restored, learner("west"))
+
+
+def notes(job: ClusterJob, reason: str) -> list[str]:
+    """What its events of a reason say."""
+    found = job.cluster.get("events.events.k8s.io", "--namespace", job.namespace)["items"]
+    return [one["note"] for one in found if one["regarding"]["name"] == job.name and one["reason"] == reason]
+
+
+def is_gone(cluster: Cluster, namespace: str) -> bool:
+    return not cluster.kubectl("get", "namespace", namespace, "--ignore-not-found", "--output", "name")

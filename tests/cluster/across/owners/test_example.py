@@ -1,0 +1,70 @@
+"""The README of examples/two-clusters as a reader follows it: every command, from preparing a cluster to the model."""
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from testbed.kind.bed import Bed
+from testbed.kind.clusters import Cluster
+from testbed.kind.project_images import REPOSITORY, Images
+from tests.cluster.across.conftest import install_operator
+from tests.cluster.cluster_shell import ClusterShell, of_contexts
+from tests.support.across import region_of
+from tests.support.cluster_jobs import WAIT_SECONDS, ClusterJob
+from tests.support.cluster_operator import ClusterOperator
+from tests.support.documented_commands import sections
+
+pytestmark = pytest.mark.timeout(900)
+
+README = (REPOSITORY / "examples/two-clusters/README.md").read_text(encoding="utf-8")
+HOME, WEST = "training", "learners"
+"""Its namespaces."""
+
+
+@pytest.fixture
+def shell(
+    bed: Bed, images: Images, operator: ClusterOperator, west_cluster: Cluster, tmp_path: Path
+) -> Iterator[ClusterShell]:
+    """In a directory with what the commands name of the repository. Whatever they leave is removed."""
+    assert operator.cluster is bed.cluster
+    directory = tmp_path / "here"
+    directory.mkdir()
+    for name in ("charts", "examples"):
+        (directory / name).symlink_to(REPOSITORY / name)
+    remove = ("delete", "namespace", "--ignore-not-found", "--wait=true")
+    yield ClusterShell(bed, images, of_contexts({"home": bed.cluster, "west": west_cluster}), tmp_path, directory)
+    install_operator(bed, images)
+    bed.cluster.kubectl(*remove, HOME, timeout_seconds=WAIT_SECONDS)
+    west_cluster.kubectl(*remove, WEST, timeout_seconds=WAIT_SECONDS)
+
+
+def test_every_command_works_from_preparing_a_cluster_to_the_model(
+    shell: ClusterShell, bed: Bed, west_cluster: Cluster, tmp_path: Path
+) -> None:
+    def wait() -> None:
+        time.sleep(0.1)
+
+    steps = sections(README)
+    assert list(steps) == ["Once", "Prepare west", "Train", "Get the model", "Clean up"]
+    shell.run(f"set -e\n{steps['Once']}")
+    said = shell.run(f"set -e\n{steps['Prepare west']}")
+    assert "serviceaccounts/token" in said
+    job, there = ClusterJob(bed.cluster, HOME, "two-clusters"), ClusterJob(west_cluster, WEST, "two-clusters")
+    trained: set[str] = set()
+
+    def look() -> None:
+        account = job.account()
+        trained.update(one.id for one in account.learners if one.merged_tokens) if account is not None else None
+
+    shell.run_while(steps["Train"], look)
+    assert trained == {"east/cpu/0", "west/cpu/0"}
+    status = job.status()
+    assert status.phase == "Complete"
+    assert region_of(status, "west").reason is None
+    said = shell.run(f"set -e\n{steps['Get the model']}")
+    assert (tmp_path / "here" / "model.safetensors").stat().st_size > 0
+    assert "loss" in said
+    shell.run(f"set -e\n{steps['Clean up']}")
+    assert not there.objects()
