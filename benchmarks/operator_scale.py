@@ -1,5 +1,7 @@
 """One operator with 100 jobs of 8 learners, one of 1,000, one of 10,000 that fail: time, requests, memory.
 
+Then jobs over 20 other clusters, two of which are away.
+
 Needs etcd and kube-apiserver as processes of this machine (`make kind-up` builds them), and nothing else: there are no
 nodes and no controllers, so nothing competes with the operator but the API server itself. The operator is a process of
 its own. Pods are made for the last case only: sets are said to be ready once they are there, and a page answers for the
@@ -26,8 +28,9 @@ import psutil
 from report import write_report
 
 sys.path.append(str(Path(__file__).resolve().parents[1]))  # where testbed is, which is not installed
+from operator_clusters import over_clusters
 from operator_world import Shape, World, syncers, wait
-from testbed.api_server.server import ApiServer, job_api_server, why_there_is_none
+from testbed.api_server.server import ApiServer, api_server, job_api_server, why_there_is_none
 from testbed.operator_process import OperatorProcess
 
 SMALL = Shape(regions=2, pools=1, learners=4)
@@ -42,8 +45,12 @@ TRIALS = 5
 ROUNDS = 10
 """Reconciles of each job in the steady state that are counted."""
 READS, WRITES = ("get", "list"), ("create", "update", "patch", "delete")
+SETTING = "etcd and kube-apiserver on this machine, without nodes and controllers; sets said to be ready"
 POLL_SECONDS = 5.0
 """The operator's own default between two looks at a job's syncer."""
+
+Found = tuple[dict[str, float], dict[str, Any], dict[str, str]]
+"""Ratios, figures, and what the ratios are against."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,15 +157,8 @@ def case(server: ApiServer, namespace: str, shape: Shape) -> Iterator[Case]:
             yield Case(world, operator, shape, Counters.of(operator))
 
 
-def main() -> None:
-    """Measure and report."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--json", type=Path, help="write the report there")
-    parser.add_argument("--jobs", type=int, default=JOBS, help=f"jobs of {SMALL.all_learners} learners ({JOBS})")
-    arguments = parser.parse_args()
-    if reason := why_there_is_none():
-        raise SystemExit(reason)
-    jobs = arguments.jobs
+def at_home(jobs: int) -> Found:
+    """One job, many, a large one and a huge one, all of whose regions are at home."""
     with job_api_server() as server:
         with case(server, "one", SMALL) as one:
             alone = statistics.median(one.create([f"alone-{trial}"]) for trial in range(TRIALS))
@@ -175,45 +175,67 @@ def main() -> None:
             looked = look(huge)
     empty = many.empty.memory_mebibytes
     reconcile = f"reconciles of {jobs} jobs in the steady state"
-    write_report(
-        arguments.json,
-        benchmark="operator-scale",
-        ratios={
-            "children_of_many_jobs": together / jobs / alone,
-            "children_of_a_large_job": of_large / alone,
-            "reads_per_reconcile": many_steady["reads"] / many_steady["reconciles"],
-            "writes_per_reconcile": many_steady["writes"] / many_steady["reconciles"],
-            "reconcile_of_a_large_job": large_steady["milliseconds_per_reconcile"]
-            / one_steady["milliseconds_per_reconcile"],
-            "memory_of_many_jobs": many_steady["memory_mebibytes"] / empty,
-            "memory_of_a_large_job": large_steady["memory_mebibytes"] / empty,
-            "peak_memory_of_looks": looked["peak_memory_mebibytes"] / LIMIT_MEBIBYTES,
-        },
-        figures={
-            "setting": "etcd and kube-apiserver on this machine, without nodes and controllers; sets said to be ready",
-            "children_per_job": {"small": children_of_one, "large": children_of_large},
-            "seconds_until_all_children": {"one job alone": alone, f"{jobs} jobs": together, "large job": of_large},
-            "memory_mebibytes_without_jobs": empty,
-            "memory_kibibytes_per_job": 1024 * (many_steady["memory_mebibytes"] - empty) / jobs,
-            "seconds_between_looks_at_a_job": POLL_SECONDS,
-            "steady": [one_steady, many_steady, large_steady],
-            "looks_at_failing_pods": looked,
-        },
-        against={
-            "children_of_many_jobs": f"time until all children of one job of {SMALL.all_learners} learners, alone;"
-            f" here that of {jobs} jobs applied at once, for each job",
-            "children_of_a_large_job": f"the same; here of one job of {LARGE.all_learners} learners in 10 pools",
-            "reads_per_reconcile": f"{reconcile}; watches and the Lease not counted. They are lists of all metadata"
-            " every 30 s, by which a deaf watch is found: a reconcile itself makes none",
-            "writes_per_reconcile": reconcile,
-            "reconcile_of_a_large_job": f"time of a reconcile of a job of {SMALL.all_learners} learners;"
-            " both with the question to the syncer and its answer",
-            "memory_of_many_jobs": "resident memory of the operator without jobs",
-            "memory_of_a_large_job": "the same",
-            "peak_memory_of_looks": f"the chart's limit, {LIMIT_MEBIBYTES} MiB; here of one job of"
-            f" {HUGE.all_learners} learners whose pods all crash",
-        },
-    )
+    ratios = {
+        "children_of_many_jobs": together / jobs / alone,
+        "children_of_a_large_job": of_large / alone,
+        "reads_per_reconcile": many_steady["reads"] / many_steady["reconciles"],
+        "writes_per_reconcile": many_steady["writes"] / many_steady["reconciles"],
+        "reconcile_of_a_large_job": large_steady["milliseconds_per_reconcile"]
+        / one_steady["milliseconds_per_reconcile"],
+        "memory_of_many_jobs": many_steady["memory_mebibytes"] / empty,
+        "memory_of_a_large_job": large_steady["memory_mebibytes"] / empty,
+        "peak_memory_of_looks": looked["peak_memory_mebibytes"] / LIMIT_MEBIBYTES,
+    }
+    figures = {
+        "children_per_job": {"small": children_of_one, "large": children_of_large},
+        "seconds_until_all_children": {"one job alone": alone, f"{jobs} jobs": together, "large job": of_large},
+        "memory_mebibytes_without_jobs": empty,
+        "memory_kibibytes_per_job": 1024 * (many_steady["memory_mebibytes"] - empty) / jobs,
+        "seconds_between_looks_at_a_job": POLL_SECONDS,
+        "steady": [one_steady, many_steady, large_steady],
+        "looks_at_failing_pods": looked,
+    }
+    against = {
+        "children_of_many_jobs": f"time until all children of one job of {SMALL.all_learners} learners, alone;"
+        f" here that of {jobs} jobs applied at once, for each job",
+        "children_of_a_large_job": f"the same; here of one job of {LARGE.all_learners} learners in 10 pools",
+        "reads_per_reconcile": f"{reconcile}; watches and the Lease not counted. They are lists of all metadata"
+        " every 30 s, by which a deaf watch is found: a reconcile itself makes none",
+        "writes_per_reconcile": reconcile,
+        "reconcile_of_a_large_job": f"time of a reconcile of a job of {SMALL.all_learners} learners;"
+        " both with the question to the syncer and its answer",
+        "memory_of_many_jobs": "resident memory of the operator without jobs",
+        "memory_of_a_large_job": "the same",
+        "peak_memory_of_looks": f"the chart's limit, {LIMIT_MEBIBYTES} MiB; here of one job of"
+        f" {HUGE.all_learners} learners whose pods all crash",
+    }
+    return ratios, figures, against
+
+
+def main() -> None:
+    """Measure and report."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--json", type=Path, help="write the report there")
+    parser.add_argument("--jobs", type=int, default=JOBS, help=f"jobs of {SMALL.all_learners} learners ({JOBS})")
+    parser.add_argument("--only", choices=("home", "clusters"), help="only these cases (all)")
+    arguments = parser.parse_args()
+    if reason := why_there_is_none():
+        raise SystemExit(reason)
+    ratios: dict[str, float] = {}
+    figures: dict[str, Any] = {"setting": SETTING}
+    against: dict[str, str] = {}
+    for case_of in ("home", "clusters") if arguments.only is None else (arguments.only,):
+        found = at_home(arguments.jobs) if case_of == "home" else elsewhere()
+        ratios |= found[0]
+        figures |= found[1]
+        against |= found[2]
+    write_report(arguments.json, benchmark="operator-scale", ratios=ratios, figures=figures, against=against)
+
+
+def elsewhere() -> Found:
+    """Jobs over other clusters."""
+    with job_api_server() as home, api_server() as server:
+        return over_clusters(home, server)
 
 
 if __name__ == "__main__":

@@ -8,6 +8,7 @@ the memory each side takes beyond its payload, and how long a control message ta
 """
 
 import argparse
+import itertools
 import json
 import multiprocessing
 import socket
@@ -34,6 +35,8 @@ from wire_peers import PlainPeer, forget_peak, memory_bytes
 
 JOB, LEARNER = "benchmark", "region/pool/0"
 DEADLINE_SECONDS = 60.0
+_VERSIONS = itertools.count(1)
+"""No two pushes are the same."""
 
 
 class Transfers(Protocol):
@@ -87,7 +90,7 @@ class Wire:
 
     def push(self) -> None:
         """Send the payload."""
-        header = PushHeader(LEARNER, 1, 0, 1, 1, 0, 1, 1, "None", len(self._payload), "1")
+        header = PushHeader(LEARNER, 1, 0, next(_VERSIONS), 1, 0, 1, 1, "None", len(self._payload), "1")
         self._client.push(header, self._payload, deadline_seconds=DEADLINE_SECONDS)
 
     def pull(self) -> None:
@@ -99,7 +102,9 @@ class Wire:
 @contextmanager
 def wire(far: Far, tls: ClientTls | None) -> Iterator[SyncClient]:
     """A client of our server."""
-    with SyncClient(ClientOptions(f"127.0.0.1:{far.port}", tls=tls)) as client:
+    join = Join(JOB, LEARNER, "x", "y")
+    with SyncClient(ClientOptions(f"127.0.0.1:{far.port}", tls=tls)) as client, client.open_session(join) as session:
+        next(iter(session))  # the Welcome, which says that transfers go in parts
         yield client
 
 

@@ -16,9 +16,9 @@ from typing import Any
 
 import xxhash
 
+from diloco.wire.channel import DEFAULT_CONNECTIONS
 from diloco.wire.handler import Send
 from diloco.wire.messages import (
-    Finished,
     Join,
     LearnerMessage,
     Progress,
@@ -26,6 +26,7 @@ from diloco.wire.messages import (
     PullRequest,
     PushHeader,
     PushReceipt,
+    Welcome,
 )
 from diloco.wire.server import ServerOptions, SyncServer
 from diloco.wire.tls import Peer, ServerTls
@@ -101,9 +102,9 @@ class OneBuffer:
         self.payload = bytearray()
 
     async def session(self, join: Join, peer: Peer, inbound: AsyncIterator[LearnerMessage], send: Send) -> None:
-        """Answer every message at once."""
+        """Offer transfers in parts, then answer every message at once."""
         del join, peer
-        send(Finished(complete=False, reason="here"))
+        send(Welcome(1, "1", (), (), 0, 0, Progress(0, 1, 0), connections=DEFAULT_CONNECTIONS))
         async for _ in inbound:
             send(Progress(0, 1, 0))
 
