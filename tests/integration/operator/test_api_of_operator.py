@@ -19,6 +19,7 @@ from diloco_operator.cluster.kinds import CONFIG_MAP, JOB, STATEFUL_SET, Kind
 from diloco_operator.cluster.watches import Watch
 from testbed.api_server.fault_proxy import FaultProxy
 from testbed.api_server.server import ApiServer
+from tests.support.closed_loop import run_until_closed
 
 PATIENCE_SECONDS = 60.0
 QUICK = Backoff(first_seconds=0.05, most_seconds=0.2, random=lambda: 1.0)
@@ -38,7 +39,7 @@ def run_with(kubeconfig: Path, scenario: Callable[[Api], Awaitable[None]]) -> No
         async with api_at(kubeconfig) as api, asyncio.timeout(PATIENCE_SECONDS):
             await scenario(api)
 
-    asyncio.run(run())
+    run_until_closed(run())
 
 
 def config_map(namespace: str, name: str, **data: str) -> dict[str, Any]:
@@ -187,7 +188,7 @@ def test_every_answer_is_counted_and_so_is_none(namespace: str, proxy: FaultProx
                 except errors.UnavailableError:
                     continue
 
-    asyncio.run(run())
+    run_until_closed(run())
     assert counted == [("patch", 201), ("get", 0), ("get", 200)]
 
 
@@ -298,6 +299,6 @@ def test_without_a_usable_kubeconfig_the_mistake_is_one_line(tmp_path: Path) -> 
     broken.write_text("- not\n- a\n- kubeconfig\n")
     for path in (tmp_path / "absent", broken):
         with pytest.raises(NoConnectionError) as caught:
-            asyncio.run(connect(path, None))
+            run_until_closed(connect(path, None))
         assert str(path) in str(caught.value)
         assert "\n" not in str(caught.value)

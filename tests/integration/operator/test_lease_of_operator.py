@@ -12,6 +12,7 @@ from diloco_operator.cluster.connection import connect
 from diloco_operator.lease import Clocks, Lease, LeaseLostError, LeaseTimes
 from testbed.api_server.fault_proxy import FaultProxy
 from testbed.api_server.server import ApiServer
+from tests.support.closed_loop import run_until_closed
 
 SHORT = LeaseTimes(duration_seconds=9.0, give_up_seconds=7.0, renew_seconds=1.0)
 LONG = LeaseTimes(duration_seconds=600.0, give_up_seconds=500.0, renew_seconds=1.0)
@@ -55,7 +56,7 @@ def test_the_second_knows_the_holder_and_acquires_at_once_on_its_release(server:
             await in_time(waiting)
             assert [lease.held for lease in (first, second)] == [False, True]
 
-    asyncio.run(scenario())
+    run_until_closed(scenario())
     transitions = server.kubectl(
         "get", "lease", "the-lease", f"--namespace={namespace}", "--output=jsonpath={.spec.leaseTransitions}"
     )
@@ -75,7 +76,7 @@ def test_a_lease_that_is_renewed_is_never_taken_and_one_that_is_not_is(server: A
             await in_time(waiting)
             assert not first.held
 
-    asyncio.run(scenario())
+    run_until_closed(scenario())
 
 
 def test_a_holder_that_cannot_renew_stops_before_another_may_begin(
@@ -95,7 +96,7 @@ def test_a_holder_that_cannot_renew_stops_before_another_may_begin(
                 first.check()
             await in_time(waiting)
 
-    asyncio.run(scenario())
+    run_until_closed(scenario())
 
 
 def test_a_renewal_whose_answer_was_lost_is_no_lost_lease(namespace: str, proxy: FaultProxy) -> None:
@@ -113,7 +114,7 @@ def test_a_renewal_whose_answer_was_lost_is_no_lost_lease(namespace: str, proxy:
             assert lease.held
             keeping.cancel()
 
-    asyncio.run(scenario())
+    run_until_closed(scenario())
 
 
 def test_a_lease_that_somebody_else_took_or_deleted_is_lost(server: ApiServer, namespace: str) -> None:
@@ -127,9 +128,9 @@ def test_a_lease_that_somebody_else_took_or_deleted_is_lost(server: ApiServer, n
             with pytest.raises(LeaseLostError):
                 await in_time(lease.keep())
 
-    asyncio.run(scenario("patch", "lease", "the-lease", "--type=merge", f"--patch={patch}"))
+    run_until_closed(scenario("patch", "lease", "the-lease", "--type=merge", f"--patch={patch}"))
     server.kubectl("delete", "lease", "the-lease", f"--namespace={namespace}")
-    asyncio.run(scenario("delete", "lease", "the-lease"))
+    run_until_closed(scenario("delete", "lease", "the-lease"))
 
 
 def test_an_absent_server_is_waited_for(namespace: str, proxy: FaultProxy) -> None:
@@ -146,4 +147,4 @@ def test_an_absent_server_is_waited_for(namespace: str, proxy: FaultProxy) -> No
             assert lease.held
             assert not lease.problem
 
-    asyncio.run(scenario())
+    run_until_closed(scenario())

@@ -24,6 +24,7 @@ from diloco_operator.clusters.remote import MOST_BYTES
 from diloco_operator.clusters.session import Session, Surroundings
 from diloco_operator.clusters.state import ClusterSeen, ClusterState
 from testbed.api_server.certificates import Authority
+from tests.support.closed_loop import run_until_closed
 from tests.support.hand_clock import HandClock
 from tests.support.kubeconfigs import NAMESPACE, TOKEN, kubeconfig, text
 
@@ -80,7 +81,7 @@ def outcome(
         async with serving(handler, folder) as config:
             return await seen_at(config, holds)
 
-    return asyncio.run(main())
+    return run_until_closed(main())
 
 
 def test_a_redirection_is_not_followed(tmp_path: Path) -> None:
@@ -272,7 +273,7 @@ def test_a_port_that_speaks_no_tls_is_away(tmp_path: Path) -> None:
             authority = Authority(tmp_path).certificate
             return await seen_at(kubeconfig(authority, f"https://127.0.0.1:{port}"), lambda seen: seen.settled)
 
-    seen = asyncio.run(main())
+    seen = run_until_closed(main())
     assert seen.state is ClusterState.UNREACHABLE
     assert "TLS" in seen.message
     assert THEIRS not in seen.message
@@ -281,6 +282,6 @@ def test_a_port_that_speaks_no_tls_is_away(tmp_path: Path) -> None:
 def test_a_name_that_does_not_resolve_is_away(tmp_path: Path) -> None:
     authority = Authority(tmp_path).certificate
     config = kubeconfig(authority, "https://nowhere.invalid")
-    seen = asyncio.run(seen_at(config, lambda seen: seen.settled))
+    seen = run_until_closed(seen_at(config, lambda seen: seen.settled))
     assert seen.state is ClusterState.UNREACHABLE
     assert seen.message.endswith("the host name does not resolve")

@@ -17,6 +17,7 @@ from diloco_operator.cluster.kinds import CONFIG_MAP, SECRET
 from diloco_operator.clusters.state import ClusterState, Credential
 from testbed.api_server.certificates import Authority
 from testbed.api_server.server import ApiServer, api_server
+from tests.support.closed_loop import run_until_closed
 from tests.support.kubeconfigs import inline
 from tests.support.remote_scene import Far, Scene, config_map, scene_at
 
@@ -33,7 +34,7 @@ def run(server: ApiServer, namespace: str, caplog: pytest.LogCaptureFixture) -> 
                 await scenario(scene)
 
         with caplog.at_level(logging.DEBUG):
-            asyncio.run(main())
+            run_until_closed(main())
         assert "eyJ" not in caplog.text
         assert "BEGIN" not in caplog.text
         assert "Traceback" not in caplog.text

@@ -1,6 +1,5 @@
 """What a real API server sends is let in, however odd its owner makes it: all kinds, defaults, pods and events."""
 
-import asyncio
 from typing import Any
 
 from diloco_operator import labels
@@ -10,6 +9,7 @@ from diloco_operator.cluster.kinds import CONFIG_MAP, CORE_EVENT, POD, REMOTE_CH
 from diloco_operator.cluster.limits import REMOTE
 from testbed.api_server.server import ApiServer
 from testbed.virtual_cluster.world_pods import crashed
+from tests.support.closed_loop import run_until_closed
 
 TEMPLATE: Object = {
     "metadata": {"labels": {"a": "b"}},
@@ -79,7 +79,7 @@ async def all_of(server: ApiServer, namespace: str, *kinds: Kind) -> dict[str, l
 def test_every_kind_of_a_real_server_comes_in(server: ApiServer, namespace: str) -> None:
     for kind in REMOTE_CHILDREN:
         made(server, kind, namespace, "odd", **SPECS[kind.name])
-    found = asyncio.run(all_of(server, namespace, *REMOTE_CHILDREN))
+    found = run_until_closed(all_of(server, namespace, *REMOTE_CHILDREN))
     for kind in REMOTE_CHILDREN:
         sent = server.request("GET", kind.path(namespace, "odd"))[1]
         (came,) = [item for item in found[kind.name] if item["metadata"]["name"] == "odd"]
@@ -98,7 +98,7 @@ def test_pods_and_events_of_a_real_server_come_in(server: ApiServer, namespace: 
     assert code == 200, answer
     about = {"kind": "Pod", "namespace": namespace, "name": "odd-0", "uid": pod["metadata"]["uid"]}
     made(server, CORE_EVENT, namespace, "odd-0.17", involvedObject=about, reason="BackOff", message="m", type="Warning")
-    found = asyncio.run(all_of(server, namespace, POD, CORE_EVENT))
+    found = run_until_closed(all_of(server, namespace, POD, CORE_EVENT))
     assert found["Pod"][0]["status"]["containerStatuses"][0]["name"] == "learner"
     assert found["Event"][0]["involvedObject"]["uid"] == pod["metadata"]["uid"]
 
@@ -106,5 +106,5 @@ def test_pods_and_events_of_a_real_server_come_in(server: ApiServer, namespace: 
 def test_labels_of_a_job_on_other_kinds_are_no_children(server: ApiServer, namespace: str) -> None:
     made(server, CONFIG_MAP, namespace, "one", data={"kind": "StatefulSet"})
     made(server, STATEFUL_SET, namespace, "two", **SPECS["StatefulSet"])
-    found = asyncio.run(all_of(server, namespace, CONFIG_MAP, STATEFUL_SET))
+    found = run_until_closed(all_of(server, namespace, CONFIG_MAP, STATEFUL_SET))
     assert {item["metadata"]["name"] for item in found["StatefulSet"]} == {"two"}

@@ -1,7 +1,5 @@
 """Writes of one plan to two clusters: what fails in one keeps nothing from being done at home."""
 
-import asyncio
-
 from diloco_operator import labels
 from diloco_operator.apply_children import ChildWrites
 from diloco_operator.cluster.api import Api, Object
@@ -17,6 +15,7 @@ from diloco_operator.observe.observer import Memory
 from diloco_operator.observe.places import Places
 from diloco_operator.repairs import Repairs
 from testbed.api_server.server import ApiServer, api_server
+from tests.support.closed_loop import run_until_closed
 from tests.support.hand_clock import HandClock
 from tests.support.remote_scene import Far, config_map, scene_at
 
@@ -80,4 +79,4 @@ def test_what_fails_in_one_cluster_ends_no_work_in_another(server: ApiServer, na
                 await write(made)
                 assert not far.has(CONFIG_MAP, "a")
 
-        asyncio.run(scenario())
+        run_until_closed(scenario())

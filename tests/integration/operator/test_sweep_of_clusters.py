@@ -15,6 +15,7 @@ from diloco_operator.clusters.state import ClusterState
 from diloco_operator.clusters.sweep_one import SweepHome
 from diloco_operator.clusters.sweeper import Sweeper
 from testbed.api_server.server import ApiServer
+from tests.support.closed_loop import run_until_closed
 from tests.support.operator_scene import manifest
 from tests.support.remote_scene import HOME_ID, Far, Scene, scene_at
 
@@ -88,7 +89,7 @@ def run(server: ApiServer, namespace: str, uids: Uids, scenario: Callable[[Scene
                 running.cancel()
                 await asyncio.gather(running, return_exceptions=True)
 
-    asyncio.run(main())
+    run_until_closed(main())
 
 
 async def gone(scene: Scene, far: Far, name: str) -> None:
