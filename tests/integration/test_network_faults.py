@@ -1,0 +1,157 @@
+"""What networks do to one learner of a real job: its link is reset, falls silent, turns long or thin.
+
+The learner's process connects through a relay on loopback, with TLS from end to end. It never restarts: every fault
+ends with the same process training again. The other learner notices nothing.
+"""
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import pytest
+
+from diloco.local.certificates import learner_flags
+from diloco.local.directory import RunDirectory
+from diloco.spec.syncer_status import SyncerStatus
+from tests.support.faulty_link import FaultyLink, Way
+from tests.support.running_job import WAIT_SECONDS, RunningJob, of, running_job, untouched
+
+pytestmark = [pytest.mark.processes, pytest.mark.timeout(600)]
+
+LEASE_SECONDS = 4
+LONG_ROUND_TRIP_SECONDS = 0.1
+THIN_BYTES_PER_SECOND = 30_000
+"""A fragment's outer gradient takes a second, the whole model several leases: bulk is always waiting."""
+LEASES = 6
+MORE_TOKENS = 50 * 8 * 32
+"""Of 50 steps: more than can be under way."""
+VICTIM, WITNESS = "east/fast/0", "west/old/0"
+JOB = f"""
+apiVersion: diloco.dev/v1alpha1
+kind: DiLoCoJob
+metadata: {{name: network}}
+spec:
+  model: {{builtin: {{preset: pico}}}}
+  data: {{text: {{path: TEXT}}}}
+  training: {{tokens: 1_000_000_000, sequenceLength: 32, batchSize: 8, checkpointEverySteps: 1000}}
+  sync:
+    fragments: 6
+    interval: 6
+    outerOptimizer: {{learningRate: 1.0, momentum: 0.0}}
+    leaseSeconds: {LEASE_SECONDS}
+    maxStalenessSteps: 100_000
+  regions:
+  - {{name: east, pools: [{{name: fast, learners: 1}}]}}
+  - {{name: west, pools: [{{name: old, learners: 1}}]}}
+"""
+
+
+@dataclass
+class Scene:
+    """A job of which one learner is behind a relay."""
+
+    job: RunningJob
+    link: FaultyLink
+    process: subprocess.Popen[bytes]
+
+    def both_train(self) -> SyncerStatus:
+        return self.job.all_train()
+
+    def is_missed(self) -> SyncerStatus:
+        """Wait until the learner behind the relay is lost, and the other one has gone on since."""
+        gone = self.job.wait_for(lambda status: of(status, VICTIM).state == "Absent")
+        return self.job.trains_on(WITNESS, of(gone, WITNESS).steps)
+
+    def is_merged_on(self, since: SyncerStatus) -> SyncerStatus:
+        """Wait until so much more of the learner's work was merged that it was done since."""
+        tokens = of(since, VICTIM).merged_tokens + MORE_TOKENS
+        return self.job.wait_for(lambda status: of(status, VICTIM).merged_tokens > tokens)
+
+    def recovers(self, before: SyncerStatus) -> None:
+        """Check that the same process trains and is merged again, and that the other one noticed nothing."""
+        after = self.is_merged_on(self.both_train())
+        assert self.process.poll() is None
+        assert of(after, VICTIM).restarts == of(before, VICTIM).restarts
+        assert of(after, VICTIM).steps >= of(before, VICTIM).steps
+        untouched(before, after, WITNESS)
+
+
+@pytest.fixture(scope="module")
+def scene(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
+    folder = tmp_path_factory.mktemp("network")
+    with running_job(folder, JOB) as job:
+        before = job.all_train()
+        endpoint = json.loads((job.output / "syncer" / "endpoint.json").read_text())
+        with FaultyLink(endpoint["sync"]) as link, (folder / "log").open("w") as log:
+            command = [sys.executable, "-m", "diloco.cli.main", "learner", "--job", str(job.manifest)]
+            command += ["--learner", VICTIM, "--syncer", link.address, "--directory", str(folder / "behind")]
+            command += ["--threads", "1", *learner_flags(RunDirectory(job.output), VICTIM)]
+            # It takes the place of the learner that the run started.
+            with subprocess.Popen(command, stdout=log, stderr=log) as process:
+                job.wait_for(lambda status: of(status, VICTIM).restarts > of(before, VICTIM).restarts)
+                try:
+                    yield Scene(job, link, process)
+                finally:
+                    process.terminate()
+                    process.wait(WAIT_SECONDS)
+
+
+@pytest.fixture(autouse=True)
+def healed(scene: Scene) -> Iterator[None]:
+    yield
+    scene.link.heal()
+
+
+def test_a_link_that_resets_its_connections_is_used_again(scene: Scene) -> None:
+    before = scene.both_train()
+    scene.link.reset()
+    scene.job.wait_for(lambda status: of(status, VICTIM).incarnation > of(before, VICTIM).incarnation)
+    scene.recovers(before)
+
+
+def test_a_link_that_falls_silent_costs_only_its_learner(scene: Scene) -> None:
+    before = scene.both_train()
+    scene.link.silence(Way.UP, Way.DOWN)
+    scene.is_missed()
+    scene.link.heal()
+    scene.recovers(before)
+
+
+def test_a_link_that_carries_nothing_to_the_syncer(scene: Scene) -> None:
+    before = scene.both_train()
+    scene.link.silence(Way.UP)
+    scene.is_missed()
+    scene.link.heal()
+    scene.recovers(before)
+
+
+def test_a_link_that_carries_nothing_to_the_learner(scene: Scene) -> None:
+    before = scene.both_train()
+    scene.link.silence(Way.DOWN)
+    # What it says still arrives, but it trains on without what others do, and both sides end what is not acknowledged.
+    scene.job.wait_for(lambda status: of(status, VICTIM).versions_behind > 0)
+    scene.job.trains_on(WITNESS, of(before, WITNESS).steps, steps=200)
+    scene.link.heal()
+    scene.recovers(before)
+
+
+def test_a_link_that_turns_long_keeps_its_session(scene: Scene) -> None:
+    before = scene.both_train()
+    scene.link.delay(LONG_ROUND_TRIP_SECONDS / 2)
+    after = scene.is_merged_on(scene.both_train())
+    untouched(before, after, VICTIM, WITNESS)
+
+
+def test_a_link_that_turns_thin_carries_control_beside_bulk(scene: Scene) -> None:
+    before = scene.both_train()
+    scene.link.limit(THIN_BYTES_PER_SECOND)
+    over = before.elapsed_seconds + LEASES * LEASE_SECONDS
+    after = scene.job.wait_for(lambda status: status.elapsed_seconds > over)
+    assert of(after, VICTIM).versions_behind > 0
+    # Its reports are not stuck behind its fragments.
+    assert (of(after, VICTIM).last_heard_seconds or 0.0) < LEASE_SECONDS
+    untouched(before, after, VICTIM, WITNESS)
+    scene.link.heal()
+    scene.recovers(before)
