@@ -123,11 +123,12 @@ class World:
         if process is None or another:
             if process is not None:
                 self.earlier.append(process)
+                self._remember(process)
             self._started += 1
             process = Process(learner, f"process {self._started}")
             self.processes[learner] = process
         else:
-            self.over.append(replace(process))
+            self._remember(process)
         self._join(process)
 
     def earlier_returns(self, process: Process) -> None:
@@ -198,7 +199,7 @@ class World:
 
     def leave(self, process: Process, *, clean: bool) -> None:
         """A session ends."""
-        self.over.append(replace(process))
+        self._remember(process)
         self.sessions.pop(process.learner, None)
         self.do(LearnerLeft(process.learner, process.incarnation, clean))
 
@@ -241,10 +242,15 @@ class World:
         self.versions = list(self.engine.versions)
         self.finished = self.engine.finished
         for process in self.processes.values():
-            self.over.append(replace(process))
+            self._remember(process)
             process.asks.clear()
             process.news.clear()
             process.evaluation = None
+
+    def _remember(self, process: Process) -> None:
+        """Keep what an incarnation that ends could still send."""
+        lists = {"versions": process.versions.copy(), "received_at": process.received_at.copy()}
+        self.over.append(replace(process, asks=process.asks.copy(), **lists))
 
     # What the engine does
 
@@ -285,6 +291,8 @@ class World:
             self._check_wait(fragment)
         present = {one.id: one.incarnation for one in view.learners if one.state in ("Loading", "Training", "Stalled")}
         assert present == self.sessions, "the engine counts sessions that there are not"
+        heard = {one.id: one.last_heard_at for one in view.learners if one.id in self.sessions}
+        assert heard == {one: self.heard_at[one] for one in heard}, "a lease is renewed by another's message, or not"
 
     def _check(self, action: Action) -> None:  # noqa: C901, PLR0912 - a table of actions
         match action:
@@ -358,6 +366,9 @@ class World:
     def _fenced(self, action: Fence) -> None:
         assert self.sessions.get(action.learner) == action.incarnation, "fenced without a session"
         del self.sessions[action.learner]
+        process = self.processes[action.learner]
+        if process.incarnation == action.incarnation:
+            self._remember(process)
         if action.refusal is Refusal.LEASE_EXPIRED and "silent" in action.reason:
             silent = self.now - self.heard_at[action.learner]
             assert silent >= self.options.lease_seconds - ROUNDING, f"a lease ended after {silent} s"
