@@ -13,7 +13,6 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, precondition, rule, run_state_machine_as_test
 
-from diloco.core.actions import Merge
 from diloco.core.events import (
     Evaluated,
     FragmentApplied,
@@ -115,7 +114,8 @@ class EngineStates(RuleBasedStateMachine):
         process = self._process(place)
         if process is None or not process.asks:
             return
-        ask = process.asks[sorted(process.asks)[0]]
+        ask = process.asks.pop(min(process.asks))
+        process.spoilt = True
         event = self.world.pushed[-1]
         digest = f"{len(self.world.pushed):032x}"
         self.world.push(
@@ -137,9 +137,7 @@ class EngineStates(RuleBasedStateMachine):
     @rule(place=places)
     def is_late(self, place: int) -> None:
         event = self.world.pushed[-1 - place % min(8, len(self.world.pushed))]
-        self.world.do(
-            FragmentLate(event.learner, event.incarnation, event.fragment, event.version, event.attempt)
-        )
+        self.world.do(FragmentLate(event.learner, event.incarnation, event.fragment, event.version, event.attempt))
 
     @precondition(lambda self: self.world.over)
     @rule(place=places, kind=st.integers(0, 7), fragment=places)
@@ -244,7 +242,7 @@ class EngineStates(RuleBasedStateMachine):
         for learner in NAMES[:LEARNERS]:
             if len(fair) < self.chosen.quorum and not world.finished:
                 process = world.processes.get(learner)
-                if process is None or not world.current(process):
+                if process is None or not world.current(process) or process.spoilt:
                     world.join(learner, another=False)
                 process = world.processes[learner]
                 if world.current(process):

@@ -74,6 +74,8 @@ class Process:
     news: dict[int, int] = field(default_factory=dict)
     """Fragment -> version that it may pull."""
     evaluation: Evaluate | None = None
+    spoilt: bool = False
+    """It gave an answer that cannot count: it is asked again after a while."""
 
 
 class World:
@@ -110,6 +112,7 @@ class World:
         self._valid: set[Key] = set()
         """Asked for, and received while the incarnation had its session."""
         self._merged_keys: set[Key] = set()
+        self._dropped: set[Key] = set()
         self._merged_digests: set[str] = set()
         self._made: set[tuple[int, int]] = set()
         self._open: dict[int, float] = {}
@@ -157,9 +160,7 @@ class World:
         process.steps += min(count, room)
         tokens = process.steps * TOKENS_PER_STEP
         self.do(
-            StepReported(
-                process.learner, process.incarnation, process.steps, tokens, seconds, 0.0, 2.0, process.steps
-            )
+            StepReported(process.learner, process.incarnation, process.steps, tokens, seconds, 0.0, 2.0, process.steps)
         )
 
     def answer(self, process: Process, fragment: int) -> None:
@@ -307,6 +308,7 @@ class World:
             case Discard():
                 key = (action.learner, action.incarnation, action.fragment, action.version, action.attempt)
                 assert key not in self._merged_keys, f"{key} is merged, and dropped"
+                self._dropped.add(key)
             case Broadcast():
                 assert action.version == self.versions[action.fragment]
                 told = {learner: incarnation for learner, incarnation, _ in action.learners}
@@ -345,7 +347,7 @@ class World:
         assert process.instance == action.instance, "the process that was admitted is not the one that came last"
         process.incarnation, process.epoch = action.incarnation, self.epoch
         process.asks.clear()
-        process.evaluation = None
+        process.evaluation, process.spoilt = None, False
         process.load = set(action.load)
         if process.load or not process.versions:
             process.steps = max(process.steps, action.steps)
@@ -397,6 +399,7 @@ class World:
             key = (member.learner, member.incarnation, action.fragment, action.version, member.attempt)
             assert key in self._valid, f"{key} came from a fenced incarnation, or was not asked for"
             assert key not in self._merged_keys, f"{key} is merged twice"
+            assert key not in self._dropped, f"{key} is dropped, and merged"
             assert member.digest not in self._merged_digests, f"the payload of {key} is merged twice"
             self._merged_keys.add(key)
             self._merged_digests.add(member.digest)

@@ -4,6 +4,7 @@ Messages are handed over in this process; whatever they are checked against is r
 """
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -16,6 +17,7 @@ from diloco.core.fragments import Layout, TensorSpec, partition
 from diloco.syncer.peers.claims import ClaimLimits, Claims
 from diloco.syncer.peers.inbox import Inbox
 from diloco.syncer.peers.link_meter import LinkMeter
+from diloco.syncer.peers.loads import Loads
 from diloco.syncer.peers.newcomers import Newcomers
 from diloco.syncer.peers.posted_pulls import PostedPulls
 from diloco.syncer.peers.service import SyncService
@@ -74,6 +76,7 @@ class SyncerPeers:
             claims=claims,
             meter=self.meter,
             newcomers=Newcomers([WHO, BESIDE]),
+            loads=Loads(time.monotonic),
             clock=self.clock,
             post=self.events.append,
         )
