@@ -135,8 +135,7 @@ class Syncer:
         self._links = LinkWatch(sync, self._layout, tokens_per_step(options.job.spec), meter)
         claims = Claims(ClaimLimits.of(options.job.spec), self.metrics.claims_refused.inc, clock)
         self._newcomers = Newcomers(options.job.spec.learner_ids)
-        self.loads = Loads(clock)
-        """Learners that load the model."""
+        self.loads = Loads(clock)  # the server asks it whose parts go behind others
         sessions = Sessions(
             job=self.job,
             layout=self._layout,
@@ -150,8 +149,7 @@ class Syncer:
             post=self._engine_loop.post,
             terms=terms_of(options.job.spec.regions),
         )
-        self._sessions = sessions
-        self._inbox = inbox
+        self._sessions, self._inbox = sessions, inbox
         self._posted = posted = PostedPulls(POSTED_SECONDS)
         self._executor = ActionExecutor(
             engine_loop=self._engine_loop,

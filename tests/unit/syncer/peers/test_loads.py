@@ -11,9 +11,9 @@ from diloco.syncer.peers.loads import PATIENCE_SECONDS, Loads
 from tests.support.virtual_time import in_virtual_time
 
 
-def play(scene: Callable[[Loads], Coroutine[Any, Any, None]], most: int = 1) -> None:
+def play(scene: Callable[[Loads], Coroutine[Any, Any, None]], turn_seconds: float = 5.0) -> None:
     async def begun() -> None:
-        await scene(Loads(asyncio.get_running_loop().time, LoadPlaces(most, 5.0)))
+        await scene(Loads(asyncio.get_running_loop().time, LoadPlaces(1, turn_seconds)))
 
     in_virtual_time(begun())
 
@@ -69,7 +69,7 @@ def test_one_whose_turn_does_not_come_is_told_how_many_are_ahead() -> None:
         assert loads.in_line == 3
         await loads.turn("here/cpu/3")
 
-    play(scene)
+    play(scene, turn_seconds=4.0)
 
 
 def test_a_pull_of_a_session_that_is_over_waits_no_longer() -> None:
