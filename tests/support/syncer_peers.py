@@ -68,6 +68,7 @@ class SyncerPeers:
         limits = ClaimLimits(lambda _: TOKENS_PER_STEP, frozenset({"r/p"}), 16, 10_000, BOUND_STEPS)
         claims = Claims(limits, self.metrics.claims_refused.inc, self.clock)
         self.inbox = Inbox(layout, codec_named("None"))
+        self.loads = Loads(time.monotonic)
         self.sessions = Sessions(
             job=JOB,
             layout=layout,
@@ -76,7 +77,7 @@ class SyncerPeers:
             claims=claims,
             meter=self.meter,
             newcomers=Newcomers([WHO, BESIDE]),
-            loads=Loads(time.monotonic),
+            loads=self.loads,
             clock=self.clock,
             post=self.events.append,
         )
@@ -89,6 +90,7 @@ class SyncerPeers:
             inbox=self.inbox,
             store=self.store,
             posted=PostedPulls(3600.0),
+            loads=self.loads,
             claims=claims,
             patience_seconds=patience_seconds,
             meter=self.meter,
