@@ -4,6 +4,7 @@ Messages are handed over in this process; whatever they are checked against is r
 """
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -16,6 +17,7 @@ from diloco.core.fragments import Layout, TensorSpec, partition
 from diloco.syncer.peers.claims import ClaimLimits, Claims
 from diloco.syncer.peers.inbox import Inbox
 from diloco.syncer.peers.link_meter import LinkMeter
+from diloco.syncer.peers.loads import Loads
 from diloco.syncer.peers.newcomers import Newcomers
 from diloco.syncer.peers.posted_pulls import PostedPulls
 from diloco.syncer.peers.service import SyncService
@@ -66,6 +68,7 @@ class SyncerPeers:
         limits = ClaimLimits(lambda _: TOKENS_PER_STEP, frozenset({"r/p"}), 16, 10_000, BOUND_STEPS)
         claims = Claims(limits, self.metrics.claims_refused.inc, self.clock)
         self.inbox = Inbox(layout, codec_named("None"))
+        self.loads = Loads(time.monotonic)
         self.sessions = Sessions(
             job=JOB,
             layout=layout,
@@ -74,6 +77,7 @@ class SyncerPeers:
             claims=claims,
             meter=self.meter,
             newcomers=Newcomers([WHO, BESIDE]),
+            loads=self.loads,
             clock=self.clock,
             post=self.events.append,
         )
@@ -86,6 +90,7 @@ class SyncerPeers:
             inbox=self.inbox,
             store=self.store,
             posted=PostedPulls(3600.0),
+            loads=self.loads,
             claims=claims,
             patience_seconds=patience_seconds,
             meter=self.meter,

@@ -131,7 +131,7 @@ def test_what_is_to_be_loaded_is_wished_for_first_and_in_order() -> None:
     bench.boxes.pull_queue.want = wished.append  # type: ignore[method-assign, assignment]  # before the session's end forgets them
     bench.run()
     now = Membership("1", 1)
-    assert wished[:2] == [PullOrder(now, 1, 4), PullOrder(now, 0, 3)]
+    assert wished[:2] == [PullOrder(now, 1, 4, load=True), PullOrder(now, 0, 3, load=True)]
 
 
 def test_it_rejoins_with_what_it_holds_when_the_connection_breaks() -> None:

@@ -26,6 +26,7 @@ from diloco.syncer.merging import Merging
 from diloco.syncer.peers.claims import ClaimLimits, Claims
 from diloco.syncer.peers.inbox import Inbox, PushClaim, PushKey
 from diloco.syncer.peers.link_meter import LinkMeter
+from diloco.syncer.peers.loads import Loads
 from diloco.syncer.peers.newcomers import Newcomers
 from diloco.syncer.peers.posted_pulls import PostedPulls
 from diloco.syncer.peers.sessions import Sessions
@@ -106,6 +107,7 @@ class Scene:
             claims=Claims(ClaimLimits(lambda _: 64, frozenset({"r/p"}), 16, 10_000, 6), lambda: None, time.monotonic),
             meter=LinkMeter(time.monotonic),
             newcomers=Newcomers(LEARNERS),
+            loads=Loads(time.monotonic),
             clock=time.monotonic,
             post=self.engine_loop.post,
         )

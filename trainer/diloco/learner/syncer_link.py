@@ -292,7 +292,8 @@ class Link:
 
     def _want(self, membership: Membership, fragment: int, version: int) -> None:
         if self._boxes.holdings.is_news(membership.epoch, fragment, version):
-            self._boxes.pull_queue.want(PullOrder(membership, fragment, version))
+            load = self._boxes.holdings.awaits(fragment)
+            self._boxes.pull_queue.want(PullOrder(membership, fragment, version, load=load))
 
     def _fragment_ready(self, membership: Membership, notice: FragmentReady) -> None:
         boxes = self._boxes

@@ -94,7 +94,7 @@ async def _run_until_over(
             tls=options.tls,
             job=options.job.metadata.name,
             connections=connections_allowed(),
-            limit_of=limits_of(options.job.spec.regions),
+            limit_of=limits_of(options.job.spec.regions, syncer.loads.loads),
         ),
         syncer.region_traffic,
     )

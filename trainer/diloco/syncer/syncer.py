@@ -36,6 +36,7 @@ from diloco.syncer.peers.inbox import Inbox
 from diloco.syncer.peers.link_meter import LinkMeter
 from diloco.syncer.peers.link_terms import terms_of
 from diloco.syncer.peers.link_watch import LinkWatch
+from diloco.syncer.peers.loads import Loads
 from diloco.syncer.peers.newcomers import Newcomers
 from diloco.syncer.peers.posted_pulls import PostedPulls
 from diloco.syncer.peers.service import SyncService
@@ -134,6 +135,7 @@ class Syncer:
         self._links = LinkWatch(sync, self._layout, tokens_per_step(options.job.spec), meter)
         claims = Claims(ClaimLimits.of(options.job.spec), self.metrics.claims_refused.inc, clock)
         self._newcomers = Newcomers(options.job.spec.learner_ids)
+        self.loads = Loads(clock)  # the server asks it whose parts go behind others
         sessions = Sessions(
             job=self.job,
             layout=self._layout,
@@ -142,12 +144,12 @@ class Syncer:
             claims=claims,
             meter=meter,
             newcomers=self._newcomers,
+            loads=self.loads,
             clock=clock,
             post=self._engine_loop.post,
             terms=terms_of(options.job.spec.regions),
         )
-        self._sessions = sessions
-        self._inbox = inbox
+        self._sessions, self._inbox = sessions, inbox
         self._posted = posted = PostedPulls(POSTED_SECONDS)
         self._executor = ActionExecutor(
             engine_loop=self._engine_loop,
@@ -171,6 +173,7 @@ class Syncer:
             inbox=inbox,
             store=self._store,
             posted=posted,
+            loads=self.loads,
             claims=claims,
             patience_seconds=sync.lease_seconds,
             meter=meter,

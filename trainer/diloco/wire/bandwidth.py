@@ -36,6 +36,7 @@ class Limit:
         self.bytes_per_second = bytes_per_second
         self._clock = clock
         self._up, self._down = Rate(bytes_per_second), Rate(bytes_per_second)
+        self._load = asyncio.Lock()
 
     async def up(self, size: int) -> None:
         """Wait until so many bytes may come from a learner."""
@@ -45,14 +46,39 @@ class Limit:
         """Wait until so many bytes may go to a learner."""
         await self._wait(self._down, size)
 
+    async def down_for_a_load(self, size: int) -> None:
+        """As ``down``, to a learner that loads the model: only one part of all loads is due at a time.
+
+        So parts of merged fragments, which learners that train are to swap in, never wait behind many others.
+        """
+        async with self._load:
+            await self._wait(self._down, size)
+
     async def _wait(self, rate: Rate, size: int) -> None:
         seconds = rate.wait_seconds(size, self._clock())
         if seconds > 0:
             await asyncio.sleep(seconds)
 
 
+class LoadLimit(Limit):
+    """A region's limit, for a learner that loads the model."""
+
+    def __init__(self, limit: Limit) -> None:
+        """``limit``: of the region, which is shared."""
+        self.bytes_per_second = limit.bytes_per_second
+        self._limit = limit
+
+    async def up(self, size: int) -> None:
+        """Wait until so many bytes may come from the learner."""
+        await self._limit.up(size)
+
+    async def down(self, size: int) -> None:
+        """Wait until so many bytes may go to the learner, behind merged fragments that go to others."""
+        await self._limit.down_for_a_load(size)
+
+
 LimitOf = Callable[[str], Limit | None]
-"""The limit of a learner's region, the same object for all its learners; None: there is none."""
+"""The limit of a learner's region, which all its learners share; None: there is none."""
 
 
 def unlimited(_learner: str) -> None:

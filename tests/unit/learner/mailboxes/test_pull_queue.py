@@ -52,6 +52,22 @@ def test_an_older_order_does_not_replace_a_newer_one(pull_queue: PullQueue) -> N
     assert pull_queue.next_order() == PullOrder(FIRST, 0, 3)
 
 
+def test_what_is_to_be_loaded_goes_before_newer_versions(pull_queue: PullQueue) -> None:
+    for fragment in range(4):
+        pull_queue.want(PullOrder(FIRST, fragment, 1, load=True))
+    loaded: list[int] = []
+    # A link that carries a fragment in the time of two merges: the newest are always 0 and 2.
+    for merge in range(0, 8, 2):
+        order = pull_queue.next_order()
+        assert order is not None
+        loaded.append(order.fragment)
+        for fragment in (merge + 1) % 4, (merge + 2) % 4:
+            awaited = fragment not in loaded
+            pull_queue.want(PullOrder(FIRST, fragment, 2 + merge // 4, load=awaited))
+        pull_queue.done(order)
+    assert sorted(loaded) == [0, 1, 2, 3]
+
+
 def test_of_fragments_that_wait_to_be_pulled_the_newest_goes_first(pull_queue: PullQueue) -> None:
     for fragment, version in ((0, 5), (1, 5), (2, 5), (0, 6)):
         pull_queue.want(PullOrder(FIRST, fragment, version))

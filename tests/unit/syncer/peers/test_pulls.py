@@ -16,6 +16,7 @@ from diloco.core.fragments import TensorSpec, partition
 from diloco.syncer.peers.claims import ClaimLimits, Claims
 from diloco.syncer.peers.inbox import Inbox
 from diloco.syncer.peers.link_meter import LinkMeter
+from diloco.syncer.peers.loads import Loads
 from diloco.syncer.peers.posted_pulls import PostedPulls
 from diloco.syncer.peers.service import SyncService
 from diloco.syncer.reporting.metrics import SyncerMetrics
@@ -57,6 +58,7 @@ class Bench:
             inbox=Inbox(LAYOUT, codec_named("None")),
             store=self.store,
             posted=self.posted,
+            loads=Loads(time.monotonic),
             claims=Claims(ClaimLimits(lambda _: 1, frozenset({"here/cpu"}), 1, 100, 1), lambda: None, time.monotonic),
             patience_seconds=1.0,
             meter=LinkMeter(time.monotonic),

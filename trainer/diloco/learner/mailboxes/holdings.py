@@ -53,6 +53,11 @@ class Holdings:
                 self._versions[fragment] = self._values[fragment] = None
             return not self._awaited
 
+    def awaits(self, fragment: int) -> bool:
+        """Whether the learner must receive this fragment before it trains under its admission."""
+        with self._lock:
+            return fragment in self._awaited
+
     def is_news(self, epoch: str, fragment: int, version: int) -> bool:
         """Whether this version is newer than what is held."""
         with self._lock:

@@ -29,6 +29,8 @@ class PullOrder:
     minimum_version: int
     whole: bool = False
     """Pull the whole fragment, because an update has just given the wrong result."""
+    load: bool = False
+    """The learner cannot train before it has this fragment."""
 
     def covers(self, other: "PullOrder") -> bool:
         """Whether fulfilling this order fulfills the other one too."""
@@ -115,9 +117,7 @@ class PullQueue:
         """The next order for a worker, which calls ``done`` afterwards. Waits; None: closed."""
         with self._condition:
             while not self._closed:
-                # The newest first: on a link that is too thin, the orders left over are then the oldest, of which a
-                # newer version is about to be made.
-                for fragment, order in reversed(self._orders.items()):
+                for fragment, order in self._in_turn():
                     post = self._posted.get(fragment)
                     comes_by_post = post is not None and not order.whole and _is_for(post, order)
                     if fragment not in self._busy and not comes_by_post:
@@ -126,6 +126,14 @@ class PullQueue:
                         return order
                 self._condition.wait()
             return None
+
+    def _in_turn(self) -> list[tuple[int, PullOrder]]:
+        # First what is to be loaded, in the order in which it was ordered: on a thin link, others merge fragments while
+        # this learner loads, and if their news went first some fragments might never get their turn.
+        loads = [(fragment, order) for fragment, order in self._orders.items() if order.load]
+        # Then the newest: on a link that is too thin, the orders left over are the oldest, of which a newer version is
+        # about to be made.
+        return loads + [(fragment, order) for fragment, order in reversed(self._orders.items()) if not order.load]
 
     def done(self, order: PullOrder) -> None:
         """Note that the worker's pull has ended, successfully or not."""

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from diloco.plan.quantities import parse_rate
 from diloco.spec.learner_ids import region_of
 from diloco.spec.placement import Region
-from diloco.wire.bandwidth import Limit, LimitOf
+from diloco.wire.bandwidth import Limit, LimitOf, LoadLimit
 from diloco.wire.channel import DEFAULT_CONNECTIONS
 
 
@@ -31,13 +31,19 @@ def terms_of(regions: Iterable[Region]) -> Callable[[str], LinkTerms]:
     return lambda learner: by_region.get(region_of(learner), LinkTerms())
 
 
-def limits_of(regions: Iterable[Region]) -> LimitOf:
-    """The limit of a learner's region, by the learner's id: one for all learners of a region."""
+def limits_of(regions: Iterable[Region], loads: Callable[[str], bool] = lambda _: False) -> LimitOf:
+    """The limit of a learner's region, by the learner's id: one for all learners of a region.
+
+    What is sent to a learner that ``loads`` the model goes behind the merged fragments for the others.
+    """
     terms = terms_of(regions)
     limits: dict[str, Limit] = {}
 
     def limit_of(learner: str) -> Limit | None:
         rate, region = terms(learner).bytes_per_second, region_of(learner)
-        return limits.setdefault(region, Limit(rate)) if rate else None
+        if not rate:
+            return None
+        limit = limits.setdefault(region, Limit(rate))
+        return LoadLimit(limit) if loads(learner) else limit
 
     return limit_of

@@ -13,6 +13,7 @@ from diloco.core.fragments import Layout
 from diloco.syncer.peers.claims import ClaimError, Claims, PushedWork
 from diloco.syncer.peers.inbox import Inbox, PushClaim, PushKey, PushRefusedError
 from diloco.syncer.peers.link_meter import LinkMeter
+from diloco.syncer.peers.loads import Loads
 from diloco.syncer.peers.posted_pulls import PostedPulls
 from diloco.syncer.peers.sessions import Send, Sessions
 from diloco.syncer.reporting.metrics import SyncerMetrics
@@ -36,6 +37,7 @@ class SyncService:
         inbox: Inbox,
         store: FragmentStore,
         posted: PostedPulls,
+        loads: Loads,
         claims: Claims,
         patience_seconds: float,
         meter: LinkMeter,
@@ -52,6 +54,7 @@ class SyncService:
         self._inbox = inbox
         self._store = store
         self._posted = posted
+        self._loads = loads
         self._claims = claims
         self._patience_seconds = patience_seconds
         self._meter = meter
@@ -147,15 +150,18 @@ class SyncService:
     async def open_pull(self, request: PullRequest, peer: Peer) -> tuple[PullHeader, memoryview]:
         """The current version of a fragment: the update from what the learner holds, or the whole fragment.
 
-        The view's content does not change while it is read. A pull that was posted for the next version waits for it.
+        The view's content does not change while it is read. A pull that was posted for the next version waits for it,
+        and one of a learner that loads for its turn.
 
         Raises:
-            WireError: the learner has no session, or the version does not exist.
+            WireError: the learner has no session, its turn has not come, or the version does not exist.
         """
         peer.must_be(request.learner, self._job)
         self._check_current(request)
         if request.fragment >= len(self._layout.fragments):
             raise RefusedError(f"fragment {request.fragment} of {len(self._layout.fragments)}: they count from 0")
+        await self._loads.turn(request.learner)
+        self._check_current(request)
         current = self._store.current(request.fragment)
         if request.posted and request.minimum_version == current.version + 1:
             await self._posted.next_version(request.learner, request.incarnation, request.fragment)

@@ -26,6 +26,7 @@ from diloco.runtime.busy import Moved
 from diloco.syncer.peers.claims import ClaimError, Claims
 from diloco.syncer.peers.link_meter import LinkMeter
 from diloco.syncer.peers.link_terms import LinkTerms
+from diloco.syncer.peers.loads import Loads
 from diloco.syncer.peers.newcomers import Newcomers
 from diloco.syncer.peers.rate_limit import TokenBucket
 from diloco.syncer.store import FragmentStore
@@ -64,6 +65,7 @@ class Sessions:
         claims: Claims,
         meter: LinkMeter,
         newcomers: Newcomers,
+        loads: Loads,
         clock: Callable[[], float],
         post: Callable[[Event], None],
         terms: Callable[[str], LinkTerms] = lambda _: LinkTerms(),
@@ -77,6 +79,7 @@ class Sessions:
         self._claims = claims
         self._meter = meter
         self._newcomers = newcomers
+        self._loads = loads
         self._clock = clock
         self._post = post
         self._joining: dict[tuple[str, str], _Session] = {}
@@ -132,6 +135,10 @@ class Sessions:
         session.incarnation = action.incarnation
         self._admitted[action.learner] = session
         self._newcomers.admitted(action.learner)
+        if action.load:
+            self._loads.begins(action.learner)
+        else:
+            self._loads.ends(action.learner)
         self._claims.admitted(action.learner, action.instance, action.steps, action.data_position)
         terms = self._terms(action.learner)
         welcome = messages.Welcome(
@@ -160,6 +167,7 @@ class Sessions:
         session = self._admitted.get(action.learner)
         if session is not None and session.incarnation == action.incarnation:
             del self._admitted[action.learner]
+            self._loads.ends(action.learner)
             self._deliver(session, messages.Refused(action.refusal.value, action.reason))
             session.over.set()
 
@@ -230,6 +238,8 @@ class Sessions:
             if session.incarnation is not None:
                 self._check_claims(session.incarnation, event)
                 self._measure(session, message)
+                if isinstance(event, LearnerReady) and event.incarnation == session.incarnation:
+                    self._has_model(session)
                 self._post(event)
 
     def _ended(self, key: tuple[str, str], session: _Session) -> None:
@@ -238,6 +248,7 @@ class Sessions:
         if self._admitted.get(session.join.learner) is session:
             assert session.incarnation is not None
             del self._admitted[session.join.learner]
+            self._loads.ends(session.join.learner)
             self._post(LearnerLeft(session.join.learner, session.incarnation, clean=session.left))
 
     def _deliver(self, session: _Session, message: SyncerMessage) -> None:
@@ -290,6 +301,10 @@ class Sessions:
                 self._claims.received(event.learner, event.fragment, event.version)
             case _:
                 pass
+
+    def _has_model(self, session: _Session) -> None:
+        if self._admitted.get(session.join.learner) is session:
+            self._loads.ends(session.join.learner)
 
     def _measure(self, session: _Session, message: LearnerMessage) -> None:
         """Record a learner's own count of its pulls, if it sends one."""
