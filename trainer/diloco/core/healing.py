@@ -1,8 +1,8 @@
 """Resets learners that have diverged, puts them in quarantine, and lets them back in (`divergence` has the rules).
 
 A learner in quarantine keeps its session and trains on, but it is not asked, and the quorum does not count it. So the
-others go on as if it were not there. If no other learner works, there is nobody to protect: it is let back in early,
-so that a quarantine never ends a job.
+others go on as if it were not there. The last learner that works is never put in quarantine, and if no other works any
+longer, there is nobody to protect: then it is let back in early. So quarantines never stop a job.
 """
 
 from diloco.core import divergence
@@ -34,7 +34,7 @@ def left_out(state: EngineState, found: LeftOut, sent: FragmentArrived, others: 
         return []
     reason = f"its outer gradients of fragment {fragment} and others were left out in a row, most recently: "
     reason += found.reason
-    if remedy is Remedy.RESET:
+    if remedy is Remedy.RESET or not _any_works(state, besides=record):
         divergence.reset(standing, reason)
         record.state = LearnerState.ABSENT
         return [Fence(record.id, record.incarnation, Refusal.RESET, f"it has diverged: {reason}")]
@@ -89,5 +89,5 @@ def watch(state: EngineState, now: float) -> list[Action]:
     return [SetTimer(QUARANTINE_TIMER, max(now + 0.1, min(now + state.options.startup_seconds, *ends)))]
 
 
-def _any_works(state: EngineState) -> bool:
-    return any(record.working for record in state.learners.values())
+def _any_works(state: EngineState, besides: LearnerRecord | None = None) -> bool:
+    return any(record.working for record in state.learners.values() if record is not besides)

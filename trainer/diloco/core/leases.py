@@ -120,13 +120,13 @@ def _stuck_seconds(state: EngineState, record: LearnerRecord) -> float | None:
 
 
 def _may_step(state: EngineState, record: LearnerRecord) -> bool:
-    """Whether nothing that the engine knows of keeps a learner from making a step."""
-    return (
-        record.working
-        and state.phase == Phase.TRAINING
-        and not state.at_bound(record)
-        and not _evaluates(state, record)
-    )
+    """Whether nothing that the engine knows of keeps a learner from making a step.
+
+    An evaluation does so once: a learner that did not answer one in time may be stuck in it, and is asked again if
+    there is no other.
+    """
+    evaluates = _evaluates(state, record) and record.id not in state.did_not_evaluate
+    return record.working and state.phase == Phase.TRAINING and not state.at_bound(record) and not evaluates
 
 
 def _evaluates(state: EngineState, record: LearnerRecord) -> bool:

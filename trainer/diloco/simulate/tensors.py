@@ -75,6 +75,11 @@ class TensorEncoder:
         if self._feedback is not None:
             self._feedback.session_over()
 
+    def start_over(self) -> None:
+        """See `work.Encoder`."""
+        if self._feedback is not None:
+            self._feedback.forget()
+
     def residuals(self) -> Mapping[int, Tensor]:
         """See `work.Encoder`."""
         return {} if self._feedback is None else self._feedback.snapshot()

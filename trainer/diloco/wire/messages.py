@@ -32,6 +32,8 @@ class Join:
     """Inner steps so far, over all processes of this learner."""
     data_position: int = 0
     """Sequences it has taken from its shard."""
+    heals: bool = False
+    """Whether it knows the refusals Stuck and Reset, and what ``Welcome.reset`` means."""
     protocol: int = PROTOCOL
 
 
@@ -160,6 +162,8 @@ class Welcome:
     """Connections for transfers in parts; 0: the syncer takes none."""
     bytes_per_second: int = 0
     """Limit of the learner's region: a push in parts then waits until the syncer says how many may come. 0: none."""
+    reset: bool = False
+    """It has diverged: besides the model, its inner optimizer and its error feedback start over."""
 
 
 @dataclass(frozen=True, slots=True)
