@@ -4,7 +4,7 @@ from typing import Any
 
 from diloco.core.actions import Admit, AskFragment, Discard, Fence, Merge, Note, Refusal
 from diloco.core.divergence import BROKEN_MERGES, LARGE_TURNS, TRIAL_TURNS
-from diloco.core.events import LearnerAlive, LeftOut, Merged
+from diloco.core.events import FragmentDeclined, LearnerAlive, LeftOut, Merged
 from diloco.core.options import Rules
 from diloco.core.view import LearnerView
 from tests.support.engine_script import Script, name, of, only, options
@@ -100,6 +100,21 @@ def test_a_reset_is_due_until_the_model_is_loaded() -> None:
         assert only(scene.join(1, versions=scene.engine.versions), Admit).reset
         scene.leave(1)
     assert only(scene.join(1, "another process"), Admit).reset
+
+
+def test_a_learner_that_cannot_encode_its_gradients_has_diverged() -> None:
+    scene = Scene(2, quorum=2)
+    fences: list[Fence] = []
+    for index in scene.there:
+        scene.step(index)
+    scene.push(0, 0)
+    for _ in range(BROKEN_MERGES):
+        assert fences == []
+        ask = scene.asks[1, 0]  # again after each step, as the quorum needs it
+        told = FragmentDeclined(name(1), ask.incarnation, 0, ask.version, ask.attempt, broken=True)
+        fences += of(scene.do(told), Fence)
+        fences += of(scene.step(1), Fence)
+    assert [(one.learner, one.refusal) for one in fences] == [(name(1), Refusal.RESET)]
 
 
 def test_a_large_but_finite_learner_has_more_time() -> None:

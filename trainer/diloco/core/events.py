@@ -107,6 +107,8 @@ class FragmentDeclined:
     fragment: int
     version: int
     attempt: int
+    broken: bool = False
+    """It has made steps, but its outer gradient is not finite and cannot be encoded: it has diverged."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,11 +5,14 @@ others go on as if it were not there. The last learner that works is never put i
 longer, there is nobody to protect: then it is let back in early. So quarantines never stop a job.
 """
 
+from dataclasses import dataclass
+
 from diloco.core import divergence
 from diloco.core.actions import Action, Fence, Note, Refusal, SetTimer
 from diloco.core.divergence import Remedy
-from diloco.core.events import FragmentArrived, LeftOut
+from diloco.core.events import FragmentArrived, FragmentDeclined, LeftOut
 from diloco.core.options import Rules
+from diloco.core.outliers import NOT_FINITE
 from diloco.core.state import EngineState, LearnerRecord
 from diloco.spec.syncer_status import LearnerState
 
@@ -25,15 +28,37 @@ def merged_with(state: EngineState, record: LearnerRecord, fragment: int) -> Non
 
 def left_out(state: EngineState, found: LeftOut, sent: FragmentArrived, others: int, now: float) -> list[Action]:
     """Note that a merge of ``others`` leaves out the outer gradient that a learner has sent."""
-    record, fragment = state.learners[found.learner], sent.fragment
-    if state.options.rules < Rules.HEALING or sent.incarnation != record.incarnation or not record.working:
+    record = state.learners[found.learner]
+    if sent.incarnation != record.incarnation:
+        return []
+    return _wrong(state, record, _Wrong(sent.fragment, found.reason, found.broken, others), now)
+
+
+def declined(state: EngineState, event: FragmentDeclined, now: float) -> list[Action]:
+    """Note that a learner itself says that its outer gradient is broken, which nobody says without cause."""
+    return _wrong(state, state.learners[event.learner], _Wrong(event.fragment, NOT_FINITE, broken=True, others=1), now)
+
+
+@dataclass(frozen=True, slots=True)
+class _Wrong:
+    """What is wrong with an outer gradient."""
+
+    fragment: int
+    reason: str
+    broken: bool
+    others: int
+    """Members whose outer gradients are not wrong."""
+
+
+def _wrong(state: EngineState, record: LearnerRecord, what: _Wrong, now: float) -> list[Action]:
+    if state.options.rules < Rules.HEALING or not record.working:
         return []
     standing = record.standing
-    remedy = divergence.left_out(standing, fragment, broken=found.broken, others=others)
+    remedy = divergence.left_out(standing, what.fragment, broken=what.broken, others=what.others)
     if remedy is None:
         return []
-    reason = f"its outer gradients of fragment {fragment} and others were left out in a row, most recently: "
-    reason += found.reason
+    reason = f"several of its outer gradients in a row could not be merged, most recently fragment {what.fragment}: "
+    reason += what.reason
     if remedy is Remedy.RESET or not _any_works(state, besides=record):
         divergence.reset(standing, reason)
         record.state = LearnerState.ABSENT

@@ -208,7 +208,8 @@ def declined(state: EngineState, event: FragmentDeclined, now: float) -> list[Ac
         return []
     record.account.declined(event.fragment, event.version)
     current.declined.add(event.learner)
-    return closing.check(state, current, now)
+    healed = healing.declined(state, event, now) if event.broken else []
+    return healed or closing.check(state, current, now)
 
 
 def lost(state: EngineState, learner: str, now: float, *, diverged: bool = False) -> list[Action]:

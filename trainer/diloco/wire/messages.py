@@ -91,6 +91,8 @@ class Declined:
     fragment: int
     version: int
     attempt: int
+    broken: bool = False
+    """It has one that is not finite, and cannot be encoded."""
 
 
 @dataclass(frozen=True, slots=True)

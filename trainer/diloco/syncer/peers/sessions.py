@@ -270,9 +270,9 @@ class Sessions:
                 return LearnerReady(learner, message.incarnation)
             case messages.Alive():
                 return LearnerAlive(learner, message.incarnation)
-            case messages.Declined(incarnation, fragment, version, attempt):
+            case messages.Declined(incarnation, fragment, version, attempt, broken):
                 self._check_fragment(fragment)
-                return FragmentDeclined(learner, incarnation, fragment, version, attempt)
+                return FragmentDeclined(learner, incarnation, fragment, version, attempt, broken)
             case messages.Applied(incarnation, fragment, version, step):
                 self._check_fragment(fragment)
                 if version > self._store.current(fragment).version:

@@ -319,10 +319,13 @@ class Declined(_message.Message):
     FRAGMENT_FIELD_NUMBER: _builtins.int
     VERSION_FIELD_NUMBER: _builtins.int
     ATTEMPT_FIELD_NUMBER: _builtins.int
+    BROKEN_FIELD_NUMBER: _builtins.int
     incarnation: _builtins.int
     fragment: _builtins.int
     version: _builtins.int
     attempt: _builtins.int
+    broken: _builtins.bool
+    """its outer gradient is not finite, so that it cannot be encoded"""
     def __init__(
         self,
         *,
@@ -330,10 +333,11 @@ class Declined(_message.Message):
         fragment: _builtins.int = ...,
         version: _builtins.int = ...,
         attempt: _builtins.int = ...,
+        broken: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempt", b"attempt", "fragment", b"fragment", "incarnation", b"incarnation", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempt", b"attempt", "broken", b"broken", "fragment", b"fragment", "incarnation", b"incarnation", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
