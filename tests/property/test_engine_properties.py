@@ -7,11 +7,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from diloco.core.actions import AskFragment, Broadcast, Discard, Merge
+from diloco.core.events import LeftOut
 from diloco.core.merge_weights import normalized
 from tests.support.engine_script import Script, name, of, options
 
 LEARNERS = 3
-MOVES_THERE_ARE = ["step", "push", "again", "late", "decline", "leave", "rejoin", "restart", "wait", "merge"]
+MOVES_THERE_ARE = ["step", "push", "again", "late", "decline", "leave", "rejoin", "restart", "wait", "merge", "spoil"]
 MOVES = st.lists(
     st.tuples(
         st.sampled_from(MOVES_THERE_ARE),
@@ -22,7 +23,7 @@ MOVES = st.lists(
 )
 
 
-def play(script: Script, moves: list[tuple[str, int, int]]) -> list[Merge]:  # noqa: C901 - a table of moves
+def play(script: Script, moves: list[tuple[str, int, int]]) -> list[Merge]:  # noqa: C901, PLR0912 - a table of moves
     """Make the possible moves; merges end when a move says so, in any order."""
     under_way: list[Merge] = []
     done: list[Merge] = []
@@ -54,6 +55,13 @@ def play(script: Script, moves: list[tuple[str, int, int]]) -> list[Merge]:  # n
             case "merge" if under_way:
                 merge = under_way.pop(number % len(under_way))
                 script.merge_done(merge)
+                done.append(merge)
+            case "spoil" if under_way:
+                merge = under_way.pop(number % len(under_way))
+                members = [member.learner for member in merge.members]
+                script.merge_done(
+                    merge, left_out=(LeftOut(members[learner % len(members)], "it is broken", broken=True),)
+                )
                 done.append(merge)
             case _:
                 pass
@@ -114,30 +122,27 @@ def test_after_a_long_game_the_job_goes_on(seed: int, quorum: int) -> None:
     ]
     done = play(script, moves)
     check(script, done)
-    waiting = [merge for merge in script.all(Merge) if merge not in done]
     for learner in range(LEARNERS):
         script.join(learner, f"at last {learner}")
         script.ready(learner)
     before = script.engine.versions
     for _ in range(60):
-        done += drain(script, waiting)
+        done += drain(script)
         script.wait(1.0)
         for learner in range(LEARNERS):
             script.step(learner)
-    done += drain(script, waiting)
+    done += drain(script)
     check(script, done)
     assert min(after - early for after, early in zip(script.engine.versions, before, strict=True)) >= 5
 
 
-def drain(script: Script, waiting: list[Merge]) -> list[Merge]:
-    """Let every learner answer every request, and every merge end, until there is nothing left to do."""
+def drain(script: Script, bad: str = "") -> list[Merge]:
+    """Let every learner answer every request, and every merge end, until there is nothing left to do.
+
+    Merges leave out what ``bad`` has sent.
+    """
     done: list[Merge] = []
-    seen = len(script.log)
     while True:
-        for merge in waiting:
-            script.merge_done(merge)
-            done.append(merge)
-        waiting.clear()
         for learner, fragment in list(script.asks):
             ask = script.asks.pop((learner, fragment))
             if ask.incarnation == script.incarnations[learner]:
@@ -145,11 +150,14 @@ def drain(script: Script, waiting: list[Merge]) -> list[Merge]:
                 script.push(learner, fragment, steps=1)
                 if script.asks[learner, fragment] is ask:
                     del script.asks[learner, fragment]
-        new = of([action for _, action in script.log[seen:]], Merge)
-        seen = len(script.log)
-        waiting += new
-        if not new:
+        versions = script.engine.versions
+        ordered = [merge for merge in script.all(Merge) if merge.version > versions[merge.fragment]]
+        if not ordered:
             return done
+        for merge in ordered:
+            there = bad in {member.learner for member in merge.members}
+            script.merge_done(merge, left_out=(LeftOut(bad, "it is broken", broken=True),) if there else ())
+            done.append(merge)
 
 
 @given(MOVES)
@@ -173,3 +181,29 @@ def test_weights_sum_to_one(weights: dict[str, float]) -> None:
     assert abs(sum(shares.values()) - 1) < 1e-9
     assert all(0 <= share <= 1 for share in shares.values())
     assert normalized(dict(reversed(weights.items()))) == shares
+
+
+@given(MOVES, st.integers(1, LEARNERS), st.integers(0, LEARNERS - 1))
+@settings(max_examples=100)
+def test_with_a_learner_that_always_diverges_the_others_merge_on(
+    moves: list[tuple[str, int, int]], quorum: int, bad: int
+) -> None:
+    script = Script(options(LEARNERS, quorum=quorum, quarantine_seconds=1000.0))
+    script.start(*range(LEARNERS))
+    play(script, moves)
+    before = script.engine.view(script.now)
+    for turn in range(60):
+        for index in range(LEARNERS):
+            if script.engine.view(script.now).learners[index].state == "Absent":
+                script.join(index, f"turn {turn} of {index}")
+                script.ready(index)
+        drain(script, bad=name(bad))
+        script.wait(1.0)
+        for learner in range(LEARNERS):
+            script.step(learner)
+    after = script.engine.view(script.now)
+    assert after.learners[bad].state == "Quarantined"
+    assert {after.learners[index].state for index in range(LEARNERS) if index != bad} == {"Training"}
+    for index in range(LEARNERS):
+        merged = after.learners[index].merged_tokens - before.learners[index].merged_tokens
+        assert (merged > 0) == (index != bad)

@@ -13,6 +13,7 @@ from diloco.core.events import (
     LearnerJoined,
     LearnerLeft,
     LearnerReady,
+    LeftOut,
     Merged,
     StepReported,
     TimerFired,
@@ -146,9 +147,10 @@ class Script:
         ask = self.asks[index, fragment]
         return self.do(FragmentDeclined(name(index), ask.incarnation, fragment, ask.version, ask.attempt))
 
-    def merge_done(self, merge: Merge, *, applied: bool = True) -> list[Action]:
+    def merge_done(self, merge: Merge, *, applied: bool = True, left_out: tuple[LeftOut, ...] = ()) -> list[Action]:
         """A merge ends; its members train on the result at once, or not yet."""
-        actions = self.do(Merged(merge.fragment, merge.version, "0" * 32, 0.01))
+        failed = len(left_out) == len(merge.members)
+        actions = self.do(Merged(merge.fragment, merge.version, "0" * 32, 0.01, failed=failed, left_out=left_out))
         for member in merge.members if applied and actions else ():
             index = int(member.learner.rsplit("/", 1)[1])
             actions += self.applied(index, merge.fragment, merge.version)

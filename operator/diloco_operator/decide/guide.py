@@ -191,23 +191,31 @@ GUIDE: MappingProxyType[Reason, Guide] = MappingProxyType(
             "A learner failed more often than `failurePolicy.maxRestartsPerLearner` allows and may not rejoin.",
             "Find out why it failed. It stays out for the rest of this job; scale its pool up to add learners.",
         ),
+        _R.LEARNERS_QUARANTINED: _warning(
+            "A learner's outer gradients were not finite or far too large, several times in a row, and again after it "
+            "was reset from the global model. It is not asked for a while, and the quorum does not count it. Then it "
+            "starts over once more; each further quarantine is twice as long.",
+            "Check that learner's log, data and machine (faulty memory, a faulty accelerator). If other pods on its "
+            "node are affected too, cordon the node and delete the pod.",
+        ),
         _R.LEARNERS_LEFT_OUT: _warning(
             "Merges keep leaving a learner out, because its outer gradients are not finite or are far larger than the "
             "others'. Its work is lost; the others' work is merged. This clears once each fragment has been merged "
             "with it.",
-            "Check that learner's log, data and machine (faulty memory, a faulty accelerator). Delete its pod so that "
-            "it loads the model again; if it is left out again, cordon the node.",
+            "Nothing at first: if it goes on, the syncer resets the learner from the global model. Check the learner's "
+            "log, data and machine (faulty memory, a faulty accelerator).",
         ),
         _R.QUORUM_FOLLOWS: _warning(
-            "Learners were given up and fewer than `sync.quorum` are left. Those that are left make the quorum, so "
-            "merges continue with fewer members than the manifest asks for.",
-            "Find out why they were given up. Scale a pool up: the quorum rises with the number of learners. To make "
+            "Learners were given up or are in quarantine, and fewer than `sync.quorum` are left. Those that are left make "
+            "the quorum, so merges continue with fewer members than the manifest asks for.",
+            "Find out why. Scale a pool up: the quorum rises with the number of learners. To make "
             "the job end instead, set `failurePolicy.minimumLearners` (needs a new job).",
         ),
         _R.LEARNERS_STALLED: _warning(
             "Learners are connected but make no steps: their data is stuck or an accelerator hangs. Merges continue "
             "without them.",
-            "`kubectl logs POD`. If the pod does not recover, delete it: a new one takes its place.",
+            "Nothing at first: after `failurePolicy.stuckSeconds` the syncer has the learner's process end, and it is "
+            "restarted. `kubectl logs POD --previous` then shows where each of its threads was.",
         ),
         _R.LEARNERS_MISSING: _warning(
             "Learner pods run but have not joined the syncer: they are still loading, or cannot connect.",

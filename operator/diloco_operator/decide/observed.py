@@ -73,6 +73,9 @@ class LearnerReport(BaseModel):
     """A `LearnerState`. Newer trainers may send others."""
     restarts: int = 0
     """Times a new process took its place."""
+    diverged_reason: str = ""
+    """Why it was last reset or quarantined; empty: it was not, or the syncer is of a version that does not report
+    it."""
     left_out_now: str = ""
     """Why merges repeatedly leave it out, in a text that stays the same while it lasts; empty: they do not, or the
     syncer is of a version that does not report it."""

@@ -55,6 +55,7 @@ class Reason(StrEnum):
     NODE_LOST = "NodeLost"
     EVICTED = "Evicted"
     LEARNERS_GIVEN_UP = "LearnersGivenUp"
+    LEARNERS_QUARANTINED = "LearnersQuarantined"
     LEARNERS_LEFT_OUT = "LearnersLeftOut"
     QUORUM_FOLLOWS = "QuorumFollows"
     LEARNERS_STALLED = "LearnersStalled"

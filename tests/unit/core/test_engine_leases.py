@@ -7,7 +7,7 @@ import pytest
 
 from diloco.core.actions import Evaluate, Fence, Note, SetTimer
 from diloco.core.events import Evaluated, FragmentDeclined, LearnerAlive, LearnersPlanned
-from diloco.core.membership import LEASE_TIMER
+from diloco.core.leases import LEASE_TIMER
 from tests.support.engine_script import Script, name, of, options
 
 BEGIN = 1000.0

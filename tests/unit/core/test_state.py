@@ -13,7 +13,7 @@ from diloco.core.state import EngineState, EvaluationRecord, LearnerRecord, Retu
 from diloco.spec.syncer_status import LearnerState, Phase
 from tests.support.engine_script import Script, name, options
 
-PRESENT = {"Loading", "Training", "Stalled"}
+PRESENT = {"Loading", "Training", "Stalled", "Quarantined"}
 
 
 def state_of(learners: int = 1, **changes: Any) -> EngineState:
@@ -73,7 +73,7 @@ def test_time_is_given_and_elapses_while_it_counts(since: float | None, seconds:
 def test_who_loads_is_in_and_who_has_the_model_works(where: LearnerState) -> None:
     record = LearnerRecord("one", state=where)
     assert record.present is (where.value in PRESENT)
-    assert record.working is (where.value in PRESENT - {"Loading"})
+    assert record.working is (where.value in PRESENT - {"Loading", "Quarantined"})
 
 
 @pytest.mark.parametrize(

@@ -72,7 +72,7 @@ def finished(state: EngineState, now: float) -> None:
 
 def _since(state: EngineState, record: LearnerRecord) -> TimeClass:
     """The class of the time since a learner's last report, until it reports or is gone."""
-    if record.state == LearnerState.TRAINING:
+    if record.state in (LearnerState.TRAINING, LearnerState.QUARANTINED):
         evaluates = state.evaluation is not None and state.evaluation.learner == record.id
         return TimeClass.EVALUATING if evaluates else TimeClass.IN_HAND
     if record.state == LearnerState.LOADING:

@@ -20,6 +20,10 @@ class Refusal(StrEnum):
     """The job is complete: stop, all is well."""
     GIVEN_UP = "GivenUp"
     """It failed more often than the failure policy allows: stop."""
+    STUCK = "Stuck"
+    """Its process is alive but makes no steps: end, so that a new process takes its place."""
+    RESET = "Reset"
+    """It has diverged: join again, and start over from the global model."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +41,8 @@ class Admit:
     data_position: int
     """The furthest position in its shard that the syncer knows: it must not read earlier sequences again."""
     reason: str
+    reset: bool = False
+    """It has diverged: besides the model, its inner optimizer and its error feedback start over."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,7 +31,7 @@ def check(state: EngineState, current: Round, now: float) -> list[Action]:
     if not current.arrived:
         empty = len(current.declined) >= state.quorum and not _unanswered(state, current)
         return _abandon_empty(state, current) if empty else []
-    if _answers(state, current) < state.quorum:
+    if answers(state, current) < state.quorum:
         return _ask_again(state, current, now)
     return _reach_quorum(state, current, now)
 
@@ -63,7 +63,7 @@ def _open_grace(state: EngineState, current: Round, now: float, grace: GraceWind
     ]
 
 
-def _answers(state: EngineState, current: Round) -> int:
+def answers(state: EngineState, current: Round) -> int:
     """Number of learners that have sent the fragment, or that cannot make a step until something is merged."""
     if state.options.rules < Rules.GUARDED:
         return current.answers

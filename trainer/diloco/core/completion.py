@@ -9,7 +9,7 @@ from math import isfinite
 from diloco.core import rounds
 from diloco.core.actions import Action, CancelTimer, Evaluate, Finish, Note, SetTimer
 from diloco.core.events import Evaluated
-from diloco.core.membership import heard
+from diloco.core.leases import heard
 from diloco.core.options import Rules
 from diloco.core.state import EngineState, EvaluationRecord, LearnerRecord, PendingEvaluation
 from diloco.spec.syncer_status import LearnerState, Phase

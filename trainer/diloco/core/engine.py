@@ -2,7 +2,8 @@
 
 It has no clock (``now`` is an argument), no socket, no thread and no tensor, so the syncer drives it in real time, the
 simulator in virtual time, and replay from a tape, with the same decisions. The decisions are in modules of their own:
-`membership` (who is in), `pools` (which learners are planned), `pace` (when a round is due), `rounds` (one fragment
+`membership` (who is in), `leases` (who is lost, stalled or stuck), `healing` and `divergence` (who must start over, or
+may not take part), `pools` (which learners are planned), `pace` (when a round is due), `rounds` (one fragment
 under way), `requests` and `request_leads` (who is asked when), `closing`, `waiting` and `grace` (how long a round
 waits), `returns` and `overlap` (what is in flight), `merge_weights`, `completion` (evaluations and the end); this
 module passes events to them.
@@ -11,8 +12,8 @@ module passes events to them.
 from dataclasses import dataclass
 from typing import Any, assert_never
 
-from diloco.core import accounting, closing, completion, membership, pools, rounds, snapshot
-from diloco.core.actions import Action, Checkpoint, Fence, Refusal, Refuse
+from diloco.core import accounting, closing, completion, healing, leases, membership, pools, rounds, snapshot
+from diloco.core.actions import Action, Checkpoint, Fence, Note, Refusal, Refuse
 from diloco.core.events import (
     Evaluated,
     Event,
@@ -68,9 +69,9 @@ class Engine:
             return []
         was_finished = state.finished
         actions = self._handle(event, now)
-        for learner in _sessions_over(actions):
-            actions += rounds.lost(state, learner, now)
-        if isinstance(event, LearnersPlanned) or _gave_up(actions):
+        for learner, diverged in _out(actions):
+            actions += rounds.lost(state, learner, now, diverged=diverged)
+        if isinstance(event, LearnersPlanned) or _fewer_left(actions):
             actions += rounds.learners_left(state, now)
         actions += completion.advance(state, now)
         actions += rounds.launch_due(state, now)
@@ -110,7 +111,7 @@ class Engine:
                     return []
                 return membership.stepped(state, event, now) + rounds.stepped(state, event.learner, now)
             case LearnerAlive():
-                return membership.alive(state, event, now)
+                return leases.alive(state, event, now)
             case FragmentArrived():
                 return rounds.arrived(state, event, now)
             case FragmentLate():
@@ -120,7 +121,7 @@ class Engine:
             case FragmentApplied():
                 return rounds.applied(state, event, now)
             case Merged():
-                return rounds.merged(state, event)
+                return rounds.merged(state, event, now)
             case LearnerJoined():
                 return membership.join(state, event, now)
             case LearnerReady():
@@ -141,18 +142,28 @@ class Engine:
                 assert_never(event)
 
     def _timer(self, name: str, now: float) -> list[Action]:
-        if name == membership.LEASE_TIMER:
-            return membership.check_leases(self._state, now)
+        if name == leases.LEASE_TIMER:
+            return leases.check_leases(self._state, now)
+        if name == healing.QUARANTINE_TIMER:
+            return healing.timer(self._state, now)
         if name.startswith(closing.ROUND_TIMER):
             return rounds.timer(self._state, int(name.removeprefix(closing.ROUND_TIMER)), now)
         return completion.timer(self._state, name)
 
 
-def _gave_up(actions: list[Action]) -> bool:
-    """Whether the engine has just given a learner up."""
-    return any(isinstance(action, Refuse) and action.refusal is Refusal.GIVEN_UP for action in actions)
+def _fewer_left(actions: list[Action]) -> bool:
+    """Whether the engine has just given a learner up, or put one in quarantine."""
+    return any(
+        action.refusal is Refusal.GIVEN_UP if isinstance(action, Refuse) else _is_quarantine(action)
+        for action in actions
+    )
 
 
-def _sessions_over(actions: list[Action]) -> list[str]:
-    """Learners whose session the engine has just ended: no round waits for them."""
-    return [action.learner for action in actions if isinstance(action, Fence)]
+def _out(actions: list[Action]) -> list[tuple[str, bool]]:
+    """Learners for which no round waits from now on, and whether because they have diverged."""
+    ended = [(one.learner, one.refusal is Refusal.RESET) for one in actions if isinstance(one, Fence)]
+    return ended + [(one.learner, True) for one in actions if isinstance(one, Note) and _is_quarantine(one)]
+
+
+def _is_quarantine(action: Action) -> bool:
+    return isinstance(action, Note) and action.subject == healing.QUARANTINED

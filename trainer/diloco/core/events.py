@@ -23,6 +23,8 @@ class LearnerJoined:
     """Inner steps it has made over all its processes (from its own checkpoint)."""
     data_position: int
     """Sequences it has taken from its shard."""
+    heals: bool = False
+    """Its program ends when it is told that it is stuck. Earlier versions would only lose their session."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +107,8 @@ class FragmentDeclined:
     fragment: int
     version: int
     attempt: int
+    broken: bool = False
+    """It has made steps, but its outer gradient is not finite and cannot be encoded: it has diverged."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,6 +129,8 @@ class LeftOut:
 
     learner: str
     reason: str
+    broken: bool = False
+    """Its values are not finite, or beyond every bound: it is wrong whatever the others sent."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,21 +1,18 @@
-"""Which learners are in the job: joining, replacing an earlier process, leases, leaving, giving up.
+"""Which learners are in the job: joining, replacing an earlier process, leaving, giving up.
 
 Each id counts once. A process that joins with an id replaces the process that had it. The replaced process is
 remembered, so that it cannot replace the new one in turn. A process that reconnects (its link broke, or it was frozen)
 keeps its work.
 """
 
-from diloco.core import accounting, pace, pools
-from diloco.core.actions import Action, Admit, Fence, Note, Refusal, Refuse, SetTimer
+from diloco.core import accounting, divergence, healing, leases, pace, pools
+from diloco.core.actions import Action, Admit, Fence, Note, Refusal, Refuse
 from diloco.core.averages import MovingAverage, SizedSpread
-from diloco.core.events import LearnerAlive, LearnerJoined, LearnerLeft, LearnerReady, StepReported
+from diloco.core.events import LearnerJoined, LearnerLeft, LearnerReady, StepReported
 from diloco.core.options import Rules
 from diloco.core.state import INCARNATIONS_PER_EPOCH, EngineState, LearnerRecord
 from diloco.spec.syncer_status import LearnerState, Phase
 
-LEASE_TIMER = "lease"
-SLOW_STEPS = 10
-"""A learner counts as lost or stalled only after this many of its own steps (ours)."""
 REMEMBERED_PROCESSES = 16
 
 
@@ -42,10 +39,12 @@ def join(state: EngineState, event: LearnerJoined, now: float) -> list[Action]:
             allowed = state.options.max_restarts
             text = f"restarted {record.restarts} times; failurePolicy.maxRestartsPerLearner allows {allowed}"
             return [*actions, Refuse(event.learner, event.instance, Refusal.GIVEN_UP, text)]
+    healing.joins(state, record, now)
     held = event.versions if len(event.versions) == len(state.versions) else (-1,) * len(state.versions)
-    load = _to_load(state, held)
+    reset = record.standing.reset_due
+    load = tuple(range(len(held))) if reset else _to_load(state, held)
     left_by_itself = _left_by_itself(state, record) and state.options.rules != Rules.ARRIVED
-    record.instance = event.instance
+    record.instance, record.heals = event.instance, event.heals
     record.left_cleanly = record.stopped = False
     record.incarnation = state.epoch * INCARNATIONS_PER_EPOCH + state.next_incarnation
     state.next_incarnation += 1
@@ -63,6 +62,7 @@ def join(state: EngineState, event: LearnerJoined, now: float) -> list[Action]:
     record.received_tokens = record.received_tokens or [record.tokens] * count
     record.merged_into = record.merged_into or [0] * count
     record.last_heard_at = record.last_step_at = now
+    record.idle_seconds = 0.0
     record.given_since = now if record.given_since is None else record.given_since
     if not same_process:
         record.step_seconds = MovingAverage()
@@ -85,10 +85,11 @@ def join(state: EngineState, event: LearnerJoined, now: float) -> list[Action]:
             tuple(state.versions),
             record.step,
             record.data_position,
-            reason,
+            f"{reason}, starts over: {record.standing.reason}" if reset else reason,
+            reset,
         )
     )
-    return actions + _watch(state, now)
+    return [*actions, *leases.watch(state, now), *healing.watch(state, now)]
 
 
 def _refusal(state: EngineState, event: LearnerJoined) -> tuple[Refusal, str] | None:
@@ -141,10 +142,11 @@ def ready(state: EngineState, event: LearnerReady, now: float) -> list[Action]:
     record = state.current(event.learner, event.incarnation)
     if record is None:
         return []
-    _heard(record, now)
+    leases.heard_from(state, record, now)
     if record.state != LearnerState.LOADING:
         return []
-    record.state = LearnerState.TRAINING
+    record.state = LearnerState.QUARANTINED if record.standing.quarantined else LearnerState.TRAINING
+    record.idle_seconds = 0.0
     for fragment, version in enumerate(record.versions):
         if version < 0:
             record.received_steps[fragment], record.received_tokens[fragment] = record.step, record.tokens
@@ -153,6 +155,9 @@ def ready(state: EngineState, event: LearnerReady, now: float) -> list[Action]:
     ]
     record.clock = pace.start(state.options.schedule, state.launched)
     record.last_step_at = now
+    if record.standing.quarantined:
+        return [Note("LearnerWaits", f"has the model and is in quarantine: {record.standing.reason}", record.id)]
+    divergence.loaded(record.standing)
     if state.phase == Phase.WAITING:
         state.phase, state.phase_reason = Phase.TRAINING, f"{record.id} trains"
     return [Note("LearnerTrains", f"loaded the model, its clock starts at {record.clock}", record.id)]
@@ -163,11 +168,12 @@ def stepped(state: EngineState, event: StepReported, now: float) -> list[Action]
     record = state.current(event.learner, event.incarnation)
     if record is None:
         return []
-    _heard(record, now)
+    leases.heard_from(state, record, now)
     accounting.stepped(record, event, now)
     steps = event.step - record.step
     if steps <= 0:
         return []
+    record.idle_seconds = 0.0
     record.step, record.tokens = event.step, event.tokens
     record.loss = event.loss
     record.data_position = max(record.data_position, event.data_position)
@@ -188,23 +194,7 @@ def stepped(state: EngineState, event: StepReported, now: float) -> list[Action]
 def _watch_after_first_step(state: EngineState, record: LearnerRecord, event: StepReported, now: float) -> list[Action]:
     first = record.step_seconds.seconds is None
     record.step_seconds.add(event.step_seconds)
-    return _watch(state, now) if first else []
-
-
-def alive(state: EngineState, event: LearnerAlive, now: float) -> list[Action]:
-    """Renew a lease."""
-    record = state.current(event.learner, event.incarnation)
-    if record is not None:
-        _heard(record, now)
-    return []
-
-
-def heard(state: EngineState, learner: str, incarnation: int, now: float) -> LearnerRecord | None:
-    """The learner, if the incarnation is current; any message renews its lease."""
-    record = state.current(learner, incarnation)
-    if record is not None:
-        _heard(record, now)
-    return record
+    return leases.watch(state, now) if first else []
 
 
 def left(state: EngineState, event: LearnerLeft, now: float) -> list[Action]:
@@ -216,62 +206,3 @@ def left(state: EngineState, event: LearnerLeft, now: float) -> list[Action]:
     record.left_cleanly = event.clean
     pools.withdraw(state, record, now)
     return [Note("LearnerLeft", "left" if event.clean else "its connection broke", record.id)]
-
-
-def check_leases(state: EngineState, now: float) -> list[Action]:
-    """Give up learners that were silent too long; mark as stalled those that only send heartbeats."""
-    state.lease_timer_at = None
-    actions: list[Action] = []
-    for record in state.ordered_learners:
-        if not record.present:
-            continue
-        lease = _lease_seconds(state, record)
-        silent = now - record.last_heard_at
-        idle = now - record.last_step_at
-        if silent >= lease:
-            record.state = LearnerState.ABSENT
-            pools.withdraw(state, record, now)
-            text = f"silent for {silent:.1f} s; its lease is {lease:.1f} s"
-            actions.append(Fence(record.id, record.incarnation, Refusal.LEASE_EXPIRED, text))
-        elif record.state == LearnerState.TRAINING and idle >= lease and not _evaluates(state, record):
-            record.state = LearnerState.STALLED
-            text = f"alive, but no step for {idle:.1f} s; {lease:.1f} s are allowed"
-            actions.append(Note("LearnerStalled", text, record.id))
-    return actions + _watch(state, now)
-
-
-def _watch(state: EngineState, now: float) -> list[Action]:
-    """Set the lease timer for the earliest moment at which a lease can run out."""
-    leases = [
-        (
-            record.last_heard_at
-            if record.state != LearnerState.TRAINING
-            else min(record.last_heard_at, record.last_step_at)
-        )
-        + _lease_seconds(state, record)
-        for record in state.ordered_learners
-        if record.present
-    ]
-    if not leases:
-        return []
-    # Not in a tight loop: a learner that evaluates may be past its time for steps.
-    at = max(min(leases), now + 0.1 * state.options.lease_seconds)
-    if state.lease_timer_at is not None and state.lease_timer_at <= at:
-        return []
-    state.lease_timer_at = at
-    return [SetTimer(LEASE_TIMER, at)]
-
-
-def _lease_seconds(state: EngineState, record: LearnerRecord) -> float:
-    step = record.step_seconds.seconds
-    if step is None:
-        return max(state.options.startup_seconds, state.options.lease_seconds)
-    return max(state.options.lease_seconds, SLOW_STEPS * step)
-
-
-def _evaluates(state: EngineState, record: LearnerRecord) -> bool:
-    return state.evaluation is not None and state.evaluation.learner == record.id
-
-
-def _heard(record: LearnerRecord, now: float) -> None:
-    record.last_heard_at = now

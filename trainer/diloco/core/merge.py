@@ -17,7 +17,16 @@ from torch import Tensor
 from diloco.core.codec import Codec, CodecError, is_finite, require_flat
 from diloco.core.fragments import Fragment
 from diloco.core.outer_optimizer import nesterov_step
-from diloco.core.outliers import MeasuredMember, UsualSize, Verdict, compare, compare_alone
+from diloco.core.outliers import (
+    LARGEST_NORM,
+    NOT_FINITE,
+    TOO_LONG,
+    MeasuredMember,
+    UsualSize,
+    Verdict,
+    compare,
+    compare_alone,
+)
 from diloco.core.radial import RadialMean
 from diloco.core.sizes import BLOCK
 from diloco.core.spans import Span, plain_spans, radial_spans, spans_within
@@ -25,10 +34,6 @@ from diloco.spec.sync import OuterOptimizer
 
 ROW = 4096
 """Elements whose squares are added up in f32; beyond that in f64."""
-LARGEST_NORM = 1e30
-"""An outer gradient as long as this or longer is refused (ours): with it, momentum and parameters could leave f32's
-range."""
-
 
 Pass = Callable[[Iterable[int]], None]
 """A pass of a merge over the blocks of these indices; safe to run in several threads on blocks of their own."""
@@ -218,7 +223,7 @@ class FragmentMerge:
             squares = tuple(math.fsum(span.radial.squares[index]) for span in self._measured if span.radial)
             total = sum(squares)
             if _too_long(total):
-                out[member.learner] = _TOO_LONG if math.isfinite(total) else _NOT_FINITE
+                out[member.learner] = TOO_LONG if math.isfinite(total) else NOT_FINITE
             else:
                 measured.append(MeasuredMember(member.learner, member.steps, squares, member.usual))
         if len(measured) < 2:
@@ -316,12 +321,12 @@ class FragmentMerge:
         """The error for a block that is too large, naming the member if only one is at fault."""
         members = self.contributions
         broken = [member for member in members if not is_finite(self._decode(member, block, scratch))]
-        out = {**self._verdict.left_out, **{member.learner: _NOT_FINITE for member in broken}}
+        out = {**self._verdict.left_out, **{member.learner: NOT_FINITE for member in broken}}
         if broken:
             text = f"the outer gradient of {broken[0].learner} holds values that are not finite"
         elif len(members) == 1:
             text = f"the outer gradient of {members[0].learner} is too large for float32"
-            out[members[0].learner] = _TOO_LONG
+            out[members[0].learner] = TOO_LONG
         else:
             text = f"the mean of the outer gradients of fragment {self.fragment.index} is too large for float32"
         return MergeError(text, Verdict(out, {}))
@@ -369,7 +374,3 @@ def _check(merge: FragmentMerge) -> None:
                 f"the {merge.codec.name} payload of {member.learner} has {member.payload.numel()} bytes, "
                 f"not the {merge.codec.payload_bytes(numel)} of {numel} elements"
             )
-
-
-_NOT_FINITE = "it holds values that are not finite"
-_TOO_LONG = f"it is longer than {LARGEST_NORM:g}"

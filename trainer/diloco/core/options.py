@@ -21,9 +21,11 @@ class Rules(IntEnum):
     """As before; and one learner cannot spoil a merge, what counts is never dropped, and a quorum includes work."""
     APART = 4
     """As before; and the sizes that a learner showed alone do not excuse it beside others (`outliers`)."""
+    HEALING = 5
+    """As before; and stuck learners are restarted (`leases`), diverging ones reset and quarantined (`healing`)."""
 
 
-CURRENT_RULES = Rules.APART
+CURRENT_RULES = Rules.HEALING
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +56,10 @@ class EngineOptions:
     evaluate_every_tokens: int
     max_restarts: int | None
     minimum_learners: int
+    stuck_seconds: float | None = None
+    """A learner that makes no step for this long is restarted; None: never."""
+    quarantine_seconds: float = 600.0
+    """The first quarantine of a learner; each further one is twice as long."""
     rules: Rules = CURRENT_RULES
 
     def size(self, fragment: int) -> float:
@@ -89,4 +95,6 @@ class EngineOptions:
             evaluate_every_tokens=max(1, training.tokens // 10) if every is None else every,
             max_restarts=spec.failure_policy.max_restarts_per_learner,
             minimum_learners=spec.failure_policy.minimum_learners,
+            stuck_seconds=spec.failure_policy.stuck_seconds or None,
+            quarantine_seconds=spec.failure_policy.quarantine_seconds,
         )

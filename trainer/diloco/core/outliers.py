@@ -37,6 +37,12 @@ over."""
 MEMORY = 0.8
 """Weight of the old usual size when another is added."""
 
+NOT_FINITE = "it holds values that are not finite"
+LARGEST_NORM = 1e30
+"""An outer gradient as long as this or longer is refused (ours): with it, momentum and parameters could leave f32's
+range."""
+TOO_LONG = f"it is longer than {LARGEST_NORM:g}"
+
 
 @dataclass(frozen=True, slots=True)
 class UsualSize:
@@ -88,6 +94,11 @@ class Verdict:
     """By learner: the sizes that update their usual sizes."""
     in_company: frozenset[str] = frozenset()
     """Learners whose sizes were compared with others'."""
+
+    @property
+    def broken(self) -> frozenset[str]:
+        """Learners that are left out whatever the others sent."""
+        return frozenset(learner for learner, reason in self.left_out.items() if reason in (NOT_FINITE, TOO_LONG))
 
 
 def compare(members: Sequence[MeasuredMember], tensors: Sequence[tuple[str, int]]) -> Verdict:

@@ -9,11 +9,11 @@ a fragment gets through even on a slow link.
 
 from dataclasses import dataclass
 
-from diloco.core import accounting, closing, pace, requests, returns
+from diloco.core import accounting, closing, healing, pace, requests, returns
 from diloco.core.actions import Action, Broadcast, CancelTimer, Discard, Note, SetTimer
 from diloco.core.closing import round_timer
 from diloco.core.events import FragmentApplied, FragmentArrived, FragmentDeclined, FragmentLate, Merged
-from diloco.core.membership import SLOW_STEPS, heard
+from diloco.core.leases import SLOW_STEPS, heard
 from diloco.core.options import Rules
 from diloco.core.state import EngineState, LearnerRecord, Round
 from diloco.spec.syncer_status import Phase
@@ -71,6 +71,8 @@ def _is_due(state: EngineState, record: LearnerRecord, fragment: int) -> bool:
 def learner_ready(state: EngineState, learner: str, now: float) -> list[Action]:
     """Ask a learner that has just begun to train for the fragments under way that have no quorum yet."""
     record = state.learners[learner]
+    if not record.working:
+        return []
     reason = "began to train while the fragment was under way"
     return [
         requests.ask(state, current, record, now, reason)
@@ -95,7 +97,10 @@ def stepped(state: EngineState, learner: str, now: float) -> list[Action]:
 
 
 def learners_left(state: EngineState, now: float) -> list[Action]:
-    """Check the open rounds after a learner was given up or the plan has changed: one may have its quorum now."""
+    """Check the open rounds after learners were given up or quarantined, or the plan has changed.
+
+    One may have its quorum now.
+    """
     if state.options.rules < Rules.GUARDED or state.options.quorum == 1:
         return []
     actions: list[Action] = []
@@ -203,18 +208,38 @@ def declined(state: EngineState, event: FragmentDeclined, now: float) -> list[Ac
         return []
     record.account.declined(event.fragment, event.version)
     current.declined.add(event.learner)
-    return closing.check(state, current, now)
+    healed = healing.declined(state, event, now) if event.broken else []
+    return healed or closing.check(state, current, now)
 
 
-def lost(state: EngineState, learner: str, now: float) -> list[Action]:
-    """End the wait for a learner whose session is over. An outer gradient that was received in full still counts."""
-    actions: list[Action] = []
+def lost(state: EngineState, learner: str, now: float, *, diverged: bool = False) -> list[Action]:
+    """End the wait for a learner whose session is over, or that is in quarantine.
+
+    An outer gradient that was received in full still counts, unless its learner has ``diverged``.
+    """
+    actions: list[Action] = _take_back(state, learner, now) if diverged else []
     returns.lost(state, learner, now)
     for current in _ordered(state):
         current.asked.pop(learner, None)
         if state.options.rules >= Rules.GUARDED:
             current.declined.discard(learner)
         actions += closing.check(state, current, now)
+    return actions
+
+
+def _take_back(state: EngineState, learner: str, now: float) -> list[Action]:
+    """Drop a learner's outer gradients from the rounds whose members are not frozen."""
+    actions: list[Action] = []
+    for current in _ordered(state):
+        event = current.arrived.get(learner)
+        if event is None or current.closed_at is not None:
+            continue
+        del current.arrived[learner]
+        actions.append(_discard(event, "its learner has diverged"))
+        if current.quorum_at is not None and (not current.arrived or closing.answers(state, current) < state.quorum):
+            current.quorum_at = current.wakes_at = None
+            current.deadlines.clear()
+            actions.append(SetTimer(round_timer(current.fragment), now + _patience(state, current)))
     return actions
 
 
@@ -238,7 +263,7 @@ def timer(state: EngineState, fragment: int, now: float) -> list[Action]:
     return [*asks, SetTimer(round_timer(fragment), now + _patience(state, current))]
 
 
-def merged(state: EngineState, event: Merged) -> list[Action]:
+def merged(state: EngineState, event: Merged, now: float) -> list[Action]:
     """Count the tokens of a finished merge, and announce the new version to the learners."""
     current = state.rounds.get(event.fragment)
     if current is None or current.version != event.version or current.closed_at is None:
@@ -255,6 +280,7 @@ def merged(state: EngineState, event: Merged) -> list[Action]:
     for name, contribution in counted.items():
         record = state.learners[name]
         _merged_with(state, record)
+        healing.merged_with(state, record, event.fragment)
         state.fragment_tokens[event.fragment] += contribution.tokens
         record.merged_tokens += share * contribution.tokens
     accounting.merged(state, current, counted)
@@ -265,7 +291,12 @@ def merged(state: EngineState, event: Merged) -> list[Action]:
         (record.id, record.incarnation, record.id in counted) for record in state.ordered_learners if record.present
     )
     reason = f"version {event.version} was merged from {len(counted)} learner(s)"
-    return [*notes, Broadcast(event.fragment, event.version, receivers, reason)]
+    healed: list[Action] = []
+    for one in event.left_out:
+        sent = current.arrived.get(one.learner)
+        if sent is not None:
+            healed += healing.left_out(state, one, sent, len(counted), now)
+    return [*notes, Broadcast(event.fragment, event.version, receivers, reason), *healed]
 
 
 def _merged_with(state: EngineState, record: LearnerRecord) -> None:

@@ -11,7 +11,9 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer, ValidationError
 
+from diloco.core import healing
 from diloco.core.averages import MovingAverage
+from diloco.core.divergence import Standing
 from diloco.core.options import EngineOptions
 from diloco.core.overlap import FragmentsInFlight
 from diloco.core.state import EngineState, EvaluationRecord, LearnerRecord
@@ -63,6 +65,19 @@ class _Account(_Model):
     seconds: dict[TimeClass, _Seconds]
 
 
+class _Standing(_Model):
+    """Of a learner that has diverged. Absent otherwise, and in snapshots of earlier versions."""
+
+    reset_due: bool
+    on_trial: bool
+    merged_on_trial: int
+    resets: int
+    quarantines: int
+    quarantine_seconds: _Number | None
+    """Time that is left of it, so that a pause of the syncer does not shorten it."""
+    reason: str
+
+
 class _Learner(_Model):
     instance: str
     superseded: list[str]
@@ -80,6 +95,7 @@ class _Learner(_Model):
     given_seconds: _Seconds
     given_up: bool
     account: _Account | None = None
+    standing: _Standing | None = None
 
 
 class _Evaluation(_Model):
@@ -110,7 +126,7 @@ class _Snapshot(_Model):
 
 def take(state: EngineState, now: float) -> dict[str, Any]:
     """The state at ``now`` as plain JSON."""
-    return _Snapshot(
+    taken = _Snapshot(
         format=FORMAT,
         phase=state.phase,
         phase_reason=state.phase_reason,
@@ -118,7 +134,7 @@ def take(state: EngineState, now: float) -> dict[str, Any]:
         merges=state.merges,
         versions=state.versions,
         fragment_tokens=state.fragment_tokens,
-        learners={record.id: _learner(record, now) for record in state.ordered_learners},
+        learners={record.id: _learner(state, record, now) for record in state.ordered_learners},
         evaluations=[
             _Evaluation(tokens=e.tokens, loss=e.loss, at_seconds=e.at_seconds, final=e.final, doubted=e.doubted)
             for e in state.evaluations
@@ -130,9 +146,13 @@ def take(state: EngineState, now: float) -> dict[str, Any]:
         sync_seconds=state.sync_seconds.seconds,
         merge_seconds=state.merge_seconds.seconds,
     ).model_dump(mode="json")
+    for learner in taken["learners"].values():
+        if learner["standing"] is None:  # an earlier version can then read it
+            del learner["standing"]
+    return taken
 
 
-def _learner(record: LearnerRecord, now: float) -> _Learner:
+def _learner(state: EngineState, record: LearnerRecord, now: float) -> _Learner:
     kept = record.account.kept()
     return _Learner(
         instance=record.instance,
@@ -151,6 +171,21 @@ def _learner(record: LearnerRecord, now: float) -> _Learner:
         given_seconds=record.given(now),
         given_up=record.state == LearnerState.GIVEN_UP,
         account=_Account(step=record.account.step, spent=asdict(record.account.spent), seconds=kept),
+        standing=_standing(record.standing, healing.quarantine_seconds(state, record, now)),
+    )
+
+
+def _standing(standing: Standing, quarantine_seconds: float | None) -> _Standing | None:
+    if not (standing.resets or standing.quarantines):
+        return None
+    return _Standing(
+        reset_due=standing.reset_due,
+        on_trial=standing.on_trial,
+        merged_on_trial=standing.merged_on_trial,
+        resets=standing.resets,
+        quarantines=standing.quarantines,
+        quarantine_seconds=quarantine_seconds,
+        reason=standing.reason,
     )
 
 
@@ -235,6 +270,22 @@ def _record(name: str, kept: _Learner) -> LearnerRecord:
         merged_tokens=kept.merged_tokens,
         given_seconds=kept.given_seconds,
         account=_account(kept),
+        standing=_restored(kept.standing),
+    )
+
+
+def _restored(kept: _Standing | None) -> Standing:
+    """The end of a quarantine is its remaining time until the first learner joins (`healing.joins`)."""
+    if kept is None:
+        return Standing()
+    return Standing(
+        reset_due=kept.reset_due,
+        on_trial=kept.on_trial,
+        merged_on_trial=kept.merged_on_trial,
+        resets=kept.resets,
+        quarantines=kept.quarantines,
+        quarantined_until=kept.quarantine_seconds,
+        reason=kept.reason,
     )
 
 

@@ -3,6 +3,7 @@
 from dataclasses import dataclass, field
 
 from diloco.core.averages import MovingAverage, SizedSpread
+from diloco.core.divergence import Standing
 from diloco.core.events import FragmentArrived
 from diloco.core.options import EngineOptions, Rules
 from diloco.core.overlap import FragmentsInFlight
@@ -43,6 +44,8 @@ class LearnerRecord:
     """Its latest session ended with a leave."""
     stopped: bool = False
     """It had left cleanly before the syncer itself stopped, so that its return is not a restart."""
+    heals: bool = False
+    """Its process ends when it is told that it is stuck."""
     restarts: int = 0
     """Times a new process took over this id while the job ran although the previous one had not left."""
     clock: int = 0
@@ -97,6 +100,10 @@ class LearnerRecord:
     """How the given time was used."""
     last_heard_at: float = 0.0
     last_step_at: float = 0.0
+    idle_seconds: float = 0.0
+    """How long it has been heard from without a step although nothing kept it from making one (`leases`)."""
+    standing: Standing = field(default_factory=Standing)
+    """Whether it has diverged, and what follows from that."""
 
     def given(self, now: float) -> float:
         """Seconds since it first joined during which it counted."""
@@ -262,11 +269,14 @@ class EngineState:
 
     @property
     def quorum(self) -> int:
-        """K, or as many as are left if learners were given up: the job goes on without those."""
+        """K, or as many as are left if learners were given up or quarantined: the job goes on without those."""
         wanted = self.options.quorum
         if wanted == 1 or self.options.rules < Rules.GUARDED:
             return wanted
-        left = sum(self.counts(record) and record.state != LearnerState.GIVEN_UP for record in self.learners.values())
+        left = sum(
+            self.counts(record) and record.state != LearnerState.GIVEN_UP and not record.standing.quarantined
+            for record in self.learners.values()
+        )
         return max(1, min(wanted, left))
 
     def usual_answer_seconds(self, record: LearnerRecord, fragment: int) -> float | None:
@@ -317,9 +327,13 @@ class EngineState:
         )
 
     def waits_at_bound(self, record: LearnerRecord) -> bool:
-        """Whether a learner makes no step before it receives some fragment."""
+        """Whether a learner that trains makes no step before it receives some fragment."""
+        return record.state == LearnerState.TRAINING and self.at_bound(record)
+
+    def at_bound(self, record: LearnerRecord) -> bool:
+        """Whether a learner has made so many steps without receiving some fragment that it must wait for it."""
         oldest = min(record.received_steps, default=record.step)
-        return record.state == LearnerState.TRAINING and record.step - oldest >= self.options.max_staleness_steps
+        return record.step - oldest >= self.options.max_staleness_steps
 
     def current(self, learner: str, incarnation: int) -> LearnerRecord | None:
         """The learner, if this is its current incarnation and it has a session."""

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from math import fsum
 
-from diloco.core import accounting
+from diloco.core import accounting, healing
 from diloco.core.state import EngineState, LearnerRecord
 from diloco.core.time_class import TimeClass
 
@@ -36,6 +36,12 @@ class LearnerView:
     left_out_now: str
     """Why its outer gradients are repeatedly left out, in words that stay the same while it lasts; empty: they are not,
     or only one was."""
+    resets: int
+    """Times it had to start over from the global model because it had diverged."""
+    diverged_reason: str
+    """Why it was last reset or quarantined; empty: it was not, or has been merged often enough since."""
+    quarantine_seconds: float | None
+    """Time until its quarantine is over; None: it is in none."""
     blocked_seconds: float
     pushed_bytes: int
     loss: float | None
@@ -155,6 +161,9 @@ def _learner(state: EngineState, record: LearnerRecord, time: Mapping[TimeClass,
         left_out=record.left_out,
         left_out_reason=record.left_out_reason,
         left_out_now=record.left_out_first_reason if record.left_out_lately >= OFTEN_LEFT_OUT else "",
+        resets=record.standing.resets,
+        diverged_reason=record.standing.reason,
+        quarantine_seconds=healing.quarantine_seconds(state, record, now),
         blocked_seconds=record.blocked_seconds,
         pushed_bytes=record.pushed_bytes,
         loss=record.loss,

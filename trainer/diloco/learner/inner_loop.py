@@ -95,6 +95,8 @@ class InnerLoop:
 
     def between_steps(self) -> None:
         """Do the work between two steps, if there is any."""
+        if self._boxes.orders.take_start_over():
+            self._start_over()
         self._swap_in()
         self.answer()
         self._stage()
@@ -105,15 +107,9 @@ class InnerLoop:
     def _load(self) -> Ending | None:
         """Wait for the whole model, once per process. Later versions are swapped in while it trains."""
         began = time.monotonic()
-        while not self._boxes.holdings.complete:
-            ending = self._boxes.orders.ending()
-            if ending is not None:
-                return ending
-            notices = self._wiring.wakeup.notices
-            self._swap_in()
-            self._boxes.control.post()
-            if not self._boxes.holdings.complete:
-                self._wiring.wakeup.wait(notices, _LOOK_SECONDS)
+        ending = self._receive_model()
+        if ending is not None:
+            return ending
         known = self._wiring.known_position()
         if known is not None:
             if known.steps > self._trainer.steps and self._boxes.feedback is not None:
@@ -126,6 +122,31 @@ class InnerLoop:
             self._trainer.data_position,
         )
         return None
+
+    def _receive_model(self) -> Ending | None:
+        """Wait until every fragment is held."""
+        while not self._boxes.holdings.complete:
+            ending = self._boxes.orders.ending()
+            if ending is not None:
+                return ending
+            notices = self._wiring.wakeup.notices
+            self._swap_in()
+            self._boxes.control.post()
+            if not self._boxes.holdings.complete:
+                self._wiring.wakeup.wait(notices, _LOOK_SECONDS)
+        return None
+
+    def _start_over(self) -> None:
+        """Load the global model and drop everything that may have diverged; make no step before that."""
+        _log.warning("starting over from the global model, as the syncer says that this learner has diverged")
+        self._trainer.start_over()
+        if self._boxes.feedback is not None:
+            self._boxes.feedback.forget()
+        with self._activity.at(Kind.LOADING):
+            ending = self._receive_model()
+        if ending is None:  # the checkpoint before may hold what diverged
+            with self._activity.at(Kind.CHECKPOINTING):
+                self._wiring.checkpoint()
 
     def _swap_in(self) -> None:
         boxes = self._boxes

@@ -30,7 +30,7 @@ from diloco.learner.puller import Puller, ReceiveOptions
 from diloco.learner.syncer_link import Identity, Link, Mailboxes
 from diloco.learner.training.device import choose_device
 from diloco.learner.training.torch_threads import start_worker
-from diloco.learner.training.trainer import InnerTrainer
+from diloco.learner.training.trainer import InnerTrainer, TrainingDivergedError
 from diloco.learner.transfers import PushEncoding, Pusher, TransferContext, TransferCounts
 from diloco.model import build_model, layout_of
 from diloco.runtime.files import make_writable_directory, write_json_atomically
@@ -160,7 +160,11 @@ class Learner:
         for index in range(self._post_threads):
             self._start(f"posted-{index}", self._puller.run_posted)
         self._start("link", self._link.run)
-        ending = self._loop.run()
+        try:
+            ending = self._loop.run()
+        except TrainingDivergedError:
+            self._forget_diverged()
+            raise
         if ending.kind is EndKind.STOPPED:
             self._shut_down(ending)
         if ending.kind is not EndKind.REFUSED:
@@ -206,6 +210,13 @@ class Learner:
             _log.info("continues from its own checkpoint of step %d", checkpoint.state.steps)
         uses_feedback = sync.error_feedback and sync.compression in ("Int8", "Int4")
         return Residuals(residuals) if uses_feedback else None
+
+    def _forget_diverged(self) -> None:
+        """Save a checkpoint without an optimizer state: the next process loads the model, and starts over with it."""
+        self._trainer.start_over()
+        if self._feedback is not None:
+            self._feedback.forget()
+        self._writer.finish(self._snapshot, self._options.hand_in_seconds)
 
     def _snapshot(self) -> LearnerCheckpoint:
         return LearnerCheckpoint(self._trainer.state(), {} if self._feedback is None else self._feedback.snapshot())

@@ -18,13 +18,14 @@ from diloco.learner.learner import Learner
 from diloco.learner.mailboxes.orders import Ending, EndKind, Orders
 from diloco.learner.mailboxes.wakeup import Wakeup
 from diloco.learner.options import LearnerOptions
+from diloco.learner.stuck import ended_if_stuck
 from diloco.learner.training.device import DeviceError
 from diloco.learner.training.optimizer import OptimizerError
 from diloco.learner.training.torch_threads import set_torch_threads
 from diloco.learner.training.trainer import TrainingDivergedError
 from diloco.model import ModelError
 from diloco.runtime.addresses import AddressError
-from diloco.runtime.exits import EXIT_BAD_INPUT, EXIT_OK, EXIT_REFUSED, EXIT_UNEXPECTED
+from diloco.runtime.exits import EXIT_BAD_INPUT, EXIT_OK, EXIT_REFUSED, EXIT_STUCK, EXIT_UNEXPECTED
 from diloco.runtime.files import UnusableFileError
 from diloco.runtime.http import HttpServer, HttpServerError
 from diloco.runtime.loading import Loading
@@ -46,7 +47,12 @@ _MISTAKES = (
     TlsFileError,
     UnusableFileError,
 )
-_EXITS = {EndKind.STOPPED: EXIT_OK, EndKind.FINISHED: EXIT_OK, EndKind.REFUSED: EXIT_REFUSED}
+_EXITS = {
+    EndKind.STOPPED: EXIT_OK,
+    EndKind.FINISHED: EXIT_OK,
+    EndKind.REFUSED: EXIT_REFUSED,
+    EndKind.STUCK: EXIT_STUCK,
+}
 
 
 def run_learner(options: LearnerOptions) -> int:
@@ -57,7 +63,7 @@ def run_learner(options: LearnerOptions) -> int:
     wakeup = Wakeup()
     orders = Orders(wakeup)
     set_torch_threads(options.threads)
-    with _signals(orders), _short_switch_interval():
+    with _signals(orders), _short_switch_interval(), ended_if_stuck(orders):
         try:
             return _run(options, orders, wakeup)
         except (DataUnavailableError, TrainingDivergedError) as error:
@@ -112,6 +118,8 @@ def _log_ending(ending: Ending) -> None:
     match ending.kind:
         case EndKind.REFUSED:
             _log.error("the syncer refuses this learner: %s", ending.reason)
+        case EndKind.STUCK:
+            _log.error("ending: %s", ending.reason)
         case EndKind.FINISHED:
             _log.info("the job is over: %s", ending.reason)
         case EndKind.STOPPED:

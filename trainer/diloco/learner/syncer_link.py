@@ -38,6 +38,9 @@ from diloco.wire.messages import (
 
 _log = logging.getLogger(__name__)
 
+_END_KINDS = {Refusal.FINISHED.value: EndKind.FINISHED, Refusal.STUCK.value: EndKind.STUCK}
+"""How the process ends on a refusal, other than as refused."""
+
 
 class SessionLike(Sender, Protocol):
     """The wire client's session."""
@@ -185,6 +188,7 @@ class Link:
             versions=versions,
             steps=position.steps,
             data_position=position.data_position,
+            heals=True,
         )
 
     def _broken(self, error: WireError) -> str | None:
@@ -272,6 +276,8 @@ class Link:
         if boxes.holdings.admitted(membership, welcome.load):
             boxes.control.ready(membership)
             boxes.control.post()
+        if welcome.reset:  # only now, as the inner loop then waits for what is to be loaded
+            boxes.orders.start_over()
         away = "" if self._lost_at is None else f" after {time.monotonic() - self._lost_at:.1f} s"
         verb = "joined" if self.sessions == 1 else "rejoined"
         _log.info(
@@ -313,6 +319,8 @@ class Link:
     def _refused(self, refused: Refused) -> str:
         if refused.refusal == Refusal.LEASE_EXPIRED:
             return self._lost(f"lease expired: {refused.reason}")
-        kind = EndKind.FINISHED if refused.refusal == Refusal.FINISHED else EndKind.REFUSED
+        if refused.refusal == Refusal.RESET:
+            return self._lost(f"to start over: {refused.reason}")
+        kind = _END_KINDS.get(refused.refusal, EndKind.REFUSED)
         self._boxes.orders.end(Ending(kind, f"{refused.refusal}: {refused.reason}"))
         return ""

@@ -145,7 +145,8 @@ class Pusher:
             payload = self._encode(gradient)
         except CodecError as error:
             _log.warning("cannot send the outer gradient of fragment %d: %s", request.fragment, error)
-            self._control.declined(request.membership, request.fragment, request.version, request.attempt)
+            asked = (request.membership, request.fragment, request.version, request.attempt)
+            self._control.declined(*asked, broken=True)
             self._control.post()
             return
         header = PushHeader(

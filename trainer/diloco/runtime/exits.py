@@ -16,5 +16,7 @@ EXIT_DOES_NOT_FIT: Final = 5
 """``diloco plan``: the links do not carry the job, or this cannot be determined."""
 EXIT_LEASE_LOST: Final = 5
 """``diloco-operator``: another one may be running; after a restart this one waits until it can take over."""
+EXIT_STUCK: Final = 6
+"""``diloco learner``: alive, but the syncer has seen no step for too long: a restart may help."""
 EXIT_INTERRUPTED: Final = 130
 """Ctrl-C, as shells say it."""

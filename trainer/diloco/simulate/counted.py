@@ -101,6 +101,9 @@ class CountedTrainer:
         self._since_tokens = [since + ahead_tokens for since in self._since_tokens]
         self.data_position = max(data_position, self.data_position)
 
+    def start_over(self) -> None:
+        """See `InnerTrainer`: there is no optimizer."""
+
     def state(self) -> TrainerState:
         """The counters."""
         return TrainerState({}, self.steps, self.steps, self.tokens, self.data_position)
@@ -128,6 +131,9 @@ class CountedEncoder:
         """See `work.Encoder`."""
 
     def session_over(self) -> None:
+        """See `work.Encoder`."""
+
+    def start_over(self) -> None:
         """See `work.Encoder`."""
 
     def residuals(self) -> Mapping[int, Tensor]:

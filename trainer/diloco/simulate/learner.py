@@ -133,6 +133,10 @@ class SimulatedLearner:
     def _admitted(self, order: Admit) -> None:
         if not self._loaded:
             self._trainer.catch_up(order.steps, order.data_position)
+        if order.reset:
+            self._trainer.start_over()
+            self._encoder.start_over()
+            self._loaded = False
         self._loading = set(order.load)
         for fragment, version in enumerate(order.versions):
             # Include fragments that are only a little behind: their notices went to the previous session.

@@ -139,7 +139,7 @@ class SimulatedSession:
 
     def _handle_order(self, order: Order, progress: float) -> None:
         match order:
-            case Fence(refusal=Refusal.LEASE_EXPIRED):
+            case Fence(refusal=Refusal.LEASE_EXPIRED | Refusal.RESET):
                 self._disconnect()
                 self._environment.clock.after(self._environment.reconnect_seconds, self.open)
             case Refuse() | Fence() | Finish():

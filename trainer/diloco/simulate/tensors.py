@@ -75,6 +75,11 @@ class TensorEncoder:
         if self._feedback is not None:
             self._feedback.session_over()
 
+    def start_over(self) -> None:
+        """See `work.Encoder`."""
+        if self._feedback is not None:
+            self._feedback.forget()
+
     def residuals(self) -> Mapping[int, Tensor]:
         """See `work.Encoder`."""
         return {} if self._feedback is None else self._feedback.snapshot()
@@ -135,7 +140,9 @@ class TensorModel:
         for old in [held for held in history if held < order.version - self._sync.max_version_lag]:
             del history[old]
         digest = xxhash.xxh3_128_hexdigest(self.parameters[index].numpy().tobytes())
-        return MergeOutcome(digest, failed, tuple(LeftOut(*one) for one in sorted(verdict.left_out.items())))
+        left_out = sorted(verdict.left_out.items())
+        found = tuple(LeftOut(learner, reason, learner in verdict.broken) for learner, reason in left_out)
+        return MergeOutcome(digest, failed, found)
 
     def values(self, fragment: int) -> Tensor:
         """See `work.GlobalModel`."""

@@ -56,6 +56,7 @@ class Trainer(Protocol):
     def apply(self, fragment: int, version: int, values: Tensor) -> None: ...  # noqa: D102
     def evaluate(self) -> float: ...  # noqa: D102
     def catch_up(self, steps: int, data_position: int) -> None: ...  # noqa: D102
+    def start_over(self) -> None: ...  # noqa: D102
     def state(self) -> TrainerState: ...  # noqa: D102
     def load_state(self, state: TrainerState) -> None: ...  # noqa: D102
 
@@ -71,6 +72,9 @@ class Encoder(Protocol):
 
     def session_over(self) -> None:
         """Note that the outcome of the latest outer gradients will not be reported."""
+
+    def start_over(self) -> None:
+        """Forget what encodings have lost: the learner starts over from the global model."""
 
     def residuals(self) -> Mapping[int, Tensor]:
         """What the encoding has lost, by fragment, for the learner's checkpoint."""

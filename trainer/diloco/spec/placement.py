@@ -209,7 +209,7 @@ class SyncerSpec(SpecModel):
 
 
 class FailurePolicy(SpecModel):
-    """When failures end the job."""
+    """What is done about learners that fail, and when that ends the job."""
 
     max_restarts_per_learner: int | None = Field(default=None, ge=0, le=1_000_000)
     """Restarts after which a learner is given up; the job continues without it. Handing in its work and leaving, as on
@@ -217,3 +217,10 @@ class FailurePolicy(SpecModel):
     minimum_learners: int = Field(default=0, ge=0, le=10_000)
     """The job fails when learners are given up and fewer than this are left. 0: never. Needs
     ``maxRestartsPerLearner``."""
+    stuck_seconds: float = Field(default=300.0, ge=0, le=86_400)
+    """A learner that is connected but makes no step for this long is restarted; 30 of its own steps if that is longer,
+    and ``sync.startupSeconds`` before its first step. Time in which it waits for fragments or evaluates does not count.
+    0: never (ours)."""
+    quarantine_seconds: float = Field(default=600.0, ge=1, le=86_400)
+    """A learner whose model diverges is reset from the global model. One that diverges again soon after is left out of
+    the quorum and of all merges for this long, twice as long the next time, at most 64 times as long (ours)."""

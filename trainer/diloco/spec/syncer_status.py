@@ -34,11 +34,13 @@ class LearnerState(StrEnum):
     """It makes steps."""
     STALLED = "Stalled"
     """Its connection is alive, but it makes no steps, and does not participate until it does."""
+    QUARANTINED = "Quarantined"
+    """It has diverged again after a reset: it is neither asked nor counted for a while."""
     GIVEN_UP = "GivenUp"
     """It failed more often than the failure policy allows."""
 
 
-PRESENT: Final = (LearnerState.LOADING, LearnerState.TRAINING, LearnerState.STALLED)
+PRESENT: Final = (LearnerState.LOADING, LearnerState.TRAINING, LearnerState.STALLED, LearnerState.QUARANTINED)
 """States of a learner with a session."""
 
 
@@ -84,6 +86,12 @@ class LearnerStatus(_Status):
     left_out_now: str = ""
     """Why it is repeatedly left out of merges, in words that stay the same while it lasts; empty: it is not, or an
     older syncer does not say."""
+    resets: int = 0
+    """Times it had to start over from the global model because it had diverged."""
+    diverged_reason: str = ""
+    """Why it was last reset or quarantined; empty: it was not, or has been merged often enough since."""
+    quarantine_seconds: float | None = None
+    """Time until its quarantine is over; None: it is in none."""
 
 
 class EvaluationStatus(_Status):

@@ -149,7 +149,10 @@ class Merging:
             problem=problem,
             update=update,
             not_encoded=not_encoded,
-            left_out=tuple(LeftOut(learner, reason) for learner, reason in sorted(verdict.left_out.items())),
+            left_out=tuple(
+                LeftOut(learner, reason, learner in verdict.broken)
+                for learner, reason in sorted(verdict.left_out.items())
+            ),
         )
 
     def _encoded(self, prepared: PreparedMerge) -> tuple[EncodedUpdate | None, str]:

@@ -32,6 +32,8 @@ class Join:
     """Inner steps so far, over all processes of this learner."""
     data_position: int = 0
     """Sequences it has taken from its shard."""
+    heals: bool = False
+    """Whether it knows the refusals Stuck and Reset, and what ``Welcome.reset`` means."""
     protocol: int = PROTOCOL
 
 
@@ -89,6 +91,8 @@ class Declined:
     fragment: int
     version: int
     attempt: int
+    broken: bool = False
+    """It has one that is not finite, and cannot be encoded."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,6 +164,8 @@ class Welcome:
     """Connections for transfers in parts; 0: the syncer takes none."""
     bytes_per_second: int = 0
     """Limit of the learner's region: a push in parts then waits until the syncer says how many may come. 0: none."""
+    reset: bool = False
+    """It has diverged: besides the model, its inner optimizer and its error feedback start over."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,5 +1,7 @@
 """What the syncer reports as wrong: checkpoints, tape, links, and learners that are given up or stalled. Pure."""
 
+from collections.abc import Mapping
+
 from diloco.spec.syncer_status import PRESENT, LearnerState
 from diloco.spec.words import shortlist
 from diloco_operator.decide.causes.cause import Cause
@@ -10,7 +12,7 @@ from diloco_operator.decide.text import one_line
 _LONGEST_LINKS = 600
 """Most characters of a message about links: the reason and the remedies."""
 _MOST_LEFT_OUT = 3
-"""Most reasons for learners being left out in one message."""
+"""Most reasons for learners being left out or in quarantine."""
 MISFITS = {
     reason.value: reason
     for reason in (
@@ -49,6 +51,8 @@ def reported_causes(view: SyncerStatusView, wanted: frozenset[str], quorum: int)
         found = sorted(report.id for report in reports if report.state == state)
         if found:
             causes.append(Cause(reason, f"{shortlist(found)} {words}"))
+    quarantined = {one.id: one.diverged_reason for one in reports if one.state == LearnerState.QUARANTINED}
+    causes += _by_reason(Reason.LEARNERS_QUARANTINED, "in quarantine: ", quarantined)
     causes += _left_out_causes([report for report in reports if report.id in left_out(view)])
     if lowered_quorum(view, quorum) is not None:
         text = f"the quorum is {view.quorum}, below spec.sync.quorum ({quorum}): only {view.quorum} learner(s) are left"
@@ -57,15 +61,20 @@ def reported_causes(view: SyncerStatusView, wanted: frozenset[str], quorum: int)
 
 
 def _left_out_causes(reports: list[LearnerReport]) -> list[Cause]:
-    """One for each reason, with all learners that are left out for it."""
+    told = {report.id: report.left_out_now for report in reports}
+    return _by_reason(Reason.LEARNERS_LEFT_OUT, "merges leave out ", told)
+
+
+def _by_reason(reason: Reason, before: str, told: Mapping[str, str]) -> list[Cause]:
+    """One cause for each text, with all learners of which the syncer says it; ``before`` begins the messages."""
     by_reason: dict[str, list[str]] = {}
-    for report in sorted(reports, key=lambda report: report.id):
-        by_reason.setdefault(one_line(report.left_out_now), []).append(report.id)
-    without = [f"{shortlist(found)}: {reason}" for reason, found in list(by_reason.items())[:_MOST_LEFT_OUT]]
+    for learner in sorted(told):
+        by_reason.setdefault(one_line(told[learner]), []).append(learner)
+    without = [f"{shortlist(found)}: {text}" for text, found in list(by_reason.items())[:_MOST_LEFT_OUT]]
     more = sum(len(found) for found in list(by_reason.values())[_MOST_LEFT_OUT:])
     if more:
         without.append(f"{more} more learner(s)")
-    return [Cause(Reason.LEARNERS_LEFT_OUT, f"merges leave out {who}") for who in without]
+    return [Cause(reason, f"{before}{who}") for who in without]
 
 
 def _links_causes(links: LinksReport | None) -> list[Cause]:
@@ -93,8 +102,9 @@ def given_up(view: SyncerStatusView) -> frozenset[str]:
 
 
 def left_out(view: SyncerStatusView) -> frozenset[str]:
-    """Learners whose work merges repeatedly leave out, without those that the manifest no longer asks for."""
-    return frozenset(report.id for report in view.learners if report.left_out_now) - given_up(view)
+    """Learners whose work merges repeatedly leave out, without those that are in quarantine or given up."""
+    left = frozenset(report.id for report in view.learners if report.left_out_now)
+    return left - _in(view, LearnerState.GIVEN_UP, LearnerState.QUARANTINED)
 
 
 def lowered_quorum(view: SyncerStatusView, quorum: int) -> int | None:

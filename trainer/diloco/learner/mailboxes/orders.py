@@ -22,6 +22,8 @@ class EndKind(StrEnum):
     """The job is over."""
     REFUSED = "Refused"
     """The syncer refuses this process."""
+    STUCK = "Stuck"
+    """The syncer has seen no step for too long: another process is to take this one's place."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,9 +50,23 @@ class Orders:
         self._lock = threading.Lock()
         self._evaluation: EvaluationOrder | None = None
         self._ending: Ending | None = None
+        self._stuck = threading.Event()
         self._failure: BaseException | None = None
         self._stop_reason: str | None = None
         self._progress = 0.0
+        self._start_over = False
+
+    def start_over(self) -> None:
+        """Have the inner loop start over from the global model, with a new optimizer state."""
+        with self._lock:
+            self._start_over = True
+        self._wakeup.notify()
+
+    def take_start_over(self) -> bool:
+        """Whether the inner loop is to start over now."""
+        with self._lock:
+            told, self._start_over = self._start_over, False
+            return told
 
     def evaluate(self, order: EvaluationOrder) -> None:
         """Request an evaluation; it replaces one that has not begun."""
@@ -79,7 +95,13 @@ class Orders:
         """End the inner loop because the syncer said so."""
         with self._lock:
             self._ending = self._ending or ending
+        if ending.kind is EndKind.STUCK:
+            self._stuck.set()
         self._wakeup.notify()
+
+    def wait_until_stuck(self, seconds: float) -> Ending | None:
+        """Wait at most this long until the syncer has found this process stuck; returns what it says, None: nothing."""
+        return self._ending if self._stuck.wait(seconds) else None
 
     def stop(self, reason: str) -> None:
         """Ask this process to stop. Called by signal handlers, so it takes no lock of its own."""

@@ -105,9 +105,11 @@ class ControlOutbox:
         message = Applied(incarnation=membership.incarnation, fragment=fragment, version=version, step=step)
         self._put(("applied", fragment), message, membership)
 
-    def declined(self, membership: Membership, fragment: int, version: int, attempt: int) -> None:
-        """Say that there is no outer gradient to send."""
-        message = Declined(incarnation=membership.incarnation, fragment=fragment, version=version, attempt=attempt)
+    def declined(
+        self, membership: Membership, fragment: int, version: int, attempt: int, *, broken: bool = False
+    ) -> None:
+        """Say that there is no outer gradient to send, or that it is ``broken``: not finite."""
+        message = Declined(membership.incarnation, fragment, version, attempt, broken)
         self._put(("declined", fragment), message, membership)
 
     def evaluated(self, membership: Membership, evaluation: int, loss: float, *, exact: bool) -> None:

@@ -103,6 +103,12 @@ class NamedOptimizer:
         for part in self._parts.values():
             part.optimizer.zero_grad()
 
+    def start_over(self) -> None:
+        """Drop the moments and the count of steps, so that the learning rate warms up again."""
+        for part in self._parts.values():
+            part.optimizer.state.clear()
+        self._steps = 0
+
     def state(self) -> dict[str, Tensor]:
         """A copy of the moments in host memory, by ``MOMENT.NAME``, each with its parameter's shape, f32.
 

@@ -226,6 +226,11 @@ class InnerTrainer:
             held.tokens += ahead_tokens
         self._data.sampler.seek(max(data_position, self._data.sampler.position))
 
+    def start_over(self) -> None:
+        """Drop the inner optimizer's state, which may be what diverged. The model is received as usual."""
+        self._optimizer.start_over()
+        self._skipped_in_a_row = 0
+
     def state(self) -> TrainerState:
         """A copy of what a restarted learner needs, in host memory; another thread may write it to disk.
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
-from diloco.core.actions import Note
+from diloco.core.actions import Fence, Note, Refusal
 from diloco.local.journal import Entry
 from diloco.local.report.history import Incident, Life, Span, Stretch
 from diloco.local.report.run_clock import RunClock
@@ -132,8 +132,15 @@ def incidents(journal: Sequence[Entry], clock: RunClock) -> tuple[Incident, ...]
 
 
 def incidents_noted(entry: TapeEntry, seconds: float, named: set[str]) -> list[Incident]:
-    """Events for people from the engine's notes. Learners in ``named`` have been left out before."""
-    found = []
+    """Events for people from the engine's notes, and from sessions that it ended to heal a learner.
+
+    Learners in ``named`` have been left out before.
+    """
+    found = [
+        Incident(seconds, fence.learner, f"{_FENCED[fence.refusal]}: {fence.reason}")
+        for fence in entry.actions
+        if isinstance(fence, Fence) and fence.refusal in _FENCED
+    ]
     for note in entry.actions:
         if not isinstance(note, Note) or note.subject not in _NOTED:
             continue
@@ -147,11 +154,13 @@ def incidents_noted(entry: TapeEntry, seconds: float, named: set[str]) -> list[I
 
 _NOTED = {
     "MemberLeftOut": "left out of a merge for the first time",
+    "LearnerQuarantined": "left out for a while",
     "EvaluationDoubted": "its evaluation is in doubt",
     "EvaluationConfirmed": "an evaluation that was in doubt is confirmed",
     "QuorumFollows": "the quorum follows",
 }
 """Subject of a note -> text for people."""
+_FENCED = {Refusal.STUCK: "found stuck", Refusal.RESET: "starts over from the global model"}
 
 
 _TEXTS: Mapping[str, Callable[[Mapping[str, Any]], str]] = {

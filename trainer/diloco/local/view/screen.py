@@ -17,7 +17,7 @@ from diloco.core.time_class import TimeClass
 from diloco.local.time_classes import losses_text, shares_of
 from diloco.local.view.snapshot import LearnerSnapshot, RunSnapshot
 from diloco.local.view.units import bytes_text, count_text, duration_text, loss_text, percent_text
-from diloco.spec.syncer_status import SyncerStatus
+from diloco.spec.syncer_status import LearnerStatus, SyncerStatus
 from diloco.spec.words import shortlist
 
 _EVENTS_SHOWN = 6
@@ -29,6 +29,8 @@ _STYLES = {
     "starting": "cyan",
     "loading": "cyan",
     "restarting": "yellow",
+    "stalled": "yellow",
+    "quarantined": "red",
     "cut off": "red",
     "paused": "red",
     "given up": "bold red",
@@ -119,7 +121,9 @@ def progress_line(snapshot: RunSnapshot) -> str:
         parts.append(f"{duration_text(status.seconds_left)} left")
     if status.quorum < status.quorum_wanted:
         parts.append(f"quorum {status.quorum} (sync.quorum {status.quorum_wanted})")
-    if names := [learner.id for learner in status.learners if learner.left_out_now]:
+    if names := [learner.id for learner in status.learners if learner.quarantine_seconds is not None]:
+        parts.append(f"in quarantine: {shortlist(names, _LEFT_OUT_SHOWN)}")
+    if names := [learner.id for learner in status.learners if _is_left_out(learner)]:
         parts.append(f"left out: {shortlist(names, _LEFT_OUT_SHOWN)}")
     if status.links is not None and status.links.kind != _FITS:
         parts.append(f"links: {status.links.kind}")
@@ -130,7 +134,7 @@ def progress_line(snapshot: RunSnapshot) -> str:
 def render(snapshot: RunSnapshot, events: tuple[str, ...]) -> RenderableType:
     """The live view as a rich renderable."""
     parts: list[RenderableType] = [_head(snapshot), *_rates(snapshot), _bar(snapshot), _learners(snapshot)]
-    parts += [*_left_out(snapshot), *_links(snapshot)]
+    parts += [*_diverged(snapshot), *_left_out(snapshot), *_links(snapshot)]
     parts += [Text(f"{problem}; training goes on", style="yellow") for problem in _not_written(snapshot.status)]
     if events:
         parts.append(Text("\n".join(events), style="dim"))
@@ -170,6 +174,25 @@ def _rates(snapshot: RunSnapshot) -> list[Text]:
         ),
         *([Text(f"not merged: {rest}", style="dim")] if rest else []),
     ]
+
+
+def _is_left_out(learner: LearnerStatus) -> bool:
+    return bool(learner.left_out_now) and learner.quarantine_seconds is None
+
+
+def _diverged(snapshot: RunSnapshot) -> list[Text]:
+    """Learners that were reset or are in quarantine, and why."""
+    known = () if snapshot.status is None else snapshot.status.learners
+    told = [one for one in known if one.diverged_reason]
+    found = sorted(told, key=lambda one: (one.quarantine_seconds is None, one.id))
+    lines = []
+    for one in found[:_LEFT_OUT_SHOWN]:
+        left = one.quarantine_seconds
+        what = "reset from the global model" if left is None else f"in quarantine for {duration_text(left)}"
+        lines.append(Text(f"{one.id}: {what}: {one.diverged_reason}", style="yellow"))
+    if more := len(found) - len(lines):
+        lines.append(Text(f"{more} more learners have diverged", style="yellow"))
+    return lines
 
 
 def _left_out(snapshot: RunSnapshot) -> list[Text]:

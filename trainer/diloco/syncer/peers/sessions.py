@@ -8,7 +8,7 @@ import logging
 from collections.abc import AsyncIterator, Callable
 from dataclasses import fields
 
-from diloco.core.actions import Admit, Fence, Refuse
+from diloco.core.actions import Admit, Fence, Refusal, Refuse
 from diloco.core.events import (
     Evaluated,
     Event,
@@ -117,7 +117,8 @@ class Sessions:
         self._joining[key] = session
         known = join.epoch == self._epoch and len(join.versions) == len(self._store.versions)
         versions = join.versions if known else ()
-        self._post(LearnerJoined(join.learner, join.instance, versions, join.steps, join.data_position))
+        joined = LearnerJoined(join.learner, join.instance, versions, join.steps, join.data_position, join.heals)
+        self._post(joined)
         try:
             await self._read_until_over(session, inbound)
         finally:
@@ -152,6 +153,7 @@ class Sessions:
             posted_pulls=True,
             connections=terms.connections,
             bytes_per_second=round(terms.bytes_per_second),
+            reset=action.reset,
         )
         self._deliver(session, welcome)
 
@@ -168,7 +170,10 @@ class Sessions:
         if session is not None and session.incarnation == action.incarnation:
             del self._admitted[action.learner]
             self._loads.ends(action.learner)
-            self._deliver(session, messages.Refused(action.refusal.value, action.reason))
+            refusal = action.refusal
+            if not session.join.heals and refusal in (Refusal.STUCK, Refusal.RESET):
+                refusal = Refusal.LEASE_EXPIRED  # an earlier version joins again, and loads what it is told to
+            self._deliver(session, messages.Refused(refusal.value, action.reason))
             session.over.set()
 
     def end(self, learner: str, incarnation: int, problem: str) -> None:
@@ -276,9 +281,9 @@ class Sessions:
                 return LearnerReady(learner, message.incarnation)
             case messages.Alive():
                 return LearnerAlive(learner, message.incarnation)
-            case messages.Declined(incarnation, fragment, version, attempt):
+            case messages.Declined(incarnation, fragment, version, attempt, broken):
                 self._check_fragment(fragment)
-                return FragmentDeclined(learner, incarnation, fragment, version, attempt)
+                return FragmentDeclined(learner, incarnation, fragment, version, attempt, broken)
             case messages.Applied(incarnation, fragment, version, step):
                 self._check_fragment(fragment)
                 if version > self._store.current(fragment).version:

@@ -136,6 +136,8 @@ def _state(status: SyncerStatus) -> Iterator[Metric]:
     for state in LearnerState:
         learners.add_metric([state], sum(learner.state == state for learner in status.learners))
     yield learners
+    resets = "Times that a learner which had diverged started over from the global model"
+    yield _counter("diloco_learner_resets", resets, sum(learner.resets for learner in status.learners))
     yield from _time(status)
     yield _counter("diloco_checkpoint_failures", "Checkpoints that could not be written", status.checkpoint.failures)
     if status.checkpoint.age_seconds is not None:

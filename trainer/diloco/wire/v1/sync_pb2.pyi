@@ -159,6 +159,7 @@ class Join(_message.Message):
     VERSIONS_FIELD_NUMBER: _builtins.int
     STEPS_FIELD_NUMBER: _builtins.int
     DATA_POSITION_FIELD_NUMBER: _builtins.int
+    HEALS_FIELD_NUMBER: _builtins.int
     protocol: _builtins.int
     """1"""
     job: _builtins.str
@@ -173,6 +174,8 @@ class Join(_message.Message):
     """syncer epoch its versions belong to; empty: none"""
     steps: _builtins.int
     data_position: _builtins.int
+    heals: _builtins.bool
+    """knows the refusals Stuck and Reset, and what Welcome.reset means"""
     @_builtins.property
     def versions(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """held, by fragment; empty: none"""
@@ -189,10 +192,11 @@ class Join(_message.Message):
         versions: _abc.Iterable[_builtins.int] | None = ...,
         steps: _builtins.int = ...,
         data_position: _builtins.int = ...,
+        heals: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["data_position", b"data_position", "epoch", b"epoch", "instance", b"instance", "job", b"job", "layout_digest", b"layout_digest", "learner", b"learner", "protocol", b"protocol", "steps", b"steps", "versions", b"versions"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["data_position", b"data_position", "epoch", b"epoch", "heals", b"heals", "instance", b"instance", "job", b"job", "layout_digest", b"layout_digest", "learner", b"learner", "protocol", b"protocol", "steps", b"steps", "versions", b"versions"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -315,10 +319,13 @@ class Declined(_message.Message):
     FRAGMENT_FIELD_NUMBER: _builtins.int
     VERSION_FIELD_NUMBER: _builtins.int
     ATTEMPT_FIELD_NUMBER: _builtins.int
+    BROKEN_FIELD_NUMBER: _builtins.int
     incarnation: _builtins.int
     fragment: _builtins.int
     version: _builtins.int
     attempt: _builtins.int
+    broken: _builtins.bool
+    """its outer gradient is not finite, so that it cannot be encoded"""
     def __init__(
         self,
         *,
@@ -326,10 +333,11 @@ class Declined(_message.Message):
         fragment: _builtins.int = ...,
         version: _builtins.int = ...,
         attempt: _builtins.int = ...,
+        broken: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempt", b"attempt", "fragment", b"fragment", "incarnation", b"incarnation", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempt", b"attempt", "broken", b"broken", "fragment", b"fragment", "incarnation", b"incarnation", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -428,6 +436,7 @@ class Welcome(_message.Message):
     POSTED_PULLS_FIELD_NUMBER: _builtins.int
     CONNECTIONS_FIELD_NUMBER: _builtins.int
     BYTES_PER_SECOND_FIELD_NUMBER: _builtins.int
+    RESET_FIELD_NUMBER: _builtins.int
     incarnation: _builtins.int
     epoch: _builtins.str
     steps: _builtins.int
@@ -438,6 +447,8 @@ class Welcome(_message.Message):
     """for transfers in parts; 0: the syncer takes none"""
     bytes_per_second: _builtins.int
     """limit of the region: a push in parts waits until the syncer says how many may come"""
+    reset: _builtins.bool
+    """it has diverged: its inner optimizer and error feedback start over too"""
     @_builtins.property
     def load(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """fragments to pull before training"""
@@ -461,10 +472,11 @@ class Welcome(_message.Message):
         posted_pulls: _builtins.bool = ...,
         connections: _builtins.int = ...,
         bytes_per_second: _builtins.int = ...,
+        reset: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["progress", b"progress"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["bytes_per_second", b"bytes_per_second", "connections", b"connections", "data_position", b"data_position", "epoch", b"epoch", "incarnation", b"incarnation", "load", b"load", "posted_pulls", b"posted_pulls", "progress", b"progress", "steps", b"steps", "versions", b"versions"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["bytes_per_second", b"bytes_per_second", "connections", b"connections", "data_position", b"data_position", "epoch", b"epoch", "incarnation", b"incarnation", "load", b"load", "posted_pulls", b"posted_pulls", "progress", b"progress", "reset", b"reset", "steps", b"steps", "versions", b"versions"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -1,0 +1,56 @@
+"""Ends this process when the syncer has found it stuck, even if its training thread never returns.
+
+A thread that hangs in a kernel or in a read cannot be ended, and the interpreter waits for it. So the process ends
+without cleaning up: what it holds is of no use, and what it has written is whole, because files are renamed when they
+are complete.
+"""
+
+import faulthandler
+import logging
+import os
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from diloco.learner.mailboxes.orders import Ending, Orders
+from diloco.runtime.exits import EXIT_STUCK
+
+_log = logging.getLogger(__name__)
+
+_LOOK_SECONDS = 1.0
+_END_SECONDS = 5.0
+"""Time for the training thread to return by itself, which a slow one does."""
+_TELL_SECONDS = 2.0
+"""Time to write the log, whose reader may hang as well."""
+
+
+@contextmanager
+def ended_if_stuck(
+    orders: Orders, exit_process: Callable[[int], object] = os._exit, end_seconds: float = _END_SECONDS
+) -> Iterator[None]:
+    """Inside, call ``exit_process(EXIT_STUCK)`` once ``orders`` has said for ``end_seconds`` that it is stuck."""
+    over = threading.Event()
+
+    def watch() -> None:
+        while not over.is_set():
+            ending = orders.wait_until_stuck(_LOOK_SECONDS)
+            if ending is not None and not over.wait(end_seconds):
+                telling = threading.Thread(target=_tell, args=(ending,), daemon=True)
+                telling.start()
+                telling.join(_TELL_SECONDS)
+                exit_process(EXIT_STUCK)
+                return
+
+    thread = threading.Thread(target=watch, name="stuck", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+
+
+def _tell(ending: Ending) -> None:
+    """Write where every thread is, and why the process ends."""
+    faulthandler.dump_traceback(file=sys.__stderr__ or sys.stderr, all_threads=True)
+    _log.error("ending: %s; the training thread does not return, and is where the lines above say", ending.reason)
