@@ -4,9 +4,10 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import Self
 
+from diloco.core.events import PoolMinimum
 from diloco.core.fragments import Layout
 from diloco.core.schedule import Schedule
-from diloco.spec import DiLoCoJob
+from diloco.spec import DiLoCoJob, JobSpec
 from diloco.spec.checks import MAXIMUM_LEARNERS
 
 
@@ -54,6 +55,8 @@ class EngineOptions:
     evaluate_every_tokens: int
     max_restarts: int | None
     minimum_learners: int
+    pool_minimums: tuple[PoolMinimum, ...] = ()
+    """The fewest learners of every elastic pool at the start."""
     rules: Rules = CURRENT_RULES
 
     def size(self, fragment: int) -> float:
@@ -89,4 +92,15 @@ class EngineOptions:
             evaluate_every_tokens=max(1, training.tokens // 10) if every is None else every,
             max_restarts=spec.failure_policy.max_restarts_per_learner,
             minimum_learners=spec.failure_policy.minimum_learners,
+            pool_minimums=pool_minimums(spec),
         )
+
+
+def pool_minimums(spec: JobSpec) -> tuple[PoolMinimum, ...]:
+    """The fewest learners of every elastic pool, in the manifest's order."""
+    return tuple(
+        PoolMinimum(f"{region.name}/{pool.name}", pool.minimum_learners)
+        for region in spec.regions
+        for pool in region.pools
+        if pool.minimum_learners is not None and pool.elastic
+    )

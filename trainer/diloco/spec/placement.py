@@ -108,7 +108,11 @@ class Pool(SpecModel):
     name: DnsLabel
     """Unique in its region."""
     learners: int = Field(default=1, ge=0, le=10_000)
-    """Learner units in this pool."""
+    """Learner units in this pool; the most of them if ``minimumLearners`` is given."""
+    minimum_learners: int | None = Field(default=None, ge=0, le=10_000)
+    """Makes the pool elastic: it may have any number of learners from this to ``learners``, as many as there are nodes
+    for. Pods beyond this number may wait for a node, or lose theirs, without the job being Degraded. Default:
+    ``learners``."""
     nodes_per_learner: int = Field(default=1, ge=1, le=1024)
     """Pods that make up one learner unit. More than 1 is not supported yet and is refused."""
     batch_size: int | None = Field(default=None, ge=1, le=65_536)
@@ -137,6 +141,11 @@ class Pool(SpecModel):
     """Secrets to pull the image with."""
     pod_template: PodTemplate | None = None
     """Additions to the pod template of this pool."""
+
+    @property
+    def elastic(self) -> bool:
+        """Whether it may have fewer learners than ``learners``."""
+        return self.minimum_learners is not None and self.minimum_learners < self.learners
 
 
 class Region(SpecModel):
