@@ -4,7 +4,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from diloco.core.events import LearnersPlanned, PoolMinimum
-from diloco.core.view import EngineView
 from tests.support.engine_script import Script, name, options
 
 LEARNERS = 5
@@ -32,7 +31,7 @@ def counting(script: Script) -> set[str]:
 
 
 def check(script: Script, planned: int, minimum: int, joined: set[str]) -> None:
-    view: EngineView = script.engine.view(script.now)
+    view = script.engine.view(script.now)
     present = {one.id for one in view.learners if one.state not in ("Absent", "GivenUp")}
     counted = counting(script)
     assert present <= counted
