@@ -6,7 +6,7 @@ Pure, and nothing is remembered: a cause lasts exactly as long as what it is rea
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 
 from diloco_operator import labels
@@ -135,12 +135,31 @@ def syncer_pod_causes(deployment: Object | None, looked: Looked, now: datetime) 
     """The causes that keep the syncer's pod from running."""
     own = [observed for observed in looked.pods if component(observed.pod) == labels.SYNCER]
     problems = [problem for observed in own if (problem := pod_problem(observed, now)) is not None]
-    causes = list(_grouped(problems, "syncer"))
+    causes = [replace(cause, message=cause.message + _outranked(own, looked)) for cause in _grouped(problems, "syncer")]
     # The Deployment reports on its own that its ReplicaSet may not create pods.
     conditions = ((deployment or {}).get("status") or {}).get("conditions") or ()
     failures = [one for one in conditions if (one.get("type"), one.get("status")) == ("ReplicaFailure", "True")]
     causes += [_not_created("the syncer's pod", str(failure.get("message", ""))) for failure in failures]
     return causes
+
+
+def _outranked(syncers: list[PodObserved], looked: Looked) -> str:
+    """What to add to the syncer's problem if learners of the job could have taken its place; empty: they could not."""
+    learners = [one for one in looked.pods if component(one.pod) == labels.LEARNER and not one.cluster]
+    highest = max((_priority(one.pod) for one in learners), default=0)
+    own = min((_priority(one.pod) for one in syncers), default=highest)
+    if highest <= own:
+        return ""
+    return (
+        f"; learners of this job have the priority {highest} and the syncer {own}, so they can displace it: set "
+        "spec.syncer.podTemplate.spec.priorityClassName"
+    )
+
+
+def _priority(pod: Object) -> int:
+    """Of its PriorityClass, as the API server has written it into the pod."""
+    found = (pod.get("spec") or {}).get("priority")
+    return found if isinstance(found, int) else 0
 
 
 def _grouped(problems: list[PodProblem], who: str) -> Iterator[Cause]:
