@@ -1,4 +1,4 @@
-"""An elastic pool on nodes that take only some of its learners: the others wait without harm, and are used when they fit.
+"""An elastic pool on nodes that take only some of its learners: the others wait without harm until there is room.
 
 A resource of the test's own limits how many learners a node takes, whatever else runs there.
 """

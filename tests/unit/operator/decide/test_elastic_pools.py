@@ -115,7 +115,7 @@ def test_a_learner_on_a_node_that_vanished_is_not_mourned() -> None:
     assert "cannot be deleted: node-1 does not respond" in str(pool(w)["message"])
 
 
-def test_raising_the_minimum_makes_a_problem_of_who_waits_and_lowering_none() -> None:
+def test_a_raised_minimum_makes_who_waits_a_problem_and_a_lowered_none() -> None:
     w = elastic_world(1, p2=unschedulable(NO_NODE))
     for minimum, found in ((3, "True"), (1, "False")):
         w.job["spec"]["regions"][1]["pools"][0]["minimumLearners"] = minimum

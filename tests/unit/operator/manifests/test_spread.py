@@ -7,7 +7,9 @@ import pytest
 from tests.support.made_objects import made, templates, with_pool
 
 SET, DEPLOYMENT = "StatefulSet/small--east-a", "Deployment/small-syncer"
-NODE_AFFINITY = {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": []}}}
+NODE_AFFINITY: dict[str, Any] = {
+    "nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": []}}
+}
 APART: dict[str, Any] = {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": []}}
 BY_RACK = [{"maxSkew": 1, "topologyKey": "rack", "whenUnsatisfiable": "DoNotSchedule"}]
 
