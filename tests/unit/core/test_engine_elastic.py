@@ -120,14 +120,25 @@ def test_after_a_restart_of_the_syncer_only_the_minimum_is_awaited() -> None:
 
 
 def test_an_unplanned_learner_that_leaves_passes_its_place_on() -> None:
-    script = elastic(2, 3)
-    script.start(0, 1, 2)
+    script = elastic(2)
+    script.start(0, 1, 4)
     script.leave(0)
-    plan(script, 2, 2)
-    # Not elastic any more: both planned learners count, and the third until it leaves.
-    script.leave(2)
+    plan(script, 3, 2)
     script.wait(1.0)
-    assert given(script, 0, 1) == [1.0, 1.0]
+    assert given(script, 0, 1, 4) == [0.0, 1.0, 1.0]
+    script.leave(4)
+    script.wait(1.0)
+    assert given(script, 0, 1) == [1.0, 2.0]
+
+
+def test_an_absent_learner_that_is_no_longer_planned_is_not_missed() -> None:
+    script = elastic(1)
+    script.start(0, 4)
+    script.leave(4)
+    script.leave(0)
+    plan(script, 3, 2)
+    script.wait(1.0)
+    assert sum(script.engine.view(script.now).time.values()) == 1.0
 
 
 def test_a_learner_given_up_counts_only_below_the_minimum() -> None:
