@@ -206,6 +206,14 @@ CASES: list[tuple[dict[str, object], str]] = [
     ),
     ({"spec.regions.0.pools.0.learners": 9_999}, "spec.regions: have 10001 learners in all; use at most 10000"),
     (
+        {"spec.regions.0.pools.0.minimumLearners": 3},
+        f"{LEARNERS_POOL}.minimumLearners: 3 is above learners, 2; use 0 to 2 or leave it out",
+    ),
+    (
+        {"spec.regions.1.pools.0.learners": 0, "spec.regions.1.pools.0.minimumLearners": 1},
+        "spec.regions[1].pools[0].minimumLearners: 1 is above learners, 0; use 0 or leave it out",
+    ),
+    (
         {"spec.failurePolicy.minimumLearners": 2},
         (
             "spec.failurePolicy.minimumLearners: 2 has no effect without spec.failurePolicy.maxRestartsPerLearner: "

@@ -83,6 +83,18 @@ BY_SCHEMA = [
         {"spec.regions.0.pools.0.learners": -1}, f"{_POOL}.learners", "greater than or equal to 0", "is too small"
     ),
     BadManifest(
+        {"spec.regions.0.pools.0.minimumLearners": -1},
+        f"{_POOL}.minimumLearners",
+        "greater than or equal to 0",
+        "is too small",
+    ),
+    BadManifest(
+        {"spec.regions.0.pools.0.learners": {"min": 1, "max": 2}},
+        f"{_POOL}.learners",
+        "unknown field",
+        "is not an integer",
+    ),
+    BadManifest(
         {"spec.regions.0.pools.0.nodeSelector": {"gpu": 1}},
         f"{_POOL}.nodeSelector.gpu",
         "must be of type string",
@@ -288,6 +300,11 @@ BY_RULE = [
     ),
     BadManifest(
         {"spec.regions.0.pools.0.learners": 9_999}, "spec.regions", "have 10001 learners in all; use at most 10000"
+    ),
+    BadManifest(
+        {"spec.regions.0.pools.0.minimumLearners": 3},
+        f"{_POOL}.minimumLearners",
+        "3 is above learners, 2; use 0 to 2 or leave it out",
     ),
     BadManifest(
         {"spec.failurePolicy.minimumLearners": 2},

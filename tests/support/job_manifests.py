@@ -146,6 +146,7 @@ EVERY_FIELD: dict[str, Any] = {
                     {
                         "name": "new",
                         "learners": 3,
+                        "minimumLearners": 1,
                         "nodesPerLearner": 1,
                         "batchSize": 64,
                         "image": "example.com/trainer@sha256:" + "0" * 64,

@@ -7,6 +7,7 @@ moment is carried over from the previous status.
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
+from types import MappingProxyType
 from typing import Literal, get_args
 
 from pydantic import ValidationError
@@ -20,6 +21,7 @@ from diloco.spec.status import (
     PoolStatus,
     RegionStatus,
 )
+from diloco_operator.decide.causes.pools import Waiting
 from diloco_operator.decide.clusters import Clusters
 from diloco_operator.decide.guide import GUIDE, UNANNOUNCED
 from diloco_operator.decide.observed import Object
@@ -27,6 +29,7 @@ from diloco_operator.decide.plan import JobEvent
 from diloco_operator.decide.reasons import Reason
 from diloco_operator.decide.text import LONGEST_MESSAGE, one_line, parsed_time
 from diloco_operator.decide.workloads import PoolWorkload
+from diloco_operator.names import PoolKey
 
 CONDITION_TYPES: tuple[ConditionType, ...] = get_args(ConditionType)
 _SINCE = ", since "
@@ -157,17 +160,36 @@ class Heard:
     """The quorum in force, if it is not the manifest's."""
 
 
-def counts(workloads: Iterable[PoolWorkload], heard: Heard, clusters: Clusters, *, running: bool) -> Counts:
-    """The numbers of learners; ``running``: the job should run."""
+def counts(
+    workloads: Iterable[PoolWorkload],
+    heard: Heard,
+    clusters: Clusters,
+    *,
+    running: bool,
+    waiting: Mapping[PoolKey, Waiting] = MappingProxyType({}),
+) -> Counts:
+    """The numbers of learners.
+
+    Args:
+        workloads: The pools.
+        heard: What the syncer reports.
+        clusters: Where they are.
+        running: The job should run.
+        waiting: Learners of elastic pools that have no node.
+    """
     by_region: dict[str, list[PoolStatus]] = {}
     for workload in workloads:
         region, pool = workload.pool
         desired = workload.desired if running else 0
         known = workload.live is not None or clusters.answers(workload.key.cluster)
         ids = {f"{region}/{pool}/{index}" for index in range(desired)}
+        without = waiting.get(workload.pool)
         status = PoolStatus(
             name=pool,
             desired=desired,
+            minimum=workload.minimum if running else None,
+            waiting=None if without is None else without.learners,
+            message=None if without is None else without.message,
             ready=workload.ready if known else clusters.last_ready(region, pool),
             training=len(ids & (heard.training or frozenset())),
             left_out=len(ids & heard.left_out) or None,

@@ -118,7 +118,7 @@ class Bare:
             for pool in region.pools:
                 key = ChildKey(STATEFUL_SET, pool.stateful_set, self.clusters.regions.get(region.name, HOME))
                 live = self.observed.children.get(key)
-                found.append(PoolWorkload(PoolKey(region.name, pool.name), key, live, pool.desired))
+                found.append(PoolWorkload(PoolKey(region.name, pool.name), key, live, pool.desired, pool.minimum))
         return found
 
 

@@ -55,7 +55,7 @@ class JobNow:
 
     @cached_property
     def desired_learners(self) -> dict[PoolKey, int]:
-        """Learners of every pool when the job runs, in the manifest's order."""
+        """Learners of every pool when the job runs, in the manifest's order; of elastic pools the most."""
         return {key: pool.learners for key, pool in names.pools(self.spec).items()}
 
     @cached_property
@@ -71,7 +71,7 @@ class JobNow:
     @cached_property
     def workloads(self) -> list[PoolWorkload]:
         """Its pools, in the manifest's order."""
-        return pool_workloads(self.set_names, self.desired_learners, self.clusters.regions, self.observed.children)
+        return pool_workloads(self.set_names, names.pools(self.spec), self.clusters.regions, self.observed.children)
 
     @property
     def workloads_in_reach(self) -> list[PoolWorkload]:

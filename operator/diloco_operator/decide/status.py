@@ -5,7 +5,8 @@ from datetime import datetime
 
 from diloco.spec.status import ExportedModel, JobStatus, Progress, SyncerEndpoints
 from diloco_operator import names
-from diloco_operator.decide.causes.syncer import left_out, lowered_quorum, training
+from diloco_operator.decide.causes.pools import Waiting, waiting_learners
+from diloco_operator.decide.causes.syncer import left_out, lowered_quorum, present, training
 from diloco_operator.decide.conditions import (
     Heard,
     Verdicts,
@@ -18,12 +19,13 @@ from diloco_operator.decide.conditions import (
 )
 from diloco_operator.decide.ending import recorded_end
 from diloco_operator.decide.job_now import JobNow
-from diloco_operator.decide.observed import SyncerStatusView
+from diloco_operator.decide.observed import Looked, SyncerStatusView
 from diloco_operator.decide.plan import Plan
 from diloco_operator.decide.progress import due, held_back, moved, progress_of, restarts_of, without_rates
 from diloco_operator.decide.scale import start_time
 from diloco_operator.decide.workloads import syncer_ready
 from diloco_operator.manifests.common import HTTP_PORT, SYNC_PORT
+from diloco_operator.names import PoolKey
 
 
 def with_status(
@@ -42,7 +44,8 @@ def with_status(
     # No learner trains before a syncer was ready for the first time.
     known = None if has_had_a_syncer(before) or syncer_ready(job_now.deployment) else frozenset[str]()
     heard = Heard(known) if told is None else _heard(told, job_now.spec.sync.quorum)
-    counted = counts(job_now.workloads, heard, job_now.clusters, running=running)
+    waiting = _waiting(job_now, told) if running else {}
+    counted = counts(job_now.workloads, heard, job_now.clusters, running=running, waiting=waiting)
     status = before.model_copy(
         update={
             "observed_generation": job_now.job.metadata.generation,
@@ -66,6 +69,16 @@ def with_status(
     else:
         status = _with_progress(status, before, progress_of(told, job_now.now), job_now.now)
     return if_new(plan, before, status)
+
+
+def _waiting(job_now: JobNow, view: SyncerStatusView | None) -> dict[PoolKey, Waiting]:
+    """Learners of elastic pools without a node. Where the pods could not be listed: as they were."""
+    if job_now.observed.look_failed:
+        known = [(PoolKey(region.name, pool.name), pool) for region in job_now.before.regions for pool in region.pools]
+        return {key: Waiting(pool.waiting, pool.message or "") for key, pool in known if pool.waiting}
+    sessions = None if view is None else present(view)
+    looked = job_now.observed.looked or Looked()
+    return waiting_learners(job_now.workloads_in_reach, looked, sessions, job_now.now)
 
 
 def _heard(view: SyncerStatusView, quorum: int) -> Heard:

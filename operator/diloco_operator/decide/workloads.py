@@ -3,6 +3,7 @@
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
+from diloco.spec.placement import Pool
 from diloco_operator import labels, names
 from diloco_operator.decide.observed import ChildKey, Object
 from diloco_operator.names import PoolKey, SetNames
@@ -20,7 +21,9 @@ class PoolWorkload:
     key: ChildKey
     live: Object | None
     desired: int
-    """Learners that the manifest asks for, whether or not they should run now."""
+    """Learners that the manifest asks for, whether or not they should run now; of an elastic pool the most."""
+    minimum: int | None = None
+    """The fewest of an elastic pool; None: it is not elastic."""
 
     @property
     def ready(self) -> int:
@@ -82,15 +85,16 @@ def set_names(
 
 def pool_workloads(
     sets: SetNames,
-    desired: Mapping[PoolKey, int],
+    desired: Mapping[PoolKey, Pool],
     regions: Mapping[str, str],
     children: Mapping[ChildKey, Object],
 ) -> list[PoolWorkload]:
     """One for every pool, in the manifest's order. ``regions``: the cluster of each region."""
     found = []
-    for pool, count in desired.items():
-        key = ChildKey(STATEFUL_SET, sets[pool], regions[pool.region])
-        found.append(PoolWorkload(pool, key, children.get(key), count))
+    for name, pool in desired.items():
+        key = ChildKey(STATEFUL_SET, sets[name], regions[name.region])
+        minimum = pool.minimum_learners if pool.elastic else None
+        found.append(PoolWorkload(name, key, children.get(key), pool.learners, minimum))
     return found
 
 

@@ -12,6 +12,7 @@ from diloco_operator import labels, names
 from diloco_operator.manifests import common, passthrough
 from diloco_operator.manifests.inputs import Manifest
 from diloco_operator.manifests.pod_template import patched
+from diloco_operator.manifests.spread import spread
 from diloco_operator.names import PoolKey
 
 CONTAINER: Final = "learner"
@@ -26,6 +27,8 @@ def stateful_set(job: DiLoCoJob, key: PoolKey, set_name: str, image: str, replic
     name = job.metadata.name
     own, pool = labels.of_pool(name, key), names.pools(job.spec)[key]
     template = {"metadata": {"labels": own}, "spec": _pod(job, key, pool, names.learner_secret(set_name), image)}
+    if pool.pod_template is not None:
+        template = patched(template, pool.pod_template, CONTAINER)
     return {
         "apiVersion": "apps/v1",
         "kind": "StatefulSet",
@@ -35,7 +38,7 @@ def stateful_set(job: DiLoCoJob, key: PoolKey, set_name: str, image: str, replic
             "serviceName": names.learners(name),
             "podManagementPolicy": "Parallel",
             "selector": {"matchLabels": labels.pool_selector(name, key)},
-            "template": template if pool.pod_template is None else patched(template, pool.pod_template, CONTAINER),
+            "template": spread(template, name),
         },
     }
 

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from diloco.core.events import LearnersPlanned, PoolMinimum
 from diloco.spec import load_job
 from diloco.syncer.job_file import JobFile
 from tests.support.small_manifest import SMALL_MANIFEST
@@ -46,16 +47,28 @@ def test_a_file_that_does_not_change_says_nothing(path: Path, caplog: pytest.Log
 def test_a_scaled_pool_is_a_new_plan_once(path: Path) -> None:
     file = JobFile(path, load_job(path))
     swap(path, changed("learners: 2", "learners: 3"))
-    assert file.poll() == ("east/a/0", "east/a/1", "east/a/2")
+    assert file.poll() == LearnersPlanned(("east/a/0", "east/a/1", "east/a/2"))
     assert file.poll() is None
     swap(path, SMALL_MANIFEST)
-    assert file.poll() == ("east/a/0", "east/a/1")
+    assert file.poll() == LearnersPlanned(("east/a/0", "east/a/1"))
+
+
+def test_a_changed_minimum_is_a_new_plan_once(path: Path) -> None:
+    file = JobFile(path, load_job(path))
+    swap(path, changed("learners: 2", "learners: 2, minimumLearners: 1"))
+    assert file.poll() == LearnersPlanned(("east/a/0", "east/a/1"), (PoolMinimum("east/a", 1),))
+    assert file.poll() is None
+    # The same as none.
+    swap(path, changed("learners: 2", "learners: 2, minimumLearners: 2"))
+    assert file.poll() == LearnersPlanned(("east/a/0", "east/a/1"))
+    swap(path, SMALL_MANIFEST)
+    assert file.poll() is None
 
 
 def test_a_change_between_reading_and_the_first_look_is_not_missed(path: Path) -> None:
     file = JobFile(path, load_job(path))
     swap(path, changed("learners: 2", "learners: 1"))
-    assert file.poll() == ("east/a/0",)
+    assert file.poll() == LearnersPlanned(("east/a/0",))
 
 
 @pytest.mark.parametrize(
@@ -89,7 +102,7 @@ def test_what_a_syncer_does_not_go_by_may_change(path: Path, caplog: pytest.LogC
     swap(path, changed("learners: 2", "learners: 3, resources: {limits: {cpu: 2}}") + "  activeDeadlineSeconds: 60\n")
     planned = file.poll()
     assert planned is not None
-    assert len(planned) == 3
+    assert len(planned.learners) == 3
     assert caplog.records == []
 
 

@@ -77,7 +77,7 @@ def job_view(job: SeenJob, closeup: Closeup, now: datetime) -> RenderableType:
     if snapshot is None:
         parts += _account(job.status)
     if job.status.regions:
-        parts.append(_pools(job.status))
+        parts += [_pools(job.status), *_waiting(job.status)]
     if snapshot is not None:
         limit = closeup.learners_shown
         shown = snapshot.learners if limit is None else most_telling(snapshot.learners, limit)
@@ -226,16 +226,22 @@ def _pools(status: JobStatus) -> Table:
     table.add_column("StatefulSet")
     for region in status.regions:
         for pool in region.pools:
-            short = "yellow" if pool.training < pool.desired else ""
+            fewest = pool.desired if pool.minimum is None else pool.minimum
+            short = "yellow" if pool.training < fewest else ""
             table.add_row(
                 f"{region.name}/{pool.name}",
                 Text(str(pool.training), style=short),
                 str(pool.ready),
-                str(pool.desired),
+                str(pool.desired) if pool.minimum is None else f"{pool.minimum} to {pool.desired}",
                 *([Text(str(pool.left_out or 0), style="yellow" if pool.left_out else "")] if some_left_out else []),
                 pool.stateful_set or _NONE,
             )
     return table
+
+
+def _waiting(status: JobStatus) -> list[RenderableType]:
+    """Why learners of elastic pools have no node."""
+    return [Text(pool.message, style="dim") for region in status.regions for pool in region.pools if pool.message]
 
 
 def _restarts(status: JobStatus) -> list[RenderableType]:

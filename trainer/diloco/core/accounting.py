@@ -59,7 +59,8 @@ def merged(state: EngineState, current: Round, counted: Container[str]) -> None:
 
 def time_of(state: EngineState, record: LearnerRecord, now: float) -> dict[TimeClass, float]:
     """A learner's given time at ``now`` by class, in seconds."""
-    ended = record.left_cleanly or record.state == LearnerState.GIVEN_UP or not state.counts(record)
+    # Whose time does not count is withdrawn, or is an absent learner that its elastic pool does without.
+    ended = record.left_cleanly or record.state == LearnerState.GIVEN_UP or record.given_since is None
     return record.account.split(record.given(now), since=_since(state, record), gone=ended and not record.present)
 
 

@@ -187,10 +187,21 @@ class Evaluated:
 
 
 @dataclass(frozen=True, slots=True)
+class PoolMinimum:
+    """An elastic pool and the fewest learners that it may have."""
+
+    pool: str
+    """``region/pool``."""
+    learners: int
+
+
+@dataclass(frozen=True, slots=True)
 class LearnersPlanned:
     """Pools were scaled while the job runs: from now on exactly these learners are planned."""
 
     learners: tuple[str, ...]
+    minimums: tuple[PoolMinimum, ...] = ()
+    """Of every elastic pool."""
 
 
 Event = (

@@ -72,6 +72,8 @@ def join(state: EngineState, event: LearnerJoined, now: float) -> list[Action]:
         state.elapsed_since = now
         for known in state.counted_learners:  # after a restart of the syncer, learners that do not return count too
             known.given_since = now if known.joins else None
+        pools.settle(state, now)
+    pools.entered(state, record, now)
     accounting.joined(state, record, now, same_process=same_process)
     reason = _admission_reason(
         record, load=load, same_process=same_process, left_by_itself=left_by_itself, fragments=len(state.versions)

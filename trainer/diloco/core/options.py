@@ -4,9 +4,10 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import Self
 
+from diloco.core.events import PoolMinimum
 from diloco.core.fragments import Layout
 from diloco.core.schedule import Schedule
-from diloco.spec import DiLoCoJob
+from diloco.spec import DiLoCoJob, JobSpec
 from diloco.spec.checks import MAXIMUM_LEARNERS
 
 
@@ -60,6 +61,8 @@ class EngineOptions:
     """A learner that makes no step for this long is restarted; None: never."""
     quarantine_seconds: float = 600.0
     """The first quarantine of a learner; each further one is twice as long."""
+    pool_minimums: tuple[PoolMinimum, ...] = ()
+    """The fewest learners of every elastic pool at the start."""
     rules: Rules = CURRENT_RULES
 
     def size(self, fragment: int) -> float:
@@ -97,4 +100,15 @@ class EngineOptions:
             minimum_learners=spec.failure_policy.minimum_learners,
             stuck_seconds=spec.failure_policy.stuck_seconds or None,
             quarantine_seconds=spec.failure_policy.quarantine_seconds,
+            pool_minimums=pool_minimums(spec),
         )
+
+
+def pool_minimums(spec: JobSpec) -> tuple[PoolMinimum, ...]:
+    """The fewest learners of every elastic pool, in the manifest's order."""
+    return tuple(
+        PoolMinimum(f"{region.name}/{pool.name}", pool.minimum_learners)
+        for region in spec.regions
+        for pool in region.pools
+        if pool.minimum_learners is not None and pool.elastic
+    )

@@ -1,13 +1,17 @@
-"""Which learners are planned, as pools may be scaled while the job runs.
+"""Which learners are planned, as pools may be scaled while the job runs, and whose absence counts.
 
 The manifest's pools are fixed, their numbers of learners are not. A learner of a known pool is admitted even before the
 engine learns that its pool has grown, as its process may start first. One that is no longer planned and has gone is
 withdrawn: its work counts, its absence does not.
+
+An elastic pool may have fewer learners than are planned. Which of them run is up to the scheduler, so its minimum is a
+number and no set of ids: of its absent learners, only as many count as it lacks to that number.
 """
 
 from diloco.core.actions import Action, Note
 from diloco.core.events import LearnersPlanned
-from diloco.core.state import EngineState, LearnerRecord
+from diloco.core.state import ElasticPool, EngineState, LearnerRecord
+from diloco.spec.learner_ids import pool_of
 
 
 def problem_with(state: EngineState, learner: str) -> str | None:
@@ -30,21 +34,79 @@ def planned(state: EngineState, event: LearnersPlanned, now: float) -> list[Acti
     """Set the learners that are planned from now on."""
     wanted = frozenset(event.learners)
     more, fewer = wanted - state.planned, state.planned - wanted
-    state.planned = wanted
+    were_elastic = state.elastic.keys()
+    state.planned, state.elastic = wanted, {one.pool: ElasticPool(one.learners) for one in event.minimums}
+    fixed_now = were_elastic - state.elastic.keys()
     for name in sorted(more - state.learners.keys()):
         state.learners[name] = LearnerRecord(name)
     for record in state.ordered_learners:
-        if record.id in more and record.joins and state.elapsed_since is not None:
-            record.given_since = now if record.given_since is None else record.given_since
-        withdraw(state, record, now)
+        if record.id in more or (record.id in wanted and pool_of(record.id) in fixed_now):
+            _count(state, record, now)
+        if not state.counts(record):
+            _pause(record, now)
         if not record.joins and record.id not in wanted:
             del state.learners[record.id]  # it has no history
+    settle(state, now)
     text = f"{len(wanted)} learner(s) are planned: {len(more)} more, {len(fewer)} fewer than before"
-    return [Note("LearnersPlanned", text)]
+    fewest = ", ".join(f"{one.learners} of {one.pool}" for one in event.minimums)
+    return [Note("LearnersPlanned", f"{text}; at least {fewest}" if fewest else text)]
+
+
+def entered(state: EngineState, record: LearnerRecord, now: float) -> None:
+    """Note that a session has begun: of an elastic pool, the absence that was counted last may stop counting."""
+    pool = state.elastic.get(pool_of(record.id))
+    if pool is not None:
+        pool.present.add(record.id)
+        pool.missed.pop(record.id, None)
+        while pool.missed and pool.lacks < 0:
+            _pause(state.learners[pool.missed.popitem()[0]], now)
 
 
 def withdraw(state: EngineState, record: LearnerRecord, now: float) -> None:
-    """Stop counting the time of a learner that has no session and is not planned. Called whenever a session ends."""
-    if record.given_since is not None and not state.counts(record):
+    """Stop counting the time of a learner that has no session and need not be there. Called when a session ends."""
+    pool = state.elastic.get(pool_of(record.id))
+    if pool is not None:
+        pool.present.discard(record.id)
+        missed = pool.lacks > 0 and not state.finished
+        if missed and record.id in state.planned:
+            pool.missed[record.id] = None
+        if record.id not in pool.missed:
+            _pause(record, now)
+            if missed:  # it is no longer planned; others may be that are away
+                settle(state, now)
+    elif not state.counts(record):
+        _pause(record, now)
+
+
+def settle(state: EngineState, now: float) -> None:
+    """Find out anew for all elastic pools which of their absent learners count: those that do already come first."""
+    for pool in state.elastic.values():
+        pool.present.clear()
+        pool.missed.clear()
+    absent: dict[str, list[LearnerRecord]] = {}
+    for record in state.ordered_learners:
+        name = pool_of(record.id)
+        if name in state.elastic and record.present:
+            state.elastic[name].present.add(record.id)
+        elif name in state.elastic and record.joins:
+            absent.setdefault(name, []).append(record)
+    for name, records in absent.items():
+        pool = state.elastic[name]
+        for record in sorted(records, key=lambda one: (one.given_since is None, one.given_since or 0.0)):
+            if record.id in state.planned and pool.lacks > 0:
+                pool.missed[record.id] = None
+                _count(state, record, now)
+            else:
+                _pause(record, now)
+
+
+def _count(state: EngineState, record: LearnerRecord, now: float) -> None:
+    """Count a learner's time from now on, if it has ever joined and any time counts."""
+    if record.joins and state.elapsed_since is not None and record.given_since is None:
+        record.given_since = now
+
+
+def _pause(record: LearnerRecord, now: float) -> None:
+    if record.given_since is not None:
         record.given_seconds += now - record.given_since
         record.given_since = None

@@ -16,7 +16,7 @@ from diloco.core.averages import MovingAverage
 from diloco.core.divergence import Standing
 from diloco.core.options import EngineOptions
 from diloco.core.overlap import FragmentsInFlight
-from diloco.core.state import EngineState, EvaluationRecord, LearnerRecord
+from diloco.core.state import ElasticPool, EngineState, EvaluationRecord, LearnerRecord
 from diloco.core.time_account import Account
 from diloco.core.time_class import TimeClass
 from diloco.core.time_spent import TimeSpent
@@ -199,6 +199,7 @@ def fresh(options: EngineOptions, epoch: int) -> EngineState:
     state.fragment_tokens = [0] * options.schedule.fragments
     state.learners = {name: LearnerRecord(name) for name in options.learners}
     state.planned = frozenset(options.learners)
+    state.elastic = {one.pool: ElasticPool(one.learners) for one in options.pool_minimums}
     return state
 
 

@@ -95,7 +95,8 @@ class LearnerRecord:
     given_seconds: float = 0.0
     """Seconds since it first joined, up to `given_since`."""
     given_since: float | None = None
-    """Since when it counts; from its first join on it counts for as long as it is planned, present or not."""
+    """Since when it counts; None: it does not. From its first join on it counts for as long as it is planned, present
+    or not; for the absent learners of an elastic pool, see `pools`."""
     account: Account = field(default_factory=Account)
     """How the given time was used."""
     last_heard_at: float = 0.0
@@ -213,6 +214,23 @@ class PendingEvaluation:
 
 
 @dataclass(slots=True)
+class ElasticPool:
+    """A pool that may have fewer learners than are planned."""
+
+    minimum: int
+    """The fewest that it must have."""
+    present: set[str] = field(default_factory=set)
+    """Learners with a session."""
+    missed: dict[str, None] = field(default_factory=dict)
+    """Absent learners whose time counts, as the pool has fewer than its minimum: those counted longest first."""
+
+    @property
+    def lacks(self) -> int:
+        """Number of absent learners whose time should count and does not; below 0: that many too many count."""
+        return max(0, self.minimum - len(self.present)) - len(self.missed)
+
+
+@dataclass(slots=True)
 class EngineState:
     """The engine's whole state."""
 
@@ -234,6 +252,8 @@ class EngineState:
     planned: frozenset[str] = frozenset()
     """Learners in the current manifest. One that is not in it and has no session is withdrawn: its work counts, its
     absence does not."""
+    elastic: dict[str, ElasticPool] = field(default_factory=dict)
+    """The elastic pools of the current manifest, by ``region/pool``."""
     rounds: dict[int, Round] = field(default_factory=dict)
     """By fragment: in flight, or asked for ahead."""
     asked_before: dict[int, dict[str, Request]] = field(default_factory=dict)

@@ -49,7 +49,8 @@ class LearnerView:
     versions_behind: int
     """Merges, over all fragments, that it has not applied yet."""
     given_seconds: float
-    """Since its first join, for as long as it is planned or in."""
+    """Since its first join, for as long as it is planned or in; absences count only if its pool has fewer learners than
+    it must have."""
     time: Mapping[TimeClass, float]
     """How they were used, in seconds; every class is there."""
     goodput: float | None
@@ -82,8 +83,8 @@ class EngineView:
     budget_tokens: int
     goodput: float | None
     """Learner-seconds of inner steps whose tokens were merged over learner-seconds the job was given. A learner counts
-    from its first join on for as long as it is planned, away or not; times in which the syncer was away do not
-    count."""
+    from its first join on for as long as it is planned, away or not; in an elastic pool, absences count only while it
+    has fewer learners than its minimum. Times in which the syncer was away do not count."""
     time: Mapping[TimeClass, float]
     """How the learner-seconds of the job were used; every class is there."""
     finished: bool

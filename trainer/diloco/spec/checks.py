@@ -33,6 +33,7 @@ def problems(spec: "JobSpec") -> list[Problem]:
         *_names(spec),
         *_learners(spec),
         *_nodes(spec),
+        *_minimums(spec),
     ]
 
 
@@ -183,6 +184,16 @@ def _nodes(spec: "JobSpec") -> Iterator[Problem]:
             yield Problem(
                 f"{path}.nodesPerLearner",
                 f"{pool.nodes_per_learner} is not supported yet: a learner is one pod; use 1 or leave it out",
+            )
+
+
+def _minimums(spec: "JobSpec") -> Iterator[Problem]:
+    for path, pool in _pools(spec):
+        minimum = pool.minimum_learners
+        if minimum is not None and minimum > pool.learners:
+            yield Problem(
+                f"{path}.minimumLearners",
+                f"{minimum} is above learners, {pool.learners}; use {_span(0, pool.learners)} or leave it out",
             )
 
 

@@ -23,6 +23,7 @@ MUTABLE = frozenset(
         "spec.syncer.expose.port",
         "spec.syncer.expose.sourceRanges",
         "spec.regions[].pools[].learners",
+        "spec.regions[].pools[].minimumLearners",
         "spec.regions[].pools[].resources",
     }
 )

@@ -258,6 +258,16 @@ _POOL = (
         ),
         field="nodesPerLearner",
     ),
+    Rule(
+        holds="!has(self.minimumLearners) || self.minimumLearners <= self.learners",
+        says=_words(
+            "%d is above learners, %d; use %s or leave it out",
+            "self.minimumLearners",
+            "self.learners",
+            _span(0, "self.learners"),
+        ),
+        field="minimumLearners",
+    ),
 )
 
 RULES: dict[str, tuple[Rule, ...]] = {

@@ -108,7 +108,11 @@ class Pool(SpecModel):
     name: DnsLabel
     """Unique in its region."""
     learners: int = Field(default=1, ge=0, le=10_000)
-    """Learner units in this pool."""
+    """Learner units in this pool; the most of them if ``minimumLearners`` is given."""
+    minimum_learners: int | None = Field(default=None, ge=0, le=10_000)
+    """Makes the pool elastic: it may have any number of learners from this to ``learners``, as many as there are nodes
+    for. Pods beyond this number may wait for a node, or lose theirs, without the job being Degraded, and that time does
+    not count as given. 0: it may have none at all. Default: ``learners``."""
     nodes_per_learner: int = Field(default=1, ge=1, le=1024)
     """Pods that make up one learner unit. More than 1 is not supported yet and is refused."""
     batch_size: int | None = Field(default=None, ge=1, le=65_536)
@@ -122,9 +126,10 @@ class Pool(SpecModel):
     tolerations: tuple[Toleration, ...] = Field(default=(), max_length=64)
     """Taints a pod tolerates."""
     affinity: KubernetesObject = Field(default_factory=dict)
-    """Scheduling affinity."""
+    """Scheduling affinity. Without a ``podAntiAffinity``, learners prefer nodes other than the syncer's."""
     priority_class_name: ClassName | None = None
-    """PriorityClass of the pods."""
+    """PriorityClass of the pods. If its value is above that of the syncer's pod, learners can displace the syncer: then
+    set ``syncer.podTemplate.spec.priorityClassName`` too."""
     runtime_class_name: ClassName | None = None
     """RuntimeClass of the pods."""
     env: tuple[KubernetesObject, ...] = Field(default=(), max_length=256)
@@ -136,7 +141,13 @@ class Pool(SpecModel):
     image_pull_secrets: tuple[KubernetesObject, ...] = Field(default=(), max_length=16)
     """Secrets to pull the image with."""
     pod_template: PodTemplate | None = None
-    """Additions to the pod template of this pool."""
+    """Additions to the pod template of this pool. Without ``topologySpreadConstraints``, learners prefer nodes and
+    zones with fewer learners of the job."""
+
+    @property
+    def elastic(self) -> bool:
+        """Whether it may have fewer learners than ``learners``."""
+        return self.minimum_learners is not None and self.minimum_learners < self.learners
 
 
 class Region(SpecModel):

@@ -114,6 +114,13 @@ class PoolStatus(StatusModel):
     """Learners whose pods are ready."""
     training: Count = 0
     """Learners that train, as the syncer reports."""
+    minimum: Count | None = None
+    """The fewest learners of an elastic pool, of which ``desired`` is the most. Absent if it is not elastic, and while
+    the job is suspended or finished."""
+    waiting: Count | None = None
+    """Learners of an elastic pool that have no node. Absent if there are none."""
+    message: str | None = Field(default=None, max_length=32_768)
+    """Why they have none, in a sentence for people. Absent if there are none."""
     left_out: Count | None = None
     """Learners that merges keep leaving out, as the syncer reports. Absent if there are none."""
     stateful_set: str = ""

@@ -1,6 +1,6 @@
 """Watches the manifest of a running syncer: in a cluster, a pool is scaled by changing this file.
 
-Only a pool's number of learners can change while a job runs; every other field that the syncer uses was fixed when it
+Only a pool's numbers of learners can change while a job runs; every other field that the syncer uses was fixed when it
 began. Fields that it does not use (images, resources, deadlines) may change freely.
 """
 
@@ -8,6 +8,8 @@ import logging
 from pathlib import Path
 from typing import Any
 
+from diloco.core.events import LearnersPlanned
+from diloco.core.options import pool_minimums
 from diloco.runtime.files import FileSignature, signature_of
 from diloco.spec import DiLoCoJob, SpecError, load_job
 
@@ -24,7 +26,7 @@ class JobFile:
         self._signature: FileSignature | None = None
         """Signature of the file as last read. None at first: it may have changed since ``job`` was read."""
 
-    def poll(self) -> tuple[str, ...] | None:
+    def poll(self) -> LearnersPlanned | None:
         """The learners that are planned now, if that has changed. Never raises: problems are logged.
 
         A poll costs one ``stat``, which follows the links that a mounted ConfigMap is updated through.
@@ -41,14 +43,19 @@ class JobFile:
         changed = changed_field(self._job, job)
         if changed:
             _log.warning(
-                "%s has changed in %s; only regions[].pools[].learners can change while the job runs, so it continues "
-                "unchanged",
+                "%s has changed in %s; only learners and minimumLearners of regions[].pools[] can change while the job "
+                "runs, so it continues unchanged",
                 self._path,
                 changed,
             )
             return None
-        before, self._job = self._job.spec.learner_ids, job
-        return None if job.spec.learner_ids == before else job.spec.learner_ids
+        before, self._job = _planned(self._job), job
+        now = _planned(job)
+        return None if now == before else now
+
+
+def _planned(job: DiLoCoJob) -> LearnersPlanned:
+    return LearnersPlanned(job.spec.learner_ids, pool_minimums(job.spec))
 
 
 def changed_field(before: DiLoCoJob, after: DiLoCoJob) -> str:

@@ -15,7 +15,7 @@ from diloco.core import snapshot
 from diloco.core.actions import Finish
 from diloco.core.codec import codec_named
 from diloco.core.engine import Engine, EngineOptions
-from diloco.core.events import LearnersPlanned, SnapshotAsked
+from diloco.core.events import SnapshotAsked
 from diloco.core.options import CURRENT_RULES
 from diloco.core.view import EngineView
 from diloco.runtime.exits import EXIT_JOB_FAILED, EXIT_OK, EXIT_UNEXPECTED
@@ -286,8 +286,8 @@ class Syncer:
             return
         planned = await asyncio.get_running_loop().run_in_executor(self._checks, self._job_file.poll)
         if planned is not None:
-            self._newcomers.planned(planned)
-            self._engine_loop.post(LearnersPlanned(planned))
+            self._newcomers.planned(planned.learners)
+            self._engine_loop.post(planned)
 
     def _first_checkpoint(self) -> str:
         try:

@@ -58,7 +58,9 @@ def stopping_causes(
     looked = observed.looked or Looked()
     leaving = [one for one in looked.pods if one.pod["metadata"].get("deletionTimestamp")]
     only_leaving = replace(looked, pods=tuple(leaving))
-    causes = learner_causes(workloads, only_leaving, None, frozenset(), now)
+    # A pod that stays is told of, whether or not its pool could do without it.
+    fixed = [replace(workload, minimum=None) for workload in workloads]
+    causes = learner_causes(fixed, only_leaving, None, frozenset(), now)
     causes += syncer_pod_causes(None, only_leaving, now)
     causes = [cause for cause in causes if cause.reason == Reason.NODE_LOST]
     told = [*blocking_causes(observed), *loss_causes(volume), *cluster_causes(clusters)]

@@ -52,6 +52,8 @@ class PodProblem:
     reason: Reason
     detail: str
     """One line; may be empty."""
+    node_silent: bool = False
+    """Kubernetes takes it for not ready because its node does not respond, and not because the pod says so."""
 
 
 def pod_problem(observed: PodObserved, now: datetime) -> PodProblem | None:
@@ -77,6 +79,14 @@ def running_since(pod: Object) -> datetime | None:
     starts = [parsed_time(status.get("state", {}).get("running", {}).get("startedAt")) for status in statuses]
     known = [start for start in starts if start is not None]
     return max(known) if known and len(known) == len(starts) else None
+
+
+def is_on_silent_node(pod: Object) -> bool:
+    """Whether its node does not respond.
+
+    Kubelet sets both conditions alike. The node lifecycle controller sets only Ready, once kubelet is not heard of.
+    """
+    return _condition(pod, "Ready").get("status") == "False" and _holds(pod, "ContainersReady")
 
 
 def is_lost(pod: Object, now: datetime) -> bool:

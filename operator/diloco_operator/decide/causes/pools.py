@@ -6,15 +6,18 @@ Pure, and nothing is remembered: a cause lasts exactly as long as what it is rea
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from datetime import datetime
 
 from diloco_operator import labels
-from diloco_operator.decide.causes.cause import Cause
-from diloco_operator.decide.causes.pods import PodProblem, is_ready, pod_problem, running_since
+from diloco_operator.decide.causes.cause import Cause, gravest_first, joined
+from diloco_operator.decide.causes.elastic import has_no_node, without_waiting
+from diloco_operator.decide.causes.pods import PodProblem, is_on_silent_node, is_ready, pod_problem, running_since
 from diloco_operator.decide.observed import ChildKey, Looked, Object, PodObserved
 from diloco_operator.decide.reasons import Reason
 from diloco_operator.decide.text import one_line
 from diloco_operator.decide.workloads import PoolWorkload, component, rollout_waits
+from diloco_operator.names import PoolKey
 
 JOIN_SECONDS = 60.0
 """A learner that has run this long without a session with the syncer counts as missing (ours)."""
@@ -41,6 +44,15 @@ FOUND_BY_LOOKING = frozenset({*_WORDS, _R.PODS_FORBIDDEN, _R.ROLLOUT_WAITING})
 _FORBIDDEN_POD = re.compile(r'^pods "[^"]*" is forbidden: ')
 
 
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """The learners of an elastic pool that have no node."""
+
+    learners: int
+    message: str
+    """Why they have none, in one line."""
+
+
 def learner_causes(
     workloads: Iterable[PoolWorkload],
     looked: Looked,
@@ -48,7 +60,7 @@ def learner_causes(
     spared: frozenset[str],
     now: datetime,
 ) -> list[Cause]:
-    """The causes that keep learners from running.
+    """The causes that keep learners from running. That an elastic pool does without some of them is none.
 
     Args:
         workloads: The pools.
@@ -57,23 +69,10 @@ def learner_causes(
         spared: Ids of learners to leave out, because the cause why they do not run is reported already.
         now: The time.
     """
-    pods: dict[str, list[PodObserved]] = {}
-    for observed in looked.pods:
-        pods.setdefault(_owner(observed.pod), []).append(observed)
     causes: list[Cause] = []
-    for workload in workloads:
-        if workload.live is None:
-            continue
-        own = pods.get(str(workload.live["metadata"].get("uid", "")), [])
-        problems = [
-            problem
-            for observed in own
-            if (learner := _learner(workload, observed.pod)) not in spared
-            and (problem := pod_problem(observed, now) or _missing(observed.pod, learner, present, now)) is not None
-        ]
-        # A job that has ended needs none.
-        whole = f" of {workload.desired} learners" if workload.desired else " learner(s)"
-        causes += _grouped(problems, f"{{count}}{whole} of {workload.pool}")
+    for workload, own in _with_pods(workloads, looked):
+        problems = _problems(workload, own, present, spared, now)
+        causes += _grouped(without_waiting(workload, problems), _counted(workload))
         causes += _forbidden(workload, looked.events)
         given_up = any(_learner(workload, observed.pod) in spared for observed in own)
         waiting = rollout_waits(workload)
@@ -83,16 +82,84 @@ def learner_causes(
     return causes
 
 
+def waiting_learners(
+    workloads: Iterable[PoolWorkload], looked: Looked, present: frozenset[str] | None, now: datetime
+) -> dict[PoolKey, Waiting]:
+    """The learners without a node of each elastic pool that has such, whether or not it has its minimum.
+
+    The arguments are those of `learner_causes`.
+    """
+    found = {}
+    for workload, own in _with_pods(workloads, looked):
+        problems = _problems(workload, own, present, frozenset(), now)
+        without = [problem for problem in problems if has_no_node(problem)]
+        if workload.minimum is not None and without:
+            causes = _grouped(without, _counted(workload))
+            found[workload.pool] = Waiting(len(without), joined(gravest_first(causes)))
+    return found
+
+
+def _with_pods(workloads: Iterable[PoolWorkload], looked: Looked) -> Iterator[tuple[PoolWorkload, list[PodObserved]]]:
+    """The pools whose set exists, each with its pods."""
+    pods: dict[str, list[PodObserved]] = {}
+    for observed in looked.pods:
+        pods.setdefault(_owner(observed.pod), []).append(observed)
+    for workload in workloads:
+        if workload.live is not None:
+            yield workload, pods.get(str(workload.live["metadata"].get("uid", "")), [])
+
+
+def _problems(
+    workload: PoolWorkload,
+    own: list[PodObserved],
+    present: frozenset[str] | None,
+    spared: frozenset[str],
+    now: datetime,
+) -> list[PodProblem]:
+    return [
+        problem
+        for observed in own
+        if (learner := _learner(workload, observed.pod)) not in spared
+        and (problem := pod_problem(observed, now) or _missing(observed.pod, learner, present, now)) is not None
+    ]
+
+
+def _counted(workload: PoolWorkload) -> str:
+    # A job that has ended needs none.
+    whole = f" of {workload.desired} learners" if workload.desired else " learner(s)"
+    fewest = "" if workload.minimum is None else f" (minimum {workload.minimum})"
+    return f"{{count}}{whole} of {workload.pool}{fewest}"
+
+
 def syncer_pod_causes(deployment: Object | None, looked: Looked, now: datetime) -> list[Cause]:
     """The causes that keep the syncer's pod from running."""
     own = [observed for observed in looked.pods if component(observed.pod) == labels.SYNCER]
     problems = [problem for observed in own if (problem := pod_problem(observed, now)) is not None]
-    causes = list(_grouped(problems, "syncer"))
+    causes = [replace(cause, message=cause.message + _outranked(own, looked)) for cause in _grouped(problems, "syncer")]
     # The Deployment reports on its own that its ReplicaSet may not create pods.
     conditions = ((deployment or {}).get("status") or {}).get("conditions") or ()
     failures = [one for one in conditions if (one.get("type"), one.get("status")) == ("ReplicaFailure", "True")]
     causes += [_not_created("the syncer's pod", str(failure.get("message", ""))) for failure in failures]
     return causes
+
+
+def _outranked(syncers: list[PodObserved], looked: Looked) -> str:
+    """What to add to the syncer's problem if learners of the job could have taken its place; empty: they could not."""
+    learners = [one for one in looked.pods if component(one.pod) == labels.LEARNER and not one.cluster]
+    highest = max((_priority(one.pod) for one in learners), default=0)
+    own = min((_priority(one.pod) for one in syncers), default=highest)
+    if highest <= own:
+        return ""
+    return (
+        f"; learners of this job have the priority {highest} and the syncer {own}, so they can displace it: set "
+        "spec.syncer.podTemplate.spec.priorityClassName"
+    )
+
+
+def _priority(pod: Object) -> int:
+    """Of its PriorityClass, as the API server has written it into the pod."""
+    found = (pod.get("spec") or {}).get("priority")
+    return found if isinstance(found, int) else 0
 
 
 def _grouped(problems: list[PodProblem], who: str) -> Iterator[Cause]:
@@ -112,7 +179,9 @@ def _missing(pod: Object, learner: str, present: frozenset[str] | None, now: dat
         return None
     if (now - since).total_seconds() < JOIN_SECONDS:
         return None
-    return PodProblem(Reason.LEARNERS_MISSING, "")
+    silent = is_on_silent_node(pod)
+    node = pod.get("spec", {}).get("nodeName") or "its node"
+    return PodProblem(Reason.LEARNERS_MISSING, f"{node} does not respond" if silent else "", node_silent=silent)
 
 
 def _forbidden(workload: PoolWorkload, events: Mapping[ChildKey, tuple[Object, ...]]) -> Iterator[Cause]:

@@ -99,9 +99,14 @@ def _finish(w: World, *, complete: bool) -> None:
 
 
 @settings(max_examples=40)
-@given(lives)
-def test_any_history_settles_and_reconciling_twice_gives_an_empty_plan(life: list[tuple[str, object]]) -> None:
-    w = World(job=job_object(tokens=1_000_000))
+@given(lives, st.booleans())
+def test_any_history_settles_and_reconciling_twice_gives_an_empty_plan(
+    life: list[tuple[str, object]], elastic: bool
+) -> None:
+    job = job_object(tokens=1_000_000)
+    if elastic:
+        job["spec"]["regions"][1]["pools"][0]["minimumLearners"] = 1
+    w = World(job=job)
     ended = None
     for what, value in life:
         happens(w, what, value)

@@ -1,0 +1,111 @@
+"""An elastic pool on nodes that take only some of its learners: the others wait without harm until there is room.
+
+A resource of the test's own limits how many learners a node takes, whatever else runs there.
+"""
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from diloco.spec.status import JobStatus, PoolStatus
+from testbed.kind.clusters import Cluster
+from tests.support.cluster_jobs import (
+    TOKENS_PER_STEP,
+    ClusterJob,
+    apply,
+    condition,
+    holds,
+    is_degraded,
+    manifest,
+    pool,
+)
+
+pytestmark = [pytest.mark.usefixtures("chart"), pytest.mark.timeout(900)]
+
+SEATS = "example.com/seats"
+ONE_SEAT = {"requests": {"cpu": "50m", "memory": "64Mi"}, "limits": {"cpu": "400m", SEATS: 1}}
+
+
+def seat(cluster: Cluster, node: str, seats: int | None) -> None:
+    """Set how many learners a node takes; None: forget about it."""
+    wanted = {"op": "remove"} if seats is None else {"op": "add", "value": str(seats)}
+    paths = (f"/status/{field}/{SEATS.replace('/', '~1')}" for field in ("capacity", "allocatable"))
+    patch = json.dumps([{**wanted, "path": path} for path in paths])
+    cluster.kubectl("patch", "node", node, "--subresource=status", "--type=json", "--patch", patch)
+
+
+@contextmanager
+def seated(cluster: Cluster, **seats: int) -> Iterator[None]:
+    try:
+        for node, number in seats.items():
+            seat(cluster, node, number)
+        yield
+    finally:
+        for node in seats:
+            seat(cluster, node, None)
+
+
+@contextmanager
+def cordoned(cluster: Cluster, node: str) -> Iterator[None]:
+    cluster.kubectl("cordon", node)
+    try:
+        yield
+    finally:
+        cluster.kubectl("uncordon", node)
+
+
+def spot(status: JobStatus) -> PoolStatus:
+    return next((each for one in status.regions for each in one.pools), PoolStatus(name="none"))
+
+
+def shows(job: ClusterJob, training: int, waiting: int | None, words: str) -> JobStatus:
+    """Wait until that many learners train, that many wait for a node, and nothing is wrong."""
+    return job.wait_for(
+        lambda now: (spot(now).training, spot(now).waiting) == (training, waiting) and not is_degraded(now), words
+    )
+
+
+def minimum_is(job: ClusterJob, minimum: int) -> None:
+    change = {"op": "replace", "path": "/spec/regions/0/pools/0/minimumLearners", "value": minimum}
+    job.kubectl("patch", "dilocojob", job.name, "--type=json", "--patch", json.dumps([change]))
+
+
+def test_a_pool_uses_the_nodes_there_are_and_waits_for_more(cluster: Cluster, namespace: str) -> None:
+    worker = cluster.workers[0]
+    names = [node["metadata"]["name"] for node in cluster.get("nodes")["items"]]
+    other = next(name for name in names if name != worker)
+    wanted = manifest(
+        "elastic",
+        {"name": "here", "pools": [pool("spot", 5, minimumLearners=1, resources=ONE_SEAT)]},
+        tokens=10**10 * TOKENS_PER_STEP,
+    )
+    with seated(cluster, **{worker: 2, other: 1}):
+        with cordoned(cluster, other):
+            job = apply(cluster, namespace, wanted)
+            two = shows(job, 2, 3, "two learners train, and three wait")
+            assert (spot(two).minimum, spot(two).desired) == (1, 5)
+            assert "3 of 5 learners of here/spot (minimum 1) unschedulable: " in (spot(two).message or "")
+            assert holds(two, "Ready")
+            assert two.learners.summary == "2/5"
+            assert "Unschedulable" not in job.reasons()
+            account = job.account()
+            assert account is not None
+            job.wait_for_account(lambda now: now.merged_tokens > account.merged_tokens, "merges advance")
+        three = shows(job, 3, 2, "the node that came is used")
+
+        minimum_is(job, 4)
+        told = job.wait_for(lambda now: holds(now, "Degraded", "Unschedulable"), "it is below its minimum")
+        assert "2 of 5 learners of here/spot (minimum 4) unschedulable: " in condition(told, "Degraded").message
+        assert holds(told, "Ready")
+        minimum_is(job, 1)
+        shows(job, 3, 2, "it has its minimum again")
+
+        # A seat is taken away, and its learner with it, as when a spot node goes.
+        seat(cluster, worker, 1)
+        gone = next(pod for pod in job.pods() if pod.node == worker and "-spot-" in pod.name)
+        job.kubectl("delete", "pod", gone.name, "--wait=false")
+        fewer = shows(job, 2, 3, "the learner that lost its node waits, and is not missed")
+        assert fewer.start_time == three.start_time
+        job.kubectl("delete", "dilocojob", "elastic", "--cascade=foreground")
