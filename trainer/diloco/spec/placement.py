@@ -208,8 +208,20 @@ class SyncerSpec(SpecModel):
     """Its Service."""
 
 
+class LostPods(SpecModel):
+    """What becomes of a learner's pod whose node no longer responds."""
+
+    action: Literal["Replace", "Wait"] = "Replace"
+    """Replace: the operator deletes the pod by force, so that a new one takes its place, if the syncer does not hear
+    from the learner and the pod mounts no claim that only one node may use. Wait: it stays until its node is back or
+    somebody deletes it."""
+    after_seconds: int = Field(default=60, ge=10, le=86_400)
+    """Seconds after the end of a pod's grace period from which it counts as lost. A job that is suspended or has ended
+    waits as long for the pod's learner."""
+
+
 class FailurePolicy(SpecModel):
-    """When failures end the job."""
+    """What failures lead to."""
 
     max_restarts_per_learner: int | None = Field(default=None, ge=0, le=1_000_000)
     """Restarts after which a learner is given up; the job continues without it. Handing in its work and leaving, as on
@@ -217,3 +229,5 @@ class FailurePolicy(SpecModel):
     minimum_learners: int = Field(default=0, ge=0, le=10_000)
     """The job fails when learners are given up and fewer than this are left. 0: never. Needs
     ``maxRestartsPerLearner``."""
+    lost_pods: LostPods = LostPods()
+    """Pods on nodes that no longer respond. For jobs in a cluster."""

@@ -6,6 +6,7 @@ Pure, and nothing is remembered: a cause lasts exactly as long as what it is rea
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from datetime import datetime
 
 from diloco_operator import labels
@@ -32,31 +33,30 @@ _WORDS = {
     _R.OUT_OF_MEMORY: "out of memory",
     _R.CRASH_LOOPING: "crash-looping",
     _R.EVICTED: "evicted",
-    _R.NODE_LOST: "cannot be deleted",
     _R.LEARNERS_MISSING: "running but not joined to the syncer",
 }
 """How a message describes one or more pods with that problem."""
-FOUND_BY_LOOKING = frozenset({*_WORDS, _R.PODS_FORBIDDEN, _R.ROLLOUT_WAITING})
+FOUND_BY_LOOKING = frozenset(
+    {*_WORDS, _R.PODS_FORBIDDEN, _R.ROLLOUT_WAITING, _R.NODE_LOST, _R.LOST_POD_KEPT, _R.SYNCER_NODE_LOST}
+)
 """Reasons that only the pods show: without a list of pods, whether they apply is not known."""
 _FORBIDDEN_POD = re.compile(r'^pods "[^"]*" is forbidden: ')
 
 
-def learner_causes(
-    workloads: Iterable[PoolWorkload],
-    looked: Looked,
-    present: frozenset[str] | None,
-    spared: frozenset[str],
-    now: datetime,
-) -> list[Cause]:
-    """The causes that keep learners from running.
+@dataclass(frozen=True, slots=True)
+class Known:
+    """What is known of learners and their pods besides the list of pods."""
 
-    Args:
-        workloads: The pools.
-        looked: Their pods and events.
-        present: Ids of the learners that have a session with the syncer; None: the syncer did not report it.
-        spared: Ids of learners to leave out, because the cause why they do not run is reported already.
-        now: The time.
-    """
+    present: frozenset[str] | None = None
+    """Ids of the learners that have a session with the syncer; None: the syncer did not report it."""
+    spared: frozenset[str] = frozenset()
+    """Ids of learners to leave out, because the cause why they do not run is reported already."""
+    lost: frozenset[str] = frozenset()
+    """Uids of pods on nodes that do not respond. Their causes are reported elsewhere (`lost_pods`)."""
+
+
+def learner_causes(workloads: Iterable[PoolWorkload], looked: Looked, known: Known, now: datetime) -> list[Cause]:
+    """The causes that keep learners of these pools from running, but for lost nodes."""
     pods: dict[str, list[PodObserved]] = {}
     for observed in looked.pods:
         pods.setdefault(_owner(observed.pod), []).append(observed)
@@ -68,16 +68,18 @@ def learner_causes(
         problems = [
             problem
             for observed in own
-            if (learner := _learner(workload, observed.pod)) not in spared
-            and (problem := pod_problem(observed, now) or _missing(observed.pod, learner, present, now)) is not None
+            if (learner := _learner(workload, observed.pod)) not in known.spared
+            and (problem := pod_problem(observed, now) or _missing(observed.pod, learner, known.present, now))
+            is not None
         ]
         # A job that has ended needs none.
         whole = f" of {workload.desired} learners" if workload.desired else " learner(s)"
         causes += _grouped(problems, f"{{count}}{whole} of {workload.pool}")
         causes += _forbidden(workload, looked.events)
-        given_up = any(_learner(workload, observed.pod) in spared for observed in own)
+        given_up = any(_learner(workload, observed.pod) in known.spared for observed in own)
         waiting = rollout_waits(workload)
-        if waiting and (problems or given_up):
+        stays = any(observed.pod["metadata"].get("uid") in known.lost for observed in own)
+        if waiting and (problems or given_up or stays):
             text = f"{waiting} of {workload.desired} learners of {workload.pool} do not have the new template yet: "
             causes.append(Cause(Reason.ROLLOUT_WAITING, f"{text}other pods of the pool are not ready"))
     return causes
