@@ -14,7 +14,7 @@ from diloco_operator import labels
 from diloco_operator.clusters.state import ClusterSeen, ClusterState, Expiring
 from diloco_operator.decide.clusters import FINALIZER
 from diloco_operator.decide.observed import ChildKey, Observed, PodObserved
-from diloco_operator.decide.plan import Plan, Scaling
+from diloco_operator.decide.plan import Plan, PodDeletion, Scaling
 from diloco_operator.decide.reconcile import reconcile
 from diloco_operator.decide.sweep import SweptJob, orphans, suspects
 from diloco_operator.manifests import Placed
@@ -237,6 +237,19 @@ class ClustersWorld(World):
         self._written(key)
         if not self.others[one.cluster].refuses:
             self.others[one.cluster].put(one.body)
+
+    def _delete_pod(self, deletion: PodDeletion) -> None:
+        cluster, name = deletion.child.cluster, deletion.child.name
+        if not cluster:
+            super()._delete_pod(deletion)
+            return
+        assert self.others[cluster].state.takes_writes, f"{cluster} does not answer"
+        pods = self.others[cluster].pods.pods
+        assert pods[name]["metadata"]["uid"] == deletion.uid
+        assert "deletionTimestamp" in pods[name]["metadata"], "it is not to go"
+        assert pods[name]["metadata"]["labels"].get(labels.JOB_UID) == self.uid, "it is another job's"
+        del pods[name]
+        self.forced.append(deletion)
 
     def _delete(self, key: ChildKey) -> None:
         if not key.cluster:
