@@ -94,15 +94,13 @@ def test_a_learner_that_the_syncer_hears_from_keeps_its_pod() -> None:
     assert len(w.forced) == 1
 
 
-def test_a_state_of_a_later_syncer_counts_as_heard() -> None:
+def test_a_learner_that_is_connected_without_steps_counts_as_heard() -> None:
     w = training_world()
-    lost_learner(w)
-    w.tick(120)
-    observed = w.observed(looked=True, asked=True)
-    assert observed.syncer is not None
     w.syncer.stalled.add("us-west/old/1")
-    w.run(5)
+    lost_learner(w)
+    w.run(120)
     assert not w.forced
+    assert degraded(w)[1] == "LostPodKept"
 
 
 def test_without_the_syncers_word_no_pod_is_deleted() -> None:
