@@ -6,7 +6,7 @@ written or deleted, and no pod that should run is ended.
 
 import copy
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any
 
@@ -196,8 +196,8 @@ class ClustersWorld(World):
                     foreign.add(key)
             if other.state.takes_writes:
                 pods += [PodObserved(copy.deepcopy(pod), cluster=name) for pod in other.pods.pods.values()]
-        seen = home.looked and type(home.looked)((*home.looked.pods, *pods), home.looked.events)
-        return Observed(children, frozenset(foreign), seen, syncer=home.syncer, refused=home.refused, clusters=clusters)
+        seen = home.looked and replace(home.looked, pods=(*home.looked.pods, *pods))
+        return replace(home, children=children, foreign=frozenset(foreign), looked=seen, clusters=clusters)
 
     def _decide(self, *, looked: bool, asked: bool) -> Plan:
         observed, job = self.observed(looked=looked, asked=asked), copy.deepcopy(self.job)

@@ -66,8 +66,8 @@ class World:
     """Pods on lost nodes whose learners train on: only the API server does not reach the node."""
     claims: dict[str, tuple[str, ...]] = field(default_factory=dict)
     """Access modes of the users' claims."""
-    pods_forbidden: bool = False
-    """The API server does not let the operator delete pods."""
+    pods_forbidden: frozenset[str] = frozenset()
+    """Clusters whose API server does not let the operator delete pods; the empty name is home."""
     forced: list[PodDeletion] = field(default_factory=list)
     """Pods that were deleted by force."""
     events: list[JobEvent] = field(default_factory=list)
@@ -131,7 +131,7 @@ class World:
             looked=Looked(pods, by_child, self._claims_seen()) if looked else None,
             syncer=self._answer() if asked else None,
             refused={key: text for key, text in self.refusals.items() if key in self._refused},
-            pods_forbidden=frozenset({""}) if self.pods_forbidden else frozenset(),
+            pods_forbidden=self.pods_forbidden,
         )
 
     def _claims_seen(self) -> dict[ChildKey, tuple[str, ...]]:

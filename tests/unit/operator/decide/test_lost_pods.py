@@ -172,7 +172,7 @@ def test_a_pod_that_a_finalizer_keeps_is_not_deleted_again_and_again() -> None:
 
 def test_a_missing_right_is_said_and_no_request_is_made() -> None:
     w = training_world()
-    w.pods_forbidden = True
+    w.pods_forbidden = frozenset({""})
     lost_learner(w)
     w.run(100)
     assert not w.forced
