@@ -5,7 +5,7 @@ job must not get new children.
 """
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Final
@@ -14,8 +14,10 @@ from diloco_operator.apply_children import ChildWrites
 from diloco_operator.cluster.api import Api, Object
 from diloco_operator.cluster.errors import ApiError, NamespaceGoingError
 from diloco_operator.decide.clusters import FINALIZER
+from diloco_operator.decide.lost_pods import deletion_events
 from diloco_operator.decide.observed import ChildKey, Observed
-from diloco_operator.decide.plan import Plan
+from diloco_operator.decide.plan import Plan, PodDeletion
+from diloco_operator.delete_lost_pods import LostPodWrites
 from diloco_operator.job_writes import JobGoneError, JobWrites, finalizers, is_going
 from diloco_operator.observe.jobs import JobKey, Jobs, key_of
 from diloco_operator.observe.observer import REFUSED_SECONDS, Memory, Observer
@@ -44,6 +46,8 @@ class Controller:
     """This process's identity, for events."""
     left_behind: Callable[[str, Mapping[str, int]], None] = lambda _namespace, _objects: None
     """Called with the namespace of a deleted job that left objects in other clusters: how many, by cluster."""
+    pods_deleted: Callable[[Collection[PodDeletion]], None] = lambda _deleted: None
+    """Called with lost pods that were deleted."""
     _memories: dict[JobKey, Memory] = field(default_factory=dict)
 
     async def run(self, key: JobKey) -> float | None:
@@ -71,7 +75,9 @@ class Controller:
         if memory is None or memory.uid != uid:
             memory = self._memories[key] = Memory(uid, Repairs(self.observer.clock))
         own = JobWrites(self.api, self.jobs, self.now, self.identity, job)
-        return await _Reconcile(self, memory, own, ChildWrites(self.observer.places, key, memory)).settle()
+        places = self.observer.places
+        pods = LostPodWrites(places, key, memory)
+        return await _Reconcile(self, memory, own, ChildWrites(places, key, memory), pods).settle()
 
 
 @dataclass(slots=True)
@@ -82,6 +88,7 @@ class _Reconcile:
     memory: Memory
     own: JobWrites
     writes: ChildWrites
+    pods: LostPodWrites
     look_failure: ApiError | None = None
     """Why the pods could not be listed; not retried in this reconcile."""
 
@@ -111,7 +118,16 @@ class _Reconcile:
         if await self.writes.find_foreign(plan) or await self.writes.apply(plan) or told:
             return True
         await self.writes.delete(plan)
-        return False
+        return await self._delete_pods(plan)
+
+    async def _delete_pods(self, plan: Plan) -> bool:
+        """Delete lost pods. Returns whether the status has something new to say, because that is refused."""
+        done = await self.pods.delete(plan)
+        if done.deleted:
+            self.of.pods_deleted(done.deleted)
+            # A pod is deleted once, whatever becomes of the status.
+            await self.own.record(deletion_events(done.deleted))
+        return done.refused
 
     async def _conclude(self, plan: Plan) -> float | None:
         """Report, and do what is done last. Returns the seconds until the next time.
@@ -129,7 +145,7 @@ class _Reconcile:
             await self.own.remove_finalizer()
             self.of.left_behind(key_of(self.own.job).namespace, plan.left_behind)
             return None
-        failure = self.writes.failure or self.own.failure or self.look_failure
+        failure = self.writes.failure or self.pods.failure or self.own.failure or self.look_failure
         if failure is not None:
             raise failure
         return plan.again_in_seconds
@@ -170,10 +186,11 @@ class _Reconcile:
         generation, now = self.own.job["metadata"].get("generation"), self.of.observer.clock()
         if self.memory.refused_generation != generation or now - self.memory.refused_at >= REFUSED_SECONDS:
             self.memory.refused.clear()
+            self.memory.pods_forbidden = frozenset()
             self.memory.refused_generation, self.memory.refused_at = generation, now
 
 
 def _writes(plan: Plan) -> bool:
     """Whether it changes anything besides the status."""
     finalizer = plan.add_finalizer or plan.remove_finalizer
-    return bool(plan.scale or plan.apply or plan.delete or plan.delete_job or finalizer)
+    return bool(plan.scale or plan.apply or plan.delete or plan.delete_pods or plan.delete_job or finalizer)

@@ -1,7 +1,7 @@
 """The operator's own metrics, in the one registry that /metrics serves."""
 
 from collections import Counter as Tally
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 
 from prometheus_client import CollectorRegistry, Counter, Histogram
@@ -9,6 +9,7 @@ from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from diloco_operator.cluster.errors import ApiError, Call
+from diloco_operator.decide.plan import PodDeletion
 
 PREFIX = "diloco_operator"
 _RECONCILE_BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
@@ -68,6 +69,12 @@ class Metrics:
             ["cluster"],
             registry=self.registry,
         )
+        self.lost_pods = Counter(
+            f"{PREFIX}_lost_pods_deleted_total",
+            "Pods deleted by force because their nodes did not respond, by the reason of the event.",
+            ["reason"],
+            registry=self.registry,
+        )
         self.api_seconds = Histogram(
             f"{PREFIX}_api_request_seconds",
             "Seconds until the API server started to answer.",
@@ -92,6 +99,11 @@ class Metrics:
     def swept(self, cluster: str) -> None:
         """Count an object that was deleted because its job is gone."""
         self.swept_objects.labels(cluster).inc()
+
+    def pods_deleted(self, deleted: Collection[PodDeletion]) -> None:
+        """Count pods that were deleted because their nodes did not respond."""
+        for one in deleted:
+            self.lost_pods.labels(one.reason.value).inc()
 
     def failed(self, error: Exception) -> None:
         """Count a failed reconcile."""

@@ -112,6 +112,7 @@ class _Parts:
             now=_now,
             identity=self.identity,
             left_behind=self.metrics.left,
+            pods_deleted=self.metrics.pods_deleted,
         )
 
         async def timed(key: JobKey) -> float | None:

@@ -97,12 +97,35 @@ class MemoryApi:
         self.events.append(body)
         return body
 
-    async def delete(self, kind: Kind, namespace: str, name: str, preconditions: Mapping[str, str]) -> None:
-        del preconditions
+    async def delete(
+        self,
+        kind: Kind,
+        namespace: str,
+        name: str,
+        preconditions: Mapping[str, str],
+        *,
+        grace_seconds: int | None = None,
+    ) -> None:
+        if kind.name == "Pod":
+            assert grace_seconds == 0
+            self._delete_pod(name, preconditions["uid"])
+            return
         self._found(kind, namespace, name)
         self._written("delete", kind, name, {})
         del self.objects[kind.name, name]
         self._applied.pop((kind.name, name), None)
+
+    def _delete_pod(self, name: str, uid: str) -> None:
+        call = Call("delete", "pods", NAMESPACE, name)
+        error = self.failing("delete", "Pod", name, {})
+        if error is not None:
+            raise error
+        if name not in self.pods.pods:
+            raise of_status(call, 404, {"message": "not found"})
+        if self.pods.pods[name]["metadata"]["uid"] != uid:
+            raise of_status(call, 409, {"message": "uid mismatch"})
+        self.writes.append(("delete", "Pod", name))
+        del self.pods.pods[name]
 
     async def pages(self, selection: Selection) -> AsyncIterator[Object]:
         yield {"items": await self.items(selection), "metadata": {}}
@@ -117,6 +140,8 @@ class MemoryApi:
                 for uid, events in self.pods.events.items()
                 for event in events
             ]
+        if selection.kind.name == "PersistentVolumeClaim":
+            return [copy.deepcopy(item) for (kind, _), item in self.objects.items() if kind == selection.kind.name]
         wanted = dict(pair.split("=") for pair in selection.labels.split(","))
         pods = (pod for pod in self.pods.pods.values() if wanted.items() <= pod["metadata"]["labels"].items())
         return copy.deepcopy(list(pods))

@@ -6,7 +6,7 @@ written or deleted, and no pod that should run is ended.
 
 import copy
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any
 
@@ -14,7 +14,7 @@ from diloco_operator import labels
 from diloco_operator.clusters.state import ClusterSeen, ClusterState, Expiring
 from diloco_operator.decide.clusters import FINALIZER
 from diloco_operator.decide.observed import ChildKey, Observed, PodObserved
-from diloco_operator.decide.plan import Plan, Scaling
+from diloco_operator.decide.plan import Plan, PodDeletion, Scaling
 from diloco_operator.decide.reconcile import reconcile
 from diloco_operator.decide.sweep import SweptJob, orphans, suspects
 from diloco_operator.manifests import Placed
@@ -196,8 +196,8 @@ class ClustersWorld(World):
                     foreign.add(key)
             if other.state.takes_writes:
                 pods += [PodObserved(copy.deepcopy(pod), cluster=name) for pod in other.pods.pods.values()]
-        seen = home.looked and type(home.looked)((*home.looked.pods, *pods), home.looked.events)
-        return Observed(children, frozenset(foreign), seen, syncer=home.syncer, refused=home.refused, clusters=clusters)
+        seen = home.looked and replace(home.looked, pods=(*home.looked.pods, *pods))
+        return replace(home, children=children, foreign=frozenset(foreign), looked=seen, clusters=clusters)
 
     def _decide(self, *, looked: bool, asked: bool) -> Plan:
         observed, job = self.observed(looked=looked, asked=asked), copy.deepcopy(self.job)
@@ -237,6 +237,19 @@ class ClustersWorld(World):
         self._written(key)
         if not self.others[one.cluster].refuses:
             self.others[one.cluster].put(one.body)
+
+    def _delete_pod(self, deletion: PodDeletion) -> None:
+        cluster, name = deletion.child.cluster, deletion.child.name
+        if not cluster:
+            super()._delete_pod(deletion)
+            return
+        assert self.others[cluster].state.takes_writes, f"{cluster} does not answer"
+        pods = self.others[cluster].pods.pods
+        assert pods[name]["metadata"]["uid"] == deletion.uid
+        assert "deletionTimestamp" in pods[name]["metadata"], "it is not to go"
+        assert pods[name]["metadata"]["labels"].get(labels.JOB_UID) == self.uid, "it is another job's"
+        del pods[name]
+        self.forced.append(deletion)
 
     def _delete(self, key: ChildKey) -> None:
         if not key.cluster:

@@ -12,7 +12,7 @@ from typing import Any
 
 from diloco_operator import names
 from diloco_operator.decide.observed import ChildKey, Looked, Observed, PodObserved, SyncerAway, SyncerStatusView
-from diloco_operator.decide.plan import JobEvent, Plan, Scaling
+from diloco_operator.decide.plan import JobEvent, Plan, PodDeletion, Scaling
 from diloco_operator.decide.reconcile import reconcile
 from diloco_operator.manifests import Placed
 from diloco_operator.options import OperatorOptions
@@ -62,6 +62,14 @@ class World:
     job_deleted: bool = False
     status_writes: int = 0
     applied: int = 0
+    still_heard: set[str] = field(default_factory=set)
+    """Pods on lost nodes whose learners train on: only the API server does not reach the node."""
+    claims: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    """Access modes of the users' claims."""
+    pods_forbidden: frozenset[str] = frozenset()
+    """Clusters whose API server does not let the operator delete pods; the empty name is home."""
+    forced: list[PodDeletion] = field(default_factory=list)
+    """Pods that were deleted by force."""
     events: list[JobEvent] = field(default_factory=list)
     again_in_seconds: float = 0.0
 
@@ -120,10 +128,14 @@ class World:
         return Observed(
             children=copy.deepcopy(self.children),
             foreign=self.foreign,
-            looked=Looked(pods, by_child) if looked else None,
+            looked=Looked(pods, by_child, self._claims_seen()) if looked else None,
             syncer=self._answer() if asked else None,
             refused={key: text for key, text in self.refusals.items() if key in self._refused},
+            pods_forbidden=self.pods_forbidden,
         )
+
+    def _claims_seen(self) -> dict[ChildKey, tuple[str, ...]]:
+        return {ChildKey("PersistentVolumeClaim", name): modes for name, modes in self.claims.items()}
 
     def plan(self) -> Plan:
         """The operator's plan now."""
@@ -164,6 +176,8 @@ class World:
                 yield lambda one=one: self._apply(one)
         for key in plan.delete:
             yield lambda key=key: self._delete(key)
+        for pod in plan.delete_pods:
+            yield lambda pod=pod: self._delete_pod(pod)
         if plan.delete_job:
             yield lambda: setattr(self, "job_deleted", True)
         if plan.status is not None:
@@ -196,6 +210,18 @@ class World:
 
     def _delete(self, key: ChildKey) -> None:
         del self.children[key]
+
+    def _delete_pod(self, deletion: PodDeletion) -> None:
+        pod = self.pods.pods[deletion.child.name]
+        assert pod["metadata"]["uid"] == deletion.uid
+        assert "deletionTimestamp" in pod["metadata"], "it is not to go"
+        if _component(pod) == "syncer":
+            told = self.job["metadata"].get("annotations", {}).get("diloco.dev/syncer-stopped")
+            assert told == deletion.uid, "a second syncer may start beside the first"
+        else:
+            assert deletion.child.name not in self.still_heard, "the syncer still hears from its learner"
+        del self.pods.pods[deletion.child.name]
+        self.forced.append(deletion)
 
     def _write(self, plan: Plan) -> None:
         self.job["status"] = copy.deepcopy(plan.status)
@@ -263,7 +289,7 @@ class World:
         found = []
         for name in self.learner_pods():
             pod = self.pods.pods[name]
-            if is_ready(pod) and "deletionTimestamp" not in pod["metadata"]:
+            if name in self.still_heard or (is_ready(pod) and "deletionTimestamp" not in pod["metadata"]):
                 labels = pod["metadata"]["labels"]
                 found.append(f"{labels['diloco.dev/region']}/{labels['diloco.dev/pool']}/{name.rpartition('-')[2]}")
         return found

@@ -62,9 +62,14 @@ def other_namespace(server: ApiServer) -> str:
     return "elsewhere"
 
 
+def rows(done: Done) -> list[tuple[str, str]]:
+    """Each check with its result. A resource has a check for each of its rules."""
+    return [(line.split()[0], line.split()[1]) for line in done.out.splitlines()[1:] if not line.startswith("Pod ")]
+
+
 def results(done: Done) -> dict[str, str]:
     """The result of each check."""
-    return {line.split()[0]: line.split()[1] for line in done.out.splitlines()[1:] if not line.startswith("Pod ")}
+    return dict(rows(done))
 
 
 def test_all_is_granted_after_prepare(remote: Remote) -> None:
@@ -92,12 +97,12 @@ def test_the_secret_and_nothing_else_has_the_token(remote: Remote, program: Prog
 
 def test_each_rule_that_is_taken_away_is_named(remote: Remote) -> None:
     for rule in RULES:
-        remote.set_rules({rule.resource})
+        remote.set_rules(rule)
         resource, slash, subresource = rule.resource.partition("/")
         name = f"{resource}.{rule.group}" if rule.group else f"{resource}{slash}{subresource}"
 
         def only_that_one(name: str = name) -> bool:
-            return [what for what, result in results(remote.check()).items() if result != "ok"] == [name]
+            return [what for what, result in rows(remote.check()) if result != "ok"] == [name]
 
         wait_until(only_that_one, f"{name} alone is missing")
         done = remote.check()

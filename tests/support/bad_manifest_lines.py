@@ -93,6 +93,14 @@ CASES: list[tuple[dict[str, object], str]] = [
             "characters"
         ),
     ),
+    (
+        {"spec.failurePolicy": {"lostPods": {"action": "Delete"}}},
+        'spec.failurePolicy.lostPods.action: "Delete" is not known; use Replace or Wait',
+    ),
+    (
+        {"spec.failurePolicy": {"lostPods": {"afterSeconds": 5}}},
+        "spec.failurePolicy.lostPods.afterSeconds: 5 is too small; use an integer from 10 to 86400",
+    ),
     ({"spec.regions.0.connections": 65}, "spec.regions[0].connections: 65 is too large; use an integer from 1 to 64"),
     ({"spec.regions": {}}, "spec.regions: a mapping is not a list; use a list of 1 to 64 items"),
     (

@@ -134,6 +134,18 @@ BY_SCHEMA = [
         "must be of type array",
         "is not a list",
     ),
+    BadManifest(
+        {"spec.failurePolicy": {"lostPods": {"action": "Delete"}}},
+        "spec.failurePolicy.lostPods.action",
+        "Unsupported value",
+        "is not known",
+    ),
+    BadManifest(
+        {"spec.failurePolicy": {"lostPods": {"afterSeconds": 5}}},
+        "spec.failurePolicy.lostPods.afterSeconds",
+        "greater than or equal to 10",
+        "is too small",
+    ),
     BadManifest({"spec.sync.merge": "Average"}, "spec.sync.merge", "Unsupported value", "is not known"),
     BadManifest({"spec.sync.fragments": 4097}, "spec.sync.fragments", "less than or equal to 4096", "is too large"),
     BadManifest({"spec.sync.grace.safety": 1}, "spec.sync.grace.safety", "should be less than 1", "is too large"),

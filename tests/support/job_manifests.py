@@ -157,7 +157,11 @@ EVERY_FIELD: dict[str, Any] = {
             },
             {"name": "us-west", "pools": [{"name": "old"}]},
         ],
-        "failurePolicy": {"maxRestartsPerLearner": 5, "minimumLearners": 2},
+        "failurePolicy": {
+            "maxRestartsPerLearner": 5,
+            "minimumLearners": 2,
+            "lostPods": {"action": "Wait", "afterSeconds": 120},
+        },
         "activeDeadlineSeconds": 86_400,
         "ttlSecondsAfterFinished": 3600,
     },

@@ -9,6 +9,7 @@ import pytest
 import yaml
 
 from diloco.cli.main import execute
+from diloco_operator.clusters.rules import Rule
 from testbed.api_server.server import ApiServer
 
 
@@ -87,8 +88,11 @@ class Remote:
         done = self.server.kubectl(*arguments, text=text, check=False, kubeconfig=path)
         return done.returncode, done.stderr
 
-    def set_rules(self, without: set[str]) -> None:
-        """Give the Role all rules but those of some resources."""
+    def set_rules(self, without: Rule) -> None:
+        """Give the Role all rules but one."""
         (role,) = [one for one in yaml.safe_load_all(self.prepared) if one["kind"] == "Role"]
-        role["rules"] = [rule for rule in role["rules"] if not without & set(rule["resources"])]
+        taken = ([without.group], [without.resource], list(without.verbs))
+        role["rules"] = [
+            rule for rule in role["rules"] if (rule["apiGroups"], rule["resources"], rule["verbs"]) != taken
+        ]
         self.server.kubectl("apply", "--filename=-", text=yaml.safe_dump(role))

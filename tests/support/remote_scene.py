@@ -18,7 +18,7 @@ from diloco_operator.cluster.api import Api, Object, Seams
 from diloco_operator.cluster.cache import GroupKey
 from diloco_operator.cluster.connection import connect
 from diloco_operator.cluster.errors import ApiError, Call
-from diloco_operator.cluster.kinds import CONFIG_MAP, REMOTE_CHILDREN, SERVICE_ACCOUNT, Kind
+from diloco_operator.cluster.kinds import CLAIM, CONFIG_MAP, CORE_EVENT, POD, REMOTE_CHILDREN, SERVICE_ACCOUNT, Kind
 from diloco_operator.clusters.home import CLUSTER
 from diloco_operator.clusters.registry import Clusters, HomeSide
 from diloco_operator.clusters.remote import RemoteCluster
@@ -56,8 +56,11 @@ class Far:
     def remove_account(self) -> None:
         self.server.kubectl("delete", "serviceaccount", ACCOUNT, f"--namespace={self.namespace}")
 
-    def allow(self, *withheld: tuple[str, str], renewal: bool = False) -> None:
-        """Allow everything needed but these verbs on these resources; with `renewal`, tokens of the account too."""
+    def allow(self, *withheld: tuple[str, str], renewal: bool = False, lost_pods: bool = False) -> None:
+        """Allow everything needed but these verbs on these resources.
+
+        With `renewal`, tokens of the account too; with `lost_pods`, to look at pods, delete them, and list claims.
+        """
         rules = []
         for kind in REMOTE_CHILDREN:
             verbs = [verb for verb in VERBS if (verb, kind.plural) not in withheld]
@@ -65,6 +68,9 @@ class Far:
         if renewal:
             resources = [f"{SERVICE_ACCOUNT.plural}/token"]
             rules.append({"apiGroups": [""], "resources": resources, "resourceNames": [ACCOUNT], "verbs": ["create"]})
+        if lost_pods:
+            for kind, verbs in ((POD, ["list", "delete"]), (CORE_EVENT, ["list"]), (CLAIM, ["list"])):
+                rules.append({"apiGroups": [kind.group], "resources": [kind.plural], "verbs": verbs})
         self._apply(f"{RBAC}/v1", "Role", ACCOUNT, rules=rules)
 
     def token(self) -> str:

@@ -92,6 +92,11 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 - apiGroups: [""]
   resources: [pods, events]
   verbs: [list]
+# A learner's pod whose node no longer responds, by force, so that another one takes its place. The syncer's only if an
+# annotation of the job says that its machine is off.
+- apiGroups: [""]
+  resources: [pods]
+  verbs: [delete]
 # A change of a job's condition, for `kubectl describe`.
 - apiGroups: [events.k8s.io]
   resources: [events]

@@ -144,19 +144,31 @@ class Api:
         """
         return await self._patch(kind, patch, _MERGE)
 
-    async def delete(self, kind: Kind, namespace: str, name: str, preconditions: Mapping[str, str]) -> None:
+    async def delete(
+        self,
+        kind: Kind,
+        namespace: str,
+        name: str,
+        preconditions: Mapping[str, str],
+        *,
+        grace_seconds: int | None = None,
+    ) -> None:
         """Delete an object in the background if it has the uid and, if given, the resourceVersion of `preconditions`.
+
+        `grace_seconds` is the time that a pod has to end; 0: its node is not asked; None: as the pod says.
 
         Raises:
             ConflictError: it has another uid or resourceVersion by now.
             NotFoundError: it does not exist.
         """
-        body = {
+        body: Object = {
             "apiVersion": "v1",
             "kind": "DeleteOptions",
             "propagationPolicy": "Background",
             "preconditions": dict(preconditions),
         }
+        if grace_seconds is not None:
+            body["gracePeriodSeconds"] = grace_seconds
         call = Call("delete", kind.resource, namespace, name)
         await self._json(_Request(call, "DELETE", kind.path(namespace, name), body=body))
 

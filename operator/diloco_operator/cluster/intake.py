@@ -9,7 +9,7 @@ import re
 from collections.abc import Mapping
 from typing import Any, Final
 
-from diloco_operator.cluster.kinds import CONFIG_MAP, CORE_EVENT, POD, SECRET, STATEFUL_SET, Kind
+from diloco_operator.cluster.kinds import CLAIM, CONFIG_MAP, CORE_EVENT, POD, SECRET, STATEFUL_SET, Kind
 
 DEEPEST: Final = 60
 """Levels of an object. The deepest kind, with CustomResourceDefinitions left out, has half of them."""
@@ -90,7 +90,10 @@ _BY_KIND: Final[Mapping[str, Any]] = {
     SECRET.name: {"data": _TEXTS},
     CONFIG_MAP.name: {"data": _TEXTS},
     POD.name: {
-        "spec": {"nodeName": str},
+        "spec": {
+            "nodeName": str,
+            "volumes": [{"name": str, "persistentVolumeClaim": {"claimName": str}, "ephemeral": {}}],
+        },
         "status": {
             **dict.fromkeys(("phase", "reason", "message"), str),
             "conditions": _CONDITIONS,
@@ -98,6 +101,7 @@ _BY_KIND: Final[Mapping[str, Any]] = {
             "containerStatuses": [_CONTAINER_STATUS],
         },
     },
+    CLAIM.name: {"spec": {"accessModes": [str]}},
     CORE_EVENT.name: {
         "involvedObject": {"uid": str},
         **dict.fromkeys(("type", "reason", "message", "lastTimestamp", "eventTime"), str),

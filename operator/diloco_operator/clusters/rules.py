@@ -55,6 +55,20 @@ RULES: Final = (
     Rule("", "events", ("list",), "Names the cause if learners do not run."),
     Rule(
         "",
+        "pods",
+        ("delete",),
+        "Deletes a learner's pod whose node no longer responds, so that another one takes its place.",
+        without="a learner's pod on a node that does not respond stays until somebody deletes it",
+    ),
+    Rule(
+        "",
+        "persistentvolumeclaims",
+        ("list",),
+        "Reads whether a claim that such a pod mounts can be used on another node at the same time.",
+        without="a learner's pod that mounts a claim stays on a node that does not respond",
+    ),
+    Rule(
+        "",
         "serviceaccounts/token",
         ("create",),
         "Renews the operator's own token before it expires.",

@@ -77,6 +77,12 @@ GUIDE: MappingProxyType[Reason, Guide] = MappingProxyType(
             "good checkpoint.",
             "Usually the volume is full: see 'The volume is full' below.",
         ),
+        _R.SYNCER_NODE_LOST: _warning(
+            "The node of the syncer's pod does not respond. Kubernetes keeps the pod, and the operator does not delete "
+            "it: if that syncer still runs, a second one on its volume would damage the checkpoints.",
+            "Make sure that the machine is off. Then do one of the three things in the message: see 'A node is lost' "
+            "below.",
+        ),
         _R.SYNCER_UNREACHABLE: _warning(
             "The syncer does not answer the operator. Progress and restarts in the status are the last known values. "
             "Learners keep training on their own up to `sync.maxStalenessSteps`, then pause. Once the syncer's pod has "
@@ -177,10 +183,17 @@ GUIDE: MappingProxyType[Reason, Guide] = MappingProxyType(
             "line.",
             "`kubectl logs POD --previous`.",
         ),
+        _R.LOST_POD_KEPT: _warning(
+            "A learner's node does not respond, and the operator leaves its pod where it is. The message says why: "
+            "`failurePolicy.lostPods.action` is Wait, the pod mounts a claim that only one node may use, the syncer "
+            "still hears from the learner or cannot be asked, or the operator may not delete pods there.",
+            "See 'A node is lost' below. If the operator lacks a right, upgrade the chart; in a region's cluster, ask "
+            "its owner for the rules that `diloco cluster prepare` prints.",
+        ),
         _R.NODE_LOST: _warning(
-            "A pod is being deleted but its node does not respond, so Kubernetes keeps the pod and starts no "
-            "replacement.",
-            "See 'A node is lost' below. Force deletion is safe for learners only.",
+            "A learner's node does not respond, so Kubernetes keeps its pod and starts no replacement. The operator "
+            "deletes the pod by force; its process, if it still runs, is turned away by the syncer.",
+            "Nothing: a new pod takes its place on another node. See 'A node is lost' below.",
         ),
         _R.EVICTED: _warning(
             "A pod was evicted from its node: disk or memory pressure, or preemption by a pod of higher priority.",
@@ -206,8 +219,8 @@ GUIDE: MappingProxyType[Reason, Guide] = MappingProxyType(
             "log, data and machine (faulty memory, a faulty accelerator).",
         ),
         _R.QUORUM_FOLLOWS: _warning(
-            "Learners were given up or are in quarantine, and fewer than `sync.quorum` are left. Those that are left make "
-            "the quorum, so merges continue with fewer members than the manifest asks for.",
+            "Learners were given up or are in quarantine, and fewer than `sync.quorum` are left. Those that are left "
+            "make the quorum, so merges continue with fewer members than the manifest asks for.",
             "Find out why. Scale a pool up: the quorum rises with the number of learners. To make "
             "the job end instead, set `failurePolicy.minimumLearners` (needs a new job).",
         ),
@@ -334,6 +347,21 @@ GUIDE: MappingProxyType[Reason, Guide] = MappingProxyType(
             "and objects of it are left there, perhaps with learners that run. The message names the cluster.",
             "If that cluster comes back, the operator deletes them while it has the kubeconfig. Otherwise, list and "
             "delete them with `diloco cluster orphans`.",
+        ),
+        _R.LOST_POD_REPLACED: _warning(
+            "The operator has deleted a learner's pod by force, because its node did not respond. The pod's "
+            "StatefulSet starts another one.",
+            "Look at that node. If the pod's process still runs there, the syncer turns it away.",
+        ),
+        _R.LOST_POD_REMOVED: _warning(
+            "The same of a job that is suspended or has ended: no other pod takes its place.",
+            "Look at that node.",
+        ),
+        _R.SYNCER_POD_RELEASED: _warning(
+            "The operator has deleted the syncer's pod by force, because the annotation `diloco.dev/syncer-stopped` "
+            "says that its machine is off. Another syncer starts as soon as the volume can be attached elsewhere.",
+            "Nothing. If its pod cannot mount the volume for long (Kubernetes waits about six minutes before it "
+            "detaches a disk from such a node), taint the node as described in 'A node is lost'.",
         ),
         _R.IN_PROGRESS: _normal(
             "The job has not ended.",

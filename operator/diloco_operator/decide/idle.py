@@ -30,6 +30,9 @@ from diloco_operator.decide.conditions import (
     taken_over,
 )
 from diloco_operator.decide.ending import End, deadline_end, seconds_to_live
+from diloco_operator.decide.lost_pods import SYNCER_STOPPED, LostPodPolicy, lost_pods, policy_of
+from diloco_operator.decide.lost_pods import Scene as LostScene
+from diloco_operator.decide.lost_pods import Verdict as LostVerdict
 from diloco_operator.decide.observed import ChildKey, Object, Observed
 from diloco_operator.decide.plan import Plan
 from diloco_operator.decide.progress import without_rates
@@ -40,7 +43,7 @@ from diloco_operator.decide.scale import start_time
 from diloco_operator.decide.status import if_new
 from diloco_operator.decide.stop_fields import StopFields, stop_fields
 from diloco_operator.decide.stopping import PodsLeft, pods_left, scaled_to_nothing
-from diloco_operator.decide.workloads import STATEFUL_SET, PoolWorkload, syncer_claim
+from diloco_operator.decide.workloads import STATEFUL_SET, PoolWorkload, syncer_claim, syncer_deployment
 from diloco_operator.names import PoolKey
 from diloco_operator.options import OperatorOptions
 
@@ -82,7 +85,34 @@ class Bare:
     @property
     def left(self) -> PodsLeft:
         """Its pods."""
-        return pods_left(self.observed.children, self.observed.looked, self.clusters)
+        after_seconds = self.lost_pod_policy.after_seconds
+        return pods_left(self.observed.children, self.observed.looked, self.clusters, after_seconds)
+
+    @property
+    def lost_pod_policy(self) -> LostPodPolicy:
+        """What becomes of pods on nodes that do not respond."""
+        return policy_of(self.job)
+
+    @cached_property
+    def lost_pods(self) -> LostVerdict:
+        """Its pods on such nodes, where it is to stop or has ended."""
+        return lost_pods(
+            LostScene(
+                workloads=self.workloads,
+                observed=self.observed,
+                clusters=self.clusters,
+                policy=self.lost_pod_policy,
+                deployment=syncer_deployment(str(self.job["metadata"]["name"]), self.observed.children),
+                syncer_stopped=self.annotation(SYNCER_STOPPED),
+                stopping=True,
+            )
+        )
+
+    @property
+    def stopping_causes(self) -> list[Cause]:
+        """What is wrong while it is to stop or has ended."""
+        told = stopping_causes(self.observed, self.volume, self.clusters)
+        return gravest_first([*self.lost_pods.causes, *told])
 
     @property
     def volume(self) -> Volume:
@@ -153,14 +183,12 @@ def finished(bare: Bare) -> Plan:
     verdicts: Verdicts = {
         "Ready": taken_over(before, "Ready", IN_PROGRESS),
         "Progressing": taken_over(before, "Progressing", IN_PROGRESS),
-        "Degraded": degraded(
-            stopping_causes(bare.workloads, bare.observed, bare.volume, bare.clusters), before, bare.observed
-        ),
+        "Degraded": degraded(bare.stopping_causes, before, bare.observed),
         "Suspended": taken_over(before, "Suspended", Verdict("False", Reason.NOT_SUSPENDED)),
         "Complete": taken_over(before, "Complete", IN_PROGRESS),
         "Failed": taken_over(before, "Failed", IN_PROGRESS),
     }
-    return _said(bare, plan, verdicts, running=False)
+    return _said(bare, without_lost_pods(plan, bare.lost_pods), verdicts, running=False)
 
 
 def blocked(bare: Bare, cause: Cause) -> Plan:
@@ -184,8 +212,9 @@ def _suspends(bare: Bare, cause: Cause) -> Plan:
     )
     if bare.observed.may_look:
         return replace(plan, again_in_seconds=0.0, look_closer=True)
-    others = stopping_causes(bare.workloads, bare.observed, bare.volume, bare.clusters) + bare.not_revoked
+    others = bare.stopping_causes + bare.not_revoked
     still = standing(bare.left, bare.before, bare.observed)
+    plan = without_lost_pods(plan, bare.lost_pods)
     return _said(bare, plan, _because_of(cause, others, still), running=False)
 
 
@@ -200,6 +229,12 @@ def _because_of(cause: Cause, others: list[Cause], suspended: Verdict) -> Verdic
         "Complete": IN_PROGRESS,
         "Failed": IN_PROGRESS,
     }
+
+
+def without_lost_pods(plan: Plan, lost: LostVerdict) -> Plan:
+    """``plan`` with the deletions of lost pods, and in time for the next ones."""
+    again = min(plan.again_in_seconds, lost.again_in_seconds)
+    return replace(plan, delete_pods=lost.delete, again_in_seconds=again)
 
 
 def was_suspended(before: JobStatus) -> bool:

@@ -10,6 +10,9 @@ from diloco_operator import names
 from diloco_operator.decide.causes.volume import Volume
 from diloco_operator.decide.clusters import Clusters
 from diloco_operator.decide.endpoint import Endpoint, endpoint
+from diloco_operator.decide.lost_pods import LostPodPolicy, lost_pods, policy_of
+from diloco_operator.decide.lost_pods import Scene as LostScene
+from diloco_operator.decide.lost_pods import Verdict as LostVerdict
 from diloco_operator.decide.observed import ChildKey, Object, Observed
 from diloco_operator.decide.revocation import Revoked
 from diloco_operator.decide.stopping import PodsLeft, pods_left
@@ -42,6 +45,10 @@ class JobNow:
     """Where its regions are."""
     revoked: Revoked = field(default_factory=Revoked)
     """Whose certificates the user has revoked."""
+    lost_pod_policy: LostPodPolicy = field(default_factory=lambda: policy_of({}))
+    """What becomes of pods on nodes that do not respond."""
+    syncer_stopped: str = ""
+    """The uid of the syncer's pod whose machine is off, as the user says; empty: none."""
 
     @property
     def spec(self) -> JobSpec:
@@ -98,7 +105,22 @@ class JobNow:
     @property
     def pods_left(self) -> PodsLeft:
         """Pods that exist or may be being created."""
-        return pods_left(self.observed.children, self.observed.looked, self.clusters)
+        after_seconds = self.lost_pod_policy.after_seconds
+        return pods_left(self.observed.children, self.observed.looked, self.clusters, after_seconds)
+
+    def lost_pods(self, *, stopping: bool) -> LostVerdict:
+        """Its pods on nodes that do not respond; ``stopping``: it is suspended."""
+        return lost_pods(
+            LostScene(
+                workloads=self.workloads,
+                observed=self.observed,
+                clusters=self.clusters,
+                policy=self.lost_pod_policy,
+                deployment=self.deployment,
+                syncer_stopped=self.syncer_stopped,
+                stopping=stopping,
+            )
+        )
 
     @property
     def endpoint(self) -> str:

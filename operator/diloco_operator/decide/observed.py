@@ -60,6 +60,9 @@ class Looked:
     events: Mapping[ChildKey, tuple[Object, ...]] = field(default_factory=dict)
     """Warning events about children that are no pods: a claim that is not provisioned, a set that may not create
     pods."""
+    claims: Mapping[ChildKey, tuple[str, ...]] = field(default_factory=dict)
+    """Access modes of the claims that pods which are being deleted mount, the syncer's and the users'. One that is
+    missing could not be read."""
 
 
 class LearnerReport(BaseModel):
@@ -185,6 +188,8 @@ class Observed:
     refused: Mapping[ChildKey, str] = field(default_factory=dict)
     """Why the API server has refused to apply objects, by their keys, if a retry cannot help (400, 403, 409, 422). It
     need not survive a restart of the operator, because the same request gets the same answer."""
+    pods_forbidden: frozenset[str] = frozenset()
+    """Clusters whose API server has refused to delete a pod; the empty name is home."""
     clusters: Mapping[str, ClusterSeen] = field(default_factory=dict)
     """The other clusters that the job names, by name (`cluster_name`). One that is missing has not
     been contacted yet."""

@@ -1,7 +1,8 @@
 """The output of `reconcile`: everything to do about a job, as values.
 
-Plans are executed in this order: finalizer, scale, apply, delete, and only then status and events. A plan does not
-depend on earlier ones: executing it twice is harmless, and if it is interrupted, the next reconcile makes a new one.
+Plans are executed in this order: finalizer, scale, apply, delete, lost pods, and only then status and events. A plan
+does not depend on earlier ones: executing it twice is harmless, and if it is interrupted, the next reconcile makes a
+new one.
 """
 
 from collections.abc import Mapping
@@ -9,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from diloco_operator.decide.observed import ChildKey, Object
+from diloco_operator.decide.reasons import Reason
 from diloco_operator.manifests.inputs import Placed
 
 
@@ -32,6 +34,22 @@ class Scaling:
 
 
 @dataclass(frozen=True, slots=True)
+class PodDeletion:
+    """One pod on a node that does not respond, to be deleted by force: without a word of its node."""
+
+    child: ChildKey
+    """Its kind is ``Pod``."""
+    uid: str
+    """The pod's uid, as a precondition."""
+    reason: Reason
+    """Of the event that reports it."""
+    whose: str
+    """Whose pod it is, for people: a learner's id, or the syncer."""
+    node: str
+    """Empty: not known."""
+
+
+@dataclass(frozen=True, slots=True)
 class Plan:
     """What to do now, and when to look again."""
 
@@ -49,6 +67,10 @@ class Plan:
     its own: none of them keeps the others, or the status, from being written."""
     delete: tuple[ChildKey, ...] = ()
     """Children that are no longer wanted."""
+    delete_pods: tuple[PodDeletion, ...] = ()
+    """Lost pods, after everything else but the status. A bounded number; the next plan has the others. Where the API
+    server refuses it: put the cluster into `Observed.pods_forbidden`, and reconcile again before any status is
+    written."""
     remove_finalizer: bool = False
     """Take `clusters.FINALIZER` from the job, after everything else and after the events: then the job is gone."""
     left_behind: Mapping[str, int] = field(default_factory=dict)

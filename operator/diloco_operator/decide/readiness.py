@@ -3,21 +3,15 @@
 Pure. The condition Degraded says what is wrong with pods.
 """
 
-from datetime import datetime, timedelta
-
 from diloco.spec.syncer_status import Phase
 from diloco_operator.decide.causes.cause import Cause
 from diloco_operator.decide.causes.syncer import lowered_quorum, training
 from diloco_operator.decide.conditions import Verdict, dated, has_had_a_syncer
 from diloco_operator.decide.job_now import JobNow
-from diloco_operator.decide.observed import Object, SyncerAway, SyncerStatusView
+from diloco_operator.decide.observed import SyncerAway, SyncerStatusView
 from diloco_operator.decide.progress import STUCK_AFTER_SECONDS, stuck
 from diloco_operator.decide.reasons import Reason
-from diloco_operator.decide.text import parsed_time
-from diloco_operator.decide.workloads import syncer_ready
-
-SETTLING = timedelta(seconds=30)
-"""A pod that has just become ready may not be reachable yet: its Service's endpoints lag behind (ours)."""
+from diloco_operator.decide.workloads import is_settled, syncer_ready
 
 
 def readiness(job_now: JobNow, *, moving: bool) -> tuple[Verdict, Verdict, list[Cause]]:
@@ -59,7 +53,7 @@ def _heard(job_now: JobNow, view: SyncerStatusView, *, moving: bool) -> tuple[Ve
 
 def _away(job_now: JobNow, away: SyncerAway | None) -> tuple[Verdict, Verdict, list[Cause]]:
     ready = syncer_ready(job_now.deployment)
-    answered = ready and away is not None and _settled(job_now.deployment, job_now.now)
+    answered = ready and away is not None and is_settled(job_now.deployment, job_now.now)
     if not answered and not has_had_a_syncer(job_now.before):
         waiting = Verdict("False", Reason.WAITING_FOR_SYNCER, "the syncer's pod is not ready")
         return waiting, waiting, []
@@ -67,12 +61,3 @@ def _away(job_now: JobNow, away: SyncerAway | None) -> tuple[Verdict, Verdict, l
     found = Verdict("Unknown" if ready else "False", Reason.SYNCER_UNREACHABLE, f"the syncer does not answer: {cause}")
     verdict = dated(job_now.before, "Ready", found, job_now.now)
     return verdict, verdict, [Cause(Reason.SYNCER_UNREACHABLE, verdict.message)]
-
-
-def _settled(deployment: Object | None, now: datetime) -> bool:
-    """Whether the Deployment has been available for a while."""
-    for condition in ((deployment or {}).get("status") or {}).get("conditions") or ():
-        if condition.get("type") == "Available" and condition.get("status") == "True":
-            at = parsed_time(condition.get("lastTransitionTime"))
-            return at is None or now - at >= SETTLING
-    return False

@@ -25,8 +25,19 @@ from diloco_operator.decide.child_changes import Changes, changes
 from diloco_operator.decide.conditions import IN_PROGRESS, Verdict, Verdicts, remembered, taken_over
 from diloco_operator.decide.deletion import deletion
 from diloco_operator.decide.ending import End, deadline_end, recorded_end, seconds_until_deadline, syncer_end
-from diloco_operator.decide.idle import Bare, blocked, degraded, exported, finished, over, standing, was_suspended
+from diloco_operator.decide.idle import (
+    Bare,
+    blocked,
+    degraded,
+    exported,
+    finished,
+    over,
+    standing,
+    was_suspended,
+    without_lost_pods,
+)
 from diloco_operator.decide.job_now import JobNow
+from diloco_operator.decide.lost_pods import SYNCER_STOPPED
 from diloco_operator.decide.observed import Object, Observed, SyncerStatusView
 from diloco_operator.decide.plan import Plan
 from diloco_operator.decide.progress import moved, progress_of
@@ -62,7 +73,13 @@ def reconcile(
     try:
         parsed = job_from(job)
         told = revoked(bare.annotation(REVOKED), names.pools(parsed.spec), now)
-        return _lives(JobNow(parsed, bare.before, observed, now, options, maker, bare.volume, bare.clusters, told))
+        return _lives(
+            JobNow(
+                *(parsed, bare.before, observed, now, options, maker, bare.volume, bare.clusters, told),
+                lost_pod_policy=bare.lost_pod_policy,
+                syncer_stopped=bare.annotation(SYNCER_STOPPED),
+            )
+        )
     except (SpecError, InvalidSpecError) as error:
         cause = _invalid(str(error), observed)
     except NoImageError as error:
@@ -91,7 +108,9 @@ def _runs(job_now: JobNow) -> Plan:
     view = job_now.observed.syncer
     moving = isinstance(view, SyncerStatusView) and moved(job_now.before.progress, progress_of(view, job_now.now))
     ready, progressing, connection = readiness(job_now, moving=moving)
-    causes = gravest_first([*connection, *taken_causes(change.taken), *running_causes(job_now)])
+    lost = job_now.lost_pods(stopping=False)
+    found = [*connection, *taken_causes(change.taken), *lost.causes, *running_causes(job_now, lost.lost)]
+    causes = gravest_first(found)
     verdicts: Verdicts = {
         "Ready": ready,
         "Progressing": progressing,
@@ -100,7 +119,7 @@ def _runs(job_now: JobNow) -> Plan:
         "Complete": IN_PROGRESS,
         "Failed": IN_PROGRESS,
     }
-    return with_status(job_now, plan, verdicts)
+    return with_status(job_now, without_lost_pods(plan, lost), verdicts)
 
 
 def _suspends(job_now: JobNow) -> Plan:
@@ -114,7 +133,8 @@ def _suspends(job_now: JobNow) -> Plan:
     # List the pods before reporting that none is left.
     if (left.any or left.lost or not was_suspended(job_now.before)) and job_now.observed.may_look:
         return replace(plan, again_in_seconds=0.0, look_closer=True)
-    causes = stopping_causes(job_now.workloads, job_now.observed, job_now.volume, job_now.clusters)
+    lost = job_now.lost_pods(stopping=True)
+    causes = [*lost.causes, *stopping_causes(job_now.observed, job_now.volume, job_now.clusters)]
     causes += revocation_causes(job_now.revoked.problem)
     verdicts: Verdicts = {
         "Ready": replace(still, status="False"),
@@ -124,7 +144,7 @@ def _suspends(job_now: JobNow) -> Plan:
         "Complete": IN_PROGRESS,
         "Failed": IN_PROGRESS,
     }
-    return with_status(job_now, plan, verdicts)
+    return with_status(job_now, without_lost_pods(plan, lost), verdicts)
 
 
 def _handing_in(job_now: JobNow) -> int:

@@ -38,12 +38,18 @@ class PodsLeft:
         return bool(self.learners or self.syncers or self.unseen)
 
 
-def pods_left(children: Mapping[ChildKey, Object], looked: Looked | None, clusters: Clusters) -> PodsLeft:
+def pods_left(
+    children: Mapping[ChildKey, Object], looked: Looked | None, clusters: Clusters, lost_after_seconds: float
+) -> PodsLeft:
     """The pods that are left, from the list of pods and from the sets' own counts.
 
-    A Deployment does not count pods that are being deleted; the list contains them.
+    A Deployment does not count pods that are being deleted; the list contains them. ``lost_after_seconds``: how long
+    after its grace period a pod counts as lost.
     """
-    counted = {cluster: _learners_left(cluster, children, looked, clusters) for cluster in (HOME, *clusters.others)}
+    counted = {
+        cluster: _learners_left(cluster, children, looked, clusters, lost_after_seconds)
+        for cluster in (HOME, *clusters.others)
+    }
     awaited = [left for cluster, left in counted.items() if clusters.awaited(cluster)]
     pods = () if looked is None else looked.pods
     # The syncer is at home. In another cluster, anybody may label a pod like it.
@@ -72,14 +78,18 @@ class _LearnersLeft:
 
 
 def _learners_left(
-    cluster: str, children: Mapping[ChildKey, Object], looked: Looked | None, clusters: Clusters
+    cluster: str,
+    children: Mapping[ChildKey, Object],
+    looked: Looked | None,
+    clusters: Clusters,
+    lost_after_seconds: float,
 ) -> _LearnersLeft:
     """The learners' pods of one cluster."""
     if clusters.is_duplicate(cluster):
         return _LearnersLeft()
     pods = [] if looked is None else [one.pod for one in looked.pods if one.cluster == cluster]
     learners = [pod for pod in pods if component(pod) == labels.LEARNER]
-    lost = sum(is_lost(pod, clusters.now) for pod in learners)
+    lost = sum(is_lost(pod, clusters.now, lost_after_seconds) for pod in learners)
     sets = [live for key, live in children.items() if (key.kind, key.cluster) == (STATEFUL_SET, cluster)]
     counted = max(sum(map(pods_counted, sets)), len(learners))
     # A set that wants pods may still create them, whatever becomes of its old ones.

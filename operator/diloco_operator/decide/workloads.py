@@ -2,15 +2,20 @@
 
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
+from datetime import datetime, timedelta
 
 from diloco.spec.placement import Pool
 from diloco_operator import labels, names
 from diloco_operator.decide.observed import ChildKey, Object
+from diloco_operator.decide.text import parsed_time
 from diloco_operator.names import PoolKey, SetNames
 
 STATEFUL_SET = "StatefulSet"
 DEPLOYMENT = "Deployment"
 CLAIM = "PersistentVolumeClaim"
+SETTLING = timedelta(seconds=30)
+"""A pod that has just become ready may not be reachable yet: its Service's endpoints lag behind, and learners take a
+moment to join again (ours)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +30,10 @@ class PoolWorkload:
     minimum: int | None = None
     """The fewest of an elastic pool; None: it is not elastic."""
 
+    def can_do_without(self, learners: int) -> bool:
+        """Whether it is elastic and has its minimum without so many learners."""
+        return self.minimum is not None and self.desired - learners >= self.minimum
+
     @property
     def ready(self) -> int:
         """Learners whose pod is ready."""
@@ -34,6 +43,11 @@ class PoolWorkload:
     def healthy(self) -> bool:
         """Whether every wanted pod exists and is ready, by its controller's latest status."""
         return self.live is not None and _seen(self.live) and self.ready >= self.desired
+
+    @property
+    def surplus(self) -> bool:
+        """Whether more pods exist than wanted: some are being deleted, or cannot be."""
+        return self.live is not None and _seen(self.live) and _number(_status(self.live).get("replicas")) > self.desired
 
     @property
     def short(self) -> bool:
@@ -111,6 +125,15 @@ def syncer_claim(job: str, children: Mapping[ChildKey, Object]) -> Object | None
 def syncer_ready(deployment: Object | None) -> bool:
     """Whether the syncer's pod is ready."""
     return _number(_status(deployment).get("readyReplicas")) > 0
+
+
+def is_settled(deployment: Object | None, now: datetime) -> bool:
+    """Whether a Deployment has been available for a while."""
+    for condition in _status(deployment).get("conditions") or ():
+        if condition.get("type") == "Available" and condition.get("status") == "True":
+            at = parsed_time(condition.get("lastTransitionTime"))
+            return at is None or now - at >= SETTLING
+    return False
 
 
 def component(item: Object) -> str:

@@ -1,8 +1,8 @@
 """The ConfigMap with the job's manifest, as its processes read it.
 
-It leaves out what no process uses: ``suspend``, how the syncer is exposed, and which clusters regions are in. So a
-changed address changes nothing here, and images of earlier versions find no field that is new there. Pod templates must
-not contain a digest of it, or a change of a pool's size would restart all pods.
+It leaves out what no process uses: ``suspend``, what becomes of lost pods, how the syncer is exposed, and which
+clusters regions are in. So a changed address changes nothing here, and images of earlier versions find no field that is
+new there. Pod templates must not contain a digest of it, or a change of a pool's size would restart all pods.
 """
 
 import json
@@ -38,11 +38,13 @@ PASSED_TO_PODS: Final = frozenset(
 """Fields of a pool that only its pods' template uses, and no process."""
 _USED_BY_NO_PROCESS: Final[Any] = {
     "suspend": True,
+    "failure_policy": {"lost_pods": True},
     "syncer": {"expose": True},
     "regions": {"__all__": {"cluster": True}},
 }
 _ABROAD: Final[Any] = {
     "suspend": True,
+    "failure_policy": {"lost_pods": True},
     "image": True,
     "syncer": True,
     "regions": {"__all__": {"cluster": True, "pools": {"__all__": set(PASSED_TO_PODS)}}},

@@ -11,6 +11,7 @@ from diloco.spec.placement import Pool
 from diloco_operator import labels, names
 from diloco_operator.manifests import common, passthrough
 from diloco_operator.manifests.inputs import Manifest
+from diloco_operator.manifests.lost_nodes import leaves_lost_nodes
 from diloco_operator.manifests.pod_template import patched
 from diloco_operator.manifests.spread import spread
 from diloco_operator.names import PoolKey
@@ -18,6 +19,9 @@ from diloco_operator.names import PoolKey
 CONTAINER: Final = "learner"
 GRACE_SECONDS: Final = 120
 """From SIGTERM to SIGKILL: 20 s to hand in what is due, 60 s for the disk, and a margin."""
+LOST_NODE_SECONDS: Final = 30
+"""How long a learner's pod stays on a node that is not ready or out of reach (ours; the API server's default is 300
+s)."""
 STARTUP_SECONDS: Final = 600
 """Time to start Python and import modules. Loading after that is judged by its progress, not by a time limit."""
 
@@ -29,6 +33,7 @@ def stateful_set(job: DiLoCoJob, key: PoolKey, set_name: str, image: str, replic
     template = {"metadata": {"labels": own}, "spec": _pod(job, key, pool, names.learner_secret(set_name), image)}
     if pool.pod_template is not None:
         template = patched(template, pool.pod_template, CONTAINER)
+    placed = spread(template, name)
     return {
         "apiVersion": "apps/v1",
         "kind": "StatefulSet",
@@ -38,7 +43,7 @@ def stateful_set(job: DiLoCoJob, key: PoolKey, set_name: str, image: str, replic
             "serviceName": names.learners(name),
             "podManagementPolicy": "Parallel",
             "selector": {"matchLabels": labels.pool_selector(name, key)},
-            "template": spread(template, name),
+            "template": {**placed, "spec": leaves_lost_nodes(placed["spec"], LOST_NODE_SECONDS)},
         },
     }
 

@@ -6,7 +6,7 @@ Answers are kept for a moment, so that a burst of changes does not cause a hundr
 import asyncio
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from diloco_operator.cluster.api import Object
@@ -57,6 +57,14 @@ class Memory:
     failing: dict[ChildKey, tuple[int, str]] = field(default_factory=dict)
     """Writes that failed without being refused: how often in a row, and why."""
     foreign: frozenset[ChildKey] = frozenset()
+    pods_forbidden: frozenset[str] = frozenset()
+    """Clusters that have refused to delete a pod, since `refused_at`."""
+
+    def gone(self, pod_uid: str) -> None:
+        """Record that a pod of the last list is gone."""
+        if self.looked is not None:
+            pods = tuple(one for one in self.looked.pods if one.pod["metadata"]["uid"] != pod_uid)
+            self.looked = replace(self.looked, pods=pods)
 
     def failed(self, child: ChildKey, why: str) -> None:
         """Record a failed write that may succeed next time."""
@@ -98,6 +106,7 @@ class Observer:
             looked=self._fresh_look(children, memory),
             syncer=await self.ask_syncer(job, children, memory) if asked else None,
             refused=memory.still_failing | memory.refused,
+            pods_forbidden=memory.pods_forbidden,
             clusters=self.places.seen(job),
         )
 
@@ -130,6 +139,7 @@ class Observer:
         memory.looked = Looked(
             tuple(pod for look in found for pod in look.pods),
             {key: events for look in found for key, events in look.events.items()},
+            {key: modes for look in found for key, modes in look.claims.items()},
         )
         memory.looked_at = self.clock()
         memory.looked_at_versions = _versions(children)

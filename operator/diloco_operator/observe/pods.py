@@ -4,6 +4,7 @@ It lists and never watches, so that pods of healthy jobs cost no requests. An AP
 before it filters them, so one list of all warnings is cheaper than one list for each pod.
 """
 
+import logging
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from typing import Final
@@ -11,15 +12,19 @@ from typing import Final
 from diloco_operator import labels
 from diloco_operator.cluster.api import Object, Selection
 from diloco_operator.cluster.cache import without_managed_fields
-from diloco_operator.cluster.kinds import CORE_EVENT, POD
+from diloco_operator.cluster.errors import ForbiddenError
+from diloco_operator.cluster.kinds import CLAIM, CORE_EVENT, POD
+from diloco_operator.decide.lost_pods import claims_of
 from diloco_operator.decide.observed import ChildKey, Looked, PodObserved
 from diloco_operator.observe.jobs import JobKey
 from diloco_operator.observe.places import Place
 
+_log = logging.getLogger(__name__)
 MOST_EVENT_PAGES: Final = 10
 """Beyond 5,000 warnings in a namespace the rest is not read: the same causes repeat."""
 
-_METADATA: Final = ("namespace", "name", "uid", "labels", "ownerReferences", "creationTimestamp", "deletionTimestamp")
+_IDENTITY: Final = ("namespace", "name", "uid", "labels", "ownerReferences", "creationTimestamp", "deletionTimestamp")
+_METADATA: Final = (*_IDENTITY, "finalizers")
 _STATUS: Final = ("phase", "reason", "message", "conditions")
 _CONTAINER_LISTS: Final = ("initContainerStatuses", "containerStatuses")
 _CONTAINER: Final = ("name", "image", "ready", "restartCount", "state", "lastState")
@@ -41,6 +46,7 @@ async def look_closer(place: Place, job: JobKey, uid: str, children: Mapping[Chi
     return Looked(
         pods=tuple(PodObserved(pod, tuple(by_uid.get(_uid(pod), ())), place.cluster) for pod in pods),
         events={key: tuple(by_uid[_uid(child)]) for key, child in there.items() if _uid(child) in by_uid},
+        claims=await _claims(place, pods),
     )
 
 
@@ -48,14 +54,22 @@ def slim_pod(pod: Object) -> Object:
     """The parts of a pod that decisions read: its state, not its specification."""
     status = pod.get("status") or {}
     slim = _only(status, _STATUS)
+    spec = pod.get("spec") or {}
+    claims = (one for one in spec.get("volumes") or () if "persistentVolumeClaim" in one or "ephemeral" in one)
+    volumes = [_volume(one) for one in claims]
     for field in _CONTAINER_LISTS:
         if status.get(field):
             slim[field] = [_only(one, _CONTAINER) for one in status[field]]
     return {
         "metadata": _only(pod["metadata"], _METADATA),
-        "spec": _only(pod.get("spec") or {}, ("nodeName",)),
+        "spec": {**_only(spec, ("nodeName",)), **({"volumes": volumes} if volumes else {})},
         "status": slim,
     }
+
+
+def _volume(volume: Object) -> Object:
+    """A volume's claim, if it has one."""
+    return _only(volume, ("name", "persistentVolumeClaim")) | ({"ephemeral": {}} if "ephemeral" in volume else {})
 
 
 def _only(given: Object, fields: Iterable[str]) -> Object:
@@ -74,6 +88,26 @@ async def _warnings(place: Place, about: Iterable[Object]) -> Mapping[str, list[
         pages += 1
         if pages >= MOST_EVENT_PAGES:
             break
+    return found
+
+
+async def _claims(place: Place, pods: Iterable[Object]) -> Mapping[ChildKey, tuple[str, ...]]:
+    """Access modes of the claims of pods that are being deleted. Those that cannot be read are missing."""
+    leaving = [pod for pod in pods if pod["metadata"].get("deletionTimestamp")]
+    wanted = {name for pod in leaving for name in claims_of(pod)}
+    found: dict[ChildKey, tuple[str, ...]] = {}
+    if not wanted:
+        return found
+    try:
+        async for page in place.api.pages(Selection(CLAIM, place.namespace)):
+            for claim in page.get("items") or ():
+                name = str(claim["metadata"]["name"])
+                if name in wanted:
+                    modes = (claim.get("spec") or {}).get("accessModes") or ()
+                    found[ChildKey(CLAIM.name, name, place.cluster)] = tuple(map(str, modes))
+    except ForbiddenError as error:
+        # The right to list claims is optional in another cluster: nothing but this needs it.
+        _log.info("%s; pods that mount claims stay", error)
     return found
 
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from diloco.spec import parse_job
 from diloco.spec.load import job_from
-from diloco.spec.placement import Expose, RemoteCluster, SecretKey
+from diloco.spec.placement import Expose, FailurePolicy, LostPods, RemoteCluster, SecretKey
 from diloco_operator.manifests import InvalidSpecError
 from diloco_operator.manifests.documents import job_text
 from tests.support.made_objects import every_job, live, with_pool
@@ -33,6 +33,14 @@ def test_processes_are_not_told_how_the_syncer_is_exposed() -> None:
     job = live(plain, regions=(region,), syncer=plain.spec.syncer.model_copy(update={"expose": expose}))
     written = json.loads(job_text(job))["spec"]
     assert written.pop("syncer") == {}
+    assert written == json.loads(job_text(plain))["spec"]
+
+
+def test_processes_are_not_told_what_becomes_of_lost_pods() -> None:
+    plain = with_pool({})
+    policy = FailurePolicy(max_restarts_per_learner=3, lost_pods=LostPods(action="Wait", after_seconds=600))
+    written = json.loads(job_text(live(plain, failure_policy=policy)))["spec"]
+    assert written.pop("failurePolicy") == {"maxRestartsPerLearner": 3}
     assert written == json.loads(job_text(plain))["spec"]
 
 

@@ -97,9 +97,12 @@ def test_any_other_change_is_one_line_and_changes_nothing(
     assert file.poll() is not None
 
 
+_NOT_ITS_OWN = "  activeDeadlineSeconds: 60\n  failurePolicy: {lostPods: {action: Wait}}\n"
+
+
 def test_what_a_syncer_does_not_go_by_may_change(path: Path, caplog: pytest.LogCaptureFixture) -> None:
     file = JobFile(path, load_job(path))
-    swap(path, changed("learners: 2", "learners: 3, resources: {limits: {cpu: 2}}") + "  activeDeadlineSeconds: 60\n")
+    swap(path, changed("learners: 2", "learners: 3, resources: {limits: {cpu: 2}}") + _NOT_ITS_OWN)
     planned = file.poll()
     assert planned is not None
     assert len(planned.learners) == 3

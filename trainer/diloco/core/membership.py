@@ -52,15 +52,7 @@ def join(state: EngineState, event: LearnerJoined, now: float) -> list[Action]:
     record.joins += 1
     record.step = max(record.step, event.steps)
     record.data_position = max(record.data_position, event.data_position)
-    record.versions = [-1 if p in load else version for p, version in enumerate(held)]
-    turns = record.turn_steps or [record.step] * len(held)
-    # Fragments that others merged in the meantime have had their turn without this learner, which receives them now.
-    passed = [version < current for version, current in zip(held, state.versions, strict=True)]
-    record.turn_steps = [record.step if over else step for over, step in zip(passed, turns, strict=True)]
-    count = len(held)
-    record.received_steps = record.received_steps or [record.step] * count
-    record.received_tokens = record.received_tokens or [record.tokens] * count
-    record.merged_into = record.merged_into or [0] * count
+    _holds(state, record, held, load)
     record.last_heard_at = record.last_step_at = now
     record.idle_seconds = 0.0
     record.given_since = now if record.given_since is None else record.given_since
@@ -92,6 +84,19 @@ def join(state: EngineState, event: LearnerJoined, now: float) -> list[Action]:
         )
     )
     return [*actions, *leases.watch(state, now), *healing.watch(state, now)]
+
+
+def _holds(state: EngineState, record: LearnerRecord, held: tuple[int, ...], load: tuple[int, ...]) -> None:
+    """Note which versions a process holds that joins, but for those that it must ``load``."""
+    record.versions = [-1 if p in load else version for p, version in enumerate(held)]
+    turns = record.turn_steps or [record.step] * len(held)
+    # Fragments that others merged in the meantime have had their turn without this learner, which receives them now.
+    passed = [version < current for version, current in zip(held, state.versions, strict=True)]
+    record.turn_steps = [record.step if over else step for over, step in zip(passed, turns, strict=True)]
+    count = len(held)
+    record.received_steps = record.received_steps or [record.step] * count
+    record.received_tokens = record.received_tokens or [record.tokens] * count
+    record.merged_into = record.merged_into or [0] * count
 
 
 def _refusal(state: EngineState, event: LearnerJoined) -> tuple[Refusal, str] | None:

@@ -16,6 +16,8 @@ MUTABLE = frozenset(
         "spec.suspend",
         "spec.activeDeadlineSeconds",
         "spec.ttlSecondsAfterFinished",
+        "spec.failurePolicy.lostPods.action",
+        "spec.failurePolicy.lostPods.afterSeconds",
         "spec.syncer.resources",
         "spec.syncer.podTemplate",
         "spec.syncer.expose.host",

@@ -50,7 +50,7 @@ class JobSpec(SpecModel):
     regions: tuple[Region, ...] = Field(min_length=1, max_length=64)
     """Where learners run."""
     failure_policy: FailurePolicy = FailurePolicy()
-    """When failures end the job."""
+    """What failures lead to."""
     active_deadline_seconds: int | None = Field(default=None, ge=1, le=2**31 - 1)
     """Seconds after which a job that is not complete fails."""
     ttl_seconds_after_finished: int | None = Field(default=None, ge=0, le=2**31 - 1)

@@ -219,6 +219,18 @@ class SyncerSpec(SpecModel):
     """Its Service."""
 
 
+class LostPods(SpecModel):
+    """What becomes of a learner's pod whose node no longer responds."""
+
+    action: Literal["Replace", "Wait"] = "Replace"
+    """Replace: the operator deletes the pod by force, so that a new one takes its place, if the syncer does not hear
+    from the learner and the pod mounts no claim that only one node may use. Wait: it stays until its node is back or
+    somebody deletes it."""
+    after_seconds: int = Field(default=60, ge=10, le=86_400)
+    """Seconds after the end of a pod's grace period from which it counts as lost. A job that is suspended or has ended
+    waits as long for the pod's learner."""
+
+
 class FailurePolicy(SpecModel):
     """What is done about learners that fail, and when that ends the job."""
 
@@ -235,3 +247,5 @@ class FailurePolicy(SpecModel):
     quarantine_seconds: float = Field(default=600.0, ge=1, le=86_400)
     """A learner whose model diverges is reset from the global model. One that diverges again soon after is left out of
     the quorum and of all merges for this long, twice as long the next time, at most 64 times as long (ours)."""
+    lost_pods: LostPods = LostPods()
+    """Pods on nodes that no longer respond. For jobs in a cluster."""

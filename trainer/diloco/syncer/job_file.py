@@ -67,6 +67,8 @@ def _fixed(job: DiLoCoJob) -> dict[str, Any]:
     spec = job.spec
     plain = spec.model_dump(mode="json", by_alias=True)
     kept = {name: plain[name] for name in ("model", "data", "training", "sync", "failurePolicy")}
+    # The operator's alone.
+    kept["failurePolicy"] = {name: value for name, value in kept["failurePolicy"].items() if name != "lostPods"}
     syncer = {name: plain["syncer"][name] for name in ("checkpointEverySeconds", "keepCheckpoints")}
     regions = [
         {"name": region.name, "pools": [{"name": pool.name, "batchSize": pool.batch_size} for pool in region.pools]}

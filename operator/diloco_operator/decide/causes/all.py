@@ -1,11 +1,9 @@
 """All causes for a job being Degraded, the gravest first, and whether its pods have to be examined. Pure."""
 
-from dataclasses import replace
-
 from diloco.spec.words import shortlist
 from diloco_operator.decide.causes.cause import Cause, gravest_first
 from diloco_operator.decide.causes.clusters import cluster_causes
-from diloco_operator.decide.causes.pools import learner_causes, syncer_pod_causes
+from diloco_operator.decide.causes.pools import Known, learner_causes, syncer_pod_causes
 from diloco_operator.decide.causes.syncer import given_up, present, reported_causes, training
 from diloco_operator.decide.causes.volume import Volume, is_bound, loss_causes, volume_causes
 from diloco_operator.decide.clusters import Clusters
@@ -13,7 +11,7 @@ from diloco_operator.decide.job_now import JobNow
 from diloco_operator.decide.observed import ChildKey, Looked, Observed, SyncerStatusView
 from diloco_operator.decide.reasons import Reason
 from diloco_operator.decide.text import one_line
-from diloco_operator.decide.workloads import PoolWorkload, syncer_ready
+from diloco_operator.decide.workloads import syncer_ready
 
 
 def unhealthy(job_now: JobNow) -> bool:
@@ -24,14 +22,15 @@ def unhealthy(job_now: JobNow) -> bool:
     sets = [workload for workload in job_now.workloads_in_reach if workload.live is not None]
     deployment, claim = job_now.deployment, job_now.claim
     return (
-        any(not workload.healthy for workload in sets)
+        # A pod too many is on its way out, or cannot be ended.
+        any(not workload.healthy or workload.surplus for workload in sets)
         or (deployment is not None and not syncer_ready(deployment))
         or (claim is not None and not is_bound(claim))
     )
 
 
-def running_causes(job_now: JobNow) -> list[Cause]:
-    """The causes for a job that should run."""
+def running_causes(job_now: JobNow, lost: frozenset[str]) -> list[Cause]:
+    """The causes for a job that should run; ``lost``: uids of its lost pods, which have causes of their own."""
     looked, view = job_now.observed.looked or Looked(), job_now.observed.syncer
     trains = training(view) if isinstance(view, SyncerStatusView) else None
     causes = blocking_causes(job_now.observed)
@@ -42,29 +41,17 @@ def running_causes(job_now: JobNow) -> list[Cause]:
     syncer = syncer_pod_causes(job_now.deployment, looked, job_now.now)
     # The claim's own event says more than that of the pod that waits for it.
     causes += [cause for cause in syncer if not (volume and cause.reason == Reason.VOLUME_PENDING)]
-    sessions, spared = None, frozenset[str]()
+    known = Known(lost=lost)
     if isinstance(view, SyncerStatusView):
         causes += reported_causes(view, frozenset(job_now.spec.learner_ids), job_now.spec.sync.quorum)
-        sessions, spared = present(view), given_up(view)
-    causes += learner_causes(job_now.workloads_in_reach, looked, sessions, spared, job_now.now)
+        known = Known(present(view), given_up(view), lost)
+    causes += learner_causes(job_now.workloads_in_reach, looked, known, job_now.now)
     return gravest_first(causes)
 
 
-def stopping_causes(
-    workloads: list[PoolWorkload], observed: Observed, volume: Volume, clusters: Clusters
-) -> list[Cause]:
-    """The causes for a job that should be stopped: pods that cannot be deleted, a volume that is gone, clusters."""
-    now = clusters.now
-    looked = observed.looked or Looked()
-    leaving = [one for one in looked.pods if one.pod["metadata"].get("deletionTimestamp")]
-    only_leaving = replace(looked, pods=tuple(leaving))
-    # A pod that stays is told of, whether or not its pool could do without it.
-    fixed = [replace(workload, minimum=None) for workload in workloads]
-    causes = learner_causes(fixed, only_leaving, None, frozenset(), now)
-    causes += syncer_pod_causes(None, only_leaving, now)
-    causes = [cause for cause in causes if cause.reason == Reason.NODE_LOST]
-    told = [*blocking_causes(observed), *loss_causes(volume), *cluster_causes(clusters)]
-    return gravest_first([*told, *causes])
+def stopping_causes(observed: Observed, volume: Volume, clusters: Clusters) -> list[Cause]:
+    """The causes for a job that should be stopped, but for lost pods: a volume that is gone, clusters."""
+    return gravest_first([*blocking_causes(observed), *loss_causes(volume), *cluster_causes(clusters)])
 
 
 def revocation_causes(problem: str) -> list[Cause]:

@@ -11,7 +11,7 @@ from diloco_operator.decide.causes.pods import PodProblem
 from diloco_operator.decide.reasons import Reason
 from diloco_operator.decide.workloads import PoolWorkload
 
-_NO_NODE = frozenset({Reason.UNSCHEDULABLE, Reason.EVICTED, Reason.NODE_LOST})
+_NO_NODE = frozenset({Reason.UNSCHEDULABLE, Reason.EVICTED})
 
 
 def has_no_node(problem: PodProblem) -> bool:
@@ -19,11 +19,11 @@ def has_no_node(problem: PodProblem) -> bool:
     return problem.node_silent or problem.reason in _NO_NODE
 
 
-def without_waiting(workload: PoolWorkload, problems: Sequence[PodProblem]) -> list[PodProblem]:
+def without_waiting(workload: PoolWorkload, problems: Sequence[PodProblem], lost: int) -> list[PodProblem]:
     """The ``problems`` of a pool's pods, without those of pods that an elastic pool can do without.
 
-    If fewer than its minimum have a node, all of them count.
+    If fewer than its minimum have a node, all of them count. ``lost`` more pods are on nodes that do not respond.
     """
     others = [problem for problem in problems if not has_no_node(problem)]
-    with_node = workload.desired - (len(problems) - len(others))
-    return others if workload.minimum is not None and with_node >= workload.minimum else list(problems)
+    without_node = lost + len(problems) - len(others)
+    return others if workload.can_do_without(without_node) else list(problems)

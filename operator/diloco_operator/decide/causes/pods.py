@@ -15,8 +15,6 @@ from diloco_operator.decide.observed import Object, PodObserved
 from diloco_operator.decide.reasons import Reason
 from diloco_operator.decide.text import last_line, one_line, parsed_time
 
-LOST_AFTER_SECONDS = 60.0
-"""A pod that still exists this long after its grace period is on a node that does not respond (ours)."""
 SETTLING_SECONDS = 10.0
 """A node may need this long for a pod's volumes and sandbox; it retries failures in that time (ours)."""
 CRASHES_OF_A_LOOP = 2
@@ -60,7 +58,7 @@ def pod_problem(observed: PodObserved, now: datetime) -> PodProblem | None:
     """The first problem, in the order in which a pod starts up; None: none is known."""
     pod = observed.pod
     if pod.get("metadata", {}).get("deletionTimestamp"):
-        return _leaving(pod, now)
+        return None  # whether its node is lost: see `lost_pods`
     status = pod.get("status", {})
     if status.get("phase") == "Failed" and status.get("reason"):
         detail = one_line(str(status.get("message", "")))
@@ -89,11 +87,16 @@ def is_on_silent_node(pod: Object) -> bool:
     return _condition(pod, "Ready").get("status") == "False" and _holds(pod, "ContainersReady")
 
 
-def is_lost(pod: Object, now: datetime) -> bool:
-    """Whether it is being deleted, but for so long that its node no longer responds."""
+def is_lost(pod: Object, now: datetime, after_seconds: float) -> bool:
+    """Whether it is being deleted, but exists so long after its grace period that its node no longer responds."""
+    return seconds_until_lost(pod, now, after_seconds) <= 0
+
+
+def seconds_until_lost(pod: Object, now: datetime, after_seconds: float) -> float:
+    """How long a pod that is being deleted still has before it counts as lost; infinite for others."""
     # The deletion's time is when its grace period ends (ObjectMeta.deletionTimestamp).
     due = parsed_time(pod["metadata"].get("deletionTimestamp"))
-    return due is not None and (now - due).total_seconds() >= LOST_AFTER_SECONDS
+    return float("inf") if due is None else after_seconds - (now - due).total_seconds()
 
 
 def _condition(pod: Object, type_: str) -> Object:
@@ -103,13 +106,6 @@ def _condition(pod: Object, type_: str) -> Object:
 
 def _holds(pod: Object, type_: str) -> bool:
     return _condition(pod, type_).get("status") == "True"
-
-
-def _leaving(pod: Object, now: datetime) -> PodProblem | None:
-    if not is_lost(pod, now):
-        return None
-    node = pod.get("spec", {}).get("nodeName") or "its node"
-    return PodProblem(Reason.NODE_LOST, f"{node} does not respond, so pod {pod['metadata'].get('name', '')} stays")
 
 
 def _unscheduled(status: Object) -> PodProblem | None:

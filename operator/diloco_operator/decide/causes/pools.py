@@ -35,13 +35,26 @@ _WORDS = {
     _R.OUT_OF_MEMORY: "out of memory",
     _R.CRASH_LOOPING: "crash-looping",
     _R.EVICTED: "evicted",
-    _R.NODE_LOST: "cannot be deleted",
     _R.LEARNERS_MISSING: "running but not joined to the syncer",
 }
 """How a message describes one or more pods with that problem."""
-FOUND_BY_LOOKING = frozenset({*_WORDS, _R.PODS_FORBIDDEN, _R.ROLLOUT_WAITING})
+FOUND_BY_LOOKING = frozenset(
+    {*_WORDS, _R.PODS_FORBIDDEN, _R.ROLLOUT_WAITING, _R.NODE_LOST, _R.LOST_POD_KEPT, _R.SYNCER_NODE_LOST}
+)
 """Reasons that only the pods show: without a list of pods, whether they apply is not known."""
 _FORBIDDEN_POD = re.compile(r'^pods "[^"]*" is forbidden: ')
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """What is known of learners and their pods besides the list of pods."""
+
+    present: frozenset[str] | None = None
+    """Ids of the learners that have a session with the syncer; None: the syncer did not report it."""
+    spared: frozenset[str] = frozenset()
+    """Ids of learners to leave out, because the cause why they do not run is reported already."""
+    lost: frozenset[str] = frozenset()
+    """Uids of pods on nodes that do not respond. Their causes are reported elsewhere (`lost_pods`)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,30 +66,17 @@ class Waiting:
     """Why they have none, in one line."""
 
 
-def learner_causes(
-    workloads: Iterable[PoolWorkload],
-    looked: Looked,
-    present: frozenset[str] | None,
-    spared: frozenset[str],
-    now: datetime,
-) -> list[Cause]:
-    """The causes that keep learners from running. That an elastic pool does without some of them is none.
-
-    Args:
-        workloads: The pools.
-        looked: Their pods and events.
-        present: Ids of the learners that have a session with the syncer; None: the syncer did not report it.
-        spared: Ids of learners to leave out, because the cause why they do not run is reported already.
-        now: The time.
-    """
+def learner_causes(workloads: Iterable[PoolWorkload], looked: Looked, known: Known, now: datetime) -> list[Cause]:
+    """The causes that keep learners from running, but for lost nodes. What an elastic pool does without is none."""
     causes: list[Cause] = []
     for workload, own in _with_pods(workloads, looked):
-        problems = _problems(workload, own, present, spared, now)
-        causes += _grouped(without_waiting(workload, problems), _counted(workload))
+        problems = _problems(workload, own, known, now)
+        lost = sum(observed.pod["metadata"].get("uid") in known.lost for observed in own)
+        causes += _grouped(without_waiting(workload, problems, lost), _counted(workload))
         causes += _forbidden(workload, looked.events)
-        given_up = any(_learner(workload, observed.pod) in spared for observed in own)
+        given_up = any(_learner(workload, observed.pod) in known.spared for observed in own)
         waiting = rollout_waits(workload)
-        if waiting and (problems or given_up):
+        if waiting and (problems or given_up or lost):
             text = f"{waiting} of {workload.desired} learners of {workload.pool} do not have the new template yet: "
             causes.append(Cause(Reason.ROLLOUT_WAITING, f"{text}other pods of the pool are not ready"))
     return causes
@@ -87,11 +87,11 @@ def waiting_learners(
 ) -> dict[PoolKey, Waiting]:
     """The learners without a node of each elastic pool that has such, whether or not it has its minimum.
 
-    The arguments are those of `learner_causes`.
+    ``present`` is that of `Known`.
     """
     found = {}
     for workload, own in _with_pods(workloads, looked):
-        problems = _problems(workload, own, present, frozenset(), now)
+        problems = _problems(workload, own, Known(present), now)
         without = [problem for problem in problems if has_no_node(problem)]
         if workload.minimum is not None and without:
             causes = _grouped(without, _counted(workload))
@@ -109,18 +109,12 @@ def _with_pods(workloads: Iterable[PoolWorkload], looked: Looked) -> Iterator[tu
             yield workload, pods.get(str(workload.live["metadata"].get("uid", "")), [])
 
 
-def _problems(
-    workload: PoolWorkload,
-    own: list[PodObserved],
-    present: frozenset[str] | None,
-    spared: frozenset[str],
-    now: datetime,
-) -> list[PodProblem]:
+def _problems(workload: PoolWorkload, own: list[PodObserved], known: Known, now: datetime) -> list[PodProblem]:
     return [
         problem
         for observed in own
-        if (learner := _learner(workload, observed.pod)) not in spared
-        and (problem := pod_problem(observed, now) or _missing(observed.pod, learner, present, now)) is not None
+        if (learner := _learner(workload, observed.pod)) not in known.spared
+        and (problem := pod_problem(observed, now) or _missing(observed.pod, learner, known.present, now)) is not None
     ]
 
 

@@ -36,13 +36,14 @@ changes = st.one_of(
     st.tuples(st.just("delete child"), st.integers(0, 13)),
     st.tuples(st.just("replicas by hand"), st.integers(0, 4)),
     st.tuples(st.just("kill pod"), st.integers(0, 4)),
+    st.tuples(st.just("lose pod"), st.integers(0, 4)),
     st.tuples(st.just("finish"), st.booleans()),
 )
 lives = st.lists(st.one_of(ticks, reconciles, killed, changes), min_size=1, max_size=25)
 
 
 def empty(plan: Plan) -> bool:
-    return not (plan.apply or plan.delete or plan.delete_job or plan.status or plan.events)
+    return not (plan.apply or plan.delete or plan.delete_pods or plan.delete_job or plan.status or plan.events)
 
 
 def happens(w: World, what: str, value: Any) -> None:
@@ -57,6 +58,7 @@ def happens(w: World, what: str, value: Any) -> None:
         "delete child": lambda: _delete_child(w, value),
         "replicas by hand": lambda: _replicas(w, value),
         "kill pod": lambda: _kill_pod(w, value),
+        "lose pod": lambda: _lose_pod(w, value),
         "finish": lambda: _finish(w, complete=value),
     }
     acts[what]()
@@ -80,6 +82,14 @@ def _replicas(w: World, replicas: int) -> None:
 def _kill_pod(w: World, index: int) -> None:
     names = sorted(w.pods.pods)
     if names:
+        w.pods.delete(names[index % len(names)])
+
+
+def _lose_pod(w: World, index: int) -> None:
+    """A learner's node is lost: its pod is to go, and does not."""
+    names = sorted(w.learner_pods())
+    if names:
+        w.pods.stuck.add(names[index % len(names)])
         w.pods.delete(names[index % len(names)])
 
 
