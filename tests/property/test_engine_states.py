@@ -290,7 +290,7 @@ def test_any_interleaving_keeps_the_invariants(kind: str) -> None:
     changes = dict(OPTION_SETS[kind])
     machine = type(f"EngineStates of {kind}", (EngineStates,), {"chosen": options(LEARNERS, **changes)})
     play = settings(
-        max_examples=EXAMPLES or 25,
+        max_examples=EXAMPLES or 60,
         stateful_step_count=400 if EXAMPLES else 50,
         suppress_health_check=list(HealthCheck),
     )
