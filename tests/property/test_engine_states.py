@@ -1,6 +1,6 @@
 """Whatever happens in whatever order, the engine keeps its invariants and goes on while K learners make steps.
 
-``tests.support.engine_world`` checks every decision. A longer search: ``ENGINE_STATES=2000 pytest`` (examples of each
+``tests.support.engine_checks`` checks every decision. A longer search: ``ENGINE_STATES=2000 pytest`` (examples of each
 set of options).
 """
 
@@ -25,8 +25,9 @@ from diloco.core.events import (
     StepReported,
 )
 from diloco.core.options import EngineOptions
+from tests.support.engine_checks import LONGEST_STEP_SECONDS, TOKENS_PER_STEP, Process
 from tests.support.engine_script import name, options
-from tests.support.engine_world import LONGEST_STEP_SECONDS, TOKENS_PER_STEP, Process, World
+from tests.support.engine_world import World
 
 EXAMPLES = int(os.environ.get("ENGINE_STATES", "0"))
 LEARNERS = 3
