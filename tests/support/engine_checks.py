@@ -104,8 +104,13 @@ class CheckedEngine:
 
     def _remember(self, process: Process) -> None:
         """Keep what an incarnation that ends could still send."""
-        lists = {"versions": process.versions.copy(), "received_at": process.received_at.copy()}
-        self.over.append(replace(process, asks=process.asks.copy(), **lists))
+        copy = replace(
+            process,
+            asks=process.asks.copy(),
+            versions=process.versions.copy(),
+            received_at=process.received_at.copy(),
+        )
+        self.over.append(copy)
 
     def current(self, process: Process) -> bool:
         """Whether the process has a session."""
