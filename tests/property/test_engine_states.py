@@ -1,6 +1,6 @@
 """Whatever happens in whatever order, the engine keeps its invariants and goes on while K learners make steps.
 
-``tests.support.engine_world`` checks every decision. A longer search: ``ENGINE_STATES=2000 pytest`` (examples of each
+``tests.support.engine_checks`` checks every decision. A longer search: ``ENGINE_STATES=2000 pytest`` (examples of each
 set of options).
 """
 
@@ -25,8 +25,9 @@ from diloco.core.events import (
     StepReported,
 )
 from diloco.core.options import EngineOptions
+from tests.support.engine_checks import LONGEST_STEP_SECONDS, TOKENS_PER_STEP, Process
 from tests.support.engine_script import name, options
-from tests.support.engine_world import LONGEST_STEP_SECONDS, TOKENS_PER_STEP, Process, World
+from tests.support.engine_world import World
 
 EXAMPLES = int(os.environ.get("ENGINE_STATES", "0"))
 LEARNERS = 3
@@ -290,7 +291,7 @@ def test_any_interleaving_keeps_the_invariants(kind: str) -> None:
     changes = dict(OPTION_SETS[kind])
     machine = type(f"EngineStates of {kind}", (EngineStates,), {"chosen": options(LEARNERS, **changes)})
     play = settings(
-        max_examples=EXAMPLES or 25,
+        max_examples=EXAMPLES or 60,
         stateful_step_count=400 if EXAMPLES else 50,
         suppress_health_check=list(HealthCheck),
     )

@@ -120,10 +120,15 @@ class SyncerPeers:
         return joined
 
     def admit(
-        self, learner: str = WHO, instance: str = "process", incarnation: int = INCARNATION, steps: int = 0
+        self,
+        learner: str = WHO,
+        instance: str = "process",
+        incarnation: int = INCARNATION,
+        steps: int = 0,
+        load: tuple[int, ...] = (),
     ) -> None:
         """The engine admits a process."""
-        action = Admit(learner, instance, incarnation, (), self.store.versions, steps, 4 * steps, "it is planned")
+        action = Admit(learner, instance, incarnation, load, self.store.versions, steps, 4 * steps, "it is planned")
         self.sessions.admit(action, PROGRESS)
 
     async def admitted(self, learner: str = WHO, incarnation: int = INCARNATION) -> "Joined":

@@ -1,10 +1,12 @@
 """A region's limit, in virtual time."""
 
+import asyncio
 import random
 
 import pytest
 
-from diloco.wire.bandwidth import Rate
+from diloco.wire.bandwidth import Limit, LoadLimit, Rate
+from tests.support.virtual_time import in_virtual_time
 
 MBIT = 1e6 / 8
 
@@ -41,3 +43,42 @@ def test_a_part_larger_than_the_rate_still_goes() -> None:
     rate = Rate(10.0)
     assert rate.wait_seconds(1000, 0.0) == 0.0
     assert rate.wait_seconds(1000, 50.0) == pytest.approx(50.0, abs=0.1)
+
+
+def test_a_merged_fragment_goes_between_the_parts_of_loads() -> None:
+    async def scene() -> list[str]:
+        limit, went = Limit(1000.0, asyncio.get_running_loop().time), list[str]()
+        loads = LoadLimit(limit)
+
+        async def send(what: str, through: Limit, parts: int) -> None:
+            for _ in range(parts):
+                await through.down(1000)
+                went.append(what)
+
+        many = [asyncio.ensure_future(send("load", loads, 5)) for _ in range(10)]
+        await asyncio.sleep(0.5)
+        await send("merged", limit, 3)
+        for load in many:
+            load.cancel()
+        await asyncio.gather(*many, return_exceptions=True)
+        return went
+
+    went = in_virtual_time(scene())
+    # One part of the loads is due before each: of all fifty, not of each of the ten.
+    assert went == ["load", "load", "merged", "load", "merged", "load", "merged"]
+
+
+def test_loads_count_towards_the_limit_in_both_directions() -> None:
+    async def scene() -> tuple[float, float]:
+        now = asyncio.get_running_loop().time
+        began, limit = now(), Limit(1000.0, now)
+        loads = LoadLimit(limit)
+        assert loads.bytes_per_second == 1000.0
+        for _ in range(2):
+            await loads.up(1000)
+        up_at = now()
+        await loads.down(1000)
+        await limit.down(1000)
+        return up_at - began, now() - up_at
+
+    assert in_virtual_time(scene()) == pytest.approx((1.0, 1.0), abs=0.05)

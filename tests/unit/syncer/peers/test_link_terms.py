@@ -4,6 +4,7 @@ import pytest
 
 from diloco.spec.placement import Region
 from diloco.syncer.peers.link_terms import LinkTerms, limits_of, terms_of
+from diloco.wire.bandwidth import LoadLimit
 from diloco.wire.channel import DEFAULT_CONNECTIONS
 
 POOLS = [{"name": "p", "learners": 2}]
@@ -30,3 +31,13 @@ def test_a_regions_learners_share_one_limit_others_have_none() -> None:
     assert first is limit_of("far/p/1")
     assert first.bytes_per_second == 10e6
     assert limit_of("near/p/0") is None
+
+
+def test_whoever_loads_shares_the_limit_and_goes_behind_the_others() -> None:
+    limit_of = limits_of([NEAR, FAR], lambda learner: learner == "far/p/1")
+    assert not isinstance(limit_of("far/p/0"), LoadLimit)
+    behind = limit_of("far/p/1")
+    assert isinstance(behind, LoadLimit)
+    assert behind.bytes_per_second == 10e6
+    assert behind._limit is limit_of("far/p/0")
+    assert limits_of([NEAR], lambda _: True)("near/p/0") is None

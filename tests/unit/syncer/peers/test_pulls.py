@@ -16,6 +16,7 @@ from diloco.core.fragments import TensorSpec, partition
 from diloco.syncer.peers.claims import ClaimLimits, Claims
 from diloco.syncer.peers.inbox import Inbox
 from diloco.syncer.peers.link_meter import LinkMeter
+from diloco.syncer.peers.load_places import LoadPlaces
 from diloco.syncer.peers.loads import Loads
 from diloco.syncer.peers.posted_pulls import PostedPulls
 from diloco.syncer.peers.service import SyncService
@@ -48,6 +49,7 @@ class Bench:
         self.store.put(0, 4, torch.arange(10.0))
         self.sessions = Sessions()
         self.posted = PostedPulls(3600.0)
+        self.loads = Loads(time.monotonic, LoadPlaces(most=1))
         self.metrics = SyncerMetrics()
         self.service = SyncService(
             job="job",
@@ -58,7 +60,7 @@ class Bench:
             inbox=Inbox(LAYOUT, codec_named("None")),
             store=self.store,
             posted=self.posted,
-            loads=Loads(time.monotonic),
+            loads=self.loads,
             claims=Claims(ClaimLimits(lambda _: 1, frozenset({"here/cpu"}), 1, 100, 1), lambda: None, time.monotonic),
             patience_seconds=1.0,
             meter=LinkMeter(time.monotonic),
@@ -190,3 +192,35 @@ def test_a_learner_whose_session_ended_meanwhile_is_told_so() -> None:
 
     with pytest.raises(RefusedError, match="has no session here"):
         asyncio.run(posted())
+
+
+def test_a_learner_that_loads_waits_for_its_turn_and_gets_the_newest_version() -> None:
+    async def scene() -> None:
+        bench = Bench()
+        for learner in ("r/p/1", "r/p/0"):
+            bench.loads.begins(learner)
+        await bench.loads.turn("r/p/1")
+        pull = asyncio.ensure_future(bench.pull(4))
+        await asyncio.sleep(0.01)
+        assert not pull.done()
+        bench.make()
+        bench.loads.ends("r/p/1")
+        assert (await pull)[0].version == 5
+
+    asyncio.run(scene())
+
+
+def test_a_session_that_ends_while_its_pull_waits_for_a_turn_gets_nothing() -> None:
+    async def scene() -> None:
+        bench = Bench()
+        for learner in ("r/p/1", "r/p/0"):
+            bench.loads.begins(learner)
+        await bench.loads.turn("r/p/1")
+        pull = asyncio.ensure_future(bench.pull(4))
+        await asyncio.sleep(0.01)
+        bench.sessions.incarnations.clear()
+        bench.loads.ends("r/p/0")
+        with pytest.raises(RefusedError, match="incarnation 1 of r/p/0 has no session here"):
+            await pull
+
+    asyncio.run(scene())

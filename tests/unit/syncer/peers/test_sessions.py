@@ -1,6 +1,7 @@
 """Who gets a session, what it is told, and by whom it is ended."""
 
 import asyncio
+from collections.abc import Callable, Coroutine
 from dataclasses import replace
 from typing import Any
 
@@ -15,6 +16,7 @@ from diloco.wire.errors import IdentityError, RefusedError, UnavailableError
 from diloco.wire.messages import (
     Alive,
     Leave,
+    Ready,
     Refused,
     Welcome,
 )
@@ -27,6 +29,7 @@ from tests.support.syncer_peers import (
     PROGRESS,
     VERSION,
     WHO,
+    Joined,
     SyncerPeers,
     play,
     settle,
@@ -272,5 +275,56 @@ def test_a_call_that_is_broken_off_leaves_no_session_behind() -> None:
         assert joined.over
         assert peers.events == [LearnerLeft(WHO, INCARNATION, clean=False)]
         assert len(asyncio.all_tasks()) == 1  # this one
+
+    play(scene)
+
+
+async def loads(peers: SyncerPeers) -> Joined:
+    """A process that was admitted and has the model to load."""
+    joined = await peers.join()
+    peers.admit(load=(0, 1))
+    assert peers.loads.loads(WHO)
+    return joined
+
+
+async def says_it_has_the_model(peers: SyncerPeers, joined: Joined) -> None:
+    await joined.say(Ready(INCARNATION + 1))
+    assert peers.loads.loads(WHO)
+    await joined.say(Ready(INCARNATION))
+
+
+async def breaks_off(_: SyncerPeers, joined: Joined) -> None:
+    await joined.break_off()
+
+
+async def is_fenced(peers: SyncerPeers, _: Joined) -> None:
+    peers.sessions.fence(Fence(WHO, INCARNATION, Refusal.LEASE_EXPIRED, "silent"))
+
+
+async def joins_again_with_all(peers: SyncerPeers, _: Joined) -> None:
+    await peers.join(instance="another")
+    peers.admit(instance="another", incarnation=INCARNATION + 1)
+
+
+@pytest.mark.parametrize("end", [says_it_has_the_model, breaks_off, is_fenced, joins_again_with_all])
+def test_a_learner_loads_until_it_has_the_model_or_its_session_ends(
+    end: Callable[[SyncerPeers, Joined], Coroutine[Any, Any, None]],
+) -> None:
+    async def scene(peers: SyncerPeers) -> None:
+        joined = await loads(peers)
+        await end(peers, joined)
+        assert not peers.loads.loads(WHO)
+
+    play(scene)
+
+
+def test_the_end_of_a_session_that_was_replaced_ends_no_load() -> None:
+    async def scene(peers: SyncerPeers) -> None:
+        replaced = await loads(peers)
+        await peers.join(instance="another")
+        peers.admit(instance="another", incarnation=INCARNATION + 1, load=(0,))
+        await replaced.say(Ready(INCARNATION + 1))
+        await replaced.break_off()
+        assert peers.loads.loads(WHO)
 
     play(scene)
