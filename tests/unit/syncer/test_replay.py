@@ -14,8 +14,9 @@ from diloco.core.events import Merged
 from diloco.runtime.files import sha256_bytes
 from diloco.spec import DiLoCoJob
 from diloco.syncer.replay import ReplayError, ReplayReport, replay
-from diloco.tape.reader import TapeReader, find_tapes, seal
-from diloco.tape.writer import TapeLimits
+from diloco.tape.limits import TapeLimits
+from diloco.tape.reader import TapeReader, seal
+from diloco.tape.segments import find_tapes
 from tests.unit.syncer.recorded_run import RecordedRun
 
 pytestmark = pytest.mark.usefixtures("one_torch_thread")

@@ -60,7 +60,7 @@ def _fixed(job: DiLoCoJob) -> dict[str, Any]:
     spec = job.spec
     plain = spec.model_dump(mode="json", by_alias=True)
     kept = {name: plain[name] for name in ("model", "data", "training", "sync", "failurePolicy")}
-    syncer = {name: plain["syncer"][name] for name in ("checkpointEverySeconds", "keepCheckpoints")}
+    syncer = {name: plain["syncer"][name] for name in ("checkpointEverySeconds", "keepCheckpoints", "tape")}
     regions = [
         {"name": region.name, "pools": [{"name": pool.name, "batchSize": pool.batch_size} for pool in region.pools]}
         for region in spec.regions

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
 from diloco.core.actions import Admit, AskFragment, Finish, Merge
-from diloco.core.engine import Engine, EngineView
+from diloco.core.engine import EngineView
 from diloco.core.events import (
     FragmentApplied,
     FragmentArrived,
@@ -39,7 +39,7 @@ from diloco.local.targets import SYNCER
 from diloco.local.time_classes import shares_of
 from diloco.spec import DiLoCoJob
 from diloco.spec.syncer_status import RegionBytes
-from diloco.tape.reader import TapeEntry, TapeHeader, Torn
+from diloco.tape.reader import TapeEntry, TapeHeader, Torn, engine_of
 
 _SAMPLE_SECONDS = 1.0
 _BLOCKED_SECONDS = 0.05
@@ -90,10 +90,10 @@ class HistoryBuilder:
             SnapshotError: it does not begin with a state of this job.
         """
         job = DiLoCoJob.model_validate(header.job)
-        engine = Engine(EngineOptions.from_job(job, self._layout), header.epoch, header.engine or None)
-        self._roll_back(engine.view(0.0))
+        engine = engine_of(header, EngineOptions.from_job(job, self._layout))
+        self._roll_back(engine.view(header.now))
         self._turns[SYNCER].append((self._clock.seconds(header.started_at), Turn.TRAINS))
-        now = seconds = 0.0
+        now, seconds = header.now, 0.0
         over: float | None = None
         self._finished = False
         left_out_before, named = dict(self._left_out), set[str]()
