@@ -74,7 +74,7 @@ class Taped(Script):
         super().__init__(OPTIONS, epoch=epoch)
         self.told: list[Event] = []
         self._keeper = TapeKeeper(directory, limits)
-        header = TapeHeader({}, "", epoch, "", False, {}, 0.0)
+        header = TapeHeader({}, "", epoch, "", record=False, engine={}, started_at=0.0)
         self.tape = TapeWriter(directory, header, limits, self.engine.image)
 
     def do(self, event: Event) -> list[Action]:

@@ -19,7 +19,7 @@ FEW = TapeLimits(segment_bytes=2000, kept_bytes=8000)
 
 
 def header(epoch: int = 1) -> TapeHeader:
-    return TapeHeader({}, "ab" * 32, epoch, "000001", False, {}, 1.5)
+    return TapeHeader({}, "ab" * 32, epoch, "000001", record=False, engine={}, started_at=1.5)
 
 
 def write(directory: Path, epoch: int = 1, events: int = 100) -> Path:
