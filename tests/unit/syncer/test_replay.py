@@ -293,6 +293,14 @@ def test_a_tape_of_format_1_replays_by_the_rules_of_its_time(tmp_path: Path) -> 
     assert (epoch.events, epoch.decisions, epoch.merges) == (450, 641, 86)
 
 
+def test_segments_of_format_4_replay_from_the_state_they_begin_with(tmp_path: Path) -> None:
+    shutil.copytree(Path(__file__).parents[2] / "golden" / "tape-format-4", tmp_path / "tape")
+    report = replay(tmp_path)
+    assert report.problems == ()
+    (epoch,) = report.epochs
+    assert (epoch.first_seq, epoch.events, epoch.decisions, epoch.merges) == (35, 108, 143, 15)
+
+
 def test_merges_that_left_a_member_out_replay_to_the_bit(tmp_path: Path) -> None:
     recorded = RecordedRun(tmp_path, small_job())
     recorded.spoilt = frozenset({2, 5})
