@@ -112,7 +112,7 @@ def test_a_segment_without_a_complete_line_is_deleted_at_the_next_start(tmp_path
     assert names(tmp_path) == before
 
 
-def test_a_line_cut_off_at_the_end_of_an_epoch_is_still_told_when_compressed(tmp_path: Path) -> None:
+def test_a_line_cut_off_at_an_epochs_end_is_told_when_compressed(tmp_path: Path) -> None:
     last = write(tmp_path)
     last.write_bytes(last.read_bytes()[:-10])
     TapeKeeper(tmp_path, ALL).tidy(tmp_path / "000002.jsonl", 2000)

@@ -425,7 +425,7 @@ def test_what_is_kept_of_a_long_run_is_bounded(layout: Layout, monkeypatch: pyte
         assert 10 <= len(kept) <= 21
         seconds = [one.start if isinstance(one, Stretch) else one.seconds for one in kept]
         assert seconds == sorted(seconds)
-        assert seconds[-1] - seconds[0] > 150
+        assert kept is learner.blocked or seconds[-1] - seconds[0] > 150
     assert history.samples[-1].seconds == pytest.approx(history.seconds)
 
 
