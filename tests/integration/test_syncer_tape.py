@@ -1,6 +1,7 @@
 """A real syncer process whose tape is cut many times while it is killed again and again, and on a small disk."""
 
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -20,6 +21,11 @@ def segments(tape: Path, epoch: int) -> int:
     return sum(len(files.segments) for files in find_tapes(tape) if files.epoch == epoch)
 
 
+def is_cut(tape: Path, epoch: int, _: object) -> bool:
+    """Whether the epoch's tape has been cut as often as its number says."""
+    return segments(tape, epoch) > epoch
+
+
 def test_killed_while_its_tape_is_cut_it_goes_on_and_every_epoch_replays(tmp_path: Path) -> None:
     job = SmallJob(tmp_path, tokens=10_000_000, tape="1Mi")
     tape = tmp_path / "s" / "tape"
@@ -28,7 +34,7 @@ def test_killed_while_its_tape_is_cut_it_goes_on_and_every_epoch_replays(tmp_pat
             syncer.serving()
             with learner(job, syncer, instance=f"process {epoch}") as one:
                 # Killed at once when another segment has begun: the one before it is being compressed.
-                one.begin().train(lambda _, epoch=epoch: segments(tape, epoch) > epoch)
+                one.begin().train(partial(is_cut, tape, epoch))
                 syncer.kill()
                 assert one.over.wait(WAIT_SECONDS)
     report = replay(tmp_path / "s")
