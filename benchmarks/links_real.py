@@ -29,7 +29,8 @@ from diloco.model import build_model, layout_of
 from diloco.plan.world import World, read_world
 from diloco.simulate import Link, Profile, RunOptions, Scenario, simulate_course
 from diloco.spec import DiLoCoJob, load_job
-from diloco.tape.reader import TapeReader, Torn, find_tapes
+from diloco.tape.reader import TapeReader, Torn
+from diloco.tape.segments import find_tapes
 from report import write_report
 
 PERCENT_POINTS = 5.0

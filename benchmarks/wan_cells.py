@@ -27,7 +27,8 @@ from diloco.spec import DiLoCoJob, load_job
 from diloco.spec.syncer_status import Phase
 from diloco.syncer.disk.byte_counts import read_counts
 from diloco.syncer.disk.checkpoint import checkpoint_names
-from diloco.tape.reader import TapeReader, find_tapes
+from diloco.tape.reader import TapeReader
+from diloco.tape.segments import find_tapes
 from wan_network import HUB, Joined, Moved, network
 
 REGIONS: Final = 4

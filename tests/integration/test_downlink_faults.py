@@ -14,7 +14,8 @@ from diloco.core.events import Merged
 from diloco.learner.mailboxes.orders import EndKind
 from diloco.runtime.exits import EXIT_OK
 from diloco.syncer.replay import replay
-from diloco.tape.reader import TapeReader, Torn, find_tapes
+from diloco.tape.reader import TapeReader, Torn
+from diloco.tape.segments import find_tapes
 from tests.integration.learner_thread import LearnerThread
 from tests.support.syncer_process import SmallJob, SyncerProcess
 from tests.support.tcp_proxy import TcpProxy

@@ -118,6 +118,7 @@ EVERY_FIELD: dict[str, Any] = {
             "checkpointEverySeconds": 60,
             "keepCheckpoints": 3,
             "storage": {"size": "20Gi", "className": "fast", "accessMode": "ReadWriteOncePod"},
+            "tape": {"maxSize": "512Mi"},
             "resources": {
                 "requests": {"memory": "8Gi"},
                 "limits": {"memory": "8Gi"},

@@ -24,6 +24,17 @@ def no_file_left() -> Iterator[None]:
 
 
 @contextmanager
+def files_of_at_most(size_bytes: int) -> Iterator[None]:
+    """This process can write no longer file, as on a disk that runs full in the middle of one."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size_bytes, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+@contextmanager
 def small_disk(folder: Path, size_kib: int) -> Iterator[Path]:
     """A file system of its own in ``folder``; the test is skipped where none can be mounted."""
     mount = folder / "disk"

@@ -31,7 +31,7 @@ spec:
   sync:
     {{fragments: 4, interval: 4, quorum: {quorum}, compression: None, downlink: {downlink}, anchor: {anchor},
       leaseSeconds: {lease_seconds}}}
-  syncer: {{checkpointEverySeconds: {checkpoint_every}}}
+  syncer: {{checkpointEverySeconds: {checkpoint_every}, tape: {{maxSize: {tape}}}}}
   regions: [{{name: here, pools: [{{name: cpu, learners: {learners}}}]}}]
 """
 _DEFAULTS: dict[str, Any] = {
@@ -42,6 +42,7 @@ _DEFAULTS: dict[str, Any] = {
     "anchor": "Received",
     "downlink": "F32",
     "checkpoint_every": 1,
+    "tape": "1Gi",
     "learners": 2,
     "lease_seconds": 30,
 }

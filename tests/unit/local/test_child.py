@@ -60,3 +60,38 @@ def test_an_error_that_cannot_be_written_is_lost(tmp_path: Path, monkeypatch: py
     monkeypatch.setenv(VARIABLE, str(tmp_path / "missing" / "one.error"))
     write_last_error("no such file")
     assert read_last_error(tmp_path / "missing" / "one.error") == ""
+
+
+def test_a_long_log_is_moved_aside_and_its_process_writes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("diloco.local.child.LOG_BYTES", 1000)
+    log, older = tmp_path / "one.log", tmp_path / "one.older.log"
+    log.write_text("x" * 1000, encoding="utf-8")
+    child = Child(["--version"], log, {})
+    child.bound_log()
+    assert not older.exists()
+    with log.open("ab", buffering=0) as of_the_process:
+        of_the_process.write(b"first\n")
+        child.bound_log()
+        assert older.read_text(encoding="utf-8") == "x" * 1000 + "first\n"
+        assert log.read_bytes() == b""
+        of_the_process.write(b"second\n")
+        assert log.read_bytes() == b"second\n"
+        of_the_process.write(b"y" * 1000)
+        child.bound_log()
+        assert older.read_bytes() == b"second\n" + b"y" * 1000
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["one.log", "one.older.log"]
+
+
+def test_without_room_a_log_is_emptied_once_it_is_twice_as_long(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("diloco.local.child.LOG_BYTES", 1000)
+    log = tmp_path / "one.log"
+    child = Child(["--version"], log, {})
+    log.write_bytes(b"x" * 1500)
+    (tmp_path / ".one.older.log.part").mkdir()  # so nothing can be copied
+    child.bound_log()
+    assert log.stat().st_size == 1500
+    log.write_bytes(b"x" * 2100)
+    child.bound_log()
+    assert log.stat().st_size == 0

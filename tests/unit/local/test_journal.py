@@ -67,3 +67,16 @@ def test_a_pipe_in_the_place_of_a_journal_is_an_error_and_blocks_nobody(tmp_path
         read_journal(path)
     with pytest.raises(OSError, match="No such device"):
         Journal(path)
+
+
+def test_a_long_journal_keeps_one_older_part(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("diloco.local.journal.PART_BYTES", 1000)
+    path = tmp_path / "supervisor.jsonl"
+    journal = Journal(path)
+    for number in range(105):
+        journal.write("exit", reason=str(number))
+        assert sum(part.stat().st_size for part in tmp_path.iterdir()) < 2300
+    assert sorted(part.name for part in tmp_path.iterdir()) == ["supervisor.jsonl", "supervisor.older.jsonl"]
+    told = [int(entry.details["reason"]) for entry in read_journal(path)]
+    assert told == list(range(105 - len(told), 105))
+    assert len(told) > 10

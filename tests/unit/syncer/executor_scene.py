@@ -32,8 +32,9 @@ from diloco.syncer.peers.posted_pulls import PostedPulls
 from diloco.syncer.peers.sessions import Sessions
 from diloco.syncer.reporting.metrics import SyncerMetrics
 from diloco.syncer.store import FragmentStore, digest_of
+from diloco.tape.limits import TapeLimits
 from diloco.tape.reader import TapeHeader
-from diloco.tape.writer import TapeLimits, TapeWriter
+from diloco.tape.writer import TapeWriter
 from diloco.wire.messages import Join, LearnerMessage, SyncerMessage
 from tests.support.syncer_peers import BESIDE, LAYOUT, WHO
 

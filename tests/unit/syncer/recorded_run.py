@@ -26,8 +26,9 @@ from diloco.syncer.merging import Merging
 from diloco.syncer.peers.inbox import PushKey
 from diloco.syncer.prepare import prepare
 from diloco.syncer.store import digest_of
+from diloco.tape.limits import TapeLimits
 from diloco.tape.reader import TapeHeader
-from diloco.tape.writer import TapeLimits, TapeWriter
+from diloco.tape.writer import TapeWriter
 
 TOKENS_PER_STEP = 64
 
@@ -54,7 +55,7 @@ class RecordedRun:
             rules=int(CURRENT_RULES),
             tensors=self.layout.table,
         )
-        self.tape = TapeWriter(directory / "tape", header, limits or TapeLimits())
+        self.tape = TapeWriter(directory / "tape", header, limits or TapeLimits(), self.engine.image)
         self._codec = codec_named(job.spec.sync.compression)
         self._merging = Merging(self.layout, job.spec.sync, self._codec)
         self._payloads: dict[PushKey, torch.Tensor] = {}

@@ -10,8 +10,10 @@ from typing import Any
 from diloco.core.actions import Action, CancelTimer, Note, SetTimer
 from diloco.core.events import Event, LearnerAlive, SnapshotAsked, TimerFired
 from diloco.syncer.engine_loop import EngineLoop
-from diloco.tape.reader import TapeEntry, TapeHeader, TapeReader, find_tapes
-from diloco.tape.writer import TapeLimits, TapeWriter
+from diloco.tape.limits import TapeLimits
+from diloco.tape.reader import TapeEntry, TapeHeader, TapeReader
+from diloco.tape.segments import find_tapes
+from diloco.tape.writer import TapeWriter
 
 HEADER = TapeHeader(job={}, layout="", epoch=1, base_checkpoint="", record=False, engine={}, started_at=0.0)
 

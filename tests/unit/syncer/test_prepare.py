@@ -13,8 +13,9 @@ from diloco.spec import DiLoCoJob, Metadata
 from diloco.syncer.disk.checkpoint import CheckpointContent, Totals, write_checkpoint
 from diloco.syncer.errors import SyncerError
 from diloco.syncer.prepare import StartState, prepare, recorded_bases
+from diloco.tape.limits import TapeLimits
 from diloco.tape.reader import TapeHeader
-from diloco.tape.writer import TapeLimits, TapeWriter
+from diloco.tape.writer import TapeWriter
 from tests.support import models_with_buffers
 from tests.support.small_job import small_job
 

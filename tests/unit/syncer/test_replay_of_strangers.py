@@ -14,8 +14,9 @@ from diloco.core.options import CURRENT_RULES
 from diloco.model import layout_of
 from diloco.spec import DiLoCoJob
 from diloco.syncer.replay import ReplayError, replay
+from diloco.tape.limits import TapeLimits
 from diloco.tape.reader import TapeHeader
-from diloco.tape.writer import TapeLimits, TapeWriter
+from diloco.tape.writer import TapeWriter
 from tests.support.entrypoints import tiny_model
 
 pytestmark = pytest.mark.usefixtures("one_torch_thread")

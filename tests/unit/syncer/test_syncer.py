@@ -4,7 +4,6 @@ import asyncio
 import json
 import os
 import threading
-from functools import partial
 from pathlib import Path
 
 import pytest
@@ -20,7 +19,6 @@ from diloco.syncer.prepare import prepare
 from diloco.syncer.replay import replay
 from diloco.syncer.syncer import Syncer
 from diloco.tape.reader import read_header
-from diloco.tape.writer import TapeLimits
 from diloco.wire.errors import UnavailableError
 from diloco.wire.messages import PullRequest, Welcome
 from diloco.wire.traffic import Kind, Way
@@ -158,10 +156,7 @@ def test_what_a_replay_needs_is_kept_only_where_it_is_recorded(tmp_path: Path, *
 
 
 @pytest.mark.parametrize("record", [True, False])
-def test_old_tapes_make_room_only_where_nothing_is_recorded(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, record: bool
-) -> None:
-    monkeypatch.setattr("diloco.syncer.syncer.TapeLimits", partial(TapeLimits, segment_bytes=1))
+def test_old_tapes_make_room_only_where_nothing_is_recorded(tmp_path: Path, *, record: bool) -> None:
     old = tmp_path / "syncer/tape/000001.jsonl"
     old.parent.mkdir(parents=True)
     old.write_text("\n")

@@ -9,6 +9,7 @@ import pytest
 
 from diloco.core.actions import Note
 from diloco.core.events import LearnerAlive, TimerFired
+from diloco.tape.limits import TapeLimits
 from diloco.tape.reader import (
     TapeEntry,
     TapeError,
@@ -16,12 +17,12 @@ from diloco.tape.reader import (
     TapeReader,
     Torn,
     _hash,
-    find_tapes,
     header_line,
     read_header,
     seal,
 )
-from diloco.tape.writer import TapeLimits, TapeWriter
+from diloco.tape.segments import find_tapes
+from diloco.tape.writer import TapeWriter
 
 HEADER = TapeHeader(
     job={"kind": "DiLoCoJob"},
@@ -35,8 +36,10 @@ HEADER = TapeHeader(
 
 
 def write(directory: Path, events: int = 5, limits: TapeLimits | None = None) -> None:
-    writer = TapeWriter(directory, HEADER, limits or TapeLimits())
-    for index in range(events):
+    seen = 0
+    writer = TapeWriter(directory, HEADER, limits or TapeLimits(), lambda: {"events": seen})
+    for seen in range(1, events + 1):
+        index = seen - 1
         writer.append(index + 0.5, TimerFired(f"timer {index}"), [Note("Subject", f"reason {index}")])
         writer.flush()
     writer.close()
@@ -77,28 +80,77 @@ def test_a_time_that_no_float_can_hold_is_named(tmp_path: Path) -> None:
         read(tmp_path)
 
 
+SHORT = TapeLimits(segment_bytes=600)
+"""A header's length counts four times, so a segment has about 1400 bytes."""
+
+
 def test_a_tape_cut_by_size_reads_on_through_its_segments(tmp_path: Path) -> None:
-    write(tmp_path, 20, TapeLimits(segment_bytes=600))
+    write(tmp_path, 40, SHORT)
     (files,) = find_tapes(tmp_path)
     assert len(files.segments) > 3
     assert files.segments[1].name == "000003.0001.jsonl"
-    assert [entry.seq for entry in read(tmp_path)] == list(range(1, 21))
+    entries = read(tmp_path)
+    assert [entry.event for entry in entries if isinstance(entry, TapeEntry)] == [
+        TimerFired(f"timer {index}") for index in range(40)
+    ]
+    # The headers of further segments have numbers as well.
+    assert entries[-1].seq == 40 + len(files.segments) - 1
+
+
+def test_each_segment_begins_with_the_state_at_its_line(tmp_path: Path) -> None:
+    write(tmp_path, 40, SHORT)
+    (files,) = find_tapes(tmp_path)
+    before = 0
+    for number, path in enumerate(files.segments):
+        header = read_header(path)
+        assert header.state == ({"events": before} if number else {})
+        assert header.engine == ({} if number else HEADER.engine)
+        before += path.read_bytes().count(b"\n") - 1
+    assert header.now == float(header.state["events"] - 0.5)
+
+
+def test_what_is_left_after_the_front_was_deleted_is_read(tmp_path: Path) -> None:
+    write(tmp_path, 40, SHORT)
+    whole = read(tmp_path)
+    (files,) = find_tapes(tmp_path)
+    for path in files.segments[:2]:
+        path.unlink()
+    (files,) = find_tapes(tmp_path)
+    reader = TapeReader(files)
+    left = list(reader)
+    assert left == whole[-len(left) :]
+    assert left[0].seq == reader.first_seq + 1 > 1
 
 
 def test_a_missing_segment_is_found(tmp_path: Path) -> None:
-    write(tmp_path, 20, TapeLimits(segment_bytes=600))
+    write(tmp_path, 40, SHORT)
     (tmp_path / "000003.0001.jsonl").unlink()
     with pytest.raises(TapeError, match="segment 1 of epoch 3, before this one, is missing"):
         read(tmp_path)
-    (tmp_path / "000003.jsonl").unlink()
-    with pytest.raises(TapeError, match="its earlier segments were dropped"):
+
+
+def test_a_tape_of_an_earlier_version_without_its_beginning_is_refused(tmp_path: Path) -> None:
+    body = {"seq": 7, "now": 1.0, "event": {"type": "TimerFired", "name": "x"}, "actions": []}
+    (tmp_path / "000003.0001.jsonl").write_bytes(seal(body, "ab")[0])
+    with pytest.raises(TapeError, match=r"0001\.jsonl seq 0: the tape begins here.* an earlier version of diloco"):
         read(tmp_path)
 
 
-def test_the_oldest_segments_go_when_all_together_are_too_large(tmp_path: Path) -> None:
-    write(tmp_path, 60, TapeLimits(segment_bytes=600, kept_bytes=2000))
-    assert sum(path.stat().st_size for path in tmp_path.iterdir()) < 3500
-    assert not (tmp_path / "000003.jsonl").exists()
+@pytest.mark.parametrize("number", [0, 1])
+def test_a_header_with_another_seq_or_chain_than_it_says_is_found(tmp_path: Path, number: int) -> None:
+    write(tmp_path, 40, SHORT)
+    (tmp_path / "000003.jsonl").unlink()
+    path = tmp_path / "000003.0001.jsonl"
+    part = (b'"seq":', b'"after":"')[number]
+    path.write_bytes(path.read_bytes().replace(part, part + b"1", 1))
+    with pytest.raises(TapeError, match=r"0001\.jsonl seq \d+: the line, or one before it, was changed"):
+        read(tmp_path)
+
+
+def test_an_empty_first_segment_is_named(tmp_path: Path) -> None:
+    (tmp_path / "000003.0002.jsonl").touch()
+    with pytest.raises(TapeError, match=r"0002\.jsonl seq 0: the tape begins here, but no line .* is complete"):
+        read(tmp_path)
 
 
 def test_a_torn_last_line_is_told_and_the_rest_is_read(tmp_path: Path) -> None:

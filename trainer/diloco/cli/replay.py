@@ -34,6 +34,8 @@ def replay(
     report = run_again(directory, explain=explain, trust=trust)
     for line in report.explanation:
         typer.echo(line)
+    if report.missing:
+        typer.echo(report.missing)
     for epoch in report.epochs:
         typer.echo(_told(epoch))
     for problem in report.problems:
@@ -45,5 +47,8 @@ def _told(epoch: "EpochReplay") -> str:
     merges = f"{epoch.merges_redone} of {epoch.merges} merges redone to the bit"
     if not epoch.recorded:
         merges = f"{epoch.merges} merges not redone (the run was made without --record)"
+    elif epoch.first_seq:
+        merges = f"{epoch.merges} merges not redone (the tape's beginning is not there)"
+    since = f" from line {epoch.first_seq} on" if epoch.first_seq else ""
     torn = "; the last line is incomplete: the syncer was killed" if epoch.torn else ""
-    return f"epoch {epoch.epoch}: {epoch.events} events, {epoch.decisions} decisions the same, {merges}{torn}"
+    return f"epoch {epoch.epoch}{since}: {epoch.events} events, {epoch.decisions} decisions the same, {merges}{torn}"

@@ -10,9 +10,9 @@ module passes events to them.
 """
 
 from dataclasses import dataclass
-from typing import Any, assert_never
+from typing import Any, Self, assert_never
 
-from diloco.core import accounting, closing, completion, healing, leases, membership, pools, rounds, snapshot
+from diloco.core import accounting, closing, completion, healing, image, leases, membership, pools, rounds, snapshot
 from diloco.core.actions import Action, Checkpoint, Fence, Note, Refusal, Refuse
 from diloco.core.events import (
     Evaluated,
@@ -98,6 +98,21 @@ class Engine:
     def snapshot(self, now: float) -> dict[str, Any]:
         """The state as plain JSON, for a checkpoint."""
         return snapshot.take(self._state, now)
+
+    def image(self) -> dict[str, Any]:
+        """The whole state as plain JSON, for `from_image`: unlike a snapshot with sessions and rounds under way."""
+        return image.take(self._state)
+
+    @classmethod
+    def from_image(cls, options: EngineOptions, epoch: int, whole: dict[str, Any]) -> Self:
+        """An engine that goes on exactly as the one whose `image` is ``whole``, of the same options and epoch.
+
+        Raises:
+            ImageError: ``whole`` is not an image of an engine of this job.
+        """
+        engine = cls(options, epoch)
+        engine._state = image.restore(options, epoch, whole)
+        return engine
 
     def view(self, now: float) -> EngineView:
         """A copy of the state for display."""

@@ -4,6 +4,7 @@ Start children from the program's main thread only (see ``runtime.die_with_paren
 """
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -14,6 +15,8 @@ from typing import BinaryIO
 
 from diloco.runtime.last_error import VARIABLE, read_last_error
 
+LOG_BYTES = 16 << 20
+"""When a log exceeds this, it begins anew, and what it had is kept once (ours)."""
 _TAIL_BYTES = 1 << 16
 
 
@@ -73,6 +76,29 @@ class Child:
         """Send a signal to its process group; does nothing if it has ended."""
         if self._process is not None and self._process.poll() is None:
             os.killpg(self._process.pid, number)
+
+    def bound_log(self) -> None:
+        """If the log is too long, move its content to ``NAME.older.log``, in place of what was there.
+
+        The process keeps its file open, so the content is copied and the file made empty. Lines written in between are
+        lost; so is the content on a full disk, once it is twice as long. Never raises.
+        """
+        with suppress(OSError):
+            size = self._log.stat().st_size
+            if size <= LOG_BYTES:
+                return
+            older = self._log.with_suffix(".older.log")
+            part = older.with_name(f".{older.name}.part")
+            try:
+                shutil.copyfile(self._log, part)
+                part.replace(older)
+            except OSError:
+                with suppress(OSError):
+                    part.unlink(missing_ok=True)
+                if size <= 2 * LOG_BYTES:
+                    raise
+            os.truncate(self._log, 0)
+            self._log_start = 0
 
     def wait(self) -> None:
         """Wait for its end."""

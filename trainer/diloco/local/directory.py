@@ -19,6 +19,7 @@ _OURS: Final = (
     "logs",
     "tls",
     "supervisor.jsonl",
+    "supervisor.older.jsonl",
     "summary.json",
     "report.html",
     "model.safetensors",

@@ -95,6 +95,11 @@ class Fleet:
         """The process of that name."""
         return self.syncer if name == SYNCER else self.learners[name]
 
+    def bound_logs(self) -> None:
+        """Keep every process's log within its size."""
+        for process in self.everyone:
+            process.child.bound_log()
+
     def start_due(self) -> None:
         """Start every waiting process that is due.
 

@@ -1,5 +1,7 @@
 """``supervisor.jsonl``: the supervisor's actions and observations, one JSON object per line, appended across resumes.
 
+Its disk is bounded: beyond a size it becomes ``supervisor.older.jsonl``, of which there is one.
+
 Every entry has ``event``, ``process`` (a learner's id, ``syncer``, a region, or empty) and ``time`` (Unix, seconds).
 ``report.timeline`` interprets them.
 """
@@ -17,6 +19,8 @@ from diloco.runtime.files import open_regular
 from diloco.runtime.json_text import parse_json
 
 LIMIT_BYTES = 256 << 20
+PART_BYTES = 64 << 20
+"""When the file exceeds this, it becomes the older part, in place of the one before (ours)."""
 _WAITING_BYTES = 1 << 20
 """Most bytes of entries kept in memory while they cannot be written; later ones are dropped."""
 
@@ -94,22 +98,33 @@ class Journal:
                 with memoryview(self._waiting) as waiting:
                     taken = os.write(descriptor, waiting)
                 del self._waiting[:taken]
+            if os.fstat(descriptor).st_size > PART_BYTES:
+                with contextlib.suppress(OSError):  # tried again with the next entry
+                    self._path.rename(older_part(self._path))
         finally:
             os.close(descriptor)
 
 
+def older_part(path: Path) -> Path:
+    """Path of what a journal had before it was too long."""
+    return path.with_suffix(f".older{path.suffix}")
+
+
 def read_journal(path: Path) -> list[Entry]:
-    """The entries of a journal; none if there is no file. A truncated or invalid line is skipped.
+    """The entries of a journal, oldest first; none if there is no file. A truncated or invalid line is skipped.
 
     Raises:
         OSError: it cannot be read, or is not a regular file.
     """
+    return [entry for part in (older_part(path), path) for line in _lines(part) if (entry := _entry(line)) is not None]
+
+
+def _lines(path: Path) -> list[str]:
     try:
         with open_regular(path) as file:
-            lines = file.read(LIMIT_BYTES).decode(errors="replace").splitlines()
+            return file.read(LIMIT_BYTES).decode(errors="replace").splitlines()
     except (FileNotFoundError, NotADirectoryError):
         return []
-    return [entry for line in lines if (entry := _entry(line)) is not None]
 
 
 def _entry(line: str) -> Entry | None:

@@ -33,7 +33,11 @@ from diloco.spec.syncer_status import LearnerState, Phase
 _TICK_SECONDS = 0.1
 _DRAW_SECONDS = 0.25
 _ALIVE_SECONDS = 10.0
-"""Time between journal entries that only say that the run goes on."""
+"""Least time between journal entries that only say that the run goes on."""
+_ALIVE_SHARE = 1 / 5000
+"""The same as a share of the run's length so far, so that a month adds some megabytes (ours)."""
+_LOGS_SECONDS = 10.0
+"""Time between looks at how long the logs are."""
 _LEARNERS_STOP_SECONDS = 60.0
 """Time for a learner to finish its step, push what is due and write its checkpoint."""
 _SYNCER_STOP_SECONDS = 60.0
@@ -167,16 +171,20 @@ class Supervisor:
 
     def _supervise(self, fleet: Fleet, injector: FaultInjector, watch: StatusWatch) -> Outcome:
         """Loop until there is an outcome."""
-        alive_at = time.monotonic()
+        alive_at = logs_at = time.monotonic()
         while True:
             fleet.start_due()
             fleet.reap()
             self._note_progress(fleet, watch)
             injector.apply_due(self._run_state(fleet, injector, watch))
             self._draw(fleet, injector, watch)
-            if time.monotonic() - alive_at >= _ALIVE_SECONDS:
+            now = time.monotonic()
+            if now - alive_at >= max(_ALIVE_SECONDS, _ALIVE_SHARE * (now - self._began)):
                 fleet.journal.write("alive", **details(watch.seen.status.bytes_by_region if watch.seen else ()))
-                alive_at = time.monotonic()
+                alive_at = now
+            if now - logs_at >= _LOGS_SECONDS:
+                fleet.bound_logs()
+                logs_at = now
             if (outcome := self._outcome(fleet)) is not None:
                 return outcome
             self._wake.wait(_TICK_SECONDS)

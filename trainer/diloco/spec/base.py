@@ -10,6 +10,7 @@ HOST = r"^([a-z0-9]([a-z0-9-]*[a-z0-9])?(\.[a-z0-9]([a-z0-9-]*[a-z0-9])?)*|[0-9a
 ADDRESS_RANGE = r"^([0-9]{1,3}(\.[0-9]{1,3}){3}|[0-9a-f:]+)/[0-9]{1,3}$"
 RATE = r"^[1-9][0-9]{0,5}(\.[0-9]{1,3})?[kMG](bit|B)/s$"
 QUANTITY = r"^[1-9][0-9]*(Ki|Mi|Gi|Ti|k|M|G|T)?$"
+BOUND = r"^[1-9][0-9]{0,8}(Mi|Gi|Ti)$"
 REASON = r"^[A-Za-z]([A-Za-z0-9_,:]*[A-Za-z0-9_])?$"
 
 PATTERNS_IN_WORDS = {
@@ -20,9 +21,21 @@ PATTERNS_IN_WORDS = {
     ADDRESS_RANGE: "a range of addresses such as 203.0.113.0/24",
     RATE: "a rate such as 500Mbit/s or 62.5MB/s",
     QUANTITY: "a quantity of bytes such as 10Gi",
+    BOUND: "a size from 1Mi on, such as 512Mi or 2Gi",
     REASON: "a word such as WaitingForLearners",
 }
 """Descriptions of the fields' patterns, for errors and the reference page."""
+
+_FACTORS: dict[str, int] = {
+    **{prefix: 1000**power for power, prefix in enumerate(("", "k", "M", "G", "T"))},
+    **{f"{prefix}i": 1024**power for power, prefix in enumerate(("K", "M", "G", "T"), 1)},
+}
+
+
+def bytes_in(quantity: str) -> int:
+    """The bytes that a ``QUANTITY`` or a ``BOUND`` means."""
+    number = quantity.rstrip("KkMGTi")
+    return int(number) * _FACTORS[quantity.removeprefix(number)]
 
 
 INTEGER_OR_WORD = "x-integer-or-word"

@@ -4,7 +4,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from diloco.spec.base import ADDRESS_RANGE, DNS_LABEL, HOST, HOST_NAME, QUANTITY, RATE, SpecModel
+from diloco.spec.base import ADDRESS_RANGE, BOUND, DNS_LABEL, HOST, HOST_NAME, QUANTITY, RATE, SpecModel, bytes_in
 
 DnsLabel = Annotated[str, Field(pattern=DNS_LABEL, max_length=63)]
 """A DNS label (RFC 1123), as Kubernetes wants for names."""
@@ -35,6 +35,9 @@ Host = Annotated[str, Field(pattern=HOST, max_length=253)]
 
 AddressRange = Annotated[str, Field(pattern=ADDRESS_RANGE, max_length=43)]
 """Addresses by their prefix (CIDR)."""
+
+_LEAST_TAPE_BYTES = 64 << 20
+_MOST_TAPE_BYTES = 2 << 30
 
 
 class SecretKey(SpecModel):
@@ -179,6 +182,14 @@ class Storage(SpecModel):
     others the volume is never created."""
 
 
+class Tape(SpecModel):
+    """The record of the syncer's decisions, for ``diloco replay``."""
+
+    max_size: str | None = Field(default=None, pattern=BOUND, max_length=20)
+    """What all its files together may take. Closed parts are compressed, and the oldest are deleted first. Default: a
+    tenth of ``storage.size``, from 64Mi to 2Gi."""
+
+
 class Expose(SpecModel):
     """How learners reach the syncer."""
 
@@ -210,6 +221,8 @@ class SyncerSpec(SpecModel):
     """Checkpoints kept on disk."""
     storage: Storage = Storage()
     """Its volume."""
+    tape: Tape = Tape()
+    """Its record."""
     resources: Resources | None = None
     """Container resources. Cpu and memory for which neither a request nor a limit is given get a request of 100m and
     256Mi: enough for a small model. Its memory grows with the model; request what it uses."""
@@ -217,6 +230,13 @@ class SyncerSpec(SpecModel):
     """Additions to the syncer's pod template: placement, priority, service account."""
     expose: Expose = Expose()
     """Its Service."""
+
+    @property
+    def tape_bytes(self) -> int:
+        """What the tape may take."""
+        if self.tape.max_size is not None:
+            return bytes_in(self.tape.max_size)
+        return min(max(bytes_in(self.storage.size) // 10, _LEAST_TAPE_BYTES), _MOST_TAPE_BYTES)
 
 
 class LostPods(SpecModel):

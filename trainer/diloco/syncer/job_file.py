@@ -69,7 +69,7 @@ def _fixed(job: DiLoCoJob) -> dict[str, Any]:
     kept = {name: plain[name] for name in ("model", "data", "training", "sync", "failurePolicy")}
     # The operator's alone.
     kept["failurePolicy"] = {name: value for name, value in kept["failurePolicy"].items() if name != "lostPods"}
-    syncer = {name: plain["syncer"][name] for name in ("checkpointEverySeconds", "keepCheckpoints")}
+    syncer = {name: plain["syncer"][name] for name in ("checkpointEverySeconds", "keepCheckpoints", "tape")}
     regions = [
         {"name": region.name, "pools": [{"name": pool.name, "batchSize": pool.batch_size} for pool in region.pools]}
         for region in spec.regions

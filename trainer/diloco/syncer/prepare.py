@@ -30,7 +30,8 @@ from diloco.syncer.disk.checkpoint import (
 )
 from diloco.syncer.errors import SyncerError
 from diloco.syncer.store import FragmentStore
-from diloco.tape.reader import TapeError, find_tapes, read_header
+from diloco.tape.reader import TapeError, read_header
+from diloco.tape.segments import find_tapes, segment_number
 
 _log = logging.getLogger(__name__)
 
@@ -135,9 +136,11 @@ def fill_from(store: FragmentStore, checkpoint: LoadedCheckpoint) -> None:
 
 
 def recorded_bases(tape: Path) -> frozenset[str]:
-    """Checkpoints that recorded tapes begin with, which a replay needs."""
+    """Checkpoints that recorded tapes begin with, which a replay needs; a tape without its beginning needs none."""
     bases: set[str] = set()
     for files in find_tapes(tape):
+        if segment_number(files.segments[0]) > 0:
+            continue
         try:
             header = read_header(files.segments[0])
         except TapeError as error:

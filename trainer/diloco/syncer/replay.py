@@ -16,9 +16,10 @@ from pydantic import ValidationError
 
 from diloco.core.actions import Action, CancelTimer, Merge, SetTimer
 from diloco.core.codec import codec_named
-from diloco.core.engine import Engine, EngineOptions
+from diloco.core.engine import EngineOptions
 from diloco.core.events import Merged
 from diloco.core.fragments import Layout, LayoutError, Match, layout_from_table
+from diloco.core.image import ImageError
 from diloco.core.options import Rules
 from diloco.core.snapshot import SnapshotError
 from diloco.model import ModelError, layout_of_job
@@ -31,8 +32,10 @@ from diloco.syncer.merging import Merging
 from diloco.syncer.peers.inbox import PushKey
 from diloco.syncer.prepare import empty_store, fill_from
 from diloco.tape.explain import describe
-from diloco.tape.reader import TapeEntry, TapeError, TapeFiles, TapeHeader, TapeReader, Torn, find_tapes
+from diloco.tape.gaps import missing_between, missing_front
+from diloco.tape.reader import TapeEntry, TapeError, TapeHeader, TapeReader, Torn, engine_of
 from diloco.tape.records import to_plain
+from diloco.tape.segments import TapeFiles, find_tapes
 
 if TYPE_CHECKING:
     from diloco.syncer.store import FragmentStore
@@ -70,6 +73,9 @@ class EpochReplay:
     """Number of merges done again with the same result, to the bit."""
     recorded: bool = False
     """Payloads were kept."""
+    first_seq: int = 0
+    """Line from which it was replayed; not 0 if the segments before that are not there. Then no merge is redone, as
+    the tensors at that line are not known."""
     torn: Torn | None = None
     """The tape ends within a line, as the syncer was killed while it wrote. Not a problem, but reported."""
 
@@ -80,6 +86,8 @@ class ReplayReport:
 
     epochs: tuple[EpochReplay, ...]
     problems: tuple[ReplayProblem, ...]
+    missing: str = ""
+    """What is not there of the beginning, in one line; empty if nothing is missing. Not a problem, but reported."""
     explanation: Iterator[str] = field(default_factory=lambda: iter(()))
     """Every decision with its reason, one line each; read from the tape while iterating. Empty unless requested."""
 
@@ -104,11 +112,12 @@ def replay(directory: Path, *, explain: bool = False, trust: bool = False) -> Re
         raise ReplayError(f"{directory}: has no tape (tape/NNNNNN.jsonl); use the directory of a run")
     epochs: list[EpochReplay] = []
     problems: list[ReplayProblem] = []
-    for files in tapes:
-        epoch, found = _replay_epoch(root, files, trust=trust)
+    for before, files in zip((None, *tapes), tapes, strict=False):
+        epoch, found = _replay_epoch(root, files, before, trust=trust)
         epochs.append(epoch)
         problems += found
-    return ReplayReport(tuple(epochs), tuple(problems), explain_tapes(tapes) if explain else iter(()))
+    explanation = explain_tapes(tapes) if explain else iter(())
+    return ReplayReport(tuple(epochs), tuple(problems), missing_front(tapes), explanation)
 
 
 def explain_tapes(tapes: tuple[TapeFiles, ...]) -> Iterator[str]:
@@ -126,9 +135,11 @@ def explain_tapes(tapes: tuple[TapeFiles, ...]) -> Iterator[str]:
             yield str(error)
 
 
-def _replay_epoch(root: Path, files: TapeFiles, *, trust: bool) -> tuple[EpochReplay, list[ReplayProblem]]:
+def _replay_epoch(
+    root: Path, files: TapeFiles, before: TapeFiles | None, *, trust: bool
+) -> tuple[EpochReplay, list[ReplayProblem]]:
     try:
-        return _Epoch(root, files, trust=trust).run()
+        return _Epoch(root, files, before, trust=trust).run()
     except TapeError as error:
         return EpochReplay(files.epoch), [ReplayProblem(error.file, error.seq, error.problem)]
 
@@ -136,21 +147,23 @@ def _replay_epoch(root: Path, files: TapeFiles, *, trust: bool) -> tuple[EpochRe
 class _Epoch:
     """The replay of one tape, as far as it gets."""
 
-    def __init__(self, root: Path, files: TapeFiles, *, trust: bool) -> None:
+    def __init__(self, root: Path, files: TapeFiles, before: TapeFiles | None, *, trust: bool) -> None:
         self._reader = TapeReader(files)
-        header, first = self._reader.header, files.segments[0]
+        header, first, seq = self._reader.header, files.segments[0], self._reader.first_seq
         job = _job(first, header)
         layout = _layout(first, header, job, trust=trust)
         try:
             options = replace(EngineOptions.from_job(job, layout), rules=Rules(header.rules))
-            self._engine = Engine(options, header.epoch, header.engine or None)
-        except (SnapshotError, ValueError) as error:
-            raise TapeError(first, 0, str(error)) from error
+            self._engine = engine_of(header, options)
+        except (SnapshotError, ImageError, ValueError) as error:
+            raise TapeError(first, seq, str(error)) from error
         self._merges = _Merges(root, job, layout, options.rules)
-        if header.record:
+        if header.record and not seq:
             self._merges.begin(first, header)
-        self._done = EpochReplay(files.epoch, recorded=header.record)
+        self._done = EpochReplay(files.epoch, recorded=header.record, first_seq=seq)
         self._problems: list[ReplayProblem] = []
+        if before is not None and (gap := missing_between(before, files, header)):
+            self._problems.append(ReplayProblem(first, seq, gap))
 
     def run(self) -> tuple[EpochReplay, list[ReplayProblem]]:
         """Replay the tape to its end, or until a difference makes the rest meaningless."""
@@ -171,7 +184,7 @@ class _Epoch:
             done = replace(done, merges=done.merges + 1, merges_redone=done.merges_redone + redone)
         try:
             actions = self._engine.step(entry.event, entry.now)
-        except (IndexError, KeyError, ValueError, AssertionError) as error:
+        except (ArithmeticError, AssertionError, LookupError, ValueError) as error:
             difference = f"the engine fails on this event: {error!r}"
         else:
             difference = _difference(entry, actions)

@@ -44,8 +44,9 @@ from diloco.syncer.peers.sessions import Sessions
 from diloco.syncer.prepare import StartState, recorded_bases
 from diloco.syncer.reporting.metrics import SyncerMetrics
 from diloco.syncer.reporting.status_builder import Reporter, StoredState
+from diloco.tape.limits import TapeLimits
 from diloco.tape.reader import TapeHeader
-from diloco.tape.writer import TapeLimits, TapeWriter
+from diloco.tape.writer import TapeWriter, kept_tape
 from diloco.wire.channel import POSTED_SECONDS
 from diloco.wire.messages import Finished
 from diloco.wire.traffic import Traffic
@@ -122,11 +123,7 @@ class Syncer:
         self._checkpointer.newest = base
         protected = recorded_bases(directory.tape)
         self._checkpointer.protected = protected | {base} if options.record else protected
-        self._tape = TapeWriter(
-            directory.tape,
-            self._tape_header(base, start_state),
-            TapeLimits(kept_bytes=None) if options.record else TapeLimits(),
-        )
+        self._tape = self._begin_tape(base, start_state)
         self._engine_loop = EngineLoop(self._engine, self._tape, self._now)
         codec = codec_named(options.job.spec.sync.compression)
         inbox = Inbox(self._layout, codec)
@@ -310,8 +307,9 @@ class Syncer:
         totals, by_region = self._totals(), self.region_traffic.read()
         return CheckpointContent(self.job, self._layout, int(self.epoch), image, engine, totals, reason, by_region)
 
-    def _tape_header(self, base: str, start_state: StartState) -> TapeHeader:
-        return TapeHeader(
+    def _begin_tape(self, base: str, start_state: StartState) -> TapeWriter:
+        limits = TapeLimits.of_size(self._options.job.spec.syncer.tape_bytes, keep_all=self._options.record)
+        header = TapeHeader(
             job=self._options.job.model_dump(mode="json", by_alias=True),
             layout=self._layout.digest,
             epoch=int(self.epoch),
@@ -322,6 +320,7 @@ class Syncer:
             rules=int(CURRENT_RULES),
             tensors=self._layout.table,
         )
+        return kept_tape(self._directory.tape, header, limits, self._engine.image)
 
     def _finish(self, action: Finish) -> None:
         self._finished_at = self._now()

@@ -5,33 +5,34 @@ engine's state at the start of an epoch; every further line holds one event and 
 ``chain`` is a hash over the one before and itself, so a changed, dropped or swapped line is found. A syncer that is
 killed while it writes leaves an incomplete last line, which is accepted and reported.
 
-One epoch (one syncer process) makes one tape, ``NNNNNN.jsonl``. When it reaches a size, it continues in further
-segments ``NNNNNN.MMMM.jsonl`` with the same chain.
+The tape is cut into segments (`segments`). Each further segment begins with a header too, which holds the engine's
+whole state at that line. So the oldest segments can be deleted, and what is left still replays. The chain goes on from
+one segment to the next.
 """
 
 import hashlib
 import json
-import re
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from diloco.core.actions import Action
+from diloco.core.engine import Engine, EngineOptions
 from diloco.core.events import Event
 from diloco.core.fragments import FragmentTable
-from diloco.runtime.files import open_regular
 from diloco.runtime.json_text import JsonError, parse_json
 from diloco.spec.words import listed
 from diloco.tape.records import RecordError, action_from, build, event_from
+from diloco.tape.segments import DAMAGED, TapeFiles, open_segment, plain_path, segment_number, segment_path
 
-FORMAT = 3
-_READ = (1, 2, FORMAT)
-"""Format 1 does not name the engine's rules: they are the first ones. Formats before 3 lack the model's sizes."""
-_SEGMENT = re.compile(r"^(\d{6,})(?:\.(\d{4,}))?\.jsonl$")
+FORMAT = 4
+_READ = (1, 2, 3, FORMAT)
+"""Format 1 does not name the engine's rules: they are the first ones. Formats before 3 lack the model's sizes. Formats
+before 4 have a header in the first segment only."""
 _CHAIN_KEY = b',"chain":"'
 _LINE_LIMIT_BYTES = 256 << 20
-"""Longest line. A header has one number per fragment and learner; no real one comes near this."""
+"""Longest line. A header has some numbers per fragment and learner; no real one comes near this."""
 
 
 class TapeError(ValueError):
@@ -46,7 +47,7 @@ class TapeError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class TapeHeader:
-    """First line of an epoch's tape."""
+    """First line of a segment."""
 
     job: dict[str, Any]
     """The manifest, as JSON."""
@@ -58,13 +59,19 @@ class TapeHeader:
     record: bool
     """Whether the payloads of all merges are kept."""
     engine: dict[str, Any]
-    """The engine's snapshot at the start; empty for a new job."""
+    """The engine's snapshot at the start of the epoch; empty for a new job, and in further segments."""
     started_at: float
     """Wall-clock time, in seconds since 1970. For display only; no decision depends on it."""
     rules: int = 1
     """The `diloco.core.options.Rules` by which the engine decided."""
     tensors: tuple[FragmentTable, ...] = ()
     """``Layout.table`` of the model, so that it need not be built. Empty: written by an earlier version."""
+    state: dict[str, Any] = field(default_factory=dict)
+    """The engine's whole state at this line (`core.image`); empty in an epoch's first segment."""
+    now: float = 0.0
+    """The engine's clock at this line, in seconds."""
+    previous: str = ""
+    """Name of the last segment of the epoch before; empty: there was none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,14 +96,6 @@ class Torn:
     """Number the line would have had."""
 
 
-@dataclass(frozen=True, slots=True)
-class TapeFiles:
-    """One epoch's tape on disk."""
-
-    epoch: int
-    segments: tuple[Path, ...]
-
-
 def seal(body: dict[str, Any], chain: str) -> tuple[bytes, str]:
     """The line for ``body``, with its newline, after a line with ``chain``; and the new line's own chain."""
     text = json.dumps(body, separators=(",", ":")).encode()
@@ -104,41 +103,37 @@ def seal(body: dict[str, Any], chain: str) -> tuple[bytes, str]:
     return text[:-1] + _CHAIN_KEY + following.encode() + b'"}\n', following
 
 
-def header_line(header: TapeHeader) -> tuple[bytes, str]:
-    """The first line of a tape and its chain."""
-    return seal({"seq": 0, "format": FORMAT, "header": asdict(header)}, "")
-
-
-def segment_path(directory: Path, epoch: int, segment: int) -> Path:
-    """Path of an epoch's segment, counted from 0."""
-    return directory / (f"{epoch:06d}.jsonl" if segment == 0 else f"{epoch:06d}.{segment:04d}.jsonl")
-
-
-def find_tapes(directory: Path) -> tuple[TapeFiles, ...]:
-    """The tapes in a directory, oldest epoch first, each with its segments in order."""
-    found: dict[int, list[tuple[int, Path]]] = {}
-    for path in directory.iterdir() if directory.is_dir() else ():
-        if match := _SEGMENT.match(path.name):
-            found.setdefault(int(match[1]), []).append((int(match[2] or 0), path))
-    return tuple(TapeFiles(epoch, tuple(path for _, path in sorted(found[epoch]))) for epoch in sorted(found))
+def header_line(header: TapeHeader, seq: int = 0, chain: str = "") -> tuple[bytes, str]:
+    """The first line of a segment, after a line with ``chain``; and its own chain."""
+    # The engine's state is large, and ``asdict`` would copy it.
+    fields = {**asdict(replace(header, state={})), "state": header.state}
+    after = {"after": chain} if seq else {}
+    return seal({"seq": seq, "format": FORMAT, **after, "header": fields}, chain)
 
 
 def read_header(path: Path) -> TapeHeader:
-    """The header of a tape's first segment.
+    """The header of a segment.
 
     Raises:
         TapeError: it is missing, changed or of another format.
     """
-    try:
-        with open_regular(path) as file:
-            line = file.readline(_LINE_LIMIT_BYTES)
-    except OSError as error:
-        raise TapeError(path, 0, f"{error.strerror or error}") from error
-    return _header(path, _opened(path, line, 0, "")[0])
+    return _first_line(path)[0]
+
+
+def engine_of(header: TapeHeader, options: EngineOptions) -> Engine:
+    """The engine as it was at a header's line; ``options`` are those of the header's job and rules.
+
+    Raises:
+        SnapshotError: the header's snapshot is not one of this job.
+        ImageError: the header's state is not one of this job.
+    """
+    if header.state:
+        return Engine.from_image(options, header.epoch, header.state)
+    return Engine(options, header.epoch, header.engine or None)
 
 
 class TapeReader:
-    """Reads one epoch's tape from its first segment and checks the chain.
+    """Reads one epoch's tape from the first segment that is there, and checks the chain.
 
     ``header`` is available from the start; iterating yields ``TapeEntry`` and, if the last line is incomplete,
     ``Torn``.
@@ -148,57 +143,89 @@ class TapeReader:
         """Open the tape.
 
         Raises:
-            TapeError: the first segment is missing or its header is invalid.
+            TapeError: the header of the first segment is missing or invalid.
         """
-        first = files.segments[0]
-        if first.name != segment_path(first.parent, files.epoch, 0).name:
-            text = f"the tape of epoch {files.epoch} begins here; its earlier segments were dropped to save space"
-            raise TapeError(first, 0, text)
         self._files = files
-        self.header = read_header(first)
+        self.header, self.first_seq, self._before = _first_line(files.segments[0])
+        """``first_seq``: the header's line; not 0 if the segments before it are not there."""
 
     def __iter__(self) -> Iterator[TapeEntry | Torn]:
         """Read the tape's lines in order.
 
         Raises:
-            TapeError: a line is changed, missing or out of order.
+            TapeError: a line is changed, missing or out of order, or a file cannot be read.
         """
-        seq, chain = 0, ""
-        for number, path in enumerate(self._files.segments):
-            if path != segment_path(path.parent, self._files.epoch, number):
+        seq, chain = self.first_seq, self._before
+        segments = self._files.segments
+        for number, path in enumerate(segments, segment_number(segments[0])):
+            if plain_path(path) != segment_path(path.parent, self._files.epoch, number):
                 raise TapeError(
                     path, seq, f"segment {number} of epoch {self._files.epoch}, before this one, is missing"
                 )
-            with open_regular(path) as file:
-                while line := file.readline(_LINE_LIMIT_BYTES):
-                    if not line.endswith(b"\n"):
-                        if number < len(self._files.segments) - 1:
-                            raise TapeError(path, seq, "the line is cut off, but the tape continues after it")
-                        yield Torn(path, seq)
-                        return
-                    plain, chain = _opened(path, line, seq, chain)
-                    if seq > 0:
-                        yield _entry(path, plain)
-                    seq += 1
+            for line in _lines(path, seq):
+                if not line.endswith(b"\n"):
+                    if path != segments[-1]:
+                        raise TapeError(path, seq, "the line is cut off, but the tape continues after it")
+                    yield Torn(path, seq)
+                    return
+                plain, chain = _opened(path, line, seq, chain)
+                if "header" not in plain:
+                    yield _entry(path, plain)
+                seq += 1
+
+
+def _lines(path: Path, seq: int) -> Iterator[bytes]:
+    """The lines of a segment. Errors name ``seq`` and what follows."""
+    try:
+        with open_segment(path) as file:
+            while line := file.readline(_LINE_LIMIT_BYTES):
+                yield line
+                seq += 1
+    except DAMAGED as error:
+        raise TapeError(path, seq, f"the compressed segment is cut off or was changed ({error})") from error
+    except OSError as error:
+        raise TapeError(path, seq, f"{error.strerror or error}") from error
+
+
+def _first_line(path: Path) -> tuple[TapeHeader, int, str]:
+    """A segment's header, its line's number, and the chain before it."""
+    line = next(_lines(path, 0), b"")
+    seq: Any = 0
+    before: Any = ""
+    if segment_number(path) > 0:
+        if not line.endswith(b"\n"):
+            raise TapeError(path, 0, "the tape begins here, but no line of this segment is complete")
+        plain = _parsed(path, line, 0)
+        seq, before = plain.get("seq"), plain.get("after")
+        if type(seq) is not int or not isinstance(before, str):
+            text = "the tape begins here, its earlier segments are not there, and this one has no state to begin with"
+            raise TapeError(path, 0, f"{text}: an earlier version of diloco has written it")
+    return _header(path, _opened(path, line, seq, before)[0]), seq, before
 
 
 def _hash(chain: str, text: bytes) -> str:
     return hashlib.blake2b(chain.encode() + text, digest_size=16).hexdigest()
 
 
+def _parsed(path: Path, line: bytes, seq: int) -> dict[str, Any]:
+    """The body of a line, not checked against its chain."""
+    cut = line.rfind(_CHAIN_KEY)
+    try:
+        plain = parse_json(line[:cut] + b"}") if cut >= 0 else None
+    except JsonError as error:
+        raise TapeError(path, seq, str(error)) from error
+    return plain if isinstance(plain, dict) else {}
+
+
 def _opened(path: Path, line: bytes, seq: int, chain: str) -> tuple[dict[str, Any], str]:
     """The body of a line, after checking its chain; and its chain."""
     cut = line.rfind(_CHAIN_KEY)
-    text = line[:cut] + b"}"
     claimed = line[cut + len(_CHAIN_KEY) :].removesuffix(b'"}\n')
-    following = _hash(chain, text)
+    following = _hash(chain, line[:cut] + b"}")
     if cut < 0 or claimed != following.encode():
         raise TapeError(path, seq, "the line, or one before it, was changed: its hash does not match")
-    try:
-        plain = parse_json(text)
-    except JsonError as error:
-        raise TapeError(path, seq, str(error)) from error
-    if not isinstance(plain, dict) or plain.get("seq") != seq:
+    plain = _parsed(path, line, seq)
+    if plain.get("seq") != seq:
         raise TapeError(path, seq, f"the line is not number {seq}")
     return plain, following
 
@@ -210,6 +237,8 @@ def _header(path: Path, plain: dict[str, Any]) -> TapeHeader:
         header: TapeHeader = build(TapeHeader, plain.get("header"))
     except RecordError as error:
         raise TapeError(path, 0, str(error)) from error
+    if segment_number(path) > 0 and not header.state:
+        raise TapeError(path, 0, "its header has no state of the engine to begin with")
     return header
 
 

@@ -54,7 +54,7 @@ def build(kind: type[Any], plain: Any) -> Any:
             newer than the tape.
     """
     hints = _hints(kind)
-    needed = {field.name for field in fields(kind) if field.default is MISSING}
+    needed = {field.name for field in fields(kind) if field.default is field.default_factory is MISSING}
     if not isinstance(plain, dict) or not needed <= plain.keys() <= hints.keys():
         given = sorted(plain) if isinstance(plain, dict) else plain
         raise RecordError(f"{kind.__name__} has the fields {sorted(hints)}, not {given}")

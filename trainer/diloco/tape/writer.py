@@ -3,55 +3,72 @@
 Lines are passed to the system with every batch of events, so a killed process loses none that it acted on. They are not
 forced to disk: a tape explains a run, but only a checkpoint is needed to resume it. While the disk is full, lines wait
 in memory, up to a limit; beyond it the tape ends there, and a message says so.
+
+When a segment has its size, the next one begins, with the engine's state. Closed segments are compressed, and in time
+deleted, by a keeper (`keeper`).
 """
 
 import logging
 import os
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from diloco.core.actions import Action
 from diloco.core.events import Event
-from diloco.tape.reader import TapeHeader, find_tapes, header_line, seal, segment_path
+from diloco.tape.keeper import TapeKeeper
+from diloco.tape.limits import TapeLimits
+from diloco.tape.reader import TapeHeader, header_line, seal
 from diloco.tape.records import to_plain
+from diloco.tape.segments import find_tapes, segment_path
 
 _log = logging.getLogger(__name__)
 
-
-@dataclass(frozen=True, slots=True)
-class TapeLimits:
-    """Sizes that bound the tape."""
-
-    segment_bytes: int = 64 << 20
-    """When a segment exceeds this, it is closed and the next one begun."""
-    kept_bytes: int | None = 1 << 30
-    """All segments of all epochs; the oldest closed ones are deleted first. None: all are kept (``--record``)."""
-    waiting_bytes: int = 32 << 20
-    """Lines kept in memory while they cannot be written."""
+HEADERS = 4
+"""A segment is at least so many times as long as its header, so that headers are a small part of the tape (ours)."""
 
 
 class TapeWriter:
     """The tape of one epoch. Owned by the event loop: not for several threads."""
 
-    def __init__(self, directory: Path, header: TapeHeader, limits: TapeLimits) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        header: TapeHeader,
+        limits: TapeLimits,
+        state: Callable[[], dict[str, Any]] | None = None,
+        keeper: TapeKeeper | None = None,
+    ) -> None:
         """Begin the tape. A full disk is no error: the lines wait.
+
+        Args:
+            directory: Of the tapes.
+            header: Of the epoch.
+            limits: When a segment is closed.
+            state: Returns the engine's whole state (`core.image`) after the last appended event, with which a further
+                segment begins. None: the tape is one segment.
+            keeper: Of the directory; it ends with the tape. None: closed segments stay as they are.
 
         Raises:
             OSError: ``directory`` cannot be created.
         """
         directory.mkdir(parents=True, exist_ok=True)
+        older = [tape.last for tape in find_tapes(directory) if tape.epoch < header.epoch]
+        self._header = replace(header, previous=older[-1] if older else "")
         self._directory, self._epoch, self._limits = directory, header.epoch, limits
+        self._state, self._keeper, self._now = state, keeper, 0.0
         self._segment = 0
         self._descriptor: int | None = None
         self._written = 0
         self._waiting = bytearray()
-        self._seq = 0
+        self._seq, self._chain = 0, ""
+        self._segment_bytes = limits.segment_bytes
         self.ended = False
         """Whether the tape was given up because it could not be written for too long."""
         self.failing = ""
         """Why lines are waiting now; empty if none are."""
-        line, self._chain = header_line(header)
-        self._waiting += line
+        self._begin_segment()
         self.flush()
 
     @property
@@ -60,6 +77,11 @@ class TapeWriter:
         if self.ended:
             return f"the tape ended at line {self._seq}: {self.failing}"
         return f"the tape waits for the disk: {self.failing}" if self.failing else ""
+
+    @property
+    def current(self) -> Path:
+        """The open segment."""
+        return segment_path(self._directory, self._epoch, self._segment)
 
     @property
     def seq(self) -> int:
@@ -71,6 +93,7 @@ class TapeWriter:
         if self.ended:
             return
         self._seq += 1
+        self._now = now
         body = {
             "seq": self._seq,
             "now": now,
@@ -86,6 +109,9 @@ class TapeWriter:
             return
         try:
             self._write()
+            if self._state is not None and self._written > self._segment_bytes:
+                self._rotate()
+                self._write()
         except OSError as error:
             if not self.failing:
                 _log.error("cannot write the tape; its lines are kept in memory: %s", error)
@@ -96,18 +122,17 @@ class TapeWriter:
         if self.failing:
             _log.info("the tape can be written again; no line was lost")
             self.failing = ""
-        if self._written > self._limits.segment_bytes:
-            self._rotate()
 
     def close(self) -> None:
-        """Write what waits and close the file."""
+        """Write what waits, close the file, and end the keeper."""
         self.flush()
         self._close_segment()
+        if self._keeper is not None:
+            self._keeper.close()
 
     def _write(self) -> None:
         if self._descriptor is None:
-            path = segment_path(self._directory, self._epoch, self._segment)
-            self._descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
+            self._descriptor = os.open(self.current, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
             self._written = 0
         # After a short write, what was written is removed from the front, so the next write continues there.
         while self._waiting:
@@ -123,25 +148,32 @@ class TapeWriter:
         self._close_segment()
 
     def _rotate(self) -> None:
+        assert self._state is not None
         self._close_segment()
         self._segment += 1
-        if self._limits.kept_bytes is not None:
-            self._drop_oldest(self._limits.kept_bytes)
+        self._seq += 1
+        self._header = replace(self._header, engine={}, state=self._state(), now=self._now)
+        self._begin_segment()
 
-    def _drop_oldest(self, kept_bytes: int) -> None:
-        segments = [path for tape in find_tapes(self._directory) for path in tape.segments]
-        try:
-            total = sum(path.stat().st_size for path in segments)
-            for path in segments:
-                if total <= kept_bytes:
-                    return
-                total -= path.stat().st_size
-                path.unlink()
-                _log.info("deleted tape segment %s: all tapes together exceeded %d bytes", path.name, kept_bytes)
-        except OSError as error:
-            _log.warning("cannot delete old tape segments: %s", error)
+    def _begin_segment(self) -> None:
+        line, self._chain = header_line(self._header, self._seq, self._chain)
+        self._segment_bytes = max(self._limits.segment_bytes, HEADERS * len(line))
+        self._waiting += line
+        if self._keeper is not None:
+            self._keeper.request(self.current, self._segment_bytes)
 
     def _close_segment(self) -> None:
         if self._descriptor is not None:
             os.close(self._descriptor)
             self._descriptor = None
+
+
+def kept_tape(
+    directory: Path, header: TapeHeader, limits: TapeLimits, state: Callable[[], dict[str, Any]]
+) -> TapeWriter:
+    """The tape of a new epoch, and a keeper that holds all tapes in ``directory`` within ``limits``.
+
+    Raises:
+        OSError: ``directory`` cannot be created.
+    """
+    return TapeWriter(directory, header, limits, state, TapeKeeper(directory, limits))

@@ -25,7 +25,7 @@ from diloco.core.fragments import Layout, TensorSpec, partition
 from diloco.core.options import EngineOptions
 from diloco.core.time_class import TimeClass
 from diloco.local.journal import Entry, Journal, read_journal
-from diloco.local.report.history import Life, RunHistory
+from diloco.local.report.history import Life, RunHistory, Stretch
 from diloco.local.report.history_builder import HistoryBuilder
 from diloco.local.report.html import render_report
 from diloco.local.report.region_bytes import details, region_rows
@@ -410,3 +410,37 @@ def test_a_journal_is_read_back_without_its_torn_line(tmp_path: Path) -> None:
     (entry,) = read_journal(path)
     assert (entry.event, entry.process, entry.details) == (written.event, LEARNER, {"key": "k", "seconds": 0.0})
     assert read_journal(tmp_path / "none") == []
+
+
+def test_what_is_kept_of_a_long_run_is_bounded(layout: Layout, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("diloco.local.report.history_builder._MOST_POINTS", 20)
+    job = parse_job(JOB.replace("tokens: 60,", "tokens: 6000,"))
+    world = OneLearner(job, layout)
+    world.train(300)
+    builder = HistoryBuilder(job, layout, [Entry("run", "", START)])
+    builder.take(world.tape.header, world.tape.entries)
+    history = builder.history()
+    learner = history.learners[0]
+    for kept in (history.samples, history.merges, learner.losses, learner.blocked):
+        assert 10 <= len(kept) <= 21
+        seconds = [one.start if isinstance(one, Stretch) else one.seconds for one in kept]
+        assert seconds == sorted(seconds)
+        assert kept is learner.blocked or seconds[-1] - seconds[0] > 150
+    assert history.samples[-1].seconds == pytest.approx(history.seconds)
+
+
+def test_a_tape_without_its_front_gives_the_history_of_the_rest(layout: Layout) -> None:
+    job = parse_job(JOB.replace("tokens: 60,", "tokens: 6000,"))
+    world = OneLearner(job, layout)
+    world.train(20)
+    cut = len(world.tape.entries)
+    header = replace(world.tape.header, engine={}, state=world.engine.image(), now=world.now)
+    for step in range(21, 41):
+        world.now += 1.0
+        world.tell(StepReported(LEARNER, world.incarnation, step, 10 * step, 0.9, 0.1, 4.0, 2 * step))
+    whole, rest = HistoryBuilder(job, layout, []), HistoryBuilder(job, layout, [])
+    whole.take(world.tape.header, world.tape.entries)
+    rest.take(header, world.tape.entries[cut:])
+    assert rest.history().merged_tokens == whole.history().merged_tokens > 0
+    assert rest.history().learners[0].steps == 40
+    assert 0 < len(rest.history().merges) < len(whole.history().merges)

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
 from diloco.core.actions import Admit, AskFragment, Finish, Merge
-from diloco.core.engine import Engine, EngineView
+from diloco.core.engine import EngineView
 from diloco.core.events import (
     FragmentApplied,
     FragmentArrived,
@@ -39,12 +39,14 @@ from diloco.local.targets import SYNCER
 from diloco.local.time_classes import shares_of
 from diloco.spec import DiLoCoJob
 from diloco.spec.syncer_status import RegionBytes
-from diloco.tape.reader import TapeEntry, TapeHeader, Torn
+from diloco.tape.reader import TapeEntry, TapeHeader, Torn, engine_of
 
 _SAMPLE_SECONDS = 1.0
 _BLOCKED_SECONDS = 0.05
 """Shorter waits are counted but not drawn."""
 _BYTES_F32 = 4
+_MOST_POINTS = 20_000
+"""Samples, losses of a learner, merges or waits of a learner that are kept; beyond it every second one goes (ours)."""
 
 
 @dataclass(slots=True)
@@ -77,6 +79,8 @@ class HistoryBuilder:
         self._told: list[Incident] = []
         self._merges: list[MergePoint] = []
         self._samples: list[Sample] = []
+        self._sample_seconds = _SAMPLE_SECONDS
+        self._merges_seen, self._merge_stride = 0, 1
         self._asks: dict[tuple[int, int], _Ask] = {}
         self._loads: dict[tuple[str, int], int] = {}
         self._notes: list[str] = []
@@ -90,10 +94,10 @@ class HistoryBuilder:
             SnapshotError: it does not begin with a state of this job.
         """
         job = DiLoCoJob.model_validate(header.job)
-        engine = Engine(EngineOptions.from_job(job, self._layout), header.epoch, header.engine or None)
-        self._roll_back(engine.view(0.0))
+        engine = engine_of(header, EngineOptions.from_job(job, self._layout))
+        self._roll_back(engine.view(header.now))
         self._turns[SYNCER].append((self._clock.seconds(header.started_at), Turn.TRAINS))
-        now = seconds = 0.0
+        now, seconds = header.now, 0.0
         over: float | None = None
         self._finished = False
         left_out_before, named = dict(self._left_out), set[str]()
@@ -108,7 +112,7 @@ class HistoryBuilder:
             if over is None and any(isinstance(action, Finish) for action in entry.actions):
                 over = now  # figures no longer change once the job is over, as in /status
                 self._finished = True
-            if not self._samples or seconds - self._samples[-1].seconds >= _SAMPLE_SECONDS:
+            if not self._samples or seconds - self._samples[-1].seconds >= self._sample_seconds:
                 self._sample(engine.view(now if over is None else over), seconds)
             self._end = max(self._end, seconds)
         self._view = engine.view(now if over is None else over)
@@ -216,6 +220,7 @@ class HistoryBuilder:
             if event.blocked_seconds >= _BLOCKED_SECONDS:
                 end = max(0.0, seconds - event.step_seconds)
                 self._blocked[event.learner].append(Stretch(max(0.0, end - event.blocked_seconds), end))
+                self._thin_blocked(event.learner)
         elif isinstance(event, FragmentArrived):
             self._pushed += event.payload_bytes
         elif isinstance(event, FragmentApplied):
@@ -230,7 +235,11 @@ class HistoryBuilder:
 
     def _merged(self, event: Merged, seconds: float) -> None:
         ask = self._asks.pop((event.fragment, event.version), None)
-        if ask is not None:
+        self._merges_seen += 1
+        if ask is not None and self._merges_seen % self._merge_stride == 0:
+            if len(self._merges) >= _MOST_POINTS:
+                del self._merges[1::2]
+                self._merge_stride *= 2
             self._merges.append(
                 MergePoint(
                     seconds=seconds,
@@ -243,7 +252,19 @@ class HistoryBuilder:
                 )
             )
 
+    def _thin_blocked(self, learner: str) -> None:
+        """Keep the longer half of too many waits: the report draws the longest."""
+        found = self._blocked[learner]
+        if len(found) > _MOST_POINTS:
+            longest = sorted(found, key=lambda stretch: stretch.start - stretch.end)[: _MOST_POINTS // 2]
+            self._blocked[learner] = sorted(longest, key=lambda stretch: stretch.start)
+
     def _sample(self, view: EngineView, seconds: float) -> None:
+        if len(self._samples) >= _MOST_POINTS:
+            del self._samples[1::2]
+            for points in self._losses.values():
+                del points[1::2]
+            self._sample_seconds *= 2
         self._samples.append(Sample(seconds, view.merged_tokens, view.goodput, self._pushed, self._pulled))
         for learner, losses in self._recent.items():
             if losses:

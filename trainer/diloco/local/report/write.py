@@ -16,7 +16,9 @@ from diloco.runtime.files import write_atomically, write_json_atomically
 from diloco.spec import DiLoCoJob
 from diloco.syncer.disk.byte_counts import read_counts
 from diloco.syncer.disk.checkpoint import checkpoint_names
-from diloco.tape.reader import TapeError, TapeReader, find_tapes
+from diloco.tape.gaps import missing_front
+from diloco.tape.reader import TapeError, TapeReader
+from diloco.tape.segments import find_tapes
 
 
 def close_run(job: DiLoCoJob, directory: RunDirectory) -> RunHistory:
@@ -27,7 +29,10 @@ def close_run(job: DiLoCoJob, directory: RunDirectory) -> RunHistory:
         ModelError: the job's model cannot be built here.
     """
     builder = HistoryBuilder(job, layout_of_job(job.spec), read_journal(directory.journal))
-    for files in find_tapes(directory.syncer / "tape"):
+    tapes = find_tapes(directory.syncer / "tape")
+    if tapes and (missing := missing_front(tapes)):
+        builder.note(missing)
+    for files in tapes:
         try:
             reader = TapeReader(files)
             builder.take(reader.header, reader)

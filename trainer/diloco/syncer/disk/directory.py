@@ -13,7 +13,7 @@ from typing import Self
 from diloco.runtime.exits import EXIT_BAD_INPUT, EXIT_UNEXPECTED
 from diloco.runtime.files import make_writable_directory, open_regular, write_atomically
 from diloco.syncer.errors import SyncerError
-from diloco.tape.reader import find_tapes
+from diloco.tape.segments import find_tapes
 
 _log = logging.getLogger(__name__)
 
