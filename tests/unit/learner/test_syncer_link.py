@@ -120,7 +120,7 @@ def welcome(incarnation: int = 1, load: tuple[int, ...] = (), progress: Progress
 def test_it_joins_with_who_it_is_and_how_far() -> None:
     bench = Bench(Script(welcome(), OVER))
     assert bench.run() == (EndKind.FINISHED, "enough")
-    assert bench.joins == [Join("job", "r/p/0", "abc", "digest", steps=5, data_position=40)]
+    assert bench.joins == [Join("job", "r/p/0", "abc", "digest", steps=5, data_position=40, heals=True)]
     assert bench.link.welcome_position == Position(9, 72)
     assert bench.link.current() is None
 
