@@ -156,7 +156,12 @@ EVERY_FIELD: dict[str, Any] = {
             },
             {"name": "us-west", "pools": [{"name": "old"}]},
         ],
-        "failurePolicy": {"maxRestartsPerLearner": 5, "minimumLearners": 2},
+        "failurePolicy": {
+            "maxRestartsPerLearner": 5,
+            "minimumLearners": 2,
+            "stuckSeconds": 900.0,
+            "quarantineSeconds": 60.0,
+        },
         "activeDeadlineSeconds": 86_400,
         "ttlSecondsAfterFinished": 3600,
     },
