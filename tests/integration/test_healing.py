@@ -104,7 +104,7 @@ def test_a_learner_that_hangs_is_restarted_and_merged_again(tmp_path: Path, faul
 def test_a_learner_that_diverges_is_reset_quarantined_and_let_back_in(tmp_path: Path, faults: Path) -> None:
     output = tmp_path / "out"
     (faults / "diverges").touch()
-    with started(write_job(tmp_path, 100_000, manifest("diverging", 2)), output, "--record") as process:
+    with started(write_job(tmp_path, 80_000, manifest("diverging", 2)), output, "--record") as process:
         run = Run(output, process)
         reset = run.until("victim.resets == 1")
         assert "not finite" in of(reset, VICTIM).diverged_reason
@@ -121,7 +121,8 @@ def test_a_learner_that_diverges_is_reset_quarantined_and_let_back_in(tmp_path: 
     summary = json.loads((output / "summary.json").read_text())
     assert summary["complete"]
     assert summary["eval_loss"] < summary["eval_loss_start"]
-    assert all(values.isfinite().all() for values in load_model(output / "syncer" / "model.safetensors").values())
+    parameters = load_model(output / "syncer" / "model.safetensors").module.parameters()
+    assert all(values.isfinite().all() for values in parameters)
     exits = [entry for entry in read_journal(output / "supervisor.jsonl") if entry.event == "exit"]
     assert {entry.details["code"] for entry in exits} == {EXIT_OK}, "nobody was restarted"
     assert run.log(VICTIM).count("starting over from the global model") == 2

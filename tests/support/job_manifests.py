@@ -162,6 +162,8 @@ EVERY_FIELD: dict[str, Any] = {
             "maxRestartsPerLearner": 5,
             "minimumLearners": 2,
             "lostPods": {"action": "Wait", "afterSeconds": 120},
+            "stuckSeconds": 900.0,
+            "quarantineSeconds": 60.0,
         },
         "activeDeadlineSeconds": 86_400,
         "ttlSecondsAfterFinished": 3600,

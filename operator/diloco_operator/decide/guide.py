@@ -219,7 +219,7 @@ GUIDE: MappingProxyType[Reason, Guide] = MappingProxyType(
             "log, data and machine (faulty memory, a faulty accelerator).",
         ),
         _R.QUORUM_FOLLOWS: _warning(
-            "Learners were given up or are in quarantine, and fewer than `sync.quorum` are left. Those that are left "
+            "Learners were given up or are in quarantine, and fewer than `sync.quorum` are left. Those "
             "make the quorum, so merges continue with fewer members than the manifest asks for.",
             "Find out why. Scale a pool up: the quorum rises with the number of learners. To make "
             "the job end instead, set `failurePolicy.minimumLearners` (needs a new job).",

@@ -182,7 +182,7 @@ def test_a_restart_or_a_broken_link_does_not_end_a_quarantine() -> None:
     assert scene.record(1).state == "Quarantined"
 
 
-def test_one_that_is_away_when_its_quarantine_ends_starts_over_when_it_is_back() -> None:
+def test_one_that_is_away_as_its_quarantine_ends_starts_over_on_return() -> None:
     scene = Scene()
     in_quarantine(scene, 1)
     scene.leave(1)
@@ -237,7 +237,7 @@ def test_what_it_has_sent_for_open_rounds_is_dropped() -> None:
     assert of(actions, Fence)[0].learner == name(1)
 
 
-def test_a_quarantine_lasts_over_a_restart_of_the_syncer_for_what_is_left_of_it() -> None:
+def test_a_quarantine_outlasts_a_restart_of_the_syncer() -> None:
     scene = Scene()
     in_quarantine(scene, 1)
     for _ in range(20):
@@ -254,10 +254,10 @@ def test_a_quarantine_lasts_over_a_restart_of_the_syncer_for_what_is_left_of_it(
     for _ in range(4):
         again.merge()
     assert again.made >= 4
-    assert release(again, 1)
+    assert release(again, 1).refusal is Refusal.RESET
 
 
-def test_an_earlier_version_can_read_the_snapshot_of_a_job_without_divergence() -> None:
+def test_earlier_versions_read_the_snapshot_of_a_job_without_divergence() -> None:
     scene = Scene()
     assert not any("standing" in one for one in scene.engine.snapshot(scene.now)["learners"].values())
 

@@ -6,8 +6,9 @@ from collections.abc import Sequence
 import pytest
 import torch
 
-from diloco.core.merge import LARGEST_NORM, Contribution, MergeError
+from diloco.core.merge import Contribution, MergeError
 from diloco.core.outliers import (
+    LARGEST_NORM,
     LARGEST_RATIO,
     LEAST_PAST,
     OWN_RATIO,

@@ -120,7 +120,7 @@ def welcome(incarnation: int = 1, load: tuple[int, ...] = (), progress: Progress
 def test_it_joins_with_who_it_is_and_how_far() -> None:
     bench = Bench(Script(welcome(), OVER))
     assert bench.run() == (EndKind.FINISHED, "enough")
-    assert bench.joins == [Join("job", "r/p/0", "abc", "digest", steps=5, data_position=40)]
+    assert bench.joins == [Join("job", "r/p/0", "abc", "digest", steps=5, data_position=40, heals=True)]
     assert bench.link.welcome_position == Position(9, 72)
     assert bench.link.current() is None
 
@@ -150,6 +150,7 @@ def test_it_rejoins_with_what_it_holds_when_the_connection_breaks() -> None:
         (Refused("UnknownLearner", "no such learner"), EndKind.REFUSED),
         (Refused("GivenUp", "too often"), EndKind.REFUSED),
         (Refused("Finished", "complete"), EndKind.FINISHED),
+        (Refused("Stuck", "no step"), EndKind.STUCK),
     ],
 )
 def test_a_refusal_ends_it(said: Refused, kind: EndKind) -> None:
@@ -158,10 +159,19 @@ def test_a_refusal_ends_it(said: Refused, kind: EndKind) -> None:
     assert len(bench.joins) == 1
 
 
-def test_an_expired_lease_is_a_reason_to_join_again() -> None:
-    bench = Bench(Script(welcome(), Refused("LeaseExpired", "silent")), Script(welcome(2), OVER))
+@pytest.mark.parametrize("refusal", ["LeaseExpired", "Reset"])
+def test_an_expired_lease_or_a_reset_is_a_reason_to_join_again(refusal: str) -> None:
+    bench = Bench(Script(welcome(), Refused(refusal, "why")), Script(welcome(2), OVER))
     assert bench.run()[0] is EndKind.FINISHED
     assert bench.link.sessions == 2
+
+
+def test_the_inner_loop_starts_over_when_the_welcome_says_so() -> None:
+    plain, reset = Bench(Script(welcome(), OVER)), Bench(Script(replace(welcome(load=(0, 1)), reset=True), OVER))
+    for bench, told in ((plain, False), (reset, True)):
+        bench.run()
+        assert bench.boxes.orders.take_start_over() is told
+        assert not bench.boxes.orders.take_start_over(), "once"
 
 
 def test_an_error_that_would_come_again_ends_it_before_it_was_let_in() -> None:

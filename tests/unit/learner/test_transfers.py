@@ -77,7 +77,8 @@ class Bench:
         self.pull_queue.session_begins(NOW, posted_pulls=True)
         self.said: list[tuple[object, ...]] = []
         control = SimpleNamespace(
-            declined=lambda *what: self.said.append(("declined", *what)), post=lambda: self.said.append(("post",))
+            declined=lambda *what, broken: self.said.append(("broken" if broken else "declined", *what)),
+            post=lambda: self.said.append(("post",)),
         )
         self.feedback = Residuals()
         self.counts = TransferCounts()
@@ -207,12 +208,12 @@ def test_a_push_that_came_too_late_loses_its_residual(caplog: pytest.LogCaptureF
     assert [record.getMessage() for record in caplog.records] == ["the syncer refused fragment 0 for version 5: late"]
 
 
-def test_an_outer_gradient_that_cannot_be_encoded_is_declined() -> None:
+def test_an_outer_gradient_that_cannot_be_encoded_is_declined_as_broken() -> None:
     link = Link()
     bench = Bench(link)
     bench.push(torch.tensor([1.0, float("nan"), 0.0]))
     assert link.calls == 0
-    assert bench.said == [("declined", NOW, 0, 5, 2), ("post",)]
+    assert bench.said == [("broken", NOW, 0, 5, 2), ("post",)]
 
 
 def test_a_pull_is_posted_before_the_push_that_it_answers() -> None:

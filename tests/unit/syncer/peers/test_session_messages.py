@@ -52,12 +52,13 @@ SPENT: Any = {f"{name}_seconds": 1.0 + number for number, name in enumerate(Time
         (Ready(INCARNATION), LearnerReady(WHO, INCARNATION)),
         (Alive(INCARNATION), LearnerAlive(WHO, INCARNATION)),
         (Declined(INCARNATION, 1, 5, 2), FragmentDeclined(WHO, INCARNATION, 1, 5, 2)),
+        (Declined(INCARNATION, 1, 5, 2, broken=True), FragmentDeclined(WHO, INCARNATION, 1, 5, 2, broken=True)),
         (Applied(INCARNATION, 1, VERSION, 9), FragmentApplied(WHO, INCARNATION, 1, VERSION, 9)),
         (EvaluationReport(INCARNATION, 2, 1.5, exact=True), Evaluated(WHO, INCARNATION, 2, 1.5, exact=True)),
         # The engine ignores what another incarnation says; nothing is held against this one.
         (report(10**6, incarnation=3), StepReported(WHO, 3, 10**6, 64 * 10**6, 0.5, 0.25, 2.0, 4 * 10**6)),
     ],
-    ids=["step", "ready", "alive", "declined", "applied", "evaluated", "of another incarnation"],
+    ids=["step", "ready", "alive", "declined", "broken", "applied", "evaluated", "of another incarnation"],
 )
 def test_what_an_admitted_learner_says_is_handed_on(message: LearnerMessage, event: Event) -> None:
     async def scene(peers: SyncerPeers) -> None:

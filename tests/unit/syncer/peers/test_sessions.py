@@ -208,6 +208,20 @@ def test_a_fenced_process_is_told_why_and_heard_no_more() -> None:
     play(scene)
 
 
+@pytest.mark.parametrize("refusal", [Refusal.STUCK, Refusal.RESET])
+@pytest.mark.parametrize(("heals", "told"), [(True, None), (False, "LeaseExpired")])
+def test_an_earlier_version_is_told_only_to_join_again(refusal: Refusal, heals: bool, told: str | None) -> None:
+    async def scene(peers: SyncerPeers) -> None:
+        joined = await peers.join(heals=heals)
+        assert [one.heals for one in peers.events if isinstance(one, LearnerJoined)] == [heals]
+        peers.admit()
+        joined.told.clear()
+        peers.sessions.fence(Fence(WHO, INCARNATION, refusal, "why"))
+        assert joined.told == [Refused(told or refusal.value, "why")]
+
+    play(scene)
+
+
 def test_a_learner_that_broke_a_rule_is_told_which_and_reported_as_gone() -> None:
     async def scene(peers: SyncerPeers) -> None:
         joined = await peers.admitted()
