@@ -3,6 +3,7 @@
 Kubernetes cannot end a pod there. The node is restored only at the end of each test.
 """
 
+import secrets
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -28,7 +29,7 @@ from tests.support.cluster_jobs import (
     pool,
 )
 
-# Kubernetes considers the node lost after 50 s; the toleration, the pod's grace period and the wait beyond it are 160 s.
+# Kubernetes considers the node lost after 50 s; toleration, grace period and the wait beyond it are 160 s.
 pytestmark = pytest.mark.timeout(1800)
 
 WITNESS, VICTIM = "east/steady/0", "west/spot/0"
@@ -78,13 +79,13 @@ def made(cluster: Cluster, namespace: str, name: str, syncer_node: str, *regions
 
 
 @pytest.fixture
-def job(cluster: Cluster, namespace: str, nodes: Nodes, request: pytest.FixtureRequest) -> Iterator[ClusterJob]:
+def job(cluster: Cluster, namespace: str, nodes: Nodes) -> Iterator[ClusterJob]:
     """The victim on the node that will be lost, but not bound to it; the witness and the syncer on the other one."""
     regions = [
         {"name": "east", "pools": [pool("steady", nodeSelector=on(nodes.kept))]},
         {"name": "west", "pools": [pool("spot", learners=0)]},
     ]
-    name = "replaced" if "replaced" in request.node.name else "waits"
+    name = f"lost-{secrets.token_hex(3)}"
     found = made(cluster, namespace, name, nodes.kept, *regions)
     found.all_train(WITNESS)
     cluster.kubectl("uncordon", nodes.lost)
