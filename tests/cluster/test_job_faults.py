@@ -40,6 +40,11 @@ BOTH = WITNESS, VICTIM
 NEWCOMERS = ("west/spot/1", "west/spot/2")
 SPOT = 1, 0
 """Region and pool of the victim, by position."""
+PATIENT = [
+    {"key": f"node.kubernetes.io/{taint}", "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": 900}
+    for taint in ("unreachable", "not-ready")
+]
+"""The victim's pod stays on a node that is away for a while."""
 
 
 @pytest.fixture(scope="module")
@@ -55,7 +60,7 @@ def shared_job(cluster: Cluster, chart: Release, namespace: str) -> ClusterJob:
     kept = next(node["metadata"]["name"] for node in cluster.get("nodes")["items"] if node["metadata"]["name"] != lost)
     regions = [
         {"name": "east", "pools": [pool("steady", nodeSelector={"kubernetes.io/hostname": kept})]},
-        {"name": "west", "pools": [pool("spot", nodeSelector={"kubernetes.io/hostname": lost})]},
+        {"name": "west", "pools": [pool("spot", nodeSelector={"kubernetes.io/hostname": lost}, tolerations=PATIENT)]},
     ]
     cluster.kubectl("cordon", lost)
     try:

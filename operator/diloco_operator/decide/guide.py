@@ -354,7 +354,8 @@ GUIDE: MappingProxyType[Reason, Guide] = MappingProxyType(
             "Look at that node. If the pod's process still runs there, the syncer turns it away.",
         ),
         _R.LOST_POD_REMOVED: _warning(
-            "The same of a job that is suspended or has ended: no other pod takes its place.",
+            "The operator has deleted a learner's pod by force, because its node did not respond. The job is suspended "
+            "or has ended, so no other pod takes its place.",
             "Look at that node.",
         ),
         _R.SYNCER_POD_RELEASED: _warning(

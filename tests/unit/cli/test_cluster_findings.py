@@ -23,7 +23,8 @@ from diloco_operator.clusters.rules import RULES, Permission, Place, permissions
 
 NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)
 PLACE = Place("learners", "diloco-home")
-BY_RESOURCE = {rule.resource: rule for rule in RULES}
+BY_RESOURCE = {rule.resource: rule for rule in reversed(RULES)}
+"""The first rule about each resource, without which no region can run."""
 GOOD, NOTE, PROBLEM = Verdict
 
 
@@ -121,6 +122,10 @@ def test_an_optional_rule_says_what_does_not_work_without_it() -> None:
     found = of_rule(BY_RESOURCE["serviceaccounts/token"], granted("create serviceaccounts/token"), PLACE)
     assert found.verdict is NOTE
     assert "create is missing: the operator cannot renew its token" in found.told
+    (rule,) = [rule for rule in RULES if (rule.resource, rule.verbs) == ("pods", ("delete",))]
+    found = of_rule(rule, granted("delete pods"), PLACE)
+    assert (found.what, found.verdict) == ("pods", NOTE)
+    assert "delete is missing: a learner's pod on a node that does not respond stays" in found.told
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,7 @@
 """Lost pods of regions in other clusters."""
 
+from typing import Any
+
 import pytest
 
 from diloco_operator import labels
@@ -10,7 +12,7 @@ VICTIM = "demo--far-new-0"
 PREFIX = "1 of 1 learners of far/new lost: node-1 does not respond"
 
 
-def lost(**spec: object) -> ClustersWorld:
+def lost(**spec: Any) -> ClustersWorld:
     """A job that trains, and has lost the node of its learner in another cluster."""
     w = ClustersWorld(job=clusters_job(**spec))
     w.run(60)

@@ -143,7 +143,7 @@ def test_only_pods_that_may_go_are_deleted(scene: dict[str, Any]) -> None:
 def test_every_absent_learners_pod_is_deleted_once(lost: set[str], life: str) -> None:
     w = trained()
     (syncer,) = w.syncer_pods()
-    there = {"ends": None, "claim": None, "finalizers": [], "owner": "its set"}
+    there: dict[str, Any] = {"ends": None, "claim": None, "finalizers": [], "owner": "its set"}
     gone = {**there, "ends": -61}
     given = [*((name, gone if name in lost else there) for name in LEARNERS), (syncer, there)]
     view = SyncerStatusView.model_validate({**w.syncer.status(), "learners": []})
