@@ -5,7 +5,7 @@ remembered, so that it cannot replace the new one in turn. A process that reconn
 keeps its work.
 """
 
-from diloco.core import accounting, pace, pools
+from diloco.core import accounting, pace, pools, recovery
 from diloco.core.actions import Action, Admit, Fence, Note, Refusal, Refuse, SetTimer
 from diloco.core.averages import MovingAverage, SizedSpread
 from diloco.core.events import LearnerAlive, LearnerJoined, LearnerLeft, LearnerReady, StepReported
@@ -27,6 +27,7 @@ def join(state: EngineState, event: LearnerJoined, now: float) -> list[Action]:
     record = state.learners.setdefault(event.learner, LearnerRecord(event.learner))
     actions: list[Action] = []
     same_process = record.instance == event.instance
+    record.recovering = _recovering(state, record)
     if record.present:
         actions.append(
             Fence(record.id, record.incarnation, Refusal.LEASE_EXPIRED, "the same process has joined again")
@@ -73,6 +74,8 @@ def join(state: EngineState, event: LearnerJoined, now: float) -> list[Action]:
         for known in state.counted_learners:  # after a restart of the syncer, learners that do not return count too
             known.given_since = now if known.joins else None
     accounting.joined(state, record, now, same_process=same_process)
+    if record.recovering is not None:
+        record.recovering = record.recovering.joined(now, record.incarnation, same_process=same_process)
     reason = _admission_reason(
         record, load=load, same_process=same_process, left_by_itself=left_by_itself, fragments=len(state.versions)
     )
@@ -105,6 +108,13 @@ def _refusal(state: EngineState, event: LearnerJoined) -> tuple[Refusal, str] | 
     if event.instance in record.superseded:
         return Refusal.SUPERSEDED, f"another process has joined as {record.id} since"
     return None
+
+
+def _recovering(state: EngineState, record: LearnerRecord) -> recovery.Recovering | None:
+    """The recovery of a learner that joins; None: it is not one."""
+    if record.present:
+        return recovery.lost(record.recovering, record.last_heard_at)
+    return record.recovering if state.counts(record) else None  # nobody waited for one that was withdrawn
 
 
 def _to_load(state: EngineState, held: tuple[int, ...]) -> tuple[int, ...]:
@@ -153,6 +163,8 @@ def ready(state: EngineState, event: LearnerReady, now: float) -> list[Action]:
     ]
     record.clock = pace.start(state.options.schedule, state.launched)
     record.last_step_at = now
+    if record.recovering is not None:
+        record.recovering = record.recovering.loaded(now)
     if state.phase == Phase.WAITING:
         state.phase, state.phase_reason = Phase.TRAINING, f"{record.id} trains"
     return [Note("LearnerTrains", f"loaded the model, its clock starts at {record.clock}", record.id)]
@@ -168,6 +180,8 @@ def stepped(state: EngineState, event: StepReported, now: float) -> list[Action]
     steps = event.step - record.step
     if steps <= 0:
         return []
+    if record.recovering is not None:
+        record.recovering = record.recovering.stepped(now)
     record.step, record.tokens = event.step, event.tokens
     record.loss = event.loss
     record.data_position = max(record.data_position, event.data_position)
@@ -214,6 +228,7 @@ def left(state: EngineState, event: LearnerLeft, now: float) -> list[Action]:
         return []
     record.state = LearnerState.ABSENT
     record.left_cleanly = event.clean
+    record.recovering = recovery.lost(record.recovering, now)
     pools.withdraw(state, record, now)
     return [Note("LearnerLeft", "left" if event.clean else "its connection broke", record.id)]
 
@@ -230,6 +245,7 @@ def check_leases(state: EngineState, now: float) -> list[Action]:
         idle = now - record.last_step_at
         if silent >= lease:
             record.state = LearnerState.ABSENT
+            record.recovering = recovery.lost(record.recovering, record.last_heard_at)
             pools.withdraw(state, record, now)
             text = f"silent for {silent:.1f} s; its lease is {lease:.1f} s"
             actions.append(Fence(record.id, record.incarnation, Refusal.LEASE_EXPIRED, text))

@@ -9,7 +9,7 @@ a fragment gets through even on a slow link.
 
 from dataclasses import dataclass
 
-from diloco.core import accounting, closing, pace, requests, returns
+from diloco.core import accounting, closing, pace, recovery, requests, returns
 from diloco.core.actions import Action, Broadcast, CancelTimer, Discard, Note, SetTimer
 from diloco.core.closing import round_timer
 from diloco.core.events import FragmentApplied, FragmentArrived, FragmentDeclined, FragmentLate, Merged
@@ -238,7 +238,7 @@ def timer(state: EngineState, fragment: int, now: float) -> list[Action]:
     return [*asks, SetTimer(round_timer(fragment), now + _patience(state, current))]
 
 
-def merged(state: EngineState, event: Merged) -> list[Action]:
+def merged(state: EngineState, event: Merged, now: float) -> list[Action]:
     """Count the tokens of a finished merge, and announce the new version to the learners."""
     current = state.rounds.get(event.fragment)
     if current is None or current.version != event.version or current.closed_at is None:
@@ -255,6 +255,9 @@ def merged(state: EngineState, event: Merged) -> list[Action]:
     for name, contribution in counted.items():
         record = state.learners[name]
         _merged_with(state, record)
+        if record.recovering is not None and contribution.incarnation == record.recovering.incarnation:
+            state.recoveries.add(recovery.merged(record.recovering, name, now, state.elapsed(now)))
+            record.recovering = None
         state.fragment_tokens[event.fragment] += contribution.tokens
         record.merged_tokens += share * contribution.tokens
     accounting.merged(state, current, counted)

@@ -6,6 +6,7 @@ from diloco.core.averages import MovingAverage, SizedSpread
 from diloco.core.events import FragmentArrived
 from diloco.core.options import EngineOptions, Rules
 from diloco.core.overlap import FragmentsInFlight
+from diloco.core.recovery import Recoveries, Recovering
 from diloco.core.request_leads import Leads
 from diloco.core.time_account import Account
 from diloco.spec.syncer_status import PRESENT, LearnerState, Phase
@@ -95,6 +96,8 @@ class LearnerRecord:
     """Since when it counts; from its first join on it counts for as long as it is planned, present or not."""
     account: Account = field(default_factory=Account)
     """How the given time was used."""
+    recovering: Recovering | None = None
+    """Since its session was lost, until its work is merged again."""
     last_heard_at: float = 0.0
     last_step_at: float = 0.0
 
@@ -254,6 +257,8 @@ class EngineState:
     """Since the first learner joined, up to `elapsed_since`; without times in which the syncer was away."""
     elapsed_since: float | None = None
     lease_timer_at: float | None = None
+    recoveries: Recoveries = field(default_factory=Recoveries)
+    """Learners that were lost and have recovered, since this start of the syncer."""
 
     @property
     def merged_tokens(self) -> float:

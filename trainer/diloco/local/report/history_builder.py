@@ -6,6 +6,7 @@ The engine is run over each tape again, so that every figure is the engine's own
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from math import fsum
 
 from diloco.core.actions import Admit, AskFragment, Finish, Merge
 from diloco.core.engine import Engine, EngineView
@@ -27,6 +28,7 @@ from diloco.local.report.history import (
     Life,
     LossPoint,
     MergePoint,
+    RecoveryPoint,
     RunHistory,
     Sample,
     Span,
@@ -80,6 +82,7 @@ class HistoryBuilder:
         self._asks: dict[tuple[int, int], _Ask] = {}
         self._loads: dict[tuple[str, int], int] = {}
         self._notes: list[str] = []
+        self._recoveries: list[RecoveryPoint] = []
         self._bytes_by_region: tuple[RegionBytes, ...] = ()
 
     def take(self, header: TapeHeader, lines: Iterable[TapeEntry | Torn]) -> None:
@@ -102,7 +105,10 @@ class HistoryBuilder:
                 self.note(f"the last line of {entry.file.name} is incomplete: the syncer was killed while writing it")
                 break
             now, seconds = entry.now, self._clock.seconds(header.started_at + entry.now)
+            recovered = engine.recoveries.count
             engine.step(entry.event, now)
+            if new := engine.recoveries.count - recovered:
+                self._recoveries += [RecoveryPoint(seconds, one) for one in engine.recoveries.latest[-new:]]
             self._entry(entry, seconds)
             self._told += incidents_noted(entry, seconds, named)
             if over is None and any(isinstance(action, Finish) for action in entry.actions):
@@ -156,6 +162,7 @@ class HistoryBuilder:
             notes=tuple(self._notes),
             bytes_by_region=self._bytes_by_region,
             region_samples=region_samples(self._journal, self._clock),
+            recoveries=tuple(self._recoveries),
         )
 
     def _roll_back(self, start: EngineView) -> None:
@@ -244,7 +251,10 @@ class HistoryBuilder:
             )
 
     def _sample(self, view: EngineView, seconds: float) -> None:
-        self._samples.append(Sample(seconds, view.merged_tokens, view.goodput, self._pushed, self._pulled))
+        given = fsum(view.time.values())
+        self._samples.append(
+            Sample(seconds, view.merged_tokens, view.goodput, view.computing, given, self._pushed, self._pulled)
+        )
         for learner, losses in self._recent.items():
             if losses:
                 self._losses[learner].append(LossPoint(seconds, view.merged_tokens, sum(losses) / len(losses)))

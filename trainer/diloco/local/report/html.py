@@ -42,7 +42,7 @@ def render_report(history: RunHistory, sample: str) -> str:
         ("Age of the oldest outer gradient merged", _lags(history)),
         ("Bytes over time", _bytes(history)),
         ("Bytes by region", region_chart(history, _time(history))),
-        ("Goodput", _goodput(history)),
+        ("Goodput (work merged) and computing (steps made, merged or not)", _goodput(history)),
     ]
     return page.substitute(
         title=escape(f"{history.job}: {history.phase.lower()}"),
@@ -89,7 +89,8 @@ def _cards(history: RunHistory) -> list[tuple[str, str, str]]:
             count_text(history.merged_tokens),
             f"of {count_text(history.budget_tokens)}, in {history.syncer_steps} merges",
         ),
-        ("goodput", percent_text(history.goodput), "learner-seconds whose tokens were merged"),
+        ("goodput", percent_text(history.goodput), "share of the given time whose work was merged"),
+        ("computing", percent_text(history.computing), "share in inner steps, merged or not: the paper's goodput"),
         ("bytes sent", bytes_text(sent), f"{fewer} {bytes_text(history.data_parallel_bytes)} of data-parallel"),
         ("model", count_text(history.parameters), "parameters"),
         ("learners", str(len(history.learners)), "1 restart" if restarts == 1 else f"{restarts} restarts"),
@@ -195,7 +196,10 @@ def _bytes(history: RunHistory) -> str:
 def _goodput(history: RunHistory) -> str:
     points = [(sample.seconds, sample.goodput) for sample in history.samples if sample.goodput is not None]
     axis = Axis("since the start", lambda value: f"{value:.0%}", from_zero=True)
-    return line_chart([Series("goodput", points)], _time(history), axis)
+    steps = [(sample.seconds, sample.computing) for sample in history.samples if sample.computing is not None]
+    return line_chart(
+        [Series("computing", steps, color=1, faint=True), Series("goodput", points, color=0)], _time(history), axis
+    )
 
 
 def _learner_rows(history: RunHistory) -> tuple[list[str], list[list[str]]]:
@@ -208,6 +212,7 @@ def _learner_rows(history: RunHistory) -> tuple[list[str], list[list[str]]]:
         "blocked",
         "other work",
         "goodput",
+        "computing",
         "restarts",
         "left out of merges",
     ]
@@ -221,6 +226,7 @@ def _learner_rows(history: RunHistory) -> tuple[list[str], list[list[str]]]:
             percent_text(one.blocked_fraction),
             percent_text(one.other_work_fraction),
             percent_text(one.goodput),
+            percent_text(one.computing),
             str(one.restarts),
             f"{one.left_out}, most recently: {one.left_out_reason}" if one.left_out else "0",
         ]
