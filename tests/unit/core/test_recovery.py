@@ -6,7 +6,6 @@ from diloco.core.actions import AskFragment, Merge
 from diloco.core.recovery import BOUNDS, PARTS, Recoveries, Recovery
 from tests.support.engine_script import Script, name, of, only, options
 
-
 LONG = {"lost_seconds": 0.0, "down": 2.0, "loading": 0.5, "stepping": 20_000.0, "merging": 1.0}
 
 

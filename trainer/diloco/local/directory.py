@@ -19,6 +19,8 @@ _OURS: Final = (
     "logs",
     "tls",
     "supervisor.jsonl",
+    "chaos.orders",
+    "chaos.json",
     "summary.json",
     "report.html",
     "model.safetensors",
@@ -75,6 +77,16 @@ class RunDirectory:
     def journal(self) -> Path:
         """The supervisor's journal."""
         return self.root / "supervisor.jsonl"
+
+    @property
+    def orders(self) -> Path:
+        """Orders of ``diloco chaos`` to the supervisor."""
+        return self.root / "chaos.orders"
+
+    @property
+    def chaos(self) -> Path:
+        """What the injected faults did, for scripts."""
+        return self.root / "chaos.json"
 
     @property
     def summary(self) -> Path:
