@@ -115,6 +115,17 @@ class Incident:
 
 
 @dataclass(frozen=True, slots=True)
+class FaultPoint:
+    """A fault that was injected."""
+
+    seconds: float
+    kind: str
+    victims: tuple[str, ...]
+    """Processes; regions for a cut."""
+    lasted_seconds: float
+
+
+@dataclass(frozen=True, slots=True)
 class RecoveryPoint:
     """A learner that was lost, and whose work was merged again at ``seconds``."""
 
@@ -209,6 +220,8 @@ class RunHistory:
     """The same over time."""
     recoveries: tuple[RecoveryPoint, ...] = ()
     """Learners that were lost and whose work was merged again."""
+    faults: tuple[FaultPoint, ...] = ()
+    """What was injected, by time."""
 
     @property
     def computing(self) -> float | None:

@@ -36,7 +36,7 @@ from diloco.local.report.history import (
 )
 from diloco.local.report.region_bytes import region_samples
 from diloco.local.report.run_clock import RunClock
-from diloco.local.report.timeline import Turn, incidents, incidents_noted, spans, stretches, turns
+from diloco.local.report.timeline import Turn, faults, incidents, incidents_noted, spans, stretches, turns
 from diloco.local.targets import SYNCER
 from diloco.local.time_classes import shares_of
 from diloco.spec import DiLoCoJob
@@ -163,6 +163,7 @@ class HistoryBuilder:
             bytes_by_region=self._bytes_by_region,
             region_samples=region_samples(self._journal, self._clock),
             recoveries=tuple(self._recoveries),
+            faults=faults(self._journal, self._clock),
         )
 
     def _roll_back(self, start: EngineView) -> None:

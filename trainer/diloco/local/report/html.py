@@ -1,9 +1,11 @@
 """``report.html``: the report of a run, in one self-contained file. Pure: made from a history."""
 
+from collections.abc import Sequence
 from html import escape
 from importlib.resources import files
 from string import Template
 
+from diloco.local.report.chaos_report import WINDOW_SECONDS, effects, observed_in, rows
 from diloco.local.report.history import LearnerHistory, Life, RunHistory, Span
 from diloco.local.report.region_bytes import region_chart, region_rows
 from diloco.local.report.summary import quorum_text
@@ -59,6 +61,7 @@ def render_report(history: RunHistory, sample: str) -> str:
         regions=_table(*region_rows(history)),
         evaluations=_table(*_evaluation_rows(history)),
         incidents=_table(*_incident_rows(history)),
+        chaos=_chaos(history),
         sample=f"<h2>The model writes</h2><pre>{escape(sample)}</pre>" if sample.strip() else "",
         notes="".join(f"<p class='note'>{escape(note)}</p>" for note in _notes(history)),
     )
@@ -197,9 +200,15 @@ def _goodput(history: RunHistory) -> str:
     points = [(sample.seconds, sample.goodput) for sample in history.samples if sample.goodput is not None]
     axis = Axis("since the start", lambda value: f"{value:.0%}", from_zero=True)
     steps = [(sample.seconds, sample.computing) for sample in history.samples if sample.computing is not None]
-    return line_chart(
-        [Series("computing", steps, color=1, faint=True), Series("goodput", points, color=0)], _time(history), axis
-    )
+    injected = [(fault.seconds, _goodput_at(points, fault.seconds)) for fault in history.faults]
+    series = [Series("computing", steps, color=1, faint=True), Series("goodput", points, color=0)]
+    if injected and points:
+        series.append(Series("injected faults", injected, color=2, marks=True, line=False))
+    return line_chart(series, _time(history), axis)
+
+
+def _goodput_at(points: Sequence[tuple[float, float]], seconds: float) -> float:
+    return next((goodput for at, goodput in points if at >= seconds), points[-1][1] if points else 0.0)
 
 
 def _learner_rows(history: RunHistory) -> tuple[list[str], list[list[str]]]:
@@ -232,6 +241,17 @@ def _learner_rows(history: RunHistory) -> tuple[list[str], list[list[str]]]:
         ]
         for one in history.learners
     ]
+
+
+def _chaos(history: RunHistory) -> str:
+    if not history.faults:
+        return ""
+    note = (
+        "Recovered: from the fault until the work of every victim was merged again. Before and after: the "
+        f"{WINDOW_SECONDS:.0f} seconds before the fault and after the recovery. During: between the two."
+    )
+    found = _table(*rows(effects(*observed_in(history))))
+    return f"<h2>Injected faults and what they did</h2><div class='scroll'>{found}</div><p class='note'>{note}</p>"
 
 
 def _evaluation_rows(history: RunHistory) -> tuple[list[str], list[list[str]]]:

@@ -1,0 +1,142 @@
+"""One session of ``diloco chaos``: gives the orders when they are due, watches the job, and ends what it has begun.
+
+``Place`` is where the job runs: a local run (``local_place``), or a cluster (``cli.chaos_cluster``).
+"""
+
+import math
+import time
+from collections.abc import Callable, Sequence
+from typing import Final, Protocol
+
+from diloco.core.time_class import COMPUTING, TimeClass
+from diloco.local.chaos.orders import Order
+from diloco.local.report.chaos_report import ChaosSample, Injected, Observed, Recovered, effects, what_text
+from diloco.spec.syncer_status import Phase, SyncerStatus
+
+_TICK_SECONDS: Final = 0.2
+_POLL_SECONDS: Final = 1.0
+_MOST_SAMPLES: Final = 20_000
+
+
+class Place(Protocol):
+    """Where a job runs, and its learners can be hit."""
+
+    def hit(self, order: Order) -> tuple[tuple[str, ...], str]:
+        """Carry out an order; returns who was hit, and why not all were (empty: all were).
+
+        Raises:
+            RuntimeError, ValueError: of one of diloco's own classes: nothing can be hit any more.
+        """
+
+    def status(self) -> SyncerStatus | None:
+        """The syncer's status; None: it does not answer at present."""
+
+    def over(self) -> bool:
+        """Whether the job is over."""
+
+    def heal(self) -> None:
+        """End every pause and cut of this session."""
+
+
+class Session:
+    """Runs the orders against a place. Use once."""
+
+    def __init__(self, place: Place, learner_ids: Sequence[str], announce: Callable[[str], None]) -> None:
+        self._place = place
+        self._learner_ids = learner_ids
+        self._announce = announce
+        self._began = time.monotonic()
+        self._polled_at = -math.inf
+        self._injected: list[Injected] = []
+        self._samples: list[ChaosSample] = []
+        self._recoveries: dict[tuple[str, float], Recovered] = {}
+        self._evaluations: dict[tuple[int, float], tuple[float, float]] = {}
+
+    @property
+    def injected(self) -> Sequence[Injected]:
+        """What has been injected so far."""
+        return self._injected
+
+    @property
+    def observed(self) -> Observed:
+        """What was seen so far."""
+        return Observed(
+            samples=tuple(self._samples),
+            recoveries=sorted(self._recoveries.values(), key=lambda one: one.merged_at),
+            evaluations=sorted(self._evaluations.values()),
+            learner_ids=self._learner_ids,
+            end=self._now,
+        )
+
+    def run(self, orders: Sequence[Order], *, seconds: float, settle_seconds: float) -> None:
+        """Give the orders for ``seconds``, then wait at most ``settle_seconds`` until the victims have recovered.
+
+        Pauses and cuts of the session are ended when it ends, however it does.
+        """
+        waiting = list(orders)
+        try:
+            while self._now < seconds and not self._place.over():
+                self._poll()
+                while waiting and waiting[0].at_seconds <= self._now:
+                    self._hit(waiting.pop(0))
+                time.sleep(_TICK_SECONDS)
+        finally:
+            self._place.heal()
+        end = self._now + settle_seconds
+        while self._now < end and not self._place.over() and not self._settled():
+            self._poll()
+            time.sleep(_TICK_SECONDS)
+
+    @property
+    def _now(self) -> float:
+        return time.monotonic() - self._began
+
+    def _hit(self, order: Order) -> None:
+        at = self._now
+        victims, refused = self._place.hit(order)
+        one = Injected(at, order.kind.value, order.target, victims, order.seconds, refused)
+        self._injected.append(one)
+        self._announce(what_text(one))
+
+    def _poll(self) -> None:
+        now = self._now
+        if now - self._polled_at < _POLL_SECONDS:
+            return
+        self._polled_at = now
+        status = self._place.status()
+        if status is None:
+            return
+        offset = self._now - status.elapsed_seconds  # of this clock to that of the job
+        if len(self._samples) < _MOST_SAMPLES:
+            self._samples.append(sample_of(status, self._now))
+        for one in status.recoveries.latest:
+            lost_at = one.lost_seconds + offset
+            # A recovery is told again and again: the time of its loss identifies it, to the second.
+            key = one.learner, round(one.lost_seconds, 3)
+            self._recoveries.setdefault(key, Recovered(one.learner, lost_at, lost_at + one.seconds))
+        for evaluation in status.evaluations:
+            if evaluation.loss is not None and not evaluation.doubted:
+                key_of = evaluation.tokens, evaluation.seconds
+                self._evaluations.setdefault(key_of, (evaluation.seconds + offset, evaluation.loss))
+
+    def _settled(self) -> bool:
+        """Whether everybody who was hit has recovered."""
+        return all(one.recovery_seconds is not None for one in effects(self._injected, self.observed) if one.lost)
+
+
+def sample_of(status: SyncerStatus, seconds: float) -> ChaosSample:
+    """What a status says about the job's time."""
+    times = status.time_seconds
+    computing = math.fsum(times.get(one.value, 0.0) for one in COMPUTING)
+    return ChaosSample(
+        seconds,
+        given_seconds=math.fsum(times.values()),
+        merged_seconds=times.get(TimeClass.MERGED.value, 0.0),
+        computing_seconds=computing,
+        merged_tokens=status.merged_tokens,
+    )
+
+
+def is_over(status: SyncerStatus) -> bool:
+    """Whether a status says that the job is over."""
+    return status.phase in (Phase.COMPLETE, Phase.FAILED)
