@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 import yaml
 
-from diloco.cli.chaos_cluster import RULES, ClusterPlace
-from diloco.cli.cluster_access import ForbiddenError, connect
+from diloco.cli.chaos_cluster import ROLE, ClusterPlace
+from diloco.cli.cluster_access import connect
 from diloco.cli.main import execute
 from diloco.local.chaos.orders import Order
 from diloco.local.chaos.spec import ChaosError, FaultKind
@@ -89,7 +89,7 @@ def with_jobs(server: ApiServer, name: str) -> tuple[Namespace, str]:
     theirs = made.stateful_set("theirs", made.job("theirs"))
     made.pod(f"{set_name}-0", labels.of_pool("mine", POOL), mine)
     made.pod("theirs-0", labels.of_pool("theirs", POOL), theirs)
-    # Labels of mine, on pods that are not: of another job's set, of a set of nobody, of no set, of a set since replaced.
+    # Labels of mine, on pods of another job's set, of nobody's set, of none, and of one that was replaced since.
     made.pod("theirs-1", labels.of_pool("mine", POOL), theirs)
     made.pod("nobodys-0", labels.of_pool("mine", POOL), made.stateful_set("nobodys", None))
     made.pod("bare-0", labels.of_pool("mine", POOL), None)
@@ -168,11 +168,20 @@ def test_an_ended_job_is_left_alone(server: ApiServer) -> None:
         made.place("mine")
 
 
-def test_the_rules_name_what_is_asked_for() -> None:
-    assert {(rule["resources"][0], *rule["verbs"]) for rule in RULES} == {
-        ("dilocojobs", "get", "list"),
-        ("pods", "get", "list", "delete"),
-        ("statefulsets", "get"),
-        ("services/proxy", "get"),
-    }
-    assert ForbiddenError.__doc__
+def test_it_needs_rights_of_its_own_and_the_role_has_them(
+    server: ApiServer, capsys: pytest.CaptureFixture[str]
+) -> None:
+    made, pod = with_jobs(server, "rights")
+    before = made.pods()
+    erin = ("--kubeconfig", str(server.kubeconfig_for("erin")), "--namespace", made.name)
+    kill = ("chaos", "job/mine", *erin, "--fault", f"kill:{LEARNER}@at=0", "--for", "1s", "--settle", "0", "--yes")
+    assert execute([*kill]) == 2
+    told = capsys.readouterr().err
+    assert "not permitted" in told
+    assert "diloco chaos --print-role" in told
+    assert made.pods() == before
+    assert execute(["chaos", "--print-role", "--namespace", made.name]) == 0
+    server.kubectl("apply", "--filename=-", text=capsys.readouterr().out)
+    server.kubectl("create", "rolebinding", ROLE, f"--namespace={made.name}", f"--role={ROLE}", "--user=erin")
+    assert execute([*kill]) == 0
+    assert made.pods() == before - {pod}

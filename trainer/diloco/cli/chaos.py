@@ -14,7 +14,7 @@ from typing import Annotated, Final
 import typer
 from rich.console import Console
 
-from diloco.cli.cluster_access import connect
+from diloco.cli.cluster_access import ForbiddenError, connect
 from diloco.cli.cluster_options import checked_name, needs_operator
 from diloco.cli.console import new_console
 from diloco.cli.target import ClusterFlags, Context, Kubeconfig, LocalRun, Namespace, target
@@ -173,8 +173,13 @@ def chaos(
 
     server = connect(kubeconfig, kube_context, os.environ)
     where = namespace or server.namespace
-    found = ClusterPlace(server, where, chosen.job)
-    orders = plan_orders(request(found.learner_ids), found.learner_ids, found.nodes() if kill_nodes else {})
+    try:
+        found = ClusterPlace(server, where, chosen.job)
+        found.status()  # reading it needs a right too, and the report is made from it
+        nodes = found.nodes()
+    except ForbiddenError as error:
+        raise ForbiddenError(f"{error}; diloco chaos --print-role prints the Role that is needed") from error
+    orders = plan_orders(request(found.learner_ids), found.learner_ids, nodes)
     _show(console, orders, used, seconds)
     if found.elsewhere:
         _say(console, f"regions in other clusters are not touched: {', '.join(found.elsewhere)}")

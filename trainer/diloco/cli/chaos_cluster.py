@@ -9,7 +9,7 @@ from http import HTTPStatus
 from typing import Any, Final
 
 from diloco.cli.chaos_pods import JobPods
-from diloco.cli.cluster_access import ApiServer, AwayError, ClusterError, ForbiddenError
+from diloco.cli.cluster_access import ApiServer, AwayError, ClusterError
 from diloco.cli.cluster_jobs import Jobs, SeenJob, SyncerUnseenError
 from diloco.cli.yaml_text import yaml_documents
 from diloco.local.chaos.orders import Order
@@ -95,8 +95,6 @@ class ClusterPlace:
                 continue
             try:
                 why = self._pods.delete(pod, grace_seconds=0 if order.kind is FaultKind.KILL else None)
-            except ForbiddenError as error:
-                raise ForbiddenError(f"{error}; see diloco chaos --print-role") from error
             except AwayError as error:
                 why = str(error)
             if why:

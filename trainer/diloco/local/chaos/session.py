@@ -5,17 +5,29 @@
 
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final, Protocol
 
 from diloco.core.time_class import COMPUTING, TimeClass
 from diloco.local.chaos.orders import Order
-from diloco.local.report.chaos_report import ChaosSample, Injected, Observed, Recovered, effects, what_text
-from diloco.spec.syncer_status import Phase, SyncerStatus
+from diloco.local.chaos.spec import FaultKind
+from diloco.local.report.chaos_report import (
+    ChaosSample,
+    Effect,
+    Injected,
+    Observed,
+    Recovered,
+    affected,
+    effects,
+    what_text,
+)
+from diloco.spec.syncer_status import LearnerState, LearnerStatus, Phase, SyncerStatus
 
 _TICK_SECONDS: Final = 0.2
 _POLL_SECONDS: Final = 1.0
 _MOST_SAMPLES: Final = 20_000
+_AFTER_SECONDS: Final = 3.0
+"""After a pause or cut: until then the syncer may not have noticed what it did."""
 
 
 class Place(Protocol):
@@ -48,6 +60,10 @@ class Session:
         self._began = time.monotonic()
         self._polled_at = -math.inf
         self._injected: list[Injected] = []
+        self._incarnations: list[Mapping[str, int]] = []
+        """Of every learner when each fault was injected."""
+        self._latest: dict[str, LearnerStatus] = {}
+        self._latest_at = -math.inf
         self._samples: list[ChaosSample] = []
         self._recoveries: dict[tuple[str, float], Recovered] = {}
         self._evaluations: dict[tuple[int, float], tuple[float, float]] = {}
@@ -96,6 +112,7 @@ class Session:
         victims, refused = self._place.hit(order)
         one = Injected(at, order.kind.value, order.target, victims, order.seconds, refused)
         self._injected.append(one)
+        self._incarnations.append({name: told.incarnation for name, told in self._latest.items()})
         self._announce(what_text(one))
 
     def _poll(self) -> None:
@@ -106,6 +123,7 @@ class Session:
         status = self._place.status()
         if status is None:
             return
+        self._latest, self._latest_at = {told.id: told for told in status.learners}, self._now
         offset = self._now - status.elapsed_seconds  # of this clock to that of the job
         if len(self._samples) < _MOST_SAMPLES:
             self._samples.append(sample_of(status, self._now))
@@ -120,8 +138,26 @@ class Session:
                 self._evaluations.setdefault(key_of, (evaluation.seconds + offset, evaluation.loss))
 
     def _settled(self) -> bool:
-        """Whether everybody who was hit has recovered."""
-        return all(one.recovery_seconds is not None for one in effects(self._injected, self.observed) if one.lost)
+        """Whether everybody who was hit has recovered, or was not lost."""
+        observed = self.observed
+        return all(
+            one.recovery_seconds is not None or not one.lost or self._unharmed(one, before)
+            for fault, before in zip(self._injected, self._incarnations, strict=True)
+            for one in effects([fault], observed)
+        )
+
+    def _unharmed(self, one: Effect, before: Mapping[str, int]) -> bool:
+        """Whether a pause or cut is over, and its learners train in the sessions that they had before."""
+        if (
+            one.injected.kind == FaultKind.KILL
+            or self._latest_at < one.injected.at + one.injected.seconds + _AFTER_SECONDS
+        ):
+            return False
+        told = [self._latest.get(name) for name in affected(one.injected, self._learner_ids)]
+        return all(
+            found is not None and found.state == LearnerState.TRAINING and found.incarnation == before.get(found.id)
+            for found in told
+        )
 
 
 def sample_of(status: SyncerStatus, seconds: float) -> ChaosSample:

@@ -126,7 +126,7 @@ def effects(injected: Sequence[Injected], observed: Observed) -> list[Effect]:
 
 
 def _effect(one: Injected, observed: Observed) -> Effect:
-    ends = [_recovered_at(victim, one, observed) for victim in _learners(one, observed)]
+    ends = [_recovered_at(victim, one, observed) for victim in affected(one, observed.learner_ids)]
     known = [end for end in ends if end is not None]
     recovered_at = max(known) if known and len(known) == len(ends) else None
     until = recovered_at if recovered_at is not None else min(one.at + WINDOW_SECONDS, observed.end)
@@ -145,10 +145,11 @@ def _effect(one: Injected, observed: Observed) -> Effect:
     )
 
 
-def _learners(one: Injected, observed: Observed) -> list[str]:
+def affected(one: Injected, learner_ids: Sequence[str]) -> list[str]:
+    """Learners, or the syncer, that a fault has hit."""
     if one.kind != "cut":
         return list(one.victims)
-    return [learner for learner in observed.learner_ids if region_of(learner) in one.victims]
+    return [learner for learner in learner_ids if region_of(learner) in one.victims]
 
 
 def _recovered_at(victim: str, one: Injected, observed: Observed) -> float | None:
@@ -251,6 +252,8 @@ def _recovery_text(one: Effect) -> str:
         return "-"
     if one.recovery_seconds is not None:
         return f"after {one.recovery_seconds:.1f} s"
+    if not one.recovered and one.injected.seconds:
+        return "no loss seen"  # a short pause or cut need not end a session
     return f"{one.recovered} of {one.lost} seen"
 
 
