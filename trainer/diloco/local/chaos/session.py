@@ -109,10 +109,13 @@ class Session:
 
     def _hit(self, order: Order) -> None:
         at = self._now
-        victims, refused = self._place.hit(order)
-        one = Injected(at, order.kind.value, order.target, victims, order.seconds, refused)
+        # Until there is an answer: an interrupt may come first, and the report is to have the fault all the same.
+        one = Injected(at, order.kind.value, order.target, order.victims, order.seconds, "the answer is not known")
         self._injected.append(one)
         self._incarnations.append({name: told.incarnation for name, told in self._latest.items()})
+        victims, refused = self._place.hit(order)
+        one = Injected(at, order.kind.value, order.target, victims, order.seconds, refused)
+        self._injected[-1] = one
         self._announce(what_text(one))
 
     def _poll(self) -> None:
