@@ -98,14 +98,15 @@ class Journal:
             os.close(descriptor)
 
 
-def read_journal(path: Path) -> list[Entry]:
-    """The entries of a journal; none if there is no file. A truncated or invalid line is skipped.
+def read_journal(path: Path, start: int = 0) -> list[Entry]:
+    """The entries of a journal from byte ``start``; none if there is no file. A truncated or invalid line is skipped.
 
     Raises:
         OSError: it cannot be read, or is not a regular file.
     """
     try:
         with open_regular(path) as file:
+            file.seek(start)
             lines = file.read(LIMIT_BYTES).decode(errors="replace").splitlines()
     except (FileNotFoundError, NotADirectoryError):
         return []

@@ -83,12 +83,14 @@ class LocalPlace:
         """See ``session.Place``."""
         self._count += 1
         name = f"{self._session}-{self._count}"
+        journal = self._directory.journal
+        start = journal.stat().st_size if journal.exists() else 0
         self._write(Command(name, time.time(), order.kind.value, order.victims, order.seconds, order.manner))
         deadline = time.monotonic() + _ANSWER_SECONDS
         found: list[Entry] = []
         while len(found) < len(order.victims) and time.monotonic() < deadline and not self.over():
             time.sleep(_LOOK_SECONDS)
-            found = [entry for entry in read_journal(self._directory.journal) if entry.details.get("order") == name]
+            found = [entry for entry in read_journal(journal, start) if entry.details.get("order") == name]
         refused = [entry for entry in found if entry.event == "refused"]
         hit = tuple(entry.process for entry in found if entry.event != "refused")
         if not found:

@@ -13,12 +13,11 @@ from diloco.local.chaos.orders import Order
 from diloco.local.chaos.spec import FaultKind
 from diloco.local.report.chaos_report import (
     ChaosSample,
-    Effect,
     Injected,
     Observed,
     Recovered,
     affected,
-    effects,
+    recovered_at,
     what_text,
 )
 from diloco.spec.syncer_status import LearnerState, LearnerStatus, Phase, SyncerStatus
@@ -144,19 +143,15 @@ class Session:
         """Whether everybody who was hit has recovered, or was not lost."""
         observed = self.observed
         return all(
-            one.recovery_seconds is not None or not one.lost or self._unharmed(one, before)
+            None not in recovered_at(fault, observed) or self._unharmed(fault, before)
             for fault, before in zip(self._injected, self._incarnations, strict=True)
-            for one in effects([fault], observed)
         )
 
-    def _unharmed(self, one: Effect, before: Mapping[str, int]) -> bool:
+    def _unharmed(self, fault: Injected, before: Mapping[str, int]) -> bool:
         """Whether a pause or cut is over, and its learners train in the sessions that they had before."""
-        if (
-            one.injected.kind == FaultKind.KILL
-            or self._latest_at < one.injected.at + one.injected.seconds + _AFTER_SECONDS
-        ):
+        if fault.kind == FaultKind.KILL or self._latest_at < fault.at + fault.seconds + _AFTER_SECONDS:
             return False
-        told = [self._latest.get(name) for name in affected(one.injected, self._learner_ids)]
+        told = [self._latest.get(name) for name in affected(fault, self._learner_ids)]
         return all(
             found is not None and found.state == LearnerState.TRAINING and found.incarnation == before.get(found.id)
             for found in told

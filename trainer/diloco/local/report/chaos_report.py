@@ -3,6 +3,7 @@
 All times are seconds of one clock, whichever the caller has: that of a run's history, or of a ``diloco chaos`` session.
 """
 
+from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -122,24 +123,30 @@ def observed_in(history: RunHistory) -> tuple[list[Injected], Observed]:
 
 def effects(injected: Sequence[Injected], observed: Observed) -> list[Effect]:
     """The effect of each fault, by time."""
-    return [_effect(one, observed) for one in sorted(injected, key=lambda one: one.at)]
+    times = [sample.seconds for sample in observed.samples]
+    return [_effect(one, observed, times) for one in sorted(injected, key=lambda one: one.at)]
 
 
-def _effect(one: Injected, observed: Observed) -> Effect:
-    ends = [_recovered_at(victim, one, observed) for victim in affected(one, observed.learner_ids)]
+def recovered_at(one: Injected, observed: Observed) -> list[float | None]:
+    """When the work of each learner that a fault has hit was merged again; None: not seen."""
+    return [_recovered_at(victim, one, observed) for victim in affected(one, observed.learner_ids)]
+
+
+def _effect(one: Injected, observed: Observed, times: list[float]) -> Effect:
+    ends = recovered_at(one, observed)
     known = [end for end in ends if end is not None]
-    recovered_at = max(known) if known and len(known) == len(ends) else None
-    until = recovered_at if recovered_at is not None else min(one.at + WINDOW_SECONDS, observed.end)
+    whole = max(known) if known and len(known) == len(ends) else None
+    until = whole if whole is not None else min(one.at + WINDOW_SECONDS, observed.end)
     before = [loss for at, loss in observed.evaluations if at <= one.at]
     after = [loss for at, loss in observed.evaluations if at >= until]
     return Effect(
         one,
-        None if recovered_at is None else max(0.0, recovered_at - one.at),
+        None if whole is None else max(0.0, whole - one.at),
         recovered=len(known),
         lost=len(ends),
-        before=_shares(observed, one.at - WINDOW_SECONDS, one.at),
-        during=_shares(observed, one.at, until),
-        after=_shares(observed, until, until + WINDOW_SECONDS),
+        before=_shares(observed, times, one.at - WINDOW_SECONDS, one.at),
+        during=_shares(observed, times, one.at, until),
+        after=_shares(observed, times, until, until + WINDOW_SECONDS),
         loss_before=before[-1] if before else None,
         loss_after=after[0] if after else None,
     )
@@ -166,11 +173,13 @@ def _recovered_at(victim: str, one: Injected, observed: Observed) -> float | Non
     return None
 
 
-def _shares(observed: Observed, start: float, end: float) -> Shares:
+def _shares(observed: Observed, times: list[float], start: float, end: float) -> Shares:
     samples = observed.samples
-    first = next((sample for sample in reversed(samples) if sample.seconds <= start), samples[0] if samples else None)
-    last = next((sample for sample in samples if sample.seconds >= end), samples[-1] if samples else None)
-    if first is None or last is None or last.given_seconds <= first.given_seconds:
+    if not samples:
+        return Shares()
+    first = samples[max(0, bisect_right(times, start) - 1)]
+    last = samples[min(bisect_left(times, end), len(samples) - 1)]
+    if last.given_seconds <= first.given_seconds:
         return Shares()  # the syncer has resumed from a checkpoint, and its account with it
     given = last.given_seconds - first.given_seconds
 
