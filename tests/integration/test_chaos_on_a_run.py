@@ -51,6 +51,10 @@ def test_victims_recover_and_only_they_restart(tmp_path: Path) -> None:
         told_of = [one for one in status(output).recoveries.latest if one.learner == VICTIM]
         assert len(told_of) == 1
         assert told_of[0].restarted
+        dry = chaos(output, "--kill-pools", "3600", "--seed", "1", "--for", "10s", "--dry-run")
+        assert dry.stdout == chaos(output, "--kill-pools", "3600", "--seed", "1", "--for", "10s", "--dry-run").stdout
+        assert "kill west/old (west/old/0)" in dry.stdout
+        assert starts(output, VICTIM) == 2
         # Ctrl-C ends a session, and what it has paused goes on.
         session = subprocess.Popen(
             command(output, "--for", "10min", "--fault", f"pause:{OTHER}@at=0,seconds=500"),
@@ -82,12 +86,6 @@ def test_the_report_of_a_run_has_what_was_injected(tmp_path: Path) -> None:
     job, output = write_job(tmp_path, 150_000), tmp_path / "out"
     with started(job, output) as process:
         wait_until(lambda: merging(output) and training(output) == {VICTIM, OTHER}, process)
-        dry = chaos(output, "--kill-pools", "3600", "--seed", "1", "--for", "10s", "--dry-run")
-        assert dry.stdout == chaos(output, "--kill-pools", "3600", "--seed", "1", "--for", "10s", "--dry-run").stdout
-        assert "kill west/old (west/old/0)" in dry.stdout
-        assert not (output / "chaos.orders").exists()
-        refused = chaos(output, "--fault", "cut:east@at=1,seconds=1")
-        assert "its link cannot be cut; start the run with diloco run --relays" in refused.stderr
         told = chaos(output, "--for", "1s", "--settle", "0", "--fault", f"kill:{VICTIM}@at=0")
         assert told.returncode == 0, told.stderr
         _, complaints = process.communicate(timeout=WAIT_SECONDS)
@@ -108,6 +106,8 @@ def test_a_file_of_orders_that_others_may_write_is_ignored(tmp_path: Path) -> No
     job, output = write_job(tmp_path, 10**9), tmp_path / "out"
     with started(job, output) as process:
         wait_until(lambda: merging(output), process)
+        refused = chaos(output, "--fault", "cut:east@at=1,seconds=1")
+        assert "its link cannot be cut; start the run with diloco run --relays" in refused.stderr
         orders = output / "chaos.orders"
         orders.touch()
         orders.chmod(0o666)
