@@ -3,6 +3,7 @@
 import pytest
 
 from diloco.core.actions import AskFragment, Merge
+from diloco.core.events import LearnersPlanned
 from diloco.core.recovery import BOUNDS, PARTS, Recoveries, Recovery
 from tests.support.engine_script import Script, name, of, only, options
 
@@ -98,6 +99,19 @@ def test_the_same_process_that_returns_has_recovered_too() -> None:
     (one,) = script.engine.recoveries.latest
     assert not one.restarted
     assert one.down == pytest.approx(5.0)
+
+
+def test_a_learner_that_was_scaled_away_does_not_recover() -> None:
+    script = trained(2)
+    merge_with(script, 1)
+    script.do(LearnersPlanned((name(0),)))
+    script.leave(1, clean=True)
+    script.wait(50.0)
+    script.do(LearnersPlanned((name(0), name(1))))
+    script.join(1, "another")
+    script.ready(1)
+    merge_with(script, 1)
+    assert script.engine.recoveries.count == 0
 
 
 def test_a_silent_learner_is_lost_from_its_last_message_on() -> None:

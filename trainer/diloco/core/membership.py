@@ -27,8 +27,8 @@ def join(state: EngineState, event: LearnerJoined, now: float) -> list[Action]:
     record = state.learners.setdefault(event.learner, LearnerRecord(event.learner))
     actions: list[Action] = []
     same_process = record.instance == event.instance
-    record.recovering = _recovering(state, record)
     if record.present:
+        record.recovering = recovery.lost(record.recovering, record.last_heard_at)
         actions.append(
             Fence(record.id, record.incarnation, Refusal.LEASE_EXPIRED, "the same process has joined again")
             if same_process
@@ -108,13 +108,6 @@ def _refusal(state: EngineState, event: LearnerJoined) -> tuple[Refusal, str] | 
     if event.instance in record.superseded:
         return Refusal.SUPERSEDED, f"another process has joined as {record.id} since"
     return None
-
-
-def _recovering(state: EngineState, record: LearnerRecord) -> recovery.Recovering | None:
-    """The recovery of a learner that joins; None: it is not one."""
-    if record.present:
-        return recovery.lost(record.recovering, record.last_heard_at)
-    return record.recovering if state.counts(record) else None  # nobody waited for one that was withdrawn
 
 
 def _to_load(state: EngineState, held: tuple[int, ...]) -> tuple[int, ...]:

@@ -45,6 +45,9 @@ def planned(state: EngineState, event: LearnersPlanned, now: float) -> list[Acti
 
 def withdraw(state: EngineState, record: LearnerRecord, now: float) -> None:
     """Stop counting the time of a learner that has no session and is not planned. Called whenever a session ends."""
-    if record.given_since is not None and not state.counts(record):
+    if state.counts(record):
+        return
+    record.recovering = None  # nobody waits for it
+    if record.given_since is not None:
         record.given_seconds += now - record.given_since
         record.given_since = None
