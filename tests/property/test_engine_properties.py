@@ -90,6 +90,11 @@ def check(script: Script, done: list[Merge]) -> None:
     made = [(merge.fragment, merge.version) for merge in merges]
     assert len(set(made)) == len(made)
     view = script.engine.view(script.now)
+    for one in view.recoveries.latest:
+        parts = (one.down, one.loading, one.stepping, one.merging, one.lost_seconds)
+        assert all(part >= 0 for part in parts)
+        assert one.lost_seconds + one.seconds <= view.elapsed_seconds + 1e-6
+    assert all(sum(part.counts) == view.recoveries.count for part in view.recoveries.parts.values())
     assert list(view.versions) == [sum(merge.fragment == p for merge in done) for p in range(4)]
     assert view.syncer_step == len(done)
     # What counts is never dropped.

@@ -189,11 +189,11 @@ def test_a_process_that_ends_loses_what_it_had_not_brought() -> None:
     one.script.merge_done(merge)
     assert time_of(one.script) == {"merged": 1, "lost": 2, "away": 4}
     one.script.wait(3.0)
-    assert time_of(one.script) == {"merged": 1, "lost": 2, "away": 4, "loading": 3}
+    assert time_of(one.script) == {"merged": 1, "lost": 2, "away": 4, "rejoining": 3}
     one.script.ready(0)
     one.spent[0] = TimeSpent(loading=5.0)
     one.live(1.0, 0)
-    assert time_of(one.script) == {"merged": 1, "lost": 2, "away": 2, "loading": 5, "in_hand": 1}
+    assert time_of(one.script) == {"merged": 1, "lost": 2, "away": 2, "rejoining": 5, "in_hand": 1}
 
 
 def test_a_process_whose_place_is_taken_loses_what_it_had_in_hand() -> None:

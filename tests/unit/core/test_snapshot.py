@@ -9,6 +9,8 @@ import pytest
 from diloco.core.actions import Evaluate
 from diloco.core.events import Evaluated, StepReported
 from diloco.core.snapshot import LaterSnapshotError, SnapshotError, check, restore
+from diloco.core.time_class import TimeClass
+from diloco.core.time_spent import TimeSpent
 from tests.support.engine_script import Script, name, options
 
 ODD = (math.nan, math.inf, -math.inf)
@@ -78,3 +80,20 @@ def test_a_snapshot_of_a_later_version_is_told_from_one_that_is_spoilt() -> None
     with pytest.raises(SnapshotError) as spoilt:
         check(options(1), saved | {"versions": "many"})
     assert not isinstance(spoilt.value, LaterSnapshotError)
+
+
+def test_time_of_rejoining_is_kept_where_an_earlier_version_reads_loading() -> None:
+    script = Script(options(1))
+    script.start(0)
+    script.leave(0)
+    script.wait(2.0)
+    script.join(0, "another")
+    script.wait(3.0)
+    script.do(StepReported(name(0), script.incarnations[0], 1, 100, 1.0, 0.0, 2.0, 1, TimeSpent(loading=3.0)))
+    saved = through_a_file(script.engine.snapshot(script.now))
+    kept = saved["learners"][name(0)]["account"]
+    assert kept["seconds"]["loading"] == pytest.approx(3.0)
+    assert "rejoining" not in kept["seconds"]
+    (learner,) = Script(options(1), epoch=2, saved=saved).engine.view(0.0).learners
+    assert learner.time[TimeClass.REJOINING] == pytest.approx(3.0)
+    assert learner.time[TimeClass.LOADING] == 0.0

@@ -39,7 +39,8 @@ LEARNER: dict[str, Any] = {
             "checkpointing": 1.5,
             "loading": 1.75,
         },
-        "seconds": dict.fromkeys((one.value for one in TimeClass), 0.0) | {"merged": 15.0, "away": 10.0},
+        "seconds": dict.fromkeys((one.value for one in TimeClass if one != "rejoining"), 0.0)
+        | {"merged": 15.0, "away": 10.0},
     },
 }
 EVALUATION = {"tokens": 900, "loss": 3.5, "at_seconds": 12.0, "final": False, "doubted": False}

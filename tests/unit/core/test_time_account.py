@@ -98,7 +98,7 @@ def test_a_new_process_explains_its_start_by_what_it_loaded() -> None:
     account.reported(1.0, 1, TimeSpent(training=1.0))
     account.joined(11.0, 1, [-1], ONE, same_process=False)
     account.reported(15.0, 2, TimeSpent(training=1.0, loading=7.0))
-    assert told(account, 15.0) == {"lost": 1, "in_hand": 1, "loading": 7, "away": 6}
+    assert told(account, 15.0) == {"lost": 1, "in_hand": 1, "rejoining": 7, "away": 6}
 
 
 def test_a_process_that_comes_back_explains_what_it_did_meanwhile() -> None:

@@ -13,7 +13,7 @@ import typer
 from typer.exceptions import TyperException
 
 from diloco import __version__
-from diloco.cli import cluster_commands, evaluate, plan, processes, render, replay, run, tokens, top, validate
+from diloco.cli import chaos, cluster_commands, evaluate, plan, processes, render, replay, run, tokens, top, validate
 from diloco.cli.target import KUBECTL_PROGRAM
 from diloco.runtime.exits import EXIT_BAD_INPUT, EXIT_INTERRUPTED, EXIT_UNEXPECTED
 from diloco.runtime.last_error import write_last_error
@@ -58,6 +58,7 @@ app.command("plan", rich_help_panel=_WORK)(plan.plan)
 app.command("render", rich_help_panel=_WORK)(render.render)
 app.command("status", rich_help_panel=_WORK)(top.status)
 app.command("top", rich_help_panel=_WORK)(top.top)
+app.command("chaos", rich_help_panel=_WORK)(chaos.chaos)
 app.command("evaluate", rich_help_panel=_WORK)(evaluate.evaluate)
 app.command("replay", rich_help_panel=_WORK)(replay.replay)
 app.command("tokens", rich_help_panel=_WORK)(tokens.tokens)

@@ -47,6 +47,10 @@ def run(
             rich_help_panel=_CAUSE,
         ),
     ] = None,
+    relays: Annotated[
+        bool,
+        typer.Option("--relays", help="Allow 'diloco chaos' to cut every region's link.", rich_help_panel=_CAUSE),
+    ] = False,
     seed: Annotated[
         int | None,
         typer.Option("--seed", min=0, max=2**31 - 1, help="Seed to use instead of training.seed, also for faults."),
@@ -105,6 +109,7 @@ def run(
         slow=tuple(slow or ()),
         chaos=tuple(chaos or ()),
         link=tuple(link or ()),
+        relays=relays,
         seed=seed,
         threads=threads,
         device=tuple(device or ()),

@@ -77,5 +77,5 @@ def _since(state: EngineState, record: LearnerRecord) -> TimeClass:
         evaluates = state.evaluation is not None and state.evaluation.learner == record.id
         return TimeClass.EVALUATING if evaluates else TimeClass.IN_HAND
     if record.state == LearnerState.LOADING:
-        return TimeClass.LOADING
+        return TimeClass.REJOINING if record.account.again else TimeClass.LOADING
     return TimeClass.UNEXPLAINED if record.state == LearnerState.STALLED else TimeClass.AWAY

@@ -32,6 +32,7 @@ from diloco.core.events import (
     TimerFired,
 )
 from diloco.core.options import EngineOptions
+from diloco.core.recovery import Recoveries
 from diloco.core.view import EngineView, view
 
 __all__ = ["Engine", "EngineOptions", "EngineView", "Progress"]
@@ -94,6 +95,11 @@ class Engine:
         """How far the job is; cheaper than ``view``, which reads every learner."""
         state = self._state
         return Progress(state.merged_tokens, state.options.budget_tokens, state.merges)
+
+    @property
+    def recoveries(self) -> Recoveries:
+        """The learners' recoveries so far; not to be changed."""
+        return self._state.recoveries
 
     def snapshot(self, now: float) -> dict[str, Any]:
         """The state as plain JSON, for a checkpoint."""

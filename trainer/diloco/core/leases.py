@@ -10,7 +10,7 @@ itself paused for an hour adds at most one lease. Time in which it waits for a f
 does not count.
 """
 
-from diloco.core import pools
+from diloco.core import pools, recovery
 from diloco.core.actions import Action, Fence, Note, Refusal, SetTimer
 from diloco.core.events import LearnerAlive
 from diloco.core.options import Rules
@@ -34,6 +34,7 @@ def alive(state: EngineState, event: LearnerAlive, now: float) -> list[Action]:
     if bound is None or record.idle_seconds < bound:
         return []
     record.state = LearnerState.ABSENT
+    record.recovering = recovery.lost(record.recovering, now)
     pools.withdraw(state, record, now)
     usual = record.step_seconds.seconds
     step = "it has made none yet" if usual is None else f"its steps take {usual:.3g} s"
@@ -70,6 +71,7 @@ def check_leases(state: EngineState, now: float) -> list[Action]:
         idle = now - record.last_step_at
         if silent >= lease:
             record.state = LearnerState.ABSENT
+            record.recovering = recovery.lost(record.recovering, record.last_heard_at)
             pools.withdraw(state, record, now)
             text = f"silent for {silent:.1f} s; its lease is {lease:.1f} s"
             actions.append(Fence(record.id, record.incarnation, Refusal.LEASE_EXPIRED, text))

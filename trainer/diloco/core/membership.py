@@ -5,7 +5,7 @@ remembered, so that it cannot replace the new one in turn. A process that reconn
 keeps its work.
 """
 
-from diloco.core import accounting, divergence, healing, leases, pace, pools
+from diloco.core import accounting, divergence, healing, leases, pace, pools, recovery
 from diloco.core.actions import Action, Admit, Fence, Note, Refusal, Refuse
 from diloco.core.averages import MovingAverage, SizedSpread
 from diloco.core.events import LearnerJoined, LearnerLeft, LearnerReady, StepReported
@@ -25,6 +25,7 @@ def join(state: EngineState, event: LearnerJoined, now: float) -> list[Action]:
     actions: list[Action] = []
     same_process = record.instance == event.instance
     if record.present:
+        record.recovering = recovery.lost(record.recovering, record.last_heard_at)
         actions.append(
             Fence(record.id, record.incarnation, Refusal.LEASE_EXPIRED, "the same process has joined again")
             if same_process
@@ -67,6 +68,8 @@ def join(state: EngineState, event: LearnerJoined, now: float) -> list[Action]:
         pools.settle(state, now)
     pools.entered(state, record, now)
     accounting.joined(state, record, now, same_process=same_process)
+    if record.recovering is not None:
+        record.recovering = record.recovering.joined(now, record.incarnation, same_process=same_process)
     reason = _admission_reason(
         record, load=load, same_process=same_process, left_by_itself=left_by_itself, fragments=len(state.versions)
     )
@@ -162,6 +165,8 @@ def ready(state: EngineState, event: LearnerReady, now: float) -> list[Action]:
     ]
     record.clock = pace.start(state.options.schedule, state.launched)
     record.last_step_at = now
+    if record.recovering is not None:
+        record.recovering = record.recovering.loaded(now)
     if record.standing.quarantined:
         return [Note("LearnerWaits", f"has the model and is in quarantine: {record.standing.reason}", record.id)]
     divergence.loaded(record.standing)
@@ -181,6 +186,8 @@ def stepped(state: EngineState, event: StepReported, now: float) -> list[Action]
     if steps <= 0:
         return []
     record.idle_seconds = 0.0
+    if record.recovering is not None:
+        record.recovering = record.recovering.stepped(now)
     record.step, record.tokens = event.step, event.tokens
     record.loss = event.loss
     record.data_position = max(record.data_position, event.data_position)
@@ -211,5 +218,6 @@ def left(state: EngineState, event: LearnerLeft, now: float) -> list[Action]:
         return []
     record.state = LearnerState.ABSENT
     record.left_cleanly = event.clean
+    record.recovering = recovery.lost(record.recovering, now)
     pools.withdraw(state, record, now)
     return [Note("LearnerLeft", "left" if event.clean else "its connection broke", record.id)]

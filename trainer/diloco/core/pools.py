@@ -64,6 +64,8 @@ def entered(state: EngineState, record: LearnerRecord, now: float) -> None:
 
 def withdraw(state: EngineState, record: LearnerRecord, now: float) -> None:
     """Stop counting the time of a learner that has no session and need not be there. Called when a session ends."""
+    if not state.counts(record):
+        record.recovering = None  # nobody waits for it
     pool = state.elastic.get(pool_of(record.id))
     if pool is not None:
         pool.present.discard(record.id)

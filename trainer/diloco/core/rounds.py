@@ -9,7 +9,7 @@ a fragment gets through even on a slow link.
 
 from dataclasses import dataclass
 
-from diloco.core import accounting, closing, healing, pace, requests, returns
+from diloco.core import accounting, closing, healing, pace, recovery, requests, returns
 from diloco.core.actions import Action, Broadcast, CancelTimer, Discard, Note, SetTimer
 from diloco.core.closing import round_timer
 from diloco.core.events import FragmentApplied, FragmentArrived, FragmentDeclined, FragmentLate, Merged
@@ -281,6 +281,9 @@ def merged(state: EngineState, event: Merged, now: float) -> list[Action]:
         record = state.learners[name]
         _merged_with(state, record)
         healing.merged_with(state, record, event.fragment)
+        if record.recovering is not None and contribution.incarnation == record.recovering.incarnation:
+            state.recoveries.add(recovery.merged(record.recovering, name, now, state.elapsed(now)))
+            record.recovering = None
         state.fragment_tokens[event.fragment] += contribution.tokens
         record.merged_tokens += share * contribution.tokens
     accounting.merged(state, current, counted)

@@ -24,6 +24,8 @@ from diloco.spec.learner_ids import pool_of
 from diloco.spec.syncer_status import LearnerState, Phase
 
 FORMAT = 1
+_REJOINING = "rejoining"
+"""Among what a process spent: the part of the class ``loading`` that is ``rejoining``."""
 
 
 class SnapshotError(ValueError):
@@ -154,6 +156,11 @@ def take(state: EngineState, now: float) -> dict[str, Any]:
 
 def _learner(state: EngineState, record: LearnerRecord, now: float) -> _Learner:
     kept = record.account.kept()
+    spent = asdict(record.account.spent)
+    # A version without the class ignores this name, and would refuse the class: so the snapshot stays readable there.
+    if rejoining := kept.pop(TimeClass.REJOINING):
+        kept[TimeClass.LOADING] += rejoining
+        spent[_REJOINING] = rejoining
     return _Learner(
         instance=record.instance,
         superseded=record.superseded,
@@ -170,7 +177,7 @@ def _learner(state: EngineState, record: LearnerRecord, now: float) -> _Learner:
         merged_seconds=kept[TimeClass.MERGED],
         given_seconds=record.given(now),
         given_up=record.state == LearnerState.GIVEN_UP,
-        account=_Account(step=record.account.step, spent=asdict(record.account.spent), seconds=kept),
+        account=_Account(step=record.account.step, spent=spent, seconds=kept),
         standing=_standing(record.standing, healing.quarantine_seconds(state, record, now)),
     )
 
@@ -297,4 +304,9 @@ def _account(kept: _Learner) -> Account:
         seconds = {TimeClass.MERGED: merged, TimeClass.UNEXPLAINED: kept.given_seconds - merged}
         return Account(seconds, kept.given_seconds, step=kept.step)
     spent = TimeSpent(**{one.name: saved.spent.get(one.name, 0.0) for one in fields(TimeSpent)})
-    return Account(dict(saved.seconds), fsum(saved.seconds.values()), step=saved.step, spent=spent)
+    seconds = dict(saved.seconds)
+    loading = seconds.get(TimeClass.LOADING, 0.0)
+    rejoining = min(saved.spent.get(_REJOINING, 0.0), loading)
+    if rejoining > 0:
+        seconds[TimeClass.LOADING], seconds[TimeClass.REJOINING] = loading - rejoining, rejoining
+    return Account(seconds, fsum(saved.seconds.values()), step=saved.step, spent=spent)

@@ -7,6 +7,7 @@ from diloco.core.divergence import Standing
 from diloco.core.events import FragmentArrived
 from diloco.core.options import EngineOptions, Rules
 from diloco.core.overlap import FragmentsInFlight
+from diloco.core.recovery import Recoveries, Recovering
 from diloco.core.request_leads import Leads
 from diloco.core.time_account import Account
 from diloco.spec.syncer_status import PRESENT, LearnerState, Phase
@@ -99,6 +100,8 @@ class LearnerRecord:
     or not; for the absent learners of an elastic pool, see `pools`."""
     account: Account = field(default_factory=Account)
     """How the given time was used."""
+    recovering: Recovering | None = None
+    """Since its session was lost, until its work is merged again."""
     last_heard_at: float = 0.0
     last_step_at: float = 0.0
     idle_seconds: float = 0.0
@@ -281,6 +284,8 @@ class EngineState:
     """Since the first learner joined, up to `elapsed_since`; without times in which the syncer was away."""
     elapsed_since: float | None = None
     lease_timer_at: float | None = None
+    recoveries: Recoveries = field(default_factory=Recoveries)
+    """Learners that were lost and have recovered, since this start of the syncer."""
 
     @property
     def merged_tokens(self) -> float:

@@ -99,6 +99,8 @@ class Account:
     """What its process had reported by then."""
     shares: tuple[float, ...] = ()
     """Each fragment's share of the model."""
+    again: bool = False
+    """The learner had an earlier session: what it loads now, it loads to rejoin."""
     marks: list[Mark] = field(default_factory=list)
     """By fragment; empty before the first join since the syncer started."""
     due: list[_Due] = field(default_factory=list)
@@ -119,7 +121,7 @@ class Account:
         """
         passed = max(0.0, given_seconds - self.accounted_seconds)
         self.accounted_seconds += passed
-        self.shares = shares
+        self.shares, self.again = shares, given_seconds > 0  # its time counts from its first join
         if not same_process:
             self._end_process(step)
         self.absent_seconds += passed
@@ -147,7 +149,7 @@ class Account:
         self.trained_seconds += believed * said["training"]
         # Last, and not scaled with the rest: time that a process loads before its first session is not given time.
         loading = min(_rise(before, spent, "loading"), max(0.0, room - believed * total))
-        self._add(TimeClass.LOADING, loading)
+        self._add(TimeClass.REJOINING if self.again else TimeClass.LOADING, loading)
         self._explain(believed * total + loading, passed)
         self.accounted_seconds += passed
         self.step = max(self.step, step)

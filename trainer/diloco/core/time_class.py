@@ -1,6 +1,7 @@
 """The classes of a learner's given time. Every second belongs to one; ``time_account`` decides to which."""
 
 from enum import StrEnum
+from typing import Final
 
 
 class TimeClass(StrEnum):
@@ -33,8 +34,27 @@ class TimeClass(StrEnum):
     EVALUATING = "evaluating"
     CHECKPOINTING = "checkpointing"
     LOADING = "loading"
-    """Starting up and receiving the model."""
+    """Starting up and receiving the model, for the learner's first session."""
+    REJOINING = "rejoining"
+    """The same for a later one: of a new process, or after a connection broke."""
     AWAY = "away"
     """No session, and nothing that the learner has reported since covers it."""
     UNEXPLAINED = "unexplained"
     """The rest: no report covers it."""
+
+
+COMPUTING: Final = frozenset(
+    (
+        TimeClass.MERGED,
+        TimeClass.OVERWRITTEN,
+        TimeClass.LATE,
+        TimeClass.OUTDATED,
+        TimeClass.MISSED,
+        TimeClass.UNUSABLE,
+        TimeClass.LOST,
+        TimeClass.SKIPPED,
+        TimeClass.IN_HAND,
+    )
+)
+"""Classes of inner steps, whatever became of them. Their share of the given time is ``computing``: what the paper calls
+goodput."""

@@ -1,13 +1,15 @@
 """A copy of the engine's state at one moment, for display."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from math import fsum
 
 from diloco.core import accounting, healing
+from diloco.core.recovery import Recoveries
 from diloco.core.state import EngineState, LearnerRecord
-from diloco.core.time_class import TimeClass
+from diloco.core.time_class import COMPUTING, TimeClass
 
+_MERGED = (TimeClass.MERGED,)
 OFTEN_LEFT_OUT = 2
 """Recent merges without a learner after which it is reported as left out (ours): a single one may be a bad batch."""
 
@@ -55,6 +57,8 @@ class LearnerView:
     """How they were used, in seconds; every class is there."""
     goodput: float | None
     """Share of them that was trained and merged."""
+    computing: float | None
+    """Share of them in which it computed inner steps, whether or not these were merged."""
     last_heard_at: float
 
 
@@ -85,6 +89,8 @@ class EngineView:
     """Learner-seconds of inner steps whose tokens were merged over learner-seconds the job was given. A learner counts
     from its first join on for as long as it is planned, away or not; in an elastic pool, absences count only while it
     has fewer learners than its minimum. Times in which the syncer was away do not count."""
+    computing: float | None
+    """Learner-seconds of inner steps, merged or not, over the same learner-seconds: the paper's goodput."""
     time: Mapping[TimeClass, float]
     """How the learner-seconds of the job were used; every class is there."""
     finished: bool
@@ -110,6 +116,8 @@ class EngineView:
     merge_seconds: float | None
     """Recent duration of one merge."""
     elapsed_seconds: float
+    recoveries: Recoveries
+    """Learners that were lost and have recovered, since this start of the syncer."""
 
 
 def view(state: EngineState, now: float) -> EngineView:
@@ -124,7 +132,8 @@ def view(state: EngineState, now: float) -> EngineView:
         versions=tuple(state.versions),
         merged_tokens=state.merged_tokens,
         budget_tokens=state.options.budget_tokens,
-        goodput=_goodput(time),
+        goodput=_share(time, _MERGED),
+        computing=_share(time, COMPUTING),
         time=time,
         finished=state.finished,
         complete=state.phase == "Complete",
@@ -143,6 +152,7 @@ def view(state: EngineState, now: float) -> EngineView:
         sync_seconds=state.sync_seconds.seconds,
         merge_seconds=state.merge_seconds.seconds,
         elapsed_seconds=state.elapsed(now),
+        recoveries=state.recoveries.copy(),
     )
 
 
@@ -172,11 +182,12 @@ def _learner(state: EngineState, record: LearnerRecord, time: Mapping[TimeClass,
         versions_behind=behind,
         given_seconds=record.given(now),
         time=time,
-        goodput=_goodput(time),
+        goodput=_share(time, _MERGED),
+        computing=_share(time, COMPUTING),
         last_heard_at=record.last_heard_at,
     )
 
 
-def _goodput(time: Mapping[TimeClass, float]) -> float | None:
+def _share(time: Mapping[TimeClass, float], classes: Collection[TimeClass]) -> float | None:
     given = fsum(time.values())
-    return min(time[TimeClass.MERGED] / given, 1.0) if given > 0 else None
+    return min(fsum(time[one] for one in classes) / given, 1.0) if given > 0 else None

@@ -20,6 +20,8 @@ _OURS: Final = (
     "tls",
     "supervisor.jsonl",
     "supervisor.older.jsonl",
+    "chaos.orders",
+    "chaos.json",
     "summary.json",
     "report.html",
     "model.safetensors",
@@ -76,6 +78,16 @@ class RunDirectory:
     def journal(self) -> Path:
         """The supervisor's journal."""
         return self.root / "supervisor.jsonl"
+
+    @property
+    def orders(self) -> Path:
+        """Orders of ``diloco chaos`` to the supervisor."""
+        return self.root / "chaos.orders"
+
+    @property
+    def chaos(self) -> Path:
+        """What the injected faults did, for scripts."""
+        return self.root / "chaos.json"
 
     @property
     def summary(self) -> Path:

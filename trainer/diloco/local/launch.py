@@ -45,6 +45,7 @@ class RunRequest:
     slow: tuple[str, ...] = ()
     chaos: tuple[str, ...] = ()
     link: tuple[str, ...] = ()
+    relays: bool = False
     seed: int | None = None
     """Replaces ``training.seed``."""
     threads: int | None = None
@@ -145,6 +146,7 @@ def make_plan(request: RunRequest, job: DiLoCoJob, text: str) -> RunPlan:
         world=world,
         faults=faults,
         seed=job.spec.training.seed,
+        relays=request.relays,
         record=request.record,
         learner_threads=request.threads or default_learner_threads(len(learners)),
         resumed=request.resume,
@@ -167,6 +169,7 @@ def continuation(request: RunRequest) -> str:
     words += [word for chaos in request.chaos for word in ("--chaos", chaos)]
     words += [word for link in request.link for word in ("--link", link)]
     words += [word for device in request.device for word in ("--device", device)]
+    words += ["--relays"] * request.relays
     words += ["--record"] * request.record
     for flag, value in (("--seed", request.seed), ("--threads", request.threads)):
         words += [] if value is None else [flag, str(value)]

@@ -32,6 +32,8 @@ class RunPlan:
     faults: tuple[Fault, ...] = ()
     seed: int = 0
     """Seed of the faults by rate."""
+    relays: bool = False
+    """Every region's link has a relay, so that ``diloco chaos`` can cut it."""
     record: bool = False
     learner_threads: int = 1
     syncer_threads: int = 1
@@ -53,7 +55,7 @@ class RunPlan:
     def relayed_regions(self) -> tuple[str, ...]:
         """Regions that reach the syncer through a relay, because a fault cuts their link or it has a rate or delay."""
         cut = {victim for fault in self.faults if fault.kind is FaultKind.CUT for victim in fault.victims}
-        every = math.isfinite(self.world.syncer_bytes_per_second)
+        every = self.relays or math.isfinite(self.world.syncer_bytes_per_second)
         names = (region.name for region in self.job.spec.regions)
         return tuple(name for name in names if every or name in cut or name in self.world.links)
 

@@ -15,6 +15,7 @@ from enum import StrEnum
 from types import FrameType
 
 from diloco.local.chaos.injector import FaultInjector
+from diloco.local.chaos.order_file import OrderReader
 from diloco.local.chaos.region_link import RegionLink
 from diloco.local.chaos.schedule import ChaosPlan, RunState
 from diloco.local.chaos.shaping import Pipe, Shape
@@ -98,13 +99,15 @@ class Supervisor:
         injector = FaultInjector(
             ChaosPlan(self._plan.faults, seed=self._plan.seed, injected=injected), fleet, links, journal
         )
-        journal.write("run", learners=list(fleet.learners), resumed=self._plan.resumed)
+        orders = OrderReader(self._plan.directory.orders, self._view.announce)
+        relayed = list(self._plan.relayed_regions)
+        journal.write("run", learners=list(fleet.learners), resumed=self._plan.resumed, relayed=relayed)
         try:
             with self._signals():
                 watch.start()
                 ending = Ending.FAILED  # if something raises, processes are still given time to write checkpoints
                 try:
-                    outcome = self._supervise(fleet, injector, watch)
+                    outcome = self._supervise(fleet, injector, watch, orders)
                     ending = outcome.ending
                 finally:
                     injector.stop()
@@ -169,13 +172,14 @@ class Supervisor:
             return None
         return f"{directory.syncer} no longer has a checkpoint: it was removed, and the global model with it"
 
-    def _supervise(self, fleet: Fleet, injector: FaultInjector, watch: StatusWatch) -> Outcome:
+    def _supervise(self, fleet: Fleet, injector: FaultInjector, watch: StatusWatch, orders: OrderReader) -> Outcome:
         """Loop until there is an outcome."""
         alive_at = logs_at = time.monotonic()
         while True:
             fleet.start_due()
             fleet.reap()
             self._note_progress(fleet, watch)
+            injector.obey(orders.new())
             injector.apply_due(self._run_state(fleet, injector, watch))
             self._draw(fleet, injector, watch)
             now = time.monotonic()

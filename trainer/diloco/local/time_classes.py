@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from math import fsum
 from typing import Final
 
-from diloco.core.time_class import TimeClass
+from diloco.core.time_class import COMPUTING, TimeClass
 from diloco.local.view.units import percent_text
 
 TimeShares = Mapping[TimeClass, float]
@@ -42,7 +42,8 @@ WORDS: Final[Mapping[TimeClass, Words]] = {
     TimeClass.BETWEEN_STEPS: Words("between steps", "looked at requests and waited for locks between two steps"),
     TimeClass.EVALUATING: Words("evaluating", "evaluated the global model"),
     TimeClass.CHECKPOINTING: Words("checkpointing", "took snapshots for its own checkpoints"),
-    TimeClass.LOADING: Words("loading", "started up and received the model"),
+    TimeClass.LOADING: Words("loading", "started up and received the model, for its first session"),
+    TimeClass.REJOINING: Words("rejoining", "the same for a later session, after it was lost"),
     TimeClass.AWAY: Words("away", "had no session, and has not reported this time since"),
     TimeClass.UNEXPLAINED: Words("unexplained", "time that no report covers"),
 }
@@ -59,6 +60,11 @@ def shares_of(time: Mapping[str, float] | Mapping[TimeClass, float]) -> TimeShar
     others = fsum(share for one, share in shares.items() if one != TimeClass.UNEXPLAINED)
     shares[TimeClass.UNEXPLAINED] = max(0.0, 1.0 - others)
     return shares
+
+
+def computing_of(shares: TimeShares) -> float | None:
+    """Share of the time in which inner steps were computed, merged or not; None if no time was given."""
+    return min(1.0, fsum(shares.get(one, 0.0) for one in COMPUTING)) if shares else None
 
 
 def largest_losses(shares: TimeShares, *, at_least: float = 0.005, most: int = len(TimeClass)) -> list[TimeClass]:

@@ -174,6 +174,49 @@ class RegionBytes(_Status):
     down: BytesByKind = BytesByKind()
 
 
+class RecoveryStatus(_Status):
+    """A learner that was lost and whose work has been merged again. Times are seconds."""
+
+    learner: str
+    restarted: bool
+    """A new process took over; False: the same one returned."""
+    lost_seconds: float
+    """When it was lost, since the first learner joined."""
+    down: float
+    """From the loss until its session began."""
+    loading: float
+    """From then until it had the model."""
+    stepping: float
+    """From then until its first step was reported."""
+    merging: float
+    """From then until an outer gradient of it was merged."""
+
+    @property
+    def seconds(self) -> float:
+        """From the loss to the merge."""
+        return self.down + self.loading + self.stepping + self.merging
+
+
+class PartStatus(_Status):
+    """How long one part of the recoveries took."""
+
+    part: str
+    """down, loading, stepping or merging."""
+    total_seconds: float
+    counts: tuple[int, ...]
+    """Recoveries by bucket, whose upper bounds are ``RecoveriesStatus.bounds``; the last bucket has none."""
+
+
+class RecoveriesStatus(_Status):
+    """Recoveries of learners since this start of the syncer."""
+
+    count: int = 0
+    latest: tuple[RecoveryStatus, ...] = ()
+    """The latest, oldest first."""
+    bounds: tuple[float, ...] = ()
+    parts: tuple[PartStatus, ...] = ()
+
+
 class SyncerStatus(_Status):
     """The status of a job, as its syncer sees it."""
 
@@ -225,3 +268,8 @@ class SyncerStatus(_Status):
     """None until the links of a training job have been measured for a while."""
     bytes_by_region: tuple[RegionBytes, ...] = ()
     """By region, in the order of the manifest; empty from older syncers."""
+    computing: float | None = None
+    """Learner-seconds of inner steps, merged or not, over learner-seconds the job was given: the paper's goodput, which
+    is not ``goodput``. None until time was given, and from older syncers."""
+    recoveries: RecoveriesStatus = RecoveriesStatus()
+    """Empty from older syncers."""

@@ -1,5 +1,6 @@
 """A run's history, from a tape that the engine itself made and a journal."""
 
+import io
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -31,7 +32,7 @@ from diloco.local.report.html import render_report
 from diloco.local.report.region_bytes import details, region_rows
 from diloco.local.report.run_clock import RunClock
 from diloco.local.report.summary import closing_table, summarize
-from diloco.local.report.timeline import Turn, spans
+from diloco.local.report.timeline import Turn, faults, spans
 from diloco.local.time_classes import WORDS
 from diloco.spec import DiLoCoJob, parse_job
 from diloco.spec.syncer_status import BytesByKind, RegionBytes
@@ -444,3 +445,38 @@ def test_a_tape_without_its_front_gives_the_history_of_the_rest(layout: Layout) 
     assert rest.history().merged_tokens == whole.history().merged_tokens > 0
     assert rest.history().learners[0].steps == 40
     assert 0 < len(rest.history().merges) < len(whole.history().merges)
+
+
+def test_injected_faults_stand_in_the_report(layout: Layout, journal: list[Entry], history: RunHistory) -> None:
+    assert [(one.kind, one.victims, one.lasted_seconds) for one in history.faults] == [
+        ("kill", ("east/a/1",), 0.0),
+        ("cut", ("east",), 2.0),
+    ]
+    page = render_report(history, "")
+    assert "Injected faults and what they did" in page
+    assert "kill east/a/1" in page
+    quiet = [entry for entry in journal if entry.event not in ("kill", "cut")]
+    assert "Injected faults" not in render_report(HistoryBuilder(parse_job(JOB, "job"), layout, quiet).history(), "")
+
+
+def test_the_faults_of_one_order_are_one() -> None:
+    entries = [
+        Entry("run", "", START),
+        Entry("kill", "east/a/0", START + 1, {"seconds": 0.0, "order": "s-1"}),
+        Entry("kill", "east/a/1", START + 1, {"seconds": 0.0, "order": "s-1"}),
+        Entry("kill", "east/a/1", START + 5, {"seconds": "none", "order": "s-2"}),
+        Entry("refused", "east/a/0", START + 5, {"order": "s-2"}),
+    ]
+    found = faults(entries, RunClock(entries))
+    assert [one.victims for one in found] == [("east/a/0", "east/a/1"), ("east/a/1",)]
+
+
+def test_computing_is_beside_goodput(history: RunHistory) -> None:
+    summary = summarize(history)
+    assert summary["goodput"] <= summary["computing"] <= 1
+    assert all(one["computing"] is not None for one in summary["learners"] if one["goodput"] is not None)
+    page = render_report(history, "")
+    assert "the paper&#x27;s goodput" in page
+    console = Console(width=160, record=True, file=io.StringIO())
+    console.print(closing_table(history))
+    assert "merged or not" in console.export_text()

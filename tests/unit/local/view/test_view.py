@@ -44,6 +44,13 @@ def test_a_job_that_has_not_begun_can_be_shown() -> None:
     assert "goodput -" in text
 
 
+def test_computing_is_shown_beside_goodput_once_it_is_known() -> None:
+    known = RunSnapshot.from_status(status(goodput=0.7, computing=0.875))
+    assert "goodput 70.0 %  computing 87.5 %" in drawn(known)
+    assert "goodput 70.0 %  computing 87.5 %" in progress_line(known)
+    assert "computing" not in progress_line(RunSnapshot.from_status(status(computing=None)))
+
+
 def test_links_that_do_not_carry_the_schedule_are_told_with_what_would_do() -> None:
     text = drawn(RunSnapshot.from_status(status(links=THIN_LINKS)))
     assert "links: LinkTooThin: the link us-west/old would be used to 133 %" in text

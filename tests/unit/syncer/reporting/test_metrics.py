@@ -4,7 +4,7 @@ import math
 from typing import Any
 
 from diloco.core.actions import Fence, Merge, Note, Refusal
-from diloco.spec.syncer_status import BytesByKind, LinksStatus, LinkStatus, RegionBytes
+from diloco.spec.syncer_status import BytesByKind, LinksStatus, LinkStatus, PartStatus, RecoveriesStatus, RegionBytes
 from diloco.syncer.reporting.metrics import SyncerMetrics
 from tests.support.status_of_a_job import STATUS, learner_status
 
@@ -136,3 +136,19 @@ def test_what_happens_is_counted_from_nothing_on() -> None:
     metrics.pushes_refused.inc(2)
     metrics.inbox_bytes.set(3)
     assert {f"{name} {count}.0" for count, name in enumerate(names, 1)} <= page(metrics)
+
+
+def test_the_share_of_steps_is_beside_the_share_of_merged_work() -> None:
+    assert {"diloco_goodput_ratio 0.5", "diloco_computing_ratio 0.75"} <= page(SyncerMetrics(), computing=0.75)
+
+
+def test_recoveries_are_a_histogram_of_each_part() -> None:
+    down = PartStatus(part="down", total_seconds=14.0, counts=(1, 0, 2))
+    lines = page(SyncerMetrics(), recoveries=RecoveriesStatus(count=3, bounds=(1.0, 3.0), parts=(down,)))
+    assert {
+        'diloco_recovery_seconds_bucket{le="1",part="down"} 1.0',
+        'diloco_recovery_seconds_bucket{le="3",part="down"} 1.0',
+        'diloco_recovery_seconds_bucket{le="+Inf",part="down"} 3.0',
+        'diloco_recovery_seconds_count{part="down"} 3.0',
+        'diloco_recovery_seconds_sum{part="down"} 14.0',
+    } <= lines

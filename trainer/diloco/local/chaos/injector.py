@@ -5,13 +5,15 @@
 
 import signal
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
+from diloco.local.chaos.order_file import HEAL, Command
 from diloco.local.chaos.region_link import RegionLink
 from diloco.local.chaos.schedule import ChaosPlan, DueFault, RunState
 from diloco.local.chaos.spec import Fault, FaultKind
 from diloco.local.fleet import Fleet
 from diloco.local.journal import Journal
+from diloco.local.targets import SYNCER
 
 
 class FaultInjector:
@@ -23,6 +25,8 @@ class FaultInjector:
         self._links = links
         self._journal = journal
         self._clock: Callable[[], float] = time.monotonic
+        self._ordered: set[str] = set()
+        """Processes and regions that an order, not the plan, has paused or cut."""
         self._paused: dict[str, float] = {}
         self._cut: dict[str, float] = {}
 
@@ -46,6 +50,37 @@ class FaultInjector:
         for due_fault in self._plan.due(run_state):
             self._inject(due_fault, now)
 
+    def obey(self, commands: Iterable[Command]) -> None:
+        """Carry out the orders of ``diloco chaos``. Each leaves an entry in the journal, also if it is refused."""
+        now = self._clock()
+        for command in commands:
+            if command.kind == HEAL:
+                self._end_ordered()
+                continue
+            kind = FaultKind(command.kind)
+            fault = Fault(f"order {command.id}", kind, command.victims, seconds=command.seconds, manner=command.manner)
+            for victim in command.victims:
+                if why := self._impossible(kind, victim):
+                    self._journal.write("refused", victim, order=command.id, reason=why)
+                    continue
+                if kind is not FaultKind.KILL:
+                    self._ordered.add(victim)
+                self._inject(DueFault(fault, victim), now, command.id)
+
+    def _end_ordered(self) -> None:
+        for process in [name for name in self._paused if name in self._ordered]:
+            self._continue(process)
+        for region in [name for name in self._cut if name in self._ordered]:
+            self._restore(region)
+
+    def _impossible(self, kind: FaultKind, victim: str) -> str:
+        """Why an order cannot be carried out; empty: it can."""
+        if kind is FaultKind.CUT:
+            return "" if victim in self._links else "its link has no relay"
+        if victim != SYNCER and victim not in self._fleet.learners:
+            return "no such process"
+        return "" if self._fleet.find(victim).child.running else "it does not run"
+
     def stop(self) -> None:
         """End every pause and cut now, as every process must be able to answer when the run is stopped."""
         for process in list(self._paused):
@@ -53,7 +88,7 @@ class FaultInjector:
         for region in list(self._cut):
             self._restore(region)
 
-    def _inject(self, due_fault: DueFault, now: float) -> None:
+    def _inject(self, due_fault: DueFault, now: float, order: str = "") -> None:
         fault, victim = due_fault
         if fault.kind is FaultKind.KILL:
             self._fleet.find(victim).by_chaos = True
@@ -68,20 +103,23 @@ class FaultInjector:
             self._cut[victim] = max(self._cut.get(victim, 0.0), now + fault.seconds)
             self._links[victim].cut(fault.manner)
             told = f"{victim}'s link cut for {fault.seconds:g} s"
-        self._write(due_fault, fault)
+        self._write(due_fault, fault, order)
         self._fleet.announce(f"chaos: {told}")
 
-    def _write(self, due_fault: DueFault, fault: Fault) -> None:
-        self._journal.write(fault.kind.value, due_fault.victim, key=due_fault.key, seconds=fault.seconds)
+    def _write(self, due_fault: DueFault, fault: Fault, order: str) -> None:
+        source = {"order": order} if order else {"key": due_fault.key}
+        self._journal.write(fault.kind.value, due_fault.victim, seconds=fault.seconds, **source)
 
     def _continue(self, process: str) -> None:
         del self._paused[process]
+        self._ordered.discard(process)
         self._fleet.signal(process, signal.SIGCONT)
         self._journal.write("continue", process)
         self._fleet.announce(f"chaos: {process} continues")
 
     def _restore(self, region: str) -> None:
         del self._cut[region]
+        self._ordered.discard(region)
         self._links[region].restore()
         self._journal.write("heal", region)
         self._fleet.announce(f"chaos: {region}'s link is back")

@@ -1,12 +1,14 @@
-"""Parses ``--chaos``, which describes the faults to inject. Pure: ``schedule`` decides when, ``injector`` acts.
+"""Parses descriptions of faults: ``diloco run --chaos`` and ``diloco chaos --fault``. Pure.
 
     KIND:TARGET@step=N[,seconds=S][,manner=silent|reset]
     KIND:TARGET@rate=R[,seconds=S][,manner=silent|reset]
+    KIND:TARGET@at=T[,seconds=S][,manner=silent|reset]
 
 ``kill`` ends processes with SIGKILL, ``pause`` stops them with SIGSTOP for ``seconds``, ``cut`` cuts a region's link
 for ``seconds``. TARGET is a learner, a pool, a region, ``*`` (every learner) or ``syncer``; for a cut a region or
 ``*``. ``step`` is an inner step of the learner that is hit; for a cut and for the syncer it is a syncer step. ``rate``
-is the mean number of faults in each hour that a victim is up.
+is the mean number of faults in each hour that a victim is up. ``at`` is in seconds since ``diloco chaos`` began, which
+has it in place of ``step``. In a cluster, ``kill`` deletes pods without grace, and ``evict`` with it.
 """
 
 from collections.abc import Callable, Sequence
@@ -16,7 +18,7 @@ from typing import Final
 
 from diloco.local.targets import SYNCER, TargetError, learners_named, regions_named
 
-_RANGES: Final = {"step": (1, 10**12), "rate": (1e-6, 1e6), "seconds": (1e-3, 1e8)}
+_RANGES: Final = {"step": (1, 10**12), "at": (0.0, 1e6), "rate": (1e-6, 1e6), "seconds": (1e-3, 1e8)}
 """Least and most of each setting (ours): beyond these a fault would never happen, or nothing else would."""
 
 
@@ -30,6 +32,8 @@ class FaultKind(StrEnum):
     KILL = "kill"
     PAUSE = "pause"
     CUT = "cut"
+    EVICT = "evict"
+    """In a cluster: a pod is deleted and has its grace period."""
 
 
 class Manner(StrEnum):
@@ -43,8 +47,25 @@ class Manner(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
+class Grammar:
+    """What one command accepts."""
+
+    flag: str
+    kinds: tuple[FaultKind, ...]
+    time: str
+    """The setting beside ``rate``."""
+    example: str
+
+
+_OF_PROCESSES: Final = (FaultKind.KILL, FaultKind.PAUSE, FaultKind.CUT)
+RUN: Final = Grammar("--chaos", _OF_PROCESSES, "step", "kill:us-west/old/0@step=150")
+LOCAL: Final = Grammar("--fault", _OF_PROCESSES, "at", "kill:us-west/old/0@at=30")
+CLUSTER: Final = Grammar("--fault", (FaultKind.KILL, FaultKind.EVICT), "at", "kill:us-west/old/0@at=30")
+
+
+@dataclass(frozen=True, slots=True)
 class Fault:
-    """One ``--chaos``. Exactly one of ``step`` and ``rate_per_hour`` is set."""
+    """One fault. Exactly one of ``step``, ``at_seconds`` and ``rate_per_hour`` is set."""
 
     text: str
     """As the user gave it."""
@@ -52,6 +73,7 @@ class Fault:
     victims: tuple[str, ...]
     """Learner ids; or region names, for a cut; or ``syncer``."""
     step: int | None = None
+    at_seconds: float | None = None
     rate_per_hour: float | None = None
     seconds: float = 0.0
     """How long a pause or a cut lasts."""
@@ -63,32 +85,34 @@ class Fault:
         return self.kind is FaultKind.CUT or self.victims == (SYNCER,)
 
 
-def parse_faults(texts: Sequence[str], learner_ids: Sequence[str]) -> tuple[Fault, ...]:
+def parse_faults(texts: Sequence[str], learner_ids: Sequence[str], grammar: Grammar = RUN) -> tuple[Fault, ...]:
     """The faults in ``texts``, in order.
 
     Raises:
         ChaosError: one cannot be parsed, or names nothing in this job.
     """
-    return tuple(_parse(text, learner_ids) for text in texts)
+    return tuple(_parse(text, learner_ids, grammar) for text in texts)
 
 
-def _parse(text: str, learner_ids: Sequence[str]) -> Fault:
+def _parse(text: str, learner_ids: Sequence[str], grammar: Grammar) -> Fault:
     def wrong(why: str) -> ChaosError:
-        return ChaosError(f"--chaos {text!r}: {why}")
+        return ChaosError(f"{grammar.flag} {text!r}: {why}")
 
     head, at, tail = text.partition("@")
     kind_text, colon, target = head.partition(":")
     if not at or not colon or not target:
-        raise wrong("is not a fault; use KIND:TARGET@step=N or KIND:TARGET@rate=R, such as kill:us-west/old/0@step=150")
-    if kind_text not in tuple(FaultKind):
-        raise wrong(f"{kind_text!r} is not a kind of fault; use {', '.join(FaultKind)}")
+        when = f"KIND:TARGET@{grammar.time}=N or KIND:TARGET@rate=R"
+        raise wrong(f"is not a fault; use {when}, such as {grammar.example}")
+    if kind_text not in grammar.kinds:
+        raise wrong(f"{kind_text!r} is not a kind of fault; use {', '.join(grammar.kinds)}")
     kind = FaultKind(kind_text)
-    settings = _settings(kind, tail, wrong)
+    settings = _settings(kind, tail, grammar, wrong)
     return Fault(
         text=text,
         kind=kind,
         victims=_victims(kind, target, learner_ids, wrong),
         step=int(_number("step", settings["step"], wrong)) if "step" in settings else None,
+        at_seconds=_number("at", settings["at"], wrong) if "at" in settings else None,
         rate_per_hour=_number("rate", settings["rate"], wrong) if "rate" in settings else None,
         seconds=_number("seconds", settings["seconds"], wrong) if "seconds" in settings else 0.0,
         manner=_manner(settings.get("manner", Manner.SILENT), wrong),
@@ -98,9 +122,14 @@ def _parse(text: str, learner_ids: Sequence[str]) -> Fault:
 _Wrong = Callable[[str], ChaosError]
 
 
-def _settings(kind: FaultKind, text: str, wrong: _Wrong) -> dict[str, str]:
-    lasting = kind is not FaultKind.KILL
-    allowed = ("step", "rate", *(("seconds",) if lasting else ()), *(("manner",) if kind is FaultKind.CUT else ()))
+def _settings(kind: FaultKind, text: str, grammar: Grammar, wrong: _Wrong) -> dict[str, str]:
+    lasting = kind in (FaultKind.PAUSE, FaultKind.CUT)
+    allowed = (
+        grammar.time,
+        "rate",
+        *(("seconds",) if lasting else ()),
+        *(("manner",) if kind is FaultKind.CUT else ()),
+    )
     settings: dict[str, str] = {}
     for part in text.split(","):
         name, equals, value = part.partition("=")
@@ -111,8 +140,8 @@ def _settings(kind: FaultKind, text: str, wrong: _Wrong) -> dict[str, str]:
         if name in settings:
             raise wrong(f"{name} is given twice; use it once")
         settings[name] = value
-    if ("step" in settings) == ("rate" in settings):
-        raise wrong("needs one time; use either step=N or rate=R")
+    if (grammar.time in settings) == ("rate" in settings):
+        raise wrong(f"needs one time; use either {grammar.time}=N or rate=R")
     if lasting and "seconds" not in settings:
         raise wrong(f"the {kind} has no duration; use one such as seconds=20")
     return settings

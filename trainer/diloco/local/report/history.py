@@ -6,8 +6,9 @@ Times are seconds of the run (see ``run_clock``); losses are nats per token; tok
 from dataclasses import dataclass
 from enum import StrEnum
 
+from diloco.core.recovery import Recovery
 from diloco.core.time_class import TimeClass
-from diloco.local.time_classes import TimeShares
+from diloco.local.time_classes import TimeShares, computing_of
 from diloco.spec.syncer_status import RegionBytes
 
 
@@ -86,6 +87,10 @@ class Sample:
     seconds: float
     tokens: float
     goodput: float | None
+    computing: float | None
+    given_seconds: float
+    """Learner-seconds that the job was given since its start; with the shares above, what a stretch of it was used
+    for can be calculated."""
     bytes_pushed: int
     """Bytes of outer gradients received by the syncer since the start."""
     bytes_pulled: int
@@ -107,6 +112,30 @@ class Incident:
     seconds: float
     process: str
     text: str
+
+
+@dataclass(frozen=True, slots=True)
+class FaultPoint:
+    """A fault that was injected."""
+
+    seconds: float
+    kind: str
+    victims: tuple[str, ...]
+    """Processes; regions for a cut."""
+    lasted_seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class RecoveryPoint:
+    """A learner that was lost, and whose work was merged again at ``seconds``."""
+
+    seconds: float
+    recovery: Recovery
+
+    @property
+    def lost_at(self) -> float:
+        """When it was lost, in seconds of the run."""
+        return self.seconds - self.recovery.seconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,6 +164,11 @@ class LearnerHistory:
     """Merges made without its outer gradient because that was not credible."""
     left_out_reason: str = ""
     """Reason of the latest of them."""
+
+    @property
+    def computing(self) -> float | None:
+        """Share of its given time in which it computed inner steps, merged or not."""
+        return computing_of(self.time)
 
     @property
     def blocked_fraction(self) -> float:
@@ -184,6 +218,15 @@ class RunHistory:
     """At the end, as the syncer counted; empty from older syncers."""
     region_samples: tuple[RegionSample, ...] = ()
     """The same over time."""
+    recoveries: tuple[RecoveryPoint, ...] = ()
+    """Learners that were lost and whose work was merged again."""
+    faults: tuple[FaultPoint, ...] = ()
+    """What was injected, by time."""
+
+    @property
+    def computing(self) -> float | None:
+        """Share of the given time in which inner steps were computed, merged or not."""
+        return computing_of(self.time)
 
     @property
     def complete(self) -> bool:

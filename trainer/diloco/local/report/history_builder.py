@@ -6,6 +6,7 @@ The engine is run over each tape again, so that every figure is the engine's own
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from math import fsum
 
 from diloco.core.actions import Admit, AskFragment, Finish, Merge
 from diloco.core.engine import EngineView
@@ -27,6 +28,7 @@ from diloco.local.report.history import (
     Life,
     LossPoint,
     MergePoint,
+    RecoveryPoint,
     RunHistory,
     Sample,
     Span,
@@ -34,7 +36,7 @@ from diloco.local.report.history import (
 )
 from diloco.local.report.region_bytes import region_samples
 from diloco.local.report.run_clock import RunClock
-from diloco.local.report.timeline import Turn, incidents, incidents_noted, spans, stretches, turns
+from diloco.local.report.timeline import Turn, faults, incidents, incidents_noted, spans, stretches, turns
 from diloco.local.targets import SYNCER
 from diloco.local.time_classes import shares_of
 from diloco.spec import DiLoCoJob
@@ -84,6 +86,7 @@ class HistoryBuilder:
         self._asks: dict[tuple[int, int], _Ask] = {}
         self._loads: dict[tuple[str, int], int] = {}
         self._notes: list[str] = []
+        self._recoveries: list[RecoveryPoint] = []
         self._bytes_by_region: tuple[RegionBytes, ...] = ()
 
     def take(self, header: TapeHeader, lines: Iterable[TapeEntry | Torn]) -> None:
@@ -106,7 +109,10 @@ class HistoryBuilder:
                 self.note(f"the last line of {entry.file.name} is incomplete: the syncer was killed while writing it")
                 break
             now, seconds = entry.now, self._clock.seconds(header.started_at + entry.now)
+            recovered = engine.recoveries.count
             engine.step(entry.event, now)
+            if new := engine.recoveries.count - recovered:
+                self._recoveries += [RecoveryPoint(seconds, one) for one in engine.recoveries.latest[-new:]]
             self._entry(entry, seconds)
             self._told += incidents_noted(entry, seconds, named)
             if over is None and any(isinstance(action, Finish) for action in entry.actions):
@@ -160,6 +166,8 @@ class HistoryBuilder:
             notes=tuple(self._notes),
             bytes_by_region=self._bytes_by_region,
             region_samples=region_samples(self._journal, self._clock),
+            recoveries=tuple(self._recoveries),
+            faults=faults(self._journal, self._clock),
         )
 
     def _roll_back(self, start: EngineView) -> None:
@@ -265,7 +273,10 @@ class HistoryBuilder:
             for points in self._losses.values():
                 del points[1::2]
             self._sample_seconds *= 2
-        self._samples.append(Sample(seconds, view.merged_tokens, view.goodput, self._pushed, self._pulled))
+        given = fsum(view.time.values())
+        self._samples.append(
+            Sample(seconds, view.merged_tokens, view.goodput, view.computing, given, self._pushed, self._pulled)
+        )
         for learner, losses in self._recent.items():
             if losses:
                 self._losses[learner].append(LossPoint(seconds, view.merged_tokens, sum(losses) / len(losses)))

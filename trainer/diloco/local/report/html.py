@@ -1,9 +1,11 @@
 """``report.html``: the report of a run, in one self-contained file. Pure: made from a history."""
 
+from collections.abc import Sequence
 from html import escape
 from importlib.resources import files
 from string import Template
 
+from diloco.local.report.chaos_report import WINDOW_SECONDS, effects, observed_in, rows
 from diloco.local.report.history import LearnerHistory, Life, RunHistory, Span
 from diloco.local.report.region_bytes import region_chart, region_rows
 from diloco.local.report.summary import quorum_text
@@ -42,7 +44,7 @@ def render_report(history: RunHistory, sample: str) -> str:
         ("Age of the oldest outer gradient merged", _lags(history)),
         ("Bytes over time", _bytes(history)),
         ("Bytes by region", region_chart(history, _time(history))),
-        ("Goodput", _goodput(history)),
+        ("Goodput (work merged) and computing (steps made, merged or not)", _goodput(history)),
     ]
     return page.substitute(
         title=escape(f"{history.job}: {history.phase.lower()}"),
@@ -59,6 +61,7 @@ def render_report(history: RunHistory, sample: str) -> str:
         regions=_table(*region_rows(history)),
         evaluations=_table(*_evaluation_rows(history)),
         incidents=_table(*_incident_rows(history)),
+        chaos=_chaos(history),
         sample=f"<h2>The model writes</h2><pre>{escape(sample)}</pre>" if sample.strip() else "",
         notes="".join(f"<p class='note'>{escape(note)}</p>" for note in _notes(history)),
     )
@@ -89,7 +92,8 @@ def _cards(history: RunHistory) -> list[tuple[str, str, str]]:
             count_text(history.merged_tokens),
             f"of {count_text(history.budget_tokens)}, in {history.syncer_steps} merges",
         ),
-        ("goodput", percent_text(history.goodput), "learner-seconds whose tokens were merged"),
+        ("goodput", percent_text(history.goodput), "share of the given time whose work was merged"),
+        ("computing", percent_text(history.computing), "share in inner steps, merged or not: the paper's goodput"),
         ("bytes sent", bytes_text(sent), f"{fewer} {bytes_text(history.data_parallel_bytes)} of data-parallel"),
         ("model", count_text(history.parameters), "parameters"),
         ("learners", str(len(history.learners)), "1 restart" if restarts == 1 else f"{restarts} restarts"),
@@ -195,7 +199,16 @@ def _bytes(history: RunHistory) -> str:
 def _goodput(history: RunHistory) -> str:
     points = [(sample.seconds, sample.goodput) for sample in history.samples if sample.goodput is not None]
     axis = Axis("since the start", lambda value: f"{value:.0%}", from_zero=True)
-    return line_chart([Series("goodput", points)], _time(history), axis)
+    steps = [(sample.seconds, sample.computing) for sample in history.samples if sample.computing is not None]
+    injected = [(fault.seconds, _goodput_at(points, fault.seconds)) for fault in history.faults]
+    series = [Series("computing", steps, color=1, faint=True), Series("goodput", points, color=0)]
+    if injected and points:
+        series.append(Series("injected faults", injected, color=2, marks=True, line=False))
+    return line_chart(series, _time(history), axis)
+
+
+def _goodput_at(points: Sequence[tuple[float, float]], seconds: float) -> float:
+    return next((goodput for at, goodput in points if at >= seconds), points[-1][1] if points else 0.0)
 
 
 def _learner_rows(history: RunHistory) -> tuple[list[str], list[list[str]]]:
@@ -208,6 +221,7 @@ def _learner_rows(history: RunHistory) -> tuple[list[str], list[list[str]]]:
         "blocked",
         "other work",
         "goodput",
+        "computing",
         "restarts",
         "left out of merges",
     ]
@@ -221,11 +235,23 @@ def _learner_rows(history: RunHistory) -> tuple[list[str], list[list[str]]]:
             percent_text(one.blocked_fraction),
             percent_text(one.other_work_fraction),
             percent_text(one.goodput),
+            percent_text(one.computing),
             str(one.restarts),
             f"{one.left_out}, most recently: {one.left_out_reason}" if one.left_out else "0",
         ]
         for one in history.learners
     ]
+
+
+def _chaos(history: RunHistory) -> str:
+    if not history.faults:
+        return ""
+    note = (
+        "Recovered: from the fault until the work of every victim was merged again. Before and after: the "
+        f"{WINDOW_SECONDS:.0f} seconds before the fault and after the recovery. During: between the two."
+    )
+    found = _table(*rows(effects(*observed_in(history))))
+    return f"<h2>Injected faults and what they did</h2><div class='scroll'>{found}</div><p class='note'>{note}</p>"
 
 
 def _evaluation_rows(history: RunHistory) -> tuple[list[str], list[list[str]]]:

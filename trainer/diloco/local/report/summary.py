@@ -5,6 +5,7 @@ from typing import Any
 from rich.console import Group, RenderableType
 from rich.table import Table
 
+from diloco.core.recovery import PARTS
 from diloco.local.report.history import RunHistory
 from diloco.local.time_classes import TimeShares, losses_text
 from diloco.local.view.units import bytes_text, count_text, duration_text, loss_text, percent_text
@@ -28,6 +29,7 @@ def summarize(history: RunHistory) -> dict[str, Any]:
         "eval_loss_start": history.loss_start,
         "eval_loss": history.loss_end,
         "goodput": history.goodput,
+        "computing": history.computing,
         "goodput_classes": _classes(history.time),
         "bytes_pushed": history.bytes_pushed,
         "bytes_pulled": history.bytes_pulled,
@@ -44,6 +46,16 @@ def summarize(history: RunHistory) -> dict[str, Any]:
             }
             for e in history.evaluations
         ],
+        "recoveries": [
+            {
+                "learner": one.recovery.learner,
+                "lost_seconds": round(one.lost_at, 3),
+                "restarted": one.recovery.restarted,
+                "seconds": round(one.recovery.seconds, 3),
+                **{part: round(getattr(one.recovery, part), 3) for part in PARTS},
+            }
+            for one in history.recoveries
+        ],
         "learners": [
             {
                 "id": one.id,
@@ -55,6 +67,7 @@ def summarize(history: RunHistory) -> dict[str, Any]:
                 "other_work_fraction": one.other_work_fraction,
                 "tokens_per_second": one.tokens_per_second,
                 "goodput": one.goodput,
+                "computing": one.computing,
                 "goodput_classes": _classes(one.time),
                 "left_out": one.left_out,
                 "left_out_reason": one.left_out_reason,
@@ -83,7 +96,7 @@ def closing_table(history: RunHistory) -> RenderableType:
     """The table that is printed at the end."""
     learners = Table(box=None, pad_edge=False, header_style="dim")
     learners.add_column("learner")
-    for name in ("steps", "tokens", "tokens/s", "blocked", "other work", "goodput", "restarts"):
+    for name in ("steps", "tokens", "tokens/s", "blocked", "other work", "goodput", "computing", "restarts"):
         learners.add_column(name, justify="right")
     for one in history.learners:
         learners.add_row(
@@ -94,6 +107,7 @@ def closing_table(history: RunHistory) -> RenderableType:
             percent_text(one.blocked_fraction),
             percent_text(one.other_work_fraction),
             percent_text(one.goodput),
+            percent_text(one.computing),
             str(one.restarts),
         )
     sent = history.bytes_pushed + history.bytes_pulled
@@ -114,6 +128,11 @@ def closing_table(history: RunHistory) -> RenderableType:
     facts.add_row("tokens merged", f"{count_text(history.merged_tokens)} in {history.syncer_steps} merges")
     rest = losses_text(history.time)
     facts.add_row("goodput", percent_text(history.goodput) + (f"; the rest: {rest}" if rest else ""))
+    facts.add_row(
+        "computing",
+        f"{percent_text(history.computing)} of the time went into inner steps, merged or not; the paper calls this "
+        "goodput",
+    )
     facts.add_row("other work", "evaluations of the model, and snapshots for the learners' own checkpoints")
     facts.add_row(
         "bytes sent",

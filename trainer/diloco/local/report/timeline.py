@@ -1,5 +1,6 @@
 """Reads states of processes, cuts of links, and events for people from journal and tape. Pure."""
 
+import math
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -7,8 +8,9 @@ from enum import StrEnum
 from typing import Any
 
 from diloco.core.actions import Fence, Note, Refusal
+from diloco.local.chaos.spec import FaultKind
 from diloco.local.journal import Entry
-from diloco.local.report.history import Incident, Life, Span, Stretch
+from diloco.local.report.history import FaultPoint, Incident, Life, Span, Stretch
 from diloco.local.report.run_clock import RunClock
 from diloco.local.restarts import Verdict, how_it_ended
 from diloco.local.targets import SYNCER
@@ -122,6 +124,27 @@ def stretches(journal: Sequence[Entry], clock: RunClock, end: float) -> tuple[tu
         elif entry.event == "heal" and entry.process in since:
             found.append((entry.process, Stretch(since.pop(entry.process), at)))
     return (*found, *((region, Stretch(at, end)) for region, at in since.items()))
+
+
+def faults(journal: Sequence[Entry], clock: RunClock) -> tuple[FaultPoint, ...]:
+    """The injected faults. Those of one order are one fault."""
+    found: dict[str, list[Entry]] = {}
+    for number, entry in enumerate(journal):
+        if entry.event in tuple(FaultKind):
+            found.setdefault(str(entry.details.get("order") or number), []).append(entry)
+    return tuple(
+        FaultPoint(
+            clock.seconds(entries[0].time),
+            entries[0].event,
+            tuple(entry.process for entry in entries),
+            _number(entries[0].details.get("seconds")),
+        )
+        for entries in found.values()
+    )
+
+
+def _number(value: Any) -> float:
+    return float(value) if isinstance(value, int | float) and math.isfinite(value) else 0.0
 
 
 def incidents(journal: Sequence[Entry], clock: RunClock) -> tuple[Incident, ...]:

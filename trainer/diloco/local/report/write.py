@@ -6,6 +6,7 @@ from pathlib import Path
 
 from diloco.local.directory import RunDirectory
 from diloco.local.journal import read_journal
+from diloco.local.report.chaos_report import document, effects, observed_in
 from diloco.local.report.history import RunHistory
 from diloco.local.report.history_builder import HistoryBuilder
 from diloco.local.report.html import render_report
@@ -53,6 +54,8 @@ def close_run(job: DiLoCoJob, directory: RunDirectory) -> RunHistory:
             write_atomically(directory.sample, text + "\n")
     history = builder.history()
     write_json_atomically(directory.summary, summarize(history))
+    if history.faults:
+        write_json_atomically(directory.chaos, document(effects(*observed_in(history)), job=history.job))
     write_atomically(directory.report, render_report(history, text))
     return history
 

@@ -115,6 +115,7 @@ def progress_line(snapshot: RunSnapshot) -> str:
         f"{count_text(status.tokens_per_second)} tokens/s",
         f"{training}/{len(snapshot.learners)} train",
         f"goodput {percent_text(status.goodput)}",
+        *([f"computing {percent_text(status.computing)}"] if status.computing is not None else []),
         f"up {bytes_text(snapshot.bandwidth.pushed)}/s down {bytes_text(snapshot.bandwidth.pulled)}/s",
     ]
     if status.seconds_left is not None:
@@ -167,9 +168,10 @@ def _rates(snapshot: RunSnapshot) -> list[Text]:
     if status is None:
         return []
     rest = losses_text(shares_of(status.time_seconds), most=_LOSSES_SHOWN)
+    computing = "" if status.computing is None else f"  computing {percent_text(status.computing)}"
     return [
         Text(
-            f"{count_text(status.tokens_per_second)} tokens/s  goodput {percent_text(status.goodput)}"
+            f"{count_text(status.tokens_per_second)} tokens/s  goodput {percent_text(status.goodput)}{computing}"
             f"  up {bytes_text(snapshot.bandwidth.pushed)}/s  down {bytes_text(snapshot.bandwidth.pulled)}/s"
         ),
         *([Text(f"not merged: {rest}", style="dim")] if rest else []),

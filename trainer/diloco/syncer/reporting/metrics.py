@@ -5,13 +5,14 @@ serves one job, so no metric has a label for the job: the scrape target identifi
 """
 
 from collections.abc import Iterator
+from itertools import accumulate
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from diloco.core.actions import Action, Fence, Merge, Note, Refuse
-from diloco.spec.syncer_status import LearnerState, LinksStatus, SyncerStatus
+from diloco.spec.syncer_status import LearnerState, LinksStatus, RecoveriesStatus, SyncerStatus
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 _SECONDS = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0, 300.0)
@@ -128,8 +129,14 @@ def _state(status: SyncerStatus) -> Iterator[Metric]:
     yield _gauge(
         "diloco_goodput_ratio", "Share of the given learner-seconds whose tokens were merged", status.goodput or 0.0
     )
+    yield _gauge(
+        "diloco_computing_ratio",
+        "Share of the given learner-seconds in which inner steps were computed, merged or not",
+        status.computing or 0.0,
+    )
     if status.links is not None:
         yield from _links(status.links)
+    yield _recoveries(status.recoveries)
     if status.eval_loss is not None:
         yield _gauge("diloco_eval_loss", "Loss of the latest credible evaluation, nats a token", status.eval_loss)
     learners = GaugeMetricFamily("diloco_learners", "Learners by state", labels=["state"])
@@ -182,6 +189,16 @@ def _links(links: LinksStatus) -> Iterator[Metric]:
         used.add_metric([link.name, "up"], link.up)
         used.add_metric([link.name, "down"], link.down)
     yield used
+
+
+def _recoveries(recoveries: RecoveriesStatus) -> Metric:
+    text = "Seconds from the loss of a learner to its first merged outer gradient, by part"
+    found = HistogramMetricFamily("diloco_recovery_seconds", text, labels=["part"])
+    names = [*(f"{bound:g}" for bound in recoveries.bounds), "+Inf"]
+    for one in recoveries.parts:
+        upto = [float(count) for count in accumulate(one.counts)]
+        found.add_metric([one.part], list(zip(names, upto, strict=False)), one.total_seconds)
+    return found
 
 
 def _gauge(name: str, text: str, value: float) -> GaugeMetricFamily:

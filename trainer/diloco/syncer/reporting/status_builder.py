@@ -7,6 +7,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from diloco.core.recovery import BOUNDS, Recoveries
 from diloco.core.time_class import TimeClass
 from diloco.core.view import EngineView, LearnerView
 from diloco.runtime.rate import Rate
@@ -16,12 +17,17 @@ from diloco.spec.syncer_status import (
     LearnerState,
     LearnerStatus,
     LinksStatus,
+    PartStatus,
+    RecoveriesStatus,
+    RecoveryStatus,
     RegionBytes,
     SyncerStatus,
 )
 from diloco.syncer.disk.checkpoint import Totals
 
 WINDOW_SECONDS = 30.0
+_MOST_RECOVERIES = 64
+"""Recoveries in the status (ours); its histograms count all."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +90,8 @@ class Reporter:
                 "eval_loss": believed[-1].loss if believed else None,
                 "evaluations": evaluations,
                 "goodput": view.goodput,
+                "computing": view.computing,
+                "recoveries": _recoveries(view.recoveries),
                 "time_seconds": _by_class(view.time),
                 "bytes_pushed": stored.totals.bytes_pushed,
                 "bytes_pulled": stored.totals.bytes_pulled,
@@ -126,6 +134,19 @@ class Reporter:
             last_heard_seconds=max(0.0, now - view.last_heard_at) if view.incarnation else None,
             time_seconds=_by_class(view.time),
         )
+
+
+def _recoveries(recoveries: Recoveries) -> RecoveriesStatus:
+    latest = recoveries.latest[-_MOST_RECOVERIES:]
+    return RecoveriesStatus(
+        count=recoveries.count,
+        latest=tuple(RecoveryStatus.model_validate(one, from_attributes=True) for one in latest),
+        bounds=BOUNDS,
+        parts=tuple(
+            PartStatus(part=part, total_seconds=one.total_seconds, counts=tuple(one.counts))
+            for part, one in recoveries.parts.items()
+        ),
+    )
 
 
 def _by_class(time: Mapping[TimeClass, float]) -> dict[str, float]:

@@ -1,0 +1,97 @@
+"""The orders of a session: the same for a seed, at the rates that were asked for, and only for what was named."""
+
+import pytest
+
+from diloco.local.chaos.orders import MOST_ORDERS, Order, Rate, Request, Unit, plan_orders, units
+from diloco.local.chaos.spec import CLUSTER, LOCAL, ChaosError, FaultKind, Manner, parse_faults
+
+LEARNERS = ("us-east/fast/0", "us-east/fast/1", "us-west/new/0", "us-west/old/0")
+NODES = {"us-east/fast/0": "node-a", "us-east/fast/1": "node-b", "us-west/new/0": "node-a"}
+KILL = Rate(FaultKind.KILL, Unit.LEARNER, 60.0)
+
+
+def planned(*rates: Rate, seconds: float = 3600.0, seed: int = 1, only: tuple[str, ...] = ()) -> tuple[Order, ...]:
+    return plan_orders(Request(seconds, seed, rates=rates, only=only), LEARNERS, NODES)
+
+
+def test_a_script_has_its_times_and_names() -> None:
+    texts = ("cut:us-west@at=9,seconds=2,manner=reset", "kill:syncer@at=3", "kill:us-east@at=5")
+    found = plan_orders(Request(10.0, faults=parse_faults(texts, LEARNERS, LOCAL)), LEARNERS)
+    assert found == (
+        Order(3.0, FaultKind.KILL, "syncer", ("syncer",)),
+        Order(5.0, FaultKind.KILL, "us-east", ("us-east/fast/0", "us-east/fast/1")),
+        Order(9.0, FaultKind.CUT, "us-west", ("us-west",), 2.0, Manner.RESET),
+    )
+
+
+@pytest.mark.parametrize(
+    ("unit", "names"),
+    [
+        (Unit.LEARNER, set(LEARNERS)),
+        (Unit.POOL, {"us-east/fast", "us-west/new", "us-west/old"}),
+        (Unit.REGION, {"us-east", "us-west"}),
+        (Unit.NODE, {"node-a", "node-b"}),
+        (Unit.SYNCER, {"syncer"}),
+    ],
+)
+def test_each_unit_fails_as_a_whole(unit: Unit, names: set[str]) -> None:
+    found = planned(Rate(FaultKind.KILL, unit, 60.0))
+    assert {order.target for order in found} == names
+    assert all(order.victims == units(unit, LEARNERS, NODES)[order.target] for order in found)
+
+
+def test_a_rate_in_a_script_is_of_each_victim() -> None:
+    faults = parse_faults(("pause:us-west@rate=60,seconds=1",), LEARNERS, LOCAL)
+    found = plan_orders(Request(3600.0, faults=faults), LEARNERS)
+    assert {order.victims for order in found} == {("us-west/new/0",), ("us-west/old/0",)}
+    assert all(order.seconds == 1.0 for order in found)
+
+
+def test_a_cut_by_rate_names_regions() -> None:
+    found = planned(Rate(FaultKind.CUT, Unit.REGION, 60.0, 20.0), only=("us-west",))
+    assert {(order.victims, order.seconds) for order in found} == {(("us-west",), 20.0)}
+
+
+def test_what_is_not_named_is_not_hit() -> None:
+    found = planned(KILL, only=("us-west/old", "us-east/fast/1"))
+    assert {victim for order in found for victim in order.victims} == {"us-west/old/0", "us-east/fast/1"}
+
+
+def test_other_units_do_not_change_when_one_fails() -> None:
+    alone = planned(KILL, only=("us-west/old",))
+    assert alone == tuple(order for order in planned(KILL) if order.target == "us-west/old/0")
+
+
+@pytest.mark.parametrize(
+    ("request_", "complaint"),
+    [
+        (Request(10.0), "nothing to do; use --fault, or a rate"),
+        (Request(10.0, rates=(KILL,), only=("us-wets",)), "--only 'us-wets': 'us-wets' matches no learner"),
+        (Request(36000.0, rates=(Rate(FaultKind.KILL, Unit.LEARNER, 1e5),)), f"more than {MOST_ORDERS} orders"),
+        (
+            Request(10.0, faults=parse_faults(("kill:syncer@at=11",), LEARNERS, LOCAL)),
+            "--fault 'kill:syncer@at=11': at=11 is after the end; use at most --for's 10 s",
+        ),
+    ],
+)
+def test_what_cannot_be_done_is_one_line(request_: Request, complaint: str) -> None:
+    with pytest.raises(ChaosError) as raised:
+        plan_orders(request_, LEARNERS)
+    assert complaint in str(raised.value)
+    assert "\n" not in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        ("pause:us-west@at=1,seconds=2", "'pause' is not a kind of fault; use kill, evict"),
+        ("kill:us-west@step=1", "kill has no option 'step'; use at, rate"),
+        ("evict:us-west@at=-1", "at must be a number from 0 to 1e+06"),
+        ("evict:us-west", "use KIND:TARGET@at=N or KIND:TARGET@rate=R"),
+    ],
+)
+def test_a_cluster_takes_what_can_be_done_there(text: str, complaint: str) -> None:
+    with pytest.raises(ChaosError) as raised:
+        parse_faults((text,), LEARNERS, CLUSTER)
+    assert complaint in str(raised.value)
+    assert str(raised.value).startswith(f"--fault '{text}'")

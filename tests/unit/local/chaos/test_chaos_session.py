@@ -1,0 +1,97 @@
+"""A session of faults: orders in time, an end that leaves nothing behind, and what it has seen."""
+
+from collections.abc import Callable
+
+import pytest
+
+from diloco.local.chaos.orders import Order
+from diloco.local.chaos.session import Session
+from diloco.local.chaos.spec import FaultKind
+from diloco.local.report.chaos_report import effects
+from diloco.spec.syncer_status import LearnerStatus, RecoveriesStatus, RecoveryStatus, SyncerStatus
+from tests.support.status_of_a_job import STATUS, learner_status
+
+VICTIM = "a/b/0"
+KILL = Order(0.0, FaultKind.KILL, VICTIM, (VICTIM,))
+CUT = Order(0.0, FaultKind.CUT, "a", ("a",), 0.1)
+
+
+class ScriptedPlace:
+    """A job of one learner: ``then`` gives its status after the order that hit it."""
+
+    def __init__(self, then: Callable[[int], SyncerStatus], *, interrupts: bool = False) -> None:
+        self._then = then
+        self._interrupts = interrupts
+        self.hits: list[Order] = []
+        self.healed = 0
+        self.asked = 0
+
+    def hit(self, order: Order) -> tuple[tuple[str, ...], str]:
+        self.hits.append(order)
+        if self._interrupts:
+            raise KeyboardInterrupt
+        return order.victims, ""
+
+    def status(self) -> SyncerStatus | None:
+        self.asked += bool(self.hits)
+        return self._then(self.asked)
+
+    def over(self) -> bool:
+        return False
+
+    def heal(self) -> None:
+        self.healed += 1
+
+
+def told(state: str, incarnation: int, elapsed: float, recovered: bool) -> SyncerStatus:  # a row
+    learner: LearnerStatus = learner_status(0).model_copy(update={"state": state, "incarnation": incarnation})
+    one = RecoveryStatus(
+        learner=VICTIM, restarted=True, lost_seconds=elapsed, down=0.1, loading=0.1, stepping=0.1, merging=0.1
+    )
+    return STATUS.model_copy(
+        update={
+            "learners": (learner,),
+            "elapsed_seconds": elapsed,
+            "recoveries": RecoveriesStatus(count=1, latest=(one,) if recovered else ()),
+            "time_seconds": {"merged": elapsed, "late": elapsed},
+        }
+    )
+
+
+def test_a_session_ends_once_its_victim_has_recovered() -> None:
+    place = ScriptedPlace(lambda asked: told("Training", 1 + bool(asked), 10.0 + asked, recovered=asked > 1))
+    lines: list[str] = []
+    session = Session(place, (VICTIM,), lines.append)
+    session.run([KILL], seconds=0.5, settle_seconds=1e6)
+    assert place.hits == [KILL]
+    assert place.healed == 1
+    assert lines == [f"kill {VICTIM}"]
+    (found,) = effects(session.injected, session.observed)
+    assert (found.recovered, found.lost) == (1, 1)
+    assert session.observed.samples[0].given_seconds == 20.0
+
+
+def test_a_cut_that_ended_no_session_is_not_waited_for() -> None:
+    place = ScriptedPlace(lambda asked: told("Training", 1, 10.0 + asked, recovered=False))
+    session = Session(place, (VICTIM,), lambda _: None)
+    session.run([CUT], seconds=1.5, settle_seconds=1e6)
+    (found,) = effects(session.injected, session.observed)
+    assert (found.recovered, found.lost) == (0, 1)
+
+
+def test_an_interrupt_heals_and_the_fault_is_not_forgotten() -> None:
+    place = ScriptedPlace(lambda _: told("Training", 1, 1.0, recovered=False), interrupts=True)
+    session = Session(place, (VICTIM,), lambda _: None)
+    with pytest.raises(KeyboardInterrupt):
+        session.run([KILL], seconds=100.0, settle_seconds=0.0)
+    assert place.healed == 1
+    (found,) = session.injected
+    assert (found.victims, found.refused) == ((VICTIM,), "the answer is not known")
+
+
+def test_orders_after_the_end_are_not_given() -> None:
+    place = ScriptedPlace(lambda _: told("Training", 1, 1.0, recovered=False))
+    Session(place, (VICTIM,), lambda _: None).run(
+        [Order(50.0, FaultKind.KILL, VICTIM, (VICTIM,))], seconds=0.3, settle_seconds=0.0
+    )
+    assert place.hits == []

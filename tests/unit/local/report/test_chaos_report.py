@@ -1,0 +1,123 @@
+"""What faults did, from what was seen around them."""
+
+import io
+import json
+
+import pytest
+from rich.console import Console
+
+from diloco.local.report.chaos_report import (
+    ChaosSample,
+    Effect,
+    Injected,
+    Observed,
+    Recovered,
+    document,
+    effects,
+    rows,
+    table,
+    what_text,
+)
+
+LEARNERS = ("east/a/0", "west/b/0", "west/b/1")
+KILL = Injected(100.0, "kill", "west/b/0", ("west/b/0",))
+
+
+def samples(*, fault: float = 100.0, back: float = 130.0, end: float = 200.0) -> list[ChaosSample]:
+    """Two seconds are given each second; while the fault lasts half is computed and a quarter merged, else all."""
+    found, merged, computing = [], 0.0, 0.0
+    for second in range(int(end) + 1):
+        found.append(ChaosSample(float(second), 2.0 * second, merged, computing, merged))
+        lasts = fault <= second < back
+        merged += 0.5 if lasts else 2.0
+        computing += 1.0 if lasts else 2.0
+    return found
+
+
+def observed(*recoveries: Recovered, evaluations: tuple[tuple[float, float], ...] = ()) -> Observed:
+    return Observed(samples(), recoveries, evaluations, LEARNERS, 200.0)
+
+
+def one(injected: Injected, seen: Observed) -> Effect:
+    (found,) = effects([injected], seen)
+    return found
+
+
+def test_shares_are_those_before_during_and_after() -> None:
+    seen = observed(
+        Recovered("west/b/0", 100.5, 130.0), evaluations=((50.0, 3.0), (90.0, 2.5), (110.0, 2.4), (140.0, 2.25))
+    )
+    found = one(KILL, seen)
+    assert (found.recovery_seconds, found.recovered, found.lost) == (30.0, 1, 1)
+    assert (found.before.goodput, found.before.computing) == (1.0, 1.0)
+    assert (found.during.goodput, found.during.computing) == pytest.approx((0.25, 0.5))
+    assert (found.after.goodput, found.after.computing) == (1.0, 1.0)
+    assert (found.loss_before, found.loss_after) == (2.5, 2.25)
+
+
+def test_the_slowest_victim_ends_the_recovery() -> None:
+    both = Injected(100.0, "kill", "west", ("west/b/0", "west/b/1"))
+    first = Recovered("west/b/0", 100.0, 110.0)
+    assert one(both, observed(first)).recovery_seconds is None
+    assert one(both, observed(first)).recovered == 1
+    assert one(both, observed(first, Recovered("west/b/1", 100.0, 125.0))).recovery_seconds == 25.0
+
+
+def test_a_cut_hits_every_learner_of_its_region() -> None:
+    cut = Injected(100.0, "cut", "west", ("west",), 20.0)
+    seen = observed(Recovered("west/b/0", 103.0, 125.0), Recovered("west/b/1", 110.0, 128.0))
+    assert one(cut, seen).recovery_seconds == 28.0
+    assert one(cut, seen).lost == 2
+
+
+def test_an_earlier_or_later_loss_is_not_this_faults() -> None:
+    earlier, later = Recovered("west/b/0", 10.0, 50.0), Recovered("west/b/0", 150.0, 160.0)
+    assert one(KILL, observed(earlier)).recovery_seconds is None
+    assert one(KILL, observed(earlier, later)).recovery_seconds is None
+
+
+def test_a_learner_that_was_down_already_recovers_from_both() -> None:
+    assert one(KILL, observed(Recovered("west/b/0", 80.0, 130.0))).recovery_seconds == 30.0
+
+
+def test_a_syncer_has_recovered_once_it_has_merged_more_than_before() -> None:
+    resumed = [ChaosSample(float(at), at, at, at, tokens) for at, tokens in ((98, 50), (102, 40), (105, 50), (107, 60))]
+    found = one(Injected(100.0, "kill", "syncer", ("syncer",)), Observed(resumed, end=110.0))
+    assert found.recovery_seconds == 7.0
+
+
+def test_an_account_that_has_gone_back_gives_no_share() -> None:
+    back = [ChaosSample(90.0, 100.0, 50.0, 60.0, 1.0), ChaosSample(120.0, 80.0, 40.0, 50.0, 1.0)]
+    assert one(KILL, Observed(back, end=120.0)).during.goodput is None
+
+
+def test_nothing_seen_is_told_as_such() -> None:
+    found = one(Injected(1.0, "kill", "west", (), refused="west/b/0: has no pod"), Observed())
+    head, ((at, what, recovered, goodput, _, loss),) = rows([found])
+    assert len(head) == 6
+    assert (at, what, recovered) == ("1s", "kill west (refused: west/b/0: has no pod)", "-")
+    assert set(goodput) <= set("-, ")
+    assert set(loss) <= set("-, ")
+
+
+def test_the_table_and_the_document_say_the_same() -> None:
+    found = effects([KILL], observed(Recovered("west/b/0", 100.5, 130.0)))
+    console = Console(width=200, record=True, file=io.StringIO())
+    console.print(table(found))
+    text = console.export_text()
+    assert "after 30.0 s" in text
+    assert "100.0 %, 25.0 %, 100.0 %" in text
+    (fault,) = json.loads(json.dumps(document(found, job="small", seed=4)))["faults"]
+    assert fault["recovery_seconds"] == 30.0
+    assert fault["during"] == {"goodput": pytest.approx(0.25), "computing": pytest.approx(0.5)}
+
+
+def test_a_short_cut_need_not_end_a_session() -> None:
+    _, ((_, _, recovered, *_),) = rows([one(Injected(100.0, "cut", "west", ("west",), 2.0), observed())])
+    assert recovered == "no loss seen"
+
+
+def test_a_fault_is_told_with_its_names_and_length() -> None:
+    assert what_text(KILL) == "kill west/b/0"
+    assert what_text(Injected(0.0, "kill", "west", ("west/b/0", "west/b/1"))) == "kill west: west/b/0, west/b/1"
+    assert what_text(Injected(0.0, "cut", "west", ("west",), 2.5)) == "cut west for 2.5 s"

@@ -1,0 +1,146 @@
+"""The pods of one job in a cluster, and their deletion for ``diloco chaos``: whose a pod is, is checked twice.
+
+A pod belongs to the job if its labels say so and if its chain of controllers, by uid, ends at the job: pod, StatefulSet
+(learners) or ReplicaSet and Deployment (syncer), DiLoCoJob. Labels alone can be set by anybody who may create pods. A
+pod is deleted only if it still has the uid that was checked.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from http import HTTPStatus
+from typing import Any, Final
+from urllib.parse import urlencode
+
+from diloco.cli.cluster_access import ApiServer, ClusterError
+from diloco.local.targets import SYNCER
+
+_PAGE: Final = 500
+_MOST_PAGES: Final = 1000
+_PATHS: Final = {
+    "StatefulSet": "/apis/apps/v1/namespaces/{}/statefulsets/{}",
+    "ReplicaSet": "/apis/apps/v1/namespaces/{}/replicasets/{}",
+    "Deployment": "/apis/apps/v1/namespaces/{}/deployments/{}",
+}
+_KINDS_OF_JOB: Final = "DiLoCoJob"
+_LONGEST_CHAIN: Final = 3
+
+
+@dataclass(frozen=True, slots=True)
+class JobPod:
+    """A pod that belongs to the job."""
+
+    who: str
+    """The learner's id, or ``syncer``."""
+    name: str
+    uid: str
+    node: str
+    """Empty: not scheduled."""
+
+
+class JobPods:
+    """Finds and deletes the pods of one job."""
+
+    def __init__(self, server: ApiServer, namespace: str, job: str, uid: str) -> None:
+        self._server = server
+        self._namespace = namespace
+        self._job = job
+        self._uid = uid
+
+    def every(self) -> dict[str, JobPod]:
+        """The job's pods that are not being deleted, by learner id or ``syncer``.
+
+        Raises:
+            ClusterError: they cannot be listed.
+        """
+        from diloco_operator import labels
+
+        owners: dict[tuple[str, str], Mapping[str, Any]] = {}
+        found: dict[str, JobPod] = {}
+        for item in self._items(labels.text({labels.JOB: self._job, labels.MANAGED_BY: labels.FIELD_MANAGER})):
+            metadata = item.get("metadata") or {}
+            if metadata.get("deletionTimestamp") or not self._is_the_jobs(metadata, owners):
+                continue
+            who = _who(metadata)
+            if who:
+                node = str((item.get("spec") or {}).get("nodeName") or "")
+                found[who] = JobPod(who, str(metadata["name"]), str(metadata["uid"]), node)
+        return found
+
+    def delete(self, pod: JobPod, *, grace_seconds: int | None) -> str:
+        """Delete a pod; returns why it was not, or nothing.
+
+        ``grace_seconds``: None leaves the pod its own grace period, 0 kills its containers at once.
+
+        Raises:
+            ForbiddenError: the user lacks the permission.
+            AwayError: no answer.
+        """
+        options: dict[str, Any] = {
+            "apiVersion": "v1",
+            "kind": "DeleteOptions",
+            "preconditions": {"uid": pod.uid},
+        }
+        if grace_seconds is not None:
+            options["gracePeriodSeconds"] = grace_seconds
+        answer = self._server.delete(f"/api/v1/namespaces/{self._namespace}/pods/{pod.name}", options)
+        if answer.status < HTTPStatus.MULTIPLE_CHOICES:
+            return ""
+        if answer.status in (HTTPStatus.NOT_FOUND, HTTPStatus.CONFLICT):
+            return f"{pod.who}: its pod was replaced meanwhile"
+        return f"{pod.who}: {answer.said.get('message', f'HTTP {answer.status}')}"
+
+    def _is_the_jobs(self, metadata: Mapping[str, Any], owners: dict[tuple[str, str], Mapping[str, Any]]) -> bool:
+        for _ in range(_LONGEST_CHAIN):
+            owner = _controller(metadata)
+            if owner is None:
+                return False
+            kind, name, uid = owner
+            if kind == _KINDS_OF_JOB:
+                return name == self._job and uid == self._uid
+            if kind not in _PATHS:
+                return False
+            if (kind, name) not in owners:
+                answer = self._server.get(_PATHS[kind].format(self._namespace, name))
+                owners[kind, name] = answer.said.get("metadata") or {} if answer.status == HTTPStatus.OK else {}
+            metadata = owners[kind, name]
+            if metadata.get("uid") != uid:
+                return False
+        return False
+
+    def _items(self, selector: str) -> Iterator[Mapping[str, Any]]:
+        following = ""
+        for _ in range(_MOST_PAGES):
+            query = {"limit": _PAGE, "labelSelector": selector, "continue": following}
+            text = urlencode({key: value for key, value in query.items() if value})
+            answer = self._server.get(f"/api/v1/namespaces/{self._namespace}/pods?{text}")
+            if answer.status != HTTPStatus.OK:
+                why = answer.said.get("message", f"HTTP {answer.status}")
+                raise ClusterError(f"{self._server.url} does not list pods: {why}")
+            yield from (item for item in answer.said.get("items") or () if isinstance(item, Mapping))
+            following = str((answer.said.get("metadata") or {}).get("continue") or "")
+            if not following:
+                return
+        raise ClusterError(f"{self._server.url} lists pods without end")
+
+
+def _controller(metadata: Mapping[str, Any]) -> tuple[str, str, str] | None:
+    for one in metadata.get("ownerReferences") or ():
+        if isinstance(one, Mapping) and one.get("controller"):
+            name = str(one.get("name", ""))
+            # It goes into a path.
+            plain = name.replace("-", "").replace(".", "").isalnum()
+            return (str(one.get("kind")), name, str(one.get("uid"))) if plain else None
+    return None
+
+
+def _who(metadata: Mapping[str, Any]) -> str:
+    """The learner's id or ``syncer``; empty: neither."""
+    from diloco_operator import labels
+
+    said = metadata.get("labels") or {}
+    if said.get(labels.COMPONENT) == labels.SYNCER:
+        return SYNCER
+    index = str(metadata.get("name", "")).rpartition("-")[2]
+    if said.get(labels.COMPONENT) != labels.LEARNER or not index.isdigit():
+        return ""
+    return f"{said.get(labels.REGION)}/{said.get(labels.POOL)}/{index}"
