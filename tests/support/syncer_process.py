@@ -31,7 +31,8 @@ spec:
   sync:
     {{fragments: 4, interval: 4, quorum: {quorum}, compression: None, downlink: {downlink}, anchor: {anchor},
       leaseSeconds: {lease_seconds}}}
-  syncer: {{checkpointEverySeconds: {checkpoint_every}}}
+  syncer: {{checkpointEverySeconds: {checkpoint_every}, backup: {backup}}}
+  initFrom: {init_from}
   regions: [{{name: here, pools: [{{name: cpu, learners: {learners}}}]}}]
 """
 _DEFAULTS: dict[str, Any] = {
@@ -44,6 +45,8 @@ _DEFAULTS: dict[str, Any] = {
     "checkpoint_every": 1,
     "learners": 2,
     "lease_seconds": 30,
+    "backup": "null",
+    "init_from": "null",
 }
 
 

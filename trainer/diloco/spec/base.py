@@ -10,6 +10,11 @@ HOST = r"^([a-z0-9]([a-z0-9-]*[a-z0-9])?(\.[a-z0-9]([a-z0-9-]*[a-z0-9])?)*|[0-9a
 ADDRESS_RANGE = r"^([0-9]{1,3}(\.[0-9]{1,3}){3}|[0-9a-f:]+)/[0-9]{1,3}$"
 RATE = r"^[1-9][0-9]{0,5}(\.[0-9]{1,3})?[kMG](bit|B)/s$"
 QUANTITY = r"^[1-9][0-9]*(Ki|Mi|Gi|Ti|k|M|G|T)?$"
+BACKUP_URL = (
+    r"^((s3|gs)://[a-z0-9][a-z0-9._-]*(/[^?#\x00-\x1f]*)?|(file://)?/[^?#\x00-\x1f]*|[^:/?#\x00-\x1f][^:?#\x00-\x1f]*)$"
+)
+ENDPOINT_URL = r"^https?://[A-Za-z0-9.\[\]:_-]+(/[^?#@\x00-\x20]*)?$"
+BACKUP_NAME = r"^[A-Za-z0-9-]+$"
 REASON = r"^[A-Za-z]([A-Za-z0-9_,:]*[A-Za-z0-9_])?$"
 
 PATTERNS_IN_WORDS = {
@@ -20,6 +25,9 @@ PATTERNS_IN_WORDS = {
     ADDRESS_RANGE: "a range of addresses such as 203.0.113.0/24",
     RATE: "a rate such as 500Mbit/s or 62.5MB/s",
     QUANTITY: "a quantity of bytes such as 10Gi",
+    BACKUP_URL: "s3://BUCKET/PREFIX, gs://BUCKET/PREFIX, file:///PATH or a path",
+    ENDPOINT_URL: "an address such as https://minio.example.com:9000",
+    BACKUP_NAME: "a name of letters, digits and hyphens",
     REASON: "a word such as WaitingForLearners",
 }
 """Descriptions of the fields' patterns, for errors and the reference page."""
