@@ -100,6 +100,15 @@ class CheckpointReport(BaseModel):
     """Why the latest write failed; empty if it did not."""
 
 
+class BackupReport(BaseModel):
+    """The syncer's backups."""
+
+    model_config = ConfigDict(extra="ignore", frozen=True, use_attribute_docstrings=True)
+
+    problem: str = ""
+    """Why the latest upload failed or is stuck; empty if neither."""
+
+
 class LinksReport(BaseModel):
     """Whether overlap, interval and links fit together, as the syncer measures it."""
 
@@ -146,6 +155,8 @@ class SyncerStatusView(BaseModel):
     goodput: float | None = None
     """0 to 1."""
     checkpoint: CheckpointReport = Field(default_factory=CheckpointReport)
+    backup: BackupReport | None = None
+    """None: there are none, or the syncer is of a version that makes none."""
     tape_problem: str = ""
     """Why the tape is incomplete or waits for the disk; empty if it does not."""
     learners: tuple[LearnerReport, ...] = ()
@@ -172,6 +183,8 @@ class Observed:
     elsewhere labels with its uid and the home's id. Those of a cluster that does not answer are as last seen."""
     foreign: frozenset[ChildKey] = frozenset()
     """Objects with the job's labels, or with names that the job needs, that belong to other owners."""
+    retained: Object | None = None
+    """Among ``foreign``: the claim that an earlier job of this name has retained."""
     looked: Looked | None = None
     """None: the pods were not listed, because no plan requested it (`Plan.look_closer`), or because listing them
     failed."""

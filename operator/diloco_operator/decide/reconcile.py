@@ -91,7 +91,9 @@ def _runs(job_now: JobNow) -> Plan:
     view = job_now.observed.syncer
     moving = isinstance(view, SyncerStatusView) and moved(job_now.before.progress, progress_of(view, job_now.now))
     ready, progressing, connection = readiness(job_now, moving=moving)
-    causes = gravest_first([*connection, *taken_causes(change.taken), *running_causes(job_now)])
+    causes = gravest_first(
+        [*connection, *taken_causes(change.taken, job_now.observed.retained), *running_causes(job_now)]
+    )
     verdicts: Verdicts = {
         "Ready": ready,
         "Progressing": progressing,
@@ -119,7 +121,11 @@ def _suspends(job_now: JobNow) -> Plan:
     verdicts: Verdicts = {
         "Ready": replace(still, status="False"),
         "Progressing": replace(still, status="False"),
-        "Degraded": degraded(gravest_first([*taken_causes(change.taken), *causes]), job_now.before, job_now.observed),
+        "Degraded": degraded(
+            gravest_first([*taken_causes(change.taken, job_now.observed.retained), *causes]),
+            job_now.before,
+            job_now.observed,
+        ),
         "Suspended": still,
         "Complete": IN_PROGRESS,
         "Failed": IN_PROGRESS,
@@ -150,6 +156,7 @@ def _planned(job_now: JobNow, change: Changes, again_in_seconds: float, *, ask_s
         scale=change.scale,
         add_finalizer=job_now.clusters.needs_finalizer,
         apply=change.apply,
+        adopt=change.adopt,
         delete=change.delete,
         ask_syncer=ask_syncer,
     )

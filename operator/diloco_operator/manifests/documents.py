@@ -38,13 +38,15 @@ PASSED_TO_PODS: Final = frozenset(
 """Fields of a pool that only its pods' template uses, and no process."""
 _USED_BY_NO_PROCESS: Final[Any] = {
     "suspend": True,
-    "syncer": {"expose": True},
+    "syncer": {"expose": True, "storage": {"when_deleted": True, "adopt": True}, "backup": {"secret_name": True}},
+    "init_from": {"secret_name": True},
     "regions": {"__all__": {"cluster": True}},
 }
 _ABROAD: Final[Any] = {
     "suspend": True,
     "image": True,
     "syncer": True,
+    "init_from": True,
     "regions": {"__all__": {"cluster": True, "pools": {"__all__": set(PASSED_TO_PODS)}}},
 }
 """What a manifest in another cluster leaves out. Its owner has no use for it: where other regions are, names of their
