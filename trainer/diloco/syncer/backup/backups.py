@@ -93,6 +93,7 @@ class Backups:
         self._problem = ""
         self._ended_at: float | None = None
         self._given_up = False
+        self._closed = False
 
     @property
     def status(self) -> BackupStatus:
@@ -128,7 +129,7 @@ class Backups:
             self._given_up = True
             _log.error("the finished model is not in %s after %.0f s; no longer waiting", self._spec.url, LAST_SECONDS)
         # While one is being written, older ones may be deleted.
-        if self._upload is not None or now < self._due_at or self._checkpointer.busy:
+        if self._closed or self._upload is not None or now < self._due_at or self._checkpointer.busy:
             return
         what = self._next()
         if what:
@@ -136,6 +137,7 @@ class Backups:
 
     def close(self) -> None:
         """Stop an upload after its current block. The thread is not waited for: its store may not answer."""
+        self._closed = True
         if self._upload is not None:
             self._upload.stopped.set()
 
