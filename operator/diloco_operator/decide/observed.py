@@ -183,8 +183,6 @@ class Observed:
     elsewhere labels with its uid and the home's id. Those of a cluster that does not answer are as last seen."""
     foreign: frozenset[ChildKey] = frozenset()
     """Objects with the job's labels, or with names that the job needs, that belong to other owners."""
-    retained: Object | None = None
-    """Among ``foreign``: the claim that an earlier job of this name has retained."""
     looked: Looked | None = None
     """None: the pods were not listed, because no plan requested it (`Plan.look_closer`), or because listing them
     failed."""
@@ -198,6 +196,8 @@ class Observed:
     clusters: Mapping[str, ClusterSeen] = field(default_factory=dict)
     """The other clusters that the job names, by name (`cluster_name`). One that is missing has not
     been contacted yet."""
+    retained: Object | None = None
+    """Among ``foreign``: the claim that an earlier job of this name has retained."""
 
     @property
     def may_look(self) -> bool:

@@ -60,6 +60,9 @@ class Scene:
     def uploaded(self) -> list[str]:
         return [name.what for name in complete(self.store.names())]
 
+    def is_settled(self) -> bool:
+        return self.backups.settled
+
     def settle(self) -> None:
         """Let what is due be uploaded, or fail."""
         self.backups.tick()
@@ -134,7 +137,7 @@ def test_the_end_is_settled_once_checkpoint_and_model_are_uploaded(scene: Scene)
     scene.settle()
     scene.checkpoints.newest = scene.trained.checkpoint(2.0)
     scene.model.write_bytes(b"a model")
-    assert not scene.backups.settled
+    assert not scene.is_settled()
     scene.backups.ended()
     scene.until(lambda: scene.backups.settled)
     assert scene.uploaded == ["000001", "000002", "model"]
@@ -146,10 +149,10 @@ def test_the_end_waits_for_a_store_that_is_away_but_not_for_ever(scene: Scene) -
     scene.settle()
     scene.clock.now += LAST_SECONDS - 1.0
     scene.settle()
-    assert not scene.backups.settled
+    assert not scene.is_settled()
     scene.clock.now += 1.0
     scene.settle()
-    assert scene.backups.settled
+    assert scene.is_settled()
     assert scene.backups.status.problem == "away"
 
 

@@ -12,7 +12,7 @@ import torch
 from diloco.runtime.exits import EXIT_UNEXPECTED
 from diloco.spec.backup import InitFrom
 from diloco.syncer.backup import restore
-from diloco.syncer.backup.manifest import BackupError, BackupName, complete, write_manifest
+from diloco.syncer.backup.manifest import BackupError, BackupName, _digest, complete, write_manifest
 from diloco.syncer.backup.object_store import ObjectStore, StoppedError, StoreError, open_store
 from diloco.syncer.backup.upload import NotOursError, upload_backup
 from diloco.syncer.disk.checkpoint import OtherModelError
@@ -196,7 +196,7 @@ def test_a_name_that_leads_out_of_the_folder_is_passed_over(
     newest = trained.backed_up(store, 2.0)
     plain = json.loads(write_manifest(newest))["manifest"]
     plain["files"]["../../out"] = plain["files"].pop("bytes.json")
-    digest = restore.read_manifest.__globals__["_digest"](plain)
+    digest = _digest(plain)
     store.write(f"{newest.name}.json", json.dumps({"sha256": digest, "manifest": plain}).encode())
     assert value_of(restored(trained, tmp_path)) == 1.0
 
