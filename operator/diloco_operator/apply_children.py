@@ -52,7 +52,7 @@ class ChildWrites:
         """Look for objects of other owners that have the names to be applied. Returns whether there are any."""
         found = set()
         for child in map(ChildKey.of_placed, plan.apply):
-            if child not in self._done and await self._is_foreign(child):
+            if child not in self._done | plan.adopt and await self._is_foreign(child):
                 found.add(child)
         self.memory.foreign |= found
         return bool(found)

@@ -4,7 +4,7 @@ The selector of an existing StatefulSet or Deployment cannot be changed: what ``
 """
 
 from collections.abc import Mapping
-from typing import Final
+from typing import Any, Final
 
 from diloco_operator.names import PoolKey
 
@@ -25,6 +25,9 @@ HOME: Final = "diloco.dev/home"
 """In other clusters only: the id of the home that the job is at."""
 HOME_NAMESPACE: Final = "diloco.dev/home-namespace"
 """In other clusters only: the job's namespace at home."""
+
+RETAINED_BY: Final = "diloco.dev/retained-by"
+"""On a claim that outlives its job, in place of an owner reference: the job's uid."""
 
 LEARNER: Final = "learner"
 """The component label of learners' objects."""
@@ -85,6 +88,13 @@ def belongs(own: object, home_id: str, uid: str) -> bool:
     """Whether an object in another cluster that has these labels belongs to the job with this uid at this home."""
     # An empty id or uid would make every object without the label ours.
     return isinstance(own, Mapping) and bool(home_id and uid) and (own.get(HOME), own.get(JOB_UID)) == (home_id, uid)
+
+
+def is_retained(metadata: Mapping[str, Any], uid: str = "") -> bool:
+    """Whether an object with this metadata is a claim that a job retains; with ``uid``: the job with this uid."""
+    own = metadata.get("labels") or {}
+    by = own.get(RETAINED_BY)
+    return not metadata.get("ownerReferences") and own.get(COMPONENT) == SYNCER and bool(by) and uid in ("", by)
 
 
 def text(selector: Mapping[str, str]) -> str:

@@ -47,6 +47,8 @@ class WorldSyncer:
     doubted_loss: float | None = None
     """Of the newest evaluation, which is in doubt."""
     checkpoint_problem: str = ""
+    backup_problem: str | None = None
+    """None: it makes no backups."""
     tape_problem: str = ""
     links: dict[str, Any] | None = None
     """What it measured of them."""
@@ -97,6 +99,7 @@ class WorldSyncer:
             "goodput": 0.76,
             "checkpoint": {"newest": "step-0", "age_seconds": 1.0, "failures": 0, "problem": self.checkpoint_problem},
             "tape_problem": self.tape_problem,
+            "backup": None if self.backup_problem is None else {"problem": self.backup_problem},
             "links": self.links,
             "learners": [self._learner(learner) for learner in sorted(self.ever | self.given_up)],
             **({"quorum": self.quorum, "quorum_wanted": 9} if self.quorum is not None else {}),

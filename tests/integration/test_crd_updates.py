@@ -48,7 +48,7 @@ def _schema(path: Path) -> dict[str, Any]:
 
 
 def _is_free(path: Path) -> bool:
-    whole = _pattern(path) in MUTABLE or path[-1:] == ("podTemplate",)
+    whole = _pattern(path) in MUTABLE | MUTABLE_SUSPENDED or path[-1:] == ("podTemplate",)
     return bool(path) and (whole or "properties" not in _schema(path))
 
 

@@ -250,7 +250,7 @@ class EngineStates(RuleBasedStateMachine):
                     fair.append(process)
         before = world.versions.copy()
         for _ in range(self._enough()):
-            if world.finished:
+            if self.world.finished:
                 return
             for process in fair:
                 self._fair_turn(process)

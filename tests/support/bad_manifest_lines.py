@@ -30,7 +30,7 @@ CASES: list[tuple[dict[str, object], str]] = [
         {"spec": []},
         (
             "spec: a list of 0 is not a mapping; its fields are suspend, image, model, data, training, sync, syncer, "
-            "regions, failurePolicy, activeDeadlineSeconds and ttlSecondsAfterFinished"
+            "initFrom, regions, failurePolicy, activeDeadlineSeconds and ttlSecondsAfterFinished"
         ),
     ),
     # Fields that are not there.

@@ -278,6 +278,31 @@ BY_RULE = [
         "ClusterIP cannot be reached from the other cluster of spec.regions[1]; use NodePort, LoadBalancer or External",
     ),
     BadManifest(
+        {"spec.syncer.backup": {"url": "gs://kept/mine", "endpoint": "https://store.example.com"}},
+        "spec.syncer.backup.endpoint",
+        "has a use only with a url that begins with s3://; remove it",
+    ),
+    BadManifest(
+        {"spec.syncer.backup": {"url": "s3://kept/model.safetensors"}},
+        "spec.syncer.backup.url",
+        "s3://kept/model.safetensors names a file; use a folder",
+    ),
+    BadManifest(
+        {"spec.initFrom": {"url": "/kept", "endpoint": "https://store.example.com"}},
+        "spec.initFrom.endpoint",
+        "has a use only with a url that begins with s3://; remove it",
+    ),
+    BadManifest(
+        {"spec.initFrom": {"url": "/kept/model.safetensors"}},
+        "spec.initFrom.kind",
+        "Resume needs a folder of backups; use Weights with an exported model",
+    ),
+    BadManifest(
+        {"spec.initFrom": {"url": "/kept/model.safetensors", "kind": "Weights", "backup": "a"}},
+        "spec.initFrom.backup",
+        "has no use with a url of one exported model; remove it",
+    ),
+    BadManifest(
         {"spec.syncer.expose": {"type": "LoadBalancer", "host": "a.example"}},
         "spec.syncer.expose.host",
         "has no use with type LoadBalancer; remove it or use type NodePort or External",

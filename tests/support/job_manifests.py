@@ -117,7 +117,20 @@ EVERY_FIELD: dict[str, Any] = {
         "syncer": {
             "checkpointEverySeconds": 60,
             "keepCheckpoints": 3,
-            "storage": {"size": "20Gi", "className": "fast", "accessMode": "ReadWriteOncePod"},
+            "storage": {
+                "size": "20Gi",
+                "className": "fast",
+                "accessMode": "ReadWriteOncePod",
+                "whenDeleted": "Retain",
+                "adopt": True,
+            },
+            "backup": {
+                "url": "s3://backups/every-field",
+                "everySeconds": 900,
+                "keep": 5,
+                "secretName": "store",
+                "endpoint": "https://store.example.com:9000",
+            },
             "tape": {"maxSize": "512Mi"},
             "resources": {
                 "requests": {"memory": "8Gi"},
@@ -136,6 +149,13 @@ EVERY_FIELD: dict[str, Any] = {
                 "hosts": ["syncer.example.com"],
                 "sourceRanges": ["203.0.113.0/24"],
             },
+        },
+        "initFrom": {
+            "url": "s3://backups/every-field",
+            "kind": "Weights",
+            "backup": "20261123T020000Z-4f3a9c1e-000012-9bd2",
+            "secretName": "store",
+            "endpoint": "https://store.example.com:9000",
         },
         "regions": [
             {

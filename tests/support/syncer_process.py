@@ -31,7 +31,8 @@ spec:
   sync:
     {{fragments: 4, interval: 4, quorum: {quorum}, compression: None, downlink: {downlink}, anchor: {anchor},
       leaseSeconds: {lease_seconds}}}
-  syncer: {{checkpointEverySeconds: {checkpoint_every}, tape: {{maxSize: {tape}}}}}
+  syncer: {{checkpointEverySeconds: {checkpoint_every}, tape: {{maxSize: {tape}}}, backup: {backup}}}
+  initFrom: {init_from}
   regions: [{{name: here, pools: [{{name: cpu, learners: {learners}}}]}}]
 """
 _DEFAULTS: dict[str, Any] = {
@@ -45,6 +46,8 @@ _DEFAULTS: dict[str, Any] = {
     "tape": "1Gi",
     "learners": 2,
     "lease_seconds": 30,
+    "backup": "null",
+    "init_from": "null",
 }
 
 

@@ -20,6 +20,10 @@ KEPT = frozenset({"PersistentVolumeClaim"})
 """Kinds that only the job's own deletion removes, because their content cannot be recreated."""
 
 
+_OF_CLAIM = ("accessModes", "storageClassName", "resources")
+"""Fields of a claim's spec that the operator sets."""
+
+
 def desired(job_now: JobNow, scale: Scale) -> tuple[Placed, ...]:
     """Every object of the job, in the order in which they are applied, each with its digest.
 
@@ -64,6 +68,7 @@ class Changes:
     scale: tuple[Scaling, ...] = ()
     apply: tuple[Placed, ...] = ()
     delete: tuple[ChildKey, ...] = ()
+    adopt: frozenset[ChildKey] = frozenset()
     taken: frozenset[ChildKey] = frozenset()
     """Wanted objects whose names belong to other owners."""
 
@@ -81,6 +86,9 @@ def changes(job_now: JobNow, scale: Scale) -> Changes:
     wanted = {ChildKey.of_placed(one): one for one in desired(job_now, scale)}
     if lost:
         wanted.pop(ChildKey(CLAIM, job_now.volume.name))
+    adopted = _adopted(job_now, wanted)
+    wanted |= adopted
+    foreign -= adopted.keys()
     taken = foreign & wanted.keys()
     halted = {key.cluster for key in taken}
     apply = [
@@ -94,7 +102,22 @@ def changes(job_now: JobNow, scale: Scale) -> Changes:
     counts = {
         key: one.body["spec"]["replicas"] for key, one in wanted.items() if key.kind in (STATEFUL_SET, DEPLOYMENT)
     }
-    return Changes(scaled_down(live, counts), tuple(apply), tuple(gone), taken)
+    return Changes(scaled_down(live, counts), tuple(apply), tuple(gone), frozenset(adopted), taken)
+
+
+def _adopted(job_now: JobNow, wanted: Mapping[ChildKey, Placed]) -> dict[ChildKey, Placed]:
+    """The claim of an earlier job, as this job's, if the manifest asks for it."""
+    retained = job_now.observed.retained
+    if retained is None or not job_now.spec.syncer.storage.adopt:
+        return {}
+    key = ChildKey.of(retained)
+    if key not in wanted or retained["metadata"].get("deletionTimestamp"):
+        return {}
+    body = wanted[key].body
+    # Of the volume nothing can change but its size, which somebody may have enlarged.
+    spec = {field: value for field in _OF_CLAIM if (value := retained["spec"].get(field))}
+    metadata = {**body["metadata"], "uid": retained["metadata"]["uid"]}
+    return {key: Placed({**body, "metadata": metadata, "spec": spec})}
 
 
 def _observed_images(job_now: JobNow) -> ObservedImages:

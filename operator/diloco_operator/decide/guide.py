@@ -50,6 +50,12 @@ GUIDE: MappingProxyType[Reason, Guide] = MappingProxyType(
             "If you have just deleted a job of the same name, wait: this clears on its own. Otherwise delete or rename "
             "that object, or apply the job under another name.",
         ),
+        _R.VOLUME_RETAINED: _warning(
+            "The claim that the job needs holds the training of an earlier job of this name, which retained it "
+            "(`spec.syncer.storage.whenDeleted: Retain`). The operator does not mix the two: it creates nothing new.",
+            "To go on with that training, set `spec.syncer.storage.adopt: true`. To start from zero, use another name, "
+            "or delete the claim and what is on it: `kubectl delete pvc JOB-syncer`.",
+        ),
         _R.APPLY_REFUSED: _warning(
             "The API server rejected one of the job's objects. The message quotes it: an invalid quantity, a quota, an "
             "admission policy, a permission that the operator lacks.",
@@ -257,6 +263,13 @@ GUIDE: MappingProxyType[Reason, Guide] = MappingProxyType(
             "The client certificate in the kubeconfig of a region's cluster runs out soon.",
             "Make the Secret anew before that, with a new certificate or with a token of a ServiceAccount (`diloco "
             "cluster kubeconfig`): the operator renews tokens itself.",
+        ),
+        _R.BACKUP_FAILING: _warning(
+            "The syncer cannot upload backups (`spec.syncer.backup`). Training and checkpoints on the volume continue; "
+            "if the volume is lost now, everything since the newest backup is lost.",
+            "The message quotes the store: a wrong url, missing rights, a full bucket or folder, a store that does not "
+            "answer. The syncer retries every five minutes at least. Credentials in a Secret are read when the "
+            "syncer's pod starts: after a change, suspend and resume the job.",
         ),
         _R.TAPE_FAILING: _warning(
             "The syncer's tape (its record of decisions, for `diloco replay`) is incomplete. Training is not affected.",

@@ -106,6 +106,15 @@ class CheckpointReport(BaseModel):
     """Why the latest write failed; empty if it did not."""
 
 
+class BackupReport(BaseModel):
+    """The syncer's backups."""
+
+    model_config = ConfigDict(extra="ignore", frozen=True, use_attribute_docstrings=True)
+
+    problem: str = ""
+    """Why the latest upload failed or is stuck; empty if neither."""
+
+
 class LinksReport(BaseModel):
     """Whether overlap, interval and links fit together, as the syncer measures it."""
 
@@ -152,6 +161,8 @@ class SyncerStatusView(BaseModel):
     goodput: float | None = None
     """0 to 1."""
     checkpoint: CheckpointReport = Field(default_factory=CheckpointReport)
+    backup: BackupReport | None = None
+    """None: there are none, or the syncer is of a version that makes none."""
     tape_problem: str = ""
     """Why the tape is incomplete or waits for the disk; empty if it does not."""
     learners: tuple[LearnerReport, ...] = ()
@@ -193,6 +204,8 @@ class Observed:
     clusters: Mapping[str, ClusterSeen] = field(default_factory=dict)
     """The other clusters that the job names, by name (`cluster_name`). One that is missing has not
     been contacted yet."""
+    retained: Object | None = None
+    """Among ``foreign``: the claim that an earlier job of this name has retained."""
 
     @property
     def may_look(self) -> bool:

@@ -65,6 +65,9 @@ class Plan:
     the API server refuses one for good: go on with the others, put it into `Observed.refused`, and reconcile again
     before any status is written. What is refused stays in here: it is tried once in each round. Each has an outcome of
     its own: none of them keeps the others, or the status, from being written."""
+    adopt: frozenset[ChildKey] = frozenset()
+    """Of ``apply``: objects of nobody that become the job's. Their bodies have the uid they were seen with, as a
+    precondition."""
     delete: tuple[ChildKey, ...] = ()
     """Children that are no longer wanted."""
     delete_pods: tuple[PodDeletion, ...] = ()

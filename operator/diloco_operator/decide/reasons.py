@@ -28,6 +28,7 @@ class Reason(StrEnum):
     INVALID_SPEC = "InvalidSpec"
     NO_IMAGE = "NoImage"
     NAME_TAKEN = "NameTaken"
+    VOLUME_RETAINED = "VolumeRetained"
     APPLY_REFUSED = "ApplyRefused"
 
     VOLUME_LOST = "VolumeLost"
@@ -66,6 +67,7 @@ class Reason(StrEnum):
     ROLLOUT_WAITING = "RolloutWaiting"
     TOKEN_EXPIRING = "TokenExpiring"  # noqa: S105  # a reason
     CLIENT_CERTIFICATE_EXPIRING = "ClientCertificateExpiring"
+    BACKUP_FAILING = "BackupFailing"
     TAPE_FAILING = "TapeFailing"
     LINK_TOO_THIN = "LinkTooThin"
     MERGES_TOO_SLOW = "MergesTooSlow"

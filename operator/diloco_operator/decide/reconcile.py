@@ -109,8 +109,8 @@ def _runs(job_now: JobNow) -> Plan:
     moving = isinstance(view, SyncerStatusView) and moved(job_now.before.progress, progress_of(view, job_now.now))
     ready, progressing, connection = readiness(job_now, moving=moving)
     lost = job_now.lost_pods(stopping=False)
-    found = [*connection, *taken_causes(change.taken), *lost.causes, *running_causes(job_now, lost.lost)]
-    causes = gravest_first(found)
+    taken = taken_causes(change.taken, job_now.observed.retained)
+    causes = gravest_first([*connection, *taken, *lost.causes, *running_causes(job_now, lost.lost)])
     verdicts: Verdicts = {
         "Ready": ready,
         "Progressing": progressing,
@@ -139,7 +139,11 @@ def _suspends(job_now: JobNow) -> Plan:
     verdicts: Verdicts = {
         "Ready": replace(still, status="False"),
         "Progressing": replace(still, status="False"),
-        "Degraded": degraded(gravest_first([*taken_causes(change.taken), *causes]), job_now.before, job_now.observed),
+        "Degraded": degraded(
+            gravest_first([*taken_causes(change.taken, job_now.observed.retained), *causes]),
+            job_now.before,
+            job_now.observed,
+        ),
         "Suspended": still,
         "Complete": IN_PROGRESS,
         "Failed": IN_PROGRESS,
@@ -170,6 +174,7 @@ def _planned(job_now: JobNow, change: Changes, again_in_seconds: float, *, ask_s
         scale=change.scale,
         add_finalizer=job_now.clusters.needs_finalizer,
         apply=change.apply,
+        adopt=change.adopt,
         delete=change.delete,
         ask_syncer=ask_syncer,
     )

@@ -16,7 +16,7 @@ from diloco_operator.decide.observed import Object
 from diloco_operator.decide.workloads import replicas
 from diloco_operator.manifests.documents import PASSED_TO_PODS
 from diloco_operator.manifests.quantity import canonical_resources
-from diloco_operator.manifests.syncer import CONTAINER, without_default_requests
+from diloco_operator.manifests.syncer import CONTAINER, credentials, without_default_requests
 from diloco_operator.names import PoolKey, pools, syncers_pool
 
 TEMPLATE: Final = "diloco.dev/template"
@@ -79,8 +79,10 @@ def _syncer_inputs(spec: JobSpec) -> Any:
     patch = spec.syncer.pod_template
     # Only if there is one, so that the digest of jobs without it is the same as before the field existed.
     patched = {} if patch is None else {"podTemplate": patch.model_dump(mode="json", by_alias=True)}
+    stores = credentials(spec)
     return {
         **patched,
+        **({"stores": stores} if stores else {}),
         "image": spec.image or first.image,
         "resources": {}
         if resources is None

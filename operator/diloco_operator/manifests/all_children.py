@@ -41,6 +41,8 @@ def all_children(job: DiLoCoJob, options: OperatorOptions, inputs: Inputs) -> tu
     if wrong := list(kubeconfig_keys.problems(job.spec)):
         raise InvalidSpecError(wrong)
     passthrough.check(job.spec, own)
+    if wrong := [*restrictions.store_problems(job.spec, own)]:
+        raise InvalidSpecError(wrong)
     _check_templates(job, own)
     _check_set_names(sets)
     named = replace(inputs, scale=replace(inputs.scale, sets=sets))

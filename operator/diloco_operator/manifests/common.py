@@ -68,6 +68,11 @@ def metadata(job: DiLoCoJob, name: str, labels: Mapping[str, str], annotations: 
     return found
 
 
+def unowned(metadata: Any) -> Any:
+    """The metadata of an object that stays when the job is deleted."""
+    return {key: value for key, value in metadata.items() if key != "ownerReferences"}
+
+
 def pod_security() -> Manifest:
     """A pod's security context as the Pod Security Standard 'restricted' requires it."""
     return {

@@ -39,7 +39,8 @@ PASSED_TO_PODS: Final = frozenset(
 _USED_BY_NO_PROCESS: Final[Any] = {
     "suspend": True,
     "failure_policy": {"lost_pods": True},
-    "syncer": {"expose": True},
+    "syncer": {"expose": True, "storage": {"when_deleted": True, "adopt": True}, "backup": {"secret_name": True}},
+    "init_from": {"secret_name": True},
     "regions": {"__all__": {"cluster": True}},
 }
 _ABROAD: Final[Any] = {
@@ -47,6 +48,7 @@ _ABROAD: Final[Any] = {
     "failure_policy": {"lost_pods": True},
     "image": True,
     "syncer": True,
+    "init_from": True,
     "regions": {"__all__": {"cluster": True, "pools": {"__all__": set(PASSED_TO_PODS)}}},
 }
 """What a manifest in another cluster leaves out. Its owner has no use for it: where other regions are, names of their

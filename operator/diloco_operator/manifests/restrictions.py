@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+from diloco.spec import JobSpec
 from diloco.spec.errors import Problem
 from diloco.spec.words import listed
 from diloco_operator import names
@@ -80,6 +81,13 @@ def reference_problems(place: str, value: Any, own: OwnObjects) -> Iterator[Prob
     elif isinstance(value, list | tuple):
         for index, inner in enumerate(value):
             yield from reference_problems(f"{place}[{index}]", inner, own)
+
+
+def store_problems(spec: JobSpec, own: OwnObjects) -> Iterator[Problem]:
+    """Problems of the Secrets that hold credentials of stores."""
+    for place, given in (("spec.initFrom", spec.init_from), ("spec.syncer.backup", spec.syncer.backup)):
+        if given is not None and given.secret_name:
+            yield from reference_problems(place, {"secretName": given.secret_name}, own)
 
 
 def _reference(key: str, value: Any) -> tuple[str, str, object]:

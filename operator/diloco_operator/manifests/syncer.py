@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Final
 
-from diloco.spec import DiLoCoJob
+from diloco.spec import DiLoCoJob, JobSpec
 from diloco.spec.placement import Resources
 from diloco_operator import labels, names
 from diloco_operator.manifests import common, passthrough
@@ -45,11 +45,17 @@ def deployment(job: DiLoCoJob, image: str, replicas: int) -> Manifest:
 def claim(job: DiLoCoJob) -> Manifest:
     """Its PersistentVolumeClaim. Once it exists, only its size can change."""
     name, storage = job.metadata.name, job.spec.syncer.storage
+    its = labels.of_job(name, labels.SYNCER)
+    metadata = common.metadata(job, names.syncer(name), its)
+    if storage.when_deleted == "Retain":
+        # Without an owner it stays when the job goes.
+        retained = {labels.RETAINED_BY: job.metadata.uid} if job.metadata.uid else {}
+        metadata = {**common.unowned(metadata), "labels": {**its, **retained}}
     chosen = {} if storage.class_name is None else {"storageClassName": storage.class_name}
     return {
         "apiVersion": "v1",
         "kind": "PersistentVolumeClaim",
-        "metadata": common.metadata(job, names.syncer(name), labels.of_job(name, labels.SYNCER)),
+        "metadata": metadata,
         "spec": {
             "accessModes": [storage.access_mode],
             **chosen,
@@ -82,6 +88,7 @@ def _container(job: DiLoCoJob, image: str) -> Manifest:
             *common.TLS_ARGUMENTS,
         ],
         "env": common.environment(),
+        **({"envFrom": stores} if (stores := credentials(job.spec)) else {}),
         "ports": [
             common.port(common.SYNC_PORT_NAME, common.SYNC_PORT),
             common.port(common.HTTP_PORT_NAME, common.HTTP_PORT),
@@ -90,6 +97,13 @@ def _container(job: DiLoCoJob, image: str) -> Manifest:
         "volumeMounts": common.mounts(),
         **common.probes(STARTUP_SECONDS),
     }
+
+
+def credentials(spec: JobSpec) -> list[Manifest]:
+    """Where the variables of the container come from: the Secrets of stores. Of equal names the last one counts."""
+    given = (spec.init_from, spec.syncer.backup)
+    found = dict.fromkeys(one.secret_name for one in given if one is not None and one.secret_name)
+    return [{"secretRef": {"name": name}} for name in found]
 
 
 def _resources(given: Resources | None) -> Manifest:

@@ -9,11 +9,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Final
 
+from diloco_operator import labels, names
 from diloco_operator.cluster.api import Object
 from diloco_operator.cluster.cache import version_of
 from diloco_operator.cluster.errors import ApiError
 from diloco_operator.decide.observed import ChildKey, Looked, Observed, SyncerAway, SyncerStatusView
-from diloco_operator.decide.workloads import syncer_deployment, syncer_ready
+from diloco_operator.decide.workloads import CLAIM, syncer_deployment, syncer_ready
 from diloco_operator.observe.jobs import key_of
 from diloco_operator.observe.places import Place, Places
 from diloco_operator.observe.pods import look_closer
@@ -103,12 +104,21 @@ class Observer:
         return Observed(
             children=children,
             foreign=others | memory.foreign,
+            retained=self._retained(job),
             looked=self._fresh_look(children, memory),
             syncer=await self.ask_syncer(job, children, memory) if asked else None,
             refused=memory.still_failing | memory.refused,
             pods_forbidden=memory.pods_forbidden,
             clusters=self.places.seen(job),
         )
+
+    def _retained(self, job: Object) -> Object | None:
+        """The claim that an earlier job of this name has retained, if it is in the way."""
+        claim = ChildKey(CLAIM, names.syncer(key_of(job).name))
+        for child, item, is_ours in self.places.children(job):
+            if child == claim and not is_ours and labels.is_retained(item["metadata"]):
+                return item
+        return None
 
     async def ask_syncer(
         self, job: Object, children: dict[ChildKey, Object], memory: Memory

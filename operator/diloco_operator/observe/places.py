@@ -80,7 +80,7 @@ class Places:
 
     def _home(self, key: JobKey, uid: str) -> Place:
         def owns(item: Object) -> bool:
-            return is_owned(item, uid)
+            return is_owned(item, uid) or labels.is_retained(item["metadata"], uid)
 
         return Place("", self.api, self.cache, self.watches, key.namespace, owns, _ignored)
 

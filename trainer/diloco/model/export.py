@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from diloco.model.build import make_model
 from diloco.model.entrypoint import one_line
 from diloco.model.errors import ModelError
+from diloco.model.fragments import trained_parameters
 from diloco.runtime.files import fsync_directory, fsync_file, open_regular
 from diloco.runtime.json_text import parse_json
 from diloco.spec.training import ModelSpec
@@ -97,6 +98,29 @@ def load_model(path: Path, model: ModelSpec | None = None) -> LoadedModel:
     return LoadedModel(module.eval(), info)
 
 
+def fill_trained(path: Path, module: nn.Module) -> None:
+    """Copy the trained parameters of a model that ``export_model`` wrote into ``module``, whose model it must be.
+
+    Raises:
+        ModelError: the file is damaged or not an exported model, or its names, shapes or frozen parameters and buffers
+            are not those of ``module``.
+    """
+    trained = {id(parameter) for parameter in trained_parameters(module).values()}
+    try:
+        with safe_open(path, framework="pt") as file:
+            _info(path, (file.metadata() or {}).get(_METADATA_KEY))
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  # not a mapping
+    except (OSError, SafetensorError) as error:
+        raise ModelError(f"{path.name}: cannot be read as safetensors ({one_line(error)})") from error
+    _check_names(path, _stored(module), tensors)
+    for name, tensor in _stored(module).items():
+        if id(tensor) in trained:
+            with torch.no_grad():
+                tensor.copy_(tensors[name])
+        elif not torch.equal(tensor, tensors[name].to(tensor.dtype)):
+            raise ModelError(f"{path.name}: {name} is not trained, and differs from that of the job's own base model")
+
+
 def _empty_model(path: Path, info: ModelInfo, model: ModelSpec | None) -> nn.Module:
     if info.model.builtin is None and model is None:
         raise ModelError(f"{path}: its model comes from the entrypoint {info.model.entrypoint}; use its manifest too")
@@ -127,18 +151,22 @@ def _info(path: Path, described: str | None) -> ModelInfo:
 
 def _fill(path: Path, module: nn.Module, tensors: dict[str, Tensor]) -> None:
     wanted = _stored(module)
+    _check_names(path, wanted, tensors)
+    with torch.no_grad():
+        for name, tensor in wanted.items():
+            tensor.copy_(tensors[name])
+
+
+def _check_names(path: Path, wanted: dict[str, Tensor], tensors: dict[str, Tensor]) -> None:
     different = sorted(wanted.keys() ^ tensors.keys())
     if different:
         where = "the file" if different[0] in wanted else "the model"
         raise ModelError(f"{path}: is of another model: {where} has no tensor {different[0]}")
-    with torch.no_grad():
-        for name, tensor in wanted.items():
-            if tensor.shape != tensors[name].shape:
-                raise ModelError(
-                    f"{path}: is of another model: {name} has shape {tuple(tensors[name].shape)}, "
-                    f"not {tuple(tensor.shape)}"
-                )
-            tensor.copy_(tensors[name])
+    for name, tensor in wanted.items():
+        if tensor.shape != tensors[name].shape:
+            raise ModelError(
+                f"{path}: is of another model: {name} has shape {tuple(tensors[name].shape)}, not {tuple(tensor.shape)}"
+            )
 
 
 def _stored(module: nn.Module) -> dict[str, Tensor]:

@@ -11,6 +11,11 @@ ADDRESS_RANGE = r"^([0-9]{1,3}(\.[0-9]{1,3}){3}|[0-9a-f:]+)/[0-9]{1,3}$"
 RATE = r"^[1-9][0-9]{0,5}(\.[0-9]{1,3})?[kMG](bit|B)/s$"
 QUANTITY = r"^[1-9][0-9]*(Ki|Mi|Gi|Ti|k|M|G|T)?$"
 BOUND = r"^[1-9][0-9]{0,8}(Mi|Gi|Ti)$"
+BACKUP_URL = (
+    r"^((s3|gs)://[a-z0-9][a-z0-9._-]*(/[^?#\x00-\x1f]*)?|(file://)?/[^?#\x00-\x1f]*|[^:/?#\x00-\x1f][^:?#\x00-\x1f]*)$"
+)
+ENDPOINT_URL = r"^https?://[A-Za-z0-9.\[\]:_-]+(/[^?#@\x00-\x20]*)?$"
+BACKUP_NAME = r"^[A-Za-z0-9-]+$"
 REASON = r"^[A-Za-z]([A-Za-z0-9_,:]*[A-Za-z0-9_])?$"
 
 PATTERNS_IN_WORDS = {
@@ -22,6 +27,9 @@ PATTERNS_IN_WORDS = {
     RATE: "a rate such as 500Mbit/s or 62.5MB/s",
     QUANTITY: "a quantity of bytes such as 10Gi",
     BOUND: "a size from 1Mi on, such as 512Mi or 2Gi",
+    BACKUP_URL: "s3://BUCKET/PREFIX, gs://BUCKET/PREFIX, file:///PATH or a path",
+    ENDPOINT_URL: "an address such as https://minio.example.com:9000",
+    BACKUP_NAME: "a name of letters, digits and hyphens",
     REASON: "a word such as WaitingForLearners",
 }
 """Descriptions of the fields' patterns, for errors and the reference page."""

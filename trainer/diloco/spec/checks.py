@@ -17,6 +17,9 @@ if TYPE_CHECKING:
 TEXT_VOCABULARY = 257
 """Number of token ids of text data: the 256 bytes, and one that ends a document."""
 
+MODEL_ENDING = ".safetensors"
+"""Ending of an exported model's file."""
+
 MAXIMUM_LEARNERS = 10_000
 """Most learners of a job (ours), as one syncer serves them all."""
 
@@ -30,6 +33,7 @@ def problems(spec: "JobSpec") -> list[Problem]:
         *_schedule(spec),
         *_reachable(spec),
         *_exposed(spec),
+        *_backups(spec),
         *_names(spec),
         *_learners(spec),
         *_nodes(spec),
@@ -139,6 +143,20 @@ def _exposed(spec: "JobSpec") -> Iterator[Problem]:
             "syncer.expose.host",
             "is missing; with type NodePort and a region in another cluster give the address of a node",
         )
+
+
+def _backups(spec: "JobSpec") -> Iterator[Problem]:
+    begins, backup = spec.init_from, spec.syncer.backup
+    for path, given in (("syncer.backup", backup), ("initFrom", begins)):
+        if given is not None and given.endpoint is not None and not given.url.startswith("s3://"):
+            yield Problem(f"{path}.endpoint", "has a use only with a url that begins with s3://; remove it")
+    if backup is not None and backup.url.endswith(MODEL_ENDING):
+        yield Problem("syncer.backup.url", f"{backup.url} names a file; use a folder")
+    if begins is not None and begins.url.endswith(MODEL_ENDING):
+        if begins.kind == "Resume":
+            yield Problem("initFrom.kind", "Resume needs a folder of backups; use Weights with an exported model")
+        if begins.backup is not None:
+            yield Problem("initFrom.backup", "has no use with a url of one exported model; remove it")
 
 
 def _names(spec: "JobSpec") -> Iterator[Problem]:

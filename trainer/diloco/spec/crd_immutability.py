@@ -20,6 +20,7 @@ MUTABLE = frozenset(
         "spec.failurePolicy.lostPods.afterSeconds",
         "spec.syncer.resources",
         "spec.syncer.podTemplate",
+        "spec.syncer.storage.adopt",
         "spec.syncer.expose.host",
         "spec.syncer.expose.hosts",
         "spec.syncer.expose.port",
@@ -34,6 +35,8 @@ MUTABLE = frozenset(
 MUTABLE_SUSPENDED = frozenset(
     {
         "spec.image",
+        "spec.initFrom",
+        "spec.syncer.backup",
         "spec.regions[].pools[].image",
         "spec.regions[].pools[].nodeSelector",
         "spec.regions[].pools[].tolerations",
@@ -65,7 +68,7 @@ def add_immutability(node: Schema, path: str, key: str = "") -> None:
         if place in MUTABLE or name == key:
             continue
         if place in MUTABLE_SUSPENDED:
-            if not place.startswith(_OF_POOL):
+            if place.removeprefix("spec.") == name:
                 _keep_while_running(node, name)
             continue
         if "x-kubernetes-list-map-keys" in field:
@@ -86,7 +89,10 @@ def add_immutability_while_running(spec: Schema) -> None:
     """Add the rules about pools' fields to ``spec``, the structural schema of the whole spec."""
     for place in sorted(MUTABLE_SUSPENDED):
         name = place.removeprefix(_OF_POOL)
-        if name != place:
+        if name == place and place.removeprefix("spec.").count("."):
+            # The whole path is always there, by its default, but for its last part.
+            _keep_while_running(spec, place.removeprefix("spec."))
+        elif name != place:
             given = f"regions.map(r, r.pools.map(p, has(p.{name}) ? [dyn(p.{name})] : []))"
             rule = f"{_SUSPENDED} || self.{given} == oldSelf.{given}"
             add_rules(spec, [{"rule": rule, "message": f"{name} of a pool {WHILE_RUNNING}", "fieldPath": ".regions"}])

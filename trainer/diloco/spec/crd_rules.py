@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from itertools import combinations
 from typing import Any
 
-from diloco.spec.checks import MAXIMUM_LEARNERS, TEXT_VOCABULARY
+from diloco.spec.checks import MAXIMUM_LEARNERS, MODEL_ENDING, TEXT_VOCABULARY
 from diloco.spec.sync import AUTO, OVERLAP_LIMIT
 from diloco.spec.words import listed
 
@@ -249,6 +249,35 @@ _PLACEMENT = (
     ),
 )
 
+_ENDPOINT = Rule(
+    holds="!has(self.endpoint) || self.url.startsWith('s3://')",
+    says="'has a use only with a url that begins with s3://; remove it'",
+    field="endpoint",
+)
+
+_BACKUP = (
+    _ENDPOINT,
+    Rule(
+        holds=f"!self.url.endsWith('{MODEL_ENDING}')",
+        says=_words("%s names a file; use a folder", "self.url"),
+        field="url",
+    ),
+)
+
+_INIT_FROM = (
+    _ENDPOINT,
+    Rule(
+        holds=f"!self.url.endsWith('{MODEL_ENDING}') || self.kind != 'Resume'",
+        says="'Resume needs a folder of backups; use Weights with an exported model'",
+        field="kind",
+    ),
+    Rule(
+        holds=f"!self.url.endsWith('{MODEL_ENDING}') || !has(self.backup)",
+        says="'has no use with a url of one exported model; remove it'",
+        field="backup",
+    ),
+)
+
 _POOL = (
     Rule(
         holds="self.nodesPerLearner <= 1",
@@ -274,6 +303,8 @@ RULES: dict[str, tuple[Rule, ...]] = {
     "spec.model": _exactly_one("builtin", "entrypoint"),
     "spec.data": _exactly_one("text", "tokens", "entrypoint"),
     "spec": (*_VOCABULARY, *_BUDGET, *_OPTIMIZER, *_SCHEDULE, *_PLACEMENT),
+    "spec.syncer.backup": _BACKUP,
+    "spec.initFrom": _INIT_FROM,
     "spec.regions[].pools[]": _POOL,
     "spec.sync.overlap": _OVERLAP,
 }

@@ -4,6 +4,7 @@ from typing import Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from diloco.spec.backup import InitFrom
 from diloco.spec.base import SpecModel
 from diloco.spec.checks import problems
 from diloco.spec.errors import PartError
@@ -47,6 +48,8 @@ class JobSpec(SpecModel):
     """Synchronization."""
     syncer: SyncerSpec = SyncerSpec()
     """The sync-server."""
+    init_from: InitFrom | None = None
+    """What the job begins from. Default: new parameters. It is read only while the syncer has no checkpoint."""
     regions: tuple[Region, ...] = Field(min_length=1, max_length=64)
     """Where learners run."""
     failure_policy: FailurePolicy = FailurePolicy()

@@ -4,6 +4,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
+from diloco.spec.backup import Backup
 from diloco.spec.base import ADDRESS_RANGE, BOUND, DNS_LABEL, HOST, HOST_NAME, QUANTITY, RATE, SpecModel, bytes_in
 
 DnsLabel = Annotated[str, Field(pattern=DNS_LABEL, max_length=63)]
@@ -174,12 +175,18 @@ class Storage(SpecModel):
 
     size: str = Field(default="10Gi", pattern=QUANTITY, max_length=20)
     """Size of the PersistentVolumeClaim. Two checkpoints and the tape must fit: about 20 bytes a parameter, 28
-    with sync.downlink BF16 or Int8."""
+    with sync.downlink BF16 or Int8. With ``syncer.backup`` one more checkpoint must fit, which is held while it is
+    uploaded: 28 and 40 bytes a parameter."""
     class_name: ClassName | None = None
     """StorageClass. Default: the cluster's."""
     access_mode: Literal["ReadWriteOnce", "ReadWriteOncePod"] = "ReadWriteOnce"
     """With ReadWriteOncePod, Kubernetes keeps a second pod off the volume. It needs a CSI driver that supports it; with
     others the volume is never created."""
+    when_deleted: Literal["Delete", "Retain"] = "Delete"
+    """Retain: the claim, with its checkpoints and the finished model, stays when the job is deleted."""
+    adopt: bool = False
+    """true: go on with a claim that a deleted job of this name has retained. Without it, such a claim keeps a new job
+    of that name from starting."""
 
 
 class Tape(SpecModel):
@@ -223,6 +230,8 @@ class SyncerSpec(SpecModel):
     """Its volume."""
     tape: Tape = Tape()
     """Its record."""
+    backup: Backup | None = None
+    """Copies of its checkpoints elsewhere. Default: none."""
     resources: Resources | None = None
     """Container resources. Cpu and memory for which neither a request nor a limit is given get a request of 100m and
     256Mi: enough for a small model. Its memory grows with the model; request what it uses."""

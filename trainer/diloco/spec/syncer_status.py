@@ -122,6 +122,24 @@ class CheckpointStatus(_Status):
     """Why the latest write failed; empty if it did not."""
 
 
+class BackupStatus(_Status):
+    """Backups (``syncer.backup``)."""
+
+    newest: str = ""
+    """Name of the newest one that this process has completed; empty: none yet."""
+    step: int = 0
+    """Merges in it."""
+    age_seconds: float | None = None
+    """Time since then; None: none yet."""
+    uploaded_bytes: int = 0
+    """By this process, failed uploads included."""
+    uploading: bool = False
+    failures: int = 0
+    """Uploads that failed in this process."""
+    problem: str = ""
+    """Why the latest upload failed or is stuck; empty if neither."""
+
+
 class LinkStatus(_Status):
     """How much of a link's capacity the exchange of fragments takes, as measured recently."""
 
@@ -259,7 +277,8 @@ class SyncerStatus(_Status):
     time_seconds: dict[str, float] = {}
     """How the learner-seconds of the job were used, by class; empty from older syncers."""
     model_exported: bool = False
-    """The job is over and its model is on the syncer's disk as ``model.safetensors``."""
+    """The job is over and its model is on the syncer's disk as ``model.safetensors``. With backups the syncer says so
+    once the model is uploaded too, or after ten minutes of trying."""
     quorum: int = 0
     """Learners that must currently have sent a fragment before it is merged; 0: an older syncer does not say."""
     quorum_wanted: int = 0
@@ -273,3 +292,5 @@ class SyncerStatus(_Status):
     is not ``goodput``. None until time was given, and from older syncers."""
     recoveries: RecoveriesStatus = RecoveriesStatus()
     """Empty from older syncers."""
+    backup: BackupStatus | None = None
+    """None: there are no backups, or an older syncer does not say."""

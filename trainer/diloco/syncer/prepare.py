@@ -20,11 +20,15 @@ from diloco.model import build_model, layout_of, layout_of_job, read_fragment
 from diloco.runtime.files import UnusableFileError
 from diloco.spec import DiLoCoJob
 from diloco.spec.syncer_status import RegionBytes
+from diloco.syncer.backup.restore import restore
+from diloco.syncer.backup.weights import initial_parameters
 from diloco.syncer.disk.checkpoint import (
     CheckpointManifest,
     LoadedCheckpoint,
     OtherModelError,
     Totals,
+    has_had_checkpoints,
+    load_checkpoint,
     newest_checkpoint,
     set_aside,
 )
@@ -49,24 +53,31 @@ class StartState:
     totals: Totals
     bytes_by_region: tuple[RegionBytes, ...] = ()
     """Bytes by region until then."""
+    epoch: int = 0
+    """Number of the start that wrote the checkpoint; 0 for a new job."""
+    training: str = ""
+    """Id of the training that a backup has brought; empty: none was restored."""
 
 
 def prepare(job: DiLoCoJob, checkpoints: Path) -> StartState:
     """Load the newest complete checkpoint, or build the model; log checkpoints that are damaged.
 
+    Without any checkpoint, the job begins as ``spec.initFrom`` says.
+
     Raises:
         ModelError: the model cannot be built.
         LayoutError: it cannot be cut into fragments as asked.
-        SyncerError: the checkpoint is of another job or model, or none of them is complete.
-        OSError: a broken checkpoint could not be set aside.
+        SyncerError: the checkpoint is of another job or model, or none of them is complete; or what the job is to
+            begin from cannot be used.
+        OSError: a broken checkpoint could not be set aside, or a backup could not be written to disk.
     """
     layout = layout_of_job(job.spec)
     try:
-        loaded, broken = _newest(job, checkpoints, layout)
+        loaded, broken, training = _newest(job, checkpoints, layout)
     except OtherModelError:
         # Without values (on the meta device) an entrypoint may build another model.
         layout = layout_of(build_model(job.spec), job.spec.sync.fragments)
-        loaded, broken = _newest(job, checkpoints, layout)
+        loaded, broken, training = _newest(job, checkpoints, layout)
     for problem in broken.values():
         _log.warning("skipped a damaged checkpoint: %s", problem)
     if broken and loaded is None:
@@ -79,21 +90,50 @@ def prepare(job: DiLoCoJob, checkpoints: Path) -> StartState:
         fill_from(store, loaded)
         _log.info("continues from checkpoint %s", loaded.name)
         return StartState(
-            layout, store, loaded.manifest.engine, loaded.name, loaded.manifest.totals, loaded.bytes_by_region
+            layout,
+            store,
+            loaded.manifest.engine,
+            loaded.name,
+            loaded.manifest.totals,
+            loaded.bytes_by_region,
+            loaded.manifest.epoch,
+            training,
         )
+    return _begun(job, checkpoints)
+
+
+def _begun(job: DiLoCoJob, checkpoints: Path) -> StartState:
+    """A job at its beginning."""
     module = build_model(job.spec)
     layout = layout_of(module, job.spec.sync.fragments)
     store = empty_store(job, layout)
-    for fragment in layout.fragments:
-        parameters = torch.empty(fragment.numel, dtype=torch.float32)
-        read_fragment(module, fragment, parameters)
+    begins = job.spec.init_from
+    if begins is None:
+        given = [torch.empty(fragment.numel, dtype=torch.float32) for fragment in layout.fragments]
+        for fragment, parameters in zip(layout.fragments, given, strict=True):
+            read_fragment(module, fragment, parameters)
+    else:
+        given = initial_parameters(begins, module, layout, checkpoints.with_name(".initial.part"))
+    for fragment, parameters in zip(layout.fragments, given, strict=True):
         store.put(fragment.index, 0, parameters)
     return StartState(layout, store, None, "", Totals())
 
 
-def _newest(job: DiLoCoJob, checkpoints: Path, layout: Layout) -> tuple[LoadedCheckpoint | None, dict[str, str]]:
+def _newest(job: DiLoCoJob, checkpoints: Path, layout: Layout) -> tuple[LoadedCheckpoint | None, dict[str, str], str]:
     readable = partial(_check_engine, EngineOptions.from_job(job, layout))
-    return newest_checkpoint(checkpoints, layout, job.metadata.name, readable)
+    loaded, broken = newest_checkpoint(checkpoints, layout, job.metadata.name, readable)
+    begins = job.spec.init_from
+    if loaded is not None or broken or has_had_checkpoints(checkpoints) or begins is None or begins.kind != "Resume":
+        return loaded, broken, ""
+    for name, training in restore(begins, job.metadata.name, layout, checkpoints):
+        try:
+            restored = load_checkpoint(checkpoints, name, layout, job.metadata.name)
+            readable(checkpoints / name, restored.manifest)
+        except UnusableFileError as error:
+            _log.warning("skipped a backup that cannot be resumed from: %s", error)
+        else:
+            return restored, {}, training
+    raise AssertionError("restore ends with an error if there is no other backup")
 
 
 def _with_constants(layout: Layout, digest: str, job: DiLoCoJob) -> Layout:

@@ -45,9 +45,11 @@ def run_syncer(options: SyncerOptions) -> int:
         loading = Loading()
         # Started before anything that may take long, so that a probe sees that the process is loading.
         with HttpServer(options.http, loading.pages()) as http, _directory(options, loading) as directory:
-            loading.switch_to("creating the model or reading the newest checkpoint")
+            loading.switch_to("creating the model or reading the newest checkpoint or a backup")
             start_state = prepare(options.job, directory.checkpoints)
-            epoch = directory.begin_epoch()
+            if start_state.training:
+                directory.training(start_state.training)
+            epoch = directory.begin_epoch(start_state.epoch)
             return asyncio.run(_serve(options, directory, start_state, epoch, http))
     except SyncerError as error:
         _log.error("%s", error)

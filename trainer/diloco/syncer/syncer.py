@@ -21,10 +21,11 @@ from diloco.core.view import EngineView
 from diloco.runtime.exits import EXIT_JOB_FAILED, EXIT_OK, EXIT_UNEXPECTED
 from diloco.spec.syncer_status import SyncerStatus
 from diloco.syncer.action_executor import ActionExecutor
+from diloco.syncer.backup.backups import backups_of
 from diloco.syncer.block_threads import BlockThreads
 from diloco.syncer.disk.checkpoint import CheckpointContent, Totals, write_checkpoint
 from diloco.syncer.disk.checkpointer import LAST_SECONDS, Checkpointer
-from diloco.syncer.disk.directory import SyncerDirectory
+from diloco.syncer.disk.directory import SyncerDirectory, epoch_on_wire
 from diloco.syncer.disk.exporter import RETRY_SECONDS, Exporter, export
 from diloco.syncer.engine_loop import EngineLoop
 from diloco.syncer.errors import SyncerError
@@ -82,7 +83,7 @@ class Syncer:
             SnapshotError: the checkpoint's snapshot does not belong to this job.
         """
         self.job = options.job.metadata.name
-        self.epoch = str(epoch)
+        self.epoch, wire_epoch = str(epoch), epoch_on_wire(epoch)
         self.metrics = SyncerMetrics()
         self.serving = False
         """Whether learners are admitted."""
@@ -123,20 +124,21 @@ class Syncer:
         self._checkpointer.newest = base
         protected = recorded_bases(directory.tape)
         self._checkpointer.protected = protected | {base} if options.record else protected
+        self._backups = backups_of(options.job, directory, self._layout, self._checkpointer, clock)
         self._tape = self._begin_tape(base, start_state)
         self._engine_loop = EngineLoop(self._engine, self._tape, self._now)
         codec = codec_named(options.job.spec.sync.compression)
-        inbox = Inbox(self._layout, codec)
+        self._inbox = inbox = Inbox(self._layout, codec)
         sync = options.job.spec.sync
         meter = LinkMeter(clock)
         self._links = LinkWatch(sync, self._layout, tokens_per_step(options.job.spec), meter)
         claims = Claims(ClaimLimits.of(options.job.spec), self.metrics.claims_refused.inc, clock)
         self._newcomers = Newcomers(options.job.spec.learner_ids)
         self.loads = Loads(clock)  # the server asks it whose parts go behind others
-        sessions = Sessions(
+        self._sessions = sessions = Sessions(
             job=self.job,
             layout=self._layout,
-            epoch=self.epoch,
+            epoch=wire_epoch,
             store=self._store,
             claims=claims,
             meter=meter,
@@ -146,7 +148,6 @@ class Syncer:
             post=self._engine_loop.post,
             terms=terms_of(options.job.spec.regions),
         )
-        self._sessions, self._inbox = sessions, inbox
         self._posted = posted = PostedPulls(POSTED_SECONDS)
         self._executor = ActionExecutor(
             engine_loop=self._engine_loop,
@@ -163,7 +164,7 @@ class Syncer:
         )
         self.service = SyncService(
             job=self.job,
-            epoch=self.epoch,
+            epoch=wire_epoch,
             layout=self._layout,
             codec=codec,
             sessions=sessions,
@@ -200,7 +201,8 @@ class Syncer:
             checkpoint=self._checkpointer.status,
             totals=self._totals(),
             tape_problem=self._tape.problem or self._executor.record_problem,
-            model_exported=self._exporter.exported,
+            model_exported=self._exporter.exported and (self._backups is None or self._backups.settled),
+            backup=None if self._backups is None else self._backups.status,
             links=self._links.status(self._now()),
             bytes_by_region=self.region_traffic.read(),
         )
@@ -237,6 +239,8 @@ class Syncer:
         """Stop processing events, and end the threads."""
         self._engine_loop.stop()
         self._exporter.cancel()
+        if self._backups is not None:
+            self._backups.close()
         if self._concluding is not None:
             self._concluding.cancel()
         self._executor.close()
@@ -256,6 +260,7 @@ class Syncer:
             await self._links.look(view, now, self._checks)
             self._tape.flush()
             self._request_checkpoint(now)
+            self._back_up()
             await self._poll_job_file()
             if self._sessions.admitted:
                 quiet_since = now
@@ -269,7 +274,16 @@ class Syncer:
 
     def _work_left(self) -> bool:
         concluding = self._concluding is not None and not self._concluding.done()
-        return self._checkpointer.busy or self._exporter.busy or concluding
+        uploads = self._backups is not None and self._exporter.exported and not self._backups.settled
+        return self._checkpointer.busy or self._exporter.busy or concluding or uploads
+
+    def _back_up(self) -> None:
+        if self._backups is None:
+            return
+        over = self._concluding is None or self._concluding.done()
+        if self._finished_at is not None and self._exporter.exported and over and not self._checkpointer.busy:
+            self._backups.ended()
+        self._backups.tick()
 
     def _request_checkpoint(self, now: float) -> None:
         if now < self._checkpoint_due or self._checkpointer.busy:

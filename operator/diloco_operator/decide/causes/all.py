@@ -8,10 +8,10 @@ from diloco_operator.decide.causes.syncer import given_up, present, reported_cau
 from diloco_operator.decide.causes.volume import Volume, is_bound, loss_causes, volume_causes
 from diloco_operator.decide.clusters import Clusters
 from diloco_operator.decide.job_now import JobNow
-from diloco_operator.decide.observed import ChildKey, Looked, Observed, SyncerStatusView
+from diloco_operator.decide.observed import ChildKey, Looked, Object, Observed, SyncerStatusView
 from diloco_operator.decide.reasons import Reason
 from diloco_operator.decide.text import one_line
-from diloco_operator.decide.workloads import syncer_ready
+from diloco_operator.decide.workloads import CLAIM, syncer_ready
 
 
 def unhealthy(job_now: JobNow) -> bool:
@@ -67,8 +67,14 @@ def blocking_causes(observed: Observed) -> list[Cause]:
     ]
 
 
-def taken_causes(taken: frozenset[ChildKey]) -> list[Cause]:
-    """The cause for names that objects of other owners have."""
+def taken_causes(taken: frozenset[ChildKey], retained: Object | None) -> list[Cause]:
+    """The causes for names that objects of other owners have; ``retained``: a claim that an earlier job has left."""
+    if retained is not None and (key := ChildKey(CLAIM, str(retained["metadata"]["name"]))) in taken:
+        text = (
+            f"claim {key.name} holds the training of an earlier job of this name; to go on with it, set "
+            "spec.syncer.storage.adopt: true; to start from zero, delete the claim or use another name"
+        )
+        return [Cause(Reason.VOLUME_RETAINED, text), *taken_causes(taken - {key}, None)]
     return [Cause(Reason.NAME_TAKEN, f"names taken by another owner: {_named(taken)}")] if taken else []
 
 

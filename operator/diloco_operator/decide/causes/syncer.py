@@ -43,6 +43,9 @@ def reported_causes(view: SyncerStatusView, wanted: frozenset[str], quorum: int)
         )
     if view.tape_problem:
         causes.append(Cause(Reason.TAPE_FAILING, f"the tape is incomplete: {one_line(view.tape_problem)}"))
+    if view.backup is not None and view.backup.problem:
+        text = f"the syncer cannot upload backups: {one_line(view.backup.problem)}"
+        causes.append(Cause(Reason.BACKUP_FAILING, text))
     reports = [report for report in view.learners if report.id in wanted]
     for state, reason, words in (
         (LearnerState.GIVEN_UP, Reason.LEARNERS_GIVEN_UP, "given up after too many restarts"),

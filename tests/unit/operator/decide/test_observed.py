@@ -4,9 +4,17 @@ import pytest
 from pydantic import BaseModel
 
 from diloco.core.link_fit import FitKind
-from diloco.spec.syncer_status import CheckpointStatus, EvaluationStatus, LearnerStatus, LinksStatus, SyncerStatus
+from diloco.spec.syncer_status import (
+    BackupStatus,
+    CheckpointStatus,
+    EvaluationStatus,
+    LearnerStatus,
+    LinksStatus,
+    SyncerStatus,
+)
 from diloco_operator.decide.causes.syncer import MISFITS
 from diloco_operator.decide.observed import (
+    BackupReport,
     CheckpointReport,
     EvaluationReport,
     LearnerReport,
@@ -19,6 +27,7 @@ from tests.support.seen_jobs import syncer_account
 WRITTEN: dict[type[BaseModel], type[BaseModel]] = {
     LearnerReport: LearnerStatus,
     EvaluationReport: EvaluationStatus,
+    BackupReport: BackupStatus,
     CheckpointReport: CheckpointStatus,
     LinksReport: LinksStatus,
     SyncerStatusView: SyncerStatus,

@@ -33,6 +33,18 @@ def test_an_incomplete_tape_is_told() -> None:
     assert degraded(w)[1:] == ("TapeFailing", "the tape is incomplete: No space left on device")
 
 
+def test_backups_that_cannot_be_uploaded_are_told() -> None:
+    w = training_world()
+    w.syncer.backup_problem = "s3://kept: cannot be listed (access denied)"
+    w.run(10)
+    told = "the syncer cannot upload backups: s3://kept: cannot be listed (access denied)"
+    assert degraded(w) == ("True", "BackupFailing", told)
+    assert w.condition("Ready")["status"] == "True"
+    w.syncer.backup_problem = ""
+    w.run(10)
+    assert degraded(w)[0] == "False"
+
+
 def test_links_that_do_not_carry_the_schedule_are_told_with_what_would_do() -> None:
     w = training_world()
     w.syncer.links = THIN_LINKS

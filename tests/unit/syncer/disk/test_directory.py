@@ -3,6 +3,7 @@
 import errno
 import fcntl
 import os
+import shutil
 import time
 from pathlib import Path
 
@@ -10,7 +11,7 @@ import pytest
 
 from diloco.runtime.exits import EXIT_BAD_INPUT, EXIT_UNEXPECTED
 from diloco.runtime.files import UnusableFileError
-from diloco.syncer.disk.directory import SyncerDirectory
+from diloco.syncer.disk.directory import SyncerDirectory, epoch_on_wire
 from diloco.syncer.errors import SyncerError
 from tests.support.hand_clock import HandClock
 from tests.support.machine_limits import full_disk
@@ -172,3 +173,28 @@ def test_a_volume_that_cannot_be_locked_is_not_one_in_use(
         SyncerDirectory(tmp_path, 60.0)
     assert says in str(refused.value)
     assert refused.value.exit_code == code
+
+
+def test_a_directory_that_was_set_back_repeats_no_name_on_the_wire(tmp_path: Path) -> None:
+    with SyncerDirectory(tmp_path / "s") as directory:
+        directory.begin_epoch()
+    shutil.copytree(tmp_path / "s", tmp_path / "copy")
+    with SyncerDirectory(tmp_path / "s") as directory, SyncerDirectory(tmp_path / "copy") as copy:
+        lost, again = directory.begin_epoch(), copy.begin_epoch()
+    assert lost == again == 2
+    assert epoch_on_wire(lost) != epoch_on_wire(again)
+
+
+def test_an_epoch_comes_after_that_of_a_restored_checkpoint(tmp_path: Path) -> None:
+    with SyncerDirectory(tmp_path) as directory:
+        assert directory.begin_epoch(7) == 8
+        assert directory.begin_epoch(7) == 9
+
+
+def test_a_training_keeps_its_id_and_takes_that_of_a_backup(tmp_path: Path) -> None:
+    with SyncerDirectory(tmp_path / "a") as one, SyncerDirectory(tmp_path / "b") as other:
+        first = one.training()
+        assert one.training() == first != other.training()
+        assert other.training(first) == other.training() == first
+        (tmp_path / "a" / "training").write_text("not an id\n")
+        assert one.training() == one.training() != first

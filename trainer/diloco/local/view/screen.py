@@ -227,11 +227,12 @@ def _links(snapshot: RunSnapshot) -> list[Text]:
 
 
 def _not_written(status: SyncerStatus | None) -> list[str]:
-    """Which files the syncer cannot write now, and why: first its checkpoints."""
+    """Which files the syncer cannot write now, and why: first its checkpoints, last its backups."""
     if status is None:
         return []
     checkpoints = f"checkpoints: {status.checkpoint.problem}" if status.checkpoint.problem else ""
-    return [problem for problem in (checkpoints, status.tape_problem) if problem]
+    backups = f"backups: {status.backup.problem}" if status.backup is not None and status.backup.problem else ""
+    return [problem for problem in (checkpoints, status.tape_problem, backups) if problem]
 
 
 def _bar(snapshot: RunSnapshot) -> Table:

@@ -119,6 +119,11 @@ def checkpoint_names(directory: Path) -> list[str]:
     return sorted((path.name for path in directory.iterdir() if _NAME.match(path.name)), key=int)
 
 
+def has_had_checkpoints(directory: Path) -> bool:
+    """Whether there are checkpoints, or broken ones that were set aside."""
+    return bool(checkpoint_names(directory) or _set_aside_before(directory))
+
+
 def write_checkpoint(directory: Path, content: CheckpointContent) -> str:
     """Write a checkpoint and return its name.
 
@@ -192,6 +197,16 @@ def load_checkpoint(directory: Path, name: str, layout: Layout, job: str) -> Loa
     tensors = [tuple(_read_tensors(folder / file, manifest.files[file], layout)) for file in files]
     parameters, momentum, residuals = (*tensors, ())[:3]
     return LoadedCheckpoint(name, manifest, parameters, momentum, residuals, read_counts(folder))
+
+
+def read_checkpoint_manifest(folder: Path) -> CheckpointManifest:
+    """The manifest of the checkpoint in ``folder``; its files are not read.
+
+    Raises:
+        UnusableFileError: it is missing or damaged.
+        SyncerError: a later version of diloco wrote it.
+    """
+    return _read_manifest(folder / "manifest.json")
 
 
 def newest_checkpoint(
@@ -304,6 +319,18 @@ def _read_tensors(path: Path, expected: _File, layout: Layout) -> list[torch.Ten
     try:
         if path.stat().st_size != expected.size_bytes or sha256_file(path) != expected.sha256:
             raise UnusableFileError(f"{path}: its digest does not match: it was changed or damaged")
+    except OSError as error:
+        raise UnusableFileError(f"{path}: {error}") from error
+    return read_tensor_file(path, layout)
+
+
+def read_tensor_file(path: Path, layout: Layout) -> list[torch.Tensor]:
+    """One tensor for each fragment, f32, shape (numel,), from a file whose digest is checked already.
+
+    Raises:
+        UnusableFileError: it is not such a file.
+    """
+    try:
         with safe_open(path, framework="pt") as file:
             names = [_tensor_name(fragment.index) for fragment in layout.fragments]
             if sorted(file.keys()) != sorted(names):

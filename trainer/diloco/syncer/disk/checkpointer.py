@@ -57,6 +57,7 @@ class Checkpointer:
         """Checkpoints that are neither deleted nor counted: those that a recorded tape begins with."""
         self.newest = ""
         """Name of the newest checkpoint."""
+        self._held = frozenset[str]()
         self._executor: Executor | None = None
         self._written_at: float | None = None
         self._failures = 0
@@ -85,6 +86,13 @@ class Checkpointer:
         """Write a checkpoint as soon as no merge is running and the previous one is written."""
         self._wanted = reason
         self._advance()
+
+    def hold(self, name: str) -> None:
+        """Keep this checkpoint, beside those that are kept anyway, until another is named; empty: none.
+
+        Call it while not ``busy``, as a write under way may be deleting it.
+        """
+        self._held = frozenset({name} - {""})
 
     def merge_begins(self) -> None:
         """Note that momentum is being written, so that nothing is captured."""
@@ -159,7 +167,7 @@ class Checkpointer:
 
     def _prune(self, keep: int) -> None:
         try:
-            prune_checkpoints(self._directory, keep, self.protected)
+            prune_checkpoints(self._directory, keep, self.protected | self._held)
         except OSError as error:
             _log.warning("old checkpoints could not be deleted: %s", error)
 

@@ -4,6 +4,8 @@ import errno
 import fcntl
 import logging
 import os
+import re
+import secrets
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -20,6 +22,10 @@ _log = logging.getLogger(__name__)
 _RETRY_SECONDS = 0.5
 _NO_LOCKS = (errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL)
 """Errors of ``flock`` on a file system without locks."""
+
+
+_TRAINING_BYTES = 16
+_TRAINING = re.compile(rf"[0-9a-f]{{{_TRAINING_BYTES}}}")
 
 
 class SyncerDirectory:
@@ -49,10 +55,32 @@ class SyncerDirectory:
             os.close(self._lock)
             raise
 
-    def begin_epoch(self) -> int:
-        """A new epoch, one more than any before; on disk before it is used.
+    def training(self, given: str = "") -> str:
+        """Id of the training in this directory, 16 hexadecimal digits; made at the first call.
 
-        If the file is lost, the tapes give the last epoch: reusing one would let learners with stale versions in.
+        ``given`` is the id of a training that a backup has brought here.
+
+        Raises:
+            OSError: it could not be written.
+        """
+        path = self.root / "training"
+        try:
+            with open_regular(path) as file:
+                found = file.read(_TRAINING_BYTES + 2).decode("ascii", "replace").strip()
+        except OSError:
+            found = ""
+        if _TRAINING.fullmatch(found) and not given:
+            return found
+        made = given or secrets.token_hex(8)
+        if made != found:
+            write_atomically(path, f"{made}\n")
+        return made
+
+    def begin_epoch(self, known: int = 0) -> int:
+        """A new epoch, one more than any before; on disk before it is used. ``known``: that of the checkpoint.
+
+        If the file is lost, the tapes give the last epoch. A directory that was restored from an older copy repeats
+        numbers all the same: what learners compare has a random part too (`epoch_on_wire`).
 
         Raises:
             OSError: it could not be written.
@@ -63,7 +91,7 @@ class SyncerDirectory:
                 last = int(file.read())
         except (OSError, ValueError):
             last = 0
-        epoch = max([last, *(tape.epoch for tape in find_tapes(self.tape))]) + 1
+        epoch = max([last, known, *(tape.epoch for tape in find_tapes(self.tape))]) + 1
         try:
             write_atomically(path, f"{epoch}\n")
         except OSError:
@@ -105,6 +133,14 @@ class SyncerDirectory:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+
+def epoch_on_wire(epoch: int) -> str:
+    """What learners know this start of the syncer by: no other start has the same, whatever its directory remembers.
+
+    Versions and incarnations are comparable within one such name only. Learners compare it as text.
+    """
+    return f"{epoch}.{secrets.token_hex(8)}"
 
 
 def _overwrite(path: Path, content: bytes) -> None:

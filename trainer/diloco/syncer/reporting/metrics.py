@@ -12,7 +12,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.registry import Collector
 
 from diloco.core.actions import Action, Fence, Merge, Note, Refuse
-from diloco.spec.syncer_status import LearnerState, LinksStatus, RecoveriesStatus, SyncerStatus
+from diloco.spec.syncer_status import BackupStatus, LearnerState, LinksStatus, RecoveriesStatus, SyncerStatus
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 _SECONDS = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0, 300.0)
@@ -151,7 +151,17 @@ def _state(status: SyncerStatus) -> Iterator[Metric]:
         yield _gauge(
             "diloco_checkpoint_age_seconds", "Seconds since the newest checkpoint", status.checkpoint.age_seconds
         )
+    if status.backup is not None:
+        yield from _backup(status.backup)
     yield _gauge("diloco_tape_failing", "1 while the tape cannot be written", int(bool(status.tape_problem)))
+
+
+def _backup(backup: BackupStatus) -> Iterator[Metric]:
+    yield _counter("diloco_backup_failures", "Backups that could not be uploaded", backup.failures)
+    yield _counter("diloco_backup_bytes", "Bytes uploaded for backups, failed uploads included", backup.uploaded_bytes)
+    yield _gauge("diloco_backup_failing", "1 while backups cannot be uploaded", int(bool(backup.problem)))
+    if backup.age_seconds is not None:
+        yield _gauge("diloco_backup_age_seconds", "Seconds since the newest backup was complete", backup.age_seconds)
 
 
 def _region_bytes(status: SyncerStatus) -> Metric:

@@ -12,6 +12,7 @@ from diloco.core.time_class import TimeClass
 from diloco.core.view import EngineView, LearnerView
 from diloco.runtime.rate import Rate
 from diloco.spec.syncer_status import (
+    BackupStatus,
     CheckpointStatus,
     EvaluationStatus,
     LearnerState,
@@ -42,6 +43,7 @@ class StoredState:
     """The measured links."""
     bytes_by_region: tuple[RegionBytes, ...] = ()
     """Bytes by region."""
+    backup: BackupStatus | None = None
 
 
 class Reporter:
@@ -106,6 +108,7 @@ class Reporter:
                 "quorum_wanted": view.quorum_wanted,
                 "links": stored.links,
                 "bytes_by_region": stored.bytes_by_region,
+                "backup": stored.backup,
                 "learners": tuple(self._learner(learner, now) for learner in view.learners),
             }
         )

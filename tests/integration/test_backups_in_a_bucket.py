@@ -1,0 +1,81 @@
+"""Backups in a bucket of a real S3 server. It needs the packages obstore and, in any environment, moto[server]."""
+
+import shutil
+import socket
+import subprocess
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from diloco.spec.backup import InitFrom
+from diloco.syncer.backup.manifest import complete
+from diloco.syncer.backup.object_store import ObjectStore, StoreError, open_store
+from diloco.syncer.prepare import prepare
+from tests.support.backups import Trained, beginning_from
+from tests.support.local_run import wait_until
+
+pytestmark = pytest.mark.processes
+
+PROGRAM = shutil.which("moto_server")
+
+
+def _listens(port: int) -> bool:
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) == 0
+
+
+@pytest.fixture
+def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """The address of an S3 server with the bucket ``kept``."""
+    pytest.importorskip("obstore")
+    if PROGRAM is None:
+        pytest.skip("no S3 server: install moto[server] in an environment of its own, with its programs on the PATH")
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    address = f"http://127.0.0.1:{port}"
+    for name, value in (("ACCESS_KEY_ID", "a"), ("SECRET_ACCESS_KEY", "b"), ("REGION", "us-east-1")):
+        monkeypatch.setenv(f"AWS_{name}", value)
+    with subprocess.Popen([PROGRAM, "-p", str(port)], text=True, stdout=subprocess.DEVNULL) as process:
+        try:
+            wait_until(lambda: _listens(port), process)
+            urllib.request.urlopen(urllib.request.Request(f"{address}/kept", method="PUT")).close()
+            yield address
+        finally:
+            process.kill()
+
+
+def test_a_backup_in_a_bucket_is_pruned_and_restored(server: str, tmp_path: Path) -> None:
+    store, trained = open_store("s3://kept/mine", server), Trained(tmp_path / "first")
+    made = [trained.backed_up(store, float(value), keep=2).name for value in range(3)]
+    assert [str(one) for one in complete(store.names())] == made[1:]
+    assert sorted(store.names()) == sorted([*made[1:], *(f"{name}.json" for name in made[1:])])
+    begins = InitFrom(url="s3://kept/mine", endpoint=server)
+    state = prepare(beginning_from(trained.job, begins), tmp_path / "second" / "checkpoints")
+    assert float(state.store.current(0).parameters[0]) == 2.0
+
+
+def test_a_file_of_several_parts_arrives_whole(server: str, tmp_path: Path) -> None:
+    store, source = open_store("s3://kept/mine", server), tmp_path / "large"
+    source.write_bytes(bytes(range(256)) * (90_000))  # 23 MB: three parts
+    digest = store.upload(source, "x/large", lambda _: True)
+    assert store.download("x/large", tmp_path / "back", source.stat().st_size) == digest
+    assert (tmp_path / "back").read_bytes() == source.read_bytes()
+    with pytest.raises(StoreError, match="x/large has 23040000 bytes; at most 1000 are allowed here"):
+        store.download("x/large", tmp_path / "back", 1000)
+
+
+def test_a_bucket_that_is_not_there_is_named(server: str, tmp_path: Path) -> None:
+    store, trained = open_store("s3://none/mine", server), Trained(tmp_path / "first")
+    with pytest.raises(StoreError, match=r"s3://none/mine: .*cannot be (listed|written|found)"):
+        trained.backed_up(store, 1.0)
+
+
+def test_a_store_that_does_not_answer_is_named(server: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    del server
+    monkeypatch.setattr("diloco.syncer.backup.object_store._RETRY_SECONDS", 1)
+    store: ObjectStore = open_store("s3://kept/mine", "http://127.0.0.1:1")
+    with pytest.raises(StoreError, match="s3://kept/mine: cannot be listed"):
+        store.names()

@@ -1,0 +1,68 @@
+"""A folder of backups, with a small training's checkpoints in it."""
+
+from pathlib import Path
+
+import torch
+
+from diloco.core.engine import Engine
+from diloco.core.options import EngineOptions
+from diloco.spec import DiLoCoJob, Metadata
+from diloco.spec.backup import InitFrom
+from diloco.syncer.backup.manifest import BackupManifest
+from diloco.syncer.backup.object_store import ObjectStore, open_store
+from diloco.syncer.backup.upload import BackupOwner, BackupSource, upload_backup
+from diloco.syncer.disk.checkpoint import (
+    CheckpointContent,
+    Totals,
+    read_checkpoint_manifest,
+    write_checkpoint,
+)
+from diloco.syncer.prepare import StartState, prepare
+from tests.support.small_job import small_job
+
+TRAINING = "0123456789abcdef"
+
+
+def job_of(name: str = "made", **changes: object) -> DiLoCoJob:
+    """A pico job of this name."""
+    spec = small_job(**changes)  # type: ignore[arg-type]
+    return DiLoCoJob(api_version="diloco.dev/v1alpha1", kind="DiLoCoJob", metadata=Metadata(name=name), spec=spec)
+
+
+def beginning_from(job: DiLoCoJob, begins: InitFrom) -> DiLoCoJob:
+    """The same job with ``initFrom``."""
+    return job.model_copy(update={"spec": job.spec.model_copy(update={"init_from": begins})})
+
+
+class Trained:
+    """A training whose checkpoints are told apart by the value of all of their parameters."""
+
+    def __init__(self, folder: Path, job: DiLoCoJob | None = None, training: str = TRAINING) -> None:
+        self.job = job or job_of()
+        self.checkpoints = folder / "checkpoints"
+        self.beginning: StartState = prepare(self.job, self.checkpoints)
+        self.owner = BackupOwner(self.job.metadata.name, training, self.beginning.layout)
+
+    def checkpoint(self, value: float) -> str:
+        """Write a checkpoint with this value; its name."""
+        layout, store = self.beginning.layout, self.beginning.store
+        for fragment in layout.fragments:
+            store.put(fragment.index, 0, torch.full((fragment.numel,), value))
+        engine = Engine(EngineOptions.from_job(self.job, layout), 1).snapshot(0.0)
+        content = CheckpointContent(self.owner.job, layout, 3, store.hold(), engine, Totals(), "test")
+        return write_checkpoint(self.checkpoints, content)
+
+    def source(self, name: str) -> BackupSource:
+        """What an upload of this checkpoint takes."""
+        folder = self.checkpoints / name
+        digests = {file: one.sha256 for file, one in read_checkpoint_manifest(folder).files.items()}
+        return BackupSource(name, tuple(sorted(folder.iterdir())), digests, 3, 0)
+
+    def backed_up(self, store: ObjectStore, value: float, keep: int = 3) -> BackupManifest:
+        """Write a checkpoint with this value and upload it."""
+        return upload_backup(store, self.owner, self.source(self.checkpoint(value)), keep, lambda _: True)
+
+
+def folder_store(folder: Path) -> ObjectStore:
+    """The store in a folder of this machine."""
+    return open_store(str(folder))

@@ -1,0 +1,52 @@
+"""Where the syncer's state is copied to, and what a job begins from."""
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from diloco.spec.base import BACKUP_NAME, BACKUP_URL, DNS_LABEL, ENDPOINT_URL, SpecModel
+
+SecretName = Annotated[str, Field(pattern=DNS_LABEL, max_length=63)]
+"""The name of a Secret in the job's namespace."""
+
+BackupUrl = Annotated[str, Field(pattern=BACKUP_URL, max_length=1024)]
+"""A folder: of a bucket, or of a file system."""
+
+EndpointUrl = Annotated[str, Field(pattern=ENDPOINT_URL, max_length=1024)]
+"""Address of an S3-compatible store."""
+
+
+class Backup(SpecModel):
+    """Copies of checkpoints and of the finished model, away from the syncer's volume."""
+
+    url: BackupUrl
+    """Folder for this job's backups: s3://BUCKET/PREFIX, gs://BUCKET/PREFIX, file:///PATH or a path. In a cluster a
+    path must be on a volume that ``syncer.podTemplate`` mounts. One folder belongs to one job."""
+    every_seconds: float = Field(default=600.0, gt=0, le=604_800)
+    """Seconds between backups: what the loss of the volume may lose. An upload that takes longer delays the next."""
+    keep: int = Field(default=3, ge=1, le=1000)
+    """Backups of checkpoints kept, beside the finished model."""
+    secret_name: SecretName | None = None
+    """Secret whose keys become environment variables of the syncer's container, such as AWS_ACCESS_KEY_ID,
+    AWS_SECRET_ACCESS_KEY and AWS_REGION. Used only in a cluster. Default: none; the pod's service account or node gives
+    the credentials."""
+    endpoint: EndpointUrl | None = None
+    """Address of an S3-compatible store, such as https://minio.example.com:9000. Default: the provider's own."""
+
+
+class InitFrom(SpecModel):
+    """What a job begins from while its syncer has no checkpoint of its own."""
+
+    url: BackupUrl
+    """Folder of backups, as in ``syncer.backup.url``. With kind Weights also one exported model, a file with the ending
+    .safetensors."""
+    kind: Literal["Resume", "Weights"] = "Resume"
+    """Resume: go on with a job of the same name and model, with its versions, momentum and counts. Weights: begin a new
+    job from the trained parameters alone."""
+    backup: str | None = Field(default=None, min_length=1, max_length=100, pattern=BACKUP_NAME)
+    """Name of one backup in the folder. Default: the newest one that is complete and undamaged."""
+    secret_name: SecretName | None = None
+    """As in ``syncer.backup.secretName``. If both are given, the variables of this Secret come first and those of
+    ``syncer.backup`` replace them."""
+    endpoint: EndpointUrl | None = None
+    """As in ``syncer.backup.endpoint``."""

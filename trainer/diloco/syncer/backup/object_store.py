@@ -1,0 +1,236 @@
+"""A folder of a bucket or of a file system, reached through fsspec. Every error is one line that names the folder.
+
+Buckets (s3://, gs://) need obstore, which is one package for all providers and is imported only for them.
+"""
+
+import hashlib
+import os
+from collections.abc import Callable
+from datetime import timedelta
+from pathlib import Path
+from typing import Any, BinaryIO, Final
+
+import fsspec  # type: ignore[import-untyped]
+
+from diloco.runtime.files import fsync_directory, fsync_file, open_regular, write_atomically
+
+_BLOCK_BYTES: Final = 8 << 20
+_REQUEST_SECONDS: Final = 300
+"""Longest time for one request, which carries one block at most: about 0.3 Mbit/s."""
+_RETRY_SECONDS: Final = 60
+_LONGEST_ERROR: Final = 300
+
+
+class StoreError(RuntimeError):
+    """The store could not be read or written; one line."""
+
+
+class StoppedError(RuntimeError):
+    """The transfer was told to stop."""
+
+
+class ObjectStore:
+    """One folder. Names are relative to it; blocking, so for a thread of its own."""
+
+    def __init__(self, url: str, file_system: Any, root: str) -> None:
+        """``root`` is the folder on ``file_system`` (fsspec); ``url`` is what messages call it."""
+        self.url = url
+        self._files = file_system
+        self._root = root.rstrip("/")
+        self._local = "file" in _protocols(file_system)
+
+    def names(self, folder: str = "") -> list[str]:
+        """Names of the files and folders directly in the folder, sorted; none if it does not exist.
+
+        Raises:
+            StoreError: it cannot be listed.
+        """
+        try:
+            self._files.invalidate_cache()
+            found = self._files.ls(self._path(folder), detail=False)
+        except FileNotFoundError:
+            return []
+        except Exception as error:
+            raise self._error("cannot be listed", error) from error
+        return sorted({str(path).rstrip("/").rpartition("/")[2] for path in found} - {""})
+
+    def read(self, name: str, limit_bytes: int) -> bytes:
+        """The content of a small file.
+
+        Raises:
+            StoreError: it cannot be read, or is larger than ``limit_bytes``.
+        """
+        self._check_size(name, limit_bytes)
+        try:
+            with self._files.open(self._path(name), "rb") as file:
+                content = bytes(file.read(limit_bytes + 1))
+        except Exception as error:
+            raise self._error(f"{name} cannot be read", error) from error
+        if len(content) > limit_bytes:
+            raise StoreError(f"{self.url}: {name} is larger than {limit_bytes} bytes")
+        return content
+
+    def write(self, name: str, content: bytes) -> None:
+        """Write a small file, completely or not at all.
+
+        Raises:
+            StoreError: it could not be written.
+        """
+        try:
+            if self._local:
+                path = Path(self._path(name))
+                path.parent.mkdir(parents=True, exist_ok=True)
+                write_atomically(path, content)
+            else:
+                self._files.pipe_file(self._path(name), content)
+        except Exception as error:
+            raise self._error(f"{name} cannot be written", error) from error
+
+    def upload(self, path: Path, name: str, go_on: Callable[[int], bool]) -> str:
+        """Copy a local file to ``name``; its SHA-256, hexadecimal.
+
+        What arrives is no backup until a manifest names it, so a part that an error leaves does no harm.
+
+        Args:
+            path: The file.
+            name: What it is called in the store.
+            go_on: Called with the size of each block; false stops the transfer.
+
+        Raises:
+            OSError: the local file cannot be read.
+            StoreError: the store took less than all of it.
+            StoppedError: ``go_on`` returned false.
+        """
+        digest, size, target = hashlib.sha256(), 0, self._path(name)
+        with open_regular(path) as source:
+            try:
+                if self._local:
+                    Path(target).parent.mkdir(parents=True, exist_ok=True)
+                with self._files.open(target, "wb", block_size=_BLOCK_BYTES) as file:
+                    while block := source.read(_BLOCK_BYTES):
+                        file.write(block)
+                        digest.update(block)
+                        size += len(block)
+                        if not go_on(len(block)):
+                            raise StoppedError  # noqa: TRY301  # passed on below
+                if self._local:
+                    fsync_file(Path(target))
+                    fsync_directory(Path(target).parent)
+            except StoppedError:
+                raise
+            except Exception as error:
+                raise self._error(f"{name} cannot be written", error) from error
+        stored = self._size(name)
+        if stored != size:
+            raise StoreError(f"{self.url}: {name} has {stored} bytes there, not the {size} that were sent")
+        return digest.hexdigest()
+
+    def download(self, name: str, path: Path, size_bytes: int) -> str:
+        """Copy a file of at most ``size_bytes`` to ``path``; its SHA-256, hexadecimal.
+
+        Raises:
+            OSError: the local file cannot be written.
+            StoreError: it cannot be read, or is larger.
+        """
+        self._check_size(name, size_bytes)
+        digest, left = hashlib.sha256(), size_bytes
+        with path.open("wb") as target:
+            try:
+                source = self._files.open(self._path(name), "rb", block_size=_BLOCK_BYTES)
+            except Exception as error:
+                raise self._error(f"{name} cannot be read", error) from error
+            with source:
+                while block := self._block(source, name):
+                    left -= len(block)
+                    if left < 0:
+                        raise StoreError(f"{self.url}: {name} is larger than {size_bytes} bytes")
+                    target.write(block)
+                    digest.update(block)
+            target.flush()
+            os.fsync(target.fileno())
+        return digest.hexdigest()
+
+    def delete(self, name: str) -> None:
+        """Delete a file, or a folder with all that is in it; nothing happens if it is gone.
+
+        Raises:
+            StoreError: it could not be deleted.
+        """
+        try:
+            self._files.rm(self._path(name), recursive=True)
+        except FileNotFoundError:
+            pass
+        except Exception as error:
+            raise self._error(f"{name} cannot be deleted", error) from error
+
+    def size(self, name: str) -> int:
+        """Bytes of a file.
+
+        Raises:
+            StoreError: it cannot be found.
+        """
+        return self._size(name)
+
+    def _check_size(self, name: str, limit_bytes: int) -> None:
+        size = self._size(name)
+        if size > limit_bytes:
+            raise StoreError(f"{self.url}: {name} has {size} bytes; at most {limit_bytes} are allowed here")
+
+    def _size(self, name: str) -> int:
+        try:
+            self._files.invalidate_cache()
+            return int(self._files.info(self._path(name))["size"])
+        except Exception as error:
+            raise self._error(f"{name} cannot be found", error) from error
+
+    def _block(self, source: BinaryIO, name: str) -> bytes:
+        try:
+            return bytes(source.read(_BLOCK_BYTES))
+        except Exception as error:
+            raise self._error(f"{name} cannot be read", error) from error
+
+    def _path(self, name: str) -> str:
+        return f"{self._root}/{name}".rstrip("/")
+
+    def _error(self, what: str, error: Exception) -> StoreError:
+        told = error.strerror if isinstance(error, OSError) and error.strerror else str(error) or type(error).__name__
+        return StoreError(f"{self.url}: {what} ({_one_line(told)})")
+
+
+def open_store(url: str, endpoint: str | None = None) -> ObjectStore:
+    """The folder at ``url``, as in ``syncer.backup.url``. Nothing is requested yet.
+
+    Credentials and region come from the environment, as the provider's own tools read them.
+
+    Raises:
+        StoreError: the package for this kind of store is not installed, or refuses its settings.
+    """
+    protocol, separator, rest = url.partition("://")
+    if not separator or protocol == "file":
+        root = Path(rest if separator else url).absolute()
+        return ObjectStore(url, fsspec.filesystem("file", skip_instance_cache=True), str(root))
+    try:
+        from obstore.fsspec import FsspecStore  # noqa: PLC0415
+    except ImportError:
+        raise StoreError(f"{url}: needs the package obstore, which is not installed; install it") from None
+    settings: dict[str, Any] = {} if endpoint is None else {"endpoint": endpoint}
+    client: dict[str, Any] = {"timeout": f"{_REQUEST_SECONDS}s", "connect_timeout": "20s"}
+    if endpoint is not None and endpoint.startswith("http://"):
+        client["allow_http"] = True
+    try:
+        retries = {"max_retries": 5, "retry_timeout": timedelta(seconds=_RETRY_SECONDS)}
+        make: Any = FsspecStore  # its type has a variant for each protocol
+        files = make(protocol, config=settings, client_options=client, retry_config=retries)
+    except Exception as error:
+        raise StoreError(f"{url}: cannot be used ({_one_line(str(error))})") from error
+    return ObjectStore(url, files, rest)
+
+
+def _protocols(file_system: Any) -> tuple[str, ...]:
+    found = file_system.protocol
+    return (found,) if isinstance(found, str) else tuple(found)
+
+
+def _one_line(text: str) -> str:
+    line = " ".join(text.split())
+    return line if len(line) <= _LONGEST_ERROR else f"{line[: _LONGEST_ERROR - 3]}..."

@@ -1,0 +1,224 @@
+"""Brings a backup of a checkpoint to the syncer's disk, as an ordinary checkpoint, before there is an event loop.
+
+Nothing is taken on trust: sizes are checked against the model and the free space before anything is transferred, and
+digests after. A damaged backup is passed over for the one before it; one of another job or model ends the start.
+"""
+
+import logging
+import re
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Final
+
+from diloco.core.fragments import Layout, Match
+from diloco.runtime.exits import EXIT_UNEXPECTED
+from diloco.spec.backup import InitFrom
+from diloco.syncer.backup.manifest import (
+    ENDING,
+    LIMIT_BYTES,
+    BackupError,
+    BackupManifest,
+    BackupName,
+    LaterBackupError,
+    complete,
+    read_manifest,
+)
+from diloco.syncer.backup.object_store import ObjectStore, StoreError, open_store
+from diloco.syncer.disk.checkpoint import OtherModelError
+from diloco.syncer.errors import SyncerError
+
+_log = logging.getLogger(__name__)
+
+_LARGEST_OTHER_BYTES: Final = 64 << 20
+"""Most bytes of a file of a checkpoint that holds no tensors."""
+_HEADER_BYTES: Final = (1 << 20, 256)
+"""Of a safetensors file: at most this many bytes, and so many for each fragment."""
+_CHECKPOINT: Final = re.compile(r"^\d{6,18}$")
+_TENSORS: Final = ".safetensors"
+_NEEDED: Final = frozenset({"manifest.json", "parameters.safetensors", "momentum.safetensors"})
+_ALLOWED: Final = _NEEDED | {"residuals.safetensors", "bytes.json"}
+
+
+def restore(
+    begins: InitFrom, job: str, layout: Layout, checkpoints: Path, open_folder: Callable[..., ObjectStore] = open_store
+) -> Iterator[tuple[str, str]]:
+    """Write backups of checkpoints into ``checkpoints``, newest first: each time the checkpoint's name and training.
+
+    The caller takes the first that it can use. Before the next one is written, the one before is deleted.
+
+    Raises:
+        SyncerError: there is none; it is of another job, or a later version of diloco wrote it; the store does not
+            answer, or the disk has no room.
+        OtherModelError: it is of another model.
+        OSError: it could not be written.
+    """
+    store = opened(begins, open_folder)
+    found = [name for name in candidates(store, begins) if not name.is_model]
+    for name in found:
+        try:
+            manifest = read_named(store, name)
+            _check(begins, manifest, job, layout)
+            folder = _download(store, manifest, layout, checkpoints)
+        except BackupError as error:
+            _log.warning("%s: skipped backup %s: %s", begins.url, name, error)
+            continue
+        except StoreError as error:
+            raise _unreachable(error) from None
+        _log.info("%s: restored backup %s of step %d", begins.url, name, manifest.step)
+        yield folder.name, manifest.training
+        shutil.rmtree(folder)
+    which = f"undamaged backup {begins.backup}" if begins.backup else "complete and undamaged backup of a checkpoint"
+    raise SyncerError(f"spec.initFrom.url: {begins.url} has no {which}; use another folder, or remove spec.initFrom")
+
+
+def opened(begins: InitFrom, open_folder: Callable[..., ObjectStore] = open_store) -> ObjectStore:
+    """The folder that a job begins from.
+
+    Raises:
+        SyncerError: it cannot be opened.
+    """
+    try:
+        return open_folder(begins.url, begins.endpoint)
+    except StoreError as error:
+        raise SyncerError(f"spec.initFrom.url: {error}") from None
+
+
+def candidates(store: ObjectStore, begins: InitFrom) -> list[BackupName]:
+    """Complete backups that may be used, the newest first.
+
+    Raises:
+        SyncerError: the store does not answer.
+    """
+    try:
+        found = complete(store.names())
+    except StoreError as error:
+        raise _unreachable(error) from None
+    return [name for name in reversed(found) if begins.backup in (None, str(name))]
+
+
+def fetch(store: ObjectStore, manifest: BackupManifest, name: str, target: Path, limit_bytes: int) -> None:
+    """Copy one file of a backup to ``target``, and check it.
+
+    Raises:
+        BackupError: it is larger than ``limit_bytes``, missing, or not what the manifest says.
+        StoreError: the store does not answer.
+        OSError: it could not be written.
+    """
+    file = manifest.files[name]
+    if file.size_bytes > limit_bytes:
+        raise BackupError(f"{name} has {file.size_bytes} bytes; with this job's model it has {limit_bytes} at most")
+    stored = store.names(manifest.name)
+    if name not in stored or store.size(f"{manifest.name}/{name}") != file.size_bytes:
+        raise BackupError(f"{name} is missing or is not as large as its manifest says")
+    if store.download(f"{manifest.name}/{name}", target, file.size_bytes) != file.sha256:
+        raise BackupError(f"the digest of {name} does not match: it was changed or damaged")
+
+
+def tensor_bytes(layout: Layout) -> int:
+    """Most bytes of a file with one f32 value for each parameter."""
+    most, each = _HEADER_BYTES
+    return 4 * layout.numel + most + each * len(layout.fragments)
+
+
+def check_room(folder: Path, wanted_bytes: int) -> None:
+    """Check that a download fits.
+
+    Raises:
+        SyncerError: it does not.
+    """
+    free = shutil.disk_usage(folder).free
+    if wanted_bytes > free:
+        text = f"{folder}: {free} bytes are free, and the backup needs {wanted_bytes}; use a larger volume"
+        raise SyncerError(f"{text} (spec.syncer.storage.size)", EXIT_UNEXPECTED)
+
+
+def check_layout(begins: InitFrom, manifest: BackupManifest, layout: Layout) -> None:
+    """Check that a backup of a checkpoint is of the job's model.
+
+    Raises:
+        OtherModelError: it is cut into fragments differently.
+        SyncerError: its frozen parameters or buffers differ.
+    """
+    match = layout.match(manifest.layout)
+    where = f"spec.initFrom.url: backup {manifest.name} of {begins.url}"
+    if match is Match.OTHER_CUT:
+        theirs = f"{manifest.model_parameters} parameters in {manifest.model_fragments} fragments"
+        ours = f"{layout.numel} parameters in {len(layout.fragments)} fragments"
+        raise OtherModelError(
+            f"{where} is of another model ({theirs}, layout {manifest.layout[:12]}) than the job's ({ours}, layout "
+            f"{layout.digest[:12]}); use the spec.model and spec.sync.fragments that it was made with"
+        )
+    if match is Match.OTHER_CONSTANTS:
+        raise SyncerError(
+            f"{where} is of a model with other frozen parameters or buffers than the job's; use the spec.model that it "
+            "was made with"
+        )
+
+
+def _manifest(store: ObjectStore, name: BackupName) -> BackupManifest:
+    try:
+        content = store.read(f"{name}{ENDING}", LIMIT_BYTES)
+    except StoreError as error:
+        # A manifest that cannot be read is passed over only if the store answers.
+        if f"{name}{ENDING}" not in store.names():
+            raise BackupError("it has just been deleted") from None
+        raise StoreError(str(error)) from None
+    return read_manifest(content, str(name))
+
+
+def read_named(store: ObjectStore, name: BackupName) -> BackupManifest:
+    """The manifest of a backup.
+
+    Raises:
+        BackupError: it is damaged.
+        SyncerError: a later version of diloco wrote it, or the store does not answer.
+    """
+    try:
+        return _manifest(store, name)
+    except LaterBackupError as error:
+        raise SyncerError(f"spec.initFrom.url: backup {name} of {store.url}: {error}") from None
+    except StoreError as error:
+        raise _unreachable(error) from None
+
+
+def _check(begins: InitFrom, manifest: BackupManifest, job: str, layout: Layout) -> None:
+    if manifest.job != job:
+        raise SyncerError(
+            f"spec.initFrom.url: backup {manifest.name} of {begins.url} is of job {manifest.job!r}, not of {job!r}; "
+            "use a folder of this job, or spec.initFrom.kind Weights to begin from its parameters"
+        )
+    check_layout(begins, manifest, layout)
+    if not _NEEDED <= manifest.files.keys() <= _ALLOWED:
+        raise BackupError(f"it has the files {', '.join(sorted(manifest.files))}")
+
+
+def _download(store: ObjectStore, manifest: BackupManifest, layout: Layout, checkpoints: Path) -> Path:
+    parts = BackupName.parse(manifest.name)
+    assert parts is not None, "a manifest has the name of its file"
+    assert _CHECKPOINT.match(parts.what), "only backups of checkpoints are restored"
+    limits = {
+        name: tensor_bytes(layout) if name.endswith(_TENSORS) else _LARGEST_OTHER_BYTES for name in manifest.files
+    }
+    # Before the free space: a manifest that lies must not look like a full disk.
+    for name, file in manifest.files.items():
+        if file.size_bytes > limits[name]:
+            raise BackupError(f"{name} has {file.size_bytes} bytes; with this job's model at most {limits[name]}")
+    checkpoints.mkdir(parents=True, exist_ok=True)
+    check_room(checkpoints, manifest.size_bytes)
+    aside = checkpoints / f".{parts.what}.part"
+    shutil.rmtree(aside, ignore_errors=True)
+    aside.mkdir()
+    try:
+        for name in sorted(manifest.files):
+            fetch(store, manifest, name, aside / name, limits[name])
+        aside.rename(checkpoints / parts.what)
+    except BaseException:
+        shutil.rmtree(aside, ignore_errors=True)
+        raise
+    return checkpoints / parts.what
+
+
+def _unreachable(error: StoreError) -> SyncerError:
+    # It may answer at the next start, so it is no mistake in the manifest for certain.
+    return SyncerError(f"spec.initFrom.url: {error}", EXIT_UNEXPECTED)

@@ -1,0 +1,159 @@
+"""The parameters that a new job begins with, from a backup or an exported model (``initFrom`` with kind Weights).
+
+Only the parameters that are trained are taken: the job has its own counts, momentum and frozen parameters.
+"""
+
+import logging
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+import torch
+from torch import nn
+
+from diloco.core.fragments import Layout
+from diloco.model import ModelError, fill_trained, read_fragment
+from diloco.runtime.exits import EXIT_UNEXPECTED
+from diloco.runtime.files import UnusableFileError
+from diloco.spec.backup import InitFrom
+from diloco.spec.checks import MODEL_ENDING
+from diloco.syncer.backup.manifest import BackupError, BackupManifest
+from diloco.syncer.backup.object_store import ObjectStore, StoreError, open_store
+from diloco.syncer.backup.restore import (
+    candidates,
+    check_layout,
+    check_room,
+    fetch,
+    opened,
+    read_named,
+    tensor_bytes,
+)
+from diloco.syncer.disk.checkpoint import read_tensor_file
+from diloco.syncer.errors import SyncerError
+
+_log = logging.getLogger(__name__)
+
+_MODEL_FILE: Final = "model.safetensors"
+_PARAMETERS: Final = "parameters.safetensors"
+_RESIDUALS: Final = "residuals.safetensors"
+_BYTES_A_VALUE: Final = 8
+_HEADER_BYTES: Final = 64 << 20
+
+
+def initial_parameters(
+    begins: InitFrom,
+    module: nn.Module,
+    layout: Layout,
+    scratch: Path,
+    open_folder: Callable[..., ObjectStore] = open_store,
+) -> list[torch.Tensor]:
+    """The parameters of every fragment, f32, flat.
+
+    Args:
+        begins: Where they are.
+        module: The job's model, built with values; its trained parameters are overwritten.
+        layout: Its fragments.
+        scratch: A folder for the files that are read; deleted afterwards.
+        open_folder: Opens the store.
+
+    Raises:
+        SyncerError: there are none, they are of another model, or the store does not answer.
+        OSError: the disk is full.
+    """
+    is_file = begins.url.endswith(MODEL_ENDING)
+    folder = _folder_and_file(begins.url)[0] if is_file else begins.url
+    store = opened(begins.model_copy(update={"url": folder}), open_folder)
+    shutil.rmtree(scratch, ignore_errors=True)
+    scratch.mkdir(parents=True)
+    try:
+        if is_file:
+            found = _exported_file(begins, store, module, layout, scratch)
+        else:
+            found = _newest(begins, store, module, layout, scratch)
+    except StoreError as error:
+        raise SyncerError(f"spec.initFrom.url: {error}", EXIT_UNEXPECTED) from None
+    except ModelError as error:
+        raise SyncerError(f"spec.initFrom.url: {begins.url}: {error}") from None
+    finally:
+        shutil.rmtree(scratch, ignore_errors=True)
+    if not all(bool(torch.isfinite(parameters).all()) for parameters in found):
+        raise SyncerError(f"spec.initFrom.url: {begins.url} has parameters that are not finite; use another backup")
+    return found
+
+
+def _newest(
+    begins: InitFrom, store: ObjectStore, module: nn.Module, layout: Layout, scratch: Path
+) -> list[torch.Tensor]:
+    for name in candidates(store, begins):
+        try:
+            manifest = read_named(store, name)
+            if name.is_model:
+                fetch(store, manifest, _wanted(manifest, _MODEL_FILE), scratch / _MODEL_FILE, _model_bytes(module))
+                found = _of_model(scratch / _MODEL_FILE, module, layout)
+            else:
+                found = _of_checkpoint(begins, store, manifest, layout, scratch)
+        except (BackupError, UnusableFileError) as error:
+            _log.warning("%s: skipped backup %s: %s", begins.url, name, error)
+            continue
+        _log.info("begins from the parameters of backup %s of job %s, step %d", name, manifest.job, manifest.step)
+        return found
+    which = f"undamaged backup {begins.backup}" if begins.backup else "complete and undamaged backup"
+    raise SyncerError(f"spec.initFrom.url: {begins.url} has no {which}; use another folder, or remove spec.initFrom")
+
+
+def _folder_and_file(url: str) -> tuple[str, str]:
+    folder, slash, file = url.rpartition("/")
+    return (folder or slash or "."), file
+
+
+def _exported_file(
+    begins: InitFrom, store: ObjectStore, module: nn.Module, layout: Layout, scratch: Path
+) -> list[torch.Tensor]:
+    target, file, most = scratch / _MODEL_FILE, _folder_and_file(begins.url)[1], _model_bytes(module)
+    size = store.size(file)
+    if size > most:
+        text = f"{begins.url} has {size} bytes; with this job's model it has {most} at most"
+        raise SyncerError(f"spec.initFrom.url: {text}; use a model of this shape")
+    check_room(target.parent, size)
+    store.download(file, target, size)
+    found = _of_model(target, module, layout)
+    _log.info("begins from the parameters in %s", begins.url)
+    return found
+
+
+def _of_model(path: Path, module: nn.Module, layout: Layout) -> list[torch.Tensor]:
+    fill_trained(path, module)
+    found = []
+    for fragment in layout.fragments:
+        parameters = torch.empty(fragment.numel, dtype=torch.float32)
+        read_fragment(module, fragment, parameters)
+        found.append(parameters)
+    return found
+
+
+def _of_checkpoint(
+    begins: InitFrom, store: ObjectStore, manifest: BackupManifest, layout: Layout, scratch: Path
+) -> list[torch.Tensor]:
+    check_layout(begins, manifest, layout)
+    wanted = [_wanted(manifest, _PARAMETERS), *([_RESIDUALS] if _RESIDUALS in manifest.files else [])]
+    check_room(scratch, sum(min(manifest.files[file].size_bytes, tensor_bytes(layout)) for file in wanted))
+    for file in wanted:
+        fetch(store, manifest, file, scratch / file, tensor_bytes(layout))
+    parameters, *residuals = [read_tensor_file(scratch / file, layout) for file in wanted]
+    for rest in residuals:  # what the encoding of updates has left over is part of the model
+        for tensor, left in zip(parameters, rest, strict=True):
+            tensor.add_(left)
+    return parameters
+
+
+def _wanted(manifest: BackupManifest, file: str) -> str:
+    if file not in manifest.files:
+        raise BackupError(f"it has no {file}")
+    return file
+
+
+def _model_bytes(module: nn.Module) -> int:
+    """Most bytes of an exported model: all that its state has, in any type of number."""
+    values: int = sum(tensor.numel() for tensor in module.state_dict().values())
+    return _BYTES_A_VALUE * values + _HEADER_BYTES
