@@ -20,8 +20,13 @@ TEXTS = st.text(st.characters(exclude_categories=["Cs"]))
 @pytest.mark.parametrize("name", every_job())
 def test_a_process_reads_the_job_that_was_written(name: str) -> None:
     spec = every_job()[name].spec
-    inside = spec.syncer.model_copy(update={"expose": Expose()})
-    assert parse_job(job_text(every_job()[name])).spec == spec.model_copy(update={"syncer": inside})
+    storage = spec.syncer.storage.model_copy(update={"when_deleted": "Delete", "adopt": False})
+    backup = spec.syncer.backup and spec.syncer.backup.model_copy(update={"secret_name": None})
+    syncer = spec.syncer.model_copy(update={"expose": Expose(), "storage": storage, "backup": backup})
+    init_from = spec.init_from and spec.init_from.model_copy(update={"secret_name": None})
+    policy = spec.failure_policy.model_copy(update={"lost_pods": LostPods()})
+    told = spec.model_copy(update={"syncer": syncer, "init_from": init_from, "failure_policy": policy})
+    assert parse_job(job_text(every_job()[name])).spec == told
 
 
 def test_processes_are_not_told_how_the_syncer_is_exposed() -> None:

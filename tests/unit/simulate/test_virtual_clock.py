@@ -80,15 +80,6 @@ def test_of_merged_fragments_that_wait_the_newest_goes_first() -> None:
     assert sent.order() == [1, 4, 3, 2]
 
 
-def test_what_a_learner_loads_goes_before_newer_fragments_in_order() -> None:
-    sent = Sent(Way.DOWN)
-    sent.send(1)
-    for fragment in (2, 3):
-        sent.connection.transfer(sent.way, fragment, partial(sent._begin, fragment), load=True)
-    sent.send(4, 5)
-    assert sent.order() == [1, 2, 3, 5, 4]
-
-
 def test_a_newer_version_takes_the_place_of_one_that_waits() -> None:
     sent = Sent(Way.DOWN)
     sent.send(1, 2, 3, 2)

@@ -43,6 +43,7 @@ def planned(state: EngineState, event: LearnersPlanned, now: float) -> list[Acti
         if record.id in more or (record.id in wanted and pool_of(record.id) in fixed_now):
             _count(state, record, now)
         if not state.counts(record):
+            record.recovering = None
             _pause(record, now)
         if not record.joins and record.id not in wanted:
             del state.learners[record.id]  # it has no history

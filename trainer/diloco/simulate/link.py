@@ -1,8 +1,7 @@
 """A connection between a learner and the syncer in virtual time, with latency and bandwidth, that can break.
 
 Control messages take only the latency; fragments are sent one after the other in each direction, as on a link of
-limited bandwidth: outer gradients in the order in which they were requested, merged fragments the newest first, after
-those without which a learner cannot train.
+limited bandwidth: outer gradients in the order in which they were requested, merged fragments the newest first.
 Transfers that are under way when the connection breaks never arrive.
 """
 
@@ -33,8 +32,6 @@ class Connection:
         self._clock = clock
         self._link = link
         self._waiting: dict[Way, dict[int, Transfer]] = {way: {} for way in Way}
-        self._loads: set[int] = set()
-        """Fragments that wait on their way down and that the learner loads."""
         self._busy = dict.fromkeys(Way, False)
         self.open = True
         self.bytes_moved = dict.fromkeys(Way, 0)
@@ -43,13 +40,8 @@ class Connection:
         """Deliver a control message."""
         self._arrive(self._clock.now + self._link.latency_seconds, deliver)
 
-    def transfer(self, way: Way, fragment: int, begin: Transfer, *, load: bool = False) -> None:
-        """Send a fragment when its turn comes; it replaces one of that number that still waits.
-
-        ``load``: the learner cannot train without it.
-        """
-        if load:
-            self._loads.add(fragment)
+    def transfer(self, way: Way, fragment: int, begin: Transfer) -> None:
+        """Send a fragment when its turn comes; it replaces one of that number that still waits."""
         self._waiting[way].pop(fragment, None)
         self._waiting[way][fragment] = begin
         if not self._busy[way]:
@@ -64,11 +56,7 @@ class Connection:
         self._busy[way] = bool(waiting) and self.open
         if not self._busy[way]:
             return
-        loads = [fragment for fragment in waiting if fragment in self._loads] if way == Way.DOWN else []
-        first = iter(waiting) if way == Way.UP else iter(loads) if loads else reversed(waiting)
-        fragment = next(first)
-        if way == Way.DOWN:
-            self._loads.discard(fragment)
+        fragment = next(iter(waiting)) if way == Way.UP else next(reversed(waiting))
         size_bytes, deliver = waiting.pop(fragment)()
         self.bytes_moved[way] += size_bytes
         sent_at = self._clock.now + size_bytes / self._link.bytes_per_second

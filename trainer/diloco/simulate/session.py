@@ -108,7 +108,7 @@ class SimulatedSession:
             self._link[0].cancel(Way.UP, fragment)
 
     def pull(self, fragment: int, held_version: int | None) -> None:
-        """Pull a fragment's current version, as an update to the held version if possible; None: it loads."""
+        """Pull a fragment's current version, as an update to the held version if possible."""
         if self._link is not None:
             connection = self._link[0]
             connection.send(lambda: self._serve(connection, fragment, held_version))
@@ -126,7 +126,7 @@ class SimulatedSession:
             return size_bytes, lambda: self._callbacks.received(fragment, version, values)
 
         if connection.open:
-            connection.transfer(Way.DOWN, fragment, begin, load=held_version is None)
+            connection.transfer(Way.DOWN, fragment, begin)
 
     def _disconnect(self) -> None:
         if self._link is None or not self._link[0].open:

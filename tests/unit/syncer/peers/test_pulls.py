@@ -194,7 +194,7 @@ def test_a_learner_whose_session_ended_meanwhile_is_told_so() -> None:
         asyncio.run(posted())
 
 
-def test_a_learner_that_loads_waits_for_its_turn_and_gets_the_newest_version() -> None:
+def test_a_learner_that_loads_waits_and_gets_the_newest_version() -> None:
     async def scene() -> None:
         bench = Bench()
         for learner in ("r/p/1", "r/p/0"):
