@@ -88,6 +88,10 @@ class CheckedEngine:
         self.sound = True
         """No check has failed."""
         self.kept: dict[str, Any] = self.engine.snapshot(self.now)
+        self.admitted: dict[str, str] = {}
+        """By learner, the process that was admitted last, as far as the engine knows."""
+        self._known_admitted: dict[str, str] = {}
+        """The same at the checkpoint."""
         self._known_earlier: list[Process] = []
         """Those in ``earlier`` of which the checkpoint knows."""
         self._started = 0
@@ -202,6 +206,7 @@ class CheckedEngine:
         self._incarnations.add(action.incarnation)
         process = self.processes[action.learner]
         assert process.instance == action.instance, "the process that was admitted is not the one that came last"
+        self.admitted[action.learner] = action.instance
         process.incarnation, process.epoch = action.incarnation, self.epoch
         process.asks.clear()
         process.evaluation, process.spoilt = None, False

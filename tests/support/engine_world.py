@@ -33,7 +33,9 @@ class World(CheckedEngine):
         process = self.processes.get(learner)
         if process is None or another:
             if process is not None:
-                self.earlier.append(process)
+                # An engine that goes on from a checkpoint does not know those that joined after it.
+                if self.admitted.get(learner) == process.instance:
+                    self.earlier.append(process)
                 self._remember(process)
             self._started += 1
             process = Process(learner, f"process {self._started}")
@@ -49,7 +51,9 @@ class World(CheckedEngine):
 
     def _join(self, process: Process) -> list[Action]:
         comparable = process.training and process.epoch == self.epoch
-        versions = tuple(process.versions) if comparable else ()
+        # It holds only what it has received in this epoch.
+        held = (-1 if fragment in process.load else version for fragment, version in enumerate(process.versions))
+        versions = tuple(held) if comparable else ()
         return self.do(LearnerJoined(process.learner, process.instance, versions, process.steps, process.steps))
 
     def load(self, process: Process) -> None:
@@ -136,7 +140,7 @@ class World(CheckedEngine):
     def keep(self) -> None:
         """The syncer writes a checkpoint."""
         self.kept = json.loads(json.dumps(self.engine.snapshot(self.now)))
-        self._known_earlier = self.earlier.copy()
+        self._known_earlier, self._known_admitted = self.earlier.copy(), self.admitted.copy()
 
     def restart(self) -> None:
         """The syncer is killed, and starts again from its newest checkpoint."""
@@ -144,7 +148,7 @@ class World(CheckedEngine):
         self.engine = Engine(self.options, self.epoch, self.kept)
         self.timers.clear()
         self.merges.clear()
-        self.earlier = self._known_earlier.copy()
+        self.earlier, self.admitted = self._known_earlier.copy(), self._known_admitted.copy()
         self.sessions.clear()
         self._open.clear()
         self._made.clear()
