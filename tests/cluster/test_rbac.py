@@ -17,7 +17,7 @@ STATUS = "diloco.dev/dilocojobs/status"
 LEASES = "coordination.k8s.io/leases"
 EVERYTHING = ("get", "list", "watch", "create", "update", "patch", "delete")
 OPERATOR_MAY_NOT = {
-    *((verb, "/pods") for verb in EVERYTHING if verb != "list"),
+    *((verb, "/pods") for verb in EVERYTHING if verb not in ("list", "delete")),
     *((verb, "/nodes") for verb in EVERYTHING),
     *((verb, "/namespaces") for verb in EVERYTHING),
     *((verb, "rbac.authorization.k8s.io/rolebindings") for verb in EVERYTHING),

@@ -45,12 +45,13 @@ class LearnerThread:
 
     @property
     def epoch(self) -> int:
-        """The syncer's epoch that its versions belong to."""
-        return int(self._learner._boxes.holdings.to_join_with()[0])
+        """The number of the syncer's start that its versions belong to."""
+        return int(self._learner._boxes.holdings.to_join_with()[0].partition(".")[0])
 
     def held(self, layout: Layout) -> dict[tuple[int, int], str]:
         """(fragment, version) -> digest of what it holds, f32, hexadecimal."""
-        holdings, epoch = self._learner._boxes.holdings, str(self.epoch)
+        holdings = self._learner._boxes.holdings
+        epoch = holdings.to_join_with()[0]
         every = ((fragment.index, holdings.held(epoch, fragment.index)) for fragment in layout.fragments)
         return {
             (fragment, held.version): xxhash.xxh3_128_hexdigest(held.values.numpy().data)

@@ -74,8 +74,9 @@ def _another(value: Any, schema: dict[str, Any]) -> Any:
         return value[:-1] or [*value, *value]
     if "metadata" in schema.get("properties", {}):
         return {"spec": {"schedulerName": "another"}}
-    # Resources are typed, what else is a mapping is free.
-    return {"requests": {"cpu": "3"}} if "properties" in schema else {**value, "added": "x"}
+    # What else is a mapping without a type is free.
+    changes = {"url": f"{value.get('url')}/another"} if "url" in schema.get("properties", {}) else {"added": "x"}
+    return {"requests": {"cpu": "3"}} if "requests" in schema.get("properties", {}) else {**value, **changes}
 
 
 def _with(job: dict[str, Any], path: Path, value: Any) -> dict[str, Any]:

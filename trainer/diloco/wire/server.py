@@ -41,6 +41,12 @@ from diloco.wire.traffic import Traffic
 
 _LATE_LEVEL: Final = logging.DEBUG
 """Level of refusals of late pushes and pulls: with a tiny model there are several per second."""
+_GRPC_LOGGER: Final = "grpc._cython.cygrpc"
+
+
+def _is_not_about_a_peer_that_is_gone(record: logging.LogRecord) -> bool:
+    """False for the traceback that gRPC logs if a call's status cannot be sent because its connection has ended."""
+    return not str(record.msg).startswith("ExecuteBatchError raised in core")
 
 
 class ListenError(RuntimeError):
@@ -127,6 +133,7 @@ class SyncServer:
             TlsFileError: a certificate, or the list of revoked ones, cannot be read.
         """
         keep_message_buffers()
+        logging.getLogger(_GRPC_LOGGER).addFilter(_is_not_about_a_peer_that_is_gone)
         options = self._options
         credentials = None if options.tls is None else options.tls.credentials()
         if self._revocations is not None:
