@@ -20,7 +20,7 @@ from tests.support.local_run import (
 )
 from tests.support.machine_limits import Filler, small_disk
 
-pytestmark = [pytest.mark.processes, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.processes, pytest.mark.timeout(900)]
 
 
 def test_a_run_whose_disk_is_full_trains_on_and_catches_up_on_files(tmp_path: Path) -> None:

@@ -27,7 +27,7 @@ from tests.support.local_run import (
     write_job,
 )
 
-pytestmark = [pytest.mark.processes, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.processes, pytest.mark.timeout(900)]
 JOB_OVER_CLUSTERS = JOB.replace("name: west,", "name: west, cluster: {kubeconfigSecret: {name: far}},").replace(
     "syncer: {", "syncer: {expose: {type: LoadBalancer}, "
 )

@@ -14,7 +14,7 @@ import psutil
 from diloco.local.journal import read_journal
 from diloco.spec.syncer_status import SyncerStatus
 
-WAIT_SECONDS = 240.0
+WAIT_SECONDS = 480.0
 """For anything to happen at all: reached only where something is broken, however busy the machine is."""
 
 LEARNERS = ("east/fast/0", "west/old/0")
