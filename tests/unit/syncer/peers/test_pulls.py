@@ -194,14 +194,20 @@ def test_a_learner_whose_session_ended_meanwhile_is_told_so() -> None:
         asyncio.run(posted())
 
 
+async def waiting_for_a_turn() -> tuple[Bench, "asyncio.Future[Any]"]:
+    """A learner's pull that waits because another learner loads."""
+    bench = Bench()
+    for learner in ("r/p/1", "r/p/0"):
+        bench.loads.begins(learner)
+    await bench.loads.turn("r/p/1")
+    pull = asyncio.ensure_future(bench.pull(4))
+    await asyncio.sleep(0.01)
+    return bench, pull
+
+
 def test_a_learner_that_loads_waits_and_gets_the_newest_version() -> None:
     async def scene() -> None:
-        bench = Bench()
-        for learner in ("r/p/1", "r/p/0"):
-            bench.loads.begins(learner)
-        await bench.loads.turn("r/p/1")
-        pull = asyncio.ensure_future(bench.pull(4))
-        await asyncio.sleep(0.01)
+        bench, pull = await waiting_for_a_turn()
         assert not pull.done()
         bench.make()
         bench.loads.ends("r/p/1")
@@ -212,12 +218,7 @@ def test_a_learner_that_loads_waits_and_gets_the_newest_version() -> None:
 
 def test_a_session_that_ends_while_its_pull_waits_for_a_turn_gets_nothing() -> None:
     async def scene() -> None:
-        bench = Bench()
-        for learner in ("r/p/1", "r/p/0"):
-            bench.loads.begins(learner)
-        await bench.loads.turn("r/p/1")
-        pull = asyncio.ensure_future(bench.pull(4))
-        await asyncio.sleep(0.01)
+        bench, pull = await waiting_for_a_turn()
         bench.sessions.incarnations.clear()
         bench.loads.ends("r/p/0")
         with pytest.raises(RefusedError, match="incarnation 1 of r/p/0 has no session here"):
