@@ -20,6 +20,7 @@ from testbed.kind.engine import install_packages
 CA_BUNDLE = Path("/etc/ssl/certs/ca-certificates.crt")
 _APT_SETTINGS = ("Acquire::http", "Acquire::https", "Acquire::Check-", "Acquire::Retries")
 _PIP_SETTINGS = ("index-url", "extra-index-url", "trusted-host", "proxy", "timeout", "retries")
+_UNNEEDED = ("/usr/share/doc/*", "/usr/share/man/*", "/usr/share/locale/*", "/usr/lib/libtorch-test/*")
 _PULL_SECONDS = 300.0
 _PROXIES = ("http_proxy", "https_proxy", "no_proxy", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY")
 
@@ -114,9 +115,12 @@ def pip_settings(listed: str) -> str:
 
 def _dockerfile(minimal: str, packages: Iterable[str], host: Host) -> str:
     install = f"DEBIAN_FRONTEND=noninteractive apt-get install --yes --no-install-recommends {' '.join(packages)}"
+    # What no test needs is left out: an image is copied to every node of every cluster.
+    excluded = " ".join(f"'path-exclude={path}'" for path in _UNNEEDED)
     lines = [
         f"FROM {minimal}",
         "COPY apt.conf /etc/apt/apt.conf.d/90host",
+        f"RUN printf '%s\\n' {excluded} > /etc/dpkg/dpkg.cfg.d/90unneeded",
         f"RUN apt-get update && {install} && rm -rf /var/lib/apt/lists/*",
     ]
     if host.ca_bundle:

@@ -6,7 +6,10 @@ from typing import TypeVar
 
 T = TypeVar("T")
 
-_POLL_SECONDS = 0.3
+_FIRST_PAUSE_SECONDS = 0.3
+_LONGEST_PAUSE_SECONDS = 2.0
+_PART_OF_THE_WAIT = 0.1
+"""Each look starts processes, which slow down what is waited for: the longer the wait, the fewer."""
 
 
 def wait_until(read: Callable[[], T], what: str = "", timeout_seconds: float = 60) -> T:
@@ -15,8 +18,9 @@ def wait_until(read: Callable[[], T], what: str = "", timeout_seconds: float = 6
     Raises:
         AssertionError: There was none in ``timeout_seconds``; it has the value last seen.
     """
-    end = time.monotonic() + timeout_seconds
+    start = time.monotonic()
     while not (value := read()):
-        assert time.monotonic() < end, f"not within {timeout_seconds:.0f} s: {what or read}; last seen: {value!r}"
-        time.sleep(_POLL_SECONDS)
+        waited = time.monotonic() - start
+        assert waited < timeout_seconds, f"not within {timeout_seconds:.0f} s: {what or read}; last seen: {value!r}"
+        time.sleep(min(max(_FIRST_PAUSE_SECONDS, _PART_OF_THE_WAIT * waited), _LONGEST_PAUSE_SECONDS))
     return value

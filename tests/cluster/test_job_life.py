@@ -30,7 +30,7 @@ from tests.support.cluster_jobs import (
 pytestmark = pytest.mark.timeout(600)
 
 EXAMPLE = REPOSITORY / "examples/two-regions/job.yaml"
-BUDGET = 400_000
+BUDGET = 100_000
 """Enough for the operator to see it train, however fast the machine is."""
 STATE = Path("/state")
 
@@ -45,7 +45,10 @@ def namespace(cluster: Cluster) -> Iterator[str]:
 def job(cluster: Cluster, chart: Release, namespace: str) -> ClusterJob:
     """A job of two regions that was applied after the operator was installed, and is complete."""
     assert chart.namespace != namespace
-    regions = [{"name": "us-east", "pools": [pool("new")]}, {"name": "us-west", "pools": [pool("old")]}]
+    regions = [
+        {"name": "us-east", "pools": [pool("new", speed=1)]},
+        {"name": "us-west", "pools": [pool("old", speed=1)]},
+    ]
     wanted = manifest("life", *regions, tokens=BUDGET)
     # Merged only if both have contributed.
     wanted["spec"]["sync"]["quorum"] = 2
@@ -128,7 +131,7 @@ def test_a_job_past_its_ttl_is_deleted_with_its_children_for_good(job: ClusterJo
     wait_until(lambda: not _exists(job), "the job is deleted", WAIT_SECONDS)
     wait_until(lambda: not job.objects(), "everything of it is deleted", WAIT_SECONDS)
     # The operator has run since, and has seen that they are gone.
-    regions = {"name": "us-east", "pools": [pool("new")]}
+    regions = {"name": "us-east", "pools": [pool("new", speed=1)]}
     another = apply(job.cluster, job.namespace, manifest("another", regions, tokens=BUDGET, suspend=True))
     another.wait_for(lambda status: holds(status, "Suspended"), "another job is seen to")
     assert not job.objects()

@@ -224,12 +224,24 @@ def test_policies_allow_exactly_the_connections_that_the_jobs_pods_make(
     assert of_operator
     assert may == {(name, SYNC) for name in learners} | {(name, HTTP) for name in of_operator}
 
+    # Whichever end closes a connection remembers it for a minute, so both are asked. Pods of the node's own network
+    # have no address of their own.
     services = {one["spec"]["clusterIP"] for one in objects(cluster, "services", *there)}
     addresses = services | {pod["status"]["podIP"] for pod in pods.values()}
+    by_address = {
+        pod["status"]["podIP"]: pod["metadata"]["name"]
+        for pod in everyone
+        if pod["status"]["phase"] == "Running" and not pod["spec"].get("hostNetwork")
+    }
     asked = {(pod, job.namespace) for pod in pods} | {(pod, chart.namespace) for pod in of_operator}
     made: set[tuple[str, int]] = set()
 
     def seen() -> bool:
+        made.update(
+            (by_address[one.peer], one.port)
+            for one in connections(cluster, job.namespace, syncer.name)
+            if one.port in (SYNC, HTTP) and one.peer in by_address
+        )
         made.update(
             (pod, one.peer_port)
             for pod, space in asked

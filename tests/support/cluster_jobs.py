@@ -41,11 +41,14 @@ with urllib.request.urlopen("http://127.0.0.1:8080{}", timeout=20) as answer:
 """
 
 
-def pool(name: str, learners: int = 1, **fields: Any) -> dict[str, Any]:
-    """A pool whose learners take part of a core: they train for as long as a test waits, beside other tests."""
-    threads = [{"name": "OMP_NUM_THREADS", "value": "1"}]
+def pool(name: str, learners: int = 1, *, speed: float = 0.1, **fields: Any) -> dict[str, Any]:
+    """A pool whose learners take part of a core, and a tenth of it once they train.
+
+    They train for as long as a test waits, beside other tests, whose pods need the machine to start.
+    """
+    environment = [{"name": "OMP_NUM_THREADS", "value": "1"}, {"name": "DILOCO_SPEED", "value": str(speed)}]
     resources = {**_LITTLE, "limits": {"cpu": "400m"}}
-    return {"name": name, "learners": learners, "resources": resources, "env": threads, **fields}
+    return {"name": name, "learners": learners, "resources": resources, "env": environment, **fields}
 
 
 def manifest(name: str, *regions: dict[str, Any], tokens: int, **spec: Any) -> dict[str, Any]:

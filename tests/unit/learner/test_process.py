@@ -55,7 +55,7 @@ class TestOptions:
             ("learner", "here/cpu/9", "--learner: 'here/cpu/9' is not in job small; use here/cpu/0, here/cpu/1"),
             ("speed", 0.0, "--speed: 0 "),
             ("speed", 1.5, "--speed: 1.5 "),
-            ("speed", 1e-320, "--speed: 9.99989e-321 is not a valid factor; use 0.001 to 1"),
+            ("speed", 1e-320, "--speed, DILOCO_SPEED: 9.99989e-321 is not a valid factor; use 0.001 to 1"),
             ("speed", float("nan"), "--speed: nan "),
             ("threads", 0, "--threads: 0 "),
             ("threads", 1025, "--threads: 1025 is not allowed; use 1 to 1024"),

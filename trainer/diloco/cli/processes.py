@@ -92,7 +92,10 @@ def learner(
         typer.Option("--syncer-address-file", help="A file with this address instead, which may come and change."),
     ] = None,
     speed: Annotated[
-        float, typer.Option("--speed", help="Emulate slower hardware: at 0.5 a step takes twice as long.")
+        float,
+        typer.Option(
+            "--speed", envvar="DILOCO_SPEED", help="Emulate slower hardware: at 0.5 a step takes twice as long."
+        ),
     ] = 1.0,
     device: Annotated[str, typer.Option("--device", help="auto (cuda if available), cpu, cuda, cuda:1...")] = "auto",
     stay: Annotated[

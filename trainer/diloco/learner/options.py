@@ -55,7 +55,9 @@ class LearnerOptions:
             some = ", ".join(ids[:4]) + (", ..." if len(ids) > 4 else "")
             raise LearnerOptionError(f"--learner: {self.learner!r} is not in job {self.job.metadata.name}; use {some}")
         if not LEAST_SPEED <= self.speed <= 1:
-            raise LearnerOptionError(f"--speed: {self.speed:g} is not a valid factor; use {LEAST_SPEED:g} to 1")
+            raise LearnerOptionError(
+                f"--speed, DILOCO_SPEED: {self.speed:g} is not a valid factor; use {LEAST_SPEED:g} to 1"
+            )
         if self.threads is not None and not 1 <= self.threads <= 1024:
             raise LearnerOptionError(f"--threads: {self.threads} is not allowed; use 1 to 1024")
         if not (math.isfinite(self.hand_in_seconds) and self.hand_in_seconds >= 0):

@@ -18,7 +18,7 @@ REGIONS = ("east", "west", "north")
 def job(cluster: Cluster, operator: ClusterOperator, namespace: str, west: Far, north: Far) -> ClusterJob:
     """A job with a region in each of three clusters, complete."""
     assert operator.cluster is cluster
-    regions = (region("east"), region("west", west.name), region("north", north.name))
+    regions = (region("east", speed=0.3), region("west", west.name, speed=0.3), region("north", north.name, speed=0.3))
     wanted = reachable(cluster, "three", *regions, tokens=BUDGET)
     # Merged only if all have contributed.
     wanted["spec"]["sync"]["quorum"] = len(REGIONS)

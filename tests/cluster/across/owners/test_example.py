@@ -44,7 +44,7 @@ def test_every_command_works_from_preparing_a_cluster_to_the_model(
     shell: ClusterShell, bed: Bed, west_cluster: Cluster, tmp_path: Path
 ) -> None:
     def wait() -> None:
-        time.sleep(0.1)
+        time.sleep(0.5)
 
     steps = sections(README)
     assert list(steps) == ["Once", "Prepare west", "Train", "Get the model", "Clean up"]

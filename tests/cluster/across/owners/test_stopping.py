@@ -27,7 +27,7 @@ def test_what_is_asked_while_a_cluster_is_away_is_done_when_it_is_back(
     cluster: Cluster, namespace: str, west: Far
 ) -> None:
     stopping = apply(cluster, namespace, reachable(cluster, "stopping", region("west", west.name)))
-    bounded = reachable(cluster, "finishing", region("east"), region("west", west.name), tokens=BUDGET)
+    bounded = reachable(cluster, "finishing", region("east", speed=0.3), region("west", west.name), tokens=BUDGET)
     finishing = apply(cluster, namespace, bounded)
     finishing.all_train(EAST, WEST)
     stopping.all_train(WEST)
