@@ -48,7 +48,7 @@ test-processes: test-units
 
 # One worker for each cluster; then tests that need several clusters, in two groups, each with a home of its own.
 test-clusters: $(STAMP)
-	$(BIN)/pytest -n 2 --dist loadfile tests/cluster --ignore tests/cluster/across --skipped-to $(SKIPPED)
+	$(BIN)/pytest -n 2 --dist loadfile --no-loadscope-reorder tests/cluster --ignore tests/cluster/across --skipped-to $(SKIPPED)
 	@$(MAKE) --no-print-directory --jobs 2 --output-sync=target test-across-faults test-across-owners
 
 test-across-faults test-across-owners: $(STAMP)
@@ -106,7 +106,7 @@ mutants: $(STAMP) ## Change one line at a time and see that a test fails; hours 
 
 benchmarks: $(STAMP) ## Every benchmark, one JSON file each in build/benchmarks/; hours
 	@mkdir -p build/benchmarks
-	for name in wire link merge stall links links_real operator_scale quality; do \
+	for name in wire link merge stall links links_real operator_scale hetero quality; do \
 	  $(BIN)/python benchmarks/$$name.py --json build/benchmarks/$$name.json || exit 1; \
 	done
 

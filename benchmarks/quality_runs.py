@@ -42,6 +42,7 @@ from quality_variants import (
     RESTART_SECONDS,
     SEQUENCE_TOKENS,
     STEP_SECONDS,
+    UNEVEN_SPEEDS,
     VARIANTS,
     WORKLOADS,
     WORLDS,
@@ -158,6 +159,12 @@ def scenario_of(setting: Setting, learners: tuple[str, ...]) -> Scenario:
         case "cuts":
             cuts = every_minute(lambda learner, at_seconds: Cut(learner, at_seconds, CUT_SECONDS))
             return Scenario(default=everyone, faults=cuts, seed=setting.seed)
+        case "uneven":
+            profiles = {
+                learner: dataclasses.replace(everyone, step_seconds=STEP_SECONDS / speed)
+                for learner, speed in zip(learners, UNEVEN_SPEEDS, strict=True)
+            }
+            return Scenario(profiles, everyone, seed=setting.seed)
         case _:
             return Scenario(default=everyone, seed=setting.seed)
 
@@ -254,6 +261,7 @@ def _decoupled(job: DiLoCoJob, outcome: Outcome) -> dict[str, Any]:
         "pushed_bytes": sum(learner.pushed_bytes for learner in view.learners),
         "restarts": sum(learner.restarts for learner in view.learners),
         "goodput": view.goodput,
+        "computing": [learner.computing for learner in view.learners],
         "virtual_seconds": outcome.virtual_seconds,
         "trace": outcome.trace_digest,
     }

@@ -25,7 +25,9 @@ WORLDS: Final = {
     "calm": "every learner at one speed",
     "faults": "the last learner at half speed, and every minute a learner is killed and starts again 10 s later",
     "cuts": "every minute a learner's link is cut for 18 s, longer than an interval",
+    "uneven": "the learners at 1, 0.82, 0.5 and 0.25 of full speed",
 }
+UNEVEN_SPEEDS: Final = (1.0, 0.82, 0.5, 0.25)
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,6 +150,17 @@ VARIANTS: Final[Mapping[str, Variant]] = {
     ),
     "int8_down": Variant("Int8 down", sync={"downlink": "Int8"}, rates_of="decoupled"),
     "bf16_down": Variant("BF16 down", sync={"downlink": "BF16"}, rates_of="decoupled"),
+    "uneven": Variant("uneven speeds, K = 1", world="uneven", rates_of="decoupled"),
+    "uneven_no_grace": Variant(
+        "uneven speeds, K = 1, no grace", sync={"grace": {"safety": 0.0}}, world="uneven", rates_of="decoupled"
+    ),
+    "uneven_all": Variant("uneven speeds, K = M", sync={"quorum": LEARNERS}, world="uneven", rates_of="decoupled"),
+    "uneven_lock_step": Variant(
+        "uneven speeds, K = M in lock-step",
+        sync={"quorum": LEARNERS, "maxStalenessSteps": 26},
+        world="uneven",
+        rates_of="decoupled",
+    ),
 }
 
 

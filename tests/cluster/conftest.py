@@ -23,12 +23,15 @@ from testbed.kind.guard import NotOursError
 from testbed.kind.project_images import Images
 
 OPERATOR = Release("diloco-operator", "diloco-system")
+LONGEST_FIRST = ("test_lost_node.py", "test_job_faults.py")
+"""So that no worker is left with a long file when the others have ended."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if "tests/cluster/" in item.nodeid:
             item.add_marker(pytest.mark.cluster)
+    items.sort(key=lambda item: item.path.name not in LONGEST_FIRST)
 
 
 @pytest.fixture(scope="session")

@@ -16,6 +16,7 @@ from testbed.kind.chart import Release
 from testbed.kind.clusters import Cluster
 from testbed.kind.waiting import wait_until
 from tests.support.cluster_jobs import (
+    CHECKPOINT_STEPS,
     TOKENS_PER_STEP,
     WAIT_SECONDS,
     ClusterJob,
@@ -180,6 +181,8 @@ def test_a_deleted_learner_pod_comes_back_with_its_shard_and_nobody_waits(job: C
 
 
 def test_a_killed_container_starts_again_in_its_pod_and_nobody_waits(job: ClusterJob) -> None:
+    # Long enough for a checkpoint of its own.
+    job.goes_on(VICTIM, job.steps(VICTIM) + 2 * CHECKPOINT_STEPS)
     before, others, pod = job.all_train(*BOTH), bystanders(job, WITNESS), present(job.pod(VICTIM))
     kill_container(pod)
     trains_without(job, WITNESS, VICTIM)

@@ -27,9 +27,10 @@ from tests.support.cluster_jobs import (
     new_namespace,
     of,
     pool,
+    shorten_grace,
 )
 
-# Kubernetes considers the node lost after 50 s; toleration, grace period and the wait beyond it are 160 s.
+# Kubernetes considers the node lost after 50 s; toleration and the wait beyond the grace period are 40 s.
 pytestmark = pytest.mark.timeout(1800)
 
 WITNESS, VICTIM = "east/steady/0", "west/spot/0"
@@ -119,6 +120,7 @@ def test_a_lost_learner_is_replaced_elsewhere_and_its_old_process_fenced(
     with lost_node(cluster, nodes.lost):
         # Without a toleration of the operator's it would stay there for five minutes.
         wait_until(lambda: (pod := job.pod(VICTIM)) and pod.leaving, "its pod is to go", WAIT_SECONDS)
+        shorten_grace(job, victim.name)
         wait_until(lambda: (pod := job.pod(VICTIM)) and pod.uid != victim.uid, "it is replaced", WAIT_SECONDS)
         during = job.all_train(WITNESS, VICTIM)
         assert "LostPodReplaced" in job.reasons()
@@ -146,6 +148,7 @@ def test_a_job_that_waits_keeps_a_lost_pod_and_can_be_stopped(job: ClusterJob, n
     job.patch(failurePolicy={"lostPods": {"action": "Wait"}})
     with lost_node(cluster, nodes.lost):
         wait_until(lambda: (pod := job.pod(VICTIM)) and pod.leaving, "its pod is to go", WAIT_SECONDS)
+        shorten_grace(job, victim.name)
         told = job.wait_for(lambda status: holds(status, "Degraded", "LostPodKept"), "the node is reported as lost")
         assert victim.node in condition(told, "Degraded").message
         assert holds(told, "Ready")
@@ -181,6 +184,7 @@ def test_a_lost_syncer_stays_until_a_person_says_that_it_is_off(cluster: Cluster
     with lost_node(cluster, nodes.lost):
         job.patch(suspend=True)
         wait_until(lambda: job.syncer_pod() is None, "its pod is to go", WAIT_SECONDS)
+        shorten_grace(job, syncer.name)
         told = job.wait_for(lambda status: holds(status, "Degraded", "SyncerNodeLost"), "it is reported as lost")
         message = condition(told, "Degraded").message
         assert f"diloco.dev/syncer-stopped={syncer.uid}" in message

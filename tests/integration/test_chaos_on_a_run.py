@@ -83,7 +83,7 @@ def test_victims_recover_and_only_they_restart(tmp_path: Path) -> None:
 
 
 def test_the_report_of_a_run_has_what_was_injected(tmp_path: Path) -> None:
-    job, output = write_job(tmp_path, 100_000), tmp_path / "out"
+    job, output = write_job(tmp_path, 40_000), tmp_path / "out"
     with started(job, output) as process:
         wait_until(lambda: merging(output) and training(output) == {VICTIM, OTHER}, process)
         told = chaos(output, "--for", "1s", "--settle", "0", "--fault", f"kill:{VICTIM}@at=0")

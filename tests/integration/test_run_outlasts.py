@@ -29,7 +29,7 @@ pytestmark = [pytest.mark.processes, pytest.mark.timeout(900)]
 
 
 def test_a_run_succeeds_without_readable_output_journal_or_logs(tmp_path: Path) -> None:
-    job, output = write_job(tmp_path, 60_000), tmp_path / "out"
+    job, output = write_job(tmp_path, 30_000), tmp_path / "out"
     journal, kept = output / "supervisor.jsonl", tmp_path / "kept"
     with started(job, output) as process:
         wait_until(lambda: merging(output), process)

@@ -33,6 +33,8 @@ KINDS = (
 """The kinds of all objects that a job can have, whatever creates them."""
 TOKENS_PER_STEP = 128
 """Of each learner."""
+CHECKPOINT_STEPS = 10
+"""Between two checkpoints of a learner's own."""
 _LITTLE = {"requests": {"cpu": "50m", "memory": "64Mi"}}
 _ASK = """
 import sys, urllib.request
@@ -56,7 +58,7 @@ def manifest(name: str, *regions: dict[str, Any], tokens: int, **spec: Any) -> d
     whole: dict[str, Any] = {
         "model": {"builtin": {"preset": "pico"}},
         "data": {"text": {}},
-        "training": {"tokens": tokens, "sequenceLength": 32, "batchSize": 4, "checkpointEverySteps": 20},
+        "training": {"tokens": tokens, "sequenceLength": 32, "batchSize": 4, "checkpointEverySteps": CHECKPOINT_STEPS},
         "sync": {
             "fragments": 4,
             "interval": 8,
@@ -244,6 +246,11 @@ def apply(cluster: Cluster, namespace: str, job: dict[str, Any]) -> ClusterJob:
     """Apply a manifest."""
     cluster.apply(job, namespace=namespace)
     return ClusterJob(cluster, namespace, job["metadata"]["name"])
+
+
+def shorten_grace(job: ClusterJob, pod: str) -> None:
+    """Do not wait for the grace period of a pod that is to go already; its node cannot answer anyway."""
+    job.kubectl("delete", "pod", pod, "--grace-period=5", "--wait=false")
 
 
 @contextmanager
