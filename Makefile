@@ -54,7 +54,8 @@ test-clusters: $(STAMP)
 test-across-faults test-across-owners: $(STAMP)
 	$(BIN)/pytest -n 0 tests/cluster/across/$(@:test-across-%=%) --skipped-to $(SKIPPED)
 
-soak: $(STAMP) ## Ten minutes of attacks on a syncer whose learners train on
+soak: $(STAMP) ## Twenty minutes of random chaos on a run, then ten minutes of attacks on a syncer
+	$(BIN)/python -m tests.soak.chaos
 	$(BIN)/python -m tests.hostile.soak
 
 kind-up: $(STAMP) ## A real cluster with the project's images, for tests and trials; it stays until kind-down
@@ -106,7 +107,7 @@ mutants: $(STAMP) ## Change one line at a time and see that a test fails; hours 
 
 benchmarks: $(STAMP) ## Every benchmark, one JSON file each in build/benchmarks/; hours
 	@mkdir -p build/benchmarks
-	for name in wire link merge stall links links_real operator_scale hetero quality; do \
+	for name in wire link merge stall links links_real operator_scale recovery hetero quality; do \
 	  $(BIN)/python benchmarks/$$name.py --json build/benchmarks/$$name.json || exit 1; \
 	done
 

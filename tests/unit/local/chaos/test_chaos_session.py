@@ -1,6 +1,7 @@
 """A session of faults: orders in time, an end that leaves nothing behind, and what it has seen."""
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 
@@ -69,6 +70,27 @@ def test_a_session_ends_once_its_victim_has_recovered() -> None:
     (found,) = effects(session.injected, session.observed)
     assert (found.recovered, found.lost) == (1, 1)
     assert session.observed.samples[0].given_seconds == 20.0
+
+
+@pytest.mark.parametrize("epoch", [1, 2], ids=["the same syncer", "a syncer that was started since"])
+def test_a_victim_of_whom_the_syncer_tells_nothing_is_back_once_merged(epoch: int) -> None:
+    # One that was lost before the syncer started is new to it.
+    incarnation = {1: 2, 2: 1}[epoch]
+
+    def then(asked: int) -> SyncerStatus:
+        if not asked:
+            return told("Training", 1, 10.0, recovered=False).model_copy(update={"epoch": 1})
+        now = told("Training", incarnation, 10.0 + asked, recovered=False)
+        tokens = 50.0 if asked < 3 else 60.0
+        learners = tuple(one.model_copy(update={"merged_tokens": tokens}) for one in now.learners)
+        return now.model_copy(update={"learners": learners, "epoch": epoch})
+
+    place = ScriptedPlace(then)
+    session = Session(place, (VICTIM,), lambda _: None)
+    session.run([replace(KILL, at_seconds=0.1)], seconds=0.5, settle_seconds=1e6)
+    assert place.asked == 3
+    (found,) = effects(session.injected, session.observed)
+    assert (found.recovered, found.lost) == (1, 1)
 
 
 def test_a_cut_that_ended_no_session_is_not_waited_for() -> None:

@@ -6,6 +6,7 @@
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Final, Protocol
 
 from diloco.core.time_class import COMPUTING, TimeClass
@@ -49,6 +50,20 @@ class Place(Protocol):
         """End every pause and cut of this session."""
 
 
+@dataclass(slots=True)
+class _Killed:
+    """A learner whose work since has not been seen in a merge."""
+
+    at: float
+    """Of the first kill since its work was last merged."""
+    session: tuple[int, int]
+    """The syncer's epoch, and the learner's incarnation, at the latest kill."""
+    since: tuple[int, int] | None = None
+    """The same of its new session, once it has one."""
+    merged_tokens: float = 0.0
+    """At the first look at that."""
+
+
 class Session:
     """Runs the orders against a place. Use once."""
 
@@ -63,6 +78,8 @@ class Session:
         """Of every learner when each fault was injected."""
         self._latest: dict[str, LearnerStatus] = {}
         self._latest_at = -math.inf
+        self._epoch = 0
+        self._killed: dict[str, _Killed] = {}
         self._samples: list[ChaosSample] = []
         self._recoveries: dict[tuple[str, float], Recovered] = {}
         self._evaluations: dict[tuple[int, float], tuple[float, float]] = {}
@@ -116,6 +133,12 @@ class Session:
         one = Injected(at, order.kind.value, order.target, victims, order.seconds, refused)
         self._injected[-1] = one
         self._announce(what_text(one))
+        if order.kind == FaultKind.KILL:
+            for victim in victims:
+                first = self._killed.get(victim)
+                told = self._latest.get(victim)
+                session = self._epoch, 0 if told is None else told.incarnation
+                self._killed[victim] = _Killed(at if first is None else first.at, session)
 
     def _poll(self) -> None:
         now = self._now
@@ -126,6 +149,7 @@ class Session:
         if status is None:
             return
         self._latest, self._latest_at = {told.id: told for told in status.learners}, self._now
+        self._epoch = status.epoch
         offset = self._now - status.elapsed_seconds  # of this clock to that of the job
         if len(self._samples) < _MOST_SAMPLES:
             self._samples.append(sample_of(status, self._now))
@@ -134,10 +158,27 @@ class Session:
             # A recovery is told again and again: the time of its loss identifies it, to the second.
             key = one.learner, round(one.lost_seconds, 3)
             self._recoveries.setdefault(key, Recovered(one.learner, lost_at, lost_at + one.seconds))
+        self._look_for_killed()
         for evaluation in status.evaluations:
             if evaluation.loss is not None and not evaluation.doubted:
                 key_of = evaluation.tokens, evaluation.seconds
                 self._evaluations.setdefault(key_of, (evaluation.seconds + offset, evaluation.loss))
+
+    def _look_for_killed(self) -> None:
+        """See who is merged again.
+
+        The syncer tells that too, but not of those that were lost before it started: it may have been killed itself.
+        """
+        for name, killed in list(self._killed.items()):
+            told = self._latest.get(name)
+            if any(one.learner == name and one.merged_at > killed.at for one in self._recoveries.values()):
+                del self._killed[name]
+            elif told is not None and (session := (self._epoch, told.incarnation)) > killed.session:
+                if killed.since != session:
+                    killed.since, killed.merged_tokens = session, told.merged_tokens
+                elif told.merged_tokens > killed.merged_tokens:
+                    self._recoveries[name, killed.at] = Recovered(name, killed.at, self._latest_at)
+                    del self._killed[name]
 
     def _settled(self) -> bool:
         """Whether everybody who was hit has recovered, or was not lost."""
