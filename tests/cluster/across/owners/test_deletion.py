@@ -97,7 +97,7 @@ def test_what_is_deleted_while_a_cluster_is_away_is_swept_when_it_is_back(
         kill_container(worker)
         wait_until(lambda: not exists(left), "the deletion does not wait for ever", WAIT_SECONDS)
         wait_until(lambda: is_gone(cluster, doomed), "nor does that of its namespace", WAIT_SECONDS)
-        assert any("left in cluster west" in note for note in notes(left, "ChildrenLeft"))
+        assert any("left in cluster west (ClusterUnreachable)" in note for note in notes(left, "ChildrenLeft"))
         assert operator.total(operator.has_taken_over().name, "jobs_left_behind_total", cluster="west") >= 1
         # Nothing of all this was heard there.
         assert {name: uids_there(west, name) for name in before} == before

@@ -26,7 +26,7 @@ def role(pair: Pair) -> dict[str, Any]:
 
 def give(pair: Pair, role: dict[str, Any], without: str = "") -> None:
     """Give home this Role, and a new Secret, with which it lists everything there anew."""
-    rules = [rule for rule in role["rules"] if without not in rule["resources"]]
+    rules = [rule for rule in role["rules"] if without not in rule["resources"] or "list" not in rule["verbs"]]
     assert len(rules) == len(role["rules"]) - bool(without)
     pair.west.cluster.kubectl("apply", "--filename", "-", stdin=yaml.safe_dump({**role, "rules": rules}))
     give_secret(pair.home, pair.job.namespace, pair.west.secret())
