@@ -26,10 +26,10 @@ from diloco.spec.words import listed
 from diloco.tape.records import RecordError, action_from, build, event_from
 from diloco.tape.segments import DAMAGED, TapeFiles, open_segment, plain_path, segment_number, segment_path
 
-FORMAT = 4
-_READ = (1, 2, 3, FORMAT)
+FORMAT = 5
+_READ = (1, 2, 3, 4, FORMAT)
 """Format 1 does not name the engine's rules: they are the first ones. Formats before 3 lack the model's sizes. Formats
-before 4 have a header in the first segment only."""
+before 4 have a header in the first segment only. Formats before 5 have no proofs of merged fragments."""
 _CHAIN_KEY = b',"chain":"'
 _LINE_LIMIT_BYTES = 256 << 20
 """Longest line. A header has some numbers per fragment and learner; no real one comes near this."""
