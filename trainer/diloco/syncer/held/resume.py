@@ -132,14 +132,17 @@ class _Restoring:
         )
         patience = max(job.spec.sync.lease_seconds, _LEAST_PATIENCE_SECONDS)
         port = await server.start()
+        address = format_address(parse_address(self._options.listen)[0], port)
+        # It is not worth more time than it takes to do the work again.
+        most = patience + tail.seconds
+        _log.info("takes them from learners at %s, in %.0f s at most", address, most)
         try:
-            # It is not worth more time than it takes to do the work again.
-            await collector.collect(patience_seconds=patience, most_seconds=patience + tail.seconds, stop=stop)
+            await collector.collect(patience_seconds=patience, most_seconds=most, stop=stop)
         finally:
             await server.stop(_STOP_SECONDS)
         self._received_bytes, self._sent_bytes = server.bytes_received, server.bytes_sent
         self._senders = len(collector.senders)
-        return format_address(parse_address(self._options.listen)[0], port)
+        return address
 
     def finished(self) -> StartState:
         """What the epoch begins with."""
