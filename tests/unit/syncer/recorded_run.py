@@ -62,6 +62,8 @@ class RecordedRun:
         self._random = torch.Generator().manual_seed(epoch)
         self.spoilt: frozenset[int] = frozenset()
         """Versions for which the last learner pushes a million times too much."""
+        self.proves = True
+        """Its tape has proofs, as earlier versions' tapes have not."""
         self._events: deque[Event] = deque()
         self._incarnations: dict[str, int] = {}
 
@@ -127,8 +129,9 @@ class RecordedRun:
                 result = self._merging.run(prepared)
                 self.store.commit(result.fragment, result.version, result.made, result.digest, result.update)
                 failed = bool(result.problem)
+                proof = result.proof if self.proves else ""
                 self._events.append(
-                    Merged(result.fragment, result.version, result.digest.hex(), 0.01, failed, result.left_out)
+                    Merged(result.fragment, result.version, result.digest.hex(), 0.01, failed, result.left_out, proof)
                 )
             case Broadcast(fragment, version, learners):
                 self._events += [

@@ -58,6 +58,8 @@ class Gathering:
         self._holders: dict[str, _Holder] = {}
         self._returns: dict[str, int] = {}
         self._excluded: set[str] = set()
+        self._turned_away: set[str] = set()
+        """Learners that hold what is wanted, as enough others do. They come again."""
         self._attempts = 0
 
     @property
@@ -87,12 +89,15 @@ class Gathering:
 
     def joined(self, learner: str, versions: Mapping[int, int]) -> bool:
         """Note what a learner holds, by fragment. Returns whether it may be asked for some of it."""
-        self._awaited.discard(learner)
         self.left(learner)
+        self._awaited.discard(learner)
+        self._turned_away.discard(learner)
         if learner in self._excluded or self._returns.get(learner, 0) >= MOST_RETURNS:
             return False
         held = {index: version for index, version in versions.items() if self._is_wanted(index, version)}
         if not any(self._rivals(index, version) < MOST_HOLDERS for index, version in held.items()):
+            if held:
+                self._turned_away.add(learner)
             return False
         self._returns[learner] = self._returns.get(learner, 0) + 1
         self._holders[learner] = _Holder(held)
@@ -103,7 +108,9 @@ class Gathering:
         for one in self._fragments.values():
             if one.under_way is not None and one.under_way.learner == learner:
                 one.under_way = None
-        self._holders.pop(learner, None)
+        if self._holders.pop(learner, None) is not None:
+            self._awaited |= self._turned_away  # one of them may take its place
+            self._turned_away.clear()
 
     def received(self, order: Order) -> None:
         """Note that what an order was for has come and has its proof, even if its learner has gone since."""

@@ -98,7 +98,7 @@ class Collector:
         self._sessions: dict[str, _Session] = {}
         self._receptions: dict[Order, _Reception] = {}
         self._taking: set[Order] = set()
-        self._received_at = clock()
+        self._waits_since = clock()
         self._news = asyncio.Event()
         self._closed = False
         self.senders: set[str] = set()
@@ -113,7 +113,7 @@ class Collector:
             most_seconds: The most that it may take together.
             stop: Ends it.
         """
-        began = self._received_at = self._clock()
+        began = self._waits_since = self._clock()
         try:
             while not (stop.is_set() or self._gathering.over or self._clock() - began >= most_seconds):
                 self._look(patience_seconds)
@@ -202,7 +202,7 @@ class Collector:
             loop = asyncio.get_running_loop()
             proven = await loop.run_in_executor(self._checks, _has_proof, values, made)
             if not proven:
-                self._gathering.failed(order)
+                self._fail(order)
                 _log.warning(
                     "%s sent something else than version %d of fragment %d; it is asked for nothing more",
                     *(order.learner, order.version, order.fragment),
@@ -212,10 +212,10 @@ class Collector:
                 return PushReceipt(accepted=False, reason=_NOT_ASKED)
             await self._take(order.fragment, made, values)
             self._gathering.received(order)  # it counts, whether or not its learner still waits for the receipt
-            self._received_at = self._clock()
+            self._waits_since = self._clock()
             self.senders.add(order.learner)
         except BaseException:
-            self._gathering.failed(order)
+            self._fail(order)
             raise
         finally:
             self._taking.discard(order)
@@ -252,11 +252,16 @@ class Collector:
                 _log.warning(
                     "%s does not send fragment %d; it is asked for nothing more", order.learner, order.fragment
                 )
-                self._gathering.failed(order)
+                self._fail(order)
         for order in set(self._receptions) - set(self._gathering.under_way) - self._taking:
             self._drop(order)
-        if self._gathering.waiting and now - self._received_at >= patience_seconds:
+        if self._gathering.waiting and now - self._waits_since >= patience_seconds:
             self._gathering.wait_no_more()
+
+    def _fail(self, order: Order) -> None:
+        """Exclude a learner. Others that hold the same, and were told to come again, get time to do so."""
+        self._gathering.failed(order)
+        self._waits_since = self._clock()
 
     def _give_orders(self) -> None:
         for order in self._gathering.next_orders():
