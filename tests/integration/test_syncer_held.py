@@ -5,6 +5,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 import torch
@@ -12,11 +13,13 @@ import torch
 from diloco.spec.syncer_status import SyncerStatus
 from diloco.syncer.disk.checkpoint import LoadedCheckpoint, checkpoint_names, load_checkpoint
 from diloco.syncer.replay import replay
-from diloco.wire.messages import Welcome
 from tests.integration.two_learners import LEARNERS
 from tests.support.holding_learner import HoldingLearner, free_port
 from tests.support.scripted_learner import WAIT_SECONDS
 from tests.support.syncer_process import SmallJob, SyncerProcess
+
+if TYPE_CHECKING:
+    from diloco.wire.messages import Welcome
 
 pytestmark = pytest.mark.processes
 

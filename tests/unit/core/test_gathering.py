@@ -104,7 +104,7 @@ def test_a_learner_that_comes_again_and_again_is_not_listened_to() -> None:
 
 def test_few_fragments_are_under_way_at_once_and_shared_by_learners() -> None:
     versions = dict.fromkeys(range(100), 1)
-    gathering = Gathering({p: (1,) for p in versions}, [])
+    gathering = Gathering(dict.fromkeys(versions, (1,)), [])
     gathering.joined("a", versions)
     assert len(gathering.next_orders()) == MOST_OF_ONE
     for name in "bcd":
@@ -118,7 +118,7 @@ def test_few_fragments_are_under_way_at_once_and_shared_by_learners() -> None:
 def test_of_ten_thousand_learners_a_few_are_remembered() -> None:
     names = [f"here/cpu/{number}" for number in range(10_000)]
     versions = dict.fromkeys(range(24), 7)
-    gathering = Gathering({p: (6, 7) for p in versions}, names)
+    gathering = Gathering(dict.fromkeys(versions, (6, 7)), names)
     assert sum(gathering.joined(name, versions) for name in names) == MOST_HOLDERS
     assert not gathering.waiting
 

@@ -2,12 +2,15 @@
 
 import hashlib
 import random
-from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
 import pytest
 
 from diloco.core.proof import Pass, proof_of
 from diloco.core.sizes import BLOCK
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 _BYTES = 4 * BLOCK
 
