@@ -311,6 +311,8 @@ def _layout(file: Path, header: TapeHeader, job: DiLoCoJob, *, trust: bool) -> L
 
 def difference(entry: TapeEntry, actions: list[Action]) -> str:
     """How the engine's actions differ from those on the tape; empty if they do not."""
+    if tuple(actions) == entry.actions:  # text for what is left: it takes longer
+        return ""
     for index in range(max(len(actions), len(entry.actions))):
         ours = _text(actions[index]) if index < len(actions) else "nothing"
         theirs = _text(entry.actions[index]) if index < len(entry.actions) else "nothing"

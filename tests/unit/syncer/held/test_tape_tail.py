@@ -21,8 +21,8 @@ from tests.unit.syncer.recorded_run import RecordedRun
 pytestmark = pytest.mark.usefixtures("one_torch_thread")
 
 
-def make_job(**sync: Any) -> DiLoCoJob:
-    spec = small.small_job(sync={"fragments": 4, "interval": 4} | sync)
+def make_job(learners: int = 2, **sync: Any) -> DiLoCoJob:
+    spec = small.small_job(learners=learners, sync={"fragments": 4, "interval": 4} | sync)
     document = {"apiVersion": API_VERSION, "kind": KIND, "metadata": {"name": "small"}}
     return DiLoCoJob.model_validate(document | {"spec": spec.model_dump(mode="json", by_alias=True)})
 

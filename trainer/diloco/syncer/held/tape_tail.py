@@ -21,7 +21,7 @@ from diloco.spec import DiLoCoJob
 from diloco.spec.sync import OuterOptimizer
 from diloco.syncer.prepare import StartState
 from diloco.syncer.replay import difference
-from diloco.tape.reader import TapeEntry, TapeError, TapeHeader, TapeReader, Torn, engine_of, read_header
+from diloco.tape.reader import TapeEntry, TapeError, TapeHeader, TapeReader, Torn, engine_of, merged_in, read_header
 from diloco.tape.segments import TapeFiles, find_tapes
 
 _log = logging.getLogger(__name__)
@@ -66,6 +66,8 @@ def read_tail(directory: Path, job: str, start: StartState) -> TapeTail | None:
     if start.engine is None or not tapes or tapes[-1].epoch < start.epoch:
         return None
     try:
+        if not _has_newer(tapes[-1], job, start):  # as after a stop: most starts end here
+            return None
         found = _read(tapes[-1], job, start, start.engine)
     except (TapeError, TailError, SnapshotError, ImageError) as error:
         _log.warning("what was merged after checkpoint %s is not known: %s", start.checkpoint, error)
@@ -84,6 +86,21 @@ def read_tail(directory: Path, job: str, start: StartState) -> TapeTail | None:
         _log.warning("its tape has no proofs of them: they are lost")
         return None
     return found
+
+
+def _has_newer(files: TapeFiles, job: str, start: StartState) -> bool:
+    """Whether the last segment, or one before it, seems to have a version that is newer than the checkpoint's.
+
+    Raises:
+        TapeError: it cannot be read.
+        TailError, SnapshotError, ImageError: its header makes no sense.
+    """
+    header, versions = read_header(files.segments[-1]), start.store.versions
+    options, _ = _options(header, job, start.layout)
+    begun = engine_of(header, options).versions
+    return any(theirs > ours for theirs, ours in zip(begun, versions, strict=True)) or any(
+        fragment < len(versions) and version > versions[fragment] for fragment, version in merged_in(files.segments[-1])
+    )
 
 
 def _read(files: TapeFiles, job: str, start: StartState, saved: dict[str, Any]) -> TapeTail:
