@@ -1,4 +1,4 @@
-"""A run of real processes whose syncer is killed an hour before its next checkpoint: its learners bring the model back."""
+"""A run of real processes whose syncer is killed an hour before its next checkpoint: learners bring the model back."""
 
 from pathlib import Path
 

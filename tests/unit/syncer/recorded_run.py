@@ -115,7 +115,11 @@ class RecordedRun:
                 self._incarnations[learner] = incarnation
             case AskFragment(learner, incarnation, fragment, version, attempt):
                 values = 0.01 * torch.randn(self.layout.fragments[fragment].numel, generator=self._random)
-                if version in self.spoilt and fragment < self.spoilt_fragments and learner == self.job.spec.learner_ids[-1]:
+                if (
+                    version in self.spoilt
+                    and fragment < self.spoilt_fragments
+                    and learner == self.job.spec.learner_ids[-1]
+                ):
                     values *= self.spoilt_by
                 payload = self._codec.encode(values)
                 self._payloads[PushKey(learner, incarnation, fragment, version, attempt)] = payload

@@ -52,9 +52,9 @@ class Scene:
             work.close()
 
     def same_bits(self, found: StartState, fragment: int) -> bool:
-        return torch.equal(
-            found.store.current(fragment).parameters, self.run.store.current(fragment).parameters
-        ) and (found.store.current(fragment).version == self.run.store.current(fragment).version)
+        return torch.equal(found.store.current(fragment).parameters, self.run.store.current(fragment).parameters) and (
+            found.store.current(fragment).version == self.run.store.current(fragment).version
+        )
 
     def momentum_error(self, found: StartState, fragment: int) -> float:
         expected = self.run.store.momentum(fragment)
