@@ -93,11 +93,14 @@ class ScriptedLearner:
         threading.Thread(target=self._listen, args=(self._session, self._inbox), daemon=True).start()
         answer = self._inbox.get(timeout=WAIT_SECONDS)
         if answer is None:
-            raise EndedError("the session has ended") if self.broken is None else self.broken
+            raise self._why_ended()
         if isinstance(answer, Welcome):
             self.welcome = answer
             self.steps = answer.steps
         return answer
+
+    def _why_ended(self) -> Exception:
+        return self.broken or EndedError("the session has ended")
 
     def begin(self) -> Self:
         """Join, load the model and begin to train."""

@@ -10,14 +10,12 @@ def only(gathering: Gathering) -> Order:
 
 def test_the_newest_version_is_asked_of_one_that_holds_it() -> None:
     gathering = Gathering({3: (5, 6)}, ["a", "b"])
-    assert not gathering.over
     assert gathering.joined("a", {3: 6, 0: 9})
     order = only(gathering)
     assert (order.learner, order.fragment, order.version) == ("a", 3, 6)
     assert gathering.next_orders() == []
     gathering.received(order)
     assert gathering.complete
-    assert gathering.over
     assert gathering.has(3)
 
 

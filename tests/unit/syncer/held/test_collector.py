@@ -71,7 +71,7 @@ class Scene:
     ) -> "asyncio.Task[None]":
         """A session; it lasts until the collector ends it, unless ``inbound`` ends before."""
         join = Join(JOB, learner, "one", LAYOUT.digest, held_epoch=EPOCH, held=held)
-        self.said[learner] = queue = asyncio.Queue()
+        queue = self.said[learner] = asyncio.Queue[SyncerMessage]()
         messages = (inbound or silence)()
         session = self.collector.session(replace(join, **more), ANYBODY, messages, queue.put_nowait)
         return asyncio.create_task(session)
