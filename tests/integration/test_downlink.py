@@ -68,7 +68,7 @@ def test_learners_with_and_without_updates_hold_the_same_bits_and_replay(tmp_pat
 
 
 def test_after_a_restart_each_fragment_is_sent_whole_once_then_as_updates(tmp_path: Path) -> None:
-    job = SmallJob(tmp_path, downlink="Int8", tokens=10_000_000)
+    job = SmallJob(tmp_path, downlink="Int8", tokens=10_000_000, lease_seconds=5)
     with SyncerProcess(job, tmp_path / "s", "--record") as syncer:
         syncer.serving()
         with learner(job, syncer) as one:

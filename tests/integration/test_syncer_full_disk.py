@@ -49,7 +49,7 @@ def test_a_full_disk_costs_checkpoints_and_no_step_and_is_made_up_for(tmp_path: 
 
 
 def test_a_checkpoint_that_cannot_be_written_in_full_leaves_nothing_behind(tmp_path: Path) -> None:
-    job = SmallJob(tmp_path, tokens=10_000_000)
+    job = SmallJob(tmp_path, tokens=10_000_000, lease_seconds=5)
     with SyncerProcess(job, tmp_path / "s") as syncer:
         syncer.serving()
         with learner(job, syncer) as one:

@@ -33,7 +33,7 @@ def test_a_recorded_run_ends_with_a_model_and_replays_to_the_bit(tmp_path: Path)
 
 
 def test_killed_it_resumes_from_its_checkpoint_and_both_epochs_replay(tmp_path: Path) -> None:
-    job = SmallJob(tmp_path, tokens=10_000_000)
+    job = SmallJob(tmp_path, tokens=10_000_000, lease_seconds=5)
     with SyncerProcess(job, tmp_path / "s", "--record") as syncer:
         syncer.serving()
         with learner(job, syncer) as one:
@@ -42,7 +42,7 @@ def test_killed_it_resumes_from_its_checkpoint_and_both_epochs_replay(tmp_path: 
             syncer.kill()
             assert one.over.wait(WAIT_SECONDS)
     saved = checkpoint_names(tmp_path / "s" / "checkpoints")
-    job = SmallJob(tmp_path, tokens=round(before.merged_tokens) + 5_000)
+    job = SmallJob(tmp_path, tokens=round(before.merged_tokens) + 5_000, lease_seconds=5)
     with SyncerProcess(job, tmp_path / "s", "--record", "--exit-when-finished") as syncer:
         syncer.serving()
         status = syncer.status()

@@ -27,7 +27,7 @@ def is_cut(tape: Path, epoch: int, _: object) -> bool:
 
 
 def test_killed_while_its_tape_is_cut_it_goes_on_and_every_epoch_replays(tmp_path: Path) -> None:
-    job = SmallJob(tmp_path, tokens=10_000_000, tape="1Mi")
+    job = SmallJob(tmp_path, tokens=10_000_000, tape="1Mi", lease_seconds=5)
     tape = tmp_path / "s" / "tape"
     for epoch in range(1, 5):
         with SyncerProcess(job, tmp_path / "s") as syncer:

@@ -43,6 +43,10 @@ WAIT_SECONDS = 60.0
 TOKENS_PER_STEP = 64
 
 
+class EndedError(RuntimeError):
+    """The syncer has ended the session without a word."""
+
+
 class ScriptedLearner:
     """The wire side of one learner process."""
 
@@ -76,22 +80,27 @@ class ScriptedLearner:
         self._random = torch.Generator().manual_seed(sum(learner.encode()))
         self._session: Any = None
 
-    def join(self, *, epoch: str = "", versions: tuple[int, ...] = (), layout_digest: str = "") -> SyncerMessage:
-        """Open a session and wait for the answer: a Welcome or a Refused."""
+    def join(
+        self, *, epoch: str = "", versions: tuple[int, ...] = (), layout_digest: str = "", **more: Any
+    ) -> SyncerMessage:
+        """Open a session and wait for the answer: a Welcome, a Refused or a HeldWanted."""
         digest = layout_digest or self.layout.digest
-        join = Join(self.job, self.learner, self.instance, digest, epoch, versions, self.steps, self.steps)
+        join = Join(self.job, self.learner, self.instance, digest, epoch, versions, self.steps, self.steps, **more)
+        self.broken = None
         self.over.clear()
         self._inbox = queue.Queue()
         self._session = self.client.open_session(join)
         threading.Thread(target=self._listen, args=(self._session, self._inbox), daemon=True).start()
         answer = self._inbox.get(timeout=WAIT_SECONDS)
         if answer is None:
-            assert self.broken is not None
-            raise self.broken
+            raise self._why_ended()
         if isinstance(answer, Welcome):
             self.welcome = answer
             self.steps = answer.steps
         return answer
+
+    def _why_ended(self) -> Exception:
+        return self.broken or EndedError("the session has ended")
 
     def begin(self) -> Self:
         """Join, load the model and begin to train."""

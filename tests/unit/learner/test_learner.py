@@ -99,6 +99,7 @@ class Scene:
         learner._boxes = SimpleNamespace(
             pull_queue=Part("pull_queue", self),
             push_queue=Part("push_queue", self, wait_until_idle=idle),
+            held_orders=Part("held_orders", self),
             control=Part("control", self, flush=told),
         )
         learner._trainer._steps = steps
@@ -110,9 +111,12 @@ def scene(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Scene:
     return Scene(tmp_path, monkeypatch)
 
 
+_THREADS = (("pull", 2), ("push", 2), ("posted", 1), ("held", 2))
+
+
 def test_the_parts_run_on_threads_and_the_link_begins_last(scene: Scene) -> None:
     scene.scripted(Ending(EndKind.REFUSED, "no"), overlap=1).run()
-    workers = [f"{name}-{index}" for name, count in (("pull", 2), ("push", 2), ("posted", 1)) for index in range(count)]
+    workers = [f"{name}-{index}" for name, count in _THREADS for index in range(count)]
     names = ["control", "checkpoint", *workers, "link"]
     assert scene.calls == [*(("start", name) for name in names), ("loop.run",)]
 
@@ -317,6 +321,7 @@ class TestEnds:
         assert scene.calls == [
             ("pull_queue.close",),
             ("push_queue.close",),
+            ("held_orders.close",),
             ("control.close",),
             ("link.close",),
             ("writer.close", 60.0),

@@ -9,6 +9,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
+from diloco.learner.mailboxes.held_orders import HeldOrder
 from diloco.learner.mailboxes.holdings import Holdings, Membership
 from diloco.learner.mailboxes.orders import EndKind, EvaluationOrder, Orders
 from diloco.learner.mailboxes.outbox import ControlOutbox
@@ -21,10 +22,12 @@ from diloco.learner.syncer_link import Identity, Link, Mailboxes, Position
 from diloco.learner.training.capture import Capture
 from diloco.wire.errors import IdentityError, RevokedError, TooLargeError, UnavailableError, WireError
 from diloco.wire.messages import (
+    Declined,
     EvaluationWanted,
     Finished,
     FragmentReady,
     FragmentWanted,
+    HeldWanted,
     Join,
     LearnerMessage,
     Leave,
@@ -404,3 +407,34 @@ def test_a_revoked_certificate_is_waited_out_and_needs_no_explanation(caplog: py
     assert [record.getMessage() for record in caplog.records] == [
         "cannot reach the syncer yet (the certificate of pool r/p has been revoked); retrying"
     ]
+
+
+def test_it_says_what_it_can_send_even_of_a_model_that_is_not_complete() -> None:
+    bench = Bench(Script(OVER))
+    bench.boxes.holdings.admitted(Membership("1.ab", 1), [0, 1])
+    bench.boxes.holdings.received("1.ab", 1, 0, torch.ones(2))
+    bench.run()
+    (join,) = bench.joins
+    assert (join.epoch, join.versions) == ("", ())
+    assert (join.held_epoch, join.held) == ("1.ab", (0, 1))
+
+
+def test_what_a_restarted_syncer_lacks_is_ordered_for_its_session() -> None:
+    session = Script(HeldWanted(1, 7, 3))
+    bench = Bench(session, Script(OVER))
+    heard = bench.listen("held_orders.put", "held_orders.session_over")
+    bench.run()
+    (_, order), over, *_ = heard
+    assert isinstance(order, HeldOrder)
+    assert order.wanted == HeldWanted(1, 7, 3)
+    assert over == ("held_orders.session_over",)
+    order.decline(Declined(0, 1, 7, 3))
+    assert session.sent == [Declined(0, 1, 7, 3)]
+    assert len(bench.joins) == 2
+
+
+def test_a_syncer_that_lacks_a_fragment_that_there_is_not_is_left() -> None:
+    bench = Bench(Script(HeldWanted(2, 7, 3)), Script(OVER))
+    heard = bench.listen("held_orders.put")
+    bench.run()
+    assert heard == []

@@ -61,7 +61,13 @@ class RecordedRun:
         self._payloads: dict[PushKey, torch.Tensor] = {}
         self._random = torch.Generator().manual_seed(epoch)
         self.spoilt: frozenset[int] = frozenset()
-        """Versions for which the last learner pushes a million times too much."""
+        """Versions for which the last learner pushes too much."""
+        self.spoilt_by = 1e6
+        """How many times too much."""
+        self.spoilt_fragments = len(self.layout.fragments)
+        """Of which the first are spoilt."""
+        self.proves = True
+        """Its tape has proofs, as earlier versions' tapes have not."""
         self._events: deque[Event] = deque()
         self._incarnations: dict[str, int] = {}
 
@@ -109,8 +115,12 @@ class RecordedRun:
                 self._incarnations[learner] = incarnation
             case AskFragment(learner, incarnation, fragment, version, attempt):
                 values = 0.01 * torch.randn(self.layout.fragments[fragment].numel, generator=self._random)
-                if version in self.spoilt and learner == self.job.spec.learner_ids[-1]:
-                    values *= 1e6
+                if (
+                    version in self.spoilt
+                    and fragment < self.spoilt_fragments
+                    and learner == self.job.spec.learner_ids[-1]
+                ):
+                    values *= self.spoilt_by
                 payload = self._codec.encode(values)
                 self._payloads[PushKey(learner, incarnation, fragment, version, attempt)] = payload
                 digest = digest_of(payload).hex()
@@ -127,8 +137,9 @@ class RecordedRun:
                 result = self._merging.run(prepared)
                 self.store.commit(result.fragment, result.version, result.made, result.digest, result.update)
                 failed = bool(result.problem)
+                proof = result.proof if self.proves else ""
                 self._events.append(
-                    Merged(result.fragment, result.version, result.digest.hex(), 0.01, failed, result.left_out)
+                    Merged(result.fragment, result.version, result.digest.hex(), 0.01, failed, result.left_out, proof)
                 )
             case Broadcast(fragment, version, learners):
                 self._events += [

@@ -27,6 +27,7 @@ from diloco.wire.messages import (
     Finished,
     FragmentReady,
     FragmentWanted,
+    HeldWanted,
     Join,
     Leave,
     Progress,
@@ -42,7 +43,7 @@ from diloco.wire.messages import (
 from diloco.wire.v1 import sync_pb2
 
 LEARNER_MESSAGES = (
-    Join("job", "a/b/0", "instance", "digest", "3", (1, 2, LARGEST_INTEGER), 4, 5),
+    Join("job", "a/b/0", "instance", "digest", "3", (1, 2, LARGEST_INTEGER), 4, 5, held_epoch="3.ab", held=(0, 2)),
     Ready(1),
     StepReport(1, 2, 3, 0.5, 0.25, 10.5, 6, 1.5, 2.5, 3.5, 4.5, 5.5, 6.5, 7.5, 8.5),
     Alive(LARGEST_INTEGER),
@@ -59,6 +60,7 @@ SYNCER_MESSAGES = (
     EvaluationWanted(1, (1, 2), final=True),
     Progress(1, 2, 3),
     Finished(complete=True, reason="trained"),
+    HeldWanted(3, 9, 2),
 )
 BULK_MESSAGES = (
     PushHeader("a/b/0", 1, 2, 3, 4, 5, 6, 7, "Int4", 8, "3", bytes(16)),

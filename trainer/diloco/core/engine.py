@@ -91,6 +91,11 @@ class Engine:
         return tuple(self._state.versions)
 
     @property
+    def fragment_tokens(self) -> tuple[int, ...]:
+        """Tokens merged into every fragment."""
+        return tuple(self._state.fragment_tokens)
+
+    @property
     def progress(self) -> Progress:
         """How far the job is; cheaper than ``view``, which reads every learner."""
         state = self._state

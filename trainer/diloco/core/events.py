@@ -147,6 +147,8 @@ class Merged:
     """The members' outer gradients could not be merged: the version has the values of the one before."""
     left_out: tuple[LeftOut, ...] = ()
     """Members that were left out of the merge, by learner."""
+    proof: str = ""
+    """`core.proof` of the new fragment; empty on tapes of earlier versions. No decision depends on it."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,9 @@ from diloco.learner.activity import Activity, Kind
 from diloco.learner.checkpoint import CheckpointIdentity, CheckpointStore, LearnerCheckpoint
 from diloco.learner.checkpoint_writer import CheckpointWriter
 from diloco.learner.data import open_data
+from diloco.learner.held_sender import HeldSender
 from diloco.learner.inner_loop import InnerLoop, LoopSettings, LoopWiring
+from diloco.learner.mailboxes.held_orders import HeldFragments
 from diloco.learner.mailboxes.holdings import Holdings
 from diloco.learner.mailboxes.orders import Ending, EndKind, Orders
 from diloco.learner.mailboxes.outbox import ControlOutbox
@@ -50,6 +52,8 @@ _WORKERS = 4
 """Most transfers at once in one direction, apart from posted pulls and pushes over far links."""
 _PUSHERS = 8
 """Most pushes at once with automatic overlap: each waits a round trip for its receipt before the next."""
+_HELD_SENDERS = 2
+"""Most held fragments that are sent at once to a restarted syncer, which asks for no more of one learner."""
 _POST_THREADS = 16
 """Most posted pulls that wait at the syncer at once. If more fragments than that are in flight, the link stays busy
 while a notice travels."""
@@ -136,6 +140,8 @@ class Learner:
         numels = tuple(fragment.numel for fragment in layout.fragments)
         receive_options = ReceiveOptions(numels, self._trainer.buffer, downlink_codec(spec.sync.downlink))
         self._puller = Puller(context, boxes.pull_queue, boxes.holdings, receive_options)
+        held = HeldFragments(boxes.holdings, boxes.pull_queue)
+        self._held_sender = HeldSender(context, boxes.held_orders, held)
         self._threads: list[threading.Thread] = []
         self._staying = False
         self.checkpoint_written = True
@@ -159,6 +165,8 @@ class Learner:
             self._start(f"push-{index}", self._pusher.run)
         for index in range(self._post_threads):
             self._start(f"posted-{index}", self._puller.run_posted)
+        for index in range(_HELD_SENDERS):
+            self._start(f"held-{index}", self._held_sender.run)
         self._start("link", self._link.run)
         try:
             ending = self._loop.run()
@@ -190,6 +198,7 @@ class Learner:
         self._stopped.set()
         self._boxes.pull_queue.close()
         self._boxes.push_queue.close()
+        self._boxes.held_orders.close()
         self._boxes.control.close()
         self._link.close()
         self._writer.close(_LAST_CHECKPOINT_SECONDS)

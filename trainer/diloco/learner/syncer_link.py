@@ -8,10 +8,11 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from diloco.core.actions import Refusal
+from diloco.learner.mailboxes.held_orders import HeldFragments, HeldOrder, HeldOrders
 from diloco.learner.mailboxes.holdings import Holdings, Membership
 from diloco.learner.mailboxes.orders import Ending, EndKind, EvaluationOrder, Orders
 from diloco.learner.mailboxes.outbox import ControlOutbox, Sender
@@ -28,6 +29,7 @@ from diloco.wire.messages import (
     Finished,
     FragmentReady,
     FragmentWanted,
+    HeldWanted,
     Join,
     Leave,
     Progress,
@@ -63,9 +65,11 @@ class Mailboxes:
     control: ControlOutbox
     holdings: Holdings
     feedback: Residuals | None
+    held_orders: HeldOrders = field(default_factory=HeldOrders)
 
     def session_over(self) -> None:
         """Drop what the ended session had asked for."""
+        self.held_orders.session_over()
         self.control.session_over()
         self.requests.session_over()
         self.pull_queue.session_over()
@@ -109,6 +113,7 @@ class Link:
         self._open_session = open_session
         self._boxes = mailboxes
         self._position = position
+        self._held = HeldFragments(mailboxes.holdings, mailboxes.pull_queue)
         self._retries = Retries(reconnecting(uniform))
         self._reminder = Reminder()
         self.why_unreachable: Callable[[], str | None] = lambda: None
@@ -179,6 +184,7 @@ class Link:
     def _join(self) -> Join:
         position = self._position()
         epoch, versions = self._boxes.holdings.to_join_with()
+        held_epoch, held = self._held.to_join_with()
         return Join(
             job=self._identity.job,
             learner=self._identity.learner,
@@ -189,6 +195,8 @@ class Link:
             steps=position.steps,
             data_position=position.data_position,
             heals=True,
+            held_epoch=held_epoch,
+            held=held,
         )
 
     def _broken(self, error: WireError) -> str | None:
@@ -230,6 +238,10 @@ class Link:
                 return ""
             case Progress():
                 boxes.orders.progressed(message)
+            case HeldWanted():
+                self._check_fragment(message.fragment)
+                self._retries.worked()
+                boxes.held_orders.put(HeldOrder(message, session.send))
             case _ if membership is None:
                 return self._lost(f"{type(message).__name__} arrived before Welcome")
             case FragmentWanted():

@@ -235,6 +235,23 @@ class RecoveriesStatus(_Status):
     parts: tuple[PartStatus, ...] = ()
 
 
+class HeldStatus(_Status):
+    """After a crash of the syncer: versions newer than its checkpoint, which learners hold."""
+
+    restored: int
+    """Versions that were merged after the checkpoint and are in the model again."""
+    lost: int
+    """Versions that were merged after the checkpoint and are not: nobody held them, or the tape has no proof."""
+    fragments: int
+    """Fragments that were taken from learners."""
+    estimated: int
+    """Those of them whose outer momentum is estimated, as several merges lie between the checkpoint and the version."""
+    senders: int
+    """Learners that sent them."""
+    seconds: float
+    """How long it took."""
+
+
 class SyncerStatus(_Status):
     """The status of a job, as its syncer sees it."""
 
@@ -294,3 +311,5 @@ class SyncerStatus(_Status):
     """Empty from older syncers."""
     backup: BackupStatus | None = None
     """None: there are no backups, or an older syncer does not say."""
+    held: HeldStatus | None = None
+    """None: nothing was merged between the checkpoint that this syncer began with and the end of the one before."""

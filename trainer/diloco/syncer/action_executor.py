@@ -209,6 +209,7 @@ class ActionExecutor:
                 result.seconds,
                 failed=bool(result.problem),
                 left_out=result.left_out,
+                proof=result.proof,
             )
         )
 

@@ -18,9 +18,10 @@ from diloco.core.fragments import Fragment, Layout
 from diloco.core.merge import BlockRunner, Contribution, MergeError, MergeTarget, in_this_thread, merge_fragment
 from diloco.core.options import CURRENT_RULES, Rules
 from diloco.core.outliers import UsualSizes
+from diloco.core.proof import proof_of
 from diloco.spec.sync import SyncSpec
 from diloco.syncer.peers.inbox import PushKey
-from diloco.syncer.store import EncodedUpdate, FragmentStore, NextVersion, digest_of
+from diloco.syncer.store import EncodedUpdate, FragmentStore, NextVersion, bytes_of, digest_of
 
 _log = logging.getLogger(__name__)
 
@@ -59,6 +60,8 @@ class MergeResult:
     """Why there is no update though the job encodes them; empty if there is one, or no merge."""
     left_out: tuple[LeftOut, ...] = ()
     """Members that were left out of the merge, by learner."""
+    proof: str = ""
+    """`core.proof` of the new parameters."""
 
 
 class Merging:
@@ -140,6 +143,7 @@ class Merging:
         else:
             update, not_encoded = self._encoded(prepared)
         self._usual.remember(prepared.fragment.index, verdict)
+        proof = proof_of(bytes_of(made.merge.parameters), self._run_blocks)
         return MergeResult(
             prepared.fragment.index,
             prepared.version,
@@ -153,6 +157,7 @@ class Merging:
                 LeftOut(learner, reason, learner in verdict.broken)
                 for learner, reason in sorted(verdict.left_out.items())
             ),
+            proof=proof,
         )
 
     def _encoded(self, prepared: PreparedMerge) -> tuple[EncodedUpdate | None, str]:

@@ -14,16 +14,18 @@ from diloco.core.snapshot import SnapshotError
 from diloco.model import ModelError
 from diloco.runtime.addresses import AddressError, format_address, parse_address
 from diloco.runtime.descriptors import connections_allowed
-from diloco.runtime.exits import EXIT_BAD_INPUT, EXIT_UNEXPECTED
+from diloco.runtime.exits import EXIT_BAD_INPUT, EXIT_OK, EXIT_UNEXPECTED
 from diloco.runtime.files import UnusableFileError, write_json_atomically
 from diloco.runtime.heartbeat import Heartbeat
 from diloco.runtime.http import HttpServer, HttpServerError
 from diloco.runtime.loading import Loading
 from diloco.syncer.disk.directory import SyncerDirectory
 from diloco.syncer.errors import SyncerError
+from diloco.syncer.held.resume import Beginning, take_held
+from diloco.syncer.held.tape_tail import read_tail
 from diloco.syncer.options import SyncerOptions
 from diloco.syncer.peers.link_terms import limits_of
-from diloco.syncer.prepare import StartState, prepare
+from diloco.syncer.prepare import prepare
 from diloco.syncer.reporting.pages import on_loop, routes
 from diloco.syncer.syncer import Syncer
 from diloco.wire.server import ListenError, ServerOptions, SyncServer
@@ -49,8 +51,10 @@ def run_syncer(options: SyncerOptions) -> int:
             start_state = prepare(options.job, directory.checkpoints)
             if start_state.training:
                 directory.training(start_state.training)
+            loading.switch_to("reading from the tape what was merged after the checkpoint")
+            tail = read_tail(directory.tape, options.job.metadata.name, start_state)
             epoch = directory.begin_epoch(start_state.epoch)
-            return asyncio.run(_serve(options, directory, start_state, epoch, http))
+            return asyncio.run(_serve(Beginning(options, directory, start_state, epoch, tail), loading, http))
     except SyncerError as error:
         _log.error("%s", error)
         return error.exit_code
@@ -69,13 +73,16 @@ def _directory(options: SyncerOptions, loading: Loading) -> SyncerDirectory:
     return SyncerDirectory(options.directory, options.lock_patience_seconds, waiting)
 
 
-async def _serve(
-    options: SyncerOptions, directory: SyncerDirectory, start_state: StartState, epoch: int, http: HttpServer
-) -> int:
+async def _serve(begin: Beginning, loading: Loading, http: HttpServer) -> int:
+    options, directory, state = begin.options, begin.directory, begin.state
     loop, stop = asyncio.get_running_loop(), asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)  # until the loop is closed
-    syncer = Syncer(options, directory, start_state, epoch)
+    if begin.tail is not None:
+        options, state = await take_held(begin, begin.tail, stop, loading)
+        if stop.is_set():
+            return EXIT_OK
+    syncer = Syncer(options, directory, state, begin.epoch)
     heartbeat = Heartbeat()
     beating = asyncio.create_task(heartbeat.run())
     try:

@@ -185,13 +185,13 @@ class _Epoch:
         try:
             actions = self._engine.step(entry.event, entry.now)
         except (ArithmeticError, AssertionError, LookupError, ValueError) as error:
-            difference = f"the engine fails on this event: {error!r}"
+            differs = f"the engine fails on this event: {error!r}"
         else:
-            difference = _difference(entry, actions)
+            differs = difference(entry, actions)
             self._merges.order(actions)
-        if difference:
+        if differs:
             # From here on the engine's state differs from the syncer's.
-            self._problems.append(ReplayProblem(entry.file, entry.seq, difference))
+            self._problems.append(ReplayProblem(entry.file, entry.seq, differs))
             return False
         self._done = replace(done, events=done.events + 1, decisions=done.decisions + len(entry.actions))
         return True
@@ -254,6 +254,10 @@ class _Merges:
             text = f"version {event.version} of fragment {event.fragment} comes out as {result.digest.hex()}"
             self._problem(entry.file, entry.seq, f"{text}, not {event.digest}")
             return False
+        if event.proof and result.proof != event.proof:
+            text = f"version {event.version} of fragment {event.fragment} has the proof {result.proof}"
+            self._problem(entry.file, entry.seq, f"{text}, not {event.proof}")
+            return False
         self._store.commit(result.fragment, result.version, result.made, result.digest, result.update)
         return True
 
@@ -305,8 +309,10 @@ def _layout(file: Path, header: TapeHeader, job: DiLoCoJob, *, trust: bool) -> L
     return layout
 
 
-def _difference(entry: TapeEntry, actions: list[Action]) -> str:
+def difference(entry: TapeEntry, actions: list[Action]) -> str:
     """How the engine's actions differ from those on the tape; empty if they do not."""
+    if tuple(actions) == entry.actions:  # text for what is left: it takes longer
+        return ""
     for index in range(max(len(actions), len(entry.actions))):
         ours = _text(actions[index]) if index < len(actions) else "nothing"
         theirs = _text(entry.actions[index]) if index < len(entry.actions) else "nothing"

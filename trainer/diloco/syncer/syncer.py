@@ -90,7 +90,7 @@ class Syncer:
         self._options = options
         self._directory = directory
         self._layout, self._store = start_state.layout, start_state.store
-        self._before = start_state.totals
+        self._before, self._held = start_state.totals, start_state.held
         self.region_traffic = Traffic((region.name for region in options.job.spec.regions), start_state.bytes_by_region)
         """Bytes by region, over all starts."""
         self._traffic: Callable[[], tuple[int, int]] = lambda: (0, 0)
@@ -205,6 +205,7 @@ class Syncer:
             backup=None if self._backups is None else self._backups.status,
             links=self._links.status(self._now()),
             bytes_by_region=self.region_traffic.read(),
+            held=self._held,
         )
         return self._reporter.status(self._view(), self._now(), stored)
 

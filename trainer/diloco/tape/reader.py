@@ -26,11 +26,12 @@ from diloco.spec.words import listed
 from diloco.tape.records import RecordError, action_from, build, event_from
 from diloco.tape.segments import DAMAGED, TapeFiles, open_segment, plain_path, segment_number, segment_path
 
-FORMAT = 4
-_READ = (1, 2, 3, FORMAT)
+FORMAT = 5
+_READ = (1, 2, 3, 4, FORMAT)
 """Format 1 does not name the engine's rules: they are the first ones. Formats before 3 lack the model's sizes. Formats
-before 4 have a header in the first segment only."""
+before 4 have a header in the first segment only. Formats before 5 have no proofs of merged fragments."""
 _CHAIN_KEY = b',"chain":"'
+_MERGED = b'"event":{"type":"Merged"'
 _LINE_LIMIT_BYTES = 256 << 20
 """Longest line. A header has some numbers per fragment and learner; no real one comes near this."""
 
@@ -118,6 +119,23 @@ def read_header(path: Path) -> TapeHeader:
         TapeError: it is missing, changed or of another format.
     """
     return _first_line(path)[0]
+
+
+def merged_in(path: Path) -> Iterator[tuple[int, int]]:
+    """Fragment and version of every merge in a segment, without checking the chain: to see whether to read it at all.
+
+    Raises:
+        TapeError: the file cannot be read.
+    """
+    for line in _lines(path, 0):
+        if _MERGED in line:
+            try:
+                event = parse_json(line)["event"]
+                fragment, version = event["fragment"], event["version"]
+            except (JsonError, KeyError, TypeError):
+                continue  # cut off or damaged
+            if type(fragment) is type(version) is int:
+                yield fragment, version
 
 
 def engine_of(header: TapeHeader, options: EngineOptions) -> Engine:

@@ -48,6 +48,7 @@ _SYNCER_BODIES: dict[str, type[SyncerMessage]] = {
     "evaluation": messages.EvaluationWanted,
     "progress": messages.Progress,
     "finished": messages.Finished,
+    "held": messages.HeldWanted,
 }
 _LEARNER_NAMES = {cls: name for name, cls in _LEARNER_BODIES.items()}
 _SYNCER_NAMES = {cls: name for name, cls in _SYNCER_BODIES.items()}

@@ -34,6 +34,10 @@ class Join:
     """Sequences it has taken from its shard."""
     heals: bool = False
     """Whether it knows the refusals Stuck and Reset, and what ``Welcome.reset`` means."""
+    held_epoch: str = ""
+    """Syncer epoch that ``held`` belongs to; empty: it cannot send what it holds."""
+    held: tuple[int, ...] = ()
+    """By fragment: one more than the version that it can send, 0: none."""
     protocol: int = PROTOCOL
 
 
@@ -216,7 +220,16 @@ class Finished:
     reason: str
 
 
-SyncerMessage = Welcome | Refused | FragmentWanted | FragmentReady | EvaluationWanted | Progress | Finished
+@dataclass(frozen=True, slots=True)
+class HeldWanted:
+    """A request, before a Welcome, to push a fragment as it is held: the syncer lacks it."""
+
+    fragment: int
+    version: int
+    attempt: int
+
+
+SyncerMessage = Welcome | Refused | FragmentWanted | FragmentReady | EvaluationWanted | Progress | Finished | HeldWanted
 
 
 # Bulk ---------------------------------------------------------------------------------------------------------------

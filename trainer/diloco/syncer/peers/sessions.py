@@ -101,7 +101,7 @@ class Sessions:
         Raises:
             WireError: the joining process does not belong to this job, or breaks the protocol.
         """
-        self._check(join)
+        check_belongs(join, self._job, self._layout)
         try:
             self._claims.check_join(join.learner, join.steps, join.data_position)
         except ClaimError as error:
@@ -193,28 +193,6 @@ class Sessions:
         """Send a message to every learner."""
         for session in self._admitted.values():
             self._deliver(session, message)
-
-    def _check(self, join: Join) -> None:
-        if join.job != self._job:
-            raise RefusedError(f"this is the syncer of job {self._job!r}, not of {join.job!r}")
-        match self._layout.match(join.layout_digest):
-            case Match.OTHER_CUT:
-                raise RefusedError(
-                    f"{join.learner} has another model than the syncer (layout {join.layout_digest[:12]},"
-                    f" not {self._layout.cut[:12]}): give both the same manifest and version"
-                )
-            case Match.OTHER_CONSTANTS:
-                raise RefusedError(
-                    f"{join.learner} has other frozen parameters or buffers than the syncer: give both the same base "
-                    "model, and do not save tables that each process computes (persistent=False)"
-                )
-            case Match.UNKNOWN:
-                raise RefusedError(
-                    f"{join.learner} does not say which frozen parameters and buffers it has: use this version of "
-                    "diloco for learners too"
-                )
-            case Match.SAME:
-                pass
 
     async def _read_until_over(self, session: _Session, inbound: AsyncIterator[LearnerMessage]) -> None:
         reading = asyncio.ensure_future(self._read(session, inbound))
@@ -324,3 +302,27 @@ class Sessions:
 
 def _spent(report: messages.StepReport) -> TimeSpent:
     return TimeSpent(**{one.name: getattr(report, f"{one.name}_seconds") for one in fields(TimeSpent)})
+
+
+def check_belongs(join: Join, job: str, layout: Layout) -> None:
+    """Raise RefusedError unless a process that joins is of this job and has this model."""
+    if join.job != job:
+        raise RefusedError(f"this is the syncer of job {job!r}, not of {join.job!r}")
+    match layout.match(join.layout_digest):
+        case Match.OTHER_CUT:
+            raise RefusedError(
+                f"{join.learner} has another model than the syncer (layout {join.layout_digest[:12]},"
+                f" not {layout.cut[:12]}): give both the same manifest and version"
+            )
+        case Match.OTHER_CONSTANTS:
+            raise RefusedError(
+                f"{join.learner} has other frozen parameters or buffers than the syncer: give both the same base "
+                "model, and do not save tables that each process computes (persistent=False)"
+            )
+        case Match.UNKNOWN:
+            raise RefusedError(
+                f"{join.learner} does not say which frozen parameters and buffers it has: use this version of "
+                "diloco for learners too"
+            )
+        case Match.SAME:
+            pass

@@ -15,6 +15,7 @@ from diloco.spec.syncer_status import (
     BackupStatus,
     CheckpointStatus,
     EvaluationStatus,
+    HeldStatus,
     LearnerState,
     LearnerStatus,
     LinksStatus,
@@ -44,6 +45,8 @@ class StoredState:
     bytes_by_region: tuple[RegionBytes, ...] = ()
     """Bytes by region."""
     backup: BackupStatus | None = None
+    held: HeldStatus | None = None
+    """What was taken from learners at the start."""
 
 
 class Reporter:
@@ -109,6 +112,7 @@ class Reporter:
                 "links": stored.links,
                 "bytes_by_region": stored.bytes_by_region,
                 "backup": stored.backup,
+                "held": stored.held,
                 "learners": tuple(self._learner(learner, now) for learner in view.learners),
             }
         )

@@ -30,6 +30,11 @@ receives them says on each call which ones it has: of a push the syncer, first o
 the learner, in the message after its request and after every part. wire/part_messages.py has the form. A call that
 breaks is begun again, and what had arrived is not sent again. A payload in parts is whole when all of them are there.
 
+What learners hold. A syncer that has been killed may lack versions that it made after its checkpoint. Before it admits
+learners it asks those that hold them, as their Join says, with HeldWanted in place of a Welcome. The learner answers
+with a push of the fragment, f32, with codec None, incarnation 0, and epoch and version as in its Join; or, if it no
+longer holds it, with Declined. The session then ends with UNAVAILABLE, and the learner joins again.
+
 A call that fails ends with a gRPC status and one line of text; wire/errors.py lists what each status means.
 """
 
@@ -109,6 +114,7 @@ class SyncerMessage(_message.Message):
     EVALUATION_FIELD_NUMBER: _builtins.int
     PROGRESS_FIELD_NUMBER: _builtins.int
     FINISHED_FIELD_NUMBER: _builtins.int
+    HELD_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def welcome(self) -> Global___Welcome: ...
     @_builtins.property
@@ -123,6 +129,8 @@ class SyncerMessage(_message.Message):
     def progress(self) -> Global___Progress: ...
     @_builtins.property
     def finished(self) -> Global___Finished: ...
+    @_builtins.property
+    def held(self) -> Global___HeldWanted: ...
     def __init__(
         self,
         *,
@@ -133,12 +141,13 @@ class SyncerMessage(_message.Message):
         evaluation: Global___EvaluationWanted | None = ...,
         progress: Global___Progress | None = ...,
         finished: Global___Finished | None = ...,
+        held: Global___HeldWanted | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["body", b"body", "evaluation", b"evaluation", "finished", b"finished", "progress", b"progress", "ready", b"ready", "refused", b"refused", "wanted", b"wanted", "welcome", b"welcome"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["body", b"body", "evaluation", b"evaluation", "finished", b"finished", "held", b"held", "progress", b"progress", "ready", b"ready", "refused", b"refused", "wanted", b"wanted", "welcome", b"welcome"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["body", b"body", "evaluation", b"evaluation", "finished", b"finished", "progress", b"progress", "ready", b"ready", "refused", b"refused", "wanted", b"wanted", "welcome", b"welcome"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["body", b"body", "evaluation", b"evaluation", "finished", b"finished", "held", b"held", "progress", b"progress", "ready", b"ready", "refused", b"refused", "wanted", b"wanted", "welcome", b"welcome"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_body: _TypeAlias = _typing.Literal["welcome", "refused", "wanted", "ready", "evaluation", "progress", "finished"]  # noqa: Y015
+    _WhichOneofReturnType_body: _TypeAlias = _typing.Literal["welcome", "refused", "wanted", "ready", "evaluation", "progress", "finished", "held"]  # noqa: Y015
     _WhichOneofArgType_body: _TypeAlias = _typing.Literal["body", b"body"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_body) -> _WhichOneofReturnType_body | None: ...
 
@@ -160,6 +169,8 @@ class Join(_message.Message):
     STEPS_FIELD_NUMBER: _builtins.int
     DATA_POSITION_FIELD_NUMBER: _builtins.int
     HEALS_FIELD_NUMBER: _builtins.int
+    HELD_EPOCH_FIELD_NUMBER: _builtins.int
+    HELD_FIELD_NUMBER: _builtins.int
     protocol: _builtins.int
     """1"""
     job: _builtins.str
@@ -176,9 +187,15 @@ class Join(_message.Message):
     data_position: _builtins.int
     heals: _builtins.bool
     """knows the refusals Stuck and Reset, and what Welcome.reset means"""
+    held_epoch: _builtins.str
+    """syncer epoch that held belongs to; empty: it cannot send what it holds"""
     @_builtins.property
     def versions(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """held, by fragment; empty: none"""
+
+    @_builtins.property
+    def held(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """by fragment: one more than the version that it can send, 0: none"""
 
     def __init__(
         self,
@@ -193,10 +210,12 @@ class Join(_message.Message):
         steps: _builtins.int = ...,
         data_position: _builtins.int = ...,
         heals: _builtins.bool = ...,
+        held_epoch: _builtins.str = ...,
+        held: _abc.Iterable[_builtins.int] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["data_position", b"data_position", "epoch", b"epoch", "heals", b"heals", "instance", b"instance", "job", b"job", "layout_digest", b"layout_digest", "learner", b"learner", "protocol", b"protocol", "steps", b"steps", "versions", b"versions"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["data_position", b"data_position", "epoch", b"epoch", "heals", b"heals", "held", b"held", "held_epoch", b"held_epoch", "instance", b"instance", "job", b"job", "layout_digest", b"layout_digest", "learner", b"learner", "protocol", b"protocol", "steps", b"steps", "versions", b"versions"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -630,6 +649,31 @@ class Finished(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___Finished: _TypeAlias = Finished  # noqa: Y015
+
+@_typing.final
+class HeldWanted(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    FRAGMENT_FIELD_NUMBER: _builtins.int
+    VERSION_FIELD_NUMBER: _builtins.int
+    ATTEMPT_FIELD_NUMBER: _builtins.int
+    fragment: _builtins.int
+    version: _builtins.int
+    attempt: _builtins.int
+    def __init__(
+        self,
+        *,
+        fragment: _builtins.int = ...,
+        version: _builtins.int = ...,
+        attempt: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempt", b"attempt", "fragment", b"fragment", "version", b"version"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___HeldWanted: _TypeAlias = HeldWanted  # noqa: Y015
 
 @_typing.final
 class PushHeader(_message.Message):

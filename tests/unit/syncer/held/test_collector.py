@@ -1,0 +1,346 @@
+"""The collector against single learners: what is asked, taken and refused, and when it stops."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Coroutine
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+
+from diloco.core.proof import proof_of
+from diloco.core.tail import MadeVersion
+from diloco.syncer.held.collector import Collector
+from diloco.syncer.store import bytes_of, digest_of
+from diloco.wire.errors import InvalidMessageError, RefusedError, UnavailableError, WireError
+from diloco.wire.messages import (
+    Declined,
+    HeldWanted,
+    Join,
+    LearnerMessage,
+    PullRequest,
+    PushHeader,
+    PushReceipt,
+    Ready,
+    SyncerMessage,
+)
+from tests.support.syncer_peers import ANYBODY, JOB, LAYOUT
+
+WHO, OTHER = "r/p/0", "r/p/1"
+EPOCH = "3.ab"
+NEWEST = 5
+
+
+def values_of(fragment: int, version: int) -> torch.Tensor:
+    return torch.arange(LAYOUT.fragments[fragment].numel, dtype=torch.float32) + version
+
+
+def made(fragment: int, version: int) -> MadeVersion:
+    values = values_of(fragment, version)
+    return MadeVersion(version, digest_of(values).hex(), proof_of(bytes_of(values)), version - 3, 100)
+
+
+class Scene:
+    """A collector that lacks versions 4 and 5 of both fragments, and sessions with it."""
+
+    def __init__(self, *awaited: str, patience_seconds: float = 30.0, most_seconds: float = 60.0) -> None:
+        self.taken: dict[int, tuple[int, torch.Tensor]] = {}
+        self.said: dict[str, asyncio.Queue[SyncerMessage]] = {}
+        self.stop = asyncio.Event()
+        self._checks = ThreadPoolExecutor(1)
+        self.collector = Collector(
+            job=JOB,
+            epoch=3,
+            layout=LAYOUT,
+            provable={p: {version: made(p, version) for version in (4, NEWEST)} for p in range(2)},
+            known=frozenset({WHO, OTHER}),
+            awaited=frozenset(awaited or (WHO,)),
+            take=self._take,
+            checks=self._checks,
+        )
+        self.collecting = asyncio.create_task(
+            self.collector.collect(patience_seconds=patience_seconds, most_seconds=most_seconds, stop=self.stop)
+        )
+
+    async def _take(self, fragment: int, one: MadeVersion, values: torch.Tensor) -> None:
+        self.taken[fragment] = one.version, values.clone()
+
+    def joins(
+        self, learner: str = WHO, held: tuple[int, ...] = (6, 6), inbound: Callable[[], Any] | None = None, **more: Any
+    ) -> "asyncio.Task[None]":
+        """A session; it lasts until the collector ends it, unless ``inbound`` ends before."""
+        join = Join(JOB, learner, "one", LAYOUT.digest, held_epoch=EPOCH, held=held)
+        queue = self.said[learner] = asyncio.Queue[SyncerMessage]()
+        messages = (inbound or silence)()
+        session = self.collector.session(replace(join, **more), ANYBODY, messages, queue.put_nowait)
+        return asyncio.create_task(session)
+
+    async def wanted(self, learner: str = WHO) -> HeldWanted:
+        async with asyncio.timeout(60):
+            message = await self.said[learner].get()
+        assert isinstance(message, HeldWanted)
+        return message
+
+    async def sends(self, wanted: HeldWanted, learner: str = WHO, change: float = 0.0) -> PushReceipt:
+        """Push what is wanted, each value changed by as much."""
+        header = header_of(wanted, learner)
+        buffer = self.collector.accept_push(header, ANYBODY, lambda: None)
+        values = values_of(wanted.fragment, wanted.version) + change
+        assert self.collector.push_unwanted(header) is None
+        buffer[:] = bytes_of(values)
+        return await self.collector.pushed(header)
+
+    async def over(self) -> None:
+        async with asyncio.timeout(60):
+            await self.collecting
+        self._checks.shutdown()
+
+
+async def silence() -> AsyncIterator[LearnerMessage]:
+    await asyncio.Event().wait()
+    yield Ready(0)
+
+
+def header_of(wanted: HeldWanted, learner: str = WHO, **changes: Any) -> PushHeader:
+    numel = LAYOUT.fragments[wanted.fragment].numel
+    header = PushHeader(
+        learner=learner,
+        incarnation=0,
+        fragment=wanted.fragment,
+        version=wanted.version,
+        attempt=wanted.attempt,
+        base_version=wanted.version,
+        steps=0,
+        tokens=0,
+        codec="None",
+        payload_bytes=4 * numel,
+        epoch=EPOCH,
+    )
+    return replace(header, **changes)
+
+
+def played(play: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    asyncio.run(play())
+
+
+def test_everything_is_taken_and_the_session_ends() -> None:
+    async def play() -> None:
+        scene = Scene()
+        session = scene.joins()
+        for _ in range(2):
+            receipt = await scene.sends(await scene.wanted())
+            assert receipt.accepted
+        await scene.over()
+        await session
+        assert {p: version for p, (version, _) in scene.taken.items()} == {0: NEWEST, 1: NEWEST}
+        assert all(torch.equal(values, values_of(p, NEWEST)) for p, (_, values) in scene.taken.items())
+        assert scene.collector.senders == {WHO}
+
+    played(play)
+
+
+def test_other_bytes_are_refused_and_asked_of_somebody_else() -> None:
+    async def play() -> None:
+        scene = Scene(WHO, OTHER)
+        lying = scene.joins(WHO)
+        wanted = [await scene.wanted(), await scene.wanted()]
+        honest = scene.joins(OTHER)
+        receipt = await scene.sends(wanted[0], change=1.0)
+        assert receipt == PushReceipt(accepted=False, reason="these are not the bytes that the syncer had merged")
+        with pytest.raises(RefusedError, match="not asked of you"):
+            await scene.sends(wanted[1])
+        for _ in range(2):
+            assert (await scene.sends(await scene.wanted(OTHER), OTHER)).accepted
+        await scene.over()
+        await asyncio.gather(lying, honest)
+        assert scene.collector.senders == {OTHER}
+
+    played(play)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"payload_bytes": 4 << 40},
+        {"payload_bytes": 0},
+        {"codec": "Int8"},
+        {"attempt": 99},
+        {"version": 4},
+        {"fragment": 77},
+        {"learner": OTHER},
+    ],
+    ids=str,
+)
+def test_a_push_that_was_not_asked_for_takes_no_memory(changes: dict[str, Any]) -> None:
+    async def play() -> None:
+        scene = Scene()
+        session = scene.joins()
+        wanted = await scene.wanted()
+        with pytest.raises(RefusedError):
+            scene.collector.accept_push(header_of(wanted, **changes), ANYBODY, lambda: None)
+        scene.stop.set()
+        await scene.over()
+        await session
+
+    played(play)
+
+
+def test_a_second_push_for_one_order_waits_for_the_first_to_break() -> None:
+    async def play() -> None:
+        scene = Scene()
+        session = scene.joins()
+        header = header_of(await scene.wanted())
+        scene.collector.accept_push(header, ANYBODY, lambda: None)
+        with pytest.raises(RefusedError, match="already"):
+            scene.collector.accept_push(header, ANYBODY, lambda: None)
+        scene.collector.push_failed(header, "the connection broke")
+        scene.collector.accept_push(header, ANYBODY, lambda: None)
+        scene.stop.set()
+        await scene.over()
+        await session
+
+    played(play)
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"held": ()},
+        {"held": (6,)},
+        {"held": (0, 0)},
+        {"held": (9, 9)},
+        {"held_epoch": "2.ab"},
+        {"held_epoch": ""},
+        {"learner": "r/p/77"},
+    ],
+    ids=str,
+)
+def test_who_has_nothing_to_give_is_told_to_come_again(more: dict[str, Any]) -> None:
+    async def play() -> None:
+        scene = Scene(WHO, OTHER)
+        with pytest.raises(UnavailableError, match="join again"):
+            await scene.joins(**more)
+        scene.stop.set()
+        await scene.over()
+        assert scene.taken == {}
+
+    played(play)
+
+
+def test_once_all_have_answered_nobody_is_waited_for() -> None:
+    async def play() -> None:
+        scene = Scene(WHO, OTHER, patience_seconds=3600.0, most_seconds=3600.0)
+        for learner in (WHO, OTHER):
+            with pytest.raises(UnavailableError):
+                await scene.joins(learner, held=())
+        await scene.over()
+
+    played(play)
+
+
+def test_an_older_version_is_taken_if_nobody_has_the_newest() -> None:
+    async def play() -> None:
+        scene = Scene(patience_seconds=3600.0, most_seconds=3600.0)
+        session = scene.joins(held=(5, 6))
+        versions = set()
+        for _ in range(2):
+            wanted = await scene.wanted()
+            versions.add((wanted.fragment, wanted.version))
+            await scene.sends(wanted)
+        await scene.over()
+        await session
+        assert versions == {(0, 4), (1, NEWEST)}
+
+    played(play)
+
+
+def test_who_sends_nothing_is_given_up_after_the_patience() -> None:
+    async def play() -> None:
+        scene = Scene(patience_seconds=0.3, most_seconds=3600.0)
+        abandoned: list[int] = []
+        session = scene.joins()
+        header = header_of(await scene.wanted())
+        scene.collector.accept_push(header, ANYBODY, lambda: abandoned.append(1))
+        await scene.over()
+        await session
+        assert abandoned == [1]
+        assert scene.collector.push_unwanted(header) is not None
+
+    played(play)
+
+
+def test_it_takes_no_longer_than_the_work_is_worth() -> None:
+    async def play() -> None:
+        scene = Scene(WHO, OTHER, patience_seconds=3600.0, most_seconds=0.3)
+        session = scene.joins(held=(5, 5))
+        await scene.over()
+        await session
+        assert scene.taken == {}
+        with pytest.raises(UnavailableError):
+            await scene.joins()
+
+    played(play)
+
+
+def test_what_a_learner_no_longer_holds_is_not_waited_for() -> None:
+    async def play() -> None:
+        scene = Scene()
+        answers: asyncio.Queue[LearnerMessage] = asyncio.Queue()
+
+        async def inbound() -> AsyncIterator[LearnerMessage]:
+            while True:
+                yield await answers.get()
+
+        session = scene.joins(inbound=inbound)
+        for _ in range(2):
+            wanted = await scene.wanted()
+            answers.put_nowait(Declined(0, wanted.fragment, wanted.version, wanted.attempt))
+        answers.put_nowait(Declined(0, 4_000_000_000, 1, 1))  # of a fragment that there is not
+        await scene.over()
+        await session
+        assert scene.taken == {}
+
+    played(play)
+
+
+def test_other_messages_end_the_session() -> None:
+    async def play() -> None:
+        scene = Scene()
+
+        async def inbound() -> AsyncIterator[LearnerMessage]:
+            yield Ready(1)
+
+        with pytest.raises(InvalidMessageError, match="Ready is not expected before Welcome"):
+            await scene.joins(inbound=inbound)
+        await scene.over()
+
+    played(play)
+
+
+def test_a_process_that_joins_again_replaces_its_session() -> None:
+    async def play() -> None:
+        scene = Scene()
+        first = scene.joins()
+        await scene.wanted()
+        second = scene.joins()
+        await first
+        for _ in range(2):
+            assert (await scene.sends(await scene.wanted())).accepted
+        await scene.over()
+        await second
+
+    played(play)
+
+
+def test_a_learner_of_another_job_is_refused_and_nothing_can_be_pulled() -> None:
+    async def play() -> None:
+        scene = Scene()
+        with pytest.raises(WireError, match="of job"):
+            await scene.joins(job="another")
+        with pytest.raises(UnavailableError):
+            await scene.collector.open_pull(PullRequest(WHO, 1, 0, 0, EPOCH), ANYBODY)
+        scene.stop.set()
+        await scene.over()
+
+    played(play)

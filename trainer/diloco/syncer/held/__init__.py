@@ -1,0 +1,1 @@
+"""After a restart: what learners hold that is newer than the checkpoint."""
