@@ -117,7 +117,8 @@ def test_the_strategy_stays_until_no_pod_has_the_gate() -> None:
 
 def test_pods_that_were_not_listed_change_nothing() -> None:
     for item in (live(gated=True), live(), live(on_delete=False)):
-        for unknown in (None, {}):
+        lists: tuple[dict[int, Object] | None, ...] = (None, {})
+        for unknown in lists:
             found = decide(item, unknown)
             assert not left_over(held_back(item, gated=found.gate) if found.on_delete else item, item)
             assert (found.delete, found.held) == ((), None)
