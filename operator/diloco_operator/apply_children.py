@@ -24,6 +24,7 @@ from diloco_operator.cluster.watches import watched_version
 from diloco_operator.decide.drift import overwriting
 from diloco_operator.decide.observed import ChildKey
 from diloco_operator.decide.plan import Plan, Scaling
+from diloco_operator.manifests.holds import left_over
 from diloco_operator.observe.jobs import JobKey
 from diloco_operator.observe.observer import Memory
 from diloco_operator.observe.places import Place, Places
@@ -175,7 +176,8 @@ class ChildWrites:
     async def _put(self, place: Place, child: ChildKey, body: Object) -> Object:
         kind = child_kind(child.kind)
         try:
-            return await place.api.apply(kind, body)
+            applied = await place.api.apply(kind, body)
+            return await place.api.overwrite(kind, overwriting(body, applied)) if left_over(body, applied) else applied
         except InvalidError:
             live = place.known(child)
             if live is None or not place.owns(live):

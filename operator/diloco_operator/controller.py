@@ -17,6 +17,7 @@ from diloco_operator.decide.clusters import FINALIZER
 from diloco_operator.decide.lost_pods import deletion_events
 from diloco_operator.decide.observed import ChildKey, Observed
 from diloco_operator.decide.plan import Plan, PodDeletion
+from diloco_operator.decide.readmission import READMIT
 from diloco_operator.delete_lost_pods import LostPodWrites
 from diloco_operator.job_writes import JobGoneError, JobWrites, finalizers, is_going
 from diloco_operator.observe.jobs import JobKey, Jobs, key_of
@@ -47,7 +48,7 @@ class Controller:
     left_behind: Callable[[str, Mapping[str, int]], None] = lambda _namespace, _objects: None
     """Called with the namespace of a deleted job that left objects in other clusters: how many, by cluster."""
     pods_deleted: Callable[[Collection[PodDeletion]], None] = lambda _deleted: None
-    """Called with lost pods that were deleted."""
+    """Called with pods that were deleted."""
     _memories: dict[JobKey, Memory] = field(default_factory=dict)
 
     async def run(self, key: JobKey) -> float | None:
@@ -141,6 +142,8 @@ class _Reconcile:
         if plan.status is not None:
             await self.own.write_status(plan.status)
         await self.own.record(plan.events)
+        if plan.readmit_left is not None:
+            await self.own.annotate(READMIT, plan.readmit_left)
         if plan.remove_finalizer:
             await self.own.remove_finalizer()
             self.of.left_behind(key_of(self.own.job).namespace, plan.left_behind)
@@ -192,5 +195,5 @@ class _Reconcile:
 
 def _writes(plan: Plan) -> bool:
     """Whether it changes anything besides the status."""
-    finalizer = plan.add_finalizer or plan.remove_finalizer
-    return bool(plan.scale or plan.apply or plan.delete or plan.delete_pods or plan.delete_job or finalizer)
+    job = plan.add_finalizer or plan.remove_finalizer or plan.readmit_left is not None
+    return bool(plan.scale or plan.apply or plan.delete or plan.delete_pods or plan.delete_job or job)

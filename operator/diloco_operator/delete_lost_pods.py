@@ -1,4 +1,4 @@
-"""Executes the part of a plan that deletes pods on nodes that do not respond.
+"""Executes the part of a plan that deletes pods: those on nodes that do not respond, and those to be created anew.
 
 A deletion with a grace period of 0 removes the pod from the API server without waiting for its node. Each has the pod's
 uid as precondition, so a later pod of the same name is never deleted by mistake.
@@ -57,7 +57,8 @@ class LostPodWrites:
             return False
         self._done.add(one.uid)
         try:
-            await place.api.delete(POD, place.namespace, one.child.name, {"uid": one.uid}, grace_seconds=_AT_ONCE)
+            grace = _AT_ONCE if one.by_force else None
+            await place.api.delete(POD, place.namespace, one.child.name, {"uid": one.uid}, grace_seconds=grace)
         except (NotFoundError, ConflictError):
             self.memory.gone(one.uid)  # its node has come back, or another pod has its name
             return False
@@ -74,8 +75,12 @@ class LostPodWrites:
             if not cluster:
                 self.failure = self.failure or error
             return False
-        self.memory.gone(one.uid)
-        _log.warning("%s: %s of %s deleted by force: node %s does not respond", *_told(self.job, one))
+        if one.by_force:
+            self.memory.gone(one.uid)
+            _log.warning("%s: %s of %s deleted by force: node %s does not respond", *_told(self.job, one))
+        else:
+            self.memory.looked = None  # it is there until its grace period ends
+            _log.info("%s: %s of %s deleted, to be created anew", self.job, one.child, one.whose)
         return True
 
 

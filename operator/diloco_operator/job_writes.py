@@ -1,4 +1,4 @@
-"""The writes of one reconcile to the job itself: finalizer, status, events, deletion.
+"""The writes of one reconcile to the job itself: finalizer, status, annotation, events, deletion.
 
 Each is made to the version of the job that was read last. A job that is gone ends the reconcile.
 """
@@ -82,6 +82,15 @@ class JobWrites:
         await self._finalize([one for one in finalizers(self.job) if one != FINALIZER])
         _log.info("%s: nothing in other clusters keeps its deletion any longer", key_of(self.job))
 
+    async def annotate(self, name: str, value: str) -> None:
+        """Set an annotation of the job; an empty ``value`` removes it.
+
+        Raises:
+            JobGoneError: the job is gone.
+            ConflictError: the job has changed since it was read.
+        """
+        await self._overwrite({"annotations": {name: value or None}})
+
     async def delete(self) -> None:
         """Delete the job, which has outlived its time to live."""
         metadata = self.job["metadata"]
@@ -124,9 +133,12 @@ class JobWrites:
                 _log.warning("%s: cannot record event %s: %s", key_of(self.job), event.reason, error)
 
     async def _finalize(self, wanted: list[str]) -> None:
+        await self._overwrite({"finalizers": wanted})
+
+    async def _overwrite(self, metadata: Object) -> None:
         # With the version, because a list is replaced as a whole; nor is another job of this name changed then.
         try:
-            self.job = await self.api.overwrite(JOB, {"metadata": {**self._this_version(), "finalizers": wanted}})
+            self.job = await self.api.overwrite(JOB, {"metadata": {**self._this_version(), **metadata}})
         except NotFoundError:
             raise self._gone() from None
         except ConflictError:

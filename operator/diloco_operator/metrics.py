@@ -75,6 +75,11 @@ class Metrics:
             ["reason"],
             registry=self.registry,
         )
+        self.released_pods = Counter(
+            f"{PREFIX}_learners_released_total",
+            "Pods of learners that are left out or given up, deleted so that no node is kept for them.",
+            registry=self.registry,
+        )
         self.api_seconds = Histogram(
             f"{PREFIX}_api_request_seconds",
             "Seconds until the API server started to answer.",
@@ -101,9 +106,14 @@ class Metrics:
         self.swept_objects.labels(cluster).inc()
 
     def pods_deleted(self, deleted: Collection[PodDeletion]) -> None:
-        """Count pods that were deleted because their nodes did not respond."""
+        """Count pods that were deleted because their nodes did not respond, or because they are held back."""
         for one in deleted:
-            self.lost_pods.labels(one.reason.value).inc()
+            if one.reason is None:
+                continue
+            if one.by_force:
+                self.lost_pods.labels(one.reason.value).inc()
+            else:
+                self.released_pods.inc()
 
     def failed(self, error: Exception) -> None:
         """Count a failed reconcile."""

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any
 
+from diloco.spec.readmission import READMITTED_FILE
 from diloco_operator import labels
 from diloco_operator.cluster.api import Selection
 from diloco_operator.cluster.cache import Cache
@@ -107,15 +108,15 @@ class MemoryApi:
         grace_seconds: int | None = None,
     ) -> None:
         if kind.name == "Pod":
-            assert grace_seconds == 0
-            self._delete_pod(name, preconditions["uid"])
+            assert grace_seconds in (0, None)
+            self._delete_pod(name, preconditions["uid"], by_force=grace_seconds == 0)
             return
         self._found(kind, namespace, name)
         self._written("delete", kind, name, {})
         del self.objects[kind.name, name]
         self._applied.pop((kind.name, name), None)
 
-    def _delete_pod(self, name: str, uid: str) -> None:
+    def _delete_pod(self, name: str, uid: str, *, by_force: bool) -> None:
         call = Call("delete", "pods", NAMESPACE, name)
         error = self.failing("delete", "Pod", name, {})
         if error is not None:
@@ -125,7 +126,10 @@ class MemoryApi:
         if self.pods.pods[name]["metadata"]["uid"] != uid:
             raise of_status(call, 409, {"message": "uid mismatch"})
         self.writes.append(("delete", "Pod", name))
-        del self.pods.pods[name]
+        if by_force:
+            del self.pods.pods[name]
+        else:
+            self.pods.delete(name)
 
     async def pages(self, selection: Selection) -> AsyncIterator[Object]:
         yield {"items": await self.items(selection), "metadata": {}}
@@ -300,6 +304,7 @@ class ClusterWorld:
         if self._syncer_pods.get(name) != uid:
             self._syncer_pods[name] = uid
             syncer.started()
+        syncer.readmit(self.of_kind("ConfigMap")[f"{name}-job"]["data"].get(READMITTED_FILE, ""))
         learners = []
         for pod_name in self.pods_of("learner", name):
             pod = self.api.pods.pods[pod_name]

@@ -204,6 +204,9 @@ class World:
             self._serial += 1
             live = {"metadata": {"uid": f"child-{self._serial}", "generation": 0}}
         merged = _merged(live, item)
+        if key.kind == "StatefulSet":  # of these, fields are set for a while
+            strategy = item["spec"].get("updateStrategy", {"type": "RollingUpdate"})
+            merged["spec"] |= {"template": copy.deepcopy(item["spec"]["template"]), "updateStrategy": strategy}
         if merged.get("spec") != live.get("spec"):
             merged["metadata"]["generation"] += 1
         self.children[key] = merged
@@ -214,6 +217,9 @@ class World:
     def _delete_pod(self, deletion: PodDeletion) -> None:
         pod = self.pods.pods[deletion.child.name]
         assert pod["metadata"]["uid"] == deletion.uid
+        if not deletion.by_force:
+            self.pods.delete(deletion.child.name)
+            return
         assert "deletionTimestamp" in pod["metadata"], "it is not to go"
         if _component(pod) == "syncer":
             told = self.job["metadata"].get("annotations", {}).get("diloco.dev/syncer-stopped")

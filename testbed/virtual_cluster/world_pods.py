@@ -15,6 +15,13 @@ STARTING_SECONDS = 5.0
 ENDING_SECONDS = 20.0
 
 
+GATED: Object = {
+    "phase": "Pending",
+    "conditions": [{"type": "PodScheduled", "status": "False", "reason": "SchedulingGated"}],
+}
+"""The status of a pod that the scheduler may not place yet."""
+
+
 def stamp(time: datetime) -> str:
     """As Kubernetes writes it."""
     return time.strftime("%Y-%m-%dT%H:%M:%SZ")
@@ -59,6 +66,7 @@ class Pods:
             "replicas": len(kept),
             "readyReplicas": ready,
             "updatedReplicas": sum(_revision(pod) == _revision_of(item) for pod in kept),
+            "updateRevision": _revision_of(item),
         }
         if item["kind"] == "Deployment":
             available = {"type": "Available", "status": "True" if ready else "False"}
@@ -74,13 +82,19 @@ class Pods:
             claim["status"] = {"phase": "Bound"}
 
     def delete(self, name: str) -> None:
-        """Ask a pod to end."""
+        """Ask a pod to end. One that has no node is gone at once."""
+        if "nodeName" not in self.pods[name]["spec"]:
+            del self.pods[name]
+            return
         metadata = self.pods[name]["metadata"]
         metadata.setdefault("deletionTimestamp", stamp(self.now + timedelta(seconds=ENDING_SECONDS)))
 
     def kubelet(self) -> None:
         """Advance every pod to its next state."""
         for name, pod in list(self.pods.items()):
+            if "schedulingGates" in pod["spec"]:
+                pod["status"] = GATED
+                continue
             due = pod["metadata"].get("deletionTimestamp")
             if due is not None:
                 if name in self.stuck:
@@ -111,6 +125,8 @@ class Pods:
         for pod_name in names:
             if pod_name not in self.pods and name not in self.forbidden:
                 self._create(pod_name, item)
+        if item["spec"].get("updateStrategy", {}).get("type") == "OnDelete":
+            return
         # A rollout goes from the last to the first, and waits for each to be ready.
         for pod_name in reversed(names):
             found = self.pods.get(pod_name)
@@ -136,18 +152,20 @@ class Pods:
 
     def _create(self, name: str, owner: Object) -> None:
         self._serial += 1
+        template = owner["spec"]["template"]
+        gates = template["spec"].get("schedulingGates")
         self.pods[name] = {
             "metadata": {
                 "name": name,
                 "uid": f"pod-{self._serial}",
-                "labels": owner["spec"]["template"]["metadata"]["labels"],
+                "labels": {**template["metadata"]["labels"], "controller-revision-hash": _revision_of(owner)},
                 "ownerReferences": [{"uid": owner["metadata"]["uid"], "controller": True}],
                 "annotations": {
                     "ready-at": stamp(self.now + timedelta(seconds=STARTING_SECONDS)),
                     "revision": _revision_of(owner),
                 },
             },
-            "spec": {"nodeName": "node-1"},
+            "spec": {"schedulingGates": gates} if gates else {"nodeName": "node-1"},
             "status": {"phase": "Pending"},
         }
 

@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
+from diloco.spec.readmission import readmissions
 from diloco.spec.syncer_status import LearnerState, Phase
 
 TOKENS_PER_SECOND = 100.0
@@ -39,6 +40,7 @@ class WorldSyncer:
     ever: set[str] = field(default_factory=set)
     restarts: dict[str, int] = field(default_factory=dict)
     given_up: set[str] = field(default_factory=set)
+    incarnations: dict[str, int] = field(default_factory=dict)
     stalled: set[str] = field(default_factory=set)
     left_out: dict[str, str] = field(default_factory=dict)
     """Learners whose work is left out of merges, and why."""
@@ -64,7 +66,8 @@ class WorldSyncer:
 
     def trains(self, seconds: float, present: Iterable[str]) -> None:
         """Let time pass with these learners connected."""
-        self.joined = set(present) - self.given_up
+        self.joined, before = set(present) - self.given_up, self.joined
+        self.incarnations |= {one: self.incarnations.get(one, 0) + 1 for one in self.joined - before}
         self.ever |= self.joined
         working = self.joined - self.stalled
         if self.phase is Phase.WAITING and self.joined:
@@ -75,6 +78,12 @@ class WorldSyncer:
             self.phase, self.phase_reason = Phase.COMPLETE, f"{self.budget} tokens are merged"
         if self.phase is Phase.COMPLETE and not self.export_blocked:
             self.exported = True
+
+    def readmit(self, text: str) -> None:
+        """Follow the file that lets learners back in."""
+        for order in readmissions(text):
+            if order.epoch == self.epoch and order.incarnation == self.incarnations.get(order.learner, 0):
+                self.given_up.discard(order.learner)
 
     def fails(self, reason: str) -> None:
         """Make the training fail."""
@@ -108,7 +117,12 @@ class WorldSyncer:
         }
 
     def _learner(self, learner: str) -> dict[str, Any]:
-        said = {"id": learner, "state": self._state(learner).value, "restarts": self.restarts.get(learner, 0)}
+        said: dict[str, Any] = {
+            "id": learner,
+            "state": self._state(learner).value,
+            "restarts": self.restarts.get(learner, 0),
+        }
+        said["incarnation"] = self.incarnations.get(learner, 0)
         left_out = self.left_out.get(learner)
         return said if left_out is None else said | {"left_out": 7, "left_out_now": left_out}
 

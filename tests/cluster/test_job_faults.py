@@ -264,6 +264,25 @@ def test_a_pool_grows_and_shrinks_while_the_others_train_on(job: ClusterJob) -> 
     assert after.merged_tokens > grown.merged_tokens
 
 
+def test_a_learner_left_out_by_index_frees_its_node_and_nobody_waits(job: ClusterJob) -> None:
+    job.scale(*SPOT, learners=2)
+    grown = job.all_train(*BOTH, NEWCOMERS[0])
+    newcomer, others = present(job.pod(NEWCOMERS[0])), bystanders(job, WITNESS, NEWCOMERS[0])
+    job.leave_out(*SPOT, 0)
+    status = job.wait_for(lambda status: status.regions[1].pools[0].held == 1, "its pod is held back")
+    assert (status.regions[1].desired, status.regions[0].desired) == (1, 1)
+    assert present(job.pod(VICTIM)).node == ""
+    job.goes_on(NEWCOMERS[0], job.steps(NEWCOMERS[0]))
+    assert bystanders(job, WITNESS, NEWCOMERS[0]) == others
+    job.leave_out(*SPOT)
+    after = job.all_train(*BOTH, NEWCOMERS[0])
+    assert present(job.pod(NEWCOMERS[0])) == newcomer
+    assert "held" not in job.status().regions[1].pools[0].model_dump(exclude_none=True)
+    untouched(grown, after, WITNESS)
+    job.scale(*SPOT, learners=1)
+    wait_until(lambda: len(job.pods()) == 3, "the newcomer goes", WAIT_SECONDS)
+
+
 # Most of this is the time after which Kubernetes considers a node lost: 50 s.
 def test_a_lost_node_costs_its_learners_and_counts_nothing_twice(job: ClusterJob, cluster: Cluster) -> None:
     before, others = job.all_train(*BOTH), bystanders(job, *BOTH)

@@ -129,6 +129,11 @@ class ClusterJob:
         change = {"op": "replace", "path": f"/spec/regions/{region}/pools/{pool}/learners", "value": learners}
         self.kubectl("patch", "dilocojob", self.name, "--type=json", "--patch", json.dumps([change]))
 
+    def leave_out(self, region: int, pool: int, *indices: int) -> None:
+        """Set which learners of a pool are left out, by positions."""
+        change = {"op": "add", "path": f"/spec/regions/{region}/pools/{pool}/without", "value": list(indices)}
+        self.kubectl("patch", "dilocojob", self.name, "--type=json", "--patch", json.dumps([change]))
+
     # What Kubernetes says.
 
     def status(self) -> JobStatus:

@@ -166,8 +166,9 @@ EVERY_FIELD: dict[str, Any] = {
                 "pools": [
                     {
                         "name": "new",
-                        "learners": 3,
+                        "learners": 5,
                         "minimumLearners": 1,
+                        "without": [1, 3],
                         "nodesPerLearner": 1,
                         "batchSize": 64,
                         "image": "example.com/trainer@sha256:" + "0" * 64,

@@ -14,6 +14,7 @@ from diloco_operator.decide.stopping import scaled_down
 from diloco_operator.decide.templates import described, kept
 from diloco_operator.decide.workloads import CLAIM, DEPLOYMENT, STATEFUL_SET, syncer_ready
 from diloco_operator.manifests import Inputs, ObservedImages, Placed, Scale, all_children, choose_images
+from diloco_operator.manifests.holds import held_back
 
 SECRET = "Secret"  # noqa: S105  # a kind
 KEPT = frozenset({"PersistentVolumeClaim"})
@@ -45,10 +46,15 @@ def desired(job_now: JobNow, scale: Scale) -> tuple[Placed, ...]:
         if where[pool] != HOME and (key := ChildKey(SECRET, names.learner_secret(name), where[pool])) in live
     }
     signed = certificates(who, held, job_now.now, job_now.maker, abroad)
-    inputs = Inputs(images, replace(scale, sets=job_now.set_names), signed, remotes)
+    inputs = Inputs(images, replace(scale, sets=job_now.set_names), signed, remotes, job_now.readmitted.file)
     made = all_children(job_now.job, job_now.options, inputs)
     known = (one for one in made if job_now.clusters.writable(ChildKey.of_placed(one)))
-    return tuple(replace(one, body=marked(_as_it_runs(described(one.body, spec), one.cluster, live))) for one in known)
+    return tuple(
+        replace(
+            one, body=marked(_held(_as_it_runs(described(one.body, spec), one.cluster, live), one.cluster, job_now))
+        )
+        for one in known
+    )
 
 
 def _data(secret: Object) -> dict[str, str]:
@@ -59,6 +65,13 @@ def _data(secret: Object) -> dict[str, str]:
 def _as_it_runs(one: Object, cluster: str, live: Mapping[ChildKey, Object]) -> Object:
     key = ChildKey.of(one, cluster)
     return kept(one, live[key]) if key.kind in (STATEFUL_SET, DEPLOYMENT) and key in live else one
+
+
+def _held(one: Object, cluster: str, job_now: JobNow) -> Object:
+    holding = job_now.holdings.get(ChildKey.of(one, cluster))
+    if holding is None or not (holding.on_delete or holding.gate) or not one["spec"]["replicas"]:
+        return one
+    return held_back(one, gated=holding.gate)
 
 
 @dataclass(frozen=True, slots=True)

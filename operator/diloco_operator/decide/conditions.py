@@ -5,9 +5,8 @@ moment is carried over from the previous status.
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
-from types import MappingProxyType
 from typing import Literal, get_args
 
 from pydantic import ValidationError
@@ -21,6 +20,7 @@ from diloco.spec.status import (
     PoolStatus,
     RegionStatus,
 )
+from diloco.spec.words import shortlist
 from diloco_operator.decide.causes.pools import Waiting
 from diloco_operator.decide.clusters import Clusters
 from diloco_operator.decide.guide import GUIDE, UNANNOUNCED
@@ -158,6 +158,21 @@ class Heard:
     """Ids of those whose work is left out of merges."""
     quorum: int | None = None
     """The quorum in force, if it is not the manifest's."""
+    given_up: frozenset[str] = frozenset()
+    """Ids of those that are given up."""
+
+
+@dataclass(frozen=True, slots=True)
+class PodsSeen:
+    """What the pods show, by pool."""
+
+    waiting: Mapping[PoolKey, Waiting] = field(default_factory=dict)
+    """Learners of elastic pools that have no node."""
+    held: Mapping[PoolKey, int] = field(default_factory=dict)
+    """Pods that are held back."""
+
+
+NOTHING_SEEN = PodsSeen()
 
 
 def counts(
@@ -166,7 +181,7 @@ def counts(
     clusters: Clusters,
     *,
     running: bool,
-    waiting: Mapping[PoolKey, Waiting] = MappingProxyType({}),
+    pods: PodsSeen = NOTHING_SEEN,
 ) -> Counts:
     """The numbers of learners.
 
@@ -175,15 +190,16 @@ def counts(
         heard: What the syncer reports.
         clusters: Where they are.
         running: The job should run.
-        waiting: Learners of elastic pools that have no node.
+        pods: What the pods show.
     """
     by_region: dict[str, list[PoolStatus]] = {}
     for workload in workloads:
         region, pool = workload.pool
         desired = workload.desired if running else 0
         known = workload.live is not None or clusters.answers(workload.key.cluster)
-        ids = {f"{region}/{pool}/{index}" for index in range(desired)}
-        without = waiting.get(workload.pool)
+        ids = {f"{region}/{pool}/{index}" for index in workload.indices} if running else set[str]()
+        given_up = sorted(index for index in workload.indices if f"{region}/{pool}/{index}" in heard.given_up)
+        without = pods.waiting.get(workload.pool)
         status = PoolStatus(
             name=pool,
             desired=desired,
@@ -193,6 +209,8 @@ def counts(
             ready=workload.ready if known else clusters.last_ready(region, pool),
             training=len(ids & (heard.training or frozenset())),
             left_out=len(ids & heard.left_out) or None,
+            given_up=tuple(given_up) or None,
+            held=pods.held.get(workload.pool) or None,
             stateful_set=workload.key.name,
         )
         by_region.setdefault(region, []).append(status)
@@ -231,4 +249,20 @@ def events(before: JobStatus, after: JobStatus) -> tuple[JobEvent, ...]:
         elif reason not in UNANNOUNCED:
             text = new.message or GUIDE[reason].meaning
             told.setdefault(reason, JobEvent(GUIDE[reason].severity, reason.value, text))
-    return tuple(told.values())
+    return (*told.values(), *_readmissions(before, after))
+
+
+def _readmissions(before: JobStatus, after: JobStatus) -> tuple[JobEvent, ...]:
+    """What is said of learners that are no longer given up, though they still belong to the job."""
+    now = {(region.name, pool.name): pool for region in after.regions for pool in region.pools}
+    back = [
+        f"{region.name}/{pool.name}/{index}"
+        for region in before.regions
+        for pool in region.pools
+        for index in pool.given_up or ()
+        if (same := now.get((region.name, pool.name))) is not None and index not in (same.given_up or ())
+    ]
+    if not back:
+        return ()
+    reason = Reason.LEARNER_READMITTED
+    return (JobEvent(GUIDE[reason].severity, reason.value, one_line(f"{shortlist(back)} may join again")),)

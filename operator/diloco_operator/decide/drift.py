@@ -15,6 +15,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from diloco_operator.decide.observed import Object
+from diloco_operator.manifests.holds import left_over
 from diloco_operator.manifests.quantity import canonical
 
 _LIST_KEYS: Mapping[str, tuple[str, ...]] = {
@@ -27,6 +28,7 @@ _LIST_KEYS: Mapping[str, tuple[str, ...]] = {
     "ownerReferences": ("uid",),
     "topologySpreadConstraints": ("topologyKey", "whenUnsatisfiable"),
     "hostAliases": ("ip",),
+    "schedulingGates": ("name",),
 }
 """List fields that are maps (x-kubernetes-list-map-keys of the built-in types), by the field's name."""
 _PORT_KEYS = (("containerPort", "protocol"), ("port", "protocol"))
@@ -60,6 +62,8 @@ def differs(desired: Object, live: Object) -> str | None:
     """The path of the first field that is not as the operator sets it; None: all are."""
     if desired["kind"] in NEVER_APPLIED_AGAIN:
         return None
+    if left_over(desired, live):
+        return "spec.updateStrategy"
     for field in desired:
         if field in ("apiVersion", "kind", "status"):
             continue

@@ -208,7 +208,9 @@ GUIDE: MappingProxyType[Reason, Guide] = MappingProxyType(
         ),
         _R.LEARNERS_GIVEN_UP: _warning(
             "A learner failed more often than `failurePolicy.maxRestartsPerLearner` allows and may not rejoin.",
-            "Find out why it failed. It stays out for the rest of this job; scale its pool up to add learners.",
+            "Find out why it failed. Its pod stays Pending and takes no node; if it is started again and again, the "
+            "operator may not delete pods there: upgrade the chart. To let it back in, annotate the job with "
+            "`diloco.dev/readmit=REGION/POOL/INDEX`: see 'A learner is given up' below.",
         ),
         _R.LEARNERS_QUARANTINED: _warning(
             "A learner's outer gradients were not finite or far too large, several times in a row, and again after it "
@@ -246,6 +248,11 @@ GUIDE: MappingProxyType[Reason, Guide] = MappingProxyType(
             "certificates that it means are still accepted. The message names them. Other entries are in force.",
             "Correct the manifest if it is refused. Otherwise remove the entry and run `diloco cluster revoke JOB "
             "REGION[/POOL]`. An entry is `REGION=TIME` or `REGION/POOL=TIME`, with a time that has passed.",
+        ),
+        _R.READMISSION_IGNORED: _warning(
+            "The annotation `diloco.dev/readmit` names something that is no learner of the job. The learners that it "
+            "names correctly are let back in.",
+            "Correct it: ids of learners (`REGION/POOL/INDEX`), separated by commas.",
         ),
         _R.ROLLOUT_WAITING: _warning(
             "`resources` of a pool were changed, and one of its pods is not ready and keeps the others from being "
@@ -376,6 +383,14 @@ GUIDE: MappingProxyType[Reason, Guide] = MappingProxyType(
             "says that its machine is off. Another syncer starts as soon as the volume can be attached elsewhere.",
             "Nothing. If its pod cannot mount the volume for long (Kubernetes waits about six minutes before it "
             "detaches a disk from such a node), taint the node as described in 'A node is lost'.",
+        ),
+        _R.LEARNER_RELEASED: _normal(
+            "The pod of a learner that is given up, or that `without` names, was deleted, so that no node is kept for "
+            "it. Another pod of its name stays Pending with the scheduling gate `diloco.dev/held`.",
+        ),
+        _R.LEARNER_READMITTED: _normal(
+            "The syncer lets a learner that was given up join again, because the annotation `diloco.dev/readmit` "
+            "names it. Its restarts are counted from zero, and its pod may have a node.",
         ),
         _R.IN_PROGRESS: _normal(
             "The job has not ended.",

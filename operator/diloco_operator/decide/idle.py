@@ -36,6 +36,7 @@ from diloco_operator.decide.lost_pods import Verdict as LostVerdict
 from diloco_operator.decide.observed import ChildKey, Object, Observed
 from diloco_operator.decide.plan import Plan
 from diloco_operator.decide.progress import without_rates
+from diloco_operator.decide.readmission import given_up_before
 from diloco_operator.decide.reasons import Reason
 from diloco_operator.decide.revocation import REVOKED, not_in_force
 from diloco_operator.decide.same_place import with_same_places
@@ -281,7 +282,8 @@ def _said(bare: Bare, plan: Plan, verdicts: Verdicts, *, running: bool, complete
     """``plan`` with the status; the known progress of the job stays."""
     before, generation = bare.before, int(bare.job["metadata"].get("generation") or 0)
     # A job without a status has no known pools to count.
-    counted = counts(bare.workloads, Heard(None if bare.workloads else frozenset()), bare.clusters, running=running)
+    heard = Heard(None if bare.workloads else frozenset(), given_up=given_up_before(before))
+    counted = counts(bare.workloads, heard, bare.clusters, running=running)
     changed: dict[str, object] = {
         "learners": counted.learners,
         "regions": counted.regions,

@@ -10,10 +10,12 @@ from diloco_operator import names
 from diloco_operator.decide.causes.volume import Volume
 from diloco_operator.decide.clusters import Clusters
 from diloco_operator.decide.endpoint import Endpoint, endpoint
+from diloco_operator.decide.held_pods import Holding, holding, pods_by_set, set_of
 from diloco_operator.decide.lost_pods import LostPodPolicy, lost_pods, policy_of
 from diloco_operator.decide.lost_pods import Scene as LostScene
 from diloco_operator.decide.lost_pods import Verdict as LostVerdict
 from diloco_operator.decide.observed import ChildKey, Object, Observed
+from diloco_operator.decide.readmission import Readmissions, given_up_now, readmitted
 from diloco_operator.decide.revocation import Revoked
 from diloco_operator.decide.stopping import PodsLeft, pods_left
 from diloco_operator.decide.workloads import (
@@ -23,6 +25,7 @@ from diloco_operator.decide.workloads import (
     syncer_claim,
     syncer_deployment,
 )
+from diloco_operator.manifests.holds import is_held_back
 from diloco_operator.names import PoolKey, SetNames
 from diloco_operator.options import OperatorOptions
 from diloco_operator.signing import CertificateMaker
@@ -49,6 +52,8 @@ class JobNow:
     """What becomes of pods on nodes that do not respond."""
     syncer_stopped: str = ""
     """The uid of the syncer's pod whose machine is off, as the user says; empty: none."""
+    readmit: str = ""
+    """The annotation that lets learners back in; empty: the job has none."""
 
     @property
     def spec(self) -> JobSpec:
@@ -62,7 +67,7 @@ class JobNow:
 
     @cached_property
     def desired_learners(self) -> dict[PoolKey, int]:
-        """Learners of every pool when the job runs, in the manifest's order; of elastic pools the most."""
+        """Pods of every pool when the job runs, in the manifest's order; of elastic pools the most."""
         return {key: pool.learners for key, pool in names.pools(self.spec).items()}
 
     @cached_property
@@ -78,7 +83,42 @@ class JobNow:
     @cached_property
     def workloads(self) -> list[PoolWorkload]:
         """Its pools, in the manifest's order."""
-        return pool_workloads(self.set_names, names.pools(self.spec), self.clusters.regions, self.observed.children)
+        pools, regions = names.pools(self.spec), self.clusters.regions
+        return pool_workloads(self.set_names, pools, regions, self.observed.children, self.given_up)
+
+    @cached_property
+    def given_up(self) -> frozenset[str]:
+        """The learners that the syncer has given up, as it reports or last reported."""
+        return given_up_now(self.observed, self.before)
+
+    @cached_property
+    def readmitted(self) -> Readmissions:
+        """Which of them are let back in."""
+        if not self.readmit:
+            return Readmissions()
+        known = {f"{key}/{index}" for key, pool in names.pools(self.spec).items() for index in range(pool.learners)}
+        return readmitted(self.readmit, known, self.observed, self.name)
+
+    @cached_property
+    def holdings(self) -> dict[ChildKey, Holding]:
+        """What is done about held pods, by set; nothing while the job is to stop."""
+        if self.spec.suspend:
+            return {}
+        pods = None if self.observed.looked is None else pods_by_set(self.observed.looked.pods)
+        return {
+            one.key: holding(
+                *(one, None if pods is None else pods.get(set_of(one), {})),
+                *(self.now, self.lost_pod_policy.after_seconds),
+                may_delete=one.key.cluster not in self.observed.pods_forbidden,
+            )
+            for one in self.workloads
+            if one.held or is_held_back(one.live)
+        }
+
+    @property
+    def holds(self) -> bool:
+        """Whether pods are held back, or were, in clusters that answer."""
+        return not self.spec.suspend and any(one.held or is_held_back(one.live) for one in self.workloads_in_reach)
 
     @property
     def workloads_in_reach(self) -> list[PoolWorkload]:

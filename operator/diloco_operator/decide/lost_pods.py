@@ -119,11 +119,18 @@ def deletion_events(deleted: Iterable[PodDeletion]) -> tuple[JobEvent, ...]:
     """One event for each reason, about the pods that were deleted for it."""
     by_reason: dict[Reason, list[PodDeletion]] = {}
     for one in deleted:
-        by_reason.setdefault(one.reason, []).append(one)
+        if one.reason is not None:
+            by_reason.setdefault(one.reason, []).append(one)
     return tuple(
-        JobEvent(GUIDE[reason].severity, reason.value, one_line(f"deleted by force: {_listed(ones)}"))
-        for reason, ones in by_reason.items()
+        JobEvent(GUIDE[reason].severity, reason.value, one_line(_told(ones))) for reason, ones in by_reason.items()
     )
+
+
+def _told(ones: Sequence[PodDeletion]) -> str:
+    if ones[0].by_force:
+        return f"deleted by force: {_listed(ones)}"
+    named = [f"pod {one.child.name} of {one.whose}" for one in ones]
+    return f"held back, so that no node is kept for it: {shortlist(named)}"
 
 
 def _listed(ones: Sequence[PodDeletion]) -> str:

@@ -74,6 +74,8 @@ class LearnerReport(BaseModel):
     """region/pool/index."""
     state: str
     """A `LearnerState`. Newer trainers may send others."""
+    incarnation: int = 0
+    """Number of its latest admission; 0: never admitted since the syncer started."""
     restarts: int = 0
     """Times a new process took its place."""
     diverged_reason: str = ""

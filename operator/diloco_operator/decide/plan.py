@@ -35,18 +35,20 @@ class Scaling:
 
 @dataclass(frozen=True, slots=True)
 class PodDeletion:
-    """One pod on a node that does not respond, to be deleted by force: without a word of its node."""
+    """One pod to be deleted: by force, because its node does not respond, or to be created anew."""
 
     child: ChildKey
     """Its kind is ``Pod``."""
     uid: str
     """The pod's uid, as a precondition."""
-    reason: Reason
-    """Of the event that reports it."""
+    reason: Reason | None
+    """Of the event that reports it; None: none does."""
     whose: str
     """Whose pod it is, for people: a learner's id, or the syncer."""
     node: str
-    """Empty: not known."""
+    """Empty: not known, or it has none."""
+    by_force: bool = True
+    """Without a word of its node; False: it has its grace period."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,9 +73,11 @@ class Plan:
     delete: tuple[ChildKey, ...] = ()
     """Children that are no longer wanted."""
     delete_pods: tuple[PodDeletion, ...] = ()
-    """Lost pods, after everything else but the status. A bounded number; the next plan has the others. Where the API
-    server refuses it: put the cluster into `Observed.pods_forbidden`, and reconcile again before any status is
-    written."""
+    """Lost pods, and pods to be created anew, after everything else but the status. A bounded number; the next plan has
+    the others. Where the API server refuses it: put the cluster into `Observed.pods_forbidden`, and reconcile again
+    before any status is written."""
+    readmit_left: str | None = None
+    """What the annotation `readmission.READMIT` of the job is to say, after the status; None: it stays."""
     remove_finalizer: bool = False
     """Take `clusters.FINALIZER` from the job, after everything else and after the events: then the job is gone."""
     left_behind: Mapping[str, int] = field(default_factory=dict)

@@ -64,6 +64,7 @@ class Reason(StrEnum):
     LEARNERS_STALLED = "LearnersStalled"
     LEARNERS_MISSING = "LearnersMissing"
     REVOCATION_IGNORED = "RevocationIgnored"
+    READMISSION_IGNORED = "ReadmissionIgnored"
     ROLLOUT_WAITING = "RolloutWaiting"
     TOKEN_EXPIRING = "TokenExpiring"  # noqa: S105  # a reason
     CLIENT_CERTIFICATE_EXPIRING = "ClientCertificateExpiring"
@@ -95,5 +96,7 @@ class Reason(StrEnum):
     LOST_POD_REPLACED = "LostPodReplaced"
     LOST_POD_REMOVED = "LostPodRemoved"
     SYNCER_POD_RELEASED = "SyncerPodReleased"
+    LEARNER_RELEASED = "LearnerReleased"
+    LEARNER_READMITTED = "LearnerReadmitted"
     IN_PROGRESS = "InProgress"
     AS_EXPECTED = "AsExpected"

@@ -42,6 +42,7 @@ from diloco_operator.decide.observed import Object, Observed, SyncerStatusView
 from diloco_operator.decide.plan import Plan
 from diloco_operator.decide.progress import moved, progress_of
 from diloco_operator.decide.readiness import readiness
+from diloco_operator.decide.readmission import READMIT
 from diloco_operator.decide.reasons import Reason
 from diloco_operator.decide.revocation import REVOKED, revoked
 from diloco_operator.decide.scale import running, stopping
@@ -78,6 +79,7 @@ def reconcile(
                 *(parsed, bare.before, observed, now, options, maker, bare.volume, bare.clusters, told),
                 lost_pod_policy=bare.lost_pod_policy,
                 syncer_stopped=bare.annotation(SYNCER_STOPPED),
+                readmit=bare.annotation(READMIT),
             )
         )
     except (SpecError, InvalidSpecError) as error:
@@ -102,7 +104,7 @@ def _runs(job_now: JobNow) -> Plan:
     ask = job_now.deployment is not None
     change = changes(job_now, running(job_now.desired_learners))
     plan = _planned(job_now, change, _running_again(job_now), ask_syncer=ask)
-    look = unhealthy(job_now) and job_now.observed.may_look
+    look = (job_now.holds or unhealthy(job_now)) and job_now.observed.may_look
     if look or (ask and job_now.observed.syncer is None):
         return replace(plan, again_in_seconds=0.0, look_closer=look)
     view = job_now.observed.syncer
@@ -119,7 +121,17 @@ def _runs(job_now: JobNow) -> Plan:
         "Complete": IN_PROGRESS,
         "Failed": IN_PROGRESS,
     }
-    return with_status(job_now, without_lost_pods(plan, lost), verdicts)
+    return with_status(job_now, _with_held_pods(job_now, without_lost_pods(plan, lost)), verdicts)
+
+
+def _with_held_pods(job_now: JobNow, plan: Plan) -> Plan:
+    """``plan`` with the deletions of pods that are to be created anew, and what is left of the annotation."""
+    reach = [found for key, found in job_now.holdings.items() if job_now.clusters.writable(key)]
+    again = min([plan.again_in_seconds, *(found.again_in_seconds for found in reach)])
+    lost = {one.uid for one in plan.delete_pods}
+    delete = [one for found in reach for one in found.delete if one.uid not in lost]
+    left = job_now.readmitted.left
+    return replace(plan, delete_pods=(*plan.delete_pods, *delete), again_in_seconds=again, readmit_left=left)
 
 
 def _suspends(job_now: JobNow) -> Plan:

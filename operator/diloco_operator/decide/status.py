@@ -9,6 +9,7 @@ from diloco_operator.decide.causes.pools import Waiting, waiting_learners
 from diloco_operator.decide.causes.syncer import left_out, lowered_quorum, present, training
 from diloco_operator.decide.conditions import (
     Heard,
+    PodsSeen,
     Verdicts,
     conditions,
     counts,
@@ -44,8 +45,9 @@ def with_status(
     # No learner trains before a syncer was ready for the first time.
     known = None if has_had_a_syncer(before) or syncer_ready(job_now.deployment) else frozenset[str]()
     heard = Heard(known) if told is None else _heard(told, job_now.spec.sync.quorum)
-    waiting = _waiting(job_now, told) if running else {}
-    counted = counts(job_now.workloads, heard, job_now.clusters, running=running, waiting=waiting)
+    pods = PodsSeen(_waiting(job_now, told), _held(job_now)) if running else PodsSeen()
+    heard = replace(heard, given_up=job_now.given_up)
+    counted = counts(job_now.workloads, heard, job_now.clusters, running=running, pods=pods)
     status = before.model_copy(
         update={
             "observed_generation": job_now.job.metadata.generation,
@@ -79,6 +81,13 @@ def _waiting(job_now: JobNow, view: SyncerStatusView | None) -> dict[PoolKey, Wa
     sessions = None if view is None else present(view)
     looked = job_now.observed.looked or Looked()
     return waiting_learners(job_now.workloads_in_reach, looked, sessions, job_now.now)
+
+
+def _held(job_now: JobNow) -> dict[PoolKey, int]:
+    """Pods that are held back. Where the pods could not be listed: as they were."""
+    before = {PoolKey(region.name, pool.name): pool.held for region in job_now.before.regions for pool in region.pools}
+    found = {one.pool: job_now.holdings[one.key].held for one in job_now.workloads if one.key in job_now.holdings}
+    return {pool: count for pool, told in found.items() if (count := before.get(pool) if told is None else told)}
 
 
 def _heard(view: SyncerStatusView, quorum: int) -> Heard:

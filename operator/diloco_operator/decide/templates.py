@@ -15,6 +15,7 @@ from diloco_operator import labels
 from diloco_operator.decide.observed import Object
 from diloco_operator.decide.workloads import replicas
 from diloco_operator.manifests.documents import PASSED_TO_PODS
+from diloco_operator.manifests.holds import without_gate
 from diloco_operator.manifests.quantity import canonical_resources
 from diloco_operator.manifests.syncer import CONTAINER, credentials, without_default_requests
 from diloco_operator.names import PoolKey, pools, syncers_pool
@@ -51,7 +52,7 @@ def kept(desired: Object, live: Object) -> Object:
     annotations = {key: value for key, value in wanted.items() if key != TEMPLATE}
     if TEMPLATE in there:
         annotations[TEMPLATE] = there[TEMPLATE]
-    held = {**desired, "spec": {**desired["spec"], "template": live["spec"]["template"]}}
+    held = {**desired, "spec": {**desired["spec"], "template": without_gate(live["spec"]["template"])}}
     return {**held, "metadata": {**desired["metadata"], "annotations": annotations}}
 
 

@@ -8,6 +8,7 @@ from diloco.spec.placement import Pool
 from diloco_operator import labels, names
 from diloco_operator.decide.observed import ChildKey, Object
 from diloco_operator.decide.text import parsed_time
+from diloco_operator.manifests.holds import creates_gated, is_on_delete
 from diloco_operator.names import PoolKey, SetNames
 
 STATEFUL_SET = "StatefulSet"
@@ -29,6 +30,30 @@ class PoolWorkload:
     """Learners that the manifest asks for, whether or not they should run now; of an elastic pool the most."""
     minimum: int | None = None
     """The fewest of an elastic pool; None: it is not elastic."""
+    left_out: frozenset[int] = frozenset()
+    """Indices that the manifest leaves out (``without``)."""
+    given_up: frozenset[int] = frozenset()
+    """Indices of the learners that the syncer has given up."""
+
+    @property
+    def pods(self) -> int:
+        """Pods that its set has when the job runs, with those that are held back."""
+        return self.desired + len(self.left_out)
+
+    @property
+    def held(self) -> frozenset[int]:
+        """Indices whose pods are held back, without a node."""
+        return self.left_out | self.given_up
+
+    @property
+    def wanted(self) -> int:
+        """Pods that should be ready."""
+        return self.pods - len(self.held)
+
+    @property
+    def indices(self) -> frozenset[int]:
+        """Indices of the learners that the manifest asks for."""
+        return frozenset(range(self.pods)) - self.left_out
 
     def can_do_without(self, learners: int) -> bool:
         """Whether it is elastic and has its minimum without so many learners."""
@@ -37,22 +62,29 @@ class PoolWorkload:
     @property
     def ready(self) -> int:
         """Learners whose pod is ready."""
-        return _number(_status(self.live).get("readyReplicas"))
+        return number_of(status_of(self.live).get("readyReplicas"))
 
     @property
     def healthy(self) -> bool:
         """Whether every wanted pod exists and is ready, by its controller's latest status."""
-        return self.live is not None and _seen(self.live) and self.ready >= self.desired
+        return self.live is not None and seen_by_controller(self.live) and self.ready >= self.wanted
 
     @property
     def surplus(self) -> bool:
         """Whether more pods exist than wanted: some are being deleted, or cannot be."""
-        return self.live is not None and _seen(self.live) and _number(_status(self.live).get("replicas")) > self.desired
+        return (self._counted or 0) > self.pods
 
     @property
     def short(self) -> bool:
         """Whether fewer pods exist than wanted, because something keeps the controller from creating them."""
-        return self.live is not None and _seen(self.live) and _number(_status(self.live).get("replicas")) < self.desired
+        return self._counted is not None and self._counted < self.pods
+
+    @property
+    def _counted(self) -> int | None:
+        """Pods that exist, by the controller's latest status; None: it is not known."""
+        if self.live is None or not seen_by_controller(self.live):
+            return None
+        return number_of(status_of(self.live).get("replicas"))
 
 
 def rollout_waits(workload: PoolWorkload) -> int:
@@ -60,10 +92,13 @@ def rollout_waits(workload: PoolWorkload) -> int:
 
     A StatefulSet changes its pods one after the other, from the last to the first, and waits for each to be ready.
     """
-    status = _status(workload.live)
-    if workload.live is None or not _seen(workload.live) or "updatedReplicas" not in status:
+    status = status_of(workload.live)
+    # While pods to be held back are created, the others have another template, and keep it.
+    live = workload.live
+    if live is None or creates_gated(live) or not seen_by_controller(live) or "updatedReplicas" not in status:
         return 0
-    return max(0, workload.desired - _number(status["updatedReplicas"]))
+    changed = workload.wanted if is_on_delete(live) else workload.pods
+    return max(0, changed - number_of(status["updatedReplicas"]))
 
 
 def set_names(
@@ -102,13 +137,20 @@ def pool_workloads(
     desired: Mapping[PoolKey, Pool],
     regions: Mapping[str, str],
     children: Mapping[ChildKey, Object],
+    given_up: Collection[str] = (),
 ) -> list[PoolWorkload]:
-    """One for every pool, in the manifest's order. ``regions``: the cluster of each region."""
+    """One for every pool, in the manifest's order.
+
+    ``regions``: the cluster of each region. ``given_up``: ids of the learners that the syncer has given up.
+    """
+    out = {learner.rpartition("/")[::2] for learner in given_up}
     found = []
     for name, pool in desired.items():
         key = ChildKey(STATEFUL_SET, sets[name], regions[name.region])
         minimum = pool.minimum_learners if pool.elastic else None
-        found.append(PoolWorkload(name, key, children.get(key), pool.learners, minimum))
+        gone = frozenset(index for index in pool.indices if (str(name), str(index)) in out) if out else frozenset()
+        left_out = frozenset(pool.without)
+        found.append(PoolWorkload(name, key, children.get(key), pool.size, minimum, left_out, gone))
     return found
 
 
@@ -124,12 +166,12 @@ def syncer_claim(job: str, children: Mapping[ChildKey, Object]) -> Object | None
 
 def syncer_ready(deployment: Object | None) -> bool:
     """Whether the syncer's pod is ready."""
-    return _number(_status(deployment).get("readyReplicas")) > 0
+    return number_of(status_of(deployment).get("readyReplicas")) > 0
 
 
 def is_settled(deployment: Object | None, now: datetime) -> bool:
     """Whether a Deployment has been available for a while."""
-    for condition in _status(deployment).get("conditions") or ():
+    for condition in status_of(deployment).get("conditions") or ():
         if condition.get("type") == "Available" and condition.get("status") == "True":
             at = parsed_time(condition.get("lastTransitionTime"))
             return at is None or now - at >= SETTLING
@@ -143,26 +185,28 @@ def component(item: Object) -> str:
 
 def pods_counted(live: Object) -> int:
     """Number of pods that a set or Deployment has by its own status, or may be creating."""
-    asked, counted = replicas(live), _number(_status(live).get("replicas"))
+    asked, counted = replicas(live), number_of(status_of(live).get("replicas"))
     # Until the controller has observed the latest spec, its counts belong to an earlier one.
-    return max(asked, counted, 0 if _seen(live) else 1)
+    return max(asked, counted, 0 if seen_by_controller(live) else 1)
 
 
 def replicas(live: Object) -> int:
     """``spec.replicas``; 1 if it is missing."""
     asked = live.get("spec", {}).get("replicas")
-    return 1 if asked is None else _number(asked)
+    return 1 if asked is None else number_of(asked)
 
 
-def _seen(live: Object) -> bool:
-    generation = _number(live["metadata"].get("generation"))
-    return _number(_status(live).get("observedGeneration")) >= generation
+def seen_by_controller(live: Object) -> bool:
+    """Whether the controller of a set or Deployment has seen its latest spec."""
+    generation = number_of(live["metadata"].get("generation"))
+    return number_of(status_of(live).get("observedGeneration")) >= generation
 
 
-def _number(value: object) -> int:
+def number_of(value: object) -> int:
     """A count. The API server of another cluster may send anything: what is no number counts as 0."""
     return value if isinstance(value, int) else 0
 
 
-def _status(live: Object | None) -> Object:
+def status_of(live: Object | None) -> Object:
+    """Its status; empty if it has none."""
     return (live or {}).get("status") or {}

@@ -12,6 +12,7 @@ from typing import Any, Final
 from diloco.spec import DiLoCoJob
 from diloco.spec.errors import Problem
 from diloco.spec.load import MAXIMUM_BYTES
+from diloco.spec.readmission import READMITTED_FILE
 from diloco_operator import labels, names
 from diloco_operator.manifests import common
 from diloco_operator.manifests.errors import InvalidSpecError
@@ -58,13 +59,14 @@ Secrets, what their pods and the syncer's get."""
 _NOT_YAML = re.compile("[\x7f-\x9f\u2028\u2029\ufeff\ufffe\uffff]")
 
 
-def config_map(job: DiLoCoJob) -> Manifest:
-    """The ConfigMap.
+def config_map(job: DiLoCoJob, readmitted: str = "") -> Manifest:
+    """The ConfigMap; ``readmitted``: which given-up learners may join again (`diloco.spec.readmission`).
 
     Raises:
         InvalidSpecError: the manifest is larger than a process reads.
     """
-    return _config_map(job, {common.JOB_FILE: job_text(job)})
+    orders = {READMITTED_FILE: readmitted} if readmitted else {}
+    return _config_map(job, {common.JOB_FILE: job_text(job), **orders})
 
 
 def remote_config_map(job: DiLoCoJob, endpoint: str) -> Manifest:

@@ -83,6 +83,8 @@ class Inputs:
     scale: Scale
     certificates: Certificates
     remotes: Remotes = field(default_factory=dict)
+    readmitted: str = ""
+    """Which given-up learners may join again (`diloco.spec.readmission`); empty: none."""
 
 
 def choose_images(spec: JobSpec, observed: ObservedImages, default: str | None) -> Images:

@@ -6,6 +6,7 @@ import pytest
 import yaml
 
 from diloco.spec import load_job
+from diloco_operator.cluster.errors import ApiError, Call, of_status
 from diloco_operator.manifests import learners, syncer
 from testbed.virtual_cluster.cluster_world import NAMESPACE, ClusterWorld
 from testbed.virtual_cluster.operator_world import OPTIONS, job_object
@@ -145,11 +146,18 @@ def test_the_last_releases_pods_restart_once_their_resources_are_changed() -> No
     assert changed == {name for name in before if "us-east" in name}
 
 
+def forbids_pods_to_be_deleted(verb: str, kind: str, name: str, _body: Any) -> ApiError | None:
+    call = Call(verb, kind, NAMESPACE, name)
+    return of_status(call, 403, {"message": "forbidden"}) if (verb, kind) == ("delete", "Pod") else None
+
+
 def test_a_change_of_resources_held_up_by_a_given_up_learner_is_reported() -> None:
+    """Without the right to delete pods, the operator cannot hold its pod back, and the controller waits for it."""
     w = training()
     last = next(name for name in w.pods_of("learner") if name.endswith("-2"))
     w.api.pods.troubles[last] = crashed(3, "given up")
     w.syncers["demo"].given_up = {"us-west/old/2"}
+    w.api.failing = forbids_pods_to_be_deleted
     w.change_pool(region=1, resources={"limits": {"cpu": "2"}})
     w.run(120)
     message = w.condition("Degraded")["message"]

@@ -24,6 +24,7 @@ from diloco.core.events import (
     LearnerAlive,
     LearnerJoined,
     LearnerLeft,
+    LearnerReadmitted,
     LearnerReady,
     LearnersPlanned,
     Merged,
@@ -162,6 +163,8 @@ class Engine:
                 return [Checkpoint(event.reason)]
             case LearnersPlanned():
                 return pools.planned(state, event, now)
+            case LearnerReadmitted():
+                return membership.readmit(state, event)
             case Evaluated():
                 return completion.evaluated(state, event, now)
             case _:

@@ -206,6 +206,15 @@ class LearnersPlanned:
     """Of every elastic pool."""
 
 
+@dataclass(frozen=True, slots=True)
+class LearnerReadmitted:
+    """A person lets a learner that was given up back in."""
+
+    learner: str
+    incarnation: int
+    """With which it was given up, so that the same order has no effect on a later giving up."""
+
+
 Event = (
     LearnerJoined
     | LearnerReady
@@ -221,4 +230,5 @@ Event = (
     | SnapshotAsked
     | Evaluated
     | LearnersPlanned
+    | LearnerReadmitted
 )

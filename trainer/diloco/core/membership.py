@@ -6,9 +6,9 @@ keeps its work.
 """
 
 from diloco.core import accounting, divergence, healing, leases, pace, pools, recovery
-from diloco.core.actions import Action, Admit, Fence, Note, Refusal, Refuse
+from diloco.core.actions import Action, Admit, Checkpoint, Fence, Note, Refusal, Refuse
 from diloco.core.averages import MovingAverage, SizedSpread
-from diloco.core.events import LearnerJoined, LearnerLeft, LearnerReady, StepReported
+from diloco.core.events import LearnerJoined, LearnerLeft, LearnerReadmitted, LearnerReady, StepReported
 from diloco.core.options import Rules
 from diloco.core.state import INCARNATIONS_PER_EPOCH, EngineState, LearnerRecord
 from diloco.spec.syncer_status import LearnerState, Phase
@@ -87,6 +87,20 @@ def join(state: EngineState, event: LearnerJoined, now: float) -> list[Action]:
         )
     )
     return [*actions, *leases.watch(state, now), *healing.watch(state, now)]
+
+
+def readmit(state: EngineState, event: LearnerReadmitted) -> list[Action]:
+    """Let a learner that was given up join again; its restarts are counted from zero."""
+    record = state.learners.get(event.learner)
+    if record is None or record.state != LearnerState.GIVEN_UP or record.incarnation != event.incarnation:
+        return []
+    text = f"was given up after {record.restarts} restarts and may join again"
+    record.state, record.restarts = LearnerState.ABSENT, 0
+    # The next process is the first one of this count, and no restart.
+    record.superseded = [*record.superseded, record.instance][-REMEMBERED_PROCESSES:]
+    record.instance = ""
+    # Nobody gives the order again, so it must outlast this process.
+    return [Note("LearnerReadmitted", text, record.id), Checkpoint(f"{record.id} may join again")]
 
 
 def _holds(state: EngineState, record: LearnerRecord, held: tuple[int, ...], load: tuple[int, ...]) -> None:

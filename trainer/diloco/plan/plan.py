@@ -127,16 +127,16 @@ def _groups(spec: JobSpec, world: World) -> Iterator[LearnerGroup]:
         rate = _rate(region, given)
         link = Link(region.name, rate, rate, given.round_trip_seconds)
         for pool in region.pools:
-            if pool.learners:
+            if pool.size:
                 name = f"{region.name}/{pool.name}"
                 tokens = (pool.batch_size or spec.training.batch_size) * spec.training.sequence_length
-                yield LearnerGroup(name, pool.learners, link, world.step_seconds.get(name), tokens)
+                yield LearnerGroup(name, pool.size, link, world.step_seconds.get(name), tokens)
 
 
 def _rate(region: Region, given: RegionLink) -> float:
     """Of what a region's link carries, what its learners together may and can use."""
     allowed = math.inf if region.bandwidth is None else parse_rate(f"{region.name}: bandwidth", region.bandwidth)
-    learners = sum(pool.learners for pool in region.pools)
+    learners = sum(pool.size for pool in region.pools)
     used = learners * bytes_per_second_of(region.connections, given.round_trip_seconds) if learners else math.inf
     return min(given.bytes_per_second, allowed, used)
 

@@ -37,6 +37,7 @@ def problems(spec: "JobSpec") -> list[Problem]:
         *_names(spec),
         *_learners(spec),
         *_nodes(spec),
+        *_without(spec),
         *_minimums(spec),
     ]
 
@@ -48,7 +49,7 @@ def _pools(spec: "JobSpec") -> Iterator[tuple[str, "Pool"]]:
 
 
 def _learner_count(spec: "JobSpec") -> int:
-    return sum(pool.learners for _, pool in _pools(spec))
+    return sum(pool.size for _, pool in _pools(spec))
 
 
 def _vocabulary(spec: "JobSpec") -> Iterator[Problem]:
@@ -76,7 +77,7 @@ def _budget(spec: "JobSpec") -> Iterator[Problem]:
             "training.evaluation.everyTokens",
             f"{every} is above spec.training.tokens, {training.tokens}; use 1 to {training.tokens} or leave it out",
         )
-    batch_sizes = [pool.batch_size or training.batch_size for _, pool in _pools(spec) if pool.learners]
+    batch_sizes = [pool.batch_size or training.batch_size for _, pool in _pools(spec) if pool.size]
     largest = max(batch_sizes, default=training.batch_size)
     step = largest * training.sequence_length
     if step > training.tokens:
@@ -205,14 +206,27 @@ def _nodes(spec: "JobSpec") -> Iterator[Problem]:
             )
 
 
+def _without(spec: "JobSpec") -> Iterator[Problem]:
+    for path, pool in _pools(spec):
+        for place, index in enumerate(pool.without):
+            where = f"{path}.without[{place}]"
+            if index >= pool.learners:
+                allowed = f"use {_span(0, pool.learners - 1)}" if pool.learners else "remove it"
+                yield Problem(where, f"{index} is no index of the pool, which has learners: {pool.learners}; {allowed}")
+            elif index in pool.without[:place]:
+                yield Problem(where, f"{index} is listed twice; remove one")
+
+
 def _minimums(spec: "JobSpec") -> Iterator[Problem]:
     for path, pool in _pools(spec):
         minimum = pool.minimum_learners
-        if minimum is not None and minimum > pool.learners:
-            yield Problem(
-                f"{path}.minimumLearners",
-                f"{minimum} is above learners, {pool.learners}; use {_span(0, pool.learners)} or leave it out",
-            )
+        if minimum is None or minimum <= pool.size:
+            continue
+        which = "learners less those in without" if pool.without else "learners"
+        yield Problem(
+            f"{path}.minimumLearners",
+            f"{minimum} is above {which}, {pool.size}; use {_span(0, pool.size)} or leave it out",
+        )
 
 
 def _counted(number: int, noun: str) -> str:

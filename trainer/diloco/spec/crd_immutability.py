@@ -27,6 +27,7 @@ MUTABLE = frozenset(
         "spec.syncer.expose.sourceRanges",
         "spec.regions[].pools[].learners",
         "spec.regions[].pools[].minimumLearners",
+        "spec.regions[].pools[].without",
         "spec.regions[].pools[].resources",
     }
 )

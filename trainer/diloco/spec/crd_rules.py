@@ -96,7 +96,8 @@ _VOCABULARY = (
 )
 
 _BATCH_SIZE = "(has(p.batchSize) ? p.batchSize : self.training.batchSize)"
-_LARGEST_BATCH = f"self.regions.map(r, r.pools.map(p, p.learners > 0 ? {_BATCH_SIZE} : 0).max()).max()"
+_SIZE_OF_P = "(p.learners - (has(p.without) ? p.without.size() : 0))"
+_LARGEST_BATCH = f"self.regions.map(r, r.pools.map(p, {_SIZE_OF_P} > 0 ? {_BATCH_SIZE} : 0).max()).max()"
 
 _BUDGET = (
     Rule(
@@ -131,7 +132,7 @@ _OPTIMIZER = (
     ),
 )
 
-_LEARNERS = "self.regions.map(r, r.pools.map(p, p.learners).sum()).sum()"
+_LEARNERS = f"self.regions.map(r, r.pools.map(p, {_SIZE_OF_P}).sum()).sum()"
 _LEARNERS_COUNTED = f"({_LEARNERS} == 1 ? '1 learner' : {_words('%d learners', _LEARNERS)})"
 
 _OVERLAP_ALLOWED = f"use {AUTO} or an integer from 0 to {OVERLAP_LIMIT}"
@@ -278,6 +279,8 @@ _INIT_FROM = (
     ),
 )
 
+_SIZE = "(self.learners - (has(self.without) ? self.without.size() : 0))"
+
 _POOL = (
     Rule(
         holds="self.nodesPerLearner <= 1",
@@ -288,12 +291,19 @@ _POOL = (
         field="nodesPerLearner",
     ),
     Rule(
-        holds="!has(self.minimumLearners) || self.minimumLearners <= self.learners",
+        # Duplicates are refused by the list's type.
+        holds="!has(self.without) || self.without.all(i, i < self.learners)",
+        says=_words("names an index that is not below learners, %d; use smaller ones", "self.learners"),
+        field="without",
+    ),
+    Rule(
+        holds=f"!has(self.minimumLearners) || self.minimumLearners <= {_SIZE}",
         says=_words(
-            "%d is above learners, %d; use %s or leave it out",
+            "%d is above %s, %d; use %s or leave it out",
             "self.minimumLearners",
-            "self.learners",
-            _span(0, "self.learners"),
+            "(has(self.without) && self.without.size() > 0 ? 'learners less those in without' : 'learners')",
+            _SIZE,
+            _span(0, _SIZE),
         ),
         field="minimumLearners",
     ),

@@ -66,7 +66,7 @@ class JobSpec(SpecModel):
             f"{region.name}/{pool.name}/{index}"
             for region in self.regions
             for pool in region.pools
-            for index in range(pool.learners)
+            for index in pool.indices
         )
 
     @model_validator(mode="after")

@@ -117,6 +117,9 @@ class Pool(SpecModel):
     """Makes the pool elastic: it may have any number of learners from this to ``learners``, as many as there are nodes
     for. Pods beyond this number may wait for a node, or lose theirs, without the job being Degraded, and that time does
     not count as given. 0: it may have none at all. Default: ``learners``."""
+    without: tuple[Annotated[int, Field(ge=0, lt=10_000)], ...] = Field(default=(), max_length=64)
+    """Indices of learners to leave out, each below ``learners``. The others keep their indices. It may change while the
+    job runs. In a cluster, the pod of such a learner stays Pending, and takes no node. Default: none."""
     nodes_per_learner: int = Field(default=1, ge=1, le=1024)
     """Pods that make up one learner unit. More than 1 is not supported yet and is refused."""
     batch_size: int | None = Field(default=None, ge=1, le=65_536)
@@ -149,9 +152,20 @@ class Pool(SpecModel):
     zones with fewer learners of the job."""
 
     @property
+    def indices(self) -> tuple[int, ...]:
+        """The indices of its learners, ascending."""
+        left_out = frozenset(self.without)
+        return tuple(index for index in range(self.learners) if index not in left_out)
+
+    @property
+    def size(self) -> int:
+        """Number of its learners; the most of them if it is elastic."""
+        return self.learners - sum(index < self.learners for index in frozenset(self.without))
+
+    @property
     def elastic(self) -> bool:
-        """Whether it may have fewer learners than ``learners``."""
-        return self.minimum_learners is not None and self.minimum_learners < self.learners
+        """Whether it may have fewer learners than are planned."""
+        return self.minimum_learners is not None and self.minimum_learners < self.size
 
 
 class Region(SpecModel):

@@ -123,6 +123,11 @@ class PoolStatus(StatusModel):
     """Why they have none, in a sentence for people. Absent if there are none."""
     left_out: Count | None = None
     """Learners that merges keep leaving out, as the syncer reports. Absent if there are none."""
+    given_up: tuple[Annotated[int, Field(ge=0)], ...] | None = Field(default=None, max_length=10_000)
+    """Indices of learners that the syncer has given up. Absent if there are none."""
+    held: Count | None = None
+    """Pods that are held back without a node: of learners given up, and of those in ``without``. Absent if there are
+    none."""
     stateful_set: str = ""
     """The StatefulSet that runs them."""
 

@@ -43,6 +43,7 @@ from diloco.syncer.peers.posted_pulls import PostedPulls
 from diloco.syncer.peers.service import SyncService
 from diloco.syncer.peers.sessions import Sessions
 from diloco.syncer.prepare import StartState, recorded_bases
+from diloco.syncer.readmitted_file import ReadmittedFile
 from diloco.syncer.reporting.metrics import SyncerMetrics
 from diloco.syncer.reporting.status_builder import Reporter, StoredState
 from diloco.tape.limits import TapeLimits
@@ -100,7 +101,7 @@ class Syncer:
         self._quiet_seconds = _QUIET_SECONDS
         self._events_at_checkpoint = 0
         self._checkpoint_due = options.job.spec.syncer.checkpoint_every_seconds
-        self._job_file = JobFile(options.job_file, options.job) if options.job_file is not None else None
+        self._files = _files(options, epoch)
         self._concluding: asyncio.Task[None] | None = None
         self._checks = ThreadPoolExecutor(2, "check", torch.set_num_threads, (1,))
         self._disk = ThreadPoolExecutor(1, "disk")
@@ -262,7 +263,7 @@ class Syncer:
             self._tape.flush()
             self._request_checkpoint(now)
             self._back_up()
-            await self._poll_job_file()
+            await self._poll_files()
             if self._sessions.admitted:
                 quiet_since = now
             if not self._options.exit_when_finished or self._finished_at is None or self._work_left():
@@ -293,10 +294,13 @@ class Syncer:
         if self._engine_loop.events != self._events_at_checkpoint:
             self._engine_loop.post(SnapshotAsked("a checkpoint is due"))
 
-    async def _poll_job_file(self) -> None:
-        if self._job_file is None:
+    async def _poll_files(self) -> None:
+        if self._files is None:
             return
-        planned = await asyncio.get_running_loop().run_in_executor(self._checks, self._job_file.poll)
+        (job_file, readmitted_file), loop = self._files, asyncio.get_running_loop()
+        for readmitted in await loop.run_in_executor(self._checks, readmitted_file.poll):
+            self._engine_loop.post(readmitted)
+        planned = await loop.run_in_executor(self._checks, job_file.poll)
         if planned is not None:
             self._newcomers.planned(planned.learners)
             self._engine_loop.post(planned)
@@ -373,3 +377,9 @@ class Syncer:
     def _totals(self) -> Totals:
         received, sent = self._traffic()
         return Totals(bytes_pushed=self._before.bytes_pushed + received, bytes_pulled=self._before.bytes_pulled + sent)
+
+
+def _files(options: SyncerOptions, epoch: int) -> tuple[JobFile, ReadmittedFile] | None:
+    """What is followed while the job runs, if the manifest is a file."""
+    path = options.job_file
+    return None if path is None else (JobFile(path, options.job), ReadmittedFile(path, epoch))

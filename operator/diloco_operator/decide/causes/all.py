@@ -4,11 +4,12 @@ from diloco.spec.words import shortlist
 from diloco_operator.decide.causes.cause import Cause, gravest_first
 from diloco_operator.decide.causes.clusters import cluster_causes
 from diloco_operator.decide.causes.pools import Known, learner_causes, syncer_pod_causes
-from diloco_operator.decide.causes.syncer import given_up, present, reported_causes, training
+from diloco_operator.decide.causes.syncer import present, reported_causes, training
 from diloco_operator.decide.causes.volume import Volume, is_bound, loss_causes, volume_causes
 from diloco_operator.decide.clusters import Clusters
 from diloco_operator.decide.job_now import JobNow
 from diloco_operator.decide.observed import ChildKey, Looked, Object, Observed, SyncerStatusView
+from diloco_operator.decide.readmission import given_up
 from diloco_operator.decide.reasons import Reason
 from diloco_operator.decide.text import one_line
 from diloco_operator.decide.workloads import CLAIM, syncer_ready
@@ -41,10 +42,13 @@ def running_causes(job_now: JobNow, lost: frozenset[str]) -> list[Cause]:
     syncer = syncer_pod_causes(job_now.deployment, looked, job_now.now)
     # The claim's own event says more than that of the pod that waits for it.
     causes += [cause for cause in syncer if not (volume and cause.reason == Reason.VOLUME_PENDING)]
-    known = Known(lost=lost)
+    if job_now.readmitted.problem:
+        causes.append(Cause(Reason.READMISSION_IGNORED, job_now.readmitted.problem))
+    held = frozenset(f"{one.pool}/{index}" for one in job_now.workloads for index in one.held)
+    known = Known(spared=held, lost=lost)
     if isinstance(view, SyncerStatusView):
         causes += reported_causes(view, frozenset(job_now.spec.learner_ids), job_now.spec.sync.quorum)
-        known = Known(present(view), given_up(view), lost)
+        known = Known(present(view), given_up(view) | held, lost)
     causes += learner_causes(job_now.workloads_in_reach, looked, known, job_now.now)
     return gravest_first(causes)
 

@@ -17,6 +17,7 @@ from diloco_operator.decide.observed import ChildKey, Looked, Object, PodObserve
 from diloco_operator.decide.reasons import Reason
 from diloco_operator.decide.text import one_line
 from diloco_operator.decide.workloads import PoolWorkload, component, rollout_waits
+from diloco_operator.manifests.holds import is_held_back
 from diloco_operator.names import PoolKey
 
 JOIN_SECONDS = 60.0
@@ -74,7 +75,8 @@ def learner_causes(workloads: Iterable[PoolWorkload], looked: Looked, known: Kno
         lost = sum(observed.pod["metadata"].get("uid") in known.lost for observed in own)
         causes += _grouped(without_waiting(workload, problems, lost), _counted(workload))
         causes += _forbidden(workload, looked.events)
-        given_up = any(_learner(workload, observed.pod) in known.spared for observed in own)
+        # Of a set whose pods are held back, the controller waits for none (`held_pods`).
+        given_up = not is_held_back(workload.live) and any(_learner(workload, one.pod) in known.spared for one in own)
         waiting = rollout_waits(workload)
         if waiting and (problems or given_up or lost):
             text = f"{waiting} of {workload.desired} learners of {workload.pool} do not have the new template yet: "

@@ -6,6 +6,7 @@ from diloco.spec.syncer_status import PRESENT, LearnerState
 from diloco.spec.words import shortlist
 from diloco_operator.decide.causes.cause import Cause
 from diloco_operator.decide.observed import LearnerReport, LinksReport, SyncerStatusView
+from diloco_operator.decide.readmission import READMIT
 from diloco_operator.decide.reasons import Reason
 from diloco_operator.decide.text import one_line
 
@@ -47,13 +48,14 @@ def reported_causes(view: SyncerStatusView, wanted: frozenset[str], quorum: int)
         text = f"the syncer cannot upload backups: {one_line(view.backup.problem)}"
         causes.append(Cause(Reason.BACKUP_FAILING, text))
     reports = [report for report in view.learners if report.id in wanted]
-    for state, reason, words in (
-        (LearnerState.GIVEN_UP, Reason.LEARNERS_GIVEN_UP, "given up after too many restarts"),
-        (LearnerState.STALLED, Reason.LEARNERS_STALLED, "connected but making no steps"),
-    ):
-        found = sorted(report.id for report in reports if report.state == state)
-        if found:
-            causes.append(Cause(reason, f"{shortlist(found)} {words}"))
+    out = sorted(report.id for report in reports if report.state == LearnerState.GIVEN_UP)
+    if out:
+        text = f"{shortlist(out)} given up after too many restarts"
+        remedy = f"annotate the job with {READMIT}={out[0]} to let it back in"
+        causes.append(Cause(Reason.LEARNERS_GIVEN_UP, f"{text}; {remedy}"))
+    stalled = sorted(report.id for report in reports if report.state == LearnerState.STALLED)
+    if stalled:
+        causes.append(Cause(Reason.LEARNERS_STALLED, f"{shortlist(stalled)} connected but making no steps"))
     quarantined = {one.id: one.diverged_reason for one in reports if one.state == LearnerState.QUARANTINED}
     causes += _by_reason(Reason.LEARNERS_QUARANTINED, "in quarantine: ", quarantined)
     causes += _left_out_causes([report for report in reports if report.id in left_out(view)])
@@ -97,11 +99,6 @@ def present(view: SyncerStatusView) -> frozenset[str]:
 def training(view: SyncerStatusView) -> frozenset[str]:
     """Learners that make steps."""
     return _in(view, LearnerState.TRAINING)
-
-
-def given_up(view: SyncerStatusView) -> frozenset[str]:
-    """Learners that may not rejoin."""
-    return _in(view, LearnerState.GIVEN_UP)
 
 
 def left_out(view: SyncerStatusView) -> frozenset[str]:

@@ -60,7 +60,13 @@ def test_a_whole_account_of_a_syncer_is_read() -> None:
     view = SyncerStatusView.model_validate_json(account.model_dump_json())
     read = view.model_dump(mode="json")
     nothing = {"diverged_reason": "", "left_out_now": ""}
-    assert read["learners"][0] == {"id": "us-west/old/0", "state": "Training", "restarts": 1, **nothing}
+    assert read["learners"][0] == {
+        "id": "us-west/old/0",
+        "state": "Training",
+        "incarnation": 1,
+        "restarts": 1,
+        **nothing,
+    }
     assert {name: read[name] for name in ("epoch", "phase", "quorum", "syncer_step", "merged_tokens")} == {
         "epoch": 1,
         "phase": "Training",

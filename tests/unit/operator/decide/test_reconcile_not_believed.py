@@ -6,6 +6,12 @@ from tests.unit.operator.decide.training_world import degraded, training_world
 WORDS = "it is 40 times as large in wte as the others are"
 
 
+def given_up(index: int) -> str:
+    learner = f"us-west/old/{index}"
+    remedy = f"annotate the job with diloco.dev/readmit={learner} to let it back in"
+    return f"{learner} given up after too many restarts; {remedy}"
+
+
 def left_out_of_pools(world: World) -> dict[str, int | None]:
     return {
         f"{region['name']}/{pool['name']}": pool.get("leftOut")
@@ -60,7 +66,7 @@ def test_of_one_that_was_given_up_only_that_is_told() -> None:
     w = training_world()
     w.syncer.left_out, w.syncer.given_up = {"us-west/old/1": WORDS}, {"us-west/old/1"}
     w.run(10)
-    assert degraded(w)[1:] == ("LearnersGivenUp", "us-west/old/1 given up after too many restarts")
+    assert degraded(w)[1:] == ("LearnersGivenUp", given_up(1))
     assert left_out_of_pools(w)["us-west/old"] is None
 
 
@@ -99,7 +105,7 @@ def test_the_quorum_in_force_is_shown_and_a_job_that_has_it_is_ready() -> None:
     )
     assert w.status["learners"]["quorum"] == 3
     lowered = "the quorum is 3, below spec.sync.quorum (4): only 3 learner(s) are left"
-    assert degraded(w)[1:] == ("LearnersGivenUp", f"us-west/old/2 given up after too many restarts; {lowered}")
+    assert degraded(w)[1:] == ("LearnersGivenUp", f"{given_up(2)}; {lowered}")
     w.syncer.given_up, w.syncer.quorum = set(), 4
     w.run(10)
     assert "quorum" not in w.status["learners"]
@@ -125,5 +131,5 @@ def test_a_syncer_of_before_is_read_as_before() -> None:
     w.syncer.given_up = {"us-west/old/2"}
     w.run(10)
     assert w.condition("Ready")["message"] == "3 of 4 learners train, spec.sync.quorum is 4"
-    assert degraded(w)[1:] == ("LearnersGivenUp", "us-west/old/2 given up after too many restarts")
+    assert degraded(w)[1:] == ("LearnersGivenUp", given_up(2))
     assert "quorum" not in w.status["learners"]

@@ -20,10 +20,9 @@ def test_given_up_and_stalled_learners_are_named_and_not_their_pods() -> None:
     w.syncer.stalled = {"us-east/new/0"}
     w.pods.troubles[f"{OLD}0"] = crashed(3, "given up")
     w.run(10)
-    assert degraded(w)[1:] == (
-        "LearnersGivenUp",
-        "us-west/old/0 given up after too many restarts; us-east/new/0 connected but making no steps",
-    )
+    remedy = "annotate the job with diloco.dev/readmit=us-west/old/0 to let it back in"
+    told = f"us-west/old/0 given up after too many restarts; {remedy}; us-east/new/0 connected but making no steps"
+    assert degraded(w)[1:] == ("LearnersGivenUp", told)
 
 
 def test_an_incomplete_tape_is_told() -> None:

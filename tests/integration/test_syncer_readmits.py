@@ -1,0 +1,56 @@
+"""A real syncer process gives a learner up, and lets it back in by the file beside its manifest."""
+
+from pathlib import Path
+
+import pytest
+
+from diloco.runtime.exits import EXIT_OK
+from diloco.spec.readmission import READMITTED_FILE, Readmission, readmission_text
+from diloco.spec.syncer_status import LearnerStatus
+from diloco.syncer.replay import replay
+from diloco.wire.messages import Refused, Welcome
+from tests.support.scripted_learner import ScriptedLearner
+from tests.support.syncer_process import SmallJob, SyncerProcess
+
+pytestmark = pytest.mark.processes
+
+VICTIM = "here/cpu/1"
+
+
+def life(job: SmallJob, syncer: SyncerProcess, instance: str) -> ScriptedLearner:
+    return ScriptedLearner(syncer.address, job, VICTIM, instance)
+
+
+def victim(syncer: SyncerProcess) -> LearnerStatus:
+    return next(one for one in syncer.status().learners if one.id == VICTIM)
+
+
+def order(job: SmallJob, epoch: int, incarnation: int) -> None:
+    text = readmission_text([Readmission(VICTIM, epoch, incarnation)])
+    (job.path.parent / READMITTED_FILE).write_text(text)
+
+
+def test_a_given_up_learner_is_let_back_in_and_stays_in(tmp_path: Path) -> None:
+    job = SmallJob(tmp_path, tokens=10_000_000)
+    # What the small job cannot change.
+    job.path.write_text(f"{job.path.read_text().rstrip()}\n  failurePolicy: {{maxRestartsPerLearner: 0}}\n")
+    with SyncerProcess(job, tmp_path / "s") as syncer:
+        syncer.serving()
+        with ScriptedLearner(syncer.address, job, "here/cpu/0") as other:
+            other.begin().train(lambda this: len(this.merged) >= 1)
+            with life(job, syncer, "first") as first:
+                first.begin()
+            with life(job, syncer, "second") as second:
+                answer = second.join()
+            assert isinstance(answer, Refused)
+            status = victim(syncer)
+            assert status.state == "GivenUp"
+            epoch = syncer.status().epoch
+            order(job, epoch, status.incarnation)
+            syncer.wait_for("LearnerReadmitted")
+            assert (victim(syncer).state, victim(syncer).restarts) == ("Absent", 0)
+            with life(job, syncer, "third") as third:
+                assert isinstance(third.join(), Welcome)
+        assert syncer.terminate() == EXIT_OK
+    report = replay(tmp_path / "s")
+    assert report.ok, report.problems

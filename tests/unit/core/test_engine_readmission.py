@@ -1,0 +1,67 @@
+"""A learner that was given up, and is let back in."""
+
+from diloco.core.actions import Admit, Checkpoint, Note, Refusal, Refuse
+from diloco.core.events import LearnerReadmitted
+from tests.support.engine_script import Script, name, of, only, options
+
+
+def given_up(*, max_restarts: int = 0) -> Script:
+    script = Script(options(2, max_restarts=max_restarts))
+    script.start(0, 1)
+    for life in range(max_restarts + 1):
+        script.leave(1)
+        script.join(1, f"life {life}")
+    return script
+
+
+def state_of(script: Script, learner: int) -> str:
+    return script.engine.view(script.now).learners[learner].state
+
+
+def test_a_readmitted_learner_joins_and_its_restarts_start_over() -> None:
+    script = given_up(max_restarts=1)
+    assert state_of(script, 1) == "GivenUp"
+    actions = script.do(LearnerReadmitted(name(1), script.incarnations[1]))
+    assert only(actions, Note).reason == "was given up after 2 restarts and may join again"
+    assert of(actions, Checkpoint)
+    assert of(script.join(1, "new"), Admit)
+    assert script.engine.view(script.now).learners[1].restarts == 0
+
+
+def test_a_readmitted_learner_is_given_up_by_the_same_limit_again() -> None:
+    script = given_up()
+    order = LearnerReadmitted(name(1), script.incarnations[1])
+    script.do(order)
+    script.join(1, "new")
+    script.leave(1)
+    assert only(script.join(1, "newer"), Refuse).refusal == Refusal.GIVEN_UP
+    assert script.do(order) == []
+    assert state_of(script, 1) == "GivenUp"
+
+
+def test_an_order_for_a_learner_that_was_not_given_up_does_nothing() -> None:
+    script = given_up()
+    assert script.do(LearnerReadmitted(name(0), script.incarnations[0])) == []
+    assert script.do(LearnerReadmitted("here/pool/77", 0)) == []
+    assert state_of(script, 0) == "Training"
+
+
+def test_the_process_before_the_giving_up_may_not_come_back() -> None:
+    script = given_up()
+    script.do(LearnerReadmitted(name(1), script.incarnations[1]))
+    assert only(script.join(1), Refuse).refusal == Refusal.SUPERSEDED
+
+
+def test_a_checkpoint_keeps_that_a_learner_was_readmitted() -> None:
+    script = given_up()
+    script.do(LearnerReadmitted(name(1), script.incarnations[1]))
+    again = Script(options(2, max_restarts=0), epoch=2, saved=script.engine.snapshot(script.now))
+    assert of(again.join(1, "new"), Admit)
+
+
+def test_a_learner_given_up_before_a_restart_is_readmitted_after_it() -> None:
+    script = given_up()
+    again = Script(options(2, max_restarts=0), epoch=2, saved=script.engine.snapshot(script.now))
+    incarnation = again.engine.view(again.now).learners[1].incarnation
+    again.do(LearnerReadmitted(name(1), incarnation))
+    assert of(again.join(1, "new"), Admit)

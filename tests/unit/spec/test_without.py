@@ -1,0 +1,45 @@
+"""Learners that a pool leaves out by index."""
+
+import pytest
+
+from diloco.spec import JobSpec, SpecError
+from diloco.spec.load import job_from
+from tests.support.operator_scene import manifest
+
+
+def spec_with(learners: int, without: list[int], **pool: object) -> JobSpec:
+    body = manifest("small", pools={"east": {"a": learners}, "west": {"b": 1}})
+    body["spec"]["regions"][0]["pools"][0] |= {"without": without, **pool}
+    return job_from(body).spec
+
+
+def test_the_others_keep_their_indices() -> None:
+    spec = spec_with(5, [3, 0])
+    assert spec.learner_ids == ("east/a/1", "east/a/2", "east/a/4", "west/b/0")
+    pool = spec.regions[0].pools[0]
+    assert (pool.indices, pool.size) == ((1, 2, 4), 3)
+
+
+def test_a_pool_is_elastic_by_the_learners_it_has() -> None:
+    assert not spec_with(3, [1], minimumLearners=2).regions[0].pools[0].elastic
+    assert spec_with(3, [1], minimumLearners=1).regions[0].pools[0].elastic
+
+
+@pytest.mark.parametrize(
+    ("learners", "without", "told"),
+    [
+        (3, [1, 3], "without[1]: 3 is no index of the pool, which has learners: 3; use 0 to 2"),
+        (1, [1], "without[0]: 1 is no index of the pool, which has learners: 1; use 0"),
+        (0, [0], "without[0]: 0 is no index of the pool, which has learners: 0; remove it"),
+        (3, [1, 2, 1], "without[2]: 1 is listed twice; remove one"),
+    ],
+)
+def test_a_wrong_index_is_one_error_with_the_field(learners: int, without: list[int], told: str) -> None:
+    with pytest.raises(SpecError) as refused:
+        spec_with(learners, without)
+    assert f"spec.regions[0].pools[0].{told}" in str(refused.value)
+    assert str(refused.value).count("without") == 1
+
+
+def test_all_may_be_left_out_but_not_of_all_pools() -> None:
+    assert spec_with(1, [0]).learner_ids == ("west/b/0",)

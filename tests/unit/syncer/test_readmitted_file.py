@@ -1,0 +1,53 @@
+"""The file that lets given-up learners back in, while the syncer runs."""
+
+import logging
+import os
+from pathlib import Path
+
+import pytest
+
+from diloco.core.events import LearnerReadmitted
+from diloco.spec.readmission import MAXIMUM_BYTES, READMITTED_FILE
+from diloco.syncer.readmitted_file import ReadmittedFile
+
+EPOCH = 4
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / READMITTED_FILE
+
+
+@pytest.fixture
+def file(path: Path) -> ReadmittedFile:
+    return ReadmittedFile(path.parent / "job.json", EPOCH)
+
+
+def test_a_missing_file_says_nothing(file: ReadmittedFile) -> None:
+    assert file.poll() == ()
+
+
+def test_a_changed_file_is_read_once(file: ReadmittedFile, path: Path) -> None:
+    path.write_text("east/a/0 4 4000001\n")
+    assert file.poll() == (LearnerReadmitted("east/a/0", 4_000_001),)
+    assert file.poll() == ()
+    path.write_text("east/a/0 4 4000001\neast/a/1 4 4000002\n")
+    assert [one.learner for one in file.poll()] == ["east/a/0", "east/a/1"]
+
+
+def test_orders_to_an_earlier_start_of_the_syncer_have_no_effect(file: ReadmittedFile, path: Path) -> None:
+    path.write_text("east/a/0 3 0\neast/a/1 4 0\n")
+    assert file.poll() == (LearnerReadmitted("east/a/1", 0),)
+
+
+@pytest.mark.parametrize("kind", ["too large", "a pipe"])
+def test_a_file_that_cannot_be_used_is_logged(
+    kind: str, file: ReadmittedFile, path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    if kind == "a pipe":
+        os.mkfifo(path)
+    else:
+        path.write_text("east/a/0 4 1\n" * (MAXIMUM_BYTES // 12))
+    assert file.poll() == ()
+    assert file.poll() == ()
+    assert [record.levelno for record in caplog.records] == [logging.WARNING]
