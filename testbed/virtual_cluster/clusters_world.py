@@ -18,6 +18,7 @@ from diloco_operator.decide.plan import Plan, PodDeletion, Scaling
 from diloco_operator.decide.reconcile import reconcile
 from diloco_operator.decide.sweep import SweptJob, orphans, suspects
 from diloco_operator.manifests import Placed
+from diloco_operator.observe.pods import slim_pod
 from diloco_operator.options import OperatorOptions
 from diloco_operator.signing import RandomCertificateMaker
 from testbed.virtual_cluster.operator_world import TICK_SECONDS, World, job_object
@@ -195,7 +196,7 @@ class ClustersWorld(World):
                 else:
                     foreign.add(key)
             if other.state.takes_writes:
-                pods += [PodObserved(copy.deepcopy(pod), cluster=name) for pod in other.pods.pods.values()]
+                pods += [PodObserved(slim_pod(copy.deepcopy(pod)), cluster=name) for pod in other.pods.pods.values()]
         seen = home.looked and replace(home.looked, pods=(*home.looked.pods, *pods))
         return replace(home, children=children, foreign=frozenset(foreign), looked=seen, clusters=clusters)
 

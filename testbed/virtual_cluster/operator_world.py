@@ -15,6 +15,7 @@ from diloco_operator.decide.observed import ChildKey, Looked, Observed, PodObser
 from diloco_operator.decide.plan import JobEvent, Plan, PodDeletion, Scaling
 from diloco_operator.decide.reconcile import reconcile
 from diloco_operator.manifests import Placed
+from diloco_operator.observe.pods import slim_pod
 from diloco_operator.options import OperatorOptions
 from diloco_operator.signing import RandomCertificateMaker
 from testbed.virtual_cluster.world_pods import Object, Pods, is_ready, stamp
@@ -121,7 +122,7 @@ class World:
         """The observations; pods and the syncer's status are included only if they are requested."""
         events = self.pods.events
         pods = tuple(
-            PodObserved(copy.deepcopy(pod), tuple(events.get(pod["metadata"]["uid"], ())))
+            PodObserved(slim_pod(copy.deepcopy(pod)), tuple(events.get(pod["metadata"]["uid"], ())))
             for pod in self.pods.pods.values()
         )
         by_child = {key: tuple(events.get(item["metadata"]["uid"], ())) for key, item in self.children.items()}

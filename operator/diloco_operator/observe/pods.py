@@ -62,7 +62,7 @@ def slim_pod(pod: Object) -> Object:
             slim[field] = [_only(one, _CONTAINER) for one in status[field]]
     return {
         "metadata": _only(pod["metadata"], _METADATA),
-        "spec": {**_only(spec, ("nodeName", "schedulingGates")), **({"volumes": volumes} if volumes else {})},
+        "spec": {**_only(spec, ("nodeName", "priority", "schedulingGates")), **({"volumes": volumes} if volumes else {})},
         "status": slim,
     }
 
