@@ -53,10 +53,10 @@ class TestOptions:
         ("field", "value", "says"),
         [
             ("learner", "here/cpu/9", "--learner: 'here/cpu/9' is not in job small; use here/cpu/0, here/cpu/1"),
-            ("speed", 0.0, "--speed: 0 "),
-            ("speed", 1.5, "--speed: 1.5 "),
+            ("speed", 0.0, "--speed, DILOCO_SPEED: 0 "),
+            ("speed", 1.5, "--speed, DILOCO_SPEED: 1.5 "),
             ("speed", 1e-320, "--speed, DILOCO_SPEED: 9.99989e-321 is not a valid factor; use 0.001 to 1"),
-            ("speed", float("nan"), "--speed: nan "),
+            ("speed", float("nan"), "--speed, DILOCO_SPEED: nan "),
             ("threads", 0, "--threads: 0 "),
             ("threads", 1025, "--threads: 1025 is not allowed; use 1 to 1024"),
             ("hand_in_seconds", -1.0, "hand_in_seconds -1"),
