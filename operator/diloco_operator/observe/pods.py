@@ -25,6 +25,7 @@ MOST_EVENT_PAGES: Final = 10
 
 _IDENTITY: Final = ("namespace", "name", "uid", "labels", "ownerReferences", "creationTimestamp", "deletionTimestamp")
 _METADATA: Final = (*_IDENTITY, "finalizers")
+_SPEC: Final = ("nodeName", "priority", "schedulingGates")
 _STATUS: Final = ("phase", "reason", "message", "conditions")
 _CONTAINER_LISTS: Final = ("initContainerStatuses", "containerStatuses")
 _CONTAINER: Final = ("name", "image", "ready", "restartCount", "state", "lastState")
@@ -62,7 +63,7 @@ def slim_pod(pod: Object) -> Object:
             slim[field] = [_only(one, _CONTAINER) for one in status[field]]
     return {
         "metadata": _only(pod["metadata"], _METADATA),
-        "spec": {**_only(spec, ("nodeName", "priority", "schedulingGates")), **({"volumes": volumes} if volumes else {})},
+        "spec": {**_only(spec, _SPEC), **({"volumes": volumes} if volumes else {})},
         "status": slim,
     }
 
