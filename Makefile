@@ -18,7 +18,7 @@ DEMO_FAILURES := --slow us-west/old=0.5 --chaos kill:us-west/old/0@step=60 --cha
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo check test test-units test-processes test-clusters test-across-faults test-across-owners soak kind-up kind-demo kind-down lint format proto reference reasons crd chart-values quality mutants benchmarks clean
+.PHONY: help demo check test test-units test-runs test-processes test-clusters test-across-faults test-across-owners soak kind-up kind-demo kind-down lint format proto reference reasons crd chart-values quality mutants benchmarks clean
 
 help: ## List targets
 	@echo "make TARGET, with TARGET one of"
@@ -34,17 +34,24 @@ check: lint ## Lint, then unit and property tests: what to run between two edits
 test: lint ## Lint, then every test, on real clusters too (KEEP_CLUSTERS=1 keeps them); lists skipped tests last
 	@mkdir -p $(dir $(SKIPPED)) && rm -f $(SKIPPED)
 	@$(KIND) programs || echo "Tests that want an API server or helm will be skipped."
+	@$(MAKE) --no-print-directory test-units test-runs
 	@$(KIND) --clusters 2 --small 1 --meanwhile '$(MAKE) --no-print-directory test-processes' \
 		run -- $(MAKE) --no-print-directory test-clusters; status=$$?; \
 	if [ -s $(SKIPPED) ]; then echo "Skipped:"; cat $(SKIPPED); else echo "Skipped: nothing"; fi; exit $$status
 
-# The parts of `test`. Clusters come up while tests run that need none.
+# The parts of `test`. Clusters come up while the last tests run that need none: even idle ones keep a core busy.
 test-units: $(STAMP)
 	$(BIN)/pytest -n 2 tests/unit tests/property --skipped-to $(SKIPPED)
 
 # Three workers on two cores: these tests wait a third of their time.
-test-processes: test-units
-	$(BIN)/pytest -n 3 --dist loadfile --no-loadscope-reorder tests/integration tests/hostile --skipped-to $(SKIPPED)
+PROCESSES := $(BIN)/pytest -n 3 --dist loadfile --no-loadscope-reorder --skipped-to $(SKIPPED)
+WITH_CLUSTERS := tests/integration/operator tests/integration/wire tests/hostile
+
+test-runs: $(STAMP)
+	$(PROCESSES) tests/integration $(addprefix --ignore ,$(filter tests/integration/%,$(WITH_CLUSTERS)))
+
+test-processes: $(STAMP)
+	$(PROCESSES) $(WITH_CLUSTERS)
 
 # One worker for each cluster; then tests that need several clusters, in two groups, each with a home of its own.
 test-clusters: $(STAMP)

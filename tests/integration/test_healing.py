@@ -104,7 +104,7 @@ def test_a_learner_that_hangs_is_restarted_and_merged_again(tmp_path: Path, faul
 def test_a_learner_that_diverges_is_reset_quarantined_and_let_back_in(tmp_path: Path, faults: Path) -> None:
     output = tmp_path / "out"
     (faults / "diverges").touch()
-    with started(write_job(tmp_path, 80_000, manifest("diverging", 2)), output, "--record") as process:
+    with started(write_job(tmp_path, 50_000, manifest("diverging", 2)), output, "--record") as process:
         run = Run(output, process)
         reset = run.until("victim.resets == 1")
         assert "not finite" in of(reset, VICTIM).diverged_reason

@@ -41,7 +41,7 @@ RATES = (
 
 
 def soak(folder: Path, seconds: int, seed: int) -> tuple[list[str], Resources]:
-    """Run it; what is wrong, and what was used."""
+    """Chaos for so long; what is wrong, and what was used."""
     job, output = local_run.write_job(folder, 10**12, JOB), folder / "out"
     problems: list[str] = []
     with local_run.started(job, output, "--relays", "--no-view", "--slow", "*=0.3") as process:

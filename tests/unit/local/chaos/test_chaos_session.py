@@ -101,6 +101,18 @@ def test_a_cut_that_ended_no_session_is_not_waited_for() -> None:
     assert (found.recovered, found.lost) == (0, 1)
 
 
+def test_a_cut_whose_learner_is_killed_after_it_is_waited_for_as_that_is() -> None:
+    def then(asked: int) -> SyncerStatus:
+        return told("Training", 1 + (asked > 2), 10.0 + asked, recovered=asked > 4)
+
+    place = ScriptedPlace(then)
+    session = Session(place, (VICTIM,), lambda _: None)
+    session.run([CUT, replace(KILL, at_seconds=1.5)], seconds=2.0, settle_seconds=1e6)
+    cut, kill = effects(session.injected, session.observed)
+    assert (kill.recovered, kill.lost) == (1, 1)
+    assert cut.lost == 1
+
+
 def test_an_interrupt_heals_and_the_fault_is_not_forgotten() -> None:
     place = ScriptedPlace(lambda _: told("Training", 1, 1.0, recovered=False), interrupts=True)
     session = Session(place, (VICTIM,), lambda _: None)

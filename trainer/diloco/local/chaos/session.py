@@ -74,8 +74,8 @@ class Session:
         self._began = time.monotonic()
         self._polled_at = -math.inf
         self._injected: list[Injected] = []
-        self._incarnations: list[Mapping[str, int]] = []
-        """Of every learner when each fault was injected."""
+        self._before: list[tuple[int, Mapping[str, int]]] = []
+        """The syncer's epoch and every learner's incarnation when each fault was injected."""
         self._latest: dict[str, LearnerStatus] = {}
         self._latest_at = -math.inf
         self._epoch = 0
@@ -128,7 +128,7 @@ class Session:
         # Until there is an answer: an interrupt may come first, and the report is to have the fault all the same.
         one = Injected(at, order.kind.value, order.target, order.victims, order.seconds, "the answer is not known")
         self._injected.append(one)
-        self._incarnations.append({name: told.incarnation for name, told in self._latest.items()})
+        self._before.append((self._epoch, {name: told.incarnation for name, told in self._latest.items()}))
         victims, refused = self._place.hit(order)
         one = Injected(at, order.kind.value, order.target, victims, order.seconds, refused)
         self._injected[-1] = one
@@ -184,17 +184,21 @@ class Session:
         """Whether everybody who was hit has recovered, or was not lost."""
         observed = self.observed
         return all(
-            None not in recovered_at(fault, observed) or self._unharmed(fault, before)
-            for fault, before in zip(self._injected, self._incarnations, strict=True)
+            None not in recovered_at(fault, observed) or self._unharmed(fault, *before)
+            for fault, before in zip(self._injected, self._before, strict=True)
         )
 
-    def _unharmed(self, fault: Injected, before: Mapping[str, int]) -> bool:
-        """Whether a pause or cut is over, and its learners train in the sessions that they had before."""
+    def _unharmed(self, fault: Injected, epoch: int, incarnations: Mapping[str, int]) -> bool:
+        """Whether a pause or cut is over and its learners train, in the sessions they had unless others ended these."""
         if fault.kind == FaultKind.KILL or self._latest_at < fault.at + fault.seconds + _AFTER_SECONDS:
             return False
+        kills = (one for one in self._injected if one.kind == FaultKind.KILL and one.at > fault.at)
+        ended = {victim for one in kills for victim in one.victims}
         told = [self._latest.get(name) for name in affected(fault, self._learner_ids)]
         return all(
-            found is not None and found.state == LearnerState.TRAINING and found.incarnation == before.get(found.id)
+            found is not None
+            and found.state == LearnerState.TRAINING
+            and (found.incarnation == incarnations.get(found.id) or self._epoch != epoch or found.id in ended)
             for found in told
         )
 

@@ -1,0 +1,240 @@
+"""Benchmark `goodput`: training through failures, decoupled and data-parallel, with one schedule of failures.
+
+Real processes get SIGKILL at times that a seed draws (a Poisson process over the whole job); all methods get the same
+times, model, data and number of tokens. Run it with
+
+    python benchmarks/goodput.py --json benchmarks/results/goodput.json
+
+- `decoupled`: `diloco run`; a killed learner costs only itself.
+- `restart`: synchronous data-parallel training; all ranks start again from the newest checkpoint.
+- `elastic`: the same under torchrun, with an agent for each rank; the ranks that are there train.
+
+Two shares are given, of the time of all learners or ranks from the first step to the end. `computing`: in inner steps,
+whether or not their work is kept; the paper calls this goodput. `kept`: in inner steps whose work is in the final
+model. Losses are held against the same method without failures.
+"""
+
+import argparse
+import contextlib
+import json
+import random
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.request
+from dataclasses import dataclass
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from diloco.local.journal import read_journal
+from diloco.spec.syncer_status import SyncerStatus
+from goodput_groups import Elastic, Group, Restarted
+from report import write_report
+
+METHODS = ("decoupled", "restart", "elastic")
+SPEED = 0.15
+"""Of every learner and rank, so that all of them leave the machine idle."""
+BATCH, SEQUENCE_LENGTH = 8, 64
+CHECKPOINT_SECONDS = 5.0
+_TICK_SECONDS = 0.1
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """One run."""
+
+    method: str
+    learners: int
+    steps: int
+    """Of each learner, if nothing fails."""
+    seconds_between: float
+    """Between two failures anywhere, on average; 0: none."""
+    seed: int
+
+    @property
+    def tokens(self) -> int:
+        """The budget."""
+        return self.steps * self.learners * BATCH * SEQUENCE_LENGTH
+
+    def failures(self, until_seconds: float) -> list[tuple[float, int]]:
+        """Seconds since the first step, and who is killed. The same for all methods."""
+        chance, at, found = random.Random(self.seed), 0.0, list[tuple[float, int]]()  # noqa: S311  # no secret
+        while self.seconds_between and (at := at + chance.expovariate(1 / self.seconds_between)) < until_seconds:
+            found.append((at, chance.randrange(self.learners)))
+        return found
+
+    def manifest(self) -> dict[str, Any]:
+        """The job. A learner is a region of its own, as it would be a slice or a site."""
+        return {
+            "apiVersion": "diloco.dev/v1alpha1",
+            "kind": "DiLoCoJob",
+            "metadata": {"name": "goodput"},
+            "spec": {
+                "model": {"builtin": {"preset": "pico"}},
+                "data": {"text": {}},
+                "training": {
+                    "tokens": self.tokens,
+                    "sequenceLength": SEQUENCE_LENGTH,
+                    "batchSize": BATCH,
+                    "seed": self.seed,
+                    "checkpointEverySteps": 20,
+                    "optimizer": {"learningRate": 5.7e-3},
+                    "evaluation": {"everyTokens": self.tokens, "sequences": 256},
+                },
+                "sync": {"outerOptimizer": {"learningRate": 1.0, "momentum": 0.0}, "leaseSeconds": 5},
+                "syncer": {"checkpointEverySeconds": CHECKPOINT_SECONDS},
+                "regions": [
+                    {"name": f"r{number}", "pools": [{"name": "pool", "learners": 1}]}
+                    for number in range(self.learners)
+                ],
+            },
+        }
+
+
+def carry_out(case: Case, longest_seconds: float) -> dict[str, Any]:
+    """Run a case in a folder of its own."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        (folder / "job.yaml").write_text(yaml.safe_dump(case.manifest()))
+        run = decoupled if case.method == "decoupled" else data_parallel
+        found = run(case, folder, longest_seconds)
+    told = {"method": case.method, "learners": case.learners, "seconds_between": case.seconds_between}
+    print(json.dumps(told | {"seed": case.seed} | found), file=sys.stderr, flush=True)
+    return told | {"seed": case.seed} | found
+
+
+def decoupled(case: Case, folder: Path, longest_seconds: float) -> dict[str, Any]:
+    """`diloco run`, and `diloco chaos` beside it."""
+    output = folder / "out"
+    diloco = (sys.executable, "-m", "diloco.cli.entry")
+    command = [*diloco, "run", str(folder / "job.yaml"), "--output", str(output), "--no-view", "--threads", "1"]
+    with subprocess.Popen([*command, "--slow", f"*={SPEED}"], stdout=sys.stderr) as run:
+        while not _all_step(output):
+            assert run.poll() is None, "diloco run ended early"
+            time.sleep(_TICK_SECONDS)
+        failures = case.failures(longest_seconds)
+        if failures:
+            faults = [word for at, who in failures for word in ("--fault", f"kill:r{who}/pool/0@at={at:.2f}")]
+            length = ("--for", f"{longest_seconds:.0f}s", "--settle", "0")
+            subprocess.run([*diloco, "chaos", str(output), *length, *faults], check=False, stdout=sys.stderr)
+        assert run.wait() == 0, "diloco run failed"
+    summary = json.loads((output / "summary.json").read_text(encoding="utf-8"))
+    return {
+        "computing": summary["computing"],
+        "kept": summary["goodput"],
+        "loss": summary["eval_loss"],
+        "tokens_trained": sum(one["tokens"] for one in summary["learners"]),
+        "kills": sum(entry.event == "kill" for entry in read_journal(output / "supervisor.jsonl")),
+    }
+
+
+def _all_step(output: Path) -> bool:
+    """Whether every learner has made a step."""
+    try:
+        address = json.loads((output / "syncer" / "endpoint.json").read_text())["http"]
+        with urllib.request.urlopen(f"http://{address}/status", timeout=5) as page:
+            status = SyncerStatus.model_validate_json(page.read())
+    except OSError:
+        return False
+    return bool(status.learners) and all(learner.steps for learner in status.learners)
+
+
+def data_parallel(case: Case, folder: Path, longest_seconds: float) -> dict[str, Any]:
+    """Ranks that are killed and start again."""
+    out = folder / "out"
+    out.mkdir()
+    arguments = (folder / "job.yaml", out, "--speed", str(SPEED), "--checkpoint-seconds", str(CHECKPOINT_SECONDS))
+    make = Restarted if case.method == "restart" else Elastic
+    group: Group = make(case.learners, arguments, folder / "log")
+    waiting, began, kills = case.failures(longest_seconds), None, 0
+    limit = time.monotonic() + longest_seconds
+    try:
+        while not group.tend():
+            if began is None and _entries(out):
+                began = time.monotonic()
+            while began is not None and waiting and waiting[0][0] <= time.monotonic() - began:
+                group.kill(waiting.pop(0)[1])
+                kills += 1
+            if time.monotonic() > limit and began is not None:
+                break
+            time.sleep(_TICK_SECONDS)
+    finally:
+        group.stop()
+    entries = _entries(out)
+    result: dict[str, Any] = {"loss": None, "tokens": 0}
+    with contextlib.suppress(FileNotFoundError):
+        result = json.loads((out / "result.json").read_text())
+    first, last = min(one["at"] for one in entries), max(one["at"] for one in entries)
+    computing = sum(one["computing"] for one in entries) / (case.learners * (last - first))
+    trained = sum(one["tokens"] for one in entries)
+    useful = result["tokens"]  # what is not finished in time has kept nothing: it is left out of the means
+    return {
+        "computing": min(1.0, computing),
+        "kept": computing * min(1.0, useful / trained) if useful else None,
+        "loss": result["loss"],
+        "tokens_trained": trained,
+        "kills": kills,
+    }
+
+
+def _entries(out: Path) -> list[dict[str, float]]:
+    found = []
+    for path in out.glob("steps-*.jsonl"):
+        for line in path.read_text().splitlines():
+            with contextlib.suppress(json.JSONDecodeError):  # it was killed while it wrote
+                found.append(json.loads(line))
+    return found
+
+
+def main() -> int:
+    """Run all cases and report."""
+    arguments = _parse()
+    rates = [0.0, *arguments.seconds_between]
+    rows = [
+        carry_out(Case(method, learners, arguments.steps, rate, seed), arguments.longest_seconds)
+        for learners, rate, seed, method in product(arguments.learners, rates, range(arguments.seeds), METHODS)
+    ]
+    ratios, against = {}, {}
+    for learners, rate, method in product(arguments.learners, rates, METHODS):
+        own = [
+            row for row in rows if (row["learners"], row["seconds_between"], row["method"]) == (learners, rate, method)
+        ]
+        name = f"{method}_{learners}_{rate:g}s"
+        for share in ("computing", "kept"):
+            known = [row[share] for row in own if row[share] is not None]
+            if known:
+                ratios[f"{name}_{share}"] = statistics.mean(known)
+                against[f"{name}_{share}"] = "time of all learners from the first step to the end, mean over seeds"
+        calm = {
+            row["seed"]: row["loss"]
+            for row in rows
+            if (row["learners"], row["seconds_between"], row["method"]) == (learners, 0.0, method)
+        }
+        losses = [row["loss"] / calm[row["seed"]] for row in own if row["loss"] is not None and calm[row["seed"]]]
+        if rate and losses:
+            ratios[f"{name}_loss"] = statistics.mean(losses)
+            against[f"{name}_loss"] = "evaluation loss of the same method without failures, seed by seed"
+    write_report(arguments.json, benchmark="goodput", ratios=ratios, figures={"runs": rows}, against=against)
+    return 0
+
+
+def _parse() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description="Share of the time that is computed and kept, through failures.")
+    parser.add_argument("--json", type=Path, help="write the report here")
+    parser.add_argument("--learners", type=int, nargs="+", default=[4, 8], help="numbers of learners (default 4 8)")
+    parser.add_argument("--steps", type=int, default=400, help="of each learner (default 400)")
+    parser.add_argument(
+        "--seconds-between", type=float, nargs="+", default=[60.0, 30.0, 15.0], help="mean time between failures"
+    )
+    parser.add_argument("--seeds", type=int, default=3, help="seeds, from 0 (default 3)")
+    parser.add_argument("--longest-seconds", type=float, default=1200.0, help="of one run (default 1200)")
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,142 @@
+"""Groups of data-parallel ranks that are killed and come back, for the benchmark `goodput`.
+
+`Restarted`: when one rank goes, all are stopped and started from the newest checkpoint. `Elastic`: each rank has a
+torchrun agent of its own; when one goes with its agent, the others meet without it, and again when it is back.
+"""
+
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Protocol
+
+import psutil
+import torch.distributed as dist
+
+RANK = Path(__file__).with_name("goodput_rank.py")
+_RESTART_SECONDS = 1.0
+"""Before a process that went is started again, as `diloco run` waits."""
+
+
+class Group(Protocol):
+    """The processes of a job."""
+
+    def kill(self, member: int) -> None:
+        """Kill one, if it runs."""
+
+    def tend(self) -> bool:
+        """Start what has to be started; whether all have ended as they should."""
+
+    def stop(self) -> None:
+        """End whatever runs."""
+
+
+class Restarted:
+    """All ranks start again when one of them goes."""
+
+    def __init__(self, members: int, arguments: Sequence[str | Path], log: Path) -> None:
+        self._members, self._arguments, self._log = members, arguments, log
+        self._processes: list[subprocess.Popen[bytes]] = []
+        self._start_at = 0.0
+
+    def kill(self, member: int) -> None:
+        """Kill a rank."""
+        if self._processes:
+            self._processes[member].kill()
+
+    def tend(self) -> bool:
+        """Start all ranks if none runs; stop all if one has gone."""
+        if not self._processes:
+            if time.monotonic() >= self._start_at:
+                self._start()
+            return False
+        codes = [process.poll() for process in self._processes]
+        if any(code not in (None, 0) for code in codes):
+            self.stop()
+            self._processes, self._start_at = [], time.monotonic() + _RESTART_SECONDS
+        return all(code == 0 for code in codes)
+
+    def stop(self) -> None:
+        """End all ranks."""
+        for process in self._processes:
+            process.kill()
+        for process in self._processes:
+            process.wait()
+
+    def _start(self) -> None:
+        port = free_port()
+        for rank in range(self._members):
+            place = {"RANK": rank, "WORLD_SIZE": self._members, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+            environment = os.environ | {name: str(value) for name, value in place.items()}
+            with self._log.open("ab") as log:
+                command = [sys.executable, RANK, *self._arguments]
+                self._processes.append(subprocess.Popen(command, env=environment, stdout=log, stderr=log))
+
+
+class Elastic:
+    """Each rank has an agent; those that are there train."""
+
+    def __init__(self, members: int, arguments: Sequence[str | Path], log: Path) -> None:
+        port = free_port()
+        # The agents' meeting place is not what fails.
+        self._store = dist.TCPStore("127.0.0.1", port, is_master=True, wait_for_workers=False)  # type: ignore[attr-defined]  # torch's own
+        self._command = [
+            *(sys.executable, "-m", "torch.distributed.run", "--nnodes", f"1:{members}", "--nproc-per-node", "1"),
+            *("--rdzv-backend", "c10d", "--rdzv-endpoint", f"127.0.0.1:{port}", "--rdzv-id", "goodput"),
+            *("--rdzv-conf", "is_host=0,last_call_timeout=3", "--max-restarts", "1000", "--monitor-interval", "0.1"),
+            *(RANK, *arguments),
+        ]
+        self._log = log
+        self._agents: list[subprocess.Popen[bytes] | None] = [None] * members
+        self._start_at = [0.0] * members
+
+    def kill(self, member: int) -> None:
+        """Kill a rank and its agent."""
+        agent = self._agents[member]
+        if agent is not None:
+            _kill_tree(agent.pid)
+
+    def tend(self) -> bool:
+        """Start the agents that are missing."""
+        ended = 0
+        for member, agent in enumerate(self._agents):
+            if agent is None:
+                if time.monotonic() >= self._start_at[member]:
+                    with self._log.open("ab") as log:
+                        command = subprocess.Popen(self._command, stdout=log, stderr=log)
+                    self._agents[member] = command
+            elif (code := agent.poll()) == 0:
+                ended += 1
+            elif code is not None:
+                _kill_tree(agent.pid)
+                self._agents[member], self._start_at[member] = None, time.monotonic() + _RESTART_SECONDS
+        return ended == len(self._agents)
+
+    def stop(self) -> None:
+        """End all agents and ranks."""
+        for agent in self._agents:
+            if agent is not None:
+                _kill_tree(agent.pid)
+                agent.wait()
+
+
+def _kill_tree(pid: int) -> None:
+    with contextlib.suppress(psutil.Error):
+        parent = psutil.Process(pid)
+        children = parent.children(recursive=True)
+        parent.send_signal(signal.SIGKILL)
+        for child in children:
+            with contextlib.suppress(psutil.Error):
+                child.send_signal(signal.SIGKILL)
+
+
+def free_port() -> int:
+    """A port that nobody listens on."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port: int = server.getsockname()[1]
+        return port

@@ -1,0 +1,87 @@
+"""One rank of synchronous data-parallel training with checkpoints, for the benchmark `goodput`. torchrun may start it.
+
+It trains with the learner's own trainer, data and checkpoints, and averages gradients over gloo. RANK, WORLD_SIZE,
+MASTER_ADDR and MASTER_PORT are set as torchrun sets them; the number of ranks may differ from start to start. If
+another rank goes, the all-reduce fails, and this process ends with it.
+
+    python benchmarks/goodput_rank.py JOB.yaml OUT --speed 0.2 --checkpoint-seconds 5
+"""
+
+import argparse
+import dataclasses
+import datetime as dt
+import json
+import os
+import time
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+
+from diloco.learner.checkpoint import CheckpointIdentity, CheckpointStore, LearnerCheckpoint
+from diloco.learner.data import open_data
+from diloco.learner.inner_loop import sleep_for_speed
+from diloco.learner.training.trainer import InnerTrainer
+from diloco.model import build_model, layout_of, read_fragment, write_fragment
+from diloco.spec import load_job
+from wan_data_parallel import AveragedGradients
+
+PATIENCE = dt.timedelta(seconds=60)
+
+
+def train(job_file: Path, out: Path, speed: float, checkpoint_seconds: float) -> None:
+    """Train from the newest checkpoint to the end of the budget; rank 0 writes checkpoints and the result."""
+    rank, ranks = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    job = load_job(job_file)
+    spec = job.spec
+    module = build_model(spec)
+    layout = layout_of(module, 1)
+    (whole,) = layout.fragments
+    trainer = InnerTrainer(spec, module, layout, open_data(spec, spec.learner_ids[rank]), torch.device("cpu"))
+    identity = CheckpointIdentity(job.metadata.name, "rank 0", layout.digest, trainer.optimizer_identity)
+    store = CheckpointStore(out / "checkpoints", identity)
+    # The model stands in the checkpoint where a learner keeps what its encoding has lost.
+    tokens = 0
+    if (saved := store.load()) is not None:
+        trainer.load_state(saved.state)
+        write_fragment(module, whole, saved.residuals[0])
+        tokens = saved.state.tokens
+    averaged = AveragedGradients(module)
+    values = trainer.buffer(0)
+    written_at = time.monotonic()
+    with (out / f"steps-{rank}-{os.getpid()}.jsonl").open("w", buffering=1) as log:
+        while tokens < spec.training.tokens:
+            waited = averaged.seconds
+            result = trainer.step(tokens / spec.training.tokens)
+            computing = result.seconds - (averaged.seconds - waited)
+            computing += sleep_for_speed(computing, speed, time.sleep)
+            tokens += ranks * result.tokens
+            log.write(json.dumps({"at": time.time(), "tokens": result.tokens, "computing": computing}) + "\n")
+            if rank == 0 and time.monotonic() - written_at > checkpoint_seconds:
+                read_fragment(module, whole, values)
+                state = dataclasses.replace(trainer.state(), tokens=tokens)
+                store.save(LearnerCheckpoint(state, {0: values}))
+                written_at = time.monotonic()
+    if rank == 0:
+        read_fragment(module, whole, values)
+        loss = trainer.evaluate({0: values})
+        (out / "result.json").write_text(json.dumps({"loss": loss, "tokens": tokens}))
+    dist.barrier()
+
+
+def main() -> None:
+    """Train as one rank."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("job", type=Path)
+    parser.add_argument("out", type=Path)
+    parser.add_argument("--speed", type=float, required=True)
+    parser.add_argument("--checkpoint-seconds", type=float, required=True)
+    arguments = parser.parse_args()
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", timeout=PATIENCE)
+    train(arguments.job, arguments.out, arguments.speed, arguments.checkpoint_seconds)
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()
