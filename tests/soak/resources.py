@@ -16,6 +16,8 @@ from diloco.local.targets import SYNCER
 SUPERVISOR = "supervisor"
 _MIB = 1 << 20
 _SAMPLE_SECONDS = 1.0
+_TREND_SAMPLES = 200
+"""In a shorter third, a process that has just started makes a trend."""
 
 
 @dataclass(frozen=True)
@@ -121,7 +123,7 @@ def _grown(name: str, uses: list[Use], bounds: Bounds) -> Iterator[str]:
     yield _over(f"open files of {name}", max(use.open_files for use in uses), first.open_files + bounds.open_files)
     yield _over(f"threads of {name}", max(use.threads for use in uses), first.threads + bounds.threads)
     third = len(uses) // 3
-    if third:
+    if third >= _TREND_SAMPLES:
         middle, last = (
             statistics.median(use.memory_bytes for use in part) for part in (uses[third : 2 * third], uses[2 * third :])
         )
