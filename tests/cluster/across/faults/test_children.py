@@ -8,7 +8,7 @@ import pytest
 from diloco_operator import labels
 from testbed.kind.waiting import wait_until
 from tests.support.across import EAST, LEARNERS, WEST, World, has_reason, region_of, steps_of, train_on
-from tests.support.cluster_jobs import WAIT_SECONDS, condition, holds, kill_container, of
+from tests.support.cluster_jobs import WAIT_SECONDS, condition, holds, identities, kill_container, of
 
 pytestmark = pytest.mark.timeout(600)
 
@@ -24,9 +24,10 @@ def objects_of(world: World, kind: str) -> list[dict[str, Any]]:
 
 def test_a_killed_learner_is_started_again_there_and_rejoins(world: World) -> None:
     there = world.there(world.west)
-    before, victim, others = world.job.account(), there.pod(WEST), world.job.pod(EAST)
+    before, victim, other = world.job.account(), there.pod(WEST), world.job.pod(EAST)
     assert before is not None
     assert victim is not None
+    assert other is not None
     kill_container(victim)
     since = steps_of(world.job)
     after = world.job.wait_for_account(
@@ -38,7 +39,9 @@ def test_a_killed_learner_is_started_again_there_and_rejoins(world: World) -> No
     again = there.pod(WEST)
     assert again is not None
     assert (again.uid, again.restarts) == (victim.uid, victim.restarts + 1)
-    assert world.job.pod(EAST) == others
+    unhurt = world.job.pod(EAST)
+    assert unhurt is not None
+    assert identities([unhurt]) == identities([other])
 
 
 def test_what_is_deleted_or_changed_there_is_put_right_meanwhile(world: World) -> None:
