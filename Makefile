@@ -34,8 +34,8 @@ check: lint ## Lint, then unit and property tests: what to run between two edits
 test: lint ## Lint, then every test, on real clusters too (KEEP_CLUSTERS=1 keeps them); lists skipped tests last
 	@mkdir -p $(dir $(SKIPPED)) && rm -f $(SKIPPED)
 	@$(KIND) programs || echo "Tests that want an API server or helm will be skipped."
-	@$(MAKE) --no-print-directory test-units test-runs
-	@$(KIND) --clusters 2 --small 1 --meanwhile '$(MAKE) --no-print-directory test-processes' \
+	@$(MAKE) --no-print-directory test-units test-runs && \
+	$(KIND) --clusters 2 --small 1 --meanwhile '$(MAKE) --no-print-directory test-processes' \
 		run -- $(MAKE) --no-print-directory test-clusters; status=$$?; \
 	if [ -s $(SKIPPED) ]; then echo "Skipped:"; cat $(SKIPPED); else echo "Skipped: nothing"; fi; exit $$status
 
