@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from typing import Any
 
 _LINE_FIELDS = 4
-_OPEN_OR_JUST_CLOSED = ("01", "06")
+_OPEN_OR_JUST_CLOSED = ("01", "04", "05", "06", "08", "09")
+"""Established, and what comes after that."""
 
 
 @dataclass(frozen=True)
