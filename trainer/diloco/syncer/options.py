@@ -3,7 +3,10 @@
 from dataclasses import dataclass
 from pathlib import Path
 
+from diloco.runtime.descriptors import connections_allowed
 from diloco.spec import DiLoCoJob
+from diloco.wire.bandwidth import LimitOf
+from diloco.wire.server import ServerOptions
 from diloco.wire.tls import ServerTls
 
 
@@ -30,3 +33,13 @@ class SyncerOptions:
     """torch threads of a merge. Default: torch's own choice."""
     lock_patience_seconds: float = 300.0
     """How long to wait for another syncer that uses the directory (ours): twice the grace period of its pod."""
+
+    def server(self, limit_of: LimitOf) -> ServerOptions:
+        """How it serves learners; ``limit_of``: the limit of a learner's transfers."""
+        return ServerOptions(
+            address=self.listen,
+            tls=self.tls,
+            job=self.job.metadata.name,
+            connections=connections_allowed(),
+            limit_of=limit_of,
+        )

@@ -13,7 +13,6 @@ from diloco.core.fragments import LayoutError
 from diloco.core.snapshot import SnapshotError
 from diloco.model import ModelError
 from diloco.runtime.addresses import AddressError, format_address, parse_address
-from diloco.runtime.descriptors import connections_allowed
 from diloco.runtime.exits import EXIT_BAD_INPUT, EXIT_OK, EXIT_UNEXPECTED
 from diloco.runtime.files import UnusableFileError, write_json_atomically
 from diloco.runtime.heartbeat import Heartbeat
@@ -28,7 +27,7 @@ from diloco.syncer.peers.link_terms import limits_of
 from diloco.syncer.prepare import prepare
 from diloco.syncer.reporting.pages import on_loop, routes
 from diloco.syncer.syncer import Syncer
-from diloco.wire.server import ListenError, ServerOptions, SyncServer
+from diloco.wire.server import ListenError, SyncServer
 from diloco.wire.tls import TlsFileError
 
 _log = logging.getLogger(__name__)
@@ -96,17 +95,8 @@ async def _serve(begin: Beginning, loading: Loading, http: HttpServer) -> int:
 async def _run_until_over(
     options: SyncerOptions, directory: SyncerDirectory, syncer: Syncer, http: HttpServer, stop: asyncio.Event
 ) -> int:
-    server = SyncServer(
-        syncer.service,
-        ServerOptions(
-            address=options.listen,
-            tls=options.tls,
-            job=options.job.metadata.name,
-            connections=connections_allowed(),
-            limit_of=limits_of(options.job.spec.regions, syncer.loads.loads),
-        ),
-        syncer.region_traffic,
-    )
+    limit_of = limits_of(options.job.spec.regions, syncer.loads.loads)
+    server = SyncServer(syncer.service, options.server(limit_of), syncer.region_traffic)
     syncer.count_bytes(lambda: (server.bytes_received, server.bytes_sent))
     port = await server.start()
     try:

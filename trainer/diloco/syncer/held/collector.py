@@ -20,7 +20,7 @@ from diloco.core.proof import proof_of
 from diloco.core.sizes import F32
 from diloco.core.tail import MadeVersion
 from diloco.syncer.peers.rate_limit import TokenBucket
-from diloco.syncer.peers.sessions import check_belongs
+from diloco.syncer.peers.sessions import check_belongs, read_until
 from diloco.syncer.store import bytes_of, digest_of
 from diloco.wire.errors import InvalidMessageError, RefusedError, UnavailableError, WireError
 from diloco.wire.handler import Send
@@ -153,7 +153,7 @@ class Collector:
             raise UnavailableError(_COME_AGAIN)
         session = self._sessions[join.learner] = _Session(send)
         try:
-            await self._until_over(session, join.learner, inbound)
+            await read_until(session.over, self._read(join.learner, inbound))
         finally:
             if self._sessions.get(join.learner) is session:
                 del self._sessions[join.learner]
@@ -276,18 +276,6 @@ class Collector:
     def _drop(self, order: Order) -> None:
         """End what is being received for an order that no longer stands."""
         self._receptions.pop(order).abandon()
-
-    async def _until_over(self, session: _Session, learner: str, inbound: AsyncIterator[LearnerMessage]) -> None:
-        reading = asyncio.ensure_future(self._read(learner, inbound))
-        over = asyncio.ensure_future(session.over.wait())
-        try:
-            await asyncio.wait({reading, over}, return_when=asyncio.FIRST_COMPLETED)
-            if reading.done():
-                reading.result()
-        finally:
-            over.cancel()
-            reading.cancel()
-            await asyncio.gather(over, reading, return_exceptions=True)
 
     async def _read(self, learner: str, inbound: AsyncIterator[LearnerMessage]) -> None:
         bucket = TokenBucket(self._clock)

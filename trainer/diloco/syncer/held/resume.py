@@ -19,7 +19,6 @@ from diloco.core.engine import EngineOptions
 from diloco.core.outer_optimizer import momentum_between
 from diloco.core.tail import MadeVersion
 from diloco.runtime.addresses import format_address, parse_address
-from diloco.runtime.descriptors import connections_allowed
 from diloco.runtime.loading import Loading
 from diloco.spec.sync import OuterOptimizer
 from diloco.spec.syncer_status import HeldStatus
@@ -30,7 +29,7 @@ from diloco.syncer.held.tape_tail import TapeTail
 from diloco.syncer.options import SyncerOptions
 from diloco.syncer.peers.link_terms import limits_of
 from diloco.syncer.prepare import StartState, prepare, recorded_bases
-from diloco.wire.server import ServerOptions, SyncServer
+from diloco.wire.server import SyncServer
 from diloco.wire.traffic import Traffic
 
 _log = logging.getLogger(__name__)
@@ -119,17 +118,7 @@ class _Restoring:
             take=self._take,
             checks=self._checks,
         )
-        server = SyncServer(
-            collector,
-            ServerOptions(
-                address=self._options.listen,
-                tls=self._options.tls,
-                job=job.metadata.name,
-                connections=connections_allowed(),
-                limit_of=limits_of(job.spec.regions),
-            ),
-            self._traffic,
-        )
+        server = SyncServer(collector, self._options.server(limits_of(job.spec.regions)), self._traffic)
         patience = max(job.spec.sync.lease_seconds, _LEAST_PATIENCE_SECONDS)
         port = await server.start()
         address = format_address(parse_address(self._options.listen)[0], port)

@@ -5,8 +5,9 @@ A session is open before the engine has decided about it, and ``admitted`` once 
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Coroutine
 from dataclasses import fields
+from typing import Any
 
 from diloco.core.actions import Admit, Fence, Refusal, Refuse
 from diloco.core.events import (
@@ -120,7 +121,9 @@ class Sessions:
         joined = LearnerJoined(join.learner, join.instance, versions, join.steps, join.data_position, join.heals)
         self._post(joined)
         try:
-            await self._read_until_over(session, inbound)
+            await read_until(session.over, self._read(session, inbound))
+            if session.problem:
+                raise RefusedError(session.problem)
         finally:
             self._ended(key, session)
 
@@ -193,20 +196,6 @@ class Sessions:
         """Send a message to every learner."""
         for session in self._admitted.values():
             self._deliver(session, message)
-
-    async def _read_until_over(self, session: _Session, inbound: AsyncIterator[LearnerMessage]) -> None:
-        reading = asyncio.ensure_future(self._read(session, inbound))
-        over = asyncio.ensure_future(session.over.wait())
-        try:
-            await asyncio.wait({reading, over}, return_when=asyncio.FIRST_COMPLETED)
-            if reading.done():
-                reading.result()
-            if session.problem:
-                raise RefusedError(session.problem)
-        finally:
-            over.cancel()
-            reading.cancel()
-            await asyncio.gather(over, reading, return_exceptions=True)
 
     async def _read(self, session: _Session, inbound: AsyncIterator[LearnerMessage]) -> None:
         bucket = TokenBucket(self._clock)
@@ -302,6 +291,19 @@ class Sessions:
 
 def _spent(report: messages.StepReport) -> TimeSpent:
     return TimeSpent(**{one.name: getattr(report, f"{one.name}_seconds") for one in fields(TimeSpent)})
+
+
+async def read_until(over: asyncio.Event, reading: Coroutine[Any, Any, None]) -> None:
+    """Read a session's messages until they end, or the session is ``over``. Raises what ``reading`` raises."""
+    read, ended = asyncio.ensure_future(reading), asyncio.ensure_future(over.wait())
+    try:
+        await asyncio.wait({read, ended}, return_when=asyncio.FIRST_COMPLETED)
+        if read.done():
+            read.result()
+    finally:
+        ended.cancel()
+        read.cancel()
+        await asyncio.gather(ended, read, return_exceptions=True)
 
 
 def check_belongs(join: Join, job: str, layout: Layout) -> None:
