@@ -5,7 +5,6 @@ announces is no failure: the learner hands in its work and leaves.
 """
 
 from collections.abc import Iterator
-from contextlib import contextmanager
 
 import pytest
 
@@ -18,6 +17,8 @@ from tests.support.cluster_jobs import (
     ClusterJob,
     PodSeen,
     apply,
+    bystanders,
+    cordoned,
     identities,
     is_degraded,
     manifest,
@@ -76,22 +77,6 @@ def job(shared_job: ClusterJob, cluster: Cluster, left: str) -> ClusterJob:
     return shared_job
 
 
-@contextmanager
-def cordoned(cluster: Cluster, *nodes: str) -> Iterator[None]:
-    cluster.kubectl("cordon", *nodes)
-    try:
-        yield
-    finally:
-        cluster.kubectl("uncordon", *nodes)
-
-
-def bystanders(job: ClusterJob) -> dict[str, tuple[str, int]]:
-    """Identities of the witness's pod and of the syncer's."""
-    found = identities(pod for pod in (job.pod(WITNESS), job.syncer_pod()) if pod is not None)
-    assert len(found) == 2
-    return found
-
-
 def victim_of(job: ClusterJob) -> PodSeen:
     victim = job.pod(VICTIM)
     assert victim is not None
@@ -114,7 +99,7 @@ def moves(job: ClusterJob, before: SyncerStatus, left: str) -> None:
 
 
 def test_a_drain_ends_and_its_learner_moves_without_a_failure(job: ClusterJob, cluster: Cluster, left: str) -> None:
-    before, others = job.all_train(*BOTH), bystanders(job)
+    before, others = job.all_train(*BOTH), bystanders(job, WITNESS)
     try:
         drain = ("drain", left, "--ignore-daemonsets", "--delete-emptydir-data", "--timeout=200s")
         selector = f"--pod-selector=app.kubernetes.io/component=learner,diloco.dev/job={job.name}"
@@ -122,21 +107,23 @@ def test_a_drain_ends_and_its_learner_moves_without_a_failure(job: ClusterJob, c
         moves(job, before, left)
     finally:
         cluster.kubectl("uncordon", left)
-    assert bystanders(job) == others
+    assert len(others) == 2
+    assert bystanders(job, WITNESS) == others
 
 
 def test_a_taint_that_evicts_moves_the_learner_without_a_failure(job: ClusterJob, cluster: Cluster, left: str) -> None:
-    before, others = job.all_train(*BOTH), bystanders(job)
+    before, others = job.all_train(*BOTH), bystanders(job, WITNESS)
     cluster.kubectl("taint", "node", left, "example.com/going=away:NoExecute")
     try:
         moves(job, before, left)
     finally:
         cluster.kubectl("taint", "node", left, "example.com/going:NoExecute-")
-    assert bystanders(job) == others
+    assert len(others) == 2
+    assert bystanders(job, WITNESS) == others
 
 
 def test_a_preempted_learner_moves_without_a_failure(job: ClusterJob, cluster: Cluster, left: str) -> None:
-    before, others, victim = job.all_train(*BOTH), bystanders(job), victim_of(job)
+    before, others, victim = job.all_train(*BOTH), bystanders(job, WITNESS), victim_of(job)
     image = cluster.get("pod", victim.name, "--namespace", job.namespace)["spec"]["containers"][0]["image"]
     restricted = {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
     urgent = {
@@ -168,7 +155,8 @@ def test_a_preempted_learner_moves_without_a_failure(job: ClusterJob, cluster: C
     finally:
         job.kubectl("delete", "pod", "urgent", "--ignore-not-found")
         cluster.kubectl("delete", "priorityclass", URGENT)
-    assert bystanders(job) == others
+    assert len(others) == 2
+    assert bystanders(job, WITNESS) == others
 
 
 def free_millicores(cluster: Cluster, node: str, without: str) -> int:

@@ -16,6 +16,7 @@ from tests.support.cluster_jobs import (
     ClusterJob,
     apply,
     condition,
+    cordoned,
     holds,
     is_degraded,
     manifest,
@@ -47,15 +48,6 @@ def seated(cluster: Cluster, **seats: int) -> Iterator[None]:
             seat(cluster, node, None)
 
 
-@contextmanager
-def cordoned(cluster: Cluster, node: str) -> Iterator[None]:
-    cluster.kubectl("cordon", node)
-    try:
-        yield
-    finally:
-        cluster.kubectl("uncordon", node)
-
-
 def spot(status: JobStatus) -> PoolStatus:
     return next((each for one in status.regions for each in one.pools), PoolStatus(name="none"))
 
@@ -65,11 +57,6 @@ def shows(job: ClusterJob, training: int, waiting: int | None, words: str) -> Jo
     return job.wait_for(
         lambda now: (spot(now).training, spot(now).waiting) == (training, waiting) and not is_degraded(now), words
     )
-
-
-def minimum_is(job: ClusterJob, minimum: int) -> None:
-    change = {"op": "replace", "path": "/spec/regions/0/pools/0/minimumLearners", "value": minimum}
-    job.kubectl("patch", "dilocojob", job.name, "--type=json", "--patch", json.dumps([change]))
 
 
 def test_a_pool_uses_the_nodes_there_are_and_waits_for_more(cluster: Cluster, namespace: str) -> None:
@@ -95,11 +82,11 @@ def test_a_pool_uses_the_nodes_there_are_and_waits_for_more(cluster: Cluster, na
             job.wait_for_account(lambda now: now.merged_tokens > account.merged_tokens, "merges advance")
         three = shows(job, 3, 2, "the node that came is used")
 
-        minimum_is(job, 4)
+        job.set_minimum(0, 0, 4)
         told = job.wait_for(lambda now: holds(now, "Degraded", "Unschedulable"), "it is below its minimum")
         assert "2 of 5 learners of here/spot (minimum 4) unschedulable: " in condition(told, "Degraded").message
         assert holds(told, "Ready")
-        minimum_is(job, 1)
+        job.set_minimum(0, 0, 1)
         shows(job, 3, 2, "it has its minimum again")
 
         # A seat is taken away, and its learner with it, as when a spot node goes.

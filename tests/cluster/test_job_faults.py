@@ -22,7 +22,9 @@ from tests.support.cluster_jobs import (
     ClusterJob,
     PodSeen,
     apply,
+    bystanders,
     condition,
+    cordoned,
     holds,
     identities,
     is_degraded,
@@ -63,13 +65,10 @@ def shared_job(cluster: Cluster, chart: Release, namespace: str) -> ClusterJob:
         {"name": "east", "pools": [pool("steady", nodeSelector={"kubernetes.io/hostname": kept})]},
         {"name": "west", "pools": [pool("spot", nodeSelector={"kubernetes.io/hostname": lost}, tolerations=PATIENT)]},
     ]
-    cluster.kubectl("cordon", lost)
-    try:
+    with cordoned(cluster, lost):
         cluster.kubectl("delete", "pods", "--namespace", chart.namespace, f"--field-selector=spec.nodeName={lost}")
         job = apply(cluster, namespace, manifest("faults", *regions, tokens=10**12))
         wait_until(lambda: (pod := job.syncer_pod()) and pod.node, "the syncer is scheduled", WAIT_SECONDS)
-    finally:
-        cluster.kubectl("uncordon", lost)
     return job
 
 
@@ -78,12 +77,6 @@ def job(shared_job: ClusterJob) -> ClusterJob:
     """The job, with both of its learners training."""
     shared_job.all_train(*BOTH)
     return shared_job
-
-
-def bystanders(job: ClusterJob, *learners: str) -> dict[str, tuple[str, int]]:
-    """Identities of these learners' pods and of the syncer's."""
-    pods = [job.pod(learner) for learner in learners]
-    return identities(pod for pod in [*pods, job.syncer_pod()] if pod is not None)
 
 
 def not_training(account: SyncerStatus, learner: str) -> bool:

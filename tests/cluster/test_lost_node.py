@@ -18,6 +18,7 @@ from tests.support.cluster_jobs import (
     ClusterJob,
     PodSeen,
     apply,
+    bystanders,
     condition,
     holds,
     identities,
@@ -106,15 +107,10 @@ def victim_of(job: ClusterJob, nodes: Nodes) -> PodSeen:
     return victim
 
 
-def bystanders(job: ClusterJob) -> dict[str, tuple[str, int]]:
-    """Identities of the witness's pod and of the syncer's."""
-    return identities(pod for pod in (job.pod(WITNESS), job.syncer_pod()) if pod is not None)
-
-
 def test_a_lost_learner_is_replaced_elsewhere_and_its_old_process_fenced(
     job: ClusterJob, nodes: Nodes, cluster: Cluster
 ) -> None:
-    victim, others = victim_of(job, nodes), bystanders(job)
+    victim, others = victim_of(job, nodes), bystanders(job, WITNESS)
     assert len(others) == 2
     before = job.all_train(WITNESS, VICTIM)
     with lost_node(cluster, nodes.lost):
@@ -139,12 +135,12 @@ def test_a_lost_learner_is_replaced_elsewhere_and_its_old_process_fenced(
     again = job.pod(VICTIM)
     assert again is not None
     assert identities([again]) == identities([new])
-    assert bystanders(job) == others
+    assert bystanders(job, WITNESS) == others
     assert of(after, WITNESS).restarts == of(before, WITNESS).restarts
 
 
 def test_a_job_that_waits_keeps_a_lost_pod_and_can_be_stopped(job: ClusterJob, nodes: Nodes, cluster: Cluster) -> None:
-    victim, others = victim_of(job, nodes), bystanders(job)
+    victim, others = victim_of(job, nodes), bystanders(job, WITNESS)
     job.patch(failurePolicy={"lostPods": {"action": "Wait"}})
     with lost_node(cluster, nodes.lost):
         wait_until(lambda: (pod := job.pod(VICTIM)) and pod.leaving, "its pod is to go", WAIT_SECONDS)
@@ -155,7 +151,7 @@ def test_a_job_that_waits_keeps_a_lost_pod_and_can_be_stopped(job: ClusterJob, n
         account = job.account()
         assert account is not None
         job.wait_for_account(lambda now: now.merged_tokens > account.merged_tokens, "the other learner trains on")
-        assert bystanders(job) == others
+        assert bystanders(job, WITNESS) == others
 
         job.patch(suspend=True)
         job.wait_for(lambda status: holds(status, "Suspended"), "it is suspended without the lost pod's end")

@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING
 import pytest
 import torch
 
+from diloco.local.launch import free_ports
 from diloco.spec.syncer_status import SyncerStatus
 from diloco.syncer.disk.checkpoint import LoadedCheckpoint, checkpoint_names, load_checkpoint
 from diloco.syncer.replay import replay
 from tests.integration.two_learners import LEARNERS
-from tests.support.holding_learner import HoldingLearner, free_port
+from tests.support.holding_learner import HoldingLearner
 from tests.support.scripted_learner import WAIT_SECONDS
 from tests.support.syncer_process import SmallJob, SyncerProcess
 
@@ -30,7 +31,7 @@ class Scene:
     def __init__(self, folder: Path, stack: ExitStack, **changes: object) -> None:
         self.job = SmallJob(folder, **{"checkpoint_every": 3600, "tokens": 10_000_000, "lease_seconds": 5} | changes)
         self.directory, self._stack = folder / "s", stack
-        self._address = f"127.0.0.1:{free_port()}"
+        self._address = f"127.0.0.1:{free_ports(1)[0]}"
 
     def syncer(self, *flags: str, before: tuple[str, ...] = ()) -> SyncerProcess:
         process = SyncerProcess(self.job, self.directory, "--listen", self._address, *flags, before=before)

@@ -126,12 +126,19 @@ class ClusterJob:
 
     def scale(self, region: int, pool: int, learners: int) -> None:
         """Set the learners of a pool, by positions."""
-        change = {"op": "replace", "path": f"/spec/regions/{region}/pools/{pool}/learners", "value": learners}
-        self.kubectl("patch", "dilocojob", self.name, "--type=json", "--patch", json.dumps([change]))
+        self._set_of_pool(region, pool, "learners", learners)
+
+    def set_minimum(self, region: int, pool: int, learners: int) -> None:
+        """Set the least learners of an elastic pool, by positions."""
+        self._set_of_pool(region, pool, "minimumLearners", learners)
 
     def leave_out(self, region: int, pool: int, *indices: int) -> None:
         """Set which learners of a pool are left out, by positions."""
-        change = {"op": "add", "path": f"/spec/regions/{region}/pools/{pool}/without", "value": list(indices)}
+        self._set_of_pool(region, pool, "without", list(indices))
+
+    def _set_of_pool(self, region: int, pool: int, field: str, value: Any) -> None:
+        # A merge would replace the list of regions.
+        change = {"op": "add", "path": f"/spec/regions/{region}/pools/{pool}/{field}", "value": value}
         self.kubectl("patch", "dilocojob", self.name, "--type=json", "--patch", json.dumps([change]))
 
     # What Kubernetes says.
@@ -302,6 +309,22 @@ def kill_container(pod: PodSeen) -> None:
 def identities(pods: Iterable[PodSeen]) -> dict[str, tuple[str, int]]:
     """(uid, restarts) by pod: equal as long as neither a pod nor its container is restarted."""
     return {one.name: (one.uid, one.restarts) for one in pods}
+
+
+def bystanders(job: ClusterJob, *learners: str) -> dict[str, tuple[str, int]]:
+    """Identities of these learners' pods and of the syncer's."""
+    pods = [job.pod(learner) for learner in learners]
+    return identities(pod for pod in [*pods, job.syncer_pod()] if pod is not None)
+
+
+@contextmanager
+def cordoned(cluster: Cluster, *nodes: str) -> Iterator[None]:
+    """Meanwhile no pod is scheduled to these nodes."""
+    cluster.kubectl("cordon", *nodes)
+    try:
+        yield
+    finally:
+        cluster.kubectl("uncordon", *nodes)
 
 
 def _if(what: Callable[[T], bool], value: T | None) -> T | None:

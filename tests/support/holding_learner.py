@@ -1,7 +1,6 @@
 """A scripted learner that comes back to a restarted syncer and says what it holds."""
 
 import contextlib
-import socket
 import time
 from collections.abc import Callable
 
@@ -14,11 +13,21 @@ from tests.support.scripted_learner import WAIT_SECONDS, EndedError, ScriptedLea
 Alter = Callable[[torch.Tensor], torch.Tensor]
 
 
-def free_port() -> int:
-    """A port that nobody listens on now."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+def held_header(wanted: HeldWanted, learner: str, epoch: str, payload_bytes: int) -> PushHeader:
+    """Of the push that answers ``wanted``."""
+    return PushHeader(
+        learner=learner,
+        incarnation=0,
+        fragment=wanted.fragment,
+        version=wanted.version,
+        attempt=wanted.attempt,
+        base_version=wanted.version,
+        steps=0,
+        tokens=0,
+        codec="None",
+        payload_bytes=payload_bytes,
+        epoch=epoch,
+    )
 
 
 class HoldingLearner(ScriptedLearner):
@@ -55,17 +64,5 @@ class HoldingLearner(ScriptedLearner):
         values = self.fragments[wanted.fragment]
         values = values if self.altered is None else self.altered(values)
         payload = memoryview(values.numpy().tobytes())
-        header = PushHeader(
-            learner=self.learner,
-            incarnation=0,
-            fragment=wanted.fragment,
-            version=wanted.version,
-            attempt=wanted.attempt,
-            base_version=wanted.version,
-            steps=0,
-            tokens=0,
-            codec="None",
-            payload_bytes=len(payload),
-            epoch=epoch,
-        )
+        header = held_header(wanted, self.learner, epoch, len(payload))
         return self.client.push(header, payload, deadline_seconds=WAIT_SECONDS)

@@ -25,6 +25,7 @@ from diloco.wire.messages import (
     Ready,
     SyncerMessage,
 )
+from tests.support.holding_learner import held_header
 from tests.support.syncer_peers import ANYBODY, JOB, LAYOUT
 
 WHO, OTHER = "r/p/0", "r/p/1"
@@ -104,20 +105,7 @@ async def silence() -> AsyncIterator[LearnerMessage]:
 
 def header_of(wanted: HeldWanted, learner: str = WHO, **changes: Any) -> PushHeader:
     numel = LAYOUT.fragments[wanted.fragment].numel
-    header = PushHeader(
-        learner=learner,
-        incarnation=0,
-        fragment=wanted.fragment,
-        version=wanted.version,
-        attempt=wanted.attempt,
-        base_version=wanted.version,
-        steps=0,
-        tokens=0,
-        codec="None",
-        payload_bytes=4 * numel,
-        epoch=EPOCH,
-    )
-    return replace(header, **changes)
+    return replace(held_header(wanted, learner, EPOCH, 4 * numel), **changes)
 
 
 def played(play: Callable[[], Coroutine[Any, Any, None]]) -> None:
