@@ -24,6 +24,7 @@ import sys
 import tempfile
 import time
 import urllib.request
+from collections import defaultdict
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
@@ -200,21 +201,17 @@ def main() -> int:
         for learners, rate, seed, method in product(arguments.learners, rates, range(arguments.seeds), METHODS)
     ]
     ratios, against = {}, {}
-    for learners, rate, method in product(arguments.learners, rates, METHODS):
-        own = [
-            row for row in rows if (row["learners"], row["seconds_between"], row["method"]) == (learners, rate, method)
-        ]
+    runs: dict[tuple[int, float, str], list[dict[str, Any]]] = defaultdict(list)
+    for row in rows:
+        runs[row["learners"], row["seconds_between"], row["method"]].append(row)
+    for (learners, rate, method), own in runs.items():
         name = f"{method}_{learners}_{rate:g}s"
         for share in ("computing", "kept"):
             known = [row[share] for row in own if row[share] is not None]
             if known:
                 ratios[f"{name}_{share}"] = statistics.mean(known)
                 against[f"{name}_{share}"] = "time of all learners from the first step to the end, mean over seeds"
-        calm = {
-            row["seed"]: row["loss"]
-            for row in rows
-            if (row["learners"], row["seconds_between"], row["method"]) == (learners, 0.0, method)
-        }
+        calm = {row["seed"]: row["loss"] for row in runs[learners, 0.0, method]}
         losses = [row["loss"] / calm[row["seed"]] for row in own if row["loss"] is not None and calm[row["seed"]]]
         if rate and losses:
             ratios[f"{name}_loss"] = statistics.mean(losses)

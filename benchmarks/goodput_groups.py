@@ -7,7 +7,6 @@ torchrun agent of its own; when one goes with its agent, the others meet without
 import contextlib
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -17,6 +16,8 @@ from typing import Protocol
 
 import psutil
 import torch.distributed as dist
+
+from diloco.local.launch import free_ports
 
 RANK = Path(__file__).with_name("goodput_rank.py")
 _RESTART_SECONDS = 1.0
@@ -69,7 +70,7 @@ class Restarted:
             process.wait()
 
     def _start(self) -> None:
-        port = free_port()
+        (port,) = free_ports(1)
         for rank in range(self._members):
             place = {"RANK": rank, "WORLD_SIZE": self._members, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
             environment = os.environ | {name: str(value) for name, value in place.items()}
@@ -82,7 +83,7 @@ class Elastic:
     """Each rank has an agent; those that are there train."""
 
     def __init__(self, members: int, arguments: Sequence[str | Path], log: Path) -> None:
-        port = free_port()
+        (port,) = free_ports(1)
         # The agents' meeting place is not what fails.
         self._store = dist.TCPStore("127.0.0.1", port, is_master=True, wait_for_workers=False)  # type: ignore[attr-defined]  # torch's own
         self._command = [
@@ -133,10 +134,3 @@ def _kill_tree(pid: int) -> None:
         for child in children:
             with contextlib.suppress(psutil.Error):
                 child.send_signal(signal.SIGKILL)
-
-
-def free_port() -> int:
-    """A port that nobody listens on."""
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        port: int = server.getsockname()[1]
-        return port
