@@ -328,9 +328,9 @@ def test_a_token_that_cannot_be_renewed_is_said_with_its_end(run: Run, far: Far)
         scene.secret("far", far.kubeconfig())
         scene.later = lambda: timedelta(seconds=0.6 * far.seconds)
         scene.use("far")
+        # The token is looked at beside the first lists, and may be known first.
         await scene.until("its end is told", lambda: scene.seen().expiring is not None)
-        seen = scene.seen()
-        assert seen.state is ClusterState.READY
+        seen = await scene.becomes(ClusterState.READY)
         assert seen.expiring is not None
         assert seen.expiring.what is Credential.TOKEN
         assert seen.expiring.expires == seen.expiring.issued + timedelta(seconds=far.seconds)
