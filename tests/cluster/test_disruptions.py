@@ -1,4 +1,4 @@
-"""Learners that must leave their node, or are lost together: a drain, a taint, a preemption, all but the syncer.
+"""Learners that lose their node, or are lost together: a drain, a taint, a preemption, a deletion, all but the syncer.
 
 The tests share one job whose budget no test reaches. There is no intervention after a disruption. One that Kubernetes
 announces is no failure: the learner hands in its work and leaves.
@@ -19,6 +19,7 @@ from tests.support.cluster_jobs import (
     apply,
     bystanders,
     cordoned,
+    deleted_node,
     identities,
     is_degraded,
     manifest,
@@ -174,6 +175,15 @@ def free_millicores(cluster: Cluster, node: str, without: str) -> int:
 
 def millicores(quantity: str) -> int:
     return int(quantity.removesuffix("m")) if quantity.endswith("m") else round(float(quantity) * MILLI)
+
+
+def test_a_deleted_node_costs_its_learner_no_failure(job: ClusterJob, cluster: Cluster, left: str) -> None:
+    before, others = job.all_train(*BOTH), bystanders(job, WITNESS)
+    with deleted_node(cluster, left):
+        # Kubernetes removes the pods of a node that it does not know, after 40 s.
+        moves(job, before, left)
+    assert len(others) == 2
+    assert bystanders(job, WITNESS) == others
 
 
 def test_every_learner_is_lost_once_and_merges_go_on(job: ClusterJob) -> None:

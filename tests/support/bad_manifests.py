@@ -232,6 +232,26 @@ BY_RULE = [
         "100000 is below one inner step, 1024 sequences of 128 tokens; use at least 131072",
     ),
     BadManifest(
+        {"spec.regions.1.pools.0.batchSize": "Auto", "spec.training.tokens": 2047},
+        "spec.training.tokens",
+        "2047 is below one inner step, 16 sequences of 128 tokens; use at least 2048",
+    ),
+    BadManifest(
+        {"spec.regions.1.pools.0.batchSize": "auto"},
+        "spec.regions[1].pools[0].batchSize",
+        '"auto" is not known; use Auto or an integer from 1 to 65536',
+    ),
+    BadManifest(
+        {"spec.regions.1.pools.0.batchSize": 0},
+        "spec.regions[1].pools[0].batchSize",
+        "0 is too small; use Auto or an integer from 1 to 65536",
+    ),
+    BadManifest(
+        {"spec.regions.1.pools.0.batchSize": 65_537},
+        "spec.regions[1].pools[0].batchSize",
+        "65537 is too large; use Auto or an integer from 1 to 65536",
+    ),
+    BadManifest(
         {"spec.training.optimizer.muon": {}},
         "spec.training.optimizer.muon",
         "has no use with kind AdamW; remove it or use kind Muon",

@@ -277,6 +277,20 @@ def lost_node(cluster: Cluster, node: str) -> Iterator[None]:
         cluster.kubectl("wait", "node", node, "--for=condition=Ready", "--timeout=180s", timeout_seconds=200)
 
 
+@contextmanager
+def deleted_node(cluster: Cluster, node: str) -> Iterator[None]:
+    """Delete the object of a node, whose machine goes on; afterwards it joins again with the labels that it had."""
+    labels = cluster.get("node", node)["metadata"]["labels"]
+    cluster.kubectl("delete", "node", node)
+    try:
+        yield
+    finally:
+        run("docker", "exec", node, "systemctl", "restart", "kubelet")
+        wait_until(lambda: node in cluster.workers, f"{node} joins again", WAIT_SECONDS)
+        cluster.kubectl("wait", "node", node, "--for=condition=Ready", "--timeout=180s", timeout_seconds=200)
+        assert cluster.get("node", node)["metadata"]["labels"] == labels
+
+
 def of(account: SyncerStatus, learner: str) -> LearnerStatus:
     """One learner of a syncer's status."""
     return next(one for one in account.learners if one.id == learner)

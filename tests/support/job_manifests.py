@@ -177,7 +177,7 @@ EVERY_FIELD: dict[str, Any] = {
                     {"name": "old", "learners": 2},
                 ],
             },
-            {"name": "us-west", "pools": [{"name": "old"}]},
+            {"name": "us-west", "pools": [{"name": "old", "batchSize": "Auto"}]},
         ],
         "failurePolicy": {
             "maxRestartsPerLearner": 5,

@@ -151,7 +151,7 @@ GUIDE: MappingProxyType[Reason, Guide] = MappingProxyType(
         _R.OUT_OF_MEMORY: _warning(
             "A container was killed for using more memory than its limit.",
             "Raise `resources.limits.memory` of the pool or of `syncer`; both can be changed while the job runs. Or "
-            "lower the pool's `batchSize`, which needs a new job.",
+            "lower the pool's `batchSize`, or make it `Auto`; this needs a new job.",
         ),
         _R.IMAGE_PULL_FAILED: _warning(
             "An image cannot be pulled: its name or tag is wrong, access is denied, or the registry is down.",

@@ -190,6 +190,7 @@ def figures(news: FinishedStep | None, *, joined: bool = True, over: bool = Fals
         joined=lambda: joined,
         over=lambda: over,
         counts=TransferCounts(bytes_pushed=100, bytes_pulled=400, pushes=1, pulls=4),
+        batch_size=8,
     )
 
 
@@ -204,6 +205,7 @@ class TestPages:
             'diloco_learner_seconds_total{activity="paused"} 1.5',
             'diloco_learner_payload_bytes_total{direction="pull"} 400.0',
             "diloco_learner_staleness_steps 3.0",
+            "diloco_learner_batch_sequences 8.0",
             "diloco_learner_steps_total 40.0",
             "diloco_learner_loss 2.5",
         ):

@@ -10,7 +10,8 @@ from typing import Final, Self
 
 from diloco.core.schedule import Schedule
 from diloco.core.sizes import ENCODINGS, F32
-from diloco.spec.sync import AUTO, SyncSpec
+from diloco.spec.automatic import AUTO
+from diloco.spec.sync import SyncSpec
 
 DOWNLINKS: Final = {"F32": F32, "BF16": ENCODINGS["BF16"], "Int8": ENCODINGS["Int8"]}
 """By name in ``sync.downlink``, from the widest to the narrowest."""

@@ -15,6 +15,7 @@ from diloco.learner.activity import Activity, Kind
 from diloco.learner.checkpoint import CheckpointIdentity, CheckpointStore, LearnerCheckpoint
 from diloco.learner.checkpoint_writer import CheckpointWriter
 from diloco.learner.data import open_data
+from diloco.learner.found_batch import batch_size
 from diloco.learner.held_sender import HeldSender
 from diloco.learner.inner_loop import InnerLoop, LoopSettings, LoopWiring
 from diloco.learner.mailboxes.held_orders import HeldFragments
@@ -66,7 +67,8 @@ class Learner:
         """Build the model, open the data, find the checkpoint. Nothing is connected and no thread runs yet.
 
         Raises:
-            ModelError, LayoutError, DataError, DeviceError, OptimizerError: this machine lacks what the job asks for.
+            ModelError, LayoutError, DataError, DeviceError, OptimizerError, BatchError: this machine lacks what the job
+                asks for.
             UnusableFileError, CheckpointMismatchError: the directory cannot be used, or belongs to another learner.
             TlsFileError: a certificate cannot be read.
         """
@@ -79,7 +81,10 @@ class Learner:
         make_writable_directory(options.directory, even_if_full=True)
         module = build_model(spec)
         layout = layout_of(module, spec.sync.fragments)
-        self._trainer = InnerTrainer(spec, module, layout, open_data(spec, options.learner), device)
+        data = open_data(
+            spec, options.learner, batch_size=batch_size(options, module.to(device).train(), layout.digest, device)
+        )
+        self._trainer = InnerTrainer(spec, module, layout, data, device)
         _log.info("training on %s", device)  # once nothing is wrong with the job: a mistake is one line
         identity = CheckpointIdentity(
             options.job.metadata.name, options.learner, layout.digest, self._trainer.optimizer_identity
@@ -276,6 +281,7 @@ class Learner:
             joined=lambda: self._link.current() is not None,
             over=lambda: self._staying,
             counts=self._counts,
+            batch_size=self._trainer.batch_size,
         )
 
     def _write_activity(self, ending: Ending) -> None:

@@ -33,6 +33,7 @@ class LearnerFigures:
     over: Callable[[], bool]
     """The job is over and the process keeps running."""
     counts: TransferCounts
+    batch_size: int
 
 
 def figure_pages(figures: LearnerFigures) -> dict[str, Route]:
@@ -79,6 +80,7 @@ class _LearnerCollector(Collector):
         yield _counter("transfer_retries", "Transfers that failed and were retried.", counts.retries)
         yield _counter("sessions", "Times that the syncer admitted this learner.", figures.sessions())
         yield _gauge("joined", "1 while there is a session.", float(figures.joined()))
+        yield _gauge("batch_sequences", "Sequences in an inner step.", figures.batch_size)
         waited = "Inner steps since the most stale fragment was received."
         yield _gauge("staleness_steps", waited, figures.staleness_steps())
         news = figures.news()

@@ -20,6 +20,7 @@ from diloco.learner.mailboxes.wakeup import Wakeup
 from diloco.learner.options import LearnerOptions
 from diloco.learner.stuck import ended_if_stuck
 from diloco.learner.training.device import DeviceError
+from diloco.learner.training.fitting_batch import BatchError
 from diloco.learner.training.optimizer import OptimizerError
 from diloco.learner.training.torch_threads import set_torch_threads
 from diloco.learner.training.trainer import TrainingDivergedError
@@ -37,6 +38,7 @@ _SWITCH_SECONDS = 0.0005
 
 _MISTAKES = (
     AddressError,
+    BatchError,
     CheckpointMismatchError,
     DataError,
     DeviceError,

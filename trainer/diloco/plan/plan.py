@@ -129,7 +129,7 @@ def _groups(spec: JobSpec, world: World) -> Iterator[LearnerGroup]:
         for pool in region.pools:
             if pool.size:
                 name = f"{region.name}/{pool.name}"
-                tokens = (pool.batch_size or spec.training.batch_size) * spec.training.sequence_length
+                tokens = pool.largest_batch(spec.training) * spec.training.sequence_length
                 yield LearnerGroup(name, pool.size, link, world.step_seconds.get(name), tokens)
 
 

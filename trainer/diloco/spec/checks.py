@@ -77,7 +77,7 @@ def _budget(spec: "JobSpec") -> Iterator[Problem]:
             "training.evaluation.everyTokens",
             f"{every} is above spec.training.tokens, {training.tokens}; use 1 to {training.tokens} or leave it out",
         )
-    batch_sizes = [pool.batch_size or training.batch_size for _, pool in _pools(spec) if pool.size]
+    batch_sizes = [pool.largest_batch(training) for _, pool in _pools(spec) if pool.size]
     largest = max(batch_sizes, default=training.batch_size)
     step = largest * training.sequence_length
     if step > training.tokens:

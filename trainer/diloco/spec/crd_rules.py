@@ -10,8 +10,10 @@ from dataclasses import dataclass
 from itertools import combinations
 from typing import Any
 
+from diloco.spec.automatic import AUTO, allowed
 from diloco.spec.checks import MAXIMUM_LEARNERS, MODEL_ENDING, TEXT_VOCABULARY
-from diloco.spec.sync import AUTO, OVERLAP_LIMIT
+from diloco.spec.sync import OVERLAP_LIMIT
+from diloco.spec.training import BATCH_LIMIT
 from diloco.spec.words import listed
 
 
@@ -95,7 +97,7 @@ _VOCABULARY = (
     ),
 )
 
-_BATCH_SIZE = "(has(p.batchSize) ? p.batchSize : self.training.batchSize)"
+_BATCH_SIZE = "(has(p.batchSize) && type(p.batchSize) == int ? int(p.batchSize) : self.training.batchSize)"
 _SIZE_OF_P = "(p.learners - (has(p.without) ? p.without.size() : 0))"
 _LARGEST_BATCH = f"self.regions.map(r, r.pools.map(p, {_SIZE_OF_P} > 0 ? {_BATCH_SIZE} : 0).max()).max()"
 
@@ -135,8 +137,6 @@ _OPTIMIZER = (
 _LEARNERS = f"self.regions.map(r, r.pools.map(p, {_SIZE_OF_P}).sum()).sum()"
 _LEARNERS_COUNTED = f"({_LEARNERS} == 1 ? '1 learner' : {_words('%d learners', _LEARNERS)})"
 
-_OVERLAP_ALLOWED = f"use {AUTO} or an integer from 0 to {OVERLAP_LIMIT}"
-
 _SCHEDULE = (
     Rule(
         holds="type(self.sync.overlap) != int || self.sync.overlap < self.sync.interval",
@@ -167,19 +167,23 @@ _SCHEDULE = (
     ),
 )
 
-_OVERLAP = (
-    Rule(
-        holds=f"type(self) == int ? self >= 0 && self <= {OVERLAP_LIMIT} : self == '{AUTO}'",
-        says=(
-            "type(self) != int ? "
-            + _words('"%s" is not known; ' + _OVERLAP_ALLOWED, "self")
-            + " : self < 0 ? "
-            + _words("%d is too small; " + _OVERLAP_ALLOWED, "self")
-            + " : "
-            + _words("%d is too large; " + _OVERLAP_ALLOWED, "self")
+
+def _integer_or_auto(least: int, most: int) -> tuple[Rule, ...]:
+    wanted = allowed(least, most)
+    return (
+        Rule(
+            holds=f"type(self) == int ? self >= {least} && self <= {most} : self == '{AUTO}'",
+            says=(
+                "type(self) != int ? "
+                + _words(f'"%s" is not known; {wanted}', "self")
+                + f" : self < {least} ? "
+                + _words(f"%d is too small; {wanted}", "self")
+                + " : "
+                + _words(f"%d is too large; {wanted}", "self")
+            ),
         ),
-    ),
-)
+    )
+
 
 _PLACEMENT = (
     Rule(
@@ -316,6 +320,7 @@ RULES: dict[str, tuple[Rule, ...]] = {
     "spec.syncer.backup": _BACKUP,
     "spec.initFrom": _INIT_FROM,
     "spec.regions[].pools[]": _POOL,
-    "spec.sync.overlap": _OVERLAP,
+    "spec.sync.overlap": _integer_or_auto(0, OVERLAP_LIMIT),
+    "spec.regions[].pools[].batchSize": _integer_or_auto(1, BATCH_LIMIT),
 }
 """Rules by the object they are on, in the order of ``checks.problems``."""

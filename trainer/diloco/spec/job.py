@@ -8,7 +8,7 @@ from diloco.spec.backup import InitFrom
 from diloco.spec.base import SpecModel
 from diloco.spec.checks import problems
 from diloco.spec.errors import PartError
-from diloco.spec.placement import DnsLabel, FailurePolicy, ImageName, Region, SyncerSpec
+from diloco.spec.placement import DnsLabel, FailurePolicy, ImageName, Pool, Region, SyncerSpec
 from diloco.spec.sync import SyncSpec
 from diloco.spec.training import DataSpec, ModelSpec, TrainingSpec
 
@@ -68,6 +68,19 @@ class JobSpec(SpecModel):
             for pool in region.pools
             for index in pool.indices
         )
+
+    def pool_of(self, learner: str) -> Pool:
+        """The pool of a learner, by its id.
+
+        Raises:
+            ValueError: there is none of that name.
+        """
+        place = learner.rpartition("/")[0]
+        for region in self.regions:
+            for pool in region.pools:
+                if f"{region.name}/{pool.name}" == place:
+                    return pool
+        raise ValueError(f"no pool of {learner}")
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:

@@ -4,8 +4,11 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
+from diloco.spec import automatic
+from diloco.spec.automatic import AUTO
 from diloco.spec.backup import Backup
 from diloco.spec.base import ADDRESS_RANGE, BOUND, DNS_LABEL, HOST, HOST_NAME, QUANTITY, RATE, SpecModel, bytes_in
+from diloco.spec.training import BATCH_LIMIT, TrainingSpec
 
 DnsLabel = Annotated[str, Field(pattern=DNS_LABEL, max_length=63)]
 """A DNS label (RFC 1123), as Kubernetes wants for names."""
@@ -33,6 +36,9 @@ HostName = Annotated[str, Field(pattern=HOST_NAME, max_length=253)]
 
 Host = Annotated[str, Field(pattern=HOST, max_length=253)]
 """A name in DNS, or an address (IPv6 without brackets)."""
+
+BatchSize = Annotated[int | Literal["Auto"], automatic.checked(1, BATCH_LIMIT), automatic.schema(1, BATCH_LIMIT)]
+"""Sequences, or Auto."""
 
 AddressRange = Annotated[str, Field(pattern=ADDRESS_RANGE, max_length=43)]
 """Addresses by their prefix (CIDR)."""
@@ -122,8 +128,9 @@ class Pool(SpecModel):
     job runs. In a cluster, the pod of such a learner stays Pending, and takes no node. Default: none."""
     nodes_per_learner: int = Field(default=1, ge=1, le=1024)
     """Pods that make up one learner unit. More than 1 is not supported yet and is refused."""
-    batch_size: int | None = Field(default=None, ge=1, le=65_536)
-    """Sequences per inner step of a whole learner unit. Default: ``training.batchSize``."""
+    batch_size: BatchSize | None = None
+    """Sequences per inner step of a whole learner unit. Auto: as many as the memory of its device holds, at most
+    ``training.batchSize``; a learner tries that when it starts. Default: ``training.batchSize``."""
     image: ImageName | None = None
     """Trainer image for this pool. Default: ``spec.image``."""
     resources: Resources | None = None
@@ -161,6 +168,10 @@ class Pool(SpecModel):
     def size(self) -> int:
         """Number of its learners; the most of them if it is elastic."""
         return self.learners - sum(index < self.learners for index in frozenset(self.without))
+
+    def largest_batch(self, training: TrainingSpec) -> int:
+        """Sequences in an inner step of its learners, at most."""
+        return training.batch_size if self.batch_size is None or self.batch_size == AUTO else self.batch_size
 
     @property
     def elastic(self) -> bool:

@@ -1,38 +1,19 @@
 """How learners are synchronized: fragments, schedule, quorum, grace, merge, outer optimizer, compression, recovery."""
 
-import json
 from typing import Annotated, Final, Literal
 
-from pydantic import Field, PlainValidator, WithJsonSchema
+from pydantic import Field
 
-from diloco.spec.base import INTEGER_OR_WORD, SpecModel
-from diloco.spec.errors import PartError, Problem
+from diloco.spec import automatic
+from diloco.spec.automatic import AUTO
+from diloco.spec.base import SpecModel
 
-AUTO: Final = "Auto"
 AUTOMATIC_OVERLAP: Final = 2
 """The paper's tau: an automatic one is never less."""
 OVERLAP_LIMIT: Final = 1_000_000
 
 
-def _overlap(value: object) -> int | Literal["Auto"]:
-    wanted = f"use {AUTO} or an integer from 0 to {OVERLAP_LIMIT}"
-    if value == AUTO:
-        return "Auto"
-    if not isinstance(value, int) or isinstance(value, bool):
-        raise PartError(Problem("", f"{json.dumps(value, default=str)} is not known; {wanted}"))
-    if value < 0:
-        raise PartError(Problem("", f"{value} is too small; {wanted}"))
-    if value > OVERLAP_LIMIT:
-        raise PartError(Problem("", f"{value} is too large; {wanted}"))
-    return value
-
-
-# A union would give two errors, and structural schemas allow only this one.
-Overlap = Annotated[
-    int | Literal["Auto"],
-    PlainValidator(_overlap),
-    WithJsonSchema({INTEGER_OR_WORD: AUTO, "minimum": 0, "maximum": OVERLAP_LIMIT}),
-]
+Overlap = Annotated[int | Literal["Auto"], automatic.checked(0, OVERLAP_LIMIT), automatic.schema(0, OVERLAP_LIMIT)]
 """An integer, or Auto."""
 
 Downlink = Literal["F32", "BF16", "Int8"]

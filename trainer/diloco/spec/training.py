@@ -1,13 +1,15 @@
 """What is trained: the model, the data, the inner optimizer and how the global model is evaluated."""
 
 from collections.abc import Iterator
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Final, Literal, Self
 
 from pydantic import Field, model_validator
 
 from diloco.spec.base import ENTRYPOINT, SpecModel
 from diloco.spec.errors import PartError, Problem
 from diloco.spec.words import listed
+
+BATCH_LIMIT: Final = 65_536
 
 Entrypoint = Annotated[str, Field(pattern=ENTRYPOINT, max_length=253)]
 """``package.module:factory``: a callable that is importable where the learner and the syncer run."""
@@ -179,7 +181,7 @@ class TrainingSpec(SpecModel):
     """The budget, in tokens: the job is complete when this many are merged into the global model."""
     sequence_length: int = Field(default=128, ge=2, le=1_048_576)
     """Tokens in a sequence."""
-    batch_size: int = Field(default=16, ge=1, le=65_536)
+    batch_size: int = Field(default=16, ge=1, le=BATCH_LIMIT)
     """Sequences in an inner step; a pool may set its own."""
     optimizer: InnerOptimizer = InnerOptimizer()
     """The inner optimizer."""

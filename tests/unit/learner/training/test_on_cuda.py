@@ -7,6 +7,8 @@ import torch
 
 from diloco.learner.data import open_data
 from diloco.learner.training.capture import Reader
+from diloco.learner.training.fitting_batch import Trial, candidates, fitting_batch
+from diloco.learner.training.memory import DeviceMemory
 from diloco.learner.training.trainer import InnerTrainer
 from diloco.model import build_model, layout_of, write_fragment
 from tests.support.small_job import small_job, write_text
@@ -83,3 +85,14 @@ def test_the_state_of_a_device_starts_another_process(tmp_path: Path) -> None:
         second.apply(fragment, 1, whole)
     second.load_state(first.state())
     assert second.step(0.0).loss == pytest.approx(first.step(0.0).loss, rel=1e-5)
+
+
+def test_the_memory_of_a_device_limits_the_batch(tmp_path: Path) -> None:
+    job = small_job(write_text(tmp_path))
+    module = build_model(job).to("cuda").train()
+    memory = DeviceMemory(torch.device("cuda"))
+    trial = Trial(module, job.training, torch.device("cuda"))
+    found = fitting_batch(candidates(65_536), memory, trial.step, trial.reserved_bytes, trial.gradient_bytes)
+    trial.end()
+    assert found.needed_bytes < memory.limit_bytes
+    assert memory.peak_bytes(lambda: trial.step(found.batch_size)) < memory.limit_bytes

@@ -25,10 +25,13 @@ class LearnerData:
     holdout: Holdout
 
 
-def open_data(job: JobSpec, learner: str, source: TokenSource | None = None) -> LearnerData:
+def open_data(
+    job: JobSpec, learner: str, source: TokenSource | None = None, *, batch_size: int | None = None
+) -> LearnerData:
     """The shard of ``learner`` (an id of the job) and the holdout, which is the same for all learners.
 
     ``source``: the job's tokens, if the caller has opened them; several learners of one process may share them.
+    ``batch_size``: sequences in an inner step; default: ``batch_size_of``.
 
     Raises:
         DataError: the data is missing, empty, too short or of the wrong kind; one line that names the field.
@@ -39,7 +42,7 @@ def open_data(job: JobSpec, learner: str, source: TokenSource | None = None) -> 
     shard = Shard(
         index=job.learner_ids.index(learner),
         count=len(job.learner_ids),
-        batch_size=batch_size_of(job, learner),
+        batch_size=batch_size or batch_size_of(job, learner),
         sequence_length=job.training.sequence_length,
         seed=job.training.seed,
     )
@@ -89,15 +92,8 @@ def field_of(data: DataSpec) -> str:
 
 
 def batch_size_of(job: JobSpec, learner: str) -> int:
-    """Sequences in one inner step of ``learner``: its pool's setting, or else the job's."""
-    region_name, pool_name, _ = learner.split("/")
-    own = next(
-        pool.batch_size
-        for region in job.regions
-        for pool in region.pools
-        if (region.name, pool.name) == (region_name, pool_name)
-    )
-    return own or job.training.batch_size
+    """Sequences in one inner step of ``learner``, at most: its pool's setting, or else the job's."""
+    return job.pool_of(learner).largest_batch(job.training)
 
 
 def _from_entrypoint(entrypoint: str, data: DataSpec) -> TokenSource:

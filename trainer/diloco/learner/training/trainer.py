@@ -20,7 +20,8 @@ from torch.nn.utils import clip_grads_with_norm_, get_total_norm
 from diloco.core.fragments import Layout
 from diloco.learner.data import DataError, LearnerData
 from diloco.learner.training.capture import Capture, Reader
-from diloco.learner.training.evaluate import cross_entropy, mean_loss
+from diloco.learner.training.evaluate import mean_loss
+from diloco.learner.training.gradients import backpropagate
 from diloco.learner.training.optimizer import LearningRates, NamedOptimizer, learning_rates
 from diloco.model import ModelError, trained_parameters, vocabulary_size_of, write_fragment
 from diloco.model.constants import BufferWatch, changes_in_training
@@ -123,6 +124,11 @@ class InnerTrainer:
     def data_position(self) -> int:
         """Sequences taken from the shard."""
         return self._data.sampler.position
+
+    @property
+    def batch_size(self) -> int:
+        """Sequences in an inner step."""
+        return self._data.sampler.shard.batch_size
 
     @property
     def versions(self) -> tuple[int, ...]:
@@ -258,16 +264,13 @@ class InnerTrainer:
         """Loss and gradient norm of a batch; leaves clipped gradients in the parameters."""
         # The backward pass is included: recomputed parts (activation checkpointing) may draw random numbers again.
         with seeded_by(self._key(), self._device):
-            with torch.autocast(self._device.type, torch.bfloat16, enabled=self._options.precision == "BF16"):
-                logits = self._module(inputs)
-            loss = cross_entropy(logits, targets)
-            loss.backward()  # type: ignore[no-untyped-call]  # torch's own
+            loss = backpropagate(self._module, inputs, targets, self._options.precision)
         used = [parameter for parameter in self._parameters.values() if parameter.grad is not None]
         norm = get_total_norm([parameter.grad for parameter in used if parameter.grad is not None])
         if self._options.optimizer.clip_norm > 0:
             clip_grads_with_norm_(used, self._options.optimizer.clip_norm, norm)
         # Read both values with one wait for the device.
-        loss_value, norm_value = torch.stack((loss.detach(), norm)).tolist()
+        loss_value, norm_value = torch.stack((loss, norm)).tolist()
         return loss_value, norm_value
 
     def _key(self) -> str:

@@ -45,7 +45,7 @@ class ClaimLimits:
     """Limits that follow from the job."""
 
     tokens_per_step: Callable[[str], int]
-    """Tokens in an inner step of a learner, by its id."""
+    """Tokens in an inner step of a learner, at most, by its id."""
     pools: frozenset[str]
     """``region/pool`` of every pool."""
     sequence_length: int
@@ -248,9 +248,9 @@ class _Account:
 
 
 def tokens_per_step(spec: JobSpec) -> Callable[[str], int]:
-    """Tokens in an inner step of a learner, by its id ``region/pool/index``."""
+    """Tokens in an inner step of a learner, at most, by its id ``region/pool/index``."""
     tokens = {
-        f"{region.name}/{pool.name}": (pool.batch_size or spec.training.batch_size) * spec.training.sequence_length
+        f"{region.name}/{pool.name}": pool.largest_batch(spec.training) * spec.training.sequence_length
         for region in spec.regions
         for pool in region.pools
     }

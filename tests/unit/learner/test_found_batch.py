@@ -1,0 +1,105 @@
+"""A learner's batch size: as the job says, or as found and kept."""
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+
+from diloco.learner.data import open_data
+from diloco.learner.found_batch import FILE, batch_size
+from diloco.learner.options import LearnerOptions
+from diloco.learner.training import memory
+from diloco.model import build_model, layout_of
+from tests.support.learner_process import make_job
+
+CPU = torch.device("cpu")
+
+
+def options_of(folder: Path, pool: dict[str, object]) -> LearnerOptions:
+    regions = [{"name": "here", "pools": [{"name": "cpu", "learners": 2, **pool}]}]
+    directory = folder / "learner"
+    directory.mkdir(exist_ok=True)
+    return LearnerOptions(make_job(folder, regions=regions), "here/cpu/0", "127.0.0.1:1", directory, threads=1)
+
+
+def found(options: LearnerOptions) -> int:
+    spec = options.job.spec
+    module = build_model(spec).train()
+    return batch_size(options, module, layout_of(module, spec.sync.fragments).digest, CPU)
+
+
+@pytest.fixture
+def auto(tmp_path: Path) -> LearnerOptions:
+    return options_of(tmp_path, {"batchSize": "Auto"})
+
+
+def kept(options: LearnerOptions) -> dict[str, object]:
+    content: dict[str, object] = json.loads((options.directory / FILE).read_text())
+    return content
+
+
+def keep(options: LearnerOptions, **changes: object) -> None:
+    (options.directory / FILE).write_text(json.dumps(kept(options) | changes))
+
+
+@pytest.mark.parametrize(("pool", "size"), [({}, 4), ({"batchSize": 3}, 3)])
+def test_a_number_is_taken_as_it_is(tmp_path: Path, pool: dict[str, object], size: int) -> None:
+    options = options_of(tmp_path, pool)
+    assert found(options) == size
+    assert not (options.directory / FILE).exists()
+
+
+def test_with_enough_memory_it_is_the_jobs(auto: LearnerOptions, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO")
+    assert found(auto) == auto.job.spec.training.batch_size == 4
+    assert "batchSize Auto: 4 of at most 4 sequences; they need " in caplog.text
+    data = open_data(auto.job.spec, auto.learner, batch_size=2)
+    assert data.sampler.next_batch().inputs.shape[0] == 2
+
+
+def test_what_was_found_is_kept_for_the_next_process(auto: LearnerOptions, caplog: pytest.LogCaptureFixture) -> None:
+    found(auto)
+    keep(auto, found=2)
+    caplog.set_level("INFO")
+    assert found(auto) == 2
+    assert "2 of at most 4 sequences, as before" in caplog.text
+
+
+def test_with_other_memory_it_is_found_anew(auto: LearnerOptions, monkeypatch: pytest.MonkeyPatch) -> None:
+    found(auto)
+    keep(auto, found=2)
+    much = memory.ProcessMemory().limit_bytes
+
+    class Twice(memory.ProcessMemory):
+        limit_bytes = 2 * much
+
+    monkeypatch.setattr("diloco.learner.found_batch.memory_of", lambda _: Twice())
+    assert found(auto) == 4
+    assert kept(auto)["found"] == 4
+
+
+def test_a_size_in_which_a_process_ended_is_not_tried_again(
+    auto: LearnerOptions, caplog: pytest.LogCaptureFixture
+) -> None:
+    found(auto)
+    keep(auto, found=None, trying=4)
+    assert found(auto) == 2
+    assert "a process ended while it tried 4 sequences" in caplog.text
+    keep(auto, found=None, trying=1)
+    assert found(auto) == 1
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", '{"found": -1}', "null"])
+def test_a_damaged_file_is_ignored_with_a_line(
+    auto: LearnerOptions, text: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    (auto.directory / FILE).write_text(text)
+    assert found(auto) == 4
+    assert f"ignoring {auto.directory / FILE}: it is damaged" in caplog.text
+
+
+def test_a_file_that_cannot_be_written_stops_nobody(auto: LearnerOptions, caplog: pytest.LogCaptureFixture) -> None:
+    (auto.directory / FILE).mkdir()
+    assert found(auto) == 4
+    assert "cannot write" in caplog.text

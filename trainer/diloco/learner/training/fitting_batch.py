@@ -1,0 +1,113 @@
+"""Finds the largest batch whose step fits the memory (`pools[].batchSize: Auto`): it tries ever larger ones.
+
+A trial is the forward and the backward pass of a step. Memory grows with the batch in proportion, apart from what does
+not depend on it. So a larger one is only tried if that says that it fits, as a process that exceeds its container's
+limit is killed. What comes later is reserved: the optimizer's moments, and copies of the model.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import torch
+from torch import nn
+
+from diloco.learner.training.gradients import backpropagate
+from diloco.learner.training.memory import Memory, MemoryExhaustedError
+from diloco.model import trained_parameters, vocabulary_size_of
+from diloco.model.randomness import seeded_by
+from diloco.spec.training import TrainingSpec
+
+USED_SHARE: Final = 0.9
+"""Of the memory that may be planned for (ours): allocators lose some, and steps differ."""
+GIB: Final = 2**30
+_F32_BYTES: Final = 4
+_COPIES_ON_A_DEVICE: Final = 3
+"""Of the model that come later: two moments of each parameter, and the parameters that are evaluated."""
+_COPIES_IN_A_PROCESS: Final = 4
+"""Two moments, the model as it was received, and fragments on their way."""
+
+
+class BatchError(ValueError):
+    """Not even the smallest batch fits; the text is one line that names the field."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fitting:
+    """The largest batch that fits."""
+
+    batch_size: int
+    """Sequences."""
+    needed_bytes: int
+    """For a step of it, with all that is reserved."""
+
+
+def candidates(most: int) -> tuple[int, ...]:
+    """Batch sizes to try, ascending: ``most``, a half of it, a quarter, and so on, to 1."""
+    found = [most]
+    while found[-1] > 1:
+        found.append(found[-1] // 2)
+    return tuple(reversed(found))
+
+
+def fitting_batch(
+    sizes: Sequence[int], memory: Memory, step: Callable[[int], None], reserved_bytes: int, gradient_bytes: int
+) -> Fitting:
+    """Try batch sizes, ascending, until the next one would not fit.
+
+    Args:
+        sizes: Batch sizes, ascending.
+        memory: What they must fit.
+        step: A trial of a batch size. It may leave gradients behind.
+        reserved_bytes: Memory that training needs besides.
+        gradient_bytes: Of what a step needs, what every batch size has in common.
+
+    Raises:
+        BatchError: the smallest does not fit.
+    """
+    most_bytes = USED_SHARE * memory.limit_bytes
+    fixed_bytes = memory.used_bytes() + gradient_bytes
+    best: Fitting | None = None
+    for size, following in zip(sizes, [*sizes[1:], None], strict=True):
+        try:
+            growing_bytes = max(0, memory.peak_bytes(lambda size=size: step(size)) - fixed_bytes)  # type: ignore[misc]  # called at once
+        except MemoryExhaustedError:
+            break
+        needed_bytes = fixed_bytes + growing_bytes + reserved_bytes
+        if needed_bytes > most_bytes:
+            break
+        best = Fitting(size, needed_bytes)
+        if following is None or fixed_bytes + growing_bytes * following / size + reserved_bytes > most_bytes:
+            break
+    if best is None:
+        raise BatchError(
+            f"regions[].pools[].batchSize: Auto finds no batch: {sizes[0]} sequences need more than {USED_SHARE:.0%} "
+            f"of the {memory.limit_bytes / GIB:.3g} GiB there are; use more memory, a shorter "
+            "training.sequenceLength or a smaller model"
+        )
+    return best
+
+
+class Trial:
+    """Steps of a model that is about to be trained, with token ids that mean nothing. They change no parameter."""
+
+    def __init__(self, module: nn.Module, training: TrainingSpec, device: torch.device) -> None:
+        """``module`` is on ``device``."""
+        self._module, self._training, self._device = module, training, device
+        self._parameters = trained_parameters(module)
+        self._vocabulary = vocabulary_size_of(module)
+        copies = _COPIES_ON_A_DEVICE if device.type == "cuda" else _COPIES_IN_A_PROCESS
+        self.gradient_bytes = _F32_BYTES * sum(parameter.numel() for parameter in self._parameters.values())
+        self.reserved_bytes = copies * self.gradient_bytes
+
+    def step(self, batch_size: int) -> None:
+        """A forward and a backward pass."""
+        shape = (batch_size, self._training.sequence_length)
+        with seeded_by("trial", self._device):
+            tokens = torch.randint(self._vocabulary, shape, device=self._device)
+            backpropagate(self._module, tokens, tokens, self._training.precision)
+
+    def end(self) -> None:
+        """Free the gradients."""
+        for parameter in self._parameters.values():
+            parameter.grad = None
