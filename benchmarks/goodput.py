@@ -8,6 +8,7 @@ times, model, data and number of tokens. Run it with
 - `decoupled`: `diloco run`; a killed learner costs only itself.
 - `restart`: synchronous data-parallel training; all ranks start again from the newest checkpoint.
 - `elastic`: the same under torchrun, with an agent for each rank; the ranks that are there train.
+- `torchft`: its DiLoCo, with a lighthouse; the replicas that are there merge. It is installed into `build/torchft`.
 
 Two shares are given, of the time of all learners or ranks from the first step to the end. `computing`: in inner steps,
 whether or not their work is kept; the paper calls this goodput. `kept`: in inner steps whose work is in the final
@@ -34,13 +35,14 @@ import yaml
 
 from diloco.local.journal import read_journal
 from diloco.spec.syncer_status import SyncerStatus
-from goodput_groups import Elastic, Group, Restarted
+from goodput_groups import Elastic, FaultTolerant, Group, Restarted, torchft_python
 from report import write_report
 
-METHODS = ("decoupled", "restart", "elastic")
+METHODS = ("decoupled", "torchft", "restart", "elastic")
 SPEED = 0.15
 """Of every learner and rank, so that all of them leave the machine idle."""
 BATCH, SEQUENCE_LENGTH = 8, 64
+ENVIRONMENT = Path("build/torchft")
 CHECKPOINT_SECONDS = 5.0
 _TICK_SECONDS = 0.1
 
@@ -102,7 +104,7 @@ def carry_out(case: Case, longest_seconds: float) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         (folder / "job.yaml").write_text(yaml.safe_dump(case.manifest()))
-        run = decoupled if case.method == "decoupled" else data_parallel
+        run = decoupled if case.method == "decoupled" else in_group
         found = run(case, folder, longest_seconds)
     told = {"method": case.method, "learners": case.learners, "seconds_between": case.seconds_between}
     print(json.dumps(told | {"seed": case.seed} | found), file=sys.stderr, flush=True)
@@ -145,13 +147,20 @@ def _all_step(output: Path) -> bool:
     return bool(status.learners) and all(learner.steps for learner in status.learners)
 
 
-def data_parallel(case: Case, folder: Path, longest_seconds: float) -> dict[str, Any]:
-    """Ranks that are killed and start again."""
+def group_of(case: Case, folder: Path, out: Path) -> Group:
+    """The processes of a method other than ours."""
+    arguments = (folder / "job.yaml", out, "--speed", str(SPEED))
+    if case.method == "torchft":
+        return FaultTolerant(case.learners, arguments, folder / "log", torchft_python(ENVIRONMENT.absolute()))
+    make = Restarted if case.method == "restart" else Elastic
+    return make(case.learners, (*arguments, "--checkpoint-seconds", str(CHECKPOINT_SECONDS)), folder / "log")
+
+
+def in_group(case: Case, folder: Path, longest_seconds: float) -> dict[str, Any]:
+    """Ranks or replicas that are killed and start again."""
     out = folder / "out"
     out.mkdir()
-    arguments = (folder / "job.yaml", out, "--speed", str(SPEED), "--checkpoint-seconds", str(CHECKPOINT_SECONDS))
-    make = Restarted if case.method == "restart" else Elastic
-    group: Group = make(case.learners, arguments, folder / "log")
+    group = group_of(case, folder, out)
     waiting, began, kills = case.failures(longest_seconds), None, 0
     limit = time.monotonic() + longest_seconds
     try:
@@ -198,7 +207,9 @@ def main() -> int:
     rates = [0.0, *arguments.seconds_between]
     rows = [
         carry_out(Case(method, learners, arguments.steps, rate, seed), arguments.longest_seconds)
-        for learners, rate, seed, method in product(arguments.learners, rates, range(arguments.seeds), METHODS)
+        for learners, rate, seed, method in product(
+            arguments.learners, rates, range(arguments.seeds), arguments.methods
+        )
     ]
     ratios, against = {}, {}
     runs: dict[tuple[int, float, str], list[dict[str, Any]]] = defaultdict(list)
@@ -223,6 +234,7 @@ def main() -> int:
 def _parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description="Share of the time that is computed and kept, through failures.")
     parser.add_argument("--json", type=Path, help="write the report here")
+    parser.add_argument("--methods", nargs="+", choices=METHODS, default=METHODS, help="default: all")
     parser.add_argument("--learners", type=int, nargs="+", default=[4, 8], help="numbers of learners (default 4 8)")
     parser.add_argument("--steps", type=int, default=400, help="of each learner (default 400)")
     parser.add_argument(

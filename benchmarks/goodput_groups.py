@@ -1,7 +1,8 @@
-"""Groups of data-parallel ranks that are killed and come back, for the benchmark `goodput`.
+"""Groups of processes that are killed and come back, for the benchmark `goodput`.
 
 `Restarted`: when one rank goes, all are stopped and started from the newest checkpoint. `Elastic`: each rank has a
 torchrun agent of its own; when one goes with its agent, the others meet without it, and again when it is back.
+`FaultTolerant`: replicas of torchft's DiLoCo, and its lighthouse, which is not what fails.
 """
 
 import contextlib
@@ -9,7 +10,9 @@ import os
 import signal
 import subprocess
 import sys
+import sysconfig
 import time
+import venv
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Protocol
@@ -20,6 +23,8 @@ import torch.distributed as dist
 from diloco.local.launch import free_ports
 
 RANK = Path(__file__).with_name("goodput_rank.py")
+REPLICA = Path(__file__).with_name("goodput_torchft.py")
+TORCHFT = "0.2.0"
 _RESTART_SECONDS = 1.0
 """Before a process that went is started again, as `diloco run` waits."""
 
@@ -124,6 +129,68 @@ class Elastic:
             if agent is not None:
                 _kill_tree(agent.pid)
                 agent.wait()
+
+
+class FaultTolerant:
+    """Each replica starts again by itself; those that are there merge."""
+
+    def __init__(self, members: int, arguments: Sequence[str | Path], log: Path, python: Path) -> None:
+        """``python`` is `torchft_python`'s."""
+        (port,) = free_ports(1)
+        self._log, self._members = log, members
+        # The settings that torchft's documentation starts it with.
+        settings = ("--min_replicas", "1", "--quorum_tick_ms", "100", "--join_timeout_ms", "10000")
+        lighthouse = python.with_name("torchft_lighthouse")
+        self._lighthouse = self._start(lighthouse, *settings, "--bind", f"127.0.0.1:{port}")
+        self._commands = [
+            (python, REPLICA, *arguments, "--member", str(member), "--lighthouse", f"http://127.0.0.1:{port}")
+            for member in range(members)
+        ]
+        self._replicas: list[subprocess.Popen[bytes] | None] = [None] * members
+        self._start_at = [0.0] * members
+
+    def kill(self, member: int) -> None:
+        """Kill a replica."""
+        replica = self._replicas[member]
+        if replica is not None:
+            replica.kill()
+
+    def tend(self) -> bool:
+        """Start the replicas that are missing, until one has seen the end."""
+        for member, replica in enumerate(self._replicas):
+            code = None if replica is None else replica.poll()
+            if code == 0:
+                return True
+            if replica is None and time.monotonic() >= self._start_at[member]:
+                self._replicas[member] = self._start(*self._commands[member])
+            elif code is not None:
+                self._replicas[member], self._start_at[member] = None, time.monotonic() + _RESTART_SECONDS
+        return False
+
+    def stop(self) -> None:
+        """End the replicas and the lighthouse."""
+        for process in (*self._replicas, self._lighthouse):
+            if process is not None:
+                process.kill()
+                process.wait()
+
+    def _start(self, *command: str | Path) -> subprocess.Popen[bytes]:
+        with self._log.open("ab") as log:
+            return subprocess.Popen(command, stdout=log, stderr=log)
+
+
+def torchft_python(folder: Path) -> Path:
+    """The interpreter of an environment that has torchft and sees this one's packages; made if it is missing."""
+    done = folder / f"torchft-{TORCHFT}"
+    python = folder / "bin" / "python"
+    if not done.exists():
+        venv.create(folder, clear=True, with_pip=True)
+        (packages,) = folder.glob("lib/python*/site-packages")
+        here = sysconfig.get_path("purelib")
+        (packages / "parent.pth").write_text(f"import site; site.addsitedir({here!r})\n")
+        subprocess.run([python, "-m", "pip", "install", "--quiet", f"torchft=={TORCHFT}"], check=True)
+        done.touch()
+    return python
 
 
 def _kill_tree(pid: int) -> None:

@@ -25,12 +25,36 @@ from diloco.syncer.disk.payload_files import keep_payload
 from diloco.syncer.merging import Merging
 from diloco.syncer.peers.inbox import PushKey
 from diloco.syncer.prepare import prepare
+from diloco.syncer.replay import ReplayReport
 from diloco.syncer.store import digest_of
 from diloco.tape.limits import TapeLimits
 from diloco.tape.reader import TapeHeader
 from diloco.tape.writer import TapeWriter
 
 TOKENS_PER_STEP = 64
+
+
+def small_job(**sync: str) -> DiLoCoJob:
+    return DiLoCoJob.model_validate(
+        {
+            "apiVersion": "diloco.dev/v1alpha1",
+            "kind": "DiLoCoJob",
+            "metadata": {"name": "small"},
+            "spec": {
+                "model": {"builtin": {"preset": "pico"}},
+                "data": {"text": {}},
+                "training": {"tokens": 6_000, "sequenceLength": 16, "batchSize": 4},
+                "sync": {"fragments": 4, "interval": 4, "compression": "Int8"} | sync,
+                "regions": [{"name": "here", "pools": [{"name": "cpu", "learners": 2}]}],
+            },
+        }
+    )
+
+
+def only_problem(report: ReplayReport) -> str:
+    (problem,) = report.problems
+    assert not report.ok
+    return str(problem)
 
 
 class RecordedRun:

@@ -13,31 +13,14 @@ import pytest
 from diloco.core.events import Merged
 from diloco.runtime.files import sha256_bytes
 from diloco.spec import DiLoCoJob
-from diloco.syncer.replay import ReplayError, ReplayReport, replay
+from diloco.syncer.replay import ReplayError, replay
 from diloco.tape.keeper import TapeKeeper
 from diloco.tape.limits import TapeLimits
 from diloco.tape.reader import TapeReader, seal
 from diloco.tape.segments import find_tapes
-from tests.unit.syncer.recorded_run import RecordedRun
+from tests.unit.syncer.recorded_run import RecordedRun, only_problem, small_job
 
 pytestmark = pytest.mark.usefixtures("one_torch_thread")
-
-
-def small_job(**sync: str) -> DiLoCoJob:
-    return DiLoCoJob.model_validate(
-        {
-            "apiVersion": "diloco.dev/v1alpha1",
-            "kind": "DiLoCoJob",
-            "metadata": {"name": "small"},
-            "spec": {
-                "model": {"builtin": {"preset": "pico"}},
-                "data": {"text": {}},
-                "training": {"tokens": 6_000, "sequenceLength": 16, "batchSize": 4},
-                "sync": {"fragments": 4, "interval": 4, "compression": "Int8"} | sync,
-                "regions": [{"name": "here", "pools": [{"name": "cpu", "learners": 2}]}],
-            },
-        }
-    )
 
 
 def two_lives(directory: Path, job: DiLoCoJob) -> Path:
@@ -83,12 +66,6 @@ def rewrite(segments: Iterable[Path], change: Callable[[dict[str, Any]], None]) 
             text, chain = seal(body, chain)
             lines.append(text)
         path.write_bytes(b"".join(lines))
-
-
-def only_problem(report: ReplayReport) -> str:
-    (problem,) = report.problems
-    assert not report.ok
-    return str(problem)
 
 
 def test_every_decision_and_every_merge_comes_out_the_same(run: Path) -> None:
@@ -346,89 +323,3 @@ def test_a_tape_of_rules_that_are_not_known_is_refused_in_one_line(tmp_path: Pat
     (epoch,) = report.epochs
     assert (epoch.events, epoch.decisions, epoch.merges, epoch.merges_redone) == (0, 0, 0, 0)
     assert not epoch.recorded
-
-
-@pytest.fixture(scope="module")
-def cut(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Two epochs whose tapes have several segments each."""
-    folder = tmp_path_factory.mktemp("cut") / "syncer"
-    limits = TapeLimits(segment_bytes=20_000, kept_bytes=None)
-    first = RecordedRun(folder, small_job(), limits=limits)
-    first.train(30)
-    first.tape.close()
-    first.checkpoint()
-    second = RecordedRun(folder, small_job(), epoch=2, limits=limits)
-    second.train(60)
-    second.tape.close()
-    TapeKeeper(folder / "tape", limits).tidy(second.tape.current, 20_000)
-    return folder
-
-
-@pytest.fixture
-def cut_run(cut: Path, tmp_path: Path) -> Path:
-    """A copy that the test may change."""
-    return Path(shutil.copytree(cut, tmp_path / "syncer"))
-
-
-def test_compressed_segments_replay_to_the_bit(cut_run: Path) -> None:
-    report = replay(cut_run)
-    assert report.ok, report.problems
-    assert report.missing == ""
-    assert all(epoch.merges == epoch.merges_redone > 0 for epoch in report.epochs)
-    assert len(list(cut_run.glob("tape/*.gz"))) > 3
-
-
-def test_a_tape_without_its_front_replays_from_its_first_segment(cut_run: Path) -> None:
-    whole = replay(cut_run)
-    tapes = find_tapes(cut_run / "tape")
-    for path in (*tapes[0].segments, tapes[1].segments[0]):
-        path.unlink()
-    report = replay(cut_run, explain=True)
-    assert report.ok, report.problems
-    begins, why = report.missing.split(": ")
-    assert begins == "the record begins with segment 1 of epoch 2"
-    assert why == "nothing before it is there (the oldest segments are deleted first)"
-    (epoch,) = report.epochs
-    assert epoch.first_seq > 0
-    assert 0 < epoch.events < whole.epochs[1].events
-    assert epoch.merges > epoch.merges_redone == 0
-    first = next(iter(report.explanation))
-    assert int(first.split()[3]) > epoch.first_seq
-
-
-def test_a_record_without_its_first_epoch_says_so(cut_run: Path) -> None:
-    for path in find_tapes(cut_run / "tape")[0].segments:
-        path.unlink()
-    report = replay(cut_run)
-    assert report.ok, report.problems
-    assert report.missing.startswith("the record begins with epoch 2: nothing before it is there")
-    assert report.epochs[0].merges_redone == report.epochs[0].merges
-
-
-@pytest.mark.parametrize(
-    ("epoch", "which", "text"),
-    [
-        (0, 1, "segment 1 of epoch 1, before this one, is missing"),
-        (0, -1, r"segment 000001\.\d{4}, which came before this one, is missing, although older ones are there"),
-        (1, 0, "segment 0 is missing of epoch 2, although older ones are there"),
-    ],
-    ids=["within", "at the end of an epoch", "at the beginning of an epoch"],
-)
-def test_a_segment_missing_in_the_middle_is_damage(cut_run: Path, epoch: int, which: int, text: str) -> None:
-    find_tapes(cut_run / "tape")[epoch].segments[which].unlink()
-    report = replay(cut_run)
-    assert not report.ok
-    assert re.search(text, str(report.problems[0]))
-
-
-def test_an_engine_state_that_was_forged_with_its_hashes_is_named(cut_run: Path) -> None:
-    tapes = find_tapes(cut_run / "tape")
-    for path in (*tapes[0].segments, *tapes[1].segments[:-1]):
-        path.unlink()
-    last = tapes[1].segments[-1]
-    header, *_ = last.read_bytes().splitlines()
-    body = json.loads(header)
-    del body["chain"]
-    body["header"]["state"]["state"][3] = "many"
-    last.write_bytes(seal(body, body["after"])[0])
-    assert re.search(r"seq \d+: EngineState\.\w+ is 'many': not", only_problem(replay(cut_run)))

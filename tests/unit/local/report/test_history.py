@@ -2,28 +2,16 @@
 
 import io
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from rich.console import Console
 
-from diloco.core.actions import Action, Admit, AskFragment, Evaluate, Merge
-from diloco.core.engine import Engine
 from diloco.core.events import (
-    Evaluated,
-    Event,
-    FragmentApplied,
-    FragmentArrived,
-    LearnerJoined,
-    LearnerReady,
-    LeftOut,
-    Merged,
     StepReported,
 )
-from diloco.core.fragments import Layout, TensorSpec, partition
-from diloco.core.options import EngineOptions
+from diloco.core.fragments import Layout
 from diloco.core.time_class import TimeClass
 from diloco.local.journal import Entry, Journal, read_journal
 from diloco.local.report.history import Life, RunHistory, Stretch
@@ -34,114 +22,10 @@ from diloco.local.report.run_clock import RunClock
 from diloco.local.report.summary import closing_table, summarize
 from diloco.local.report.timeline import Turn, faults, spans
 from diloco.local.time_classes import WORDS
-from diloco.spec import DiLoCoJob, parse_job
+from diloco.spec import parse_job
 from diloco.spec.syncer_status import BytesByKind, RegionBytes
-from diloco.tape.reader import TapeEntry, TapeHeader, Torn
-
-START = 1_700_000_000.0
-LEARNER = "east/a/0"
-JOB = """
-apiVersion: diloco.dev/v1alpha1
-kind: DiLoCoJob
-metadata: {name: small}
-spec:
-  model: {builtin: {preset: pico}}
-  data: {text: {}}
-  training: {tokens: 60, sequenceLength: 5, batchSize: 2, evaluation: {everyTokens: 60}}
-  sync: {fragments: 2, interval: 2, overlap: 1}
-  regions:
-  - {name: east, pools: [{name: a, learners: 2}]}
-"""
-
-
-@dataclass(frozen=True)
-class ScriptedTape:
-    """What a syncer would write if one learner made a step a second and everything else took no time."""
-
-    header: TapeHeader
-    entries: list[TapeEntry | Torn] = field(default_factory=list)
-
-
-class OneLearner:
-    """Answers whatever the engine orders, as a syncer and one learner would."""
-
-    def __init__(self, job: DiLoCoJob, layout: Layout) -> None:
-        self.engine = Engine(EngineOptions.from_job(job, layout), 1)
-        header = TapeHeader(
-            job=job.model_dump(mode="json", by_alias=True),
-            layout=layout.digest,
-            epoch=1,
-            base_checkpoint="",
-            record=False,
-            engine={},
-            started_at=START + 10,
-        )
-        self.tape = ScriptedTape(header)
-        self.now = 0.0
-        self.incarnation = 0
-
-    def tell(self, event: Event) -> None:
-        actions = self.engine.step(event, self.now)
-        self.tape.entries.append(
-            TapeEntry(Path("000001.jsonl"), len(self.tape.entries), self.now, event, tuple(actions))
-        )
-        for action in actions:
-            self.answer(action)
-
-    def answer(self, action: Action) -> None:
-        match action:
-            case Admit():
-                self.incarnation = action.incarnation
-            case AskFragment():
-                asked = (action.fragment, action.version, action.attempt)
-                self.tell(FragmentArrived(LEARNER, self.incarnation, *asked, action.version - 1, 1, 10, 100, "d"))
-            case Merge():
-                self.tell(Merged(action.fragment, action.version, "d", 0.01))
-                self.tell(FragmentApplied(LEARNER, self.incarnation, action.fragment, action.version))
-            case Evaluate():
-                loss = 2.0 if action.final else 5.0
-                self.tell(Evaluated(LEARNER, self.incarnation, action.evaluation, loss, exact=True))
-
-    def train(self, steps: int) -> None:
-        self.tell(LearnerJoined(LEARNER, "process", (), 0, 0))
-        self.tell(LearnerReady(LEARNER, self.incarnation))
-        for step in range(1, steps + 1):
-            self.now += 1.0
-            self.tell(StepReported(LEARNER, self.incarnation, step, 10 * step, 0.9, 0.1, 4.0, 2 * step))
-
-
-@pytest.fixture
-def layout() -> Layout:
-    return partition([TensorSpec("a", (6,), False), TensorSpec("b", (4,), False)], 2)  # noqa: FBT003
-
-
-@pytest.fixture
-def journal() -> list[Entry]:
-    return [
-        Entry("run", "", START, {"resumed": False}),
-        Entry("start", "syncer", START, {"restarts": 0}),
-        Entry("start", LEARNER, START + 1, {"restarts": 0}),
-        Entry("kill", "east/a/1", START + 11, {"seconds": 0.0}),
-        Entry("exit", "east/a/1", START + 11, {"code": -9, "verdict": "restart", "by_chaos": True}),
-        Entry("cut", "east", START + 12, {"seconds": 2.0}),
-        Entry("heal", "east", START + 14),
-        Entry("end", "", START + 30, {"ending": "finished"}),
-    ]
-
-
-def history_of(job: DiLoCoJob, layout: Layout, tapes: Sequence[ScriptedTape], journal: Sequence[Entry]) -> RunHistory:
-    builder = HistoryBuilder(job, layout, journal)
-    for tape in tapes:
-        builder.take(tape.header, tape.entries)
-    return builder.history()
-
-
-@pytest.fixture
-def history(layout: Layout, journal: list[Entry]) -> RunHistory:
-    job = parse_job(JOB)
-    world = OneLearner(job, layout)
-    world.train(12)
-    return history_of(job, layout, [world.tape], journal)
+from diloco.tape.reader import Torn
+from tests.support.one_learner_run import JOB, LEARNER, START, OneLearner, history_of
 
 
 def test_the_figures_are_the_engines_own(history: RunHistory) -> None:
@@ -186,87 +70,6 @@ def test_bytes_by_region_are_a_table_and_a_chart(layout: Layout, journal: list[E
 def test_a_run_of_an_older_syncer_has_no_bytes_by_region(history: RunHistory) -> None:
     assert region_rows(history)[1] == []
     assert "Bytes by region" not in render_report(history, "")
-
-
-class Spoiler(OneLearner):
-    """Its outer gradients are left out, its evaluations are doubted, and another learner is given up."""
-
-    def __init__(self, job: DiLoCoJob, layout: Layout) -> None:
-        super().__init__(job, layout)
-        self.orders: list[Evaluate] = []
-        self.other = 0
-
-    def evaluate(self) -> None:
-        self.tell(Evaluated(LEARNER, self.incarnation, self.orders.pop(0).evaluation, 0.01, exact=True))
-
-    def answer(self, action: Action) -> None:
-        match action:
-            case Merge():
-                left_out = (LeftOut(LEARNER, f"it is {action.version + 9} times as large"),)
-                self.tell(Merged(action.fragment, action.version, "d", 0.01, left_out=left_out))
-                self.tell(FragmentApplied(LEARNER, self.incarnation, action.fragment, action.version))
-            case Evaluate() if action.learner == LEARNER:
-                self.orders.append(action)
-            case Evaluate():
-                pass  # the other one leaves before it answers
-            case Admit() if action.learner != LEARNER:
-                self.other = action.incarnation
-            case _:
-                super().answer(action)
-
-
-@pytest.fixture
-def spoiled(layout: Layout, journal: list[Entry]) -> RunHistory:
-    job = parse_job(JOB.replace("overlap: 1}", "overlap: 1, quorum: 2}\n  failurePolicy: {maxRestartsPerLearner: 0}"))
-    world = Spoiler(job, layout)
-    world.tell(LearnerJoined("east/a/1", "other", (), 0, 0))
-    world.train(2)
-    world.tell(LearnerReady("east/a/1", world.other))
-    world.tell(StepReported("east/a/1", world.other, 1, 10, 0.9, 0.1, 4.0, 2))
-    world.evaluate()
-    world.now += 1.0
-    world.tell(LearnerJoined("east/a/1", "another process", (), 0, 0))
-    world.evaluate()
-    for step in (3, 4, 5):
-        world.now += 1.0
-        world.tell(StepReported(LEARNER, world.incarnation, step, 10 * step, 0.9, 0.1, 4.0, 2 * step))
-    return history_of(job, layout, [world.tape], journal)
-
-
-def test_what_is_not_believed_and_the_quorum_in_force_are_told(spoiled: RunHistory) -> None:
-    learner, merges = spoiled.learners[0], spoiled.syncer_steps
-    assert merges > 1
-    assert learner.left_out == merges
-    assert learner.left_out_reason.endswith("times as large")
-    assert [evaluation.doubted for evaluation in spoiled.evaluations] == [True, True]
-    assert spoiled.loss_end is None, "not known"
-    assert (spoiled.quorum, spoiled.quorum_wanted) == (1, 2)
-    told = [
-        (one.process, one.text.partition(":")[0]) for one in spoiled.incidents if one.process in ("syncer", LEARNER)
-    ]
-    assert told == [
-        (LEARNER, "its evaluation is in doubt"),
-        ("syncer", "the quorum follows"),
-        (LEARNER, "left out of a merge for the first time"),
-        (LEARNER, "its evaluation is in doubt"),
-    ]
-
-
-def test_report_summary_and_closing_table_show_what_is_not_believed(spoiled: RunHistory) -> None:
-    page = render_report(spoiled, "")
-    assert "0.0100 (in doubt)" in page
-    assert f"<td>{spoiled.syncer_steps}, most recently: it is" in page
-    assert "The quorum was 1 at the end: only that many learners were left; sync.quorum is 2." in page
-    summary = summarize(spoiled)
-    assert [one["doubted"] for one in summary["evaluations"]] == [True, True]
-    assert [one["left_out"] for one in summary["learners"]] == [spoiled.syncer_steps, 0]
-    assert (summary["quorum"], summary["quorum_wanted"]) == (1, 2)
-    console = Console(width=140, record=True)
-    console.print(closing_table(spoiled))
-    text = console.export_text()
-    assert f"{LEARNER}, of {spoiled.syncer_steps} merges, most recently: it is" in text
-    assert "1 at the end" in text
-    assert "0.010" in text
 
 
 def test_of_a_run_as_it_should_be_nothing_is_told(history: RunHistory) -> None:

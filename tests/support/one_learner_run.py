@@ -1,0 +1,103 @@
+"""The tape of a run with one learner, made by the engine itself, and the history that is read from it."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from diloco.core.actions import Action, Admit, AskFragment, Evaluate, Merge
+from diloco.core.engine import Engine
+from diloco.core.events import (
+    Evaluated,
+    Event,
+    FragmentApplied,
+    FragmentArrived,
+    LearnerJoined,
+    LearnerReady,
+    Merged,
+    StepReported,
+)
+from diloco.core.fragments import Layout
+from diloco.core.options import EngineOptions
+from diloco.local.journal import Entry
+from diloco.local.report.history import RunHistory
+from diloco.local.report.history_builder import HistoryBuilder
+from diloco.spec import DiLoCoJob
+from diloco.tape.reader import TapeEntry, TapeHeader, Torn
+
+START = 1_700_000_000.0
+LEARNER = "east/a/0"
+JOB = """
+apiVersion: diloco.dev/v1alpha1
+kind: DiLoCoJob
+metadata: {name: small}
+spec:
+  model: {builtin: {preset: pico}}
+  data: {text: {}}
+  training: {tokens: 60, sequenceLength: 5, batchSize: 2, evaluation: {everyTokens: 60}}
+  sync: {fragments: 2, interval: 2, overlap: 1}
+  regions:
+  - {name: east, pools: [{name: a, learners: 2}]}
+"""
+
+
+@dataclass(frozen=True)
+class ScriptedTape:
+    """What a syncer would write if one learner made a step a second and everything else took no time."""
+
+    header: TapeHeader
+    entries: list[TapeEntry | Torn] = field(default_factory=list)
+
+
+class OneLearner:
+    """Answers whatever the engine orders, as a syncer and one learner would."""
+
+    def __init__(self, job: DiLoCoJob, layout: Layout) -> None:
+        self.engine = Engine(EngineOptions.from_job(job, layout), 1)
+        header = TapeHeader(
+            job=job.model_dump(mode="json", by_alias=True),
+            layout=layout.digest,
+            epoch=1,
+            base_checkpoint="",
+            record=False,
+            engine={},
+            started_at=START + 10,
+        )
+        self.tape = ScriptedTape(header)
+        self.now = 0.0
+        self.incarnation = 0
+
+    def tell(self, event: Event) -> None:
+        actions = self.engine.step(event, self.now)
+        self.tape.entries.append(
+            TapeEntry(Path("000001.jsonl"), len(self.tape.entries), self.now, event, tuple(actions))
+        )
+        for action in actions:
+            self.answer(action)
+
+    def answer(self, action: Action) -> None:
+        match action:
+            case Admit():
+                self.incarnation = action.incarnation
+            case AskFragment():
+                asked = (action.fragment, action.version, action.attempt)
+                self.tell(FragmentArrived(LEARNER, self.incarnation, *asked, action.version - 1, 1, 10, 100, "d"))
+            case Merge():
+                self.tell(Merged(action.fragment, action.version, "d", 0.01))
+                self.tell(FragmentApplied(LEARNER, self.incarnation, action.fragment, action.version))
+            case Evaluate():
+                loss = 2.0 if action.final else 5.0
+                self.tell(Evaluated(LEARNER, self.incarnation, action.evaluation, loss, exact=True))
+
+    def train(self, steps: int) -> None:
+        self.tell(LearnerJoined(LEARNER, "process", (), 0, 0))
+        self.tell(LearnerReady(LEARNER, self.incarnation))
+        for step in range(1, steps + 1):
+            self.now += 1.0
+            self.tell(StepReported(LEARNER, self.incarnation, step, 10 * step, 0.9, 0.1, 4.0, 2 * step))
+
+
+def history_of(job: DiLoCoJob, layout: Layout, tapes: Sequence[ScriptedTape], journal: Sequence[Entry]) -> RunHistory:
+    builder = HistoryBuilder(job, layout, journal)
+    for tape in tapes:
+        builder.take(tape.header, tape.entries)
+    return builder.history()
