@@ -1,123 +1,33 @@
 """The link: how it handles the syncer's messages and broken connections. Sessions are scripted."""
 
-import logging
-from collections import deque
-from collections.abc import Iterator
 from dataclasses import replace
-from types import SimpleNamespace
 
 import pytest
 import torch
 
 from diloco.learner.mailboxes.held_orders import HeldOrder
-from diloco.learner.mailboxes.holdings import Holdings, Membership
-from diloco.learner.mailboxes.orders import EndKind, EvaluationOrder, Orders
-from diloco.learner.mailboxes.outbox import ControlOutbox
-from diloco.learner.mailboxes.pull_queue import PullOrder, PullQueue
-from diloco.learner.mailboxes.push_queue import OuterGradient, PushQueue
-from diloco.learner.mailboxes.requests import GradientRequest, Requests
-from diloco.learner.mailboxes.residuals import Residuals
-from diloco.learner.mailboxes.wakeup import Wakeup
-from diloco.learner.syncer_link import Identity, Link, Mailboxes, Position
+from diloco.learner.mailboxes.holdings import Membership
+from diloco.learner.mailboxes.orders import EndKind, EvaluationOrder
+from diloco.learner.mailboxes.pull_queue import PullOrder
+from diloco.learner.mailboxes.push_queue import OuterGradient
+from diloco.learner.mailboxes.requests import GradientRequest
+from diloco.learner.syncer_link import Position
 from diloco.learner.training.capture import Capture
-from diloco.wire.errors import IdentityError, RevokedError, TooLargeError, UnavailableError, WireError
+from diloco.wire.errors import IdentityError, TooLargeError, UnavailableError
 from diloco.wire.messages import (
     Declined,
     EvaluationWanted,
-    Finished,
     FragmentReady,
     FragmentWanted,
     HeldWanted,
     Join,
-    LearnerMessage,
     Leave,
     Progress,
     Refused,
     SyncerMessage,
     Welcome,
 )
-from tests.support.hand_clock import HandClock
-
-NO_PROGRESS = Progress(0, 100, 0)
-OVER = Finished(complete=True, reason="enough")
-
-
-class Script:
-    """A session that yields the given messages, then ends or breaks."""
-
-    def __init__(self, *says: SyncerMessage | WireError) -> None:
-        self.says = says
-        self.backlog = 0
-        self.closed = 0
-        self.sent: list[LearnerMessage] = []
-
-    def send(self, message: LearnerMessage) -> None:
-        self.sent.append(message)
-
-    def __iter__(self) -> Iterator[SyncerMessage]:
-        for said in self.says:
-            if isinstance(said, WireError):
-                raise said
-            yield said
-
-    def close(self) -> None:
-        self.closed += 1
-
-
-class Bench:
-    """A link with its mailboxes; its sessions are opened one after the other from a script."""
-
-    def __init__(self, *sessions: Script | WireError, uniform: float = -1.0) -> None:
-        """Without ``uniform`` it joins again without any delay."""
-        wakeup = Wakeup()
-        self.boxes = Mailboxes(
-            Orders(wakeup),
-            Requests(wakeup, fragments=2, ahead=1),
-            PullQueue(wakeup),
-            PushQueue(),
-            ControlOutbox(3600.0),
-            Holdings(2),
-            Residuals(),
-        )
-        self.joins: list[Join] = []
-        self._sessions = deque(sessions)
-        identity = Identity("job", "r/p/0", "abc", "digest")
-        self.link = Link(identity, self._open, self.boxes, lambda: Position(5, 40), lambda: uniform)
-
-    def _open(self, join: Join) -> Script:
-        self.joins.append(join)
-        session = self._sessions.popleft()
-        if isinstance(session, WireError):
-            raise session
-        return session
-
-    def listen(self, *names: str) -> list[tuple[object, ...]]:
-        """Record the arguments of these methods of the mailboxes from now on."""
-        heard: list[tuple[object, ...]] = []
-
-        def tap(name: str) -> None:
-            box, method = name.split(".")
-            plain = getattr(getattr(self.boxes, box), method)
-
-            def put(*arguments: object, **named: object) -> object:
-                heard.append((name, *arguments, *named.values()))
-                return plain(*arguments, **named)
-
-            setattr(getattr(self.boxes, box), method, put)
-
-        for name in names:
-            tap(name)
-        return heard
-
-    def run(self) -> tuple[EndKind, str]:
-        self.link.run()
-        ending = self.boxes.orders.ending()
-        assert ending is not None
-        return ending.kind, ending.reason
-
-
-def welcome(incarnation: int = 1, load: tuple[int, ...] = (), progress: Progress = NO_PROGRESS) -> Welcome:
-    return Welcome(incarnation, "1", load, (3, 4), 9, 72, progress)
+from tests.support.scripted_link import NO_PROGRESS, OVER, Bench, Script, welcome
 
 
 def test_it_joins_with_who_it_is_and_how_far() -> None:
@@ -305,108 +215,6 @@ def test_the_end_of_a_session_is_told_to_every_mailbox() -> None:
     heard = bench.listen(*names)
     bench.run()
     assert heard == [(name,) for name in names]
-
-
-def test_the_delay_before_it_joins_again_doubles_until_it_is_let_in(monkeypatch: pytest.MonkeyPatch) -> None:
-    broken = UnavailableError("nobody there")
-    bench = Bench(broken, broken, broken, Script(welcome()), broken, Script(OVER), uniform=1.0)
-    delays: list[float] = []
-    monkeypatch.setattr(bench.link._closed, "wait", delays.append)
-    bench.run()
-    assert delays == [0.25, 0.5, 1.0, 0.25, 0.5]
-
-
-def test_it_tells_once_that_the_syncer_is_lost_and_how_long_it_was(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    caplog.set_level(logging.DEBUG, "diloco.learner.syncer_link")
-    clock, broken = HandClock(), UnavailableError("nobody there")
-    monkeypatch.setattr("diloco.learner.syncer_link.time", SimpleNamespace(monotonic=clock))
-    sessions = [Script(welcome(7, load=(1,))), Script(welcome(8)), Script(welcome(9), OVER)]
-    bench = Bench(broken, broken, *sessions)
-    opens = bench._open
-
-    def opens_later(join: Join) -> Script:
-        clock.now += 1.5
-        return opens(join)
-
-    bench.link._open_session = opens_later
-    bench.run()
-    assert [record.getMessage() for record in caplog.records] == [
-        "cannot reach the syncer yet (nobody there); retrying",
-        "still no syncer: nobody there",
-        "joined after 3.0 s as incarnation 7 of epoch 1; 1 of 2 fragments to load",
-        "lost the syncer (the syncer ended the session); retrying",
-        "rejoined after 1.5 s as incarnation 8 of epoch 1; 0 of 2 fragments to load",
-        "lost the syncer (the syncer ended the session); retrying",
-        "rejoined after 1.5 s as incarnation 9 of epoch 1; 0 of 2 fragments to load",
-    ]
-
-
-def test_closing_ends_the_session_that_lasts_and_none_that_is_over() -> None:
-    seen: list[int] = []
-
-    class Closed(Script):
-        def __iter__(self) -> Iterator[SyncerMessage]:
-            yield welcome()
-            bench.link.close()
-            seen.append(self.closed)
-
-    first, second = Script(welcome()), Closed()
-    bench = Bench(first, second)
-    bench.link.run()
-    bench.link.close()
-    assert seen == [1]
-    assert (first.closed, second.closed) == (1, 2)
-
-
-def test_a_learner_that_is_leaving_does_not_rejoin_when_its_session_ends() -> None:
-    class LastSession(Script):
-        def __iter__(self) -> Iterator[SyncerMessage]:
-            yield from super().__iter__()
-            bench.link.stop_rejoining()
-
-    bench = Bench(LastSession(welcome()))
-    bench.link.run()
-    assert len(bench.joins) == 1
-    assert bench.boxes.orders.ending() is None
-
-
-def test_a_closed_link_opens_no_session() -> None:
-    bench = Bench()
-    bench.link.close()
-    bench.link.run()
-    assert bench.joins == []
-
-
-def test_what_stands_in_the_way_is_said_once_and_again_when_it_changes(
-    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    clock = HandClock()
-    monkeypatch.setattr("diloco.learner.syncer_link.time.monotonic", clock)
-    away = [UnavailableError("gRPC's own words") for _ in range(5)]
-    bench = Bench(*away, Script(welcome(), OVER))
-    found = iter(["nothing listens there", "nothing listens there", "shows another job's certificate"])
-
-    def look() -> str:
-        clock.now += 20.0
-        return next(found, "shows another job's certificate")
-
-    bench.link.why_unreachable = look
-    bench.run()
-    assert [record.getMessage() for record in caplog.records] == [
-        "cannot reach the syncer yet (nothing listens there); retrying",
-        "cannot reach the syncer yet (shows another job's certificate); retrying",
-    ]
-
-
-def test_a_revoked_certificate_is_waited_out_and_needs_no_explanation(caplog: pytest.LogCaptureFixture) -> None:
-    bench = Bench(Script(RevokedError("the certificate of pool r/p has been revoked")), Script(welcome(), OVER))
-    bench.link.why_unreachable = lambda: pytest.fail("a connection came about")
-    assert bench.run()[0] is EndKind.FINISHED
-    assert [record.getMessage() for record in caplog.records] == [
-        "cannot reach the syncer yet (the certificate of pool r/p has been revoked); retrying"
-    ]
 
 
 def test_it_says_what_it_can_send_even_of_a_model_that_is_not_complete() -> None:
