@@ -61,9 +61,11 @@ def shared_job(cluster: Cluster, chart: Release, namespace: str) -> ClusterJob:
     """Two learners, the victim alone on a node that can be lost; with the witness, the syncer and the operator."""
     lost = cluster.workers[0]
     kept = next(node["metadata"]["name"] for node in cluster.get("nodes")["items"] if node["metadata"]["name"] != lost)
+    spot = pool("spot", nodeSelector={"kubernetes.io/hostname": lost}, tolerations=PATIENT, batchSize="Auto")
+    spot["resources"]["limits"]["memory"] = "2Gi"
     regions = [
         {"name": "east", "pools": [pool("steady", nodeSelector={"kubernetes.io/hostname": kept})]},
-        {"name": "west", "pools": [pool("spot", nodeSelector={"kubernetes.io/hostname": lost}, tolerations=PATIENT)]},
+        {"name": "west", "pools": [spot]},
     ]
     with cordoned(cluster, lost):
         cluster.kubectl("delete", "pods", "--namespace", chart.namespace, f"--field-selector=spec.nodeName={lost}")
@@ -136,6 +138,12 @@ def untouched(before: SyncerStatus, after: SyncerStatus, learner: str) -> None:
     """Check that the learner went on in the same session."""
     assert of(after, learner).incarnation == of(before, learner).incarnation
     assert of(after, learner).restarts == of(before, learner).restarts
+
+
+def test_an_automatic_batch_is_found_in_the_memory_of_the_container(job: ClusterJob) -> None:
+    (told,) = [line for line in job.kubectl("logs", job.pod_name(VICTIM)).splitlines() if "batchSize Auto" in line]
+    assert "4 of at most 4 sequences; they need 0." in told
+    assert told.endswith("of 2 GiB")
 
 
 def test_a_job_that_trains_says_so(job: ClusterJob) -> None:
