@@ -5,6 +5,7 @@ no intervention after a fault. Steps come from the learners' metrics, membership
 Kubernetes.
 """
 
+import json
 from collections.abc import Iterator
 
 import pytest
@@ -141,8 +142,8 @@ def untouched(before: SyncerStatus, after: SyncerStatus, learner: str) -> None:
 
 
 def test_an_automatic_batch_is_found_in_the_memory_of_the_container(job: ClusterJob) -> None:
-    (told,) = [line for line in job.kubectl("logs", job.pod_name(VICTIM)).splitlines() if "batchSize Auto" in line]
-    assert "4 of at most 4 sequences; they need 0." in told
+    lines = [json.loads(line)["message"] for line in job.kubectl("logs", job.pod_name(VICTIM)).splitlines()]
+    (told,) = [line for line in lines if line.startswith("batchSize Auto: 4 of at most 4 sequences; they need 0.")]
     assert told.endswith("of 2 GiB")
 
 
