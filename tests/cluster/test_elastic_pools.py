@@ -96,3 +96,28 @@ def test_a_pool_uses_the_nodes_there_are_and_waits_for_more(cluster: Cluster, na
         fewer = shows(job, 2, 3, "the learner that lost its node waits, and is not missed")
         assert fewer.start_time == three.start_time
         job.kubectl("delete", "dilocojob", "elastic", "--cascade=foreground")
+
+
+def test_learners_without_a_node_start_in_the_next_pool_and_move_back(cluster: Cluster, namespace: str) -> None:
+    worker = cluster.workers[0]
+    pools = [pool("spot", 2, resources=ONE_SEAT, fallbackAfterSeconds=10), pool("steady", 0)]
+    wanted = manifest("fallback", {"name": "here", "pools": pools}, tokens=10**10 * TOKENS_PER_STEP)
+
+    def show(job: ClusterJob, spot: tuple[int, int | None], steady: int, words: str) -> JobStatus:
+        """Wait until so many learners train, and so many of the first pool do so in the second one."""
+        return job.wait_for(
+            lambda now: (
+                [(one.training, one.elsewhere) for one in now.regions[0].pools] == [spot, (steady, None)]
+                and not is_degraded(now)
+            ),
+            words,
+        )
+
+    with seated(cluster, **{worker: 1}):
+        job = apply(cluster, namespace, wanted)
+        told = show(job, (1, 1), 1, "one trains in its pool, and one in the next")
+        assert told.learners.summary == "2/2"
+        assert "FallbackUsed" in job.reasons()
+        seat(cluster, worker, 2)
+        show(job, (2, None), 0, "both train in their pool")
+        job.kubectl("delete", "dilocojob", "fallback", "--cascade=foreground")

@@ -232,6 +232,12 @@ BY_RULE = [
         "100000 is below one inner step, 1024 sequences of 128 tokens; use at least 131072",
     ),
     BadManifest(
+        {"spec.regions.0.pools.1.fallbackAfterSeconds": 60},
+        "spec.regions[0].pools",
+        "old is the last pool of us-east, so there is none for its fallbackAfterSeconds; remove that, or put a pool "
+        "after it",
+    ),
+    BadManifest(
         {"spec.regions.1.pools.0.batchSize": "Auto", "spec.training.tokens": 2047},
         "spec.training.tokens",
         "2047 is below one inner step, 16 sequences of 128 tokens; use at least 2048",

@@ -168,6 +168,7 @@ EVERY_FIELD: dict[str, Any] = {
                         "name": "new",
                         "learners": 5,
                         "minimumLearners": 1,
+                        "fallbackAfterSeconds": 60,
                         "without": [1, 3],
                         "nodesPerLearner": 1,
                         "batchSize": 64,

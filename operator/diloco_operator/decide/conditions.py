@@ -4,7 +4,7 @@ Pure. The status is also the operator's only memory (when the job started, how i
 moment is carried over from the previous status.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Literal, get_args
@@ -170,6 +170,8 @@ class PodsSeen:
     """Learners of elastic pools that have no node."""
     held: Mapping[PoolKey, int] = field(default_factory=dict)
     """Pods that are held back."""
+    elsewhere: Mapping[PoolKey, int] = field(default_factory=dict)
+    """Learners that run in the region's next pool."""
 
 
 NOTHING_SEEN = PodsSeen()
@@ -206,6 +208,7 @@ def counts(
             minimum=workload.minimum if running else None,
             waiting=None if without is None else without.learners,
             message=None if without is None else without.message,
+            elsewhere=pods.elsewhere.get(workload.pool),
             ready=workload.ready if known else clusters.last_ready(region, pool),
             training=len(ids & (heard.training or frozenset())),
             left_out=len(ids & heard.left_out) or None,
@@ -218,7 +221,7 @@ def counts(
         clusters.located(
             RegionStatus(
                 name=region,
-                desired=sum(pool.desired for pool in pools),
+                desired=sum(pool.desired - (pool.elsewhere or 0) for pool in pools),
                 training=sum(pool.training for pool in pools),
                 pools=tuple(pools),
             )
@@ -249,7 +252,22 @@ def events(before: JobStatus, after: JobStatus) -> tuple[JobEvent, ...]:
         elif reason not in UNANNOUNCED:
             text = new.message or GUIDE[reason].meaning
             told.setdefault(reason, JobEvent(GUIDE[reason].severity, reason.value, text))
-    return (*told.values(), *_readmissions(before, after))
+    return (*told.values(), *_readmissions(before, after), *_fallbacks(before, after))
+
+
+def _fallbacks(before: JobStatus, after: JobStatus) -> Iterator[JobEvent]:
+    """What is said of pools whose learners run in the next one, or do so no longer."""
+    old, new = before.elsewhere, after.elsewhere
+    for pool in sorted({*old, *new}):
+        was, are = old.get(pool, 0), new.get(pool, 0)
+        if are > was:
+            yield _normal(Reason.FALLBACK_USED, f"{are} learners of {pool} run in the next pool: they find no node")
+        elif are < was:
+            yield _normal(Reason.FALLBACK_LEFT, f"learners of {pool} have nodes; {are} still run in the next pool")
+
+
+def _normal(reason: Reason, text: str) -> JobEvent:
+    return JobEvent(GUIDE[reason].severity, reason.value, text)
 
 
 def _readmissions(before: JobStatus, after: JobStatus) -> tuple[JobEvent, ...]:

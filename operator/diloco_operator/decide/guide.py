@@ -392,6 +392,13 @@ GUIDE: MappingProxyType[Reason, Guide] = MappingProxyType(
             "The syncer lets a learner that was given up join again, because the annotation `diloco.dev/readmit` "
             "names it. Its restarts are counted from zero, and its pod may have a node.",
         ),
+        _R.FALLBACK_USED: _normal(
+            "Pods of a pool found no node for `fallbackAfterSeconds`. The region's next pool has as many more "
+            "learners.",
+        ),
+        _R.FALLBACK_LEFT: _normal(
+            "Pods of a pool that had found no node work now. As many learners of the region's next pool end.",
+        ),
         _R.IN_PROGRESS: _normal(
             "The job has not ended.",
         ),

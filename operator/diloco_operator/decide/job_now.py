@@ -1,5 +1,6 @@
 """One job at one moment: everything that a decision about it may use, under short names. Pure values."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import cached_property
@@ -52,6 +53,8 @@ class JobNow:
     """What becomes of pods on nodes that do not respond."""
     syncer_stopped: str = ""
     """The uid of the syncer's pod whose machine is off, as the user says; empty: none."""
+    elsewhere: Mapping[PoolKey, int] = field(default_factory=dict)
+    """Learners of a pool that run in the region's next one, of which ``job`` has so many more."""
     readmit: str = ""
     """The annotation that lets learners back in; empty: the job has none."""
 

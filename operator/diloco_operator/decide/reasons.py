@@ -98,5 +98,7 @@ class Reason(StrEnum):
     SYNCER_POD_RELEASED = "SyncerPodReleased"
     LEARNER_RELEASED = "LearnerReleased"
     LEARNER_READMITTED = "LearnerReadmitted"
+    FALLBACK_USED = "FallbackUsed"
+    FALLBACK_LEFT = "FallbackLeft"
     IN_PROGRESS = "InProgress"
     AS_EXPECTED = "AsExpected"

@@ -25,6 +25,7 @@ from diloco_operator.decide.child_changes import Changes, changes
 from diloco_operator.decide.conditions import IN_PROGRESS, Verdict, Verdicts, remembered, taken_over
 from diloco_operator.decide.deletion import deletion
 from diloco_operator.decide.ending import End, deadline_end, recorded_end, seconds_until_deadline, syncer_end
+from diloco_operator.decide.fallback import with_fallbacks
 from diloco_operator.decide.idle import (
     Bare,
     blocked,
@@ -75,11 +76,13 @@ def reconcile(
         parsed = job_from(job)
         told = revoked(bare.annotation(REVOKED), names.pools(parsed.spec), now)
         return _lives(
-            JobNow(
-                *(parsed, bare.before, observed, now, options, maker, bare.volume, bare.clusters, told),
-                lost_pod_policy=bare.lost_pod_policy,
-                syncer_stopped=bare.annotation(SYNCER_STOPPED),
-                readmit=bare.annotation(READMIT),
+            with_fallbacks(
+                JobNow(
+                    *(parsed, bare.before, observed, now, options, maker, bare.volume, bare.clusters, told),
+                    lost_pod_policy=bare.lost_pod_policy,
+                    syncer_stopped=bare.annotation(SYNCER_STOPPED),
+                    readmit=bare.annotation(READMIT),
+                )
             )
         )
     except (SpecError, InvalidSpecError) as error:

@@ -45,7 +45,7 @@ def with_status(
     # No learner trains before a syncer was ready for the first time.
     known = None if has_had_a_syncer(before) or syncer_ready(job_now.deployment) else frozenset[str]()
     heard = Heard(known) if told is None else _heard(told, job_now.spec.sync.quorum)
-    pods = PodsSeen(_waiting(job_now, told), _held(job_now)) if running else PodsSeen()
+    pods = PodsSeen(_waiting(job_now, told), _held(job_now), job_now.elsewhere) if running else PodsSeen()
     heard = replace(heard, given_up=job_now.given_up)
     counted = counts(job_now.workloads, heard, job_now.clusters, running=running, pods=pods)
     status = before.model_copy(

@@ -39,6 +39,7 @@ def problems(spec: "JobSpec") -> list[Problem]:
         *_nodes(spec),
         *_without(spec),
         *_minimums(spec),
+        *_fallbacks(spec),
     ]
 
 
@@ -227,6 +228,17 @@ def _minimums(spec: "JobSpec") -> Iterator[Problem]:
             f"{path}.minimumLearners",
             f"{minimum} is above {which}, {pool.size}; use {_span(0, pool.size)} or leave it out",
         )
+
+
+def _fallbacks(spec: "JobSpec") -> Iterator[Problem]:
+    for i, region in enumerate(spec.regions):
+        last = region.pools[-1]
+        if last.fallback_after_seconds is not None:
+            yield Problem(
+                f"regions[{i}].pools",
+                f"{last.name} is the last pool of {region.name}, so there is none for its fallbackAfterSeconds; remove "
+                "that, or put a pool after it",
+            )
 
 
 def _counted(number: int, noun: str) -> str:

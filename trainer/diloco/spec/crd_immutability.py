@@ -28,6 +28,7 @@ MUTABLE = frozenset(
         "spec.regions[].pools[].learners",
         "spec.regions[].pools[].minimumLearners",
         "spec.regions[].pools[].without",
+        "spec.regions[].pools[].fallbackAfterSeconds",
         "spec.regions[].pools[].resources",
     }
 )

@@ -313,12 +313,28 @@ _POOL = (
     ),
 )
 
+_LAST_POOL = "self.pools[self.pools.size() - 1]"
+
+_REGION = (
+    Rule(
+        holds=f"!has({_LAST_POOL}.fallbackAfterSeconds)",
+        says=_words(
+            "%s is the last pool of %s, so there is none for its fallbackAfterSeconds; remove that, or put a pool "
+            "after it",
+            f"{_LAST_POOL}.name",
+            "self.name",
+        ),
+        field="pools",
+    ),
+)
+
 RULES: dict[str, tuple[Rule, ...]] = {
     "spec.model": _exactly_one("builtin", "entrypoint"),
     "spec.data": _exactly_one("text", "tokens", "entrypoint"),
     "spec": (*_VOCABULARY, *_BUDGET, *_OPTIMIZER, *_SCHEDULE, *_PLACEMENT),
     "spec.syncer.backup": _BACKUP,
     "spec.initFrom": _INIT_FROM,
+    "spec.regions[]": _REGION,
     "spec.regions[].pools[]": _POOL,
     "spec.sync.overlap": _integer_or_auto(0, OVERLAP_LIMIT),
     "spec.regions[].pools[].batchSize": _integer_or_auto(1, BATCH_LIMIT),

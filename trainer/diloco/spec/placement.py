@@ -126,6 +126,9 @@ class Pool(SpecModel):
     without: tuple[Annotated[int, Field(ge=0, lt=10_000)], ...] = Field(default=(), max_length=64)
     """Indices of learners to leave out, each below ``learners``. The others keep their indices. It may change while the
     job runs. In a cluster, the pod of such a learner stays Pending, and takes no node. Default: none."""
+    fallback_after_seconds: int | None = Field(default=None, ge=10, le=86_400)
+    """In a cluster: when pods of this pool have waited so long for a node, the region's next pool gets as many more
+    learners. The pods here go on waiting; when one of them works, one of the others ends. Default: they only wait."""
     nodes_per_learner: int = Field(default=1, ge=1, le=1024)
     """Pods that make up one learner unit. More than 1 is not supported yet and is refused."""
     batch_size: BatchSize | None = None

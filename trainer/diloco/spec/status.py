@@ -121,6 +121,8 @@ class PoolStatus(StatusModel):
     """Learners of an elastic pool that have no node. Absent if there are none."""
     message: str | None = Field(default=None, max_length=32_768)
     """Why they have none, in a sentence for people. Absent if there are none."""
+    elsewhere: Count | None = None
+    """Learners that run in the region's next pool, because there is no node for them here. Absent if there are none."""
     left_out: Count | None = None
     """Learners that merges keep leaving out, as the syncer reports. Absent if there are none."""
     given_up: tuple[Annotated[int, Field(ge=0)], ...] | None = Field(default=None, max_length=10_000)
@@ -221,6 +223,12 @@ class JobStatus(StatusModel):
     """When the job was started, or last resumed: what ``activeDeadlineSeconds`` counts from."""
     completion_time: Time | None = None
     """When it became Complete or Failed: what ``ttlSecondsAfterFinished`` counts from."""
+
+    @property
+    def elsewhere(self) -> dict[str, int]:
+        """Learners that run in the region's next pool, of each pool that has such, by ``REGION/POOL``."""
+        pools = [(f"{region.name}/{pool.name}", pool.elsewhere) for region in self.regions for pool in region.pools]
+        return {place: learners for place, learners in pools if learners}
 
     def as_object(self) -> dict[str, Any]:
         """The plain JSON object for the API server; what is None is left out."""

@@ -119,6 +119,16 @@ def _unscheduled(status: Object) -> PodProblem | None:
     return None
 
 
+def unschedulable_since(pod: Object) -> datetime | None:
+    """When the scheduler first found no node for a pod; None: it has one, or is held back, or waits for a volume."""
+    status = pod.get("status", {})
+    problem = _unscheduled(status)
+    if problem is None or problem.reason is not Reason.UNSCHEDULABLE or pod["metadata"].get("deletionTimestamp"):
+        return None
+    scheduled = next(one for one in status["conditions"] if one.get("type") == "PodScheduled")
+    return parsed_time(scheduled.get("lastTransitionTime"))
+
+
 def _container_problems(observed: PodObserved) -> Iterator[PodProblem]:
     status = observed.pod.get("status", {})
     for container in [*(status.get("initContainerStatuses") or ()), *(status.get("containerStatuses") or ())]:

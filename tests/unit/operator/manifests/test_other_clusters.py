@@ -156,9 +156,10 @@ def test_the_manifest_elsewhere_is_a_job_with_the_same_learners() -> None:
     )
 
 
-def test_every_field_of_a_pool_is_for_its_pods_or_for_processes() -> None:
+def test_every_field_of_a_pool_is_for_somebody() -> None:
     processes = {"name", "learners", "minimum_learners", "without", "nodes_per_learner", "batch_size"}
-    assert set(Pool.model_fields) == PASSED_TO_PODS | processes
+    operator = {"fallback_after_seconds"}
+    assert set(Pool.model_fields) == PASSED_TO_PODS | processes | operator
 
 
 def test_the_authority_and_the_syncers_key_stay_at_home() -> None:

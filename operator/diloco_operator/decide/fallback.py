@@ -1,0 +1,80 @@
+"""Learners that find no node in their pool start in the region's next one, and end there when theirs has nodes. Pure.
+
+The job is taken as if the next pool had so many more learners, and as if the pool that lacks nodes were elastic by so
+many. Everything else follows from that as from any change of a pool's size: objects, the syncer's list of learners,
+conditions. How many there are is in the status, as pods whose node has just been found do not show it any more.
+"""
+
+from dataclasses import replace
+from datetime import datetime, timedelta
+
+from diloco.spec import DiLoCoJob
+from diloco.spec.checks import MAXIMUM_LEARNERS
+from diloco.spec.placement import Pool, Region
+from diloco_operator import names
+from diloco_operator.decide.causes.pods import is_ready, unschedulable_since
+from diloco_operator.decide.held_pods import pods_by_set, set_of
+from diloco_operator.decide.job_now import JobNow
+from diloco_operator.decide.observed import Object
+from diloco_operator.decide.workloads import PoolWorkload
+from diloco_operator.names import PoolKey
+
+
+def with_fallbacks(job_now: JobNow) -> JobNow:
+    """The job as it is to be carried out now."""
+    if job_now.spec.suspend:
+        return job_now
+    for key, pool in names.pools(job_now.spec).items():
+        if pool.fallback_after_seconds is None:
+            continue
+        # What an earlier pool has added to this one may find no node either.
+        workload = next(one for one in job_now.workloads if one.pool == key)
+        learners = _elsewhere(job_now, workload, timedelta(seconds=pool.fallback_after_seconds))
+        if learners:
+            moved = {**job_now.elsewhere, key: learners}
+            job_now = replace(job_now, job=with_more(job_now.job, key, learners), elsewhere=moved)
+    return job_now
+
+
+def _elsewhere(job_now: JobNow, workload: PoolWorkload, patience: timedelta) -> int:
+    """How many of a pool's learners should run in the next one."""
+    before, looked = job_now.before.elsewhere.get(str(workload.pool), 0), job_now.observed.looked
+    if not job_now.clusters.answers(workload.key.cluster):
+        return before
+    if workload.live is None or workload.healthy:
+        return 0
+    if looked is None:
+        return min(before, workload.wanted)
+    pods = pods_by_set(looked.pods).get(set_of(workload), {})
+    wanted = [pods.get(index) for index in sorted(workload.indices - workload.given_up)]
+    waiting = sum(pod is not None and _waits(pod, job_now.now, patience) for pod in wanted)
+    working = sum(pod is not None and is_ready(pod) for pod in wanted)
+    # One that has a node now is replaced only when it works.
+    return max(waiting, min(before, len(wanted) - working))
+
+
+def _waits(pod: Object, now: datetime, patience: timedelta) -> bool:
+    since = unschedulable_since(pod)
+    return since is not None and now - since >= patience
+
+
+def with_more(job: DiLoCoJob, key: PoolKey, learners: int) -> DiLoCoJob:
+    """The job with so many learners of a pool in the region's next one, as far as it may have more."""
+    count = min(learners, MAXIMUM_LEARNERS - len(job.spec.learner_ids))
+    regions = [_moved(region, key.pool, count) if region.name == key.region else region for region in job.spec.regions]
+    return job.model_copy(update={"spec": job.spec.model_copy(update={"regions": tuple(regions)})})
+
+
+def _moved(region: Region, name: str, count: int) -> Region:
+    pools = list(region.pools)
+    place = next(place for place, pool in enumerate(pools) if pool.name == name)
+    lacking, following = pools[place], pools[place + 1]
+    pools[place] = _resized(lacking, lacking.learners, lacking.size - count)
+    pools[place + 1] = _resized(following, min(following.learners + count, MAXIMUM_LEARNERS), following.size)
+    return region.model_copy(update={"pools": tuple(pools)})
+
+
+def _resized(pool: Pool, learners: int, most_needed: int) -> Pool:
+    """A pool of so many learners that does without those beyond ``most_needed``."""
+    least = pool.size if pool.minimum_learners is None else pool.minimum_learners
+    return pool.model_copy(update={"learners": learners, "minimum_learners": max(0, min(least, most_needed))})

@@ -1,0 +1,139 @@
+"""Learners without a node start in the region's next pool, and end there once theirs has nodes."""
+
+import json
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from diloco.spec.checks import MAXIMUM_LEARNERS
+from diloco.spec.load import job_from
+from diloco_operator.decide.fallback import with_more
+from diloco_operator.decide.observed import Object
+from diloco_operator.manifests.documents import job_text
+from diloco_operator.names import PoolKey
+from testbed.virtual_cluster.operator_world import START, World, job_object
+from testbed.virtual_cluster.world_pods import crashed, unschedulable
+from tests.unit.operator.decide.training_world import degraded
+
+NO_NODE = "0/4 nodes are available: 4 Insufficient nvidia.com/gpu"
+SPOT, STEADY = "demo--us-west-spot-", "demo--us-west-steady-"
+
+
+def no_node(at: float = 0.0) -> Object:
+    """The status of a pod that the scheduler found no node for, so many seconds after the start."""
+    status = unschedulable(NO_NODE)
+    status["conditions"][0]["lastTransitionTime"] = (START + timedelta(seconds=at)).strftime("%Y-%m-%dT%H:%M:%SZ")
+    return status
+
+
+def regions(**spot: Any) -> list[dict[str, Any]]:
+    pools = [{"name": "spot", "learners": 2, "fallbackAfterSeconds": 120} | spot, {"name": "steady", "learners": 1}]
+    return [{"name": "us-east", "pools": [{"name": "new"}]}, {"name": "us-west", "pools": pools}]
+
+
+def world_with(*troubles: Object, **spot: Any) -> World:
+    """A job whose pods of the pool spot have these troubles from the first on."""
+    world = World(job=job_object(tokens=100_000_000, regions=regions(**spot)))
+    world.pods.troubles |= {f"{SPOT}{index}": trouble for index, trouble in enumerate(troubles)}
+    return world
+
+
+def pools(world: World) -> dict[str, tuple[int, int, int | None]]:
+    """By pool of us-west: learners that are wanted, that train, and that run elsewhere."""
+    return {
+        pool["name"]: (pool["desired"], pool["training"], pool.get("elsewhere"))
+        for pool in world.status["regions"][1]["pools"]
+    }
+
+
+def said(world: World) -> list[str]:
+    return [event.message for event in world.events if event.reason.startswith("Fallback")]
+
+
+def test_after_a_while_they_start_in_the_next_pool_and_then_move_back() -> None:
+    w = world_with(no_node(), no_node())
+    w.run(100)
+    assert pools(w) == {"spot": (2, 0, None), "steady": (1, 1, None)}
+    assert degraded(w)[:2] == ("True", "Unschedulable")
+    w.run(100)
+    assert pools(w) == {"spot": (2, 0, 2), "steady": (3, 3, None)}
+    assert degraded(w) == ("False", "AsExpected", "")
+    assert w.status["learners"]["summary"] == "4/4"
+    assert said(w) == ["2 learners of us-west/spot run in the next pool: they find no node"]
+    settled = w.applied, w.status_writes
+    w.run(10)
+    # Nothing but progress is written while they wait.
+    assert (w.applied, w.status_writes <= settled[1] + 1) == (settled[0], True)
+    del w.pods.troubles[f"{SPOT}0"]
+    w.run(60)
+    assert pools(w) == {"spot": (2, 1, 1), "steady": (2, 2, None)}
+    w.pods.troubles.clear()
+    w.run(60)
+    assert pools(w) == {"spot": (2, 2, None), "steady": (1, 1, None)}
+    assert said(w)[1:] == [
+        "learners of us-west/spot have nodes; 1 still run in the next pool",
+        "learners of us-west/spot have nodes; 0 still run in the next pool",
+    ]
+    assert w.learner_pods() == sorted(["demo--us-east-new-0", f"{SPOT}0", f"{SPOT}1", f"{STEADY}0"])
+
+
+def test_the_syncer_knows_them_and_the_processes_nothing_of_the_rest() -> None:
+    w = world_with(no_node(), no_node())
+    w.run(200)
+    (config,) = [child for key, child in w.children.items() if key.kind == "ConfigMap"]
+    west = json.loads(config["data"]["job.json"])["spec"]["regions"][1]["pools"]
+    assert west == [
+        {"name": "spot", "learners": 2, "minimumLearners": 0},
+        {"name": "steady", "learners": 3, "minimumLearners": 1},
+    ]
+
+
+def test_one_that_has_a_node_is_replaced_only_when_it_works() -> None:
+    w = world_with(no_node(), no_node())
+    w.run(200)
+    w.pods.troubles[f"{SPOT}0"] = crashed(1, "ValueError: x")
+    w.run(60)
+    assert pools(w)["steady"] == (3, 3, None)
+    del w.pods.troubles[f"{SPOT}0"]
+    w.run(60)
+    assert pools(w)["steady"] == (2, 2, None)
+
+
+@pytest.mark.parametrize("trouble", [crashed(1, "ValueError: x"), unschedulable('persistentvolumeclaim "x" not found')])
+def test_what_another_node_would_not_mend_makes_nobody_move(trouble: Object) -> None:
+    w = world_with(trouble)
+    w.run(300)
+    assert pools(w) == {"spot": (2, 1, None), "steady": (1, 1, None)}
+    assert said(w) == []
+
+
+def test_a_pool_that_waits_for_a_fallback_of_its_own_is_served_in_turn() -> None:
+    w = world_with(no_node(), no_node())
+    west = [*w.job["spec"]["regions"][1]["pools"], {"name": "last", "learners": 1}]
+    west[1]["fallbackAfterSeconds"] = 120
+    w.change(regions=[w.job["spec"]["regions"][0], {"name": "us-west", "pools": west}])
+    w.pods.troubles |= {f"{STEADY}{index}": no_node(180.0) for index in (1, 2)}
+    w.run(500)
+    assert pools(w) == {"spot": (2, 0, 2), "steady": (3, 1, 2), "last": (3, 3, None)}
+    assert w.status["learners"]["summary"] == "5/5"
+
+
+def test_a_suspended_job_has_none_and_begins_anew() -> None:
+    w = world_with(no_node(), no_node())
+    w.run(200)
+    w.change(suspend=True)
+    w.run(120)
+    assert w.learner_pods() == []
+    assert pools(w)["spot"] == (0, 0, None)
+    w.change(suspend=False)
+    w.run(60)
+    assert pools(w)["steady"][0] == 3  # the scheduler's word is as old as before
+
+
+def test_a_job_has_no_more_learners_than_a_job_may_have() -> None:
+    everybody = [{"name": "us-east", "pools": [{"name": "new", "learners": MAXIMUM_LEARNERS - 4}]}, regions()[1]]
+    job = job_from(job_object(tokens=10**12, regions=everybody))
+    more = with_more(job, PoolKey("us-west", "spot"), 2)
+    assert len(more.spec.learner_ids) == MAXIMUM_LEARNERS
+    assert job_from(json.loads(job_text(more))).spec.learner_ids == more.spec.learner_ids
