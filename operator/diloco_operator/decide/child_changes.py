@@ -10,10 +10,12 @@ from diloco_operator.decide.drift import differs, marked
 from diloco_operator.decide.job_now import JobNow
 from diloco_operator.decide.observed import ChildKey, Object
 from diloco_operator.decide.plan import Scaling
+from diloco_operator.decide.revisions import revision_of_base
 from diloco_operator.decide.stopping import scaled_down
 from diloco_operator.decide.templates import described, kept
 from diloco_operator.decide.workloads import CLAIM, DEPLOYMENT, STATEFUL_SET, syncer_ready
 from diloco_operator.manifests import Inputs, ObservedImages, Placed, Scale, all_children, choose_images
+from diloco_operator.manifests.avoidance import avoiding
 from diloco_operator.manifests.holds import held_back
 
 SECRET = "Secret"  # noqa: S105  # a kind
@@ -68,10 +70,15 @@ def _as_it_runs(one: Object, cluster: str, live: Mapping[ChildKey, Object]) -> O
 
 
 def _held(one: Object, cluster: str, job_now: JobNow) -> Object:
-    holding = job_now.holdings.get(ChildKey.of(one, cluster))
-    if holding is None or not (holding.on_delete or holding.gate) or not one["spec"]["replicas"]:
+    key = ChildKey.of(one, cluster)
+    holding = job_now.holdings.get(key)
+    if holding is None or not one["spec"]["replicas"]:
         return one
-    return held_back(one, gated=holding.gate)
+    base = revision_of_base(one, job_now.observed.children.get(key)) if holding.avoid else ""
+    if not (holding.on_delete or holding.gate or base):
+        return one
+    # In one write with the strategy, or the controller would replace every pod.
+    return held_back(avoiding(one, holding.avoid, base) if base else one, gated=holding.gate)
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,6 +21,7 @@ from diloco.spec.status import (
     RegionStatus,
 )
 from diloco.spec.words import shortlist
+from diloco_operator.decide.avoided_nodes import begun
 from diloco_operator.decide.causes.pools import Waiting
 from diloco_operator.decide.clusters import Clusters
 from diloco_operator.decide.guide import GUIDE, UNANNOUNCED
@@ -249,7 +250,13 @@ def events(before: JobStatus, after: JobStatus) -> tuple[JobEvent, ...]:
         elif reason not in UNANNOUNCED:
             text = new.message or GUIDE[reason].meaning
             told.setdefault(reason, JobEvent(GUIDE[reason].severity, reason.value, text))
-    return (*told.values(), *_readmissions(before, after))
+    return (*told.values(), *_avoidances(before, after), *_readmissions(before, after))
+
+
+def _avoidances(before: JobStatus, after: JobStatus) -> tuple[JobEvent, ...]:
+    """What is said of nodes that are avoided from now on."""
+    text, reason = begun(before.avoided_nodes, after.avoided_nodes), Reason.NODE_AVOIDED
+    return (JobEvent(GUIDE[reason].severity, reason.value, one_line(text, LONGEST_MESSAGE)),) if text else ()
 
 
 def _readmissions(before: JobStatus, after: JobStatus) -> tuple[JobEvent, ...]:

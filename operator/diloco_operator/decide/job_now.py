@@ -5,12 +5,13 @@ from datetime import datetime
 from functools import cached_property
 
 from diloco.spec import DiLoCoJob, JobSpec
-from diloco.spec.status import JobStatus
+from diloco.spec.status import AvoidedNode, JobStatus
 from diloco_operator import names
+from diloco_operator.decide.avoided_nodes import PoolPods, avoided_nodes, nodes_to_avoid
 from diloco_operator.decide.causes.volume import Volume
 from diloco_operator.decide.clusters import Clusters
 from diloco_operator.decide.endpoint import Endpoint, endpoint
-from diloco_operator.decide.held_pods import Holding, holding, pods_by_set, set_of
+from diloco_operator.decide.held_pods import Holding, SetUid, holding, pods_by_set, set_of
 from diloco_operator.decide.lost_pods import LostPodPolicy, lost_pods, policy_of
 from diloco_operator.decide.lost_pods import Scene as LostScene
 from diloco_operator.decide.lost_pods import Verdict as LostVerdict
@@ -100,25 +101,44 @@ class JobNow:
         return readmitted(self.readmit, known, self.observed, self.name)
 
     @cached_property
+    def pods_by_set(self) -> dict[SetUid, dict[int, Object]] | None:
+        """The pods of each set, by index; None: they were not listed."""
+        return None if self.observed.looked is None else pods_by_set(self.observed.looked.pods)
+
+    @cached_property
+    def avoided(self) -> tuple[AvoidedNode, ...]:
+        """The nodes to be avoided from now on. Those of the status before are avoided now."""
+        there = self.pods_by_set or {}
+        seen = [PoolPods(one, there.get(set_of(one), {})) for one in self.workloads_in_reach]
+        return avoided_nodes(self.before.avoided_nodes, seen, self.now, self.observed.pods_forbidden)
+
+    def _avoids(self, workload: PoolWorkload) -> tuple[str, ...]:
+        return nodes_to_avoid(workload, self.before.avoided_nodes, self.now)
+
+    @cached_property
     def holdings(self) -> dict[ChildKey, Holding]:
-        """What is done about held pods, by set; nothing while the job is to stop."""
+        """What is done about held pods and avoided nodes, by set; nothing while the job is to stop."""
         if self.spec.suspend:
             return {}
-        pods = None if self.observed.looked is None else pods_by_set(self.observed.looked.pods)
+        pods = self.pods_by_set
         return {
             one.key: holding(
                 *(one, None if pods is None else pods.get(set_of(one), {})),
                 *(self.now, self.lost_pod_policy.after_seconds),
+                avoid=self._avoids(one),
                 may_delete=one.key.cluster not in self.observed.pods_forbidden,
             )
             for one in self.workloads
-            if one.held or is_held_back(one.live)
+            if self._holds(one)
         }
 
     @property
     def holds(self) -> bool:
-        """Whether pods are held back, or were, in clusters that answer."""
-        return not self.spec.suspend and any(one.held or is_held_back(one.live) for one in self.workloads_in_reach)
+        """Whether pods are held back or avoid nodes, or did, in clusters that answer."""
+        return not self.spec.suspend and any(map(self._holds, self.workloads_in_reach))
+
+    def _holds(self, workload: PoolWorkload) -> bool:
+        return bool(workload.held or is_held_back(workload.live) or self._avoids(workload))
 
     @property
     def workloads_in_reach(self) -> list[PoolWorkload]:
