@@ -1,14 +1,15 @@
 """Which nodes are avoided for a while, because different learners keep crashing on them. Pure.
 
 A crash may be due to the node: an accelerator, a driver, a disk. It may as well be due to the program or its data, and
-then learners of the pool crash wherever they are. So crashes count only where others of the pool work, for longer than
-the crashing ones did, on at least as many other nodes.
+then learners of the pool crash wherever they are. So crashes convict a node only where others of the pool work, for longer
+than the crashing ones did, on at least as many other nodes.
 
 Once the pods are elsewhere, nothing in the cluster says why. So what is avoided stands in the status, with its end.
 """
 
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Final, NamedTuple
 
@@ -55,6 +56,27 @@ class PoolPods(NamedTuple):
         return {index: pod for index, pod in self.pods.items() if node_of(pod)}
 
 
+@dataclass(slots=True)
+class _Crashing:
+    """The learners that keep crashing on each node."""
+
+    on: dict[Place, list[str]] = field(default_factory=dict)
+    convicting: dict[Place, list[str]] = field(default_factory=dict)
+    """Those of them whose crashes may be due to the node."""
+
+    def add(self, pool: PoolPods, now: datetime) -> None:
+        placed = pool.placed
+        runs = {index: run for index, pod in placed.items() if (run := _run_before_crash(pod, now)) is not None}
+        bad = {node_of(placed[index]) for index in runs}
+        proof = max([WORKS_SECONDS, *runs.values()])
+        good = {node_of(pod) for index, pod in placed.items() if index not in runs and _works(pod, proof, now)} - bad
+        for index in sorted(runs):
+            place, learner = (pool.workload.key.cluster, node_of(placed[index])), f"{pool.workload.pool}/{index}"
+            self.on.setdefault(place, []).append(learner)
+            if len(good) >= len(bad):
+                self.convicting.setdefault(place, []).append(learner)
+
+
 def avoided_nodes(
     before: Sequence[AvoidedNode], pools: Sequence[PoolPods], now: datetime, forbidden: Collection[str]
 ) -> tuple[AvoidedNode, ...]:
@@ -67,11 +89,15 @@ def avoided_nodes(
         forbidden: Clusters in which the operator may not delete pods. There, avoiding a node has no effect.
     """
     still = {(one.cluster or "", one.node): one for one in before if one.until > now}
-    crashing = _crashing(pools, now)
-    told = [_with_learners(one, crashing.get(place, ())) for place, one in still.items()]
+    crashing = _Crashing()
+    for pool in pools:
+        crashing.add(pool, now)
+    told = list(still.values())
     for cluster in dict.fromkeys(pool.workload.key.cluster for pool in pools):
         there = [pool for pool in pools if pool.workload.key.cluster == cluster]
         told += _new(cluster, there, still, crashing, now)
+    # Once a node is to be avoided, whoever crashes there goes elsewhere.
+    told = [_with_learners(one, crashing.on.get((one.cluster or "", one.node), ())) for one in told]
     return tuple(_marked(one, forbidden) for one in told[:MOST_AVOIDED_NODES])
 
 
@@ -116,23 +142,6 @@ def node_of(pod: Object) -> str:
     return name if len(name) <= _LONGEST_NODE_NAME and _NODE_NAME.fullmatch(name) else ""
 
 
-def _crashing(pools: Iterable[PoolPods], now: datetime) -> dict[Place, list[str]]:
-    """The learners that keep crashing on each node, where that may be due to the node."""
-    found: dict[Place, list[str]] = {}
-    for pool in pools:
-        placed = pool.placed
-        runs = {index: run for index, pod in placed.items() if (run := _run_before_crash(pod, now)) is not None}
-        bad = {node_of(placed[index]) for index in runs}
-        proof = max([WORKS_SECONDS, *runs.values()])
-        good = {node_of(pod) for index, pod in placed.items() if index not in runs and _works(pod, proof, now)} - bad
-        if len(good) < len(bad):
-            continue
-        for index in sorted(runs):
-            place = (pool.workload.key.cluster, node_of(placed[index]))
-            found.setdefault(place, []).append(f"{pool.workload.pool}/{index}")
-    return found
-
-
 def _run_before_crash(pod: Object, now: datetime) -> float | None:
     """How many seconds a container of it ran before its latest crash, if it keeps crashing; None: none does."""
     for status in pod.get("status", {}).get("containerStatuses") or ():
@@ -158,14 +167,14 @@ def _new(
     cluster: str,
     pools: Sequence[PoolPods],
     still: Mapping[Place, AvoidedNode],
-    crashing: Mapping[Place, Sequence[str]],
+    crashing: _Crashing,
     now: datetime,
 ) -> list[AvoidedNode]:
     """The nodes of a cluster that are avoided from now on."""
     known = {node for its, node in still if its == cluster}
     found = {
         node: learners
-        for (its, node), learners in crashing.items()
+        for (its, node), learners in crashing.convicting.items()
         if its == cluster and node not in known and len(learners) >= LEARNERS_OF_A_NODE
     }
     every = {node_of(pod) for pool in pools for pod in pool.placed.values()} | known

@@ -173,7 +173,7 @@ def _deletions(
 
 def _moving(own: _Pods, there: Mapping[int, Object], avoid: Collection[str], now: datetime) -> list[int]:
     """At most one pod that keeps crashing on a node to avoid, if those before it have found a node."""
-    if not avoid or any(not node_of(there[index]) for index in own.others):
+    if any(avoided_by(there[index]) and not node_of(there[index]) for index in own.others):
         return []
     return [index for index in own.others if has_to_move(there[index], avoid, now)][-1:]
 
