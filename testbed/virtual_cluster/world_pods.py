@@ -184,7 +184,9 @@ class Pods:
         used = [pod["spec"].get("nodeName") for pod in self.pods.values()]
 
         def cost(node: str) -> tuple[int, int, str]:
-            refused = [term for term in terms if any([node] == one["values"] for one in term["preference"]["matchFields"])]
+            refused = [
+                term for term in terms if any([node] == one["values"] for one in term["preference"]["matchFields"])
+            ]
             return len(refused), used.count(node), node
 
         return min(self.nodes, key=cost)
@@ -238,7 +240,10 @@ def crashed(code: int, message: str, *, reason: str = "Error", restarts: int = 3
 
 def crashing(now: datetime, *, ran_seconds: float = 20.0, code: int = 1, reason: str = "Error") -> Object:
     """The status of a pod whose container has just crashed for the third time."""
-    times = {"startedAt": stamp(now - timedelta(seconds=ran_seconds + 5)), "finishedAt": stamp(now - timedelta(seconds=5))}
+    times = {
+        "startedAt": stamp(now - timedelta(seconds=ran_seconds + 5)),
+        "finishedAt": stamp(now - timedelta(seconds=5)),
+    }
     status = crashed(code, "CUDA error: uncorrectable ECC error", reason=reason)
     status["containerStatuses"][0]["lastState"]["terminated"] |= times
     return status

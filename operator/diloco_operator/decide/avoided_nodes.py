@@ -1,8 +1,8 @@
 """Which nodes are avoided for a while, because different learners keep crashing on them. Pure.
 
 A crash may be due to the node: an accelerator, a driver, a disk. It may as well be due to the program or its data, and
-then learners of the pool crash wherever they are. So crashes convict a node only where others of the pool work, for longer
-than the crashing ones did, on at least as many other nodes.
+then learners of the pool crash wherever they are. So crashes speak against a node only where others of the pool work,
+for longer than the crashing ones did, on at least as many other nodes.
 
 Once the pods are elsewhere, nothing in the cluster says why. So what is avoided stands in the status, with its end.
 """
@@ -61,8 +61,8 @@ class _Crashing:
     """The learners that keep crashing on each node."""
 
     on: dict[Place, list[str]] = field(default_factory=dict)
-    convicting: dict[Place, list[str]] = field(default_factory=dict)
-    """Those of them whose crashes may be due to the node."""
+    against: dict[Place, list[str]] = field(default_factory=dict)
+    """Those of them whose crashes speak against the node."""
 
     def add(self, pool: PoolPods, now: datetime) -> None:
         placed = pool.placed
@@ -74,7 +74,7 @@ class _Crashing:
             place, learner = (pool.workload.key.cluster, node_of(placed[index])), f"{pool.workload.pool}/{index}"
             self.on.setdefault(place, []).append(learner)
             if len(good) >= len(bad):
-                self.convicting.setdefault(place, []).append(learner)
+                self.against.setdefault(place, []).append(learner)
 
 
 def avoided_nodes(
@@ -84,7 +84,7 @@ def avoided_nodes(
 
     Args:
         before: Those in the status.
-        pools: The pools whose pods were listed.
+        pools: The job's pools; without pods, where those could not be listed.
         now: The time.
         forbidden: Clusters in which the operator may not delete pods. There, avoiding a node has no effect.
     """
@@ -93,9 +93,18 @@ def avoided_nodes(
     for pool in pools:
         crashing.add(pool, now)
     told = list(still.values())
-    for cluster in dict.fromkeys(pool.workload.key.cluster for pool in pools):
-        there = [pool for pool in pools if pool.workload.key.cluster == cluster]
-        told += _new(cluster, there, still, crashing, now)
+    clusters = dict.fromkeys(pool.workload.key.cluster for pool in pools)
+    for cluster in clusters:
+        known = {node for its, node in still if its == cluster}
+        there = {node_of(pod) for pool in pools if pool.workload.key.cluster == cluster for pod in pool.placed.values()}
+        found = {node: learners for (its, node), learners in crashing.against.items() if its == cluster}
+        # Whatever one cluster's server says leaves room for the nodes of others.
+        room = max(1, MOST_AVOIDED_NODES // len(clusters)) - len(known)
+        until = now.replace(microsecond=0) + timedelta(seconds=AVOIDED_SECONDS)
+        told += [
+            AvoidedNode(cluster=cluster or None, node=node, until=until, learners=_named((), found[node]))
+            for node in _suspects(found, known, there)[: max(0, room)]
+        ]
     # Once a node is to be avoided, whoever crashes there goes elsewhere.
     told = [_with_learners(one, crashing.on.get((one.cluster or "", one.node), ())) for one in told]
     return tuple(_marked(one, forbidden) for one in told[:MOST_AVOIDED_NODES])
@@ -163,30 +172,19 @@ def _works(pod: Object, seconds: float, now: datetime) -> bool:
     return is_ready(pod) and since is not None and (now - since).total_seconds() >= seconds
 
 
-def _new(
-    cluster: str,
-    pools: Sequence[PoolPods],
-    still: Mapping[Place, AvoidedNode],
-    crashing: _Crashing,
-    now: datetime,
-) -> list[AvoidedNode]:
-    """The nodes of a cluster that are avoided from now on."""
-    known = {node for its, node in still if its == cluster}
-    found = {
-        node: learners
-        for (its, node), learners in crashing.convicting.items()
-        if its == cluster and node not in known and len(learners) >= LEARNERS_OF_A_NODE
-    }
-    every = {node_of(pod) for pool in pools for pod in pool.placed.values()} | known
-    if 2 * (len(found) + len(known)) > len(every):
+def _suspects(crashing: Mapping[str, Sequence[str]], known: Collection[str], there: Collection[str]) -> list[str]:
+    """The nodes of a cluster that are avoided from now on, the worst first.
+
+    Args:
+        crashing: The learners that speak against each node.
+        known: Nodes that are avoided already.
+        there: Nodes that have learners.
+    """
+    found = [node for node in crashing if node not in known and len(crashing[node]) >= LEARNERS_OF_A_NODE]
+    if 2 * (len(found) + len(known)) > len({*there, *known}):
         # Of so many at once, something else is the cause; and somewhere the learners have to be.
         return []
-    until = now.replace(microsecond=0) + timedelta(seconds=AVOIDED_SECONDS)
-    worst = sorted(found, key=lambda node: (-len(found[node]), node))
-    return [
-        AvoidedNode(cluster=cluster or None, node=node, until=until, learners=_named((), found[node]))
-        for node in worst[: max(0, MOST_AVOIDED_NODES - len(still))]
-    ]
+    return sorted(found, key=lambda node: (-len(crashing[node]), node))
 
 
 def _with_learners(one: AvoidedNode, learners: Sequence[str]) -> AvoidedNode:

@@ -14,7 +14,7 @@ held.
 Nothing is remembered: what is held or avoided is in the manifest and the status, and how far it is shows in the pods.
 """
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Final, NamedTuple
@@ -70,6 +70,9 @@ class _Pods(NamedTuple):
     held: frozenset[int]
     """Indices whose pods should have no node."""
     total: int
+    avoid: tuple[str, ...]
+    """Nodes to avoid."""
+    now: datetime
 
     @property
     def others(self) -> list[int]:
@@ -83,47 +86,45 @@ def holding(
     now: datetime,
     lost_after_seconds: float,
     *,
-    avoid: tuple[str, ...] = (),
     may_delete: bool,
 ) -> Holding:
     """Decide for one set that should have its pods.
 
     Args:
-        workload: The pool, with the indices to hold.
+        workload: The pool, with the indices to hold and the nodes to avoid.
         pods: The pods of its set, by index (`pods_by_set`); None: they were not listed.
         now: The time.
         lost_after_seconds: How long after its grace period a pod counts as lost.
-        avoid: The nodes to avoid, sorted.
         may_delete: The API server has not refused to delete pods there.
     """
     live = workload.live
     held = frozenset(index for index in workload.held if index < workload.pods)
     if live is None:
         return Holding(bool(held), bool(held) and workload.pods - len(held) <= MOST_WITH_THEM, held=None)
-    if not (held or avoid or is_held_back(live)):
+    if not (held or workload.avoid or is_held_back(live)):
         return Holding()
     # An empty list may be of a cluster that could not be asked.
     if pods is None or (not pods and number_of(status_of(live).get("replicas"))):
         return Holding(is_on_delete(live), creates_gated(live), avoided_by(live["spec"]["template"]), held=None)
     # Without the right to delete pods, none can be held back or moved, and the controller has to replace them.
-    held, avoid = (held, avoid) if may_delete else (frozenset(), ())
+    held, avoid = (held, workload.avoid) if may_delete else (frozenset(), ())
     # A pod of another name is none of its set, whatever its owner reference says.
     pods = {index: pod for index, pod in pods.items() if pod["metadata"].get("name") == f"{workload.key.name}-{index}"}
-    own = _Pods(pods, held, workload.pods)
-    gate = _gate(own, now, lost_after_seconds)
+    own = _Pods(pods, held, workload.pods, avoid, now)
+    gate = _gate(own, lost_after_seconds)
     gated = [index for index, pod in pods.items() if has_gate(pod.get("spec"))]
     # The controller would replace gated pods too, but only after waiting for others.
     on_delete = bool(held or (gated and may_delete)) or _has_two_templates(own, live, may_delete=may_delete)
-    delete = _deletions(workload, live, own, gate=gate, avoid=avoid, on_delete=on_delete, now=now) if may_delete else ()
+    delete = _deletions(workload, live, own, gate=gate, on_delete=on_delete) if may_delete else ()
     under_way = bool(delete) or gate != creates_gated(live) or avoid != avoided_by(live["spec"]["template"])
     again = _SOON_SECONDS if under_way else float("inf")
     return Holding(on_delete, gate, avoid, delete, len(held & set(gated)), again)
 
 
-def _gate(own: _Pods, now: datetime, lost_after_seconds: float) -> bool:
+def _gate(own: _Pods, lost_after_seconds: float) -> bool:
     """Whether pods that are created now have to be held back."""
     # Of a lost pod it is not known when it goes. Until then, others of the set may have to be created.
-    wanted = [index for index in own.held if not _done(own.by_index.get(index), now, lost_after_seconds)]
+    wanted = [index for index in own.held if not _done(own.by_index.get(index), own.now, lost_after_seconds)]
     missing = [index for index in own.others if index not in own.by_index or _leaving(own.by_index[index])]
     return bool(wanted) and len(missing) <= MOST_WITH_THEM
 
@@ -142,14 +143,7 @@ def _done(pod: Object | None, now: datetime, lost_after_seconds: float) -> bool:
 
 
 def _deletions(
-    workload: PoolWorkload,
-    live: Object,
-    own: _Pods,
-    *,
-    gate: bool,
-    avoid: tuple[str, ...],
-    on_delete: bool,
-    now: datetime,
+    workload: PoolWorkload, live: Object, own: _Pods, *, gate: bool, on_delete: bool
 ) -> tuple[PodDeletion, ...]:
     """The pods to be created anew, by a template that the controller has seen."""
     if not seen_by_controller(live) or creates_gated(live) != gate:
@@ -163,19 +157,19 @@ def _deletions(
         return _of(workload, there, waiting, None)
     every = all(index in there for index in own.others)
     # The template changes first, so that a pod is created once.
-    if not (every and on_delete and is_on_delete(live)) or avoid != avoided_by(live["spec"]["template"]):
+    if not (every and on_delete and is_on_delete(live)) or own.avoid != avoided_by(live["spec"]["template"]):
         return ()
-    moving = _moving(own, there, avoid, now)
+    moving = _moving(own, there)
     if moving:
         return _of(workload, there, moving, Reason.LEARNER_MOVED)
     return _of(workload, there, _outdated(live, own, there), None)
 
 
-def _moving(own: _Pods, there: Mapping[int, Object], avoid: Collection[str], now: datetime) -> list[int]:
+def _moving(own: _Pods, there: Mapping[int, Object]) -> list[int]:
     """At most one pod that keeps crashing on a node to avoid, if those before it have found a node."""
     if any(avoided_by(there[index]) and not node_of(there[index]) for index in own.others):
         return []
-    return [index for index in own.others if has_to_move(there[index], avoid, now)][-1:]
+    return [index for index in own.others if has_to_move(there[index], own.avoid, own.now)][-1:]
 
 
 def _outdated(live: Object, own: _Pods, there: Mapping[int, Object]) -> list[int]:

@@ -1,6 +1,6 @@
 """One job at one moment: everything that a decision about it may use, under short names. Pure values."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from functools import cached_property
 
@@ -85,7 +85,8 @@ class JobNow:
     def workloads(self) -> list[PoolWorkload]:
         """Its pools, in the manifest's order."""
         pools, regions = names.pools(self.spec), self.clusters.regions
-        return pool_workloads(self.set_names, pools, regions, self.observed.children, self.given_up)
+        found = pool_workloads(self.set_names, pools, regions, self.observed.children, self.given_up)
+        return [replace(one, avoid=nodes_to_avoid(one, self.before.avoided_nodes, self.now)) for one in found]
 
     @cached_property
     def given_up(self) -> frozenset[str]:
@@ -107,13 +108,10 @@ class JobNow:
 
     @cached_property
     def avoided(self) -> tuple[AvoidedNode, ...]:
-        """The nodes to be avoided from now on. Those of the status before are avoided now."""
+        """The nodes to be avoided from now on. Those in the status before are avoided already."""
         there = self.pods_by_set or {}
-        seen = [PoolPods(one, there.get(set_of(one), {})) for one in self.workloads_in_reach]
+        seen = [PoolPods(one, there.get(set_of(one), {})) for one in self.workloads]
         return avoided_nodes(self.before.avoided_nodes, seen, self.now, self.observed.pods_forbidden)
-
-    def _avoids(self, workload: PoolWorkload) -> tuple[str, ...]:
-        return nodes_to_avoid(workload, self.before.avoided_nodes, self.now)
 
     @cached_property
     def holdings(self) -> dict[ChildKey, Holding]:
@@ -125,20 +123,16 @@ class JobNow:
             one.key: holding(
                 *(one, None if pods is None else pods.get(set_of(one), {})),
                 *(self.now, self.lost_pod_policy.after_seconds),
-                avoid=self._avoids(one),
                 may_delete=one.key.cluster not in self.observed.pods_forbidden,
             )
             for one in self.workloads
-            if self._holds(one)
+            if _needs_holding(one)
         }
 
     @property
     def holds(self) -> bool:
         """Whether pods are held back or avoid nodes, or did, in clusters that answer."""
-        return not self.spec.suspend and any(map(self._holds, self.workloads_in_reach))
-
-    def _holds(self, workload: PoolWorkload) -> bool:
-        return bool(workload.held or is_held_back(workload.live) or self._avoids(workload))
+        return not self.spec.suspend and any(map(_needs_holding, self.workloads_in_reach))
 
     @property
     def workloads_in_reach(self) -> list[PoolWorkload]:
@@ -186,3 +180,7 @@ class JobNow:
     def endpoint(self) -> str:
         """``host:port`` by which learners in other clusters reach the syncer; empty: not known yet."""
         return self.external_endpoint.address
+
+
+def _needs_holding(workload: PoolWorkload) -> bool:
+    return bool(workload.held or workload.avoid or is_held_back(workload.live))

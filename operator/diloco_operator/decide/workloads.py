@@ -34,6 +34,8 @@ class PoolWorkload:
     """Indices that the manifest leaves out (``without``)."""
     given_up: frozenset[int] = frozenset()
     """Indices of the learners that the syncer has given up."""
+    avoid: tuple[str, ...] = ()
+    """Nodes that its pods should avoid, sorted."""
 
     @property
     def pods(self) -> int:

@@ -1,9 +1,10 @@
-"""Nodes on which different learners keep crashing, in a virtual cluster: they are avoided, and no other pod restarts."""
+"""Nodes on which different learners keep crashing, in a virtual cluster: avoided, and no other pod restarts."""
 
 from typing import Any
 
 import pytest
 
+from diloco_operator.cluster.errors import Call, of_status
 from diloco_operator.decide.avoided_nodes import AVOIDED_SECONDS
 from diloco_operator.manifests import learners
 from diloco_operator.manifests.avoidance import avoided_by, base_revision
@@ -265,8 +266,6 @@ def test_without_the_right_to_delete_pods_it_is_told_and_nothing_changes() -> No
     before = uids(w)
 
     def refuse(verb: str, kind: str, name: str, _body: Any) -> Any:
-        from diloco_operator.cluster.errors import Call, of_status
-
         return of_status(Call(verb, "pods", "team", name), 403, {}) if (verb, kind) == ("delete", "Pod") else None
 
     w.api.failing = refuse
