@@ -7,16 +7,14 @@ from diloco_operator import labels, names
 from diloco_operator.decide.certificates import JobIdentity, certificates
 from diloco_operator.decide.clusters import HOME
 from diloco_operator.decide.drift import differs, marked
+from diloco_operator.decide.held_pods import as_held
 from diloco_operator.decide.job_now import JobNow
 from diloco_operator.decide.observed import ChildKey, Object
 from diloco_operator.decide.plan import Scaling
-from diloco_operator.decide.revisions import revision_of_base
 from diloco_operator.decide.stopping import scaled_down
 from diloco_operator.decide.templates import described, kept
 from diloco_operator.decide.workloads import CLAIM, DEPLOYMENT, STATEFUL_SET, syncer_ready
 from diloco_operator.manifests import Inputs, ObservedImages, Placed, Scale, all_children, choose_images
-from diloco_operator.manifests.avoidance import avoiding
-from diloco_operator.manifests.holds import held_back
 
 SECRET = "Secret"  # noqa: S105  # a kind
 KEPT = frozenset({"PersistentVolumeClaim"})
@@ -74,11 +72,7 @@ def _held(one: Object, cluster: str, job_now: JobNow) -> Object:
     holding = job_now.holdings.get(key)
     if holding is None or not one["spec"]["replicas"]:
         return one
-    base = revision_of_base(one, job_now.observed.children.get(key)) if holding.avoid else ""
-    if not (holding.on_delete or holding.gate or base):
-        return one
-    # In one write with the strategy, or the controller would replace every pod.
-    return held_back(avoiding(one, holding.avoid, base) if base else one, gated=holding.gate)
+    return as_held(one, job_now.observed.children.get(key), holding)
 
 
 @dataclass(frozen=True, slots=True)

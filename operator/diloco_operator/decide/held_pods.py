@@ -24,13 +24,14 @@ from diloco_operator.decide.causes.pods import is_lost, is_ready
 from diloco_operator.decide.observed import ChildKey, Object, PodObserved
 from diloco_operator.decide.plan import PodDeletion
 from diloco_operator.decide.reasons import Reason
-from diloco_operator.decide.revisions import is_outdated
+from diloco_operator.decide.revisions import is_outdated, revision_of_base
 from diloco_operator.decide.workloads import PoolWorkload, number_of, seen_by_controller, status_of
-from diloco_operator.manifests.avoidance import avoided_by, base_revision
+from diloco_operator.manifests.avoidance import avoided_by, avoiding, base_revision
 from diloco_operator.manifests.holds import (
     creates_avoiding,
     creates_gated,
     has_gate,
+    held_back,
     is_held_back,
     is_on_delete,
 )
@@ -119,6 +120,15 @@ def holding(
     under_way = bool(delete) or gate != creates_gated(live) or avoid != avoided_by(live["spec"]["template"])
     again = _SOON_SECONDS if under_way else float("inf")
     return Holding(on_delete, gate, avoid, delete, len(held & set(gated)), again)
+
+
+def as_held(one: Object, live: Object | None, found: Holding) -> Object:
+    """A set as it has to be; ``one``: as it is while nothing is held or avoided; ``live``: as it is at present."""
+    base = revision_of_base(one, live) if found.avoid else ""
+    if not (found.on_delete or found.gate or base):
+        return one
+    # In one write with the strategy, or the controller would replace every pod.
+    return held_back(avoiding(one, found.avoid, base) if base else one, gated=found.gate)
 
 
 def _gate(own: _Pods, lost_after_seconds: float) -> bool:
