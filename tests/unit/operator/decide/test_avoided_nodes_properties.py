@@ -177,8 +177,8 @@ def test_only_outdated_pods_and_those_that_crash_on_avoided_nodes_restart(life: 
     scene = Scene()
     for what, value in life:
         happens(scene, what, value)
-    # Then it comes to rest, whatever has happened: every pod has the wanted template. Where learners crash on nodes that
-    # are not avoided, a change waits for them, as it does for a StatefulSet's controller.
+    # Then it comes to rest, whatever has happened: every pod has the wanted template. Where learners crash on nodes
+    # that are not avoided, a change waits for them, as it does for a StatefulSet's controller.
     scene.broken &= scene.avoid
     for _ in range(12 * LEARNERS):
         for actor in (scene.operator, scene.watch, scene.controller, scene.kubelets):
