@@ -150,7 +150,7 @@ def test_where_no_other_node_is_free_they_are_moved_once() -> None:
     assert not changed(w, before)
 
 
-def test_changed_resources_reach_every_pod_one_by_one_and_it_is_still_avoided() -> None:
+def test_changed_resources_reach_every_pod_and_it_is_still_avoided() -> None:
     w, _, _ = avoiding()
     before = uids(w)
     first = base_revision(old_set(w)["template"])
