@@ -152,7 +152,7 @@ def running(cluster: Cluster, learners: int = 6) -> Actors:
     def works() -> bool:
         actors.act()
         status = actors.live()["status"]
-        return status.get("readyReplicas") == learners and status.get("updatedReplicas") == learners
+        return bool(status.get("readyReplicas") == status.get("updatedReplicas") == learners)
 
     eventually("its learners are ready", works)
     return actors

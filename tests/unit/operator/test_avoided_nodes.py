@@ -142,7 +142,7 @@ def test_an_operator_without_memory_goes_on_where_the_last_one_was() -> None:
 def test_where_no_other_node_is_free_they_are_moved_once() -> None:
     w = training()
     w.api.pods.broken = {BAD}
-    w.api.pods._node_for = lambda _affinity: BAD  # type: ignore[method-assign] # the scheduler has no other
+    w.api.pods.nodes = (BAD,)
     w.run(240)
     before = uids(w)
     assert on(w, BAD)
