@@ -10,6 +10,7 @@ from prometheus_client.registry import Collector
 
 from diloco_operator.cluster.errors import ApiError, Call
 from diloco_operator.decide.plan import PodDeletion
+from diloco_operator.decide.reasons import Reason
 
 PREFIX = "diloco_operator"
 _RECONCILE_BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
@@ -80,6 +81,11 @@ class Metrics:
             "Pods of learners that are left out or given up, deleted so that no node is kept for them.",
             registry=self.registry,
         )
+        self.moved_pods = Counter(
+            f"{PREFIX}_learners_moved_total",
+            "Pods of learners that kept crashing on a node that is avoided, deleted so that the next is elsewhere.",
+            registry=self.registry,
+        )
         self.api_seconds = Histogram(
             f"{PREFIX}_api_request_seconds",
             "Seconds until the API server started to answer.",
@@ -106,12 +112,14 @@ class Metrics:
         self.swept_objects.labels(cluster).inc()
 
     def pods_deleted(self, deleted: Collection[PodDeletion]) -> None:
-        """Count pods that were deleted because their nodes did not respond, or because they are held back."""
+        """Count pods that were deleted, by why: their nodes did not respond, they are held back, or they move."""
         for one in deleted:
             if one.reason is None:
                 continue
             if one.by_force:
                 self.lost_pods.labels(one.reason.value).inc()
+            elif one.reason is Reason.LEARNER_MOVED:
+                self.moved_pods.inc()
             else:
                 self.released_pods.inc()
 

@@ -247,8 +247,11 @@ class ClustersWorld(World):
         assert self.others[cluster].state.takes_writes, f"{cluster} does not answer"
         pods = self.others[cluster].pods.pods
         assert pods[name]["metadata"]["uid"] == deletion.uid
-        assert "deletionTimestamp" in pods[name]["metadata"], "it is not to go"
         assert pods[name]["metadata"]["labels"].get(labels.JOB_UID) == self.uid, "it is another job's"
+        if not deletion.by_force:
+            self.others[cluster].pods.delete(name)
+            return
+        assert "deletionTimestamp" in pods[name]["metadata"], "it is not to go"
         del pods[name]
         self.forced.append(deletion)
 

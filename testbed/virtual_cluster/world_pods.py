@@ -41,6 +41,10 @@ class Pods:
     """Sets that may not create pods."""
     unprovisioned: str = ""
     """Why claims are not bound."""
+    nodes: tuple[str, ...] = ("node-1",)
+    """The scheduler takes the one with the fewest pods, but only of those that a pod avoids if there is no other."""
+    broken: set[str] = field(default_factory=set)
+    """Nodes on which every container crashes, again and again."""
     stuck: set[str] = field(default_factory=set)
     """Pods that do not end: their node is lost."""
     _serial: int = 0
@@ -106,6 +110,8 @@ class Pods:
             trouble = next((value for prefix, value in self.troubles.items() if name.startswith(prefix)), None)
             uid = pod["metadata"]["uid"]
             self.events.pop(uid, None)
+            if trouble is None and pod["spec"]["nodeName"] in self.broken:
+                trouble = crashing(self.now)
             if trouble is not None:
                 pod["status"] = {key: value for key, value in trouble.items() if key != "events"}
                 self.events[uid] = [self._event(*event) for event in trouble.get("events", ())]
@@ -154,6 +160,7 @@ class Pods:
         self._serial += 1
         template = owner["spec"]["template"]
         gates = template["spec"].get("schedulingGates")
+        affinity = template["spec"].get("affinity")
         self.pods[name] = {
             "metadata": {
                 "name": name,
@@ -165,9 +172,24 @@ class Pods:
                     "revision": _revision_of(owner),
                 },
             },
-            "spec": {"schedulingGates": gates} if gates else {"nodeName": "node-1"},
+            "spec": {
+                **({"schedulingGates": gates} if gates else {"nodeName": self._node_for(affinity or {})}),
+                **({"affinity": affinity} if affinity else {}),
+            },
             "status": {"phase": "Pending"},
         }
+
+    def _node_for(self, affinity: Object) -> str:
+        terms = affinity.get("nodeAffinity", {}).get("preferredDuringSchedulingIgnoredDuringExecution", ())
+        used = [pod["spec"].get("nodeName") for pod in self.pods.values()]
+
+        def cost(node: str) -> tuple[int, int, str]:
+            refused = [
+                term for term in terms if any([node] == one["values"] for one in term["preference"]["matchFields"])
+            ]
+            return len(refused), used.count(node), node
+
+        return min(self.nodes, key=cost)
 
     def _event(self, reason: str, message: str) -> Object:
         return {"type": "Warning", "reason": reason, "message": message, "lastTimestamp": stamp(self.now)}
@@ -214,3 +236,14 @@ def crashed(code: int, message: str, *, reason: str = "Error", restarts: int = 3
     """The status of a pod whose container keeps ending."""
     ended = {"terminated": {"exitCode": code, "reason": reason, "message": message}}
     return waiting("CrashLoopBackOff", "back-off 40s restarting", lastState=ended, restartCount=restarts)
+
+
+def crashing(now: datetime, *, ran_seconds: float = 20.0, code: int = 1, reason: str = "Error") -> Object:
+    """The status of a pod whose container has just crashed for the third time."""
+    times = {
+        "startedAt": stamp(now - timedelta(seconds=ran_seconds + 5)),
+        "finishedAt": stamp(now - timedelta(seconds=5)),
+    }
+    status = crashed(code, "CUDA error: uncorrectable ECC error", reason=reason)
+    status["containerStatuses"][0]["lastState"]["terminated"] |= times
+    return status

@@ -65,7 +65,11 @@ _CONTAINER: Final = {"name": str, "image": str, "resources": {"limits": _QUANTIT
 _STATE: Final = {
     "waiting": {"reason": str, "message": str},
     "running": {"startedAt": str},
-    "terminated": {"exitCode": int, "signal": int, "reason": str, "message": str},
+    "terminated": {
+        **dict.fromkeys(("reason", "message", "startedAt", "finishedAt"), str),
+        "exitCode": int,
+        "signal": int,
+    },
 }
 _CONTAINER_STATUS: Final = {
     "name": str,
@@ -75,6 +79,9 @@ _CONTAINER_STATUS: Final = {
     "state": _STATE,
     "lastState": _STATE,
 }
+_FIELDS: Final = {"matchFields": [{"key": str, "operator": str, "values": [str]}]}
+_PREFERRED: Final = {"preferredDuringSchedulingIgnoredDuringExecution": [{"preference": _FIELDS}]}
+_AFFINITY: Final = {"nodeAffinity": _PREFERRED}
 _COUNTS: Final = ("replicas", "readyReplicas", "updatedReplicas", "availableReplicas", "observedGeneration")
 _BY_KIND: Final[Mapping[str, Any]] = {
     STATEFUL_SET.name: {
@@ -82,16 +89,17 @@ _BY_KIND: Final[Mapping[str, Any]] = {
             "replicas": _COUNT,
             "template": {
                 "metadata": {"labels": _TEXTS, "annotations": _TEXTS},
-                "spec": {"containers": [_CONTAINER], "initContainers": [_CONTAINER]},
+                "spec": {"containers": [_CONTAINER], "initContainers": [_CONTAINER], "affinity": _AFFINITY},
             },
         },
-        "status": {**dict.fromkeys(_COUNTS, _COUNT), "conditions": _CONDITIONS},
+        "status": {**dict.fromkeys(_COUNTS, _COUNT), "updateRevision": str, "conditions": _CONDITIONS},
     },
     SECRET.name: {"data": _TEXTS},
     CONFIG_MAP.name: {"data": _TEXTS},
     POD.name: {
         "spec": {
             "nodeName": str,
+            "affinity": _AFFINITY,
             "volumes": [{"name": str, "persistentVolumeClaim": {"claimName": str}, "ephemeral": {}}],
         },
         "status": {

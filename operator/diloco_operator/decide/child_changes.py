@@ -7,6 +7,7 @@ from diloco_operator import labels, names
 from diloco_operator.decide.certificates import JobIdentity, certificates
 from diloco_operator.decide.clusters import HOME
 from diloco_operator.decide.drift import differs, marked
+from diloco_operator.decide.held_pods import as_held
 from diloco_operator.decide.job_now import JobNow
 from diloco_operator.decide.observed import ChildKey, Object
 from diloco_operator.decide.plan import Scaling
@@ -14,7 +15,6 @@ from diloco_operator.decide.stopping import scaled_down
 from diloco_operator.decide.templates import described, kept
 from diloco_operator.decide.workloads import CLAIM, DEPLOYMENT, STATEFUL_SET, syncer_ready
 from diloco_operator.manifests import Inputs, ObservedImages, Placed, Scale, all_children, choose_images
-from diloco_operator.manifests.holds import held_back
 
 SECRET = "Secret"  # noqa: S105  # a kind
 KEPT = frozenset({"PersistentVolumeClaim"})
@@ -68,10 +68,11 @@ def _as_it_runs(one: Object, cluster: str, live: Mapping[ChildKey, Object]) -> O
 
 
 def _held(one: Object, cluster: str, job_now: JobNow) -> Object:
-    holding = job_now.holdings.get(ChildKey.of(one, cluster))
-    if holding is None or not (holding.on_delete or holding.gate) or not one["spec"]["replicas"]:
+    key = ChildKey.of(one, cluster)
+    holding = job_now.holdings.get(key)
+    if holding is None or not one["spec"]["replicas"]:
         return one
-    return held_back(one, gated=holding.gate)
+    return as_held(one, job_now.observed.children.get(key), holding)
 
 
 @dataclass(frozen=True, slots=True)

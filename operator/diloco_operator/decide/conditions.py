@@ -21,6 +21,7 @@ from diloco.spec.status import (
     RegionStatus,
 )
 from diloco.spec.words import shortlist
+from diloco_operator.decide.avoided_nodes import begun
 from diloco_operator.decide.causes.pools import Waiting
 from diloco_operator.decide.clusters import Clusters
 from diloco_operator.decide.guide import GUIDE, UNANNOUNCED
@@ -252,7 +253,18 @@ def events(before: JobStatus, after: JobStatus) -> tuple[JobEvent, ...]:
         elif reason not in UNANNOUNCED:
             text = new.message or GUIDE[reason].meaning
             told.setdefault(reason, JobEvent(GUIDE[reason].severity, reason.value, text))
-    return (*told.values(), *_readmissions(before, after), *_fallbacks(before, after))
+    others = (_avoidances, _readmissions, _fallbacks)
+    return (*told.values(), *(event for other in others for event in other(before, after)))
+
+
+def _event(reason: Reason, text: str) -> JobEvent:
+    return JobEvent(GUIDE[reason].severity, reason.value, one_line(text, LONGEST_MESSAGE))
+
+
+def _avoidances(before: JobStatus, after: JobStatus) -> Iterator[JobEvent]:
+    """What is said of nodes that are avoided from now on."""
+    if text := begun(before.avoided_nodes, after.avoided_nodes):
+        yield _event(Reason.NODE_AVOIDED, text)
 
 
 def _fallbacks(before: JobStatus, after: JobStatus) -> Iterator[JobEvent]:
@@ -261,16 +273,12 @@ def _fallbacks(before: JobStatus, after: JobStatus) -> Iterator[JobEvent]:
     for pool in sorted({*old, *new}):
         was, are = old.get(pool, 0), new.get(pool, 0)
         if are > was:
-            yield _normal(Reason.FALLBACK_USED, f"{are} learners of {pool} run in the next pool: they find no node")
+            yield _event(Reason.FALLBACK_USED, f"{are} learners of {pool} run in the next pool: they find no node")
         elif are < was:
-            yield _normal(Reason.FALLBACK_LEFT, f"learners of {pool} have nodes; {are} still run in the next pool")
+            yield _event(Reason.FALLBACK_LEFT, f"learners of {pool} have nodes; {are} still run in the next pool")
 
 
-def _normal(reason: Reason, text: str) -> JobEvent:
-    return JobEvent(GUIDE[reason].severity, reason.value, text)
-
-
-def _readmissions(before: JobStatus, after: JobStatus) -> tuple[JobEvent, ...]:
+def _readmissions(before: JobStatus, after: JobStatus) -> Iterator[JobEvent]:
     """What is said of learners that are no longer given up, though they still belong to the job."""
     now = {(region.name, pool.name): pool for region in after.regions for pool in region.pools}
     back = [
@@ -280,7 +288,5 @@ def _readmissions(before: JobStatus, after: JobStatus) -> tuple[JobEvent, ...]:
         for index in pool.given_up or ()
         if (same := now.get((region.name, pool.name))) is not None and index not in (same.given_up or ())
     ]
-    if not back:
-        return ()
-    reason = Reason.LEARNER_READMITTED
-    return (JobEvent(GUIDE[reason].severity, reason.value, one_line(f"{shortlist(back)} may join again")),)
+    if back:
+        yield _event(Reason.LEARNER_READMITTED, f"{shortlist(back)} may join again")

@@ -73,6 +73,12 @@ def differs(desired: Object, live: Object) -> str | None:
     return None
 
 
+def template_differs(desired: Object, live: Object) -> bool:
+    """Whether the template of a set is not as the operator sets it."""
+    template = (live.get("spec") or {}).get("template")
+    return _difference(desired["spec"]["template"], template, "spec.template", "template") is not None
+
+
 def overwriting(desired: Object, live: Object) -> Object:
     """A merge patch (RFC 7396) that leaves of ``live`` what ``desired`` says and no more, but for metadata of others.
 

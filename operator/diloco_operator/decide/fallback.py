@@ -13,7 +13,7 @@ from diloco.spec.checks import MAXIMUM_LEARNERS
 from diloco.spec.placement import Pool, Region
 from diloco_operator import names
 from diloco_operator.decide.causes.pods import is_ready, unschedulable_since
-from diloco_operator.decide.held_pods import pods_by_set, set_of
+from diloco_operator.decide.held_pods import set_of
 from diloco_operator.decide.job_now import JobNow
 from diloco_operator.decide.observed import Object
 from diloco_operator.decide.workloads import PoolWorkload
@@ -38,14 +38,14 @@ def with_fallbacks(job_now: JobNow) -> JobNow:
 
 def _elsewhere(job_now: JobNow, workload: PoolWorkload, patience: timedelta) -> int:
     """How many of a pool's learners should run in the next one."""
-    before, looked = job_now.before.elsewhere.get(str(workload.pool), 0), job_now.observed.looked
+    before, looked = job_now.before.elsewhere.get(str(workload.pool), 0), job_now.pods_by_set
     if not job_now.clusters.answers(workload.key.cluster):
         return before
     if workload.live is None or workload.healthy:
         return 0
     if looked is None:
         return min(before, workload.wanted)
-    pods = pods_by_set(looked.pods).get(set_of(workload), {})
+    pods = looked.get(set_of(workload), {})
     wanted = [pods.get(index) for index in sorted(workload.indices - workload.given_up)]
     waiting = sum(pod is not None and _waits(pod, job_now.now, patience) for pod in wanted)
     working = sum(pod is not None and is_ready(pod) for pod in wanted)

@@ -189,6 +189,12 @@ GUIDE: MappingProxyType[Reason, Guide] = MappingProxyType(
             "line.",
             "`kubectl logs POD --previous`.",
         ),
+        _R.NODE_NOT_AVOIDED: _warning(
+            "Different learners keep crashing on a node, and the operator has no right to delete their pods there, so "
+            "it cannot move them. It tries again an hour later.",
+            "Grant the right: at home with a chart of the operator's version, elsewhere see `diloco cluster check`. Or "
+            "cordon the node and delete the pods yourself: see 'A node on which learners keep crashing' below.",
+        ),
         _R.LOST_POD_KEPT: _warning(
             "A learner's node does not respond, and the operator leaves its pod where it is. The message says why: "
             "`failurePolicy.lostPods.action` is Wait, the pod mounts a claim that only one node may use, the syncer "
@@ -387,6 +393,15 @@ GUIDE: MappingProxyType[Reason, Guide] = MappingProxyType(
         _R.LEARNER_RELEASED: _normal(
             "The pod of a learner that is given up, or that `without` names, was deleted, so that no node is kept for "
             "it. Another pod of its name stays Pending with the scheduling gate `diloco.dev/held`.",
+        ),
+        _R.NODE_AVOIDED: _warning(
+            "Different learners keep crashing on one node, while others of their pools work on other nodes. For an "
+            "hour new pods of these pools prefer other nodes; `status.avoidedNodes` names the node and the learners.",
+            "Look at the node: see 'A node on which learners keep crashing' below.",
+        ),
+        _R.LEARNER_MOVED: _normal(
+            "A learner's pod that kept crashing on an avoided node was deleted, so that its next pod comes to another "
+            "node.",
         ),
         _R.LEARNER_READMITTED: _normal(
             "The syncer lets a learner that was given up join again, because the annotation `diloco.dev/readmit` "

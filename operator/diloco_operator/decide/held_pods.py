@@ -1,13 +1,17 @@
-"""Keeps the pods of learners that are left out or given up without a node, and replaces pods beside them. Pure.
+"""Keeps the pods of learners that are out without a node, moves others from avoided nodes, and replaces pods. Pure.
 
 A held pod exists, because a StatefulSet has no gaps, but a scheduling gate keeps it from every node. Gates can only be
 set when a pod is created. So the set's template has the gate until each pod to hold was created with it (`_gate`); then
 the template is as before. Pods that were created meanwhile and should run are deleted, and created again without it.
 
-While pods are held, the set's controller replaces none on its own account (OnDelete). What a changed template needs is
-done here: one pod after the other, as the controller does it, but without waiting for those that are held.
+A container that crashes starts again on the same node. So a pod that keeps crashing on a node that is to be avoided is
+deleted, once the set's template says which node that is. It is deleted once: a next pod on that node knew of it.
 
-Nothing is remembered: what is held is in the manifest and the status, and how far it is shows in the pods.
+While pods are held or avoid nodes, the set's controller replaces none on its own account (OnDelete). What a changed
+template needs is done here: one pod after the other, as the controller does it, but without waiting for those that are
+held.
+
+Nothing is remembered: what is held or avoided is in the manifest and the status, and how far it is shows in the pods.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -15,12 +19,22 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Final, NamedTuple
 
+from diloco_operator.decide.avoided_nodes import has_to_move, node_of
 from diloco_operator.decide.causes.pods import is_lost, is_ready
 from diloco_operator.decide.observed import ChildKey, Object, PodObserved
 from diloco_operator.decide.plan import PodDeletion
 from diloco_operator.decide.reasons import Reason
+from diloco_operator.decide.revisions import is_outdated, revision_of_base
 from diloco_operator.decide.workloads import PoolWorkload, number_of, seen_by_controller, status_of
-from diloco_operator.manifests.holds import creates_gated, has_gate, is_held_back, is_on_delete
+from diloco_operator.manifests.avoidance import avoided_by, avoiding, base_revision
+from diloco_operator.manifests.holds import (
+    creates_avoiding,
+    creates_gated,
+    has_gate,
+    held_back,
+    is_held_back,
+    is_on_delete,
+)
 
 MOST_WITH_THEM: Final = 16
 """Other pods of a set that may be created with the gate, because they are missing too (ours): they start a little
@@ -29,8 +43,6 @@ MOST_AT_ONCE: Final = 100
 """Pods of a set that one reconcile deletes (ours)."""
 _SOON_SECONDS: Final = 2.0
 _MOST_DIGITS: Final = 6
-_REVISION: Final = "controller-revision-hash"
-"""Label of a set's pods: the template that they were made from."""
 
 
 SetUid = tuple[str, str]
@@ -39,12 +51,14 @@ SetUid = tuple[str, str]
 
 @dataclass(frozen=True, slots=True)
 class Holding:
-    """What is done about the held pods of one set."""
+    """What is done about the held pods of one set, and about those on nodes to avoid."""
 
     on_delete: bool = False
     """Its controller must replace no pods on its own account."""
     gate: bool = False
     """Pods that it creates now are held back."""
+    avoid: tuple[str, ...] = ()
+    """Nodes that pods avoid which it creates from now on, once the revision of its template without that is known."""
     delete: tuple[PodDeletion, ...] = ()
     held: int | None = 0
     """Pods that are held back; None: not known."""
@@ -57,6 +71,9 @@ class _Pods(NamedTuple):
     held: frozenset[int]
     """Indices whose pods should have no node."""
     total: int
+    avoid: tuple[str, ...]
+    """Nodes to avoid."""
+    now: datetime
 
     @property
     def others(self) -> list[int]:
@@ -75,7 +92,7 @@ def holding(
     """Decide for one set that should have its pods.
 
     Args:
-        workload: The pool, with the indices to hold.
+        workload: The pool, with the indices to hold and the nodes to avoid.
         pods: The pods of its set, by index (`pods_by_set`); None: they were not listed.
         now: The time.
         lost_after_seconds: How long after its grace period a pod counts as lost.
@@ -85,38 +102,59 @@ def holding(
     held = frozenset(index for index in workload.held if index < workload.pods)
     if live is None:
         return Holding(bool(held), bool(held) and workload.pods - len(held) <= MOST_WITH_THEM, held=None)
-    if not (held or is_held_back(live)):
+    if not (held or workload.avoid or is_held_back(live)):
         return Holding()
     # An empty list may be of a cluster that could not be asked.
     if pods is None or (not pods and number_of(status_of(live).get("replicas"))):
-        return Holding(is_on_delete(live), creates_gated(live), held=None)
-    # Without the right to delete pods, none can be held back, and the controller has to replace them.
-    held = held if may_delete else frozenset()
+        return Holding(is_on_delete(live), creates_gated(live), avoided_by(live["spec"]["template"]), held=None)
+    # Without the right to delete pods, none can be held back or moved, and the controller has to replace them.
+    held, avoid = (held, workload.avoid) if may_delete else (frozenset(), ())
     # A pod of another name is none of its set, whatever its owner reference says.
     pods = {index: pod for index, pod in pods.items() if pod["metadata"].get("name") == f"{workload.key.name}-{index}"}
-    own = _Pods(pods, held, workload.pods)
-    gate = _gate(own, now, lost_after_seconds)
+    own = _Pods(pods, held, workload.pods, avoid, now)
+    gate = _gate(own, lost_after_seconds)
     gated = [index for index, pod in pods.items() if has_gate(pod.get("spec"))]
-    delete = _deletions(workload, live, own, gate=gate) if may_delete else ()
-    under_way = bool(delete) or gate != creates_gated(live)
     # The controller would replace gated pods too, but only after waiting for others.
-    on_delete = bool(held or (gated and may_delete))
-    return Holding(on_delete, gate, delete, len(held & set(gated)), _SOON_SECONDS if under_way else float("inf"))
+    on_delete = bool(held or (gated and may_delete)) or _has_two_templates(own, live, may_delete=may_delete)
+    delete = _deletions(workload, live, own, gate=gate, on_delete=on_delete) if may_delete else ()
+    under_way = bool(delete) or gate != creates_gated(live) or avoid != avoided_by(live["spec"]["template"])
+    again = _SOON_SECONDS if under_way else float("inf")
+    return Holding(on_delete, gate, avoid, delete, len(held & set(gated)), again)
 
 
-def _gate(own: _Pods, now: datetime, lost_after_seconds: float) -> bool:
+def as_held(one: Object, live: Object | None, found: Holding) -> Object:
+    """A set as it has to be; ``one``: as it is while nothing is held or avoided; ``live``: as it is at present."""
+    base = revision_of_base(one, live) if found.avoid else ""
+    if not (found.on_delete or found.gate or base):
+        return one
+    # In one write with the strategy, or the controller would replace every pod.
+    return held_back(avoiding(one, found.avoid, base) if base else one, gated=found.gate)
+
+
+def _gate(own: _Pods, lost_after_seconds: float) -> bool:
     """Whether pods that are created now have to be held back."""
     # Of a lost pod it is not known when it goes. Until then, others of the set may have to be created.
-    wanted = [index for index in own.held if not _done(own.by_index.get(index), now, lost_after_seconds)]
+    wanted = [index for index in own.held if not _done(own.by_index.get(index), own.now, lost_after_seconds)]
     missing = [index for index in own.others if index not in own.by_index or _leaving(own.by_index[index])]
     return bool(wanted) and len(missing) <= MOST_WITH_THEM
+
+
+def _has_two_templates(own: _Pods, live: Object, *, may_delete: bool) -> bool:
+    """Whether pods of the set may have been made to avoid nodes, which its controller would replace for that alone."""
+    made = creates_avoiding(live) or any(base_revision(pod) for pod in own.by_index.values())
+    # Pods may still be created from an earlier template until the controller has seen the latest.
+    made = made or (is_on_delete(live) and not seen_by_controller(live))
+    outdated = any(is_outdated(own.by_index[index], live) for index in own.others if index in own.by_index)
+    return made and (may_delete or not outdated)
 
 
 def _done(pod: Object | None, now: datetime, lost_after_seconds: float) -> bool:
     return pod is not None and (has_gate(pod.get("spec")) or is_lost(pod, now, lost_after_seconds))
 
 
-def _deletions(workload: PoolWorkload, live: Object, own: _Pods, *, gate: bool) -> tuple[PodDeletion, ...]:
+def _deletions(
+    workload: PoolWorkload, live: Object, own: _Pods, *, gate: bool, on_delete: bool
+) -> tuple[PodDeletion, ...]:
     """The pods to be created anew, by a template that the controller has seen."""
     if not seen_by_controller(live) or creates_gated(live) != gate:
         return ()
@@ -127,15 +165,26 @@ def _deletions(workload: PoolWorkload, live: Object, own: _Pods, *, gate: bool) 
     waiting = [index for index, pod in sorted(there.items()) if index not in own.held and has_gate(pod.get("spec"))]
     if waiting:
         return _of(workload, there, waiting, None)
-    return _of(workload, there, _outdated(live, own, there), None) if own.held and is_on_delete(live) else ()
+    every = all(index in there for index in own.others)
+    # The template changes first, so that a pod is created once.
+    if not (every and on_delete and is_on_delete(live)) or own.avoid != avoided_by(live["spec"]["template"]):
+        return ()
+    moving = _moving(own, there)
+    if moving:
+        return _of(workload, there, moving, Reason.LEARNER_MOVED)
+    return _of(workload, there, _outdated(live, own, there), None)
+
+
+def _moving(own: _Pods, there: Mapping[int, Object]) -> list[int]:
+    """At most one pod that keeps crashing on a node to avoid, if those before it have found a node."""
+    if any(avoided_by(there[index]) and not node_of(there[index]) for index in own.others):
+        return []
+    return [index for index in own.others if has_to_move(there[index], own.avoid, own.now)][-1:]
 
 
 def _outdated(live: Object, own: _Pods, there: Mapping[int, Object]) -> list[int]:
     """At most one pod that has another template than its set: one that does not work first, then from the last on."""
-    revision = status_of(live).get("updateRevision")
-    if not revision or any(index not in there for index in own.others):
-        return []
-    old = [index for index in own.others if _revision(there[index]) not in ("", revision)]
+    old = [index for index in own.others if is_outdated(there[index], live)]
     broken = [index for index in own.others if not is_ready(there[index])]
     if broken:
         return [index for index in broken if index in old][-1:]
@@ -179,7 +228,3 @@ def set_of(workload: PoolWorkload) -> SetUid:
 
 def _leaving(pod: Object) -> bool:
     return bool(pod["metadata"].get("deletionTimestamp"))
-
-
-def _revision(pod: Object) -> str:
-    return str((pod["metadata"].get("labels") or {}).get(_REVISION, ""))

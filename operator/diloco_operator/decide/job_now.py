@@ -1,17 +1,18 @@
 """One job at one moment: everything that a decision about it may use, under short names. Pure values."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from functools import cached_property
 
 from diloco.spec import DiLoCoJob, JobSpec
-from diloco.spec.status import JobStatus
+from diloco.spec.status import AvoidedNode, JobStatus
 from diloco_operator import names
+from diloco_operator.decide.avoided_nodes import PoolPods, avoided_nodes, nodes_to_avoid
 from diloco_operator.decide.causes.volume import Volume
 from diloco_operator.decide.clusters import Clusters
 from diloco_operator.decide.endpoint import Endpoint, endpoint
-from diloco_operator.decide.held_pods import Holding, holding, pods_by_set, set_of
+from diloco_operator.decide.held_pods import Holding, SetUid, holding, pods_by_set, set_of
 from diloco_operator.decide.lost_pods import LostPodPolicy, lost_pods, policy_of
 from diloco_operator.decide.lost_pods import Scene as LostScene
 from diloco_operator.decide.lost_pods import Verdict as LostVerdict
@@ -87,7 +88,8 @@ class JobNow:
     def workloads(self) -> list[PoolWorkload]:
         """Its pools, in the manifest's order."""
         pools, regions = names.pools(self.spec), self.clusters.regions
-        return pool_workloads(self.set_names, pools, regions, self.observed.children, self.given_up)
+        found = pool_workloads(self.set_names, pools, regions, self.observed.children, self.given_up)
+        return [replace(one, avoid=nodes_to_avoid(one, self.before.avoided_nodes, self.now)) for one in found]
 
     @cached_property
     def given_up(self) -> frozenset[str]:
@@ -103,11 +105,23 @@ class JobNow:
         return readmitted(self.readmit, known, self.observed, self.name)
 
     @cached_property
+    def pods_by_set(self) -> dict[SetUid, dict[int, Object]] | None:
+        """The pods of each set, by index; None: they were not listed."""
+        return None if self.observed.looked is None else pods_by_set(self.observed.looked.pods)
+
+    @cached_property
+    def avoided(self) -> tuple[AvoidedNode, ...]:
+        """The nodes to be avoided from now on. Those in the status before are avoided already."""
+        there = self.pods_by_set or {}
+        seen = [PoolPods(one, there.get(set_of(one), {})) for one in self.workloads]
+        return avoided_nodes(self.before.avoided_nodes, seen, self.now, self.observed.pods_forbidden)
+
+    @cached_property
     def holdings(self) -> dict[ChildKey, Holding]:
-        """What is done about held pods, by set; nothing while the job is to stop."""
+        """What is done about held pods and avoided nodes, by set; nothing while the job is to stop."""
         if self.spec.suspend:
             return {}
-        pods = None if self.observed.looked is None else pods_by_set(self.observed.looked.pods)
+        pods = self.pods_by_set
         return {
             one.key: holding(
                 *(one, None if pods is None else pods.get(set_of(one), {})),
@@ -115,13 +129,13 @@ class JobNow:
                 may_delete=one.key.cluster not in self.observed.pods_forbidden,
             )
             for one in self.workloads
-            if one.held or is_held_back(one.live)
+            if _needs_holding(one)
         }
 
     @property
     def holds(self) -> bool:
-        """Whether pods are held back, or were, in clusters that answer."""
-        return not self.spec.suspend and any(one.held or is_held_back(one.live) for one in self.workloads_in_reach)
+        """Whether pods are held back or avoid nodes, or did, in clusters that answer."""
+        return not self.spec.suspend and any(map(_needs_holding, self.workloads_in_reach))
 
     @property
     def workloads_in_reach(self) -> list[PoolWorkload]:
@@ -169,3 +183,7 @@ class JobNow:
     def endpoint(self) -> str:
         """``host:port`` by which learners in other clusters reach the syncer; empty: not known yet."""
         return self.external_endpoint.address
+
+
+def _needs_holding(workload: PoolWorkload) -> bool:
+    return bool(workload.held or workload.avoid or is_held_back(workload.live))

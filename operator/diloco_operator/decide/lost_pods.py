@@ -129,6 +129,9 @@ def deletion_events(deleted: Iterable[PodDeletion]) -> tuple[JobEvent, ...]:
 def _told(ones: Sequence[PodDeletion]) -> str:
     if ones[0].by_force:
         return f"deleted by force: {_listed(ones)}"
+    if ones[0].reason is Reason.LEARNER_MOVED:
+        moved = [f"pod {one.child.name} of {one.whose} on {one.node}" for one in ones]
+        return f"deleted, so that the next one comes to another node: {shortlist(moved)}"
     named = [f"pod {one.child.name} of {one.whose}" for one in ones]
     return f"held back, so that no node is kept for it: {shortlist(named)}"
 

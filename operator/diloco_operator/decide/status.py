@@ -57,6 +57,7 @@ def with_status(
             "learners": counted.learners,
             "regions": counted.regions,
             "restarts": before.restarts if told is None else restarts_of(told),
+            "avoided_nodes": job_now.avoided if running else (),
             "syncer": _endpoints(job_now, told),
             "model": model,
             # If it ended while it was suspended, the condition stays as it was.

@@ -14,6 +14,7 @@ from diloco.spec.placement import Pool
 from diloco_operator import labels
 from diloco_operator.decide.observed import Object
 from diloco_operator.decide.workloads import replicas
+from diloco_operator.manifests.avoidance import without_avoidance
 from diloco_operator.manifests.documents import PASSED_TO_PODS
 from diloco_operator.manifests.holds import without_gate
 from diloco_operator.manifests.quantity import canonical_resources
@@ -52,7 +53,8 @@ def kept(desired: Object, live: Object) -> Object:
     annotations = {key: value for key, value in wanted.items() if key != TEMPLATE}
     if TEMPLATE in there:
         annotations[TEMPLATE] = there[TEMPLATE]
-    held = {**desired, "spec": {**desired["spec"], "template": without_gate(live["spec"]["template"])}}
+    template = without_avoidance(without_gate(live["spec"]["template"]))
+    held = {**desired, "spec": {**desired["spec"], "template": template}}
     return {**held, "metadata": {**desired["metadata"], "annotations": annotations}}
 
 

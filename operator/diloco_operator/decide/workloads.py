@@ -8,7 +8,7 @@ from diloco.spec.placement import Pool
 from diloco_operator import labels, names
 from diloco_operator.decide.observed import ChildKey, Object
 from diloco_operator.decide.text import parsed_time
-from diloco_operator.manifests.holds import creates_gated, is_on_delete
+from diloco_operator.manifests.holds import creates_avoiding, creates_gated, is_on_delete
 from diloco_operator.names import PoolKey, SetNames
 
 STATEFUL_SET = "StatefulSet"
@@ -34,6 +34,8 @@ class PoolWorkload:
     """Indices that the manifest leaves out (``without``)."""
     given_up: frozenset[int] = frozenset()
     """Indices of the learners that the syncer has given up."""
+    avoid: tuple[str, ...] = ()
+    """Nodes that its pods should avoid, sorted."""
 
     @property
     def pods(self) -> int:
@@ -90,12 +92,16 @@ class PoolWorkload:
 def rollout_waits(workload: PoolWorkload) -> int:
     """Number of learners without the changed template yet; 0: all have it, or it is not known.
 
+    It is not known while pods avoid nodes, because the controller takes them for ones with another template.
+
     A StatefulSet changes its pods one after the other, from the last to the first, and waits for each to be ready.
     """
     status = status_of(workload.live)
     # While pods to be held back are created, the others have another template, and keep it.
     live = workload.live
     if live is None or creates_gated(live) or not seen_by_controller(live) or "updatedReplicas" not in status:
+        return 0
+    if creates_avoiding(live) or (is_on_delete(live) and not workload.held):
         return 0
     changed = workload.wanted if is_on_delete(live) else workload.pods
     return max(0, changed - number_of(status["updatedReplicas"]))

@@ -6,6 +6,7 @@ the update strategy is OnDelete as long as pods are held, so that no other pod i
 
 from typing import Any, Final
 
+from diloco_operator.manifests.avoidance import base_revision
 from diloco_operator.manifests.inputs import Manifest
 
 GATE: Final = "diloco.dev/held"
@@ -40,17 +41,17 @@ def has_gate(pod: Any) -> bool:
 
 
 def left_over(desired: Manifest, live: Manifest) -> bool:
-    """Whether ``live`` still holds pods back, although ``desired`` does not.
+    """Whether ``live`` still holds pods back or has them avoid nodes, although ``desired`` does not.
 
     Server-side apply does not remove what was set by a patch. That is how OnDelete has to be set, because the API
     server fills in the default strategy's own fields, which belong to nobody.
     """
-    return (is_on_delete(live) and not is_on_delete(desired)) or (creates_gated(live) and not creates_gated(desired))
+    return any(holds(live) and not holds(desired) for holds in (is_on_delete, creates_gated, creates_avoiding))
 
 
 def is_held_back(live: Manifest | None) -> bool:
-    """Whether a set is as it is while pods are held back."""
-    return live is not None and (is_on_delete(live) or creates_gated(live))
+    """Whether a set is as it is while pods are held back or avoid nodes."""
+    return live is not None and (is_on_delete(live) or creates_gated(live) or creates_avoiding(live))
 
 
 def is_on_delete(live: Manifest) -> bool:
@@ -63,3 +64,9 @@ def creates_gated(live: Manifest) -> bool:
     """Whether the pods that it creates are held back."""
     template = (live.get("spec") or {}).get("template")
     return isinstance(template, dict) and has_gate(template.get("spec"))
+
+
+def creates_avoiding(live: Manifest) -> bool:
+    """Whether the pods that it creates avoid nodes."""
+    template = (live.get("spec") or {}).get("template")
+    return isinstance(template, dict) and bool(base_revision(template))

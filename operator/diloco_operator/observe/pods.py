@@ -16,6 +16,7 @@ from diloco_operator.cluster.errors import ForbiddenError
 from diloco_operator.cluster.kinds import CLAIM, CORE_EVENT, POD
 from diloco_operator.decide.lost_pods import claims_of
 from diloco_operator.decide.observed import ChildKey, Looked, PodObserved
+from diloco_operator.manifests.avoidance import affinity_of, avoided_by
 from diloco_operator.observe.jobs import JobKey
 from diloco_operator.observe.places import Place
 
@@ -58,12 +59,17 @@ def slim_pod(pod: Object) -> Object:
     spec = pod.get("spec") or {}
     claims = (one for one in spec.get("volumes") or () if "persistentVolumeClaim" in one or "ephemeral" in one)
     volumes = [_volume(one) for one in claims]
+    avoided = avoided_by(pod)
     for field in _CONTAINER_LISTS:
         if status.get(field):
             slim[field] = [_only(one, _CONTAINER) for one in status[field]]
     return {
         "metadata": _only(pod["metadata"], _METADATA),
-        "spec": {**_only(spec, _SPEC), **({"volumes": volumes} if volumes else {})},
+        "spec": {
+            **_only(spec, _SPEC),
+            **({"volumes": volumes} if volumes else {}),
+            **({"affinity": affinity_of(avoided)} if avoided else {}),
+        },
         "status": slim,
     }
 

@@ -87,6 +87,16 @@ def test_an_elastic_pool_is_shown_with_its_bounds_and_why_learners_wait() -> Non
     assert waits in lines
 
 
+def test_nodes_that_are_avoided_are_shown_with_their_end() -> None:
+    until = "2026-05-01T13:00:00Z"
+    there = {"node": "gpu-7", "until": until, "learners": ["us-west/old/0", "us-west/old/1"]}
+    message = "the operator has no right to delete pods in cluster west"
+    far = {"node": "gpu-8", "cluster": "west", "until": until, "learners": ["eu/fast/3"], "message": message}
+    lines = drawn(job_view(job(training_status(avoidedNodes=[there, far])), Closeup(), NOW), width=130).splitlines()
+    assert "gpu-7: us-west/old/0, us-west/old/1 crashed there; avoided until 2026-05-01 13:00 UTC" in lines
+    assert f"gpu-8 in cluster west: eu/fast/3 crashed there; not avoided: {message}" in lines
+
+
 def test_doubts_left_out_learners_and_the_quorum_are_shown_from_the_status() -> None:
     status = training_status()
     status["progress"]["doubtedLoss"] = "0.010"

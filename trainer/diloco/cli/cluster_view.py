@@ -78,6 +78,7 @@ def job_view(job: SeenJob, closeup: Closeup, now: datetime) -> RenderableType:
         parts += _account(job.status)
     if job.status.regions:
         parts += [_pools(job.status), *_waiting(job.status)]
+    parts += _avoided(job.status)
     if snapshot is not None:
         limit = closeup.learners_shown
         shown = snapshot.learners if limit is None else most_telling(snapshot.learners, limit)
@@ -242,6 +243,18 @@ def _pools(status: JobStatus) -> Table:
 def _waiting(status: JobStatus) -> list[RenderableType]:
     """Why learners of elastic pools have no node."""
     return [Text(pool.message, style="dim") for region in status.regions for pool in region.pools if pool.message]
+
+
+def _avoided(status: JobStatus) -> list[RenderableType]:
+    """The nodes that are avoided, or would be."""
+    told = []
+    for one in status.avoided_nodes:
+        where = f"{one.node} in cluster {one.cluster}" if one.cluster else one.node
+        state = (
+            f"avoided until {one.until:%Y-%m-%d %H:%M} UTC" if one.message is None else f"not avoided: {one.message}"
+        )
+        told.append(Text(f"{where}: {shortlist([*one.learners])} crashed there; {state}", style="yellow"))
+    return [*told]
 
 
 def _restarts(status: JobStatus) -> list[RenderableType]:

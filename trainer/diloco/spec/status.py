@@ -11,7 +11,7 @@ from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, PlainSerialize
 from pydantic.alias_generators import to_camel
 
 from diloco.spec.base import REASON
-from diloco.spec.placement import DnsLabel
+from diloco.spec.placement import DnsLabel, HostName
 
 
 def _rfc3339(time: datetime) -> str:
@@ -166,6 +166,29 @@ class LearnerRestarts(StatusModel):
     """Restarts."""
 
 
+MOST_AVOIDED_NODES = 16
+"""Most nodes that are avoided at the same time, to bound the size of the object and of pods' preferences (ours)."""
+MOST_LEARNERS_OF_NODE = 16
+"""Most learners that are named for one of them (ours)."""
+
+
+class AvoidedNode(StatusModel):
+    """A node that is avoided for a while, because different learners kept crashing on it."""
+
+    node: HostName
+    """The node."""
+    cluster: str | None = Field(default=None, max_length=512)
+    """The other cluster that it is in, by the Secret with the kubeconfig. Absent at home."""
+    until: Time
+    """When this ends by itself."""
+    learners: Annotated[
+        tuple[Annotated[str, Field(max_length=253)], ...], Field(min_length=1, max_length=MOST_LEARNERS_OF_NODE)
+    ]
+    """Learners that kept crashing on it, as ``region/pool/index``. New pods of their pools prefer other nodes."""
+    message: str | None = Field(default=None, max_length=1024)
+    """Why it has no effect, in a sentence for people. Absent if it has."""
+
+
 class SyncerEndpoints(StatusModel):
     """Where the syncer is in the cluster."""
 
@@ -215,6 +238,8 @@ class JobStatus(StatusModel):
     """Learners by region and pool."""
     restarts: Annotated[tuple[LearnerRestarts, ...], Field(max_length=MOST_RESTARTS_LISTED)] = ()
     """Learners that were restarted, those with most restarts first, at most 50."""
+    avoided_nodes: Annotated[tuple[AvoidedNode, ...], Field(max_length=MOST_AVOIDED_NODES)] = ()
+    """Nodes that are avoided for a while, because different learners kept crashing on them."""
     syncer: SyncerEndpoints | None = None
     """Where the syncer is."""
     model: ExportedModel | None = None

@@ -1,6 +1,7 @@
 """All causes for a job being Degraded, the gravest first, and whether its pods have to be examined. Pure."""
 
 from diloco.spec.words import shortlist
+from diloco_operator.decide.avoided_nodes import not_avoided
 from diloco_operator.decide.causes.cause import Cause, gravest_first
 from diloco_operator.decide.causes.clusters import cluster_causes
 from diloco_operator.decide.causes.pools import Known, learner_causes, syncer_pod_causes
@@ -44,6 +45,7 @@ def running_causes(job_now: JobNow, lost: frozenset[str]) -> list[Cause]:
     causes += [cause for cause in syncer if not (volume and cause.reason == Reason.VOLUME_PENDING)]
     if job_now.readmitted.problem:
         causes.append(Cause(Reason.READMISSION_IGNORED, job_now.readmitted.problem))
+    causes += not_avoided(job_now.avoided)
     held = frozenset(f"{one.pool}/{index}" for one in job_now.workloads for index in one.held)
     known = Known(spared=held, lost=lost)
     if isinstance(view, SyncerStatusView):

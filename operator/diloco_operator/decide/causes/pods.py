@@ -79,6 +79,12 @@ def running_since(pod: Object) -> datetime | None:
     return max(known) if known and len(known) == len(starts) else None
 
 
+def is_crash(ended: Object) -> bool:
+    """Whether a container's end was neither wanted, nor for lack of memory, nor one after which a start cannot help."""
+    problem = _crash(ended, looping=True)
+    return problem is not None and problem.reason is Reason.CRASH_LOOPING
+
+
 def is_on_silent_node(pod: Object) -> bool:
     """Whether its node does not respond.
 

@@ -23,6 +23,7 @@ TROUBLES: dict[str, Object] = {
     "bad input": crashed(2, "no data"),
     "loop": crashed(1, "ValueError: x"),
 }
+NODES = ("node-1", "node-2", "node-3")
 SETS = ("demo--us-east-new", "demo--us-west-old", "demo-syncer")
 
 ticks = st.tuples(st.just("tick"), st.sampled_from([1.0, 5.0, 60.0]))
@@ -37,6 +38,7 @@ changes = st.one_of(
     st.tuples(st.just("replicas by hand"), st.integers(0, 4)),
     st.tuples(st.just("kill pod"), st.integers(0, 4)),
     st.tuples(st.just("lose pod"), st.integers(0, 4)),
+    st.tuples(st.just("break nodes"), st.sets(st.sampled_from(NODES), max_size=2)),
     st.tuples(st.just("finish"), st.booleans()),
 )
 lives = st.lists(st.one_of(ticks, reconciles, killed, changes), min_size=1, max_size=25)
@@ -59,6 +61,7 @@ def happens(w: World, what: str, value: Any) -> None:
         "replicas by hand": lambda: _replicas(w, value),
         "kill pod": lambda: _kill_pod(w, value),
         "lose pod": lambda: _lose_pod(w, value),
+        "break nodes": lambda: setattr(w.pods, "broken", set(value)),
         "finish": lambda: _finish(w, complete=value),
     }
     acts[what]()
@@ -117,6 +120,7 @@ def test_any_history_settles_and_reconciling_twice_gives_an_empty_plan(
     if elastic:
         job["spec"]["regions"][1]["pools"][0]["minimumLearners"] = 1
     w = World(job=job)
+    w.pods.nodes = NODES
     ended = None
     for what, value in life:
         happens(w, what, value)
@@ -124,6 +128,7 @@ def test_any_history_settles_and_reconciling_twice_gives_an_empty_plan(
         assert ended in (None, phase), "a finished job stays finished"
         ended = phase if phase in ("Complete", "Failed") else None
     w.pods.troubles.clear()
+    w.pods.broken = set()
     w.unreachable = ""
     w.run(150)
     suspended = w.job["spec"].get("suspend")
