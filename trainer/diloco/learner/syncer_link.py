@@ -95,6 +95,8 @@ class Position:
 
     steps: int
     data_position: int
+    training: str = ""
+    """Id of the training that these are from, as long as it is not compared with the syncer's; otherwise empty."""
 
 
 class Link:
@@ -124,6 +126,8 @@ class Link:
         self._membership: Membership | None = None
         self._lost_at: float | None = None
         self._welcome_position: Position | None = None
+        self.training = ""
+        """Id of the training, as the latest Welcome says; empty: it said none."""
         self.sessions = 0
         """Number of sessions that the syncer has accepted."""
 
@@ -197,6 +201,7 @@ class Link:
             heals=True,
             held_epoch=held_epoch,
             held=held,
+            training=position.training,
         )
 
     def _broken(self, error: WireError) -> str | None:
@@ -280,6 +285,7 @@ class Link:
             self._check_fragment(fragment)
         membership = Membership(welcome.epoch, welcome.incarnation)
         self.sessions += 1
+        self.training = welcome.training
         self._welcome_position = Position(welcome.steps, welcome.data_position)
         boxes.orders.progressed(welcome.progress)
         self._membership = membership
