@@ -41,6 +41,8 @@ class Pods:
     """Sets that may not create pods."""
     unprovisioned: str = ""
     """Why claims are not bound."""
+    claims: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    """Access modes of the claims that sets' controllers have made for pods."""
     stuck: set[str] = field(default_factory=set)
     """Pods that do not end: their node is lost."""
     _serial: int = 0
@@ -154,6 +156,11 @@ class Pods:
         self._serial += 1
         template = owner["spec"]["template"]
         gates = template["spec"].get("schedulingGates")
+        volumes = []
+        for claim in owner["spec"].get("volumeClaimTemplates", ()):
+            its = f"{claim['metadata']['name']}-{name}"
+            self.claims.setdefault(its, tuple(claim["spec"]["accessModes"]))
+            volumes.append({"name": claim["metadata"]["name"], "persistentVolumeClaim": {"claimName": its}})
         self.pods[name] = {
             "metadata": {
                 "name": name,
@@ -165,9 +172,17 @@ class Pods:
                     "revision": _revision_of(owner),
                 },
             },
-            "spec": {"schedulingGates": gates} if gates else {"nodeName": "node-1"},
+            "spec": {
+                **({"schedulingGates": gates} if gates else {"nodeName": "node-1"}),
+                **({"volumes": volumes} if volumes else {}),
+            },
             "status": {"phase": "Pending"},
         }
+
+    def claim_events(self) -> dict[str, list[Object]]:
+        """The warnings about the claims that sets' controllers have made."""
+        event = self._event("ProvisioningFailed", self.unprovisioned)
+        return {name: [event] for name in self.claims} if self.unprovisioned else {}
 
     def _event(self, reason: str, message: str) -> Object:
         return {"type": "Warning", "reason": reason, "message": message, "lastTimestamp": stamp(self.now)}

@@ -29,6 +29,8 @@ MUTABLE = frozenset(
         "spec.regions[].pools[].minimumLearners",
         "spec.regions[].pools[].without",
         "spec.regions[].pools[].resources",
+        "spec.regions[].pools[].storage.whenDeleted",
+        "spec.regions[].pools[].storage.whenScaled",
     }
 )
 """Fields that the operator can change while the job runs."""
