@@ -95,8 +95,8 @@ class InnerLoop:
 
     def between_steps(self) -> None:
         """Do the work between two steps, if there is any."""
-        if self._boxes.orders.take_start_over():
-            self._start_over()
+        if why := self._boxes.orders.take_start_over():
+            self._start_over(why)
         self._swap_in()
         self.answer()
         self._stage()
@@ -145,9 +145,9 @@ class InnerLoop:
             self._took_up = True
             self._wiring.take_up()
 
-    def _start_over(self) -> None:
+    def _start_over(self, why: str) -> None:
         """Load the global model and drop everything that may have diverged; make no step before that."""
-        _log.warning("starting over from the global model, as the syncer says that this learner has diverged")
+        _log.warning("starting over from the global model: %s", why)
         self._trainer.start_over()
         if self._boxes.feedback is not None:
             self._boxes.feedback.forget()

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from diloco.core.actions import Refusal
+from diloco.learner.checkpoint import is_other_training
 from diloco.learner.mailboxes.held_orders import HeldFragments, HeldOrder, HeldOrders
 from diloco.learner.mailboxes.holdings import Holdings, Membership
 from diloco.learner.mailboxes.orders import Ending, EndKind, EvaluationOrder, Orders
@@ -285,7 +286,7 @@ class Link:
             self._check_fragment(fragment)
         membership = Membership(welcome.epoch, welcome.incarnation)
         self.sessions += 1
-        self.training = welcome.training
+        before, self.training = self.training, welcome.training
         self._welcome_position = Position(welcome.steps, welcome.data_position)
         boxes.orders.progressed(welcome.progress)
         self._membership = membership
@@ -294,8 +295,11 @@ class Link:
         if boxes.holdings.admitted(membership, welcome.load):
             boxes.control.ready(membership)
             boxes.control.post()
-        if welcome.reset:  # only now, as the inner loop then waits for what is to be loaded
-            boxes.orders.start_over()
+        # Only now, as the inner loop then waits for what is to be loaded.
+        if welcome.reset:
+            boxes.orders.start_over("the syncer says that this learner has diverged")
+        elif is_other_training(before, welcome.training):
+            boxes.orders.start_over("the syncer has begun another training")
         away = "" if self._lost_at is None else f" after {time.monotonic() - self._lost_at:.1f} s"
         verb = "joined" if self.sessions == 1 else "rejoined"
         _log.info(

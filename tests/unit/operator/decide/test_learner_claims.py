@@ -37,7 +37,7 @@ def lose(w: World) -> None:
 
 
 @pytest.mark.parametrize("mode", ["ReadWriteOnce", "ReadWriteOncePod"])
-def test_on_a_lost_node_a_learner_with_a_claim_of_its_own_stays_and_it_is_said(mode: str) -> None:
+def test_a_lost_learner_with_a_claim_of_its_own_stays_and_it_is_said(mode: str) -> None:
     w = world(accessMode=mode)
     lose(w)
     assert not w.forced
