@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import save_file
 
 from diloco.learner.checkpoint import (
     CheckpointIdentity,
@@ -318,3 +319,26 @@ def test_what_cannot_be_removed_stops_no_checkpoint(
     monkeypatch.setattr(os, "rmdir", busy)
     store.save(checkpoint(3))
     assert steps_found(tmp_path) == 3
+
+
+def test_a_tensor_of_an_impossible_name_makes_a_checkpoint_unusable(store: CheckpointStore, tmp_path: Path) -> None:
+    store.save(checkpoint(4))
+    newest = store.save(checkpoint(5))
+    save_file({"residual.first": torch.ones(1)}, newest / "state.safetensors")
+    rewrite_manifest(newest, sha256=sha256((newest / "state.safetensors").read_bytes()).hexdigest())
+    assert steps_found(tmp_path) == 4
+
+
+def test_a_directory_that_cannot_be_listed_has_no_checkpoints(
+    store: CheckpointStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    store.save(checkpoint(4))
+
+    def broken(_: Path) -> Iterator[Path]:
+        raise OSError(errno.EIO, "Input/output error")
+
+    monkeypatch.setattr(Path, "iterdir", broken)
+    assert steps_found(tmp_path) is None
+    assert [record.getMessage() for record in caplog.records] == [
+        f"ignoring the checkpoints in {tmp_path}: OSError: [Errno 5] Input/output error"
+    ]

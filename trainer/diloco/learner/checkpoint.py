@@ -132,7 +132,12 @@ class CheckpointStore:
         Each damaged one that is skipped is logged as a warning, and so is the newest one of another identity.
         """
         told = False
-        for path in sorted(self._checkpoints(), key=lambda path: int(path.name), reverse=True):
+        try:
+            found = sorted(self._checkpoints(), key=lambda path: int(path.name), reverse=True)
+        except OSError as error:
+            _log.warning("ignoring the checkpoints in %s: %s", self._directory, one_line(error))
+            return None
+        for path in found:
             try:
                 return self._read(path)
             except _ForeignError as error:
@@ -140,7 +145,7 @@ class CheckpointStore:
                 told = True
                 if not isinstance(error, _OthersError):
                     return None  # what this learner has written before is older still
-            except (_DamagedError, UnusableFileError, OSError, SafetensorError) as error:
+            except (ValueError, UnusableFileError, OSError, SafetensorError) as error:
                 self._damaged.add(path)
                 _log.warning("ignoring checkpoint %s: %s", path, one_line(error))
         return None
