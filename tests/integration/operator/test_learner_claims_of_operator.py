@@ -96,8 +96,8 @@ def test_only_the_policy_of_claims_can_be_changed_and_is_applied(cluster: Cluste
         assert after["metadata"]["uid"] == before["metadata"]["uid"]
         assert after["spec"]["template"] == before["spec"]["template"]
         for field, value in (("/size", "2Gi"), ("", None)):
-            change = [{"op": "replace" if value else "remove", "path": f"{there}{field}", "value": value}]
-            patch = ("patch", "dilocojob", "two", "--type=json", f"--patch={json.dumps(change)}")
+            other = {"op": "replace" if value else "remove", "path": f"{there}{field}", "value": value}
+            patch = ("patch", "dilocojob", "two", "--type=json", f"--patch={json.dumps([other])}")
             refused = cluster.server.kubectl(f"--namespace={cluster.namespace}", *patch, check=False)
             assert f"spec.regions[0].pools[0].storage{field.replace('/', '.')}" in refused.stderr
             assert "cannot be changed once the job exists" in refused.stderr

@@ -3,7 +3,7 @@ import json
 import os
 import resource
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from hashlib import sha256
@@ -202,7 +202,7 @@ class TestTrainings:
         for step in (1, 2):
             store.save(replace(checkpoint(step), training="a"))
         there: list[str] = []
-        make = tempfile.mkdtemp
+        make: Callable[..., str] = tempfile.mkdtemp
 
         def made(**named: Any) -> str:
             there.extend(names(tmp_path))
