@@ -209,7 +209,7 @@ def test_killed_it_goes_on_with_muons_state_but_not_with_another_kind(tmp_path: 
     with RunningServer(syncer) as server:
         with LearnerProcess(tmp_path, server.address) as learner:
             syncer.wait_for(StepReport, lambda report: report.step >= 2)
-            learner.wait_for_file("checkpoints/*/manifest.json")
+            learner.wait_for_file("checkpoints/0*/manifest.json")
         mark = syncer.mark()
         with LearnerProcess(tmp_path, server.address) as learner:
             join = syncer.wait_for(Join, after=mark)
