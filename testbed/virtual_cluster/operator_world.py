@@ -25,6 +25,7 @@ START = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
 UID = "0d1c0c0e-0000-4000-8000-000000000001"
 OPTIONS = OperatorOptions(operator_namespace="diloco-system", trainer_image="registry.example/diloco:1")
 TICK_SECONDS = 5.0
+_CLAIM = "PersistentVolumeClaim"
 _MOST_PASSES = 6
 
 
@@ -125,7 +126,10 @@ class World:
             PodObserved(slim_pod(copy.deepcopy(pod)), tuple(events.get(pod["metadata"]["uid"], ())))
             for pod in self.pods.pods.values()
         )
-        by_child = {key: tuple(events.get(item["metadata"]["uid"], ())) for key, item in self.children.items()}
+        of_claims = {ChildKey(_CLAIM, name): tuple(told) for name, told in self.pods.claim_events().items()}
+        by_child = of_claims | {
+            key: tuple(events.get(item["metadata"]["uid"], ())) for key, item in self.children.items()
+        }
         return Observed(
             children=copy.deepcopy(self.children),
             foreign=self.foreign,
@@ -136,7 +140,7 @@ class World:
         )
 
     def _claims_seen(self) -> dict[ChildKey, tuple[str, ...]]:
-        return {ChildKey("PersistentVolumeClaim", name): modes for name, modes in self.claims.items()}
+        return {ChildKey(_CLAIM, name): modes for name, modes in (self.pods.claims | self.claims).items()}
 
     def plan(self) -> Plan:
         """The operator's plan now."""

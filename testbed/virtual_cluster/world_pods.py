@@ -45,6 +45,8 @@ class Pods:
     """The scheduler takes the one with the fewest pods, but only of those that a pod avoids if there is no other."""
     broken: set[str] = field(default_factory=set)
     """Nodes on which every container crashes, again and again."""
+    claims: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    """Access modes of the claims that sets' controllers have made for pods."""
     stuck: set[str] = field(default_factory=set)
     """Pods that do not end: their node is lost."""
     _serial: int = 0
@@ -161,6 +163,11 @@ class Pods:
         template = owner["spec"]["template"]
         gates = template["spec"].get("schedulingGates")
         affinity = template["spec"].get("affinity")
+        volumes = []
+        for claim in owner["spec"].get("volumeClaimTemplates", ()):
+            its = f"{claim['metadata']['name']}-{name}"
+            self.claims.setdefault(its, tuple(claim["spec"]["accessModes"]))
+            volumes.append({"name": claim["metadata"]["name"], "persistentVolumeClaim": {"claimName": its}})
         self.pods[name] = {
             "metadata": {
                 "name": name,
@@ -175,6 +182,7 @@ class Pods:
             "spec": {
                 **({"schedulingGates": gates} if gates else {"nodeName": self._node_for(affinity or {})}),
                 **({"affinity": affinity} if affinity else {}),
+                **({"volumes": volumes} if volumes else {}),
             },
             "status": {"phase": "Pending"},
         }
@@ -190,6 +198,11 @@ class Pods:
             return len(refused), used.count(node), node
 
         return min(self.nodes, key=cost)
+
+    def claim_events(self) -> dict[str, list[Object]]:
+        """The warnings about the claims that sets' controllers have made."""
+        event = self._event("ProvisioningFailed", self.unprovisioned)
+        return {name: [event] for name in self.claims} if self.unprovisioned else {}
 
     def _event(self, reason: str, message: str) -> Object:
         return {"type": "Warning", "reason": reason, "message": message, "lastTimestamp": stamp(self.now)}

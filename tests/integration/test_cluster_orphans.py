@@ -125,6 +125,38 @@ def test_objects_of_a_job_that_exists_at_home_are_left_alone(there: There) -> No
     assert there.orphans(*flags) == (0, f"no orphans: the jobs of home {HOME} exist\n")
 
 
+def test_claims_that_a_job_retained_are_deleted_only_if_asked_for(there: There, server: ApiServer) -> None:
+    there.has("a", HOME, "uid-1")
+    labels = {**of_home(HOME, "training", "uid-1"), JOB: "train"}
+    spec = {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}}
+    metadata = {"name": "state-a-0", "namespace": there.name, "labels": labels}
+    claim = {"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": metadata, "spec": spec}
+    server.kubectl("apply", "--filename=-", text=json.dumps(claim))
+
+    def retained() -> str:
+        return server.kubectl("get", "pvc", f"--namespace={there.name}", "--output=name").stdout.strip()
+
+    assert f"PersistentVolumeClaim {there.name}/state-a-0" in there.orphans("--home", HOME)[1]
+    code, told = there.orphans("--home", HOME, "--delete", "--yes")
+    assert (code, there.left) == (0, set())
+    assert "3 of 3 object(s) deleted" in told
+    assert "1 claim(s) stay; to delete them too, add --claims" in told
+    assert retained() == "persistentvolumeclaim/state-a-0"
+    assert "object(s) deleted" not in there.orphans("--home", HOME, "--delete", "--yes")[1]
+    assert there.orphans("--home", HOME, "--claims")[0] == 2
+    server.kubectl(
+        "patch",
+        "pvc",
+        "state-a-0",
+        f"--namespace={there.name}",
+        "--type=merge",
+        '--patch={"metadata":{"finalizers":null}}',
+    )
+    code, told = there.orphans("--home", HOME, "--delete", "--claims", "--yes")
+    assert (code, retained()) == (0, "")
+    assert "1 of 1 object(s) deleted" in told
+
+
 def test_a_home_is_known_by_its_context_alone(there: There) -> None:
     there.has("alive", HOME, there.job())
     there.has("orphan", HOME, "uid-of-no-job")
@@ -197,5 +229,6 @@ def test_what_may_not_be_deleted_is_named_and_the_rest_is_deleted(there: There, 
     done = there.as_user(server.kubeconfig_for("dave"), *flags)
     assert done.code == 1
     assert done.out.endswith("2 of 3 object(s) deleted\n")
-    (line,) = done.err.splitlines()
+    claims, line = done.err.splitlines()
+    assert claims.startswith("diloco: claims are not listed: ")
     assert line.startswith(f"diloco: Secret {there.name}/a: not permitted: ")

@@ -16,6 +16,7 @@ from diloco.cli.main import execute
 from diloco.spec import DiLoCoJob
 from diloco_operator import names
 from diloco_operator.decide.certificates import JobIdentity, certificates
+from diloco_operator.decide.drift import differs
 from diloco_operator.labels import FIELD_MANAGER
 from diloco_operator.manifests.quantity import canonical
 from diloco_operator.signing import RandomCertificateMaker
@@ -98,8 +99,16 @@ def test_applying_again_changes_nothing(name: str, server: ApiServer) -> None:
     assert again == first
 
 
+def claims_of_pod(one: dict[str, Any], name: str) -> list[dict[str, Any]]:
+    """The volumes that a StatefulSet's controller adds to a pod."""
+    templates = one["spec"].get("volumeClaimTemplates", ())
+    names = [template["metadata"]["name"] for template in templates]
+    return [{"name": own, "persistentVolumeClaim": {"claimName": f"{own}-{name}"}} for own in names]
+
+
 def pods(job: DiLoCoJob) -> list[dict[str, Any]]:
     """A pod of each template, without the owner reference to a job that does not exist."""
+    sets = {f"{one['kind']}/{one['metadata']['name']}": one for one in made(job)}
     return [
         {
             "apiVersion": "v1",
@@ -109,7 +118,10 @@ def pods(job: DiLoCoJob) -> list[dict[str, Any]]:
                 "namespace": NAMESPACE,
                 "labels": template["metadata"]["labels"],
             },
-            "spec": template["spec"],
+            "spec": {
+                **template["spec"],
+                "volumes": [*template["spec"]["volumes"], *claims_of_pod(sets[name], name.lower().replace("/", "-"))],
+            },
         }
         for name, template in templates(made(job)).items()
     ]
@@ -155,3 +167,26 @@ def test_quantities_are_sent_in_the_form_that_the_server_keeps(server: ApiServer
     back = json.loads(server.kubectl("create", "--output=json", "--filename=-", text=json.dumps(pod)).stdout)
     kept = {one["name"]: one["emptyDir"]["sizeLimit"] for one in back["spec"]["volumes"] if one["name"] in sent}
     assert kept == sent
+
+
+def stored(**storage: Any) -> dict[str, Any]:
+    """The set of a pool whose learners have claims."""
+    job = with_pool({"storage": {"size": "2Gi", **storage}})
+    metadata = job.metadata.model_copy(update={"name": "stored", "namespace": NAMESPACE})
+    (one,) = [one for one in made(job.model_copy(update={"metadata": metadata})) if one["kind"] == "StatefulSet"]
+    return one
+
+
+def test_of_a_learners_claims_the_policy_can_change_and_nothing_else(server: ApiServer) -> None:
+    (before,) = apply(server, stored())
+    assert differs(stored(), before) is None
+    wanted = stored(whenDeleted="Retain", whenScaled="Delete")
+    (after,) = apply(server, wanted)
+    assert differs(wanted, after) is None
+    assert differs(stored(), after) is not None
+    assert after["spec"]["template"] == before["spec"]["template"], "no pod is restarted"
+    # The definition of the job refuses it before; see test_crd_updates.
+    owner = ("--server-side", "--force-conflicts", f"--field-manager={FIELD_MANAGER}")
+    larger = json.dumps(stored(size="3Gi"))
+    refused = server.kubectl("apply", *owner, "--filename=-", text=larger, check=False)
+    assert "updates to statefulset spec for fields other than" in refused.stderr

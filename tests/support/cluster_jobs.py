@@ -136,6 +136,17 @@ class ClusterJob:
         """Set which learners of a pool are left out, by positions."""
         self._set_of_pool(region, pool, "without", list(indices))
 
+    def set_claims(self, region: int, pool: int, **policy: str) -> None:
+        """Change what becomes of the claims of a pool's learners, by positions."""
+        for field, value in policy.items():
+            self._set_of_pool(region, pool, f"storage/{field}", value)
+
+    def claims(self) -> list[str]:
+        """The names of the learners' claims that are not being deleted."""
+        selector = f"{labels.JOB}={self.name},{labels.COMPONENT}={labels.LEARNER}"
+        items = self.cluster.get("persistentvolumeclaims", *self._there, "--selector", selector)["items"]
+        return sorted(one["metadata"]["name"] for one in items if "deletionTimestamp" not in one["metadata"])
+
     def _set_of_pool(self, region: int, pool: int, field: str, value: Any) -> None:
         # A merge would replace the list of regions.
         change = {"op": "add", "path": f"/spec/regions/{region}/pools/{pool}/{field}", "value": value}

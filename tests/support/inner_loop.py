@@ -85,6 +85,8 @@ class LoopBench(CountedTrainer):
         self.forgotten = 0
         self.checkpoints: list[int] = []
         """Steps after which one was taken."""
+        self.took_up: list[tuple[int, ...]] = []
+        """The versions that were held when it went on with the checkpoint."""
         self.before_step: Callable[[], None] = lambda: None
         """What happens meanwhile."""
         self.steps_to_make: list[tuple[float, bool]] = []
@@ -98,13 +100,18 @@ class LoopBench(CountedTrainer):
             cast("Any", SimpleNamespace(forget=self._forget)),
         )
         self.boxes.holdings.admitted(NOW, range(FRAGMENTS))
-        wiring = LoopWiring(self.boxes, self.wakeup, lambda: self.membership, self._known_position, self._checkpoint)
+        wiring = LoopWiring(
+            self.boxes, self.wakeup, lambda: self.membership, self._known_position, self._checkpoint, self._take_up
+        )
         self.activity = Activity(clock)
         plain = {"staleness_bound_steps": 100, "checkpoint_every_steps": 100}
         self.loop = InnerLoop(cast("Any", self), wiring, LoopSettings(**plain | settings), self.activity)
         if loaded:
             for fragment in range(FRAGMENTS):
                 self.receive(fragment, 0)
+
+    def _take_up(self) -> None:
+        self.took_up.append(self.versions)
 
     def receive(self, fragment: int, version: int, membership: Membership = NOW) -> None:
         """A fragment lands."""

@@ -174,6 +174,13 @@ EVERY_FIELD: dict[str, Any] = {
                         "batchSize": 64,
                         "image": "example.com/trainer@sha256:" + "0" * 64,
                         **_KUBERNETES,
+                        "storage": {
+                            "size": "2Gi",
+                            "className": "fast",
+                            "accessMode": "ReadWriteMany",
+                            "whenDeleted": "Retain",
+                            "whenScaled": "Delete",
+                        },
                     },
                     {"name": "old", "learners": 2},
                 ],

@@ -48,6 +48,8 @@ class ScriptedSyncer:
             read_fragment(module, fragment, out)
         self.versions = [0] * len(self.fragments)
         self.epoch = epoch
+        self.training = ""
+        """Id of the training; empty: it says none, like an older syncer."""
         self.updates: dict[int, tuple[PullHeader, torch.Tensor]] = {}
         """By fragment, what makes its version of the one before, where the job encodes updates."""
         self.pulls: list[PullRequest] = []
@@ -78,15 +80,17 @@ class ScriptedSyncer:
         self._sessions += 1
         holds = join.epoch == self.epoch and len(join.versions) == len(self.versions)
         load = () if holds else tuple(range(len(self.versions)))
+        elsewhere = bool(join.training and self.training and join.training != self.training)
         welcome = Welcome(
             self._sessions,
             self.epoch,
             load,
             tuple(self.versions),
-            join.steps,
-            join.data_position,
+            0 if elsewhere else join.steps,
+            0 if elsewhere else join.data_position,
             self.progress,
             posted_pulls=self._posted_pulls,
+            training=self.training,
         )
         send(welcome)
         self._send = send

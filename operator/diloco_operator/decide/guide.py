@@ -72,11 +72,11 @@ GUIDE: MappingProxyType[Reason, Guide] = MappingProxyType(
             "volume is lost' below.",
         ),
         _R.VOLUME_PENDING: _warning(
-            "A PersistentVolumeClaim, the syncer's or one that a pool mounts, is missing or not bound, so its pods "
-            "cannot start.",
-            "`kubectl describe pvc`. Usual causes: the StorageClass (`spec.syncer.storage.className`) does not exist, "
-            "there is no default StorageClass, or the claim has another name. Create what is missing. The syncer's "
-            "class cannot be changed: for another one, apply a new job.",
+            "A PersistentVolumeClaim, the syncer's, a learner's or one that a pool mounts, is missing or not bound, so "
+            "its pods cannot start.",
+            "`kubectl describe pvc`. Usual causes: the StorageClass (`className` of `spec.syncer.storage` or of a "
+            "pool's `storage`) does not exist, there is no default StorageClass, or the claim has another name. Create "
+            "what is missing. The class cannot be changed: for another one, apply a new job.",
         ),
         _R.CHECKPOINT_FAILING: _warning(
             "The syncer cannot write checkpoints. Training continues, but a crash now loses everything since the last "
@@ -182,7 +182,9 @@ GUIDE: MappingProxyType[Reason, Guide] = MappingProxyType(
         _R.UNSCHEDULABLE: _warning(
             "No node can take the pod: not enough of a resource, a selector that matches no node, or a taint. The job "
             "trains with its other learners.",
-            "If nodes are being added: nothing. Otherwise lower the pool's `learners` or `resources`, or fix nodes.",
+            "If nodes are being added: nothing. Otherwise lower the pool's `learners` or `resources`, or fix nodes. If "
+            "the message names a claim whose volume cannot be reached from other nodes, and its node does not come "
+            "back: delete the claim and the pod, and the learner starts with an empty volume.",
         ),
         _R.CRASH_LOOPING: _warning(
             "A container has exited several times with an error that a restart may fix. The message quotes its last "
@@ -197,8 +199,9 @@ GUIDE: MappingProxyType[Reason, Guide] = MappingProxyType(
         ),
         _R.LOST_POD_KEPT: _warning(
             "A learner's node does not respond, and the operator leaves its pod where it is. The message says why: "
-            "`failurePolicy.lostPods.action` is Wait, the pod mounts a claim that only one node may use, the syncer "
-            "still hears from the learner or cannot be asked, or the operator may not delete pods there.",
+            "`failurePolicy.lostPods.action` is Wait, the pod mounts a claim that only one node may use (its own, by "
+            "`pools[].storage`, or another), the syncer still hears from the learner or cannot be asked, or the "
+            "operator may not delete pods there.",
             "See 'A node is lost' below. If the operator lacks a right, upgrade the chart; in a region's cluster, ask "
             "its owner for the rules that `diloco cluster prepare` prints.",
         ),

@@ -16,6 +16,7 @@ from diloco.spec.syncer_status import LearnerState
 from diloco.spec.words import shortlist
 from diloco_operator import labels
 from diloco_operator.decide.causes.cause import Cause
+from diloco_operator.decide.causes.claims import claims_of
 from diloco_operator.decide.causes.pods import seconds_until_lost
 from diloco_operator.decide.clusters import HOME, Clusters
 from diloco_operator.decide.guide import GUIDE
@@ -240,16 +241,6 @@ def _undeletable(scene: Scene, observed: PodObserved) -> _Why | None:
         where = f"cluster {observed.cluster}" if observed.cluster else "this namespace"
         return _Why("forbidden", f"the operator has no right to delete pods in {where}")
     return None
-
-
-def claims_of(pod: Object) -> Iterator[str]:
-    """The names of the claims that a pod mounts."""
-    for volume in (pod.get("spec") or {}).get("volumes") or ():
-        if "persistentVolumeClaim" in volume:
-            yield str((volume["persistentVolumeClaim"] or {}).get("claimName", ""))
-        elif "ephemeral" in volume:
-            # Named by Kubernetes.
-            yield f"{pod['metadata'].get('name', '')}-{volume.get('name', '')}"
 
 
 def _learner_causes(found: Iterable[_Lost], *, stopping: bool) -> Iterator[Cause]:

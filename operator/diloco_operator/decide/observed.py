@@ -58,8 +58,8 @@ class Looked:
     pods: tuple[PodObserved, ...] = ()
     """Every pod with the job's labels, the syncer's among them."""
     events: Mapping[ChildKey, tuple[Object, ...]] = field(default_factory=dict)
-    """Warning events about children that are no pods: a claim that is not provisioned, a set that may not create
-    pods."""
+    """Warning events about what is no pod: a claim that is not provisioned, the syncer's or one that a pod without a
+    node mounts; a set that may not create pods."""
     claims: Mapping[ChildKey, tuple[str, ...]] = field(default_factory=dict)
     """Access modes of the claims that pods which are being deleted mount, the syncer's and the users'. One that is
     missing could not be read."""

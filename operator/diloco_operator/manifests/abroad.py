@@ -58,7 +58,9 @@ def _moved(one: Manifest, job: DiLoCoJob, remote: Remote) -> Manifest:
     match one["kind"]:
         case "StatefulSet":
             matched = {**one["spec"]["selector"]["matchLabels"], **uid}
-            return _with(moved, selector={"matchLabels": matched}, template=_template(one, job, remote))
+            claims = [_labelled(claim, own) for claim in one["spec"].get("volumeClaimTemplates", ())]
+            more = {"volumeClaimTemplates": claims} if claims else {}
+            return _with(moved, selector={"matchLabels": matched}, template=_template(one, job, remote), **more)
         case "NetworkPolicy":
             return _with(moved, podSelector={"matchLabels": {**one["spec"]["podSelector"]["matchLabels"], **uid}})
         case "Service":
@@ -79,5 +81,10 @@ def _template(one: Manifest, job: DiLoCoJob, remote: Remote) -> Manifest:
     }
 
 
-def _with(one: Mapping[str, Any], **spec: Manifest) -> Manifest:
+def _labelled(claim: Manifest, own: Mapping[str, str]) -> Manifest:
+    """A claim template with the labels by which what a job has left is found (`diloco cluster orphans`)."""
+    return {**claim, "metadata": {**claim["metadata"], "labels": dict(own)}}
+
+
+def _with(one: Mapping[str, Any], **spec: Any) -> Manifest:
     return {**one, "spec": {**one["spec"], **spec}}

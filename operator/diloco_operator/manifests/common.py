@@ -4,7 +4,9 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from diloco.spec import DiLoCoJob
+from diloco.spec.placement import LearnerStorage, Storage
 from diloco_operator.manifests.inputs import Manifest
+from diloco_operator.manifests.quantity import canonical
 
 SYNC_PORT: Final = 29400
 HTTP_PORT: Final = 8080
@@ -118,17 +120,30 @@ def program(image: str) -> Manifest:
     }
 
 
+def claim_spec(storage: Storage | LearnerStorage) -> Manifest:
+    """The spec of a PersistentVolumeClaim."""
+    chosen = {} if storage.class_name is None else {"storageClassName": storage.class_name}
+    return {
+        "accessModes": [storage.access_mode],
+        **chosen,
+        "resources": {"requests": {"storage": canonical(storage.size)}},
+    }
+
+
 def environment() -> list[Manifest]:
     """Variables of every container. The root file system is read-only, so the home directory is a writable one."""
     return [{"name": "HOME", "value": TEMPORARY_DIRECTORY}]
 
 
-def volumes(config_map: str, tls_secret: str, state: Manifest) -> list[Manifest]:
-    """The operator's volumes; ``state`` is the source of the one that outlives a container."""
+def volumes(config_map: str, tls_secret: str, state: Manifest | None) -> list[Manifest]:
+    """The operator's volumes; ``state`` is the source of the one that outlives a container.
+
+    None: the StatefulSet's controller adds it to every pod (``volumeClaimTemplates``).
+    """
     return [
         {"name": JOB_VOLUME, "configMap": {"name": config_map}},
         {"name": TLS_VOLUME, "secret": {"secretName": tls_secret, "defaultMode": _MAY_READ}},
-        {"name": STATE_VOLUME, **state},
+        *([] if state is None else [{"name": STATE_VOLUME, **state}]),
         {"name": TEMPORARY_VOLUME, "emptyDir": {}},
     ]
 

@@ -1,9 +1,9 @@
 """The ConfigMap with the job's manifest, as its processes read it.
 
 It leaves out what no process uses: ``suspend``, what becomes of lost pods, when pools fall back, how the syncer is
-exposed, and which clusters regions are in. So a changed address changes nothing here, and images of earlier versions
-find no field that is new there. Pod templates must not contain a digest of it, or a change of a pool's size would
-restart all pods.
+exposed, which clusters regions are in, and learners' claims. So a changed address changes nothing here, and images of
+earlier versions find no field that is new there. Pod templates must not contain a digest of it, or a change of a pool's
+size would restart all pods.
 """
 
 import json
@@ -38,12 +38,16 @@ PASSED_TO_PODS: Final = frozenset(
     }
 )
 """Fields of a pool that only its pods' template uses, and no process."""
+USED_BY_CLAIMS: Final = frozenset({"storage"})
+"""Fields of a pool that only its learners' claims use."""
+USED_BY_OPERATOR: Final = frozenset({"fallback_after_seconds"})
+"""Fields of a pool that only the operator uses."""
 _USED_BY_NO_PROCESS: Final[Any] = {
     "suspend": True,
     "failure_policy": {"lost_pods": True},
     "syncer": {"expose": True, "storage": {"when_deleted": True, "adopt": True}, "backup": {"secret_name": True}},
     "init_from": {"secret_name": True},
-    "regions": {"__all__": {"cluster": True, "pools": {"__all__": {"fallback_after_seconds"}}}},
+    "regions": {"__all__": {"cluster": True, "pools": {"__all__": set(USED_BY_CLAIMS | USED_BY_OPERATOR)}}},
 }
 _ABROAD: Final[Any] = {
     "suspend": True,
@@ -51,7 +55,12 @@ _ABROAD: Final[Any] = {
     "image": True,
     "syncer": True,
     "init_from": True,
-    "regions": {"__all__": {"cluster": True, "pools": {"__all__": {*PASSED_TO_PODS, "fallback_after_seconds"}}}},
+    "regions": {
+        "__all__": {
+            "cluster": True,
+            "pools": {"__all__": set(PASSED_TO_PODS | USED_BY_CLAIMS | USED_BY_OPERATOR)},
+        }
+    },
 }
 """What a manifest in another cluster leaves out. Its owner has no use for it: where other regions are, names of their
 Secrets, what their pods and the syncer's get."""

@@ -1,13 +1,15 @@
 """The learners of a pool: a StatefulSet, so that each keeps its index and with it its shard of the data.
 
-A learner has no volume that outlives its pod: a restarted container continues from its own checkpoint, and a new pod
-gets the model and its position in the data from the syncer.
+Without ``storage`` a learner has no volume that outlives its pod: a restarted container continues from its own
+checkpoint, and a new pod gets the model and its position in the data from the syncer. With it, each learner has a claim
+of its own, which the StatefulSet's controller makes, and by its retention policy deletes; the operator needs no right
+for that.
 """
 
 from typing import Final
 
 from diloco.spec import DiLoCoJob
-from diloco.spec.placement import Pool
+from diloco.spec.placement import LearnerStorage, Pool
 from diloco_operator import labels, names
 from diloco_operator.manifests import common, passthrough
 from diloco_operator.manifests.inputs import Manifest
@@ -44,7 +46,29 @@ def stateful_set(job: DiLoCoJob, key: PoolKey, set_name: str, image: str, replic
             "podManagementPolicy": "Parallel",
             "selector": {"matchLabels": labels.pool_selector(name, key)},
             "template": {**placed, "spec": leaves_lost_nodes(placed["spec"], LOST_NODE_SECONDS)},
+            **({} if pool.storage is None else _claims(pool.storage)),
         },
+    }
+
+
+def _claims(storage: LearnerStorage) -> Manifest:
+    """What has the controller make a claim for each learner, ``state-POD``. Only the policy can change later.
+
+    The template has no labels: claims get those of the set's selector, and are not among what the operator watches.
+    """
+    return {
+        "persistentVolumeClaimRetentionPolicy": {
+            "whenDeleted": storage.when_deleted,
+            "whenScaled": storage.when_scaled,
+        },
+        "volumeClaimTemplates": [
+            {
+                "apiVersion": "v1",
+                "kind": "PersistentVolumeClaim",
+                "metadata": {"name": common.STATE_VOLUME},
+                "spec": common.claim_spec(storage),
+            }
+        ],
     }
 
 
@@ -54,7 +78,8 @@ def syncer_argument(job: DiLoCoJob) -> str:
 
 
 def _pod(job: DiLoCoJob, key: PoolKey, pool: Pool, secret: str, image: str) -> Manifest:
-    ours = common.volumes(names.config_map(job.metadata.name), secret, {"emptyDir": {}})
+    state: Manifest | None = {"emptyDir": {}} if pool.storage is None else None
+    ours = common.volumes(names.config_map(job.metadata.name), secret, state)
     return {
         **common.pod_defaults(GRACE_SECONDS),
         **passthrough.pod_fields(pool),

@@ -10,7 +10,6 @@ from diloco_operator import labels, names
 from diloco_operator.manifests import common, passthrough
 from diloco_operator.manifests.inputs import Manifest
 from diloco_operator.manifests.pod_template import patched
-from diloco_operator.manifests.quantity import canonical
 
 CONTAINER: Final = "syncer"
 GRACE_SECONDS: Final = 150
@@ -51,16 +50,11 @@ def claim(job: DiLoCoJob) -> Manifest:
         # Without an owner it stays when the job goes.
         retained = {labels.RETAINED_BY: job.metadata.uid} if job.metadata.uid else {}
         metadata = {**common.unowned(metadata), "labels": {**its, **retained}}
-    chosen = {} if storage.class_name is None else {"storageClassName": storage.class_name}
     return {
         "apiVersion": "v1",
         "kind": "PersistentVolumeClaim",
         "metadata": metadata,
-        "spec": {
-            "accessModes": [storage.access_mode],
-            **chosen,
-            "resources": {"requests": {"storage": canonical(storage.size)}},
-        },
+        "spec": common.claim_spec(storage),
     }
 
 

@@ -1,4 +1,4 @@
-"""A closer look at an unhealthy job: its pods, and warning events about the pods, the sets and the claim.
+"""A closer look at an unhealthy job: its pods, and warning events about the pods, the sets and the claims.
 
 It lists and never watches, so that pods of healthy jobs cost no requests. An API server reads all events of a namespace
 before it filters them, so one list of all warnings is cheaper than one list for each pod.
@@ -6,7 +6,7 @@ before it filters them, so one list of all warnings is cheaper than one list for
 
 import logging
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Final
 
 from diloco_operator import labels
@@ -14,7 +14,7 @@ from diloco_operator.cluster.api import Object, Selection
 from diloco_operator.cluster.cache import without_managed_fields
 from diloco_operator.cluster.errors import ForbiddenError
 from diloco_operator.cluster.kinds import CLAIM, CORE_EVENT, POD
-from diloco_operator.decide.lost_pods import claims_of
+from diloco_operator.decide.causes.claims import claims_of
 from diloco_operator.decide.observed import ChildKey, Looked, PodObserved
 from diloco_operator.manifests.avoidance import affinity_of, avoided_by
 from diloco_operator.observe.jobs import JobKey
@@ -44,10 +44,13 @@ async def look_closer(place: Place, job: JobKey, uid: str, children: Mapping[Chi
     # Page by page: the unreduced pods of a large job would take more memory than everything else together.
     pods = [slim_pod(pod) async for page in place.api.pages(selection) for pod in page.get("items") or ()]
     there = {key: child for key, child in children.items() if key.cluster == place.cluster}
-    by_uid = await _warnings(place, [*pods, *there.values()])
+    waiting = {name for pod in pods if not pod["spec"].get("nodeName") for name in claims_of(pod)}
+    by_uid, by_claim = await _warnings(place, [*pods, *there.values()], waiting)
+    of_claims = {ChildKey(CLAIM.name, name, place.cluster): tuple(events) for name, events in by_claim.items()}
+    of_children = {key: tuple(by_uid[_uid(child)]) for key, child in there.items() if _uid(child) in by_uid}
     return Looked(
         pods=tuple(PodObserved(pod, tuple(by_uid.get(_uid(pod), ())), place.cluster) for pod in pods),
-        events={key: tuple(by_uid[_uid(child)]) for key, child in there.items() if _uid(child) in by_uid},
+        events=of_claims | of_children,
         claims=await _claims(place, pods),
     )
 
@@ -83,19 +86,26 @@ def _only(given: Object, fields: Iterable[str]) -> Object:
     return {field: given[field] for field in fields if field in given}
 
 
-async def _warnings(place: Place, about: Iterable[Object]) -> Mapping[str, list[Object]]:
+async def _warnings(
+    place: Place, about: Iterable[Object], claims: Collection[str]
+) -> tuple[Mapping[str, list[Object]], Mapping[str, list[Object]]]:
+    """The warnings about objects, by their uids, and about claims, by their names: claims need not be read for it."""
     wanted = {_uid(item) for item in about}
     found: dict[str, list[Object]] = defaultdict(list)
+    by_claim: dict[str, list[Object]] = defaultdict(list)
     pages = 0
     async for page in place.api.pages(Selection(CORE_EVENT, place.namespace, fields="type=Warning")):
         for event in page.get("items") or ():
-            uid = (event.get("involvedObject") or {}).get("uid")
+            involved = event.get("involvedObject") or {}
+            uid = involved.get("uid")
             if uid in wanted:
                 found[uid].append(without_managed_fields(event))
+            elif involved.get("kind") == CLAIM.name and (name := str(involved.get("name"))) in claims:
+                by_claim[name].append(without_managed_fields(event))
         pages += 1
         if pages >= MOST_EVENT_PAGES:
             break
-    return found
+    return found, by_claim
 
 
 async def _claims(place: Place, pods: Iterable[Object]) -> Mapping[ChildKey, tuple[str, ...]]:

@@ -8,7 +8,7 @@ from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
-from diloco.cli.cluster_access import Answer, ApiServer, AwayError, ClusterError
+from diloco.cli.cluster_access import Answer, ApiServer, AwayError, ClusterError, ForbiddenError
 from diloco.cli.cluster_orphans import DEFAULT_LEASE
 from diloco.cli.cluster_remains import (
     HOME_LABEL,
@@ -28,7 +28,7 @@ from diloco.cli.cluster_remains import (
 )
 from diloco_operator import labels
 from diloco_operator.cluster.errors import Call, NotFoundError
-from diloco_operator.cluster.kinds import REMOTE_CHILDREN
+from diloco_operator.cluster.kinds import CLAIM, REMOTE_CHILDREN
 from diloco_operator.clusters.home import home_id as operators_home_id
 from diloco_operator.options import OperatorOptions
 
@@ -71,8 +71,9 @@ def test_labels_key_and_names_are_those_that_the_operator_writes() -> None:
     assert (HOME_LABEL, JOB_UID_LABEL, HOME_NAMESPACE_LABEL) == (labels.HOME, labels.JOB_UID, labels.HOME_NAMESPACE)
     assert JOB_LABEL == labels.JOB
     assert OperatorOptions("any").lease_name == DEFAULT_LEASE
-    assert {kind.plural for kind in KINDS} == {kind.plural for kind in REMOTE_CHILDREN}
-    for kind in REMOTE_CHILDREN:
+    found = (*REMOTE_CHILDREN, CLAIM)
+    assert {kind.plural for kind in KINDS} == {kind.plural for kind in found}
+    for kind in found:
         (same,) = (one for one in KINDS if one.plural == kind.plural)
         assert (same.name, same.path("a", "b")) == (kind.name, kind.path("a", "b"))
 
@@ -134,6 +135,28 @@ def test_no_content_is_read_but_that_of_stateful_sets() -> None:
 def test_a_cluster_that_does_not_serve_a_kind_has_none_of_it() -> None:
     server = ScriptedServer(lambda path, _: (404, {}) if "networkpolicies" in path else (200, {"items": []}))
     assert remains(server, None) == ()
+
+
+def test_claims_that_may_not_be_listed_are_left_out_and_it_is_said() -> None:
+    def answer(path: str, _query: dict[str, list[str]]) -> tuple[int, Any]:
+        if path.endswith("/persistentvolumeclaims"):
+            raise ForbiddenError("not permitted: persistentvolumeclaims is forbidden")
+        return 200, {"items": [item("a")]}
+
+    told: list[str] = []
+    found = remains(ScriptedServer(answer), None, told.append)
+    assert [one.kind for one in found] == [kind for kind in KINDS if kind.name != "PersistentVolumeClaim"]
+    assert told == ["not permitted: persistentvolumeclaims is forbidden"]
+
+
+def test_any_other_kind_that_may_not_be_listed_is_an_error() -> None:
+    def answer(path: str, _query: dict[str, list[str]]) -> tuple[int, Any]:
+        if path.endswith("/secrets"):
+            raise ForbiddenError("not permitted: secrets is forbidden")
+        return 200, {"items": []}
+
+    with pytest.raises(ForbiddenError):
+        remains(ScriptedServer(answer), None)
 
 
 def test_a_list_without_objects_may_be_null() -> None:

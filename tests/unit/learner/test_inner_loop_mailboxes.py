@@ -53,6 +53,17 @@ class TestLoading:
             ("post",),
         ]
 
+    def test_it_takes_up_its_checkpoint_once_and_before_any_fragment(self, clock: HandClock) -> None:
+        bench = LoopBench(clock, loaded=False)
+        bench.membership = None
+
+        def welcomed() -> None:
+            bench.membership = NOW
+
+        bench.wakeup.events = [welcomed, bench.later((2, 4)), bench.later((0, 3), (1, 3))]
+        bench.run((1.0, False))
+        assert bench.took_up == [(0, 0, 0)]
+
     def test_an_end_is_heard_while_it_waits(self, clock: HandClock) -> None:
         bench = LoopBench(clock, loaded=False)
         over = Ending(EndKind.FINISHED, "enough")
@@ -76,7 +87,8 @@ class TestLoading:
         bench = LoopBench(clock, steps_before=5)
         bench.known = known
         bench.run()
-        assert (bench.forgotten, bench.loop.position()) == (forgets, Position(*goes_on_after))
+        assert bench.forgotten == forgets
+        assert (bench.steps, bench.data_position) == goes_on_after
 
     def test_how_long_it_took_is_told(self, clock: HandClock, caplog: pytest.LogCaptureFixture) -> None:
         caplog.set_level(logging.INFO)

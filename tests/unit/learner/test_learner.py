@@ -19,6 +19,7 @@ from diloco.learner.learner import Learner
 from diloco.learner.mailboxes.holdings import Membership
 from diloco.learner.mailboxes.orders import Ending, EndKind, Orders
 from diloco.learner.options import LearnerOptions
+from diloco.learner.syncer_link import Position
 from diloco.spec import API_VERSION, KIND, DiLoCoJob, Metadata
 from tests.support.hand_clock import HandClock
 from tests.support.inner_loop import ScriptedBell
@@ -163,7 +164,11 @@ def test_it_goes_on_from_its_checkpoint_and_keeps_what_that_had(
     )
     store = CheckpointStore(scene.folder / "learner" / "checkpoints", identity)
     store.save(LearnerCheckpoint(state, {2: torch.ones(3)}))
-    kept = scene.learner(**changes)._snapshot()
+    again = scene.learner(**changes)
+    assert again._own_state.position() == Position(7, 28)
+    assert again._snapshot().state.steps == 0  # not before the syncer has said which training this is
+    again._own_state.take_up("")
+    kept = again._snapshot()
     assert (kept.state.steps, kept.state.tokens, kept.state.data_position) == (7, 448, 28)
     assert list(kept.residuals) == [2] * feeds_back
 

@@ -2,18 +2,20 @@ import errno
 import json
 import os
 import resource
-from collections.abc import Iterator
+import tempfile
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from hashlib import sha256
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import save_file
 
 from diloco.learner.checkpoint import (
     CheckpointIdentity,
-    CheckpointMismatchError,
     CheckpointStore,
     CheckpointWriteError,
     LearnerCheckpoint,
@@ -144,22 +146,71 @@ def test_a_directory_that_cannot_be_made_is_reported(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("field", "message"),
+    ("field", "message", "kept"),
     [
-        ("job", "is of job job, this is job other; use another directory or remove it"),
-        ("learner", "is of learner here/cpu/0, this is learner other"),
-        ("optimizer", "is of inner optimizer AdamW, this is inner optimizer other; use another directory or remove"),
-        ("layout_digest", r"is of another model \(layout 0123456789ab, this one is other\)"),
+        ("job", "it is of job job, this is job other", True),
+        ("learner", "it is of learner here/cpu/0, this is learner other", True),
+        ("optimizer", "it is of inner optimizer AdamW, this is inner optimizer other", False),
+        ("layout_digest", "it is of another model (layout 0123456789ab, this one is other)", False),
     ],
 )
-def test_one_of_another_identity_is_refused_naming_both(
-    store: CheckpointStore, tmp_path: Path, field: str, message: str
+def test_those_of_another_identity_are_ignored_with_one_line(
+    store: CheckpointStore, tmp_path: Path, caplog: pytest.LogCaptureFixture, field: str, message: str, *, kept: bool
 ) -> None:
+    theirs = [store.save(checkpoint(step)).name for step in (1, 2)]
+    other = CheckpointStore(tmp_path, replace(IDENTITY, **{field: "other"}))
+    assert other.load() is None
+    assert [record.getMessage() for record in caplog.records] == [
+        f"ignoring checkpoint {tmp_path / '00000002'}: {message}"
+    ]
+    # Those of another job or learner are not ours to remove; the others only take room.
+    ours = [other.save(checkpoint(step)).name for step in (3, 4, 5)][-2:]
+    assert names(tmp_path) == sorted([*(theirs if kept else ()), *ours])
+    found = other.load()
+    assert found is not None
+    assert found.state.steps == 5
+    assert steps_found(tmp_path) == (2 if kept else None)
+
+
+def test_one_of_another_learner_hides_none_of_its_own(store: CheckpointStore, tmp_path: Path) -> None:
     store.save(checkpoint(1))
-    identity = replace(IDENTITY, **{field: "other"})
-    with pytest.raises(CheckpointMismatchError, match=message) as raised:
-        CheckpointStore(tmp_path, identity).load()
-    assert "\n" not in str(raised.value)
+    CheckpointStore(tmp_path, replace(IDENTITY, learner="here/cpu/1")).save(checkpoint(2))
+    assert steps_found(tmp_path) == 1
+
+
+class TestTrainings:
+    def test_the_id_is_kept_with_the_checkpoint(self, store: CheckpointStore) -> None:
+        store.save(replace(checkpoint(1), training="0011223344556677"))
+        found = store.load()
+        assert found is not None
+        assert found.training == "0011223344556677"
+
+    @pytest.mark.parametrize(
+        ("before", "now", "removed"), [("a", "b", True), ("a", "a", False), ("", "b", False), ("a", "", False)]
+    )
+    def test_only_those_known_to_be_of_another_are_removed(
+        self, store: CheckpointStore, tmp_path: Path, before: str, now: str, *, removed: bool
+    ) -> None:
+        store.save(replace(checkpoint(1), training=before))
+        store.save(replace(checkpoint(2), training=now))
+        # The number of one that is removed is free again.
+        assert names(tmp_path) == (["00000001"] if removed else ["00000001", "00000002"])
+
+    def test_those_of_another_make_room_for_the_first_of_this_one(
+        self, store: CheckpointStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        for step in (1, 2):
+            store.save(replace(checkpoint(step), training="a"))
+        there: list[str] = []
+        make: Callable[..., str] = tempfile.mkdtemp
+
+        def made(**named: Any) -> str:
+            there.extend(names(tmp_path))
+            return make(**named)
+
+        monkeypatch.setattr(tempfile, "mkdtemp", made)
+        store.save(replace(checkpoint(3), training="b"))
+        assert there == []
 
 
 def test_a_manifest_that_is_nested_too_deeply_falls_back_to_the_one_before(
@@ -170,7 +221,9 @@ def test_a_manifest_that_is_nested_too_deeply_falls_back_to_the_one_before(
     assert steps_found(tmp_path) == 4
 
 
-def test_one_of_another_base_is_refused_and_one_of_before_is_taken(store: CheckpointStore, tmp_path: Path) -> None:
+def test_one_of_another_base_is_ignored_and_one_of_before_is_taken(
+    store: CheckpointStore, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     digest = IDENTITY.layout_digest
     ours = CheckpointStore(tmp_path, replace(IDENTITY, layout_digest=f"{digest}.base"))
     store.save(checkpoint(4))  # as from an earlier version, which names only the cut
@@ -178,8 +231,8 @@ def test_one_of_another_base_is_refused_and_one_of_before_is_taken(store: Checkp
     assert found is not None
     assert found.state.steps == 4
     ours.save(checkpoint(5))
-    with pytest.raises(CheckpointMismatchError, match="is of a model with other frozen parameters or buffers; use"):
-        CheckpointStore(tmp_path, replace(IDENTITY, layout_digest=f"{digest}.other")).load()
+    assert CheckpointStore(tmp_path, replace(IDENTITY, layout_digest=f"{digest}.other")).load() is None
+    assert "it is of a model with other frozen parameters or buffers" in caplog.text
 
 
 def test_one_that_names_no_optimizer_is_of_adamw(store: CheckpointStore, tmp_path: Path) -> None:
@@ -190,8 +243,7 @@ def test_one_that_names_no_optimizer_is_of_adamw(store: CheckpointStore, tmp_pat
     manifest["digest"] = sha256(json.dumps(manifest, sort_keys=True).encode()).hexdigest()
     path.write_text(json.dumps(manifest))
     assert steps_found(tmp_path) == 4
-    with pytest.raises(CheckpointMismatchError, match="is of inner optimizer AdamW, this is inner optimizer Muon"):
-        CheckpointStore(tmp_path, replace(IDENTITY, optimizer="Muon on 18 matrices (0123456789ab)")).load()
+    assert CheckpointStore(tmp_path, replace(IDENTITY, optimizer="Muon on 18 matrices (0123456789ab)")).load() is None
 
 
 def test_a_manifest_of_another_format_is_not_used(store: CheckpointStore, tmp_path: Path) -> None:
@@ -267,3 +319,26 @@ def test_what_cannot_be_removed_stops_no_checkpoint(
     monkeypatch.setattr(os, "rmdir", busy)
     store.save(checkpoint(3))
     assert steps_found(tmp_path) == 3
+
+
+def test_a_tensor_of_an_impossible_name_makes_a_checkpoint_unusable(store: CheckpointStore, tmp_path: Path) -> None:
+    store.save(checkpoint(4))
+    newest = store.save(checkpoint(5))
+    save_file({"residual.first": torch.ones(1)}, newest / "state.safetensors")
+    rewrite_manifest(newest, sha256=sha256((newest / "state.safetensors").read_bytes()).hexdigest())
+    assert steps_found(tmp_path) == 4
+
+
+def test_a_directory_that_cannot_be_listed_has_no_checkpoints(
+    store: CheckpointStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    store.save(checkpoint(4))
+
+    def broken(_: Path) -> Iterator[Path]:
+        raise OSError(errno.EIO, "Input/output error")
+
+    monkeypatch.setattr(Path, "iterdir", broken)
+    assert steps_found(tmp_path) is None
+    assert [record.getMessage() for record in caplog.records] == [
+        f"ignoring the checkpoints in {tmp_path}: OSError: [Errno 5] Input/output error"
+    ]

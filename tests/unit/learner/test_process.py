@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from diloco.core.time_spent import TimeSpent
-from diloco.learner.checkpoint import CheckpointIdentity, CheckpointStore, CheckpointWriteError, LearnerCheckpoint
+from diloco.learner.checkpoint import CheckpointStore, CheckpointWriteError, LearnerCheckpoint
 from diloco.learner.checkpoint_writer import CheckpointWriter
 from diloco.learner.learner import Learner
 from diloco.learner.mailboxes.outbox import FinishedStep
@@ -21,7 +21,7 @@ from diloco.learner.options import LearnerOptionError, LearnerOptions
 from diloco.learner.process import run_learner
 from diloco.learner.training.trainer import TrainerState
 from diloco.learner.transfers import TransferCounts
-from diloco.model import ModelError, build_model, layout_of
+from diloco.model import ModelError
 from diloco.runtime.addresses import AddressError
 from diloco.runtime.exits import EXIT_UNEXPECTED
 from diloco.runtime.http import HttpServer
@@ -115,13 +115,6 @@ class TestMistakes:
         assert run_learner(options(tmp_path, device="cuda:99")) == 2
         assert "cuda:99" in self._last_line(caplog)
 
-    def test_a_checkpoint_of_another_learner(self, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-        mine = options(tmp_path)
-        store = CheckpointStore(mine.directory / "checkpoints", CheckpointIdentity("small", "here/cpu/1", "digest"))
-        store.save(LearnerCheckpoint(TrainerState({}, 0, 0, 0, 0), {}))
-        assert run_learner(mine) == 2
-        assert "here/cpu/1" in self._last_line(caplog)
-
     def test_a_torch_that_has_no_muon(
         self, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
     ) -> None:
@@ -129,14 +122,6 @@ class TestMistakes:
         monkeypatch.setattr(torch, "__version__", "2.6.0+debian")
         assert run_learner(of_muon(tmp_path)) == 2
         assert self._last_line(caplog).startswith("training.optimizer.kind: Muon is not in torch 2.6.0+debian; use ")
-
-    def test_a_checkpoint_of_another_inner_optimizer(self, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-        theirs, mine = options(tmp_path), of_muon(tmp_path)
-        digest = layout_of(build_model(theirs.job.spec), theirs.job.spec.sync.fragments).digest
-        store = CheckpointStore(mine.directory / "checkpoints", CheckpointIdentity("small", "here/cpu/0", digest))
-        path = store.save(LearnerCheckpoint(TrainerState({}, 0, 0, 0, 0), {}))
-        assert run_learner(mine) == 2
-        assert f"{path}: is of inner optimizer AdamW, this is inner optimizer Muon on 18" in self._last_line(caplog)
 
     def test_a_model_that_ends_the_process_where_it_learns(
         self, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch

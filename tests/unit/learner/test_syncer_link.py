@@ -81,10 +81,22 @@ def test_an_expired_lease_or_a_reset_is_a_reason_to_join_again(refusal: str) -> 
 
 def test_the_inner_loop_starts_over_when_the_welcome_says_so() -> None:
     plain, reset = Bench(Script(welcome(), OVER)), Bench(Script(replace(welcome(load=(0, 1)), reset=True), OVER))
-    for bench, told in ((plain, False), (reset, True)):
+    for bench, told in ((plain, ""), (reset, "the syncer says that this learner has diverged")):
         bench.run()
-        assert bench.boxes.orders.take_start_over() is told
+        assert bench.boxes.orders.take_start_over() == told
         assert not bench.boxes.orders.take_start_over(), "once"
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "why"),
+    [("a", "b", "the syncer has begun another training"), ("a", "a", ""), ("", "b", ""), ("a", "", "")],
+)
+def test_the_inner_loop_starts_over_when_the_training_is_another(before: str, after: str, why: str) -> None:
+    lost = Refused("LeaseExpired", "why")
+    bench = Bench(Script(replace(welcome(), training=before), lost), Script(replace(welcome(2), training=after), OVER))
+    bench.run()
+    assert bench.link.training == after
+    assert bench.boxes.orders.take_start_over() == why
 
 
 def test_an_error_that_would_come_again_ends_it_before_it_was_let_in() -> None:

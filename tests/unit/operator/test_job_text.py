@@ -25,7 +25,12 @@ def test_a_process_reads_the_job_that_was_written(name: str) -> None:
     syncer = spec.syncer.model_copy(update={"expose": Expose(), "storage": storage, "backup": backup})
     init_from = spec.init_from and spec.init_from.model_copy(update={"secret_name": None})
     policy = spec.failure_policy.model_copy(update={"lost_pods": LostPods()})
-    told = spec.model_copy(update={"syncer": syncer, "init_from": init_from, "failure_policy": policy})
+    regions = tuple(
+        region.model_copy(update={"pools": tuple(pool.model_copy(update={"storage": None}) for pool in region.pools)})
+        for region in spec.regions
+    )
+    changed = {"syncer": syncer, "init_from": init_from, "failure_policy": policy, "regions": regions}
+    told = spec.model_copy(update=changed)
     assert parse_job(job_text(every_job()[name])).spec == told
 
 

@@ -11,7 +11,7 @@ from rich.text import Text
 
 from diloco.cli.cluster_access import ApiServer, AwayError, ClusterError, UnauthorizedError, connect
 from diloco.cli.cluster_options import ClusterInputError, Context, Kubeconfig, checked_name
-from diloco.cli.cluster_remains import Remain, deleted, home_id, job_uids, remains
+from diloco.cli.cluster_remains import CLAIM, Remain, deleted, home_id, job_uids, remains
 from diloco.cli.cluster_remains import orphans as chosen_from
 from diloco.cli.console import new_console
 from diloco.runtime.exits import EXIT_UNEXPECTED
@@ -51,6 +51,9 @@ def orphans(
         str, typer.Option("--lease-name", help="Its value operator.leaseName: the id is in ConfigMap NAME-home.")
     ] = DEFAULT_LEASE,
     delete: Annotated[bool, typer.Option("--delete", help="Delete them. Needs --home or --home-context.")] = False,
+    claims: Annotated[
+        bool, typer.Option("--claims", help="With --delete: learners' volume claims too, with what is on them.")
+    ] = False,
     yes: Annotated[bool, typer.Option("--yes", help="Delete without asking first.")] = False,
 ) -> None:
     """List, and with --delete remove, what jobs that are gone left behind in a remote cluster.
@@ -58,7 +61,8 @@ def orphans(
     The context is one of the remote cluster. Each object there bears the id of
     the home whose operator made it, and the uid of its job. A home removes
     what its deleted jobs left behind by itself: use --delete if the home no
-    longer exists, or no longer reaches this cluster.
+    longer exists, or no longer reaches this cluster. Volume claims that a job
+    retains (storage.whenDeleted) stay: they go with --delete --claims.
 
     \b
     Examples:
@@ -70,6 +74,8 @@ def orphans(
     Exit code: 1 if something could not be deleted, 2 for an error in the input.
     """
     _check(namespace, all_namespaces, delete=delete, named=home is not None or home_context is not None)
+    if claims and not delete:
+        raise ClusterInputError("--claims: has no effect without --delete; add it, or leave --claims out")
     checked_name("--operator-namespace", operator_namespace, "namespace")
     checked_name("--lease-name", lease_name, "Lease")
     server = connect(kubeconfig, context, os.environ)
@@ -77,7 +83,7 @@ def orphans(
     if homes_server is not None:
         home = _id_of(homes_server, operator_namespace, lease_name, home)
     where = None if all_namespaces else namespace or server.namespace
-    found = remains(server, where)
+    found = remains(server, where, lambda why: typer.echo(f"diloco: claims are not listed: {why}", err=True))
     console = new_console()
     if home is None:
         console.print(_table(found, "jobs were not looked up") if found else Text("no objects of another home"))
@@ -88,8 +94,9 @@ def orphans(
         console.print(Text(_nothing(found, home)))
         return
     console.print(_table(left, "gone" if homes_server is not None else "counts as gone"))
-    if delete:
-        _delete(server, homes_server, left, home, asked=yes)
+    chosen = left if claims or not delete else _without_claims(left)
+    if delete and chosen:
+        _delete(server, homes_server, chosen, home, asked=yes)
 
 
 def _check(namespace: str | None, all_namespaces: bool, *, delete: bool, named: bool) -> None:
@@ -140,6 +147,13 @@ def _delete(
         typer.echo(f"diloco: {outcome.remain}: {outcome.problem}", err=True)
     if problems:
         raise typer.Exit(EXIT_UNEXPECTED)
+
+
+def _without_claims(left: Sequence[Remain]) -> tuple[Remain, ...]:
+    kept = sum(one.kind is CLAIM for one in left)
+    if kept:
+        typer.echo(f"diloco: {kept} claim(s) stay; to delete them too, add --claims", err=True)
+    return tuple(one for one in left if one.kind is not CLAIM)
 
 
 def _nothing(found: Sequence[Remain], home: str) -> str:

@@ -3,14 +3,14 @@
 Only metadata is read, and of StatefulSets also how many learners run: no Secret's content leaves the cluster.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Any, Final
 from urllib.parse import quote, urlencode
 
-from diloco.cli.cluster_access import ApiServer, ClusterError
+from diloco.cli.cluster_access import ApiServer, ClusterError, ForbiddenError
 
 HOME_LABEL: Final = "diloco.dev/home"
 """On every object that an operator made in a remote cluster: the id of its home."""
@@ -46,12 +46,15 @@ class Kind:
 
 
 STATEFUL_SET: Final = Kind("StatefulSet", "statefulsets", "/apis/apps/v1")
+CLAIM: Final = Kind("PersistentVolumeClaim", "persistentvolumeclaims", "/api/v1")
+"""Made by the StatefulSets' controller, with the labels in their templates."""
 KINDS: Final = (
     STATEFUL_SET,  # first: learners stop before the certificates that they use are gone
     Kind("Secret", "secrets", "/api/v1"),
     Kind("ConfigMap", "configmaps", "/api/v1"),
     Kind("Service", "services", "/api/v1"),
     Kind("NetworkPolicy", "networkpolicies", "/apis/networking.k8s.io/v1"),
+    CLAIM,
 )
 _JOB: Final = Kind("DiLoCoJob", "dilocojobs", "/apis/diloco.dev/v1alpha1")
 
@@ -90,8 +93,12 @@ class Outcome:
     """Why it is still there; empty: it is deleted, or was already gone or replaced by another object."""
 
 
-def remains(server: ApiServer, namespace: str | None) -> tuple[Remain, ...]:
+def remains(
+    server: ApiServer, namespace: str | None, unread: Callable[[str], object] = lambda _: None
+) -> tuple[Remain, ...]:
     """Every object that bears a home's id and a job's uid, in one namespace or in all; those of a kind together.
+
+    ``unread`` is told why claims are missing, if the user may not list them: nothing else needs that right.
 
     Raises:
         ClusterError: a list cannot be read.
@@ -100,7 +107,12 @@ def remains(server: ApiServer, namespace: str | None) -> tuple[Remain, ...]:
     for kind in KINDS:
         accept = _WHOLE if kind is STATEFUL_SET else _METADATA_ONLY
         items = _items(server, kind, namespace, f"{HOME_LABEL},{JOB_UID_LABEL}", accept)
-        found += [remain(kind, item) for item in items]
+        try:
+            found += [remain(kind, item) for item in items]
+        except ForbiddenError as error:
+            if kind is not CLAIM:
+                raise
+            unread(str(error))
     return tuple(one for one in found if one is not None)
 
 

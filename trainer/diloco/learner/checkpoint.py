@@ -4,6 +4,10 @@ A checkpoint is a folder, ``NNNNNNNN/``: ``state.safetensors`` (optimizer moment
 ``manifest.json`` (identity, counters, SHA-256 of the tensors and of itself). It is written to a temporary folder,
 synced and renamed, so a crash leaves the previous one intact. The newest complete checkpoint is used, and two are kept.
 The model is not in it. Nothing is unpickled.
+
+The directory may outlive the job (``pools[].storage``). What cannot be used here is ignored with one line, and does not
+keep the learner from training. The syncer says which training this is, so whether a checkpoint is of another one turns
+out only after it was read (`diloco.learner.own_state`).
 """
 
 import json
@@ -32,11 +36,13 @@ from diloco.runtime.files import (
     sha256_file,
     write_json_atomically,
 )
+from diloco.runtime.output import escaped
 
 _KEPT: Final = 2
 _FORMAT: Final = 1
 _NAME: Final = re.compile(r"\d{8,}")
 _MANIFEST: Final = "manifest.json"
+_MANIFEST_BYTES: Final = 1 << 20
 _TENSORS: Final = "state.safetensors"
 _COUNTERS: Final = ("optimizer_steps", "steps", "tokens", "data_position")
 _ADAMW: Final = "AdamW"
@@ -48,8 +54,12 @@ class CheckpointWriteError(RuntimeError):
     """A checkpoint could not be written (full disk, no permission). Earlier ones are unchanged: training can go on."""
 
 
-class CheckpointMismatchError(ValueError):
-    """The checkpoint found belongs to another job, learner, inner optimizer or model; the text names both."""
+class _ForeignError(ValueError):
+    """The checkpoint belongs to another inner optimizer or model; the text names both."""
+
+
+class _OthersError(_ForeignError):
+    """The checkpoint belongs to another job or learner; the text names both."""
 
 
 class _DamagedError(ValueError):
@@ -74,10 +84,12 @@ class LearnerCheckpoint:
     state: TrainerState
     residuals: Mapping[int, Tensor]
     """Error feedback by fragment: what the encoding has lost so far, flat f32."""
+    training: str = ""
+    """Id of the training that it is of, as the syncer has said; empty: it has said none."""
 
 
 class CheckpointStore:
-    """The checkpoints in one directory, all of one identity. For one thread at a time."""
+    """The checkpoints of one identity in a directory. For one thread at a time."""
 
     def __init__(self, directory: Path, identity: CheckpointIdentity) -> None:
         self._directory = directory
@@ -87,6 +99,9 @@ class CheckpointStore:
     def save(self, checkpoint: LearnerCheckpoint) -> Path:
         """Write a checkpoint, wait until it is on disk, and remove all but the newest two.
 
+        Those of this learner that are of another model, inner optimizer or training are of no use any more. They are
+        removed first, since a small volume may have no room for both. Those of other jobs and learners stay.
+
         Raises:
             CheckpointWriteError: it could not be written; one line.
         """
@@ -94,6 +109,7 @@ class CheckpointStore:
         try:
             self._directory.mkdir(parents=True, exist_ok=True)
             self._remove_leftovers()
+            self._remove_useless(checkpoint.training)
             last = max((int(path.name) for path in self._checkpoints()), default=0)
             place = self._directory / f"{last + 1:08d}"
             aside = Path(tempfile.mkdtemp(prefix=".part-", dir=self._directory))
@@ -111,15 +127,25 @@ class CheckpointStore:
         return place
 
     def load(self) -> LearnerCheckpoint | None:
-        """The newest complete checkpoint; None if there is none. Each one that is skipped is logged as a warning.
+        """The newest complete checkpoint of this identity; None if there is none.
 
-        Raises:
-            CheckpointMismatchError: it belongs to another job, learner, inner optimizer or model; one line.
+        Each damaged one that is skipped is logged as a warning, and so is the newest one of another identity.
         """
-        for path in sorted(self._checkpoints(), key=lambda path: int(path.name), reverse=True):
+        told = False
+        try:
+            found = sorted(self._checkpoints(), key=lambda path: int(path.name), reverse=True)
+        except OSError as error:
+            _log.warning("ignoring the checkpoints in %s: %s", self._directory, one_line(error))
+            return None
+        for path in found:
             try:
                 return self._read(path)
-            except (_DamagedError, UnusableFileError, OSError, SafetensorError) as error:
+            except _ForeignError as error:
+                _log.log(logging.DEBUG if told else logging.WARNING, "ignoring checkpoint %s: %s", path, error)
+                told = True
+                if not isinstance(error, _OthersError):
+                    return None  # what this learner has written before is older still
+            except (ValueError, UnusableFileError, OSError, SafetensorError) as error:
                 self._damaged.add(path)
                 _log.warning("ignoring checkpoint %s: %s", path, one_line(error))
         return None
@@ -138,15 +164,16 @@ class CheckpointStore:
             "format": _FORMAT,
             **asdict(self._identity),
             **{name: getattr(checkpoint.state, name) for name in _COUNTERS},
+            **({"training": checkpoint.training} if checkpoint.training else {}),
             "sha256": sha256_file(aside / _TENSORS),
         }
         manifest["digest"] = _digest(manifest)
         write_json_atomically(aside / _MANIFEST, manifest)
 
     def _read(self, path: Path) -> LearnerCheckpoint:
-        manifest = read_json(path / _MANIFEST, limit_bytes=1 << 20)
+        manifest = read_json(path / _MANIFEST, limit_bytes=_MANIFEST_BYTES)
         counters = _counters(manifest)
-        self._check_identity(path, manifest)
+        self._check_identity(_identity(manifest))
         if sha256_file(path / _TENSORS) != manifest.get("sha256"):
             raise _DamagedError(f"{_TENSORS} is not what was written")
         optimizer: dict[str, Tensor] = {}
@@ -157,28 +184,22 @@ class CheckpointStore:
                 optimizer[rest] = tensor
             else:
                 residuals[int(rest)] = tensor
-        return LearnerCheckpoint(TrainerState(optimizer, **counters), residuals)
+        return LearnerCheckpoint(TrainerState(optimizer, **counters), residuals, _training(manifest))
 
-    def _check_identity(self, path: Path, manifest: dict[str, Any]) -> None:
-        job, learner, digest = (str(manifest.get(name)) for name in ("job", "learner", "layout_digest"))
-        found = CheckpointIdentity(job, learner, digest, str(manifest.get("optimizer", _ADAMW)))
+    def _check_identity(self, found: CheckpointIdentity) -> None:
         for what, word in (("job", "job"), ("learner", "learner"), ("optimizer", "inner optimizer")):
             theirs, ours = getattr(found, what), getattr(self._identity, what)
             if theirs != ours:
-                raise CheckpointMismatchError(
-                    f"{path}: is of {word} {theirs}, this is {word} {ours}; use another directory or remove it"
-                )
+                error = _ForeignError if what == "optimizer" else _OthersError
+                raise error(f"it is of {word} {escaped(theirs)}, this is {word} {ours}")
         match match_digests(self._identity.layout_digest, found.layout_digest):
             case Match.OTHER_CUT:
-                raise CheckpointMismatchError(
-                    f"{path}: is of another model (layout {found.layout_digest[:12]}, this one is "
-                    f"{self._identity.layout_digest[:12]}); use another directory or remove it"
+                raise _ForeignError(
+                    f"it is of another model (layout {escaped(found.layout_digest[:12])}, this one is "
+                    f"{self._identity.layout_digest[:12]})"
                 )
             case Match.OTHER_CONSTANTS:
-                raise CheckpointMismatchError(
-                    f"{path}: is of a model with other frozen parameters or buffers; use the base model that it was "
-                    "made with, or another directory, or remove it"
-                )
+                raise _ForeignError("it is of a model with other frozen parameters or buffers")
             case Match.SAME | Match.UNKNOWN:
                 pass
 
@@ -187,12 +208,60 @@ class CheckpointStore:
         for path in self._directory.glob(".part-*"):
             shutil.rmtree(path, ignore_errors=True)
 
+    def _remove_useless(self, training: str) -> None:
+        """Remove what this learner has written and cannot use in ``training``."""
+        for path in self._checkpoints():
+            manifest = _whole_manifest(path)
+            if manifest is None or not self._is_own(manifest):
+                continue
+            try:
+                self._check_identity(_identity(manifest))
+            except _ForeignError:
+                useless = True
+            else:
+                useless = is_other_training(_training(manifest), training)
+            if useless:
+                shutil.rmtree(path, ignore_errors=True)
+
+    def _is_own(self, manifest: dict[str, Any]) -> bool:
+        """Whether this learner of this job has written it, with whichever model."""
+        found = _identity(manifest)
+        return (found.job, found.learner) == (self._identity.job, self._identity.learner)
+
     def _prune(self, newest: Path) -> None:
-        """Keep the newest and one more; keep a damaged one only if there is no other."""
-        others = [path for path in self._checkpoints() if path != newest]
+        """Keep the newest and one more, a damaged one only if there is no other; and those of others."""
+        others = [
+            path
+            for path in self._checkpoints()
+            if path != newest and ((manifest := _whole_manifest(path)) is None or self._is_own(manifest))
+        ]
         others.sort(key=lambda path: (path not in self._damaged, int(path.name)), reverse=True)
         for path in others[_KEPT - 1 :]:
             shutil.rmtree(path, ignore_errors=True)
+
+
+def is_other_training(one: str, another: str) -> bool:
+    """Whether two ids are of two trainings. Of an empty one, from before there were ids, it is not known."""
+    return bool(one and another) and one != another
+
+
+def _identity(manifest: dict[str, Any]) -> CheckpointIdentity:
+    job, learner, digest = (str(manifest.get(name)) for name in ("job", "learner", "layout_digest"))
+    return CheckpointIdentity(job, learner, digest, str(manifest.get("optimizer", _ADAMW)))
+
+
+def _training(manifest: dict[str, Any]) -> str:
+    return str(manifest.get("training", ""))
+
+
+def _whole_manifest(path: Path) -> dict[str, Any] | None:
+    """The manifest of a checkpoint; None: it cannot be read, or is not what was written."""
+    try:
+        manifest = read_json(path / _MANIFEST, limit_bytes=_MANIFEST_BYTES)
+        _counters(manifest)
+    except (_DamagedError, UnusableFileError, OSError):
+        return None
+    return dict(manifest)
 
 
 def _digest(manifest: dict[str, Any]) -> str:

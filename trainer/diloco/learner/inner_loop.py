@@ -49,10 +49,13 @@ class LoopWiring:
     """The position that the syncer has recorded for this learner."""
     checkpoint: Callable[[], object]
     """Takes a snapshot and has it written."""
+    take_up: Callable[[], object] = lambda: None
+    """Goes on with the learner's own checkpoint, if that is of the syncer's training. Called once, after the first
+    Welcome and before the first step."""
 
 
 class InnerLoop:
-    """Owned by the main thread. Other threads may read ``news``, ``position`` and ``paused``."""
+    """Owned by the main thread. Other threads may read ``news`` and ``paused``."""
 
     def __init__(self, trainer: InnerTrainer, wiring: LoopWiring, settings: LoopSettings, activity: Activity) -> None:
         self._trainer = trainer
@@ -65,13 +68,10 @@ class InnerLoop:
         self._logged_tokens = trainer.tokens
         self._finished: tuple[StepResult, float] | None = None
         """The latest step and its duration, until it is reported."""
+        self._took_up = False
         self.news: FinishedStep | None = None
         """The latest step of this process."""
         self.paused = False
-
-    def position(self) -> Position:
-        """How far the learner is. Two plain reads: any thread may call it."""
-        return Position(self._trainer.steps, self._trainer.data_position)
 
     def step_seconds(self) -> float:
         """Duration of the latest step; 0 before the first."""
@@ -95,8 +95,8 @@ class InnerLoop:
 
     def between_steps(self) -> None:
         """Do the work between two steps, if there is any."""
-        if self._boxes.orders.take_start_over():
-            self._start_over()
+        if why := self._boxes.orders.take_start_over():
+            self._start_over(why)
         self._swap_in()
         self.answer()
         self._stage()
@@ -110,11 +110,13 @@ class InnerLoop:
         ending = self._receive_model()
         if ending is not None:
             return ending
+        self._take_up()
         known = self._wiring.known_position()
         if known is not None:
             if known.steps > self._trainer.steps and self._boxes.feedback is not None:
                 self._boxes.feedback.forget()
             self._trainer.catch_up(known.steps, known.data_position)
+        self._logged_tokens = self._trainer.tokens
         _log.info(
             "loaded the model in %.1f s; starting after step %d, data position %d",
             time.monotonic() - began,
@@ -130,15 +132,22 @@ class InnerLoop:
             if ending is not None:
                 return ending
             notices = self._wiring.wakeup.notices
+            if self._wiring.membership() is not None:
+                self._take_up()  # from the disk, while fragments arrive
             self._swap_in()
             self._boxes.control.post()
             if not self._boxes.holdings.complete:
                 self._wiring.wakeup.wait(notices, _LOOK_SECONDS)
         return None
 
-    def _start_over(self) -> None:
+    def _take_up(self) -> None:
+        if not self._took_up:
+            self._took_up = True
+            self._wiring.take_up()
+
+    def _start_over(self, why: str) -> None:
         """Load the global model and drop everything that may have diverged; make no step before that."""
-        _log.warning("starting over from the global model, as the syncer says that this learner has diverged")
+        _log.warning("starting over from the global model: %s", why)
         self._trainer.start_over()
         if self._boxes.feedback is not None:
             self._boxes.feedback.forget()

@@ -29,6 +29,7 @@ from diloco.learner.mailboxes.residuals import Residuals
 from diloco.learner.mailboxes.wakeup import Wakeup
 from diloco.learner.metrics import LearnerFigures, figure_pages
 from diloco.learner.options import LearnerOptions
+from diloco.learner.own_state import OwnState
 from diloco.learner.puller import Puller, ReceiveOptions
 from diloco.learner.syncer_link import Identity, Link, Mailboxes
 from diloco.learner.training.device import choose_device
@@ -69,7 +70,7 @@ class Learner:
         Raises:
             ModelError, LayoutError, DataError, DeviceError, OptimizerError, BatchError: this machine lacks what the job
                 asks for.
-            UnusableFileError, CheckpointMismatchError: the directory cannot be used, or belongs to another learner.
+            UnusableFileError: the directory cannot be used.
             TlsFileError: a certificate cannot be read.
         """
         self._options = options
@@ -91,7 +92,9 @@ class Learner:
         )
         store = CheckpointStore(options.directory / CHECKPOINTS_FOLDER, identity)
         self._writer = CheckpointWriter(store)
-        self._feedback = self._restored(store.load())
+        uses_feedback = spec.sync.error_feedback and spec.sync.compression in ("Int8", "Int4")
+        self._feedback = Residuals() if uses_feedback else None
+        self._own_state = OwnState(self._trainer, self._feedback, store.load())
 
         fragments = len(layout.fragments)
         schedule = Schedule(fragments, spec.sync.interval, spec.sync.least_overlap)
@@ -122,12 +125,13 @@ class Learner:
                 lambda: self._link.current(),  # noqa: PLW0108  # the link is made after the loop
                 lambda: self._link.welcome_position,
                 lambda: self._writer.offer(self._snapshot),
+                lambda: self._own_state.take_up(self._link.training),
             ),
             LoopSettings(options.staleness_bound_steps, spec.training.checkpoint_every_steps, options.speed),
             self._activity,
         )
         who = Identity(options.job.metadata.name, options.learner, secrets.token_hex(8), layout.digest)
-        self._link = Link(who, self._client.open_session, self._boxes, self._loop.position, uniform)
+        self._link = Link(who, self._client.open_session, self._boxes, self._own_state.position, uniform)
         self._link.why_unreachable = self._client.why_unreachable
         self._stopped = threading.Event()
         context = TransferContext(
@@ -215,16 +219,6 @@ class Learner:
     def _start(self, name: str, body: Callable[[], None]) -> None:
         self._threads.append(start_worker(name, body, self._orders.fail))
 
-    def _restored(self, checkpoint: LearnerCheckpoint | None) -> Residuals | None:
-        sync = self._options.job.spec.sync
-        residuals = {}
-        if checkpoint is not None:
-            self._trainer.load_state(checkpoint.state)
-            residuals = dict(checkpoint.residuals)
-            _log.info("continues from its own checkpoint of step %d", checkpoint.state.steps)
-        uses_feedback = sync.error_feedback and sync.compression in ("Int8", "Int4")
-        return Residuals(residuals) if uses_feedback else None
-
     def _forget_diverged(self) -> None:
         """Save a checkpoint without an optimizer state: the next process loads the model, and starts over with it."""
         self._trainer.start_over()
@@ -233,7 +227,8 @@ class Learner:
         self._writer.finish(self._snapshot, self._options.hand_in_seconds)
 
     def _snapshot(self) -> LearnerCheckpoint:
-        return LearnerCheckpoint(self._trainer.state(), {} if self._feedback is None else self._feedback.snapshot())
+        residuals = {} if self._feedback is None else self._feedback.snapshot()
+        return LearnerCheckpoint(self._trainer.state(), residuals, self._link.training)
 
     def _shut_down(self, ending: Ending) -> None:
         """Push what was requested, leave, and save a checkpoint: within a time limit, whatever the syncer does."""

@@ -12,7 +12,6 @@ from contextlib import contextmanager
 from types import FrameType
 
 from diloco.core.fragments import LayoutError
-from diloco.learner.checkpoint import CheckpointMismatchError
 from diloco.learner.data import DataError, DataUnavailableError
 from diloco.learner.learner import Learner
 from diloco.learner.mailboxes.orders import Ending, EndKind, Orders
@@ -39,7 +38,6 @@ _SWITCH_SECONDS = 0.0005
 _MISTAKES = (
     AddressError,
     BatchError,
-    CheckpointMismatchError,
     DataError,
     DeviceError,
     HttpServerError,

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from diloco.core.actions import Refusal
+from diloco.learner.checkpoint import is_other_training
 from diloco.learner.mailboxes.held_orders import HeldFragments, HeldOrder, HeldOrders
 from diloco.learner.mailboxes.holdings import Holdings, Membership
 from diloco.learner.mailboxes.orders import Ending, EndKind, EvaluationOrder, Orders
@@ -95,6 +96,8 @@ class Position:
 
     steps: int
     data_position: int
+    training: str = ""
+    """Id of the training that these are from, as long as it is not compared with the syncer's; otherwise empty."""
 
 
 class Link:
@@ -124,6 +127,8 @@ class Link:
         self._membership: Membership | None = None
         self._lost_at: float | None = None
         self._welcome_position: Position | None = None
+        self.training = ""
+        """Id of the training, as the latest Welcome says; empty: it said none."""
         self.sessions = 0
         """Number of sessions that the syncer has accepted."""
 
@@ -197,6 +202,7 @@ class Link:
             heals=True,
             held_epoch=held_epoch,
             held=held,
+            training=position.training,
         )
 
     def _broken(self, error: WireError) -> str | None:
@@ -280,6 +286,7 @@ class Link:
             self._check_fragment(fragment)
         membership = Membership(welcome.epoch, welcome.incarnation)
         self.sessions += 1
+        before, self.training = self.training, welcome.training
         self._welcome_position = Position(welcome.steps, welcome.data_position)
         boxes.orders.progressed(welcome.progress)
         self._membership = membership
@@ -288,8 +295,11 @@ class Link:
         if boxes.holdings.admitted(membership, welcome.load):
             boxes.control.ready(membership)
             boxes.control.post()
-        if welcome.reset:  # only now, as the inner loop then waits for what is to be loaded
-            boxes.orders.start_over()
+        # Only now, as the inner loop then waits for what is to be loaded.
+        if welcome.reset:
+            boxes.orders.start_over("the syncer says that this learner has diverged")
+        elif is_other_training(before, welcome.training):
+            boxes.orders.start_over("the syncer has begun another training")
         away = "" if self._lost_at is None else f" after {time.monotonic() - self._lost_at:.1f} s"
         verb = "joined" if self.sessions == 1 else "rejoined"
         _log.info(

@@ -30,6 +30,8 @@ MUTABLE = frozenset(
         "spec.regions[].pools[].without",
         "spec.regions[].pools[].fallbackAfterSeconds",
         "spec.regions[].pools[].resources",
+        "spec.regions[].pools[].storage.whenDeleted",
+        "spec.regions[].pools[].storage.whenScaled",
     }
 )
 """Fields that the operator can change while the job runs."""

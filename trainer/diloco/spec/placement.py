@@ -112,6 +112,26 @@ class PodTemplate(SpecModel):
     with privileges, and the job's own Secrets."""
 
 
+class LearnerStorage(SpecModel):
+    """A volume for each learner of a pool, which outlives the learner's pods. For jobs in a cluster."""
+
+    size: str = Field(default="10Gi", pattern=QUANTITY, max_length=20)
+    """Size of each PersistentVolumeClaim. Three checkpoints of the inner optimizer must fit: 24 bytes a parameter, 36
+    with ``sync.errorFeedback`` (Int8, Int4)."""
+    class_name: ClassName | None = None
+    """StorageClass. Default: the cluster's."""
+    access_mode: Literal["ReadWriteOnce", "ReadWriteOncePod", "ReadWriteMany"] = "ReadWriteOnce"
+    """With ReadWriteOnce and ReadWriteOncePod, the pod of a learner whose node no longer responds is not replaced until
+    the node is back, is deleted, or has the out-of-service taint. With ReadWriteMany it is replaced as without a
+    volume; that needs a shared file system."""
+    when_deleted: Literal["Delete", "Retain"] = "Delete"
+    """Retain: the claims stay when the job is deleted. A later job of the same name takes them, but uses what is on
+    them only if its syncer goes on with the same training (``syncer.storage.adopt``, a backup)."""
+    when_scaled: Literal["Delete", "Retain"] = "Retain"
+    """Delete: the claim of a learner goes when the pool has fewer learners; those of all learners go when the job is
+    suspended or has ended."""
+
+
 class Pool(SpecModel):
     """Learners on one kind of node."""
 
@@ -160,6 +180,9 @@ class Pool(SpecModel):
     pod_template: PodTemplate | None = None
     """Additions to the pod template of this pool. Without ``topologySpreadConstraints``, learners prefer nodes and
     zones with fewer learners of the job."""
+    storage: LearnerStorage | None = None
+    """A volume for each learner, on which its inner optimizer outlives its pod. Default: none; in a new pod the inner
+    optimizer begins without moments and warms up."""
 
     @property
     def indices(self) -> tuple[int, ...]:

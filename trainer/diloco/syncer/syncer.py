@@ -148,6 +148,7 @@ class Syncer:
             clock=clock,
             post=self._engine_loop.post,
             terms=terms_of(options.job.spec.regions),
+            training=directory.known_training(),
         )
         self._posted = posted = PostedPulls(POSTED_SECONDS)
         self._executor = ActionExecutor(

@@ -38,6 +38,9 @@ class Join:
     """Syncer epoch that ``held`` belongs to; empty: it cannot send what it holds."""
     held: tuple[int, ...] = ()
     """By fragment: one more than the version that it can send, 0: none."""
+    training: str = ""
+    """Id of the training that ``steps`` and ``data_position`` are from, if a checkpoint has them; empty: from the
+    process itself, or the checkpoint names none."""
     protocol: int = PROTOCOL
 
 
@@ -170,6 +173,8 @@ class Welcome:
     """Limit of the learner's region: a push in parts then waits until the syncer says how many may come. 0: none."""
     reset: bool = False
     """It has diverged: besides the model, its inner optimizer and its error feedback start over."""
+    training: str = ""
+    """Id of the training, the same for as long as the syncer's directory is; empty: not said."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,6 +11,7 @@ from datetime import datetime
 
 from diloco_operator import labels
 from diloco_operator.decide.causes.cause import Cause, gravest_first, joined
+from diloco_operator.decide.causes.claims import with_claims
 from diloco_operator.decide.causes.elastic import has_no_node, without_waiting
 from diloco_operator.decide.causes.pods import PodProblem, is_on_silent_node, is_ready, pod_problem, running_since
 from diloco_operator.decide.observed import ChildKey, Looked, Object, PodObserved
@@ -71,7 +72,7 @@ def learner_causes(workloads: Iterable[PoolWorkload], looked: Looked, known: Kno
     """The causes that keep learners from running, but for lost nodes. What an elastic pool does without is none."""
     causes: list[Cause] = []
     for workload, own in _with_pods(workloads, looked):
-        problems = _problems(workload, own, known, now)
+        problems = _problems(workload, own, looked, known, now)
         lost = sum(observed.pod["metadata"].get("uid") in known.lost for observed in own)
         causes += _grouped(without_waiting(workload, problems, lost), _counted(workload))
         causes += _forbidden(workload, looked.events)
@@ -93,7 +94,7 @@ def waiting_learners(
     """
     found = {}
     for workload, own in _with_pods(workloads, looked):
-        problems = _problems(workload, own, Known(present), now)
+        problems = _problems(workload, own, looked, Known(present), now)
         without = [problem for problem in problems if has_no_node(problem)]
         if workload.minimum is not None and without:
             causes = _grouped(without, _counted(workload))
@@ -111,12 +112,18 @@ def _with_pods(workloads: Iterable[PoolWorkload], looked: Looked) -> Iterator[tu
             yield workload, pods.get(str(workload.live["metadata"].get("uid", "")), [])
 
 
-def _problems(workload: PoolWorkload, own: list[PodObserved], known: Known, now: datetime) -> list[PodProblem]:
+def _problems(
+    workload: PoolWorkload, own: list[PodObserved], looked: Looked, known: Known, now: datetime
+) -> list[PodProblem]:
     return [
         problem
         for observed in own
         if (learner := _learner(workload, observed.pod)) not in known.spared
-        and (problem := pod_problem(observed, now) or _missing(observed.pod, learner, known.present, now)) is not None
+        and (
+            problem := with_claims(pod_problem(observed, now), observed, looked.events)
+            or _missing(observed.pod, learner, known.present, now)
+        )
+        is not None
     ]
 
 

@@ -61,6 +61,10 @@ def test_what_pods_mount_and_what_guards_them_is_there_before_them(job: str) -> 
 def test_everything_that_a_pod_mounts_is_made_unless_it_is_the_users(which: str) -> None:
     objects = JOBS[which.partition(":")[0]]
     sources = {volume["name"]: volume for volume in TEMPLATES[which]["spec"]["volumes"]}
+    kind, _, name = which.partition(": ")[2].partition("/")
+    for claim in of_kind(objects, kind)[name]["spec"].get("volumeClaimTemplates", ()):
+        assert claim["metadata"]["name"] not in sources
+        sources[claim["metadata"]["name"]] = claim
     assert sources["job"]["configMap"]["name"] in of_kind(objects, "ConfigMap")
     assert sources["tls"]["secret"]["secretName"] in of_kind(objects, "Secret")
     if "Deployment" in which:

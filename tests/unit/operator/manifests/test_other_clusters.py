@@ -10,7 +10,7 @@ from diloco.spec.load import job_from
 from diloco.spec.placement import Pool
 from diloco_operator import labels, names
 from diloco_operator.manifests import Inputs, ObservedImages, Placed, Remote, Scale, abroad, all_children, choose_images
-from diloco_operator.manifests.documents import PASSED_TO_PODS
+from diloco_operator.manifests.documents import PASSED_TO_PODS, USED_BY_CLAIMS, USED_BY_OPERATOR
 from diloco_operator.names import PoolKey
 from tests.support.made_objects import OPTIONS, UID, containers, of_kind, placeholders
 
@@ -158,8 +158,7 @@ def test_the_manifest_elsewhere_is_a_job_with_the_same_learners() -> None:
 
 def test_every_field_of_a_pool_is_for_somebody() -> None:
     processes = {"name", "learners", "minimum_learners", "without", "nodes_per_learner", "batch_size"}
-    operator = {"fallback_after_seconds"}
-    assert set(Pool.model_fields) == PASSED_TO_PODS | processes | operator
+    assert set(Pool.model_fields) == PASSED_TO_PODS | USED_BY_CLAIMS | USED_BY_OPERATOR | processes
 
 
 def test_the_authority_and_the_syncers_key_stay_at_home() -> None:

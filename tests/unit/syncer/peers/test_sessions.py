@@ -342,3 +342,22 @@ def test_the_end_of_a_session_that_was_replaced_ends_no_load() -> None:
         assert peers.loads.loads(WHO)
 
     play(scene)
+
+
+@pytest.mark.parametrize(
+    ("theirs", "ours", "counts"),
+    [("a", "b", (0, 0)), ("a", "a", (5, 20)), ("", "b", (5, 20)), ("a", "", (5, 20))],
+)
+def test_how_far_a_checkpoint_of_another_training_came_does_not_count(
+    theirs: str, ours: str, counts: tuple[int, int]
+) -> None:
+    async def scene(peers: SyncerPeers) -> None:
+        peers.sessions._training = ours
+        joined = await peers.join(steps=5, data_position=20, training=theirs)
+        assert peers.events == [LearnerJoined(WHO, "process", (), *counts)]
+        peers.admit(steps=counts[0])
+        (welcome,) = joined.told
+        assert isinstance(welcome, Welcome)
+        assert welcome.training == ours
+
+    play(scene)

@@ -54,19 +54,19 @@ class Orders:
         self._failure: BaseException | None = None
         self._stop_reason: str | None = None
         self._progress = 0.0
-        self._start_over = False
+        self._start_over = ""
 
-    def start_over(self) -> None:
-        """Have the inner loop start over from the global model, with a new optimizer state."""
+    def start_over(self, why: str) -> None:
+        """Have the inner loop start over from the global model, with a new optimizer state; ``why``: in a few words."""
         with self._lock:
-            self._start_over = True
+            self._start_over = why
         self._wakeup.notify()
 
-    def take_start_over(self) -> bool:
-        """Whether the inner loop is to start over now."""
+    def take_start_over(self) -> str:
+        """Why the inner loop is to start over now; empty: it is not."""
         with self._lock:
-            told, self._start_over = self._start_over, False
-            return told
+            why, self._start_over = self._start_over, ""
+            return why
 
     def evaluate(self, order: EvaluationOrder) -> None:
         """Request an evaluation; it replaces one that has not begun."""

@@ -15,10 +15,15 @@ class Residuals:
     """At most one committed and one pending residual per fragment. Tensors are replaced, never written to."""
 
     def __init__(self, committed: Mapping[int, Tensor] | None = None) -> None:
-        """``committed``: residuals (f32, flat, one element a parameter) from a checkpoint."""
+        """``committed``: residuals (f32, flat, one element a parameter)."""
         self._lock = threading.Lock()
         self._committed = dict(committed or {})
         self._pending: dict[int, tuple[int, Tensor]] = {}
+
+    def restore(self, committed: Mapping[int, Tensor]) -> None:
+        """Take up the residuals of a checkpoint, before the first outer gradient is encoded."""
+        with self._lock:
+            self._committed = dict(committed)
 
     def residual(self, fragment: int) -> Tensor | None:
         """What the last merged encoding of the fragment lost; None: nothing yet."""

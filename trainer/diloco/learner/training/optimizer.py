@@ -131,10 +131,13 @@ class NamedOptimizer:
 
         Raises:
             KeyError: a moment is missing, or belongs to a parameter or an optimizer that does not exist.
+            ValueError: a moment has another shape than its parameter.
         """
         known = {f"{moment}.{name}" for part in self._parts.values() for name in part.names for moment in part.moments}
         if unknown := tensors.keys() - known:
             raise KeyError(min(unknown))
+        for part in self._parts.values():
+            _check_shapes(part, tensors)
         for kind, part in self._parts.items():
             _load(part, tensors, steps if kind == "AdamW" else None)
         self._steps = steps
@@ -194,6 +197,16 @@ def _adamw(parameters: Mapping[str, nn.Parameter], options: InnerOptimizer) -> _
         fused=True,
     )
     return _Part(optimizer, (*matrices, *others), ("exp_avg", "exp_avg_sq"))
+
+
+def _check_shapes(part: _Part, tensors: Mapping[str, Tensor]) -> None:
+    """Check what torch does not."""
+    parameters = [parameter for group in part.optimizer.param_groups for parameter in group["params"]]
+    for name, parameter in zip(part.names, parameters, strict=True):
+        for moment in part.moments:
+            found = tensors.get(f"{moment}.{name}")
+            if found is not None and found.shape != parameter.shape:
+                raise ValueError(f"{moment}.{name} has the shape {tuple(found.shape)}, not {tuple(parameter.shape)}")
 
 
 def _load(part: _Part, tensors: Mapping[str, Tensor], steps: int | None) -> None:

@@ -252,7 +252,7 @@ class InnerTrainer:
         """Restore ``state``, before the first step. Fragments and their counters are not in it.
 
         Raises:
-            KeyError: it is of another model or inner optimizer.
+            KeyError, ValueError: it is of another model or inner optimizer.
         """
         self._optimizer.load_state(state.tensors, state.optimizer_steps)
         self._steps, self._tokens = state.steps, state.tokens

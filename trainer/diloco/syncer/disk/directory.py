@@ -76,6 +76,17 @@ class SyncerDirectory:
             write_atomically(path, f"{made}\n")
         return made
 
+    def known_training(self) -> str:
+        """Id of the training; empty if there is none yet and none can be written."""
+        try:
+            return self.training()
+        except OSError as error:
+            told = (
+                "%s: has no id of the training (%s): learners cannot tell whether their checkpoints are of another one"
+            )
+            _log.warning(told, self.root, error.strerror or error)
+            return ""
+
     def begin_epoch(self, known: int = 0) -> int:
         """A new epoch, one more than any before; on disk before it is used. ``known``: that of the checkpoint.
 

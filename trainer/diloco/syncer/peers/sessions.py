@@ -6,7 +6,7 @@ A session is open before the engine has decided about it, and ``admitted`` once 
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable, Coroutine
-from dataclasses import fields
+from dataclasses import fields, replace
 from typing import Any
 
 from diloco.core.actions import Admit, Fence, Refusal, Refuse
@@ -70,9 +70,11 @@ class Sessions:
         clock: Callable[[], float],
         post: Callable[[Event], None],
         terms: Callable[[str], LinkTerms] = lambda _: LinkTerms(),
+        training: str = "",
     ) -> None:
-        """``terms``: how a learner's transfers are made."""
+        """``terms``: how a learner's transfers are made. ``training``: its id; empty: not known."""
         self._terms = terms
+        self._training = training
         self._job = job
         self._layout = layout
         self._epoch = epoch
@@ -103,6 +105,9 @@ class Sessions:
             WireError: the joining process does not belong to this job, or breaks the protocol.
         """
         check_belongs(join, self._job, self._layout)
+        if join.training and self._training and join.training != self._training:
+            # Its checkpoint is of another training: how far it was there does not count here.
+            join = replace(join, steps=0, data_position=0)
         try:
             self._claims.check_join(join.learner, join.steps, join.data_position)
         except ClaimError as error:
@@ -157,6 +162,7 @@ class Sessions:
             connections=terms.connections,
             bytes_per_second=round(terms.bytes_per_second),
             reset=action.reset,
+            training=self._training,
         )
         self._deliver(session, welcome)
 

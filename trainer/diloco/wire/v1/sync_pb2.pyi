@@ -171,6 +171,7 @@ class Join(_message.Message):
     HEALS_FIELD_NUMBER: _builtins.int
     HELD_EPOCH_FIELD_NUMBER: _builtins.int
     HELD_FIELD_NUMBER: _builtins.int
+    TRAINING_FIELD_NUMBER: _builtins.int
     protocol: _builtins.int
     """1"""
     job: _builtins.str
@@ -189,6 +190,8 @@ class Join(_message.Message):
     """knows the refusals Stuck and Reset, and what Welcome.reset means"""
     held_epoch: _builtins.str
     """syncer epoch that held belongs to; empty: it cannot send what it holds"""
+    training: _builtins.str
+    """that steps and data_position are from, if a checkpoint has them; empty: not said"""
     @_builtins.property
     def versions(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """held, by fragment; empty: none"""
@@ -212,10 +215,11 @@ class Join(_message.Message):
         heals: _builtins.bool = ...,
         held_epoch: _builtins.str = ...,
         held: _abc.Iterable[_builtins.int] | None = ...,
+        training: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["data_position", b"data_position", "epoch", b"epoch", "heals", b"heals", "held", b"held", "held_epoch", b"held_epoch", "instance", b"instance", "job", b"job", "layout_digest", b"layout_digest", "learner", b"learner", "protocol", b"protocol", "steps", b"steps", "versions", b"versions"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["data_position", b"data_position", "epoch", b"epoch", "heals", b"heals", "held", b"held", "held_epoch", b"held_epoch", "instance", b"instance", "job", b"job", "layout_digest", b"layout_digest", "learner", b"learner", "protocol", b"protocol", "steps", b"steps", "training", b"training", "versions", b"versions"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -456,6 +460,7 @@ class Welcome(_message.Message):
     CONNECTIONS_FIELD_NUMBER: _builtins.int
     BYTES_PER_SECOND_FIELD_NUMBER: _builtins.int
     RESET_FIELD_NUMBER: _builtins.int
+    TRAINING_FIELD_NUMBER: _builtins.int
     incarnation: _builtins.int
     epoch: _builtins.str
     steps: _builtins.int
@@ -468,6 +473,8 @@ class Welcome(_message.Message):
     """limit of the region: a push in parts waits until the syncer says how many may come"""
     reset: _builtins.bool
     """it has diverged: its inner optimizer and error feedback start over too"""
+    training: _builtins.str
+    """id of the training; a checkpoint of another one is of no use; empty: not said"""
     @_builtins.property
     def load(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """fragments to pull before training"""
@@ -492,10 +499,11 @@ class Welcome(_message.Message):
         connections: _builtins.int = ...,
         bytes_per_second: _builtins.int = ...,
         reset: _builtins.bool = ...,
+        training: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["progress", b"progress"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["bytes_per_second", b"bytes_per_second", "connections", b"connections", "data_position", b"data_position", "epoch", b"epoch", "incarnation", b"incarnation", "load", b"load", "posted_pulls", b"posted_pulls", "progress", b"progress", "reset", b"reset", "steps", b"steps", "versions", b"versions"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["bytes_per_second", b"bytes_per_second", "connections", b"connections", "data_position", b"data_position", "epoch", b"epoch", "incarnation", b"incarnation", "load", b"load", "posted_pulls", b"posted_pulls", "progress", b"progress", "reset", b"reset", "steps", b"steps", "training", b"training", "versions", b"versions"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
