@@ -112,7 +112,7 @@ class Pods:
             trouble = next((value for prefix, value in self.troubles.items() if name.startswith(prefix)), None)
             uid = pod["metadata"]["uid"]
             self.events.pop(uid, None)
-            if trouble is None and pod["spec"]["nodeName"] in self.broken:
+            if trouble is None and pod["spec"].get("nodeName") in self.broken:
                 trouble = crashing(self.now)
             if trouble is not None:
                 pod["status"] = {key: value for key, value in trouble.items() if key != "events"}
