@@ -5,7 +5,6 @@ no intervention after a fault. Steps come from the learners' metrics, membership
 Kubernetes.
 """
 
-import json
 from collections.abc import Iterator
 
 import pytest
@@ -142,7 +141,7 @@ def untouched(before: SyncerStatus, after: SyncerStatus, learner: str) -> None:
 
 
 def test_an_automatic_batch_is_found_in_the_memory_of_the_container(job: ClusterJob) -> None:
-    lines = [json.loads(line)["message"] for line in job.kubectl("logs", job.pod_name(VICTIM)).splitlines()]
+    lines = job.log(job.pod_name(VICTIM))
     (told,) = [line for line in lines if line.startswith("batchSize Auto: 4 of at most 4 sequences; they need 0.")]
     assert told.endswith("of 2 GiB")
 
