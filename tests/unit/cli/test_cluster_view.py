@@ -80,11 +80,13 @@ def test_a_job_whose_syncer_may_not_be_asked_is_shown_from_its_status() -> None:
 def test_an_elastic_pool_is_shown_with_its_bounds_and_why_learners_wait() -> None:
     waits = "5 of 8 learners of us-west/spot (minimum 2) unschedulable: 0/3 nodes are available"
     spot = {"name": "spot", "desired": 8, "ready": 3, "training": 3, "minimum": 2, "waiting": 5, "message": waits}
+    spot["elsewhere"] = 4
     status = training_status(regions=[{"name": "us-west", "desired": 8, "training": 3, "pools": [spot]}])
     lines = drawn(job_view(job(status), Closeup(), NOW)).splitlines()
     assert "pool          train  ready  wanted  StatefulSet" in lines
     assert "us-west/spot      3      3  2 to 8  -" in lines
     assert waits in lines
+    assert "4 learners of us-west/spot run in the region's next pool" in lines
 
 
 def test_nodes_that_are_avoided_are_shown_with_their_end() -> None:

@@ -241,8 +241,10 @@ def _pools(status: JobStatus) -> Table:
 
 
 def _waiting(status: JobStatus) -> list[RenderableType]:
-    """Why learners of elastic pools have no node."""
-    return [Text(pool.message, style="dim") for region in status.regions for pool in region.pools if pool.message]
+    """Why learners of elastic pools have no node, and how many run elsewhere meanwhile."""
+    told = [pool.message for region in status.regions for pool in region.pools if pool.message]
+    told += [f"{count} learners of {pool} run in the region's next pool" for pool, count in status.elsewhere.items()]
+    return [Text(line, style="dim") for line in told]
 
 
 def _avoided(status: JobStatus) -> list[RenderableType]:
