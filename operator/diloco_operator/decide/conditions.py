@@ -202,14 +202,14 @@ def counts(
         known = workload.live is not None or clusters.answers(workload.key.cluster)
         ids = {f"{region}/{pool}/{index}" for index in workload.indices} if running else set[str]()
         given_up = sorted(index for index in workload.indices if f"{region}/{pool}/{index}" in heard.given_up)
-        without = pods.waiting.get(workload.pool)
+        without, elsewhere = pods.waiting.get(workload.pool), min(desired, pods.elsewhere.get(workload.pool, 0))
         status = PoolStatus(
             name=pool,
             desired=desired,
             minimum=workload.minimum if running else None,
             waiting=None if without is None else without.learners,
             message=None if without is None else without.message,
-            elsewhere=pods.elsewhere.get(workload.pool),
+            elsewhere=elsewhere or None,
             ready=workload.ready if known else clusters.last_ready(region, pool),
             training=len(ids & (heard.training or frozenset())),
             left_out=len(ids & heard.left_out) or None,
@@ -274,7 +274,7 @@ def _fallbacks(before: JobStatus, after: JobStatus) -> Iterator[JobEvent]:
         was, are = old.get(pool, 0), new.get(pool, 0)
         if are > was:
             yield _event(Reason.FALLBACK_USED, f"{are} learners of {pool} run in the next pool: they find no node")
-        elif are < was:
+        elif are < was and after.learners.desired:
             yield _event(Reason.FALLBACK_LEFT, f"learners of {pool} have nodes; {are} still run in the next pool")
 
 

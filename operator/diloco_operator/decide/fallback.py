@@ -9,7 +9,7 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 
 from diloco.spec import DiLoCoJob
-from diloco.spec.checks import MAXIMUM_LEARNERS
+from diloco.spec.checks import MAXIMUM_LEARNERS, problems
 from diloco.spec.placement import Pool, Region
 from diloco_operator import names
 from diloco_operator.decide.causes.pods import is_ready, unschedulable_since
@@ -30,18 +30,21 @@ def with_fallbacks(job_now: JobNow) -> JobNow:
         # What an earlier pool has added to this one may find no node either.
         workload = next(one for one in job_now.workloads if one.pool == key)
         learners = _elsewhere(job_now, workload, timedelta(seconds=pool.fallback_after_seconds))
-        if learners:
-            moved = {**job_now.elsewhere, key: learners}
-            job_now = replace(job_now, job=with_more(job_now.job, key, learners), elsewhere=moved)
+        learners = min(learners, MAXIMUM_LEARNERS - len(job_now.spec.learner_ids))
+        if learners <= 0:
+            continue
+        job = with_more(job_now.job, key, learners)
+        if not problems(job.spec):  # else no process would read the manifest
+            job_now = replace(job_now, job=job, elsewhere={**job_now.elsewhere, key: learners})
     return job_now
 
 
 def _elsewhere(job_now: JobNow, workload: PoolWorkload, patience: timedelta) -> int:
     """How many of a pool's learners should run in the next one."""
     before, looked = job_now.before.elsewhere.get(str(workload.pool), 0), job_now.pods_by_set
-    if not job_now.clusters.answers(workload.key.cluster):
-        return before
-    if workload.live is None or workload.healthy:
+    if not job_now.clusters.answers(workload.key.cluster) or workload.live is None:
+        return min(before, workload.wanted)
+    if workload.healthy:
         return 0
     if looked is None:
         return min(before, workload.wanted)
@@ -59,9 +62,8 @@ def _waits(pod: Object, now: datetime, patience: timedelta) -> bool:
 
 
 def with_more(job: DiLoCoJob, key: PoolKey, learners: int) -> DiLoCoJob:
-    """The job with so many learners of a pool in the region's next one, as far as it may have more."""
-    count = min(learners, MAXIMUM_LEARNERS - len(job.spec.learner_ids))
-    regions = [_moved(region, key.pool, count) if region.name == key.region else region for region in job.spec.regions]
+    """The job with so many learners of a pool in the region's next one."""
+    regions = [_moved(one, key.pool, learners) if one.name == key.region else one for one in job.spec.regions]
     return job.model_copy(update={"spec": job.spec.model_copy(update={"regions": tuple(regions)})})
 
 
@@ -69,12 +71,17 @@ def _moved(region: Region, name: str, count: int) -> Region:
     pools = list(region.pools)
     place = next(place for place, pool in enumerate(pools) if pool.name == name)
     lacking, following = pools[place], pools[place + 1]
-    pools[place] = _resized(lacking, lacking.learners, lacking.size - count)
-    pools[place + 1] = _resized(following, min(following.learners + count, MAXIMUM_LEARNERS), following.size)
+    least = min(_least(lacking), lacking.size - count)
+    # Learners that the one pool cannot do without, the other cannot do without either.
+    needed = _least(following) + _least(lacking) - least
+    pools[place] = _resized(lacking, lacking.learners, least)
+    pools[place + 1] = _resized(following, following.learners + count, needed)
     return region.model_copy(update={"pools": tuple(pools)})
 
 
-def _resized(pool: Pool, learners: int, most_needed: int) -> Pool:
-    """A pool of so many learners that does without those beyond ``most_needed``."""
-    least = pool.size if pool.minimum_learners is None else pool.minimum_learners
-    return pool.model_copy(update={"learners": learners, "minimum_learners": max(0, min(least, most_needed))})
+def _least(pool: Pool) -> int:
+    return pool.size if pool.minimum_learners is None else pool.minimum_learners
+
+
+def _resized(pool: Pool, learners: int, least: int) -> Pool:
+    return pool.model_copy(update={"learners": learners, "minimum_learners": max(0, least)})

@@ -21,6 +21,7 @@ from diloco_operator.decide.conditions import (
     AS_EXPECTED,
     IN_PROGRESS,
     Heard,
+    PodsSeen,
     Verdict,
     Verdicts,
     conditions,
@@ -283,7 +284,9 @@ def _said(bare: Bare, plan: Plan, verdicts: Verdicts, *, running: bool, complete
     before, generation = bare.before, int(bare.job["metadata"].get("generation") or 0)
     # A job without a status has no known pools to count.
     heard = Heard(None if bare.workloads else frozenset(), given_up=given_up_before(before))
-    counted = counts(bare.workloads, heard, bare.clusters, running=running)
+    there = {one.pool: count for one in bare.workloads if (count := before.elsewhere.get(str(one.pool)))}
+    pods = PodsSeen(elsewhere=there) if running else PodsSeen()
+    counted = counts(bare.workloads, heard, bare.clusters, running=running, pods=pods)
     changed: dict[str, object] = {
         "learners": counted.learners,
         "regions": counted.regions,

@@ -26,7 +26,8 @@ def readiness(job_now: JobNow, *, moving: bool) -> tuple[Verdict, Verdict, list[
 
 
 def _heard(job_now: JobNow, view: SyncerStatusView, *, moving: bool) -> tuple[Verdict, Verdict]:
-    number, desired = len(training(view) & set(job_now.spec.learner_ids)), len(job_now.spec.learner_ids)
+    ids = job_now.spec.learner_ids
+    number, desired = len(training(view) & set(ids)), len(ids) - sum(job_now.elsewhere.values())
     wanted = job_now.spec.sync.quorum
     lowered = lowered_quorum(view, wanted)
     quorum = wanted if lowered is None else lowered

@@ -7,9 +7,10 @@ import pytest
 import torch
 
 from diloco.learner.data import open_data
-from diloco.learner.found_batch import FILE, batch_size
+from diloco.learner.found_batch import FILE, FoundBatch, found_batch
 from diloco.learner.options import LearnerOptions
 from diloco.learner.training import memory
+from diloco.learner.training.fitting_batch import BatchError
 from diloco.model import build_model, layout_of
 from tests.support.learner_process import make_job
 
@@ -23,10 +24,22 @@ def options_of(folder: Path, pool: dict[str, object]) -> LearnerOptions:
     return LearnerOptions(make_job(folder, regions=regions), "here/cpu/0", "127.0.0.1:1", directory, threads=1)
 
 
-def found(options: LearnerOptions) -> int:
+def started(options: LearnerOptions) -> FoundBatch:
+    """What a process of the learner finds when it starts."""
     spec = options.job.spec
     module = build_model(spec).train()
-    return batch_size(options, module, layout_of(module, spec.sync.fragments).digest, CPU)
+    return found_batch(options, module, layout_of(module, spec.sync.fragments).digest, CPU)
+
+
+def found(options: LearnerOptions) -> int:
+    return started(options).size
+
+
+def proven(options: LearnerOptions) -> int:
+    batch = started(options)
+    for _ in range(2):
+        batch.checkpoint_written()
+    return batch.size
 
 
 @pytest.fixture
@@ -59,15 +72,16 @@ def test_with_enough_memory_it_is_the_jobs(auto: LearnerOptions, caplog: pytest.
 
 
 def test_what_was_found_is_kept_for_the_next_process(auto: LearnerOptions, caplog: pytest.LogCaptureFixture) -> None:
-    found(auto)
+    proven(auto)
     keep(auto, found=2)
     caplog.set_level("INFO")
-    assert found(auto) == 2
+    for _ in range(4):
+        assert found(auto) == 2
     assert "2 of at most 4 sequences, as before" in caplog.text
 
 
 def test_with_other_memory_it_is_found_anew(auto: LearnerOptions, monkeypatch: pytest.MonkeyPatch) -> None:
-    found(auto)
+    proven(auto)
     keep(auto, found=2)
     much = memory.ProcessMemory().limit_bytes
 
@@ -79,15 +93,36 @@ def test_with_other_memory_it_is_found_anew(auto: LearnerOptions, monkeypatch: p
     assert kept(auto)["found"] == 4
 
 
-def test_a_size_in_which_a_process_ended_is_not_tried_again(
+def test_a_size_in_whose_trial_two_processes_ended_is_not_taken_again(
     auto: LearnerOptions, caplog: pytest.LogCaptureFixture
 ) -> None:
-    found(auto)
-    keep(auto, found=None, trying=4)
+    assert found(auto) == 4
+    keep(auto, found=None, trying=4, ended=0)  # as after a kill in the trial itself
+    assert found(auto) == 4
     assert found(auto) == 2
-    assert "a process ended while it tried 4 sequences" in caplog.text
-    keep(auto, found=None, trying=1)
+    assert "processes ended with 4 sequences; smaller ones are tried" in caplog.text
+    assert found(auto) == 2
     assert found(auto) == 1
+    assert [found(auto) for _ in range(4)] == [1, 1, 1, 1]
+
+
+def test_a_process_that_ends_as_it_should_says_nothing_of_the_size(auto: LearnerOptions) -> None:
+    for _ in range(5):
+        batch = started(auto)
+        assert batch.size == 4
+        batch.checkpoint_written()
+        batch.ended_well()
+    assert proven(auto) == 4
+    assert [found(auto) for _ in range(5)] == [4] * 5
+
+
+def test_memory_that_cannot_be_measured_is_one_line(auto: LearnerOptions, monkeypatch: pytest.MonkeyPatch) -> None:
+    def unknown(_: object) -> memory.Memory:
+        raise FileNotFoundError("no /proc/meminfo")
+
+    monkeypatch.setattr("diloco.learner.found_batch.memory_of", unknown)
+    with pytest.raises(BatchError, match=r"Auto cannot measure the memory of cpu .*; use a number$"):
+        found(auto)
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"found": -1}', "null"])

@@ -1,7 +1,8 @@
 """The batch size of a learner: as the job says, or what fits its memory (`pools[].batchSize: Auto`).
 
-What was found is kept in the learner's directory, so that a restarted process takes the same and starts sooner. It also
-says which size is being tried: a process that is killed while it tries one does not try it again.
+What was found is kept in the learner's directory, so that a restarted process takes the same and starts sooner. A size
+is on trial until the learner has written two checkpoints with it, as memory is fullest then. If two processes in a row
+end without a word while the same size is on trial, smaller ones are tried: one may have been killed for another reason.
 """
 
 import logging
@@ -14,13 +15,16 @@ from torch import nn
 
 from diloco.learner.data import batch_size_of
 from diloco.learner.options import LearnerOptions
-from diloco.learner.training.fitting_batch import GIB, Fitting, Trial, candidates, fitting_batch
+from diloco.learner.training.fitting_batch import GIB, BatchError, Fitting, Trial, candidates, fitting_batch
 from diloco.learner.training.memory import Memory, memory_of
 from diloco.runtime.files import UnusableFileError, read_json, write_json_atomically
 from diloco.spec.automatic import AUTO
+from diloco.spec.training import BATCH_LIMIT
 
 FILE: Final = "batch.json"
 _MOST_BYTES: Final = 1 << 16
+_ENDS: Final = 2
+_PROOF: Final = 2
 _NEAR_SHARE: Final = 0.05
 """Of the memory (ours)."""
 
@@ -53,9 +57,11 @@ class Record(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     found_for: Circumstances
-    trying: int | None = Field(default=None, ge=1)
-    """Sequences of the trial that has begun."""
-    found: int | None = Field(default=None, ge=1)
+    trying: int | None = Field(default=None, ge=1, le=BATCH_LIMIT)
+    """Sequences that are on trial."""
+    ended: int = Field(default=0, ge=0)
+    """Processes that have ended without a word in this trial, if the one that wrote this has."""
+    found: int | None = Field(default=None, ge=1, le=BATCH_LIMIT)
 
 
 class _Place(NamedTuple):
@@ -73,26 +79,58 @@ class _Place(NamedTuple):
             return None
         return record if record.found_for.same_as(self.circumstances) else None
 
-    def write(self, *, trying: int | None = None, found: int | None = None) -> None:
-        record = Record(found_for=self.circumstances, trying=trying, found=found)
+    def write(self, *, trying: int | None = None, ended: int = 0, found: int | None = None) -> None:
+        record = Record(found_for=self.circumstances, trying=trying, ended=ended, found=found)
         try:
             write_json_atomically(self.path, record.model_dump())
         except OSError as error:  # a full disk: a restarted process finds it anew
             _log.warning("cannot write %s: %s", self.path, error.strerror or error)
 
 
-def batch_size(options: LearnerOptions, module: nn.Module, layout_digest: str, device: torch.device) -> int:
+class FoundBatch:
+    """A batch size, and what becomes of it."""
+
+    def __init__(self, size: int, place: _Place | None = None) -> None:
+        """``place``: where it is noted, while it is on trial."""
+        self.size = size
+        self._place = place
+        self._checkpoints = 0
+
+    def checkpoint_written(self) -> None:
+        """Note that the learner has begun to write a checkpoint, and is alive."""
+        self._checkpoints += 1
+        if self._place is not None and self._checkpoints == _PROOF:
+            self._place.write(found=self.size)
+            self._place = None
+
+    def ended_well(self) -> None:
+        """Note that the process ends as it should, whatever becomes of the size."""
+        if self._place is not None:
+            self._place.write(trying=self.size, found=self.size)
+
+
+def found_batch(options: LearnerOptions, module: nn.Module, layout_digest: str, device: torch.device) -> FoundBatch:
     """Sequences in an inner step of this learner. ``module`` is on ``device``, and is left as it was.
 
     Raises:
-        BatchError: the job says Auto, and the memory is too small for any.
+        BatchError: the job says Auto, and the memory is too small for any, or cannot be measured here.
         ValueError: the job has no pool of that learner.
     """
     spec = options.job.spec
     most = batch_size_of(spec, options.learner)
     if spec.pool_of(options.learner).batch_size != AUTO:
-        return most
-    memory = memory_of(device)
+        return FoundBatch(most)
+    try:
+        return _found(options, module, layout_digest, device)
+    except OSError as error:
+        raise BatchError(
+            f"regions[].pools[].batchSize: Auto cannot measure the memory of {device} ({error}); use a number"
+        ) from error
+
+
+def _found(options: LearnerOptions, module: nn.Module, layout_digest: str, device: torch.device) -> FoundBatch:
+    spec = options.job.spec
+    most, memory = batch_size_of(spec, options.learner), memory_of(device)
     circumstances = Circumstances(
         model=layout_digest,
         sequence_length=spec.training.sequence_length,
@@ -102,27 +140,32 @@ def batch_size(options: LearnerOptions, module: nn.Module, layout_digest: str, d
         limit_bytes=memory.limit_bytes,
     )
     place = _Place(options.directory / FILE, circumstances)
-    before = place.read()
-    if before is not None and before.found is not None and before.found <= most:
+    before = place.read() or Record(found_for=circumstances)
+    if before.found is not None and before.found <= most and (before.trying is None or before.ended < _ENDS - 1):
         _log.info("batchSize Auto: %d of at most %d sequences, as before", before.found, most)
-        return before.found
-    found = _search(place, Trial(module, spec.training, device), memory, None if before is None else before.trying)
-    place.write(found=found.batch_size)
+        if before.trying is None:
+            return FoundBatch(before.found)
+        place.write(trying=before.found, ended=before.ended + 1, found=before.found)
+        return FoundBatch(before.found, place)
+    trial = Trial(module, spec.training, device, feedback=spec.sync.keeps_residuals)
+    found = _search(place, trial, memory, before)
+    size = found.batch_size
+    place.write(trying=size, ended=before.ended + 1 if size == before.trying else 0, found=size)
     _log.info(
         "batchSize Auto: %d of at most %d sequences; they need %.3g of %.3g GiB",
-        *(found.batch_size, most, found.needed_bytes / GIB, memory.limit_bytes / GIB),
+        *(size, most, found.needed_bytes / GIB, memory.limit_bytes / GIB),
     )
-    return found.batch_size
+    return FoundBatch(size, place)
 
 
-def _search(place: _Place, trial: Trial, memory: Memory, ended_in: int | None) -> Fitting:
+def _search(place: _Place, trial: Trial, memory: Memory, before: Record) -> Fitting:
     sizes = candidates(place.circumstances.most)
-    if ended_in is not None:
-        _log.warning("batchSize Auto: a process ended while it tried %d sequences; smaller ones are tried", ended_in)
-        sizes = tuple(size for size in sizes if size < ended_in) or sizes[:1]
+    if before.trying is not None and before.ended >= _ENDS - 1:
+        _log.warning("batchSize Auto: processes ended with %d sequences; smaller ones are tried", before.trying)
+        sizes = tuple(size for size in sizes if size < before.trying) or sizes[:1]
 
     def step(size: int) -> None:
-        place.write(trying=size)
+        place.write(trying=size, ended=before.ended + 1 if size == before.trying else 0)
         trial.step(size)
 
     try:

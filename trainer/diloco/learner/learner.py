@@ -14,8 +14,8 @@ from diloco.core.schedule import Schedule
 from diloco.learner.activity import Activity, Kind
 from diloco.learner.checkpoint import CheckpointIdentity, CheckpointStore, LearnerCheckpoint
 from diloco.learner.checkpoint_writer import CheckpointWriter
-from diloco.learner.data import open_data
-from diloco.learner.found_batch import batch_size
+from diloco.learner.data import open_data, open_source
+from diloco.learner.found_batch import found_batch
 from diloco.learner.held_sender import HeldSender
 from diloco.learner.inner_loop import InnerLoop, LoopSettings, LoopWiring
 from diloco.learner.mailboxes.held_orders import HeldFragments
@@ -82,9 +82,9 @@ class Learner:
         make_writable_directory(options.directory, even_if_full=True)
         module = build_model(spec)
         layout = layout_of(module, spec.sync.fragments)
-        data = open_data(
-            spec, options.learner, batch_size=batch_size(options, module.to(device).train(), layout.digest, device)
-        )
+        source = open_source(spec.data)  # before the memory is measured
+        self._batch = found_batch(options, module.to(device).train(), layout.digest, device)
+        data = open_data(spec, options.learner, source, batch_size=self._batch.size)
         self._trainer = InnerTrainer(spec, module, layout, data, device)
         _log.info("training on %s", device)  # once nothing is wrong with the job: a mistake is one line
         identity = CheckpointIdentity(
@@ -92,8 +92,7 @@ class Learner:
         )
         store = CheckpointStore(options.directory / CHECKPOINTS_FOLDER, identity)
         self._writer = CheckpointWriter(store)
-        uses_feedback = spec.sync.error_feedback and spec.sync.compression in ("Int8", "Int4")
-        self._feedback = Residuals() if uses_feedback else None
+        self._feedback = Residuals() if spec.sync.keeps_residuals else None
         self._own_state = OwnState(self._trainer, self._feedback, store.load())
 
         fragments = len(layout.fragments)
@@ -124,7 +123,7 @@ class Learner:
                 wakeup,
                 lambda: self._link.current(),  # noqa: PLW0108  # the link is made after the loop
                 lambda: self._link.welcome_position,
-                lambda: self._writer.offer(self._snapshot),
+                self._offer_checkpoint,
                 lambda: self._own_state.take_up(self._link.training),
             ),
             LoopSettings(options.staleness_bound_steps, spec.training.checkpoint_every_steps, options.speed),
@@ -182,6 +181,8 @@ class Learner:
         except TrainingDivergedError:
             self._forget_diverged()
             raise
+        if ending.kind is not EndKind.STUCK:
+            self._batch.ended_well()
         if ending.kind is EndKind.STOPPED:
             self._shut_down(ending)
         if ending.kind is not EndKind.REFUSED:
@@ -225,6 +226,10 @@ class Learner:
         if self._feedback is not None:
             self._feedback.forget()
         self._writer.finish(self._snapshot, self._options.hand_in_seconds)
+
+    def _offer_checkpoint(self) -> None:
+        self._writer.offer(self._snapshot)
+        self._batch.checkpoint_written()
 
     def _snapshot(self) -> LearnerCheckpoint:
         residuals = {} if self._feedback is None else self._feedback.snapshot()

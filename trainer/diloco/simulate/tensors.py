@@ -52,7 +52,7 @@ class TensorEncoder:
 
     def __init__(self, sync: SyncSpec, residuals: Mapping[int, Tensor]) -> None:
         self._codec = codec_named(sync.compression)
-        feeds_back = sync.error_feedback and sync.compression in ("Int8", "Int4")
+        feeds_back = sync.keeps_residuals
         self._feedback = Residuals(dict(residuals)) if feeds_back else None
 
     def encode(self, capture: Capture, version: int) -> Payload:

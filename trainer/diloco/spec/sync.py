@@ -83,6 +83,11 @@ class SyncSpec(SpecModel):
     """The same before a learner's first step, when it may compile for minutes (ours)."""
 
     @property
+    def keeps_residuals(self) -> bool:
+        """Whether learners keep what the encoding of their outer gradients has lost."""
+        return self.error_feedback and self.compression in ("Int8", "Int4")
+
+    @property
     def least_overlap(self) -> int:
         """``overlap``, or the least that it is where it is Auto."""
         return min(AUTOMATIC_OVERLAP, self.interval - 1) if self.overlap == "Auto" else self.overlap

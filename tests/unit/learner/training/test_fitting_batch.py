@@ -26,6 +26,9 @@ class ScriptedMemory:
     """From this batch size on."""
     tried: list[int] = field(default_factory=list)
 
+    def free_bytes(self) -> int:
+        return self.limit_bytes
+
     def used_bytes(self) -> int:
         return self.used
 

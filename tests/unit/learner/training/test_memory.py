@@ -14,7 +14,8 @@ MACHINE = 24 << 30
 def machine(root: Path, groups: dict[str, str], own: str = "0::/pods/one") -> Path:
     """The files of a machine on which this process is in a control group."""
     (root / "proc/self").mkdir(parents=True)
-    (root / "proc/meminfo").write_text(f"MemTotal: {MACHINE // 1024} kB\nMemFree: 1 kB\n")
+    (root / "proc/meminfo").write_text(f"MemTotal: {MACHINE // 1024} kB\nMemAvailable: 4096 kB\n")
+    (root / "proc/self/status").write_text("VmSize: 9 kB\nVmRSS: 2048 kB\n")
     (root / "proc/self/cgroup").write_text(f"{own}\n")
     for path, limit in groups.items():
         file = root / "sys/fs/cgroup" / path
@@ -51,6 +52,15 @@ def test_a_group_elsewhere_is_not_read(tmp_path: Path) -> None:
     (tmp_path / "etc").mkdir()
     (tmp_path / "etc/memory.max").write_text("1\n")
     assert ProcessMemory(root).limit_bytes == MACHINE
+
+
+def test_what_others_of_the_machine_use_is_not_free(tmp_path: Path) -> None:
+    memory = ProcessMemory(machine(tmp_path, {}))
+    assert (memory.limit_bytes, memory.free_bytes()) == (MACHINE, 6 * MIB)
+
+
+def test_a_kernel_that_does_not_tell_the_peak_tells_another_way(tmp_path: Path) -> None:
+    assert ProcessMemory(machine(tmp_path, {})).peak_bytes(lambda: allocate(16)) > 16 * MIB
 
 
 def test_the_peak_is_of_the_work_and_not_of_what_was_before() -> None:

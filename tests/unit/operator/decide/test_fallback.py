@@ -60,6 +60,7 @@ def test_after_a_while_they_start_in_the_next_pool_and_then_move_back() -> None:
     assert pools(w) == {"spot": (2, 0, 2), "steady": (3, 3, None)}
     assert degraded(w) == ("False", "AsExpected", "")
     assert w.status["learners"]["summary"] == "4/4"
+    assert w.condition("Ready")["message"] == "4 of 4 learners train"
     assert said(w) == ["2 learners of us-west/spot run in the next pool: they find no node"]
     settled = w.applied, w.status_writes
     w.run(10)
@@ -85,7 +86,7 @@ def test_the_syncer_knows_them_and_the_processes_nothing_of_the_rest() -> None:
     west = json.loads(config["data"]["job.json"])["spec"]["regions"][1]["pools"]
     assert west == [
         {"name": "spot", "learners": 2, "minimumLearners": 0},
-        {"name": "steady", "learners": 3, "minimumLearners": 1},
+        {"name": "steady", "learners": 3, "minimumLearners": 3},
     ]
 
 
@@ -131,8 +132,50 @@ def test_a_suspended_job_has_none_and_begins_anew() -> None:
     assert pools(w)["steady"][0] == 3  # the scheduler's word is as old as before
 
 
+def test_where_the_next_pool_finds_no_node_either_the_job_is_degraded() -> None:
+    w = world_with(no_node(), no_node())
+    w.pods.troubles |= {f"{STEADY}{index}": no_node(180.0) for index in (1, 2)}
+    w.run(400)
+    assert degraded(w)[:2] == ("True", "Unschedulable")
+    assert "2 of 3 learners of us-west/steady unschedulable" in degraded(w)[2]
+
+
+def test_an_elastic_pool_asks_the_next_one_for_its_minimum_only() -> None:
+    w = world_with(no_node(), no_node(), minimumLearners=1)
+    w.pods.troubles |= {f"{STEADY}{index}": no_node(180.0) for index in (1, 2)}
+    w.run(400)
+    assert "of us-west/steady (minimum 2) unschedulable" in degraded(w)[2]
+    del w.pods.troubles[f"{STEADY}1"]
+    w.run(60)
+    assert degraded(w)[0] == "False"
+
+
+def test_what_ends_by_hand_or_by_mistake_ends_nobody_elsewhere() -> None:
+    w = world_with(no_node(), no_node())
+    w.run(200)
+    (key,) = [key for key in w.children if key.kind == "StatefulSet" and key.name == SPOT.removesuffix("-")]
+    del w.children[key]
+    w.run(60)
+    assert pools(w) == {"spot": (2, 0, 2), "steady": (3, 3, None)}
+    w.change(sync={"quorum": 50})
+    w.run(30)
+    assert w.condition("Degraded")["reason"] == "InvalidSpec"
+    assert pools(w)["spot"][2] == 2
+    assert len(said(w)) == 1
+
+
+def test_a_job_that_no_process_would_read_is_not_made() -> None:
+    w = world_with(no_node(), no_node())
+    west = [*w.job["spec"]["regions"][1]["pools"]]
+    west[1] = {"name": "steady", "learners": 0, "batchSize": 65_536}
+    east = w.job["spec"]["regions"][0]
+    w.change(regions=[east, {"name": "us-west", "pools": west}], training={"tokens": 65_536})
+    w.run(200)
+    assert pools(w)["spot"][2] is None
+
+
 def test_a_job_has_no_more_learners_than_a_job_may_have() -> None:
-    everybody = [{"name": "us-east", "pools": [{"name": "new", "learners": MAXIMUM_LEARNERS - 4}]}, regions()[1]]
+    everybody = [{"name": "us-east", "pools": [{"name": "new", "learners": MAXIMUM_LEARNERS - 5}]}, regions()[1]]
     job = job_from(job_object(tokens=10**12, regions=everybody))
     more = with_more(job, PoolKey("us-west", "spot"), 2)
     assert len(more.spec.learner_ids) == MAXIMUM_LEARNERS

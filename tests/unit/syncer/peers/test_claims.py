@@ -56,6 +56,26 @@ def test_the_tokens_of_a_step_are_its_pools() -> None:
     assert (of("here/cpu/0"), of("here/gpu/9")) == (4 * 16, 32 * 16)
 
 
+def train_side_by_side(pool: str) -> None:
+    """Two learners of a pool train, one of them 40 times as fast as the other."""
+    pools = [{"name": "even"}, {"name": "uneven", "batchSize": "Auto"}]
+    now = 1000.0
+    claims = Claims(ClaimLimits.of(small_job(regions=[{"name": "here", "pools": pools}])), lambda: None, lambda: now)
+    pair = ((f"here/{pool}/0", 1), (f"here/{pool}/1", 40))
+    for learner, _ in pair:
+        claims.admitted(learner, "process", 0, 0)
+    for second in range(300):
+        now += 1.0
+        for learner, steps_per_second in pair:
+            claims.reported(learner, steps_per_second * second, 0, 0)
+
+
+def test_in_a_pool_whose_batches_differ_a_small_batch_may_make_many_steps() -> None:
+    train_side_by_side("uneven")
+    with pytest.raises(ClaimError, match="here/even/1 claims"):
+        train_side_by_side("even")
+
+
 def test_reports_may_be_coalesced_and_steps_skipped(account: Account) -> None:
     account.report(101)
     account.report(150)

@@ -24,8 +24,11 @@ GIB: Final = 2**30
 _F32_BYTES: Final = 4
 _COPIES_ON_A_DEVICE: Final = 3
 """Of the model that come later: two moments of each parameter, and the parameters that are evaluated."""
-_COPIES_IN_A_PROCESS: Final = 4
-"""Two moments, the model as it was received, and fragments on their way."""
+_COPIES_IN_A_PROCESS: Final = 7
+"""Two moments, twice while a checkpoint is written, the model as it was received, and fragments on their way in and
+out."""
+_COPIES_OF_FEEDBACK: Final = 2
+"""What encodings have lost, twice while a checkpoint is written. In host memory, whatever the device."""
 
 
 class BatchError(ValueError):
@@ -65,7 +68,8 @@ def fitting_batch(
     Raises:
         BatchError: the smallest does not fit.
     """
-    most_bytes = USED_SHARE * memory.limit_bytes
+    free_bytes = memory.free_bytes()
+    most_bytes = USED_SHARE * free_bytes
     fixed_bytes = memory.used_bytes() + gradient_bytes
     best: Fitting | None = None
     for size, following in zip(sizes, [*sizes[1:], None], strict=True):
@@ -82,7 +86,7 @@ def fitting_batch(
     if best is None:
         raise BatchError(
             f"regions[].pools[].batchSize: Auto finds no batch: {sizes[0]} sequences need more than {USED_SHARE:.0%} "
-            f"of the {memory.limit_bytes / GIB:.3g} GiB there are; use more memory, a shorter "
+            f"of the {free_bytes / GIB:.3g} GiB there are; use more memory, a shorter "
             "training.sequenceLength or a smaller model"
         )
     return best
@@ -91,12 +95,15 @@ def fitting_batch(
 class Trial:
     """Steps of a model that is about to be trained, with token ids that mean nothing. They change no parameter."""
 
-    def __init__(self, module: nn.Module, training: TrainingSpec, device: torch.device) -> None:
-        """``module`` is on ``device``."""
+    def __init__(
+        self, module: nn.Module, training: TrainingSpec, device: torch.device, *, feedback: bool = False
+    ) -> None:
+        """``module`` is on ``device``. ``feedback``: the learner keeps what its encodings have lost."""
         self._module, self._training, self._device = module, training, device
         self._parameters = trained_parameters(module)
         self._vocabulary = vocabulary_size_of(module)
-        copies = _COPIES_ON_A_DEVICE if device.type == "cuda" else _COPIES_IN_A_PROCESS
+        in_process = _COPIES_IN_A_PROCESS + (_COPIES_OF_FEEDBACK if feedback else 0)
+        copies = _COPIES_ON_A_DEVICE if device.type == "cuda" else in_process
         self.gradient_bytes = _F32_BYTES * sum(parameter.numel() for parameter in self._parameters.values())
         self.reserved_bytes = copies * self.gradient_bytes
 

@@ -5,6 +5,7 @@ holds is its resident set; Linux keeps the peak, and lets a process reset its ow
 """
 
 import contextlib
+import resource
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Final, Protocol
@@ -27,7 +28,10 @@ class Memory(Protocol):
 
     @property
     def limit_bytes(self) -> int:
-        """All that this process may use of it."""
+        """All that this process may ever use of it."""
+
+    def free_bytes(self) -> int:
+        """What it may use of it now, with what it uses already."""
 
     def used_bytes(self) -> int:
         """What it uses now."""
@@ -59,6 +63,10 @@ class DeviceMemory:
         """All that this process may use of it."""
         return self._limit_bytes
 
+    def free_bytes(self) -> int:
+        """The same: others that come to use it later are not known."""
+        return self._limit_bytes
+
     def used_bytes(self) -> int:
         """What its tensors use now."""
         return torch.cuda.memory_allocated(self._device)
@@ -84,13 +92,17 @@ class ProcessMemory:
 
     def __init__(self, root: Path = Path("/")) -> None:
         self._status, self._clear = root / _PROC / "status", root / _PROC / "clear_refs"
-        machine = _kib(root / "proc/meminfo", "MemTotal")
-        self._limit_bytes = min([machine, *_group_limits(root)])
+        self._machine = root / "proc/meminfo"
+        self._limit_bytes = min([_kib(self._machine, "MemTotal"), *_group_limits(root)])
 
     @property
     def limit_bytes(self) -> int:
         """All that this process may use: its container's limit, or what the machine has."""
         return self._limit_bytes
+
+    def free_bytes(self) -> int:
+        """The limit, or what other processes of the machine leave of it."""
+        return min(self._limit_bytes, self.used_bytes() + _kib(self._machine, "MemAvailable"))
 
     def used_bytes(self) -> int:
         """What it has in memory now."""
@@ -111,7 +123,10 @@ class ProcessMemory:
             if isinstance(error, MemoryError) or "can't allocate memory" in str(error):
                 raise MemoryExhaustedError("the system has no memory left") from None
             raise
-        return _kib(self._status, "VmHWM")
+        try:
+            return _kib(self._status, "VmHWM")
+        except OSError:  # some kernels, such as gVisor's, do not say it there
+            return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * _KIB
 
 
 def _kib(path: Path, name: str) -> int:

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from typing import Self
 
 from diloco.spec import JobSpec
+from diloco.spec.automatic import AUTO
 from diloco.spec.learner_ids import pool_of
 from diloco.syncer.peers.speeds import Allowance, Speeds
 
@@ -53,6 +54,8 @@ class ClaimLimits:
     bound_steps: int
     """Inner steps a learner makes on a fragment at most before it receives it; a push may also be this far ahead of the
     reports."""
+    uneven: frozenset[str] = frozenset()
+    """Pools whose learners find their batch themselves, so that their steps differ in size."""
 
     @classmethod
     def of(cls, spec: JobSpec) -> Self:
@@ -60,7 +63,10 @@ class ClaimLimits:
         training = spec.training
         pools = frozenset(f"{region.name}/{pool.name}" for region in spec.regions for pool in region.pools)
         bound_steps = spec.sync.staleness_bound_steps
-        return cls(tokens_per_step(spec), pools, training.sequence_length, training.tokens, bound_steps)
+        uneven = frozenset(
+            f"{region.name}/{pool.name}" for region in spec.regions for pool in region.pools if pool.batch_size == AUTO
+        )
+        return cls(tokens_per_step(spec), pools, training.sequence_length, training.tokens, bound_steps, uneven)
 
     def sequences_per_step(self, learner: str) -> int:
         """Sequences in an inner step of a learner."""
@@ -189,7 +195,8 @@ class Claims:
             raise self._error(f"{learner} claims {tokens} tokens in {steps} steps; a step of its pool has {most}")
 
     def _check_time(self, learner: str, allowance: Allowance, steps: int, data_position: int) -> None:
-        steps_per_second = self._speeds.most_steps_per_second(learner)
+        alike = pool_of(learner) not in self._limits.uneven
+        steps_per_second = self._speeds.most_steps_per_second(learner, alike=alike)
         allowance.grow(self._clock(), steps_per_second)
         per_step = self._limits.sequences_per_step(learner)
         problem = allowance.problem(steps, data_position, per_step, steps_per_second)

@@ -13,7 +13,7 @@ from diloco.spec.learner_ids import pool_of
 POOL_FACTOR = 32
 """How many times as fast as the fastest other of its pool a learner may be: machines are shared or simulated (ours)."""
 JOB_FACTOR = 1000
-"""The same if the others are of other pools (ours)."""
+"""The same if the others are of other pools, or of one whose learners differ in their batch (ours)."""
 FASTEST_STEPS_PER_SECOND = 10_000.0
 """Limit if there is no learner to compare with: no step of any model takes less than 0.1 ms (ours)."""
 MEASURED_SECONDS = 5.0
@@ -58,11 +58,11 @@ class Speeds:
         """Note that another process begins: its first step is not measured."""
         self._speeds.pop(learner, None)
 
-    def most_steps_per_second(self, learner: str) -> float:
-        """The limit for a learner, from the others' speeds."""
+    def most_steps_per_second(self, learner: str, *, alike: bool = True) -> float:
+        """The limit for a learner, from the others' speeds. ``alike``: a step of its pool is the same for all."""
         own = pool_of(learner)
         beside = max((speed for name, speed in self._fastest.get(own, {}).items() if name != learner), default=0.0)
-        compared = POOL_FACTOR * beside
+        compared = (POOL_FACTOR if alike else JOB_FACTOR) * beside
         if not compared:
             elsewhere = (speed for pool, fastest in self._fastest.items() if pool != own for speed in fastest.values())
             compared = JOB_FACTOR * max(elsewhere, default=0.0)
