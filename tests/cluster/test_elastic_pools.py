@@ -107,7 +107,7 @@ def test_learners_without_a_node_start_in_the_next_pool_and_move_back(cluster: C
         """Wait until so many learners train, and so many of the first pool do so in the second one."""
         return job.wait_for(
             lambda now: (
-                [(one.training, one.elsewhere) for one in now.regions[0].pools] == [spot, (steady, None)]
+                [(one.training, one.elsewhere) for each in now.regions for one in each.pools] == [spot, (steady, None)]
                 and not is_degraded(now)
             ),
             words,

@@ -96,13 +96,13 @@ def test_only_the_pool_that_asks_for_it_has_claims(job: ClusterJob) -> None:
 
 def test_in_a_new_pod_a_learner_takes_its_optimizer_up_again(job: ClusterJob) -> None:
     step = job.goes_on(KEEPER, job.steps(KEEPER) + 2 * CHECKPOINT_STEPS)
-    others, claims = bystanders(job, *BOTH), job.claims()
+    others, claims = bystanders(job, WITNESS), job.claims()
     replaced(job, present(job.pod(KEEPER)))
     job.all_train(*BOTH)
     # It wrote a last checkpoint when it was asked to stop.
     assert taken_up(job, KEEPER) >= step
     job.goes_on(KEEPER, taken_up(job, KEEPER))
-    assert (bystanders(job, *BOTH), job.claims()) == (others, claims)
+    assert (bystanders(job, WITNESS), job.claims()) == (others, claims)
 
 
 def test_in_a_new_pod_a_learner_without_a_claim_begins_without_moments(job: ClusterJob) -> None:
