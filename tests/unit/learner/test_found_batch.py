@@ -38,7 +38,7 @@ def found(options: LearnerOptions) -> int:
 def proven(options: LearnerOptions) -> int:
     batch = started(options)
     for _ in range(2):
-        batch.checkpoint_written()
+        batch.checkpoint_begun()
     return batch.size
 
 
@@ -110,7 +110,7 @@ def test_a_process_that_ends_as_it_should_says_nothing_of_the_size(auto: Learner
     for _ in range(5):
         batch = started(auto)
         assert batch.size == 4
-        batch.checkpoint_written()
+        batch.checkpoint_begun()
         batch.ended_well()
     assert proven(auto) == 4
     assert [found(auto) for _ in range(5)] == [4] * 5

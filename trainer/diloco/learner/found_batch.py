@@ -96,8 +96,8 @@ class FoundBatch:
         self._place = place
         self._checkpoints = 0
 
-    def checkpoint_written(self) -> None:
-        """Note that the learner has begun to write a checkpoint, and is alive."""
+    def checkpoint_begun(self) -> None:
+        """Note that the learner has copied what a checkpoint holds, and is alive."""
         self._checkpoints += 1
         if self._place is not None and self._checkpoints == _PROOF:
             self._place.write(found=self.size)

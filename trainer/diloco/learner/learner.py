@@ -229,7 +229,7 @@ class Learner:
 
     def _offer_checkpoint(self) -> None:
         self._writer.offer(self._snapshot)
-        self._batch.checkpoint_written()
+        self._batch.checkpoint_begun()
 
     def _snapshot(self) -> LearnerCheckpoint:
         residuals = {} if self._feedback is None else self._feedback.snapshot()
