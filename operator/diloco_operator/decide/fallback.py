@@ -42,18 +42,16 @@ def with_fallbacks(job_now: JobNow) -> JobNow:
 def _elsewhere(job_now: JobNow, workload: PoolWorkload, patience: timedelta) -> int:
     """How many of a pool's learners should run in the next one."""
     before, looked = job_now.before.elsewhere.get(str(workload.pool), 0), job_now.pods_by_set
-    if not job_now.clusters.answers(workload.key.cluster) or workload.live is None:
-        return min(before, workload.wanted)
-    if workload.healthy:
+    seen = job_now.clusters.answers(workload.key.cluster) and workload.live is not None
+    if seen and workload.healthy:
         return 0
-    if looked is None:
+    if not seen or looked is None:
         return min(before, workload.wanted)
-    pods = looked.get(set_of(workload), {})
-    wanted = [pods.get(index) for index in sorted(workload.indices - workload.given_up)]
-    waiting = sum(pod is not None and _waits(pod, job_now.now, patience) for pod in wanted)
-    working = sum(pod is not None and is_ready(pod) for pod in wanted)
+    own = looked.get(set_of(workload), {})
+    pods = [own[index] for index in workload.indices - workload.given_up if index in own]
+    waiting = sum(_waits(pod, job_now.now, patience) for pod in pods)
     # One that has a node now is replaced only when it works.
-    return max(waiting, min(before, len(wanted) - working))
+    return max(waiting, min(before, workload.wanted - sum(map(is_ready, pods))))
 
 
 def _waits(pod: Object, now: datetime, patience: timedelta) -> bool:

@@ -83,7 +83,7 @@ class EngineOptions:
             schedule=Schedule(len(layout.fragments), sync.interval, sync.least_overlap),
             overlap_limit=sync.greatest_overlap,
             learners=spec.learner_ids,
-            pools=tuple(f"{region.name}/{pool.name}" for region in spec.regions for pool in region.pools),
+            pools=tuple(spec.pools),
             maximum_learners=MAXIMUM_LEARNERS,
             shares=layout.shares,
             quorum=sync.quorum,

@@ -121,16 +121,17 @@ def found_batch(options: LearnerOptions, module: nn.Module, layout_digest: str, 
     if spec.pool_of(options.learner).batch_size != AUTO:
         return FoundBatch(most)
     try:
-        return _found(options, module, layout_digest, device)
+        return _found(options, most, module, layout_digest, device)
     except OSError as error:
         raise BatchError(
             f"regions[].pools[].batchSize: Auto cannot measure the memory of {device} ({error}); use a number"
         ) from error
 
 
-def _found(options: LearnerOptions, module: nn.Module, layout_digest: str, device: torch.device) -> FoundBatch:
-    spec = options.job.spec
-    most, memory = batch_size_of(spec, options.learner), memory_of(device)
+def _found(
+    options: LearnerOptions, most: int, module: nn.Module, layout_digest: str, device: torch.device
+) -> FoundBatch:
+    spec, memory = options.job.spec, memory_of(device)
     circumstances = Circumstances(
         model=layout_digest,
         sequence_length=spec.training.sequence_length,

@@ -84,7 +84,7 @@ def _syncer_rate(text: str, value: str, regions: Sequence[str]) -> float:
 
 
 def _steps(spec: JobSpec, texts: Sequence[str]) -> dict[str, float]:
-    pools = tuple(f"{region.name}/{pool.name}" for region in spec.regions for pool in region.pools if pool.size)
+    pools = tuple(place for place, pool in spec.pools.items() if pool.size)
     steps: dict[str, float] = {}
     for text in texts:
         flag = f"--step {text}"

@@ -8,6 +8,7 @@ from diloco.spec.backup import InitFrom
 from diloco.spec.base import SpecModel
 from diloco.spec.checks import problems
 from diloco.spec.errors import PartError
+from diloco.spec.learner_ids import pool_of
 from diloco.spec.placement import DnsLabel, FailurePolicy, ImageName, Pool, Region, SyncerSpec
 from diloco.spec.sync import SyncSpec
 from diloco.spec.training import DataSpec, ModelSpec, TrainingSpec
@@ -60,14 +61,14 @@ class JobSpec(SpecModel):
     """Seconds after which a finished job is deleted."""
 
     @property
+    def pools(self) -> dict[str, Pool]:
+        """Every pool by ``region/pool``, in the manifest's order."""
+        return {f"{region.name}/{pool.name}": pool for region in self.regions for pool in region.pools}
+
+    @property
     def learner_ids(self) -> tuple[str, ...]:
         """Every learner's id, ``region/pool/index``, in the manifest's order; the position is its shard of the data."""
-        return tuple(
-            f"{region.name}/{pool.name}/{index}"
-            for region in self.regions
-            for pool in region.pools
-            for index in pool.indices
-        )
+        return tuple(f"{place}/{index}" for place, pool in self.pools.items() for index in pool.indices)
 
     def pool_of(self, learner: str) -> Pool:
         """The pool of a learner, by its id.
@@ -75,12 +76,10 @@ class JobSpec(SpecModel):
         Raises:
             ValueError: there is none of that name.
         """
-        place = learner.rpartition("/")[0]
-        for region in self.regions:
-            for pool in region.pools:
-                if f"{region.name}/{pool.name}" == place:
-                    return pool
-        raise ValueError(f"no pool of {learner}")
+        try:
+            return self.pools[pool_of(learner)]
+        except KeyError:
+            raise ValueError(f"no pool of {learner}") from None
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:

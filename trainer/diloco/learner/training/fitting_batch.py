@@ -100,11 +100,10 @@ class Trial:
     ) -> None:
         """``module`` is on ``device``. ``feedback``: the learner keeps what its encodings have lost."""
         self._module, self._training, self._device = module, training, device
-        self._parameters = trained_parameters(module)
         self._vocabulary = vocabulary_size_of(module)
         in_process = _COPIES_IN_A_PROCESS + (_COPIES_OF_FEEDBACK if feedback else 0)
         copies = _COPIES_ON_A_DEVICE if device.type == "cuda" else in_process
-        self.gradient_bytes = _F32_BYTES * sum(parameter.numel() for parameter in self._parameters.values())
+        self.gradient_bytes = _F32_BYTES * sum(parameter.numel() for parameter in trained_parameters(module).values())
         self.reserved_bytes = copies * self.gradient_bytes
 
     def step(self, batch_size: int) -> None:
@@ -116,5 +115,4 @@ class Trial:
 
     def end(self) -> None:
         """Free the gradients."""
-        for parameter in self._parameters.values():
-            parameter.grad = None
+        self._module.zero_grad()

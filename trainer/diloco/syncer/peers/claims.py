@@ -61,11 +61,9 @@ class ClaimLimits:
     def of(cls, spec: JobSpec) -> Self:
         """The limits for a job."""
         training = spec.training
-        pools = frozenset(f"{region.name}/{pool.name}" for region in spec.regions for pool in region.pools)
+        pools = frozenset(spec.pools)
         bound_steps = spec.sync.staleness_bound_steps
-        uneven = frozenset(
-            f"{region.name}/{pool.name}" for region in spec.regions for pool in region.pools if pool.batch_size == AUTO
-        )
+        uneven = frozenset(place for place, pool in spec.pools.items() if pool.batch_size == AUTO)
         return cls(tokens_per_step(spec), pools, training.sequence_length, training.tokens, bound_steps, uneven)
 
     def sequences_per_step(self, learner: str) -> int:
@@ -256,9 +254,6 @@ class _Account:
 
 def tokens_per_step(spec: JobSpec) -> Callable[[str], int]:
     """Tokens in an inner step of a learner, at most, by its id ``region/pool/index``."""
-    tokens = {
-        f"{region.name}/{pool.name}": pool.largest_batch(spec.training) * spec.training.sequence_length
-        for region in spec.regions
-        for pool in region.pools
-    }
+    training = spec.training
+    tokens = {place: pool.largest_batch(training) * training.sequence_length for place, pool in spec.pools.items()}
     return lambda learner: tokens[pool_of(learner)]
