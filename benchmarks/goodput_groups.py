@@ -78,105 +78,95 @@ class Restarted:
         (port,) = free_ports(1)
         for rank in range(self._members):
             place = {"RANK": rank, "WORLD_SIZE": self._members, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
-            environment = os.environ | {name: str(value) for name, value in place.items()}
-            with self._log.open("ab") as log:
-                command = [sys.executable, RANK, *self._arguments]
-                self._processes.append(subprocess.Popen(command, env=environment, stdout=log, stderr=log))
+            self._processes.append(_started([sys.executable, RANK, *self._arguments], self._log, **place))
 
 
-class Elastic:
+class _Each:
+    """Each member starts again by itself."""
+
+    def __init__(self, commands: Sequence[Sequence[str | Path]], log: Path) -> None:
+        self._commands, self._log = commands, log
+        self._running: list[subprocess.Popen[bytes] | None] = [None] * len(commands)
+        self._start_at = [0.0] * len(commands)
+
+    def kill(self, member: int) -> None:
+        """Kill a member, with its children."""
+        process = self._running[member]
+        if process is not None:
+            _kill_tree(process.pid)
+
+    def stop(self) -> None:
+        """End all members."""
+        for process in self._running:
+            if process is not None:
+                _kill_tree(process.pid)
+                process.wait()
+
+    def _ended(self) -> int:
+        """Start the members that are missing; returns how many have ended as they should."""
+        ended = 0
+        for member, process in enumerate(self._running):
+            if process is None:
+                if time.monotonic() >= self._start_at[member]:
+                    self._running[member] = _started(self._commands[member], self._log)
+            elif (code := process.poll()) == 0:
+                ended += 1
+            elif code is not None:
+                _kill_tree(process.pid)
+                self._running[member], self._start_at[member] = None, time.monotonic() + _RESTART_SECONDS
+        return ended
+
+
+class Elastic(_Each):
     """Each rank has an agent; those that are there train."""
 
     def __init__(self, members: int, arguments: Sequence[str | Path], log: Path) -> None:
         (port,) = free_ports(1)
         # The agents' meeting place is not what fails.
         self._store = dist.TCPStore("127.0.0.1", port, is_master=True, wait_for_workers=False)  # type: ignore[attr-defined]  # torch's own
-        self._command = [
+        command = [
             *(sys.executable, "-m", "torch.distributed.run", "--nnodes", f"1:{members}", "--nproc-per-node", "1"),
             *("--rdzv-backend", "c10d", "--rdzv-endpoint", f"127.0.0.1:{port}", "--rdzv-id", "goodput"),
             *("--rdzv-conf", "is_host=0,last_call_timeout=3", "--max-restarts", "1000", "--monitor-interval", "0.1"),
             *(RANK, *arguments),
         ]
-        self._log = log
-        self._agents: list[subprocess.Popen[bytes] | None] = [None] * members
-        self._start_at = [0.0] * members
-
-    def kill(self, member: int) -> None:
-        """Kill a rank and its agent."""
-        agent = self._agents[member]
-        if agent is not None:
-            _kill_tree(agent.pid)
+        super().__init__([command] * members, log)
 
     def tend(self) -> bool:
         """Start the agents that are missing."""
-        ended = 0
-        for member, agent in enumerate(self._agents):
-            if agent is None:
-                if time.monotonic() >= self._start_at[member]:
-                    with self._log.open("ab") as log:
-                        command = subprocess.Popen(self._command, stdout=log, stderr=log)
-                    self._agents[member] = command
-            elif (code := agent.poll()) == 0:
-                ended += 1
-            elif code is not None:
-                _kill_tree(agent.pid)
-                self._agents[member], self._start_at[member] = None, time.monotonic() + _RESTART_SECONDS
-        return ended == len(self._agents)
-
-    def stop(self) -> None:
-        """End all agents and ranks."""
-        for agent in self._agents:
-            if agent is not None:
-                _kill_tree(agent.pid)
-                agent.wait()
+        return self._ended() == len(self._running)
 
 
-class FaultTolerant:
-    """Each replica starts again by itself; those that are there merge."""
+class FaultTolerant(_Each):
+    """Replicas of torchft; those that are there merge."""
 
     def __init__(self, members: int, arguments: Sequence[str | Path], log: Path, python: Path) -> None:
         """``python`` is `torchft_python`'s."""
         (port,) = free_ports(1)
-        self._log, self._members = log, members
         # The settings that torchft's documentation starts it with.
         settings = ("--min_replicas", "1", "--quorum_tick_ms", "100", "--join_timeout_ms", "10000")
-        lighthouse = python.with_name("torchft_lighthouse")
-        self._lighthouse = self._start(lighthouse, *settings, "--bind", f"127.0.0.1:{port}")
-        self._commands = [
-            (python, REPLICA, *arguments, "--member", str(member), "--lighthouse", f"http://127.0.0.1:{port}")
-            for member in range(members)
-        ]
-        self._replicas: list[subprocess.Popen[bytes] | None] = [None] * members
-        self._start_at = [0.0] * members
-
-    def kill(self, member: int) -> None:
-        """Kill a replica."""
-        replica = self._replicas[member]
-        if replica is not None:
-            replica.kill()
+        lighthouse = (python.with_name("torchft_lighthouse"), *settings, "--bind", f"127.0.0.1:{port}")
+        self._lighthouse = _started(lighthouse, log)
+        place = ("--lighthouse", f"http://127.0.0.1:{port}")
+        commands = [(python, REPLICA, *arguments, "--member", str(member), *place) for member in range(members)]
+        super().__init__(commands, log)
 
     def tend(self) -> bool:
         """Start the replicas that are missing, until one has seen the end."""
-        for member, replica in enumerate(self._replicas):
-            code = None if replica is None else replica.poll()
-            if code == 0:
-                return True
-            if replica is None and time.monotonic() >= self._start_at[member]:
-                self._replicas[member] = self._start(*self._commands[member])
-            elif code is not None:
-                self._replicas[member], self._start_at[member] = None, time.monotonic() + _RESTART_SECONDS
-        return False
+        return self._ended() > 0
 
     def stop(self) -> None:
         """End the replicas and the lighthouse."""
-        for process in (*self._replicas, self._lighthouse):
-            if process is not None:
-                process.kill()
-                process.wait()
+        super().stop()
+        self._lighthouse.kill()
+        self._lighthouse.wait()
 
-    def _start(self, *command: str | Path) -> subprocess.Popen[bytes]:
-        with self._log.open("ab") as log:
-            return subprocess.Popen(command, stdout=log, stderr=log)
+
+def _started(command: Sequence[str | Path], log: Path, **environment: object) -> subprocess.Popen[bytes]:
+    """A process with further variables, whose output is in ``log``."""
+    variables = os.environ | {name: str(value) for name, value in environment.items()}
+    with log.open("ab") as file:
+        return subprocess.Popen(command, env=variables, stdout=file, stderr=file)
 
 
 def torchft_python(folder: Path) -> Path:

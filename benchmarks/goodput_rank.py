@@ -10,7 +10,6 @@ another rank goes, the all-reduce fails, and this process ends with it.
 import argparse
 import dataclasses
 import datetime as dt
-import json
 import os
 import time
 from pathlib import Path
@@ -18,12 +17,10 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 
-from diloco.learner.checkpoint import CheckpointIdentity, CheckpointStore, LearnerCheckpoint
-from diloco.learner.data import open_data
+from diloco.learner.checkpoint import LearnerCheckpoint
 from diloco.learner.inner_loop import sleep_for_speed
-from diloco.learner.training.trainer import InnerTrainer
-from diloco.model import build_model, layout_of, read_fragment, write_fragment
-from diloco.spec import load_job
+from diloco.model import read_fragment, write_fragment
+from goodput_trainer import Trained, note_step, steps_file
 from wan_data_parallel import AveragedGradients
 
 PATIENCE = dt.timedelta(seconds=60)
@@ -32,40 +29,32 @@ PATIENCE = dt.timedelta(seconds=60)
 def train(job_file: Path, out: Path, speed: float, checkpoint_seconds: float) -> None:
     """Train from the newest checkpoint to the end of the budget; rank 0 writes checkpoints and the result."""
     rank, ranks = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-    job = load_job(job_file)
-    spec = job.spec
-    module = build_model(spec)
-    layout = layout_of(module, 1)
-    (whole,) = layout.fragments
-    trainer = InnerTrainer(spec, module, layout, open_data(spec, spec.learner_ids[rank]), torch.device("cpu"))
-    identity = CheckpointIdentity(job.metadata.name, "rank 0", layout.digest, trainer.optimizer_identity)
-    store = CheckpointStore(out / "checkpoints", identity)
+    trained = Trained.by(rank, job_file, out / "checkpoints", "rank 0")
+    spec, module, whole, trainer = trained.spec, trained.module, trained.whole, trained.trainer
     # The model stands in the checkpoint where a learner keeps what its encoding has lost.
     tokens = 0
-    if (saved := store.load()) is not None:
+    if (saved := trained.store.load()) is not None:
         trainer.load_state(saved.state)
         write_fragment(module, whole, saved.residuals[0])
         tokens = saved.state.tokens
     averaged = AveragedGradients(module)
     values = trainer.buffer(0)
     written_at = time.monotonic()
-    with (out / f"steps-{rank}-{os.getpid()}.jsonl").open("w", buffering=1) as log:
+    with steps_file(out, rank) as log:
         while tokens < spec.training.tokens:
             waited = averaged.seconds
             result = trainer.step(tokens / spec.training.tokens)
             computing = result.seconds - (averaged.seconds - waited)
             computing += sleep_for_speed(computing, speed, time.sleep)
             tokens += ranks * result.tokens
-            log.write(json.dumps({"at": time.time(), "tokens": result.tokens, "computing": computing}) + "\n")
+            note_step(log, result.tokens, computing)
             if rank == 0 and time.monotonic() - written_at > checkpoint_seconds:
                 read_fragment(module, whole, values)
                 state = dataclasses.replace(trainer.state(), tokens=tokens)
-                store.save(LearnerCheckpoint(state, {0: values}))
+                trained.store.save(LearnerCheckpoint(state, {0: values}))
                 written_at = time.monotonic()
     if rank == 0:
-        read_fragment(module, whole, values)
-        loss = trainer.evaluate({0: values})
-        (out / "result.json").write_text(json.dumps({"loss": loss, "tokens": tokens}))
+        (out / "result.json").write_text(trained.result(tokens))
     dist.barrier()
 
 

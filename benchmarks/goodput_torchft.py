@@ -10,8 +10,6 @@ checkpoint, and the model from the others. It needs torchft, in an environment o
 
 import argparse
 import datetime as dt
-import json
-import os
 import time
 from pathlib import Path
 
@@ -21,27 +19,19 @@ from torchft.local_sgd import DiLoCo  # type: ignore[import-not-found]  # it has
 from torchft.manager import Manager  # type: ignore[import-not-found]
 from torchft.process_group import ProcessGroupGloo  # type: ignore[import-not-found]
 
-from diloco.learner.checkpoint import CheckpointIdentity, CheckpointStore, LearnerCheckpoint
-from diloco.learner.data import open_data
+from diloco.learner.checkpoint import LearnerCheckpoint
 from diloco.learner.inner_loop import sleep_for_speed
-from diloco.learner.training.trainer import InnerTrainer
 from diloco.local.launch import free_ports
-from diloco.model import build_model, layout_of, read_fragment, trained_parameters
-from diloco.spec import load_job
+from diloco.model import trained_parameters
+from goodput_trainer import Trained, note_step, steps_file
 
 PATIENCE = dt.timedelta(seconds=60)
 
 
 def train(job_file: Path, out: Path, member: int, speed: float, lighthouse: str) -> None:
     """Train until the replicas together have merged the budget; the first to see it writes the result."""
-    job = load_job(job_file)
-    spec = job.spec
-    module = build_model(spec)
-    layout = layout_of(module, 1)
-    (whole,) = layout.fragments
-    trainer = InnerTrainer(spec, module, layout, open_data(spec, spec.learner_ids[member]), torch.device("cpu"))
-    identity = CheckpointIdentity(job.metadata.name, str(member), layout.digest, trainer.optimizer_identity)
-    store = CheckpointStore(out / f"checkpoints-{member}", identity)
+    trained = Trained.by(member, job_file, out / f"checkpoints-{member}", str(member))
+    spec, module, trainer, store = trained.spec, trained.module, trained.trainer, trained.store
     if (saved := store.load()) is not None:
         trainer.load_state(saved.state)
     parameters = list(trained_parameters(module).values())
@@ -71,21 +61,18 @@ def train(job_file: Path, out: Path, member: int, speed: float, lighthouse: str)
     tokens = 0
     with (
         DiLoCo(manager, [module], counted, merging, sync_every=spec.sync.interval, pin_memory=False),
-        (out / f"steps-{member}-{os.getpid()}.jsonl").open("w", buffering=1) as log,
+        steps_file(out, member) as log,
     ):
         while tokens < spec.training.tokens:
             result = trainer.step(tokens / spec.training.tokens)
             computing = result.seconds + sleep_for_speed(result.seconds, speed, time.sleep)
-            log.write(json.dumps({"at": time.time(), "tokens": result.tokens, "computing": computing}) + "\n")
+            note_step(log, result.tokens, computing)
             counted.step()
             tokens = manager.batches_committed() * tokens_a_merge
             if trainer.steps % spec.training.checkpoint_every_steps == 0:
                 store.save(LearnerCheckpoint(trainer.state(), {}))
-    values = trainer.buffer(0)
-    read_fragment(module, whole, values)
-    loss = trainer.evaluate({0: values})
     aside = out / f"result-{member}.json"
-    aside.write_text(json.dumps({"loss": loss, "tokens": tokens}))
+    aside.write_text(trained.result(tokens))
     aside.replace(out / "result.json")
     manager.shutdown(wait=False)
     del meeting_place
