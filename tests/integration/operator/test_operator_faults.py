@@ -56,7 +56,8 @@ def test_in_a_namespace_that_is_being_deleted_nothing_is_made_anew(cluster: Clus
         cluster.kubectl("delete", "configmap", "two-job")
         eventually("it sees that", lambda: "not reconciled" in operator.log)
         assert "ConfigMap/two-job" not in cluster.children()
-        assert operator.metric("reconcile_errors_total") == 0
+        # A write that meets one of the namespace's controllers conflicts, which is no error of this case.
+        assert operator.metric("reconcile_errors_total", without='reason="Conflict"') == 0
         assert "refused" not in cluster.condition("two", "Degraded").get("message", "")
 
 
