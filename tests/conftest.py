@@ -1,4 +1,4 @@
-"""Rules for every test: the same examples each time, no process left behind, and a list of skipped tests."""
+"""Rules for every test: the same examples each time, no process left behind, and lists of what was skipped or rerun."""
 
 import os
 import signal
@@ -24,29 +24,58 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 
 _MARK = "DILOCO_TEST_SESSION"
 _REAPING_SECONDS = 10.0
+_TITLES = {"skipped": "Skipped", "rerun": "Failed once, and passed when run again"}
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--skipped-to", type=Path, metavar="FILE", help="append what was skipped, and why, to FILE")
+    parser.addoption("--rerun-to", type=Path, metavar="FILE", help="append what passed only when run again to FILE")
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Show why a test had to be run again, as for one that fails."""
+    for report in terminalreporter.stats.get("rerun", []):
+        terminalreporter.section(f"run again: {report.nodeid}", "_")
+        terminalreporter.write_line(report.longreprtext)
+        for title, text in report.sections:
+            terminalreporter.section(title, "-")
+            terminalreporter.write_line(text)
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
-    """List the skipped tests after everything else, where they are seen, and write the list to a file if requested."""
+    """List what was skipped, and what passed only when it was run again, after everything else, where it is seen.
+
+    With ``--reruns``, a test that fails is run again. What passes then is not reported as failed, but it is told here:
+    it is a defect, of the test or of what it tests.
+    """
     reporter = config.pluginmanager.get_plugin("terminalreporter")
     if reporter is None or hasattr(config, "workerinput"):
         return
-    lines = [_skip_line(report) for report in reporter.stats.get("skipped", [])]
-    if lines:
-        reporter.write_line(f"Skipped ({len(lines)}):\n" + "\n".join(lines))
-    path = config.getoption("skipped_to")
-    if lines and path is not None:
-        with path.open("a", encoding="utf-8") as file:
-            file.writelines(f"{line}\n" for line in lines)
+    reports = reporter.stats
+    failed = {report.nodeid for outcome in ("failed", "error") for report in reports.get(outcome, [])}
+    lists = {
+        "skipped": [_skip_line(report) for report in reports.get("skipped", [])],
+        "rerun": [_rerun_line(report) for report in reports.get("rerun", []) if report.nodeid not in failed],
+    }
+    for name, lines in lists.items():
+        if not lines:
+            continue
+        reporter.write_line(f"{_TITLES[name]} ({len(lines)}):\n" + "\n".join(lines))
+        path = config.getoption(f"{name}_to")
+        if path is not None:
+            with path.open("a", encoding="utf-8") as file:
+                file.writelines(f"{line}\n" for line in lines)
 
 
 def _skip_line(report: pytest.TestReport | pytest.CollectReport) -> str:
     reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else str(report.longrepr)
     return f"  {report.nodeid}: {reason.removeprefix('Skipped: ')}"
+
+
+def _rerun_line(report: pytest.TestReport) -> str:
+    crash = getattr(report.longrepr, "reprcrash", None)
+    cause = str(report.longrepr) if crash is None else f"{Path(crash.path).name}:{crash.lineno}: {crash.message}"
+    return f"  {report.nodeid} ({report.when}): {cause.strip().splitlines()[0]}"
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -1,0 +1,51 @@
+"""What `make test` prints last: what was skipped, and what passed only when it was run again."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+CONFTEST = Path(__file__).parents[2] / "conftest.py"
+TESTS = """
+from pathlib import Path
+import pytest
+
+@pytest.fixture(scope="module")
+def late():
+    if not Path("prepared").exists():
+        Path("prepared").touch()
+        raise OSError("not yet")
+
+def test_that_needs_it(late):
+    pass
+
+def test_that_passes_later():
+    found = Path("found").exists()
+    Path("found").touch()
+    assert found, "first time"
+
+def test_that_fails():
+    assert 3 == 4
+
+def test_that_is_skipped():
+    pytest.skip("no such device")
+"""
+
+
+def test_what_was_skipped_or_rerun_is_listed_last_and_in_files(tmp_path: Path) -> None:
+    (tmp_path / "conftest.py").write_bytes(CONFTEST.read_bytes())
+    (tmp_path / "test_them.py").write_text(TESTS)
+    options = ["--reruns=1", "--rerun-to=rerun.txt", "--skipped-to=skipped.txt", "-n", "1", "-p", "no:cacheprovider"]
+    command = [sys.executable, "-m", "pytest", *options, "test_them.py"]
+    ended = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert ended.returncode == 1, ended.stdout
+    assert "1 failed, 2 passed, 1 skipped, 3 rerun" in ended.stdout
+    skipped = ["  test_them.py::test_that_is_skipped: no such device"]
+    rerun = [
+        "  test_them.py::test_that_needs_it (setup): test_them.py:9: OSError: not yet",
+        "  test_them.py::test_that_passes_later (call): test_them.py:17: AssertionError: first time",
+    ]
+    assert (tmp_path / "skipped.txt").read_text().splitlines() == skipped
+    assert (tmp_path / "rerun.txt").read_text().splitlines() == rerun
+    titles = ["Skipped (1):", *skipped, "Failed once, and passed when run again (2):", *rerun]
+    assert ended.stdout.splitlines()[-len(titles) :] == titles
+    assert '>           raise OSError("not yet")' in ended.stdout
