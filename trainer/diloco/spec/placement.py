@@ -178,8 +178,9 @@ class Pool(SpecModel):
     image_pull_secrets: tuple[KubernetesObject, ...] = Field(default=(), max_length=16)
     """Secrets to pull the image with."""
     pod_template: PodTemplate | None = None
-    """Additions to the pod template of this pool. Without ``topologySpreadConstraints``, learners prefer nodes and
-    zones with fewer learners of the job."""
+    """Additions to the pod template of this pool. Without ``topologySpreadConstraints``, learners prefer nodes with
+    fewer learners of the job; without ``podAntiAffinity``, zones with fewer of them and nodes other than the
+    syncer's."""
     storage: LearnerStorage | None = None
     """A volume for each learner, on which its inner optimizer outlives its pod. Default: none; in a new pod the inner
     optimizer begins without moments and warms up."""

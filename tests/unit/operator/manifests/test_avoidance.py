@@ -6,7 +6,14 @@ from typing import Any
 import pytest
 
 from diloco_operator.decide.drift import differs, marked
-from diloco_operator.manifests.avoidance import affinity_of, avoided_by, avoiding, base_revision, without_avoidance
+from diloco_operator.manifests.avoidance import (
+    PLACEMENT,
+    affinity_of,
+    avoided_by,
+    avoiding,
+    base_revision,
+    without_avoidance,
+)
 from diloco_operator.manifests.holds import held_back, is_held_back, left_over
 from diloco_operator.observe.pods import slim_pod
 from tests.support.made_objects import made, with_pool
@@ -53,6 +60,22 @@ def test_it_is_added_beside_the_users_and_taken_away_to_the_byte(affinity: dict[
     assert without_avoidance(template) == item["spec"]["template"]
     assert by_node(found)[PREFERRED][1:] == ((affinity or {}).get("nodeAffinity") or {}).get(PREFERRED, [])
     assert found["spec"]["selector"] == item["spec"]["selector"]
+
+
+def test_nothing_else_of_ours_draws_pods_to_a_node_to_avoid() -> None:
+    spec = avoiding(a_set(), ("n1",), "r-1")["spec"]["template"]["spec"]
+    assert "podAntiAffinity" not in spec["affinity"]
+    assert [one["maxSkew"] for one in spec["topologySpreadConstraints"]] == [1000]
+
+
+@pytest.mark.parametrize("text", [None, "", "{", "[]", "[" * 100_000])
+def test_a_placement_that_somebody_changed_is_not_restored(text: str | None) -> None:
+    template = avoiding(a_set(), ("n1",), "r-1")["spec"]["template"]
+    annotations = {} if text is None else {PLACEMENT: text}
+    template["metadata"]["annotations"] = annotations
+    found = without_avoidance(template)
+    assert base_revision(found) == ""
+    assert found["spec"] == template["spec"]
 
 
 def test_one_term_speaks_of_all_nodes() -> None:

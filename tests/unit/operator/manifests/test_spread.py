@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from diloco_operator.manifests.spread import relaxed
 from tests.support.made_objects import made, templates, with_pool
 
 SET, DEPLOYMENT = "StatefulSet/small--east-a", "Deployment/small-syncer"
@@ -19,21 +20,36 @@ def pod(**pool: Any) -> dict[str, Any]:
     return found
 
 
-def test_learners_prefer_nodes_and_zones_with_fewer_of_the_job() -> None:
-    constraints = pod()["topologySpreadConstraints"]
-    keys = ["kubernetes.io/hostname", "topology.kubernetes.io/zone"]
-    assert [one["topologyKey"] for one in constraints] == keys
+def anti_affinity() -> list[dict[str, Any]]:
+    """(topology, selector) of each preferred term."""
+    terms = pod()["affinity"]["podAntiAffinity"]["preferredDuringSchedulingIgnoredDuringExecution"]
+    return [one["podAffinityTerm"] for one in terms]
+
+
+def test_learners_prefer_nodes_with_fewer_of_the_job() -> None:
+    (one,) = pod()["topologySpreadConstraints"]
+    assert one["topologyKey"] == "kubernetes.io/hostname"
+    assert (one["maxSkew"], one["whenUnsatisfiable"]) == (1, "ScheduleAnyway")
     labels = templates(made(with_pool({})))[SET]["metadata"]["labels"]
-    for one in constraints:
-        assert (one["maxSkew"], one["whenUnsatisfiable"]) == (1, "ScheduleAnyway")
-        assert one["labelSelector"]["matchLabels"].items() <= labels.items()
-        assert "diloco.dev/pool" not in one["labelSelector"]["matchLabels"]
+    assert one["labelSelector"]["matchLabels"].items() <= labels.items()
+    assert "diloco.dev/pool" not in one["labelSelector"]["matchLabels"]
+
+
+def test_learners_prefer_zones_with_fewer_of_the_job() -> None:
+    _, zone = anti_affinity()
+    assert zone["topologyKey"] == "topology.kubernetes.io/zone"
+    labels = templates(made(with_pool({})))[SET]["metadata"]["labels"]
+    assert zone["labelSelector"]["matchLabels"].items() <= labels.items()
+    assert "diloco.dev/pool" not in zone["labelSelector"]["matchLabels"]
+    avoids_none = {"key": "diloco.dev/revision", "operator": "DoesNotExist"}
+    assert zone["labelSelector"]["matchExpressions"] == [avoids_none]
 
 
 def test_learners_prefer_nodes_without_the_syncer_of_their_job() -> None:
-    (preferred,) = pod()["affinity"]["podAntiAffinity"]["preferredDuringSchedulingIgnoredDuringExecution"]
+    preferred, _ = anti_affinity()
+    assert preferred["topologyKey"] == "kubernetes.io/hostname"
     its = templates(made(with_pool({})))
-    selector = preferred["podAffinityTerm"]["labelSelector"]["matchLabels"]
+    selector = preferred["labelSelector"]["matchLabels"]
     assert selector.items() <= its[DEPLOYMENT]["metadata"]["labels"].items()
     assert not selector.items() <= its[SET]["metadata"]["labels"].items()
     assert "requiredDuringSchedulingIgnoredDuringExecution" not in pod()["affinity"]["podAntiAffinity"]
@@ -58,3 +74,34 @@ def test_a_users_spread_stands_instead_of_ours() -> None:
 
 def test_the_syncers_pod_is_not_spread() -> None:
     assert not {"affinity", "topologySpreadConstraints"} & templates(made(with_pool({})))[DEPLOYMENT]["spec"].keys()
+
+
+def test_for_a_while_a_preference_for_nodes_outweighs_ours() -> None:
+    found = relaxed(pod(), "small")
+    assert "affinity" not in found
+    assert [one["maxSkew"] for one in found["topologySpreadConstraints"]] == [1000]
+
+
+def test_so_it_does_in_templates_of_earlier_versions() -> None:
+    (by_host,), (syncer, _) = pod()["topologySpreadConstraints"], anti_affinity()
+    by_zone = by_host | {"topologyKey": "topology.kubernetes.io/zone"}
+    terms = [{"weight": 100, "podAffinityTerm": syncer}]
+    affinity = {"podAntiAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": terms}}
+    found = relaxed({"affinity": affinity, "topologySpreadConstraints": [by_host, by_zone]}, "small")
+    assert "affinity" not in found
+    assert [one["maxSkew"] for one in found["topologySpreadConstraints"]] == [1000, 1000]
+
+
+def test_what_a_user_says_stays_as_strong_as_it_is() -> None:
+    theirs = [{"weight": 1, "podAffinityTerm": {"topologyKey": "rack", "labelSelector": {}}}]
+    affinity = {"podAntiAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": theirs}}
+    specs: list[dict[str, Any]] = [
+        {"affinity": NODE_AFFINITY | APART, "topologySpreadConstraints": BY_RACK},
+        {"affinity": affinity},
+        {"containers": []},
+    ]
+    for spec in specs:
+        assert relaxed(spec, "small").get("affinity") == spec.get("affinity")
+    other = pod(podTemplate={"spec": {"topologySpreadConstraints": BY_RACK}})
+    assert relaxed(other, "small")["topologySpreadConstraints"] == BY_RACK
+    assert relaxed(pod(), "another job") == pod()
