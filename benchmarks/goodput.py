@@ -202,15 +202,18 @@ def _entries(out: Path) -> list[dict[str, float]]:
 
 
 def main() -> int:
-    """Run all cases and report."""
+    """Run all cases, and report after each, because all of them take hours."""
     arguments = _parse()
     rates = [0.0, *arguments.seconds_between]
-    rows = [
-        carry_out(Case(method, learners, arguments.steps, rate, seed), arguments.longest_seconds)
-        for learners, rate, seed, method in product(
-            arguments.learners, rates, range(arguments.seeds), arguments.methods
-        )
-    ]
+    rows = []
+    for learners, rate, seed, method in product(arguments.learners, rates, range(arguments.seeds), arguments.methods):
+        rows.append(carry_out(Case(method, learners, arguments.steps, rate, seed), arguments.longest_seconds))
+        report(arguments.json, rows)
+    return 0
+
+
+def report(path: Path | None, rows: list[dict[str, Any]]) -> None:
+    """Write the means over seeds, of the runs so far."""
     ratios, against = {}, {}
     runs: dict[tuple[int, float, str], list[dict[str, Any]]] = defaultdict(list)
     for row in rows:
@@ -227,8 +230,7 @@ def main() -> int:
         if rate and losses:
             ratios[f"{name}_loss"] = statistics.mean(losses)
             against[f"{name}_loss"] = "evaluation loss of the same method without failures, seed by seed"
-    write_report(arguments.json, benchmark="goodput", ratios=ratios, figures={"runs": rows}, against=against)
-    return 0
+    write_report(path, benchmark="goodput", ratios=ratios, figures={"runs": rows}, against=against)
 
 
 def _parse() -> argparse.Namespace:
