@@ -36,7 +36,7 @@ import yaml
 from diloco.local.journal import read_journal
 from diloco.spec.syncer_status import SyncerStatus
 from goodput_groups import Elastic, FaultTolerant, Group, Restarted, torchft_python
-from report import write_report
+from report import make_report, write_json, write_report
 
 METHODS = ("decoupled", "torchft", "restart", "elastic")
 SPEED = 0.15
@@ -205,15 +205,23 @@ def main() -> int:
     """Run all cases, and report after each, because all of them take hours."""
     arguments = _parse()
     rates = [0.0, *arguments.seconds_between]
-    rows = []
-    for learners, rate, seed, method in product(arguments.learners, rates, range(arguments.seeds), arguments.methods):
-        rows.append(carry_out(Case(method, learners, arguments.steps, rate, seed), arguments.longest_seconds))
-        report(arguments.json, rows)
+    cases = [
+        Case(method, learners, arguments.steps, rate, seed)
+        for learners, rate, seed, method in product(
+            arguments.learners, rates, range(arguments.seeds), arguments.methods
+        )
+    ]
+    rows: list[dict[str, Any]] = []
+    for case in cases:
+        rows.append(carry_out(case, arguments.longest_seconds))
+        if arguments.json is not None and len(rows) < len(cases):
+            write_json(arguments.json, make_report(**measured(rows, planned=len(cases))))
+    write_report(arguments.json, **measured(rows, planned=len(cases)))
     return 0
 
 
-def report(path: Path | None, rows: list[dict[str, Any]]) -> None:
-    """Write the means over seeds, of the runs so far."""
+def measured(rows: list[dict[str, Any]], *, planned: int) -> dict[str, Any]:
+    """What is reported of the runs so far, with means over their seeds."""
     ratios, against = {}, {}
     runs: dict[tuple[int, float, str], list[dict[str, Any]]] = defaultdict(list)
     for row in rows:
@@ -230,7 +238,8 @@ def report(path: Path | None, rows: list[dict[str, Any]]) -> None:
         if rate and losses:
             ratios[f"{name}_loss"] = statistics.mean(losses)
             against[f"{name}_loss"] = "evaluation loss of the same method without failures, seed by seed"
-    write_report(path, benchmark="goodput", ratios=ratios, figures={"runs": rows}, against=against)
+    figures = {"runs_planned": planned, "runs": rows}
+    return {"benchmark": "goodput", "ratios": ratios, "figures": figures, "against": against}
 
 
 def _parse() -> argparse.Namespace:

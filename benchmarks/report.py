@@ -66,8 +66,10 @@ def make_report(
 
 
 def write_json(path: Path, report: dict[str, Any]) -> None:
-    """Write a report to a file."""
-    path.write_text(json.dumps(report, indent=2) + "\n")
+    """Write a report to a file, which holds the one or the other if this process ends meanwhile."""
+    new = path.with_name(f".{path.name}.new")
+    new.write_text(json.dumps(report, indent=2) + "\n")
+    new.replace(path)
 
 
 def describe_machine() -> dict[str, Any]:

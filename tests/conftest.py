@@ -52,10 +52,10 @@ def pytest_unconfigure(config: pytest.Config) -> None:
     if reporter is None or hasattr(config, "workerinput"):
         return
     reports = reporter.stats
-    failed = {report.nodeid for outcome in ("failed", "error") for report in reports.get(outcome, [])}
+    passed = {report.nodeid for report in reports.get("passed", [])}
     lists = {
         "skipped": [_skip_line(report) for report in reports.get("skipped", [])],
-        "rerun": [_rerun_line(report) for report in reports.get("rerun", []) if report.nodeid not in failed],
+        "rerun": [_rerun_line(report) for report in reports.get("rerun", []) if report.nodeid in passed],
     }
     for name, lines in lists.items():
         if not lines:

@@ -14,6 +14,13 @@ from tests.support.scripted_learner import ScriptedLearner
 from tests.support.syncer_process import WAIT_SECONDS, SmallJob, SyncerProcess
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """One that fails is not run again: an attack that succeeds at times succeeds."""
+    for item in items:
+        if "tests/hostile/" in item.nodeid:
+            item.add_marker(pytest.mark.flaky(reruns=0))
+
+
 class Target:
     """A syncer under attack, as its owner sees it."""
 

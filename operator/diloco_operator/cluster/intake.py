@@ -80,8 +80,11 @@ _CONTAINER_STATUS: Final = {
     "lastState": _STATE,
 }
 _FIELDS: Final = {"matchFields": [{"key": str, "operator": str, "values": [str]}]}
-_PREFERRED: Final = {"preferredDuringSchedulingIgnoredDuringExecution": [{"preference": _FIELDS}]}
-_AFFINITY: Final = {"nodeAffinity": _PREFERRED}
+_PREFERRED: Final = "preferredDuringSchedulingIgnoredDuringExecution"
+_AFFINITY: Final = {
+    "nodeAffinity": {_PREFERRED: [{"preference": _FIELDS}]},
+    "podAntiAffinity": {_PREFERRED: [{}]},
+}
 _COUNTS: Final = ("replicas", "readyReplicas", "updatedReplicas", "availableReplicas", "observedGeneration")
 _BY_KIND: Final[Mapping[str, Any]] = {
     STATEFUL_SET.name: {
@@ -89,7 +92,12 @@ _BY_KIND: Final[Mapping[str, Any]] = {
             "replicas": _COUNT,
             "template": {
                 "metadata": {"labels": _TEXTS, "annotations": _TEXTS},
-                "spec": {"containers": [_CONTAINER], "initContainers": [_CONTAINER], "affinity": _AFFINITY},
+                "spec": {
+                    "containers": [_CONTAINER],
+                    "initContainers": [_CONTAINER],
+                    "affinity": _AFFINITY,
+                    "topologySpreadConstraints": [{}],
+                },
             },
         },
         "status": {**dict.fromkeys(_COUNTS, _COUNT), "updateRevision": str, "conditions": _CONDITIONS},

@@ -1,9 +1,9 @@
 """Which pods of a set have its template. Pure.
 
-While pods avoid nodes, the template of their set differs from what it would be without, the base, in that alone. A pod
-that was made from either is up to date. So the template with the avoidance, and each pod made from it, has a label with
-the base's revision (`manifests/avoidance.py`). A StatefulSet's controller gives equal templates equal names, so the
-base has that name again later.
+While pods avoid nodes, the template of their set differs from what it would be without, the base, in where pods should
+be, and in nothing else. A pod that was made from either is up to date. So the template with the avoidance, and each pod
+made from it, has a label with the base's revision (`manifests/avoidance.py`). A StatefulSet's controller gives equal
+templates equal names, so the base has that name again later.
 """
 
 import re

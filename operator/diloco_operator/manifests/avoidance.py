@@ -1,21 +1,16 @@
 """How pods of a StatefulSet avoid nodes: by a preference in their template, beside which no other of ours weighs much.
 
-Two more things are in the template. A label names the revision of the same template without the preference. So a pod
-that was made from either is up to date, although the StatefulSet's controller takes them for two templates
-(`decide/revisions.py`). And an annotation has the placement as it was before, for when the preference goes.
+A label of the template names the revision of the same template without that. So a pod that was made from either is up
+to date, although the StatefulSet's controller takes them for two templates (`decide/revisions.py`).
 """
 
-import json
 from collections.abc import Sequence
 from typing import Any, Final
 
 from diloco_operator import labels
 from diloco_operator.manifests.inputs import Manifest
-from diloco_operator.manifests.spread import relaxed
+from diloco_operator.manifests.spread import relaxed, restored
 
-PLACEMENT: Final = "diloco.dev/placement"
-"""Annotation of a template that avoids nodes: the fields of its spec that differ, as they are without that, as JSON."""
-_FIELDS: Final = ("affinity", "topologySpreadConstraints")
 _PREFERRED: Final = "preferredDuringSchedulingIgnoredDuringExecution"
 _WEIGHT: Final = 100
 """The largest weight that Kubernetes accepts."""
@@ -31,19 +26,14 @@ def avoiding(one: Manifest, nodes: Sequence[str], revision: str) -> Manifest:
         revision: The revision of its template as it is.
     """
     template = one["spec"]["template"]
-    metadata, before = template["metadata"], template["spec"]
+    metadata = template["metadata"]
     given = metadata.get("labels") or {}
-    spec = relaxed(before, given.get(labels.JOB, ""))
+    spec = relaxed(template["spec"], given.get(labels.JOB, ""))
     affinity = spec.get("affinity") or {}
     by_node = affinity.get("nodeAffinity") or {}
     terms = [_term(nodes), *(by_node.get(_PREFERRED) or ())]
-    placement = json.dumps({field: before[field] for field in _FIELDS if field in before}, sort_keys=True)
     avoids = {
-        "metadata": {
-            **metadata,
-            "labels": {**given, labels.REVISION: revision},
-            "annotations": {**(metadata.get("annotations") or {}), PLACEMENT: placement},
-        },
+        "metadata": {**metadata, "labels": {**given, labels.REVISION: revision}},
         "spec": {**spec, "affinity": {**affinity, "nodeAffinity": {**by_node, _PREFERRED: terms}}},
     }
     return {**one, "spec": {**one["spec"], "template": {**template, **avoids}}}
@@ -53,26 +43,15 @@ def without_avoidance(template: Manifest) -> Manifest:
     """A pod template as it was before `avoiding`."""
     if not base_revision(template):
         return template
-    metadata = dict(template["metadata"])
-    metadata["labels"] = {key: value for key, value in metadata["labels"].items() if key != labels.REVISION}
-    annotations = metadata.pop("annotations", None) or {}
-    rest = {key: value for key, value in annotations.items() if key != PLACEMENT}
-    if rest:
-        metadata["annotations"] = rest
-    placement = _placement(annotations.get(PLACEMENT))
-    if placement is None:
-        return {**template, "metadata": metadata}
-    spec = {key: value for key, value in template["spec"].items() if key not in _FIELDS}
-    return {**template, "metadata": metadata, "spec": {**spec, **placement}}
-
-
-def _placement(text: Any) -> Manifest | None:
-    """What the annotation says; None: it is not there, or somebody has changed it."""
-    try:
-        said = json.loads(text)
-    except (TypeError, ValueError, RecursionError):
-        return None
-    return {field: said[field] for field in _FIELDS if field in said} if isinstance(said, dict) else None
+    own = {key: value for key, value in template["metadata"]["labels"].items() if key != labels.REVISION}
+    spec = restored(template["spec"], own.get(labels.JOB, ""))
+    found = {**template, "metadata": {**template["metadata"], "labels": own}, "spec": spec}
+    if not avoided_by(template):
+        return found
+    affinity = spec["affinity"]
+    by_node = affinity["nodeAffinity"]
+    by_node = _with(by_node, _PREFERRED, by_node[_PREFERRED][1:])
+    return {**found, "spec": _with(spec, "affinity", _with(affinity, "nodeAffinity", by_node))}
 
 
 def avoided_by(made: Manifest) -> tuple[str, ...]:
@@ -102,3 +81,9 @@ def _term(nodes: Sequence[str]) -> Manifest:
     """
     fields: list[Any] = [{"key": _NAME, "operator": "NotIn", "values": [node]} for node in nodes]
     return {"weight": _WEIGHT, "preference": {"matchFields": fields}}
+
+
+def _with(given: Manifest, key: str, value: Any) -> Manifest:
+    """``given`` with another value; without it if that is empty."""
+    rest = {name: one for name, one in given.items() if name != key}
+    return {**rest, key: value} if value else rest

@@ -9,6 +9,7 @@ import pytest
 from diloco_operator.cluster.intake import UnreadableError, received, received_page, size_of
 from diloco_operator.cluster.kinds import CONFIG_MAP, CORE_EVENT, NETWORK_POLICY, POD, SECRET, SERVICE, STATEFUL_SET
 
+PREFERRED = "preferredDuringSchedulingIgnoredDuringExecution"
 METADATA = {
     "name": "demo--far-new",
     "namespace": "theirs",
@@ -101,6 +102,12 @@ UNREADABLE: dict[str, Any] = {
     "no template": without(SET, "spec", "template"),
     "no spec": without(SET, "spec"),
     "a text for containers": changed(SET, "spec", "template", "spec", "containers", to="learner"),
+    "a number for constraints": changed(SET, "spec", "template", "spec", "topologySpreadConstraints", to=5),
+    "a text for a constraint": changed(SET, "spec", "template", "spec", "topologySpreadConstraints", to=["x"]),
+    "a text for an affinity": changed(SET, "spec", "template", "spec", "affinity", to={"podAntiAffinity": "x"}),
+    "a text for a term": changed(
+        SET, "spec", "template", "spec", "affinity", to={"podAntiAffinity": {PREFERRED: ["x"]}}
+    ),
     "a list for a port": changed(SET, "spec", "template", "spec", "containers", 0, "ports", 0, "containerPort", to=[]),
     "half a character": changed(SET, "metadata", "annotations", to={"a": "\ud800"}),
     "half a character in a key": changed(SET, "metadata", "annotations", to={"\ud800": "a"}),

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from diloco_operator.manifests.spread import relaxed
+from diloco_operator.manifests.spread import relaxed, restored
 from tests.support.made_objects import made, templates, with_pool
 
 SET, DEPLOYMENT = "StatefulSet/small--east-a", "Deployment/small-syncer"
@@ -76,10 +76,17 @@ def test_the_syncers_pod_is_not_spread() -> None:
     assert not {"affinity", "topologySpreadConstraints"} & templates(made(with_pool({})))[DEPLOYMENT]["spec"].keys()
 
 
+def test_the_syncer_counts_for_more_than_many_learners_in_its_zone() -> None:
+    terms = pod()["affinity"]["podAntiAffinity"]["preferredDuringSchedulingIgnoredDuringExecution"]
+    assert [one["weight"] for one in terms] == [100, 1]
+
+
 def test_for_a_while_a_preference_for_nodes_outweighs_ours() -> None:
     found = relaxed(pod(), "small")
-    assert "affinity" not in found
+    terms = found["affinity"]["podAntiAffinity"]["preferredDuringSchedulingIgnoredDuringExecution"]
+    assert [one["podAffinityTerm"]["namespaces"] for one in terms] == [["diloco-relaxed"]] * 2
     assert [one["maxSkew"] for one in found["topologySpreadConstraints"]] == [1000]
+    assert restored(found, "small") == pod()
 
 
 def test_so_it_does_in_templates_of_earlier_versions() -> None:
@@ -87,21 +94,22 @@ def test_so_it_does_in_templates_of_earlier_versions() -> None:
     by_zone = by_host | {"topologyKey": "topology.kubernetes.io/zone"}
     terms = [{"weight": 100, "podAffinityTerm": syncer}]
     affinity = {"podAntiAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": terms}}
-    found = relaxed({"affinity": affinity, "topologySpreadConstraints": [by_host, by_zone]}, "small")
-    assert "affinity" not in found
+    earlier = {"affinity": affinity, "topologySpreadConstraints": [by_host, by_zone]}
+    found = relaxed(earlier, "small")
     assert [one["maxSkew"] for one in found["topologySpreadConstraints"]] == [1000, 1000]
+    assert restored(found, "small") == earlier
 
 
 def test_what_a_user_says_stays_as_strong_as_it_is() -> None:
     theirs = [{"weight": 1, "podAffinityTerm": {"topologyKey": "rack", "labelSelector": {}}}]
-    affinity = {"podAntiAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": theirs}}
+    own = pod()["topologySpreadConstraints"][0] | {"maxSkew": 5, "nodeAffinityPolicy": "Ignore"}
     specs: list[dict[str, Any]] = [
         {"affinity": NODE_AFFINITY | APART, "topologySpreadConstraints": BY_RACK},
-        {"affinity": affinity},
+        {"affinity": {"podAntiAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": theirs}}},
+        {"topologySpreadConstraints": [own, {**own, "topologyKey": "topology.kubernetes.io/zone"}]},
         {"containers": []},
     ]
     for spec in specs:
-        assert relaxed(spec, "small").get("affinity") == spec.get("affinity")
-    other = pod(podTemplate={"spec": {"topologySpreadConstraints": BY_RACK}})
-    assert relaxed(other, "small")["topologySpreadConstraints"] == BY_RACK
+        assert relaxed(spec, "small") == spec
+        assert restored(spec, "small") == spec
     assert relaxed(pod(), "another job") == pod()
