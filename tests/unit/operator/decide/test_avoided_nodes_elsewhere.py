@@ -4,24 +4,8 @@ from typing import Any
 
 from diloco_operator.clusters.state import ClusterState
 from diloco_operator.manifests.avoidance import avoided_by
-from testbed.virtual_cluster.clusters_world import FAR, ClustersWorld, clusters_job
-
-BAD = "node-2"
-NODES = ("node-1", BAD, "node-3")
-SET = ("StatefulSet", "demo--far-new")
-
-
-def training() -> ClustersWorld:
-    """Six learners in another cluster and two at home, on nodes of the same names."""
-    job = clusters_job()
-    job["spec"]["regions"][1]["pools"][0]["learners"] = 6
-    w = ClustersWorld(job=job)
-    for pods in (w.pods, w.others[FAR].pods):
-        pods.nodes = NODES
-    w.run(60)
-    w.run(160, every=20)
-    assert w.status["learners"]["summary"] == "9/9"
-    return w
+from testbed.virtual_cluster.clusters_world import FAR, ClustersWorld
+from tests.support.learners_elsewhere import BAD, SET, six_elsewhere
 
 
 def uids(pods: dict[str, Any]) -> dict[str, str]:
@@ -33,7 +17,7 @@ def on(w: ClustersWorld, node: str) -> set[str]:
 
 
 def test_learners_move_within_their_cluster_and_home_avoids_nothing() -> None:
-    w = training()
+    w = six_elsewhere()
     far, home, victims = uids(w.others[FAR].pods.pods), uids(w.pods.pods), on(w, BAD)
     w.others[FAR].pods.broken = {BAD}
     w.run(200)
@@ -47,7 +31,7 @@ def test_learners_move_within_their_cluster_and_home_avoids_nothing() -> None:
 
 
 def test_while_the_cluster_does_not_answer_nothing_is_moved_there() -> None:
-    w = training()
+    w = six_elsewhere()
     before = uids(w.others[FAR].pods.pods)
     w.others[FAR].pods.broken = {BAD}
     w.others[FAR].state = ClusterState.UNREACHABLE
@@ -60,7 +44,7 @@ def test_while_the_cluster_does_not_answer_nothing_is_moved_there() -> None:
 
 
 def test_without_the_right_there_the_region_is_left_as_it_is() -> None:
-    w = training()
+    w = six_elsewhere()
     before = uids(w.others[FAR].pods.pods)
     w.pods_forbidden = frozenset({FAR})
     w.others[FAR].pods.broken = {BAD}
