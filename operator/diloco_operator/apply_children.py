@@ -9,7 +9,6 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from functools import partial
 
-from diloco_operator.cluster.api import Object
 from diloco_operator.cluster.errors import (
     REFUSED,
     ApiError,
@@ -19,7 +18,7 @@ from diloco_operator.cluster.errors import (
     NotFoundError,
     UnavailableError,
 )
-from diloco_operator.cluster.kinds import child_kind
+from diloco_operator.cluster.kinds import Object, child_kind
 from diloco_operator.cluster.watches import watched_version
 from diloco_operator.decide.drift import overwriting
 from diloco_operator.decide.observed import ChildKey

@@ -11,8 +11,9 @@ from datetime import datetime
 from typing import Final
 
 from diloco_operator.apply_children import ChildWrites
-from diloco_operator.cluster.api import Api, Object
+from diloco_operator.cluster.api import Api
 from diloco_operator.cluster.errors import ApiError, NamespaceGoingError
+from diloco_operator.cluster.kinds import Object
 from diloco_operator.decide.clusters import FINALIZER
 from diloco_operator.decide.lost_pods import deletion_events
 from diloco_operator.decide.observed import ChildKey, Observed

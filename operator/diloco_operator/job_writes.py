@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Final
 
-from diloco_operator.cluster.api import Api, Object
+from diloco_operator.cluster.api import Api
 from diloco_operator.cluster.errors import REFUSED, ApiError, ConflictError, NotFoundError
-from diloco_operator.cluster.kinds import EVENT, JOB
+from diloco_operator.cluster.kinds import EVENT, JOB, Object
 from diloco_operator.decide.clusters import FINALIZER
 from diloco_operator.decide.plan import JobEvent
 from diloco_operator.observe.jobs import Jobs, key_of

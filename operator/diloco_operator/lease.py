@@ -12,9 +12,9 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
-from diloco_operator.cluster.api import Api, Object
+from diloco_operator.cluster.api import Api
 from diloco_operator.cluster.errors import ApiError, ConflictError, NotFoundError
-from diloco_operator.cluster.kinds import LEASE
+from diloco_operator.cluster.kinds import LEASE, Object
 
 _log = logging.getLogger(__name__)
 

@@ -17,11 +17,12 @@ from typing import Any, Final, NoReturn
 from diloco.runtime.backoff import Backoff
 from diloco.runtime.heartbeat import Heartbeat
 from diloco_operator import labels
-from diloco_operator.cluster.api import Api, Object, Seams, Selection, is_served
+from diloco_operator.cluster.api import Api, Selection, is_served
 from diloco_operator.cluster.cache import Cache, GroupKey
 from diloco_operator.cluster.connection import Connection, login
 from diloco_operator.cluster.errors import ApiError
-from diloco_operator.cluster.kinds import CHILDREN, JOB
+from diloco_operator.cluster.kinds import CHILDREN, JOB, Object
+from diloco_operator.cluster.requests import Seams
 from diloco_operator.cluster.watches import Watch
 from diloco_operator.clusters.home import home_id, new_home_id
 from diloco_operator.clusters.registry import Clusters, HomeSide

@@ -14,11 +14,21 @@ from typing import Any
 import yaml
 
 from diloco_operator import labels
-from diloco_operator.cluster.api import Api, Object, Seams
+from diloco_operator.cluster.api import Api
 from diloco_operator.cluster.cache import GroupKey
 from diloco_operator.cluster.connection import connect
 from diloco_operator.cluster.errors import ApiError, Call
-from diloco_operator.cluster.kinds import CLAIM, CONFIG_MAP, CORE_EVENT, POD, REMOTE_CHILDREN, SERVICE_ACCOUNT, Kind
+from diloco_operator.cluster.kinds import (
+    CLAIM,
+    CONFIG_MAP,
+    CORE_EVENT,
+    POD,
+    REMOTE_CHILDREN,
+    SERVICE_ACCOUNT,
+    Kind,
+    Object,
+)
+from diloco_operator.cluster.requests import Seams
 from diloco_operator.clusters.home import CLUSTER
 from diloco_operator.clusters.registry import Clusters, HomeSide
 from diloco_operator.clusters.remote import RemoteCluster

@@ -4,56 +4,26 @@ Writes are server-side apply with force: the operator owns what it sets (KEP-555
 retried: callers decide whether and when to retry.
 """
 
-import asyncio
-import json
-import time
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
-from dataclasses import dataclass, field
-from http import HTTPStatus
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
+from dataclasses import dataclass
 from typing import Any, Final
 
 import aiohttp
 
-from diloco_operator.cluster.errors import (
-    ApiError,
-    Call,
-    GarbledError,
-    NotFoundError,
-    UnavailableError,
-    of_exception,
-    of_status,
-    of_text,
-)
+from diloco_operator.cluster.errors import Call, GarbledError, NotFoundError, UnavailableError, of_status
 from diloco_operator.cluster.intake import UnreadableError, received, received_page
-from diloco_operator.cluster.kinds import JOB, REVIEW, SERVICE_ACCOUNT, Kind
+from diloco_operator.cluster.kinds import JOB, REVIEW, SERVICE_ACCOUNT, Kind, Object
 from diloco_operator.cluster.limits import Limits, bounded
-
-Object = dict[str, Any]
-Query = list[tuple[str, str]]
+from diloco_operator.cluster.requests import JSON, Query, Request, Requests, Seams, parsed, part
 
 WATCH_SECONDS: Final = 290
 """The server ends a watch after this long; the next one resumes where it ended."""
 SILENCE_SECONDS: Final = 90.0
 """A watch without a message for this long counts as broken: servers send a bookmark a minute (KEP-956)."""
 
-_JSON: Final = "application/json"
 _METADATA_ONLY: Final = "application/json;as=PartialObjectMetadata{};g=meta.k8s.io;v=v1"
 _APPLY: Final = "application/apply-patch+yaml"
 _MERGE: Final = "application/merge-patch+json"
-
-
-def _nothing(*_: object) -> None:
-    pass
-
-
-@dataclass(frozen=True, slots=True)
-class Seams:
-    """Callbacks that observe requests and can prevent writes."""
-
-    answered: Callable[[Call, int, float], None] = _nothing
-    """Called after each request with its HTTP code (0: no answer) and the seconds it took."""
-    before_write: Callable[[], None] = _nothing
-    """Called before each write; raises if this process may no longer write."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,19 +45,6 @@ class Selection:
         return [(key, text) for key, text in (("labelSelector", self.labels), ("fieldSelector", self.fields)) if text]
 
 
-@dataclass(frozen=True, slots=True)
-class _Request:
-    call: Call
-    method: str
-    path: str
-    query: Query = field(default_factory=list)
-    body: Any = None
-    content_type: str = _JSON
-    accept: str = _JSON
-    timeout: aiohttp.ClientTimeout | None = None
-    """None: as the limits say."""
-
-
 class Api:
     """The API server, as far as the operator needs it."""
 
@@ -95,10 +52,9 @@ class Api:
         self, client: Any, field_manager: str, seams: Seams | None = None, limits: Limits | None = None
     ) -> None:
         """`client` is a kubernetes.aio ApiClient or an `InlineClient`, which the caller closes."""
-        self._client = client
         self._field_manager = field_manager
-        self._seams = seams or Seams()
         self._limits = limits or Limits()
+        self._requests = Requests(client, seams or Seams(), self._limits)
 
     async def get(self, kind: Kind, namespace: str, name: str, *, timeout_seconds: float | None = None) -> Object:
         """Get one object.
@@ -108,13 +64,13 @@ class Api:
             ApiError: as in `errors`; so does every other method here.
         """
         call = Call("get", kind.resource, namespace, name)
-        request = _Request(call, "GET", kind.path(namespace, name), timeout=self._limits.within(timeout_seconds))
+        request = Request(call, "GET", kind.path(namespace, name), timeout=self._limits.within(timeout_seconds))
         return await self._object(kind, namespace, request)
 
     async def find_metadata(self, kind: Kind, namespace: str, name: str) -> Object | None:
         """An object's metadata; None: there is no such object."""
         call = Call("get", kind.resource, namespace, name)
-        request = _Request(call, "GET", kind.path(namespace, name), accept=_METADATA_ONLY.format(""))
+        request = Request(call, "GET", kind.path(namespace, name), accept=_METADATA_ONLY.format(""))
         try:
             return await self._object(kind, namespace, request, metadata_only=True)
         except NotFoundError:
@@ -170,7 +126,7 @@ class Api:
         if grace_seconds is not None:
             body["gracePeriodSeconds"] = grace_seconds
         call = Call("delete", kind.resource, namespace, name)
-        await self._json(_Request(call, "DELETE", kind.path(namespace, name), body=body))
+        await self._requests.json(Request(call, "DELETE", kind.path(namespace, name), body=body))
 
     async def create(self, kind: Kind, body: Object, *, timeout_seconds: float | None = None) -> Object:
         """Create an object.
@@ -179,8 +135,8 @@ class Api:
             ConflictError: an object of this name exists.
         """
         namespace, name = body["metadata"]["namespace"], body["metadata"].get("name")
-        return await self._json(
-            _Request(
+        return await self._requests.json(
+            Request(
                 Call("create", kind.resource, namespace, name),
                 "POST",
                 kind.path(namespace),
@@ -197,8 +153,8 @@ class Api:
             ConflictError: it has another one.
         """
         namespace, name = body["metadata"]["namespace"], body["metadata"]["name"]
-        return await self._json(
-            _Request(
+        return await self._requests.json(
+            Request(
                 Call("update", kind.resource, namespace, name),
                 "PUT",
                 kind.path(namespace, name),
@@ -210,7 +166,7 @@ class Api:
 
     async def version(self) -> Object:
         """What the server says of its version."""
-        return await self._json(_Request(Call("get", "version"), "GET", "/version"))
+        return await self._requests.json(Request(Call("get", "version"), "GET", "/version"))
 
     async def may(self, call: Call) -> bool:
         """Whether the server's rules allow this request, as it says when it is asked (SelfSubjectAccessReview)."""
@@ -219,8 +175,8 @@ class Api:
         asked = {"verb": call.verb, "group": group, "resource": plural, "subresource": subresource}
         asked["namespace"] = call.namespace or ""
         review = {"apiVersion": REVIEW.api_version, "kind": REVIEW.name, "spec": {"resourceAttributes": asked}}
-        request = _Request(Call("create", REVIEW.resource), "POST", REVIEW.path(None), body=review)
-        status = (await self._json(request)).get("status")
+        request = Request(Call("create", REVIEW.resource), "POST", REVIEW.path(None), body=review)
+        status = (await self._requests.json(request)).get("status")
         return isinstance(status, dict) and status.get("allowed") is True
 
     async def token(self, namespace: str, account: str, seconds: int) -> str:
@@ -236,7 +192,7 @@ class Api:
             "kind": "TokenRequest",
             "spec": {"expirationSeconds": seconds},
         }
-        answer = await self._json(_Request(call, "POST", kind.path(namespace, account, "token"), body=body))
+        answer = await self._requests.json(Request(call, "POST", kind.path(namespace, account, "token"), body=body))
         status = answer.get("status")
         token = status.get("token") if isinstance(status, dict) else None
         if not isinstance(token, str) or not token:
@@ -253,10 +209,12 @@ class Api:
         kind, following, count = selection.kind, "", 0
         size = page_objects or self._limits.page_objects
         call = Call("list", kind.resource, selection.namespace)
-        accept = _METADATA_ONLY.format("List") if selection.metadata_only else _JSON
+        accept = _METADATA_ONLY.format("List") if selection.metadata_only else JSON
         while True:
             query = [*selection.query, ("limit", str(size)), *([("continue", following)] if following else [])]
-            page = await self._json(_Request(call, "GET", kind.path(selection.namespace), query=query, accept=accept))
+            page = await self._requests.json(
+                Request(call, "GET", kind.path(selection.namespace), query=query, accept=accept)
+            )
             if self._limits.checks_objects:
                 page = _readable(call, received_page, selection, page)
             yield page
@@ -288,13 +246,13 @@ class Api:
         ]
         begun_seconds = self._limits.silence_seconds or self._limits.request_seconds
         timeout = aiohttp.ClientTimeout(total=None, sock_connect=begun_seconds, sock_read=SILENCE_SECONDS)
-        accept = _METADATA_ONLY.format("") if selection.metadata_only else _JSON
-        request = _Request(call, "GET", kind.path(selection.namespace), query=query, accept=accept, timeout=timeout)
+        accept = _METADATA_ONLY.format("") if selection.metadata_only else JSON
+        request = Request(call, "GET", kind.path(selection.namespace), query=query, accept=accept, timeout=timeout)
         # The server sends the head of its answer at once, however long it then has nothing to report.
-        response = await _part(call, bounded(begun_seconds, self._send(request)))
+        response = await part(call, bounded(begun_seconds, self._requests.send(request)))
         try:
-            while line := await _part(call, response.content.readline()):
-                event = _parsed(call, line)
+            while line := await part(call, response.content.readline()):
+                event = parsed(call, line)
                 if event.get("type") == "ERROR":
                     status = event.get("object") or {}
                     raise of_status(call, int(status.get("code") or 0), status)
@@ -309,7 +267,7 @@ class Api:
     ) -> Object:
         namespace, name = body["metadata"]["namespace"], body["metadata"]["name"]
         resource = f"{kind.resource}/{subresource}" if subresource else kind.resource
-        request = _Request(
+        request = Request(
             Call("patch", resource, namespace, name),
             "PATCH",
             kind.path(namespace, name, subresource),
@@ -319,80 +277,11 @@ class Api:
         )
         return await self._object(kind, namespace, request)
 
-    async def _object(self, kind: Kind, namespace: str, request: _Request, *, metadata_only: bool = False) -> Object:
-        answer = await self._json(request)
+    async def _object(self, kind: Kind, namespace: str, request: Request, *, metadata_only: bool = False) -> Object:
+        answer = await self._requests.json(request)
         if not self._limits.checks_objects:
             return answer
         return _readable(request.call, received, Selection(kind, namespace, metadata_only=metadata_only), answer)
-
-    async def _json(self, request: _Request) -> Object:
-        response = await self._send(request)
-        try:
-            return _parsed(request.call, await self._body(request.call, response))
-        finally:
-            response.release()
-
-    async def _body(self, call: Call, response: aiohttp.ClientResponse) -> bytes:
-        most = self._limits.answer_bytes
-        if most is None:
-            return bytes(await _part(call, response.read()))
-        body = bytearray()
-        while piece := await _part(call, response.content.readany()):
-            body += piece
-            if len(body) > most:
-                response.close()
-                raise UnavailableError(call, f"the answer is longer than {most >> 20} MiB")
-        return bytes(body)
-
-    async def _send(self, request: _Request) -> aiohttp.ClientResponse:
-        if request.method != "GET":
-            self._seams.before_write()
-        started = time.monotonic()
-        code = 0
-        timeout = request.timeout or self._limits.within()
-        try:
-            prepared = await self._client.param_serialize(
-                request.method,
-                request.path,
-                query_params=request.query,
-                header_params={"Accept": request.accept, "Content-Type": request.content_type},
-                body=request.body,
-                auth_settings=["BearerToken"],
-            )
-            answer = await _part(request.call, self._client.call_api(*prepared, _request_timeout=timeout))
-            response: aiohttp.ClientResponse = answer.response
-            code = response.status
-        finally:
-            self._seams.answered(request.call, code, time.monotonic() - started)
-        if code < HTTPStatus.MULTIPLE_CHOICES:
-            return response
-        try:
-            text = (await self._body(request.call, response)).decode(errors="replace")
-        except ApiError:
-            text = ""
-        finally:
-            response.release()
-        raise of_text(request.call, code, text, response.headers.get("Retry-After"))
-
-
-async def _part(call: Call, part: Awaitable[Any]) -> Any:
-    """The result of `part`, with its errors as this package's."""
-    try:
-        return await part
-    except (aiohttp.ClientError, TimeoutError, OSError, asyncio.IncompleteReadError, ValueError) as error:
-        # ValueError: a line longer than the read buffer allows, or text in no known encoding.
-        raise of_exception(call, error) from error
-
-
-def _parsed(call: Call, text: bytes) -> Object:
-    try:
-        value = json.loads(text)
-    except (ValueError, RecursionError):
-        value = None
-    if not isinstance(value, dict):
-        # A proxy's page, or a part of an object from a server that stopped.
-        raise UnavailableError(call, "the answer is not a JSON object")
-    return value
 
 
 def _readable(call: Call, check: Callable[..., Object], selection: Selection, value: Any) -> Object:

@@ -6,11 +6,10 @@ are compared as numbers, as API servers guarantee (KEP-5504).
 
 import contextlib
 from collections.abc import Iterable, Iterator
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from diloco_operator.cluster.intake import size_of
-
-Object = dict[str, Any]
+from diloco_operator.cluster.kinds import Object
 
 
 class ObjectKey(NamedTuple):

@@ -4,8 +4,11 @@ A table rather than discovery, because the RBAC rules are written from it.
 """
 
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 from urllib.parse import quote
+
+Object = dict[str, Any]
+"""An object, as the JSON that a server sends."""
 
 
 @dataclass(frozen=True, slots=True)

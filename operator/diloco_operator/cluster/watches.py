@@ -11,10 +11,11 @@ from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, field
 
 from diloco.runtime.backoff import Backoff
-from diloco_operator.cluster.api import Api, Object, Selection
+from diloco_operator.cluster.api import Api, Selection
 from diloco_operator.cluster.cache import Cache, GroupKey, TooMuchError, as_version, version_of
 from diloco_operator.cluster.errors import ApiError, ForbiddenError, GarbledError, GoneError, NotFoundError
 from diloco_operator.cluster.intake import size_of
+from diloco_operator.cluster.kinds import Object
 
 _log = logging.getLogger(__name__)
 _RECONNECT_SECONDS = 0.2  # so that a server that ends each watch at once does not cause a tight loop

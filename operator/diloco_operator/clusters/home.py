@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from diloco_operator import labels
-from diloco_operator.cluster.api import Api, Object
+from diloco_operator.cluster.api import Api
 from diloco_operator.cluster.errors import Call, ConflictError, NotFoundError
-from diloco_operator.cluster.kinds import CONFIG_MAP, SECRET
+from diloco_operator.cluster.kinds import CONFIG_MAP, SECRET, Object
 from diloco_operator.clusters.kubeconfig import MAXIMUM_BYTES, KubeconfigError
 from diloco_operator.clusters.state import DEFAULT_KEY, cluster_name
 

@@ -15,10 +15,11 @@ from typing import Final
 
 from diloco.runtime.backoff import Backoff
 from diloco_operator import labels
-from diloco_operator.cluster.api import Api, Object, Seams, Selection
+from diloco_operator.cluster.api import Api, Selection
 from diloco_operator.cluster.cache import Cache, GroupKey
 from diloco_operator.cluster.errors import ApiError
-from diloco_operator.cluster.kinds import SECRET
+from diloco_operator.cluster.kinds import SECRET, Object
+from diloco_operator.cluster.requests import Seams
 from diloco_operator.cluster.watches import Watch
 from diloco_operator.clusters.home import CLUSTER, BadHomeError, ClusterKey, HomeSecrets
 from diloco_operator.clusters.remote import UNKNOWN, RemoteCluster

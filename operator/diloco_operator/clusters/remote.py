@@ -15,11 +15,12 @@ from typing import Final
 
 from diloco.runtime.backoff import Backoff
 from diloco_operator import labels
-from diloco_operator.cluster.api import Api, Seams
+from diloco_operator.cluster.api import Api
 from diloco_operator.cluster.cache import Cache
 from diloco_operator.cluster.errors import ApiError
 from diloco_operator.cluster.inline_client import Address, InlineClient
 from diloco_operator.cluster.limits import REMOTE
+from diloco_operator.cluster.requests import Seams
 from diloco_operator.clusters.home import ClusterKey, HomeSecrets
 from diloco_operator.clusters.kubeconfig import Kubeconfig, KubeconfigError, parse
 from diloco_operator.clusters.renewal import Renewal

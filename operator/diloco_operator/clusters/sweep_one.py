@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import Final
 
-from diloco_operator.cluster.api import Api, Object
+from diloco_operator.cluster.api import Api
 from diloco_operator.cluster.errors import REFUSED, ApiError, ConflictError, NotFoundError, UnavailableError
-from diloco_operator.cluster.kinds import JOB, REMOTE_CHILDREN
+from diloco_operator.cluster.kinds import JOB, REMOTE_CHILDREN, Object
 from diloco_operator.decide.sweep import Orphan, SweptJob, orphans, suspects
 
 _log = logging.getLogger(__name__)

@@ -11,9 +11,9 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from diloco.runtime.backoff import Backoff
-from diloco_operator.cluster.api import Object
 from diloco_operator.cluster.cache import GroupKey
 from diloco_operator.cluster.errors import ApiError
+from diloco_operator.cluster.kinds import Object
 from diloco_operator.clusters.home import ClusterKey
 from diloco_operator.clusters.kubeconfig import Kubeconfig, KubeconfigError
 from diloco_operator.clusters.registry import Clusters

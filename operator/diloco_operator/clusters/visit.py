@@ -10,10 +10,11 @@ from dataclasses import dataclass
 from typing import Final
 
 from diloco_operator import labels
-from diloco_operator.cluster.api import Api, Object, Seams, Selection
+from diloco_operator.cluster.api import Api, Selection
 from diloco_operator.cluster.errors import ForbiddenError, NotFoundError
-from diloco_operator.cluster.kinds import REMOTE_CHILDREN, Kind
+from diloco_operator.cluster.kinds import REMOTE_CHILDREN, Kind, Object
 from diloco_operator.cluster.limits import REMOTE
+from diloco_operator.cluster.requests import Seams
 from diloco_operator.clusters.home import ClusterKey, HomeSecrets
 from diloco_operator.clusters.remote import client_for, read_kubeconfig
 

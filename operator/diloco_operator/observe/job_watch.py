@@ -17,8 +17,8 @@ from typing import Any, Final
 import kopf
 
 from diloco.runtime.backoff import Backoff
-from diloco_operator.cluster.api import SILENCE_SECONDS, WATCH_SECONDS, Object
-from diloco_operator.cluster.kinds import JOB
+from diloco_operator.cluster.api import SILENCE_SECONDS, WATCH_SECONDS
+from diloco_operator.cluster.kinds import JOB, Object
 from diloco_operator.cluster.limits import PAGE_OBJECTS, REQUEST_TIMEOUT_SECONDS
 
 _log = logging.getLogger(__name__)

@@ -11,10 +11,10 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from diloco_operator.cluster.api import Api, Object, Selection
+from diloco_operator.cluster.api import Api, Selection
 from diloco_operator.cluster.cache import as_version, version_of, without_managed_fields
 from diloco_operator.cluster.errors import NotFoundError
-from diloco_operator.cluster.kinds import JOB
+from diloco_operator.cluster.kinds import JOB, Object
 
 _log = logging.getLogger(__name__)
 

@@ -10,9 +10,9 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from diloco_operator import labels, names
-from diloco_operator.cluster.api import Object
 from diloco_operator.cluster.cache import version_of
 from diloco_operator.cluster.errors import ApiError
+from diloco_operator.cluster.kinds import Object
 from diloco_operator.decide.observed import ChildKey, Looked, Observed, SyncerAway, SyncerStatusView
 from diloco_operator.decide.workloads import CLAIM, syncer_deployment, syncer_ready
 from diloco_operator.observe.jobs import key_of

@@ -7,9 +7,10 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 from diloco_operator import labels
-from diloco_operator.cluster.api import Api, Object
+from diloco_operator.cluster.api import Api
 from diloco_operator.cluster.cache import Cache, GroupKey, ObjectKey
 from diloco_operator.cluster.errors import ApiError
+from diloco_operator.cluster.kinds import Object
 from diloco_operator.cluster.watches import Watch
 from diloco_operator.clusters.registry import Clusters, clusters_named
 from diloco_operator.clusters.state import ClusterSeen

@@ -10,10 +10,10 @@ from collections.abc import Collection, Iterable, Mapping
 from typing import Final
 
 from diloco_operator import labels
-from diloco_operator.cluster.api import Object, Selection
+from diloco_operator.cluster.api import Selection
 from diloco_operator.cluster.cache import without_managed_fields
 from diloco_operator.cluster.errors import ForbiddenError
-from diloco_operator.cluster.kinds import CLAIM, CORE_EVENT, POD
+from diloco_operator.cluster.kinds import CLAIM, CORE_EVENT, POD, Object
 from diloco_operator.decide.causes.claims import claims_of
 from diloco_operator.decide.observed import ChildKey, Looked, PodObserved
 from diloco_operator.manifests.avoidance import affinity_of, avoided_by

@@ -11,11 +11,12 @@ import pytest
 from diloco.runtime.backoff import Backoff
 from diloco_operator import labels
 from diloco_operator.cluster import errors
-from diloco_operator.cluster.api import Api, Seams, Selection, is_served
+from diloco_operator.cluster.api import Api, Selection, is_served
 from diloco_operator.cluster.cache import Cache, GroupKey, ObjectKey
 from diloco_operator.cluster.connection import NoConnectionError, connect
 from diloco_operator.cluster.errors import Call
 from diloco_operator.cluster.kinds import CONFIG_MAP, JOB, STATEFUL_SET, Kind
+from diloco_operator.cluster.requests import Seams
 from diloco_operator.cluster.watches import Watch
 from testbed.api_server.fault_proxy import FaultProxy
 from testbed.api_server.server import ApiServer

@@ -3,9 +3,9 @@
 from typing import Any
 
 from diloco_operator import labels
-from diloco_operator.cluster.api import Api, Object, Selection
+from diloco_operator.cluster.api import Api, Selection
 from diloco_operator.cluster.connection import connect
-from diloco_operator.cluster.kinds import CONFIG_MAP, CORE_EVENT, POD, REMOTE_CHILDREN, STATEFUL_SET, Kind
+from diloco_operator.cluster.kinds import CONFIG_MAP, CORE_EVENT, POD, REMOTE_CHILDREN, STATEFUL_SET, Kind, Object
 from diloco_operator.cluster.limits import REMOTE
 from testbed.api_server.server import ApiServer
 from testbed.virtual_cluster.world_pods import crashed

@@ -2,10 +2,10 @@
 
 from diloco_operator import labels
 from diloco_operator.apply_children import ChildWrites
-from diloco_operator.cluster.api import Api, Object
+from diloco_operator.cluster.api import Api
 from diloco_operator.cluster.cache import Cache
 from diloco_operator.cluster.connection import connect
-from diloco_operator.cluster.kinds import CONFIG_MAP
+from diloco_operator.cluster.kinds import CONFIG_MAP, Object
 from diloco_operator.clusters.state import ClusterState
 from diloco_operator.decide.observed import ChildKey
 from diloco_operator.decide.plan import Plan

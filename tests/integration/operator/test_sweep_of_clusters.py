@@ -8,9 +8,9 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from diloco_operator import labels
-from diloco_operator.cluster.api import Api, Object
+from diloco_operator.cluster.api import Api
 from diloco_operator.cluster.connection import connect
-from diloco_operator.cluster.kinds import CONFIG_MAP, JOB, SECRET, STATEFUL_SET, Kind
+from diloco_operator.cluster.kinds import CONFIG_MAP, JOB, SECRET, STATEFUL_SET, Kind, Object
 from diloco_operator.clusters.state import ClusterState
 from diloco_operator.clusters.sweep_one import SweepHome
 from diloco_operator.clusters.sweeper import Sweeper

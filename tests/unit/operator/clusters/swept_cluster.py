@@ -8,10 +8,9 @@ from types import SimpleNamespace
 from typing import Any
 
 from diloco_operator import labels
-from diloco_operator.cluster.api import Object
 from diloco_operator.cluster.cache import GroupKey, ObjectKey
 from diloco_operator.cluster.errors import ApiError, Call, ConflictError, NotFoundError
-from diloco_operator.cluster.kinds import JOB, Kind
+from diloco_operator.cluster.kinds import JOB, Kind, Object
 from diloco_operator.clusters.home import ClusterKey
 from diloco_operator.clusters.state import ClusterSeen, ClusterState
 from diloco_operator.clusters.sweep_one import SweepHome, SweptPlace
