@@ -10,14 +10,20 @@ times, model, data and number of tokens. Run it with
 - `elastic`: the same under torchrun, with an agent for each rank; the ranks that are there train.
 - `torchft`: its DiLoCo, with a lighthouse; the replicas that are there merge. It is installed into `build/torchft`.
 
-Two shares are given, of the time of all learners or ranks from the first step to the end. `computing`: in inner steps,
-whether or not their work is kept; the paper calls this goodput. `kept`: in inner steps whose work is in the final
-model. Losses are held against the same method without failures.
+A step takes 0.1 s longer than it computes (`slow_model.py`), so that the machine is mostly idle. Reported are
+
+- `computing`: the share of the time of all learners or ranks in inner steps, whether or not their work is kept; the
+  paper calls this goodput. For the group methods, from when all have made a step to the end, or to the limit of time.
+  For ours it is the time account of `diloco run`, from each learner's first join to the job's end.
+- `kept`: the share in inner steps whose work is in the final model; none of a run that does not end.
+- `pace`: seconds to the end without failures, over those with them.
+- `loss`: the final evaluation's, over that of the same method and seed without failures.
 """
 
 import argparse
 import contextlib
 import json
+import os
 import random
 import statistics
 import subprocess
@@ -38,12 +44,17 @@ from diloco.spec.syncer_status import SyncerStatus
 from goodput_groups import Elastic, FaultTolerant, Group, Restarted, torchft_python
 from report import make_report, write_json, write_report
 
+HERE = Path(__file__).resolve().parent
 METHODS = ("decoupled", "torchft", "restart", "elastic")
-SPEED = 0.15
-"""Of every learner and rank, so that all of them leave the machine idle."""
+INTERVAL = 24
+"""Inner steps between two merges; the budget is a multiple, as torchft merges whole intervals."""
+SLEEP_SECONDS = 0.1
+"""In every step of a learner or rank."""
 BATCH, SEQUENCE_LENGTH = 8, 64
 ENVIRONMENT = Path("build/torchft")
-CHECKPOINT_SECONDS = 5.0
+CHECKPOINT_SECONDS = 1.0
+"""One takes milliseconds here: about the optimum for a failure every 10 s (Young and Daly)."""
+_STARTING_SECONDS = 120.0
 _TICK_SECONDS = 0.1
 
 
@@ -78,7 +89,7 @@ class Case:
             "kind": "DiLoCoJob",
             "metadata": {"name": "goodput"},
             "spec": {
-                "model": {"builtin": {"preset": "pico"}},
+                "model": {"entrypoint": "slow_model:pico", "arguments": {"seconds": SLEEP_SECONDS}},
                 "data": {"text": {}},
                 "training": {
                     "tokens": self.tokens,
@@ -89,8 +100,12 @@ class Case:
                     "optimizer": {"learningRate": 5.7e-3},
                     "evaluation": {"everyTokens": self.tokens, "sequences": 256},
                 },
-                "sync": {"outerOptimizer": {"learningRate": 1.0, "momentum": 0.0}, "leaseSeconds": 5},
-                "syncer": {"checkpointEverySeconds": CHECKPOINT_SECONDS},
+                "sync": {
+                    "interval": INTERVAL,
+                    "outerOptimizer": {"learningRate": 1.0, "momentum": 0.0},
+                    "leaseSeconds": 5,
+                },
+                "syncer": {"checkpointEverySeconds": 5},
                 "regions": [
                     {"name": f"r{number}", "pools": [{"name": "pool", "learners": 1}]}
                     for number in range(self.learners)
@@ -116,21 +131,23 @@ def decoupled(case: Case, folder: Path, longest_seconds: float) -> dict[str, Any
     output = folder / "out"
     diloco = (sys.executable, "-m", "diloco.cli.entry")
     command = [*diloco, "run", str(folder / "job.yaml"), "--output", str(output), "--no-view", "--threads", "1"]
-    with subprocess.Popen([*command, "--slow", f"*={SPEED}"], stdout=sys.stderr) as run:
+    with subprocess.Popen(command, stdout=sys.stderr) as run:
         while not _all_step(output):
             assert run.poll() is None, "diloco run ended early"
             time.sleep(_TICK_SECONDS)
-        failures = case.failures(longest_seconds)
+        began, failures = time.monotonic(), case.failures(longest_seconds)
         if failures:
             faults = [word for at, who in failures for word in ("--fault", f"kill:r{who}/pool/0@at={at:.2f}")]
             length = ("--for", f"{longest_seconds:.0f}s", "--settle", "0")
             subprocess.run([*diloco, "chaos", str(output), *length, *faults], check=False, stdout=sys.stderr)
         assert run.wait() == 0, "diloco run failed"
+        seconds = time.monotonic() - began
     summary = json.loads((output / "summary.json").read_text(encoding="utf-8"))
     return {
         "computing": summary["computing"],
         "kept": summary["goodput"],
         "loss": summary["eval_loss"],
+        "seconds": seconds,
         "tokens_trained": sum(one["tokens"] for one in summary["learners"]),
         "kills": sum(entry.event == "kill" for entry in read_journal(output / "supervisor.jsonl")),
     }
@@ -149,7 +166,7 @@ def _all_step(output: Path) -> bool:
 
 def group_of(case: Case, folder: Path, out: Path) -> Group:
     """The processes of a method other than ours."""
-    arguments = (folder / "job.yaml", out, "--speed", str(SPEED))
+    arguments = (folder / "job.yaml", out)
     if case.method == "torchft":
         return FaultTolerant(case.learners, arguments, folder / "log", torchft_python(ENVIRONMENT.absolute()))
     make = Restarted if case.method == "restart" else Elastic
@@ -161,32 +178,35 @@ def in_group(case: Case, folder: Path, longest_seconds: float) -> dict[str, Any]
     out = folder / "out"
     out.mkdir()
     group = group_of(case, folder, out)
-    waiting, began, kills = case.failures(longest_seconds), None, 0
-    limit = time.monotonic() + longest_seconds
+    waiting, kills, began, starts = case.failures(longest_seconds), 0, None, time.monotonic()
     try:
         while not group.tend():
-            if began is None and _entries(out):
-                began = time.monotonic()
-            while began is not None and waiting and waiting[0][0] <= time.monotonic() - began:
-                group.kill(waiting.pop(0)[1])
-                kills += 1
-            if time.monotonic() > limit and began is not None:
-                break
+            now = time.monotonic()
+            if began is None:
+                assert now - starts < _STARTING_SECONDS, (folder / "log").read_text()[-4000:]
+                began = (now, time.time()) if len(list(out.glob("steps-*-*.jsonl"))) == case.learners else None
+            else:
+                while waiting and waiting[0][0] <= now - began[0]:
+                    kills += group.kill(waiting.pop(0)[1])
+                if now - began[0] > longest_seconds:
+                    break
             time.sleep(_TICK_SECONDS)
     finally:
         group.stop()
-    entries = _entries(out)
+    assert began is not None
+    seconds = time.monotonic() - began[0]
+    entries = [one for one in _entries(out) if one["at"] > began[1]]
+    computing = sum(one["computing"] for one in entries) / (case.learners * seconds)
     result: dict[str, Any] = {"loss": None, "tokens": 0}
     with contextlib.suppress(FileNotFoundError):
         result = json.loads((out / "result.json").read_text())
-    first, last = min(one["at"] for one in entries), max(one["at"] for one in entries)
-    computing = sum(one["computing"] for one in entries) / (case.learners * (last - first))
-    trained = sum(one["tokens"] for one in entries)
-    useful = result["tokens"]  # what is not finished in time has kept nothing: it is left out of the means
+    trained = sum(one["tokens"] for one in _entries(out))
+    done = result["tokens"] > 0  # what is not finished in time has kept nothing: it is left out of the means
     return {
         "computing": min(1.0, computing),
-        "kept": computing * min(1.0, useful / trained) if useful else None,
+        "kept": computing * min(1.0, result["tokens"] / trained) if done else None,
         "loss": result["loss"],
+        "seconds": seconds if done else None,
         "tokens_trained": trained,
         "kills": kills,
     }
@@ -204,6 +224,8 @@ def _entries(out: Path) -> list[dict[str, float]]:
 def main() -> int:
     """Run all cases, and report after each, because all of them take hours."""
     arguments = _parse()
+    # Every process has to find the model.
+    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(HERE), os.environ.get("PYTHONPATH", "")]))
     rates = [0.0, *arguments.seconds_between]
     cases = [
         Case(method, learners, arguments.steps, rate, seed)
@@ -233,11 +255,15 @@ def measured(rows: list[dict[str, Any]], *, planned: int) -> dict[str, Any]:
             if known:
                 ratios[f"{name}_{share}"] = statistics.mean(known)
                 against[f"{name}_{share}"] = "time of all learners from the first step to the end, mean over seeds"
-        calm = {row["seed"]: row["loss"] for row in runs[learners, 0.0, method]}
-        losses = [row["loss"] / calm[row["seed"]] for row in own if row["loss"] is not None and calm[row["seed"]]]
-        if rate and losses:
-            ratios[f"{name}_loss"] = statistics.mean(losses)
+        calm = {row["seed"]: row for row in runs[learners, 0.0, method]}
+        ended = [(row, calm[row["seed"]]) for row in own if row["loss"] is not None and row["seed"] in calm]
+        ratios[f"{name}_ended"] = len([row for row in own if row["loss"] is not None]) / len(own)
+        against[f"{name}_ended"] = "runs"
+        if rate and ended:
+            ratios[f"{name}_loss"] = statistics.mean(row["loss"] / before["loss"] for row, before in ended)
             against[f"{name}_loss"] = "evaluation loss of the same method without failures, seed by seed"
+            ratios[f"{name}_pace"] = statistics.mean(before["seconds"] / row["seconds"] for row, before in ended)
+            against[f"{name}_pace"] = "speed of the same method without failures, seed by seed, of runs that end"
     figures = {"runs_planned": planned, "runs": rows}
     return {"benchmark": "goodput", "ratios": ratios, "figures": figures, "against": against}
 
@@ -247,13 +273,18 @@ def _parse() -> argparse.Namespace:
     parser.add_argument("--json", type=Path, help="write the report here")
     parser.add_argument("--methods", nargs="+", choices=METHODS, default=METHODS, help="default: all")
     parser.add_argument("--learners", type=int, nargs="+", default=[4, 8], help="numbers of learners (default 4 8)")
-    parser.add_argument("--steps", type=int, default=400, help="of each learner (default 400)")
+    parser.add_argument("--steps", type=int, default=480, help="of each learner (default 480)")
     parser.add_argument(
-        "--seconds-between", type=float, nargs="+", default=[60.0, 30.0, 15.0], help="mean time between failures"
+        "--seconds-between", type=float, nargs="+", default=[30.0, 10.0], help="mean time between failures"
     )
     parser.add_argument("--seeds", type=int, default=3, help="seeds, from 0 (default 3)")
-    parser.add_argument("--longest-seconds", type=float, default=1200.0, help="of one run (default 1200)")
-    return parser.parse_args()
+    parser.add_argument(
+        "--longest-seconds", type=float, default=1200.0, help="of one run from all having started (default 1200)"
+    )
+    arguments = parser.parse_args()
+    if arguments.steps < INTERVAL or arguments.steps % INTERVAL:
+        parser.error(f"--steps: {arguments.steps} is not a multiple of {INTERVAL}; use {INTERVAL * 20}, for example")
+    return arguments
 
 
 if __name__ == "__main__":

@@ -25,15 +25,15 @@ from diloco.local.launch import free_ports
 RANK = Path(__file__).with_name("goodput_rank.py")
 REPLICA = Path(__file__).with_name("goodput_torchft.py")
 TORCHFT = "0.2.0"
-_RESTART_SECONDS = 1.0
-"""Before a process that went is started again, as `diloco run` waits."""
+_RESTART_SECONDS = 0.5
+"""Before a process that went is started again, as `diloco run` waits after one failure."""
 
 
 class Group(Protocol):
     """The processes of a job."""
 
-    def kill(self, member: int) -> None:
-        """Kill one, if it runs."""
+    def kill(self, member: int) -> bool:
+        """Kill one; whether it ran."""
 
     def tend(self) -> bool:
         """Start what has to be started; whether all have ended as they should."""
@@ -50,10 +50,12 @@ class Restarted:
         self._processes: list[subprocess.Popen[bytes]] = []
         self._start_at = 0.0
 
-    def kill(self, member: int) -> None:
-        """Kill a rank."""
-        if self._processes:
-            self._processes[member].kill()
+    def kill(self, member: int) -> bool:
+        """Kill a rank; whether it ran."""
+        if not self._processes or self._processes[member].poll() is not None:
+            return False
+        self._processes[member].kill()
+        return True
 
     def tend(self) -> bool:
         """Start all ranks if none runs; stop all if one has gone."""
@@ -89,11 +91,13 @@ class _Each:
         self._running: list[subprocess.Popen[bytes] | None] = [None] * len(commands)
         self._start_at = [0.0] * len(commands)
 
-    def kill(self, member: int) -> None:
-        """Kill a member, with its children."""
+    def kill(self, member: int) -> bool:
+        """Kill a member, with its children; whether it ran."""
         process = self._running[member]
-        if process is not None:
-            _kill_tree(process.pid)
+        if process is None or process.poll() is not None:
+            return False
+        _kill_tree(process.pid)
+        return True
 
     def stop(self) -> None:
         """End all members."""
@@ -124,17 +128,30 @@ class Elastic(_Each):
         (port,) = free_ports(1)
         # The agents' meeting place is not what fails.
         self._store = dist.TCPStore("127.0.0.1", port, is_master=True, wait_for_workers=False)  # type: ignore[attr-defined]  # torch's own
-        command = [
-            *(sys.executable, "-m", "torch.distributed.run", "--nnodes", f"1:{members}", "--nproc-per-node", "1"),
-            *("--rdzv-backend", "c10d", "--rdzv-endpoint", f"127.0.0.1:{port}", "--rdzv-id", "goodput"),
-            *("--rdzv-conf", "is_host=0,last_call_timeout=3", "--max-restarts", "1000", "--monitor-interval", "0.1"),
-            *(RANK, *arguments),
-        ]
-        super().__init__([command] * members, log)
+        self._port, self._arguments, self._meetings = port, arguments, 0
+        super().__init__([self._command(members)] * members, log)
 
     def tend(self) -> bool:
-        """Start the agents that are missing."""
+        """Start the agents that are missing. Once one has closed the meeting for good, all meet anew."""
+        process = next((one for one in self._running if one is not None and (one.poll() or 0) > 0), None)
+        if process is not None:
+            self.stop()
+            self._meetings += 1
+            members = len(self._running)
+            self._commands = [self._command(members)] * members
+            self._running = [None] * members
+            self._start_at = [time.monotonic() + _RESTART_SECONDS] * members
         return self._ended() == len(self._running)
+
+    def _command(self, members: int) -> list[str | Path]:
+        # A lost agent is noticed after 3 s, as a learner of ours is after 5 s.
+        found = "is_host=0,last_call_timeout=3,keep_alive_interval=1,keep_alive_max_attempt=3"
+        return [
+            *(sys.executable, "-m", "torch.distributed.run", "--nnodes", f"1:{members}", "--nproc-per-node", "1"),
+            *("--rdzv-backend", "c10d", "--rdzv-endpoint", f"127.0.0.1:{self._port}", "--rdzv-conf", found),
+            *("--rdzv-id", f"goodput-{self._meetings}", "--max-restarts", "1000", "--monitor-interval", "0.1"),
+            *(RANK, *self._arguments),
+        ]
 
 
 class FaultTolerant(_Each):

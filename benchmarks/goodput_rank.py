@@ -4,7 +4,7 @@ It trains with the learner's own trainer, data and checkpoints, and averages gra
 MASTER_ADDR and MASTER_PORT are set as torchrun sets them; the number of ranks may differ from start to start. If
 another rank goes, the all-reduce fails, and this process ends with it.
 
-    python benchmarks/goodput_rank.py JOB.yaml OUT --speed 0.2 --checkpoint-seconds 5
+    python benchmarks/goodput_rank.py JOB.yaml OUT --checkpoint-seconds 5
 """
 
 import argparse
@@ -18,15 +18,14 @@ import torch
 import torch.distributed as dist
 
 from diloco.learner.checkpoint import LearnerCheckpoint
-from diloco.learner.inner_loop import sleep_for_speed
 from diloco.model import read_fragment, write_fragment
 from goodput_trainer import Trained, note_step, steps_file
 from wan_data_parallel import AveragedGradients
 
-PATIENCE = dt.timedelta(seconds=60)
+PATIENCE = dt.timedelta(seconds=10)
 
 
-def train(job_file: Path, out: Path, speed: float, checkpoint_seconds: float) -> None:
+def train(job_file: Path, out: Path, checkpoint_seconds: float) -> None:
     """Train from the newest checkpoint to the end of the budget; rank 0 writes checkpoints and the result."""
     rank, ranks = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     trained = Trained.by(rank, job_file, out / "checkpoints", "rank 0")
@@ -45,7 +44,6 @@ def train(job_file: Path, out: Path, speed: float, checkpoint_seconds: float) ->
             waited = averaged.seconds
             result = trainer.step(tokens / spec.training.tokens)
             computing = result.seconds - (averaged.seconds - waited)
-            computing += sleep_for_speed(computing, speed, time.sleep)
             tokens += ranks * result.tokens
             note_step(log, result.tokens, computing)
             if rank == 0 and time.monotonic() - written_at > checkpoint_seconds:
@@ -63,12 +61,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("job", type=Path)
     parser.add_argument("out", type=Path)
-    parser.add_argument("--speed", type=float, required=True)
     parser.add_argument("--checkpoint-seconds", type=float, required=True)
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     dist.init_process_group("gloo", timeout=PATIENCE)
-    train(arguments.job, arguments.out, arguments.speed, arguments.checkpoint_seconds)
+    train(arguments.job, arguments.out, arguments.checkpoint_seconds)
     dist.destroy_process_group()
 
 

@@ -2,15 +2,15 @@
 
 It trains with the learner's own trainer, data and learning-rate schedule, and has `sync.interval` inner steps between
 two merges of the whole model. As with a learner, its inner optimizer and its place in the data come from its own
-checkpoint, and the model from the others. It needs torchft, in an environment of its own (`goodput_groups.py`).
+checkpoint. The model comes from the others at its first merge, as torchft does it; its steps until then are lost. It
+needs torchft, in an environment of its own (`goodput_groups.py`).
 
     torchft_lighthouse --min_replicas 1 --bind 127.0.0.1:29510
-    python benchmarks/goodput_torchft.py JOB.yaml OUT --speed 0.2 --member 0 --lighthouse http://127.0.0.1:29510
+    python benchmarks/goodput_torchft.py JOB.yaml OUT --member 0 --lighthouse http://127.0.0.1:29510
 """
 
 import argparse
 import datetime as dt
-import time
 from pathlib import Path
 
 import torch
@@ -20,15 +20,15 @@ from torchft.manager import Manager  # type: ignore[import-not-found]
 from torchft.process_group import ProcessGroupGloo  # type: ignore[import-not-found]
 
 from diloco.learner.checkpoint import LearnerCheckpoint
-from diloco.learner.inner_loop import sleep_for_speed
 from diloco.local.launch import free_ports
 from diloco.model import trained_parameters
 from goodput_trainer import Trained, note_step, steps_file
 
-PATIENCE = dt.timedelta(seconds=60)
+PATIENCE = dt.timedelta(seconds=10)
+QUORUM_PATIENCE = dt.timedelta(seconds=30)
 
 
-def train(job_file: Path, out: Path, member: int, speed: float, lighthouse: str) -> None:
+def train(job_file: Path, out: Path, member: int, lighthouse: str) -> None:
     """Train until the replicas together have merged the budget; the first to see it writes the result."""
     trained = Trained.by(member, job_file, out / f"checkpoints-{member}", str(member))
     spec, module, trainer, store = trained.spec, trained.module, trained.trainer, trained.store
@@ -39,12 +39,12 @@ def train(job_file: Path, out: Path, member: int, speed: float, lighthouse: str)
     meeting_place = dist.TCPStore("127.0.0.1", port, is_master=True, wait_for_workers=False)  # type: ignore[attr-defined]  # torch's own
     manager = Manager(
         pg=ProcessGroupGloo(timeout=PATIENCE),
-        load_state_dict=None,
-        state_dict=None,
+        load_state_dict=module.load_state_dict,
+        state_dict=module.state_dict,
         min_replica_size=1,
         use_async_quorum=False,
         timeout=PATIENCE,
-        quorum_timeout=PATIENCE,
+        quorum_timeout=QUORUM_PATIENCE,
         rank=0,
         world_size=1,
         store_addr="127.0.0.1",
@@ -65,8 +65,7 @@ def train(job_file: Path, out: Path, member: int, speed: float, lighthouse: str)
     ):
         while tokens < spec.training.tokens:
             result = trainer.step(tokens / spec.training.tokens)
-            computing = result.seconds + sleep_for_speed(result.seconds, speed, time.sleep)
-            note_step(log, result.tokens, computing)
+            note_step(log, result.tokens, result.seconds)
             counted.step()
             tokens = manager.batches_committed() * tokens_a_merge
             if trainer.steps % spec.training.checkpoint_every_steps == 0:
@@ -84,11 +83,10 @@ def main() -> None:
     parser.add_argument("job", type=Path)
     parser.add_argument("out", type=Path)
     parser.add_argument("--member", type=int, required=True)
-    parser.add_argument("--speed", type=float, required=True)
     parser.add_argument("--lighthouse", required=True)
     arguments = parser.parse_args()
     torch.set_num_threads(1)
-    train(arguments.job, arguments.out, arguments.member, arguments.speed, arguments.lighthouse)
+    train(arguments.job, arguments.out, arguments.member, arguments.lighthouse)
 
 
 if __name__ == "__main__":
