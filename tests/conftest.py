@@ -5,6 +5,7 @@ import signal
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -24,12 +25,25 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 
 _MARK = "DILOCO_TEST_SESSION"
 _REAPING_SECONDS = 10.0
+_TIME_LIMIT = pytest.StashKey[Any]()
 _TITLES = {"skipped": "Skipped", "rerun": "Failed once, and passed when run again"}
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--skipped-to", type=Path, metavar="FILE", help="append what was skipped, and why, to FILE")
     parser.addoption("--rerun-to", type=Path, metavar="FILE", help="append what passed only when run again to FILE")
+
+
+def pytest_timeout_set_timer(item: pytest.Item, settings: Any) -> None:
+    """Keep a test's time limit for when it is run again: pytest-timeout sets one timer for all of its runs."""
+    item.stash[_TIME_LIMIT] = settings
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    if getattr(item, "execution_count", 1) > 1 and _TIME_LIMIT in item.stash:
+        item.ihook.pytest_timeout_cancel_timer(item=item)
+        item.ihook.pytest_timeout_set_timer(item=item, settings=item.stash[_TIME_LIMIT])
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 CONFTEST = Path(__file__).parents[2] / "conftest.py"
 TESTS = """
+import time
 from pathlib import Path
 import pytest
 
@@ -28,6 +29,13 @@ def test_that_fails():
 
 def test_that_is_skipped():
     pytest.skip("no such device")
+
+@pytest.mark.timeout(1)
+def test_that_hangs_when_run_again():
+    again = Path("hung").exists()
+    Path("hung").touch()
+    assert again
+    time.sleep(60)
 """
 
 
@@ -38,14 +46,15 @@ def test_what_was_skipped_or_rerun_is_listed_last_and_in_files(tmp_path: Path) -
     command = [sys.executable, "-m", "pytest", *options, "test_them.py"]
     ended = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert ended.returncode == 1, ended.stdout
-    assert "1 failed, 2 passed, 1 skipped, 3 rerun" in ended.stdout
+    assert "2 failed, 2 passed, 1 skipped, 4 rerun" in ended.stdout
     skipped = ["  test_them.py::test_that_is_skipped: no such device"]
     rerun = [
-        "  test_them.py::test_that_needs_it (setup): test_them.py:9: OSError: not yet",
-        "  test_them.py::test_that_passes_later (call): test_them.py:17: AssertionError: first time",
+        "  test_them.py::test_that_needs_it (setup): test_them.py:10: OSError: not yet",
+        "  test_them.py::test_that_passes_later (call): test_them.py:18: AssertionError: first time",
     ]
     assert (tmp_path / "skipped.txt").read_text().splitlines() == skipped
     assert (tmp_path / "rerun.txt").read_text().splitlines() == rerun
     titles = ["Skipped (1):", *skipped, "Failed once, and passed when run again (2):", *rerun]
     assert ended.stdout.splitlines()[-len(titles) :] == titles
     assert '>           raise OSError("not yet")' in ended.stdout
+    assert "Timeout (>1.0s) from pytest-timeout" in ended.stdout
