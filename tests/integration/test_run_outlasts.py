@@ -5,6 +5,7 @@ import json
 import os
 import shutil
 import signal
+import sys
 from pathlib import Path
 
 import grpc
@@ -53,6 +54,18 @@ def test_a_run_succeeds_without_readable_output_journal_or_logs(tmp_path: Path) 
     events = [(entry.event, entry.process) for entry in read_journal(journal)]
     assert events.count(("start", "syncer")) == 2
     assert events.count(("start", "west/old/0")) == 2
+
+
+def test_a_finished_run_stops_a_learner_that_cannot_hear_of_it(tmp_path: Path) -> None:
+    job, output = write_job(tmp_path, 30_000), tmp_path / "out"
+    patient = "from diloco.local import supervisor; supervisor._LEARNERS_END_SECONDS = 1e6"
+    program = (sys.executable, "-c", f"{patient}; from diloco.cli.main import main; main()")
+    with started(job, output, "--chaos", "cut:west@step=6,seconds=100000", program=program) as process:
+        told, complaints = process.communicate(timeout=WAIT_SECONDS)
+    assert process.returncode == 0, told + complaints
+    ends = {entry.process: entry for entry in read_journal(output / "supervisor.jsonl") if entry.event == "exit"}
+    assert ends["west/old/0"].details["reason"] == "the run is over"
+    assert json.loads((output / "summary.json").read_text())["complete"]
 
 
 def test_a_reader_that_stops_reading_does_not_stop_the_run(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ import subprocess
 import sys
 import time
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import psutil
@@ -43,8 +43,10 @@ def write_job(folder: Path, tokens: int, manifest: str = JOB) -> Path:
 
 
 @contextlib.contextmanager
-def started(job: Path, output: Path, *flags: str) -> Iterator[subprocess.Popen[str]]:
-    command = [sys.executable, "-m", "diloco.cli.main", "run", str(job), "--output", str(output), *flags]
+def started(
+    job: Path, output: Path, *flags: str, program: Sequence[str] = (sys.executable, "-m", "diloco.cli.main")
+) -> Iterator[subprocess.Popen[str]]:
+    command = [*program, "run", str(job), "--output", str(output), *flags]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     try:
         yield process

@@ -29,7 +29,7 @@ from diloco.local.status_poll import StatusWatch
 from diloco.local.targets import SYNCER
 from diloco.local.view.screen import RunView
 from diloco.local.view.snapshot import ActiveFaults, BandwidthMeter, RunSnapshot
-from diloco.spec.syncer_status import LearnerState, Phase
+from diloco.spec.syncer_status import PRESENT, LearnerState, Phase
 
 _TICK_SECONDS = 0.1
 _DRAW_SECONDS = 0.25
@@ -253,6 +253,10 @@ class Supervisor:
         fleet.stop_restarting()
         learners = list(fleet.learners.values())
         if ending is Ending.FINISHED:
+            # Whoever has no session does not hear of the end, and would try to reach the syncer.
+            for process in fleet.running(learners):
+                if not _has_session(process, watch):
+                    process.child.signal(signal.SIGTERM)
             self._await_end(fleet, learners, _LEARNERS_END_SECONDS)
         for processes, seconds in ((learners, _LEARNERS_STOP_SECONDS), ([fleet.syncer], _SYNCER_STOP_SECONDS)):
             if not fleet.running(processes):
@@ -287,3 +291,11 @@ class Supervisor:
         finally:
             for number, handler in before.items():
                 signal.signal(number, handler)
+
+
+def _has_session(process: Managed, watch: StatusWatch) -> bool:
+    """Whether a learner had a session since its latest start, by the latest status."""
+    seen = watch.seen
+    if seen is None or seen.monotonic <= process.started_at:
+        return False
+    return any(told.id == process.name and told.state in PRESENT for told in seen.status.learners)
