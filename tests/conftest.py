@@ -1,5 +1,6 @@
 """Rules for every test: the same examples each time, no process left behind, and lists of what was skipped or rerun."""
 
+import logging
 import os
 import signal
 import uuid
@@ -90,6 +91,14 @@ def _rerun_line(report: pytest.TestReport) -> str:
     crash = getattr(report.longrepr, "reprcrash", None)
     cause = str(report.longrepr) if crash is None else f"{Path(crash.path).name}:{crash.lineno}: {crash.message}"
     return f"  {report.nodeid} ({report.when}): {cause.strip().splitlines()[0]}"
+
+
+@pytest.fixture(autouse=True)
+def _the_log_level_is_restored() -> Iterator[None]:
+    """What a test sets up for logging changes nothing for later ones, which look at what is logged."""
+    level = logging.getLogger().level
+    yield
+    logging.getLogger().setLevel(level)
 
 
 @pytest.fixture(scope="session", autouse=True)

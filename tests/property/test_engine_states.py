@@ -296,3 +296,14 @@ def test_any_interleaving_keeps_the_invariants(kind: str) -> None:
         suppress_health_check=list(HealthCheck),
     )
     run_state_machine_as_test(machine, settings=play)
+
+
+def test_an_outer_gradient_before_its_request_is_dropped_and_comes_again() -> None:
+    machine = type("OnePlay", (EngineStates,), {"chosen": options(LEARNERS, **dict(OPTION_SETS["quorum-all"]))})()
+    for seconds in (*[0.2] * 7, 1.0, 0.2):
+        machine.all_step(seconds=seconds)
+    machine.answers(place=0, which=0)
+    for _ in range(7):
+        machine.all_step(seconds=0.2)
+    machine.is_repeated(place=0, ahead=1, more=0)
+    machine.teardown()

@@ -169,7 +169,9 @@ class CheckedEngine:
             case Discard():
                 key = (action.learner, action.incarnation, action.fragment, action.version, action.attempt)
                 assert key not in self._merged_keys, f"{key} is merged, and dropped"
-                self._dropped.add(key)
+                # One that comes before it is asked for is dropped, and may come again once it is.
+                if key in self._asked:
+                    self._dropped.add(key)
             case Broadcast():
                 assert action.version == self.versions[action.fragment]
                 told = {learner: incarnation for learner, incarnation, _ in action.learners}
