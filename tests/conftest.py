@@ -11,10 +11,13 @@ from typing import Any
 import psutil
 import pytest
 from hypothesis import settings
+from hypothesis.internal.conjecture import providers
 
 # Deterministic: a failure here fails everywhere. No deadline: the machine may be busy.
 settings.register_profile("repository", derandomize=True, database=None, deadline=None, print_blob=True)
 settings.load_profile("repository")
+# Hypothesis also tries constants of the modules that happen to be loaded, which depend on what this worker ran before.
+providers._get_local_constants = lambda: providers._local_constants
 
 if "PYTEST_XDIST_WORKER" in os.environ:
     # Set before torch is imported: the workers share the cores.
