@@ -9,11 +9,8 @@ from typing import Any, Final
 
 from diloco_operator import labels
 from diloco_operator.manifests.inputs import Manifest
-from diloco_operator.manifests.spread import relaxed, restored
+from diloco_operator.manifests.spread import MOST_WEIGHT, PREFERRED, relaxed, restored
 
-_PREFERRED: Final = "preferredDuringSchedulingIgnoredDuringExecution"
-_WEIGHT: Final = 100
-"""The largest weight that Kubernetes accepts."""
 _NAME: Final = "metadata.name"
 
 
@@ -31,10 +28,10 @@ def avoiding(one: Manifest, nodes: Sequence[str], revision: str) -> Manifest:
     spec = relaxed(template["spec"], given.get(labels.JOB, ""))
     affinity = spec.get("affinity") or {}
     by_node = affinity.get("nodeAffinity") or {}
-    terms = [_term(nodes), *(by_node.get(_PREFERRED) or ())]
+    terms = [_term(nodes), *(by_node.get(PREFERRED) or ())]
     avoids = {
         "metadata": {**metadata, "labels": {**given, labels.REVISION: revision}},
-        "spec": {**spec, "affinity": {**affinity, "nodeAffinity": {**by_node, _PREFERRED: terms}}},
+        "spec": {**spec, "affinity": {**affinity, "nodeAffinity": {**by_node, PREFERRED: terms}}},
     }
     return {**one, "spec": {**one["spec"], "template": {**template, **avoids}}}
 
@@ -50,14 +47,14 @@ def without_avoidance(template: Manifest) -> Manifest:
         return found
     affinity = spec["affinity"]
     by_node = affinity["nodeAffinity"]
-    by_node = _with(by_node, _PREFERRED, by_node[_PREFERRED][1:])
+    by_node = _with(by_node, PREFERRED, by_node[PREFERRED][1:])
     return {**found, "spec": _with(spec, "affinity", _with(affinity, "nodeAffinity", by_node))}
 
 
 def avoided_by(made: Manifest) -> tuple[str, ...]:
     """The nodes that a pod, or a template, avoids because of `avoiding`."""
     affinity = (made.get("spec") or {}).get("affinity") or {}
-    terms = (affinity.get("nodeAffinity") or {}).get(_PREFERRED) or ()
+    terms = (affinity.get("nodeAffinity") or {}).get(PREFERRED) or ()
     if not (base_revision(made) and terms):
         return ()
     fields = (terms[0].get("preference") or {}).get("matchFields") or ()
@@ -71,7 +68,7 @@ def base_revision(made: Manifest) -> str:
 
 def affinity_of(nodes: Sequence[str]) -> Manifest:
     """The affinity of a pod that avoids these nodes, and says nothing else."""
-    return {"nodeAffinity": {_PREFERRED: [_term(nodes)]}}
+    return {"nodeAffinity": {PREFERRED: [_term(nodes)]}}
 
 
 def _term(nodes: Sequence[str]) -> Manifest:
@@ -80,7 +77,7 @@ def _term(nodes: Sequence[str]) -> Manifest:
     The API server accepts one value for each requirement.
     """
     fields: list[Any] = [{"key": _NAME, "operator": "NotIn", "values": [node]} for node in nodes]
-    return {"weight": _WEIGHT, "preference": {"matchFields": fields}}
+    return {"weight": MOST_WEIGHT, "preference": {"matchFields": fields}}
 
 
 def _with(given: Manifest, key: str, value: Any) -> Manifest:

@@ -7,7 +7,7 @@ Nodes are told apart by a spread constraint, zones by an anti-affinity. With con
 every node without a zone, so that on clusters without zones learners would not be spread at all.
 """
 
-from collections.abc import Callable
+from collections.abc import Sequence
 from typing import Any, Final
 
 from diloco_operator import labels
@@ -15,15 +15,14 @@ from diloco_operator.manifests.inputs import Manifest
 
 _HOST: Final = "kubernetes.io/hostname"
 _ZONE: Final = "topology.kubernetes.io/zone"
-_OF_SYNCER: Final = 100
+MOST_WEIGHT: Final = 100
 """The largest weight that Kubernetes accepts."""
 _OF_ZONE: Final = 1
 """Each learner of a zone counts, once for the new pod's term and once for its own. Next to their sum, the one syncer
 must still count for something (ours)."""
 _CONSTRAINTS: Final = "topologySpreadConstraints"
 _ANTI_AFFINITY: Final = "podAntiAffinity"
-_PREFERRED: Final = "preferredDuringSchedulingIgnoredDuringExecution"
-_SKEW: Final = 1
+PREFERRED: Final = "preferredDuringSchedulingIgnoredDuringExecution"
 _RELAXED_SKEW: Final = 1000
 """The scheduler adds the skew to the learners that it counts, so differences of a few then weigh little (ours)."""
 _NOWHERE: Final = ["diloco-relaxed"]
@@ -38,7 +37,7 @@ def spread(template: Manifest, job: str) -> Manifest:
     spec = template["spec"]
     affinity = spec.get("affinity") or {}
     if _ANTI_AFFINITY not in affinity:
-        affinity = {**affinity, _ANTI_AFFINITY: {_PREFERRED: [_off_the_syncers_node(job), _by_zone(job)]}}
+        affinity = {**affinity, _ANTI_AFFINITY: {PREFERRED: [_off_the_syncers_node(job), _by_zone(job)]}}
     constraints = spec.get(_CONSTRAINTS) or [_even(job, _HOST)]
     return {**template, "spec": {**spec, "affinity": affinity, _CONSTRAINTS: constraints}}
 
@@ -49,34 +48,32 @@ def relaxed(spec: Manifest, job: str) -> Manifest:
     The scheduler gives spread, anti-affinity and node affinity the same weight, whatever the weights of their terms.
     So an empty node would be as good as one that the affinity prefers.
     """
-    ours = [_even(job, _HOST), _even(job, _ZONE)]  # the latter in templates of earlier versions
-    terms = [_off_the_syncers_node(job), _by_zone(job)]
-    return _changed(
-        spec,
-        lambda one: {**one, "maxSkew": _RELAXED_SKEW} if one in ours else one,
-        lambda one: _elsewhere(one) if one in terms else one,
-    )
+    return _replaced(spec, _relaxations(job))
 
 
 def restored(spec: Manifest, job: str) -> Manifest:
     """A pod ``spec`` as it was before `relaxed`."""
-    before = {key: _even(job, key) for key in (_HOST, _ZONE)}
-    terms = [_off_the_syncers_node(job), _by_zone(job)]
-    return _changed(
-        spec,
-        lambda one: next((own for own in before.values() if one == {**own, "maxSkew": _RELAXED_SKEW}), one),
-        lambda one: next((own for own in terms if one == _elsewhere(own)), one),
-    )
+    return _replaced(spec, [(after, before) for before, after in _relaxations(job)])
 
 
-def _changed(spec: Manifest, constraint: Callable[[Any], Any], term: Callable[[Any], Any]) -> Manifest:
-    """A pod's spec with each spread constraint and each preferred anti-affinity changed so."""
+def _relaxations(job: str) -> list[tuple[Manifest, Manifest]]:
+    """What this and earlier versions set, each with what it is when relaxed. Zones had a constraint in earlier ones."""
+    constraints, terms = [_even(job, _HOST), _even(job, _ZONE)], [_off_the_syncers_node(job), _by_zone(job)]
+    return [(one, {**one, "maxSkew": _RELAXED_SKEW}) for one in constraints] + [(one, _nowhere(one)) for one in terms]
+
+
+def _replaced(spec: Manifest, pairs: Sequence[tuple[Manifest, Manifest]]) -> Manifest:
+    """A pod's spec with the spread constraints and preferred anti-affinities replaced that come first in a pair."""
+
+    def replaced(given: Sequence[Any]) -> list[Any]:
+        return [next((new for old, new in pairs if one == old), one) for one in given]
+
     changed = dict(spec)
     if changed.get(_CONSTRAINTS):
-        changed[_CONSTRAINTS] = [constraint(one) for one in changed[_CONSTRAINTS]]
+        changed[_CONSTRAINTS] = replaced(changed[_CONSTRAINTS])
     apart = (changed.get("affinity") or {}).get(_ANTI_AFFINITY) or {}
-    if apart.get(_PREFERRED):
-        apart = {**apart, _PREFERRED: [term(one) for one in apart[_PREFERRED]]}
+    if apart.get(PREFERRED):
+        apart = {**apart, PREFERRED: replaced(apart[PREFERRED])}
         changed["affinity"] = {**changed["affinity"], _ANTI_AFFINITY: apart}
     return changed
 
@@ -84,7 +81,7 @@ def _changed(spec: Manifest, constraint: Callable[[Any], Any], term: Callable[[A
 def _even(job: str, topology: str) -> Manifest:
     """Over all learners of the job, whatever their pool; only nodes that the pod may be on are compared."""
     return {
-        "maxSkew": _SKEW,
+        "maxSkew": 1,
         "topologyKey": topology,
         "whenUnsatisfiable": "ScheduleAnyway",
         "labelSelector": {"matchLabels": labels.learners_selector(job)},
@@ -92,7 +89,7 @@ def _even(job: str, topology: str) -> Manifest:
 
 
 def _off_the_syncers_node(job: str) -> Manifest:
-    return _away_from(_HOST, {"matchLabels": labels.syncer_selector(job)}, _OF_SYNCER)
+    return _away_from(_HOST, {"matchLabels": labels.syncer_selector(job)}, MOST_WEIGHT)
 
 
 def _by_zone(job: str) -> Manifest:
@@ -106,6 +103,6 @@ def _away_from(topology: str, selector: Manifest, weight: int) -> Manifest:
     return {"weight": weight, "podAffinityTerm": {"topologyKey": topology, "labelSelector": selector}}
 
 
-def _elsewhere(term: Manifest) -> Manifest:
+def _nowhere(term: Manifest) -> Manifest:
     """A term that has no effect, and can be told from all others."""
     return {**term, "podAffinityTerm": {**term["podAffinityTerm"], "namespaces": _NOWHERE}}

@@ -6,13 +6,7 @@ from typing import Any
 import pytest
 
 from diloco_operator.decide.drift import differs, marked
-from diloco_operator.manifests.avoidance import (
-    affinity_of,
-    avoided_by,
-    avoiding,
-    base_revision,
-    without_avoidance,
-)
+from diloco_operator.manifests.avoidance import affinity_of, avoided_by, avoiding, base_revision, without_avoidance
 from diloco_operator.manifests.holds import held_back, is_held_back, left_over
 from diloco_operator.manifests.spread import relaxed, restored
 from diloco_operator.observe.pods import slim_pod
