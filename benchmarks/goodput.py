@@ -195,12 +195,12 @@ def in_group(case: Case, folder: Path, longest_seconds: float) -> dict[str, Any]
         group.stop()
     assert began is not None
     seconds = time.monotonic() - began[0]
-    entries = [one for one in _entries(out) if one["at"] > began[1]]
-    computing = sum(one["computing"] for one in entries) / (case.learners * seconds)
+    entries = _entries(out)
+    computing = sum(one["computing"] for one in entries if one["at"] > began[1]) / (case.learners * seconds)
     result: dict[str, Any] = {"loss": None, "tokens": 0}
     with contextlib.suppress(FileNotFoundError):
         result = json.loads((out / "result.json").read_text())
-    trained = sum(one["tokens"] for one in _entries(out))
+    trained = sum(one["tokens"] for one in entries)
     done = result["tokens"] > 0  # what is not finished in time has kept nothing: it is left out of the means
     return {
         "computing": min(1.0, computing),
@@ -254,7 +254,7 @@ def measured(rows: list[dict[str, Any]], *, planned: int) -> dict[str, Any]:
             known = [row[share] for row in own if row[share] is not None]
             if known:
                 ratios[f"{name}_{share}"] = statistics.mean(known)
-                against[f"{name}_{share}"] = "time of all learners from the first step to the end, mean over seeds"
+                against[f"{name}_{share}"] = "time of all learners, mean over seeds"
         calm = {row["seed"]: row for row in runs[learners, 0.0, method]}
         ended = [(row, calm[row["seed"]]) for row in own if row["loss"] is not None and row["seed"] in calm]
         ratios[f"{name}_ended"] = len([row for row in own if row["loss"] is not None]) / len(own)

@@ -87,9 +87,14 @@ class _Each:
     """Each member starts again by itself."""
 
     def __init__(self, commands: Sequence[Sequence[str | Path]], log: Path) -> None:
-        self._commands, self._log = commands, log
+        self._log = log
+        self._begin(commands)
+
+    def _begin(self, commands: Sequence[Sequence[str | Path]], at: float = 0.0) -> None:
+        """Have all members start, at this time."""
+        self._commands = commands
         self._running: list[subprocess.Popen[bytes] | None] = [None] * len(commands)
-        self._start_at = [0.0] * len(commands)
+        self._start_at = [at] * len(commands)
 
     def kill(self, member: int) -> bool:
         """Kill a member, with its children; whether it ran."""
@@ -138,9 +143,7 @@ class Elastic(_Each):
             self.stop()
             self._meetings += 1
             members = len(self._running)
-            self._commands = [self._command(members)] * members
-            self._running = [None] * members
-            self._start_at = [time.monotonic() + _RESTART_SECONDS] * members
+            self._begin([self._command(members)] * members, time.monotonic() + _RESTART_SECONDS)
         return self._ended() == len(self._running)
 
     def _command(self, members: int) -> list[str | Path]:
