@@ -50,10 +50,17 @@ class Cluster:
         self.kubectl("apply", "--server-side", *where, "--filename", "-", stdin=yaml.safe_dump_all(objects))
 
     @property
+    def nodes(self) -> list[str]:
+        """Its nodes, which are containers of the same names."""
+        return self._nodes()
+
+    @property
     def workers(self) -> list[str]:
-        """Its nodes but for the control plane, which are containers of the same names."""
-        nodes = self.get("nodes", "--selector", f"!{_CONTROL_PLANE}")["items"]
-        return sorted(node["metadata"]["name"] for node in nodes)
+        """Its nodes but for the control plane."""
+        return self._nodes("--selector", f"!{_CONTROL_PLANE}")
+
+    def _nodes(self, *selection: str) -> list[str]:
+        return sorted(node["metadata"]["name"] for node in self.get("nodes", *selection)["items"])
 
 
 def numbered(name: str, index: int) -> str:

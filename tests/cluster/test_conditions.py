@@ -74,7 +74,7 @@ def labelled(cluster: Cluster, key: str) -> Iterator[None]:
 @contextmanager
 def tagged(cluster: Cluster, image: str, name: str) -> Iterator[None]:
     """Give an image another name on every node, as if it had been pulled."""
-    nodes = [node["metadata"]["name"] for node in cluster.get("nodes")["items"]]
+    nodes = cluster.nodes
     for node in nodes:
         images = ("docker", "exec", node, "ctr", "-n", "k8s.io", "images")
         full = next(one for one in run(*images, "list", "--quiet").split() if one.endswith(image))

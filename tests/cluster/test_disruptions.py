@@ -50,8 +50,7 @@ def left(cluster: Cluster) -> str:
 @pytest.fixture(scope="module")
 def shared_job(cluster: Cluster, chart: Release, namespace: str, left: str) -> ClusterJob:
     """The witness, the syncer and the operator are on the other node; the victim may go anywhere."""
-    nodes = [node["metadata"]["name"] for node in cluster.get("nodes")["items"]]
-    stay = {"kubernetes.io/hostname": next(node for node in nodes if node != left)}
+    stay = {"kubernetes.io/hostname": next(node for node in cluster.nodes if node != left)}
     regions = [
         {"name": "east", "pools": [pool("steady", nodeSelector=stay)]},
         {"name": "west", "pools": [pool("spot")]},
@@ -69,9 +68,7 @@ def job(shared_job: ClusterJob, cluster: Cluster, left: str) -> ClusterJob:
     shared_job.all_train(*BOTH)
     victim = shared_job.pod(VICTIM)
     if victim is None or victim.node != left:
-        others = [node["metadata"]["name"] for node in cluster.get("nodes")["items"]]
-        others.remove(left)
-        with cordoned(cluster, *others):
+        with cordoned(cluster, *(node for node in cluster.nodes if node != left)):
             shared_job.kubectl("delete", "pod", shared_job.pod_name(VICTIM))
             wait_until(lambda: (pod := shared_job.pod(VICTIM)) and pod.node == left, "it is there", WAIT_SECONDS)
         shared_job.all_train(*BOTH)

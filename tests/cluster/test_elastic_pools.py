@@ -61,8 +61,7 @@ def shows(job: ClusterJob, training: int, waiting: int | None, words: str) -> Jo
 
 def test_a_pool_uses_the_nodes_there_are_and_waits_for_more(cluster: Cluster, namespace: str) -> None:
     worker = cluster.workers[0]
-    names = [node["metadata"]["name"] for node in cluster.get("nodes")["items"]]
-    other = next(name for name in names if name != worker)
+    other = next(node for node in cluster.nodes if node != worker)
     wanted = manifest(
         "elastic",
         {"name": "here", "pools": [pool("spot", 5, minimumLearners=1, resources=ONE_SEAT)]},

@@ -60,7 +60,7 @@ def namespace(cluster: Cluster) -> Iterator[str]:
 def shared_job(cluster: Cluster, chart: Release, namespace: str) -> ClusterJob:
     """Two learners, the victim alone on a node that can be lost; with the witness, the syncer and the operator."""
     lost = cluster.workers[0]
-    kept = next(node["metadata"]["name"] for node in cluster.get("nodes")["items"] if node["metadata"]["name"] != lost)
+    kept = next(node for node in cluster.nodes if node != lost)
     spot = pool("spot", nodeSelector={"kubernetes.io/hostname": lost}, tolerations=PATIENT, batchSize="Auto")
     spot["resources"]["limits"]["memory"] = "2Gi"
     regions = [

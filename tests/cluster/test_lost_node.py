@@ -58,7 +58,7 @@ def namespace(cluster: Cluster) -> Iterator[str]:
 def nodes(cluster: Cluster, chart: Release) -> Iterator[Nodes]:
     """The operator is on the node that is kept, and new pods go there, until the node that is lost is uncordoned."""
     lost = cluster.workers[0]
-    kept = next(node["metadata"]["name"] for node in cluster.get("nodes")["items"] if node["metadata"]["name"] != lost)
+    kept = next(node for node in cluster.nodes if node != lost)
     cluster.kubectl("cordon", lost)
     try:
         cluster.kubectl("delete", "pods", "--namespace", chart.namespace, f"--field-selector=spec.nodeName={lost}")

@@ -4,7 +4,6 @@ The nodes of these clusters have no zone, as machines in a data centre often hav
 """
 
 from collections import Counter
-from collections.abc import Iterator
 
 import pytest
 
@@ -40,12 +39,7 @@ def broken(cluster: Cluster) -> str:
 @pytest.fixture
 def kept(cluster: Cluster, broken: str) -> str:
     """The other node."""
-    names: list[str] = [one["metadata"]["name"] for one in cluster.get("nodes")["items"]]
-    return next(name for name in names if name != broken)
-
-
-def end(job: ClusterJob) -> None:
-    job.kubectl("delete", "dilocojob", job.name, "--wait=false")
+    return next(node for node in cluster.nodes if node != broken)
 
 
 def nodes_of(job: ClusterJob, *learners: str) -> list[str]:
@@ -61,11 +55,10 @@ def test_learners_are_spread_over_nodes_that_have_no_zone(cluster: Cluster, name
     learners = [f"east/spot/{index}" for index in range(4)]
     wait_until(lambda: all(nodes_of(job, *learners)), "all are scheduled", WAIT_SECONDS)
     assert sorted(Counter(nodes_of(job, *learners)).values()) == [2, 2]
-    end(job)
 
 
 @pytest.fixture
-def job(cluster: Cluster, namespace: str, broken: str, kept: str) -> Iterator[ClusterJob]:
+def job(cluster: Cluster, namespace: str, broken: str, kept: str) -> ClusterJob:
     """Two of three learners on the node that breaks; the syncer is on the other one, so learners rather are not."""
     body = manifest("moves", {"name": "east", "pools": [pool("spot", learners=2)]}, tokens=10**12)
     body["spec"]["syncer"]["podTemplate"] = {"spec": {"nodeSelector": {"kubernetes.io/hostname": kept}}}
@@ -76,8 +69,7 @@ def job(cluster: Cluster, namespace: str, broken: str, kept: str) -> Iterator[Cl
         job.scale(0, 0, learners=3)
         wait_until(lambda: nodes_of(job, STAYS) == [kept], "one is elsewhere", WAIT_SECONDS)
     job.all_train(FIRST, SECOND, STAYS)
-    yield job
-    end(job)
+    return job
 
 
 def crash_on(job: ClusterJob, node: str) -> None:

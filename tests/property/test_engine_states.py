@@ -286,20 +286,24 @@ class EngineStates(RuleBasedStateMachine):
             self._report(process, 2.0, exact=True)
 
 
+def states_of(kind: str) -> type[EngineStates]:
+    """The states of an engine with one set of options."""
+    chosen = options(LEARNERS, **dict(OPTION_SETS[kind]))
+    return type(f"EngineStates of {kind}", (EngineStates,), {"chosen": chosen})
+
+
 @pytest.mark.parametrize("kind", OPTION_SETS)
 def test_any_interleaving_keeps_the_invariants(kind: str) -> None:
-    changes = dict(OPTION_SETS[kind])
-    machine = type(f"EngineStates of {kind}", (EngineStates,), {"chosen": options(LEARNERS, **changes)})
     play = settings(
         max_examples=EXAMPLES or 60,
         stateful_step_count=400 if EXAMPLES else 50,
         suppress_health_check=list(HealthCheck),
     )
-    run_state_machine_as_test(machine, settings=play)
+    run_state_machine_as_test(states_of(kind), settings=play)
 
 
 def test_an_outer_gradient_before_its_request_is_dropped_and_comes_again() -> None:
-    machine = type("OnePlay", (EngineStates,), {"chosen": options(LEARNERS, **dict(OPTION_SETS["quorum-all"]))})()
+    machine = states_of("quorum-all")()
     for seconds in (*[0.2] * 7, 1.0, 0.2):
         machine.all_step(seconds=seconds)
     machine.answers(place=0, which=0)

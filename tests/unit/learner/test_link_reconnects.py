@@ -93,7 +93,6 @@ def test_what_stands_in_the_way_is_said_once_and_again_when_it_changes(
 ) -> None:
     clock = HandClock()
     monkeypatch.setattr("diloco.learner.syncer_link.time.monotonic", clock)
-    caplog.set_level(logging.WARNING, "diloco.learner.syncer_link")
     away = [UnavailableError("gRPC's own words") for _ in range(5)]
     bench = Bench(*away, Script(welcome(), OVER))
     found = iter(["nothing listens there", "nothing listens there", "shows another job's certificate"])
@@ -111,7 +110,6 @@ def test_what_stands_in_the_way_is_said_once_and_again_when_it_changes(
 
 
 def test_a_revoked_certificate_is_waited_out_and_needs_no_explanation(caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.WARNING, "diloco.learner.syncer_link")
     bench = Bench(Script(RevokedError("the certificate of pool r/p has been revoked")), Script(welcome(), OVER))
     bench.link.why_unreachable = lambda: pytest.fail("a connection came about")
     assert bench.run()[0] is EndKind.FINISHED
