@@ -98,7 +98,7 @@ def run_case(case: Case, seconds: float, folder: Path) -> list[dict[str, Any]]:
 
 def _start(folder: Path, name: str, job: Path, *flags: str) -> subprocess.Popen[bytes]:
     kind = name.partition("-")[0]
-    command = [sys.executable, "-m", "diloco.cli.main", kind, "--job", str(job), "--directory", str(folder / name)]
+    command = [sys.executable, "-m", "diloco.cli.entry", kind, "--job", str(job), "--directory", str(folder / name)]
     with (folder / f"{name}.log").open("wb") as log:
         return subprocess.Popen([*command, "--threads", "1", *flags], stdout=log, stderr=log)
 

@@ -257,7 +257,7 @@ def _data_parallel(cell: Cell, job: Path, joined: Joined, ranks: int) -> dict[st
 def _decoupled(job: Path, joined: Joined) -> dict[str, Any]:
     folder = job.parent
     spec = load_job(job).spec
-    cli = ["-m", "diloco.cli.main"]
+    cli = ["-m", "diloco.cli.entry"]
     with ExitStack() as stack:
         processes = stack.enter_context(_Processes(folder, joined))
         listen = [

@@ -37,7 +37,7 @@ def job(tmp_path: Path) -> Path:
 
 
 def run(job: Path, *flags: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "diloco.cli.main", "run", str(job), *flags]
+    command = [sys.executable, "-m", "diloco.cli.entry", "run", str(job), *flags]
     if "--output" not in flags:
         command += ["--output", str(job.parent / "out")]
     return subprocess.run(command, capture_output=True, text=True, timeout=240, check=False)

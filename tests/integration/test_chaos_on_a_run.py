@@ -18,7 +18,7 @@ VICTIM, OTHER = "west/old/0", "east/fast/0"
 
 
 def command(output: Path, *flags: str) -> list[str]:
-    return [sys.executable, "-m", "diloco.cli.main", "chaos", str(output), *flags]
+    return [sys.executable, "-m", "diloco.cli.entry", "chaos", str(output), *flags]
 
 
 def chaos(output: Path, *flags: str) -> subprocess.CompletedProcess[str]:

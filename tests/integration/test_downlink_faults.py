@@ -118,7 +118,7 @@ def test_a_syncer_killed_in_the_middle_of_an_update(tmp_path: Path, address: str
 
 @contextmanager
 def learner_process(job: SmallJob, address: str, directory: Path, learner: str) -> Iterator["subprocess.Popen[bytes]"]:
-    command = [sys.executable, "-m", "diloco.cli.main", "learner", "--job", str(job.path), "--learner", learner]
+    command = [sys.executable, "-m", "diloco.cli.entry", "learner", "--job", str(job.path), "--learner", learner]
     command += ["--syncer", address, "--directory", str(directory), "--threads", "1"]
     with (directory.parent / "log").open("wb") as log, subprocess.Popen(command, stdout=log, stderr=log) as process:
         try:

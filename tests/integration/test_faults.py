@@ -119,7 +119,7 @@ def test_of_two_processes_with_one_identity_the_later_counts(job: RunningJob, tm
     before = job.all_train()
     endpoint = json.loads((job.output / "syncer" / "endpoint.json").read_text())
     first = job.learner(VICTIM)
-    command = [sys.executable, "-m", "diloco.cli.main", "learner", "--job", str(job.manifest), "--learner", VICTIM]
+    command = [sys.executable, "-m", "diloco.cli.entry", "learner", "--job", str(job.manifest), "--learner", VICTIM]
     command += ["--syncer", endpoint["sync"], "--directory", str(tmp_path / "second"), "--threads", "1"]
     command += learner_flags(RunDirectory(job.output), VICTIM)
     with (tmp_path / "log").open("w") as log, subprocess.Popen(command, stdout=log, stderr=log) as second:

@@ -132,6 +132,6 @@ def test_a_learner_that_diverges_is_reset_quarantined_and_let_back_in(tmp_path: 
 
 def replays(output: Path) -> None:
     """The syncer's tape leads to the same decisions, and to the same merges if they were recorded."""
-    command = [sys.executable, "-m", "diloco.cli.main", "replay", str(output)]
+    command = [sys.executable, "-m", "diloco.cli.entry", "replay", str(output)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=WAIT_SECONDS, check=False)
     assert done.returncode == EXIT_OK, (done.stdout, done.stderr)

@@ -85,7 +85,7 @@ def scene(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
         before = job.all_train()
         endpoint = json.loads((job.output / "syncer" / "endpoint.json").read_text())
         with FaultyLink(endpoint["sync"]) as link, (folder / "log").open("w") as log:
-            command = [sys.executable, "-m", "diloco.cli.main", "learner", "--job", str(job.manifest)]
+            command = [sys.executable, "-m", "diloco.cli.entry", "learner", "--job", str(job.manifest)]
             command += ["--learner", VICTIM, "--syncer", link.address, "--directory", str(folder / "behind")]
             command += ["--threads", "1", *learner_flags(RunDirectory(job.output), VICTIM)]
             # It takes the place of the learner that the run started.

@@ -63,7 +63,7 @@ def test_a_run_goes_through_failures_to_a_model_and_a_report(tmp_path: Path) -> 
     assert "evaluation loss" in done.stdout
     assert f"report: {output / 'report.html'}" in done.stdout
     replayed = subprocess.run(
-        [sys.executable, "-m", "diloco.cli.main", "replay", str(output)], capture_output=True, text=True, check=False
+        [sys.executable, "-m", "diloco.cli.entry", "replay", str(output)], capture_output=True, text=True, check=False
     )
     assert replayed.returncode == 0, replayed.stderr
     assert "redone to the bit" in replayed.stdout
@@ -72,7 +72,7 @@ def test_a_run_goes_through_failures_to_a_model_and_a_report(tmp_path: Path) -> 
     assert not any(text in syncer_log for text in ("neither may go back", " claims ", "since it received version"))
     model = ["--job", str(output / "job.yaml"), "--model", str(output / "model.safetensors")]
     evaluated = subprocess.run(
-        [sys.executable, "-m", "diloco.cli.main", "evaluate", *model, "--json"],
+        [sys.executable, "-m", "diloco.cli.entry", "evaluate", *model, "--json"],
         capture_output=True,
         text=True,
         check=True,

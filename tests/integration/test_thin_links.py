@@ -74,7 +74,7 @@ def test_a_link_cut_during_an_awaited_transfer_delays_only_its_learner(tmp_path:
     assert merged_share(told["near/p/0"]) > 0.6
     assert told["other/p/0"]["goodput_classes"]["merged"] > 0
     explained = subprocess.run(
-        [sys.executable, "-m", "diloco.cli.main", "replay", str(tmp_path / "out"), "--explain"],
+        [sys.executable, "-m", "diloco.cli.entry", "replay", str(tmp_path / "out"), "--explain"],
         capture_output=True,
         text=True,
         check=True,

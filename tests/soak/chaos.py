@@ -51,7 +51,7 @@ def soak(folder: Path, seconds: int, seed: int) -> tuple[list[str], Resources]:
         with resources.sampled():
             flags = ("--for", f"{seconds}s", "--seed", str(seed), "--settle", "300", *RATES)
             chaos = subprocess.run(
-                [sys.executable, "-m", "diloco.cli.main", "chaos", str(output), *flags],
+                [sys.executable, "-m", "diloco.cli.entry", "chaos", str(output), *flags],
                 capture_output=True,
                 text=True,
                 check=False,
@@ -75,7 +75,7 @@ def soak(folder: Path, seconds: int, seed: int) -> tuple[list[str], Resources]:
         f"{path.name} has a traceback" for path in (output / "logs").iterdir() if "Traceback" in path.read_text()
     ]
     replay = subprocess.run(
-        [sys.executable, "-m", "diloco.cli.main", "replay", str(output)], capture_output=True, text=True, check=False
+        [sys.executable, "-m", "diloco.cli.entry", "replay", str(output)], capture_output=True, text=True, check=False
     )
     if replay.returncode:
         problems.append(f"{SYNCER}'s tape does not replay: {replay.stderr}")

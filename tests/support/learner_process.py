@@ -38,7 +38,7 @@ class LearnerProcess:
         self.directory = folder / "learner"
         self._log_path = folder / f"{learner.replace('/', '.')}.log"
         self._command = [
-            *(sys.executable, "-m", "diloco.cli.main", "learner", "--job", str(folder / "job.json")),
+            *(sys.executable, "-m", "diloco.cli.entry", "learner", "--job", str(folder / "job.json")),
             *("--learner", learner, way, str(address), "--directory", str(self.directory), "--threads", "1"),
             *flags,
         ]

@@ -44,7 +44,7 @@ def write_job(folder: Path, tokens: int, manifest: str = JOB) -> Path:
 
 @contextlib.contextmanager
 def started(
-    job: Path, output: Path, *flags: str, program: Sequence[str] = (sys.executable, "-m", "diloco.cli.main")
+    job: Path, output: Path, *flags: str, program: Sequence[str] = (sys.executable, "-m", "diloco.cli.entry")
 ) -> Iterator[subprocess.Popen[str]]:
     command = [*program, "run", str(job), "--output", str(output), *flags]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)

@@ -28,7 +28,7 @@ class RunningJob:
         self.manifest = folder / "job.yaml"
         self.manifest.write_text(manifest.replace("TEXT", str(text)))
         self.output = folder / "out"
-        command = [sys.executable, "-m", "diloco.cli.main", "run", str(self.manifest), "--output", str(self.output)]
+        command = [sys.executable, "-m", "diloco.cli.entry", "run", str(self.manifest), "--output", str(self.output)]
         self.supervisor = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
     def status(self) -> SyncerStatus | None:

@@ -70,7 +70,7 @@ class SyncerProcess:
 
     def __init__(self, job: SmallJob, directory: Path, *flags: str, before: Sequence[str] = ()) -> None:
         self.directory = directory
-        command = [*before, sys.executable, "-m", "diloco.cli.main", "syncer", "--job", str(job.path)]
+        command = [*before, sys.executable, "-m", "diloco.cli.entry", "syncer", "--job", str(job.path)]
         command += ["--directory", str(directory), "--threads", "1", *flags]
         if "--listen" not in flags:
             command += ["--listen", "127.0.0.1:0"]

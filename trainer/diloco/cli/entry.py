@@ -18,12 +18,17 @@ _PROCESSES = ("learner", "syncer")
 
 def main() -> None:
     """Entry point of the program."""
-    if sys.argv[1:2] and sys.argv[1] in _PROCESSES:
+    of_process = sys.argv[1:2] and sys.argv[1] in _PROCESSES
+    if of_process:
         signal.signal(signal.SIGTERM, _exit)
     interruptible = signal.getsignal(signal.SIGINT) is signal.default_int_handler
     if interruptible:  # otherwise the parent process wants it ignored
         signal.signal(signal.SIGINT, _interrupted)
-    from diloco.cli.main import main as run  # after the handlers, as this is what takes long
+    # After the handlers, as this is what takes long; for the processes of a job without all other commands.
+    if of_process:
+        from diloco.cli.processes import main as run
+    else:
+        from diloco.cli.main import main as run
 
     if interruptible:
         signal.signal(signal.SIGINT, signal.default_int_handler)

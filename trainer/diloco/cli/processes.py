@@ -1,5 +1,6 @@
 """``diloco syncer`` and ``diloco learner``: the processes of a job, started by supervisors and containers."""
 
+import sys
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -7,11 +8,15 @@ from typing import Annotated, TypeVar
 
 import typer
 
+from diloco.cli.program import new_app, run_command
 from diloco.runtime.die_with_parent import die_with_parent
 from diloco.runtime.log import set_up_logging
 from diloco.spec import load_job
 
 _Tls = TypeVar("_Tls")
+
+app = new_app()
+"""Only these two commands, which start sooner without the others."""
 
 Job = Annotated[Path, typer.Option("--job", help="The manifest.", show_default=False)]
 Directory = Annotated[Path, typer.Option("--directory", help="Directory of this process alone; created if missing.")]
@@ -30,6 +35,7 @@ LogJson = Annotated[bool, typer.Option("--log-json", help="Log one JSON object p
 Parent = Annotated[int | None, typer.Option("--parent", hidden=True)]
 
 
+@app.command()
 def syncer(
     job: Job,
     directory: Directory,
@@ -78,6 +84,7 @@ def syncer(
     raise typer.Exit(run_syncer(options))
 
 
+@app.command()
 def learner(
     job: Job,
     learner: Annotated[
@@ -142,6 +149,11 @@ def learner(
         stay=stay,
     )
     raise typer.Exit(run_learner(options))
+
+
+def main() -> None:
+    """Entry point of ``diloco syncer`` and ``diloco learner``."""
+    sys.exit(run_command(app, sys.argv[1:]))
 
 
 def _tie_to(parent: int | None) -> None:

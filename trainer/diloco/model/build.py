@@ -3,10 +3,12 @@
 A model is built on the CPU, in f32; the caller that trains it moves it to its device.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
 
 from diloco.core.fragments import Layout
 from diloco.model.constants import constants_digest
@@ -75,10 +77,30 @@ def layout_of_job(spec: JobSpec) -> Layout:
     """
     vocabulary = 0 if spec.model.builtin is None else vocabulary_of_builtin(spec)
     try:
-        with seeded(spec.training.seed), torch.device("meta"):
+        with seeded(spec.training.seed), torch.device("meta"), _WithoutInitialValues():
             return layout_of(_make(spec.model, vocabulary), spec.sync.fragments)
     except ModelError:
         return layout_of(build_model(spec), spec.sync.fragments)
+
+
+class _WithoutInitialValues(TorchFunctionMode):
+    """Leaves parameters as they are made: torch.nn.init does nothing.
+
+    On the meta device they have no values anyway, but the first random one loads torch's compiler, which takes as long
+    as loading torch itself.
+    """
+
+    def __torch_function__(
+        self,
+        func: Callable[..., Any],
+        types: Iterable[type],
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:
+        given = dict(kwargs or {})
+        if getattr(func, "__module__", None) == nn.init.__name__:
+            return given["tensor"] if "tensor" in given else args[0]
+        return func(*args, **given)
 
 
 def model_from_fragments(spec: JobSpec, layout: Layout, fragments: Sequence[Tensor]) -> nn.Module:

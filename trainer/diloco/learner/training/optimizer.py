@@ -7,6 +7,7 @@ joins. It falls with the job's progress, so that learners of different speed, an
 """
 
 import hashlib
+import inspect
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -48,6 +49,30 @@ class OptimizerError(ValueError):
     """The requested inner optimizer is not possible; the text is one line that names the field."""
 
 
+def _leave_the_compiler_out(kind: type[torch.optim.Optimizer]) -> None:
+    """Keep torch's optimizers from loading its compiler, which takes as long as loading torch itself.
+
+    At its first call each of these methods loads the compiler, to mark itself as not to be compiled, unless it has that
+    mark. Nothing here compiles them. The mark is torch's own: with another torch this may change nothing.
+    """
+    for method in (kind.add_param_group, kind.zero_grad, kind.state_dict, kind.load_state_dict):
+        plain = getattr(method, "__wrapped__", None)
+        if plain is not None:
+            plain.__dynamo_disable = plain  # noqa: SLF001  # see above
+
+
+class _AdamW(torch.optim.AdamW):
+    """torch's, without the compiler, which its step loads for a part that is not used here: gradients through it."""
+
+    _plain_step = inspect.unwrap(torch.optim.AdamW.step)
+
+    @torch.no_grad()
+    def step(self, closure: None = None) -> None:  # type: ignore[override]  # no closure is used here
+        """Update every parameter that has a gradient."""
+        assert closure is None
+        self._plain_step()
+
+
 @dataclass(frozen=True, slots=True)
 class _Part:
     """One of torch's optimizers."""
@@ -72,6 +97,7 @@ class NamedOptimizer:
             OptimizerError: Muon is configured and this torch has none, the model has no hidden matrix for it, or a
                 pattern of ``exclude`` matches no parameter.
         """
+        _leave_the_compiler_out(torch.optim.Optimizer)
         parameters = trained_parameters(module)
         matrices = () if options.muon_options is None else _for_muon(module, options.muon_options)
         of_muon = {name: parameters.pop(name) for name in matrices}
@@ -189,7 +215,7 @@ def _adamw(parameters: Mapping[str, nn.Parameter], options: InnerOptimizer) -> _
         {"params": list(matrices.values()), "weight_decay": options.weight_decay},
         {"params": list(others.values()), "weight_decay": 0.0},
     ]
-    optimizer = torch.optim.AdamW(
+    optimizer = _AdamW(
         [group for group in groups if group["params"]],
         lr=options.learning_rate,
         betas=(options.beta1, options.beta2),

@@ -1,0 +1,63 @@
+"""How the program runs one of its commands and reports errors.
+
+A user's mistake is reported as one line on stderr with exit code 2, never as a traceback. Every such error in diloco is
+a ValueError or RuntimeError of its own class, whose text is that line.
+"""
+
+import os
+import sys
+from collections.abc import Sequence
+
+import typer
+from typer.exceptions import TyperException
+
+from diloco.runtime.exits import EXIT_BAD_INPUT, EXIT_INTERRUPTED, EXIT_UNEXPECTED
+from diloco.runtime.last_error import write_last_error
+from diloco.runtime.output import LastingOutput, escaped
+
+
+def new_app() -> typer.Typer:
+    """The program without its commands."""
+    return typer.Typer(
+        name="diloco",
+        add_completion=False,
+        no_args_is_help=True,
+        pretty_exceptions_enable=False,
+        rich_markup_mode="rich",
+        context_settings={"help_option_names": ["-h", "--help"]},
+    )
+
+
+def run_command(app: typer.Typer, arguments: Sequence[str], program: str = "diloco") -> int:
+    """Run the program with ``arguments`` and return its exit code; ``program``: the name it was called by."""
+    try:
+        code = app(args=list(arguments), prog_name=program, standalone_mode=False)
+    except (typer.Abort, KeyboardInterrupt):
+        return EXIT_INTERRUPTED
+    except BrokenPipeError:
+        # The reader of our output has gone (`diloco ... | head`): prevent the interpreter's error message at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return EXIT_UNEXPECTED
+    except OSError as error:
+        where = f"{error.filename}: " if error.filename else ""
+        _complain(f"{where}{error.strerror or error}")
+        return EXIT_BAD_INPUT
+    except TyperException as error:
+        context = getattr(error, "ctx", None)
+        command = context.command_path if context else "diloco"
+        if error.format_message():  # a bare command has no message, and has shown its help
+            _complain(f"{error.format_message()} (see {command} --help)")
+        return EXIT_BAD_INPUT
+    except (ValueError, RuntimeError) as error:
+        if not type(error).__module__.startswith("diloco."):
+            raise  # a bug in diloco: show the traceback
+        _complain(str(error))
+        return EXIT_BAD_INPUT
+    return code if isinstance(code, int) else 0
+
+
+def _complain(text: str) -> None:
+    write_last_error(escaped(text))
+    output = LastingOutput(sys.stderr)
+    for line in text.splitlines():
+        output.write(f"diloco: {escaped(line)}\n")
