@@ -11,6 +11,7 @@ needs torchft, in an environment of its own (`goodput_groups.py`).
 
 import argparse
 import datetime as dt
+import inspect
 from pathlib import Path
 
 import torch
@@ -53,6 +54,8 @@ def train(job_file: Path, out: Path, member: int, lighthouse: str) -> None:
         replica_id=f"replica_{member}",
         hostname="127.0.0.1",
     )
+    # As learners do, it starts without torch's compiler, which the first step would load for gradients through it.
+    torch.optim.SGD.step = torch.no_grad()(inspect.unwrap(torch.optim.SGD.step))  # type: ignore[method-assign]
     outer = spec.sync.outer_optimizer
     merging = torch.optim.SGD(parameters, lr=outer.learning_rate, momentum=outer.momentum, nesterov=outer.momentum > 0)
     # DiLoCo counts the steps of an optimizer. The trainer has its own, so this one changes nothing.
