@@ -23,6 +23,7 @@ A step takes 0.1 s longer than it computes (`slow_model.py`), so that the machin
 import argparse
 import contextlib
 import json
+import math
 import os
 import random
 import statistics
@@ -226,7 +227,7 @@ def main() -> int:
     arguments = _parse()
     # Every process has to find the model.
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(HERE), os.environ.get("PYTHONPATH", "")]))
-    rates = [0.0, *arguments.seconds_between]
+    rates = [0.0, *sorted(arguments.seconds_between, reverse=True)]
     cases = [
         Case(method, learners, arguments.steps, rate, seed)
         for learners, rate, seed, method in product(
@@ -235,11 +236,24 @@ def main() -> int:
     ]
     rows: list[dict[str, Any]] = []
     for case in cases:
+        if never_ended(rows, case):
+            print(f"{case}: left out, as no run with fewer failures has ended", file=sys.stderr, flush=True)
+            continue
         rows.append(carry_out(case, arguments.longest_seconds))
-        if arguments.json is not None and len(rows) < len(cases):
+        if arguments.json is not None:
             write_json(arguments.json, make_report(**measured(rows, planned=len(cases))))
     write_report(arguments.json, **measured(rows, planned=len(cases)))
     return 0
+
+
+def never_ended(rows: list[dict[str, Any]], case: Case) -> bool:
+    """Whether the method had a rate with fewer failures at which none of its runs ended in time."""
+    losses: dict[float, list[float | None]] = defaultdict(list)
+    for row in rows:
+        if (row["method"], row["learners"]) == (case.method, case.learners):
+            losses[row["seconds_between"] or math.inf].append(row["loss"])
+    own = case.seconds_between or math.inf
+    return any(rate > own and not any(loss is not None for loss in found) for rate, found in losses.items())
 
 
 def measured(rows: list[dict[str, Any]], *, planned: int) -> dict[str, Any]:
