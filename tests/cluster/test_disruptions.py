@@ -20,6 +20,7 @@ from tests.support.cluster_jobs import (
     bystanders,
     cordoned,
     deleted_node,
+    holds,
     identities,
     is_degraded,
     manifest,
@@ -215,4 +216,18 @@ def test_all_learners_are_lost_at_once_and_go_on(job: ClusterJob) -> None:
     again = job.syncer_pod()
     assert again is not None
     assert identities([again]) == identities([syncer])
+    job.wait_for(lambda status: not is_degraded(status), "nothing is wrong any more")
+
+
+def test_a_job_is_suspended_and_resumed_as_all_of_its_learners_are_lost(job: ClusterJob) -> None:
+    before = job.all_train(*BOTH)
+    job.kubectl("delete", "pods", *map(job.pod_name, BOTH), "--grace-period=0", "--force")
+    job.patch(suspend=True)
+    job.wait_for(lambda status: holds(status, "Suspended"), "it is suspended")
+    assert not job.pods()
+    job.patch(suspend=False)
+    after = job.all_train(*BOTH)
+    assert after.epoch > before.epoch
+    assert after.merged_tokens >= before.merged_tokens
+    assert [one.steps >= of(before, one.id).steps for one in after.learners] == [True, True]
     job.wait_for(lambda status: not is_degraded(status), "nothing is wrong any more")

@@ -171,15 +171,26 @@ def test_a_job_that_waits_keeps_a_lost_pod_and_can_be_stopped(job: ClusterJob, n
     job.wait_for(lambda status: not is_degraded(status), "nothing is wrong any more")
 
 
-def test_a_lost_syncer_stays_until_a_person_says_that_it_is_off(cluster: Cluster, namespace: str, nodes: Nodes) -> None:
+def test_a_lost_syncer_stays_until_a_person_says_that_it_is_off(
+    cluster: Cluster, chart: Release, namespace: str, nodes: Nodes
+) -> None:
     cluster.kubectl("uncordon", nodes.lost)
     east = {"name": "east", "pools": [pool("steady", nodeSelector=on(nodes.kept))]}
+    nobody = {"name": "east", "pools": [pool("steady", learners=0)]}
     job = made(cluster, namespace, "syncer", nodes.lost, east)
+    ending, deleted = (made(cluster, namespace, name, nodes.lost, nobody) for name in ("ending", "deleted"))
     before = job.all_train(WITNESS)
+    for other in (ending, deleted):
+        wait_until(lambda one=other: (pod := one.syncer_pod()) and pod.ready, "its syncer is ready", WAIT_SECONDS)  # type: ignore[misc]  # it is called before the next one
     syncer = job.syncer_pod()
     assert syncer is not None
     assert syncer.node == nodes.lost
     with lost_node(cluster, nodes.lost):
+        # An operator that starts now, as in an upgrade, decides by what it sees.
+        cluster.kubectl("delete", "pods", "--all", "--namespace", chart.namespace, "--wait=false")
+        deleted.kubectl("delete", "dilocojob", deleted.name)
+        ending.patch(activeDeadlineSeconds=1)
+        ending.wait_for(lambda status: holds(status, "Failed", "DeadlineExceeded"), "its deadline is over")
         job.patch(suspend=True)
         wait_until(lambda: job.syncer_pod() is None, "its pod is to go", WAIT_SECONDS)
         shorten_grace(job, syncer.name)
@@ -193,8 +204,12 @@ def test_a_lost_syncer_stays_until_a_person_says_that_it_is_off(cluster: Cluster
         job.wait_for(lambda status: holds(status, "Suspended"), "it is suspended")
         assert job.pods() == []
         assert "SyncerPodReleased" in job.reasons()
-    job.patch(suspend=False)
+        # Its volume is on that node: the new syncer waits for it.
+        job.patch(suspend=False)
+        wait_until(lambda: (pod := job.syncer_pod()) and not pod.ready, "there is a new syncer", WAIT_SECONDS)
     after = job.all_train(WITNESS)
     assert after.epoch > before.epoch
     assert of(after, WITNESS).steps > 0
     job.wait_for(lambda status: not is_degraded(status), "nothing is wrong any more")
+    wait_until(lambda: not ending.pods() and not deleted.objects(), "what was to go is gone", WAIT_SECONDS)
+    assert ending.status().phase == "Failed"

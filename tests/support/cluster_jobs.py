@@ -132,6 +132,10 @@ class ClusterJob:
         """Set the least learners of an elastic pool, by positions."""
         self._set_of_pool(region, pool, "minimumLearners", learners)
 
+    def set_resources(self, region: int, pool: int, resources: dict[str, Any]) -> None:
+        """Set what a pool's containers request and may take, by positions."""
+        self._set_of_pool(region, pool, "resources", resources)
+
     def leave_out(self, region: int, pool: int, *indices: int) -> None:
         """Set which learners of a pool are left out, by positions."""
         self._set_of_pool(region, pool, "without", list(indices))
