@@ -37,7 +37,8 @@ pytestmark = pytest.mark.timeout(1800)
 WITNESS, VICTIM = "east/steady/0", "west/spot/0"
 SPOT = 1, 0
 """Region and pool of the victim, by position."""
-SOON = {"lostPods": {"afterSeconds": 10}}
+SOON = {"lostPods": {"afterSeconds": 10}, "maxRestartsPerLearner": 0}
+"""A lost node is no failure of its learners: none is given up for it."""
 
 
 @dataclass(frozen=True)
@@ -127,6 +128,7 @@ def test_a_lost_learner_is_replaced_elsewhere_and_its_old_process_fenced(
         assert new.node == nodes.kept
         assert of(during, VICTIM).incarnation > of(before, VICTIM).incarnation
         assert of(during, VICTIM).steps >= of(before, VICTIM).steps
+        assert of(during, VICTIM).restarts == of(before, VICTIM).restarts == 0
         assert holds(job.status(), "Ready")
         job.wait_for(lambda status: not is_degraded(status), "nothing is wrong any more")
     # The old process runs on until its kubelet learns that its pod is gone.

@@ -283,8 +283,7 @@ def shorten_grace(job: ClusterJob, pod: str) -> None:
 @contextmanager
 def lost_node(cluster: Cluster, node: str) -> Iterator[None]:
     """Run without a node, which is back and ready afterwards."""
-    # On a busy machine not every process of the node stops within the engine's time limit; it then undoes the pause.
-    wait_until(lambda: succeeds("docker", "pause", node), f"{node} is paused", WAIT_SECONDS)
+    _pause(node)
     try:
         yield
     finally:
@@ -292,14 +291,21 @@ def lost_node(cluster: Cluster, node: str) -> Iterator[None]:
         cluster.kubectl("wait", "node", node, "--for=condition=Ready", "--timeout=180s", timeout_seconds=200)
 
 
+def _pause(node: str) -> None:
+    # On a busy machine not every process of the node stops within the engine's time limit; it then undoes the pause.
+    wait_until(lambda: succeeds("docker", "pause", node), f"{node} is paused", WAIT_SECONDS)
+
+
 @contextmanager
 def deleted_node(cluster: Cluster, node: str) -> Iterator[None]:
-    """Delete the object of a node, whose machine goes on; afterwards it joins again with the labels that it had."""
+    """A node that is gone: its machine does not answer, and its object is deleted. Afterwards it joins again."""
     labels = cluster.get("node", node)["metadata"]["labels"]
-    cluster.kubectl("delete", "node", node)
+    _pause(node)
     try:
+        cluster.kubectl("delete", "node", node)
         yield
     finally:
+        run("docker", "unpause", node)
         run("docker", "exec", node, "systemctl", "restart", "kubelet")
         wait_until(lambda: node in cluster.workers, f"{node} joins again", WAIT_SECONDS)
         cluster.kubectl("wait", "node", node, "--for=condition=Ready", "--timeout=180s", timeout_seconds=200)

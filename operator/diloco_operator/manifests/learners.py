@@ -88,11 +88,14 @@ def _pod(job: DiLoCoJob, key: PoolKey, pool: Pool, secret: str, image: str) -> M
     }
 
 
+def _of_pod(name: str, field: str) -> Manifest:
+    """A variable with a field of the pod itself."""
+    return {"name": name, "valueFrom": {"fieldRef": {"apiVersion": "v1", "fieldPath": field}}}
+
+
 def _container(job: DiLoCoJob, key: PoolKey, pool: Pool, image: str) -> Manifest:
-    index = {
-        "name": passthrough.POD_INDEX,
-        "valueFrom": {"fieldRef": {"apiVersion": "v1", "fieldPath": f"metadata.labels['{labels.POD_INDEX}']"}},
-    }
+    index = _of_pod(passthrough.POD_INDEX, f"metadata.labels['{labels.POD_INDEX}']")
+    uid = _of_pod(passthrough.POD, "metadata.uid")
     # The operator's variables come first: a user's may refer to them, but not the other way round.
     return {
         "name": CONTAINER,
@@ -105,7 +108,7 @@ def _container(job: DiLoCoJob, key: PoolKey, pool: Pool, image: str) -> Manifest
             "--stay",
             *common.TLS_ARGUMENTS,
         ],
-        "env": [*common.environment(), index, *passthrough.variables(pool)],
+        "env": [*common.environment(), index, uid, *passthrough.variables(pool)],
         "ports": [common.port(common.HTTP_PORT_NAME, common.HTTP_PORT)],
         **passthrough.resources(pool.resources),
         "volumeMounts": [*common.mounts(), *passthrough.mounts(pool)],

@@ -20,7 +20,9 @@ from diloco_operator.manifests.quantity import canonical, canonical_resources
 
 POD_INDEX: Final = "POD_INDEX"
 """The variable with a learner's index in its pool."""
-OUR_VARIABLES: Final = ("HOME", POD_INDEX)
+POD: Final = "DILOCO_POD"
+"""The variable with the uid of a learner's pod."""
+OUR_VARIABLES: Final = ("HOME", POD_INDEX, POD)
 
 
 def check(spec: JobSpec, own: restrictions.OwnObjects) -> None:

@@ -192,6 +192,30 @@ def test_a_process_that_is_lost_after_an_eviction_is_a_restart() -> None:
     assert only(script.join(0, "third"), Refuse).refusal == Refusal.GIVEN_UP
 
 
+def test_a_learner_that_is_lost_with_its_pod_is_not_restarted() -> None:
+    script = Script(options(1, max_restarts=0))
+    script.join(0, "pod-1/a")
+    for life in range(2, 5):
+        script.leave(0)
+        admitted = only(script.join(0, f"pod-{life}/a"), Admit)
+        assert admitted.reason == "restarted in another pod, loads the model"
+    # Also if the syncer was killed meanwhile.
+    again = Script(options(1, max_restarts=0), epoch=2, saved=script.engine.snapshot(script.now))
+    assert only(again.join(0, "pod-5/a"), Admit).reason == "restarted in another pod, loads the model"
+    assert again.engine.view(again.now).learners[0].restarts == 0
+    # In its own pod it has failed.
+    again.leave(0)
+    assert only(again.join(0, "pod-5/b"), Refuse).refusal == Refusal.GIVEN_UP
+
+
+@pytest.mark.parametrize(("earlier", "later"), [("a", "pod-1/b"), ("pod-1/a", "b"), ("a", "b"), ("pod-1/a", "pod-1/b")])
+def test_a_process_whose_pod_is_the_same_or_not_told_is_restarted(earlier: str, later: str) -> None:
+    script = Script(options(1))
+    script.join(0, earlier)
+    script.leave(0)
+    assert only(script.join(0, later), Admit).reason == "restarted (restart 1), loads the model"
+
+
 def test_by_the_first_rules_a_learner_that_had_left_was_restarted() -> None:
     script = Script(replace(options(1), rules=Rules.ARRIVED))
     script.start(0)

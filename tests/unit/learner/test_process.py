@@ -54,6 +54,8 @@ class TestOptions:
         [
             ("learner", "here/cpu/9", "--learner: 'here/cpu/9' is not in job small; use here/cpu/0, here/cpu/1"),
             ("speed", 0.0, "--speed, DILOCO_SPEED: 0 "),
+            ("pod", "a/b", "--pod, DILOCO_POD: 'a/b' is not a pod's uid; use at most 64 plain characters"),
+            ("pod", "p" * 65, f"--pod, DILOCO_POD: '{'p' * 64}' "),
             ("speed", 1.5, "--speed, DILOCO_SPEED: 1.5 "),
             ("speed", 1e-320, "--speed, DILOCO_SPEED: 9.99989e-321 is not a valid factor; use 0.001 to 1"),
             ("speed", float("nan"), "--speed, DILOCO_SPEED: nan "),

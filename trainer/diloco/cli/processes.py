@@ -104,6 +104,12 @@ def learner(
             "--speed", envvar="DILOCO_SPEED", help="Emulate slower hardware: at 0.5 a step takes twice as long."
         ),
     ] = 1.0,
+    pod: Annotated[
+        str,
+        typer.Option(
+            "--pod", envvar="DILOCO_POD", help="Uid of its pod: a learner that starts in another one has not failed."
+        ),
+    ] = "",
     device: Annotated[str, typer.Option("--device", help="auto (cuda if available), cpu, cuda, cuda:1...")] = "auto",
     stay: Annotated[
         bool, typer.Option("--stay", help="Once the job is over, wait for SIGTERM instead of exiting.")
@@ -147,6 +153,7 @@ def learner(
         http_address=http,
         device=device,
         stay=stay,
+        pod=pod,
     )
     raise typer.Exit(run_learner(options))
 

@@ -16,7 +16,8 @@ class LearnerJoined:
 
     learner: str
     instance: str
-    """Random name that the process gave itself: distinguishes a reconnecting process from a second one with its id."""
+    """Name that the process gave itself (`process_name`): distinguishes a reconnecting process from a second one with
+    its id."""
     versions: tuple[int, ...]
     """Version it holds of each fragment, from this syncer epoch; empty if it holds none."""
     steps: int

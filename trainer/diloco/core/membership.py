@@ -10,6 +10,7 @@ from diloco.core.actions import Action, Admit, Checkpoint, Fence, Note, Refusal,
 from diloco.core.averages import MovingAverage, SizedSpread
 from diloco.core.events import LearnerJoined, LearnerLeft, LearnerReadmitted, LearnerReady, StepReported
 from diloco.core.options import Rules
+from diloco.core.process_name import in_another_pod
 from diloco.core.state import INCARNATIONS_PER_EPOCH, EngineState, LearnerRecord
 from diloco.spec.syncer_status import LearnerState, Phase
 
@@ -31,9 +32,12 @@ def join(state: EngineState, event: LearnerJoined, now: float) -> list[Action]:
             if same_process
             else Fence(record.id, record.incarnation, Refusal.SUPERSEDED, "another process has joined with this id")
         )
+    moved = in_another_pod(event.instance, record.instance)
     if not same_process and record.instance:
         record.superseded = [*record.superseded, record.instance][-REMEMBERED_PROCESSES:]
-        record.restarts += not _left_by_itself(state, record)
+        # A process that fails is started again in its pod. A new pod means that the earlier one was taken away, with
+        # its node or from it, whether or not the process could still say so.
+        record.restarts += not (moved or _left_by_itself(state, record))
         if state.options.max_restarts is not None and record.restarts > state.options.max_restarts:
             record.state = LearnerState.GIVEN_UP
             pools.withdraw(state, record, now)
@@ -71,7 +75,11 @@ def join(state: EngineState, event: LearnerJoined, now: float) -> list[Action]:
     if record.recovering is not None:
         record.recovering = record.recovering.joined(now, record.incarnation, same_process=same_process)
     reason = _admission_reason(
-        record, load=load, same_process=same_process, left_by_itself=left_by_itself, fragments=len(state.versions)
+        record,
+        load=load,
+        same_process=same_process,
+        after="after leaving" if left_by_itself else "in another pod" if moved else f"(restart {record.restarts})",
+        fragments=len(state.versions),
     )
     actions.append(
         Admit(
@@ -151,12 +159,11 @@ def _left_by_itself(state: EngineState, record: LearnerRecord) -> bool:
 
 
 def _admission_reason(
-    record: LearnerRecord, *, load: tuple[int, ...], same_process: bool, left_by_itself: bool, fragments: int
+    record: LearnerRecord, *, load: tuple[int, ...], same_process: bool, after: str, fragments: int
 ) -> str:
     if record.joins == 1:
         return "first join"
     if not same_process:
-        after = "after leaving" if left_by_itself else f"(restart {record.restarts})"
         return f"restarted {after}, loads the model"
     return f"back after its connection broke, loads {len(load)} of {fragments} fragments"
 

@@ -48,7 +48,8 @@ class LearnerRecord:
     heals: bool = False
     """Its process ends when it is told that it is stuck."""
     restarts: int = 0
-    """Times a new process took over this id while the job ran although the previous one had not left."""
+    """Times a new process took over this id while the job ran, in the same pod, although the previous one had not
+    left."""
     clock: int = 0
     """Inner steps on the schedule; see `pace`."""
     step: int = 0

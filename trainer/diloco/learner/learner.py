@@ -10,6 +10,7 @@ from dataclasses import asdict
 
 from diloco.core.codec import codec_named
 from diloco.core.downlink import downlink_codec
+from diloco.core.process_name import process_name
 from diloco.core.schedule import Schedule
 from diloco.learner.activity import Activity, Kind
 from diloco.learner.checkpoint import CheckpointIdentity, CheckpointStore, LearnerCheckpoint
@@ -129,7 +130,9 @@ class Learner:
             LoopSettings(options.staleness_bound_steps, spec.training.checkpoint_every_steps, options.speed),
             self._activity,
         )
-        who = Identity(options.job.metadata.name, options.learner, secrets.token_hex(8), layout.digest)
+        who = Identity(
+            options.job.metadata.name, options.learner, process_name(secrets.token_hex(8), options.pod), layout.digest
+        )
         self._link = Link(who, self._client.open_session, self._boxes, self._own_state.position, uniform)
         self._link.why_unreachable = self._client.why_unreachable
         self._stopped = threading.Event()

@@ -12,6 +12,9 @@ from diloco.wire.tls import ClientTls
 LEAST_SPEED: Final = 0.001
 """Slowest simulated hardware (ours): a step takes a thousand times as long."""
 
+LONGEST_POD: Final = 64
+"""Characters of a pod's uid; Kubernetes' have 36."""
+
 
 class LearnerOptionError(ValueError):
     """An option's value is not allowed; the text names the option, the value and what is allowed."""
@@ -40,6 +43,8 @@ class LearnerOptions:
     """``cpu``, ``cuda``, ``cuda:1``... Default: cuda if there is one."""
     stay: bool = False
     """Once the job is over, wait for SIGTERM instead of exiting: for a supervisor that restarts every process."""
+    pod: str = ""
+    """The uid of the pod that it runs in; empty: none."""
     hand_in_seconds: float = 20.0
     """After SIGTERM: longest wait until what is due has reached the syncer."""
 
@@ -60,6 +65,11 @@ class LearnerOptions:
             )
         if self.threads is not None and not 1 <= self.threads <= 1024:
             raise LearnerOptionError(f"--threads: {self.threads} is not allowed; use 1 to 1024")
+        if len(self.pod) > LONGEST_POD or not (self.pod.isascii() and self.pod.isprintable()) or "/" in self.pod:
+            raise LearnerOptionError(
+                f"--pod, DILOCO_POD: {self.pod[:LONGEST_POD]!r} is not a pod's uid; "
+                f"use at most {LONGEST_POD} plain characters"
+            )
         if not (math.isfinite(self.hand_in_seconds) and self.hand_in_seconds >= 0):
             raise LearnerOptionError(f"hand_in_seconds {self.hand_in_seconds:g}: use 0 or more")
         if isinstance(self.syncer_address, str):

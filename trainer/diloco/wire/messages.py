@@ -22,7 +22,8 @@ class Join:
     learner: str
     """Its id, ``region/pool/index``."""
     instance: str
-    """Random, made by the process at its start: distinguishes a reconnecting process from a second one with its id."""
+    """Made by the process at its start, random, with its pod if it has one (``core.process_name``): distinguishes a
+    reconnecting process from a second one with its id."""
     layout_digest: str
     epoch: str = ""
     """Syncer epoch that ``versions`` belong to; empty: none."""

@@ -64,6 +64,7 @@ def test_of_the_first_pools_fields_the_syncer_gets_only_the_pull_secrets() -> No
 
 
 POOL = "spec.regions[0].pools[0]"
+OTHER_NAME = "use a name other than HOME, POD_INDEX or DILOCO_POD"
 MOUNTED = "which the operator mounts; use one such as /data"
 VOLUMES = [{"name": "data", "emptyDir": {}}]
 
@@ -111,11 +112,11 @@ VOLUMES = [{"name": "data", "emptyDir": {}}]
         ),
         (
             {"env": [{"name": "HOME", "value": "/root"}]},
-            f"{POOL}.env[0].name: HOME is set by the operator; use a name other than HOME or POD_INDEX",
+            f"{POOL}.env[0].name: HOME is set by the operator; {OTHER_NAME}",
         ),
         (
             {"env": [{"name": "POD_INDEX", "value": "0"}]},
-            f"{POOL}.env[0].name: POD_INDEX is set by the operator; use a name other than HOME or POD_INDEX",
+            f"{POOL}.env[0].name: POD_INDEX is set by the operator; {OTHER_NAME}",
         ),
         ({"env": [{"name": "A", "value": 1}]}, f"{POOL}.env[0].value: 1 is not text; put it in quotes"),
         ({"env": [{"name": "A", "value": True}]}, f"{POOL}.env[0].value: true is not text; put it in quotes"),

@@ -179,7 +179,7 @@ class Join(_message.Message):
     learner: _builtins.str
     """region/pool/index"""
     instance: _builtins.str
-    """random, made by the process at its start"""
+    """made by the process at its start: random, after the uid of its pod and a slash"""
     layout_digest: _builtins.str
     """the model, cut into fragments"""
     epoch: _builtins.str
