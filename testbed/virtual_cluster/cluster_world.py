@@ -11,7 +11,6 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any
 
-from diloco.spec.readmission import READMITTED_FILE
 from diloco_operator import labels
 from diloco_operator.cluster.api import Selection
 from diloco_operator.cluster.cache import Cache
@@ -304,7 +303,7 @@ class ClusterWorld:
         if self._syncer_pods.get(name) != uid:
             self._syncer_pods[name] = uid
             syncer.started()
-        syncer.readmit(self.of_kind("ConfigMap")[f"{name}-job"]["data"].get(READMITTED_FILE, ""))
+        syncer.obey(self.of_kind("ConfigMap")[f"{name}-job"]["data"])
         learners = []
         for pod_name in self.pods_of("learner", name):
             pod = self.api.pods.pods[pod_name]

@@ -9,6 +9,8 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any
 
+from diloco_operator import labels
+
 Object = dict[str, Any]
 
 STARTING_SECONDS = 5.0
@@ -116,6 +118,8 @@ class Pods:
                 trouble = crashing(self.now)
             if trouble is not None:
                 pod["status"] = {key: value for key, value in trouble.items() if key != "events"}
+                for container in pod["status"].get("containerStatuses", ())[:1]:
+                    container["name"] = pod["metadata"]["labels"].get(labels.COMPONENT)
                 self.events[uid] = [self._event(*event) for event in trouble.get("events", ())]
             elif not is_ready(pod) and stamp(self.now) >= pod["metadata"]["annotations"]["ready-at"]:
                 pod["status"] = running(self.now)

@@ -4,11 +4,11 @@ It does not depend on Kubernetes.
 """
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from diloco.spec.readmission import readmissions
+from diloco.spec.learner_orders import FAILED_FILE, READMITTED_FILE, orders_in
 from diloco.spec.syncer_status import LearnerState, Phase
 
 TOKENS_PER_SECOND = 100.0
@@ -38,6 +38,7 @@ class WorldSyncer:
     exported: bool = False
     joined: set[str] = field(default_factory=set)
     ever: set[str] = field(default_factory=set)
+    """Learners that it has heard of: from its manifest, or since they joined."""
     restarts: dict[str, int] = field(default_factory=dict)
     given_up: set[str] = field(default_factory=set)
     incarnations: dict[str, int] = field(default_factory=dict)
@@ -79,11 +80,14 @@ class WorldSyncer:
         if self.phase is Phase.COMPLETE and not self.export_blocked:
             self.exported = True
 
-    def readmit(self, text: str) -> None:
-        """Follow the file that lets learners back in."""
-        for order in readmissions(text):
-            if order.epoch == self.epoch and order.incarnation == self.incarnations.get(order.learner, 0):
-                self.given_up.discard(order.learner)
+    def obey(self, files: Mapping[str, str]) -> None:
+        """Follow the files with orders about single learners."""
+        self.given_up -= self._meant(files.get(READMITTED_FILE, ""))
+        self.given_up |= self._meant(files.get(FAILED_FILE, "")) - self.joined
+
+    def _meant(self, text: str) -> set[str]:
+        orders = [one for one in orders_in(text) if one.epoch == self.epoch]
+        return {one.learner for one in orders if one.incarnation == self.incarnations.get(one.learner, 0)}
 
     def fails(self, reason: str) -> None:
         """Make the training fail."""

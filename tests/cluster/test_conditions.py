@@ -204,3 +204,24 @@ def test_what_a_job_refers_to_and_is_not_there_is_told_until_it_is(cluster: Clus
             "its volume goes",
             WAIT_SECONDS,
         )
+
+
+def test_a_learner_that_fails_before_it_can_join_is_given_up(cluster: Cluster, namespace: str) -> None:
+    small = pool("small", resources={**LITTLE, "limits": {"memory": "64Mi"}})
+    wanted = manifest(
+        "failing", region(pool("fine"), small), tokens=ENDLESS, failurePolicy={"maxRestartsPerLearner": 1}
+    )
+    job = apply(cluster, namespace, wanted)
+    status = job.wait_for(lambda status: status.regions[0].pools[1].held == 1, "it is given up, and its pod held back")
+    assert status.regions[0].pools[1].given_up == (0,)
+    assert holds(status, "Degraded", "LearnersGivenUp")
+    pod = job.pod("here/small/0")
+    assert pod is not None
+    assert pod.node == ""
+    job.wait_for(lambda now: trained(now)["here/fine"] == 1 and holds(now, "Ready"), "the other one trains")
+    merges_advance(job)
+    job.set_resources(0, 1, LITTLE)
+    job.kubectl("annotate", "dilocojob", job.name, "diloco.dev/readmit=here/small/0")
+    job.all_train("here/fine/0", "here/small/0")
+    recovers(job)
+    job.kubectl("delete", "dilocojob", job.name, "--cascade=foreground")

@@ -1,11 +1,11 @@
-"""A real syncer process gives a learner up, and lets it back in by the file beside its manifest."""
+"""A real syncer process gives a learner up, and lets it back in by the files beside its manifest."""
 
 from pathlib import Path
 
 import pytest
 
 from diloco.runtime.exits import EXIT_OK
-from diloco.spec.readmission import READMITTED_FILE, Readmission, readmission_text
+from diloco.spec.learner_orders import FAILED_FILE, READMITTED_FILE, LearnerOrder, orders_text
 from diloco.spec.syncer_status import LearnerStatus
 from diloco.syncer.replay import replay
 from diloco.wire.messages import Refused, Welcome
@@ -25,9 +25,9 @@ def victim(syncer: SyncerProcess) -> LearnerStatus:
     return next(one for one in syncer.status().learners if one.id == VICTIM)
 
 
-def order(job: SmallJob, epoch: int, incarnation: int) -> None:
-    text = readmission_text([Readmission(VICTIM, epoch, incarnation)])
-    (job.path.parent / READMITTED_FILE).write_text(text)
+def order(job: SmallJob, epoch: int, incarnation: int, file: str = READMITTED_FILE) -> None:
+    text = orders_text([LearnerOrder(VICTIM, epoch, incarnation)])
+    (job.path.parent / file).write_text(text)
 
 
 def test_a_given_up_learner_is_let_back_in_and_stays_in(tmp_path: Path) -> None:
@@ -52,5 +52,26 @@ def test_a_given_up_learner_is_let_back_in_and_stays_in(tmp_path: Path) -> None:
             with life(job, syncer, "third") as third:
                 assert isinstance(third.join(), Welcome)
         assert syncer.terminate() == EXIT_OK
+    report = replay(tmp_path / "s")
+    assert report.ok, report.problems
+
+
+def test_a_learner_that_cannot_join_is_given_up_and_stays_out(tmp_path: Path) -> None:
+    job = SmallJob(tmp_path, tokens=10_000_000)
+    job.path.write_text(f"{job.path.read_text().rstrip()}\n  failurePolicy: {{maxRestartsPerLearner: 2}}\n")
+    with SyncerProcess(job, tmp_path / "s") as syncer:
+        syncer.serving()
+        with ScriptedLearner(syncer.address, job, "here/cpu/0") as other:
+            other.begin().train(lambda this: len(this.merged) >= 1)
+            assert (victim(syncer).state, victim(syncer).incarnation) == ("Absent", 0)
+            order(job, syncer.status().epoch, 0, FAILED_FILE)
+            syncer.wait_for("LearnerGivenUp")
+            assert (victim(syncer).state, victim(syncer).restarts) == ("GivenUp", 3)
+            syncer.wait_for(f"s: {VICTIM} is given up")
+            syncer.kill()
+    with SyncerProcess(job, tmp_path / "s") as again:
+        again.serving()
+        assert victim(again).state == "GivenUp"
+        assert again.terminate() == EXIT_OK
     report = replay(tmp_path / "s")
     assert report.ok, report.problems

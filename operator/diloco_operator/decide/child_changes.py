@@ -46,7 +46,7 @@ def desired(job_now: JobNow, scale: Scale) -> tuple[Placed, ...]:
         if where[pool] != HOME and (key := ChildKey(SECRET, names.learner_secret(name), where[pool])) in live
     }
     signed = certificates(who, held, job_now.now, job_now.maker, abroad)
-    inputs = Inputs(images, replace(scale, sets=job_now.set_names), signed, remotes, job_now.readmitted.file)
+    inputs = Inputs(images, replace(scale, sets=job_now.set_names), signed, remotes, job_now.orders)
     made = all_children(job_now.job, job_now.options, inputs)
     known = (one for one in made if job_now.clusters.writable(ChildKey.of_placed(one)))
     return tuple(

@@ -6,17 +6,19 @@ from datetime import datetime
 from functools import cached_property
 
 from diloco.spec import DiLoCoJob, JobSpec
+from diloco.spec.learner_orders import FAILED_FILE, READMITTED_FILE
 from diloco.spec.status import AvoidedNode, JobStatus
 from diloco_operator import names
 from diloco_operator.decide.avoided_nodes import PoolPods, avoided_nodes, nodes_to_avoid
 from diloco_operator.decide.causes.volume import Volume
 from diloco_operator.decide.clusters import Clusters
 from diloco_operator.decide.endpoint import Endpoint, endpoint
+from diloco_operator.decide.failing import failing
 from diloco_operator.decide.held_pods import Holding, SetUid, holding, pods_by_set, set_of
 from diloco_operator.decide.lost_pods import LostPodPolicy, lost_pods, policy_of
 from diloco_operator.decide.lost_pods import Scene as LostScene
 from diloco_operator.decide.lost_pods import Verdict as LostVerdict
-from diloco_operator.decide.observed import ChildKey, Object, Observed
+from diloco_operator.decide.observed import ChildKey, Object, Observed, SyncerStatusView
 from diloco_operator.decide.readmission import Readmissions, given_up_now, readmitted
 from diloco_operator.decide.revocation import Revoked
 from diloco_operator.decide.stopping import PodsLeft, pods_left
@@ -103,6 +105,20 @@ class JobNow:
             return Readmissions()
         known = {f"{key}/{index}" for key, pool in names.pools(self.spec).items() for index in range(pool.learners)}
         return readmitted(self.readmit, known, self.observed, self.name)
+
+    @cached_property
+    def orders(self) -> dict[str, str]:
+        """What the syncer is told of single learners: files by name, without empty ones."""
+        files = {READMITTED_FILE: self.readmitted.file, FAILED_FILE: self._failing}
+        return {name: text for name, text in files.items() if text}
+
+    @property
+    def _failing(self) -> str:
+        view, pods = self.observed.syncer, self.pods_by_set
+        allowed = self.spec.failure_policy.max_restarts_per_learner
+        if allowed is None or pods is None or not isinstance(view, SyncerStatusView):
+            return ""
+        return failing(self.workloads, pods, view, allowed)
 
     @cached_property
     def pods_by_set(self) -> dict[SetUid, dict[int, Object]] | None:

@@ -1,15 +1,15 @@
 """Which learners are given up, and which of them a person lets back in, by an annotation of the job. Pure.
 
 The syncer decides that a learner is given up, and only the syncer can take it back. So the operator writes the order
-beside the manifest that the syncer reads (`diloco.spec.readmission`). Once the syncer no longer reports the learner as
-given up, its pod may have a node, and its name is removed from the annotation, so that it holds once.
+beside the manifest that the syncer reads (`diloco.spec.learner_orders`). Once the syncer no longer reports the learner
+as given up, its pod may have a node, and its name is removed from the annotation, so that it holds once.
 """
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from diloco.spec.readmission import READMITTED_FILE, Readmission, readmission_text, readmissions
+from diloco.spec.learner_orders import READMITTED_FILE, LearnerOrder, orders_in, orders_text
 from diloco.spec.status import JobStatus
 from diloco.spec.syncer_status import LearnerState
 from diloco.spec.words import shortlist
@@ -69,13 +69,13 @@ def readmitted(annotation: str, learners: Collection[str], observed: Observed, j
     if not isinstance(view, SyncerStatusView):
         return Readmissions(_told_before(observed.children, job, named), None, problem)
     out = {one.id: one.incarnation for one in view.learners if one.state == LearnerState.GIVEN_UP}
-    orders = [Readmission(one, view.epoch, out[one]) for one in named if one in out]
+    orders = [LearnerOrder(one, view.epoch, out[one]) for one in named if one in out]
     kept = [one for one in named if one in out or one in unknown]
-    return Readmissions(readmission_text(orders), None if len(kept) == len(named) else ",".join(kept), problem)
+    return Readmissions(orders_text(orders), None if len(kept) == len(named) else ",".join(kept), problem)
 
 
 def _told_before(children: Mapping[ChildKey, Object], job: str, named: Collection[str]) -> str:
     """The orders that the syncer has already, while it does not report."""
     live = children.get(ChildKey("ConfigMap", names.config_map(job))) or {}
     text = (live.get("data") or {}).get(READMITTED_FILE)
-    return readmission_text(one for one in readmissions(str(text or "")) if one.learner in named)
+    return orders_text(one for one in orders_in(str(text or "")) if one.learner in named)

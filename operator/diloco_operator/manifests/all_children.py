@@ -56,7 +56,7 @@ def _at_home(job: DiLoCoJob, options: OperatorOptions, inputs: Inputs) -> tuple[
     here = {key: scale.sets[key] for key in names.pools(job.spec) if not where[key.region]}
     made = (
         *secrets.secrets(job, inputs.certificates, here),
-        documents.config_map(job, inputs.readmitted),
+        documents.config_map(job, inputs.orders),
         syncer.claim(job),
         # Before the pods, so that there is no moment without a restriction.
         network.syncer_policy(job, options.operator_namespace),

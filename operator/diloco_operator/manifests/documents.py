@@ -8,12 +8,13 @@ size would restart all pods.
 
 import json
 import re
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any, Final
 
 from diloco.spec import DiLoCoJob
 from diloco.spec.errors import Problem
 from diloco.spec.load import MAXIMUM_BYTES
-from diloco.spec.readmission import READMITTED_FILE
 from diloco_operator import labels, names
 from diloco_operator.manifests import common
 from diloco_operator.manifests.errors import InvalidSpecError
@@ -69,13 +70,12 @@ Secrets, what their pods and the syncer's get."""
 _NOT_YAML = re.compile("[\x7f-\x9f\u2028\u2029\ufeff\ufffe\uffff]")
 
 
-def config_map(job: DiLoCoJob, readmitted: str = "") -> Manifest:
-    """The ConfigMap; ``readmitted``: which given-up learners may join again (`diloco.spec.readmission`).
+def config_map(job: DiLoCoJob, orders: Mapping[str, str] = MappingProxyType({})) -> Manifest:
+    """The ConfigMap; ``orders``: files for the syncer, by name (`diloco.spec.learner_orders`).
 
     Raises:
         InvalidSpecError: the manifest is larger than a process reads.
     """
-    orders = {READMITTED_FILE: readmitted} if readmitted else {}
     return _config_map(job, {common.JOB_FILE: job_text(job), **orders})
 
 

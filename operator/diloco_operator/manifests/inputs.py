@@ -83,8 +83,8 @@ class Inputs:
     scale: Scale
     certificates: Certificates
     remotes: Remotes = field(default_factory=dict)
-    readmitted: str = ""
-    """Which given-up learners may join again (`diloco.spec.readmission`); empty: none."""
+    orders: Mapping[str, str] = field(default_factory=dict)
+    """Files for the syncer with orders about single learners, by name (`diloco.spec.learner_orders`)."""
 
 
 def choose_images(spec: JobSpec, observed: ObservedImages, default: str | None) -> Images:

@@ -1,7 +1,7 @@
-"""A learner that was given up, and is let back in."""
+"""A learner that is given up because it fails before it can join, and one that is let back in."""
 
 from diloco.core.actions import Admit, Checkpoint, Note, Refusal, Refuse
-from diloco.core.events import LearnerReadmitted
+from diloco.core.events import LearnerFailed, LearnerReadmitted
 from tests.support.engine_script import Script, name, of, only, options
 
 
@@ -65,3 +65,46 @@ def test_a_learner_given_up_before_a_restart_is_readmitted_after_it() -> None:
     incarnation = again.engine.view(again.now).learners[1].incarnation
     again.do(LearnerReadmitted(name(1), incarnation))
     assert of(again.join(1, "new"), Admit)
+
+
+def test_a_learner_that_fails_before_it_can_join_is_given_up() -> None:
+    script = Script(options(2, max_restarts=1))
+    script.start(0)
+    actions = script.do(LearnerFailed(name(1), 0))
+    assert only(actions, Note).subject == "LearnerGivenUp"
+    assert of(actions, Checkpoint)
+    assert state_of(script, 1) == "GivenUp"
+    assert only(script.join(1), Refuse).refusal == Refusal.GIVEN_UP
+    # The order may come again, and the syncer may have been killed meanwhile.
+    assert script.do(LearnerFailed(name(1), 0)) == []
+    again = Script(options(2, max_restarts=1), epoch=2, saved=script.engine.snapshot(script.now))
+    assert state_of(again, 1) == "GivenUp"
+    again.do(LearnerReadmitted(name(1), 0))
+    assert of(again.join(1), Admit)
+
+
+def test_the_quorum_follows_a_learner_that_cannot_join() -> None:
+    script = Script(options(2, max_restarts=0, quorum=2))
+    script.start(0)
+    script.do(LearnerFailed(name(1), 0))
+    assert script.engine.view(script.now).quorum == 1
+
+
+def test_a_job_whose_learners_cannot_join_fails() -> None:
+    script = Script(options(2, max_restarts=0, minimum_learners=2))
+    script.start(0)
+    script.do(LearnerFailed(name(1), 0))
+    view = script.engine.view(script.now)
+    assert view.finished
+    assert "failurePolicy.minimumLearners is 2" in view.phase_reason
+
+
+def test_only_a_learner_without_a_session_is_given_up_for_that() -> None:
+    script = Script(options(3, max_restarts=0))
+    script.start(0, 1)
+    assert script.do(LearnerFailed(name(0), script.incarnations[0])) == [], "it trains"
+    script.leave(1)
+    assert script.do(LearnerFailed(name(1), script.incarnations[1] - 1)) == [], "it has joined since"
+    assert script.do(LearnerFailed("here/pool/77", 0)) == []
+    unlimited = Script(options(2))
+    assert unlimited.do(LearnerFailed(name(1), 0)) == []

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from diloco.spec.readmission import READMITTED_FILE
+from diloco.spec.learner_orders import READMITTED_FILE
 from diloco_operator.decide.held_pods import MOST_WITH_THEM
 from testbed.virtual_cluster.cluster_world import ClusterWorld
 from testbed.virtual_cluster.operator_world import job_object

@@ -22,6 +22,7 @@ from diloco.core.events import (
     FragmentDeclined,
     FragmentLate,
     LearnerAlive,
+    LearnerFailed,
     LearnerJoined,
     LearnerLeft,
     LearnerReadmitted,
@@ -73,7 +74,7 @@ class Engine:
         actions = self._handle(event, now)
         for learner, diverged in _out(actions):
             actions += rounds.lost(state, learner, now, diverged=diverged)
-        if isinstance(event, LearnersPlanned) or _fewer_left(actions):
+        if isinstance(event, LearnersPlanned | LearnerFailed) or _fewer_left(actions):
             actions += rounds.learners_left(state, now)
         actions += completion.advance(state, now)
         actions += rounds.launch_due(state, now)
@@ -165,6 +166,8 @@ class Engine:
                 return pools.planned(state, event, now)
             case LearnerReadmitted():
                 return membership.readmit(state, event)
+            case LearnerFailed():
+                return membership.failed(state, event, now)
             case Evaluated():
                 return completion.evaluated(state, event, now)
             case _:

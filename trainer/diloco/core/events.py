@@ -216,6 +216,15 @@ class LearnerReadmitted:
     """With which it was given up, so that the same order has no effect on a later giving up."""
 
 
+@dataclass(frozen=True, slots=True)
+class LearnerFailed:
+    """The container of a learner that has no session fails again and again, more often than the job allows."""
+
+    learner: str
+    incarnation: int
+    """Of its latest admission, so that one that has joined since is not meant; 0: it has never joined."""
+
+
 Event = (
     LearnerJoined
     | LearnerReady
@@ -232,4 +241,5 @@ Event = (
     | Evaluated
     | LearnersPlanned
     | LearnerReadmitted
+    | LearnerFailed
 )

@@ -8,7 +8,7 @@ keeps its work.
 from diloco.core import accounting, divergence, healing, leases, pace, pools, recovery
 from diloco.core.actions import Action, Admit, Checkpoint, Fence, Note, Refusal, Refuse
 from diloco.core.averages import MovingAverage, SizedSpread
-from diloco.core.events import LearnerJoined, LearnerLeft, LearnerReadmitted, LearnerReady, StepReported
+from diloco.core.events import LearnerFailed, LearnerJoined, LearnerLeft, LearnerReadmitted, LearnerReady, StepReported
 from diloco.core.options import Rules
 from diloco.core.process_name import in_another_pod
 from diloco.core.state import INCARNATIONS_PER_EPOCH, EngineState, LearnerRecord
@@ -109,6 +109,21 @@ def readmit(state: EngineState, event: LearnerReadmitted) -> list[Action]:
     record.instance = ""
     # Nobody gives the order again, so it must outlast this process.
     return [Note("LearnerReadmitted", text, record.id), Checkpoint(f"{record.id} may join again")]
+
+
+def failed(state: EngineState, event: LearnerFailed, now: float) -> list[Action]:
+    """Give a learner up whose process fails before it can join, for which it would be given up."""
+    record, allowed = state.learners.get(event.learner), state.options.max_restarts
+    if record is None or allowed is None or record.state != LearnerState.ABSENT:
+        return []
+    if record.incarnation != event.incarnation:
+        return []
+    record.state = LearnerState.GIVEN_UP
+    record.restarts = max(record.restarts, allowed + 1)
+    pools.withdraw(state, record, now)
+    text = f"fails before it can join; failurePolicy.maxRestartsPerLearner allows {allowed} restarts"
+    # As with one that is refused, what is known of it must outlast this process: nobody may see it fail again.
+    return [Note("LearnerGivenUp", text, record.id), Checkpoint(f"{record.id} is given up")]
 
 
 def _holds(state: EngineState, record: LearnerRecord, held: tuple[int, ...], load: tuple[int, ...]) -> None:

@@ -316,9 +316,9 @@ class FailurePolicy(SpecModel):
     """What is done about learners that fail, and when that ends the job."""
 
     max_restarts_per_learner: int | None = Field(default=None, ge=0, le=1_000_000)
-    """Restarts after which a learner is given up; the job continues without it. Handing in its work and leaving does
-    not count as a restart, nor does a new pod in place of one that was evicted, deleted or lost with its node.
-    Default: never."""
+    """Restarts after which a learner is given up; the job continues without it. In a cluster, restarts of its container
+    count, before it has joined too. Handing in its work and leaving does not count as a restart, nor does a new pod in
+    place of one that was evicted, deleted or lost with its node. Default: never."""
     minimum_learners: int = Field(default=0, ge=0, le=10_000)
     """The job fails when learners are given up and fewer than this are left. 0: never. Needs
     ``maxRestartsPerLearner``."""

@@ -15,10 +15,11 @@ from diloco.core import snapshot
 from diloco.core.actions import Finish
 from diloco.core.codec import codec_named
 from diloco.core.engine import Engine, EngineOptions
-from diloco.core.events import SnapshotAsked
+from diloco.core.events import LearnerFailed, LearnerReadmitted, SnapshotAsked
 from diloco.core.options import CURRENT_RULES
 from diloco.core.view import EngineView
 from diloco.runtime.exits import EXIT_JOB_FAILED, EXIT_OK, EXIT_UNEXPECTED
+from diloco.spec.learner_orders import FAILED_FILE, READMITTED_FILE
 from diloco.spec.syncer_status import SyncerStatus
 from diloco.syncer.action_executor import ActionExecutor
 from diloco.syncer.backup.backups import backups_of
@@ -32,6 +33,7 @@ from diloco.syncer.errors import SyncerError
 from diloco.syncer.job_file import JobFile
 from diloco.syncer.merging import Merging
 from diloco.syncer.options import SyncerOptions
+from diloco.syncer.order_file import OrderFile
 from diloco.syncer.peers.claims import ClaimLimits, Claims, tokens_per_step
 from diloco.syncer.peers.inbox import Inbox
 from diloco.syncer.peers.link_meter import LinkMeter
@@ -43,7 +45,6 @@ from diloco.syncer.peers.posted_pulls import PostedPulls
 from diloco.syncer.peers.service import SyncService
 from diloco.syncer.peers.sessions import Sessions
 from diloco.syncer.prepare import StartState, recorded_bases
-from diloco.syncer.readmitted_file import ReadmittedFile
 from diloco.syncer.reporting.metrics import SyncerMetrics
 from diloco.syncer.reporting.status_builder import Reporter, StoredState
 from diloco.tape.limits import TapeLimits
@@ -298,9 +299,10 @@ class Syncer:
     async def _poll_files(self) -> None:
         if self._files is None:
             return
-        (job_file, readmitted_file), loop = self._files, asyncio.get_running_loop()
-        for readmitted in await loop.run_in_executor(self._checks, readmitted_file.poll):
-            self._engine_loop.post(readmitted)
+        (job_file, *order_files), loop = self._files, asyncio.get_running_loop()
+        for order_file in order_files:
+            for order in await loop.run_in_executor(self._checks, order_file.poll):
+                self._engine_loop.post(order)
         planned = await loop.run_in_executor(self._checks, job_file.poll)
         if planned is not None:
             self._newcomers.planned(planned.learners)
@@ -380,7 +382,10 @@ class Syncer:
         return Totals(bytes_pushed=self._before.bytes_pushed + received, bytes_pulled=self._before.bytes_pulled + sent)
 
 
-def _files(options: SyncerOptions, epoch: int) -> tuple[JobFile, ReadmittedFile] | None:
+def _files(options: SyncerOptions, epoch: int) -> tuple[JobFile, OrderFile, OrderFile] | None:
     """What is followed while the job runs, if the manifest is a file."""
     path = options.job_file
-    return None if path is None else (JobFile(path, options.job), ReadmittedFile(path, epoch))
+    if path is None:
+        return None
+    readmitted = OrderFile(path.parent / READMITTED_FILE, epoch, LearnerReadmitted)
+    return JobFile(path, options.job), readmitted, OrderFile(path.parent / FAILED_FILE, epoch, LearnerFailed)
