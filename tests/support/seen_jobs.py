@@ -43,6 +43,7 @@ def training_status(**changes: Any) -> dict[str, Any]:
             "loss": "1.630",
             "trainLoss": "1.712",
             "goodput": "76%",
+            "computing": "88%",
             "tokensPerSecond": 12_300,
             "updatedAt": "2026-01-02T03:09:05Z",
         },

@@ -162,6 +162,10 @@ class SyncerStatusView(BaseModel):
     """The latest is the last."""
     goodput: float | None = None
     """0 to 1."""
+    computing: float | None = None
+    """0 to 1."""
+    time_seconds: dict[str, float] = {}
+    """Learner-seconds by class."""
     checkpoint: CheckpointReport = Field(default_factory=CheckpointReport)
     backup: BackupReport | None = None
     """None: there are none, or the syncer is of a version that makes none."""

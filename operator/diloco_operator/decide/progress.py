@@ -5,6 +5,8 @@ figures that change on their own (goodput, rates) are written only along with a 
 """
 
 import math
+import re
+from collections.abc import Mapping
 from datetime import datetime
 
 from diloco.spec.status import MOST_RESTARTS_LISTED, JobStatus, LearnerRestarts, Progress
@@ -14,6 +16,9 @@ WRITE_EVERY_SECONDS = 10.0
 """Least time between writes of progress alone (ours)."""
 STUCK_AFTER_SECONDS = 600.0
 """After this long without a merge, a job whose learners train makes no progress (ours)."""
+_MOST_CLASSES = 32
+"""Classes of time to list (ours): more than there are."""
+_CLASS = re.compile(r"[a-z_]{1,32}")
 
 
 def progress_of(view: SyncerStatusView, now: datetime) -> Progress:
@@ -31,6 +36,8 @@ def progress_of(view: SyncerStatusView, now: datetime) -> Progress:
         doubted_loss=_doubted(view),
         train_loss=_decimal(view.train_loss),
         goodput=None if view.goodput is None else f"{round(100 * view.goodput)}%",
+        computing=None if view.computing is None else f"{round(100 * view.computing)}%",
+        time=_shares(view.time_seconds),
         tokens_per_second=max(0, round(view.tokens_per_second)),
         updated_at=now.replace(microsecond=0),
     )
@@ -87,6 +94,14 @@ def restarts_of(view: SyncerStatusView) -> tuple[LearnerRestarts, ...]:
     restarted = [report for report in view.learners if report.restarts > 0]
     worst = sorted(restarted, key=lambda report: (-report.restarts, report.id))[:MOST_RESTARTS_LISTED]
     return tuple(LearnerRestarts(learner=report.id, count=report.restarts) for report in worst)
+
+
+def _shares(seconds: Mapping[str, float]) -> dict[str, str] | None:
+    """Each class's share of all of them, without those that are next to nothing."""
+    known = {name: spent for name, spent in seconds.items() if _CLASS.fullmatch(name) and 0 < spent < math.inf}
+    total = sum(known.values())
+    shares = {name: f"{100 * known[name] / total:.1f}%" for name in sorted(known)[:_MOST_CLASSES]}
+    return {name: share for name, share in shares.items() if share != "0.0%"} or None
 
 
 def _doubted(view: SyncerStatusView) -> str | None:

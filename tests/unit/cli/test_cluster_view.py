@@ -67,7 +67,7 @@ def test_a_job_whose_syncer_may_not_be_asked_is_shown_from_its_status() -> None:
         "two-regions  in ml  Training  Unschedulable  3/4 learners train\n"
         "Degraded  for 5m12s  Unschedulable  1 of 2 learners of us-west/old unschedulable: 0/4 nodes have\n"
         "                                    nvidia.com/gpu\n"
-        "step 120  loss 1.630  training 1.712  goodput 76%  12.3 k tokens/s\n"
+        "step 120  loss 1.630  training 1.712  goodput 76%  computing 88%  12.3 k tokens/s\n"
         "━━━━━━━━━━━━━━━━╸                        42% 840 k of 2.00 M tokens  3m05s left\n"
         "pool         train  ready  wanted  StatefulSet\n"
         "us-east/new      2      2       2  two-regions-new\n"
@@ -170,7 +170,7 @@ def test_what_a_container_said_at_its_end_cannot_steer_the_terminal() -> None:
 def test_a_job_in_one_line() -> None:
     assert job_line(job()) == (
         "two-regions  Training (Unschedulable)  42%  840 k of 2.00 M tokens  step 120  loss 1.630 (training 1.712)  "
-        "12.3 k tokens/s  3/4 train  goodput 76%  3m05s left"
+        "12.3 k tokens/s  3/4 train  goodput 76%  computing 88%  3m05s left"
     )
     assert job_line(job({})) == "two-regions  Pending"
 
