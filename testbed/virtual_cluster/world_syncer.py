@@ -55,6 +55,8 @@ class WorldSyncer:
     tape_problem: str = ""
     links: dict[str, Any] | None = None
     """What it measured of them."""
+    reads_orders: bool = True
+    """False: kubelet has not updated its files yet."""
     frozen: bool = False
     """Learners train and nothing is merged."""
     export_blocked: bool = False
@@ -82,6 +84,8 @@ class WorldSyncer:
 
     def obey(self, files: Mapping[str, str]) -> None:
         """Follow the files with orders about single learners."""
+        if not self.reads_orders:
+            return
         self.given_up -= self._meant(files.get(READMITTED_FILE, ""))
         self.given_up |= self._meant(files.get(FAILED_FILE, "")) - self.joined
 

@@ -1,16 +1,17 @@
 """Which learners fail again and again before they can join. Pure.
 
-The syncer counts the restarts of learners that join. A container that fails before that (an accelerator that cannot be
-used, memory that does not suffice for the model, an image that is gone after the first start) is known to kubelet only.
-So the operator tells the syncer, which then gives the learner up as it does with others, and forgets nothing.
+The syncer counts the restarts of learners that join. A container that fails before that (an accelerator cannot be used,
+memory does not suffice for the model) is known to kubelet only. So the operator tells the syncer, which then gives the
+learner up as it does with others, and forgets nothing.
 """
 
 from collections.abc import Iterable, Mapping
 
-from diloco.spec.learner_orders import LearnerOrder, orders_text
+from diloco.spec.learner_orders import FAILED_FILE, LearnerOrder, orders_in, orders_text
 from diloco.spec.syncer_status import LearnerState
+from diloco_operator import names
 from diloco_operator.decide.held_pods import SetUid, set_of
-from diloco_operator.decide.observed import Object, SyncerStatusView
+from diloco_operator.decide.observed import ChildKey, Object, SyncerStatusView
 from diloco_operator.decide.workloads import PoolWorkload, number_of
 from diloco_operator.manifests.learners import CONTAINER
 
@@ -20,6 +21,7 @@ def failing(
     pods: Mapping[SetUid, Mapping[int, Object]],
     view: SyncerStatusView,
     allowed: int,
+    told: frozenset[LearnerOrder],
 ) -> str:
     """The order to give up the learners that have no session and whose containers were restarted too often.
 
@@ -28,20 +30,32 @@ def failing(
         pods: The pods of each set, by index.
         view: What the syncer reports.
         allowed: ``failurePolicy.maxRestartsPerLearner``.
+        told: What the syncer was told before (`told_before`).
     """
     absent = {one.id: one.incarnation for one in view.learners if one.state == LearnerState.ABSENT}
-    found = (
-        f"{workload.pool}/{index}"
-        for workload in workloads
-        for index, pod in pods.get(set_of(workload), {}).items()
-        if _restarts(pod) > allowed
-    )
-    return orders_text(LearnerOrder(one, view.epoch, absent[one]) for one in found if one in absent)
+    orders = []
+    for workload in workloads:
+        for index, pod in pods.get(set_of(workload), {}).items():
+            learner = f"{workload.pool}/{index}"
+            if learner in absent and (container := _container(pod)) is not None:
+                order = LearnerOrder(learner, view.epoch, absent[learner])
+                # One that runs may have lost its link only, and joins again. Once told, the order stays until it does:
+                # the syncer reads it later, and kubelet starts the container again in the meantime.
+                fails = order in told or "running" not in (container.get("state") or {})
+                if fails and number_of(container.get("restartCount")) > allowed:
+                    orders.append(order)
+    return orders_text(orders)
 
 
-def _restarts(pod: Object) -> int:
-    """How often kubelet has started the learner's container again in this pod, which is not being deleted."""
+def told_before(children: Mapping[ChildKey, Object], job: str) -> frozenset[LearnerOrder]:
+    """The orders that the syncer has already."""
+    live = children.get(ChildKey("ConfigMap", names.config_map(job))) or {}
+    return frozenset(orders_in(str((live.get("data") or {}).get(FAILED_FILE) or "")))
+
+
+def _container(pod: Object) -> Object | None:
+    """The state of the learner's container in a pod that is not being deleted."""
     if pod["metadata"].get("deletionTimestamp"):
-        return 0
+        return None
     statuses = pod.get("status", {}).get("containerStatuses") or ()
-    return sum(number_of(one.get("restartCount")) for one in statuses if one.get("name") == CONTAINER)
+    return next((one for one in statuses if one.get("name") == CONTAINER), None)

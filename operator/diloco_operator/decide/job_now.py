@@ -13,7 +13,7 @@ from diloco_operator.decide.avoided_nodes import PoolPods, avoided_nodes, nodes_
 from diloco_operator.decide.causes.volume import Volume
 from diloco_operator.decide.clusters import Clusters
 from diloco_operator.decide.endpoint import Endpoint, endpoint
-from diloco_operator.decide.failing import failing
+from diloco_operator.decide.failing import failing, told_before
 from diloco_operator.decide.held_pods import Holding, SetUid, holding, pods_by_set, set_of
 from diloco_operator.decide.lost_pods import LostPodPolicy, lost_pods, policy_of
 from diloco_operator.decide.lost_pods import Scene as LostScene
@@ -118,7 +118,7 @@ class JobNow:
         allowed = self.spec.failure_policy.max_restarts_per_learner
         if allowed is None or pods is None or not isinstance(view, SyncerStatusView):
             return ""
-        return failing(self.workloads, pods, view, allowed)
+        return failing(self.workloads, pods, view, allowed, told_before(self.observed.children, self.name))
 
     @cached_property
     def pods_by_set(self) -> dict[SetUid, dict[int, Object]] | None:

@@ -49,6 +49,30 @@ def test_it_is_not_within_what_the_job_allows(allowed: int | None, restarts: int
     assert gated(w) == set()
 
 
+def test_a_container_that_runs_may_have_lost_its_link_only() -> None:
+    w = world(2, restarts=2)
+    w.api.pods.troubles[MIDDLE]["containerStatuses"] = [
+        {"name": "learner", "restartCount": 5, "ready": False, "state": {"running": {}}}
+    ]
+    w.run(60)
+    assert (w.syncers["demo"].given_up, orders(w)) == (set(), None)
+
+
+def test_an_order_stays_while_the_container_is_started_again() -> None:
+    w = world(2, restarts=2)
+    w.syncers["demo"].reads_orders = False
+    w.api.pods.troubles[MIDDLE] = crashed(1, "CUDA error: invalid device ordinal", restarts=3)
+    w.run(60)
+    told = orders(w)
+    w.api.pods.troubles[MIDDLE]["containerStatuses"][0]["state"] = {"running": {}}
+    w.new_operator()
+    w.run(60)
+    assert orders(w) == told == f"{FAILING} 1 0\n"
+    w.syncers["demo"].reads_orders = True
+    w.run(60)
+    assert (w.syncers["demo"].given_up, orders(w)) == ({FAILING}, None)
+
+
 def test_a_learner_that_has_joined_since_is_not_meant() -> None:
     w = world(2, restarts=2)
     del w.api.pods.troubles[MIDDLE]
