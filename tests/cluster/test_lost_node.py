@@ -178,12 +178,12 @@ def test_a_lost_syncer_stays_until_a_person_says_that_it_is_off(
 ) -> None:
     cluster.kubectl("uncordon", nodes.lost)
     east = {"name": "east", "pools": [pool("steady", nodeSelector=on(nodes.kept))]}
-    nobody = {"name": "east", "pools": [pool("steady", learners=0)]}
+    there = {"name": "east", "pools": [pool("steady", nodeSelector=on(nodes.lost))]}
     job = made(cluster, namespace, "syncer", nodes.lost, east)
-    ending, deleted = (made(cluster, namespace, name, nodes.lost, nobody) for name in ("ending", "deleted"))
+    ending, deleted = (made(cluster, namespace, name, nodes.lost, there) for name in ("ending", "deleted"))
     before = job.all_train(WITNESS)
     for other in (ending, deleted):
-        wait_until(lambda one=other: (pod := one.syncer_pod()) and pod.ready, "its syncer is ready", WAIT_SECONDS)  # type: ignore[misc]  # it is called before the next one
+        other.all_train(WITNESS)
     syncer = job.syncer_pod()
     assert syncer is not None
     assert syncer.node == nodes.lost
