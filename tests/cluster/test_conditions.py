@@ -212,7 +212,10 @@ def test_a_learner_that_fails_before_it_can_join_is_given_up(cluster: Cluster, n
         "failing", region(pool("fine"), small), tokens=ENDLESS, failurePolicy={"maxRestartsPerLearner": 1}
     )
     job = apply(cluster, namespace, wanted)
-    status = job.wait_for(lambda status: status.regions[0].pools[1].held == 1, "it is given up, and its pod held back")
+    status = job.wait_for(
+        lambda status: [one.held for region in status.regions for one in region.pools] == [None, 1],
+        "it is given up, and its pod held back",
+    )
     assert status.regions[0].pools[1].given_up == (0,)
     assert holds(status, "Degraded", "LearnersGivenUp")
     pod = job.pod("here/small/0")
