@@ -14,7 +14,8 @@ from diloco.spec.backup import InitFrom
 from diloco.syncer.backup import restore
 from diloco.syncer.backup.manifest import BackupError, BackupName, _digest, complete, write_manifest
 from diloco.syncer.backup.object_store import ObjectStore, StoppedError, StoreError, open_store
-from diloco.syncer.backup.upload import NotOursError, upload_backup
+from diloco.syncer.backup.ownership import NotOursError
+from diloco.syncer.backup.upload import upload_backup
 from diloco.syncer.disk.checkpoint import OtherModelError
 from diloco.syncer.errors import SyncerError
 from diloco.syncer.prepare import StartState, prepare
@@ -86,7 +87,12 @@ def test_a_training_from_zero_deletes_no_backup_of_the_one_before(
 def test_the_same_checkpoint_is_not_uploaded_twice(trained: Trained, store: ObjectStore) -> None:
     name = trained.checkpoint(1.0)
     first = upload_backup(store, trained.owner, trained.source(name), 3, lambda _: True)
-    again = upload_backup(store, trained.owner, trained.source(name), 3, lambda _: pytest.fail("it is there already"))
+
+    def go_on(moved: int) -> bool:
+        assert moved == 0, "it is there already"
+        return True
+
+    again = upload_backup(store, trained.owner, trained.source(name), 3, go_on)
     assert again == first
 
 
