@@ -7,6 +7,7 @@ import pytest
 
 from diloco.model import load_model
 from diloco.runtime.exits import EXIT_BAD_INPUT, EXIT_OK
+from diloco.spec.syncer_status import BackupStatus
 from diloco.syncer.backup.manifest import complete
 from diloco.syncer.backup.object_store import open_store
 from diloco.wire.messages import Welcome
@@ -123,6 +124,62 @@ def test_a_backup_of_another_job_ends_the_start(tmp_path: Path) -> None:
         assert syncer.exit_code() == EXIT_BAD_INPUT
         assert "spec.initFrom.url: backup " in syncer.log
         assert "is of job 'small', not of 'other'; use a folder of this job" in syncer.log
+
+
+def status_of_backup(syncer: SyncerProcess) -> BackupStatus:
+    backup = syncer.status().backup
+    assert backup is not None
+    return backup
+
+
+def uploads(syncer: SyncerProcess) -> int:
+    return syncer.log.count(" is complete: ")
+
+
+def test_a_training_begun_by_mistake_is_not_resumed_unasked(tmp_path: Path) -> None:
+    kept = tmp_path / "kept"
+    step = trained_for_a_while(tmp_path, kept)
+    lost = complete(open_store(str(kept)).names())[-1]
+    job = SmallJob(tmp_path, tokens=10_000_000, backup=backed_up_every_second(kept))
+    with SyncerProcess(job, tmp_path / "s") as syncer:  # initFrom was forgotten
+        syncer.serving()
+        syncer.wait_for(" is complete: ")
+        syncer.kill()
+    shutil.rmtree(tmp_path / "s")
+    job = SmallJob(tmp_path, tokens=10_000_000, init_from=f"{{url: {kept}}}")
+    with SyncerProcess(job, tmp_path / "s") as syncer:
+        assert syncer.exit_code() == EXIT_BAD_INPUT
+        assert "spec.initFrom.backup: is missing; " in syncer.log
+        assert f"newest backup {lost})" in syncer.log
+    named = f"{{url: {kept}, backup: {lost}}}"
+    job = SmallJob(tmp_path, tokens=10_000_000, init_from=named, backup=backed_up_every_second(kept))
+    with SyncerProcess(job, tmp_path / "s") as syncer:
+        syncer.serving()
+        assert syncer.status().syncer_step >= step
+        syncer.wait_for(" is complete: ")  # what the mistake left there is not in its way
+        assert status_of_backup(syncer).problem == ""
+
+
+def test_a_clone_and_its_original_keep_their_own_backups(tmp_path: Path) -> None:
+    kept = tmp_path / "kept"
+    backup = f"{{url: {kept}, everySeconds: 1, keep: 4}}"
+    job = SmallJob(tmp_path, tokens=100_000_000, backup=backup)
+    with SyncerProcess(job, tmp_path / "s") as original:
+        original.serving()
+        with learner(job, original) as one:
+            one.begin().train(lambda _: uploads(original) >= 2)
+            (tmp_path / "clone").mkdir()
+            other = SmallJob(tmp_path / "clone", tokens=100_000_000, init_from=f"{{url: {kept}}}", backup=backup)
+            with SyncerProcess(other, tmp_path / "t") as clone:
+                one.train(lambda _: uploads(clone) >= 1)
+                made, before = status_of_backup(clone).newest, uploads(original)
+                one.train(lambda _: uploads(original) >= before + 5)
+                assert status_of_backup(original).problem == ""
+                with learner(other, clone) as two:
+                    two.begin().train(lambda _: "another syncer has made" in status_of_backup(clone).problem)
+    names = complete(open_store(str(kept)).names())
+    assert made in [str(name) for name in names]
+    assert {name.training for name in names} == {names[0].training}
 
 
 def test_learners_reload_from_a_directory_that_was_set_back(tmp_path: Path) -> None:

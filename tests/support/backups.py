@@ -1,5 +1,6 @@
 """A folder of backups, with a small training's checkpoints in it."""
 
+import json
 from pathlib import Path
 
 import torch
@@ -8,9 +9,10 @@ from diloco.core.engine import Engine
 from diloco.core.options import EngineOptions
 from diloco.spec import DiLoCoJob, Metadata
 from diloco.spec.backup import InitFrom
-from diloco.syncer.backup.manifest import BackupManifest
+from diloco.syncer.backup.manifest import BackupManifest, _digest, complete
 from diloco.syncer.backup.object_store import ObjectStore, open_store
-from diloco.syncer.backup.upload import BackupOwner, BackupSource, upload_backup
+from diloco.syncer.backup.ownership import BackupOwner, JobName
+from diloco.syncer.backup.upload import BackupSource, upload_backup
 from diloco.syncer.disk.checkpoint import (
     CheckpointContent,
     Totals,
@@ -29,19 +31,31 @@ def job_of(name: str = "made", **changes: object) -> DiLoCoJob:
     return DiLoCoJob(api_version="diloco.dev/v1alpha1", kind="DiLoCoJob", metadata=Metadata(name=name), spec=spec)
 
 
+def in_namespace(namespace: str, job: DiLoCoJob | None = None) -> DiLoCoJob:
+    """The same job in this namespace."""
+    job = job or job_of()
+    return job.model_copy(update={"metadata": Metadata(name=job.metadata.name, namespace=namespace)})
+
+
 def beginning_from(job: DiLoCoJob, begins: InitFrom) -> DiLoCoJob:
     """The same job with ``initFrom``."""
     return job.model_copy(update={"spec": job.spec.model_copy(update={"init_from": begins})})
 
 
 class Trained:
-    """A training whose checkpoints are told apart by the value of all of their parameters."""
+    """A training whose checkpoints are told apart by the value of all of their parameters.
 
-    def __init__(self, folder: Path, job: DiLoCoJob | None = None, training: str = TRAINING) -> None:
+    ``writer`` is the id of its syncer's directory; default: the one in which the training began.
+    """
+
+    def __init__(
+        self, folder: Path, job: DiLoCoJob | None = None, training: str = TRAINING, writer: str | None = None
+    ) -> None:
         self.job = job or job_of()
         self.checkpoints = folder / "checkpoints"
         self.beginning: StartState = prepare(self.job, self.checkpoints)
-        self.owner = BackupOwner(self.job.metadata.name, training, self.beginning.layout)
+        name = JobName.of(self.job.metadata)
+        self.owner = BackupOwner(name, training, self.beginning.layout, writer or training)
 
     def checkpoint(self, value: float) -> str:
         """Write a checkpoint with this value; its name."""
@@ -49,20 +63,29 @@ class Trained:
         for fragment in layout.fragments:
             store.put(fragment.index, 0, torch.full((fragment.numel,), value))
         engine = Engine(EngineOptions.from_job(self.job, layout), 1).snapshot(0.0)
-        content = CheckpointContent(self.owner.job, layout, 3, store.hold(), engine, Totals(), "test")
+        content = CheckpointContent(self.owner.job.name, layout, 3, store.hold(), engine, Totals(), "test")
         return write_checkpoint(self.checkpoints, content)
 
-    def source(self, name: str) -> BackupSource:
+    def source(self, name: str, step: int = 0) -> BackupSource:
         """What an upload of this checkpoint takes."""
         folder = self.checkpoints / name
         digests = {file: one.sha256 for file, one in read_checkpoint_manifest(folder).files.items()}
-        return BackupSource(name, tuple(sorted(folder.iterdir())), digests, 3, 0)
+        return BackupSource(name, tuple(sorted(folder.iterdir())), digests, 3, step)
 
-    def backed_up(self, store: ObjectStore, value: float, keep: int = 3) -> BackupManifest:
+    def backed_up(self, store: ObjectStore, value: float, keep: int = 3, step: int = 0) -> BackupManifest:
         """Write a checkpoint with this value and upload it."""
-        return upload_backup(store, self.owner, self.source(self.checkpoint(value)), keep, lambda _: True)
+        return upload_backup(store, self.owner, self.source(self.checkpoint(value), step), keep, lambda _: True)
 
 
 def folder_store(folder: Path) -> ObjectStore:
     """The store in a folder of this machine."""
     return open_store(str(folder))
+
+
+def as_of_an_earlier_version(store: ObjectStore) -> None:
+    """Take out of all manifests in the folder what earlier versions did not write."""
+    for name in complete(store.names()):
+        plain = json.loads(store.read(f"{name}.json", 1 << 20))["manifest"]
+        for field in ("namespace", "writer", "first", "after"):
+            del plain[field]
+        store.write(f"{name}.json", json.dumps({"sha256": _digest(plain), "manifest": plain}).encode())

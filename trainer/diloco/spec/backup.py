@@ -41,10 +41,12 @@ class InitFrom(SpecModel):
     """Folder of backups, as in ``syncer.backup.url``. With kind Weights also one exported model, a file with the ending
     .safetensors."""
     kind: Literal["Resume", "Weights"] = "Resume"
-    """Resume: go on with a job of the same name and model, with its versions, momentum and counts. Weights: begin a new
-    job from the trained parameters alone."""
+    """Resume: go on with a job of the same name, namespace and model, with its versions, momentum and counts. Weights:
+    begin a new job from the trained parameters alone."""
     backup: str | None = Field(default=None, min_length=1, max_length=100, pattern=BACKUP_NAME)
-    """Name of one backup in the folder. Default: the newest one that is complete and undamaged."""
+    """Name of one backup in the folder; with kind Resume also of the same job in another namespace. Default: the newest
+    one that is complete and undamaged. It must be given if the folder has several trainings or copies of one, and the
+    newest has fewer merges than another."""
     secret_name: SecretName | None = None
     """As in ``syncer.backup.secretName``. If both are given, the variables of this Secret come first and those of
     ``syncer.backup`` replace them."""

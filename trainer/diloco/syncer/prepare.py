@@ -20,6 +20,7 @@ from diloco.model import build_model, layout_of, layout_of_job, read_fragment
 from diloco.runtime.files import UnusableFileError
 from diloco.spec import DiLoCoJob
 from diloco.spec.syncer_status import HeldStatus, RegionBytes
+from diloco.syncer.backup.ownership import JobName
 from diloco.syncer.backup.restore import restore
 from diloco.syncer.backup.weights import initial_parameters
 from diloco.syncer.disk.checkpoint import (
@@ -127,7 +128,7 @@ def _newest(job: DiLoCoJob, checkpoints: Path, layout: Layout) -> tuple[LoadedCh
     begins = job.spec.init_from
     if loaded is not None or broken or has_had_checkpoints(checkpoints) or begins is None or begins.kind != "Resume":
         return loaded, broken, ""
-    for name, training in restore(begins, job.metadata.name, layout, checkpoints):
+    for name, training in restore(begins, JobName.of(job.metadata), layout, checkpoints):
         try:
             restored = load_checkpoint(checkpoints, name, layout, job.metadata.name)
             readable(checkpoints / name, restored.manifest)

@@ -261,8 +261,9 @@ CAUSES: Final[Mapping[Reason, Guide]] = MappingProxyType(
             "The syncer cannot upload backups (`spec.syncer.backup`). Training and checkpoints on the volume continue; "
             "if the volume is lost now, everything since the newest backup is lost.",
             "The message quotes the store: a wrong url, missing rights, a full bucket or folder, a store that does not "
-            "answer. The syncer retries every five minutes at least. Credentials in a Secret are read when the "
-            "syncer's pod starts: after a change, suspend and resume the job.",
+            "answer, another job or another syncer that uploads to the same folder. The syncer retries every five "
+            "minutes at least. Credentials in a Secret are read when the syncer's pod starts: after a change, suspend "
+            "and resume the job.",
         ),
         Reason.TAPE_FAILING: warning(
             "The syncer's tape (its record of decisions, for `diloco replay`) is incomplete. Training is not affected.",

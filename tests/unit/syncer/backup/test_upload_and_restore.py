@@ -14,7 +14,8 @@ from diloco.spec.backup import InitFrom
 from diloco.syncer.backup import restore
 from diloco.syncer.backup.manifest import BackupError, BackupName, _digest, complete, write_manifest
 from diloco.syncer.backup.object_store import ObjectStore, StoppedError, StoreError, open_store
-from diloco.syncer.backup.upload import NotOursError, upload_backup
+from diloco.syncer.backup.ownership import JobName, NotOursError
+from diloco.syncer.backup.upload import upload_backup
 from diloco.syncer.disk.checkpoint import OtherModelError
 from diloco.syncer.errors import SyncerError
 from diloco.syncer.prepare import StartState, prepare
@@ -86,7 +87,12 @@ def test_a_training_from_zero_deletes_no_backup_of_the_one_before(
 def test_the_same_checkpoint_is_not_uploaded_twice(trained: Trained, store: ObjectStore) -> None:
     name = trained.checkpoint(1.0)
     first = upload_backup(store, trained.owner, trained.source(name), 3, lambda _: True)
-    again = upload_backup(store, trained.owner, trained.source(name), 3, lambda _: pytest.fail("it is there already"))
+
+    def go_on(moved: int) -> bool:
+        assert moved == 0, "it is there already"
+        return True
+
+    again = upload_backup(store, trained.owner, trained.source(name), 3, go_on)
     assert again == first
 
 
@@ -172,7 +178,8 @@ def test_a_backup_of_another_job_is_refused_by_name(trained: Trained, store: Obj
 
 
 def test_a_backup_of_another_model_is_refused(trained: Trained, store: ObjectStore, tmp_path: Path) -> None:
-    Trained(tmp_path / "other", job_of(sync={"fragments": 3})).backed_up(store, 1.0)
+    trained.backed_up(store, 2.0, step=9)
+    Trained(tmp_path / "other", job_of(sync={"fragments": 3}), training="f" * 16).backed_up(store, 1.0)
     with pytest.raises(OtherModelError, match=r"is of another model .* use the spec.model and spec.sync.fragments"):
         restored(trained, tmp_path)
 
@@ -199,6 +206,16 @@ def test_a_name_that_leads_out_of_the_folder_is_passed_over(
     digest = _digest(plain)
     store.write(f"{newest.name}.json", json.dumps({"sha256": digest, "manifest": plain}).encode())
     assert value_of(restored(trained, tmp_path)) == 1.0
+
+
+def test_a_manifest_of_another_training_than_its_name_is_passed_over(
+    trained: Trained, store: ObjectStore, tmp_path: Path
+) -> None:
+    trained.backed_up(store, 1.0)
+    newest = trained.backed_up(store, 2.0)
+    store.write(f"{newest.name}.json", write_manifest(newest.model_copy(update={"training": "no id\n"})))
+    state = restored(trained, tmp_path)
+    assert (value_of(state), state.training) == (1.0, trained.owner.training)
 
 
 def test_a_backup_of_a_later_version_is_refused(trained: Trained, store: ObjectStore, tmp_path: Path) -> None:
@@ -241,7 +258,7 @@ def test_an_object_store_without_folders_works_alike(trained: Trained, tmp_path:
     made = [trained.backed_up(store, float(value), keep=2) for value in range(3)]
     assert [str(one) for one in complete(store.names())] == [one.name for one in made[1:]]
     begins = InitFrom(url="/anything")
-    found = restore.restore(begins, "made", trained.beginning.layout, tmp_path / "r", lambda *_: store)
+    found = restore.restore(begins, JobName("made"), trained.beginning.layout, tmp_path / "r", lambda *_: store)
     assert next(found) == ("000003", trained.owner.training)
     with pytest.raises(StoreError, match="memory://kept: none cannot be found"):
         store.read("none", 10)

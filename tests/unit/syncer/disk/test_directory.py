@@ -198,3 +198,16 @@ def test_a_training_keeps_its_id_and_takes_that_of_a_backup(tmp_path: Path) -> N
         assert other.training(first) == other.training() == first
         (tmp_path / "a" / "training").write_text("not an id\n")
         assert one.training() == one.training() != first
+
+
+def test_directories_of_one_training_are_told_apart(tmp_path: Path) -> None:
+    with SyncerDirectory(tmp_path / "a") as one, SyncerDirectory(tmp_path / "b") as other:
+        # As in backups of earlier versions, which name only the training.
+        assert one.writer() == one.training()
+        other.training(one.training())
+        first = other.writer()
+        assert first not in ("", one.writer())
+    with SyncerDirectory(tmp_path / "b") as again:
+        assert again.writer() == first
+        again.training(again.training())
+        assert again.writer() not in (first, again.training()), "what is restored once more is another directory"

@@ -17,9 +17,11 @@ from diloco.runtime.files import UnusableFileError
 from diloco.spec import DiLoCoJob
 from diloco.spec.backup import Backup
 from diloco.spec.syncer_status import BackupStatus
+from diloco.syncer.backup.listing import Manifests
 from diloco.syncer.backup.manifest import MODEL, BackupError, BackupManifest
 from diloco.syncer.backup.object_store import ObjectStore, StoppedError, StoreError, open_store
-from diloco.syncer.backup.upload import BackupOwner, BackupSource, NotOursError, upload_backup
+from diloco.syncer.backup.ownership import BackupOwner, JobName, NotOursError
+from diloco.syncer.backup.upload import BackupSource, upload_backup
 from diloco.syncer.disk.checkpoint import read_checkpoint_manifest
 from diloco.syncer.disk.checkpointer import Checkpointer
 from diloco.syncer.disk.directory import SyncerDirectory
@@ -79,6 +81,7 @@ class Backups:
         self._model = model
         self._checkpointer = checkpointer
         self._open_folder = open_folder
+        self._manifests = Manifests()
         self._clock = clock
         # At once, so that a wrong url or missing rights show at once.
         self._due_at = clock()
@@ -167,7 +170,8 @@ class Backups:
 
         try:
             store = self._open_folder(self._spec.url, self._spec.endpoint)
-            upload.made = upload_backup(store, self._owner, self._source(upload.what), self._spec.keep, go_on)
+            source = self._source(upload.what)
+            upload.made = upload_backup(store, self._owner, source, self._spec.keep, go_on, manifests=self._manifests)
         except Exception as error:  # noqa: BLE001  # taken on the event loop
             upload.failure = error
 
@@ -225,7 +229,7 @@ def backups_of(
     spec = job.spec.syncer.backup
     if spec is None:
         return None
-    owner = BackupOwner(job.metadata.name, directory.training(), layout)
+    owner = BackupOwner(JobName.of(job.metadata), directory.training(), layout, directory.writer())
     return Backups(spec, owner, directory.checkpoints, directory.model, checkpointer, clock=clock)
 
 

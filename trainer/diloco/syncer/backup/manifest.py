@@ -48,8 +48,16 @@ class BackupManifest(BaseModel):
     """Checkpoint: a checkpoint's folder, file by file. Model: the finished model."""
     name: str
     job: str
+    namespace: str = Field(default="", max_length=63)
+    """The job's namespace; empty: unknown, as in backups of earlier versions and of ``diloco run`` without one."""
     training: str
     """Id of the training: one that starts from zero has another, so it never deletes the backups of this one."""
+    writer: str = Field(default="", max_length=16)
+    """Id of the syncer's directory that wrote it; empty: an earlier version, which had none."""
+    first: str = Field(default="", max_length=100)
+    """Name of the first backup that this writer made in this folder; empty: an earlier version, which kept none."""
+    after: str = Field(default="", max_length=100)
+    """Name of the newest backup that was there when the writer began with ``first``; empty: there was none."""
     layout: str
     """Digest of the model's layout."""
     model_parameters: int
@@ -67,6 +75,11 @@ class BackupManifest(BaseModel):
     def size_bytes(self) -> int:
         """Bytes of all files."""
         return sum(file.size_bytes for file in self.files.values())
+
+    @property
+    def directory(self) -> str:
+        """Id of the syncer's directory that wrote it; of an earlier version's, the training's."""
+        return self.writer or self.training
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -126,7 +139,7 @@ def read_manifest(content: bytes, name: str) -> BackupManifest:
 
     Raises:
         LaterBackupError: a later version of diloco wrote it.
-        BackupError: it is damaged, not a manifest, or of another name.
+        BackupError: it is damaged, not a manifest, or of another name or training.
     """
     try:
         plain = parse_json(content)
@@ -145,6 +158,9 @@ def read_manifest(content: bytes, name: str) -> BackupManifest:
         raise BackupError(f"its manifest is not that of a backup ({error.error_count()} problems)") from None
     if manifest.name != name:
         raise BackupError(f"its manifest is that of {manifest.name[:100]!r}")
+    parts = BackupName.parse(name)
+    if parts is None or parts.training != manifest.training:
+        raise BackupError(f"its manifest is of training {manifest.training[:100]!r}, and its name of another")
     return manifest
 
 

@@ -1,7 +1,8 @@
 """Brings a backup of a checkpoint to the syncer's disk, as an ordinary checkpoint, before there is an event loop.
 
 Nothing is taken on trust: sizes are checked against the model and the free space before anything is transferred, and
-digests after. A damaged backup is passed over for the one before it; one of another job or model ends the start.
+digests after. A damaged backup is passed over for the one before it of the same training; one of another model ends the
+start, and so does a folder that has only those of other jobs.
 """
 
 import logging
@@ -14,17 +15,10 @@ from typing import Final
 from diloco.core.fragments import Layout, Match
 from diloco.runtime.exits import EXIT_UNEXPECTED
 from diloco.spec.backup import InitFrom
-from diloco.syncer.backup.manifest import (
-    ENDING,
-    LIMIT_BYTES,
-    BackupError,
-    BackupManifest,
-    BackupName,
-    LaterBackupError,
-    complete,
-    read_manifest,
-)
+from diloco.syncer.backup.choice import candidates, none_usable, read_named, unreachable
+from diloco.syncer.backup.manifest import BackupError, BackupManifest, BackupName
 from diloco.syncer.backup.object_store import ObjectStore, StoreError, open_store
+from diloco.syncer.backup.ownership import JobName
 from diloco.syncer.disk.checkpoint import OtherModelError
 from diloco.syncer.errors import SyncerError
 
@@ -41,35 +35,45 @@ _ALLOWED: Final = _NEEDED | {"residuals.safetensors", "bytes.json"}
 
 
 def restore(
-    begins: InitFrom, job: str, layout: Layout, checkpoints: Path, open_folder: Callable[..., ObjectStore] = open_store
+    begins: InitFrom,
+    job: JobName,
+    layout: Layout,
+    checkpoints: Path,
+    open_folder: Callable[..., ObjectStore] = open_store,
 ) -> Iterator[tuple[str, str]]:
     """Write backups of checkpoints into ``checkpoints``, newest first: each time the checkpoint's name and training.
 
     The caller takes the first that it can use. Before the next one is written, the one before is deleted.
 
     Raises:
-        SyncerError: there is none; it is of another job, or a later version of diloco wrote it; the store does not
-            answer, or the disk has no room.
+        SyncerError: there is none; all are of other jobs; there are several trainings, and it is not certain which is
+            meant; a later version of diloco wrote it; the store does not answer, or the disk has no room.
         OtherModelError: it is of another model.
         OSError: it could not be written.
     """
     store = opened(begins, open_folder)
-    found = [name for name in candidates(store, begins) if not name.is_model]
-    for name in found:
+    names = candidates(store, begins, job)
+    ours, foreign = False, None
+    for name in names:
         try:
             manifest = read_named(store, name)
-            _check(begins, manifest, job, layout)
+            if not _may_resume(begins, job, manifest):
+                foreign = foreign or manifest
+                continue
+            ours = True
+            check_layout(begins, manifest, layout)
             folder = _download(store, manifest, layout, checkpoints)
         except BackupError as error:
             _log.warning("%s: skipped backup %s: %s", begins.url, name, error)
             continue
         except StoreError as error:
-            raise _unreachable(error) from None
+            raise unreachable(error) from None
         _log.info("%s: restored backup %s of step %d", begins.url, name, manifest.step)
         yield folder.name, manifest.training
         shutil.rmtree(folder)
-    which = f"undamaged backup {begins.backup}" if begins.backup else "complete and undamaged backup of a checkpoint"
-    raise SyncerError(f"spec.initFrom.url: {begins.url} has no {which}; use another folder, or remove spec.initFrom")
+    if foreign is not None and not ours:
+        raise _of_another_job(begins, job, foreign)
+    raise none_usable(begins, names, "complete and undamaged backup of a checkpoint")
 
 
 def opened(begins: InitFrom, open_folder: Callable[..., ObjectStore] = open_store) -> ObjectStore:
@@ -82,19 +86,6 @@ def opened(begins: InitFrom, open_folder: Callable[..., ObjectStore] = open_stor
         return open_folder(begins.url, begins.endpoint)
     except StoreError as error:
         raise SyncerError(f"spec.initFrom.url: {error}") from None
-
-
-def candidates(store: ObjectStore, begins: InitFrom) -> list[BackupName]:
-    """Complete backups that may be used, the newest first.
-
-    Raises:
-        SyncerError: the store does not answer.
-    """
-    try:
-        found = complete(store.names())
-    except StoreError as error:
-        raise _unreachable(error) from None
-    return [name for name in reversed(found) if begins.backup in (None, str(name))]
 
 
 def fetch(store: ObjectStore, manifest: BackupManifest, name: str, target: Path, limit_bytes: int) -> None:
@@ -156,47 +147,29 @@ def check_layout(begins: InitFrom, manifest: BackupManifest, layout: Layout) -> 
         )
 
 
-def _manifest(store: ObjectStore, name: BackupName) -> BackupManifest:
-    try:
-        content = store.read(f"{name}{ENDING}", LIMIT_BYTES)
-    except StoreError as error:
-        # A manifest that cannot be read is passed over only if the store answers.
-        if f"{name}{ENDING}" not in store.names():
-            raise BackupError("it has just been deleted") from None
-        raise StoreError(str(error)) from None
-    return read_manifest(content, str(name))
+def _may_resume(begins: InitFrom, job: JobName, manifest: BackupManifest) -> bool:
+    """Whether the job may go on with a backup; with one of its name from another namespace only if it is named."""
+    theirs = JobName.in_manifest(manifest)
+    return job.may_be(theirs) or (begins.backup is not None and job.name == theirs.name)
 
 
-def read_named(store: ObjectStore, name: BackupName) -> BackupManifest:
-    """The manifest of a backup.
-
-    Raises:
-        BackupError: it is damaged.
-        SyncerError: a later version of diloco wrote it, or the store does not answer.
-    """
-    try:
-        return _manifest(store, name)
-    except LaterBackupError as error:
-        raise SyncerError(f"spec.initFrom.url: backup {name} of {store.url}: {error}") from None
-    except StoreError as error:
-        raise _unreachable(error) from None
-
-
-def _check(begins: InitFrom, manifest: BackupManifest, job: str, layout: Layout) -> None:
-    if manifest.job != job:
-        raise SyncerError(
-            f"spec.initFrom.url: backup {manifest.name} of {begins.url} is of job {manifest.job!r}, not of {job!r}; "
-            "use a folder of this job, or spec.initFrom.kind Weights to begin from its parameters"
-        )
-    check_layout(begins, manifest, layout)
-    if not _NEEDED <= manifest.files.keys() <= _ALLOWED:
-        raise BackupError(f"it has the files {', '.join(sorted(manifest.files))}")
+def _of_another_job(begins: InitFrom, job: JobName, manifest: BackupManifest) -> SyncerError:
+    theirs = JobName.in_manifest(manifest)
+    remedy = "use a folder of this job"
+    if theirs.name == job.name:
+        remedy += ", or name the backup (spec.initFrom.backup) to go on with that training here"
+    return SyncerError(
+        f"spec.initFrom.url: backup {manifest.name} of {begins.url} is of job {theirs}, not of {job}; {remedy}, or "
+        "spec.initFrom.kind Weights to begin from its parameters"
+    )
 
 
 def _download(store: ObjectStore, manifest: BackupManifest, layout: Layout, checkpoints: Path) -> Path:
     parts = BackupName.parse(manifest.name)
     assert parts is not None, "a manifest has the name of its file"
     assert _CHECKPOINT.match(parts.what), "only backups of checkpoints are restored"
+    if not _NEEDED <= manifest.files.keys() <= _ALLOWED:
+        raise BackupError(f"it has the files {', '.join(sorted(manifest.files))}")
     limits = {
         name: tensor_bytes(layout) if name.endswith(_TENSORS) else _LARGEST_OTHER_BYTES for name in manifest.files
     }
@@ -217,8 +190,3 @@ def _download(store: ObjectStore, manifest: BackupManifest, layout: Layout, chec
         shutil.rmtree(aside, ignore_errors=True)
         raise
     return checkpoints / parts.what
-
-
-def _unreachable(error: StoreError) -> SyncerError:
-    # It may answer at the next start, so it is no mistake in the manifest for certain.
-    return SyncerError(f"spec.initFrom.url: {error}", EXIT_UNEXPECTED)

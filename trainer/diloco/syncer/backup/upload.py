@@ -1,6 +1,6 @@
 """Uploads one backup, and deletes older ones. Blocking, for a thread of its own.
 
-The files go first and the manifest last. Only then are older backups of the same training deleted, so that whatever
+The files go first and the manifest last. Only then are older backups of the same directory deleted, so that whatever
 breaks off, the newest complete one stays.
 """
 
@@ -12,22 +12,21 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Final
 
-from diloco.core.fragments import Layout
 from diloco.runtime.files import sha256_file
+from diloco.syncer.backup.listing import Listing, Manifests
 from diloco.syncer.backup.manifest import (
     ENDING,
     FORMAT,
-    LIMIT_BYTES,
     MODEL,
     BackupError,
     BackupFile,
     BackupManifest,
     BackupName,
     complete,
-    read_manifest,
     write_manifest,
 )
 from diloco.syncer.backup.object_store import ObjectStore, StoreError
+from diloco.syncer.backup.ownership import BackupOwner, Use, checked_use
 
 _log = logging.getLogger(__name__)
 
@@ -35,16 +34,6 @@ _ABANDONED_AFTER: Final = timedelta(days=1)
 """Age at which an upload without a manifest is deleted (ours)."""
 _WITNESS: Final = "manifest.json"
 """File by which an uploaded checkpoint is recognized: it has the digests of the others in it."""
-
-
-@dataclass(frozen=True, slots=True)
-class BackupOwner:
-    """Whose backups they are."""
-
-    job: str
-    training: str
-    """Id of the training."""
-    layout: Layout
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,35 +49,47 @@ class BackupSource:
     step: int
 
 
-class NotOursError(RuntimeError):
-    """The folder belongs to another job; one line."""
-
-
-def upload_backup(
-    store: ObjectStore, owner: BackupOwner, source: BackupSource, keep: int, go_on: Callable[[int], bool]
+def upload_backup(  # noqa: PLR0913  # what an upload is made of
+    store: ObjectStore,
+    owner: BackupOwner,
+    source: BackupSource,
+    keep: int,
+    go_on: Callable[[int], bool],
+    *,
+    manifests: Manifests | None = None,
 ) -> BackupManifest:
     """Upload a backup, unless this very one is there already, and prune. Returns its manifest.
+
+    Args:
+        store: The folder.
+        owner: Whose backup it is.
+        source: What is uploaded.
+        keep: Backups of checkpoints that are kept.
+        go_on: Called with the size of each block, and with 0 before a manifest is read; false stops the upload.
+        manifests: What has been read of this folder before; None: nothing.
 
     Raises:
         OSError: a local file cannot be read.
         BackupError: a local file is not what it was when it was written.
-        NotOursError: the folder has backups of another job.
+        NotOursError: the folder has backups of another job, or another syncer uploads to it.
         StoreError, StoppedError: see `ObjectStore.upload`.
     """
-    before = complete(store.names())
-    _refuse_others(store, owner, before)
-    manifest = _same(store, owner, source, before)
+    manifests = manifests or Manifests()
+    listing = manifests.listing(store, go_on)
+    use = checked_use(store.url, owner, listing.backups)
+    manifest = _same(owner, source, listing)
     if manifest is None:
         name = BackupName.after(
-            max((one.time for one in before), default=None),
+            None if listing.newest is None else listing.newest.time,
             datetime.now(UTC),
             owner.training,
             source.what,
-            secrets.token_hex(4),
+            owner.mark + secrets.token_hex(4)[len(owner.mark) :],
         )
-        manifest = _manifest(owner, source, str(name), _copied(store, str(name), source, go_on))
+        use = use or Use(name, listing.newest)
+        manifest = _manifest(owner, source, name, use, _copied(store, str(name), source, go_on))
         store.write(f"{name}{ENDING}", write_manifest(manifest))
-    _prune(store, owner, keep)
+    _prune(store, owner, keep, manifests)
     return manifest
 
 
@@ -102,13 +103,19 @@ def _copied(store: ObjectStore, name: str, source: BackupSource, go_on: Callable
     return files
 
 
-def _manifest(owner: BackupOwner, source: BackupSource, name: str, files: dict[str, BackupFile]) -> BackupManifest:
+def _manifest(
+    owner: BackupOwner, source: BackupSource, name: BackupName, use: Use, files: dict[str, BackupFile]
+) -> BackupManifest:
     return BackupManifest(
         format=FORMAT,
         kind="Model" if source.what == MODEL else "Checkpoint",
-        name=name,
-        job=owner.job,
+        name=str(name),
+        job=owner.job.name,
+        namespace=owner.job.namespace,
         training=owner.training,
+        writer=owner.writer,
+        first=str(use.first),
+        after="" if use.after is None else str(use.after),
         layout=owner.layout.digest,
         model_parameters=owner.layout.numel,
         model_fragments=len(owner.layout.fragments),
@@ -119,32 +126,10 @@ def _manifest(owner: BackupOwner, source: BackupSource, name: str, files: dict[s
     )
 
 
-def _refuse_others(store: ObjectStore, owner: BackupOwner, before: list[BackupName]) -> None:
-    """Two jobs in one folder would be restored from each other's backups."""
-    others = [one for one in before if one.training != owner.training]
-    if not others or len(others) < len(before):
-        return  # it is already used for this training
-    try:
-        newest = read_manifest(store.read(f"{others[-1]}{ENDING}", LIMIT_BYTES), str(others[-1]))
-    except BackupError:
-        return
-    if newest.job != owner.job:
-        text = f"{store.url} has backups of job {newest.job!r}; use a folder for {owner.job!r} alone"
-        raise NotOursError(f"spec.syncer.backup.url: {text}")
-
-
-def _same(
-    store: ObjectStore, owner: BackupOwner, source: BackupSource, before: list[BackupName]
-) -> BackupManifest | None:
+def _same(owner: BackupOwner, source: BackupSource, listing: Listing) -> BackupManifest | None:
     """The manifest of a backup of these very files: a syncer that starts again must not upload them again."""
-    wanted = (owner.training, source.what)
-    found = [one for one in before if (one.training, one.what) == wanted][-1:]
-    for name in found:
-        try:
-            manifest = read_manifest(store.read(f"{name}{ENDING}", LIMIT_BYTES), str(name))
-        except BackupError as error:
-            _log.warning("%s: backup %s: %s", store.url, name, error)
-            return None
+    ours = [one for name, one in listing.backups.items() if name.what == source.what and owner.wrote(one)]
+    for manifest in ours[-1:]:
         for path in source.files:
             witness = manifest.files.get(path.name)
             if path.name == _WITNESS or len(source.files) == 1:
@@ -153,25 +138,26 @@ def _same(
     return None
 
 
-def _prune(store: ObjectStore, owner: BackupOwner, keep: int) -> None:
-    """Delete older backups of this training: of checkpoints all but the newest ``keep``, of models all but one.
+def _prune(store: ObjectStore, owner: BackupOwner, keep: int, manifests: Manifests) -> None:
+    """Delete older backups of this directory: of checkpoints all but the newest ``keep``, of models all but one.
 
+    Those of another directory stay, also if they are of the same training: another syncer may be going on with it.
     What cannot be deleted is tried again after the next upload.
     """
     try:
-        names = store.names()
-        ours = [one for one in complete(names) if one.training == owner.training]
+        listing = manifests.listing(store, lambda _: True)
+        ours = [name for name, one in listing.backups.items() if owner.wrote(one)]
         checkpoints = [one for one in ours if not one.is_model]
         models = [one for one in ours if one.is_model]
         for old in [*checkpoints[:-keep], *models[:-1]]:
             store.delete(f"{old}{ENDING}")  # first, so that no backup without files is ever complete
             store.delete(str(old))
-        known = {str(one) for one in ours}
-        for name in names:
+        known = {str(one) for one in complete(listing.names)}
+        for name in listing.names:
             parts = BackupName.parse(name)
             if parts is None or parts.training != owner.training or name in known:
                 continue
-            if datetime.now(UTC) - parts.time > _ABANDONED_AFTER:
+            if parts.unique.startswith(owner.mark) and datetime.now(UTC) - parts.time > _ABANDONED_AFTER:
                 store.delete(name)
     except StoreError as error:
         _log.warning("old backups could not be deleted: %s", error)

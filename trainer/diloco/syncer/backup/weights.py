@@ -14,21 +14,13 @@ from torch import nn
 
 from diloco.core.fragments import Layout
 from diloco.model import ModelError, fill_trained, read_fragment
-from diloco.runtime.exits import EXIT_UNEXPECTED
 from diloco.runtime.files import UnusableFileError
 from diloco.spec.backup import InitFrom
 from diloco.spec.checks import MODEL_ENDING
+from diloco.syncer.backup.choice import candidates, none_usable, read_named, unreachable
 from diloco.syncer.backup.manifest import BackupError, BackupManifest
 from diloco.syncer.backup.object_store import ObjectStore, StoreError, open_store
-from diloco.syncer.backup.restore import (
-    candidates,
-    check_layout,
-    check_room,
-    fetch,
-    opened,
-    read_named,
-    tensor_bytes,
-)
+from diloco.syncer.backup.restore import check_layout, check_room, fetch, opened, tensor_bytes
 from diloco.syncer.disk.checkpoint import read_tensor_file
 from diloco.syncer.errors import SyncerError
 
@@ -72,7 +64,7 @@ def initial_parameters(
         else:
             found = _newest(begins, store, module, layout, scratch)
     except StoreError as error:
-        raise SyncerError(f"spec.initFrom.url: {error}", EXIT_UNEXPECTED) from None
+        raise unreachable(error) from None
     except ModelError as error:
         raise SyncerError(f"spec.initFrom.url: {begins.url}: {error}") from None
     finally:
@@ -85,7 +77,8 @@ def initial_parameters(
 def _newest(
     begins: InitFrom, store: ObjectStore, module: nn.Module, layout: Layout, scratch: Path
 ) -> list[torch.Tensor]:
-    for name in candidates(store, begins):
+    names = candidates(store, begins, None)
+    for name in names:
         try:
             manifest = read_named(store, name)
             if name.is_model:
@@ -98,8 +91,7 @@ def _newest(
             continue
         _log.info("begins from the parameters of backup %s of job %s, step %d", name, manifest.job, manifest.step)
         return found
-    which = f"undamaged backup {begins.backup}" if begins.backup else "complete and undamaged backup"
-    raise SyncerError(f"spec.initFrom.url: {begins.url} has no {which}; use another folder, or remove spec.initFrom")
+    raise none_usable(begins, names, "complete and undamaged backup")
 
 
 def _folder_and_file(url: str) -> tuple[str, str]:

@@ -24,8 +24,8 @@ _NO_LOCKS = (errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL)
 """Errors of ``flock`` on a file system without locks."""
 
 
-_TRAINING_BYTES = 16
-_TRAINING = re.compile(rf"[0-9a-f]{{{_TRAINING_BYTES}}}")
+_ID_BYTES = 16
+_ID = re.compile(rf"[0-9a-f]{{{_ID_BYTES}}}")
 
 
 class SyncerDirectory:
@@ -64,17 +64,27 @@ class SyncerDirectory:
             OSError: it could not be written.
         """
         path = self.root / "training"
-        try:
-            with open_regular(path) as file:
-                found = file.read(_TRAINING_BYTES + 2).decode("ascii", "replace").strip()
-        except OSError:
-            found = ""
-        if _TRAINING.fullmatch(found) and not given:
+        found = _id_in(path)
+        if found and not given:
             return found
+        if given:
+            # First: with the training's id alone, this directory would delete backups of the one that it came from.
+            write_atomically(self.root / "writer", f"{secrets.token_hex(8)}\n")
         made = given or secrets.token_hex(8)
         if made != found:
             write_atomically(path, f"{made}\n")
         return made
+
+    def writer(self) -> str:
+        """Id of this directory in its backups, 16 hexadecimal digits: two that go on with one training have two.
+
+        The directory in which the training began has the training's id, so that backups of earlier versions, which name
+        only the training, are its own. One into which a backup was restored has another id.
+
+        Raises:
+            OSError: the id of the training could not be written.
+        """
+        return _id_in(self.root / "writer") or self.training()
 
     def known_training(self) -> str:
         """Id of the training; empty if there is none yet and none can be written."""
@@ -152,6 +162,16 @@ def epoch_on_wire(epoch: int) -> str:
     Versions and incarnations are comparable within one such name only. Learners compare it as text.
     """
     return f"{epoch}.{secrets.token_hex(8)}"
+
+
+def _id_in(path: Path) -> str:
+    """The id in a file; empty if there is none."""
+    try:
+        with open_regular(path) as file:
+            found = file.read(_ID_BYTES + 2).decode("ascii", "replace").strip()
+    except OSError:
+        return ""
+    return found if _ID.fullmatch(found) else ""
 
 
 def _overwrite(path: Path, content: bytes) -> None:
