@@ -159,8 +159,6 @@ class Heard:
     """Ids of those whose work is left out of merges."""
     quorum: int | None = None
     """The quorum in force, if it is not the manifest's."""
-    given_up: frozenset[str] = frozenset()
-    """Ids of those that are given up."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,7 +199,6 @@ def counts(
         desired = workload.desired if running else 0
         known = workload.live is not None or clusters.answers(workload.key.cluster)
         ids = {f"{region}/{pool}/{index}" for index in workload.indices} if running else set[str]()
-        given_up = sorted(index for index in workload.indices if f"{region}/{pool}/{index}" in heard.given_up)
         without, elsewhere = pods.waiting.get(workload.pool), min(desired, pods.elsewhere.get(workload.pool, 0))
         status = PoolStatus(
             name=pool,
@@ -213,7 +210,7 @@ def counts(
             ready=workload.ready if known else clusters.last_ready(region, pool),
             training=len(ids & (heard.training or frozenset())),
             left_out=len(ids & heard.left_out) or None,
-            given_up=tuple(given_up) or None,
+            given_up=tuple(sorted(workload.given_up)) or None,
             held=pods.held.get(workload.pool) or None,
             stateful_set=workload.key.name,
         )

@@ -13,6 +13,7 @@ from datetime import datetime
 from diloco.spec import SpecError
 from diloco.spec.load import job_from
 from diloco_operator import names
+from diloco_operator.decide.bare import Bare
 from diloco_operator.decide.causes.all import (
     revocation_causes,
     running_causes,
@@ -27,7 +28,6 @@ from diloco_operator.decide.deletion import deletion
 from diloco_operator.decide.ending import End, deadline_end, recorded_end, seconds_until_deadline, syncer_end
 from diloco_operator.decide.fallback import with_fallbacks
 from diloco_operator.decide.idle import (
-    Bare,
     blocked,
     degraded,
     exported,
@@ -107,7 +107,8 @@ def _runs(job_now: JobNow) -> Plan:
     ask = job_now.deployment is not None
     change = changes(job_now, running(job_now.desired_learners))
     plan = _planned(job_now, change, _running_again(job_now), ask_syncer=ask)
-    look = (job_now.holds or unhealthy(job_now)) and job_now.observed.may_look
+    look = job_now.holds or unhealthy(job_now.workloads_in_reach, job_now.deployment, job_now.claim)
+    look = look and job_now.observed.may_look
     if look or (ask and job_now.observed.syncer is None):
         return replace(plan, again_in_seconds=0.0, look_closer=look)
     view = job_now.observed.syncer

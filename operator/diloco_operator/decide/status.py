@@ -46,7 +46,6 @@ def with_status(
     known = None if has_had_a_syncer(before) or syncer_ready(job_now.deployment) else frozenset[str]()
     heard = Heard(known) if told is None else _heard(told, job_now.spec.sync.quorum)
     pods = PodsSeen(_waiting(job_now, told), _held(job_now), job_now.elsewhere) if running else PodsSeen()
-    heard = replace(heard, given_up=job_now.given_up)
     counted = counts(job_now.workloads, heard, job_now.clusters, running=running, pods=pods)
     status = before.model_copy(
         update={
@@ -70,7 +69,7 @@ def with_status(
     if told is None:
         status = status.model_copy(update={"progress": without_rates(before.progress)})
     else:
-        status = _with_progress(status, before, progress_of(told, job_now.now), job_now.now)
+        status = with_progress(status, before, progress_of(told, job_now.now), job_now.now)
     return if_new(plan, before, status)
 
 
@@ -95,7 +94,8 @@ def _heard(view: SyncerStatusView, quorum: int) -> Heard:
     return Heard(training(view), left_out(view), lowered_quorum(view, quorum))
 
 
-def _with_progress(status: JobStatus, before: JobStatus, fresh: Progress, now: datetime) -> JobStatus:
+def with_progress(status: JobStatus, before: JobStatus, fresh: Progress, now: datetime) -> JobStatus:
+    """``status`` with the syncer's figures, if they are worth a write."""
     old = before.progress
     if old is None or (moved(old, fresh) and due(old, now)):
         return status.model_copy(update={"progress": fresh})

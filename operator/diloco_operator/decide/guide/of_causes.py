@@ -11,7 +11,8 @@ CAUSES: Final[Mapping[Reason, Guide]] = MappingProxyType(
     {
         Reason.INVALID_SPEC: warning(
             "The manifest has an error that the API server did not catch; the message names each field. The operator "
-            "creates nothing. What runs from an earlier, valid spec keeps running.",
+            "creates and changes nothing. What runs from an earlier, valid spec keeps running: pods on lost nodes are "
+            "replaced, and the job ends when its training ends.",
             "Fix the field. Fields that pods are made from can be changed once the job is suspended (`suspend: true`). "
             "Do not delete the job for this: that deletes its model. `suspend`, the deadline and the time to live "
             "still work.",
