@@ -3,7 +3,7 @@
 What a manifest would say of the pools is in the status, as it was when the manifest could last be read.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import cached_property
 from typing import Final
@@ -136,7 +136,8 @@ class Bare:
                 key = ChildKey(STATEFUL_SET, pool.stateful_set, cluster)
                 live = self.observed.children.get(key)
                 out = self._given_up(name, pool, live)
-                found.append(PoolWorkload(name, key, live, pool.desired, pool.minimum, given_up=out))
+                one = PoolWorkload(name, key, live, pool.desired, pool.minimum, given_up=out)
+                found.append(replace(one, elsewhere=pool.elsewhere or 0))
         return found
 
     @cached_property

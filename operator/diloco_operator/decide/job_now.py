@@ -89,7 +89,14 @@ class JobNow:
         """Its pools, in the manifest's order."""
         pools, regions = names.pools(self.spec), self.clusters.regions
         found = pool_workloads(self.set_names, pools, regions, self.observed.children, self.given_up)
-        return [replace(one, avoid=nodes_to_avoid(one, self.before.avoided_nodes, self.now)) for one in found]
+        return [
+            replace(
+                one,
+                avoid=nodes_to_avoid(one, self.before.avoided_nodes, self.now),
+                elsewhere=self.elsewhere.get(one.pool, 0),
+            )
+            for one in found
+        ]
 
     @cached_property
     def given_up(self) -> frozenset[str]:

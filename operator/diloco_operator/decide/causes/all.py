@@ -50,7 +50,7 @@ def running_causes(job_now: JobNow, lost: frozenset[str]) -> list[Cause]:
     if job_now.readmitted.problem:
         causes.append(Cause(Reason.READMISSION_IGNORED, job_now.readmitted.problem))
     causes += not_avoided(job_now.avoided)
-    held = frozenset(f"{one.pool}/{index}" for one in job_now.workloads for index in one.held)
+    held = frozenset[str]().union(*(one.held_learners for one in job_now.workloads))
     known = Known(spared=held, lost=lost)
     if isinstance(view, SyncerStatusView):
         causes += reported_causes(view, frozenset(job_now.spec.learner_ids), job_now.spec.sync.quorum)
