@@ -14,6 +14,7 @@ from diloco_operator.decide.causes.all import revocation_causes
 from diloco_operator.decide.causes.cause import Cause
 from diloco_operator.decide.causes.volume import START_ANEW, Volume, has_trained
 from diloco_operator.decide.certificates import revoked_list
+from diloco_operator.decide.clock import latest_known
 from diloco_operator.decide.clusters import FINALIZER, HOME, Clusters, said_regions
 from diloco_operator.decide.ending import recorded_end
 from diloco_operator.decide.lost_pods import SYNCER_STOPPED, LostPodPolicy, Scene, Verdict, lost_pods, policy_of
@@ -23,6 +24,7 @@ from diloco_operator.decide.revocation import REVOKED, not_in_force
 from diloco_operator.decide.same_place import with_same_places
 from diloco_operator.decide.stop_fields import StopFields, stop_fields
 from diloco_operator.decide.stopping import PodsLeft, pods_left
+from diloco_operator.decide.text import parsed_time
 from diloco_operator.decide.workloads import STATEFUL_SET, PoolWorkload, replicas, syncer_claim, syncer_deployment
 from diloco_operator.names import PoolKey
 from diloco_operator.options import OperatorOptions
@@ -86,6 +88,16 @@ class Bare:
                 stopping=stopping,
             )
         )
+
+    @property
+    def created(self) -> datetime | None:
+        """When it was made, by the API server's clock; None: not known."""
+        return parsed_time(self.job["metadata"].get("creationTimestamp"))
+
+    @property
+    def latest(self) -> datetime:
+        """The time to record, by a clock that may be behind."""
+        return latest_known(self.before, self.created, self.now)
 
     @property
     def name(self) -> str:

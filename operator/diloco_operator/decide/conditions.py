@@ -23,6 +23,7 @@ from diloco.spec.status import (
 from diloco.spec.words import shortlist
 from diloco_operator.decide.avoided_nodes import begun
 from diloco_operator.decide.causes.pools import Waiting
+from diloco_operator.decide.clock import not_after
 from diloco_operator.decide.clusters import Clusters
 from diloco_operator.decide.guide import GUIDE, UNANNOUNCED
 from diloco_operator.decide.observed import Object
@@ -70,7 +71,7 @@ def condition(status: JobStatus, type_: ConditionType) -> Condition | None:
 
 def conditions(before: JobStatus, verdicts: Verdicts, generation: int, now: datetime) -> tuple[Condition, ...]:
     """One of each type. A condition's time changes only with its status (API conventions)."""
-    made = []
+    made, time = [], now.replace(microsecond=0)
     for type_ in CONDITION_TYPES:
         verdict, earlier = verdicts[type_], condition(before, type_)
         same = earlier is not None and earlier.status == verdict.status
@@ -79,7 +80,7 @@ def conditions(before: JobStatus, verdicts: Verdicts, generation: int, now: date
                 type=type_,
                 status=verdict.status,
                 observed_generation=generation,
-                last_transition_time=earlier.last_transition_time if earlier and same else now.replace(microsecond=0),
+                last_transition_time=not_after(earlier.last_transition_time, now) if earlier and same else time,
                 reason=verdict.reason,
                 message=one_line(verdict.message, LONGEST_MESSAGE),
             )
@@ -102,7 +103,7 @@ def dated(before: JobStatus, type_: ConditionType, verdict: Verdict, now: dateti
     """
     earlier = condition(before, type_)
     text, _, time = earlier.message.rpartition(_SINCE) if earlier is not None else ("", "", "")
-    first = (parsed_time(time) if text == verdict.message else None) or now.replace(microsecond=0)
+    first = not_after((parsed_time(time) if text == verdict.message else None) or now, now).replace(microsecond=0)
     return replace(verdict, message=f"{verdict.message}{_SINCE}{first:%Y-%m-%dT%H:%M:%SZ}", since=first)
 
 

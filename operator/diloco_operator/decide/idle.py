@@ -99,8 +99,7 @@ def blocked(bare: Bare, cause: Cause) -> Plan:
 
 def _ends(bare: Bare, end: End) -> Plan:
     """As of a job whose manifest can be read, the end is recorded before anything is stopped."""
-    completed = bare.now.replace(microsecond=0)
-    return _said(bare, Plan(again_in_seconds=0.0), over(bare.before, end), running=False, completed=completed)
+    return _said(bare, Plan(again_in_seconds=0.0), over(bare.before, end), running=False, completed=bare.latest)
 
 
 def _runs(bare: Bare, cause: Cause) -> Plan:
@@ -216,7 +215,7 @@ def _said(bare: Bare, plan: Plan, verdicts: Verdicts, *, running: bool, complete
         changed["completion_time"] = completed
         changed["model"] = exported(bare.name) if verdicts["Complete"].status == "True" else None
     elif bare.stop_fields.suspend and before.completion_time is None:
-        changed["start_time"] = start_time(before, bare.now, suspended=True)
+        changed["start_time"] = start_time(before, bare.latest, suspended=True)
     status = before.model_copy(update=changed)
     if told is None:
         status = status.model_copy(update={"progress": without_rates(before.progress)})

@@ -10,6 +10,7 @@ from diloco.spec.status import AvoidedNode, JobStatus
 from diloco_operator import names
 from diloco_operator.decide.avoided_nodes import PoolPods, avoided_nodes, nodes_to_avoid
 from diloco_operator.decide.causes.volume import Volume
+from diloco_operator.decide.clock import latest_known
 from diloco_operator.decide.clusters import Clusters
 from diloco_operator.decide.endpoint import Endpoint, endpoint
 from diloco_operator.decide.held_pods import Holding, SetUid, holding, pods_by_set, set_of
@@ -58,6 +59,13 @@ class JobNow:
     """Learners of a pool that run in the region's next one, of which ``job`` has so many more."""
     readmit: str = ""
     """The annotation that lets learners back in; empty: the job has none."""
+    created: datetime | None = None
+    """When the job was made, by the API server's clock; None: not known."""
+
+    @property
+    def latest(self) -> datetime:
+        """The time to record, by a clock that may be behind."""
+        return latest_known(self.before, self.created, self.now)
 
     @property
     def spec(self) -> JobSpec:

@@ -82,6 +82,7 @@ def reconcile(
                     lost_pod_policy=bare.lost_pod_policy,
                     syncer_stopped=bare.annotation(SYNCER_STOPPED),
                     readmit=bare.annotation(READMIT),
+                    created=bare.created,
                 )
             )
         )
@@ -180,8 +181,8 @@ def _handing_in(job_now: JobNow) -> int:
 def _ends(job_now: JobNow, end: End) -> Plan:
     """The end is recorded before anything is stopped, because the syncer's status is not requested afterwards."""
     model = exported(job_now.name) if end.phase == "Complete" else None
-    completed = job_now.now.replace(microsecond=0)
-    return with_status(job_now, Plan(again_in_seconds=0.0), over(job_now.before, end), model=model, completed=completed)
+    said = over(job_now.before, end)
+    return with_status(job_now, Plan(again_in_seconds=0.0), said, model=model, completed=job_now.latest)
 
 
 def _planned(job_now: JobNow, change: Changes, again_in_seconds: float, *, ask_syncer: bool) -> Plan:

@@ -62,7 +62,7 @@ def with_status(
             # If it ended while it was suspended, the condition stays as it was.
             "start_time": before.start_time
             if finished
-            else start_time(before, job_now.now, suspended=job_now.spec.suspend),
+            else start_time(before, job_now.latest, suspended=job_now.spec.suspend),
             "completion_time": completed,
         }
     )
