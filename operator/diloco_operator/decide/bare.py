@@ -19,7 +19,8 @@ from diloco_operator.decide.clusters import FINALIZER, HOME, Clusters, said_regi
 from diloco_operator.decide.ending import recorded_end
 from diloco_operator.decide.lost_pods import SYNCER_STOPPED, LostPodPolicy, Scene, Verdict, lost_pods, policy_of
 from diloco_operator.decide.observed import ChildKey, Object, Observed, SyncerStatusView
-from diloco_operator.decide.readmission import given_up
+from diloco_operator.decide.readmission import READMIT, given_up, not_ordered
+from diloco_operator.decide.reasons import Reason
 from diloco_operator.decide.revocation import REVOKED, not_in_force
 from diloco_operator.decide.same_place import with_same_places
 from diloco_operator.decide.stop_fields import StopFields, stop_fields
@@ -137,6 +138,12 @@ class Bare:
         pools = [one.pool for one in self.workloads]
         listed = revoked_list(secret.get("data") or {})
         return revocation_causes(not_in_force(self.annotation(REVOKED), pools, self.now, listed))
+
+    @property
+    def not_readmitted(self) -> list[Cause]:
+        """The cause for learners that the user lets back in, and of whom the syncer was not told; none if it was."""
+        problem = not_ordered(self.annotation(READMIT), self.observed.children, self.name)
+        return [Cause(Reason.READMISSION_IGNORED, problem)] if problem else []
 
     @cached_property
     def workloads(self) -> list[PoolWorkload]:

@@ -4,7 +4,7 @@ Pure. The status is also the operator's only memory (when the job started, how i
 moment is carried over from the previous status.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Literal, get_args
@@ -238,8 +238,11 @@ def counts(
     return Counts(counted, regions)
 
 
-def events(before: JobStatus, after: JobStatus) -> tuple[JobEvent, ...]:
-    """One for every reason that is new to a condition, however many conditions share it."""
+def events(before: JobStatus, after: JobStatus, ordered: Collection[str] = ()) -> tuple[JobEvent, ...]:
+    """One for every reason that is new to a condition, however many conditions share it; and of other changes.
+
+    ``ordered``: ids of learners that a person lets back in.
+    """
     told: dict[str, JobEvent] = {}
     for new in after.conditions:
         old, reason = condition(before, new.type), Reason(new.reason)
@@ -251,18 +254,19 @@ def events(before: JobStatus, after: JobStatus) -> tuple[JobEvent, ...]:
         elif reason not in UNANNOUNCED:
             text = new.message or GUIDE[reason].meaning
             told.setdefault(reason, JobEvent(GUIDE[reason].severity, reason.value, text))
-    others = (_avoidances, _readmissions, _fallbacks)
-    return (*told.values(), *(event for other in others for event in other(before, after)))
+    others = (*_avoidances(before, after), *_returns(before, after, ordered), *_fallbacks(before, after))
+    return (*told.values(), *others)
 
 
-def _event(reason: Reason, text: str) -> JobEvent:
+def event(reason: Reason, text: str) -> JobEvent:
+    """An event with this reason."""
     return JobEvent(GUIDE[reason].severity, reason.value, one_line(text, LONGEST_MESSAGE))
 
 
 def _avoidances(before: JobStatus, after: JobStatus) -> Iterator[JobEvent]:
     """What is said of nodes that are avoided from now on."""
     if text := begun(before.avoided_nodes, after.avoided_nodes):
-        yield _event(Reason.NODE_AVOIDED, text)
+        yield event(Reason.NODE_AVOIDED, text)
 
 
 def _fallbacks(before: JobStatus, after: JobStatus) -> Iterator[JobEvent]:
@@ -271,13 +275,17 @@ def _fallbacks(before: JobStatus, after: JobStatus) -> Iterator[JobEvent]:
     for pool in sorted({*old, *new}):
         was, are = old.get(pool, 0), new.get(pool, 0)
         if are > was:
-            yield _event(Reason.FALLBACK_USED, f"{are} learners of {pool} run in the next pool: they find no node")
+            yield event(Reason.FALLBACK_USED, f"{are} learners of {pool} run in the next pool: they find no node")
         elif are < was and after.learners.desired:
-            yield _event(Reason.FALLBACK_LEFT, f"learners of {pool} have nodes; {are} still run in the next pool")
+            yield event(Reason.FALLBACK_LEFT, f"learners of {pool} have nodes; {are} still run in the next pool")
 
 
-def _readmissions(before: JobStatus, after: JobStatus) -> Iterator[JobEvent]:
-    """What is said of learners that are no longer given up, though they still belong to the job."""
+def _returns(before: JobStatus, after: JobStatus, ordered: Collection[str]) -> Iterator[JobEvent]:
+    """What is said of learners that are no longer given up, though their pools still belong to the job.
+
+    One that nobody lets back in is given up no longer if its pool is smaller, which needs no word, or if the syncer
+    does not know of it any more.
+    """
     now = {(region.name, pool.name): pool for region in after.regions for pool in region.pools}
     back = [
         f"{region.name}/{pool.name}/{index}"
@@ -286,5 +294,14 @@ def _readmissions(before: JobStatus, after: JobStatus) -> Iterator[JobEvent]:
         for index in pool.given_up or ()
         if (same := now.get((region.name, pool.name))) is not None and index not in (same.given_up or ())
     ]
-    if back:
-        yield _event(Reason.LEARNER_READMITTED, f"{shortlist(back)} may join again")
+    obeyed = [one for one in back if one in ordered]
+    if obeyed:
+        yield event(Reason.LEARNER_READMITTED, f"{shortlist(obeyed)} may join again")
+    forgotten = [one for one in back if one not in ordered]
+    if forgotten and _starts(before) != _starts(after):
+        text = "the syncer was started again, from a checkpoint that is older than the giving up"
+        yield event(Reason.GIVING_UP_LOST, f"{shortlist(forgotten)} may join again: {text}")
+
+
+def _starts(status: JobStatus) -> int:
+    return 0 if status.syncer is None else status.syncer.epoch

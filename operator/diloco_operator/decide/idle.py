@@ -33,6 +33,7 @@ from diloco_operator.decide.lost_pods import Verdict as LostVerdict
 from diloco_operator.decide.observed import Observed
 from diloco_operator.decide.plan import Plan
 from diloco_operator.decide.progress import progress_of, restarts_of, without_rates
+from diloco_operator.decide.readmission import READMIT, named_in
 from diloco_operator.decide.reasons import Reason
 from diloco_operator.decide.scale import start_time
 from diloco_operator.decide.status import if_new, with_progress
@@ -113,7 +114,7 @@ def _runs(bare: Bare, cause: Cause) -> Plan:
         return replace(plan, again_in_seconds=0.0, look_closer=True)
     lost = bare.lost_pods(stopping=False)
     suspended = taken_over(bare.before, "Suspended", Verdict("False", Reason.NOT_SUSPENDED))
-    others = [*lost.causes, *blocking_causes(bare.observed), *bare.not_revoked]
+    others = [*lost.causes, *blocking_causes(bare.observed), *bare.not_revoked, *bare.not_readmitted]
     return _said(bare, without_lost_pods(plan, lost), _because_of(cause, others, suspended), running=True)
 
 
@@ -216,9 +217,11 @@ def _said(bare: Bare, plan: Plan, verdicts: Verdicts, *, running: bool, complete
         changed["model"] = exported(bare.name) if verdicts["Complete"].status == "True" else None
     elif bare.stop_fields.suspend and before.completion_time is None:
         changed["start_time"] = start_time(before, bare.latest, suspended=True)
+    if told is not None and before.syncer is not None:
+        changed["syncer"] = before.syncer.model_copy(update={"epoch": told.epoch})
     status = before.model_copy(update=changed)
     if told is None:
         status = status.model_copy(update={"progress": without_rates(before.progress)})
     else:
         status = with_progress(status, before, progress_of(told, bare.now), bare.now)
-    return if_new(plan, before, status)
+    return if_new(plan, before, status, named_in(bare.annotation(READMIT)))

@@ -117,7 +117,7 @@ class JobNow:
         if not self.readmit:
             return Readmissions()
         known = {f"{key}/{index}" for key, pool in names.pools(self.spec).items() for index in range(pool.learners)}
-        return readmitted(self.readmit, known, self.observed, self.name)
+        return readmitted(self.readmit, known, self.observed, self.before, self.name)
 
     @cached_property
     def pods_by_set(self) -> dict[SetUid, dict[int, Object]] | None:

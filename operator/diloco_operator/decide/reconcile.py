@@ -23,7 +23,7 @@ from diloco_operator.decide.causes.all import (
 )
 from diloco_operator.decide.causes.cause import Cause, gravest_first
 from diloco_operator.decide.child_changes import Changes, changes
-from diloco_operator.decide.conditions import IN_PROGRESS, Verdict, Verdicts, remembered, taken_over
+from diloco_operator.decide.conditions import IN_PROGRESS, Verdict, Verdicts, event, remembered, taken_over
 from diloco_operator.decide.deletion import deletion
 from diloco_operator.decide.ending import End, deadline_end, recorded_end, seconds_until_deadline, syncer_end
 from diloco_operator.decide.fallback import with_fallbacks
@@ -135,8 +135,10 @@ def _with_held_pods(job_now: JobNow, plan: Plan) -> Plan:
     again = min([plan.again_in_seconds, *(found.again_in_seconds for found in reach)])
     lost = {one.uid for one in plan.delete_pods}
     delete = [one for found in reach for one in found.delete if one.uid not in lost]
-    left = job_now.readmitted.left
-    return replace(plan, delete_pods=(*plan.delete_pods, *delete), again_in_seconds=again, readmit_left=left)
+    plan = replace(plan, delete_pods=(*plan.delete_pods, *delete), again_in_seconds=again)
+    needless = job_now.readmitted.needless
+    told = (event(Reason.READMISSION_IGNORED, needless),) if needless else ()
+    return replace(plan, readmit_left=job_now.readmitted.left, readmit_events=told)
 
 
 def _suspends(job_now: JobNow) -> Plan:

@@ -1,5 +1,6 @@
 """The last step of every reconcile: the new status, and whether it is worth writing. Pure."""
 
+from collections.abc import Collection
 from dataclasses import replace
 from datetime import datetime
 
@@ -23,6 +24,7 @@ from diloco_operator.decide.job_now import JobNow
 from diloco_operator.decide.observed import Looked, SyncerStatusView
 from diloco_operator.decide.plan import Plan
 from diloco_operator.decide.progress import due, held_back, moved, progress_of, restarts_of, without_rates
+from diloco_operator.decide.readmission import named_in
 from diloco_operator.decide.scale import start_time
 from diloco_operator.decide.workloads import syncer_ready
 from diloco_operator.manifests.common import HTTP_PORT, SYNC_PORT
@@ -70,7 +72,7 @@ def with_status(
         status = status.model_copy(update={"progress": without_rates(before.progress)})
     else:
         status = with_progress(status, before, progress_of(told, job_now.now), job_now.now)
-    return if_new(plan, before, status)
+    return if_new(plan, before, status, named_in(job_now.readmit))
 
 
 def _waiting(job_now: JobNow, view: SyncerStatusView | None) -> dict[PoolKey, Waiting]:
@@ -120,8 +122,8 @@ def _endpoints(job_now: JobNow, view: SyncerStatusView | None) -> SyncerEndpoint
     )
 
 
-def if_new(plan: Plan, before: JobStatus, after: JobStatus) -> Plan:
-    """``plan`` with the status and its events, if the status has changed."""
+def if_new(plan: Plan, before: JobStatus, after: JobStatus, ordered: Collection[str]) -> Plan:
+    """``plan`` with the status and its events, if the status has changed; ``ordered``: as in `events`."""
     if after == before:
         return plan
-    return replace(plan, status=after.as_object(), events=events(before, after))
+    return replace(plan, status=after.as_object(), events=events(before, after, ordered))

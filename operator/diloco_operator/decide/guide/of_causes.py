@@ -237,9 +237,11 @@ CAUSES: Final[Mapping[Reason, Guide]] = MappingProxyType(
             "REGION[/POOL]`. An entry is `REGION=TIME` or `REGION/POOL=TIME`, with a time that has passed.",
         ),
         Reason.READMISSION_IGNORED: warning(
-            "The annotation `diloco.dev/readmit` names something that is no learner of the job. The learners that it "
-            "names correctly are let back in.",
-            "Correct it: ids of learners (`REGION/POOL/INDEX`), separated by commas.",
+            "The annotation `diloco.dev/readmit` names something that is no learner of the job, or, in an event, a "
+            "learner that is not given up; or the manifest is refused meanwhile. The learners that it names correctly "
+            "are let back in.",
+            "Correct it: ids of learners (`REGION/POOL/INDEX`), separated by commas. The message, or that of "
+            "`LearnersGivenUp`, says who is given up.",
         ),
         Reason.ROLLOUT_WAITING: warning(
             "`resources` of a pool were changed, and one of its pods is not ready and keeps the others from being "

@@ -105,6 +105,11 @@ STATES: Final[Mapping[Reason, Guide]] = MappingProxyType(
             "The syncer lets a learner that was given up join again, because the annotation `diloco.dev/readmit` "
             "names it. Its restarts are counted from zero, and its pod may have a node.",
         ),
+        Reason.GIVING_UP_LOST: normal(
+            "A learner that was given up may join again, although nobody has let it back in: the syncer was started "
+            "again from a checkpoint that is older than the giving up.",
+            "If it goes on failing, it is given up again.",
+        ),
         Reason.FALLBACK_USED: normal(
             "Pods of a pool found no node for `fallbackAfterSeconds`. The region's next pool has as many more "
             "learners.",
