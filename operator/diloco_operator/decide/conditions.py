@@ -272,12 +272,21 @@ def _avoidances(before: JobStatus, after: JobStatus) -> Iterator[JobEvent]:
 def _fallbacks(before: JobStatus, after: JobStatus) -> Iterator[JobEvent]:
     """What is said of pools whose learners run in the next one, or do so no longer."""
     old, new = before.elsewhere, after.elsewhere
+    asked, asks = _to_run(before), _to_run(after)
     for pool in sorted({*old, *new}):
         was, are = old.get(pool, 0), new.get(pool, 0)
         if are > was:
             yield event(Reason.FALLBACK_USED, f"{are} learners of {pool} run in the next pool: they find no node")
         elif are < was and after.learners.desired:
-            yield event(Reason.FALLBACK_LEFT, f"learners of {pool} have nodes; {are} still run in the next pool")
+            fewer = asks.get(pool, 0) < asked.get(pool, 0)
+            why = f"fewer learners of {pool} are to run" if fewer else f"learners of {pool} have nodes"
+            yield event(Reason.FALLBACK_LEFT, f"{why}; {are} still run in the next pool")
+
+
+def _to_run(status: JobStatus) -> dict[str, int]:
+    """The learners of each pool that may run, by ``REGION/POOL``."""
+    pools = [(f"{region.name}/{pool.name}", pool) for region in status.regions for pool in region.pools]
+    return {name: pool.desired - len(pool.given_up or ()) for name, pool in pools}
 
 
 def _returns(before: JobStatus, after: JobStatus, ordered: Collection[str]) -> Iterator[JobEvent]:

@@ -115,7 +115,8 @@ STATES: Final[Mapping[Reason, Guide]] = MappingProxyType(
             "learners.",
         ),
         Reason.FALLBACK_LEFT: normal(
-            "Pods of a pool that had found no node work now. As many learners of the region's next pool end.",
+            "Pods of a pool that had found no node work now, or some of its learners are given up or left out. As many "
+            "learners of the region's next pool end.",
         ),
         Reason.IN_PROGRESS: normal(
             "The job has not ended.",

@@ -159,6 +159,7 @@ def test_a_learner_that_is_given_up_starts_nowhere_else() -> None:
     assert pools(w) == {"spot": (2, 0, 1), "steady": (2, 2, None)}
     assert degraded(w)[1] == "LearnersGivenUp"
     assert "unschedulable" not in degraded(w)[2]
+    assert said(w)[1:] == ["fewer learners of us-west/spot are to run; 1 still run in the next pool"]
     w.syncer.given_up = {"us-west/spot/0", "us-west/spot/1"}
     w.run(60)
     assert pools(w) == {"spot": (2, 0, None), "steady": (1, 1, None)}
