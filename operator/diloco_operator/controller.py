@@ -145,6 +145,7 @@ class _Reconcile:
         await self.own.record(plan.events)
         if plan.readmit_left is not None:
             await self.own.annotate(READMIT, plan.readmit_left)
+            await self.own.record(plan.readmit_events)
         if plan.remove_finalizer:
             await self.own.remove_finalizer()
             self.of.left_behind(key_of(self.own.job).namespace, plan.left_behind)

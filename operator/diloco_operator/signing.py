@@ -85,6 +85,10 @@ class Authority:
         """Whether it has expired, so that no process trusts it."""
         return now > self.certificate.not_valid_after_utc
 
+    def premature(self, now: dt.datetime) -> bool:
+        """Whether it is not valid yet, because the clock was ahead when it was made."""
+        return now < self.certificate.not_valid_before_utc
+
     def signed(self, certificate: x509.Certificate) -> bool:
         """Whether it has signed ``certificate``."""
         try:
@@ -109,6 +113,10 @@ class Leaf:
     def due(self, now: dt.datetime) -> str | None:
         """Why it is due for replacement at ``now``; None: it is not due."""
         return _worn(self.certificate, now)
+
+    def premature(self, now: dt.datetime) -> bool:
+        """Whether it is not valid yet, because the clock was ahead when it was made."""
+        return now < self.certificate.not_valid_before_utc
 
     def has_names(self, names: LeafNames) -> bool:
         """Whether it gives its holder exactly these names."""

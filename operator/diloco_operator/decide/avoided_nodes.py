@@ -10,7 +10,7 @@ Once the pods are elsewhere, nothing in the cluster says why. So what is avoided
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Final, NamedTuple
 
 from diloco.spec.base import HOST_NAME
@@ -35,6 +35,7 @@ WORKS_SECONDS: Final = 120.0
 AVOIDED_SECONDS: Final = 3600
 """How long a node is avoided (ours). If learners still crash there afterwards, it begins anew."""
 _FEW: Final = 3
+_NEVER: Final = datetime.min.replace(tzinfo=UTC)
 _NODE_NAME: Final = re.compile(HOST_NAME)
 _LONGEST_NODE_NAME: Final = 253
 _NEVER_STARTED: Final = frozenset({"StartError", "ContainerCannotRun"})
@@ -88,7 +89,9 @@ def avoided_nodes(
         now: The time.
         forbidden: Clusters in which the operator may not delete pods. There, avoiding a node has no effect.
     """
-    still = {(one.cluster or "", one.node): one for one in before if one.until > now}
+    until = now.replace(microsecond=0) + timedelta(seconds=AVOIDED_SECONDS)
+    # Never for longer than a node that is found now: a later end is of a clock that was ahead.
+    still = {(one.cluster or "", one.node): _ending(one, until) for one in before if one.until > now}
     crashing = _Crashing()
     for pool in pools:
         crashing.add(pool, now)
@@ -100,7 +103,6 @@ def avoided_nodes(
         found = {node: learners for (its, node), learners in crashing.against.items() if its == cluster}
         # Whatever one cluster's server says leaves room for the nodes of others.
         room = max(1, MOST_AVOIDED_NODES // len(clusters)) - len(known)
-        until = now.replace(microsecond=0) + timedelta(seconds=AVOIDED_SECONDS)
         told += [
             AvoidedNode(cluster=cluster or None, node=node, until=until, learners=_named((), found[node]))
             for node in _suspects(found, known, there)[: max(0, room)]
@@ -187,6 +189,10 @@ def _suspects(crashing: Mapping[str, Sequence[str]], known: Collection[str], the
     return sorted(found, key=lambda node: (-len(crashing[node]), node))
 
 
+def _ending(one: AvoidedNode, latest: datetime) -> AvoidedNode:
+    return one if one.until <= latest else one.model_copy(update={"until": latest})
+
+
 def _with_learners(one: AvoidedNode, learners: Sequence[str]) -> AvoidedNode:
     return one.model_copy(update={"learners": _named(one.learners, learners)})
 
@@ -214,8 +220,9 @@ def _marked(one: AvoidedNode, forbidden: Collection[str]) -> AvoidedNode:
 
 def begun(before: Iterable[AvoidedNode], after: Iterable[AvoidedNode]) -> str:
     """What to say of nodes that are avoided from now on; empty: there are none."""
-    known = {(one.cluster, one.node, one.until) for one in before}
-    new = [one for one in after if (one.cluster, one.node, one.until) not in known and one.message is None]
+    ends = {(one.cluster, one.node): one.until for one in before}
+    # An end that is only nearer than it was begins nothing.
+    new = [one for one in after if one.until > ends.get((one.cluster, one.node), _NEVER) and one.message is None]
     return shortlist([_said(one) for one in new])
 
 

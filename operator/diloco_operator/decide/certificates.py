@@ -59,6 +59,15 @@ class JobIdentity:
     """Its pools, and the names of their StatefulSets."""
     revoked: Revoked = field(default_factory=Revoked)
     """Whose certificates have been revoked."""
+    created: dt.datetime | None = None
+    """When the job was made, by the API server's clock; None: not known."""
+
+    def premature(self, one: Authority | Leaf, now: dt.datetime) -> bool:
+        """Whether it is not valid yet, because the clock was ahead when it was made.
+
+        A clock that is behind the job's creation is wrong itself, and nothing is judged by it.
+        """
+        return one.premature(now) and self.created is not None and now >= self.created
 
 
 def syncer_names(who: JobIdentity) -> LeafNames:
@@ -112,6 +121,8 @@ def certificates(
             not_before[name] = who.revoked.before[pool]
     for name, subject in wanted.items():
         leaf, reason = _leaf(abroad.get(name, live.get(name)), subject, trust, now)
+        if leaf is not None and who.premature(leaf, now):
+            leaf, reason = None, "is not valid yet: the operator's clock was ahead when it was made"
         if leaf is not None and name in not_before and leaf.made_at < not_before[name]:
             leaf, reason = None, "was revoked"
         if leaf is None:
@@ -158,7 +169,7 @@ def _authorities(
         # Processes trust the authorities in their own Secrets, so they stay connected while the new one becomes known.
         elsewhere = (data for secret, data in live.items() if secret != name)
         found = _merged(found, (one for data in elsewhere for one in _trusted_by(data)))
-    found = sorted_newest_first(one for one in found if not one.expired(now))
+    found = sorted_newest_first(one for one in found if not (one.expired(now) or who.premature(one, now)))
     able = [one for one in found if one.key is not None]
     problem = problem or (able[0].due(now) if able else "contains no valid authority with its key")
     if problem is not None:

@@ -38,7 +38,7 @@ def desired(job_now: JobNow, scale: Scale) -> tuple[Placed, ...]:
     remotes = job_now.clusters.remotes(job_now.endpoint)
     where = {pool: job_now.clusters.regions[pool.region] for pool in job_now.set_names}
     sets = {pool: name for pool, name in job_now.set_names.items() if where[pool] in (HOME, *remotes)}
-    who = JobIdentity(job_now.name, job_now.job.metadata.namespace, sets, job_now.revoked)
+    who = JobIdentity(job_now.name, job_now.job.metadata.namespace, sets, job_now.revoked, job_now.created)
     held = {key.name: _data(item) for key, item in live.items() if (key.kind, key.cluster) == (SECRET, HOME)}
     abroad = {
         key.name: _data(live[key])

@@ -12,6 +12,7 @@ from typing import Any, Final
 
 from diloco.spec.status import RegionStatus
 from diloco_operator.clusters.state import DEFAULT_KEY, ClusterSeen, ClusterState, Credential, cluster_name
+from diloco_operator.decide.clock import not_after
 from diloco_operator.decide.observed import ChildKey, Object
 from diloco_operator.decide.reasons import Reason
 from diloco_operator.decide.text import one_line
@@ -125,7 +126,9 @@ class Clusters:
             return None
         known = [self.before[region].since for region in self.regions_in(cluster) if region in self.before]
         earliest = min((time for time in known if time is not None), default=None)
-        return earliest if earliest is not None or cluster not in self.seen else self.now.replace(microsecond=0)
+        if earliest is not None:
+            return not_after(earliest, self.now)
+        return self.now.replace(microsecond=0) if cluster in self.seen else None
 
     def last_seen(self, cluster: str) -> datetime | None:
         """When it last gave a whole answer, while it does not; None: it answers, or never has."""

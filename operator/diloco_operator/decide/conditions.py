@@ -4,7 +4,7 @@ Pure. The status is also the operator's only memory (when the job started, how i
 moment is carried over from the previous status.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Literal, get_args
@@ -23,6 +23,7 @@ from diloco.spec.status import (
 from diloco.spec.words import shortlist
 from diloco_operator.decide.avoided_nodes import begun
 from diloco_operator.decide.causes.pools import Waiting
+from diloco_operator.decide.clock import not_after
 from diloco_operator.decide.clusters import Clusters
 from diloco_operator.decide.guide import GUIDE, UNANNOUNCED
 from diloco_operator.decide.observed import Object
@@ -70,7 +71,7 @@ def condition(status: JobStatus, type_: ConditionType) -> Condition | None:
 
 def conditions(before: JobStatus, verdicts: Verdicts, generation: int, now: datetime) -> tuple[Condition, ...]:
     """One of each type. A condition's time changes only with its status (API conventions)."""
-    made = []
+    made, time = [], now.replace(microsecond=0)
     for type_ in CONDITION_TYPES:
         verdict, earlier = verdicts[type_], condition(before, type_)
         same = earlier is not None and earlier.status == verdict.status
@@ -79,7 +80,7 @@ def conditions(before: JobStatus, verdicts: Verdicts, generation: int, now: date
                 type=type_,
                 status=verdict.status,
                 observed_generation=generation,
-                last_transition_time=earlier.last_transition_time if earlier and same else now.replace(microsecond=0),
+                last_transition_time=not_after(earlier.last_transition_time, now) if earlier and same else time,
                 reason=verdict.reason,
                 message=one_line(verdict.message, LONGEST_MESSAGE),
             )
@@ -102,7 +103,7 @@ def dated(before: JobStatus, type_: ConditionType, verdict: Verdict, now: dateti
     """
     earlier = condition(before, type_)
     text, _, time = earlier.message.rpartition(_SINCE) if earlier is not None else ("", "", "")
-    first = (parsed_time(time) if text == verdict.message else None) or now.replace(microsecond=0)
+    first = not_after((parsed_time(time) if text == verdict.message else None) or now, now).replace(microsecond=0)
     return replace(verdict, message=f"{verdict.message}{_SINCE}{first:%Y-%m-%dT%H:%M:%SZ}", since=first)
 
 
@@ -159,8 +160,6 @@ class Heard:
     """Ids of those whose work is left out of merges."""
     quorum: int | None = None
     """The quorum in force, if it is not the manifest's."""
-    given_up: frozenset[str] = frozenset()
-    """Ids of those that are given up."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,7 +200,6 @@ def counts(
         desired = workload.desired if running else 0
         known = workload.live is not None or clusters.answers(workload.key.cluster)
         ids = {f"{region}/{pool}/{index}" for index in workload.indices} if running else set[str]()
-        given_up = sorted(index for index in workload.indices if f"{region}/{pool}/{index}" in heard.given_up)
         without, elsewhere = pods.waiting.get(workload.pool), min(desired, pods.elsewhere.get(workload.pool, 0))
         status = PoolStatus(
             name=pool,
@@ -213,7 +211,7 @@ def counts(
             ready=workload.ready if known else clusters.last_ready(region, pool),
             training=len(ids & (heard.training or frozenset())),
             left_out=len(ids & heard.left_out) or None,
-            given_up=tuple(given_up) or None,
+            given_up=tuple(sorted(workload.given_up)) or None,
             held=pods.held.get(workload.pool) or None,
             stateful_set=workload.key.name,
         )
@@ -240,8 +238,11 @@ def counts(
     return Counts(counted, regions)
 
 
-def events(before: JobStatus, after: JobStatus) -> tuple[JobEvent, ...]:
-    """One for every reason that is new to a condition, however many conditions share it."""
+def events(before: JobStatus, after: JobStatus, ordered: Collection[str] = ()) -> tuple[JobEvent, ...]:
+    """One for every reason that is new to a condition, however many conditions share it; and of other changes.
+
+    ``ordered``: ids of learners that a person lets back in.
+    """
     told: dict[str, JobEvent] = {}
     for new in after.conditions:
         old, reason = condition(before, new.type), Reason(new.reason)
@@ -253,33 +254,47 @@ def events(before: JobStatus, after: JobStatus) -> tuple[JobEvent, ...]:
         elif reason not in UNANNOUNCED:
             text = new.message or GUIDE[reason].meaning
             told.setdefault(reason, JobEvent(GUIDE[reason].severity, reason.value, text))
-    others = (_avoidances, _readmissions, _fallbacks)
-    return (*told.values(), *(event for other in others for event in other(before, after)))
+    others = (*_avoidances(before, after), *_returns(before, after, ordered), *_fallbacks(before, after))
+    return (*told.values(), *others)
 
 
-def _event(reason: Reason, text: str) -> JobEvent:
+def event(reason: Reason, text: str) -> JobEvent:
+    """An event with this reason."""
     return JobEvent(GUIDE[reason].severity, reason.value, one_line(text, LONGEST_MESSAGE))
 
 
 def _avoidances(before: JobStatus, after: JobStatus) -> Iterator[JobEvent]:
     """What is said of nodes that are avoided from now on."""
     if text := begun(before.avoided_nodes, after.avoided_nodes):
-        yield _event(Reason.NODE_AVOIDED, text)
+        yield event(Reason.NODE_AVOIDED, text)
 
 
 def _fallbacks(before: JobStatus, after: JobStatus) -> Iterator[JobEvent]:
     """What is said of pools whose learners run in the next one, or do so no longer."""
     old, new = before.elsewhere, after.elsewhere
+    asked, asks = _to_run(before), _to_run(after)
     for pool in sorted({*old, *new}):
         was, are = old.get(pool, 0), new.get(pool, 0)
         if are > was:
-            yield _event(Reason.FALLBACK_USED, f"{are} learners of {pool} run in the next pool: they find no node")
+            yield event(Reason.FALLBACK_USED, f"{are} learners of {pool} run in the next pool: they find no node")
         elif are < was and after.learners.desired:
-            yield _event(Reason.FALLBACK_LEFT, f"learners of {pool} have nodes; {are} still run in the next pool")
+            fewer = asks.get(pool, 0) < asked.get(pool, 0)
+            why = f"fewer learners of {pool} are to run" if fewer else f"learners of {pool} have nodes"
+            yield event(Reason.FALLBACK_LEFT, f"{why}; {are} still run in the next pool")
 
 
-def _readmissions(before: JobStatus, after: JobStatus) -> Iterator[JobEvent]:
-    """What is said of learners that are no longer given up, though they still belong to the job."""
+def _to_run(status: JobStatus) -> dict[str, int]:
+    """The learners of each pool that may run, by ``REGION/POOL``."""
+    pools = [(f"{region.name}/{pool.name}", pool) for region in status.regions for pool in region.pools]
+    return {name: pool.desired - len(pool.given_up or ()) for name, pool in pools}
+
+
+def _returns(before: JobStatus, after: JobStatus, ordered: Collection[str]) -> Iterator[JobEvent]:
+    """What is said of learners that are no longer given up, though their pools still belong to the job.
+
+    One that nobody lets back in is given up no longer if its pool is smaller, which needs no word, or if the syncer
+    does not know of it any more.
+    """
     now = {(region.name, pool.name): pool for region in after.regions for pool in region.pools}
     back = [
         f"{region.name}/{pool.name}/{index}"
@@ -288,5 +303,14 @@ def _readmissions(before: JobStatus, after: JobStatus) -> Iterator[JobEvent]:
         for index in pool.given_up or ()
         if (same := now.get((region.name, pool.name))) is not None and index not in (same.given_up or ())
     ]
-    if back:
-        yield _event(Reason.LEARNER_READMITTED, f"{shortlist(back)} may join again")
+    obeyed = [one for one in back if one in ordered]
+    if obeyed:
+        yield event(Reason.LEARNER_READMITTED, f"{shortlist(obeyed)} may join again")
+    forgotten = [one for one in back if one not in ordered]
+    if forgotten and _starts(before) != _starts(after):
+        text = "the syncer was started again, from a checkpoint that is older than the giving up"
+        yield event(Reason.GIVING_UP_LOST, f"{shortlist(forgotten)} may join again: {text}")
+
+
+def _starts(status: JobStatus) -> int:
+    return 0 if status.syncer is None else status.syncer.epoch

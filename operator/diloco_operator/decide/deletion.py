@@ -8,9 +8,9 @@ never answers again must not keep a job, or its namespace, forever. What is left
 from datetime import datetime
 
 from diloco.spec.words import listed
+from diloco_operator.decide.bare import Bare
 from diloco_operator.decide.clusters import HOME, Clusters
 from diloco_operator.decide.guide import GUIDE
-from diloco_operator.decide.idle import Bare
 from diloco_operator.decide.observed import ChildKey, Object, Observed
 from diloco_operator.decide.plan import JobEvent, Plan
 from diloco_operator.decide.reasons import Reason

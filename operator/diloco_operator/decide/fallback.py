@@ -33,7 +33,7 @@ def with_fallbacks(job_now: JobNow) -> JobNow:
         learners = min(learners, MAXIMUM_LEARNERS - len(job_now.spec.learner_ids))
         if learners <= 0:
             continue
-        job = with_more(job_now.job, key, learners)
+        job = with_more(job_now.job, key, learners, len(workload.given_up))
         if not problems(job.spec):  # else no process would read the manifest
             job_now = replace(job_now, job=job, elsewhere={**job_now.elsewhere, key: learners})
     return job_now
@@ -42,11 +42,11 @@ def with_fallbacks(job_now: JobNow) -> JobNow:
 def _elsewhere(job_now: JobNow, workload: PoolWorkload, patience: timedelta) -> int:
     """How many of a pool's learners should run in the next one."""
     before, looked = job_now.before.elsewhere.get(str(workload.pool), 0), job_now.pods_by_set
-    seen = job_now.clusters.answers(workload.key.cluster) and workload.live is not None
-    if seen and workload.healthy:
-        return 0
-    if not seen or looked is None:
+    if not job_now.clusters.answers(workload.key.cluster) or workload.live is None:
         return min(before, workload.wanted)
+    if looked is None:
+        # Its controller also counts pods that are to be held back, until they are gone.
+        return 0 if workload.healthy and not workload.held else min(before, workload.wanted)
     own = looked.get(set_of(workload), {})
     pods = [own[index] for index in workload.indices - workload.given_up if index in own]
     waiting = sum(_waits(pod, job_now.now, patience) for pod in pods)
@@ -59,21 +59,21 @@ def _waits(pod: Object, now: datetime, patience: timedelta) -> bool:
     return since is not None and now - since >= patience
 
 
-def with_more(job: DiLoCoJob, key: PoolKey, learners: int) -> DiLoCoJob:
-    """The job with so many learners of a pool in the region's next one."""
-    regions = [_moved(one, key.pool, learners) if one.name == key.region else one for one in job.spec.regions]
+def with_more(job: DiLoCoJob, key: PoolKey, learners: int, given_up: int = 0) -> DiLoCoJob:
+    """The job with so many learners of a pool in the region's next one; ``given_up``: others of the pool."""
+    regions = [_moved(one, key.pool, learners, given_up) if one.name == key.region else one for one in job.spec.regions]
     return job.model_copy(update={"spec": job.spec.model_copy(update={"regions": tuple(regions)})})
 
 
-def _moved(region: Region, name: str, count: int) -> Region:
+def _moved(region: Region, name: str, count: int, given_up: int) -> Region:
     pools = list(region.pools)
     place = next(place for place, pool in enumerate(pools) if pool.name == name)
     lacking, following = pools[place], pools[place + 1]
-    least = min(_least(lacking), lacking.size - count)
+    least = _least(lacking)
     # Learners that the one pool cannot do without, the other cannot do without either.
-    needed = _least(following) + _least(lacking) - least
-    pools[place] = _resized(lacking, lacking.learners, least)
-    pools[place + 1] = _resized(following, following.learners + count, needed)
+    needed = min(count, least - min(least, max(0, lacking.size - given_up - count)))
+    pools[place] = _resized(lacking, lacking.learners, least - needed)
+    pools[place + 1] = _resized(following, following.learners + count, _least(following) + needed)
     return region.model_copy(update={"pools": tuple(pools)})
 
 
@@ -82,4 +82,4 @@ def _least(pool: Pool) -> int:
 
 
 def _resized(pool: Pool, learners: int, least: int) -> Pool:
-    return pool.model_copy(update={"learners": learners, "minimum_learners": max(0, least)})
+    return pool.model_copy(update={"learners": learners, "minimum_learners": least})

@@ -1,22 +1,20 @@
-"""What is done about a job that does not run: it has ended, it is to be stopped, or it is invalid.
+"""What is done about a job that has ended, or whose manifest cannot be carried out. Pure.
 
 All of this works even if the spec cannot be read or its objects cannot be built: it needs only the live objects, the
-status and a few fields (`stop_fields`). Pure.
+status, the syncer's report and a few fields (`stop_fields`). A job that runs goes on running then: nothing is created
+or changed, but pods of lost nodes are removed, and an end that the syncer reports is carried out.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import datetime
-from functools import cached_property
 
 from diloco.spec.status import ExportedModel, JobStatus
 from diloco.spec.words import listed
 from diloco_operator import names
-from diloco_operator.decide.causes.all import blocking_causes, revocation_causes, stopping_causes
+from diloco_operator.decide.bare import Bare
+from diloco_operator.decide.causes.all import blocking_causes, stopping_causes, unhealthy
 from diloco_operator.decide.causes.cause import Cause, as_grave, gravest_first, joined
 from diloco_operator.decide.causes.pools import FOUND_BY_LOOKING
-from diloco_operator.decide.causes.volume import START_ANEW, Volume, has_trained
-from diloco_operator.decide.certificates import revoked_list
-from diloco_operator.decide.clusters import FINALIZER, HOME, Clusters, said_regions
 from diloco_operator.decide.conditions import (
     AS_EXPECTED,
     IN_PROGRESS,
@@ -30,128 +28,19 @@ from diloco_operator.decide.conditions import (
     reason_of,
     taken_over,
 )
-from diloco_operator.decide.ending import End, deadline_end, seconds_to_live
-from diloco_operator.decide.lost_pods import SYNCER_STOPPED, LostPodPolicy, lost_pods, policy_of
-from diloco_operator.decide.lost_pods import Scene as LostScene
+from diloco_operator.decide.ending import End, deadline_end, seconds_to_live, syncer_end
 from diloco_operator.decide.lost_pods import Verdict as LostVerdict
-from diloco_operator.decide.observed import ChildKey, Object, Observed
+from diloco_operator.decide.observed import Observed
 from diloco_operator.decide.plan import Plan
-from diloco_operator.decide.progress import without_rates
-from diloco_operator.decide.readmission import given_up_before
+from diloco_operator.decide.progress import progress_of, restarts_of, without_rates
+from diloco_operator.decide.readmission import READMIT, named_in
 from diloco_operator.decide.reasons import Reason
-from diloco_operator.decide.revocation import REVOKED, not_in_force
-from diloco_operator.decide.same_place import with_same_places
 from diloco_operator.decide.scale import start_time
-from diloco_operator.decide.status import if_new
-from diloco_operator.decide.stop_fields import StopFields, stop_fields
-from diloco_operator.decide.stopping import PodsLeft, pods_left, scaled_to_nothing
-from diloco_operator.decide.workloads import STATEFUL_SET, PoolWorkload, syncer_claim, syncer_deployment
-from diloco_operator.names import PoolKey
-from diloco_operator.options import OperatorOptions
+from diloco_operator.decide.status import if_new, with_progress
+from diloco_operator.decide.stopping import PodsLeft, scaled_to_nothing
 
 MODEL_PATH = "model.safetensors"
 """The path of the exported model, relative to the root of the syncer's volume."""
-
-
-@dataclass(frozen=True)
-class Bare:
-    """A job whose spec need not be readable."""
-
-    job: Object
-    before: JobStatus
-    observed: Observed
-    now: datetime
-    options: OperatorOptions
-
-    @property
-    def stop_fields(self) -> StopFields:
-        """The fields that stop it."""
-        return stop_fields(self.job)
-
-    @cached_property
-    def clusters(self) -> Clusters:
-        """Where its regions are."""
-        finalizers = self.job["metadata"].get("finalizers") or ()
-        return Clusters(
-            regions=said_regions(self.job),
-            seen=with_same_places(
-                {name: seen for name, seen in self.observed.clusters.items() if seen.settled}, self.observed.children
-            ),
-            before={region.name: region for region in self.before.regions},
-            unscalable={key.cluster for key in self.observed.refused if key.kind == STATEFUL_SET},
-            finalized=FINALIZER in finalizers,
-            now=self.now,
-            options=self.options,
-        )
-
-    @property
-    def left(self) -> PodsLeft:
-        """Its pods."""
-        after_seconds = self.lost_pod_policy.after_seconds
-        return pods_left(self.observed.children, self.observed.looked, self.clusters, after_seconds)
-
-    @property
-    def lost_pod_policy(self) -> LostPodPolicy:
-        """What becomes of pods on nodes that do not respond."""
-        return policy_of(self.job)
-
-    @cached_property
-    def lost_pods(self) -> LostVerdict:
-        """Its pods on such nodes, where it is to stop or has ended."""
-        return lost_pods(
-            LostScene(
-                workloads=self.workloads,
-                observed=self.observed,
-                clusters=self.clusters,
-                policy=self.lost_pod_policy,
-                deployment=syncer_deployment(str(self.job["metadata"]["name"]), self.observed.children),
-                syncer_stopped=self.annotation(SYNCER_STOPPED),
-                stopping=True,
-            )
-        )
-
-    @property
-    def stopping_causes(self) -> list[Cause]:
-        """What is wrong while it is to stop or has ended."""
-        told = stopping_causes(self.observed, self.volume, self.clusters)
-        return gravest_first([*self.lost_pods.causes, *told])
-
-    @property
-    def volume(self) -> Volume:
-        """The claim that holds its training."""
-        metadata = self.job["metadata"]
-        name = str(metadata["name"])
-        return Volume(
-            name=names.syncer(name),
-            remembered=self.before.syncer.claim_uid if self.before.syncer else "",
-            trained=has_trained(self.before),
-            claim=syncer_claim(name, self.observed.children),
-            start_anew=self.annotation(START_ANEW),
-        )
-
-    def annotation(self, name: str) -> str:
-        """An annotation of the job; empty if it has none of this name."""
-        return str((self.job["metadata"].get("annotations") or {}).get(name, ""))
-
-    @property
-    def not_revoked(self) -> list[Cause]:
-        """The cause for certificates that the user has revoked and that are still accepted; none if it is all done."""
-        metadata = self.job["metadata"]
-        secret = self.observed.children.get(ChildKey("Secret", names.syncer_secret(str(metadata["name"]))), {})
-        pools = [one.pool for one in self.workloads]
-        listed = revoked_list(secret.get("data") or {})
-        return revocation_causes(not_in_force(self.annotation(REVOKED), pools, self.now, listed))
-
-    @property
-    def workloads(self) -> list[PoolWorkload]:
-        """Its pools, as the status remembers them."""
-        found = []
-        for region in self.before.regions:
-            for pool in region.pools:
-                key = ChildKey(STATEFUL_SET, pool.stateful_set, self.clusters.regions.get(region.name, HOME))
-                live = self.observed.children.get(key)
-                found.append(PoolWorkload(PoolKey(region.name, pool.name), key, live, pool.desired, pool.minimum))
-        return found
 
 
 def over(before: JobStatus, end: End) -> Verdicts:
@@ -182,29 +71,51 @@ def finished(bare: Bare) -> Plan:
     )
     if (left.any or left.lost) and bare.observed.may_look:
         return replace(plan, again_in_seconds=0.0, look_closer=True)
+    lost = bare.lost_pods(stopping=True)
     verdicts: Verdicts = {
         "Ready": taken_over(before, "Ready", IN_PROGRESS),
         "Progressing": taken_over(before, "Progressing", IN_PROGRESS),
-        "Degraded": degraded(bare.stopping_causes, before, bare.observed),
+        "Degraded": degraded(_stopping_causes(bare, lost), before, bare.observed),
         "Suspended": taken_over(before, "Suspended", Verdict("False", Reason.NOT_SUSPENDED)),
         "Complete": taken_over(before, "Complete", IN_PROGRESS),
         "Failed": taken_over(before, "Failed", IN_PROGRESS),
     }
-    return _said(bare, without_lost_pods(plan, bare.lost_pods), verdicts, running=False)
+    return _said(bare, without_lost_pods(plan, lost), verdicts, running=False)
 
 
 def blocked(bare: Bare, cause: Cause) -> Plan:
-    """Plan for a job whose objects cannot be built; the conditions say why. It can still be stopped."""
-    end = deadline_end(bare.stop_fields.active_deadline_seconds, bare.before.start_time, bare.now)
+    """Plan for a job whose objects cannot be built; the conditions say why.
+
+    It can be stopped, it ends as any other, and its lost pods are removed. What would change an object waits: a pod
+    without a node for a learner that is out, another node, the next pool, an order to the syncer.
+    """
+    if bare.observed.syncer is None and bare.left.syncers:
+        return Plan(again_in_seconds=0.0, ask_syncer=True)
+    deadline = bare.stop_fields.active_deadline_seconds
+    end = syncer_end(bare.observed.syncer) or deadline_end(deadline, bare.before.start_time, bare.now)
     if end is not None:
-        completed = bare.now.replace(microsecond=0)
-        return _said(bare, Plan(again_in_seconds=0.0), over(bare.before, end), running=False, completed=completed)
-    if bare.stop_fields.suspend:
-        return _suspends(bare, cause)
+        return _ends(bare, end)
+    return _suspends(bare, cause) if bare.stop_fields.suspend else _runs(bare, cause)
+
+
+def _ends(bare: Bare, end: End) -> Plan:
+    """As of a job whose manifest can be read, the end is recorded before anything is stopped."""
+    return _said(bare, Plan(again_in_seconds=0.0), over(bare.before, end), running=False, completed=bare.latest)
+
+
+def _runs(bare: Bare, cause: Cause) -> Plan:
+    """Everything is left as it is, but for pods of lost nodes."""
+    runs = bare.left.syncers > 0
+    plan = Plan(bare.options.poll_seconds if runs else bare.options.resync_seconds, ask_syncer=runs)
+    pools = [workload for workload in bare.workloads if bare.clusters.answers(workload.key.cluster)]
+    # A pod that is held back may be on a lost node, although its set has all pods that it wants.
+    look = runs and (unhealthy(pools, bare.deployment, bare.volume.claim) or any(one.held for one in pools))
+    if look and bare.observed.may_look:
+        return replace(plan, again_in_seconds=0.0, look_closer=True)
+    lost = bare.lost_pods(stopping=False)
     suspended = taken_over(bare.before, "Suspended", Verdict("False", Reason.NOT_SUSPENDED))
-    others = [*blocking_causes(bare.observed), *bare.not_revoked]
-    verdicts = _because_of(cause, others, suspended)
-    return _said(bare, Plan(again_in_seconds=bare.options.resync_seconds), verdicts, running=True)
+    others = [*lost.causes, *blocking_causes(bare.observed), *bare.not_revoked, *bare.not_readmitted]
+    return _said(bare, without_lost_pods(plan, lost), _because_of(cause, others, suspended), running=True)
 
 
 def _suspends(bare: Bare, cause: Cause) -> Plan:
@@ -214,10 +125,15 @@ def _suspends(bare: Bare, cause: Cause) -> Plan:
     )
     if bare.observed.may_look:
         return replace(plan, again_in_seconds=0.0, look_closer=True)
-    others = bare.stopping_causes + bare.not_revoked
+    lost = bare.lost_pods(stopping=True)
+    others = _stopping_causes(bare, lost) + bare.not_revoked
     still = standing(bare.left, bare.before, bare.observed)
-    plan = without_lost_pods(plan, bare.lost_pods)
-    return _said(bare, plan, _because_of(cause, others, still), running=False)
+    return _said(bare, without_lost_pods(plan, lost), _because_of(cause, others, still), running=False)
+
+
+def _stopping_causes(bare: Bare, lost: LostVerdict) -> list[Cause]:
+    """What is wrong while a job is to stop or has ended."""
+    return gravest_first([*lost.causes, *stopping_causes(bare.observed, bare.volume, bare.clusters)])
 
 
 def _because_of(cause: Cause, others: list[Cause], suspended: Verdict) -> Verdicts:
@@ -280,17 +196,17 @@ def exported(job: str) -> ExportedModel:
 
 
 def _said(bare: Bare, plan: Plan, verdicts: Verdicts, *, running: bool, completed: datetime | None = None) -> Plan:
-    """``plan`` with the status; the known progress of the job stays."""
-    before, generation = bare.before, int(bare.job["metadata"].get("generation") or 0)
-    # A job without a status has no known pools to count.
-    heard = Heard(None if bare.workloads else frozenset(), given_up=given_up_before(before))
+    """``plan`` with the status. ``completed``: when the job ends, if it ends now."""
+    before, told, generation = bare.before, bare.told, int(bare.job["metadata"].get("generation") or 0)
+    # A job without a status has no known pools to count. Which learners the pools have is not known exactly.
+    heard = Heard(None if bare.workloads else frozenset())
     there = {one.pool: count for one in bare.workloads if (count := before.elsewhere.get(str(one.pool)))}
     pods = PodsSeen(elsewhere=there) if running else PodsSeen()
     counted = counts(bare.workloads, heard, bare.clusters, running=running, pods=pods)
     changed: dict[str, object] = {
         "learners": counted.learners,
         "regions": counted.regions,
-        "progress": without_rates(before.progress),
+        "restarts": before.restarts if told is None else restarts_of(told),
         "observed_generation": generation,
         "phase": phase_of(before, verdicts, bare.now),
         "reason": reason_of(verdicts),
@@ -298,6 +214,14 @@ def _said(bare: Bare, plan: Plan, verdicts: Verdicts, *, running: bool, complete
     }
     if completed is not None:
         changed["completion_time"] = completed
+        changed["model"] = exported(bare.name) if verdicts["Complete"].status == "True" else None
     elif bare.stop_fields.suspend and before.completion_time is None:
-        changed["start_time"] = start_time(before, bare.now, suspended=True)
-    return if_new(plan, before, before.model_copy(update=changed))
+        changed["start_time"] = start_time(before, bare.latest, suspended=True)
+    if told is not None and before.syncer is not None:
+        changed["syncer"] = before.syncer.model_copy(update={"epoch": told.epoch})
+    status = before.model_copy(update=changed)
+    if told is None:
+        status = status.model_copy(update={"progress": without_rates(before.progress)})
+    else:
+        status = with_progress(status, before, progress_of(told, bare.now), bare.now)
+    return if_new(plan, before, status, named_in(bare.annotation(READMIT)))

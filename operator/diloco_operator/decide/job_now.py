@@ -11,6 +11,7 @@ from diloco.spec.status import AvoidedNode, JobStatus
 from diloco_operator import names
 from diloco_operator.decide.avoided_nodes import PoolPods, avoided_nodes, nodes_to_avoid
 from diloco_operator.decide.causes.volume import Volume
+from diloco_operator.decide.clock import latest_known
 from diloco_operator.decide.clusters import Clusters
 from diloco_operator.decide.endpoint import Endpoint, endpoint
 from diloco_operator.decide.failing import failing, told_before
@@ -60,6 +61,13 @@ class JobNow:
     """Learners of a pool that run in the region's next one, of which ``job`` has so many more."""
     readmit: str = ""
     """The annotation that lets learners back in; empty: the job has none."""
+    created: datetime | None = None
+    """When the job was made, by the API server's clock; None: not known."""
+
+    @property
+    def latest(self) -> datetime:
+        """The time to record, by a clock that may be behind."""
+        return latest_known(self.before, self.created, self.now)
 
     @property
     def spec(self) -> JobSpec:
@@ -91,7 +99,14 @@ class JobNow:
         """Its pools, in the manifest's order."""
         pools, regions = names.pools(self.spec), self.clusters.regions
         found = pool_workloads(self.set_names, pools, regions, self.observed.children, self.given_up)
-        return [replace(one, avoid=nodes_to_avoid(one, self.before.avoided_nodes, self.now)) for one in found]
+        return [
+            replace(
+                one,
+                avoid=nodes_to_avoid(one, self.before.avoided_nodes, self.now),
+                elsewhere=self.elsewhere.get(one.pool, 0),
+            )
+            for one in found
+        ]
 
     @cached_property
     def given_up(self) -> frozenset[str]:
@@ -104,7 +119,7 @@ class JobNow:
         if not self.readmit:
             return Readmissions()
         known = {f"{key}/{index}" for key, pool in names.pools(self.spec).items() for index in range(pool.learners)}
-        return readmitted(self.readmit, known, self.observed, self.name)
+        return readmitted(self.readmit, known, self.observed, self.before, self.name)
 
     @cached_property
     def orders(self) -> dict[str, str]:

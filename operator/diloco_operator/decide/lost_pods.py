@@ -251,7 +251,8 @@ def _learner_causes(found: Iterable[_Lost], *, stopping: bool) -> Iterator[Cause
     for ones in groups.values():
         first = min(ones, key=lambda one: one.deletion.child)
         workload = first.workload
-        if first.why is None and not stopping and workload.can_do_without(len(ones)):
+        missed = sum(one.deletion.whose not in workload.held_learners for one in ones)
+        if first.why is None and not stopping and workload.can_do_without(missed):
             continue
         # A job that has ended needs none.
         whole = f" of {workload.desired} learners" if workload.desired else " learner(s)"

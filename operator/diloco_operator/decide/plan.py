@@ -78,6 +78,8 @@ class Plan:
     before any status is written."""
     readmit_left: str | None = None
     """What the annotation `readmission.READMIT` of the job is to say, after the status; None: it stays."""
+    readmit_events: tuple[JobEvent, ...] = ()
+    """Recorded after that, so that they are told once."""
     remove_finalizer: bool = False
     """Take `clusters.FINALIZER` from the job, after everything else and after the events: then the job is gone."""
     left_behind: Mapping[str, int] = field(default_factory=dict)

@@ -76,9 +76,11 @@ def without_rates(progress: Progress | None) -> Progress | None:
 
 def held_back(before: Progress, after: Progress) -> Progress:
     """What is written without real progress: the earlier figures with their time, but no rate that has become 0."""
-    if stopped(before, after):
-        return before.model_copy(update={"tokens_per_second": 0, "seconds_left": None})
-    return before
+    changed: dict[str, object] = {"tokens_per_second": 0, "seconds_left": None} if stopped(before, after) else {}
+    if before.updated_at is not None and after.updated_at is not None and before.updated_at > after.updated_at:
+        # By a time that has not come yet, of a clock that was ahead, nothing would be stuck.
+        changed["updated_at"] = after.updated_at
+    return before.model_copy(update=changed) if changed else before
 
 
 def stuck(status: JobStatus, now: datetime) -> bool:

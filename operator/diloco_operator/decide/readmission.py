@@ -18,7 +18,9 @@ from diloco_operator.decide.observed import ChildKey, Object, Observed, SyncerSt
 
 READMIT: Final = "diloco.dev/readmit"
 """The annotation: ids of learners (``region/pool/index``), separated by commas."""
+_WHERE: Final = f"metadata.annotations[{READMIT}]"
 _MOST_NAMED: Final = 8
+_LONGEST_NAMED: Final = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +33,8 @@ class Readmissions:
     """What is left of the annotation; None: it stays as it is."""
     problem: str = ""
     """What is wrong with it; empty: nothing. The names that are in order count in any case."""
+    needless: str = ""
+    """What to say of learners that it names and that are not given up; empty: there are none. They are not left."""
 
 
 def given_up(view: SyncerStatusView) -> frozenset[str]:
@@ -54,28 +58,69 @@ def given_up_now(observed: Observed, before: JobStatus) -> frozenset[str]:
     return given_up(view) if isinstance(view, SyncerStatusView) else given_up_before(before)
 
 
-def readmitted(annotation: str, learners: Collection[str], observed: Observed, job: str) -> Readmissions:
-    """What the annotation asks for; ``learners``: the ids that the job may have."""
-    named = tuple(dict.fromkeys(filter(None, (one.strip() for one in annotation.split(",")))))
+def named_in(annotation: str) -> tuple[str, ...]:
+    """The ids that an annotation names, each once."""
+    return tuple(dict.fromkeys(filter(None, (one.strip() for one in annotation.split(",")))))
+
+
+def readmitted(
+    annotation: str, learners: Collection[str], observed: Observed, before: JobStatus, job: str
+) -> Readmissions:
+    """What the annotation asks for.
+
+    Args:
+        annotation: The annotation.
+        learners: The ids that the job may have.
+        observed: What was observed.
+        before: The status as it was last written.
+        job: The job's name.
+    """
+    named = named_in(annotation)
     if not named:
         return Readmissions()
     unknown = [one for one in named if one not in learners]
     problem = ""
     if unknown:
-        told = shortlist([repr(one[:100]) for one in unknown], _MOST_NAMED)
+        told = shortlist([repr(one[:_LONGEST_NAMED]) for one in unknown], _MOST_NAMED)
         which = "is no learner" if len(unknown) == 1 else "are no learners"
-        problem = f"metadata.annotations[{READMIT}]: {told} {which} of this job; use REGION/POOL/INDEX"
-    view = observed.syncer
+        problem = f"{_WHERE}: {told} {which} of this job; use REGION/POOL/INDEX"
+    view, orders = observed.syncer, _told_before(observed.children, job, named)
     if not isinstance(view, SyncerStatusView):
-        return Readmissions(_told_before(observed.children, job, named), None, problem)
+        return Readmissions(orders_text(orders), None, problem)
     out = {one.id: one.incarnation for one in view.learners if one.state == LearnerState.GIVEN_UP}
-    orders = [LearnerOrder(one, view.epoch, out[one]) for one in named if one in out]
+    obeyed = given_up_before(before).union(one.learner for one in orders)
+    # An order that was obeyed has no effect. It stays while the annotation does, as the mark of having been given.
+    orders = [one for one in orders if one.learner not in out]
+    orders += [LearnerOrder(one, view.epoch, out[one]) for one in named if one in out]
     kept = [one for one in named if one in out or one in unknown]
-    return Readmissions(orders_text(orders), None if len(kept) == len(named) else ",".join(kept), problem)
+    left = None if len(kept) == len(named) else ",".join(kept)
+    needless = [one for one in named if one not in obeyed and one not in kept]
+    return Readmissions(orders_text(orders), left, problem, _needless(needless, out))
 
 
-def _told_before(children: Mapping[ChildKey, Object], job: str, named: Collection[str]) -> str:
-    """The orders that the syncer has already, while it does not report."""
+def not_ordered(annotation: str, children: Mapping[ChildKey, Object], job: str) -> str:
+    """What the annotation asks for in vain, for a job whose objects cannot be built; empty: nothing."""
+    named = named_in(annotation)
+    told = {one.learner for one in _told_before(children, job, named)}
+    still = [repr(one[:_LONGEST_NAMED]) for one in named if one not in told]
+    if not still:
+        return ""
+    return f"{_WHERE}: {shortlist(still, _MOST_NAMED)} cannot be let back in while the manifest is refused; correct it"
+
+
+def _needless(named: list[str], out: Collection[str]) -> str:
+    if not named:
+        return ""
+    who = f"{shortlist(sorted(out), _MOST_NAMED)} {_are(out)}" if out else "no learner is"
+    return f"{_WHERE}: {shortlist(named, _MOST_NAMED)} {_are(named)} not given up; {who}"
+
+
+def _are(learners: Collection[str]) -> str:
+    return "is" if len(learners) == 1 else "are"
+
+
+def _told_before(children: Mapping[ChildKey, Object], job: str, named: Collection[str]) -> list[LearnerOrder]:
+    """The orders that the syncer has already."""
     live = children.get(ChildKey("ConfigMap", names.config_map(job))) or {}
     text = (live.get("data") or {}).get(READMITTED_FILE)
-    return orders_text(one for one in orders_in(str(text or "")) if one.learner in named)
+    return [one for one in orders_in(str(text or "")) if one.learner in named]

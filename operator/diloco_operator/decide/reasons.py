@@ -101,6 +101,7 @@ class Reason(StrEnum):
     NODE_AVOIDED = "NodeAvoided"
     LEARNER_MOVED = "LearnerMoved"
     LEARNER_READMITTED = "LearnerReadmitted"
+    GIVING_UP_LOST = "GivingUpLost"
     FALLBACK_USED = "FallbackUsed"
     FALLBACK_LEFT = "FallbackLeft"
     IN_PROGRESS = "InProgress"

@@ -13,6 +13,7 @@ from datetime import datetime
 from diloco.spec import SpecError
 from diloco.spec.load import job_from
 from diloco_operator import names
+from diloco_operator.decide.bare import Bare
 from diloco_operator.decide.causes.all import (
     revocation_causes,
     running_causes,
@@ -22,12 +23,11 @@ from diloco_operator.decide.causes.all import (
 )
 from diloco_operator.decide.causes.cause import Cause, gravest_first
 from diloco_operator.decide.child_changes import Changes, changes
-from diloco_operator.decide.conditions import IN_PROGRESS, Verdict, Verdicts, remembered, taken_over
+from diloco_operator.decide.conditions import IN_PROGRESS, Verdict, Verdicts, event, remembered, taken_over
 from diloco_operator.decide.deletion import deletion
 from diloco_operator.decide.ending import End, deadline_end, recorded_end, seconds_until_deadline, syncer_end
 from diloco_operator.decide.fallback import with_fallbacks
 from diloco_operator.decide.idle import (
-    Bare,
     blocked,
     degraded,
     exported,
@@ -82,6 +82,7 @@ def reconcile(
                     lost_pod_policy=bare.lost_pod_policy,
                     syncer_stopped=bare.annotation(SYNCER_STOPPED),
                     readmit=bare.annotation(READMIT),
+                    created=bare.created,
                 )
             )
         )
@@ -107,7 +108,8 @@ def _runs(job_now: JobNow) -> Plan:
     ask = job_now.deployment is not None
     change = changes(job_now, running(job_now.desired_learners))
     plan = _planned(job_now, change, _running_again(job_now), ask_syncer=ask)
-    look = (job_now.holds or unhealthy(job_now)) and job_now.observed.may_look
+    look = job_now.holds or unhealthy(job_now.workloads_in_reach, job_now.deployment, job_now.claim)
+    look = look and job_now.observed.may_look
     if look or (ask and job_now.observed.syncer is None):
         return replace(plan, again_in_seconds=0.0, look_closer=look)
     view = job_now.observed.syncer
@@ -133,8 +135,10 @@ def _with_held_pods(job_now: JobNow, plan: Plan) -> Plan:
     again = min([plan.again_in_seconds, *(found.again_in_seconds for found in reach)])
     lost = {one.uid for one in plan.delete_pods}
     delete = [one for found in reach for one in found.delete if one.uid not in lost]
-    left = job_now.readmitted.left
-    return replace(plan, delete_pods=(*plan.delete_pods, *delete), again_in_seconds=again, readmit_left=left)
+    plan = replace(plan, delete_pods=(*plan.delete_pods, *delete), again_in_seconds=again)
+    needless = job_now.readmitted.needless
+    told = (event(Reason.READMISSION_IGNORED, needless),) if needless else ()
+    return replace(plan, readmit_left=job_now.readmitted.left, readmit_events=told)
 
 
 def _suspends(job_now: JobNow) -> Plan:
@@ -179,8 +183,8 @@ def _handing_in(job_now: JobNow) -> int:
 def _ends(job_now: JobNow, end: End) -> Plan:
     """The end is recorded before anything is stopped, because the syncer's status is not requested afterwards."""
     model = exported(job_now.name) if end.phase == "Complete" else None
-    completed = job_now.now.replace(microsecond=0)
-    return with_status(job_now, Plan(again_in_seconds=0.0), over(job_now.before, end), model=model, completed=completed)
+    said = over(job_now.before, end)
+    return with_status(job_now, Plan(again_in_seconds=0.0), said, model=model, completed=job_now.latest)
 
 
 def _planned(job_now: JobNow, change: Changes, again_in_seconds: float, *, ask_syncer: bool) -> Plan:

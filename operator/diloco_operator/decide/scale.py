@@ -25,8 +25,6 @@ def stopping(desired: Mapping[PoolKey, int], learner_pods_left: int) -> Scale:
 def start_time(status: JobStatus, now: datetime, *, suspended: bool) -> datetime | None:
     """When the job was started or last resumed: set anew on resuming, since it is dropped while the job is suspended.
 
-    As in a batch/v1 Job. It needs no memory other than the status.
+    As in a batch/v1 Job. It needs no memory other than the status. ``now`` is in whole seconds.
     """
-    if suspended:
-        return None
-    return status.start_time or now.replace(microsecond=0)
+    return None if suspended else status.start_time or now

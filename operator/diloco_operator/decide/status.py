@@ -1,5 +1,6 @@
 """The last step of every reconcile: the new status, and whether it is worth writing. Pure."""
 
+from collections.abc import Collection
 from dataclasses import replace
 from datetime import datetime
 
@@ -23,6 +24,7 @@ from diloco_operator.decide.job_now import JobNow
 from diloco_operator.decide.observed import Looked, SyncerStatusView
 from diloco_operator.decide.plan import Plan
 from diloco_operator.decide.progress import due, held_back, moved, progress_of, restarts_of, without_rates
+from diloco_operator.decide.readmission import named_in
 from diloco_operator.decide.scale import start_time
 from diloco_operator.decide.workloads import syncer_ready
 from diloco_operator.manifests.common import HTTP_PORT, SYNC_PORT
@@ -46,7 +48,6 @@ def with_status(
     known = None if has_had_a_syncer(before) or syncer_ready(job_now.deployment) else frozenset[str]()
     heard = Heard(known) if told is None else _heard(told, job_now.spec.sync.quorum)
     pods = PodsSeen(_waiting(job_now, told), _held(job_now), job_now.elsewhere) if running else PodsSeen()
-    heard = replace(heard, given_up=job_now.given_up)
     counted = counts(job_now.workloads, heard, job_now.clusters, running=running, pods=pods)
     status = before.model_copy(
         update={
@@ -63,15 +64,15 @@ def with_status(
             # If it ended while it was suspended, the condition stays as it was.
             "start_time": before.start_time
             if finished
-            else start_time(before, job_now.now, suspended=job_now.spec.suspend),
+            else start_time(before, job_now.latest, suspended=job_now.spec.suspend),
             "completion_time": completed,
         }
     )
     if told is None:
         status = status.model_copy(update={"progress": without_rates(before.progress)})
     else:
-        status = _with_progress(status, before, progress_of(told, job_now.now), job_now.now)
-    return if_new(plan, before, status)
+        status = with_progress(status, before, progress_of(told, job_now.now), job_now.now)
+    return if_new(plan, before, status, named_in(job_now.readmit))
 
 
 def _waiting(job_now: JobNow, view: SyncerStatusView | None) -> dict[PoolKey, Waiting]:
@@ -95,7 +96,8 @@ def _heard(view: SyncerStatusView, quorum: int) -> Heard:
     return Heard(training(view), left_out(view), lowered_quorum(view, quorum))
 
 
-def _with_progress(status: JobStatus, before: JobStatus, fresh: Progress, now: datetime) -> JobStatus:
+def with_progress(status: JobStatus, before: JobStatus, fresh: Progress, now: datetime) -> JobStatus:
+    """``status`` with the syncer's figures, if they are worth a write."""
     old = before.progress
     if old is None or (moved(old, fresh) and due(old, now)):
         return status.model_copy(update={"progress": fresh})
@@ -120,8 +122,8 @@ def _endpoints(job_now: JobNow, view: SyncerStatusView | None) -> SyncerEndpoint
     )
 
 
-def if_new(plan: Plan, before: JobStatus, after: JobStatus) -> Plan:
-    """``plan`` with the status and its events, if the status has changed."""
+def if_new(plan: Plan, before: JobStatus, after: JobStatus, ordered: Collection[str]) -> Plan:
+    """``plan`` with the status and its events, if the status has changed; ``ordered``: as in `events`."""
     if after == before:
         return plan
-    return replace(plan, status=after.as_object(), events=events(before, after))
+    return replace(plan, status=after.as_object(), events=events(before, after, ordered))

@@ -36,6 +36,8 @@ class PoolWorkload:
     """Indices of the learners that the syncer has given up."""
     avoid: tuple[str, ...] = ()
     """Nodes that its pods should avoid, sorted."""
+    elsewhere: int = 0
+    """Learners that run in the region's next pool, because they find no node here."""
 
     @property
     def pods(self) -> int:
@@ -48,6 +50,11 @@ class PoolWorkload:
         return self.left_out | self.given_up
 
     @property
+    def held_learners(self) -> frozenset[str]:
+        """Ids of the learners whose pods are held back."""
+        return frozenset(f"{self.pool}/{index}" for index in self.held)
+
+    @property
     def wanted(self) -> int:
         """Pods that should be ready."""
         return self.pods - len(self.held)
@@ -58,8 +65,14 @@ class PoolWorkload:
         return frozenset(range(self.pods)) - self.left_out
 
     def can_do_without(self, learners: int) -> bool:
-        """Whether it is elastic and has its minimum without so many learners."""
-        return self.minimum is not None and self.desired - learners >= self.minimum
+        """Whether it is elastic and needs none of so many learners, of those that may run.
+
+        The minimum is about learners that run. One that is given up, or held back, is none. It is reported by itself,
+        so no more are needed than those that may run and do not run elsewhere.
+        """
+        if self.minimum is None:
+            return False
+        return self.wanted - learners >= min(self.minimum, self.wanted - self.elsewhere)
 
     @property
     def ready(self) -> int:

@@ -1,54 +1,25 @@
 """Learners that are given up or left out, in a virtual cluster: their pods have no node, and no other is touched."""
 
-from typing import Any
-
 import pytest
 
-from diloco.spec.learner_orders import READMITTED_FILE
 from diloco_operator.decide.held_pods import MOST_WITH_THEM
 from testbed.virtual_cluster.cluster_world import ClusterWorld
 from testbed.virtual_cluster.operator_world import job_object
 from testbed.virtual_cluster.world_pods import crashed
+from tests.unit.operator.held_cluster import (
+    GIVEN_UP,
+    LAST,
+    MIDDLE,
+    OLD,
+    gated,
+    give_up,
+    given_up,
+    old_set,
+    pool,
+    reasons,
+    uids,
+)
 from tests.unit.operator.training_cluster import training
-
-OLD = "demo--us-west-old"
-MIDDLE, LAST = f"{OLD}-1", f"{OLD}-2"
-GIVEN_UP = "us-west/old/1"
-
-
-def uids(world: ClusterWorld) -> dict[str, str]:
-    return {name: pod["metadata"]["uid"] for name, pod in world.api.pods.pods.items()}
-
-
-def gated(world: ClusterWorld) -> set[str]:
-    return {name for name, pod in world.api.pods.pods.items() if "schedulingGates" in pod["spec"]}
-
-
-def old_set(world: ClusterWorld) -> dict[str, Any]:
-    found: dict[str, Any] = world.of_kind("StatefulSet")[OLD]["spec"]
-    return found
-
-
-def pool(world: ClusterWorld) -> dict[str, Any]:
-    found: dict[str, Any] = world.status()["regions"][1]["pools"][0]
-    return found
-
-
-def reasons(world: ClusterWorld) -> list[str]:
-    return [event["reason"] for event in world.api.events]
-
-
-def give_up(world: ClusterWorld) -> None:
-    world.api.pods.troubles[MIDDLE] = crashed(3, "given up")
-    world.syncers["demo"].given_up = {GIVEN_UP}
-
-
-def given_up() -> ClusterWorld:
-    world = training()
-    give_up(world)
-    world.run(60)
-    assert gated(world) == {MIDDLE}
-    return world
 
 
 def test_the_pod_of_a_given_up_learner_takes_no_node() -> None:
@@ -100,54 +71,6 @@ def test_it_stays_out_while_the_syncer_does_not_answer() -> None:
     assert pool(w)["givenUp"] == [1]
 
 
-def test_the_annotation_lets_it_back_in_once() -> None:
-    w = given_up()
-    before = uids(w)
-    del w.api.pods.troubles[MIDDLE]
-    w.annotate(readmit=GIVEN_UP)
-    w.run(60)
-    assert gated(w) == set()
-    assert all(uids(w)[name] == before[name] for name in before if name != MIDDLE)
-    assert GIVEN_UP in w.syncers["demo"].joined
-    assert "diloco.dev/readmit" not in w.job()["metadata"]["annotations"]
-    assert READMITTED_FILE not in w.of_kind("ConfigMap")["demo-job"]["data"]
-    assert old_set(w).get("updateStrategy", {}).get("type") != "OnDelete"
-    assert "givenUp" not in pool(w)
-    assert "held" not in pool(w)
-    assert reasons(w).count("LearnerReadmitted") == 1
-    assert w.condition("Degraded")["status"] == "False"
-    give_up(w)
-    w.run(60)
-    assert gated(w) == {MIDDLE}, "the annotation holds once"
-
-
-def test_an_order_is_kept_until_a_syncer_that_was_away_has_taken_it() -> None:
-    w = given_up()
-    w.annotate(readmit=GIVEN_UP)
-    w.reconcile()
-    told = w.of_kind("ConfigMap")["demo-job"]["data"][READMITTED_FILE]
-    syncer = next(iter(w.pods_of("syncer")))
-    w.api.pods.pods[syncer]["status"] = crashed(1, "no disk")
-    w.api.pods.set_controller(w.of_kind("Deployment")["demo-syncer"])
-    w.new_operator()
-    w.reconcile()
-    assert w.of_kind("ConfigMap")["demo-job"]["data"][READMITTED_FILE] == told
-    assert w.job()["metadata"]["annotations"]["diloco.dev/readmit"] == GIVEN_UP
-
-
-def test_a_name_that_is_no_learner_is_told_and_the_others_are_let_in() -> None:
-    w = given_up()
-    del w.api.pods.troubles[MIDDLE]
-    w.annotate(readmit=f"us-west/old/7, {GIVEN_UP}")
-    w.run(60)
-    assert gated(w) == set()
-    assert w.job()["metadata"]["annotations"]["diloco.dev/readmit"] == "us-west/old/7"
-    assert (w.condition("Degraded")["reason"], w.condition("Degraded")["message"]) == (
-        "ReadmissionIgnored",
-        "metadata.annotations[diloco.dev/readmit]: 'us-west/old/7' is no learner of this job; use REGION/POOL/INDEX",
-    )
-
-
 def test_a_learner_is_left_out_by_its_index_and_comes_back() -> None:
     w = training()
     before = uids(w)
@@ -197,6 +120,7 @@ def test_a_pool_is_scaled_across_a_learner_that_is_held_back(learners: int) -> N
     assert {name for name in uids(w) if name.startswith(OLD)} == {f"{OLD}-{index}" for index in range(learners)}
     assert all(uids(w)[name] == before[name] for name in (f"{OLD}-0", MIDDLE))
     assert pool(w)["training"] == learners - 1
+    assert "LearnerReadmitted" not in reasons(w)
 
 
 def test_scaled_below_it_nothing_is_held_back_any_more() -> None:
@@ -206,6 +130,7 @@ def test_scaled_below_it_nothing_is_held_back_any_more() -> None:
     assert gated(w) == set()
     assert "held" not in pool(w)
     assert old_set(w).get("updateStrategy", {}).get("type") != "OnDelete"
+    assert "LearnerReadmitted" not in reasons(w), "its pool is smaller"
 
 
 def test_changed_resources_reach_the_other_pods_one_after_the_other() -> None:
@@ -259,3 +184,5 @@ def test_the_job_ends_while_a_learner_is_held_back() -> None:
     w.run(90)
     assert w.status()["phase"] == "Failed"
     assert w.api.pods.pods == {}
+    assert pool(w)["givenUp"] == [1]
+    assert "LearnerReadmitted" not in reasons(w)

@@ -1,5 +1,7 @@
 """All causes for a job being Degraded, the gravest first, and whether its pods have to be examined. Pure."""
 
+from collections.abc import Iterable
+
 from diloco.spec.words import shortlist
 from diloco_operator.decide.avoided_nodes import not_avoided
 from diloco_operator.decide.causes.cause import Cause, gravest_first
@@ -13,16 +15,18 @@ from diloco_operator.decide.observed import ChildKey, Looked, Object, Observed, 
 from diloco_operator.decide.readmission import given_up
 from diloco_operator.decide.reasons import Reason
 from diloco_operator.decide.text import one_line
-from diloco_operator.decide.workloads import CLAIM, syncer_ready
+from diloco_operator.decide.workloads import CLAIM, PoolWorkload, syncer_ready
 
 
-def unhealthy(job_now: JobNow) -> bool:
+def unhealthy(workloads: Iterable[PoolWorkload], deployment: Object | None, claim: Object | None) -> bool:
     """Whether something that should run does not, so that its pods have to be examined.
 
-    What was last seen in a cluster that does not answer is not examined.
+    Args:
+        workloads: The pools, but for those in clusters that do not answer: what was last seen there is not examined.
+        deployment: The syncer's.
+        claim: The syncer's.
     """
-    sets = [workload for workload in job_now.workloads_in_reach if workload.live is not None]
-    deployment, claim = job_now.deployment, job_now.claim
+    sets = [workload for workload in workloads if workload.live is not None]
     return (
         # A pod too many is on its way out, or cannot be ended.
         any(not workload.healthy or workload.surplus for workload in sets)
@@ -46,7 +50,7 @@ def running_causes(job_now: JobNow, lost: frozenset[str]) -> list[Cause]:
     if job_now.readmitted.problem:
         causes.append(Cause(Reason.READMISSION_IGNORED, job_now.readmitted.problem))
     causes += not_avoided(job_now.avoided)
-    held = frozenset(f"{one.pool}/{index}" for one in job_now.workloads for index in one.held)
+    held = frozenset[str]().union(*(one.held_learners for one in job_now.workloads))
     known = Known(spared=held, lost=lost)
     if isinstance(view, SyncerStatusView):
         causes += reported_causes(view, frozenset(job_now.spec.learner_ids), job_now.spec.sync.quorum)

@@ -23,6 +23,7 @@ def without_waiting(workload: PoolWorkload, problems: Sequence[PodProblem], lost
     """The ``problems`` of a pool's pods, without those of pods that an elastic pool can do without.
 
     If fewer than its minimum have a node, all of them count. ``lost`` more pods are on nodes that do not respond.
+    Neither are of learners that are given up or held back.
     """
     others = [problem for problem in problems if not has_no_node(problem)]
     without_node = lost + len(problems) - len(others)

@@ -73,8 +73,9 @@ def learner_causes(workloads: Iterable[PoolWorkload], looked: Looked, known: Kno
     causes: list[Cause] = []
     for workload, own in _with_pods(workloads, looked):
         problems = _problems(workload, own, looked, known, now)
-        lost = sum(observed.pod["metadata"].get("uid") in known.lost for observed in own)
-        causes += _grouped(without_waiting(workload, problems, lost), _counted(workload))
+        lost = [one.pod for one in own if one.pod["metadata"].get("uid") in known.lost]
+        missed = sum(_learner(workload, pod) not in known.spared for pod in lost)
+        causes += _grouped(without_waiting(workload, problems, missed), _counted(workload))
         causes += _forbidden(workload, looked.events)
         # Of a set whose pods are held back, the controller waits for none (`held_pods`).
         given_up = not is_held_back(workload.live) and any(_learner(workload, one.pod) in known.spared for one in own)
@@ -94,7 +95,8 @@ def waiting_learners(
     """
     found = {}
     for workload, own in _with_pods(workloads, looked):
-        problems = _problems(workload, own, looked, Known(present), now)
+        # One that is given up waits for no node.
+        problems = _problems(workload, own, looked, Known(present, workload.held_learners), now)
         without = [problem for problem in problems if has_no_node(problem)]
         if workload.minimum is not None and without:
             causes = _grouped(without, _counted(workload))

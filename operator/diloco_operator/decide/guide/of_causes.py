@@ -11,7 +11,8 @@ CAUSES: Final[Mapping[Reason, Guide]] = MappingProxyType(
     {
         Reason.INVALID_SPEC: warning(
             "The manifest has an error that the API server did not catch; the message names each field. The operator "
-            "creates nothing. What runs from an earlier, valid spec keeps running.",
+            "creates and changes nothing. What runs from an earlier, valid spec keeps running: pods on lost nodes are "
+            "replaced, and the job ends when its training ends.",
             "Fix the field. Fields that pods are made from can be changed once the job is suspended (`suspend: true`). "
             "Do not delete the job for this: that deletes its model. `suspend`, the deadline and the time to live "
             "still work.",
@@ -236,9 +237,11 @@ CAUSES: Final[Mapping[Reason, Guide]] = MappingProxyType(
             "REGION[/POOL]`. An entry is `REGION=TIME` or `REGION/POOL=TIME`, with a time that has passed.",
         ),
         Reason.READMISSION_IGNORED: warning(
-            "The annotation `diloco.dev/readmit` names something that is no learner of the job. The learners that it "
-            "names correctly are let back in.",
-            "Correct it: ids of learners (`REGION/POOL/INDEX`), separated by commas.",
+            "The annotation `diloco.dev/readmit` names something that is no learner of the job, or, in an event, a "
+            "learner that is not given up; or the manifest is refused meanwhile. The learners that it names correctly "
+            "are let back in.",
+            "Correct it: ids of learners (`REGION/POOL/INDEX`), separated by commas. The message, or that of "
+            "`LearnersGivenUp`, says who is given up.",
         ),
         Reason.ROLLOUT_WAITING: warning(
             "`resources` of a pool were changed, and one of its pods is not ready and keeps the others from being "

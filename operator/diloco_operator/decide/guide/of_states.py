@@ -105,12 +105,18 @@ STATES: Final[Mapping[Reason, Guide]] = MappingProxyType(
             "The syncer lets a learner that was given up join again, because the annotation `diloco.dev/readmit` "
             "names it. Its restarts are counted from zero, and its pod may have a node.",
         ),
+        Reason.GIVING_UP_LOST: normal(
+            "A learner that was given up may join again, although nobody has let it back in: the syncer was started "
+            "again from a checkpoint that is older than the giving up.",
+            "If it goes on failing, it is given up again.",
+        ),
         Reason.FALLBACK_USED: normal(
             "Pods of a pool found no node for `fallbackAfterSeconds`. The region's next pool has as many more "
             "learners.",
         ),
         Reason.FALLBACK_LEFT: normal(
-            "Pods of a pool that had found no node work now. As many learners of the region's next pool end.",
+            "Pods of a pool that had found no node work now, or some of its learners are given up or left out. As many "
+            "learners of the region's next pool end.",
         ),
         Reason.IN_PROGRESS: normal(
             "The job has not ended.",

@@ -147,6 +147,14 @@ def test_it_stays_for_its_time_when_nothing_shows_it_any_more() -> None:
     assert avoided_nodes(before, [pool(("c", None))], NOW, ()) == before[:1]
 
 
+def test_an_end_by_a_clock_that_was_ahead_is_an_hour_away_at_most() -> None:
+    ahead = entry("a", until=NOW + timedelta(days=365))
+    found = avoided_nodes([ahead], [], NOW + timedelta(seconds=0.5), ())
+    assert found == (entry("a"),)
+    assert begun([ahead], found) == "", "it is avoided already"
+    assert avoided_nodes(found, [], NOW + timedelta(seconds=1), ()) == found
+
+
 def test_after_its_time_it_begins_anew_only_with_new_crashes() -> None:
     before = [entry("a", until=NOW)]
     assert decide(pool(("a", None), ("a", None), ("b", None)), before=before) == []

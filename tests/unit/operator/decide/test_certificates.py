@@ -1,6 +1,7 @@
 """The contents of a job's Secrets: created once, kept, renewed, repaired if damaged, rolled over in two steps."""
 
 import base64
+import dataclasses
 import datetime as dt
 from collections.abc import Callable, Mapping
 
@@ -27,6 +28,7 @@ from diloco_operator.signing import (
 START = dt.datetime(2026, 1, 1, tzinfo=dt.UTC)
 POOLS = (PoolKey("us-east", "fast"), PoolKey("us-west", "old"))
 JOB = JobIdentity("job", "team", names.stateful_sets("job", POOLS))
+MADE_AT_START = dataclasses.replace(JOB, created=START)
 CA, SYNCER = names.authority_secret("job"), names.syncer_secret("job")
 FAST, OLD = (names.learner_secret(names.stateful_set("job", pool)) for pool in POOLS)
 MAKER = RandomCertificateMaker()
@@ -100,6 +102,30 @@ def test_the_authoritys_key_is_in_its_own_secret_only(first: Held) -> None:
 @pytest.mark.parametrize("later", [dt.timedelta(0), SETTLING, LEAF_LIFE * 2 / 3 - dt.timedelta(minutes=10)])
 def test_nothing_changes_while_nothing_is_due(first: Held, later: dt.timedelta) -> None:
     assert at(START + later, first) == (first, ())
+
+
+def test_what_was_made_by_a_clock_that_was_ahead_is_made_anew() -> None:
+    ahead, _ = at(START + dt.timedelta(days=365), {}, MADE_AT_START)
+    held, reasons = at(START, ahead, MADE_AT_START)
+    assert reasons[0] == f"{CA}: contains no valid authority with its key"
+    assert len(reasons) == 4
+    assert len(bundle(held)) == 1
+    for secret in (SYNCER, FAST, OLD):
+        assert leaf(held, secret).not_valid_before_utc < START
+    assert at(START + SETTLING, held, MADE_AT_START) == (held, ())
+
+
+def test_leaves_that_are_not_valid_yet_are_renewed_by_the_same_authority(first: Held) -> None:
+    ahead, _ = at(START + dt.timedelta(days=365), first, MADE_AT_START)
+    held, reasons = at(START + dt.timedelta(days=1), ahead, MADE_AT_START)
+    said = "is not valid yet: the operator's clock was ahead when it was made"
+    assert reasons == tuple(f"{name}: {said}" for name in (SYNCER, FAST, OLD))
+    assert held[CA] == first[CA]
+    assert at(START + dt.timedelta(days=2), held, MADE_AT_START) == (held, ())
+
+
+def test_by_a_clock_that_is_behind_the_job_nothing_is_made_anew(first: Held) -> None:
+    assert at(START - dt.timedelta(days=365), first, MADE_AT_START) == (first, ())
 
 
 def test_leaves_are_renewed_with_a_third_of_life_left_and_the_ca_is_kept(first: Held) -> None:

@@ -116,6 +116,65 @@ def test_a_learner_on_a_node_that_vanished_is_not_mourned() -> None:
     assert [one.child.name for one in w.forced] == [name]
 
 
+def test_learners_that_are_given_up_do_not_make_the_minimum() -> None:
+    w = elastic_world(2, learners=4)
+    w.syncer.given_up = {"us-west/old/0", "us-west/old/1"}
+    w.pods.troubles[f"{OLD}2"] = unschedulable(NO_NODE)
+    w.run(60)
+    status, reason, message = degraded(w)
+    assert (status, reason) == ("True", "Unschedulable")
+    assert message.startswith(f"1 of 4 learners of us-west/old (minimum 2) unschedulable: {NO_NODE}; us-west/old/0, ")
+    assert (pool(w)["training"], pool(w)["waiting"]) == (1, 1)
+    w.syncer.given_up = {"us-west/old/0"}
+    w.run(60)
+    assert (pool(w)["training"], pool(w)["waiting"]) == (2, 1)
+    assert degraded(w)[1] == "LearnersGivenUp", "two run"
+
+
+def test_one_that_is_given_up_waits_for_no_node() -> None:
+    w = elastic_world(1)
+    w.syncer.given_up = {"us-west/old/1"}
+    w.pods_forbidden = frozenset({""})
+    w.pods.troubles[f"{OLD}1"] = unschedulable(NO_NODE)
+    w.run(60)
+    assert pool(w)["waiting"] is None
+    assert degraded(w)[1] == "LearnersGivenUp"
+
+
+def test_learners_that_are_left_out_do_not_make_the_minimum() -> None:
+    w = elastic_world(2, learners=4)
+    w.job["spec"]["regions"][1]["pools"][0]["without"] = [0]
+    w.change()
+    for index, found in ((1, "False"), (2, "True")):
+        w.pods.troubles[f"{OLD}{index}"] = unschedulable(NO_NODE)
+        w.run(60)
+        assert degraded(w)[0] == found
+
+
+def test_lost_nodes_count_where_the_others_are_given_up() -> None:
+    w = elastic_world(2, learners=4)
+    w.syncer.given_up = {"us-west/old/0", "us-west/old/1"}
+    w.run(60)
+    w.pods.stuck |= {f"{OLD}2", f"{OLD}3"}
+    for name in list(w.pods.stuck):
+        w.pods.delete(name)
+    w.run(120)
+    told = [event.message for event in w.events if event.reason == "NodeLost"]
+    assert len(told) == 1
+    assert told[0].startswith("2 of 4 learners of us-west/old lost: node-1 does not respond; the operator replaces")
+
+
+def test_the_lost_pod_of_one_that_is_given_up_is_not_missed() -> None:
+    w = elastic_world(3, learners=4)
+    w.syncer.given_up = {"us-west/old/0"}
+    w.pods.stuck.add(f"{OLD}0")
+    w.pods.delete(f"{OLD}0")
+    w.run(120)
+    assert [one.child.name for one in w.forced] == [f"{OLD}0"]
+    assert "NodeLost" not in [event.reason for event in w.events]
+    assert degraded(w)[1] == "LearnersGivenUp"
+
+
 def test_a_raised_minimum_makes_who_waits_a_problem_and_a_lowered_none() -> None:
     w = elastic_world(1, p2=unschedulable(NO_NODE))
     for minimum, found in ((3, "True"), (1, "False")):

@@ -150,6 +150,60 @@ def test_an_elastic_pool_asks_the_next_one_for_its_minimum_only() -> None:
     assert degraded(w)[0] == "False"
 
 
+def test_a_learner_that_is_given_up_starts_nowhere_else() -> None:
+    w = world_with(no_node(), no_node())
+    w.run(200)
+    assert pools(w)["spot"] == (2, 0, 2)
+    w.syncer.given_up = {"us-west/spot/0"}
+    w.run(60)
+    assert pools(w) == {"spot": (2, 0, 1), "steady": (2, 2, None)}
+    assert degraded(w)[1] == "LearnersGivenUp"
+    assert "unschedulable" not in degraded(w)[2]
+    assert said(w)[1:] == ["fewer learners of us-west/spot are to run; 1 still run in the next pool"]
+    w.syncer.given_up = {"us-west/spot/0", "us-west/spot/1"}
+    w.run(60)
+    assert pools(w) == {"spot": (2, 0, None), "steady": (1, 1, None)}
+
+
+def test_what_given_up_learners_leave_to_the_minimum_the_next_pool_needs() -> None:
+    w = world_with(learners=4, minimumLearners=2)
+    w.run(60)
+    w.syncer.given_up = {"us-west/spot/0", "us-west/spot/1"}
+    w.pods.troubles |= {
+        f"{name}{index}": no_node(60.0) for name, first in ((SPOT, 2), (STEADY, 1)) for index in (first, first + 1)
+    }
+    w.run(300)
+    assert pools(w) == {"spot": (4, 0, 2), "steady": (3, 1, None)}
+    assert degraded(w)[1] == "Unschedulable"
+    assert "2 of 3 learners of us-west/steady unschedulable" in degraded(w)[2]
+    assert "of us-west/spot " not in degraded(w)[2], "they are needed in one pool only"
+    del w.pods.troubles[f"{STEADY}1"], w.pods.troubles[f"{STEADY}2"]
+    w.run(60)
+    assert pools(w) == {"spot": (4, 0, 2), "steady": (3, 3, None)}
+    assert degraded(w)[1] == "LearnersGivenUp"
+
+
+def test_learners_that_are_left_out_start_nowhere_else() -> None:
+    w = world_with(no_node(), no_node(), no_node(), learners=3, without=[0])
+    w.run(200)
+    assert pools(w) == {"spot": (2, 0, 2), "steady": (3, 3, None)}
+    assert degraded(w)[0] == "False"
+
+
+def test_nobody_elsewhere_ends_when_one_that_runs_is_left_out() -> None:
+    w = world_with()
+    w.pods.troubles[f"{SPOT}1"] = no_node()
+    w.run(200)
+    assert pools(w) == {"spot": (2, 1, 1), "steady": (2, 2, None)}
+    before = w.pods.pods[f"{STEADY}1"]["metadata"]["uid"]
+    w.job["spec"]["regions"][1]["pools"][0]["without"] = [0]
+    w.change()
+    w.run(60)
+    assert pools(w) == {"spot": (1, 0, 1), "steady": (2, 2, None)}
+    assert w.pods.pods[f"{STEADY}1"]["metadata"]["uid"] == before
+    assert len(said(w)) == 1
+
+
 def test_what_ends_by_hand_or_by_mistake_ends_nobody_elsewhere() -> None:
     w = world_with(no_node(), no_node())
     w.run(200)

@@ -57,6 +57,18 @@ def avoiding() -> ClustersWorld:
     return w
 
 
+@cache
+def refused() -> ClustersWorld:
+    """Its manifest cannot be carried out, and a learner there is given up."""
+    w = ClustersWorld()
+    w.run(40)
+    w.change(sharding={"ways": 4})
+    w.syncer.given_up = {"far/new/0"}
+    w.run(10)
+    assert w.status["phase"] == "Invalid"
+    return w
+
+
 def places(value: Any, at: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
     yield at
     inner = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
@@ -88,7 +100,7 @@ def stored(item: Object) -> Object:
 @settings(max_examples=100)
 @given(st.data())
 def test_an_object_that_comes_in_makes_no_reconcile_raise(data: st.DataObject) -> None:
-    w = data.draw(st.sampled_from([training, avoiding]))()
+    w = data.draw(st.sampled_from([training, avoiding, refused]))()
     other = w.others[FAR]
     key = data.draw(st.sampled_from(sorted(other.objects)))
     item = other.objects[key]
@@ -121,7 +133,7 @@ def test_a_template_that_has_to_stay_makes_no_reconcile_raise(field: str, data: 
 @settings(max_examples=100)
 @given(st.data())
 def test_a_pod_or_event_that_comes_in_makes_no_reconcile_raise(data: st.DataObject) -> None:
-    w = data.draw(st.sampled_from([training, avoiding]))()
+    w = data.draw(st.sampled_from([training, avoiding, refused]))()
     pod = next(iter(w.others[FAR].pods.pods.values()))
     pod = stored({**pod, "status": data.draw(st.sampled_from(STATUSES))})
     event = {

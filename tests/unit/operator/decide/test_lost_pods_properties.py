@@ -1,6 +1,7 @@
 """Whatever is observed of pods, claims and the syncer, only pods that may go are deleted by force.
 
-The plans here are of the whole `reconcile`, for jobs that run, are suspended, or have ended.
+The plans here are of the whole `reconcile`, for jobs that run, are suspended, have ended,
+or cannot be read.
 """
 
 import copy
@@ -30,6 +31,8 @@ LEARNERS = {
 LONG_AGO, NOT_YET = -100_000, 100_000
 MODES = ("ReadWriteOnce", "ReadWriteMany", "ReadOnlyMany", "ReadWriteOncePod", "ReadWriteSometimes")
 SHARED = {"ReadWriteMany", "ReadOnlyMany"}
+UNREADABLE = {"sharding": {"ways": 4}}
+"""A field of a later version."""
 
 ends = st.sampled_from([None, NOT_YET, -59, -61, LONG_AGO])
 """When a pod's grace period ends, in seconds from now; None: it is not being deleted."""
@@ -87,6 +90,7 @@ scenes = st.fixed_dictionaries(
         # A later version may have other actions.
         "action": st.sampled_from(["Replace", "Replace", "Wait", "Later"]),
         "life": st.sampled_from(["runs", "is suspended", "is over"]),
+        "readable": st.booleans(),
         "forbidden": st.booleans(),
     }
 )
@@ -115,7 +119,8 @@ def test_only_pods_that_may_go_are_deleted(scene: dict[str, Any]) -> None:
         syncer=view,
         pods_forbidden=frozenset({""}) if forbidden else frozenset(),
     )
-    spec = {"suspend": life == "is suspended", "failurePolicy": {"lostPods": {"action": action}}}
+    spec: dict[str, Any] = {"suspend": life == "is suspended", "failurePolicy": {"lostPods": {"action": action}}}
+    spec |= {} if scene["readable"] else UNREADABLE
     plan = planned(w, observed, said, spec, over=life == "is over")
 
     assert len(plan.delete_pods) <= MOST_AT_ONCE
@@ -139,8 +144,8 @@ def test_only_pods_that_may_go_are_deleted(scene: dict[str, Any]) -> None:
 
 
 @settings(max_examples=60)
-@given(st.sets(st.sampled_from(sorted(LEARNERS))), st.sampled_from(["runs", "is suspended", "is over"]))
-def test_every_absent_learners_pod_is_deleted_once(lost: set[str], life: str) -> None:
+@given(st.sets(st.sampled_from(sorted(LEARNERS))), st.sampled_from(["runs", "is suspended", "is over"]), st.booleans())
+def test_every_absent_learners_pod_is_deleted_once(lost: set[str], life: str, readable: bool) -> None:
     w = trained()
     (syncer,) = w.syncer_pods()
     there: dict[str, Any] = {"ends": None, "claim": None, "finalizers": [], "owner": "its set"}
@@ -148,7 +153,8 @@ def test_every_absent_learners_pod_is_deleted_once(lost: set[str], life: str) ->
     given = [*((name, gone if name in lost else there) for name in LEARNERS), (syncer, there)]
     view = SyncerStatusView.model_validate({**w.syncer.status(), "learners": []})
     observed = replace(w.observed(), looked=Looked(tuple(seen(w, *one) for one in given)), syncer=view)
-    plan = planned(w, observed, "", {"suspend": life == "is suspended"}, over=life == "is over")
+    spec: dict[str, Any] = {"suspend": life == "is suspended"} | ({} if readable else UNREADABLE)
+    plan = planned(w, observed, "", spec, over=life == "is over")
     assert sorted(one.child.name for one in plan.delete_pods) == sorted(lost)
     reason = "LostPodReplaced" if life == "runs" else "LostPodRemoved"
     assert {one.reason for one in plan.delete_pods} <= {reason}

@@ -40,6 +40,7 @@ changes = st.one_of(
     st.tuples(st.just("lose pod"), st.integers(0, 4)),
     st.tuples(st.just("break nodes"), st.sets(st.sampled_from(NODES), max_size=2)),
     st.tuples(st.just("finish"), st.booleans()),
+    st.tuples(st.just("spoil"), st.booleans()),
 )
 lives = st.lists(st.one_of(ticks, reconciles, killed, changes), min_size=1, max_size=25)
 
@@ -63,6 +64,7 @@ def happens(w: World, what: str, value: Any) -> None:
         "lose pod": lambda: _lose_pod(w, value),
         "break nodes": lambda: setattr(w.pods, "broken", set(value)),
         "finish": lambda: _finish(w, complete=value),
+        "spoil": lambda: _spoil(w, unreadable=value),
     }
     acts[what]()
 
@@ -111,6 +113,12 @@ def _finish(w: World, *, complete: bool) -> None:
             w.syncer.fails("too few learners are left")
 
 
+def _spoil(w: World, *, unreadable: bool) -> None:
+    """The spec has a field of a later version, or no longer."""
+    w.job["spec"].pop("sharding", None)
+    w.change(**({"sharding": {"ways": 4}} if unreadable else {}))
+
+
 @settings(max_examples=40)
 @given(lives, st.booleans())
 def test_any_history_settles_and_reconciling_twice_gives_an_empty_plan(
@@ -130,6 +138,7 @@ def test_any_history_settles_and_reconciling_twice_gives_an_empty_plan(
     w.pods.troubles.clear()
     w.pods.broken = set()
     w.unreachable = ""
+    _spoil(w, unreadable=False)
     w.run(150)
     suspended = w.job["spec"].get("suspend")
     phase = w.status["phase"]

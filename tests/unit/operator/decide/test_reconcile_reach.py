@@ -12,6 +12,7 @@ from diloco_operator.decide.observed import ChildKey
 from diloco_operator.decide.revocation import REVOKED, with_entry
 from diloco_operator.names import PoolKey
 from testbed.virtual_cluster.operator_world import World, job_object
+from tests.unit.operator.decide.training_world import training_world
 
 EXPOSED = ChildKey("Service", names.exposed_syncer("demo"))
 SYNCER = ChildKey("Secret", names.syncer_secret("demo"))
@@ -96,7 +97,7 @@ def test_while_a_job_is_suspended_it_is_said_what_is_not_understood() -> None:
 
 @pytest.mark.parametrize("suspend", [False, True])
 def test_while_the_manifest_is_refused_it_is_said_that_nothing_is_revoked(suspend: bool) -> None:
-    w = training()
+    w = training_world()
     region = w.job["spec"]["regions"][0]["name"]
     w.job["metadata"]["annotations"] = {REVOKED: with_entry("", region, w.now)}
     w.run(5)

@@ -84,7 +84,7 @@ def test_what_runs_of_a_job_that_became_invalid_is_left_running() -> None:
     assert w.status["phase"] == "Invalid"
     assert w.condition("Ready")["message"].endswith("what already runs keeps running")
     assert len(w.pods.pods) == 5
-    assert w.status["progress"]["step"] == progress["step"]
+    assert w.status["progress"]["step"] > progress["step"], "it trains on"
     w.change(sync={"quorum": 1})
     w.run(30)
     assert w.status["phase"] == "Training"

@@ -1,0 +1,46 @@
+"""A virtual cluster of which a learner is given up, and what is seen of its pods."""
+
+from typing import Any
+
+from testbed.virtual_cluster.cluster_world import ClusterWorld
+from testbed.virtual_cluster.world_pods import crashed
+from tests.unit.operator.training_cluster import training
+
+OLD = "demo--us-west-old"
+MIDDLE, LAST = f"{OLD}-1", f"{OLD}-2"
+GIVEN_UP = "us-west/old/1"
+
+
+def uids(world: ClusterWorld) -> dict[str, str]:
+    return {name: pod["metadata"]["uid"] for name, pod in world.api.pods.pods.items()}
+
+
+def gated(world: ClusterWorld) -> set[str]:
+    return {name for name, pod in world.api.pods.pods.items() if "schedulingGates" in pod["spec"]}
+
+
+def old_set(world: ClusterWorld) -> dict[str, Any]:
+    found: dict[str, Any] = world.of_kind("StatefulSet")[OLD]["spec"]
+    return found
+
+
+def pool(world: ClusterWorld) -> dict[str, Any]:
+    found: dict[str, Any] = world.status()["regions"][1]["pools"][0]
+    return found
+
+
+def reasons(world: ClusterWorld) -> list[str]:
+    return [event["reason"] for event in world.api.events]
+
+
+def give_up(world: ClusterWorld) -> None:
+    world.api.pods.troubles[MIDDLE] = crashed(3, "given up")
+    world.syncers["demo"].given_up = {GIVEN_UP}
+
+
+def given_up() -> ClusterWorld:
+    world = training()
+    give_up(world)
+    world.run(60)
+    assert gated(world) == {MIDDLE}
+    return world
