@@ -3,24 +3,16 @@
 import json
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
-import yaml
 
-from diloco.cli.chaos_cluster import ROLE, ClusterPlace
-from diloco.cli.cluster_access import connect
+from diloco.cli.chaos_cluster import ROLE
 from diloco.cli.main import execute
 from diloco.local.chaos.orders import Order
 from diloco.local.chaos.spec import ChaosError, FaultKind
-from diloco_operator import labels, names
-from diloco_operator.names import PoolKey
+from diloco_operator import labels
 from testbed.api_server.server import ApiServer, job_api_server, why_there_is_none
-
-MANIFEST = yaml.safe_load((Path(__file__).resolve().parents[2] / "examples/two-regions/job.yaml").read_text("utf-8"))
-POOLS = [PoolKey(region["name"], pool["name"]) for region in MANIFEST["spec"]["regions"] for pool in region["pools"]]
-POOL = POOLS[0]
-LEARNER = f"{POOL}/0"
+from tests.support.job_in_namespace import LEARNER, POOL, Namespace, with_jobs
 
 pytestmark = [
     pytest.mark.processes,
@@ -32,69 +24,6 @@ pytestmark = [
 def server() -> Iterator[ApiServer]:
     with job_api_server() as made:
         yield made
-
-
-class Namespace:
-    """A namespace with jobs, whose objects the test makes as the operator and Kubernetes would."""
-
-    def __init__(self, server: ApiServer, name: str) -> None:
-        self.server = server
-        self.name = name
-        server.kubectl("create", "namespace", name)
-        account = {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": "default", "namespace": name}}
-        server.kubectl("apply", "--filename=-", text=yaml.safe_dump(account))
-
-    def job(self, name: str) -> dict[str, Any]:
-        """Make a job; returns the owner reference to it."""
-        manifest = {**MANIFEST, "metadata": {"name": name, "namespace": self.name}}
-        self.server.kubectl("apply", "--filename=-", text=yaml.safe_dump(manifest))
-        return self.owner("dlj", name, "diloco.dev/v1alpha1", "DiLoCoJob")
-
-    def owner(self, resource: str, name: str, version: str, kind: str) -> dict[str, Any]:
-        said = self.server.kubectl("get", resource, name, f"--namespace={self.name}", "--output=json").stdout
-        uid = json.loads(said)["metadata"]["uid"]
-        return {"apiVersion": version, "kind": kind, "name": name, "uid": uid, "controller": True}
-
-    def make(self, version: str, kind: str, name: str, owner: dict[str, Any] | None, **rest: Any) -> None:
-        said = rest.pop("labels", {})
-        metadata = {"name": name, "namespace": self.name, "labels": said, "ownerReferences": [owner] if owner else []}
-        made = {"apiVersion": version, "kind": kind, "metadata": metadata, **rest}
-        self.server.kubectl("create", "--filename=-", text=yaml.safe_dump(made))
-
-    def stateful_set(self, name: str, owner: dict[str, Any] | None) -> dict[str, Any]:
-        template = {"metadata": {"labels": {"set": name}}, "spec": _POD}
-        spec = {"serviceName": "none", "selector": {"matchLabels": {"set": name}}, "template": template, "replicas": 0}
-        self.make("apps/v1", "StatefulSet", name, owner, spec=spec)
-        return self.owner("statefulset", name, "apps/v1", "StatefulSet")
-
-    def pod(self, name: str, said: dict[str, str], owner: dict[str, Any] | None) -> None:
-        self.make("v1", "Pod", name, owner, spec=_POD, labels=said)
-
-    def pods(self) -> set[str]:
-        found = self.server.kubectl("get", "pods", f"--namespace={self.name}", "--output=name").stdout
-        return {line.removeprefix("pod/") for line in found.split()}
-
-    def place(self, job: str, kubeconfig: Path | None = None) -> ClusterPlace:
-        return ClusterPlace(connect(kubeconfig or self.server.kubeconfig, None, {}), self.name, job)
-
-
-_POD = {"containers": [{"name": "main", "image": "example/none"}], "automountServiceAccountToken": False}
-
-
-def with_jobs(server: ApiServer, name: str) -> tuple[Namespace, str]:
-    """Two jobs with a learner each, and pods that only bear the first one's labels; returns its learner's pod."""
-    made = Namespace(server, name)
-    set_name = names.stateful_set("mine", POOL)
-    mine = made.stateful_set(set_name, made.job("mine"))
-    theirs = made.stateful_set("theirs", made.job("theirs"))
-    made.pod(f"{set_name}-0", labels.of_pool("mine", POOL), mine)
-    made.pod("theirs-0", labels.of_pool("theirs", POOL), theirs)
-    # Labels of mine, on pods of another job's set, of nobody's set, of none, and of one that was replaced since.
-    made.pod("theirs-1", labels.of_pool("mine", POOL), theirs)
-    made.pod("nobodys-0", labels.of_pool("mine", POOL), made.stateful_set("nobodys", None))
-    made.pod("bare-0", labels.of_pool("mine", POOL), None)
-    made.pod("stale-0", labels.of_pool("mine", POOL), mine | {"uid": "00000000-0000-0000-0000-000000000000"})
-    return made, f"{set_name}-0"
 
 
 def test_only_pods_that_the_job_owns_are_deleted(server: ApiServer) -> None:
@@ -113,12 +42,7 @@ def test_only_pods_that_the_job_owns_are_deleted(server: ApiServer) -> None:
 
 def test_the_syncer_is_found_through_its_deployment(server: ApiServer) -> None:
     made = Namespace(server, "syncers")
-    template = {"metadata": {"labels": {"a": "b"}}, "spec": _POD}
-    spec = {"selector": {"matchLabels": {"a": "b"}}, "template": template, "replicas": 0}
-    made.make("apps/v1", "Deployment", "mine-syncer", made.job("mine"), spec=spec)
-    deployment = made.owner("deployment", "mine-syncer", "apps/v1", "Deployment")
-    made.make("apps/v1", "ReplicaSet", "mine-syncer-1", deployment, spec=spec)
-    replica_set = made.owner("replicaset", "mine-syncer-1", "apps/v1", "ReplicaSet")
+    replica_set = made.replica_set("mine-syncer", made.job("mine"))
     made.pod("mine-syncer-1-a", labels.of_job("mine", labels.SYNCER), replica_set)
     made.pod("another", labels.of_job("mine", labels.SYNCER), None)
     hit, refused = made.place("mine").hit(Order(0.0, FaultKind.KILL, "syncer", ("syncer",)))

@@ -11,11 +11,13 @@ from http import HTTPStatus
 from typing import Any, Final
 from urllib.parse import urlencode
 
-from diloco.cli.cluster_access import ApiServer, ClusterError
+from diloco.cli.cluster_access import ApiServer, AwayError, ClusterError
 from diloco.local.targets import SYNCER
 
 _PAGE: Final = 500
 _MOST_PAGES: Final = 1000
+_MOST_LISTS: Final = 3
+"""Attempts to read all pages of a list (ours): the server may forget a list while it is read."""
 _PATHS: Final = {
     "StatefulSet": "/apis/apps/v1/namespaces/{}/statefulsets/{}",
     "ReplicaSet": "/apis/apps/v1/namespaces/{}/replicasets/{}",
@@ -50,8 +52,17 @@ class JobPods:
         """The job's pods that are not being deleted, by learner id or ``syncer``.
 
         Raises:
+            AwayError: no answer, or the list expired while it was read.
             ClusterError: they cannot be listed.
         """
+        for _ in range(_MOST_LISTS):
+            try:
+                return self._read()
+            except _ExpiredError:
+                continue
+        raise AwayError(f"{self._server.url}: the list of pods expired before all of it was read")
+
+    def _read(self) -> dict[str, JobPod]:
         from diloco_operator import labels
 
         owners: dict[tuple[str, str], Mapping[str, Any]] = {}
@@ -113,6 +124,8 @@ class JobPods:
             query = {"limit": _PAGE, "labelSelector": selector, "continue": following}
             text = urlencode({key: value for key, value in query.items() if value})
             answer = self._server.get(f"/api/v1/namespaces/{self._namespace}/pods?{text}")
+            if answer.status == HTTPStatus.GONE and following:
+                raise _ExpiredError
             if answer.status != HTTPStatus.OK:
                 why = answer.said.get("message", f"HTTP {answer.status}")
                 raise ClusterError(f"{self._server.url} does not list pods: {why}")
@@ -121,6 +134,10 @@ class JobPods:
             if not following:
                 return
         raise ClusterError(f"{self._server.url} lists pods without end")
+
+
+class _ExpiredError(Exception):
+    """The rest of a list cannot be read any more."""
 
 
 def _controller(metadata: Mapping[str, Any]) -> tuple[str, str, str] | None:
