@@ -22,6 +22,7 @@ from diloco.local.chaos.local_place import LocalPlace
 from diloco.local.chaos.orders import Order, Rate, Request, Unit, plan_orders
 from diloco.local.chaos.spec import CLUSTER, LOCAL, FaultKind, Grammar, parse_faults
 from diloco.local.view.units import duration_text
+from diloco.spec.learner_ids import pool_of
 
 _DURATION: Final = re.compile(r"(\d+(?:\.\d+)?)(s|min|h)?")
 _UNITS: Final = {None: 1.0, "s": 1.0, "min": 60.0, "h": 3600.0}
@@ -175,6 +176,8 @@ def chaos(
     _show(console, orders, used, seconds)
     if found.elsewhere:
         say(console, f"regions in other clusters are not touched: {', '.join(found.elsewhere)}")
+    if pools := dict.fromkeys(pool_of(one) for one in found.learner_ids if one in found.fallbacks):
+        say(console, f"learners that run in a fallback pool are hit while they run: {', '.join(pools)}")
     if dry_run:
         return
     _ask(f"Do this to job {chosen.job} in namespace {where} of {server.url}?", agreed=yes)

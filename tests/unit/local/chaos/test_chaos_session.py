@@ -128,3 +128,13 @@ def test_a_job_that_ends_ends_the_session_which_says_what_is_left() -> None:
     Session(place, (VICTIM,), lines.append).run(orders, seconds=100.0, settle_seconds=1e6)
     assert place.hits == [KILL]
     assert lines[1:] == ["the job has ended, or its run was stopped; 2 fault(s) were not injected"]
+
+
+def test_an_order_for_nobody_who_is_there_leaves_no_record() -> None:
+    place = ScriptedPlace(lambda _: told("Training", 1, 1.0, recovered=False))
+    nobody = Order(0.0, FaultKind.KILL, "a/c/0", (), by_rate=True)
+    lines: list[str] = []
+    session = Session(place, (VICTIM,), lines.append)
+    session.run([nobody], seconds=0.3, settle_seconds=1e6)
+    assert place.hits == [nobody]
+    assert (list(session.injected), lines) == ([], [])

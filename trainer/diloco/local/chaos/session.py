@@ -37,7 +37,8 @@ class Place(Protocol):
     def hit(self, order: Order) -> tuple[tuple[str, ...], str]:
         """Carry out an order; returns who was hit, and why not all were (empty: all were).
 
-        What keeps every later order from being carried out too is a reason here, and raised by ``over``.
+        Nobody and no reason: nobody was there whom the order was for. It then leaves no record. What keeps every later
+        order from being carried out too is a reason here, and raised by ``over``.
         """
 
     def status(self) -> SyncerStatus | None:
@@ -146,6 +147,9 @@ class Session:
         self._injected.append(one)
         self._before.append((self._epoch, {name: told.incarnation for name, told in self._latest.items()}))
         victims, refused = self._place.hit(order)
+        if not victims and not refused:
+            del self._injected[-1], self._before[-1]
+            return
         one = Injected(at, order.kind.value, order.target, victims, order.seconds, refused)
         self._injected[-1] = one
         self._announce(what_text(one))
