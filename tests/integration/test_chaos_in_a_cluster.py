@@ -3,24 +3,18 @@
 import json
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
-import yaml
 
-from diloco.cli.chaos_cluster import ROLE, ClusterPlace
-from diloco.cli.cluster_access import connect
+from diloco.cli.chaos_cluster import ROLE
 from diloco.cli.main import execute
 from diloco.local.chaos.orders import Order
 from diloco.local.chaos.spec import ChaosError, FaultKind
 from diloco_operator import labels, names
+from diloco_operator.manifests.holds import GATE
 from diloco_operator.names import PoolKey
 from testbed.api_server.server import ApiServer, job_api_server, why_there_is_none
-
-MANIFEST = yaml.safe_load((Path(__file__).resolve().parents[2] / "examples/two-regions/job.yaml").read_text("utf-8"))
-POOLS = [PoolKey(region["name"], pool["name"]) for region in MANIFEST["spec"]["regions"] for pool in region["pools"]]
-POOL = POOLS[0]
-LEARNER = f"{POOL}/0"
+from tests.support.job_in_namespace import LEARNER, POOL, Namespace, with_jobs
 
 pytestmark = [
     pytest.mark.processes,
@@ -32,69 +26,6 @@ pytestmark = [
 def server() -> Iterator[ApiServer]:
     with job_api_server() as made:
         yield made
-
-
-class Namespace:
-    """A namespace with jobs, whose objects the test makes as the operator and Kubernetes would."""
-
-    def __init__(self, server: ApiServer, name: str) -> None:
-        self.server = server
-        self.name = name
-        server.kubectl("create", "namespace", name)
-        account = {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": "default", "namespace": name}}
-        server.kubectl("apply", "--filename=-", text=yaml.safe_dump(account))
-
-    def job(self, name: str) -> dict[str, Any]:
-        """Make a job; returns the owner reference to it."""
-        manifest = {**MANIFEST, "metadata": {"name": name, "namespace": self.name}}
-        self.server.kubectl("apply", "--filename=-", text=yaml.safe_dump(manifest))
-        return self.owner("dlj", name, "diloco.dev/v1alpha1", "DiLoCoJob")
-
-    def owner(self, resource: str, name: str, version: str, kind: str) -> dict[str, Any]:
-        said = self.server.kubectl("get", resource, name, f"--namespace={self.name}", "--output=json").stdout
-        uid = json.loads(said)["metadata"]["uid"]
-        return {"apiVersion": version, "kind": kind, "name": name, "uid": uid, "controller": True}
-
-    def make(self, version: str, kind: str, name: str, owner: dict[str, Any] | None, **rest: Any) -> None:
-        said = rest.pop("labels", {})
-        metadata = {"name": name, "namespace": self.name, "labels": said, "ownerReferences": [owner] if owner else []}
-        made = {"apiVersion": version, "kind": kind, "metadata": metadata, **rest}
-        self.server.kubectl("create", "--filename=-", text=yaml.safe_dump(made))
-
-    def stateful_set(self, name: str, owner: dict[str, Any] | None) -> dict[str, Any]:
-        template = {"metadata": {"labels": {"set": name}}, "spec": _POD}
-        spec = {"serviceName": "none", "selector": {"matchLabels": {"set": name}}, "template": template, "replicas": 0}
-        self.make("apps/v1", "StatefulSet", name, owner, spec=spec)
-        return self.owner("statefulset", name, "apps/v1", "StatefulSet")
-
-    def pod(self, name: str, said: dict[str, str], owner: dict[str, Any] | None) -> None:
-        self.make("v1", "Pod", name, owner, spec=_POD, labels=said)
-
-    def pods(self) -> set[str]:
-        found = self.server.kubectl("get", "pods", f"--namespace={self.name}", "--output=name").stdout
-        return {line.removeprefix("pod/") for line in found.split()}
-
-    def place(self, job: str, kubeconfig: Path | None = None) -> ClusterPlace:
-        return ClusterPlace(connect(kubeconfig or self.server.kubeconfig, None, {}), self.name, job)
-
-
-_POD = {"containers": [{"name": "main", "image": "example/none"}], "automountServiceAccountToken": False}
-
-
-def with_jobs(server: ApiServer, name: str) -> tuple[Namespace, str]:
-    """Two jobs with a learner each, and pods that only bear the first one's labels; returns its learner's pod."""
-    made = Namespace(server, name)
-    set_name = names.stateful_set("mine", POOL)
-    mine = made.stateful_set(set_name, made.job("mine"))
-    theirs = made.stateful_set("theirs", made.job("theirs"))
-    made.pod(f"{set_name}-0", labels.of_pool("mine", POOL), mine)
-    made.pod("theirs-0", labels.of_pool("theirs", POOL), theirs)
-    # Labels of mine, on pods of another job's set, of nobody's set, of none, and of one that was replaced since.
-    made.pod("theirs-1", labels.of_pool("mine", POOL), theirs)
-    made.pod("nobodys-0", labels.of_pool("mine", POOL), made.stateful_set("nobodys", None))
-    made.pod("bare-0", labels.of_pool("mine", POOL), None)
-    made.pod("stale-0", labels.of_pool("mine", POOL), mine | {"uid": "00000000-0000-0000-0000-000000000000"})
-    return made, f"{set_name}-0"
 
 
 def test_only_pods_that_the_job_owns_are_deleted(server: ApiServer) -> None:
@@ -113,17 +44,97 @@ def test_only_pods_that_the_job_owns_are_deleted(server: ApiServer) -> None:
 
 def test_the_syncer_is_found_through_its_deployment(server: ApiServer) -> None:
     made = Namespace(server, "syncers")
-    template = {"metadata": {"labels": {"a": "b"}}, "spec": _POD}
-    spec = {"selector": {"matchLabels": {"a": "b"}}, "template": template, "replicas": 0}
-    made.make("apps/v1", "Deployment", "mine-syncer", made.job("mine"), spec=spec)
-    deployment = made.owner("deployment", "mine-syncer", "apps/v1", "Deployment")
-    made.make("apps/v1", "ReplicaSet", "mine-syncer-1", deployment, spec=spec)
-    replica_set = made.owner("replicaset", "mine-syncer-1", "apps/v1", "ReplicaSet")
+    replica_set = made.replica_set("mine-syncer", made.job("mine"))
     made.pod("mine-syncer-1-a", labels.of_job("mine", labels.SYNCER), replica_set)
     made.pod("another", labels.of_job("mine", labels.SYNCER), None)
     hit, refused = made.place("mine").hit(Order(0.0, FaultKind.KILL, "syncer", ("syncer",)))
     assert (hit, refused) == (("syncer",), "")
     assert made.pods() == {"another"}
+
+
+def test_a_syncers_pod_that_was_evicted_is_not_taken_for_it(server: ApiServer) -> None:
+    made = Namespace(server, "evicted")
+    replica_set = made.replica_set("mine-syncer", made.job("mine"))
+    # Listed by name: one before the pod that runs, one after it.
+    for name in ("mine-syncer-1-a", "mine-syncer-1-b", "mine-syncer-1-c"):
+        made.pod(name, labels.of_job("mine", labels.SYNCER), replica_set)
+    failed = f"--patch={json.dumps({'status': {'phase': 'Failed', 'reason': 'Evicted'}})}"
+    for name in ("mine-syncer-1-a", "mine-syncer-1-c"):
+        server.kubectl("patch", "pod", name, f"--namespace={made.name}", "--subresource=status", failed)
+    place = made.place("mine")
+    kill = Order(0.0, FaultKind.KILL, "syncer", ("syncer",))
+    assert place.hit(kill) == (("syncer",), "")
+    assert made.pods() == {"mine-syncer-1-a", "mine-syncer-1-c"}
+    assert place.hit(kill) == ((), "syncer: its pod has ended")
+
+
+def test_a_pod_without_a_node_is_left_alone_and_the_report_says_why(server: ApiServer) -> None:
+    made = Namespace(server, "waiting")
+    pool = {"name": POOL.pool, "learners": 4}
+    owner = made.stateful_set("mine", made.job("mine", regions=[{"name": POOL.region, "pools": [pool]}]))
+    said = labels.of_pool("mine", POOL)
+    made.pod("mine-0", said, owner)
+    made.pod("mine-1", said, owner, node="")
+    made.pod("mine-2", said, owner, node="", schedulingGates=[{"name": GATE}])
+    made.pod("mine-3", said, owner)
+    # No kubelet ends it: it stays, as a pod does within its grace period.
+    server.kubectl("delete", "pod", "mine-3", f"--namespace={made.name}", "--wait=false")
+    place = made.place("mine")
+    assert place.nodes() == {f"{POOL}/0": "node-a"}
+    hit, refused = place.hit(Order(0.0, FaultKind.KILL, str(POOL), place.learner_ids))
+    assert hit == (f"{POOL}/0",)
+    assert refused.split("; ") == [
+        f"{POOL}/1: its pod has no node",
+        f"{POOL}/2: its pod is held back by a scheduling gate",
+        f"{POOL}/3: its pod is being deleted already",
+    ]
+    assert made.pods() == {"mine-1", "mine-2", "mine-3"}
+    # Those that the report names are at most three.
+    assert place.hit(Order(1.0, FaultKind.KILL, str(POOL), place.learner_ids))[1].endswith("; and 1 more")
+
+
+def test_learners_of_a_fallback_pool_are_hit_while_they_run(
+    server: ApiServer, capsys: pytest.CaptureFixture[str]
+) -> None:
+    made = Namespace(server, "fallback")
+    spot, steady = PoolKey("west", "spot"), PoolKey("west", "steady")
+    pools = [{"name": "spot", "learners": 2, "fallbackAfterSeconds": 60}, {"name": "steady", "learners": 1}]
+    job = made.job("mine", regions=[{"name": "west", "pools": pools}])
+    of_spot, of_steady = (made.stateful_set(names.stateful_set("mine", pool), job) for pool in (spot, steady))
+    for index in range(2):
+        made.pod(f"{of_spot['name']}-{index}", labels.of_pool("mine", spot), of_spot, node="")
+
+    def make(*indices: int, node: str = "node-b") -> None:
+        for index in indices:
+            made.pod(f"{of_steady['name']}-{index}", labels.of_pool("mine", steady), of_steady, node=node)
+
+    make(0, 1)
+    waiting = made.pods() - {f"{of_steady['name']}-{index}" for index in range(2)}
+    place = made.place("mine")
+    assert place.fallbacks == {f"{steady}/1", f"{steady}/2"}
+    # One is not there: nothing is said of it, as nothing has to be there.
+    region = place.hit(Order(0.0, FaultKind.KILL, "west", place.learner_ids))
+    assert region == (
+        (f"{steady}/0", f"{steady}/1"),
+        "; ".join(f"{spot}/{index}: its pod has no node" for index in (0, 1)),
+    )
+    assert made.pods() == waiting
+    alone = Order(0.0, FaultKind.KILL, f"{steady}/2", (f"{steady}/2",))
+    assert place.hit(alone) == ((), f"{steady}/2: no learner runs there")
+    drawn = Order(0.0, FaultKind.KILL, f"{steady}/2", (f"{steady}/2",), by_rate=True)
+    assert place.hit(drawn) == ((), "")
+    # A node is that which the pods are on now.
+    make(0, 2)
+    node = Order(0.0, FaultKind.KILL, "node-b", (f"{spot}/0",), by_rate=True, around=place.learner_ids)
+    assert place.hit(node) == ((f"{steady}/0", f"{steady}/2"), "")
+    assert place.hit(node) == ((), "node-b: no learner runs there")
+    make(1, node="node-c")
+    flags = ("chaos", "job/mine", *made.flags(), "--for", "2s", "--settle", "0", "--seed", "1")
+    assert execute([*flags, "--kill-nodes", "1e4"]) == 0
+    told = capsys.readouterr().out
+    assert "learners that run in a fallback pool are hit while they run: west/steady" in told
+    assert f"kill node-c: {steady}/1" in told
+    assert made.pods() == waiting
 
 
 def test_nothing_is_done_unasked(server: ApiServer, capsys: pytest.CaptureFixture[str]) -> None:

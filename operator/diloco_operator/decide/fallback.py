@@ -65,6 +65,15 @@ def with_more(job: DiLoCoJob, key: PoolKey, learners: int, given_up: int = 0) ->
     return job.model_copy(update={"spec": job.spec.model_copy(update={"regions": tuple(regions)})})
 
 
+def with_all_fallbacks(job: DiLoCoJob) -> DiLoCoJob:
+    """The job with every learner that it can get if no pool with a fallback has a node."""
+    for key in names.pools(job.spec):
+        pool = names.pools(job.spec)[key]  # which an earlier one may have added to
+        if pool.fallback_after_seconds is not None and pool.size:
+            job = with_more(job, key, pool.size)
+    return job
+
+
 def _moved(region: Region, name: str, count: int, given_up: int) -> Region:
     pools = list(region.pools)
     place = next(place for place, pool in enumerate(pools) if pool.name == name)

@@ -4,7 +4,6 @@ import math
 import os
 import re
 import secrets
-import signal
 import sys
 from collections.abc import Sequence
 from contextlib import closing
@@ -14,18 +13,16 @@ from typing import Annotated, Final
 import typer
 from rich.console import Console
 
+from diloco.cli.chaos_run import SessionOptions, run_session, say
 from diloco.cli.cluster_access import ForbiddenError, connect
 from diloco.cli.cluster_options import checked_name, needs_operator
 from diloco.cli.console import new_console
 from diloco.cli.target import ClusterFlags, Context, Kubeconfig, LocalRun, Namespace, target
 from diloco.local.chaos.local_place import LocalPlace
 from diloco.local.chaos.orders import Order, Rate, Request, Unit, plan_orders
-from diloco.local.chaos.session import Place, Session
 from diloco.local.chaos.spec import CLUSTER, LOCAL, FaultKind, Grammar, parse_faults
-from diloco.local.report.chaos_report import document, effects, table
 from diloco.local.view.units import duration_text
-from diloco.runtime.exits import EXIT_INTERRUPTED
-from diloco.runtime.files import write_json_atomically
+from diloco.spec.learner_ids import pool_of
 
 _DURATION: Final = re.compile(r"(\d+(?:\.\d+)?)(s|min|h)?")
 _UNITS: Final = {None: 1.0, "s": 1.0, "min": 60.0, "h": 3600.0}
@@ -145,6 +142,7 @@ def chaos(
     local = isinstance(chosen, LocalRun)
     grammar = LOCAL if local else CLUSTER
     _check_rates(rates, grammar)
+    files = _report_files(json_file)
 
     def request(learner_ids: Sequence[str]) -> Request:
         faults = parse_faults(tuple(fault or ()), learner_ids, grammar)
@@ -158,13 +156,8 @@ def chaos(
             _show(console, orders, used, seconds)
             if not dry_run:
                 place.begin()
-                _run(
-                    place,
-                    place.job,
-                    place.learner_ids,
-                    orders,
-                    _Run(seconds, settle, used, (root / "chaos.json", json_file)),
-                )
+                how = SessionOptions(seconds, settle, used, (root / "chaos.json", *files))
+                run_session(place, place.job, place.learner_ids, orders, how, console)
         return
     if chosen.job is None:
         raise ChaosInputError("JOB: no job is named; use job/NAME")
@@ -182,11 +175,13 @@ def chaos(
     orders = plan_orders(request(found.learner_ids), found.learner_ids, nodes)
     _show(console, orders, used, seconds)
     if found.elsewhere:
-        _say(console, f"regions in other clusters are not touched: {', '.join(found.elsewhere)}")
+        say(console, f"regions in other clusters are not touched: {', '.join(found.elsewhere)}")
+    if pools := dict.fromkeys(pool_of(one) for one in found.learner_ids if one in found.fallbacks):
+        say(console, f"learners that run in a fallback pool are hit while they run: {', '.join(pools)}")
     if dry_run:
         return
     _ask(f"Do this to job {chosen.job} in namespace {where} of {server.url}?", agreed=yes)
-    _run(found, found.job, found.all_learners, orders, _Run(seconds, settle, used, (json_file,)))
+    run_session(found, found.job, found.all_learners, orders, SessionOptions(seconds, settle, used, files), console)
 
 
 def parse_duration(text: str) -> float:
@@ -202,34 +197,6 @@ def parse_duration(text: str) -> float:
     return seconds
 
 
-class _Run:
-    """How a session runs, and where its report goes."""
-
-    def __init__(self, seconds: float, settle_seconds: float, seed: int, files: Sequence[Path | None]) -> None:
-        self.seconds = seconds
-        self.settle_seconds = settle_seconds
-        self.seed = seed
-        self.files = [file for file in files if file is not None]
-
-
-def _run(place: Place, job: str, learner_ids: Sequence[str], orders: Sequence[Order], how: _Run) -> None:
-    console = new_console()
-    session = Session(place, learner_ids, lambda line: _say(console, line))
-    interrupted = False
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # it ends the session as Ctrl-C does
-    try:
-        session.run(orders, seconds=how.seconds, settle_seconds=how.settle_seconds)
-    except KeyboardInterrupt:
-        interrupted = True
-        _say(console, "stopped; nothing is left paused or cut")
-    found = effects(session.injected, session.observed)
-    for file in how.files:
-        write_json_atomically(file, document(found, job=job, seed=how.seed))
-    console.print(table(found) if found else "no fault was injected")
-    if interrupted:
-        raise typer.Exit(EXIT_INTERRUPTED)
-
-
 def _check_rates(rates: Sequence[Rate], grammar: Grammar) -> None:
     for rate in rates:
         if not (math.isfinite(rate.per_hour) and math.isfinite(rate.seconds)):
@@ -240,15 +207,24 @@ def _check_rates(rates: Sequence[Rate], grammar: Grammar) -> None:
             raise ChaosInputError(f"{rate.flag}: {rate.per_hour:g} cannot be used {where}; leave it out")
 
 
+def _report_files(file: Path | None) -> tuple[Path, ...]:
+    """The file of ``--json``, if there is one: a mistake in it is told before anything is hit."""
+    if file is None:
+        return ()
+    if file.is_dir() or not file.absolute().parent.is_dir():
+        raise ChaosInputError(f"--json: {file} cannot be written; use a file in a directory that exists")
+    return (file,)
+
+
 def _show(console: Console, orders: Sequence[Order], seed: int, seconds: float) -> None:
-    _say(console, f"{len(orders)} fault(s) within {duration_text(seconds)}, --seed {seed}:")
+    say(console, f"{len(orders)} fault(s) within {duration_text(seconds)}, --seed {seed}:")
     for order in orders[:_MOST_SHOWN]:
         lasting = f" for {order.seconds:g} s" if order.seconds else ""
         names = ", ".join(order.victims[:4]) + (" ..." if len(order.victims) > 4 else "")
         of = "" if names == order.target else f" ({names})"
-        _say(console, f"  at {order.at_seconds:7.1f} s  {order.kind} {order.target}{of}{lasting}")
+        say(console, f"  at {order.at_seconds:7.1f} s  {order.kind} {order.target}{of}{lasting}")
     if len(orders) > _MOST_SHOWN:
-        _say(console, f"  and {len(orders) - _MOST_SHOWN} more")
+        say(console, f"  and {len(orders) - _MOST_SHOWN} more")
 
 
 def _ask(question: str, *, agreed: bool) -> None:
@@ -263,7 +239,3 @@ def _print_role(namespace: str | None) -> None:
     from diloco.cli.chaos_cluster import role_text
 
     typer.echo(role_text(checked_name("--namespace", namespace or "default", "namespace")), nl=False)
-
-
-def _say(console: Console, line: str) -> None:
-    console.print(line, markup=False, highlight=False, soft_wrap=True)

@@ -4,18 +4,18 @@ The operator and Kubernetes bring the pods back as after any other loss.
 """
 
 import json
-from collections.abc import Mapping
-from http import HTTPStatus
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from diloco.cli.chaos_pods import JobPods
+from diloco.cli.chaos_pods import JobPod, JobPods
 from diloco.cli.cluster_access import ApiServer, AwayError, ClusterError
-from diloco.cli.cluster_jobs import Jobs, SeenJob, SyncerUnseenError
+from diloco.cli.cluster_jobs import Jobs, NoSuchJobError, SyncerUnseenError, seen_job
 from diloco.cli.yaml_text import yaml_documents
 from diloco.local.chaos.orders import Order
 from diloco.local.chaos.session import is_over
 from diloco.local.chaos.spec import ChaosError, FaultKind
-from diloco.spec import parse_job
+from diloco.spec import DiLoCoJob, parse_job
+from diloco.spec.learner_ids import region_of
 from diloco.spec.syncer_status import SyncerStatus
 
 ROLE: Final = "diloco-chaos"
@@ -27,6 +27,9 @@ RULES: Final = (
 )
 """The rights that it needs: to find the job, find and delete its pods, check whose they are, read the syncer's
 status."""
+
+_MOST_REASONS: Final = 3
+"""Most reasons of one fault that are told in full (ours)."""
 
 
 def role_text(namespace: str) -> str:
@@ -55,60 +58,72 @@ class ClusterPlace:
             ChaosError: the job is over, or all its learners are in other clusters.
             ClusterError: it cannot be read.
         """
-        self._server = server
+        from diloco_operator.decide.fallback import with_all_fallbacks
+
         self._jobs = Jobs(server)
         self._namespace = namespace
-        seen = self._jobs.one(namespace, name)
+        item = self._jobs.item(namespace, name)
+        seen = seen_job(item)
         if seen.over:
             raise ChaosError(f"JOB: {name} has ended ({seen.status.phase}); nothing of it is left to hit")
-        item = server.get(f"/apis/diloco.dev/v1alpha1/namespaces/{namespace}/dilocojobs/{name}")
-        if item.status != HTTPStatus.OK:
-            raise ClusterError(f"{server.url}: job {name} was deleted meanwhile")
         self.job = name
-        self.uid = str(item.said["metadata"]["uid"])
-        spec = _spec(name, item.said)
-        self.elsewhere = tuple(region.name for region in spec.regions if region.cluster is not None)
+        self.uid = str(item["metadata"]["uid"])
+        job = _job(name, item)
+        self.elsewhere = tuple(region.name for region in job.spec.regions if region.cluster is not None)
         """Regions in other clusters, whose pods cannot be hit from here."""
-        self.all_learners = spec.learner_ids
-        self.learner_ids = tuple(one for one in spec.learner_ids if one.partition("/")[0] not in self.elsewhere)
+        self.all_learners = job.spec.learner_ids
+        most = with_all_fallbacks(job).spec.learner_ids
+        self.learner_ids = tuple(one for one in most if region_of(one) not in self.elsewhere)
+        """Everybody who can be hit, with learners that run in a fallback pool only while their own pool lacks nodes."""
+        self.fallbacks = frozenset(self.learner_ids) - frozenset(self.all_learners)
+        """Those of a fallback pool."""
         if not self.learner_ids:
             raise ChaosError(f"JOB: {name} has no learner in this cluster; pods of other clusters are not touched")
         self._pods = JobPods(server, namespace, name, self.uid)
-        self._seen: SeenJob = seen
         self._over = False
+        self._failed: ClusterError | None = None
+        """Why no order can be carried out any more."""
 
     def nodes(self) -> dict[str, str]:
-        """The node of each learner that is scheduled."""
-        return {who: pod.node for who, pod in self._pods.every().items() if pod.node and who in self.learner_ids}
+        """The node of each learner that runs on one."""
+        reachable, present = frozenset(self.learner_ids), self._pods.every()
+        return {who: pod.node for who, pod in present.items() if not pod.refusal and who in reachable}
 
     def hit(self, order: Order) -> tuple[tuple[str, ...], str]:
         """See ``session.Place``. The pods are looked up anew, as each of them may be another one by now."""
         try:
             present = self._pods.every()
-        except AwayError as error:
-            return (), str(error)
-        hit, refused = [], []
-        for victim in order.victims:
+        except ClusterError as error:
+            return (), self._noted(error)
+        hit: list[str] = []
+        missed: list[str] = []
+        for victim in _victims(order, present):
             pod = present.get(victim)
-            if pod is None:
-                refused.append(f"{victim}: has no pod")
-                continue
-            try:
-                why = self._pods.delete(pod, grace_seconds=0 if order.kind is FaultKind.KILL else None)
-            except AwayError as error:
-                why = str(error)
+            if pod is None and victim in self.fallbacks:
+                continue  # its pool has no more learners than its own at present
+            why = f"{victim}: has no pod" if pod is None else self._delete(pod, order.kind)
             if why:
-                refused.append(why)
+                missed.append(why)
             else:
                 hit.append(victim)
-        return tuple(hit), "; ".join(refused[:3])
+            if self._failed is not None:
+                break
+        # At a rate, a learner fails while it exists. Whoever names a time expects something to be there.
+        if not hit and not missed and (order.around or not order.by_rate):
+            missed.append(f"{order.target}: no learner runs there")
+        return tuple(hit), _reasons(missed)
 
     def status(self) -> SyncerStatus | None:
-        """See ``session.Place``."""
+        """See ``session.Place``.
+
+        Raises:
+            ChaosError: the job was deleted, or is being deleted.
+            ClusterError: it cannot be read any more.
+        """
         try:
-            self._seen = self._jobs.one(self._namespace, self.job)
-            self._over = self._seen.over
-            found = self._jobs.syncer(self._seen)
+            seen = seen_job(self._item())
+            self._over = seen.over
+            found = self._jobs.syncer(seen)
         except SyncerUnseenError as error:
             if error.lasting:
                 raise
@@ -119,13 +134,59 @@ class ClusterPlace:
         return found
 
     def over(self) -> bool:
-        """See ``session.Place``."""
+        """See ``session.Place``.
+
+        Raises:
+            ClusterError: pods cannot be listed or deleted any more.
+        """
+        if self._failed is not None:
+            raise self._failed
         return self._over
 
     def heal(self) -> None:
         """See ``session.Place``: deleted pods come back by themselves."""
 
+    def _item(self) -> Mapping[str, Any]:
+        """The job, if it is still the one of the beginning: another one may have its name by now."""
+        try:
+            item = self._jobs.item(self._namespace, self.job)
+        except NoSuchJobError as error:
+            raise ChaosError(f"JOB: {self.job} was deleted") from error
+        if item["metadata"].get("uid") != self.uid:
+            raise ChaosError(f"JOB: {self.job} was deleted; the job that has its name now is another one")
+        if item["metadata"].get("deletionTimestamp"):
+            raise ChaosError(f"JOB: {self.job} is being deleted")
+        return item
 
-def _spec(name: str, item: Mapping[str, Any]) -> Any:
+    def _delete(self, pod: JobPod, kind: FaultKind) -> str:
+        """Delete a pod; returns why it was not, or nothing."""
+        if pod.refusal:
+            return f"{pod.who}: {pod.refusal}"
+        try:
+            return self._pods.delete(pod, grace_seconds=0 if kind is FaultKind.KILL else None)
+        except ClusterError as error:
+            return self._noted(error)
+
+    def _noted(self, error: ClusterError) -> str:
+        """The error as a reason for the report; one that no later attempt can mend ends the session too."""
+        if not isinstance(error, AwayError):
+            self._failed = error
+        return str(error)
+
+
+def _reasons(missed: Sequence[str]) -> str:
+    more = len(missed) - _MOST_REASONS
+    return "; ".join([*missed[:_MOST_REASONS], *([f"and {more} more"] if more > 0 else [])])
+
+
+def _victims(order: Order, present: Mapping[str, JobPod]) -> tuple[str, ...]:
+    """Whom an order is for now: pods may have moved to another node since it was planned."""
+    if not order.around:
+        return order.victims
+    there = (present.get(who) for who in order.around)
+    return tuple(pod.who for pod in there if pod is not None and pod.node == order.target and not pod.refusal)
+
+
+def _job(name: str, item: Mapping[str, Any]) -> DiLoCoJob:
     plain = {key: item.get(key) for key in ("apiVersion", "kind", "spec")} | {"metadata": {"name": name}}
-    return parse_job(json.dumps(plain), f"job/{name}").spec
+    return parse_job(json.dumps(plain), f"job/{name}")

@@ -3,6 +3,9 @@
 A pod belongs to the job if its labels say so and if its chain of controllers, by uid, ends at the job: pod, StatefulSet
 (learners) or ReplicaSet and Deployment (syncer), DiLoCoJob. Labels alone can be set by anybody who may create pods. A
 pod is deleted only if it still has the uid that was checked.
+
+Only a pod that runs on a node can lose its learner. One that waits has none yet: deleting it would count as a fault
+from which nobody recovers, and the scheduler's record of how long it has waited would begin anew.
 """
 
 from collections.abc import Iterator, Mapping
@@ -11,11 +14,13 @@ from http import HTTPStatus
 from typing import Any, Final
 from urllib.parse import urlencode
 
-from diloco.cli.cluster_access import ApiServer, ClusterError
+from diloco.cli.cluster_access import ApiServer, AwayError, ClusterError
 from diloco.local.targets import SYNCER
 
 _PAGE: Final = 500
 _MOST_PAGES: Final = 1000
+_MOST_LISTS: Final = 3
+"""Attempts to read all pages of a list (ours): the server may forget a list while it is read."""
 _PATHS: Final = {
     "StatefulSet": "/apis/apps/v1/namespaces/{}/statefulsets/{}",
     "ReplicaSet": "/apis/apps/v1/namespaces/{}/replicasets/{}",
@@ -35,6 +40,8 @@ class JobPod:
     uid: str
     node: str
     """Empty: not scheduled."""
+    refusal: str = ""
+    """Why it cannot be a victim; empty: it can."""
 
 
 class JobPods:
@@ -47,23 +54,34 @@ class JobPods:
         self._uid = uid
 
     def every(self) -> dict[str, JobPod]:
-        """The job's pods that are not being deleted, by learner id or ``syncer``.
+        """The job's pods, by learner id or ``syncer``; of several of one, a pod that can be a victim.
 
         Raises:
+            AwayError: no answer, or the list expired while it was read.
             ClusterError: they cannot be listed.
         """
+        for _ in range(_MOST_LISTS):
+            try:
+                return self._read()
+            except _ExpiredError:
+                continue
+        raise AwayError(f"{self._server.url}: the list of pods expired before all of it was read")
+
+    def _read(self) -> dict[str, JobPod]:
         from diloco_operator import labels
 
         owners: dict[tuple[str, str], Mapping[str, Any]] = {}
         found: dict[str, JobPod] = {}
         for item in self._items(labels.text({labels.JOB: self._job, labels.MANAGED_BY: labels.FIELD_MANAGER})):
             metadata = item.get("metadata") or {}
-            if metadata.get("deletionTimestamp") or not self._is_the_jobs(metadata, owners):
-                continue
             who = _who(metadata)
-            if who:
-                node = str((item.get("spec") or {}).get("nodeName") or "")
-                found[who] = JobPod(who, str(metadata["name"]), str(metadata["uid"]), node)
+            if not who or not self._is_the_jobs(metadata, owners):
+                continue
+            node = str((item.get("spec") or {}).get("nodeName") or "")
+            pod = JobPod(who, str(metadata["name"]), str(metadata["uid"]), node, _refusal(item))
+            # A pod that leaves, or one that was evicted, may still be there beside its successor.
+            if who not in found or found[who].refusal:
+                found[who] = pod
         return found
 
     def delete(self, pod: JobPod, *, grace_seconds: int | None) -> str:
@@ -113,6 +131,8 @@ class JobPods:
             query = {"limit": _PAGE, "labelSelector": selector, "continue": following}
             text = urlencode({key: value for key, value in query.items() if value})
             answer = self._server.get(f"/api/v1/namespaces/{self._namespace}/pods?{text}")
+            if answer.status == HTTPStatus.GONE and following:
+                raise _ExpiredError
             if answer.status != HTTPStatus.OK:
                 why = answer.said.get("message", f"HTTP {answer.status}")
                 raise ClusterError(f"{self._server.url} does not list pods: {why}")
@@ -121,6 +141,24 @@ class JobPods:
             if not following:
                 return
         raise ClusterError(f"{self._server.url} lists pods without end")
+
+
+class _ExpiredError(Exception):
+    """The rest of a list cannot be read any more."""
+
+
+def _refusal(item: Mapping[str, Any]) -> str:
+    """Why a pod cannot be a victim; empty: it can."""
+    spec = item.get("spec") or {}
+    if (item.get("metadata") or {}).get("deletionTimestamp"):
+        return "its pod is being deleted already"
+    if spec.get("schedulingGates"):
+        return "its pod is held back by a scheduling gate"
+    if not spec.get("nodeName"):
+        return "its pod has no node"
+    if (item.get("status") or {}).get("phase") in ("Succeeded", "Failed"):
+        return "its pod has ended"
+    return ""
 
 
 def _controller(metadata: Mapping[str, Any]) -> tuple[str, str, str] | None:

@@ -69,7 +69,11 @@ class Jobs:
         return tuple(sorted(jobs, key=lambda job: (job.namespace, job.name)))
 
     def one(self, namespace: str, name: str) -> SeenJob:
-        """One job.
+        """One job; for errors see ``item``."""
+        return seen_job(self.item(namespace, name))
+
+    def item(self, namespace: str, name: str) -> Mapping[str, Any]:
+        """One job, as the API server returns it.
 
         Raises:
             NoSuchJobError: it does not exist.
@@ -77,7 +81,7 @@ class Jobs:
         """
         answer = self._server.get(f"{_API}{_in(namespace)}/dilocojobs/{name}")
         if answer.status == HTTPStatus.OK:
-            return seen_job(answer.said)
+            return answer.said
         if answer.said.get("details", {}).get("name") != name:  # the resource is unknown, not the job
             raise self._unknown_kind()
         raise NoSuchJobError(f"no job {name} in namespace {namespace}; {self._others(namespace, name)}")

@@ -40,23 +40,24 @@ def run_command(app: typer.Typer, arguments: Sequence[str], program: str = "dilo
         return EXIT_UNEXPECTED
     except OSError as error:
         where = f"{error.filename}: " if error.filename else ""
-        _complain(f"{where}{error.strerror or error}")
+        complain(f"{where}{error.strerror or error}")
         return EXIT_BAD_INPUT
     except TyperException as error:
         context = getattr(error, "ctx", None)
         command = context.command_path if context else "diloco"
         if error.format_message():  # a bare command has no message, and has shown its help
-            _complain(f"{error.format_message()} (see {command} --help)")
+            complain(f"{error.format_message()} (see {command} --help)")
         return EXIT_BAD_INPUT
     except (ValueError, RuntimeError) as error:
         if not type(error).__module__.startswith("diloco."):
             raise  # a bug in diloco: show the traceback
-        _complain(str(error))
+        complain(str(error))
         return EXIT_BAD_INPUT
     return code if isinstance(code, int) else 0
 
 
-def _complain(text: str) -> None:
+def complain(text: str) -> None:
+    """Write an error to stderr, and to the file of last errors, line by line."""
     write_last_error(escaped(text))
     output = LastingOutput(sys.stderr)
     for line in text.splitlines():

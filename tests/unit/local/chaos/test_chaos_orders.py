@@ -47,6 +47,18 @@ def test_a_rate_in_a_script_is_of_each_victim() -> None:
     assert all(order.seconds == 1.0 for order in found)
 
 
+def test_orders_by_rate_say_so_and_those_of_a_node_whom_it_may_have() -> None:
+    found = planned(Rate(FaultKind.KILL, Unit.NODE, 60.0), only=("us-east",))
+    assert {(order.target, order.by_rate, order.around) for order in found} == {
+        (node, True, ("us-east/fast/0", "us-east/fast/1")) for node in ("node-a", "node-b")
+    }
+    faults = parse_faults(("kill:us-west@rate=600", "kill:us-west@at=5"), LEARNERS, CLUSTER)
+    script = plan_orders(Request(3600.0, faults=faults), LEARNERS)
+    assert {order.target for order in script if not order.by_rate} == {"us-west"}
+    assert {order.target for order in script if order.by_rate} == {"us-west/new/0", "us-west/old/0"}
+    assert not any(order.around for order in (*script, *planned(KILL)))
+
+
 def test_a_cut_by_rate_names_regions() -> None:
     found = planned(Rate(FaultKind.CUT, Unit.REGION, 60.0, 20.0), only=("us-west",))
     assert {(order.victims, order.seconds) for order in found} == {(("us-west",), 20.0)}

@@ -1,47 +1,19 @@
 """A session of faults: orders in time, an end that leaves nothing behind, and what it has seen."""
 
-from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
 
 from diloco.local.chaos.orders import Order
 from diloco.local.chaos.session import Session
-from diloco.local.chaos.spec import FaultKind
+from diloco.local.chaos.spec import ChaosError, FaultKind
 from diloco.local.report.chaos_report import effects
 from diloco.spec.syncer_status import LearnerStatus, RecoveriesStatus, RecoveryStatus, SyncerStatus
+from tests.support.scripted_place import VICTIM, ScriptedPlace
 from tests.support.status_of_a_job import STATUS, learner_status
 
-VICTIM = "a/b/0"
 KILL = Order(0.0, FaultKind.KILL, VICTIM, (VICTIM,))
 CUT = Order(0.0, FaultKind.CUT, "a", ("a",), 0.1)
-
-
-class ScriptedPlace:
-    """A job of one learner: ``then`` gives its status after the order that hit it."""
-
-    def __init__(self, then: Callable[[int], SyncerStatus], *, interrupts: bool = False) -> None:
-        self._then = then
-        self._interrupts = interrupts
-        self.hits: list[Order] = []
-        self.healed = 0
-        self.asked = 0
-
-    def hit(self, order: Order) -> tuple[tuple[str, ...], str]:
-        self.hits.append(order)
-        if self._interrupts:
-            raise KeyboardInterrupt
-        return order.victims, ""
-
-    def status(self) -> SyncerStatus | None:
-        self.asked += bool(self.hits)
-        return self._then(self.asked)
-
-    def over(self) -> bool:
-        return False
-
-    def heal(self) -> None:
-        self.healed += 1
 
 
 def told(state: str, incarnation: int, elapsed: float, recovered: bool) -> SyncerStatus:  # a row
@@ -129,3 +101,40 @@ def test_orders_after_the_end_are_not_given() -> None:
         [Order(50.0, FaultKind.KILL, VICTIM, (VICTIM,))], seconds=0.3, settle_seconds=0.0
     )
     assert place.hits == []
+
+
+def test_a_place_that_goes_ends_the_session_and_what_was_injected_stays() -> None:
+    place = ScriptedPlace(lambda _: told("Training", 1, 1.0, recovered=False), gone_after=1)
+    session = Session(place, (VICTIM,), lambda _: None)
+    # Two are due at once: the second one is not tried.
+    with pytest.raises(ChaosError, match="the place is gone"):
+        session.run([KILL, replace(KILL, at_seconds=0.001)], seconds=100.0, settle_seconds=1e6)
+    assert place.healed == 1
+    assert place.hits == [KILL]
+    (found,) = session.injected
+    assert (found.victims, found.refused) == ((VICTIM,), "")
+
+
+def test_a_place_that_goes_with_the_last_order_is_told_too() -> None:
+    place = ScriptedPlace(lambda _: told("Training", 1, 1.0, recovered=False), gone_after=1)
+    with pytest.raises(ChaosError, match="the place is gone"):
+        Session(place, (VICTIM,), lambda _: None).run([KILL], seconds=0.1, settle_seconds=0.0)
+
+
+def test_a_job_that_ends_ends_the_session_which_says_what_is_left() -> None:
+    place = ScriptedPlace(lambda _: told("Training", 1, 1.0, recovered=False), over_after=1)
+    lines: list[str] = []
+    orders = [KILL, replace(KILL, at_seconds=50.0), replace(KILL, at_seconds=60.0)]
+    Session(place, (VICTIM,), lines.append).run(orders, seconds=100.0, settle_seconds=1e6)
+    assert place.hits == [KILL]
+    assert lines[1:] == ["the job has ended, or its run was stopped; 2 fault(s) were not injected"]
+
+
+def test_an_order_for_nobody_who_is_there_leaves_no_record() -> None:
+    place = ScriptedPlace(lambda _: told("Training", 1, 1.0, recovered=False))
+    nobody = Order(0.0, FaultKind.KILL, "a/c/0", (), by_rate=True)
+    lines: list[str] = []
+    session = Session(place, (VICTIM,), lines.append)
+    session.run([nobody], seconds=0.3, settle_seconds=1e6)
+    assert place.hits == [nobody]
+    assert (list(session.injected), lines) == ([], [])

@@ -8,7 +8,7 @@ import pytest
 
 from diloco.spec.checks import MAXIMUM_LEARNERS
 from diloco.spec.load import job_from
-from diloco_operator.decide.fallback import with_more
+from diloco_operator.decide.fallback import with_all_fallbacks, with_more
 from diloco_operator.decide.observed import Object
 from diloco_operator.manifests.documents import job_text
 from diloco_operator.names import PoolKey
@@ -234,3 +234,28 @@ def test_a_job_has_no_more_learners_than_a_job_may_have() -> None:
     more = with_more(job, PoolKey("us-west", "spot"), 2)
     assert len(more.spec.learner_ids) == MAXIMUM_LEARNERS
     assert job_from(json.loads(job_text(more))).spec.learner_ids == more.spec.learner_ids
+
+
+def test_the_most_learners_are_those_of_pools_without_any_node() -> None:
+    west = [*regions()[1]["pools"], {"name": "last", "learners": 1}]
+    west[1]["fallbackAfterSeconds"] = 120
+    west[0] |= {"learners": 3, "without": [0]}
+    job = job_from(job_object(tokens=10**8, regions=[regions()[0], {"name": "us-west", "pools": west}]))
+    most = with_all_fallbacks(job).spec.learner_ids
+    assert set(job.spec.learner_ids) < set(most)
+    # Two of spot may start in steady, and these and its own one in last.
+    assert set(most) - set(job.spec.learner_ids) == {
+        *(f"us-west/steady/{index}" for index in (1, 2)),
+        *(f"us-west/last/{index}" for index in (1, 2, 3)),
+    }
+    alone = job_from(job_object(tokens=10**8, regions=[regions()[0]]))
+    assert with_all_fallbacks(alone) == alone
+
+
+def test_a_job_that_is_carried_out_has_no_more_than_the_most() -> None:
+    w = world_with(no_node(), no_node())
+    w.run(200)
+    (config,) = [child for key, child in w.children.items() if key.kind == "ConfigMap"]
+    job, running = job_from(w.job), job_from(json.loads(config["data"]["job.json"]))
+    assert set(job.spec.learner_ids) < set(running.spec.learner_ids)
+    assert running.spec.learner_ids == with_all_fallbacks(job).spec.learner_ids

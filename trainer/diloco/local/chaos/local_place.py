@@ -37,6 +37,7 @@ class LocalPlace:
             SpecError: its manifest cannot be read.
         """
         directory = RunDirectory(root)
+        self._lock = _identity(root / LOCK)
         if not directory.job.is_file():
             raise ChaosError(f"{root}: has no run; use the output directory of a diloco run that is going on")
         if not _is_locked(root / LOCK):
@@ -56,6 +57,8 @@ class LocalPlace:
         self._orders: OrderWriter | None = None
         self._session = secrets.token_hex(8)
         self._count = 0
+        self._failed: ChaosError | None = None
+        """Why no order can be given any more."""
 
     def begin(self) -> None:
         """Begin to give orders.
@@ -85,7 +88,11 @@ class LocalPlace:
         name = f"{self._session}-{self._count}"
         journal = self._directory.journal
         start = journal.stat().st_size if journal.exists() else 0
-        self._write(Command(name, time.time(), order.kind.value, order.victims, order.seconds, order.manner))
+        try:
+            self._write(Command(name, time.time(), order.kind.value, order.victims, order.seconds, order.manner))
+        except ChaosError as error:
+            self._failed = error
+            return (), str(error)
         deadline = time.monotonic() + _ANSWER_SECONDS
         found: list[Entry] = []
         while len(found) < len(order.victims) and time.monotonic() < deadline and not self.over():
@@ -106,8 +113,18 @@ class LocalPlace:
             return None
 
     def over(self) -> bool:
-        """See ``session.Place``."""
-        return not _is_locked(self._directory.root / LOCK)
+        """See ``session.Place``.
+
+        Raises:
+            ChaosError: an order could not be given, or the directory is not that of this run any more.
+        """
+        if self._failed is not None:
+            raise self._failed
+        root = self._directory.root
+        # A run leaves the file where it is: one that is gone or new means another directory, maybe with another run.
+        if _identity(root / LOCK) != self._lock:
+            raise ChaosError(f"{root}: the directory of the run was removed or replaced")
+        return not _is_locked(root / LOCK)
 
     def heal(self) -> None:
         """See ``session.Place``."""
@@ -121,6 +138,15 @@ class LocalPlace:
     def _write(self, command: Command) -> None:
         if self._orders is not None:
             self._orders.write(command)
+
+
+def _identity(path: Path) -> tuple[int, int] | None:
+    """Which file is at ``path``; None: none."""
+    try:
+        found = path.lstat()
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
 
 
 def _is_locked(path: Path) -> bool:

@@ -61,6 +61,11 @@ class Order:
     """Learner ids or ``syncer``; for a cut, region names."""
     seconds: float = 0.0
     manner: Manner = Manner.SILENT
+    by_rate: bool = False
+    """Whether the time was drawn; otherwise the user named it."""
+    around: tuple[str, ...] = ()
+    """For a node: the learners that are hit if they run on it when the order is due. ``victims`` ran on it when it was
+    planned."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,8 +133,9 @@ def _all(request: Request, allowed: Sequence[str], nodes: Mapping[str, str]) -> 
     for rate in request.rates:
         for name, learners in units(rate.unit, allowed, nodes).items():
             victims = (name,) if rate.kind is FaultKind.CUT else learners
+            around = tuple(allowed) if rate.unit is Unit.NODE else ()
             for at in _times(request, f"{rate.kind} {rate.unit} {name}", rate.per_hour):
-                yield Order(at, rate.kind, name, victims, rate.seconds, rate.manner)
+                yield Order(at, rate.kind, name, victims, rate.seconds, rate.manner, by_rate=True, around=around)
 
 
 def _scripted(fault: Fault, request: Request) -> Iterator[Order]:
@@ -144,7 +150,7 @@ def _scripted(fault: Fault, request: Request) -> Iterator[Order]:
     elif fault.rate_per_hour is not None:
         for victim in fault.victims:
             for at in _times(request, f"{fault.text} {victim}", fault.rate_per_hour):
-                yield Order(at, fault.kind, victim, (victim,), fault.seconds, fault.manner)
+                yield Order(at, fault.kind, victim, (victim,), fault.seconds, fault.manner, by_rate=True)
 
 
 def _times(request: Request, name: str, per_hour: float) -> Iterator[float]:

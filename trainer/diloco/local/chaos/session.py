@@ -5,6 +5,7 @@
 
 import math
 import time
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol
@@ -36,15 +37,23 @@ class Place(Protocol):
     def hit(self, order: Order) -> tuple[tuple[str, ...], str]:
         """Carry out an order; returns who was hit, and why not all were (empty: all were).
 
-        Raises:
-            RuntimeError, ValueError: of one of diloco's own classes: nothing can be hit any more.
+        Nobody and no reason: nobody was there whom the order was for. It then leaves no record. What keeps every later
+        order from being carried out too is a reason here, and raised by ``over``.
         """
 
     def status(self) -> SyncerStatus | None:
-        """The syncer's status; None: it does not answer at present."""
+        """The syncer's status; None: it does not answer at present.
+
+        Raises:
+            RuntimeError, ValueError: of one of diloco's own classes: the job is gone, or cannot be read any more.
+        """
 
     def over(self) -> bool:
-        """Whether the job is over."""
+        """Whether the job is over.
+
+        Raises:
+            RuntimeError, ValueError: of one of diloco's own classes: nothing can be hit any more.
+        """
 
     def heal(self) -> None:
         """End every pause and cut of this session."""
@@ -104,16 +113,24 @@ class Session:
         """Give the orders for ``seconds``, then wait at most ``settle_seconds`` until the victims have recovered.
 
         Pauses and cuts of the session are ended when it ends, however it does.
+
+        Raises:
+            RuntimeError, ValueError: the place's: the session cannot go on. ``injected`` and ``observed`` have what
+                came before.
         """
-        waiting = list(orders)
+        waiting = deque(orders)
         try:
             while self._now < seconds and not self._place.over():
                 self._poll()
-                while waiting and waiting[0].at_seconds <= self._now:
-                    self._hit(waiting.pop(0))
+                while waiting and waiting[0].at_seconds <= self._now and not self._place.over():
+                    self._hit(waiting.popleft())
                 time.sleep(_TICK_SECONDS)
         finally:
             self._place.heal()
+        if self._place.over():
+            left = f"; {len(waiting)} fault(s) were not injected" if waiting else ""
+            self._announce(f"the job has ended, or its run was stopped{left}")
+            return
         end = self._now + settle_seconds
         while self._now < end and not self._place.over() and not self._settled():
             self._poll()
@@ -130,6 +147,9 @@ class Session:
         self._injected.append(one)
         self._before.append((self._epoch, {name: told.incarnation for name, told in self._latest.items()}))
         victims, refused = self._place.hit(order)
+        if not victims and not refused:
+            del self._injected[-1], self._before[-1]
+            return
         one = Injected(at, order.kind.value, order.target, victims, order.seconds, refused)
         self._injected[-1] = one
         self._announce(what_text(one))

@@ -1,0 +1,165 @@
+"""A ``diloco chaos`` session whose job or rights go meanwhile ends, says why, and reports what it has injected."""
+
+import json
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import diloco.cli.chaos_pods
+from diloco.cli.chaos_cluster import ROLE
+from diloco.cli.cluster_access import UnauthorizedError
+from diloco.cli.main import execute
+from diloco.local.chaos.orders import Order
+from diloco.local.chaos.spec import ChaosError, FaultKind
+from diloco.runtime.exits import EXIT_BAD_INPUT
+from diloco_operator import labels
+from testbed.api_server.fault_proxy import FaultProxy
+from testbed.api_server.server import ApiServer, job_api_server, why_there_is_none
+from tests.support.job_in_namespace import LEARNER, POOL, Namespace, with_jobs
+
+pytestmark = [
+    pytest.mark.processes,
+    pytest.mark.skipif(why_there_is_none() is not None, reason=why_there_is_none() or ""),
+]
+_WAIT_SECONDS = 120.0
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[ApiServer]:
+    with job_api_server() as made:
+        yield made
+
+
+@pytest.fixture
+def proxy(server: ApiServer, tmp_path: Path) -> Iterator[FaultProxy]:
+    with FaultProxy(server.kubeconfig, tmp_path) as running:
+        yield running
+
+
+class Change(threading.Thread):
+    """Does something as soon as a pod is gone, while a session goes on in the main thread."""
+
+    def __init__(self, made: Namespace, pod: str, then: Callable[[], object]) -> None:
+        super().__init__()
+        self._made, self._pod, self._then = made, pod, then
+
+    def run(self) -> None:
+        deadline = time.monotonic() + _WAIT_SECONDS
+        while self._pod in self._made.pods() and time.monotonic() < deadline:
+            time.sleep(0.1)
+        self._then()
+
+    def during(self, *arguments: str) -> int:
+        """The exit code of ``diloco chaos`` with these arguments."""
+        self.start()
+        try:
+            return execute(["chaos", *arguments])
+        finally:
+            self.join()
+
+
+def reported(file: Path) -> list[dict[str, Any]]:
+    faults: list[dict[str, Any]] = json.loads(file.read_text(encoding="utf-8"))["faults"]
+    return faults
+
+
+def test_a_job_that_is_deleted_ends_the_session_with_its_report(
+    server: ApiServer, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    made, pod = with_jobs(server, "deleted")
+    file = tmp_path / "chaos.json"
+    change = Change(made, pod, lambda: made.delete_job("mine"))
+    later = ("--fault", f"kill:{LEARNER}@at=0", "--fault", f"kill:{LEARNER}@at=3599", "--for", "1h")
+    assert change.during("job/mine", *made.flags(), *later, "--json", str(file)) == EXIT_BAD_INPUT
+    told = capsys.readouterr()
+    assert told.err == "diloco: the session ended early: JOB: mine was deleted\n"
+    assert "0 of 1 seen" in told.out  # in the table
+    assert [fault["victims"] for fault in reported(file)] == [[LEARNER]]
+
+
+def test_a_job_of_the_same_name_is_not_taken_for_the_one_before(server: ApiServer) -> None:
+    made, pod = with_jobs(server, "anew")
+    place = made.place("mine")
+    place.status()
+    made.delete_job("mine")
+    made.job("mine")
+    with pytest.raises(ChaosError, match="mine was deleted; the job that has its name now is another one"):
+        place.status()
+    # Also in the second before that is seen: the pods of the other job are not those of this one.
+    before = made.pods()
+    made.pod("new-0", labels.of_pool("mine", POOL), made.stateful_set("new", made.job("mine")))
+    assert place.hit(Order(0.0, FaultKind.KILL, LEARNER, (LEARNER,))) == ((LEARNER,), "")
+    assert made.pods() == (before | {"new-0"}) - {pod}
+
+
+def test_a_job_that_is_being_deleted_ends_the_session(server: ApiServer) -> None:
+    made, _ = with_jobs(server, "leaving")
+    place = made.place("mine")
+    there = ("dlj", "mine", f"--namespace={made.name}")
+    finalizers = {"metadata": {"finalizers": ["diloco.dev/test"]}}
+    server.kubectl("patch", *there, "--type=merge", f"--patch={json.dumps(finalizers)}")
+    server.kubectl("delete", *there, "--wait=false")
+    with pytest.raises(ChaosError, match="JOB: mine is being deleted"):
+        place.status()
+    server.kubectl("patch", *there, "--type=merge", '--patch={"metadata": {"finalizers": []}}')
+
+
+def test_rights_that_are_taken_away_end_it_and_nobody_counts_as_hit(
+    server: ApiServer, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    made, pod = with_jobs(server, "revoked")
+    assert execute(["chaos", "--print-role", "--namespace", made.name]) == 0
+    server.kubectl("apply", "--filename=-", text=capsys.readouterr().out)
+    bound = (ROLE, f"--namespace={made.name}")
+    server.kubectl("create", "rolebinding", *bound, f"--role={ROLE}", "--user=frank")
+    file = tmp_path / "chaos.json"
+    change = Change(made, pod, lambda: server.kubectl("delete", "rolebinding", *bound))
+    rates = ("--fault", f"kill:{LEARNER}@at=0", "--kill-learners", "3e3", "--only", LEARNER, "--for", "1h")
+    assert change.during("job/mine", *made.flags(server.kubeconfig_for("frank")), *rates, "--json", str(file)) == 2
+    told = capsys.readouterr()
+    assert told.err.startswith("diloco: the session ended early: ")
+    assert "not permitted" in told.err
+    assert len(told.err.splitlines()) == 1
+    hit, *others = reported(file)
+    assert (hit["victims"], hit["refused"]) == ([LEARNER], "")
+    # Orders after that found no pod, and at most the last one no rights.
+    assert all(fault["victims"] == [] and fault["refused"] for fault in others)
+
+
+def test_rights_that_are_missing_for_one_pod_spare_the_others(server: ApiServer, proxy: FaultProxy) -> None:
+    made = Namespace(server, "refused")
+    pool = {"name": POOL.pool, "learners": 3}
+    owner = made.stateful_set("mine", made.job("mine", regions=[{"name": POOL.region, "pools": [pool]}]))
+    for index in range(3):
+        made.pod(f"mine-{index}", labels.of_pool("mine", POOL), owner)
+    place = made.place("mine", proxy.kubeconfig)
+    proxy.fault("DELETE .*/pods/mine-1", code=401, reason="Unauthorized")
+    hit, refused = place.hit(Order(0.0, FaultKind.KILL, "*", place.learner_ids))
+    # Who was hit before the error is known, and nothing is tried after it.
+    assert (hit, made.pods()) == ((f"{POOL}/0",), {"mine-1", "mine-2"})
+    assert "rejects the credentials" in refused
+    with pytest.raises(UnauthorizedError, match="rejects the credentials"):
+        place.over()
+
+
+def test_a_list_that_expires_while_it_is_read_is_read_again(
+    server: ApiServer, proxy: FaultProxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(diloco.cli.chaos_pods, "_PAGE", 1)
+    made, pod = with_jobs(server, "expired")
+    place = made.place("mine", proxy.kubeconfig)
+    kill = Order(0.0, FaultKind.KILL, LEARNER, (LEARNER,))
+    following = r"GET .*/pods\?.*continue=."
+    always = proxy.fault(following, code=410, reason="Expired", times=-1)
+    hit, refused = place.hit(kill)
+    assert (hit, refused.partition(": ")[2]) == ((), "the list of pods expired before all of it was read")
+    assert always.struck == 3
+    assert not place.over()
+    proxy.mend()
+    proxy.fault(following, code=410, reason="Expired", times=1)
+    assert place.hit(kill) == ((LEARNER,), "")
+    assert pod not in made.pods()
