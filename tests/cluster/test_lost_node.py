@@ -188,7 +188,8 @@ def test_a_lost_syncer_stays_until_a_person_says_that_it_is_off(
     assert syncer is not None
     assert syncer.node == nodes.lost
     with lost_node(cluster, nodes.lost):
-        # An operator that starts now, as in an upgrade, decides by what it sees.
+        # An operator that starts now, as in an upgrade, decides by what it sees. Kubernetes does not know of the loss yet.
+        cluster.kubectl("cordon", nodes.lost)
         cluster.kubectl("delete", "pods", "--all", "--namespace", chart.namespace, "--wait=false")
         deleted.kubectl("delete", "dilocojob", deleted.name)
         ending.patch(activeDeadlineSeconds=1)
@@ -209,6 +210,7 @@ def test_a_lost_syncer_stays_until_a_person_says_that_it_is_off(
         # Its volume is on that node: the new syncer waits for it.
         job.patch(suspend=False)
         wait_until(lambda: (pod := job.syncer_pod()) and not pod.ready, "there is a new syncer", WAIT_SECONDS)
+    cluster.kubectl("uncordon", nodes.lost)
     after = job.all_train(WITNESS)
     assert after.epoch > before.epoch
     assert of(after, WITNESS).steps > 0
