@@ -188,7 +188,7 @@ def test_a_lost_syncer_stays_until_a_person_says_that_it_is_off(
     assert syncer is not None
     assert syncer.node == nodes.lost
     with lost_node(cluster, nodes.lost):
-        # An operator that starts now, as in an upgrade, decides by what it sees. Kubernetes does not know of the loss yet.
+        # An operator that starts now, as in an upgrade, decides by what it sees. Kubernetes knows of no loss yet.
         cluster.kubectl("cordon", nodes.lost)
         cluster.kubectl("delete", "pods", "--all", "--namespace", chart.namespace, "--wait=false")
         deleted.kubectl("delete", "dilocojob", deleted.name)
