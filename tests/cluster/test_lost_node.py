@@ -20,6 +20,7 @@ from tests.support.cluster_jobs import (
     apply,
     bystanders,
     condition,
+    cordoned,
     holds,
     identities,
     is_degraded,
@@ -30,6 +31,7 @@ from tests.support.cluster_jobs import (
     pool,
     shorten_grace,
 )
+from tests.support.cluster_operator import ClusterOperator
 
 # Kubernetes considers the node lost after 50 s; toleration and the wait beyond the grace period are 40 s.
 pytestmark = pytest.mark.timeout(1800)
@@ -187,10 +189,11 @@ def test_a_lost_syncer_stays_until_a_person_says_that_it_is_off(
     syncer = job.syncer_pod()
     assert syncer is not None
     assert syncer.node == nodes.lost
+    # The operator is lost with it, so that another one decides by what it sees.
+    with cordoned(cluster, nodes.kept):
+        cluster.kubectl("delete", "pods", "--all", "--namespace", chart.namespace)
+        ClusterOperator(cluster, chart).wait_for(lambda pod: pod.node == nodes.lost, "the operator is there too")
     with lost_node(cluster, nodes.lost):
-        # An operator that starts now, as in an upgrade, decides by what it sees. Kubernetes knows of no loss yet.
-        cluster.kubectl("cordon", nodes.lost)
-        cluster.kubectl("delete", "pods", "--all", "--namespace", chart.namespace, "--wait=false")
         deleted.kubectl("delete", "dilocojob", deleted.name)
         ending.patch(activeDeadlineSeconds=1)
         ending.wait_for(lambda status: holds(status, "Failed", "DeadlineExceeded"), "its deadline is over")
@@ -210,7 +213,6 @@ def test_a_lost_syncer_stays_until_a_person_says_that_it_is_off(
         # Its volume is on that node: the new syncer waits for it.
         job.patch(suspend=False)
         wait_until(lambda: (pod := job.syncer_pod()) and not pod.ready, "there is a new syncer", WAIT_SECONDS)
-    cluster.kubectl("uncordon", nodes.lost)
     after = job.all_train(WITNESS)
     assert after.epoch > before.epoch
     assert of(after, WITNESS).steps > 0
