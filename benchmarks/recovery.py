@@ -127,7 +127,8 @@ def learner_killed(count: int) -> dict[str, Any]:
     """One learner is killed again and again."""
     kills = [f"kill:{VICTIM}@step={KILL_EVERY * (number + 1)}" for number in range(count)]
     with tempfile.TemporaryDirectory() as name:
-        output, summary = carry_out(Path(name), KILL_EVERY * (count + 2), kills)
+        output, summary = carry_out(Path(name), KILL_EVERY * (count + 5), kills)
+        killed = sum(one.event == "kill" for one in read_journal(output / "supervisor.jsonl"))
         (tape,) = find_tapes(output / "syncer" / "tape")
         told = Told.of(tape)
     recoveries = [one for one in summary["recoveries"] if one["learner"] == VICTIM]
@@ -137,7 +138,7 @@ def learner_killed(count: int) -> dict[str, Any]:
     others = {learner for learner in told.step_seconds if learner != VICTIM}
     after = [(one["stepping"] + one["merging"]) / step for one in recoveries]
     return {
-        "kills": count,
+        "kills": killed,
         "recoveries": len(recoveries),
         "step_seconds": step,
         "down_seconds": statistics.median(one["down"] for one in recoveries),
