@@ -111,7 +111,7 @@ _BY_KIND: Final[Mapping[str, Any]] = {
             "volumes": [{"name": str, "persistentVolumeClaim": {"claimName": str}, "ephemeral": {}}],
         },
         "status": {
-            **dict.fromkeys(("phase", "reason", "message"), str),
+            **dict.fromkeys(("phase", "reason", "message", "startTime"), str),
             "conditions": _CONDITIONS,
             "initContainerStatuses": [_CONTAINER_STATUS],
             "containerStatuses": [_CONTAINER_STATUS],

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping
 from diloco.spec.learner_orders import FAILED_FILE, LearnerOrder, orders_in, orders_text
 from diloco.spec.syncer_status import LearnerState
 from diloco_operator import names
+from diloco_operator.decide.causes.pods import never_ready
 from diloco_operator.decide.held_pods import SetUid, set_of
 from diloco_operator.decide.observed import ChildKey, Object, SyncerStatusView
 from diloco_operator.decide.workloads import PoolWorkload, number_of
@@ -23,7 +24,9 @@ def failing(
     allowed: int,
     told: frozenset[LearnerOrder],
 ) -> str:
-    """The order to give up the learners that have no session and whose containers were restarted too often.
+    """The order to give up the learners whose pods were never ready, and whose containers were restarted too often.
+
+    Restarts of a learner that has joined in its pod are the syncer's to count: it knows which of them are failures.
 
     Args:
         workloads: The job's pools.
@@ -39,10 +42,10 @@ def failing(
             learner = f"{workload.pool}/{index}"
             if learner in absent and (container := _container(pod)) is not None:
                 order = LearnerOrder(learner, view.epoch, absent[learner])
-                # One that runs may have lost its link only, and joins again. Once told, the order stays until it does:
-                # the syncer reads it later, and kubelet starts the container again in the meantime.
+                # One that runs may be about to join. Once told, the order stays until it does: the syncer reads it
+                # later, and kubelet starts the container again in the meantime.
                 fails = order in told or "running" not in (container.get("state") or {})
-                if fails and number_of(container.get("restartCount")) > allowed:
+                if fails and never_ready(pod) and number_of(container.get("restartCount")) > allowed:
                     orders.append(order)
     return orders_text(orders)
 

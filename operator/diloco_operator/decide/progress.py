@@ -35,8 +35,8 @@ def progress_of(view: SyncerStatusView, now: datetime) -> Progress:
         loss=_decimal(view.eval_loss),
         doubted_loss=_doubted(view),
         train_loss=_decimal(view.train_loss),
-        goodput=None if view.goodput is None else f"{round(100 * view.goodput)}%",
-        computing=None if view.computing is None else f"{round(100 * view.computing)}%",
+        goodput=_percent(view.goodput),
+        computing=_percent(view.computing),
         time=_shares(view.time_seconds),
         tokens_per_second=max(0, round(view.tokens_per_second)),
         updated_at=now.replace(microsecond=0),
@@ -98,10 +98,16 @@ def restarts_of(view: SyncerStatusView) -> tuple[LearnerRestarts, ...]:
     return tuple(LearnerRestarts(learner=report.id, count=report.restarts) for report in worst)
 
 
+def _percent(share: float | None) -> str | None:
+    return None if share is None or not 0 <= share < math.inf else f"{round(100 * min(1.0, share))}%"
+
+
 def _shares(seconds: Mapping[str, float]) -> dict[str, str] | None:
     """Each class's share of all of them, without those that are next to nothing."""
     known = {name: spent for name, spent in seconds.items() if _CLASS.fullmatch(name) and 0 < spent < math.inf}
     total = sum(known.values())
+    if total == math.inf:
+        return None
     shares = {name: f"{100 * known[name] / total:.1f}%" for name in sorted(known)[:_MOST_CLASSES]}
     return {name: share for name, share in shares.items() if share != "0.0%"} or None
 

@@ -27,7 +27,7 @@ MOST_EVENT_PAGES: Final = 10
 _IDENTITY: Final = ("namespace", "name", "uid", "labels", "ownerReferences", "creationTimestamp", "deletionTimestamp")
 _METADATA: Final = (*_IDENTITY, "finalizers")
 _SPEC: Final = ("nodeName", "priority", "schedulingGates")
-_STATUS: Final = ("phase", "reason", "message", "conditions")
+_STATUS: Final = ("phase", "reason", "message", "startTime", "conditions")
 _CONTAINER_LISTS: Final = ("initContainerStatuses", "containerStatuses")
 _CONTAINER: Final = ("name", "image", "ready", "restartCount", "state", "lastState")
 

@@ -1,11 +1,13 @@
 """Learners whose containers fail before they can join, in a virtual cluster."""
 
+from datetime import timedelta
+
 import pytest
 
 from diloco.spec.learner_orders import FAILED_FILE
 from testbed.virtual_cluster.cluster_world import ClusterWorld
 from testbed.virtual_cluster.operator_world import job_object
-from testbed.virtual_cluster.world_pods import crashed
+from testbed.virtual_cluster.world_pods import crashed, stamp
 
 OLD = "demo--us-west-old"
 MIDDLE = f"{OLD}-1"
@@ -81,6 +83,21 @@ def test_a_learner_that_has_joined_since_is_not_meant() -> None:
     w.api.pods.pods[MIDDLE]["status"]["containerStatuses"] = [{"name": "learner", "restartCount": 5, "ready": True}]
     w.run(60)
     assert orders(w) is None
+
+
+def test_a_learner_that_was_ready_in_its_pod_is_counted_by_the_syncer() -> None:
+    w = world(2, restarts=2)
+    was_ready = {"type": "Ready", "status": "False", "lastTransitionTime": stamp(w.now)}
+    w.api.pods.troubles[MIDDLE] = crashed(1, "CUDA error: invalid device ordinal", restarts=9) | {
+        "conditions": [was_ready],
+        "startTime": stamp(w.now - timedelta(seconds=60)),
+    }
+    w.run(60)
+    assert (w.syncers["demo"].given_up, orders(w)) == (set(), None)
+    was_ready["lastTransitionTime"] = stamp(w.now - timedelta(seconds=120))
+    w.api.pods.troubles[MIDDLE]["startTime"] = stamp(w.now - timedelta(seconds=121))
+    w.run(60)
+    assert w.syncers["demo"].given_up == {FAILING}
 
 
 def test_containers_beside_the_learners_do_not_count() -> None:

@@ -71,6 +71,15 @@ def is_ready(pod: Object) -> bool:
     return _holds(pod, "Ready")
 
 
+def never_ready(pod: Object) -> bool:
+    """Whether it has not been ready so far: its Ready condition is as kubelet set it when it took the pod up."""
+    since = parsed_time(_condition(pod, "Ready").get("lastTransitionTime"))
+    begun = parsed_time(pod.get("status", {}).get("startTime"))
+    if is_ready(pod):
+        return False
+    return since is None or begun is None or (since - begun).total_seconds() <= SETTLING_SECONDS
+
+
 def running_since(pod: Object) -> datetime | None:
     """When the youngest of its containers was started; None unless all of them run."""
     statuses = pod.get("status", {}).get("containerStatuses") or []

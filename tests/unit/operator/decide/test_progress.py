@@ -32,6 +32,13 @@ def test_what_is_no_share_is_left_out(seconds: dict[str, float]) -> None:
     assert told(time_seconds={**seconds, "waiting": 3.0}).time == {"waiting": "100.0%"}
 
 
+@pytest.mark.parametrize("share", [float("nan"), float("inf"), -0.5])
+def test_a_share_that_is_none_is_left_out(share: float) -> None:
+    progress = told(goodput=share, computing=share, time_seconds={"merged": 1e308, "away": 1e308})
+    assert (progress.goodput, progress.computing, progress.time) == (None, None, None)
+    assert told(computing=1e300).computing == "100%"
+
+
 def test_a_syncer_that_does_not_tell_leaves_them_out() -> None:
     assert "computing" not in (plain := told().model_dump(exclude_none=True))
     assert "time" not in plain

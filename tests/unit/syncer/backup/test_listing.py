@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from diloco.syncer.backup.listing import Manifests
-from diloco.syncer.backup.manifest import complete
+from diloco.syncer.backup.manifest import LIMIT_BYTES, complete
 from diloco.syncer.backup.object_store import StoppedError, StoreError
 from tests.support.backups import Trained, folder_store
 
@@ -40,6 +40,14 @@ def test_a_damaged_manifest_counts_for_time_only(tmp_path: Path, caplog: pytest.
     # A new one is newer than it, and it is not deleted: nobody knows whose it is.
     third = trained.backed_up(store, 3.0, keep=1)
     assert [str(one) for one in complete(store.names())] == [second.name, third.name]
+
+
+def test_a_manifest_that_is_too_large_keeps_no_other_from_being_read(tmp_path: Path) -> None:
+    store, trained = folder_store(tmp_path / "kept"), Trained(tmp_path / "s")
+    first, second = trained.backed_up(store, 1.0), trained.backed_up(store, 2.0)
+    (tmp_path / "kept" / f"{second.name}.json").write_bytes(b" " * (LIMIT_BYTES + 1))
+    assert list(Manifests().listing(store, lambda _: True).backups.values()) == [first]
+    trained.backed_up(store, 3.0)
 
 
 def test_reading_stops_when_told_and_fails_with_the_store(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from diloco.syncer.backup.manifest import (
     complete,
     read_manifest,
 )
-from diloco.syncer.backup.object_store import ObjectStore, StoppedError, StoreError
+from diloco.syncer.backup.object_store import ObjectStore, StoppedError, StoreError, TooLargeError
 
 _log = logging.getLogger(__name__)
 
@@ -76,6 +76,8 @@ def stored_manifest(store: ObjectStore, name: BackupName) -> BackupManifest:
     """
     try:
         content = store.read(f"{name}{ENDING}", LIMIT_BYTES)
+    except TooLargeError as error:  # no syncer wrote it, and it must not keep ours from being read
+        raise BackupError(str(error)) from None
     except StoreError as error:
         # A manifest that cannot be read is passed over only if the store answers.
         if f"{name}{ENDING}" not in store.names():

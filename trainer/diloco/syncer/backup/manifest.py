@@ -46,11 +46,11 @@ class BackupManifest(BaseModel):
     format: int
     kind: Literal["Checkpoint", "Model"]
     """Checkpoint: a checkpoint's folder, file by file. Model: the finished model."""
-    name: str
-    job: str
+    name: str = Field(max_length=100)
+    job: str = Field(max_length=253)
     namespace: str = Field(default="", max_length=63)
     """The job's namespace; empty: unknown, as in backups of earlier versions and of ``diloco run`` without one."""
-    training: str
+    training: str = Field(max_length=100)
     """Id of the training: one that starts from zero has another, so it never deletes the backups of this one."""
     writer: str = Field(default="", max_length=16)
     """Id of the syncer's directory that wrote it; empty: an earlier version, which had none."""
@@ -58,7 +58,7 @@ class BackupManifest(BaseModel):
     """Name of the first backup that this writer made in this folder; empty: an earlier version, which kept none."""
     after: str = Field(default="", max_length=100)
     """Name of the newest backup that was there when the writer began with ``first``; empty: there was none."""
-    layout: str
+    layout: str = Field(max_length=200)
     """Digest of the model's layout."""
     model_parameters: int
     model_fragments: int

@@ -25,6 +25,10 @@ class StoreError(RuntimeError):
     """The store could not be read or written; one line."""
 
 
+class TooLargeError(StoreError):
+    """A file is larger than what is read of it."""
+
+
 class StoppedError(RuntimeError):
     """The transfer was told to stop."""
 
@@ -67,7 +71,7 @@ class ObjectStore:
         except Exception as error:
             raise self._error(f"{name} cannot be read", error) from error
         if len(content) > limit_bytes:
-            raise StoreError(f"{self.url}: {name} is larger than {limit_bytes} bytes")
+            raise TooLargeError(f"{self.url}: {name} is larger than {limit_bytes} bytes")
         return content
 
     def write(self, name: str, content: bytes) -> None:
@@ -174,7 +178,7 @@ class ObjectStore:
     def _check_size(self, name: str, limit_bytes: int) -> None:
         size = self._size(name)
         if size > limit_bytes:
-            raise StoreError(f"{self.url}: {name} has {size} bytes; at most {limit_bytes} are allowed here")
+            raise TooLargeError(f"{self.url}: {name} has {size} bytes; at most {limit_bytes} are allowed here")
 
     def _size(self, name: str) -> int:
         try:
