@@ -146,7 +146,10 @@ class ApiServer:
 
     def pause(self) -> None:
         """Freeze kube-apiserver: it accepts connections and answers nothing."""
-        self._processes["kube-apiserver"].send_signal(signal.SIGSTOP)
+        process = self._processes["kube-apiserver"]
+        process.send_signal(signal.SIGSTOP)
+        # On a busy machine some of its threads go on for a moment, and may answer.
+        wait_until(lambda: _is_stopped(process.pid), "kube-apiserver is stopped")
 
     def resume(self) -> None:
         """Let it go on."""
@@ -295,3 +298,9 @@ def _free_ports(count: int) -> list[int]:
     finally:
         for each in sockets:
             each.close()
+
+
+def _is_stopped(pid: int) -> bool:
+    """Whether every thread of a process is stopped."""
+    stats = [(task / "stat").read_text() for task in Path(f"/proc/{pid}/task").iterdir()]
+    return all(stat.rpartition(")")[2].split()[0] == "T" for stat in stats)
