@@ -23,7 +23,7 @@ from testbed.kind.guard import NotOursError
 from testbed.kind.project_images import Images
 
 OPERATOR = Release("diloco-operator", "diloco-system")
-LONGEST_FIRST = ("test_lost_node.py", "test_job_faults.py", "test_placement.py")
+LONGEST_FIRST = ("test_operations_in_faults.py", "test_lost_node.py", "test_job_faults.py", "test_placement.py")
 """So that no worker is left with a long file when the others have ended."""
 
 

@@ -221,8 +221,9 @@ def test_all_learners_are_lost_at_once_and_go_on(job: ClusterJob) -> None:
 
 def test_a_job_is_suspended_and_resumed_as_all_of_its_learners_are_lost(job: ClusterJob) -> None:
     before = job.all_train(*BOTH)
-    job.kubectl("delete", "pods", *map(job.pod_name, BOTH), "--grace-period=0", "--force")
     job.patch(suspend=True)
+    # They have no time to hand in what they have.
+    job.kubectl("delete", "pods", *map(job.pod_name, BOTH), "--grace-period=0", "--force", "--ignore-not-found")
     job.wait_for(lambda status: holds(status, "Suspended"), "it is suspended")
     assert not job.pods()
     job.patch(suspend=False)
