@@ -17,6 +17,14 @@ pytestmark = pytest.mark.processes
 VICTIM = "here/cpu/1"
 
 
+def made(folder: Path, *, allowed_restarts: int) -> SmallJob:
+    job = SmallJob(folder, tokens=10_000_000)
+    # What the small job cannot change.
+    policy = f"  failurePolicy: {{maxRestartsPerLearner: {allowed_restarts}}}\n"
+    job.path.write_text(f"{job.path.read_text().rstrip()}\n{policy}")
+    return job
+
+
 def life(job: SmallJob, syncer: SyncerProcess, instance: str) -> ScriptedLearner:
     return ScriptedLearner(syncer.address, job, VICTIM, instance)
 
@@ -31,9 +39,7 @@ def order(job: SmallJob, epoch: int, incarnation: int, file: str = READMITTED_FI
 
 
 def test_a_given_up_learner_is_let_back_in_and_stays_in(tmp_path: Path) -> None:
-    job = SmallJob(tmp_path, tokens=10_000_000)
-    # What the small job cannot change.
-    job.path.write_text(f"{job.path.read_text().rstrip()}\n  failurePolicy: {{maxRestartsPerLearner: 0}}\n")
+    job = made(tmp_path, allowed_restarts=0)
     with SyncerProcess(job, tmp_path / "s") as syncer:
         syncer.serving()
         with ScriptedLearner(syncer.address, job, "here/cpu/0") as other:
@@ -57,8 +63,7 @@ def test_a_given_up_learner_is_let_back_in_and_stays_in(tmp_path: Path) -> None:
 
 
 def test_a_learner_that_cannot_join_is_given_up_and_stays_out(tmp_path: Path) -> None:
-    job = SmallJob(tmp_path, tokens=10_000_000)
-    job.path.write_text(f"{job.path.read_text().rstrip()}\n  failurePolicy: {{maxRestartsPerLearner: 2}}\n")
+    job = made(tmp_path, allowed_restarts=2)
     with SyncerProcess(job, tmp_path / "s") as syncer:
         syncer.serving()
         with ScriptedLearner(syncer.address, job, "here/cpu/0") as other:

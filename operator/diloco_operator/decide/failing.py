@@ -5,14 +5,13 @@ memory does not suffice for the model) is known to kubelet only. So the operator
 learner up as it does with others, and forgets nothing.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 
-from diloco.spec.learner_orders import FAILED_FILE, LearnerOrder, orders_in, orders_text
+from diloco.spec.learner_orders import LearnerOrder, orders_text
 from diloco.spec.syncer_status import LearnerState
-from diloco_operator import names
 from diloco_operator.decide.causes.pods import never_ready
 from diloco_operator.decide.held_pods import SetUid, set_of
-from diloco_operator.decide.observed import ChildKey, Object, SyncerStatusView
+from diloco_operator.decide.observed import Object, SyncerStatusView
 from diloco_operator.decide.workloads import PoolWorkload, number_of
 from diloco_operator.manifests.learners import CONTAINER
 
@@ -22,7 +21,7 @@ def failing(
     pods: Mapping[SetUid, Mapping[int, Object]],
     view: SyncerStatusView,
     allowed: int,
-    told: frozenset[LearnerOrder],
+    told: Collection[LearnerOrder],
 ) -> str:
     """The order to give up the learners whose pods were never ready, and whose containers were restarted too often.
 
@@ -33,7 +32,7 @@ def failing(
         pods: The pods of each set, by index.
         view: What the syncer reports.
         allowed: ``failurePolicy.maxRestartsPerLearner``.
-        told: What the syncer was told before (`told_before`).
+        told: What the syncer was told before (`readmission.orders_told`).
     """
     absent = {one.id: one.incarnation for one in view.learners if one.state == LearnerState.ABSENT}
     orders = []
@@ -48,12 +47,6 @@ def failing(
                 if fails and never_ready(pod) and number_of(container.get("restartCount")) > allowed:
                     orders.append(order)
     return orders_text(orders)
-
-
-def told_before(children: Mapping[ChildKey, Object], job: str) -> frozenset[LearnerOrder]:
-    """The orders that the syncer has already."""
-    live = children.get(ChildKey("ConfigMap", names.config_map(job))) or {}
-    return frozenset(orders_in(str((live.get("data") or {}).get(FAILED_FILE) or "")))
 
 
 def _container(pod: Object) -> Object | None:

@@ -14,13 +14,13 @@ from diloco_operator.decide.causes.volume import Volume
 from diloco_operator.decide.clock import latest_known
 from diloco_operator.decide.clusters import Clusters
 from diloco_operator.decide.endpoint import Endpoint, endpoint
-from diloco_operator.decide.failing import failing, told_before
+from diloco_operator.decide.failing import failing
 from diloco_operator.decide.held_pods import Holding, SetUid, holding, pods_by_set, set_of
 from diloco_operator.decide.lost_pods import LostPodPolicy, lost_pods, policy_of
 from diloco_operator.decide.lost_pods import Scene as LostScene
 from diloco_operator.decide.lost_pods import Verdict as LostVerdict
 from diloco_operator.decide.observed import ChildKey, Object, Observed, SyncerStatusView
-from diloco_operator.decide.readmission import Readmissions, given_up_now, readmitted
+from diloco_operator.decide.readmission import Readmissions, given_up_now, orders_told, readmitted
 from diloco_operator.decide.revocation import Revoked
 from diloco_operator.decide.stopping import PodsLeft, pods_left
 from diloco_operator.decide.workloads import (
@@ -133,7 +133,8 @@ class JobNow:
         allowed = self.spec.failure_policy.max_restarts_per_learner
         if allowed is None or pods is None or not isinstance(view, SyncerStatusView):
             return ""
-        return failing(self.workloads, pods, view, allowed, told_before(self.observed.children, self.name))
+        told = orders_told(self.observed.children, self.name, FAILED_FILE)
+        return failing(self.workloads, pods, view, allowed, told)
 
     @cached_property
     def pods_by_set(self) -> dict[SetUid, dict[int, Object]] | None:

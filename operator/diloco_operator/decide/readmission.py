@@ -119,8 +119,12 @@ def _are(learners: Collection[str]) -> str:
     return "is" if len(learners) == 1 else "are"
 
 
-def _told_before(children: Mapping[ChildKey, Object], job: str, named: Collection[str]) -> list[LearnerOrder]:
-    """The orders that the syncer has already."""
+def orders_told(children: Mapping[ChildKey, Object], job: str, file: str) -> tuple[LearnerOrder, ...]:
+    """The orders that the syncer has already in one of its files."""
     live = children.get(ChildKey("ConfigMap", names.config_map(job))) or {}
-    text = (live.get("data") or {}).get(READMITTED_FILE)
-    return [one for one in orders_in(str(text or "")) if one.learner in named]
+    return orders_in(str((live.get("data") or {}).get(file) or ""))
+
+
+def _told_before(children: Mapping[ChildKey, Object], job: str, named: Collection[str]) -> list[LearnerOrder]:
+    """The orders about the learners named that the syncer has already."""
+    return [one for one in orders_told(children, job, READMITTED_FILE) if one.learner in named]
