@@ -21,6 +21,7 @@ from testbed.kind.clusters import Cluster
 from testbed.kind.commands import Unavailable
 from testbed.kind.guard import NotOursError
 from testbed.kind.project_images import Images
+from tests.support.cluster_operator import ClusterOperator
 
 OPERATOR = Release("diloco-operator", "diloco-system")
 LONGEST_FIRST = ("test_operations_in_faults.py", "test_lost_node.py", "test_job_faults.py", "test_placement.py")
@@ -80,6 +81,13 @@ def chart(bed: Bed, images: Images) -> Iterator[Release]:
     charts.install(bed, images, OPERATOR)
     yield OPERATOR
     charts.uninstall(bed, OPERATOR)
+
+
+@pytest.fixture(scope="module")
+def operator(bed: Bed, images: Images, chart: Release) -> Iterator[ClusterOperator]:
+    """The operator of the chart; changes to it are undone for other tests."""
+    yield ClusterOperator(bed.cluster, chart)
+    charts.install(bed, images, chart)
 
 
 @pytest.fixture

@@ -26,6 +26,7 @@ from tests.support.cluster_jobs import (
     manifest,
     new_namespace,
     of,
+    on,
     pool,
 )
 
@@ -51,7 +52,7 @@ def left(cluster: Cluster) -> str:
 @pytest.fixture(scope="module")
 def shared_job(cluster: Cluster, chart: Release, namespace: str, left: str) -> ClusterJob:
     """The witness, the syncer and the operator are on the other node; the victim may go anywhere."""
-    stay = {"kubernetes.io/hostname": next(node for node in cluster.nodes if node != left)}
+    stay = on(next(node for node in cluster.nodes if node != left))
     regions = [
         {"name": "east", "pools": [pool("steady", nodeSelector=stay)]},
         {"name": "west", "pools": [pool("spot")]},
@@ -131,7 +132,7 @@ def test_a_preempted_learner_moves_without_a_failure(job: ClusterJob, cluster: C
         "metadata": {"name": "urgent"},
         "spec": {
             "priorityClassName": URGENT,
-            "nodeSelector": {"kubernetes.io/hostname": left},
+            "nodeSelector": on(left),
             "terminationGracePeriodSeconds": 0,
             "securityContext": {"runAsNonRoot": True, "seccompProfile": {"type": "RuntimeDefault"}},
             "containers": [

@@ -33,6 +33,7 @@ from tests.support.cluster_jobs import (
     manifest,
     new_namespace,
     of,
+    on,
     pool,
 )
 
@@ -61,10 +62,10 @@ def shared_job(cluster: Cluster, chart: Release, namespace: str) -> ClusterJob:
     """Two learners, the victim alone on a node that can be lost; with the witness, the syncer and the operator."""
     lost = cluster.workers[0]
     kept = next(node for node in cluster.nodes if node != lost)
-    spot = pool("spot", nodeSelector={"kubernetes.io/hostname": lost}, tolerations=PATIENT, batchSize="Auto")
+    spot = pool("spot", nodeSelector=on(lost), tolerations=PATIENT, batchSize="Auto")
     spot["resources"]["limits"]["memory"] = "2Gi"
     regions = [
-        {"name": "east", "pools": [pool("steady", nodeSelector={"kubernetes.io/hostname": kept})]},
+        {"name": "east", "pools": [pool("steady", nodeSelector=on(kept))]},
         {"name": "west", "pools": [spot]},
     ]
     with cordoned(cluster, lost):

@@ -28,6 +28,7 @@ from tests.support.cluster_jobs import (
     manifest,
     new_namespace,
     of,
+    on,
     pool,
     shorten_grace,
 )
@@ -69,11 +70,6 @@ def nodes(cluster: Cluster, chart: Release) -> Iterator[Nodes]:
     finally:
         cluster.kubectl("uncordon", lost)
         cluster.kubectl("uncordon", kept)
-
-
-def on(node: str) -> dict[str, str]:
-    """A selector of this node."""
-    return {"kubernetes.io/hostname": node}
 
 
 def made(cluster: Cluster, namespace: str, name: str, syncer_node: str, *regions: dict[str, Any]) -> ClusterJob:

@@ -15,7 +15,6 @@ import pytest
 from diloco.spec.syncer_status import SyncerStatus
 from testbed.kind import chart as charts
 from testbed.kind.bed import Bed
-from testbed.kind.chart import Release
 from testbed.kind.clusters import Cluster
 from testbed.kind.project_images import Images
 from testbed.kind.waiting import wait_until
@@ -33,6 +32,7 @@ from tests.support.cluster_jobs import (
     manifest,
     new_namespace,
     of,
+    on,
     pool,
     shorten_grace,
 )
@@ -128,13 +128,6 @@ def namespace(cluster: Cluster) -> Iterator[str]:
     yield from new_namespace(cluster, "operations")
 
 
-@pytest.fixture(scope="module")
-def operator(bed: Bed, images: Images, chart: Release) -> Iterator[ClusterOperator]:
-    """The operator of the chart; upgrades of it are undone for other tests."""
-    yield ClusterOperator(bed.cluster, chart)
-    charts.install(bed, images, chart)
-
-
 @pytest.fixture
 def scene(cluster: Cluster, operator: ClusterOperator, namespace: str) -> Iterator[Scene]:
     """New jobs for each fault, as two of them are over after it."""
@@ -143,7 +136,7 @@ def scene(cluster: Cluster, operator: ClusterOperator, namespace: str) -> Iterat
     words = secrets.token_hex(2)
 
     def made(name: str, witnesses: int, tokens: int) -> ClusterJob:
-        here, there = ({"kubernetes.io/hostname": node} for node in (kept, lost))
+        here, there = on(kept), on(lost)
         steady = pool("steady", witnesses, speed=0.1 if witnesses else 1.0, nodeSelector=here)
         regions = (
             {"name": "east", "pools": [steady]},

@@ -41,13 +41,6 @@ def namespace(cluster: Cluster) -> Iterator[str]:
 
 
 @pytest.fixture(scope="module")
-def operator(bed: Bed, images: Images, chart: Release) -> Iterator[ClusterOperator]:
-    """The operator of the chart; changes to it are undone for other tests."""
-    yield ClusterOperator(bed.cluster, chart)
-    charts.install(bed, images, chart)
-
-
-@pytest.fixture(scope="module")
 def job(cluster: Cluster, operator: ClusterOperator, namespace: str) -> Iterator[ClusterJob]:
     """A job that trains until it is stopped."""
     looks_after_it = operator.wait_for(lambda pod: pod.ready, "there is an operator")

@@ -20,6 +20,7 @@ from tests.support.cluster_jobs import (
     is_degraded,
     kill_container,
     manifest,
+    on,
     pool,
 )
 
@@ -61,7 +62,7 @@ def test_learners_are_spread_over_nodes_that_have_no_zone(cluster: Cluster, name
 def job(cluster: Cluster, namespace: str, broken: str, kept: str) -> ClusterJob:
     """Two of three learners on the node that breaks; the syncer is on the other one, so learners rather are not."""
     body = manifest("moves", {"name": "east", "pools": [pool("spot", learners=2)]}, tokens=10**12)
-    body["spec"]["syncer"]["podTemplate"] = {"spec": {"nodeSelector": {"kubernetes.io/hostname": kept}}}
+    body["spec"]["syncer"]["podTemplate"] = {"spec": {"nodeSelector": on(kept)}}
     with cordoned(cluster, kept):
         job = apply(cluster, namespace, body)
         wait_until(lambda: nodes_of(job, FIRST, SECOND) == [broken] * 2, "two are there", WAIT_SECONDS)

@@ -53,6 +53,11 @@ def pool(name: str, learners: int = 1, *, speed: float = 0.1, **fields: Any) -> 
     return {"name": name, "learners": learners, "resources": resources, "env": environment, **fields}
 
 
+def on(node: str) -> dict[str, str]:
+    """A selector of this node."""
+    return {"kubernetes.io/hostname": node}
+
+
 def manifest(name: str, *regions: dict[str, Any], tokens: int, **spec: Any) -> dict[str, Any]:
     """A job that trains a tiny model on the text that the trainer image has: its Python's standard library."""
     whole: dict[str, Any] = {
