@@ -2,7 +2,15 @@
 
 Clusters are brought up before pytest starts (`make test`, `make kind-up`), not by it: the first time takes minutes, and
 a test has a time limit. Tests are skipped where none is up, with the reason. With ``pytest -n``, each worker has a
-cluster to itself: tests take the operator away and lose nodes, which no test beside them would survive.
+cluster to itself: tests take the operator away and lose nodes, which no test beside them would survive. Those in
+`across` need all of the clusters, and run after the others.
+
+`make test` runs the tests with the mark `core`, on two clusters::
+
+    pytest -n 2 --dist loadfile --no-loadscope-reorder -m core tests/cluster --ignore tests/cluster/across
+    pytest -n 0 -m core tests/cluster/across
+
+`make test-all` leaves ``-m core`` out, and runs the two folders of `across` side by side, with a third cluster.
 """
 
 import os

@@ -13,7 +13,7 @@ from testbed.kind.project_images import Images
 from tests.cluster.cluster_shell import ClusterShell, of_namespace
 from tests.support.cluster_jobs import ClusterJob, apply, identities, manifest, new_namespace, of, pool
 
-pytestmark = pytest.mark.timeout(900)
+pytestmark = [pytest.mark.core, pytest.mark.timeout(900)]
 
 VICTIM, WITNESS = "west/spot/0", "east/steady/0"
 

@@ -64,6 +64,7 @@ def deleted(cluster: Cluster, namespace: str, name: str) -> None:
     wait_until(lambda: not job.objects(), f"nothing is left of {name}", WAIT_SECONDS)
 
 
+@pytest.mark.core
 def test_the_notes_of_an_installation_work_and_its_test_passes(
     bed: Bed, chart: Release, shell: ClusterShell, namespace: str
 ) -> None:

@@ -98,6 +98,7 @@ def moves(job: ClusterJob, before: SyncerStatus, left: str) -> None:
     assert of(after, WITNESS).incarnation == of(before, WITNESS).incarnation
 
 
+@pytest.mark.core
 def test_a_drain_ends_and_its_learner_moves_without_a_failure(job: ClusterJob, cluster: Cluster, left: str) -> None:
     before, others = job.all_train(*BOTH), bystanders(job, WITNESS)
     try:
@@ -176,6 +177,7 @@ def millicores(quantity: str) -> int:
     return int(quantity.removesuffix("m")) if quantity.endswith("m") else round(float(quantity) * MILLI)
 
 
+@pytest.mark.core
 def test_a_deleted_node_costs_its_learner_no_failure(job: ClusterJob, cluster: Cluster, left: str) -> None:
     before, others = job.all_train(*BOTH), bystanders(job, WITNESS)
     with deleted_node(cluster, left):

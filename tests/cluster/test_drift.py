@@ -12,7 +12,7 @@ from testbed.kind.project_images import Images
 from testbed.kind.waiting import wait_until
 from tests.support.cluster_jobs import WAIT_SECONDS, ClusterJob, apply, identities, manifest, new_namespace, pool
 
-pytestmark = [pytest.mark.usefixtures("chart"), pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.core, pytest.mark.usefixtures("chart"), pytest.mark.timeout(600)]
 
 OURS = (
     "statefulsets,deployments,services,configmaps,secrets,persistentvolumeclaims,poddisruptionbudgets,networkpolicies"

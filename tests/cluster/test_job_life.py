@@ -27,7 +27,7 @@ from tests.support.cluster_jobs import (
     pool,
 )
 
-pytestmark = pytest.mark.timeout(600)
+pytestmark = [pytest.mark.core, pytest.mark.timeout(600)]
 
 EXAMPLE = REPOSITORY / "examples/two-regions/job.yaml"
 BUDGET = 100_000

@@ -106,6 +106,7 @@ def victim_of(job: ClusterJob, nodes: Nodes) -> PodSeen:
     return victim
 
 
+@pytest.mark.core
 def test_a_lost_learner_is_replaced_elsewhere_and_its_old_process_fenced(
     job: ClusterJob, nodes: Nodes, cluster: Cluster, chart: Release
 ) -> None:

@@ -15,7 +15,7 @@ from testbed.kind.waiting import wait_until
 from tests.cluster.pod_connections import Connection, allows, connections_in, selects
 from tests.support.cluster_jobs import WAIT_SECONDS, ClusterJob, apply, identities, manifest, new_namespace, of, pool
 
-pytestmark = [pytest.mark.usefixtures("chart"), pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.core, pytest.mark.usefixtures("chart"), pytest.mark.timeout(600)]
 
 SYNC, HTTP = 29400, 8080
 POOLS = {"name": "here", "pools": [pool("a"), pool("b")]}
