@@ -12,8 +12,8 @@ times, model, data and number of tokens. Run it with
 
 A step takes 0.1 s longer than it computes (`slow_model.py`), so that the machine is mostly idle. Reported are
 
-- `computing`: the share of the time of all learners or ranks in inner steps, whether or not their work is kept; the
-  paper calls this goodput. For the group methods, from when all have made a step to the end, or to the limit of time.
+- `goodput`: the share of the time of all learners or ranks in inner steps, whether or not their work is kept, as in the
+  paper. For the group methods, from when all have made a step to the end, or to the limit of time.
   For ours it is the time account of `diloco run`, from each learner's first join to the job's end.
 - `kept`: the share in inner steps whose work is in the final model; none of a run that does not end.
 - `pace`: seconds to the end without failures, over those with them.
@@ -145,8 +145,8 @@ def decoupled(case: Case, folder: Path, longest_seconds: float) -> dict[str, Any
         seconds = time.monotonic() - began
     summary = json.loads((output / "summary.json").read_text(encoding="utf-8"))
     return {
-        "computing": summary["computing"],
-        "kept": summary["goodput"],
+        "goodput": summary["goodput"],
+        "kept": summary["merged"],
         "loss": summary["eval_loss"],
         "seconds": seconds,
         "tokens_trained": sum(one["tokens"] for one in summary["learners"]),
@@ -204,7 +204,7 @@ def in_group(case: Case, folder: Path, longest_seconds: float) -> dict[str, Any]
     trained = sum(one["tokens"] for one in entries)
     done = result["tokens"] > 0  # what is not finished in time has kept nothing: it is left out of the means
     return {
-        "computing": min(1.0, computing),
+        "goodput": min(1.0, computing),
         "kept": computing * min(1.0, result["tokens"] / trained) if done else None,
         "loss": result["loss"],
         "seconds": seconds if done else None,
@@ -264,7 +264,7 @@ def measured(rows: list[dict[str, Any]], *, planned: int) -> dict[str, Any]:
         runs[row["learners"], row["seconds_between"], row["method"]].append(row)
     for (learners, rate, method), own in runs.items():
         name = f"{method}_{learners}_{rate:g}s"
-        for share in ("computing", "kept"):
+        for share in ("goodput", "kept"):
             known = [row[share] for row in own if row[share] is not None]
             if known:
                 ratios[f"{name}_{share}"] = statistics.mean(known)

@@ -58,7 +58,7 @@ def _row(workload: str, variant: str, results: dict[Setting, dict[str, Any]]) ->
 
     pairs = list(zip(of(variant), of(EVEN), strict=True))
     ratios = [one["loss"] / even["loss"] for one, even in pairs]
-    kept = [statistics.mean(shares) for shares in zip(*(one["computing"] for one, _ in pairs), strict=True)]
+    kept = [statistics.mean(shares) for shares in zip(*(one["goodput"] for one, _ in pairs), strict=True)]
     return {
         "workload": workload,
         "variant": variant,
@@ -68,7 +68,7 @@ def _row(workload: str, variant: str, results: dict[Setting, dict[str, Any]]) ->
         "loss_ratio_spread": statistics.stdev(ratios) if len(ratios) > 1 else 0.0,
         "least_speed_kept": min(kept),
         "speeds_kept": kept,
-        "merged_share": statistics.mean(one["goodput"] for one, _ in pairs),
+        "merged_share": statistics.mean(one["merged"] for one, _ in pairs),
         "members_per_merge": statistics.mean(one["members_per_merge"] for one, _ in pairs),
         "virtual_seconds": statistics.mean(one["virtual_seconds"] for one, _ in pairs),
     }

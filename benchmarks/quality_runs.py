@@ -260,8 +260,8 @@ def _decoupled(job: DiLoCoJob, outcome: Outcome) -> dict[str, Any]:
         "discarded": outcome.counts.discarded,
         "pushed_bytes": sum(learner.pushed_bytes for learner in view.learners),
         "restarts": sum(learner.restarts for learner in view.learners),
-        "goodput": view.goodput,
-        "computing": [learner.computing for learner in view.learners],
+        "merged": view.merged,
+        "goodput": [learner.goodput for learner in view.learners],
         "virtual_seconds": outcome.virtual_seconds,
         "trace": outcome.trace_digest,
     }

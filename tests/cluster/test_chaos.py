@@ -65,7 +65,7 @@ def test_a_region_that_is_killed_recovers_and_nothing_else_is_hit(
     recovered = hit.wait_for_account(
         lambda account: any(one.learner == VICTIM for one in account.recoveries.latest), f"{VICTIM} has recovered"
     )
-    assert recovered.computing is not None
     assert recovered.goodput is not None
-    assert recovered.goodput <= recovered.computing
+    assert recovered.merged is not None
+    assert recovered.merged <= recovered.goodput
     assert identities(beside.pods()) == others

@@ -99,7 +99,7 @@ def test_the_report_of_a_run_has_what_was_injected(tmp_path: Path) -> None:
     (recovery,) = [one for one in summary["recoveries"] if one["learner"] == VICTIM]
     parts = sum(recovery[part] for part in ("down", "loading", "stepping", "merging"))
     assert recovery["seconds"] == pytest.approx(parts, abs=0.01)
-    assert summary["goodput"] <= summary["computing"] <= 1
+    assert summary["merged"] <= summary["goodput"] <= 1
 
 
 def test_a_file_of_orders_that_others_may_write_is_ignored(tmp_path: Path) -> None:

@@ -54,9 +54,9 @@ def test_a_run_goes_through_failures_to_a_model_and_a_report(tmp_path: Path) -> 
     assert [learner["id"] for learner in summary["learners"]] == list(LEARNERS)
     assert all(learner["steps"] > 60 for learner in summary["learners"])
     for told in (summary, *summary["learners"]):
-        assert math.fsum(told["goodput_classes"].values()) == pytest.approx(1.0)
-        assert told["goodput_classes"]["merged"] == pytest.approx(told["goodput"])
-    assert summary["learners"][1]["goodput_classes"]["lost"] > 0
+        assert math.fsum(told["time_shares"].values()) == pytest.approx(1.0)
+        assert told["time_shares"]["merged"] == pytest.approx(told["merged"])
+    assert summary["learners"][1]["time_shares"]["lost"] > 0
     assert (output / "report.html").read_text().startswith("<!doctype html>")
     assert load_model(output / "model.safetensors").info.job == "small"
     assert (output / "sample.txt").read_text().strip()

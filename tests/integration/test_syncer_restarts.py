@@ -107,7 +107,7 @@ def test_after_the_end_a_restarted_syncer_says_that_the_job_is_over(tmp_path: Pa
     with SyncerProcess(job, tmp_path / "s") as syncer:
         syncer.serving().wait_for("the model is at")
         again = syncer.status()
-        assert (again.phase, again.merged_tokens, again.goodput) == ("Complete", status.merged_tokens, status.goodput)
+        assert (again.phase, again.merged_tokens, again.merged) == ("Complete", status.merged_tokens, status.merged)
         with learner(job, syncer) as one:
             answer = one.join()
             assert isinstance(answer, Refused)

@@ -45,7 +45,7 @@ def run(folder: Path, tokens: int, *flags: str) -> dict[str, dict[str, Any]]:
 
 def merged_share(told: dict[str, Any]) -> float:
     """The share of the settled training time that was merged."""
-    classes = told["goodput_classes"]
+    classes = told["time_shares"]
     settled = sum(float(classes.get(name, 0.0)) for name in TRAINED)
     return float(classes["merged"]) / settled
 
@@ -72,7 +72,7 @@ def test_a_link_cut_during_an_awaited_transfer_delays_only_its_learner(tmp_path:
     flags = ("--slow", "*=0.2", "--link", "other=1Mbit/s,160ms", "--chaos", "cut:other@step=60,seconds=6")
     told = run(tmp_path, 220_000, *flags)
     assert merged_share(told["near/p/0"]) > 0.6
-    assert told["other/p/0"]["goodput_classes"]["merged"] > 0
+    assert told["other/p/0"]["time_shares"]["merged"] > 0
     explained = subprocess.run(
         [sys.executable, "-m", "diloco.cli.entry", "replay", str(tmp_path / "out"), "--explain"],
         capture_output=True,

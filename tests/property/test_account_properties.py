@@ -38,8 +38,8 @@ def check(script: Script) -> None:
         assert set(learner.time) == set(TimeClass)
         assert all(0 <= seconds < math.inf for seconds in learner.time.values())
         assert math.fsum(learner.time.values()) == pytest.approx(learner.given_seconds, rel=1e-9, abs=1e-6)
-    assert view.goodput is None or 0 <= view.goodput <= 1
-    if view.goodput is not None:
+    assert view.merged is None or 0 <= view.merged <= 1
+    if view.merged is not None:
         given_seconds = math.fsum(view.time.values())
         assert math.fsum(seconds / given_seconds for seconds in view.time.values()) == pytest.approx(1.0, abs=1e-12)
 

@@ -109,8 +109,8 @@ def check(script: Script, done: list[Merge]) -> None:
     assert len(set(asks)) == len(asks)
     dropped = {(d.learner, d.incarnation, d.fragment, d.version, d.attempt) for d in script.all(Discard)}
     assert not members & dropped
-    # Goodput is a share, and requests name existing learners.
-    assert view.goodput is None or view.goodput >= 0
+    # The merged share is one, and requests name existing learners.
+    assert view.merged is None or view.merged >= 0
     assert {ask.learner for ask in script.all(AskFragment)} <= {name(index) for index in range(LEARNERS)}
     assert all(broadcast.version >= 1 for broadcast in script.all(Broadcast))
 

@@ -145,7 +145,7 @@ class CheckedEngine:
         """Check what holds between any two events."""
         view, schedule = self.engine.view(self.now), self.options.schedule
         assert list(self.engine.versions) == self.versions, "versions differ from the merges that are done"
-        assert view.goodput is None or 0 <= view.goodput <= 1 + ROUNDING
+        assert view.merged is None or 0 <= view.merged <= 1 + ROUNDING
         most = schedule.in_flight(self.options.overlap_limit)
         assert len(self._open) + len(self.merges) <= max(1, most), "more fragments are in flight than may be"
         assert all(0 <= one.lead_steps <= schedule.interval // 2 for one in view.learners), "a lead is too long"

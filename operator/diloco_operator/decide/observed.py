@@ -160,9 +160,9 @@ class SyncerStatusView(BaseModel):
     """Nats a token, of the latest credible evaluation of the global model."""
     evaluations: tuple[EvaluationReport, ...] = ()
     """The latest is the last."""
-    goodput: float | None = None
+    merged: float | None = None
     """0 to 1."""
-    computing: float | None = None
+    goodput: float | None = None
     """0 to 1."""
     time_seconds: dict[str, float] = {}
     """Learner-seconds by class."""

@@ -1,7 +1,7 @@
 """How far the job is, from the syncer's figures, and when that is worth writing to the status.
 
 Pure. The progress of a job that trains is written at most every ten seconds, and that of a stalled one not at all:
-figures that change on their own (goodput, rates) are written only along with a step, tokens or an evaluation.
+figures that change by themselves (goodput, rates) are written only along with a step, tokens or an evaluation.
 """
 
 import math
@@ -35,8 +35,8 @@ def progress_of(view: SyncerStatusView, now: datetime) -> Progress:
         loss=_decimal(view.eval_loss),
         doubted_loss=_doubted(view),
         train_loss=_decimal(view.train_loss),
+        merged=_percent(view.merged),
         goodput=_percent(view.goodput),
-        computing=_percent(view.computing),
         time=_shares(view.time_seconds),
         tokens_per_second=max(0, round(view.tokens_per_second)),
         updated_at=now.replace(microsecond=0),

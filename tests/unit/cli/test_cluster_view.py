@@ -46,8 +46,8 @@ def test_jobs_are_a_line_each() -> None:
     assert drawn(jobs_table(jobs, namespaces=False)) == (
         "job          phase     step  progress         learners   loss  goodput  tokens/s   left  reason\n"
         "a-new-one    Pending      0             0%         0/2      -        -         0      -  NoImage\n"
-        "two-regions  Training   120  ━━━━       42%        3/4  1.630      76%    12.3 k  3m05s  Unschedulable\n"
-        "done         Complete   290  ━━━━━━━━━━ 100%       0/0  1.398      81%         0      -  BudgetReached\n"
+        "two-regions  Training   120  ━━━━       42%        3/4  1.630      88%    12.3 k  3m05s  Unschedulable\n"
+        "done         Complete   290  ━━━━━━━━━━ 100%       0/0  1.398      92%         0      -  BudgetReached\n"
         "unknown      Pending      0             0%         0/0      -        -         0      -  no status yet"
     )
 
@@ -67,7 +67,7 @@ def test_a_job_whose_syncer_may_not_be_asked_is_shown_from_its_status() -> None:
         "two-regions  in ml  Training  Unschedulable  3/4 learners train\n"
         "Degraded  for 5m12s  Unschedulable  1 of 2 learners of us-west/old unschedulable: 0/4 nodes have\n"
         "                                    nvidia.com/gpu\n"
-        "step 120  loss 1.630  training 1.712  goodput 76%  computing 88%  12.3 k tokens/s\n"
+        "step 120  loss 1.630  training 1.712  goodput 88%  merged 76%  12.3 k tokens/s\n"
         "━━━━━━━━━━━━━━━━╸                        42% 840 k of 2.00 M tokens  3m05s left\n"
         "pool         train  ready  wanted  StatefulSet\n"
         "us-east/new      2      2       2  two-regions-new\n"
@@ -121,7 +121,7 @@ def test_a_job_whose_syncer_answers_is_shown_learner_by_learner() -> None:
         "us-west/old      1      1       2  two-regions-old\n"
         "two-regions  syncer training\n"
         "                                         0% 5m12s elapsed\n"
-        "learner        state       step   loss  tokens/s  blocked  behind  restarts  goodput and most of the rest\n"
+        "learner        state       step   loss  tokens/s  blocked  behind  restarts  merged and most of the rest\n"
         "us-east/new/0  training      40  1.500    2.00 k     0.0%       0         0  80%, too late 15.0 %\n"
         "us-east/new/1  absent        41  1.500    2.00 k     0.0%       0         0  -"
     )
@@ -138,7 +138,7 @@ def test_a_complete_job_says_where_its_model_is() -> None:
     assert drawn(job_view(job(complete_status()), Closeup(), NOW)) == (
         "two-regions  in ml  Complete  BudgetReached\n"
         "Complete  for 5m12s  BudgetReached  2001920 tokens were merged\n"
-        "step 290  loss 1.398  training 1.402  goodput 81%  0 tokens/s\n"
+        "step 290  loss 1.398  training 1.402  goodput 92%  merged 81%  0 tokens/s\n"
         "━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━ 100% 2.00 M of 2.00 M tokens\n"
         "model: model.safetensors on PersistentVolumeClaim two-regions-syncer"
     )
@@ -170,7 +170,7 @@ def test_what_a_container_said_at_its_end_cannot_steer_the_terminal() -> None:
 def test_a_job_in_one_line() -> None:
     assert job_line(job()) == (
         "two-regions  Training (Unschedulable)  42%  840 k of 2.00 M tokens  step 120  loss 1.630 (training 1.712)  "
-        "12.3 k tokens/s  3/4 train  goodput 76%  computing 88%  3m05s left"
+        "12.3 k tokens/s  3/4 train  goodput 88%  merged 76%  3m05s left"
     )
     assert job_line(job({})) == "two-regions  Pending"
 

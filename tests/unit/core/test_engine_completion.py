@@ -183,7 +183,7 @@ def test_a_snapshot_that_is_none_is_refused(change: dict[str, object], message: 
         Script(options(1), saved=saved | change)
 
 
-def test_goodput_counts_merged_steps_over_the_time_given() -> None:
+def test_the_merged_share_counts_merged_steps_over_the_time_given() -> None:
     script = Script(options(2, fragments=1, overlap=2))
     script.start(0, 1)
     for _ in range(10):
@@ -192,7 +192,7 @@ def test_goodput_counts_merged_steps_over_the_time_given() -> None:
         script.step(1)
         for merge in [*of(script.push(0, 0, steps=1), Merge), *of(script.push(1, 0, steps=1), Merge)]:
             script.merge_done(merge)
-    assert script.engine.view(script.now).goodput == pytest.approx(1.0)
+    assert script.engine.view(script.now).merged == pytest.approx(1.0)
     script.leave(1)
     for _ in range(10):
         script.wait(1.0)
@@ -200,10 +200,10 @@ def test_goodput_counts_merged_steps_over_the_time_given() -> None:
         for merge in of(script.push(0, 0, steps=1), Merge):
             script.merge_done(merge)
     # One of two learners was away for half of the time.
-    assert script.engine.view(script.now).goodput == pytest.approx(0.75)
+    assert script.engine.view(script.now).merged == pytest.approx(0.75)
 
 
-def test_goodput_is_at_most_one_although_the_times_of_steps_are_estimates() -> None:
+def test_the_merged_share_is_at_most_one_although_steps_are_estimated() -> None:
     script = Script(options(1, fragments=1, overlap=2))
     script.start(0)
     for seconds in (1.0, 0.01, 0.01):
@@ -211,7 +211,7 @@ def test_goodput_is_at_most_one_although_the_times_of_steps_are_estimates() -> N
         script.step(0)
     for merge in of(script.push(0, 0, steps=3), Merge):
         script.merge_done(merge)
-    assert script.engine.view(script.now).goodput == 1.0
+    assert script.engine.view(script.now).merged == 1.0
 
 
 def test_a_silent_learner_is_not_asked_again_while_there_is_another() -> None:
@@ -255,7 +255,7 @@ def test_a_member_that_was_left_out_counts_for_nothing_and_is_named() -> None:
     assert view.merged_tokens == 100.0
 
 
-def test_a_learner_that_is_away_since_a_syncer_restart_counts_in_goodput() -> None:
+def test_a_learner_away_since_a_syncer_restart_is_in_the_given_time() -> None:
     script = Script(options(2))
     script.start(0, 1)
     script.wait(100.0)

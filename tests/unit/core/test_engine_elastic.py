@@ -33,7 +33,7 @@ def test_learners_that_never_came_cost_nothing_and_are_shown() -> None:
     view = script.engine.view(script.now)
     assert [learner.id for learner in view.learners] == [name(index) for index in range(5)]
     assert given(script, 0, 1, 2, 3, 4) == [0.0, 3.0, 0.0, 0.0, 3.0]
-    assert view.goodput is not None
+    assert view.merged is not None
 
 
 @pytest.mark.parametrize("clean", [True, False])

@@ -48,7 +48,7 @@ def time_of(script: Script, index: int = 0) -> dict[str, float]:
     (learner,) = [one for one in view.learners if one.id == name(index)]
     assert all(seconds >= 0 for seconds in learner.time.values())
     assert math.fsum(learner.time.values()) == pytest.approx(learner.given_seconds)
-    assert learner.goodput is None or learner.goodput == pytest.approx(
+    assert learner.merged is None or learner.merged == pytest.approx(
         learner.time[TimeClass.MERGED] / learner.given_seconds
     )
     return {one.value: round(seconds, 6) for one, seconds in learner.time.items() if seconds > 1e-9}

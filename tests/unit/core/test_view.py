@@ -44,7 +44,7 @@ def test_a_learner_is_behind_by_the_merges_that_it_has_not_applied(held: list[in
 
 
 @pytest.mark.parametrize(
-    ("seconds", "goodput"),
+    ("seconds", "merged"),
     [
         ({}, None),
         ({TimeClass.MERGED: 0.25, TimeClass.AWAY: 0.25}, 0.5),
@@ -53,19 +53,17 @@ def test_a_learner_is_behind_by_the_merges_that_it_has_not_applied(held: list[in
         ({TimeClass.MERGED: 3.0}, 1.0),
     ],
 )
-def test_goodput_is_the_share_of_the_given_time_that_is_merged(
-    seconds: dict[TimeClass, float], goodput: float | None
-) -> None:
+def test_the_merged_share_is_of_the_given_time(seconds: dict[TimeClass, float], merged: float | None) -> None:
     given = sum(seconds.values())
     record = LearnerRecord(name(0), given_seconds=given, account=Account(seconds, given))
     shown = view(state_with(record), 0.0)
-    assert (shown.learners[0].goodput, shown.goodput) == (goodput, goodput)
+    assert (shown.learners[0].merged, shown.merged) == (merged, merged)
     assert (shown.learners[0].given_seconds, sum(shown.time.values())) == (given, given)
 
 
-def test_goodput_is_one_where_more_is_merged_than_was_given() -> None:
+def test_the_merged_share_is_one_where_more_is_merged_than_was_given() -> None:
     record = LearnerRecord(name(0), account=Account({TimeClass.MERGED: 3.0, TimeClass.LOST: -1.0}))
-    assert one(record).goodput == 1.0
+    assert one(record).merged == 1.0
 
 
 @pytest.mark.parametrize(("times", "shown"), [(0, ""), (1, ""), (2, "too large"), (3, "too large")])

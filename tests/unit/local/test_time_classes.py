@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from diloco.core.time_class import TimeClass
-from diloco.local.time_classes import WORDS, computing_of, largest_losses, losses_text, shares_of
+from diloco.local.time_classes import WORDS, goodput_of, largest_losses, losses_text, shares_of
 
 OPERATIONS = Path(__file__).parents[3] / "docs" / "operations.md"
 
@@ -35,10 +35,10 @@ def test_the_largest_losses_come_first_and_what_is_tiny_is_left_out() -> None:
     assert losses_text(shares, most=1) == "away 14.8 %"
 
 
-def test_computing_is_every_inner_step_whatever_became_of_it() -> None:
+def test_goodput_is_every_inner_step_whatever_became_of_it() -> None:
     shares = shares_of({"merged": 4.0, "late": 1.0, "lost": 1.0, "waiting": 1.0, "away": 1.0})
-    assert computing_of(shares) == pytest.approx(0.75)
-    assert computing_of({}) is None
+    assert goodput_of(shares) == pytest.approx(0.75)
+    assert goodput_of({}) is None
 
 
 def test_the_documentation_tells_every_class_by_the_name_it_is_shown_as() -> None:

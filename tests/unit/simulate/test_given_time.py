@@ -98,6 +98,6 @@ def test_a_learner_cut_off_for_long_waited(job: DiLoCoJob) -> None:
 def test_on_a_thin_link_healthy_learners_are_too_late(job: DiLoCoJob) -> None:
     course = run(job, SCENARIOS["thin"])
     assert course.view.time[TimeClass.LATE] + course.view.time[TimeClass.OVERWRITTEN] > course.view.time[TimeClass.LOST]
-    assert course.view.goodput == pytest.approx(
+    assert course.view.merged == pytest.approx(
         course.view.time[TimeClass.MERGED] / math.fsum(course.view.time.values())
     )

@@ -98,7 +98,7 @@ def test_without_the_wish_to_exit_it_serves_the_status_on(game: Game) -> None:
         await asyncio.sleep(200.0)
         assert not run.done()
         after = syncer.status()
-        assert (after.elapsed_seconds, after.goodput) == (before.elapsed_seconds, before.goodput)
+        assert (after.elapsed_seconds, after.merged) == (before.elapsed_seconds, before.merged)
         run.cancel()
 
     game.play(script, exit_when_finished=False)

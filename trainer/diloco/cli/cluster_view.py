@@ -110,7 +110,7 @@ def job_line(job: SeenJob) -> str:
         parts.append(f"{status.learners.summary} train")
     if progress is not None:
         parts.append(f"goodput {progress.goodput or _NONE}")
-        parts += [f"computing {progress.computing}"] if progress.computing else []
+        parts.append(f"merged {progress.merged or _NONE}")
         parts += [f"{_left(progress)} left"] if _left(progress) else []
     return "  ".join(parts)
 
@@ -187,10 +187,10 @@ def _account(status: JobStatus) -> list[RenderableType]:
     progress = status.progress
     if progress is None:
         return []
-    computing = f"  computing {progress.computing}" if progress.computing else ""
     told = Text(
         f"step {progress.step}  loss {_loss(progress)}  training {progress.train_loss or _NONE}  "
-        f"goodput {progress.goodput or _NONE}{computing}  {count_text(progress.tokens_per_second)} tokens/s"
+        f"goodput {progress.goodput or _NONE}  merged {progress.merged or _NONE}  "
+        f"{count_text(progress.tokens_per_second)} tokens/s"
     )
     grid = Table.grid(padding=(0, 1))
     left = f"  {_left(progress)} left" if _left(progress) else ""

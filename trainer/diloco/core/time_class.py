@@ -8,7 +8,7 @@ class TimeClass(StrEnum):
     """How a learner's time was used."""
 
     MERGED = "merged"
-    """Trained, and in the global model. Its share of the time is the goodput."""
+    """Trained, and in the global model."""
     OVERWRITTEN = "overwritten"
     """Trained between the capture of an outer gradient and the swap-in of the version that was merged meanwhile."""
     LATE = "late"
@@ -56,5 +56,4 @@ COMPUTING: Final = frozenset(
         TimeClass.IN_HAND,
     )
 )
-"""Classes of inner steps, whatever became of them. Their share of the given time is ``computing``: what the paper calls
-goodput."""
+"""Classes of inner steps, whatever became of them. Their share of the given time is the goodput, as in the paper."""

@@ -56,9 +56,9 @@ class LearnerView:
     time: Mapping[TimeClass, float]
     """How they were used, in seconds; every class is there."""
     goodput: float | None
-    """Share of them that was trained and merged."""
-    computing: float | None
-    """Share of them in which it computed inner steps, whether or not these were merged."""
+    """Share of them in which it computed inner steps, merged or not."""
+    merged: float | None
+    """Share of them whose work is in the global model."""
     last_heard_at: float
 
 
@@ -86,11 +86,11 @@ class EngineView:
     merged_tokens: float
     budget_tokens: int
     goodput: float | None
-    """Learner-seconds of inner steps whose tokens were merged over learner-seconds the job was given. A learner counts
-    from its first join on for as long as it is planned, away or not; in an elastic pool, absences count only while it
-    has fewer learners than its minimum. Times in which the syncer was away do not count."""
-    computing: float | None
-    """Learner-seconds of inner steps, merged or not, over the same learner-seconds: the paper's goodput."""
+    """Learner-seconds of inner steps, merged or not, over learner-seconds the job was given. A learner counts from its
+    first join on for as long as it is planned, away or not; in an elastic pool, absences count only while it has fewer
+    learners than its minimum. Times in which the syncer was away do not count."""
+    merged: float | None
+    """Learner-seconds of inner steps that are in the global model, over the same learner-seconds."""
     time: Mapping[TimeClass, float]
     """How the learner-seconds of the job were used; every class is there."""
     finished: bool
@@ -132,8 +132,8 @@ def view(state: EngineState, now: float) -> EngineView:
         versions=tuple(state.versions),
         merged_tokens=state.merged_tokens,
         budget_tokens=state.options.budget_tokens,
-        goodput=_share(time, _MERGED),
-        computing=_share(time, COMPUTING),
+        goodput=_share(time, COMPUTING),
+        merged=_share(time, _MERGED),
         time=time,
         finished=state.finished,
         complete=state.phase == "Complete",
@@ -182,8 +182,8 @@ def _learner(state: EngineState, record: LearnerRecord, time: Mapping[TimeClass,
         versions_behind=behind,
         given_seconds=record.given(now),
         time=time,
-        goodput=_share(time, _MERGED),
-        computing=_share(time, COMPUTING),
+        goodput=_share(time, COMPUTING),
+        merged=_share(time, _MERGED),
         last_heard_at=record.last_heard_at,
     )
 

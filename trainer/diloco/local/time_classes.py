@@ -24,7 +24,7 @@ class Words:
 
 
 WORDS: Final[Mapping[TimeClass, Words]] = {
-    TimeClass.MERGED: Words("merged", "inner steps that are in the global model: the goodput"),
+    TimeClass.MERGED: Words("merged", "inner steps that are in the global model"),
     TimeClass.OVERWRITTEN: Words(
         "overwritten", "steps made between the capture of an outer gradient and the swap-in of its merge"
     ),
@@ -62,7 +62,7 @@ def shares_of(time: Mapping[str, float] | Mapping[TimeClass, float]) -> TimeShar
     return shares
 
 
-def computing_of(shares: TimeShares) -> float | None:
+def goodput_of(shares: TimeShares) -> float | None:
     """Share of the time in which inner steps were computed, merged or not; None if no time was given."""
     return min(1.0, fsum(shares.get(one, 0.0) for one in COMPUTING)) if shares else None
 

@@ -35,7 +35,7 @@ _COLUMNS = (
     ("Progress", "string", ".status.progress.percent", 0, "Merged tokens of the budget."),
     ("Learners", "string", ".status.learners.summary", 0, "Learners that train, of those asked for."),
     ("Loss", "string", ".status.progress.loss", 0, "The newest evaluation loss."),
-    ("Goodput", "string", ".status.progress.goodput", 0, "Share of learner-seconds whose work was merged."),
+    ("Goodput", "string", ".status.progress.goodput", 0, "Share of the learners' time in which they compute."),
     ("Age", "date", ".metadata.creationTimestamp", 0, "Since the job was created."),
     ("Reason", "string", ".status.reason", 1, "Why it is in that phase."),
     ("Syncer", "string", ".status.syncer.endpoint", 1, "Where learners connect."),

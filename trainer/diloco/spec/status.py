@@ -80,11 +80,11 @@ class Progress(StatusModel):
     train_loss: str | None = None
     """The learners' mean training loss, in nats per token."""
     goodput: str | None = None
-    """Learner-seconds whose tokens were merged, of the learner-seconds the job was given."""
-    computing: str | None = None
-    """Learner-seconds of inner steps, merged or not, of the same: what the paper calls goodput."""
+    """Fraction of the learners' time in which they compute inner steps."""
+    merged: str | None = None
+    """Fraction of the learners' time whose work is in the global model."""
     time: dict[str, str] | None = None
-    """Of the same, the share of each class of time that has any, by its name. Together they are all of it."""
+    """The learners' time by class, as fractions."""
     tokens_per_second: Count = 0
     """Recent rate of merged tokens per second."""
     updated_at: Time | None = None

@@ -274,7 +274,10 @@ class SyncerStatus(_Status):
     """Loss of the latest credible evaluation."""
     evaluations: tuple[EvaluationStatus, ...]
     goodput: float | None
-    """Learner-seconds of inner steps whose tokens were merged over learner-seconds the job was given."""
+    """Learner-seconds of inner steps, merged or not, over learner-seconds the job was given. None until time was
+    given."""
+    merged: float | None
+    """Learner-seconds of inner steps that are in the global model, over the same."""
     bytes_pushed: int
     """Received from learners over the whole job."""
     bytes_pulled: int
@@ -304,9 +307,6 @@ class SyncerStatus(_Status):
     """None until the links of a training job have been measured for a while."""
     bytes_by_region: tuple[RegionBytes, ...] = ()
     """By region, in the order of the manifest; empty from older syncers."""
-    computing: float | None = None
-    """Learner-seconds of inner steps, merged or not, over learner-seconds the job was given: the paper's goodput, which
-    is not ``goodput``. None until time was given, and from older syncers."""
     recoveries: RecoveriesStatus = RecoveriesStatus()
     """Empty from older syncers."""
     backup: BackupStatus | None = None

@@ -371,7 +371,7 @@ class Syncer:
         return self._clock() - self._started_at
 
     def _shown_at(self) -> float:
-        """The time to show: fixed once the job is over, so that goodput and duration no longer change."""
+        """The time to show: fixed once the job is over, so that shares and duration no longer change."""
         return self._now() if self._finished_at is None else self._finished_at
 
     def _view(self) -> EngineView:

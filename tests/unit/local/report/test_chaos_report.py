@@ -49,9 +49,9 @@ def test_shares_are_those_before_during_and_after() -> None:
     )
     found = one(KILL, seen)
     assert (found.recovery_seconds, found.recovered, found.lost) == (30.0, 1, 1)
-    assert (found.before.goodput, found.before.computing) == (1.0, 1.0)
-    assert (found.during.goodput, found.during.computing) == pytest.approx((0.25, 0.5))
-    assert (found.after.goodput, found.after.computing) == (1.0, 1.0)
+    assert (found.before.merged, found.before.goodput) == (1.0, 1.0)
+    assert (found.during.merged, found.during.goodput) == pytest.approx((0.25, 0.5))
+    assert (found.after.merged, found.after.goodput) == (1.0, 1.0)
     assert (found.loss_before, found.loss_after) == (2.5, 2.25)
 
 
@@ -88,7 +88,7 @@ def test_a_syncer_has_recovered_once_it_has_merged_more_than_before() -> None:
 
 def test_an_account_that_has_gone_back_gives_no_share() -> None:
     back = [ChaosSample(90.0, 100.0, 50.0, 60.0, 1.0), ChaosSample(120.0, 80.0, 40.0, 50.0, 1.0)]
-    assert one(KILL, Observed(back, end=120.0)).during.goodput is None
+    assert one(KILL, Observed(back, end=120.0)).during.merged is None
 
 
 def test_nothing_seen_is_told_as_such() -> None:
@@ -109,7 +109,7 @@ def test_the_table_and_the_document_say_the_same() -> None:
     assert "100.0 %, 25.0 %, 100.0 %" in text
     (fault,) = json.loads(json.dumps(document(found, job="small", seed=4)))["faults"]
     assert fault["recovery_seconds"] == 30.0
-    assert fault["during"] == {"goodput": pytest.approx(0.25), "computing": pytest.approx(0.5)}
+    assert fault["during"] == {"merged": pytest.approx(0.25), "goodput": pytest.approx(0.5)}
 
 
 def test_a_short_cut_need_not_end_a_session() -> None:

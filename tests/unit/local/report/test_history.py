@@ -118,7 +118,16 @@ def test_a_run_without_a_tape_has_a_history_too(layout: Layout, journal: list[En
 
 def test_the_summary_has_what_scripts_rely_on(history: RunHistory) -> None:
     summary = summarize(history)
-    promised = ("wall_seconds", "tokens", "syncer_steps", "eval_loss_start", "eval_loss", "goodput", "bytes_pushed")
+    promised = (
+        "wall_seconds",
+        "tokens",
+        "syncer_steps",
+        "eval_loss_start",
+        "eval_loss",
+        "goodput",
+        "merged",
+        "bytes_pushed",
+    )
     assert all(summary[name] is not None for name in (*promised, "bytes_pulled"))
     learner = summary["learners"][0]
     assert {"id", "steps", "tokens", "restarts", "blocked_fraction", "tokens_per_second"} <= learner.keys()
@@ -140,11 +149,11 @@ def test_time_of_evaluations_and_checkpoints_is_reported_as_other_work(history: 
 def test_the_summary_says_where_the_time_went_in_shares_that_add_up(history: RunHistory) -> None:
     summary = summarize(history)
     for told in (summary, summary["learners"][0]):
-        assert set(told["goodput_classes"]) == {one.value for one in TimeClass}
-        assert math.fsum(told["goodput_classes"].values()) == pytest.approx(1.0)
-        assert told["goodput_classes"]["merged"] == pytest.approx(told["goodput"])
+        assert set(told["time_shares"]) == {one.value for one in TimeClass}
+        assert math.fsum(told["time_shares"].values()) == pytest.approx(1.0)
+        assert told["time_shares"]["merged"] == pytest.approx(told["merged"])
     never_there = summary["learners"][1]
-    assert (never_there["goodput"], never_there["goodput_classes"]) == (None, {})
+    assert (never_there["merged"], never_there["time_shares"]) == (None, {})
 
 
 def test_the_report_shows_each_class_on_a_bar_in_a_table_and_in_words(history: RunHistory) -> None:
@@ -274,12 +283,12 @@ def test_the_faults_of_one_order_are_one() -> None:
     assert [one.victims for one in found] == [("east/a/0", "east/a/1"), ("east/a/1",)]
 
 
-def test_computing_is_beside_goodput(history: RunHistory) -> None:
+def test_goodput_is_beside_merged_work(history: RunHistory) -> None:
     summary = summarize(history)
-    assert summary["goodput"] <= summary["computing"] <= 1
-    assert all(one["computing"] is not None for one in summary["learners"] if one["goodput"] is not None)
+    assert summary["merged"] <= summary["goodput"] <= 1
+    assert all(one["goodput"] is not None for one in summary["learners"] if one["merged"] is not None)
     page = render_report(history, "")
-    assert "the paper&#x27;s goodput" in page
+    assert "share of the time that learners compute" in page
     console = Console(width=160, record=True, file=io.StringIO())
     console.print(closing_table(history))
-    assert "merged or not" in console.export_text()
+    assert "of the learners' time was spent in inner steps" in console.export_text()

@@ -40,15 +40,16 @@ def test_the_view_shows_job_learners_and_events() -> None:
 
 
 def test_a_job_that_has_not_begun_can_be_shown() -> None:
-    text = drawn(RunSnapshot.from_status(status(goodput=None, train_loss=None, eval_loss=None, seconds_left=None)))
-    assert "goodput -" in text
+    text = drawn(
+        RunSnapshot.from_status(status(goodput=None, merged=None, train_loss=None, eval_loss=None, seconds_left=None))
+    )
+    assert "goodput -  merged -" in text
 
 
-def test_computing_is_shown_beside_goodput_once_it_is_known() -> None:
-    known = RunSnapshot.from_status(status(goodput=0.7, computing=0.875))
-    assert "goodput 70.0 %  computing 87.5 %" in drawn(known)
-    assert "goodput 70.0 %  computing 87.5 %" in progress_line(known)
-    assert "computing" not in progress_line(RunSnapshot.from_status(status(computing=None)))
+def test_goodput_and_merged_work_are_shown() -> None:
+    known = RunSnapshot.from_status(status(goodput=0.875, merged=0.7))
+    assert "goodput 87.5 %  merged 70.0 %" in drawn(known)
+    assert "goodput 87.5 %  merged 70.0 %" in progress_line(known)
 
 
 def test_links_that_do_not_carry_the_schedule_are_told_with_what_would_do() -> None:

@@ -17,9 +17,9 @@ def told(**figures: Any) -> Progress:
     return progress_of(SyncerStatusView(job="demo", epoch=1, phase=Phase.TRAINING, **figures), NOW)
 
 
-def test_computing_stands_beside_goodput_and_the_classes_add_up() -> None:
-    progress = told(goodput=0.7, computing=0.861, time_seconds={"merged": 700.0, "away": 200.0, "late": 100.0})
-    assert (progress.goodput, progress.computing) == ("70%", "86%")
+def test_goodput_and_merged_are_told_and_the_classes_add_up() -> None:
+    progress = told(merged=0.7, goodput=0.861, time_seconds={"merged": 700.0, "away": 200.0, "late": 100.0})
+    assert (progress.merged, progress.goodput) == ("70%", "86%")
     assert progress.time == {"away": "20.0%", "late": "10.0%", "merged": "70.0%"}
 
 
@@ -34,13 +34,13 @@ def test_what_is_no_share_is_left_out(seconds: dict[str, float]) -> None:
 
 @pytest.mark.parametrize("share", [float("nan"), float("inf"), -0.5])
 def test_a_share_that_is_none_is_left_out(share: float) -> None:
-    progress = told(goodput=share, computing=share, time_seconds={"merged": 1e308, "away": 1e308})
-    assert (progress.goodput, progress.computing, progress.time) == (None, None, None)
-    assert told(computing=1e300).computing == "100%"
+    progress = told(merged=share, goodput=share, time_seconds={"merged": 1e308, "away": 1e308})
+    assert (progress.merged, progress.goodput, progress.time) == (None, None, None)
+    assert told(goodput=1e300).goodput == "100%"
 
 
 def test_a_syncer_that_does_not_tell_leaves_them_out() -> None:
-    assert "computing" not in (plain := told().model_dump(exclude_none=True))
+    assert "goodput" not in (plain := told().model_dump(exclude_none=True))
     assert "time" not in plain
 
 

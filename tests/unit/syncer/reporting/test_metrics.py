@@ -18,7 +18,7 @@ def test_the_state_of_the_job_is_what_the_status_says() -> None:
     assert {
         "diloco_merged_tokens_total 640.0",
         "diloco_syncer_steps_total 5.0",
-        "diloco_goodput_ratio 0.5",
+        "diloco_merged_ratio 0.5",
         "diloco_pushed_bytes_total 10.0",
         "diloco_checkpoint_failures_total 3.0",
         "diloco_checkpoint_age_seconds 4.0",
@@ -54,8 +54,8 @@ def test_bytes_are_counted_by_region_way_and_kind() -> None:
 
 def test_what_is_not_known_yet_is_left_out_or_none() -> None:
     none_written = STATUS.checkpoint.model_copy(update={"age_seconds": None})
-    lines = page(SyncerMetrics(), goodput=None, checkpoint=none_written)
-    assert "diloco_goodput_ratio 0.0" in lines
+    lines = page(SyncerMetrics(), goodput=None, merged=None, checkpoint=none_written)
+    assert "diloco_merged_ratio 0.0" in lines
     assert not any(line.startswith(("diloco_eval_loss", "diloco_checkpoint_age")) for line in lines)
     lines = page(SyncerMetrics(), eval_loss=2.5, tape_problem="the tape waits for the disk: it is full")
     assert {"diloco_eval_loss 2.5", "diloco_tape_failing 1.0"} <= lines
@@ -138,8 +138,8 @@ def test_what_happens_is_counted_from_nothing_on() -> None:
     assert {f"{name} {count}.0" for count, name in enumerate(names, 1)} <= page(metrics)
 
 
-def test_the_share_of_steps_is_beside_the_share_of_merged_work() -> None:
-    assert {"diloco_goodput_ratio 0.5", "diloco_computing_ratio 0.75"} <= page(SyncerMetrics(), computing=0.75)
+def test_goodput_and_merged_work_are_told() -> None:
+    assert {"diloco_merged_ratio 0.5", "diloco_goodput_ratio 0.75"} <= page(SyncerMetrics())
 
 
 def test_recoveries_are_a_histogram_of_each_part() -> None:

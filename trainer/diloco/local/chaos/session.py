@@ -226,12 +226,11 @@ class Session:
 def sample_of(status: SyncerStatus, seconds: float) -> ChaosSample:
     """What a status says about the job's time."""
     times = status.time_seconds
-    computing = math.fsum(times.get(one.value, 0.0) for one in COMPUTING)
     return ChaosSample(
         seconds,
         given_seconds=math.fsum(times.values()),
         merged_seconds=times.get(TimeClass.MERGED.value, 0.0),
-        computing_seconds=computing,
+        computing_seconds=math.fsum(times.get(one.value, 0.0) for one in COMPUTING),
         merged_tokens=status.merged_tokens,
     )
 

@@ -1,4 +1,4 @@
-"""What injected faults did: time to recover, goodput and computing around each, and the loss before and after. Pure.
+"""What injected faults did: time to recover, goodput and merged work around each, and the loss before and after. Pure.
 
 All times are seconds of one clock, whichever the caller has: that of a run's history, or of a ``diloco chaos`` session.
 """
@@ -75,7 +75,7 @@ class Shares:
     """Shares of the given time in one window; None: too little is known."""
 
     goodput: float | None = None
-    computing: float | None = None
+    merged: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,8 +106,8 @@ def observed_in(history: RunHistory) -> tuple[list[Injected], Observed]:
         ChaosSample(
             one.seconds,
             one.given_seconds,
+            one.given_seconds * (one.merged or 0.0),
             one.given_seconds * (one.goodput or 0.0),
-            one.given_seconds * (one.computing or 0.0),
             one.tokens,
         )
         for one in history.samples
@@ -187,11 +187,12 @@ def _shares(observed: Observed, times: list[float], start: float, end: float) ->
         return min(1.0, max(0.0, rise / given))
 
     return Shares(
-        share(last.merged_seconds - first.merged_seconds), share(last.computing_seconds - first.computing_seconds)
+        goodput=share(last.computing_seconds - first.computing_seconds),
+        merged=share(last.merged_seconds - first.merged_seconds),
     )
 
 
-_HEAD: Final = ("at", "fault", "recovered", "goodput before, during, after", "computing", "loss before, after")
+_HEAD: Final = ("at", "fault", "recovered", "goodput before, during, after", "merged", "loss before, after")
 
 
 def rows(found: Sequence[Effect]) -> tuple[list[str], list[list[str]]]:
@@ -202,7 +203,7 @@ def rows(found: Sequence[Effect]) -> tuple[list[str], list[list[str]]]:
             what_text(one.injected),
             _recovery_text(one),
             _three(one.before.goodput, one.during.goodput, one.after.goodput),
-            _three(one.before.computing, one.during.computing, one.after.computing),
+            _three(one.before.merged, one.during.merged, one.after.merged),
             f"{loss_text(one.loss_before)}, {loss_text(one.loss_after)}",
         ]
         for one in found
@@ -245,7 +246,7 @@ def document(found: Sequence[Effect], *, job: str, seed: int | None = None) -> d
                 "recovered": one.recovered,
                 "lost": one.lost,
                 **{
-                    name: {"goodput": shares.goodput, "computing": shares.computing}
+                    name: {"goodput": shares.goodput, "merged": shares.merged}
                     for name, shares in (("before", one.before), ("during", one.during), ("after", one.after))
                 },
                 "loss_before": one.loss_before,

@@ -8,7 +8,7 @@ from enum import StrEnum
 
 from diloco.core.recovery import Recovery
 from diloco.core.time_class import TimeClass
-from diloco.local.time_classes import TimeShares, computing_of
+from diloco.local.time_classes import TimeShares, goodput_of
 from diloco.spec.syncer_status import RegionBytes
 
 
@@ -86,8 +86,8 @@ class Sample:
 
     seconds: float
     tokens: float
+    merged: float | None
     goodput: float | None
-    computing: float | None
     given_seconds: float
     """Learner-seconds that the job was given since its start; with the shares above, what a stretch of it was used
     for can be calculated."""
@@ -150,7 +150,7 @@ class LearnerHistory:
     blocked_seconds: float
     given_seconds: float
     """Time from its first join to the end."""
-    goodput: float | None
+    merged: float | None
     time: TimeShares
     """How its given time was used."""
     tokens_per_second: float
@@ -166,9 +166,9 @@ class LearnerHistory:
     """Reason of the latest of them."""
 
     @property
-    def computing(self) -> float | None:
+    def goodput(self) -> float | None:
         """Share of its given time in which it computed inner steps, merged or not."""
-        return computing_of(self.time)
+        return goodput_of(self.time)
 
     @property
     def blocked_fraction(self) -> float:
@@ -197,7 +197,7 @@ class RunHistory:
     syncer_steps: int
     parameters: int
     """Number of the model's parameters."""
-    goodput: float | None
+    merged: float | None
     time: TimeShares
     """How the learner-seconds of the job were used."""
     learners: tuple[LearnerHistory, ...]
@@ -224,9 +224,9 @@ class RunHistory:
     """What was injected, by time."""
 
     @property
-    def computing(self) -> float | None:
+    def goodput(self) -> float | None:
         """Share of the given time in which inner steps were computed, merged or not."""
-        return computing_of(self.time)
+        return goodput_of(self.time)
 
     @property
     def complete(self) -> bool:

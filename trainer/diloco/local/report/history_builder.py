@@ -152,7 +152,7 @@ class HistoryBuilder:
             merged_tokens=view.merged_tokens if view else 0.0,
             syncer_steps=view.syncer_step if view else 0,
             parameters=self._layout.numel,
-            goodput=view.goodput if view else None,
+            merged=view.merged if view else None,
             time=shares_of(view.time if view else {}),
             learners=self._learners(view),
             evaluations=tuple(self._evaluations),
@@ -195,7 +195,7 @@ class HistoryBuilder:
                     restarts=told.restarts if told else 0,
                     blocked_seconds=told.blocked_seconds if told else 0.0,
                     given_seconds=told.given_seconds if told else 0.0,
-                    goodput=told.goodput if told else None,
+                    merged=told.merged if told else None,
                     time=shares_of(told.time if told else {}),
                     tokens_per_second=told.tokens / trained if told and trained > 0 else 0.0,
                     losses=tuple(self._losses[learner]),
@@ -275,7 +275,7 @@ class HistoryBuilder:
             self._sample_seconds *= 2
         given = fsum(view.time.values())
         self._samples.append(
-            Sample(seconds, view.merged_tokens, view.goodput, view.computing, given, self._pushed, self._pulled)
+            Sample(seconds, view.merged_tokens, view.merged, view.goodput, given, self._pushed, self._pulled)
         )
         for learner, losses in self._recent.items():
             if losses:

@@ -44,7 +44,7 @@ def render_report(history: RunHistory, sample: str) -> str:
         ("Age of the oldest outer gradient merged", _lags(history)),
         ("Bytes over time", _bytes(history)),
         ("Bytes by region", region_chart(history, _time(history))),
-        ("Goodput (work merged) and computing (steps made, merged or not)", _goodput(history)),
+        ("Goodput (learners compute) and merged (their work is in the model)", _goodput(history)),
     ]
     return page.substitute(
         title=escape(f"{history.job}: {history.phase.lower()}"),
@@ -92,8 +92,8 @@ def _cards(history: RunHistory) -> list[tuple[str, str, str]]:
             count_text(history.merged_tokens),
             f"of {count_text(history.budget_tokens)}, in {history.syncer_steps} merges",
         ),
-        ("goodput", percent_text(history.goodput), "share of the given time whose work was merged"),
-        ("computing", percent_text(history.computing), "share in inner steps, merged or not: the paper's goodput"),
+        ("goodput", percent_text(history.goodput), "share of the time that learners compute"),
+        ("merged", percent_text(history.merged), "share of the time whose work is in the model"),
         ("bytes sent", bytes_text(sent), f"{fewer} {bytes_text(history.data_parallel_bytes)} of data-parallel"),
         ("model", count_text(history.parameters), "parameters"),
         ("learners", str(len(history.learners)), "1 restart" if restarts == 1 else f"{restarts} restarts"),
@@ -197,18 +197,18 @@ def _bytes(history: RunHistory) -> str:
 
 
 def _goodput(history: RunHistory) -> str:
-    points = [(sample.seconds, sample.goodput) for sample in history.samples if sample.goodput is not None]
+    merged = [(sample.seconds, sample.merged) for sample in history.samples if sample.merged is not None]
     axis = Axis("since the start", lambda value: f"{value:.0%}", from_zero=True)
-    steps = [(sample.seconds, sample.computing) for sample in history.samples if sample.computing is not None]
-    injected = [(fault.seconds, _goodput_at(points, fault.seconds)) for fault in history.faults]
-    series = [Series("computing", steps, color=1, faint=True), Series("goodput", points, color=0)]
-    if injected and points:
+    goodput = [(sample.seconds, sample.goodput) for sample in history.samples if sample.goodput is not None]
+    injected = [(fault.seconds, _value_at(goodput, fault.seconds)) for fault in history.faults]
+    series = [Series("goodput", goodput, color=0), Series("merged", merged, color=1, faint=True)]
+    if injected and goodput:
         series.append(Series("injected faults", injected, color=2, marks=True, line=False))
     return line_chart(series, _time(history), axis)
 
 
-def _goodput_at(points: Sequence[tuple[float, float]], seconds: float) -> float:
-    return next((goodput for at, goodput in points if at >= seconds), points[-1][1] if points else 0.0)
+def _value_at(points: Sequence[tuple[float, float]], seconds: float) -> float:
+    return next((value for at, value in points if at >= seconds), points[-1][1] if points else 0.0)
 
 
 def _learner_rows(history: RunHistory) -> tuple[list[str], list[list[str]]]:
@@ -216,12 +216,12 @@ def _learner_rows(history: RunHistory) -> tuple[list[str], list[list[str]]]:
         "learner",
         "steps",
         "tokens",
-        "merged",
+        "tokens merged",
         "tokens/s",
         "blocked",
         "other work",
         "goodput",
-        "computing",
+        "merged",
         "restarts",
         "left out of merges",
     ]
@@ -235,7 +235,7 @@ def _learner_rows(history: RunHistory) -> tuple[list[str], list[list[str]]]:
             percent_text(one.blocked_fraction),
             percent_text(one.other_work_fraction),
             percent_text(one.goodput),
-            percent_text(one.computing),
+            percent_text(one.merged),
             str(one.restarts),
             f"{one.left_out}, most recently: {one.left_out_reason}" if one.left_out else "0",
         ]

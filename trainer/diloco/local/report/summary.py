@@ -29,8 +29,8 @@ def summarize(history: RunHistory) -> dict[str, Any]:
         "eval_loss_start": history.loss_start,
         "eval_loss": history.loss_end,
         "goodput": history.goodput,
-        "computing": history.computing,
-        "goodput_classes": _classes(history.time),
+        "merged": history.merged,
+        "time_shares": _classes(history.time),
         "bytes_pushed": history.bytes_pushed,
         "bytes_pulled": history.bytes_pulled,
         "bytes_by_region": [one.model_dump() for one in history.bytes_by_region],
@@ -67,8 +67,8 @@ def summarize(history: RunHistory) -> dict[str, Any]:
                 "other_work_fraction": one.other_work_fraction,
                 "tokens_per_second": one.tokens_per_second,
                 "goodput": one.goodput,
-                "computing": one.computing,
-                "goodput_classes": _classes(one.time),
+                "merged": one.merged,
+                "time_shares": _classes(one.time),
                 "left_out": one.left_out,
                 "left_out_reason": one.left_out_reason,
             }
@@ -96,7 +96,7 @@ def closing_table(history: RunHistory) -> RenderableType:
     """The table that is printed at the end."""
     learners = Table(box=None, pad_edge=False, header_style="dim")
     learners.add_column("learner")
-    for name in ("steps", "tokens", "tokens/s", "blocked", "other work", "goodput", "computing", "restarts"):
+    for name in ("steps", "tokens", "tokens/s", "blocked", "other work", "goodput", "merged", "restarts"):
         learners.add_column(name, justify="right")
     for one in history.learners:
         learners.add_row(
@@ -107,7 +107,7 @@ def closing_table(history: RunHistory) -> RenderableType:
             percent_text(one.blocked_fraction),
             percent_text(one.other_work_fraction),
             percent_text(one.goodput),
-            percent_text(one.computing),
+            percent_text(one.merged),
             str(one.restarts),
         )
     sent = history.bytes_pushed + history.bytes_pulled
@@ -127,11 +127,11 @@ def closing_table(history: RunHistory) -> RenderableType:
         facts.add_row("quorum", followed)
     facts.add_row("tokens merged", f"{count_text(history.merged_tokens)} in {history.syncer_steps} merges")
     rest = losses_text(history.time)
-    facts.add_row("goodput", percent_text(history.goodput) + (f"; the rest: {rest}" if rest else ""))
+    facts.add_row("goodput", f"{percent_text(history.goodput)} of the learners' time was spent in inner steps")
     facts.add_row(
-        "computing",
-        f"{percent_text(history.computing)} of the time went into inner steps, merged or not; the paper calls this "
-        "goodput",
+        "merged",
+        f"{percent_text(history.merged)} of their time is work that is in the model"
+        + (f"; the rest: {rest}" if rest else ""),
     )
     facts.add_row("other work", "evaluations of the model, and snapshots for the learners' own checkpoints")
     facts.add_row(

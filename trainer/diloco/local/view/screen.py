@@ -115,7 +115,7 @@ def progress_line(snapshot: RunSnapshot) -> str:
         f"{count_text(status.tokens_per_second)} tokens/s",
         f"{training}/{len(snapshot.learners)} train",
         f"goodput {percent_text(status.goodput)}",
-        *([f"computing {percent_text(status.computing)}"] if status.computing is not None else []),
+        f"merged {percent_text(status.merged)}",
         f"up {bytes_text(snapshot.bandwidth.pushed)}/s down {bytes_text(snapshot.bandwidth.pulled)}/s",
     ]
     if status.seconds_left is not None:
@@ -168,10 +168,10 @@ def _rates(snapshot: RunSnapshot) -> list[Text]:
     if status is None:
         return []
     rest = losses_text(shares_of(status.time_seconds), most=_LOSSES_SHOWN)
-    computing = "" if status.computing is None else f"  computing {percent_text(status.computing)}"
     return [
         Text(
-            f"{count_text(status.tokens_per_second)} tokens/s  goodput {percent_text(status.goodput)}{computing}"
+            f"{count_text(status.tokens_per_second)} tokens/s"
+            f"  goodput {percent_text(status.goodput)}  merged {percent_text(status.merged)}"
             f"  up {bytes_text(snapshot.bandwidth.pushed)}/s  down {bytes_text(snapshot.bandwidth.pulled)}/s"
         ),
         *([Text(f"not merged: {rest}", style="dim")] if rest else []),
@@ -255,7 +255,7 @@ def _learners(snapshot: RunSnapshot) -> Table:
     for name in ("step", "loss", "tokens/s", "blocked", "behind", "restarts"):
         table.add_column(name, justify="right", no_wrap=True)
     # The last column is cut off if the terminal is narrow.
-    table.add_column(_one_line("goodput and most of the rest"))
+    table.add_column(_one_line("merged and most of the rest"))
     for learner in snapshot.learners:
         table.add_row(*_row(learner))
     return table
@@ -271,11 +271,11 @@ def _row(learner: LearnerSnapshot) -> tuple[RenderableType, ...]:
         f"{learner.blocked_fraction:.1%}",
         str(learner.versions_behind),
         str(learner.restarts),
-        _one_line(_goodput(learner)),
+        _one_line(_use(learner)),
     )
 
 
-def _goodput(learner: LearnerSnapshot) -> str:
+def _use(learner: LearnerSnapshot) -> str:
     if not learner.time:
         return "-"
     rest = losses_text(learner.time, most=1)

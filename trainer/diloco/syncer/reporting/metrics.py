@@ -127,12 +127,10 @@ def _state(status: SyncerStatus) -> Iterator[Metric]:
     yield _counter("diloco_pulled_bytes", "Bytes sent to learners", status.bytes_pulled)
     yield _region_bytes(status)
     yield _gauge(
-        "diloco_goodput_ratio", "Share of the given learner-seconds whose tokens were merged", status.goodput or 0.0
+        "diloco_goodput_ratio", "Share of the learners' time in which they compute inner steps", status.goodput or 0.0
     )
     yield _gauge(
-        "diloco_computing_ratio",
-        "Share of the given learner-seconds in which inner steps were computed, merged or not",
-        status.computing or 0.0,
+        "diloco_merged_ratio", "Share of the learners' time whose work is in the global model", status.merged or 0.0
     )
     if status.links is not None:
         yield from _links(status.links)

@@ -95,7 +95,7 @@ class Reporter:
                 "eval_loss": believed[-1].loss if believed else None,
                 "evaluations": evaluations,
                 "goodput": view.goodput,
-                "computing": view.computing,
+                "merged": view.merged,
                 "recoveries": _recoveries(view.recoveries),
                 "time_seconds": _by_class(view.time),
                 "bytes_pushed": stored.totals.bytes_pushed,
