@@ -25,8 +25,7 @@ from diloco.local.status_poll import StatusError, fetch_status
 from diloco.model import layout_of_job
 from diloco.spec import DiLoCoJob, load_job
 from diloco.spec.syncer_status import Phase
-from diloco.syncer.disk.byte_counts import read_counts
-from diloco.syncer.disk.checkpoint import checkpoint_names
+from diloco.syncer.disk.checkpoint import checkpoint_names, read_checkpoint_manifest
 from diloco.tape.reader import TapeReader
 from diloco.tape.segments import find_tapes
 from wan_network import HUB, Joined, Moved, network
@@ -294,6 +293,7 @@ def _result_of(job: Path) -> dict[str, Any]:
     builder.take(reader.header, reader)
     history = builder.history()
     checkpoints = job.parent / "syncer" / "checkpoints"
+    last = read_checkpoint_manifest(checkpoints / checkpoint_names(checkpoints)[-1])
     activities = [json.loads((job.parent / region / "activity.json").read_text()) for region in region_names()]
     walls = [sum(one["seconds"].values()) - one["seconds"]["loading"] for one in activities]
     first = min(point.seconds for one in history.learners for point in one.losses)
@@ -306,7 +306,7 @@ def _result_of(job: Path) -> dict[str, Any]:
         "tokens": sum(one["tokens"] for one in activities),
         "merged_tokens": history.merged_tokens,
         "rounds": history.syncer_steps,
-        "counted": [one.model_dump() for one in read_counts(checkpoints / checkpoint_names(checkpoints)[-1])],
+        "counted": [one.model_dump() for one in last.bytes_by_region],
         "pulls": [one["pulls"] for one in activities],
         "retries": [one["retries"] for one in activities],
         "blocked_share": max(part / wall for part, wall in zip(blocked, walls, strict=True)),

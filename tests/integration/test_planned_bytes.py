@@ -1,4 +1,4 @@
-"""Bytes of a real run over given links, by region and direction: those that `diloco plan` computes for its merges."""
+"""Bytes of a real run over given links: the syncer, the learners, the summary and `diloco plan` tell the same ones."""
 
 import json
 from pathlib import Path
@@ -14,6 +14,8 @@ from tests.support import local_run
 pytestmark = [pytest.mark.processes, pytest.mark.timeout(600)]
 
 WITHIN = 0.02
+HEADERS = 0.001
+"""Headers of chunks and parts, of the whole."""
 WAIT_SECONDS = 400.0
 """Reached only where something is broken, however busy the machine is."""
 JOB = """
@@ -49,3 +51,11 @@ def test_bytes_of_a_run_are_those_of_the_plan(tmp_path: Path) -> None:
         assert region["up"]["bulk"] == pytest.approx(up, rel=WITHIN)
         assert region["down"]["bulk"] == pytest.approx(down, rel=WITHIN)
         assert 0 < region["up"]["control"] < up
+        told = json.loads((tmp_path / "out" / "learners" / f"{region['region']}.p.0" / "activity.json").read_text())
+        assert told["bytes_pushed"] == pytest.approx(region["up"]["bulk"], rel=HEADERS)
+        assert told["bytes_pulled"] == pytest.approx(region["down"]["bulk"], rel=HEADERS)
+    for way, sent in (("up", summary["bytes_pushed"]), ("down", summary["bytes_pulled"])):
+        assert sent == sum(sum(region[way].values()) for region in moved.values())
+    gradients = 4 * layout.numel * sum(learner["steps"] for learner in summary["learners"])  # M = 2: 2 (M - 1) / M = 1
+    assert summary["data_parallel_bytes"] == gradients
+    assert summary["data_parallel_ratio"] == gradients / (summary["bytes_pushed"] + summary["bytes_pulled"])

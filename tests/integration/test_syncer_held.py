@@ -84,7 +84,7 @@ def test_what_one_learner_holds_is_in_the_model_again(scene: Callable[..., Scene
     assert [learner.merged_tokens for learner in after.learners] == [one.merged_tokens for one in before.learners]
     assert after.held is not None
     assert (after.held.restored, after.held.lost, after.held.senders) == (before.syncer_step, 0, 1)
-    assert after.bytes_pushed > sum(4 * fragment.numel for fragment in here.job.layout.fragments)
+    assert after.bytes_by_region[0].up.bulk > sum(4 * fragment.numel for fragment in here.job.layout.fragments)
     assert "diloco_held_versions_restored 1" in second.page("/metrics")
     one.load(welcome)
     assert all(torch.equal(one.fragments[p], held[p]) for p in held)

@@ -15,7 +15,6 @@ from diloco.syncer.backup.ownership import BackupOwner, JobName
 from diloco.syncer.backup.upload import BackupSource, upload_backup
 from diloco.syncer.disk.checkpoint import (
     CheckpointContent,
-    Totals,
     read_checkpoint_manifest,
     write_checkpoint,
 )
@@ -63,7 +62,7 @@ class Trained:
         for fragment in layout.fragments:
             store.put(fragment.index, 0, torch.full((fragment.numel,), value))
         engine = Engine(EngineOptions.from_job(self.job, layout), 1).snapshot(0.0)
-        content = CheckpointContent(self.owner.job.name, layout, 3, store.hold(), engine, Totals(), "test")
+        content = CheckpointContent(self.owner.job.name, layout, 3, store.hold(), engine, "test")
         return write_checkpoint(self.checkpoints, content)
 
     def source(self, name: str, step: int = 0) -> BackupSource:

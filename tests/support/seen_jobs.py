@@ -129,8 +129,6 @@ def syncer_account(**changes: Any) -> dict[str, Any]:
         "evaluations": [],
         "goodput": 0.95,
         "merged": 0.9,
-        "bytes_pushed": 0,
-        "bytes_pulled": 0,
         "elapsed_seconds": 12.0,
         "rounds_in_flight": 1,
         "checkpoint": {"newest": "", "age_seconds": None, "failures": 0, "problem": ""},

@@ -17,8 +17,6 @@ STATUS = SyncerStatus(
     evaluations=(),
     goodput=0.75,
     merged=0.5,
-    bytes_pushed=10,
-    bytes_pulled=20,
     elapsed_seconds=3.0,
     rounds_in_flight=1,
     checkpoint=CheckpointStatus(newest="000001", age_seconds=4.0, failures=3, problem="full"),

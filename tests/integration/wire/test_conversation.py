@@ -76,7 +76,7 @@ def test_a_push_arrives_whole_with_its_digest(keeper: Keeper, server: RunningSer
     ((received, payload),) = keeper.pushes
     assert payload == PAYLOAD
     assert received.payload_digest == payload_digest(memoryview(PAYLOAD))
-    assert server.server.bytes_received >= len(PAYLOAD)
+    assert server.traffic.read()[0].up.bulk >= len(PAYLOAD)
 
 
 def test_a_payload_of_no_bytes_can_be_pushed_and_pulled(keeper: Keeper, client: SyncClient) -> None:
@@ -90,7 +90,7 @@ def test_a_pull_fills_the_buffer_it_is_given(server: RunningServer, client: Sync
     header = client.pull(pull_request(), lambda _: memoryview(buffer), deadline_seconds=30)
     assert header == PullHeader(7, 3, len(PAYLOAD), payload_digest(memoryview(PAYLOAD)))
     assert buffer == PAYLOAD
-    assert server.server.bytes_sent >= len(PAYLOAD)
+    assert server.traffic.read()[0].down.bulk >= len(PAYLOAD)
 
 
 def test_transfers_at_once_have_connections_of_their_own(keeper: Keeper, server: RunningServer) -> None:

@@ -29,8 +29,6 @@ def test_whole_transfers_are_bulk_and_what_announces_them_control(server: Runnin
     (after,) = server.traffic.read()
     assert (after.down.bulk, after.down.again) == (CHUNKED, 0)
     assert after.up.control == region.up.control + len(pack(REQUEST))
-    assert server.server.bytes_received == after.up.bulk
-    assert server.server.bytes_sent == after.down.bulk
 
 
 def test_messages_of_a_session_are_control(keeper: Keeper, server: RunningServer, client: SyncClient) -> None:
@@ -55,7 +53,6 @@ def test_a_push_that_was_cut_is_counted_apart(keeper: Keeper, server: RunningSer
     (region,) = server.traffic.read()
     assert region.up.bulk == 0
     assert 0 < region.up.again < CHUNKED
-    assert region.up.again == server.server.bytes_received
 
 
 def test_a_pull_that_was_cut_is_counted_apart(server: RunningServer) -> None:
@@ -73,7 +70,6 @@ def test_a_pull_that_was_cut_is_counted_apart(server: RunningServer) -> None:
     (region,) = server.traffic.read()
     assert region.down.bulk == CHUNKED
     assert region.down.again > 0
-    assert region.down.again + region.down.bulk == server.server.bytes_sent
 
 
 def test_a_push_that_is_not_wanted_counts_as_control_alone(keeper: Keeper, server: RunningServer) -> None:
@@ -128,13 +124,11 @@ def test_parts_that_pass_again_after_a_cut_are_counted_apart(
     client.push(HEADER, memoryview(PAYLOAD), deadline_seconds=30)
     (region,) = server.traffic.read()
     assert region.up.bulk == PARTS
-    assert region.up.again + region.up.bulk == server.server.bytes_received
     proxy.cut_after_bytes(len(PAYLOAD) // 2)
     client.pull(REQUEST, lambda _: memoryview(bytearray(len(PAYLOAD))), deadline_seconds=30)
     (region,) = server.traffic.read()
     assert region.down.bulk == PARTS
     assert region.down.again > 0, "what was under way when the connections broke"
-    assert region.down.again + region.down.bulk == server.server.bytes_sent
 
 
 def test_a_pull_of_what_was_pulled_before_is_sent_again(

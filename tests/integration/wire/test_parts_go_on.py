@@ -100,7 +100,8 @@ def test_a_push_that_failed_goes_on_in_the_next_one(
     assert keeper.failed == []
     ((_, received),) = keeper.pushes
     assert received == PAYLOAD
-    assert server.server.bytes_received <= len(PAYLOAD) + CONNECTIONS * LONGEST_PART_BYTES
+    (region,) = server.traffic.read()
+    assert region.up.bulk + region.up.again <= len(PAYLOAD) + CONNECTIONS * LONGEST_PART_BYTES
 
 
 def test_a_push_of_another_version_starts_over(
@@ -139,12 +140,13 @@ def test_a_pull_that_failed_goes_on_in_the_next_one(
     held = client._earlier.pulled[REQUEST.fragment].receiver.held
     left = held.left
     assert 0 < left < PARTS
-    before = server.server.bytes_sent
+    (before,) = server.traffic.read()
     link.mend()
     # The learner may have lost its session meanwhile, and have a new one.
     assert pull(client, dataclasses.replace(REQUEST, incarnation=incarnation)) == PAYLOAD
     assert held.whole
-    assert server.server.bytes_sent - before <= (left + CONNECTIONS) * LONGEST_PART_BYTES
+    (after,) = server.traffic.read()
+    assert after.down.total - before.down.total <= (left + CONNECTIONS) * LONGEST_PART_BYTES
 
 
 def test_a_pull_begins_anew_if_there_is_a_newer_version(keeper: Keeper, link: Link, client: SyncClient) -> None:

@@ -19,7 +19,7 @@ from diloco.core.events import Event
 from diloco.core.merge import BlockRunner, in_this_thread
 from diloco.spec.sync import OuterOptimizer, SyncSpec
 from diloco.syncer.action_executor import ActionExecutor
-from diloco.syncer.disk.checkpoint import CheckpointContent, Totals
+from diloco.syncer.disk.checkpoint import CheckpointContent
 from diloco.syncer.disk.checkpointer import Checkpointer
 from diloco.syncer.engine_loop import EngineLoop
 from diloco.syncer.merging import Merging
@@ -193,7 +193,7 @@ class Scene:
 
     def _capture(self, reason: str) -> CheckpointContent:
         self.captured.append((reason, self.store.versions))
-        return CheckpointContent("job", LAYOUT, 1, self.store.hold(), {}, Totals(), reason)
+        return CheckpointContent("job", LAYOUT, 1, self.store.hold(), {}, reason)
 
 
 def numel_of(fragment: int) -> int:

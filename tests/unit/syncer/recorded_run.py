@@ -20,7 +20,7 @@ from diloco.core.events import (
 )
 from diloco.core.options import CURRENT_RULES
 from diloco.spec import DiLoCoJob
-from diloco.syncer.disk.checkpoint import CheckpointContent, Totals, write_checkpoint
+from diloco.syncer.disk.checkpoint import CheckpointContent, write_checkpoint
 from diloco.syncer.disk.payload_files import keep_payload
 from diloco.syncer.merging import Merging
 from diloco.syncer.peers.inbox import PushKey
@@ -130,7 +130,7 @@ class RecordedRun:
         self.store.release()
         snapshot = self.engine.snapshot(self.now)
         name = self.job.metadata.name
-        content = CheckpointContent(name, self.layout, self.epoch, image, snapshot, Totals(), "the test asks for it")
+        content = CheckpointContent(name, self.layout, self.epoch, image, snapshot, "the test asks for it")
         return write_checkpoint(self.directory / "checkpoints", content)
 
     def _carry_out(self, action: Action) -> None:

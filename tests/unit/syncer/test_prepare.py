@@ -10,7 +10,7 @@ from diloco.core.engine import Engine
 from diloco.core.options import EngineOptions
 from diloco.model import build_model, read_fragment
 from diloco.spec import DiLoCoJob, Metadata
-from diloco.syncer.disk.checkpoint import CheckpointContent, Totals, write_checkpoint
+from diloco.syncer.disk.checkpoint import CheckpointContent, write_checkpoint
 from diloco.syncer.errors import SyncerError
 from diloco.syncer.prepare import StartState, prepare, recorded_bases
 from diloco.tape.limits import TapeLimits
@@ -34,7 +34,7 @@ def begun(job: DiLoCoJob, folder: Path, *, tell_of_constants: bool = True) -> St
     if not tell_of_constants:
         layout = type(layout)(layout.fragments)
     image, engine = beginning.store.hold(), Engine(EngineOptions.from_job(job, layout), 1).snapshot(0.0)
-    write_checkpoint(folder, CheckpointContent("made", layout, 1, image, engine, Totals(), "test"))
+    write_checkpoint(folder, CheckpointContent("made", layout, 1, image, engine, "test"))
     return beginning
 
 
@@ -85,7 +85,7 @@ def test_a_new_job_begins_with_the_models_values_at_version_0(tmp_path: Path) ->
     torch.manual_seed(job.spec.training.seed)
     module = build_model(job.spec)
     assert beginning.store.versions == (0, 0)
-    assert (beginning.engine, beginning.checkpoint, beginning.totals) == (None, "", Totals())
+    assert (beginning.engine, beginning.checkpoint, beginning.bytes_by_region) == (None, "", ())
     for fragment in beginning.layout.fragments:
         values = torch.empty(fragment.numel)
         read_fragment(module, fragment, values)

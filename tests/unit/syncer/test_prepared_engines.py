@@ -10,7 +10,7 @@ import yaml
 from diloco.core.engine import Engine
 from diloco.core.options import EngineOptions
 from diloco.spec import DiLoCoJob
-from diloco.syncer.disk.checkpoint import CheckpointContent, Totals, checkpoint_names, write_checkpoint
+from diloco.syncer.disk.checkpoint import CheckpointContent, checkpoint_names, write_checkpoint
 from diloco.syncer.errors import SyncerError
 from diloco.syncer.prepare import prepare
 from tests.support.small_manifest import SMALL_MANIFEST
@@ -23,7 +23,7 @@ def checkpoints_of(directory: Path, *changes: dict[str, Any]) -> None:
     beginning = prepare(JOB, directory)
     layout = beginning.layout
     snapshot = Engine(EngineOptions.from_job(JOB, layout), 1).snapshot(0.0)
-    content = CheckpointContent(JOB.metadata.name, layout, 1, beginning.store.hold(), snapshot, Totals(), "a test")
+    content = CheckpointContent(JOB.metadata.name, layout, 1, beginning.store.hold(), snapshot, "a test")
     for change in changes:
         write_checkpoint(directory, replace(content, engine=snapshot | change))
 

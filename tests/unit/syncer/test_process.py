@@ -140,9 +140,9 @@ def test_a_learner_trains_with_it_and_its_bytes_are_counted(tmp_path: Path) -> N
         with ScriptedLearner(endpoint["sync"], job, "here/cpu/0") as learner:
             learner.begin()
             learner.push(learner.wanted())
-            status = json.loads(page(endpoint["http"], "/status")[1])
-            assert status["bytes_pulled"] > 4 * job.layout.numel
-            assert status["bytes_pushed"] > 4 * min(fragment.numel for fragment in job.layout.fragments)
+            (here,) = json.loads(page(endpoint["http"], "/status")[1])["bytes_by_region"]
+            assert here["down"]["bulk"] > 4 * job.layout.numel
+            assert here["up"]["bulk"] > 4 * min(fragment.numel for fragment in job.layout.fragments)
 
     assert lives(options(tmp_path, job), during) == EXIT_OK
 

@@ -58,7 +58,6 @@ def test_it_serves_once_started_with_a_checkpoint_to_fall_back_to(tmp_path: Path
             assert served == [False, True]
             status = syncer.status()
             assert (status.job, status.epoch, status.checkpoint.newest) == ("small", 1, "000001")
-            assert (status.bytes_pushed, status.bytes_pulled) == (0, 0)
             assert (syncer.job, syncer.epoch) == ("small", "1")
 
     in_virtual_time(play())
@@ -86,22 +85,6 @@ def test_momentum_is_not_copied_for_a_first_checkpoint_on_disk(tmp_path: Path) -
     in_virtual_time(play())
 
 
-def test_bytes_are_counted_over_all_lives(tmp_path: Path) -> None:
-    job = SmallJob(tmp_path)
-
-    async def play() -> None:
-        async with life_of(job, tmp_path / "syncer") as syncer:
-            syncer.start()
-            syncer.count_bytes(lambda: (5, 7))
-            assert await stopped(syncer) == EXIT_OK
-        async with life_of(job, tmp_path / "syncer") as syncer:
-            assert (syncer.status().bytes_pushed, syncer.status().bytes_pulled) == (5, 7)
-            syncer.count_bytes(lambda: (10, 20))
-            assert (syncer.status().bytes_pushed, syncer.status().bytes_pulled) == (15, 27)
-
-    in_virtual_time(play())
-
-
 def test_bytes_by_region_go_on_from_the_checkpoint(tmp_path: Path) -> None:
     job = SmallJob(tmp_path)
 
@@ -109,7 +92,7 @@ def test_bytes_by_region_go_on_from_the_checkpoint(tmp_path: Path) -> None:
         for expected in (5, 10):
             async with life_of(job, tmp_path / "syncer") as syncer:
                 syncer.start()
-                syncer.region_traffic.count("here/cpu/0", Way.UP, Kind.BULK, 5)
+                syncer.traffic.count("here/cpu/0", Way.UP, Kind.BULK, 5)
                 (here,) = syncer.status().bytes_by_region
                 assert (here.region, here.up.bulk, here.down.total) == ("here", expected, 0)
                 assert await stopped(syncer) == EXIT_OK

@@ -19,6 +19,11 @@ class Rate:
             self._samples.popleft()
 
     @property
+    def latest(self) -> float:
+        """The latest sample of the count; 0 before the first."""
+        return self._samples[-1][1] if self._samples else 0.0
+
+    @property
     def per_second(self) -> float:
         """Growth per second between the first and the last sample kept; 0 until there are two."""
         if len(self._samples) < 2:

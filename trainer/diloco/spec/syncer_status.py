@@ -278,10 +278,6 @@ class SyncerStatus(_Status):
     given."""
     merged: float | None
     """Learner-seconds of inner steps that are in the global model, over the same."""
-    bytes_pushed: int
-    """Received from learners over the whole job."""
-    bytes_pulled: int
-    """Sent to learners over the whole job."""
     elapsed_seconds: float
     """Time since the first learner joined, without the times the syncer was away."""
     rounds_in_flight: int

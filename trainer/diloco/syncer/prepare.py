@@ -27,7 +27,6 @@ from diloco.syncer.disk.checkpoint import (
     CheckpointManifest,
     LoadedCheckpoint,
     OtherModelError,
-    Totals,
     has_had_checkpoints,
     load_checkpoint,
     newest_checkpoint,
@@ -51,7 +50,6 @@ class StartState:
     """The engine's snapshot; None for a new job."""
     checkpoint: str
     """Name of the checkpoint it resumes from; empty for a new job."""
-    totals: Totals
     bytes_by_region: tuple[RegionBytes, ...] = ()
     """Bytes by region until then."""
     epoch: int = 0
@@ -97,8 +95,7 @@ def prepare(job: DiLoCoJob, checkpoints: Path) -> StartState:
             store,
             loaded.manifest.engine,
             loaded.name,
-            loaded.manifest.totals,
-            loaded.bytes_by_region,
+            loaded.manifest.bytes_by_region,
             loaded.manifest.epoch,
             training,
         )
@@ -119,7 +116,7 @@ def _begun(job: DiLoCoJob, checkpoints: Path) -> StartState:
         given = initial_parameters(begins, module, layout, checkpoints.with_name(".initial.part"))
     for fragment, parameters in zip(layout.fragments, given, strict=True):
         store.put(fragment.index, 0, parameters)
-    return StartState(layout, store, None, "", Totals())
+    return StartState(layout, store, None, "")
 
 
 def _newest(job: DiLoCoJob, checkpoints: Path, layout: Layout) -> tuple[LoadedCheckpoint | None, dict[str, str], str]:

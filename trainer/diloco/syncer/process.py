@@ -96,8 +96,7 @@ async def _run_until_over(
     options: SyncerOptions, directory: SyncerDirectory, syncer: Syncer, http: HttpServer, stop: asyncio.Event
 ) -> int:
     limit_of = limits_of(options.job.spec.regions, syncer.loads.loads)
-    server = SyncServer(syncer.service, options.server(limit_of), syncer.region_traffic)
-    syncer.count_bytes(lambda: (server.bytes_received, server.bytes_sent))
+    server = SyncServer(syncer.service, options.server(limit_of), syncer.traffic)
     port = await server.start()
     try:
         address = format_address(parse_address(options.listen)[0], port)

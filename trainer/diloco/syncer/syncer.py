@@ -24,7 +24,7 @@ from diloco.spec.syncer_status import SyncerStatus
 from diloco.syncer.action_executor import ActionExecutor
 from diloco.syncer.backup.backups import backups_of
 from diloco.syncer.block_threads import BlockThreads
-from diloco.syncer.disk.checkpoint import CheckpointContent, Totals, write_checkpoint
+from diloco.syncer.disk.checkpoint import CheckpointContent, write_checkpoint
 from diloco.syncer.disk.checkpointer import LAST_SECONDS, Checkpointer
 from diloco.syncer.disk.directory import SyncerDirectory, epoch_on_wire
 from diloco.syncer.disk.exporter import RETRY_SECONDS, Exporter, export
@@ -92,10 +92,9 @@ class Syncer:
         self._options = options
         self._directory = directory
         self._layout, self._store = start_state.layout, start_state.store
-        self._before, self._held = start_state.totals, start_state.held
-        self.region_traffic = Traffic((region.name for region in options.job.spec.regions), start_state.bytes_by_region)
-        """Bytes by region, over all starts."""
-        self._traffic: Callable[[], tuple[int, int]] = lambda: (0, 0)
+        self._held = start_state.held
+        self.traffic = Traffic((region.name for region in options.job.spec.regions), start_state.bytes_by_region)
+        """Bytes between learners and syncer, over all starts: the one count of them."""
         self._clock = clock
         self._started_at = clock()
         self._finished_at: float | None = None
@@ -183,10 +182,6 @@ class Syncer:
             post=self._engine_loop.post,
         )
 
-    def count_bytes(self, traffic: Callable[[], tuple[int, int]]) -> None:
-        """Set the function that returns (bytes received, bytes sent) of this process."""
-        self._traffic = traffic
-
     def start(self) -> None:
         """Start processing events."""
         self._engine_loop.start(self._executor)
@@ -202,12 +197,11 @@ class Syncer:
         self.metrics.posted_pulls.set(self._posted.waiting)
         stored = StoredState(
             checkpoint=self._checkpointer.status,
-            totals=self._totals(),
             tape_problem=self._tape.problem or self._executor.record_problem,
             model_exported=self._exporter.exported and (self._backups is None or self._backups.settled),
             backup=None if self._backups is None else self._backups.status,
             links=self._links.status(self._now()),
-            bytes_by_region=self.region_traffic.read(),
+            bytes_by_region=self.traffic.read(),
             held=self._held,
         )
         return self._reporter.status(self._view(), self._now(), stored)
@@ -326,8 +320,8 @@ class Syncer:
         engine = self._engine.snapshot(self._shown_at())
         assert tuple(engine["versions"]) == self._store.versions, "engine and store are at different versions"
         image = self._store.hold()
-        totals, by_region = self._totals(), self.region_traffic.read()
-        return CheckpointContent(self.job, self._layout, int(self.epoch), image, engine, totals, reason, by_region)
+        moved = self.traffic.read()
+        return CheckpointContent(self.job, self._layout, int(self.epoch), image, engine, reason, moved)
 
     def _begin_tape(self, base: str, start_state: StartState) -> TapeWriter:
         limits = TapeLimits.of_size(self._options.job.spec.syncer.tape_bytes, keep_all=self._options.record)
@@ -376,10 +370,6 @@ class Syncer:
 
     def _view(self) -> EngineView:
         return self._engine.view(self._shown_at())
-
-    def _totals(self) -> Totals:
-        received, sent = self._traffic()
-        return Totals(bytes_pushed=self._before.bytes_pushed + received, bytes_pulled=self._before.bytes_pulled + sent)
 
 
 def _files(options: SyncerOptions, epoch: int) -> tuple[JobFile, OrderFile, OrderFile] | None:

@@ -112,18 +112,8 @@ class SyncServer:
             options.stall_seconds, options.part_connections, options.limit_of, self._traffic, self.strangers
         )
         self._bulk = BulkCalls(handler, options.chunk_bytes, terms)
-        self._pushes = PushParts(handler, terms, self._bulk.count_received)
-        self._pulls = PullParts(handler, terms, self._bulk.count_sent)
-
-    @property
-    def bytes_received(self) -> int:
-        """Bulk bytes received, chunk headers included."""
-        return self._bulk.bytes_received
-
-    @property
-    def bytes_sent(self) -> int:
-        """Bulk bytes sent, chunk headers included."""
-        return self._bulk.bytes_sent
+        self._pushes = PushParts(handler, terms)
+        self._pulls = PullParts(handler, terms)
 
     async def start(self) -> int:
         """Start to listen; returns the port.

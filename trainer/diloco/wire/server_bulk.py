@@ -84,16 +84,6 @@ class BulkCalls:
         self._stall_seconds = terms.stall_seconds
         self._limit_of = terms.limit_of
         self._terms = terms
-        self.bytes_received = 0
-        self.bytes_sent = 0
-
-    def count_received(self, received_bytes: int) -> None:
-        """Count bytes of a push that another call received."""
-        self.bytes_received += received_bytes
-
-    def count_sent(self, sent_bytes: int) -> None:
-        """Count bytes of a pull that another call sent."""
-        self.bytes_sent += sent_bytes
 
     async def push(self, _requests: AsyncIterator[bytes], context: Context, peer: Peer) -> bytes:
         """Receive an outer gradient.
@@ -141,7 +131,6 @@ class BulkCalls:
                             await limit.down(len(chunk))
                             stall.reschedule(loop.time() + self._stall_seconds)
                         await context.write(chunk)
-                        self.bytes_sent += len(chunk)
                         transfer.moved(len(chunk))
                         stall.reschedule(loop.time() + self._stall_seconds)
         except TimeoutError:
@@ -160,7 +149,6 @@ class BulkCalls:
         try:
             async with patience.waiting():
                 while (message := await read_message(context)) is not None:
-                    self.bytes_received += len(message)
                     transfer.moved(len(message))
                     # The rest would only take bandwidth from pushes that are still wanted.
                     unwanted = self._handler.push_unwanted(header)

@@ -10,7 +10,7 @@ import dataclasses
 import itertools
 import time
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from typing import Any, Final
 
 from diloco.wire.bandwidth import Limit
@@ -68,17 +68,11 @@ class _Transfer:
 class PullParts:
     """All pulls in parts. Owned by the event loop."""
 
-    def __init__(
-        self,
-        handler: SyncHandler,
-        terms: BulkTerms,
-        count_bytes: Callable[[int], None],
-    ) -> None:
-        """``count_bytes`` is called with the bytes of every part that was sent."""
+    def __init__(self, handler: SyncHandler, terms: BulkTerms) -> None:
+        """Nothing is sent before it is asked for."""
         self._handler = handler
         self._terms = terms
         self._stall_seconds = terms.stall_seconds
-        self._count_bytes = count_bytes
         self._numbers = itertools.count()
         self._transfers: dict[tuple[str, int, str], _Transfer] = {}
         self._whole: OrderedDict[tuple[str, int, str], None] = OrderedDict()
@@ -167,7 +161,6 @@ class PullParts:
                     await opened.limit.down(len(message))
                     call.stall.reschedule(loop.time() + self._stall_seconds)
                 await call.context.write(message)
-                self._count_bytes(len(message))
                 opened.traffic.moved(part, len(message))
                 call.stall.reschedule(loop.time() + self._stall_seconds)
                 continue

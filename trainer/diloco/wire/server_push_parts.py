@@ -27,7 +27,7 @@ from diloco.wire.server_bulk import BulkTerms, keep_latest
 from diloco.wire.server_context import Context
 from diloco.wire.strangers import read_message
 from diloco.wire.tls import Peer
-from diloco.wire.traffic import Parts, Way
+from diloco.wire.traffic import Kind, Parts, Way
 
 MOST_CALLS: Final = 64
 """Most calls of one transfer at once."""
@@ -100,17 +100,11 @@ class _Transfer:
 class PushParts:
     """All pushes in parts. Owned by the event loop."""
 
-    def __init__(
-        self,
-        handler: SyncHandler,
-        terms: BulkTerms,
-        count_bytes: Callable[[int], None],
-    ) -> None:
+    def __init__(self, handler: SyncHandler, terms: BulkTerms) -> None:
         """A transfer without calls is given up after the time after which a call without progress ends."""
         self._handler = handler
         self._terms = terms
         self._stall_seconds = terms.stall_seconds
-        self._count_bytes = count_bytes
         self._numbers = itertools.count()
         self._transfers: dict[_Key, _Transfer] = {}
         self._receipts: OrderedDict[_Key, tuple[PushHeader, PushReceipt]] = OrderedDict()
@@ -222,10 +216,10 @@ class PushParts:
     def _take(self, transfer: _Transfer, call: _Call, message: bytes | None) -> None:
         if message is None:
             raise UnavailableError(f"the push ended too early; {transfer.missing}")
-        self._count_bytes(len(message))
         # The rest would only take bandwidth from pushes that are still wanted.
         unwanted = self._handler.push_unwanted(transfer.header)
         if unwanted is not None:
+            self._terms.traffic.count(transfer.header.learner, Way.UP, Kind.AGAIN, len(message))
             raise RefusedError(unwanted)
         transfer.came += 1
         part = transfer.receiver.add(call.number, message)

@@ -17,7 +17,7 @@ from diloco.local.view.units import (
     loss_text,
     percent_text,
 )
-from diloco.spec.syncer_status import SyncerStatus
+from diloco.spec.syncer_status import BytesByKind, RegionBytes, SyncerStatus
 from testbed.virtual_cluster.world_syncer import THIN_LINKS
 from tests.support.seen_jobs import syncer_account
 
@@ -140,11 +140,15 @@ def test_plain_lines_come_with_events_and_every_ten_seconds() -> None:
     assert lines[2].endswith("us-west/old/0 started again")
 
 
+def pushed_bytes(count: int) -> SyncerStatus:
+    return status(bytes_by_region=(RegionBytes(region="us-east", up=BytesByKind(bulk=count)),))
+
+
 def test_bandwidth_covers_the_last_seconds_and_survives_a_restarted_count() -> None:
     meter = BandwidthMeter(window_seconds=10.0)
-    pushed = [meter.read(Seen(status(bytes_pushed=100 * second), float(second))).pushed for second in range(30)]
+    pushed = [meter.read(Seen(pushed_bytes(100 * second), float(second))).pushed for second in range(30)]
     assert pushed[-1] == pytest.approx(100.0)
-    assert meter.read(Seen(status(bytes_pushed=5), 31.0)).pushed == 0.0
+    assert meter.read(Seen(pushed_bytes(5), 31.0)).pushed == 0.0
 
 
 @pytest.mark.parametrize(

@@ -12,11 +12,11 @@ from pydantic import BaseModel, ValidationError
 
 from diloco.core.fragments import Layout, TensorSpec, partition
 from diloco.runtime.files import UnusableFileError, sha256_bytes
+from diloco.spec.syncer_status import BytesByKind, RegionBytes
 from diloco.syncer.disk.checkpoint import (
     CheckpointContent,
     CheckpointManifest,
     LoadedCheckpoint,
-    Totals,
     checkpoint_names,
     load_checkpoint,
     newest_checkpoint,
@@ -34,6 +34,7 @@ def layout_of(*sizes: int) -> Layout:
 
 
 LAYOUT = layout_of(1000, 500)
+MOVED = (RegionBytes(region="east", up=BytesByKind(bulk=5), down=BytesByKind(again=6)),)
 
 
 def content(
@@ -43,8 +44,8 @@ def content(
     for fragment in layout.fragments:
         values = torch.arange(fragment.numel, dtype=torch.float32) + version
         store.put(fragment.index, version, values, values / 3, values / 7 if residuals else None)
-    totals = Totals(bytes_pushed=5, bytes_pulled=6)
-    return CheckpointContent(job, layout, 2, store.hold(), {"loss": float("nan"), "n": 1}, totals, "a test")
+    engine = {"loss": float("nan"), "n": 1}
+    return CheckpointContent(job, layout, 2, store.hold(), engine, "a test", MOVED)
 
 
 def newest(
@@ -60,7 +61,7 @@ def test_a_checkpoint_comes_back_as_it_was(tmp_path: Path) -> None:
     assert not broken
     assert (name, loaded.name, loaded.manifest.versions) == ("000001", "000001", (3, 3))
     assert loaded.manifest.engine["n"] == 1
-    assert loaded.manifest.totals == Totals(bytes_pushed=5, bytes_pulled=6)
+    assert loaded.manifest.bytes_by_region == MOVED
     image = content().image
     for index, fragment in enumerate(image.fragments):
         assert torch.equal(loaded.parameters[index], fragment.parameters)
@@ -213,7 +214,7 @@ def test_a_checkpoint_gets_its_name_when_it_is_on_the_disk(tmp_path: Path, monke
     folder = tmp_path / "syncer" / "checkpoints"
     done = watch_disk(monkeypatch)
     write_checkpoint(folder, content())
-    tensors = [("forced", "parameters.safetensors"), ("forced", "momentum.safetensors"), ("forced", "bytes.json")]
+    tensors = [("forced", "parameters.safetensors"), ("forced", "momentum.safetensors")]
     assert [(what, name) for what, name, _ in done] == [
         *tensors,
         ("forced", "manifest.json"),
@@ -221,9 +222,9 @@ def test_a_checkpoint_gets_its_name_when_it_is_on_the_disk(tmp_path: Path, monke
         ("named", "000001"),
         ("forced", "checkpoints"),
     ]
-    assert [content for _, _, content in done[:4]] == [
+    assert [content for _, _, content in done[:3]] == [
         (folder / "000001" / name).read_bytes()
-        for name in ("parameters.safetensors", "momentum.safetensors", "bytes.json", "manifest.json")
+        for name in ("parameters.safetensors", "momentum.safetensors", "manifest.json")
     ]
 
 
@@ -234,17 +235,11 @@ def test_what_is_read_cannot_be_changed_by_mistake(tmp_path: Path) -> None:
     manifest = loaded.manifest
     parts: list[tuple[BaseModel, str]] = [
         (manifest, "epoch"),
-        (manifest.totals, "bytes_pushed"),
         (manifest.files["momentum.safetensors"], "size_bytes"),
     ]
     for part, field in parts:
         with pytest.raises(ValidationError, match="frozen"):
             setattr(part, field, 0)
-
-
-def test_totals_that_a_manifest_does_not_have_are_zero() -> None:
-    totals = Totals.model_validate({})
-    assert (totals.bytes_pushed, totals.bytes_pulled) == (0, 0)
 
 
 @pytest.mark.parametrize("text", ["[]", "3", "{}", '{"sha256": "", "manifest": {}, "more": 1}'])

@@ -13,7 +13,7 @@ import torch
 from prometheus_client import generate_latest
 
 from diloco.core.fragments import TensorSpec, partition
-from diloco.syncer.disk.checkpoint import CheckpointContent, Totals, checkpoint_names, load_checkpoint
+from diloco.syncer.disk.checkpoint import CheckpointContent, checkpoint_names, load_checkpoint
 from diloco.syncer.disk.checkpointer import Checkpointer
 from diloco.syncer.reporting.metrics import SyncerMetrics
 from diloco.syncer.store import FragmentStore
@@ -75,7 +75,7 @@ class Disk:
         return load_checkpoint(self.folder, name, LAYOUT, "small").manifest.reason
 
     def _capture(self, reason: str) -> CheckpointContent:
-        return CheckpointContent("small", LAYOUT, 1, self.store.hold(), dict(self.engine), Totals(), reason)
+        return CheckpointContent("small", LAYOUT, 1, self.store.hold(), dict(self.engine), reason)
 
     def _check(self, content: CheckpointContent) -> None:
         if not content.engine["readable"]:

@@ -19,7 +19,6 @@ def test_the_state_of_the_job_is_what_the_status_says() -> None:
         "diloco_merged_tokens_total 640.0",
         "diloco_syncer_steps_total 5.0",
         "diloco_merged_ratio 0.5",
-        "diloco_pushed_bytes_total 10.0",
         "diloco_checkpoint_failures_total 3.0",
         "diloco_checkpoint_age_seconds 4.0",
         'diloco_learners{state="Training"} 0.0',

@@ -91,10 +91,6 @@ class Sample:
     given_seconds: float
     """Learner-seconds that the job was given since its start; with the shares above, what a stretch of it was used
     for can be calculated."""
-    bytes_pushed: int
-    """Bytes of outer gradients received by the syncer since the start."""
-    bytes_pulled: int
-    """Bytes of merged fragments received by learners since the start."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,7 +211,7 @@ class RunHistory:
     notes: tuple[str, ...] = ()
     """Notes for the reader on gaps in the record."""
     bytes_by_region: tuple[RegionBytes, ...] = ()
-    """At the end, as the syncer counted; empty from older syncers."""
+    """At the end, as the syncer counted where it sent and received; empty if it left no checkpoint."""
     region_samples: tuple[RegionSample, ...] = ()
     """The same over time."""
     recoveries: tuple[RecoveryPoint, ...] = ()
@@ -235,13 +231,13 @@ class RunHistory:
 
     @property
     def bytes_pushed(self) -> int:
-        """Bytes of outer gradients received by the syncer."""
-        return self.samples[-1].bytes_pushed if self.samples else 0
+        """Bytes from learners to the syncer."""
+        return sum(one.up.total for one in self.bytes_by_region)
 
     @property
     def bytes_pulled(self) -> int:
-        """Bytes of merged fragments received by learners."""
-        return self.samples[-1].bytes_pulled if self.samples else 0
+        """Bytes from the syncer to learners."""
+        return sum(one.down.total for one in self.bytes_by_region)
 
     @property
     def data_parallel_bytes(self) -> int:

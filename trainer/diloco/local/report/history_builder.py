@@ -11,8 +11,6 @@ from math import fsum
 from diloco.core.actions import Admit, AskFragment, Finish, Merge
 from diloco.core.engine import EngineView
 from diloco.core.events import (
-    FragmentApplied,
-    FragmentArrived,
     LearnerLeft,
     LearnerReady,
     Merged,
@@ -46,7 +44,6 @@ from diloco.tape.reader import TapeEntry, TapeHeader, Torn, engine_of
 _SAMPLE_SECONDS = 1.0
 _BLOCKED_SECONDS = 0.05
 """Shorter waits are counted but not drawn."""
-_BYTES_F32 = 4
 _MOST_POINTS = 20_000
 """Samples, losses of a learner, merges or waits of a learner that are kept; beyond it every second one goes (ours)."""
 
@@ -68,11 +65,9 @@ class HistoryBuilder:
         self._journal = journal
         self._clock = RunClock(journal)
         self._turns: dict[str, list[tuple[float, Turn]]] = turns(journal, self._clock)
-        self._fragment_bytes = [fragment.numel * _BYTES_F32 for fragment in layout.fragments]
         self._view: EngineView | None = None
         self._finished = False
         self._end = self._clock.end_seconds
-        self._pushed = self._pulled = 0
         self._losses: dict[str, list[LossPoint]] = defaultdict(list)
         self._recent: dict[str, list[float]] = defaultdict(list)
         self._blocked: dict[str, list[Stretch]] = defaultdict(list)
@@ -84,7 +79,6 @@ class HistoryBuilder:
         self._sample_seconds = _SAMPLE_SECONDS
         self._merges_seen, self._merge_stride = 0, 1
         self._asks: dict[tuple[int, int], _Ask] = {}
-        self._loads: dict[tuple[str, int], int] = {}
         self._notes: list[str] = []
         self._recoveries: list[RecoveryPoint] = []
         self._bytes_by_region: tuple[RegionBytes, ...] = ()
@@ -173,7 +167,6 @@ class HistoryBuilder:
     def _roll_back(self, start: EngineView) -> None:
         """Drop what came after the checkpoint from which a killed syncer resumed, as it was done again."""
         self._asks.clear()
-        self._loads.clear()
         missing = start.evaluations[len(self._evaluations) :]
         self._evaluations = self._evaluations[: len(start.evaluations)]
         self._evaluations += [EvaluationPoint(0.0, e.tokens, e.loss, e.final, e.doubted) for e in missing]
@@ -218,7 +211,6 @@ class HistoryBuilder:
                 ask.members = len(action.members)
                 ask.behind = max(action.version - 1 - member.base_version for member in action.members)
             elif isinstance(action, Admit):
-                self._loads[action.learner, action.incarnation] = sum(self._fragment_bytes[p] for p in action.load)
                 self._turns[action.learner].append((seconds, Turn.LOST))
 
     def _event(self, entry: TapeEntry, seconds: float) -> None:
@@ -229,12 +221,7 @@ class HistoryBuilder:
                 end = max(0.0, seconds - event.step_seconds)
                 self._blocked[event.learner].append(Stretch(max(0.0, end - event.blocked_seconds), end))
                 self._thin_blocked(event.learner)
-        elif isinstance(event, FragmentArrived):
-            self._pushed += event.payload_bytes
-        elif isinstance(event, FragmentApplied):
-            self._pulled += self._fragment_bytes[event.fragment]
         elif isinstance(event, LearnerReady):
-            self._pulled += self._loads.pop((event.learner, event.incarnation), 0)
             self._turns[event.learner].append((seconds, Turn.TRAINS))
         elif isinstance(event, LearnerLeft):
             self._turns[event.learner].append((seconds, Turn.OVER if self._finished else Turn.LOST))
@@ -274,9 +261,7 @@ class HistoryBuilder:
                 del points[1::2]
             self._sample_seconds *= 2
         given = fsum(view.time.values())
-        self._samples.append(
-            Sample(seconds, view.merged_tokens, view.merged, view.goodput, given, self._pushed, self._pulled)
-        )
+        self._samples.append(Sample(seconds, view.merged_tokens, view.merged, view.goodput, given))
         for learner, losses in self._recent.items():
             if losses:
                 self._losses[learner].append(LossPoint(seconds, view.merged_tokens, sum(losses) / len(losses)))

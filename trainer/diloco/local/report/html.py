@@ -42,7 +42,6 @@ def render_report(history: RunHistory, sample: str) -> str:
         ("Members of each merge", _members(history)),
         ("From a round's opening to the merged fragment", _waits(history)),
         ("Age of the oldest outer gradient merged", _lags(history)),
-        ("Bytes over time", _bytes(history)),
         ("Bytes by region", region_chart(history, _time(history))),
         ("Goodput (learners compute) and merged (their work is in the model)", _goodput(history)),
     ]
@@ -183,17 +182,6 @@ def _lags(history: RunHistory) -> str:
     points = [(merge.seconds, float(merge.versions_behind)) for merge in history.merges]
     axis = Axis("versions behind", lambda value: f"{value:g}", from_zero=True)
     return line_chart([Series("oldest member", thinned(points))], _time(history), axis)
-
-
-def _bytes(history: RunHistory) -> str:
-    axis = Axis("bytes since the start", bytes_text, from_zero=True)
-    pushed = [(sample.seconds, float(sample.bytes_pushed)) for sample in history.samples]
-    pulled = [(sample.seconds, float(sample.bytes_pulled)) for sample in history.samples]
-    return line_chart(
-        [Series("outer gradients, up", pushed, color=0), Series("merged fragments, down", pulled, color=1)],
-        _time(history),
-        axis,
-    )
 
 
 def _goodput(history: RunHistory) -> str:

@@ -13,10 +13,9 @@ from diloco.local.report.html import render_report
 from diloco.local.report.sample import NoSampleError, write_text
 from diloco.local.report.summary import summarize
 from diloco.model import layout_of_job
-from diloco.runtime.files import write_atomically, write_json_atomically
+from diloco.runtime.files import UnusableFileError, write_atomically, write_json_atomically
 from diloco.spec import DiLoCoJob
-from diloco.syncer.disk.byte_counts import read_counts
-from diloco.syncer.disk.checkpoint import checkpoint_names
+from diloco.syncer.disk.checkpoint import checkpoint_names, read_checkpoint_manifest
 from diloco.tape.gaps import missing_front
 from diloco.tape.reader import TapeError, TapeReader
 from diloco.tape.segments import find_tapes
@@ -41,7 +40,10 @@ def close_run(job: DiLoCoJob, directory: RunDirectory) -> RunHistory:
             builder.note(f"a part of the record is missing: {error}")
     checkpoints = directory.syncer / "checkpoints"
     if names := checkpoint_names(checkpoints):
-        builder.count_bytes(read_counts(checkpoints / names[-1]))
+        try:
+            builder.count_bytes(read_checkpoint_manifest(checkpoints / names[-1]).bytes_by_region)
+        except UnusableFileError as error:
+            builder.note(f"bytes are not known: {error}")
     text = ""
     trained = directory.syncer / "model.safetensors"
     if trained.is_file():

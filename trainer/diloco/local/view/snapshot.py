@@ -1,5 +1,6 @@
 """The state of a run at one moment, for every view. Values only; no clock is read."""
 
+import math
 from dataclasses import dataclass, field
 from typing import Self
 
@@ -30,19 +31,18 @@ class BandwidthMeter:
 
     def _start_over(self) -> None:
         self._pushed, self._pulled = Rate(self._window_seconds), Rate(self._window_seconds)
-        self._last: Seen | None = None
+        self._seen_at = -math.inf
 
     def read(self, seen: Seen) -> Bandwidth:
         """Add a status (possibly the same one again); returns the bandwidth."""
-        counts, last = seen.status, self._last
-        if last is not None and (
-            counts.bytes_pushed < last.status.bytes_pushed or counts.bytes_pulled < last.status.bytes_pulled
-        ):
+        moved = seen.status.bytes_by_region
+        up, down = sum(one.up.total for one in moved), sum(one.down.total for one in moved)
+        if up < self._pushed.latest or down < self._pulled.latest:
             self._start_over()  # a restarted syncer counts from its checkpoint
-        if self._last is None or seen.monotonic > self._last.monotonic:
-            self._pushed.add(seen.monotonic, counts.bytes_pushed)
-            self._pulled.add(seen.monotonic, counts.bytes_pulled)
-            self._last = seen
+        if seen.monotonic > self._seen_at:
+            self._pushed.add(seen.monotonic, up)
+            self._pulled.add(seen.monotonic, down)
+            self._seen_at = seen.monotonic
         return Bandwidth(self._pushed.per_second, self._pulled.per_second)
 
 

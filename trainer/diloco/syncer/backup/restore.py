@@ -31,7 +31,7 @@ _HEADER_BYTES: Final = (1 << 20, 256)
 _CHECKPOINT: Final = re.compile(r"^\d{6,18}$")
 _TENSORS: Final = ".safetensors"
 _NEEDED: Final = frozenset({"manifest.json", "parameters.safetensors", "momentum.safetensors"})
-_ALLOWED: Final = _NEEDED | {"residuals.safetensors", "bytes.json"}
+_ALLOWED: Final = _NEEDED | {"residuals.safetensors"}
 
 
 def restore(

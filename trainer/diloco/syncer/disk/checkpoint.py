@@ -23,7 +23,6 @@ from safetensors.torch import save_file
 from diloco.core.fragments import Layout, Match
 from diloco.runtime.files import UnusableFileError, fsync_directory, fsync_file, read_json, sha256_bytes, sha256_file
 from diloco.spec.syncer_status import RegionBytes
-from diloco.syncer.disk.byte_counts import read_counts, write_counts
 from diloco.syncer.errors import SyncerError
 from diloco.syncer.store import StoreImage, check_complete
 
@@ -36,17 +35,6 @@ _PARAMETERS = "parameters.safetensors"
 _MOMENTUM = "momentum.safetensors"
 _RESIDUALS = "residuals.safetensors"
 _FILES = {FORMAT: (_PARAMETERS, _MOMENTUM), FORMAT_WITH_RESIDUALS: (_PARAMETERS, _MOMENTUM, _RESIDUALS)}
-
-
-class Totals(BaseModel):
-    """Counts over the whole job that the engine does not keep."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    bytes_pushed: int = 0
-    """Payload and framing received from learners."""
-    bytes_pulled: int = 0
-    """Sent to learners."""
 
 
 class _File(BaseModel):
@@ -71,7 +59,8 @@ class CheckpointManifest(BaseModel):
     versions: tuple[int, ...]
     engine: dict[str, Any]
     """The engine's snapshot."""
-    totals: Totals
+    bytes_by_region: tuple[RegionBytes, ...]
+    """Between learners and syncer, since the job began."""
     written_at: float
     """Seconds since 1970."""
     reason: str
@@ -91,10 +80,8 @@ class CheckpointContent:
     epoch: int
     image: StoreImage
     engine: dict[str, Any]
-    totals: Totals
     reason: str
     bytes_by_region: tuple[RegionBytes, ...] = ()
-    """Bytes by region."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,8 +95,6 @@ class LoadedCheckpoint:
     momentum: tuple[torch.Tensor, ...]
     residuals: tuple[torch.Tensor, ...] = ()
     """Empty if it has none."""
-    bytes_by_region: tuple[RegionBytes, ...] = ()
-    """Bytes by region; empty if it has none."""
 
 
 def checkpoint_names(directory: Path) -> list[str]:
@@ -139,7 +124,6 @@ def write_checkpoint(directory: Path, content: CheckpointContent) -> str:
         _write_tensors(aside / _MOMENTUM, list(content.image.momentum))
         if content.image.residuals:
             _write_tensors(aside / _RESIDUALS, list(content.image.residuals))
-        write_counts(aside, content.bytes_by_region)
         manifest = _manifest(content, aside)
         plain = manifest.model_dump(mode="json")
         path = aside / "manifest.json"
@@ -196,7 +180,7 @@ def load_checkpoint(directory: Path, name: str, layout: Layout, job: str) -> Loa
         raise UnusableFileError(f"{folder}/manifest.json: it names the files {sorted(manifest.files)}")
     tensors = [tuple(_read_tensors(folder / file, manifest.files[file], layout)) for file in files]
     parameters, momentum, residuals = (*tensors, ())[:3]
-    return LoadedCheckpoint(name, manifest, parameters, momentum, residuals, read_counts(folder))
+    return LoadedCheckpoint(name, manifest, parameters, momentum, residuals)
 
 
 def read_checkpoint_manifest(folder: Path) -> CheckpointManifest:
@@ -275,7 +259,7 @@ def _manifest(content: CheckpointContent, folder: Path) -> CheckpointManifest:
         epoch=content.epoch,
         versions=tuple(fragment.version for fragment in content.image.fragments),
         engine=content.engine,
-        totals=content.totals,
+        bytes_by_region=content.bytes_by_region,
         written_at=time.time(),
         reason=content.reason,
         files={

@@ -22,7 +22,7 @@ from diloco.runtime.addresses import format_address, parse_address
 from diloco.runtime.loading import Loading
 from diloco.spec.sync import OuterOptimizer
 from diloco.spec.syncer_status import HeldStatus
-from diloco.syncer.disk.checkpoint import CheckpointContent, Totals, prune_checkpoints, write_checkpoint
+from diloco.syncer.disk.checkpoint import CheckpointContent, prune_checkpoints, write_checkpoint
 from diloco.syncer.disk.directory import SyncerDirectory
 from diloco.syncer.held.collector import Collector
 from diloco.syncer.held.tape_tail import TapeTail
@@ -98,7 +98,6 @@ class _Restoring:
         self._estimated: set[int] = set()
         self._taken: set[int] = set()
         self._senders = 0
-        self._received_bytes = self._sent_bytes = 0
         regions = self._options.job.spec.regions
         self._traffic = Traffic((region.name for region in regions), self._start.bytes_by_region)
 
@@ -129,7 +128,6 @@ class _Restoring:
             await collector.collect(patience_seconds=patience, most_seconds=most, stop=stop)
         finally:
             await server.stop(_STOP_SECONDS)
-        self._received_bytes, self._sent_bytes = server.bytes_received, server.bytes_sent
         self._senders = len(collector.senders)
         return address
 
@@ -205,13 +203,9 @@ class _Restoring:
         start, job, store = self._start, self._options.job, self._store
         engine = self._tail.tail.snapshot(store.versions)
         snapshot.check(EngineOptions.from_job(job, start.layout), json.loads(json.dumps(engine)))
-        totals = Totals(
-            bytes_pushed=start.totals.bytes_pushed + self._received_bytes,
-            bytes_pulled=start.totals.bytes_pulled + self._sent_bytes,
-        )
         by_region, reason = self._traffic.read(), "restored from what learners hold"
         content = CheckpointContent(
-            job.metadata.name, start.layout, self._epoch, store.hold(), engine, totals, reason, by_region
+            job.metadata.name, start.layout, self._epoch, store.hold(), engine, reason, by_region
         )
         checkpoints, keep = self._directory.checkpoints, job.spec.syncer.keep_checkpoints
         prune_checkpoints(checkpoints, max(2, keep - 1), recorded_bases(self._directory.tape))
@@ -223,7 +217,6 @@ class _Restoring:
             start,
             engine=engine,
             checkpoint=name,
-            totals=totals,
             bytes_by_region=by_region,
             epoch=self._epoch,
             held=status,

@@ -123,8 +123,6 @@ def _state(status: SyncerStatus) -> Iterator[Metric]:
     yield _counter("diloco_inner_steps", "Inner steps of all learners", status.inner_steps)
     yield _counter("diloco_tokens", "Tokens trained by all learners", status.trained_tokens)
     yield _gauge("diloco_rounds_in_flight", "Fragments in flight", status.rounds_in_flight)
-    yield _counter("diloco_pushed_bytes", "Bytes received from learners", status.bytes_pushed)
-    yield _counter("diloco_pulled_bytes", "Bytes sent to learners", status.bytes_pulled)
     yield _region_bytes(status)
     yield _gauge(
         "diloco_goodput_ratio", "Share of the learners' time in which they compute inner steps", status.goodput or 0.0

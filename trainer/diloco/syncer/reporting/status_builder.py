@@ -25,7 +25,6 @@ from diloco.spec.syncer_status import (
     RegionBytes,
     SyncerStatus,
 )
-from diloco.syncer.disk.checkpoint import Totals
 
 WINDOW_SECONDS = 30.0
 _MOST_RECOVERIES = 64
@@ -37,7 +36,6 @@ class StoredState:
     """What is on disk or measured, beside the engine's state."""
 
     checkpoint: CheckpointStatus
-    totals: Totals
     tape_problem: str
     model_exported: bool
     links: LinksStatus | None = None
@@ -98,8 +96,6 @@ class Reporter:
                 "merged": view.merged,
                 "recoveries": _recoveries(view.recoveries),
                 "time_seconds": _by_class(view.time),
-                "bytes_pushed": stored.totals.bytes_pushed,
-                "bytes_pulled": stored.totals.bytes_pulled,
                 "elapsed_seconds": view.elapsed_seconds,
                 "rounds_in_flight": view.rounds_in_flight,
                 "checkpoint": stored.checkpoint,
