@@ -9,10 +9,8 @@ PROTO := proto/diloco/wire/v1/sync.proto
 # Real clusters for tests: what is missing for them is built, once, into the user's cache folder.
 KIND := $(BIN)/python -m testbed.kind
 
-# Where tests write down what they skipped, and what passed only when it was run again; shown last.
-SKIPPED := build/skipped.txt
-RERUN := build/rerun.txt
-LISTS := --skipped-to $(SKIPPED) --rerun-to $(RERUN)
+# Where tests write down what they skipped, and what passed only when it was run again; testbed/kind/steps.py shows them.
+LISTS := --skipped-to build/skipped.txt --rerun-to build/rerun.txt
 
 # Tests with processes and clusters depend on how a busy machine times them. One that fails runs once more, and that is
 # reported; a test that calculates fails at once.
@@ -24,7 +22,7 @@ DEMO_FAILURES := --slow us-west/old=0.5 --chaos kill:us-west/old/0@step=60 --cha
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo check test test-units test-runs test-processes test-clusters test-across-faults test-across-owners soak kind-up kind-demo kind-down lint format proto reference reasons crd chart-values quality mutants benchmarks clean
+.PHONY: help demo check test test-all test-units test-processes test-core test-clusters test-across-faults test-across-owners soak kind-up kind-demo kind-down lint format proto reference reasons crd chart-values quality mutants benchmarks clean
 
 help: ## List targets
 	@echo "make TARGET, with TARGET one of"
@@ -37,36 +35,34 @@ demo: $(STAMP) ## Train a small model with four learners in two regions, through
 check: lint ## Lint, then unit and property tests: what to run between two edits; about two minutes
 	$(BIN)/pytest -n 2 tests/unit tests/property
 
-test: lint ## Lint, then every test, on real clusters too (KEEP_CLUSTERS=1 keeps them); lists last what was skipped
-	@mkdir -p $(dir $(SKIPPED)) && rm -f $(SKIPPED) $(RERUN)
-	@$(KIND) programs || echo "Tests that want an API server or helm will be skipped."
-	@$(MAKE) --no-print-directory test-units test-runs && \
-	$(KIND) --clusters 2 --small 1 --meanwhile '$(MAKE) --no-print-directory test-processes' \
-		run -- $(MAKE) --no-print-directory test-clusters; status=$$?; \
-	if [ -s $(RERUN) ]; then echo "Failed once, and passed when run again:"; cat $(RERUN); fi; \
-	if [ -s $(SKIPPED) ]; then echo "Skipped:"; cat $(SKIPPED); else echo "Skipped: nothing"; fi; exit $$status
+test: $(STAMP) ## What a change needs: lint, tests with processes, the core of those on clusters (KEEP_CLUSTERS=1 keeps them)
+	@$(KIND) --clusters 2 run lint test-units programs test-processes clusters test-core
 
-# The parts of `test`. Clusters come up while the last tests run that need none: even idle ones keep a core busy.
+test-all: $(STAMP) ## Lint, then every test; lists last what was skipped
+	@$(KIND) --clusters 2 --small 1 run lint test-units programs test-processes clusters test-clusters
+
 test-units: $(STAMP)
 	$(BIN)/pytest -n 2 tests/unit tests/property $(LISTS)
 
-# Three workers on two cores: these tests wait a third of their time.
-PROCESSES := $(BIN)/pytest -n 3 $(RERUNS) --dist loadfile --no-loadscope-reorder $(LISTS)
-WITH_CLUSTERS := tests/integration/operator tests/integration/wire tests/hostile
-
-test-runs: $(STAMP)
-	$(PROCESSES) tests/integration $(addprefix --ignore ,$(filter tests/integration/%,$(WITH_CLUSTERS)))
-
+# Four workers on two cores: these tests wait half their time.
 test-processes: $(STAMP)
-	$(PROCESSES) $(WITH_CLUSTERS)
+	$(BIN)/pytest -n 4 $(RERUNS) --dist loadfile --no-loadscope-reorder tests/integration tests/hostile $(LISTS)
 
-# One worker for each cluster; then tests that need several clusters, in two groups, each with a home of its own.
+# One worker for each cluster; then tests that need several clusters.
+CLUSTERS := $(BIN)/pytest -n 2 $(RERUNS) --dist loadfile --no-loadscope-reorder tests/cluster --ignore tests/cluster/across
+ACROSS := $(BIN)/pytest -n 0 $(RERUNS) tests/cluster/across
+
+test-core: $(STAMP)
+	$(CLUSTERS) -m core $(LISTS)
+	$(ACROSS) -m core $(LISTS)
+
+# Two groups of tests across clusters, each with a home of its own.
 test-clusters: $(STAMP)
-	$(BIN)/pytest -n 2 $(RERUNS) --dist loadfile --no-loadscope-reorder tests/cluster --ignore tests/cluster/across $(LISTS)
+	$(CLUSTERS) $(LISTS)
 	@$(MAKE) --no-print-directory --jobs 2 --output-sync=target test-across-faults test-across-owners
 
 test-across-faults test-across-owners: $(STAMP)
-	$(BIN)/pytest -n 0 $(RERUNS) tests/cluster/across/$(@:test-across-%=%) $(LISTS)
+	$(ACROSS)/$(@:test-across-%=%) $(LISTS)
 
 soak: $(STAMP) ## Twenty minutes of random chaos on a run, then ten minutes of attacks on a syncer
 	$(BIN)/python -m tests.soak.chaos

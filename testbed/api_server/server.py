@@ -27,9 +27,8 @@ from typing import Any
 import yaml
 
 from testbed.api_server.certificates import Authority, service_account_keys
+from testbed.kind import go_programs
 from testbed.kind.cache import Cache
-from testbed.kind.go_modules import programs_folder
-from testbed.kind.node_programs import ETCD, KUBERNETES
 from testbed.kind.waiting import wait_until
 
 DEFINITION = Path(__file__).resolve().parents[2] / "crds" / "dilocojobs.diloco.dev.yaml"
@@ -50,9 +49,8 @@ class ApiServerError(RuntimeError):
 
 
 def _found(name: str) -> str | None:
-    cache = Cache.of_user()
-    built = [str(programs_folder(cache, module)) for module in (KUBERNETES, ETCD)]
-    folders = [os.environ.get(BINARIES_VARIABLE, ""), *built, os.environ.get("PATH", "")]
+    built = str(go_programs.folder(Cache.of_user()))
+    folders = [os.environ.get(BINARIES_VARIABLE, ""), built, os.environ.get("PATH", "")]
     return shutil.which(name, path=os.pathsep.join(filter(None, folders)))
 
 

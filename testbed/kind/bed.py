@@ -4,11 +4,10 @@ import os
 import sys
 from dataclasses import astuple, dataclass
 
-from testbed.kind import clusters, engine, guard, node_image, node_programs, project_images, tools
+from testbed.kind import clusters, engine, go_programs, guard, node_image, project_images, tools
 from testbed.kind.cache import Cache
 from testbed.kind.clusters import Cluster
 from testbed.kind.commands import CommandFailedError
-from testbed.kind.go_modules import Go
 from testbed.kind.node_image import NodeImage
 from testbed.kind.project_images import Images
 from testbed.kind.tools import Tools
@@ -62,9 +61,24 @@ def programs() -> None:
         Unavailable: One of them cannot be built or found.
     """
     cache = Cache.of_user()
+    tools.helm(cache)
+    go_programs.build(cache, go_programs.API_SERVER)
+
+
+def build() -> None:
+    """Build all that clusters are made of, what tests want first at first.
+
+    Raises:
+        Unavailable: This machine cannot have clusters, and why.
+    """
+    programs()
+    cache = Cache.of_user()
     with cache.lock():
+        docker = engine.ensure(cache)
         tools.ensure(cache)
-        node_programs.build_api_server(Go.find(cache))
+        node_image.ensure(cache, docker)
+    with cache.lock("images"):
+        project_images.build()
 
 
 def attach(name: str = clusters.DEFAULT_NAME) -> Bed:

@@ -1,6 +1,6 @@
 """The image of a cluster's nodes: the published one where it can be pulled, otherwise one built here.
 
-A built one holds the same programs, built from the same releases by `node_programs`, and kind's own files. It has no
+A built one holds the same programs, built from the same releases by `go_programs`, and kind's own files. It has no
 network plugin that needs an image: `network` wires its pods. Everything it runs is imported into its containerd, so
 that a cluster of it pulls nothing. Docker keeps what of a build was finished; so does the cache for the programs.
 """
@@ -14,12 +14,11 @@ import uuid
 from dataclasses import dataclass
 from pathlib import Path
 
-from testbed.kind import debian, node_programs, tools, versions
+from testbed.kind import debian, go_programs, versions
 from testbed.kind.cache import Cache
 from testbed.kind.commands import CommandFailedError, pipe, run, step, succeeds
 from testbed.kind.digests import contents, digest_of
 from testbed.kind.engine import Engine
-from testbed.kind.go_modules import Go
 
 RECIPE = Path(__file__).with_name("node")
 _STEPS_OF_RECIPE = "1"
@@ -32,6 +31,12 @@ _NODE_PACKAGES = (
     *("libseccomp2", "pigz", "e2fsprogs", "bash", "ca-certificates", "curl", "jq", "procps", "runc", "hostname"),
 )
 _HELPER = debian.Base("bookworm", ("iptables", "nftables", "conntrack", "kmod"))
+_ON_THE_NODE = {
+    "containerd": ("containerd", "ctr", "containerd-shim-runc-v2"),
+    "cni": ("ptp", "loopback", "portmap", "host-local"),
+    "kubernetes": ("kubelet", "kubeadm", "kubectl"),
+}
+"""Programs by the folder of the Dockerfile's context that they go into."""
 _CONTROL_PLANE = ("kube-apiserver", "kube-controller-manager", "kube-scheduler", "kube-proxy", "coredns", "etcd")
 _STORAGE = {"local-path-provisioner": "diloco-kind-local-path-provisioner:1", "helper": "diloco-kind-helper:1"}
 
@@ -54,12 +59,15 @@ def ensure(cache: Cache, engine: Engine) -> NodeImage:
     """
     if engine.runs_stock_images and _pulled():
         return NodeImage(_PUBLISHED, brings_network=True, is_restricted=False)
-    recipe = {f"version of {path}": version.encode() for path, version in node_programs.said_versions().items()}
-    packages = " ".join((*_NODE_PACKAGES, *_HELPER.packages)).encode()
-    digest = digest_of(contents(RECIPE, ["."]) | recipe | {"packages": packages, "steps": _STEPS_OF_RECIPE.encode()})
+    parts = {
+        "programs": go_programs.folder(cache).name,
+        "packages": " ".join((*_NODE_PACKAGES, *_HELPER.packages)),
+        "steps": _STEPS_OF_RECIPE,
+    }
+    digest = digest_of(contents(RECIPE, ["."]) | {name: part.encode() for name, part in parts.items()})
     name = f"diloco-kind-node:v{versions.KUBERNETES}-{digest}"
     if not debian.has_image(name):
-        _build(name, Go.find(cache))
+        _build(name, cache)
     return NodeImage(name, brings_network=False, is_restricted=engine.is_restricted)
 
 
@@ -72,16 +80,17 @@ def _pulled() -> bool:
     return succeeds("docker", "run", "--rm", "--entrypoint", "cat", _PUBLISHED, plugin)
 
 
-def _build(name: str, go: Go) -> None:
-    programs = node_programs.build(go)
+def _build(name: str, cache: Cache) -> None:
+    wanted = (go_programs.API_SERVER, go_programs.NODE, go_programs.STORAGE)
+    programs = {name: path for part in wanted for name, path in go_programs.build(cache, part).items()}
     host = debian.Host.read()
     base = debian.image(debian.Base("bookworm", _NODE_PACKAGES), host)
     helper = debian.image(_HELPER, host)
     with step(f"building {name}"), tempfile.TemporaryDirectory(dir="/var/tmp") as folder:
         work = Path(folder)
-        files = Path(go.download(tools.KIND.path, tools.KIND.version)["Dir"]) / "images/base/files"
+        files = go_programs.sources_of_kind() / "images/base/files"
         plain = _plain(work / "node", base, files, programs)
-        images = _images(work, helper, files, programs, go)
+        images = _images(work, helper, files, programs)
         _commit(plain, images, name)
         # They carry a registry's names on this engine for no longer than they are needed.
         run("docker", "image", "rm", "--force", *images)
@@ -103,7 +112,7 @@ def _plain(context: Path, base: str, files: Path, programs: dict[str, Path]) -> 
     (context / "files/kind/manifests").mkdir(parents=True)
     shutil.copy(RECIPE / "storage.yaml", context / "files/kind/manifests/default-storage.yaml")
     (context / "files/kind/version").write_text(f"v{versions.KUBERNETES}", encoding="utf-8")
-    for folder, wanted in node_programs.ON_THE_NODE.items():
+    for folder, wanted in _ON_THE_NODE.items():
         (context / folder).mkdir()
         for name in wanted:
             shutil.copy(programs[name], context / folder / name)
@@ -113,7 +122,7 @@ def _plain(context: Path, base: str, files: Path, programs: dict[str, Path]) -> 
     return tag
 
 
-def _images(work: Path, helper: str, files: Path, programs: dict[str, Path], go: Go) -> list[str]:
+def _images(work: Path, helper: str, files: Path, programs: dict[str, Path]) -> list[str]:
     """The images that run on a node, by the names that kubeadm, containerd and the storage's manifest call them."""
     listed = run(programs["kubeadm"], "config", "images", "list", "--kubernetes-version", f"v{versions.KUBERNETES}")
     names = [image_for(program, listed.split()) for program in _CONTROL_PLANE]
@@ -121,9 +130,7 @@ def _images(work: Path, helper: str, files: Path, programs: dict[str, Path], go:
         base = helper if program == "kube-proxy" else "scratch"
         _one_program(work / program, programs[program], base, name)
     sandbox = sandbox_image((files / "etc/containerd/config.toml").read_text(encoding="utf-8"))
-    pause = go.cache.folder("bin/pause") / "pause"
-    run(go.executable, "build", "-trimpath", "-o", pause, RECIPE / "pause.go", env={"CGO_ENABLED": "0"})
-    _one_program(work / "pause", pause, "scratch", sandbox, starts=True)
+    _one_program(work / "pause", programs["pause"], "scratch", sandbox, starts=True)
     storage = "local-path-provisioner"
     _one_program(work / storage, programs[storage], "scratch", _STORAGE[storage])
     run("docker", "tag", helper, _STORAGE["helper"])

@@ -3,19 +3,10 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from testbed.kind import versions
+from testbed.kind import go_programs, versions
 from testbed.kind.cache import Cache
 from testbed.kind.commands import CommandFailedError, on_path, run
-from testbed.kind.go_modules import Go, Module, programs_folder
 from testbed.kind.versions import Allowed, version_in
-
-KIND = Module("sigs.k8s.io/kind", versions.KIND, (("kind", ""),))
-HELM = Module(
-    "helm.sh/helm/v3",
-    versions.HELM,
-    (("helm", "cmd/helm"),),
-    version_variables=("helm.sh/helm/v3/internal/version.version",),
-)
 
 
 @dataclass(frozen=True)
@@ -32,15 +23,30 @@ def ensure(cache: Cache) -> Tools:
     Raises:
         Unavailable: One is neither on PATH nor can be built.
     """
-    kind = users("kind", ("version",), versions.KIND_ALLOWED) or Go.find(cache).build(KIND)["kind"]
-    helm = users("helm", ("version", "--short"), versions.HELM_ALLOWED) or Go.find(cache).build(HELM)["helm"]
-    return Tools(kind, helm)
+    kind = users("kind", ("version",), versions.KIND_ALLOWED) or go_programs.build(cache, go_programs.KIND)["kind"]
+    return Tools(kind, helm(cache))
+
+
+def helm(cache: Cache) -> Path:
+    """The user's helm, or one that is built here.
+
+    Raises:
+        Unavailable: It cannot be built.
+    """
+    return _users_helm() or go_programs.build(cache, go_programs.HELM)["helm"]
 
 
 def helm_if_there(cache: Cache) -> Path | None:
-    """The user's helm, or the one that was built before; nothing is built for it."""
-    built = programs_folder(cache, HELM) / "helm"
-    return users("helm", ("version", "--short"), versions.HELM_ALLOWED) or (built if built.exists() else None)
+    """The user's helm, or the one that was built before, or is being built; nothing is built for it."""
+    if found := _users_helm():
+        return found
+    with go_programs.HELM.building(cache):
+        built = go_programs.folder(cache) / "helm"
+        return built if built.exists() else None
+
+
+def _users_helm() -> Path | None:
+    return users("helm", ("version", "--short"), versions.HELM_ALLOWED)
 
 
 def kubectl(cache: Cache, node_image: str) -> Path:

@@ -1,18 +1,26 @@
-"""Which versions the clusters are made of, and which of the user's own tools go with them. Pure."""
+"""Which versions the clusters are made of, and which of the user's own tools go with them."""
 
 import re
 from dataclasses import dataclass
+from pathlib import Path
 
-KUBERNETES = "1.36.3"
-KIND = "0.33.0"
-HELM = "3.22.0"
-CONTAINERD = "2.3.4"
-COREDNS = "1.14.2"
-ETCD = "3.6.10"
-CNI_PLUGINS = "1.9.1"
-LOCAL_PATH_PROVISIONER = "0.0.30"
+PROGRAMS = Path(__file__).with_name("programs")
+"""The Go module whose requirements say the versions."""
 
 Version = tuple[int, int, int]
+
+
+def required(module: str) -> str:
+    """The version of a module that the programs are built from."""
+    found = re.search(
+        rf"^\s*{re.escape(module)} v(\S+)", (PROGRAMS / "go.mod").read_text(encoding="utf-8"), re.MULTILINE
+    )
+    assert found is not None, f"{PROGRAMS / 'go.mod'} does not require {module}"
+    return found[1]
+
+
+KUBERNETES = required("k8s.io/kubernetes")
+HELM = required("helm.sh/helm/v3")
 
 
 @dataclass(frozen=True)

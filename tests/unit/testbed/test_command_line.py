@@ -1,11 +1,10 @@
 """`python -m testbed.kind` acts on the named cluster, and on no other."""
 
 import sys
-from pathlib import Path
 
 import pytest
 
-from testbed.kind import bed
+from testbed.kind import bed, steps
 from testbed.kind.__main__ import main
 
 
@@ -22,43 +21,16 @@ def test_down_is_for_the_named_cluster_and_without_a_name_for_all(
     assert names == [taken_down]
 
 
-def test_run_brings_up_as_many_clusters_as_asked_and_ends_their_use(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    up: dict[str, int] = {}
-    ended: list[str] = []
+def test_run_brings_up_as_many_clusters_as_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    wanted: list[tuple[list[str], dict[str, int]]] = []
 
-    class Brought:
-        def images(self) -> None:
-            """Nothing to build."""
+    def run(targets: list[str], names: dict[str, int]) -> int:
+        wanted.append((targets, names))
+        return 4
 
-    def bring_up(name: str, workers: int) -> Brought:
-        up[name] = workers
-        return Brought()
-
-    monkeypatch.setattr(bed, "up", bring_up)
-    monkeypatch.setattr(bed, "end_of_use", ended.append)
-    marks = [tmp_path / "before", tmp_path / "after"]
-    line = [
-        "kind",
-        "--name",
-        "diloco-mine",
-        "--clusters",
-        "2",
-        "--small",
-        "1",
-        "--meanwhile",
-        f"touch {marks[0]}",
-        "run",
-        "--",
-        "touch",
-    ]
-    monkeypatch.setattr(sys, "argv", [*line, str(marks[1])])
-    assert main() == 0
-    assert all(mark.exists() for mark in marks)
-    assert up == {"diloco-mine": 1, "diloco-mine-2": 1, "diloco-mine-3": 0}
-    assert ended == list(up)
-    monkeypatch.setattr(sys, "argv", ["kind", "--meanwhile", "false", "run", "--", "touch", str(tmp_path / "never")])
-    assert main() == 1
-    assert not (tmp_path / "never").exists()
+    monkeypatch.setattr(steps, "run", run)
+    line = ["kind", "--name", "diloco-mine", "--clusters", "2", "--small", "1", "run", "clusters", "test-clusters"]
+    monkeypatch.setattr(sys, "argv", line)
+    assert main() == 4
+    names = {"diloco-mine": 1, "diloco-mine-2": 1, "diloco-mine-3": 0}
+    assert wanted == [(["clusters", "test-clusters"], names)]

@@ -1,0 +1,116 @@
+"""Builds the programs of the Go module in `programs`: helm, kind, and all that runs on a Kubernetes node.
+
+One module, so that what they share has one version and is compiled once. It replaces the parts of Kubernetes, folders
+of its repository, by their published versions. After a change of a version: `go mod tidy` in that folder.
+"""
+
+from collections.abc import Iterable
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from pathlib import Path
+
+from testbed.kind import versions
+from testbed.kind.cache import Cache
+from testbed.kind.commands import CommandFailedError, Unavailable, on_path, run, step
+from testbed.kind.digests import contents, digest_of
+from testbed.kind.versions import version_in
+
+_FIRST_GO = (1, 21, 0)  # fetches a newer one by itself where a module asks for it
+_FLAGS = (
+    "-s -w"
+    f" -X k8s.io/component-base/version.gitVersion=v{versions.KUBERNETES}"
+    f" -X k8s.io/client-go/pkg/version.gitVersion=v{versions.KUBERNETES}"
+    f" -X helm.sh/helm/v3/internal/version.version=v{versions.HELM}"
+)
+_KUBERNETES = "k8s.io/kubernetes/cmd"
+_CONTAINERD = "github.com/containerd/containerd/v2/cmd"
+_CNI = "github.com/containernetworking/plugins/plugins"
+
+
+@dataclass(frozen=True)
+class Programs:
+    """What is built together, as Go packages; a program is called as the last folder of its package."""
+
+    packages: tuple[str, ...]
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(package.rpartition("/")[2] for package in self.packages)
+
+    def building(self, cache: Cache) -> AbstractContextManager[None]:
+        """Held by who builds them."""
+        return cache.lock(f"programs-{self.names[0]}")
+
+
+HELM = Programs(("helm.sh/helm/v3/cmd/helm",))
+API_SERVER = Programs((f"{_KUBERNETES}/kube-apiserver", f"{_KUBERNETES}/kubectl", "./etcd"))
+"""What tests want that need no node."""
+KIND = Programs(("sigs.k8s.io/kind",))
+NODE = Programs(
+    (
+        *(f"{_KUBERNETES}/{name}" for name in ("kubelet", "kubeadm", "kube-controller-manager", "kube-scheduler")),
+        f"{_KUBERNETES}/kube-proxy",
+        *(f"{_CONTAINERD}/{name}" for name in ("containerd", "ctr", "containerd-shim-runc-v2")),
+        *(f"{_CNI}/{name}" for name in ("main/ptp", "main/loopback", "meta/portmap", "ipam/host-local")),
+        "./coredns",
+        "./pause",
+    )
+)
+STORAGE = Programs(("github.com/rancher/local-path-provisioner",))
+"""Apart from the others: it spells a package's path in another way than they do, which Go refuses in one build."""
+
+
+def build(cache: Cache, programs: Programs) -> dict[str, Path]:
+    """The programs by name, built if they are not there yet; minutes the first time.
+
+    Raises:
+        Unavailable: They cannot be fetched or built.
+    """
+    found = {name: folder(cache) / name for name in programs.names}
+    if not _all_there(found.values()):
+        with programs.building(cache):
+            if not _all_there(found.values()):
+                _build(cache, programs, found)
+    return found
+
+
+def folder(cache: Cache) -> Path:
+    """Where programs are once they are built."""
+    return cache.folder(f"bin/{digest_of(contents(versions.PROGRAMS, ['.']) | {'flags': _FLAGS.encode()})}")
+
+
+def sources_of_kind() -> Path:
+    """The folder of kind's module, which has the files of its node image.
+
+    Raises:
+        Unavailable: It cannot be fetched.
+    """
+    _go("mod", "download", "sigs.k8s.io/kind")
+    return Path(_go("list", "-m", "-f", "{{.Dir}}", "sigs.k8s.io/kind").strip())
+
+
+def _build(cache: Cache, programs: Programs, targets: dict[str, Path]) -> None:
+    unfinished = cache.folder(f"bin/{programs.names[0]}.unfinished")
+    with step(f"building {', '.join(programs.names)}"):
+        _go("build", "-ldflags", _FLAGS, "-o", str(unfinished), *programs.packages)
+    for name, target in targets.items():
+        (unfinished / name).rename(target)
+    unfinished.rmdir()
+
+
+def _all_there(paths: Iterable[Path]) -> bool:
+    return all(path.exists() for path in paths)
+
+
+def _go(*arguments: str) -> str:
+    executable = on_path("go")
+    if executable is None:
+        raise Unavailable("no Go on PATH to build what cannot be pulled")
+    version = version_in(run(executable, "version").replace("go version go", "").split(" ")[0] + ".0")
+    if version is None or version < _FIRST_GO:
+        raise Unavailable("the Go on PATH is older than 1.21")
+    env = {"CGO_ENABLED": "0", "GOFLAGS": "-trimpath -buildvcs=false", "GOWORK": "off"}
+    try:
+        return run(executable, *arguments, env=env, cwd=versions.PROGRAMS)
+    except CommandFailedError as error:
+        raise Unavailable(f"go {arguments[0]}: {error.last_line}") from None

@@ -1,0 +1,148 @@
+"""Runs the steps of `make test` one after the other, while what they need is set up beside them.
+
+A step is a target of the Makefile, or one of two waits: `programs` until there are helm and an API server, `clusters`
+until the clusters are up. What can be built is built from the first second on, at low priority. Clusters come up from
+the end of `programs` on: even idle ones keep a core busy.
+
+The set-up is a process that does ahead of time what the waits do themselves. They find it done, wait for its locks, or
+do it and report what fails.
+"""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
+from pathlib import Path
+
+from testbed.kind import bed
+from testbed.kind.cache import Cache
+from testbed.kind.commands import Unavailable
+
+LISTS = {"Failed once, and passed when run again": Path("build/rerun.txt"), "Skipped": Path("build/skipped.txt")}
+"""Where tests write down what is told at the end; the Makefile names the same files."""
+
+_ENDING_SECONDS = 30.0
+
+
+def run(steps: Sequence[str], names: Mapping[str, int]) -> int:
+    """Run ``steps`` until one fails; returns its status. No cluster, engine or set-up is left by it.
+
+    Args:
+        steps: Targets of the Makefile, `programs` and `clusters`.
+        names: The clusters, and how many nodes each has beside the control plane's.
+    """
+    cache = Cache.of_user()
+    minutes: list[tuple[str, float]] = []
+    for path in LISTS.values():
+        path.parent.mkdir(exist_ok=True)
+        path.unlink(missing_ok=True)
+    with ExitStack() as at_the_end:
+        at_the_end.callback(_tell, minutes)
+        at_the_end.callback(_end, names, minutes)
+        for name in names:
+            at_the_end.enter_context(cache.using(name))
+        at_the_end.enter_context(_set_up())
+        env: dict[str, str] = {}
+        for step in steps:
+            with _timed(step, minutes):
+                match step:
+                    case "programs":
+                        _await_programs()
+                        at_the_end.enter_context(_set_up(*(f"{name}={workers}" for name, workers in names.items())))
+                    case "clusters":
+                        env |= _await_clusters(names)
+                    case target:
+                        if status := _make(target, env):
+                            return status
+    return 0
+
+
+def _end(names: Iterable[str], minutes: list[tuple[str, float]]) -> None:
+    # A second signal does not keep it from cleaning up.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    with _timed("ending", minutes):
+        for name in names:
+            bed.end_of_use(name)
+
+
+def _await_programs() -> None:
+    try:
+        bed.programs()
+    except Unavailable as why:
+        sys.stderr.write(f"kind: tests that want an API server or helm will be skipped: {why}\n")
+
+
+def _await_clusters(names: Mapping[str, int]) -> dict[str, str]:
+    """Clusters that have the checkout's images, or the variable that tells tests why there are none."""
+    try:
+        for name, workers in names.items():
+            bed.up(name, workers=workers).images()
+    except Unavailable as why:
+        sys.stderr.write(f"kind: no clusters: {why}\n")
+        return {bed.UNAVAILABLE: str(why)}
+    return {}
+
+
+def _make(target: str, env: Mapping[str, str]) -> int:
+    """Make a target; both signals reach all of it as Ctrl-C does, at which tests end what they have started."""
+    with _session(("make", "--no-print-directory", target), signal.SIGINT, env) as process:
+
+        def interrupt(*_: object) -> None:
+            _signal(process, signal.SIGINT)
+
+        before = {each: signal.signal(each, interrupt) for each in (signal.SIGINT, signal.SIGTERM)}
+        try:
+            return process.wait()
+        finally:
+            for each, handler in before.items():
+                signal.signal(each, handler)
+
+
+def _set_up(*clusters: str) -> AbstractContextManager[object]:
+    """A set-up beside the steps."""
+    return _session((sys.executable, "-m", "testbed.kind", "set-up", *clusters), signal.SIGTERM)
+
+
+@contextmanager
+def _session(
+    command: tuple[str, ...], ends_by: signal.Signals, env: Mapping[str, str] | None = None
+) -> Iterator[subprocess.Popen[bytes]]:
+    """A process in a session of its own, which has ended, with all that is in it, when this does."""
+    process = subprocess.Popen(
+        command, env={**os.environ, **(env or {})}, stdin=subprocess.DEVNULL, start_new_session=True
+    )
+    try:
+        yield process
+    finally:
+        _signal(process, ends_by)
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(_ENDING_SECONDS)
+        _signal(process, signal.SIGKILL)
+        process.wait()
+
+
+def _signal(process: subprocess.Popen[bytes], number: signal.Signals) -> None:
+    with suppress(ProcessLookupError):
+        os.killpg(process.pid, number)
+
+
+@contextmanager
+def _timed(step: str, minutes: list[tuple[str, float]]) -> Iterator[None]:
+    started = time.monotonic()
+    try:
+        yield
+    finally:
+        minutes.append((step, (time.monotonic() - started) / 60))
+
+
+def _tell(minutes: Sequence[tuple[str, float]]) -> None:
+    """What each step took, what failed once, and, last, what was skipped."""
+    rows = [*minutes, ("all", sum(duration for _, duration in minutes))]
+    width = max(len(step) for step, _ in rows)
+    sys.stdout.write("".join(["Minutes:\n", *(f"  {step:{width}} {duration:5.1f}\n" for step, duration in rows)]))
+    for title, path in LISTS.items():
+        sys.stdout.write(f"{title}:\n{path.read_text(encoding='utf-8')}" if path.exists() else f"{title}: nothing\n")
