@@ -5,7 +5,6 @@ conflict, and an unknown field of a container is answered with 500. It does not 
 """
 
 import asyncio
-import copy
 from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
@@ -25,6 +24,7 @@ from diloco_operator.observe.observer import Observer
 from diloco_operator.observe.places import Places
 from diloco_operator.options import OperatorOptions
 from diloco_operator.signing import RandomCertificateMaker
+from testbed.virtual_cluster.copied import copied
 from testbed.virtual_cluster.operator_world import OPTIONS, START, TICK_SECONDS, job_object
 from testbed.virtual_cluster.world_pods import Object, Pods, is_ready
 from testbed.virtual_cluster.world_syncer import WorldSyncer
@@ -59,11 +59,11 @@ class MemoryApi:
     _version: int = 0
 
     async def get(self, kind: Kind, namespace: str, name: str) -> Object:
-        return copy.deepcopy(self._found(kind, namespace, name))
+        return copied(self._found(kind, namespace, name))
 
     async def find_metadata(self, kind: Kind, namespace: str, name: str) -> Object | None:
         del namespace
-        return copy.deepcopy(self.objects.get((kind.name, name)))
+        return copied(self.objects.get((kind.name, name)))
 
     async def apply(self, kind: Kind, body: Object) -> Object:
         name = str(body["metadata"]["name"])
@@ -75,7 +75,7 @@ class MemoryApi:
             self._version += 1
             live = {"metadata": {"uid": f"{kind.name}-{self._version}", "generation": 0}}
         merged = _merged(_without(live, self._applied.get(key, {}), body), body)
-        self._applied[key] = copy.deepcopy(body)
+        self._applied[key] = copied(body)
         return self._stored(key, live, merged)
 
     async def overwrite(self, kind: Kind, patch: Object) -> Object:
@@ -90,7 +90,7 @@ class MemoryApi:
         name = str(body["metadata"]["name"])
         self._written("status", kind, name, body)
         live = self._found(kind, NAMESPACE, name)
-        return self._stored((kind.name, name), live, {**live, "status": copy.deepcopy(body["status"])})
+        return self._stored((kind.name, name), live, {**live, "status": copied(body["status"])})
 
     async def create(self, kind: Kind, body: Object) -> Object:
         del kind
@@ -144,10 +144,10 @@ class MemoryApi:
                 for event in events
             ]
         if selection.kind.name == "PersistentVolumeClaim":
-            return [copy.deepcopy(item) for (kind, _), item in self.objects.items() if kind == selection.kind.name]
+            return [copied(item) for (kind, _), item in self.objects.items() if kind == selection.kind.name]
         wanted = dict(pair.split("=") for pair in selection.labels.split(","))
         pods = (pod for pod in self.pods.pods.values() if wanted.items() <= pod["metadata"]["labels"].items())
-        return copy.deepcopy(list(pods))
+        return copied(list(pods))
 
     def put(self, item: Object) -> None:
         """Write an object as another owner."""
@@ -175,8 +175,8 @@ class MemoryApi:
             "resourceVersion": str(self._version),
             "generation": int(live["metadata"].get("generation") or 0) + changed,
         }
-        self.objects[key] = copy.deepcopy({**item, "metadata": metadata})
-        return copy.deepcopy(self.objects[key])
+        self.objects[key] = copied({**item, "metadata": metadata})
+        return copied(self.objects[key])
 
 
 @dataclass
@@ -218,19 +218,19 @@ class ClusterWorld:
 
     def change(self, name: str = "demo", **spec: Any) -> None:
         """Change a job as a user."""
-        job = copy.deepcopy(self.job(name))
+        job = copied(self.job(name))
         job["spec"] |= spec
         self.api.put(job)
 
     def change_pool(self, name: str = "demo", region: int = 0, **fields: Any) -> None:
         """Change a region's only pool as a user."""
-        regions = copy.deepcopy(self.job(name)["spec"]["regions"])
+        regions = copied(self.job(name)["spec"]["regions"])
         regions[region]["pools"][0] |= fields
         self.change(name, regions=regions)
 
     def annotate(self, name: str = "demo", **annotations: str) -> None:
         """Annotate a job as a user; ``_`` stands for ``-``, below diloco.dev."""
-        job = copy.deepcopy(self.job(name))
+        job = copied(self.job(name))
         named = {f"diloco.dev/{key.replace('_', '-')}": value for key, value in annotations.items()}
         job["metadata"]["annotations"] = job["metadata"].get("annotations", {}) | named
         self.api.put(job)
@@ -266,14 +266,19 @@ class ClusterWorld:
         return None
 
     def run(self, seconds: float, every: float = TICK_SECONDS) -> None:
-        """Let time pass; the operator reconciles each job twice a tick."""
+        """Let time pass; each tick the operator reconciles every job, and again if it has written anything."""
         until = self.now + timedelta(seconds=seconds)
         while self.now < until:
-            for _ in range(2):
-                for kind, name in list(self.api.objects):
-                    if kind == JOB.name:
-                        self.reconcile(name)
+            written = len(self.api.writes)
+            self._reconcile_all()
+            if len(self.api.writes) != written:
+                self._reconcile_all()
             self.tick(every)
+
+    def _reconcile_all(self) -> None:
+        for kind, name in list(self.api.objects):
+            if kind == JOB.name:
+                self.reconcile(name)
 
     def tick(self, seconds: float = TICK_SECONDS) -> None:
         """Time passes."""
@@ -282,7 +287,7 @@ class ClusterWorld:
         pods.now = self.now
         for again in (False, True):
             for (kind, _), item in self.api.objects.items():
-                before = copy.deepcopy(item.get("status"))
+                before = copied(item.get("status"))
                 if kind in ("StatefulSet", "Deployment"):
                     pods.set_controller(item)
                 elif kind == "PersistentVolumeClaim":
@@ -315,7 +320,7 @@ class ClusterWorld:
     def _watch(self) -> None:
         there = set()
         for (kind, name), item in self.api.objects.items():
-            seen = copy.deepcopy(item)
+            seen = copied(item)
             if kind == JOB.name:
                 self.jobs.heard("MODIFIED", seen)
             elif (seen["metadata"].get("labels") or {}).get(labels.MANAGED_BY) == labels.FIELD_MANAGER:
@@ -323,7 +328,7 @@ class ClusterWorld:
                 self.cache.seen(kind, seen)
         for key, item in list(self.cache._objects.items()):
             if (key.kind, key.name) not in there:
-                gone = copy.deepcopy(item)
+                gone = copied(item)
                 gone["metadata"]["resourceVersion"] = str(self.api._version + 1)
                 self.cache.gone(key.kind, gone)
 
@@ -333,14 +338,14 @@ class ClusterWorld:
 
 def _merged(live: Any, desired: Any) -> Any:
     if not isinstance(live, dict) or not isinstance(desired, dict):
-        return copy.deepcopy(desired)
+        return copied(desired)
     return {**live, **{key: _merged(live.get(key), value) for key, value in desired.items()}}
 
 
 def _patched(live: Any, patch: Any) -> Any:
     """RFC 7396."""
     if not isinstance(patch, dict):
-        return copy.deepcopy(patch)
+        return copied(patch)
     kept = dict(live) if isinstance(live, dict) else {}
     for key, value in patch.items():
         if value is None:

@@ -4,7 +4,6 @@ It checks every write: nothing is sent to a cluster that does not answer, nothin
 written or deleted, and no pod that should run is ended.
 """
 
-import copy
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from datetime import datetime
@@ -21,6 +20,7 @@ from diloco_operator.manifests import Placed
 from diloco_operator.observe.pods import slim_pod
 from diloco_operator.options import OperatorOptions
 from diloco_operator.signing import RandomCertificateMaker
+from testbed.virtual_cluster.copied import copied
 from testbed.virtual_cluster.operator_world import TICK_SECONDS, World, job_object
 from testbed.virtual_cluster.world_pods import Object, Pods, is_ready, stamp
 
@@ -75,7 +75,7 @@ class OtherCluster:
     def look(self) -> ClusterSeen:
         """What the operator knows now."""
         if self.state.takes_writes:
-            self.seen, self.seen_at = copy.deepcopy(self.objects), self.now
+            self.seen, self.seen_at = copied(self.objects), self.now
         message = "" if self.state == ClusterState.READY else "as the test wants it"
         return ClusterSeen(
             self.state,
@@ -97,7 +97,7 @@ class OtherCluster:
         generation = 1 if live is None else live["metadata"]["generation"] + (live.get("spec") != item.get("spec"))
         metadata = {**item["metadata"], "uid": uid, "generation": generation}
         status = {} if live is None else {"status": live.get("status")}
-        self.objects[key] = copy.deepcopy({**status, **item, "metadata": metadata})
+        self.objects[key] = copied({**status, **item, "metadata": metadata})
 
     def delete(self, kind: str, name: str) -> None:
         """Delete an object, and the pods of a set with it."""
@@ -192,17 +192,17 @@ class ClustersWorld(World):
                     continue
                 key, own = ChildKey(kind, its_name, name), item["metadata"].get("labels") or {}
                 if labels.belongs(own, HOME_ID, self.uid):
-                    children[key] = copy.deepcopy(item)
+                    children[key] = copied(item)
                 else:
                     foreign.add(key)
             if other.state.takes_writes:
-                pods += [PodObserved(slim_pod(copy.deepcopy(pod)), cluster=name) for pod in other.pods.pods.values()]
+                pods += [PodObserved(slim_pod(copied(pod)), cluster=name) for pod in other.pods.pods.values()]
         seen = home.looked and replace(home.looked, pods=(*home.looked.pods, *pods))
         return replace(home, children=children, foreign=frozenset(foreign), looked=seen, clusters=clusters)
 
     def _decide(self, *, looked: bool, asked: bool) -> Plan:
-        observed, job = self.observed(looked=looked, asked=asked), copy.deepcopy(self.job)
-        before = copy.deepcopy((job, observed))
+        observed, job = self.observed(looked=looked, asked=asked), copied(self.job)
+        before = copied((job, observed))
         plan = reconcile(job, observed, self.now, self.options, RandomCertificateMaker())
         assert (job, observed) == before, "what was observed is not the operator's to change"
         return plan

@@ -4,7 +4,6 @@ The operator reads everything from here each time, as a new process would. Every
 against what must never happen. It does not depend on the reasons for a plan.
 """
 
-import copy
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -18,6 +17,7 @@ from diloco_operator.manifests import Placed
 from diloco_operator.observe.pods import slim_pod
 from diloco_operator.options import OperatorOptions
 from diloco_operator.signing import RandomCertificateMaker
+from testbed.virtual_cluster.copied import copied
 from testbed.virtual_cluster.world_pods import Object, Pods, is_ready, stamp
 from testbed.virtual_cluster.world_syncer import WorldSyncer
 
@@ -99,7 +99,7 @@ class World:
 
     def scale(self, region: int, learners: int) -> None:
         """Change the number of learners of a region's only pool as a user."""
-        regions = copy.deepcopy(self.job["spec"]["regions"])
+        regions = copied(self.job["spec"]["regions"])
         regions[region]["pools"][0]["learners"] = learners
         self.change(regions=regions)
 
@@ -123,7 +123,7 @@ class World:
         """The observations; pods and the syncer's status are included only if they are requested."""
         events = self.pods.events
         pods = tuple(
-            PodObserved(slim_pod(copy.deepcopy(pod)), tuple(events.get(pod["metadata"]["uid"], ())))
+            PodObserved(slim_pod(copied(pod)), tuple(events.get(pod["metadata"]["uid"], ())))
             for pod in self.pods.pods.values()
         )
         of_claims = {ChildKey(_CLAIM, name): tuple(told) for name, told in self.pods.claim_events().items()}
@@ -131,7 +131,7 @@ class World:
             key: tuple(events.get(item["metadata"]["uid"], ())) for key, item in self.children.items()
         }
         return Observed(
-            children=copy.deepcopy(self.children),
+            children=copied(self.children),
             foreign=self.foreign,
             looked=Looked(pods, by_child, self._claims_seen()) if looked else None,
             syncer=self._answer() if asked else None,
@@ -158,8 +158,8 @@ class World:
         raise AssertionError("plans keep asking for more")
 
     def _decide(self, *, looked: bool, asked: bool) -> Plan:
-        observed, job = self.observed(looked=looked, asked=asked), copy.deepcopy(self.job)
-        before = copy.deepcopy((job, observed))
+        observed, job = self.observed(looked=looked, asked=asked), copied(self.job)
+        before = copied((job, observed))
         plan = reconcile(job, observed, self.now, self.options, RandomCertificateMaker())
         assert (job, observed) == before, "what was observed is not the operator's to change"
         assert plan.status is not None or not plan.events
@@ -211,7 +211,7 @@ class World:
         merged = _merged(live, item)
         if key.kind == "StatefulSet":  # of these, fields are set for a while
             strategy = item["spec"].get("updateStrategy", {"type": "RollingUpdate"})
-            merged["spec"] |= {"template": copy.deepcopy(item["spec"]["template"]), "updateStrategy": strategy}
+            merged["spec"] |= {"template": copied(item["spec"]["template"]), "updateStrategy": strategy}
         if merged.get("spec") != live.get("spec"):
             merged["metadata"]["generation"] += 1
         self.children[key] = merged
@@ -235,7 +235,7 @@ class World:
         self.forced.append(deletion)
 
     def _write(self, plan: Plan) -> None:
-        self.job["status"] = copy.deepcopy(plan.status)
+        self.job["status"] = copied(plan.status)
         self.status_writes += 1
         self.events += plan.events
         for condition in self.status["conditions"]:
@@ -312,7 +312,7 @@ def _component(pod: Object) -> str:
 
 def _merged(live: Any, desired: Any) -> Any:
     if not isinstance(live, dict) or not isinstance(desired, dict):
-        return copy.deepcopy(desired)
+        return copied(desired)
     return {**live, **{key: _merged(live.get(key), value) for key, value in desired.items()}}
 
 

@@ -65,7 +65,7 @@ class Pods:
                 f'create Pod {name}-0 in StatefulSet {name} failed error: pods "{name}-0" is forbidden: exceeded quota'
             )
             self.events[item["metadata"]["uid"]] = [self._event("FailedCreate", text)]
-        own = self._of(item)
+        own, revision = self._of(item), _revision_of(item)
         ready = sum(is_ready(pod) for pod in own)
         # A Deployment does not count pods that are on their way out; a StatefulSet does.
         kept = [pod for pod in own if item["kind"] == "StatefulSet" or "deletionTimestamp" not in pod["metadata"]]
@@ -73,8 +73,8 @@ class Pods:
             "observedGeneration": item["metadata"]["generation"],
             "replicas": len(kept),
             "readyReplicas": ready,
-            "updatedReplicas": sum(_revision(pod) == _revision_of(item) for pod in kept),
-            "updateRevision": _revision_of(item),
+            "updatedReplicas": sum(_revision(pod) == revision for pod in kept),
+            "updateRevision": revision,
         }
         if item["kind"] == "Deployment":
             available = {"type": "Available", "status": "True" if ready else "False"}
@@ -140,11 +140,12 @@ class Pods:
         if item["spec"].get("updateStrategy", {}).get("type") == "OnDelete":
             return
         # A rollout goes from the last to the first, and waits for each to be ready.
+        revision = _revision_of(item)
         for pod_name in reversed(names):
             found = self.pods.get(pod_name)
             if found is None or "deletionTimestamp" in found["metadata"]:
                 return
-            if _revision(found) != _revision_of(item):
+            if _revision(found) != revision:
                 self.delete(pod_name)
                 return
             if not is_ready(found):
@@ -152,19 +153,19 @@ class Pods:
 
     def _deployment(self, item: Object) -> None:
         """With the strategy Recreate: a ReplicaSet counts active pods only, but a rollout waits for the last to end."""
-        own, wanted = self._of(item), item["spec"]["replicas"]
+        own, wanted, revision = self._of(item), item["spec"]["replicas"], _revision_of(item)
         active = [pod for pod in own if "deletionTimestamp" not in pod["metadata"]]
-        old = [pod for pod in own if _revision(pod) != _revision_of(item)]
+        old = [pod for pod in own if _revision(pod) != revision]
         for pod in {pod["metadata"]["name"] for pod in [*old, *active[wanted:]]}:
             self.delete(pod)
         name = item["metadata"]["name"]
         if not old and name not in self.forbidden:
             for _ in range(wanted - len(active)):
-                self._create(f"{name}-{_revision_of(item)}-{self._serial + 1:05x}", item)
+                self._create(f"{name}-{revision}-{self._serial + 1:05x}", item)
 
     def _create(self, name: str, owner: Object) -> None:
         self._serial += 1
-        template = owner["spec"]["template"]
+        template, revision = owner["spec"]["template"], _revision_of(owner)
         gates = template["spec"].get("schedulingGates")
         affinity = template["spec"].get("affinity")
         volumes = []
@@ -176,11 +177,11 @@ class Pods:
             "metadata": {
                 "name": name,
                 "uid": f"pod-{self._serial}",
-                "labels": {**template["metadata"]["labels"], "controller-revision-hash": _revision_of(owner)},
+                "labels": {**template["metadata"]["labels"], "controller-revision-hash": revision},
                 "ownerReferences": [{"uid": owner["metadata"]["uid"], "controller": True}],
                 "annotations": {
                     "ready-at": stamp(self.now + timedelta(seconds=STARTING_SECONDS)),
-                    "revision": _revision_of(owner),
+                    "revision": revision,
                 },
             },
             "spec": {

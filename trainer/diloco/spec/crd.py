@@ -3,6 +3,7 @@
 So an API server accepts the manifest of ``diloco run`` byte for byte: same fields, defaults, bounds and checks.
 """
 
+from functools import cache
 from typing import Any
 
 from diloco.spec.base import DNS_LABEL
@@ -68,8 +69,9 @@ def custom_resource_definition() -> dict[str, Any]:
     }
 
 
+@cache
 def job_schema() -> Schema:
-    """The structural schema of a whole job, with its rules."""
+    """The structural schema of a whole job, with its rules. Shared: not to be changed."""
     job = DiLoCoJob.model_json_schema(by_alias=True)
     status = JobStatus.model_json_schema(by_alias=True)
     properties: Schema = {
