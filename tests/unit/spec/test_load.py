@@ -162,6 +162,22 @@ def test_bad_yaml_is_refused_with_its_line(text: str, line: str) -> None:
     assert refused(text) == line
 
 
+@pytest.mark.parametrize(
+    ("old", "new", "line"),
+    [
+        ("preset: pico", "preset: nan", 'job.yaml:5: spec.model.builtin.preset: "nan" is not known; use pico,'),
+        ("tokens: 2e6", "tokens: 5M", 'job.yaml:7: spec.training.tokens: "5M" is not an integer; use 5000000'),
+        ("{name: new}", "{name: -}", 'job.yaml:12: spec.regions[1].pools[0].name: "-" does not fit; use a name'),
+        ("{name: new}, ", "&new {name: new}, *new, ", "job.yaml:12: spec.regions[1].pools[1].name: new is also"),
+        ("  - name: us-west\n  ", "  - x: 1\n  ", "job.yaml:11: spec.regions[1].name: is missing"),
+        ("kind: DiLoCoJob\n", "", "kind: is missing; use DiLoCoJob"),
+        ("  regions:\n", "  sync:\n    quorum: 9\n  regions:\n", "job.yaml:9: spec.sync.quorum: 9 is above the 4"),
+    ],
+)
+def test_a_problem_of_a_manifest_has_its_line(old: str, new: str, line: str) -> None:
+    assert line in refused(MANIFEST.replace(old, new))
+
+
 def test_aliases_cannot_blow_up_a_manifest() -> None:
     bomb = "a: &a [x, x, x, x, x, x, x, x, x, x]\n"
     for name, inner in zip("bcdefgh", "abcdefg", strict=True):

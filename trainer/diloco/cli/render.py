@@ -11,6 +11,7 @@ import typer
 
 from diloco.cli.yaml_text import yaml_documents
 from diloco.spec import DiLoCoJob, load_job
+from diloco.spec.load import located
 from diloco.spec.words import listed
 
 if TYPE_CHECKING:
@@ -94,7 +95,7 @@ def render(
         metadata = {"name": manifest.metadata.name, "namespace": namespace}
         # Checked again, as a namespace has its own rules.
         manifest = manifest.model_copy(update={"metadata": _checked(metadata)})
-    built = _built(manifest, image, operator_namespace)
+    built = _built(manifest, job, image, operator_namespace)
     chosen = built if cluster is None else _only(built, cluster)
     if output is Format.JSON:
         items = [one if cluster else _marked(one, where) for where, objects in chosen.items() for one in objects]
@@ -105,17 +106,17 @@ def render(
         typer.echo(yaml_documents(objects), nl=False)
 
 
-def check_for_operator(job: DiLoCoJob) -> None:
+def check_for_operator(job: DiLoCoJob, file: Path) -> None:
     """Check the fields that only the operator reads: pod templates, volumes, variables.
 
     Skipped where the operator is not installed, as in the learners' image.
 
     Raises:
-        RenderError: The operator would refuse the job; the text says why, one line per problem.
+        SpecError: The operator would refuse the job; the text says why, one line per problem.
     """
     if importlib.util.find_spec("diloco_operator") is not None:
         # The operator may have a default image: none is no mistake of the manifest's.
-        _built(job, "any", "any")
+        _built(job, file, "any", "any")
 
 
 def _checked(metadata: dict[str, str]) -> Any:
@@ -163,17 +164,18 @@ def _marked(made: dict[str, Any], cluster: str) -> dict[str, Any]:
     return {**made, "metadata": {**made["metadata"], "annotations": annotations}}
 
 
-def _built(job: DiLoCoJob, image: str | None, operator_namespace: str) -> Built:
+def _built(job: DiLoCoJob, file: Path, image: str | None, operator_namespace: str) -> Built:
     """The objects by cluster, home's first.
 
     Raises:
-        RenderError: the operator would refuse the job.
+        RenderError, SpecError: the operator would refuse the job.
     """
     # Imported here, as no other command needs them.
     from diloco_operator import names
     from diloco_operator.decide.endpoint import endpoint
     from diloco_operator.manifests import (
         Inputs,
+        InvalidSpecError,
         ManifestError,
         ObservedImages,
         Remote,
@@ -197,6 +199,8 @@ def _built(job: DiLoCoJob, image: str | None, operator_namespace: str) -> Built:
         for one in all_children(with_uid, options, replace(inputs, remotes=dict.fromkeys(others, remote))):
             if one.cluster:
                 found.setdefault(one.cluster, []).append(_anywhere(_readable(one.body)))
+    except InvalidSpecError as error:
+        raise located(error.problems, file) from None
     except ManifestError as error:
         hint = " (here: --image)" if image is None and "image" in str(error).partition(":")[0] else ""
         raise RenderError(f"{error}{hint}") from None

@@ -23,7 +23,7 @@ def validate(
       diloco validate job.yaml --full
     """
     manifest = load_job(job)
-    check_for_operator(manifest)
+    check_for_operator(manifest, job)
     if full:
         typer.echo(yaml.safe_dump(manifest.model_dump(mode="json", by_alias=True), sort_keys=False), nl=False)
     else:

@@ -8,7 +8,7 @@ as kubectl does; it refuses what kubectl would read differently.
 import math
 import re
 from dataclasses import dataclass
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import yaml
 
@@ -52,7 +52,17 @@ def read_document(text: str, source: str) -> Json:
     Raises:
         SpecError: with one problem, ``SOURCE:LINE: ...``.
     """
-    return _Reader(text, source).document()
+    return read_with_lines(text, source)[0]
+
+
+def read_with_lines(text: str, source: str) -> tuple[Json, dict[str, int]]:
+    """The same, and the line of each value by its path (``spec.regions[1].name``); not of those inside an alias.
+
+    Raises:
+        SpecError: with one problem, ``SOURCE:LINE: ...``.
+    """
+    reader = _Reader(text, source)
+    return reader.document(), reader.lines
 
 
 class _Reader:
@@ -63,12 +73,13 @@ class _Reader:
         self._events = yaml.parse(text, Loader=yaml.SafeLoader)
         self._anchors: dict[str, _Value] = {}
         self._count = 0
+        self.lines: dict[str, int] = {}
 
     def document(self) -> Json:
         self._next()  # the stream's start
         if isinstance(self._next(), yaml.StreamEndEvent):
             raise SpecError([Problem(self._source, "is empty; a manifest is a YAML mapping")], self._source)
-        value = self._value(self._next(), depth=0).value
+        value = self._value(self._next(), 0, "").value
         self._next()  # the document's end
         after = self._next()
         if not isinstance(after, yaml.StreamEndEvent):
@@ -80,12 +91,12 @@ class _Reader:
             return next(self._events)
         except yaml.MarkedYAMLError as error:
             mark = error.problem_mark or error.context_mark
-            self._fail_at(mark.line if mark is not None else 0, f"is not valid YAML: {error.problem or error.context}")
+            self._fail_at(_line(mark), f"is not valid YAML: {error.problem or error.context}")
         except yaml.reader.ReaderError as error:
             message = f"is not text: character #x{error.character:04x} is not allowed in YAML"
             raise SpecError([Problem(self._source, message)], self._source) from None
 
-    def _value(self, event: yaml.Event, depth: int) -> _Value:
+    def _value(self, event: yaml.Event, depth: int, path: str) -> _Value:
         if depth > MAXIMUM_DEPTH:
             self._fail(event, f"values are nested more than {MAXIMUM_DEPTH} deep")
         if isinstance(event, yaml.AliasEvent):
@@ -98,9 +109,9 @@ class _Reader:
         before = self._count
         self._add(event, 1)
         if isinstance(event, yaml.MappingStartEvent):
-            plain: Json = self._mapping(event, depth)
+            plain: Json = self._mapping(event, depth, path)
         elif isinstance(event, yaml.SequenceStartEvent):
-            plain = self._list(event, depth)
+            plain = self._list(event, depth, path)
         else:
             assert isinstance(event, yaml.ScalarEvent)
             plain = self._scalar(event)
@@ -109,14 +120,15 @@ class _Reader:
             self._anchors[event.anchor] = value
         return value
 
-    def _list(self, start: yaml.SequenceStartEvent, depth: int) -> list[Json]:
+    def _list(self, start: yaml.SequenceStartEvent, depth: int, path: str) -> list[Json]:
         self._refuse_tag(start)
         items: list[Json] = []
         while not isinstance(event := self._next(), yaml.SequenceEndEvent):
-            items.append(self._value(event, depth + 1).value)
+            place = self._place(event, f"{path}[{len(items)}]")
+            items.append(self._value(event, depth + 1, place).value)
         return items
 
-    def _mapping(self, start: yaml.MappingStartEvent, depth: int) -> dict[str, Json]:
+    def _mapping(self, start: yaml.MappingStartEvent, depth: int, path: str) -> dict[str, Json]:
         self._refuse_tag(start)
         own: dict[str, Json] = {}
         merged: dict[str, Json] = {}
@@ -124,7 +136,8 @@ class _Reader:
             if not isinstance(event, yaml.ScalarEvent):
                 self._fail(event, "a key is a list, a mapping or an alias; use text")
             key = self._key(event)
-            value = self._value(self._next(), depth + 1).value
+            place = self._place(event, f"{path}.{key}" if path else key)
+            value = self._value(self._next(), depth + 1, place).value
             if key == "<<" and event.style is None:
                 if merged:
                     self._fail(event, "key << appears twice in one mapping; use a list of aliases")
@@ -134,6 +147,10 @@ class _Reader:
             else:
                 own[key] = value
         return {**merged, **own}
+
+    def _place(self, event: yaml.Event, path: str) -> str:
+        self.lines[path] = _line(event.start_mark)
+        return path
 
     def _merge(self, event: yaml.Event, value: Json) -> dict[str, Json]:
         merged: dict[str, Json] = {}
@@ -188,12 +205,15 @@ class _Reader:
             self._fail(event, f"holds more than {MAXIMUM_VALUES} values, aliases counted in full")
 
     def _fail(self, event: yaml.Event, message: str) -> NoReturn:
-        mark = event.start_mark
-        self._fail_at(mark.line if mark is not None else 0, message)
+        self._fail_at(_line(event.start_mark), message)
 
     def _fail_at(self, line: int, message: str) -> NoReturn:
-        # YAML marks count lines from 0, editors from 1.
-        raise SpecError([Problem(f"{self._source}:{line + 1}", message)], self._source) from None
+        raise SpecError([Problem(f"{self._source}:{line}", message)], self._source) from None
+
+
+def _line(mark: Any) -> int:
+    # PyYAML has two classes of marks; both count lines from 0, editors from 1.
+    return mark.line + 1 if mark is not None else 1
 
 
 def _a_number_to_kubectl(text: str) -> bool:

@@ -3,7 +3,7 @@
 They read alike whether pydantic, YAML or a check found the problem.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple, Self
 
 
@@ -20,16 +20,25 @@ class Problem(NamedTuple):
 
 
 class SpecError(ValueError):
-    """The manifest cannot be used. As text it is one line per problem."""
+    """The manifest cannot be used. As text it is one line per problem, ``SOURCE:LINE: path: message`` where known."""
 
-    def __init__(self, problems: Sequence[Problem], source: str) -> None:
-        super().__init__("\n".join(str(problem) for problem in problems))
+    def __init__(self, problems: Sequence[Problem], source: str, lines: Mapping[str, int] | None = None) -> None:
+        """``lines``: the line in ``source`` of each value, by its path."""
         self.problems = tuple(problems)
         self.source = source
         """Where the manifest came from: a file's name, or another word for it."""
+        self.lines = dict(lines or {})
+        super().__init__("\n".join(self._told(problem) for problem in problems))
 
-    def __reduce__(self) -> tuple[type[Self], tuple[tuple[Problem, ...], str]]:
-        return type(self), (self.problems, self.source)
+    def _told(self, problem: Problem) -> str:
+        place = problem.path
+        while place and place not in self.lines:
+            # What is missing has no line: that of what it is missing in.
+            place = place[: max(place.rfind("."), place.rfind("["), 0)]
+        return f"{self.source}:{self.lines[place]}: {problem}" if place else str(problem)
+
+    def __reduce__(self) -> tuple[type[Self], tuple[tuple[Problem, ...], str, dict[str, int]]]:
+        return type(self), (self.problems, self.source, self.lines)
 
 
 class PartError(ValueError):

@@ -4,11 +4,12 @@ import errno
 import json
 import os
 import select
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from pydantic import ValidationError
 
-from diloco.spec.document import read_document
+from diloco.spec.document import read_with_lines
 from diloco.spec.errors import Problem, SpecError
 from diloco.spec.job import DiLoCoJob
 from diloco.spec.translate import translate
@@ -56,11 +57,14 @@ def parse_job(text: str, source: str = "manifest") -> DiLoCoJob:
     """
     if len(text) > MAXIMUM_BYTES:
         raise _unreadable(source, f"is larger than {MAXIMUM_BYTES // 1024} KiB; a manifest is a few KiB of YAML")
-    return job_from(read_document(text, source), source)
+    document, lines = read_with_lines(text, source)
+    return job_from(document, source, lines)
 
 
-def job_from(document: object, source: str = "manifest") -> DiLoCoJob:
+def job_from(document: object, source: str = "manifest", lines: Mapping[str, int] | None = None) -> DiLoCoJob:
     """Check a manifest that is already plain JSON values, as an API server returns it.
+
+    ``lines``: where in ``source`` each value is, by its path.
 
     Raises:
         SpecError: with every problem that was found, each with its place.
@@ -71,7 +75,14 @@ def job_from(document: object, source: str = "manifest") -> DiLoCoJob:
         # JSON's strict mode does what an API server does with the manifest: "5" is not an integer, a list is a tuple.
         return DiLoCoJob.model_validate_json(json.dumps(document), strict=True, by_alias=True, by_name=False)
     except ValidationError as error:
-        raise SpecError(translate(error), source) from None
+        raise SpecError(translate(error), source, lines) from None
+
+
+def located(problems: Sequence[Problem], path: Path) -> SpecError:
+    """The error for problems that were found later in a manifest, with their lines if its file can be read again."""
+    source = str(path)
+    lines = read_with_lines(read_manifest(path), source)[1] if path.is_file() else {}
+    return SpecError(problems, source, lines)
 
 
 def _read(path: str | Path) -> bytes:
