@@ -1,7 +1,7 @@
 """Benchmark `links_real`: three points of `links` with real processes, each held against the simulator.
 
-`diloco run` trains with real syncer and learner processes; `--link` gives regions a rate and a round trip. The same
-world, with the step times that were measured in the run, is then counted in virtual time. Run it with
+`diloco run` trains with real syncer and learner processes; `--emulate-link` gives regions a rate and a round trip. The
+same world, with the step times that were measured in the run, is then counted in virtual time. Run it with
 
     python benchmarks/links_real.py --json benchmarks/results/links-real.json
 
@@ -149,7 +149,7 @@ def carry_out(point: Point) -> dict[str, Any]:
         directory = Path(name)
         (directory / "job.yaml").write_text(yaml.safe_dump(point.manifest()))
         job = load_job(directory / "job.yaml")
-        arguments = [word for link in point.links for word in ("--link", link)]
+        arguments = [word for link in point.links for word in ("--emulate-link", link)]
         arguments += [word for slow in point.slow for word in ("--slow", slow)]
         subprocess.run(
             [sys.executable, "-m", "diloco.cli.entry", "run", str(directory / "job.yaml"), "--output",

@@ -37,7 +37,7 @@ spec:
 
 def test_bytes_of_a_run_are_those_of_the_plan(tmp_path: Path) -> None:
     path = local_run.write_job(tmp_path, 128_000, JOB)
-    flags = ("--link", "near=400Mbit/s,2ms", "--link", "far=200Mbit/s,8ms")
+    flags = ("--emulate-link", "near=400Mbit/s,2ms", "--emulate-link", "far=200Mbit/s,8ms")
     done = local_run.run(path, tmp_path / "out", *flags, wait_seconds=WAIT_SECONDS)
     assert done.returncode == 0, done.stderr
     summary = json.loads((tmp_path / "out" / "summary.json").read_text())

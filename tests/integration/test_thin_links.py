@@ -52,14 +52,14 @@ def merged_share(told: dict[str, Any]) -> float:
 
 def test_two_learners_behind_a_link_that_the_syncer_shares_are_both_merged(tmp_path: Path) -> None:
     # At a fifth of the machine's speed both together use most of the syncer's link.
-    flags = ("--slow", "*=0.2", "--link", "*=2Mbit/s", "--link", "syncer=3Mbit/s")
+    flags = ("--slow", "*=0.2", "--emulate-link", "*=2Mbit/s", "--emulate-link", "syncer=3Mbit/s")
     told = run(tmp_path, 120_000, *flags)
     assert merged_share(told["near/p/0"]) > 0.5
     assert merged_share(told["other/p/0"]) > 0.5
 
 
 def test_a_learner_far_away_is_merged(tmp_path: Path) -> None:
-    told = run(tmp_path, 120_000, "--slow", "*=0.2", "--link", "other=1Gbit/s,160ms")
+    told = run(tmp_path, 120_000, "--slow", "*=0.2", "--emulate-link", "other=1Gbit/s,160ms")
     assert merged_share(told["other/p/0"]) > 0.5
 
 
@@ -69,7 +69,7 @@ def test_a_learner_five_times_slower_is_merged(tmp_path: Path) -> None:
 
 
 def test_a_link_cut_during_an_awaited_transfer_delays_only_its_learner(tmp_path: Path) -> None:
-    flags = ("--slow", "*=0.2", "--link", "other=1Mbit/s,160ms", "--chaos", "cut:other@step=60,seconds=6")
+    flags = ("--slow", "*=0.2", "--emulate-link", "other=1Mbit/s,160ms", "--chaos", "cut:other@step=60,seconds=6")
     told = run(tmp_path, 220_000, *flags)
     assert merged_share(told["near/p/0"]) > 0.6
     assert told["other/p/0"]["time_shares"]["merged"] > 0

@@ -111,9 +111,9 @@ def test_a_life_is_a_number_with_a_unit(text: str, seconds: int) -> None:
     assert parse_life(text) == seconds
 
 
-@pytest.mark.parametrize("text", ["", "30", "30 d", "1m", "-1h", "9min", "366d", "1e9d", "9999999999h", "٣h"])
+@pytest.mark.parametrize("text", ["", "30", "1m", "-1h", "9min", "366d", "1e9d", "9999999999h", "٣h"])
 def test_another_life_is_an_error_with_what_to_use(text: str) -> None:
-    with pytest.raises(ClusterInputError, match=r"^--duration: '.*'.* is not .*; use .*30d"):
+    with pytest.raises(ValueError, match=r"^--duration: '.*' (is|has) .*; use "):
         parse_life(text)
 
 

@@ -68,6 +68,14 @@ def test_regions_elsewhere_are_told_and_what_is_not_checked(job: Path, capsys: p
     assert len(told.splitlines()) == 1
 
 
+def test_what_only_the_operator_refuses_has_its_line(job: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    wrong = "podTemplate: {spec: {hostNetwork: true}}"
+    job.write_text(SMALL_MANIFEST.replace("{name: a, ", f"{{name: a, {wrong}, "))
+    assert execute(["validate", str(job)]) == 2
+    told = f"{job}:11: spec.regions[0].pools[0].podTemplate.spec.hostNetwork: cannot be set here"
+    assert told in capsys.readouterr().err
+
+
 def test_the_full_manifest_is_valid_too(job: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert execute(["validate", str(job), "--full"]) == 0
     full = tmp_path / "full.yaml"
@@ -115,7 +123,6 @@ def test_neither_help_nor_validate_imports_torch(job: Path) -> None:
     ("arguments", "told"),
     [
         (["run"], "Missing argument 'JOB'"),
-        (["run", "JOB"], "Missing option '--output'"),
         (["run", "JOB", "--output", "OUT", "--sloww", "x"], "No such option: --sloww"),
         (["run", "none.yaml", "--output", "OUT"], "none.yaml: cannot be read"),
         (["run", "JOB", "--output", "OUT", "--slow", "west=0.5"], "--slow 'west=0.5': 'west' matches no learner"),
@@ -124,13 +131,16 @@ def test_neither_help_nor_validate_imports_torch(job: Path) -> None:
             "--chaos 'kill:*': is not a fault; use KIND:TARGET@step=N",
         ),
         (["run", "JOB", "--output", "OUT", "--resume"], "has no run to continue"),
+        (["run", "JOB", "--resume"], "/runs/small has no run to continue"),
         (["run", "JOB", "--output", "OUT", "--resume", "--overwrite"], "--resume and --overwrite"),
+        (["run", "JOB", "--output", "OUT", "--emulate-link", "x=1Mbit/s"], "--emulate-link x=1Mbit/s: 'x' is not in"),
         (["run", "JOB", "--output", "OUT", "--port", "70000"], "--port: 70000 is not a port; use 1 to 65535"),
         (["run", "JOB", "--output", "JOB/out"], "--output "),
-        (["status", "nowhere"], "'nowhere' is neither the directory of a run nor an address"),
+        (["status", "nowhere"], "nowhere: does not exist; use the directory of a run, HOST:PORT or"),
+        (["status", "JOB"], "job.yaml: is not a directory; use the directory of a run, HOST:PORT or"),
         (["status", "127.0.0.1:1"], "no syncer answers at http://127.0.0.1:1/status"),
         (["top", "127.0.0.1:1"], "no syncer answers at http://127.0.0.1:1/status"),
-        (["top", "JOB/out"], "is neither the directory of a run nor an address"),
+        (["top", "JOB/out"], "/out: does not exist; use the directory of a run, HOST:PORT or"),
         (["top", "--every", "0"], "--every"),
         (["top", "job/mine", "-A"], "--all-namespaces: job/mine is one job; leave it out"),
         (["status", "job/mine", "--kubeconfig", "OUT"], "no kubeconfig: --kubeconfig "),
@@ -140,8 +150,11 @@ def test_neither_help_nor_validate_imports_torch(job: Path) -> None:
         (["cluster", "prepare", "a\nb"], "is not the name of a namespace"),
         (["cluster", "prepare", "learners", "--service-account", "a/b"], "--service-account: 'a/b' is not the name"),
         (["cluster", "kubeconfig"], "Missing option '--name'"),
-        (["cluster", "kubeconfig", "--name", "west", "--duration", "3m"], "--duration: '3m' is not a duration; use "),
-        (["cluster", "kubeconfig", "--name", "west", "--duration", "9min"], "is not within 10min and 365d"),
+        (
+            ["cluster", "kubeconfig", "--name", "west", "--duration", "3m"],
+            "--duration: '3m' has the unit 'm', which",
+        ),
+        (["cluster", "kubeconfig", "--name", "west", "--duration", "9min"], "is too short; use at least 10min"),
         (["cluster", "kubeconfig", "--name", "west", "--kubeconfig", "OUT"], "no kubeconfig: --kubeconfig "),
         (["cluster", "check"], "SECRET-FILE: use either a file or --secret NAME"),
         (["cluster", "check", "JOB", "--secret", "west"], "SECRET-FILE: use either a file or --secret NAME"),
@@ -156,10 +169,16 @@ def test_neither_help_nor_validate_imports_torch(job: Path) -> None:
         (["cluster", "orphans", "--lease-name", "a.b"], "--lease-name: 'a.b' is not the name of a Lease"),
         (["cluster", "revoke", "a/b", "west"], "JOB: 'a/b' is not the name of a job"),
         (["cluster", "orphans", "-A", "-n", "x"], "--all-namespaces: cannot be used with --namespace x"),
-        (["replay", "OUT"], "has no tape"),
-        (["tokens", "nowhere", "--output", "OUT"], "nowhere"),
+        (["replay", "nowhere"], "nowhere: does not exist; use the directory of a run"),
+        (["replay", "JOB"], "job.yaml: is not a directory; use the directory of a run"),
+        (["replay", "FOLDER"], "has no tape"),
+        (["chaos", "nowhere"], "nowhere: does not exist; use the directory of a run"),
+        (["chaos", "FOLDER"], "no run is going on there"),
+        (["chaos", "FOLDER", "--for", "8d"], "--for: '8d' is too long; use at most 168h"),
+        (["chaos", "FOLDER", "--for", "soon"], "--for: 'soon' is not a duration"),
+        (["tokens", "nowhere", "--output", "OUT"], "TEXT: nowhere does not exist"),
         (["evaluate", "--job", "none.yaml", "--model", "JOB"], "none.yaml"),
-        (["evaluate", "--job", "JOB", "--model", "none.safetensors"], "none.safetensors: cannot be read"),
+        (["evaluate", "--job", "JOB", "--model", "none.safetensors"], "none.safetensors: cannot be read: no such file"),
         (["evaluate", "--job", "JOB", "--model", "JOB"], "job.yaml: cannot be read as safetensors"),
         (["evaluate", "--job", "JOB", "--model", "JOB", "--device", "abacus"], "--device: abacus is not a device"),
         (["learner", "--job", "none.yaml", "--learner", "a/b/0", "--syncer", "x:1", "--directory", "OUT"], "none.yaml"),
@@ -171,9 +190,14 @@ def test_neither_help_nor_validate_imports_torch(job: Path) -> None:
     ],
 )
 def test_a_mistake_is_one_line_and_exit_code_2(
-    arguments: list[str], told: str, job: Path, capsys: pytest.CaptureFixture[str]
+    arguments: list[str],
+    told: str,
+    job: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    places = {"JOB": str(job), "OUT": str(job.parent / "out"), "JOB/out": str(job / "out")}
+    monkeypatch.chdir(job.parent)
+    places = {"JOB": str(job), "OUT": str(job.parent / "out"), "JOB/out": str(job / "out"), "FOLDER": str(job.parent)}
     assert execute([places.get(argument, argument) for argument in arguments]) == 2
     captured = capsys.readouterr()
     assert captured.err.startswith("diloco: ")

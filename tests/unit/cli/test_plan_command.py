@@ -100,7 +100,10 @@ def test_torch_is_not_needed(job: str) -> None:
             "--link west=100: '100' is a rate without a unit; use bits or bytes per second",
         ),
         (["JOB", "--link", "wset=1Mbit/s"], "'wset' is not in this job; use east, west, syncer or '*'"),
-        (["JOB", "--link", "west=1Mbit/s,80"], "'80' is a duration without a unit; use 80ms or 80s"),
+        (
+            ["JOB", "--link", "west=1Mbit/s,80"],
+            "'80' is a duration without a unit; use us, ms, s, min",
+        ),
         (["JOB", "--step", "west=0.5"], "--step: is missing for east/new"),
         (["JOB", "--step", "*=-1"], "'-1' is not a duration"),
         (["JOB", "--parameters", "5M"], "--parameters: 5000000 is not needed"),

@@ -2,7 +2,6 @@
 
 import math
 import os
-import re
 import secrets
 import sys
 from collections.abc import Sequence
@@ -17,15 +16,15 @@ from diloco.cli.chaos_run import SessionOptions, run_session, say
 from diloco.cli.cluster_access import ForbiddenError, connect
 from diloco.cli.cluster_options import checked_name, needs_operator
 from diloco.cli.console import new_console
+from diloco.cli.local_runs import run_directory
 from diloco.cli.target import ClusterFlags, Context, Kubeconfig, LocalRun, Namespace, target
 from diloco.local.chaos.local_place import LocalPlace
 from diloco.local.chaos.orders import Order, Rate, Request, Unit, plan_orders
 from diloco.local.chaos.spec import CLUSTER, LOCAL, FaultKind, Grammar, parse_faults
 from diloco.local.view.units import duration_text
 from diloco.spec.learner_ids import pool_of
+from diloco.spec.quantities import parse_duration
 
-_DURATION: Final = re.compile(r"(\d+(?:\.\d+)?)(s|min|h)?")
-_UNITS: Final = {None: 1.0, "s": 1.0, "min": 60.0, "h": 3600.0}
 _LONGEST_SECONDS: Final = 7 * 86400.0
 _MOST_SHOWN: Final = 40
 _RATES: Final = "Failures an hour, of each one"
@@ -106,9 +105,9 @@ def chaos(
 
     \b
     Examples:
-      diloco chaos out --kill-learners 12 --for 10min --seed 7
-      diloco chaos out --fault kill:us-west@at=30 --fault pause:syncer@at=60,seconds=5
-      diloco chaos out --cut-regions 6 --only us-west --dry-run
+      diloco chaos runs/two-regions --kill-learners 12 --for 10min --seed 7
+      diloco chaos runs/two-regions --fault kill:us-west@at=30 --fault pause:syncer@at=60,seconds=5
+      diloco chaos runs/two-regions --cut-regions 6 --only us-west --dry-run
       diloco chaos job/two-regions --namespace training --kill-learners 6
       diloco chaos --print-role --namespace training | kubectl apply -f -
 
@@ -126,7 +125,7 @@ def chaos(
         return
     flags = ClusterFlags(namespace, context=kube_context, kubeconfig=kubeconfig)
     chosen = target(what, flags, program=str(context.find_root().info_name))
-    seconds = parse_duration(duration)
+    seconds = parse_duration("--for", duration, bare_seconds=True, longest_seconds=_LONGEST_SECONDS)
     rates = (
         Rate(FaultKind.KILL, Unit.LEARNER, kill_learners),
         Rate(FaultKind.KILL, Unit.POOL, kill_pools),
@@ -149,7 +148,7 @@ def chaos(
         return Request(seconds, used, faults, rates, tuple(only or ()))
 
     if isinstance(chosen, LocalRun):
-        root = Path(chosen.where).absolute()
+        root = run_directory(Path(chosen.where)).absolute()
         with closing(LocalPlace(root)) as place:
             orders = plan_orders(request(place.learner_ids), place.learner_ids)
             place.check(orders)
@@ -182,19 +181,6 @@ def chaos(
         return
     _ask(f"Do this to job {chosen.job} in namespace {where} of {server.url}?", agreed=yes)
     run_session(found, found.job, found.all_learners, orders, SessionOptions(seconds, settle, used, files), console)
-
-
-def parse_duration(text: str) -> float:
-    """Seconds of ``90``, ``90s``, ``10min`` or ``2h``.
-
-    Raises:
-        ChaosInputError: it is none of these, or too long.
-    """
-    found = _DURATION.fullmatch(text.strip())
-    seconds = float(found[1]) * _UNITS[found[2]] if found else 0.0
-    if not 0 < seconds <= _LONGEST_SECONDS:
-        raise ChaosInputError(f"--for: {text!r} is not a time; use one such as 90s, 10min or 2h, at most 168h")
-    return seconds
 
 
 def _check_rates(rates: Sequence[Rate], grammar: Grammar) -> None:

@@ -2,7 +2,6 @@
 
 import base64
 import os
-import re
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from http import HTTPStatus
@@ -24,6 +23,7 @@ from diloco.cli.cluster_options import (
     needs_operator,
 )
 from diloco.cli.yaml_text import yaml_text
+from diloco.spec.quantities import parse_duration
 
 if TYPE_CHECKING:
     from diloco_operator.clusters.kubeconfig import Kubeconfig as ReadKubeconfig
@@ -32,7 +32,6 @@ _SHORTEST_SECONDS: Final = 600
 """API servers grant no shorter token."""
 _LONGEST_SECONDS: Final = 365 * 86_400
 """Longest life that is asked for (ours), as the operator has it."""
-_UNITS: Final = {"min": 60, "h": 3600, "d": 86_400}
 _CLUSTER, _USER, _CONTEXT = "remote", "home", "remote"
 _HEADER: Final = """\
 # Holds a credential: the token of ServiceAccount {namespace}/{account} at {server}.
@@ -129,15 +128,12 @@ def parse_life(text: str) -> int:
     """Seconds of ``12h``, ``30d`` or ``90min``.
 
     Raises:
-        ClusterInputError: it is not a duration, or not within 10 minutes and a year.
+        QuantityError, ClusterInputError: it is not a duration, or not within 10 minutes and a year.
     """
-    found = re.fullmatch(r"([0-9]{1,9})(min|h|d)", text.strip(), re.ASCII)
-    if found is None:
-        raise ClusterInputError(f"--duration: {text!r} is not a duration; use a number with min, h or d, such as 30d")
-    seconds = int(found[1]) * _UNITS[found[2]]
-    if not _SHORTEST_SECONDS <= seconds <= _LONGEST_SECONDS:
-        raise ClusterInputError(f"--duration: {text!r} is not within 10min and 365d; use 30d")
-    return seconds
+    seconds = parse_duration("--duration", text, longest_seconds=_LONGEST_SECONDS)
+    if seconds < _SHORTEST_SECONDS:
+        raise ClusterInputError(f"--duration: {text!r} is too short; use at least 10min")
+    return round(seconds)
 
 
 def request_token(api: ApiServer, namespace: str, account: str, seconds: int) -> Token:

@@ -20,7 +20,7 @@ def evaluate(
 
     \b
     Example:
-      diloco evaluate --job out/job.yaml --model out/model.safetensors
+      diloco evaluate --job runs/mine/job.yaml --model runs/mine/model.safetensors
     """
     manifest = load_job(job)
     from diloco.learner.training.device import choose_device

@@ -18,6 +18,21 @@ class WhereError(ValueError):
     """The argument is neither a run's directory nor an address; the text says what it is."""
 
 
+def run_directory(path: Path) -> Path:
+    """``path``, if it is a directory.
+
+    Raises:
+        WhereError: it is not; the text says what it is.
+    """
+    if path.is_dir():
+        return path
+    raise WhereError(f"{path}: {_found(path)}; use the directory of a run")
+
+
+def _found(path: Path) -> str:
+    return "is not a directory" if path.exists() else "does not exist"
+
+
 @dataclass(frozen=True, slots=True)
 class Summary:
     """What a finished run has left."""
@@ -69,7 +84,7 @@ def _address(where: str) -> str:
         parse_address(address)
     except AddressError:
         raise WhereError(
-            f"{where!r} is neither the directory of a run nor an address; use DIR, HOST:PORT or http://HOST:PORT; "
-            "a job in a cluster is job/NAME"
+            f"{where}: {_found(Path(where))}; use the directory of a run, HOST:PORT or http://HOST:PORT of its syncer, "
+            "or job/NAME for a job in a cluster"
         ) from None
     return address

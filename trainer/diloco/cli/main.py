@@ -31,7 +31,7 @@ def diloco(
     \b
     Begin with:
       diloco validate examples/two-regions/job.yaml
-      diloco run examples/two-regions/job.yaml --output out
+      diloco run examples/two-regions/job.yaml
     """
 
 

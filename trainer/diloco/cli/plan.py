@@ -10,10 +10,10 @@ from diloco.cli.console import new_console
 from diloco.cli.plan_view import plan_view
 from diloco.plan.document import document
 from diloco.plan.plan import make_plan
-from diloco.plan.quantities import parse_count
 from diloco.plan.world import read_world
 from diloco.runtime.exits import EXIT_DOES_NOT_FIT, EXIT_OK
 from diloco.spec import load_job
+from diloco.spec.quantities import parse_count
 
 
 def plan(

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from diloco.cli.local_runs import run_directory
 from diloco.runtime.exits import EXIT_OK, EXIT_UNEXPECTED
 
 if TYPE_CHECKING:
@@ -26,12 +27,12 @@ def replay(
 
     \b
     Examples:
-      diloco replay out
-      diloco replay out --explain | grep us-west/old/0
+      diloco replay runs/two-regions
+      diloco replay runs/two-regions --explain | grep us-west/old/0
     """
     from diloco.syncer.replay import replay as run_again
 
-    report = run_again(directory, explain=explain, trust=trust)
+    report = run_again(run_directory(directory), explain=explain, trust=trust)
     for line in report.explanation:
         typer.echo(line)
     if report.missing:

@@ -8,13 +8,23 @@ from rich.console import Console
 
 from diloco.cli.console import lasting_output
 from diloco.local.launch import RunRequest, run_job
+from diloco.spec import load_job
 
 _CAUSE = "Fault injection"
 
 
 def run(
     job: Annotated[Path, typer.Argument(metavar="JOB", help="The manifest, a YAML file.", show_default=False)],
-    output: Annotated[Path, typer.Option("--output", "-o", metavar="DIR", help="Directory for all output of the run.")],
+    output: Annotated[
+        Path | None,
+        typer.Option(
+            "--output",
+            "-o",
+            metavar="DIR",
+            help="Directory for all output of the run. Default: runs/NAME, by the job's name.",
+            show_default=False,
+        ),
+    ] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Continue the run in DIR.")] = False,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Remove an earlier run from DIR first.")] = False,
     record: Annotated[
@@ -41,9 +51,9 @@ def run(
     link: Annotated[
         list[str] | None,
         typer.Option(
-            "--link",
+            "--emulate-link",
             metavar="REGION=RATE[,RTT]",
-            help="Emulate a region's link: us-west=200Mbit/s,80ms. syncer=RATE is the syncer's own link.",
+            help="Slow a region's link down to us-west=200Mbit/s,80ms. syncer=RATE is the syncer's own link.",
             rich_help_panel=_CAUSE,
         ),
     ] = None,
@@ -81,12 +91,12 @@ def run(
 
     \b
     Examples:
-      diloco run job.yaml --output out
-      diloco run job.yaml --output out --resume
+      diloco run job.yaml
+      diloco run job.yaml --resume
       diloco run job.yaml --output out --slow us-west/old=0.5
       diloco run job.yaml --output out --chaos kill:us-west/old/0@step=150
       diloco run job.yaml --output out --chaos cut:us-west@step=60,seconds=20
-      diloco run job.yaml --output out --link us-west=10Mbit/s,80ms --link syncer=10Mbit/s
+      diloco run job.yaml --output out --emulate-link us-west=10Mbit/s,80ms
 
     \b
     Faults (--chaos):
@@ -100,6 +110,7 @@ def run(
       TARGET is a learner (us-west/old/0), a pool (us-west/old), a region
       (us-west), * for every learner, or syncer.
     """
+    output = output or Path("runs", load_job(job).metadata.name)
     request = RunRequest(
         job=job,
         output=output,

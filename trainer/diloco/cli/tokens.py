@@ -42,6 +42,8 @@ def tokens(
     """
     from diloco.learner.data import make_token_file, open_tokenizer
 
+    if source is not None and not source.exists():
+        raise typer.BadParameter(f"TEXT: {source} does not exist; use a file or a folder")
     patterns = {"include": tuple(include)} if include else {}
     text = TextData.model_validate({"path": None if source is None else str(source), **patterns})
     info = make_token_file(text, output, None if tokenizer is None else open_tokenizer(tokenizer))

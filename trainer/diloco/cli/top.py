@@ -63,7 +63,7 @@ def status(
 
     \b
     Examples:
-      diloco status out
+      diloco status runs/two-regions
       diloco status 127.0.0.1:8080
       diloco status http://syncer.example:8080 --json
       diloco status job/two-regions --namespace training
@@ -100,7 +100,7 @@ def top(
 
     \b
     Examples:
-      diloco top out
+      diloco top runs/two-regions
       diloco top job/two-regions --namespace training
       kubectl diloco top -A
       kubectl diloco top two-regions -n training --once --json

@@ -59,8 +59,8 @@ def run_job(request: RunRequest, console: Console, *, plain: bool) -> int:
     """Run a job on this machine and return the program's exit code; ``plain``: lines instead of a live view.
 
     Raises:
-        RequestError, SpecError, SpeedError, ChaosError, PlanError, DevicesError, PortError, RunDirectoryError: the
-            request is not possible.
+        RequestError, SpecError, SpeedError, ChaosError, PlanError, QuantityError, DevicesError, PortError,
+            RunDirectoryError: the request is not possible.
         OSError: the output cannot be written.
     """
     job, text = manifest(request.job, request.seed)
@@ -114,8 +114,8 @@ def make_plan(request: RunRequest, job: DiLoCoJob, text: str) -> RunPlan:
     """The plan for a request; everything that is only read is checked before the directory is changed.
 
     Raises:
-        RequestError, SpeedError, ChaosError, PlanError, DevicesError, PortError, RunDirectoryError: the request is not
-            possible.
+        RequestError, SpeedError, ChaosError, PlanError, QuantityError, DevicesError, PortError, RunDirectoryError:
+            the request is not possible.
     """
     if request.resume and request.overwrite:
         raise RequestError(
@@ -128,7 +128,7 @@ def make_plan(request: RunRequest, job: DiLoCoJob, text: str) -> RunPlan:
         raise RequestError(f"--http-port: {request.port} is also --port; use another port")
     speeds = parse_speeds(request.slow, learners)
     faults = parse_faults(request.chaos, learners)
-    world = read_world(job.spec, request.link, ())
+    world = read_world(job.spec, request.link, (), link_flag="--emulate-link")
     devices = assign_devices(request.device, learners, cuda_devices)
     sync_port, http_port = free_ports(2)
     if request.port is not None:
@@ -167,7 +167,7 @@ def continuation(request: RunRequest) -> str:
     words = ["diloco", "run", str(request.job), "--output", str(request.output), "--resume"]
     words += [word for slow in request.slow for word in ("--slow", slow)]
     words += [word for chaos in request.chaos for word in ("--chaos", chaos)]
-    words += [word for link in request.link for word in ("--link", link)]
+    words += [word for link in request.link for word in ("--emulate-link", link)]
     words += [word for device in request.device for word in ("--device", device)]
     words += ["--relays"] * request.relays
     words += ["--record"] * request.record

@@ -93,7 +93,10 @@ def load_model(path: Path, model: ModelSpec | None = None) -> LoadedModel:
             info = _info(path, (file.metadata() or {}).get(_METADATA_KEY))
             module = _empty_model(path, info, model)
             _fill(path, module, {name: file.get_tensor(name) for name in file.keys()})  # noqa: SIM118  # not a mapping
-    except (OSError, SafetensorError) as error:
+    except OSError as error:
+        reason = (error.strerror or one_line(error)).lower()
+        raise ModelError(f"{path}: cannot be read: {reason}") from error
+    except SafetensorError as error:
         raise ModelError(f"{path}: cannot be read as safetensors ({one_line(error)})") from error
     return LoadedModel(module.eval(), info)
 

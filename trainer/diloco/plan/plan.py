@@ -14,10 +14,10 @@ from diloco.plan.advice import Advice, advice
 from diloco.plan.data_parallel import DataParallel, data_parallel
 from diloco.plan.model_size import ModelSize, model_size
 from diloco.plan.needs import Needs, bytes_per_second_of, needs
-from diloco.plan.quantities import parse_rate
 from diloco.plan.world import RegionLink, World
 from diloco.spec import DiLoCoJob, JobSpec
 from diloco.spec.placement import Region
+from diloco.spec.quantities import parse_rate
 from diloco.spec.words import listed
 
 MERGE_BYTES_PER_SECOND: Final = 5e9

@@ -1,6 +1,7 @@
 """The conditions that a job is planned for: links of regions and of the syncer, and durations of inner steps.
 
-It also reads them from command-line arguments: ``--link us-west=200Mbit/s,80ms``, ``--step us-west/old=0.5``.
+It also reads them from the arguments of ``diloco plan`` (``--link us-west=200Mbit/s,80ms``, ``--step us-west/old=0.5``)
+and of ``diloco run`` (``--emulate-link us-west=200Mbit/s,80ms``).
 """
 
 import math
@@ -9,8 +10,8 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from diloco.plan.errors import PlanError
-from diloco.plan.quantities import parse_duration, parse_rate
 from diloco.spec import JobSpec
+from diloco.spec.quantities import parse_duration, parse_rate
 from diloco.spec.words import listed
 
 SYNCER: Final = "syncer"
@@ -44,22 +45,26 @@ class World:
         return self.links.get(region, RegionLink())
 
 
-def read_world(spec: JobSpec, link_texts: Sequence[str], step_texts: Sequence[str]) -> World:
+def read_world(
+    spec: JobSpec, link_texts: Sequence[str], step_texts: Sequence[str], *, link_flag: str = "--link"
+) -> World:
     """The world that these arguments describe. If several name one region or pool, the last one counts.
 
     Raises:
-        PlanError: an argument cannot be read, names nothing of the job, or some pools have a step time and others none.
+        PlanError, QuantityError: an argument cannot be read, names nothing of the job, or some pools have a step time
+            and others none.
     """
     regions = tuple(region.name for region in spec.regions)
     links: dict[str, RegionLink] = {}
     syncer = math.inf
     for text in link_texts:
-        name, value = _named(f"--link {text}", text, "REGION=RATE or REGION=RATE,RTT, such as us-west=200Mbit/s,80ms")
+        flag = f"{link_flag} {text}"
+        name, value = _named(flag, text, "REGION=RATE or REGION=RATE,RTT, such as us-west=200Mbit/s,80ms")
         if name == SYNCER:
-            syncer = _syncer_rate(text, value, regions)
+            syncer = _syncer_rate(flag, value, regions)
             continue
-        link = _link(f"--link {text}", value)
-        for region in _meant(f"--link {text}", name, (*regions, SYNCER), regions):
+        link = _link(flag, value)
+        for region in _meant(flag, name, (*regions, SYNCER), regions):
             links[region] = link
     return World(links, syncer, _steps(spec, step_texts))
 
@@ -70,8 +75,7 @@ def _link(flag: str, value: str) -> RegionLink:
     return RegionLink(bytes_per_second, parse_duration(flag, round_trip) if comma else 0.0)
 
 
-def _syncer_rate(text: str, value: str, regions: Sequence[str]) -> float:
-    flag = f"--link {text}"
+def _syncer_rate(flag: str, value: str, regions: Sequence[str]) -> float:
     if SYNCER in regions:
         raise PlanError(
             f"{flag}: {SYNCER!r} is a region of this job and also means the syncer's own link; rename the region"

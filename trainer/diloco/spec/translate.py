@@ -10,6 +10,7 @@ from pydantic import ValidationError
 
 from diloco.spec.errors import PartError, Problem
 from diloco.spec.job import DiLoCoJob
+from diloco.spec.quantities import QuantityError, parse_count
 from diloco.spec.words import Schema, SchemaReader, listed
 
 if TYPE_CHECKING:
@@ -93,7 +94,17 @@ def _wrong_type(reader: SchemaReader, node: Schema, value: object) -> str:
         return f"{message}; its fields are {listed(node['properties'], 'and')}"
     if wanted in ("integer", "number") and isinstance(value, str) and value.strip("+-").replace(".", "", 1).isdecimal():
         return f"{message}; remove the quotes"
+    if wanted == "integer" and isinstance(value, str) and (count := _count(value)) is not None:
+        return f"{message}; use {count}"
     return f"{message}; use {reader.allowed(node)}"
+
+
+def _count(text: str) -> int | None:
+    """The integer that people mean by ``5M``."""
+    try:
+        return parse_count("", text)
+    except QuantityError:
+        return None
 
 
 def _unknown_field(location: _Location) -> str:

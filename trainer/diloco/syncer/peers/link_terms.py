@@ -3,9 +3,9 @@
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from diloco.plan.quantities import parse_rate
 from diloco.spec.learner_ids import region_of
 from diloco.spec.placement import Region
+from diloco.spec.quantities import parse_rate
 from diloco.wire.bandwidth import Limit, LimitOf, LoadLimit
 from diloco.wire.channel import DEFAULT_CONNECTIONS
 

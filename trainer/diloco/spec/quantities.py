@@ -1,4 +1,4 @@
-"""Parses rates, durations and counts with units: ``100Mbit/s``, ``80ms``, ``1.3B``.
+"""Parses rates, durations and counts with units: ``100Mbit/s``, ``80ms``, ``1.3B``. Every flag is read by this.
 
 Only the spelling distinguishes bits from bytes, so a rate without a unit, or with an ambiguous one (Mb/s, Mbps, MBPS),
 is refused with the spelling to use.
@@ -8,56 +8,60 @@ import math
 import re
 from typing import Final
 
-from diloco.plan.errors import PlanError
-
 UNLIMITED: Final = "unlimited"
 """An unlimited rate."""
+
+
+class QuantityError(ValueError):
+    """Not such a quantity; the text names the argument, its value, and what to give instead."""
+
 
 _PREFIXES: Final = {"": 1.0, "k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "Ki": 2.0**10, "Mi": 2.0**20, "Gi": 2.0**30}
 _RATE_UNITS: Final = {
     **{f"{prefix}bit/s": factor / 8 for prefix, factor in _PREFIXES.items() if not prefix.endswith("i")},
     **{f"{prefix}B/s": factor for prefix, factor in _PREFIXES.items()},
 }
-_DURATION_UNITS: Final = {"us": 1e-6, "ms": 1e-3, "s": 1.0, "min": 60.0}
+_DURATION_UNITS: Final = {"us": 1e-6, "ms": 1e-3, "s": 1.0, "min": 60.0, "h": 3600.0, "d": 86_400.0}
 _COUNT_UNITS: Final = {"": 1, "k": 10**3, "M": 10**6, "B": 10**9, "T": 10**12}
 _NUMBER: Final = re.compile(r"((?:[0-9]+(?:_[0-9]+)*(?:\.[0-9]+)?|\.[0-9]+)(?:e[+-]?[0-9]+)?)\s*(.*)", re.ASCII)
-_LONGEST_SECONDS: Final = 86_400.0
-"""Longest duration (ours): a day."""
+_DAY_SECONDS: Final = 86_400.0
 
 
 def parse_rate(field: str, text: str) -> float:
     """Bytes per second; infinite for ``unlimited``. ``field``: the name of the argument in errors.
 
     Raises:
-        PlanError: not a number above 0, or without a unit of bits or bytes per second.
+        QuantityError: not a number above 0, or without a unit of bits or bytes per second.
     """
     if text.strip() == UNLIMITED:
         return math.inf
     number, unit = _split(field, text, "a rate")
     if unit not in _RATE_UNITS:
         problem = f"has the unit {unit!r}, which is not a unit of rates" if unit else "is a rate without a unit"
-        raise PlanError(
+        raise QuantityError(
             f"{field}: {text!r} {problem}; use bits or bytes per second, such as {_plain(number)}Mbit/s or "
             f"{_plain(number / 8)}MB/s, which are the same"
         )
     return _positive(field, text, number * _RATE_UNITS[unit], "100Mbit/s, 12.5MB/s or unlimited")
 
 
-def parse_duration(field: str, text: str, *, bare_seconds: bool = False) -> float:
-    """Seconds, at most a day. ``bare_seconds``: a number without a unit is in seconds, as the flag's name says.
+def parse_duration(
+    field: str, text: str, *, bare_seconds: bool = False, longest_seconds: float = _DAY_SECONDS
+) -> float:
+    """Seconds. ``bare_seconds``: a number without a unit is in seconds, as the flag's name says.
 
     Raises:
-        PlanError: not a number above 0, or without a unit of time.
+        QuantityError: not a number above 0, or without a unit of time.
     """
     number, unit = _split(field, text, "a duration")
     if bare_seconds and not unit:
         unit = "s"
     if unit not in _DURATION_UNITS:
         problem = f"has the unit {unit!r}, which is not a unit of time" if unit else "is a duration without a unit"
-        raise PlanError(f"{field}: {text!r} {problem}; use {_plain(number)}ms or {_plain(number)}s")
+        raise QuantityError(f"{field}: {text!r} {problem}; use {', '.join(_DURATION_UNITS)}, such as {_plain(number)}s")
     seconds = _positive(field, text, number * _DURATION_UNITS[unit], "10ms or 0.5s")
-    if seconds > _LONGEST_SECONDS:
-        raise PlanError(f"{field}: {text!r} is above a day; use at most {_LONGEST_SECONDS:.0f}s")
+    if seconds > longest_seconds:
+        raise QuantityError(f"{field}: {text!r} is too long; use at most {longest_seconds / 3600:g}h")
     return seconds
 
 
@@ -65,11 +69,11 @@ def parse_count(field: str, text: str) -> int:
     """A whole number above 0: ``124000000``, ``124_000_000``, ``124M``, ``1.3B``.
 
     Raises:
-        PlanError: it is anything else.
+        QuantityError: it is anything else.
     """
     number, unit = _split(field, text, "a number")
     if unit not in _COUNT_UNITS:
-        raise PlanError(f"{field}: {text!r} has the unit {unit!r}; use a number, with k, M, B or T as its suffix")
+        raise QuantityError(f"{field}: {text!r} has the unit {unit!r}; use a number, with k, M, B or T as its suffix")
     count = _positive(field, text, number * _COUNT_UNITS[unit], "a number such as 124000000 or 1.3B")
     return round(count)
 
@@ -78,7 +82,7 @@ def _split(field: str, text: str, kind: str) -> tuple[float, str]:
     """The number and the unit that follows it."""
     found = _NUMBER.fullmatch(text.strip())
     if found is None:
-        raise PlanError(f"{field}: {text!r} is not {kind}; use digits and a unit, {_EXAMPLES[kind]}")
+        raise QuantityError(f"{field}: {text!r} is not {kind}; use digits and a unit, {_EXAMPLES[kind]}")
     return float(found[1]), found[2]
 
 
@@ -91,7 +95,7 @@ _EXAMPLES: Final = {
 
 def _positive(field: str, text: str, value: float, use: str) -> float:
     if not 0 < value < math.inf:
-        raise PlanError(f"{field}: {text!r} is not above 0 and finite; use {use}")
+        raise QuantityError(f"{field}: {text!r} is not above 0 and finite; use {use}")
     return value
 
 
