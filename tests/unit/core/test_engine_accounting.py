@@ -39,7 +39,7 @@ def test_a_report_without_a_further_step_explains_time_as_well() -> None:
     script.step(0, spent=TimeSpent(training=1.0))
     script.wait(2.0)
     script.step(0, 0, spent=TimeSpent(training=1.0, paused=2.0))
-    assert time_of(script) == {"in_hand": 1, "waiting": 2}
+    assert time_of(script) == {"pending": 1, "waiting": 2}
 
 
 def test_a_report_of_an_earlier_step_explains_nothing() -> None:
@@ -48,20 +48,20 @@ def test_a_report_of_an_earlier_step_explains_nothing() -> None:
     script.step(0, 2, spent=TimeSpent(training=2.0))
     script.wait(2.0)
     script.step(0, -1, spent=TimeSpent(training=3.0, paused=1.0))
-    assert time_of(script) == {"in_hand": 2, "evaluating": 2}, "it was ordered to evaluate"
+    assert time_of(script) == {"pending": 2, "evaluating": 2}, "it was ordered to evaluate"
     script.step(0, 2, spent=TimeSpent(training=4.0))
-    assert time_of(script) == {"in_hand": 4}
+    assert time_of(script) == {"pending": 4}
 
 
 def test_an_earlier_versions_learner_is_counted_by_its_steps_and_its_waits() -> None:
     script = started()
     script.wait(4.0)
     legacy(script, 2, seconds=0.5, blocked=0.25)
-    assert time_of(script) == {"in_hand": 1, "between_steps": 0.25, "unexplained": 2.75}
+    assert time_of(script) == {"pending": 1, "between_steps": 0.25, "unexplained": 2.75}
     legacy(script, 3, seconds=0.5, blocked=0.0)
-    assert time_of(script) == {"in_hand": 1.5, "between_steps": 0.25, "unexplained": 2.25}
+    assert time_of(script) == {"pending": 1.5, "between_steps": 0.25, "unexplained": 2.25}
     legacy(script, 4, seconds=-9.0, blocked=-9.0)
-    assert time_of(script) == {"in_hand": 1.5, "between_steps": 0.25, "unexplained": 2.25}
+    assert time_of(script) == {"pending": 1.5, "between_steps": 0.25, "unexplained": 2.25}
 
 
 @pytest.mark.parametrize("base_version", [0, 1])  # one version behind is allowed
@@ -75,7 +75,7 @@ def test_what_is_dropped_though_it_is_not_too_old_is_late(base_version: int) -> 
         script.push(1, 0, steps=1, **wrong)
         script.merge_done(only([*script.push(0, 0, steps=1), *script.wait(2.0)], Merge))
     script.applied(1, 0, 2, step=2)
-    assert {kind: seconds for kind, seconds in time_of(script, 1).items() if kind != "in_hand"} == {
+    assert {kind: seconds for kind, seconds in time_of(script, 1).items() if kind != "pending"} == {
         "merged": 1,
         "late": 1,
         "unexplained": 2,
@@ -105,7 +105,7 @@ def test_who_was_back_too_late_to_be_asked_has_missed_the_merge() -> None:
     script.merge_done(only(script.wait(2.0), Merge))
     for index in (1, 2):
         script.applied(index, 0, 1, step=1)
-    assert [time_of(script, index) for index in (1, 2)] == [{"missed": 1, "in_hand": 2}, {"late": 1, "in_hand": 2}]
+    assert [time_of(script, index) for index in (1, 2)] == [{"missed": 1, "pending": 2}, {"late": 1, "pending": 2}]
 
 
 def test_who_has_left_when_the_members_are_frozen_has_missed_the_merge() -> None:
@@ -125,7 +125,7 @@ def test_what_a_learner_has_in_hand_is_lost_once_it_has_left_for_good() -> None:
     for index in (0, 1):
         script.step(index, spent=TimeSpent(training=1.0))
     script.do(LearnersPlanned((name(0),)))
-    assert time_of(script, 1) == {"in_hand": 1}, "no longer planned, but in"
+    assert time_of(script, 1) == {"pending": 1}, "no longer planned, but in"
     script.leave(0, clean=True)
     assert time_of(script, 0) == {"lost": 1}
     script.leave(1)
@@ -147,7 +147,7 @@ def test_time_since_the_last_report_is_shown_as_what_the_learner_is_at(state: st
     assert time_of(script, 0) == {"evaluating": 3}
 
 
-def test_at_the_end_whoever_is_away_has_lost_what_it_had_in_hand() -> None:
+def test_at_the_end_whoever_is_away_has_lost_what_it_had_pending() -> None:
     script = started(3, budget_tokens=100)
     (first,) = script.all(Evaluate)
     script.do(Evaluated(first.learner, first.incarnation, first.evaluation, 2.0, exact=True))

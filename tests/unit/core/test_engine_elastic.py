@@ -73,7 +73,7 @@ def test_below_the_minimum_the_learner_that_left_last_counts_as_away() -> None:
     assert given(script, 0, 1, 2, 4) == [0.0, 8.0, 3.0, 5.0]
 
 
-def test_what_a_vanished_learner_had_not_sent_is_lost_and_not_in_hand() -> None:
+def test_what_a_vanished_learner_had_not_sent_is_lost_and_not_pending() -> None:
     script = elastic(1, 2)
     script.start(0, 1)
     script.wait(4.0)
@@ -81,7 +81,7 @@ def test_what_a_vanished_learner_had_not_sent_is_lost_and_not_in_hand() -> None:
     script.leave(1)
     (gone,) = [one for one in script.engine.view(script.now).learners if one.id == name(1)]
     assert gone.time[TimeClass.LOST] == 2.0
-    assert gone.time[TimeClass.IN_HAND] == 0.0
+    assert gone.time[TimeClass.PENDING] == 0.0
 
 
 def test_the_minimum_changes_while_the_job_runs() -> None:

@@ -54,7 +54,7 @@ def time_of(script: Script, index: int = 0) -> dict[str, float]:
     return {one.value: round(seconds, 6) for one, seconds in learner.time.items() if seconds > 1e-9}
 
 
-def test_merged_overwritten_and_in_hand() -> None:
+def test_merged_overwritten_and_pending() -> None:
     one = Lives()
     one.live(1.0, 0)
     (merge,) = one.push(0, steps=1)
@@ -62,7 +62,7 @@ def test_merged_overwritten_and_in_hand() -> None:
     one.script.merge_done(merge)
     one.script.applied(0, 0, 1, step=2)
     one.live(4.0, 0)
-    assert time_of(one.script) == {"merged": 1, "overwritten": 2, "in_hand": 4}
+    assert time_of(one.script) == {"merged": 1, "overwritten": 2, "pending": 4}
 
 
 def test_an_earlier_versions_learner_is_counted_by_its_latest_step() -> None:
@@ -90,7 +90,7 @@ def test_an_earlier_versions_learner_is_counted_by_its_latest_step() -> None:
 def test_time_without_training_is_what_the_learner_says(kind: str, shown: str) -> None:
     one = Lives()
     one.live(TimeSpent(**{"training": 1.0, kind: 3.0}), 0)
-    assert time_of(one.script) == {"in_hand": 1, shown: 3}
+    assert time_of(one.script) == {"pending": 1, shown: 3}
 
 
 def test_too_late_for_a_merge() -> None:
@@ -100,7 +100,7 @@ def test_too_late_for_a_merge() -> None:
     merge = only(two.script.wait(5.0), Merge)
     two.script.merge_done(merge)
     two.script.applied(1, 0, 1, step=1)
-    assert time_of(two.script, 1) == {"late": 1, "in_hand": 5}
+    assert time_of(two.script, 1) == {"late": 1, "pending": 5}
 
 
 def test_an_outer_gradient_that_comes_after_the_members_are_frozen_is_late() -> None:
@@ -124,7 +124,7 @@ def test_measured_from_a_version_that_is_too_old() -> None:
     two.push(0, steps=1)
     two.script.merge_done(only(two.script.wait(5.0), Merge))
     two.script.applied(1, 0, 2, step=2)
-    assert time_of(two.script, 1) == {"merged": 1, "outdated": 2, "in_hand": 5}
+    assert time_of(two.script, 1) == {"merged": 1, "outdated": 2, "pending": 5}
 
 
 def test_cut_off_while_the_fragment_was_merged() -> None:
@@ -144,7 +144,7 @@ def test_cut_off_while_the_fragment_was_merged() -> None:
     two.script.applied(1, 0, 2, step=4)
     two.live(2.0, 1)
     # It had trained all the time, so none of it was time away.
-    assert time_of(two.script, 1) == {"merged": 1, "missed": 6, "waiting": 1, "in_hand": 2}
+    assert time_of(two.script, 1) == {"merged": 1, "missed": 6, "waiting": 1, "pending": 2}
 
 
 def test_a_merge_that_failed_made_its_members_work_unusable() -> None:
@@ -184,7 +184,7 @@ def test_a_process_that_ends_loses_what_it_had_not_brought() -> None:
     one.live(2.0, 0)
     one.script.leave(0)
     one.script.wait(4.0)
-    assert time_of(one.script) == {"in_hand": 3, "away": 4}
+    assert time_of(one.script) == {"pending": 3, "away": 4}
     one.script.join(0, "another process")
     one.script.merge_done(merge)
     assert time_of(one.script) == {"merged": 1, "lost": 2, "away": 4}
@@ -193,10 +193,10 @@ def test_a_process_that_ends_loses_what_it_had_not_brought() -> None:
     one.script.ready(0)
     one.spent[0] = TimeSpent(loading=5.0)
     one.live(1.0, 0)
-    assert time_of(one.script) == {"merged": 1, "lost": 2, "away": 2, "rejoining": 5, "in_hand": 1}
+    assert time_of(one.script) == {"merged": 1, "lost": 2, "away": 2, "rejoining": 5, "pending": 1}
 
 
-def test_a_process_whose_place_is_taken_loses_what_it_had_in_hand() -> None:
+def test_a_process_whose_place_is_taken_loses_what_it_had_pending() -> None:
     one = Lives()
     one.live(2.0, 0)
     one.script.join(0, "another process")
@@ -235,7 +235,7 @@ def test_time_reported_before_a_syncer_restart_is_not_counted_again() -> None:
     again.applied(0, 0, 0, step=1)
     again.wait(4.0)
     again.step(0, spent=TimeSpent(training=5.0, evaluating=2.0))
-    assert time_of(again) == {"lost": 1, "evaluating": 2, "in_hand": 4}
+    assert time_of(again) == {"lost": 1, "evaluating": 2, "pending": 4}
 
 
 def test_a_snapshot_from_before_accounts_were_kept_is_read() -> None:
@@ -254,7 +254,7 @@ def test_a_learner_that_joins_late_is_not_charged_for_the_time_before() -> None:
     late.live(50.0, 0)
     late.script.start(1)
     late.script.wait(2.0)
-    assert time_of(late.script, 1) == {"in_hand": 2}
+    assert time_of(late.script, 1) == {"pending": 2}
     assert time_of(two.script, 1) == {}
 
 
@@ -263,7 +263,7 @@ def test_a_learner_that_never_returns_is_away_and_one_scaled_away_is_not() -> No
     two.live(1.0, 0, 1)
     two.script.leave(1)
     two.script.wait(3.0)
-    assert time_of(two.script, 1) == {"in_hand": 1, "away": 3}
+    assert time_of(two.script, 1) == {"pending": 1, "away": 3}
     two.script.do(LearnersPlanned((name(0),)))
     two.script.wait(3.0)
     view = two.script.engine.view(two.script.now)
@@ -289,10 +289,10 @@ def test_a_learner_that_makes_no_steps_is_unexplained_until_it_says_more() -> No
         two.script.wait(1.0)
         two.script.step(0)
         two.script.do(LearnerAlive(name(1), two.script.incarnations[1]))
-    assert time_of(two.script, 1) == {"in_hand": 1, "unexplained": 15}
+    assert time_of(two.script, 1) == {"pending": 1, "unexplained": 15}
     two.spent[1] = TimeSpent(training=1.0, paused=15.0)
     two.script.step(1, spent=two.spent[1])
-    assert time_of(two.script, 1) == {"in_hand": 1, "waiting": 15}
+    assert time_of(two.script, 1) == {"pending": 1, "waiting": 15}
 
 
 def test_a_learner_at_an_evaluation_shows_it_before_it_reports() -> None:
@@ -306,7 +306,7 @@ def test_claims_beyond_the_time_there_was_are_not_believed() -> None:
     one = Lives()
     one.script.wait(2.0)
     one.script.step(0, spent=TimeSpent(training=1e300))
-    assert time_of(one.script) == {"in_hand": 2}
+    assert time_of(one.script) == {"pending": 2}
 
 
 def test_the_tail_at_the_end_is_in_hand_and_nothing_changes_after_it() -> None:
@@ -320,7 +320,7 @@ def test_the_tail_at_the_end_is_in_hand_and_nothing_changes_after_it() -> None:
     final = two.script.all(Evaluate)[-1]
     two.script.do(Evaluated(name(0), two.script.incarnations[0], final.evaluation, 2.0, exact=True))
     assert two.script.all(Finish)
-    ended = {"merged": 1, "in_hand": 2}
+    ended = {"merged": 1, "pending": 2}
     assert time_of(two.script, 1) == ended
     two.script.wait(60.0)
     two.script.do(LearnerLeft(name(1), two.script.incarnations[1], clean=True))

@@ -21,7 +21,7 @@ def joined(shares: tuple[float, ...] = ONE) -> Account:
 
 def told(account: Account, given_seconds: float) -> dict[str, float]:
     """Seconds by class, without those that are nothing; checked to add up."""
-    split = account.split(given_seconds, since=TimeClass.IN_HAND, gone=False)
+    split = account.split(given_seconds, since=TimeClass.PENDING, gone=False)
     assert set(split) == set(TimeClass)
     assert all(seconds >= 0 for seconds in split.values())
     assert math.fsum(split.values()) == pytest.approx(given_seconds)
@@ -32,7 +32,7 @@ def test_every_kind_of_the_stopwatch_is_a_class() -> None:
     account = joined()
     account.reported(36.0, 1, TimeSpent(1, 2, 3, 4, 5, 6, 7, 8))
     assert told(account, 36.0) == {
-        "in_hand": 1,
+        "pending": 1,
         "skipped": 2,
         "waiting": 3,
         "copying": 4,
@@ -46,30 +46,30 @@ def test_every_kind_of_the_stopwatch_is_a_class() -> None:
 def test_time_that_no_report_covers_is_shown() -> None:
     account = joined()
     account.reported(10.0, 1, TimeSpent(training=4.0))
-    assert told(account, 12.0) == {"in_hand": 6, "unexplained": 6}
+    assert told(account, 12.0) == {"pending": 6, "unexplained": 6}
 
 
 def test_a_report_that_was_held_up_on_its_way_leaves_nothing_unexplained() -> None:
     account = joined()
     account.reported(1.5, 1, TimeSpent(training=1.0))
-    assert told(account, 1.5) == {"in_hand": 1, "unexplained": 0.5}
+    assert told(account, 1.5) == {"pending": 1, "unexplained": 0.5}
     account.reported(2.0, 2, TimeSpent(training=2.0))
-    assert told(account, 2.0) == {"in_hand": 2}
+    assert told(account, 2.0) == {"pending": 2}
 
 
 def test_a_report_that_was_lost_is_made_up_for_by_the_next() -> None:
     account = joined()
     account.reported(1.0, 1, TimeSpent(training=0.75, looking=0.25))
     account.reported(4.0, 4, TimeSpent(training=3.0, looking=1.0))
-    assert told(account, 4.0) == {"in_hand": 3, "between_steps": 1}
+    assert told(account, 4.0) == {"pending": 3, "between_steps": 1}
 
 
 def test_no_more_is_believed_than_the_time_that_has_passed() -> None:
     account = joined()
     account.reported(4.0, 1, TimeSpent(training=300.0, evaluating=100.0))
-    assert told(account, 4.0) == {"in_hand": 2, "evaluating": 2}
+    assert told(account, 4.0) == {"pending": 2, "evaluating": 2}
     account.reported(5.0, 2, TimeSpent(training=300.5, evaluating=100.0))
-    assert told(account, 5.0) == {"in_hand": 2.5, "evaluating": 2, "unexplained": 0.5}
+    assert told(account, 5.0) == {"pending": 2.5, "evaluating": 2, "unexplained": 0.5}
 
 
 @pytest.mark.parametrize("absurd", [1e308, math.inf, math.nan])
@@ -84,13 +84,13 @@ def test_a_stopwatch_that_runs_backwards_says_nothing() -> None:
     account = joined()
     account.reported(4.0, 1, TimeSpent(training=4.0))
     account.reported(5.0, 2, TimeSpent(training=1.0))
-    assert told(account, 5.0) == {"in_hand": 4, "unexplained": 1}
+    assert told(account, 5.0) == {"pending": 4, "unexplained": 1}
 
 
 def test_what_a_process_loaded_before_its_first_session_is_nobodys_time() -> None:
     account = joined()
     account.reported(3.0, 1, TimeSpent(training=1.0, loading=60.0))
-    assert told(account, 3.0) == {"in_hand": 1, "loading": 2}
+    assert told(account, 3.0) == {"pending": 1, "loading": 2}
 
 
 def test_a_new_process_explains_its_start_by_what_it_loaded() -> None:
@@ -98,16 +98,16 @@ def test_a_new_process_explains_its_start_by_what_it_loaded() -> None:
     account.reported(1.0, 1, TimeSpent(training=1.0))
     account.joined(11.0, 1, [-1], ONE, same_process=False)
     account.reported(15.0, 2, TimeSpent(training=1.0, loading=7.0))
-    assert told(account, 15.0) == {"lost": 1, "in_hand": 1, "rejoining": 7, "away": 6}
+    assert told(account, 15.0) == {"lost": 1, "pending": 1, "rejoining": 7, "away": 6}
 
 
 def test_a_process_that_comes_back_explains_what_it_did_meanwhile() -> None:
     account = joined()
     account.reported(1.0, 1, TimeSpent(training=1.0))
     account.joined(11.0, 8, [0], ONE, same_process=True)
-    assert told(account, 11.0) == {"in_hand": 1, "away": 10}
+    assert told(account, 11.0) == {"pending": 1, "away": 10}
     account.reported(12.0, 9, TimeSpent(training=9.0, paused=3.0))
-    assert told(account, 12.0) == {"in_hand": 9, "waiting": 3}
+    assert told(account, 12.0) == {"pending": 9, "waiting": 3}
 
 
 def test_a_version_swapped_in_without_a_session_is_known_from_the_next() -> None:
@@ -116,7 +116,7 @@ def test_a_version_swapped_in_without_a_session_is_known_from_the_next() -> None
     account.left_out(0, 1, TimeClass.LATE)
     account.joined(5.0, 4, [1], ONE, same_process=True)
     account.reported(6.0, 5, TimeSpent(training=5.0, paused=1.0))
-    assert told(account, 6.0) == {"late": 4, "waiting": 1, "in_hand": 1}
+    assert told(account, 6.0) == {"late": 4, "waiting": 1, "pending": 1}
 
 
 def test_a_fragment_counts_by_its_share_of_the_model() -> None:
@@ -124,7 +124,7 @@ def test_a_fragment_counts_by_its_share_of_the_model() -> None:
     account.reported(4.0, 4, TimeSpent(training=4.0))
     account.captured(0, 1, 0, 4)
     account.decided(0, TimeClass.MERGED)
-    assert told(account, 4.0) == {"merged": 3, "in_hand": 1}
+    assert told(account, 4.0) == {"merged": 3, "pending": 1}
     account.left_out(1, 1, TimeClass.LATE)
     account.received(1, 1, 4)
     assert told(account, 4.0) == {"merged": 3, "late": 1}
@@ -138,7 +138,7 @@ def test_steps_after_the_capture_are_overwritten_by_the_swap_in() -> None:
     account.decided(0, TimeClass.MERGED)
     account.received(0, 1, 6)
     account.reported(7.0, 7, TimeSpent(training=7.0))
-    assert told(account, 7.0) == {"merged": 4, "overwritten": 2, "in_hand": 1}
+    assert told(account, 7.0) == {"merged": 4, "overwritten": 2, "pending": 1}
 
 
 def test_a_swap_in_ahead_of_its_steps_report_is_settled_by_the_report() -> None:
@@ -149,7 +149,7 @@ def test_a_swap_in_ahead_of_its_steps_report_is_settled_by_the_report() -> None:
     account.received(0, 1, 5)
     assert told(account, 4.0) == {"merged": 4}
     account.reported(6.0, 6, TimeSpent(training=6.0))
-    assert told(account, 6.0) == {"merged": 4, "overwritten": 1, "in_hand": 1}
+    assert told(account, 6.0) == {"merged": 4, "overwritten": 1, "pending": 1}
 
 
 def test_a_report_of_just_the_last_step_settles_a_swap_in_ahead_of_it() -> None:
@@ -159,7 +159,7 @@ def test_a_report_of_just_the_last_step_settles_a_swap_in_ahead_of_it() -> None:
     account.reported(5.0, 5, TimeSpent(training=5.0))
     assert account.due == []
     account.reported(6.0, 6, TimeSpent(training=6.0))
-    assert told(account, 6.0) == {"lost": 5, "in_hand": 1}
+    assert told(account, 6.0) == {"lost": 5, "pending": 1}
 
 
 def test_training_time_without_a_whole_step_ends_with_the_version() -> None:
@@ -188,7 +188,7 @@ def test_a_merge_ahead_of_its_steps_report_is_settled_by_the_report() -> None:
     account.captured(0, 1, 0, 4)
     account.decided(0, TimeClass.MERGED)
     account.reported(5.0, 5, TimeSpent(training=5.0))
-    assert told(account, 5.0) == {"merged": 4, "in_hand": 1}
+    assert told(account, 5.0) == {"merged": 4, "pending": 1}
 
 
 def test_an_outer_gradient_may_arrive_before_the_notice_of_its_base() -> None:
@@ -210,7 +210,7 @@ def test_an_outer_gradient_after_the_next_version_can_still_be_merged() -> None:
     account.received(0, 1, 4)
     assert told(account, 4.0) == {"late": 4}
     account.captured(0, 2, 0, 3)
-    assert told(account, 4.0) == {"late": 1, "in_hand": 3}
+    assert told(account, 4.0) == {"late": 1, "pending": 3}
     account.captured(0, 2, 0, 3)
     account.decided(0, TimeClass.MERGED)
     assert told(account, 4.0) == {"late": 1, "merged": 3}
@@ -250,7 +250,7 @@ def test_what_a_process_had_brought_before_it_ended_can_still_be_merged() -> Non
     account.reported(4.0, 4, TimeSpent(training=4.0))
     account.captured(0, 1, 0, 3)
     account.joined(5.0, 4, [-1], ONE, same_process=False)
-    assert told(account, 5.0) == {"in_hand": 3, "lost": 1, "away": 1}
+    assert told(account, 5.0) == {"pending": 3, "lost": 1, "away": 1}
     account.decided(0, TimeClass.MERGED)
     assert told(account, 5.0) == {"merged": 3, "lost": 1, "away": 1}
 
@@ -263,19 +263,19 @@ def test_settlements_that_wait_for_reports_are_few_whatever_is_said() -> None:
     assert len(account.due) <= 4
 
 
-def test_who_will_not_be_back_has_lost_what_it_had_in_hand() -> None:
+def test_who_will_not_be_back_has_lost_what_it_had_pending() -> None:
     account = joined()
     account.reported(2.0, 2, TimeSpent(training=2.0))
     split = account.split(5.0, since=TimeClass.AWAY, gone=True)
-    assert (split[TimeClass.LOST], split[TimeClass.AWAY], split[TimeClass.IN_HAND]) == (2.0, 3.0, 0.0)
+    assert (split[TimeClass.LOST], split[TimeClass.AWAY], split[TimeClass.PENDING]) == (2.0, 3.0, 0.0)
 
 
 def test_a_closed_account_stands_still() -> None:
     account = joined()
     account.reported(2.0, 2, TimeSpent(training=2.0))
-    account.close(3.0, since=TimeClass.IN_HAND, gone=False)
-    assert told(account, 3.0) == {"in_hand": 3}
-    assert account.kept()[TimeClass.IN_HAND] == 3.0
+    account.close(3.0, since=TimeClass.PENDING, gone=False)
+    assert told(account, 3.0) == {"pending": 3}
+    assert account.kept()[TimeClass.PENDING] == 3.0
 
 
 def test_a_learner_of_another_number_of_fragments_begins_anew() -> None:
@@ -322,9 +322,9 @@ def test_what_a_report_makes_up_for_was_unexplained_first_and_then_away() -> Non
     account = joined()
     account.reported(2.0, 1, TimeSpent(training=1.0))
     account.joined(5.0, 1, [0], ONE, same_process=True)
-    assert told(account, 5.0) == {"in_hand": 1, "unexplained": 1, "away": 3}
+    assert told(account, 5.0) == {"pending": 1, "unexplained": 1, "away": 3}
     account.reported(6.0, 2, TimeSpent(training=3.5))
-    assert told(account, 6.0) == {"in_hand": 3.5, "away": 2.5}
+    assert told(account, 6.0) == {"pending": 3.5, "away": 2.5}
 
 
 def test_the_time_between_two_processes_stays_away_when_a_third_begins() -> None:
@@ -342,9 +342,9 @@ def test_what_comes_after_the_next_version_is_taken_back_step_by_step() -> None:
     account.received(0, 1, 4)
     for steps in (1, 3, 2):
         account.captured(0, 2, 0, steps)
-    assert told(account, 4.0) == {"late": 1, "in_hand": 3}
+    assert told(account, 4.0) == {"late": 1, "pending": 3}
     account.captured(0, 2, 0, 9)
-    assert told(account, 4.0) == {"in_hand": 4}
+    assert told(account, 4.0) == {"pending": 4}
 
 
 def test_an_outer_gradient_of_a_version_without_a_step_takes_nothing_back() -> None:
@@ -356,7 +356,7 @@ def test_an_outer_gradient_of_a_version_without_a_step_takes_nothing_back() -> N
     assert told(account, 4.0) == {"lost": 4}
 
 
-@pytest.mark.parametrize(("versions", "split"), [(4, {"late": 3, "in_hand": 1}), (5, {"late": 5})])
+@pytest.mark.parametrize(("versions", "split"), [(4, {"late": 3, "pending": 1}), (5, {"late": 5})])
 def test_an_outer_gradient_is_found_again_up_to_four_versions_behind(versions: int, split: dict[str, float]) -> None:
     account = joined()
     for version in range(1, versions + 1):

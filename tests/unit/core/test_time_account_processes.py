@@ -20,7 +20,7 @@ def joined(step: int = 0) -> Account:
 
 def told(account: Account, given_seconds: float) -> dict[str, float]:
     """Seconds by class, without those that are nothing; checked to add up."""
-    split = account.split(given_seconds, since=TimeClass.IN_HAND, gone=False)
+    split = account.split(given_seconds, since=TimeClass.PENDING, gone=False)
     assert math.fsum(split.values()) == pytest.approx(given_seconds)
     return {one.value: round(seconds, 9) for one, seconds in split.items() if seconds > 1e-12}
 
@@ -33,7 +33,7 @@ def test_a_process_that_begins_at_an_earlier_step_is_counted_from_there() -> Non
     account.reported(12.0, 6, TimeSpent(training=4.0))
     account.captured(0, 2, 1, 3)
     account.decided(0, TimeClass.MERGED)
-    assert told(account, 12.0) == {"lost": 8, "merged": 3, "in_hand": 1}
+    assert told(account, 12.0) == {"lost": 8, "merged": 3, "pending": 1}
 
 
 def test_what_an_ended_process_had_not_brought_is_not_taken_back() -> None:
@@ -59,4 +59,4 @@ def test_what_waited_for_an_ended_process_settles_nothing_of_the_next() -> None:
     account.joined(6.0, 4, [-1], ONE, same_process=False)
     account.received(0, 2, 4)
     account.reported(10.0, 8, TimeSpent(training=4.0))
-    assert told(account, 10.0) == {"lost": 4, "away": 2, "in_hand": 4}
+    assert told(account, 10.0) == {"lost": 4, "away": 2, "pending": 4}

@@ -68,9 +68,9 @@ def test_steps_of_uneven_length_leave_nothing_to_explain_either(job: DiLoCoJob) 
 def test_in_calm_all_but_the_overlap_and_the_tail_is_merged(job: DiLoCoJob) -> None:
     time = shares(run(job, SCENARIOS["calm"]))
     # A step of the interval of 12 is made while the outer gradient is under way.
-    assert time[TimeClass.OVERWRITTEN] == pytest.approx((1 - time[TimeClass.IN_HAND]) / 12, rel=0.1)
-    assert time[TimeClass.IN_HAND] < 0.1
-    kinds = (TimeClass.MERGED, TimeClass.OVERWRITTEN, TimeClass.IN_HAND)
+    assert time[TimeClass.OVERWRITTEN] == pytest.approx((1 - time[TimeClass.PENDING]) / 12, rel=0.1)
+    assert time[TimeClass.PENDING] < 0.1
+    kinds = (TimeClass.MERGED, TimeClass.OVERWRITTEN, TimeClass.PENDING)
     assert sum(time[one] for one in kinds) == pytest.approx(1, abs=1e-3)
 
 

@@ -75,7 +75,7 @@ def _since(state: EngineState, record: LearnerRecord) -> TimeClass:
     """The class of the time since a learner's last report, until it reports or is gone."""
     if record.state in (LearnerState.TRAINING, LearnerState.QUARANTINED):
         evaluates = state.evaluation is not None and state.evaluation.learner == record.id
-        return TimeClass.EVALUATING if evaluates else TimeClass.IN_HAND
+        return TimeClass.EVALUATING if evaluates else TimeClass.PENDING
     if record.state == LearnerState.LOADING:
         return TimeClass.REJOINING if record.account.again else TimeClass.LOADING
     return TimeClass.UNEXPLAINED if record.state == LearnerState.STALLED else TimeClass.AWAY

@@ -172,7 +172,7 @@ class Account:
         if base_version > mark.version:  # the notice of its receipt uses another connection, and is still on its way
             self.received(fragment, base_version, self.step - steps)
         if base_version == mark.version:
-            self._settle(_Due(fragment, mark.received_step + steps, TimeClass.IN_HAND))
+            self._settle(_Due(fragment, mark.received_step + steps, TimeClass.PENDING))
         for interval in mark.before:
             if interval.version == base_version:
                 self._take_back(fragment, interval, steps)
@@ -184,7 +184,7 @@ class Account:
         self._finish(fragment, mark.held_seconds, into)
         mark.held_seconds = 0.0
         self.due = [
-            replace(one, into=into) if (one.fragment, one.into) == (fragment, TimeClass.IN_HAND) else one
+            replace(one, into=into) if (one.fragment, one.into) == (fragment, TimeClass.PENDING) else one
             for one in self.due
         ]
 
@@ -214,7 +214,7 @@ class Account:
         split = {one: self.seconds.get(one, 0.0) for one in TimeClass}
         split[TimeClass.AWAY] += self.absent_seconds
         split[TimeClass.UNEXPLAINED] += self.unexplained_seconds
-        split[TimeClass.LOST if gone else TimeClass.IN_HAND] += self._in_hand_seconds
+        split[TimeClass.LOST if gone else TimeClass.PENDING] += self._pending_seconds
         split[since] += max(0.0, given_seconds - self.accounted_seconds)
         split[TimeClass.UNEXPLAINED] += max(0.0, given_seconds - fsum(split.values()))
         return split
@@ -232,7 +232,7 @@ class Account:
         return self.split(self.accounted_seconds, since=TimeClass.UNEXPLAINED, gone=True)
 
     @property
-    def _in_hand_seconds(self) -> float:
+    def _pending_seconds(self) -> float:
         return max(0.0, self.trained_seconds - self.settled_seconds)
 
     # Internals ------------------------------------------------------------------------------------------------------
@@ -285,7 +285,7 @@ class Account:
         if due.ends is not None and mark.step == due.ends[1]:  # none of it was captured
             mark.before = (*mark.before, _Interval(*due.ends, mark.step, step, seconds, due.into))[-_MOST_BEFORE:]
         mark.step, mark.seconds = max(step, mark.step), mark.seconds + seconds
-        if due.into == TimeClass.IN_HAND:
+        if due.into == TimeClass.PENDING:
             mark.held_seconds += seconds
         else:
             self._finish(due.fragment, seconds, due.into)

@@ -23,7 +23,7 @@ class TimeClass(StrEnum):
     """Trained, and gone with the learner's process, or with the version that a restarted syncer no longer knew."""
     SKIPPED = "skipped"
     """Inner steps that changed nothing, because loss or gradient was not finite."""
-    IN_HAND = "in_hand"
+    PENDING = "pending"
     """Trained and not synchronized yet, and the time since the last report. At a job's end: the unmerged rest."""
     WAITING = "waiting"
     """At the staleness bound."""
@@ -53,7 +53,7 @@ COMPUTING: Final = frozenset(
         TimeClass.UNUSABLE,
         TimeClass.LOST,
         TimeClass.SKIPPED,
-        TimeClass.IN_HAND,
+        TimeClass.PENDING,
     )
 )
 """Classes of inner steps, whatever became of them. Their share of the given time is the goodput, as in the paper."""

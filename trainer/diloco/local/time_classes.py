@@ -36,7 +36,7 @@ WORDS: Final[Mapping[TimeClass, Words]] = {
     TimeClass.UNUSABLE: Words("unusable", "steps left out: the outer gradient was not finite, or its merge failed"),
     TimeClass.LOST: Words("lost", "steps lost when a process ended or the syncer restarted"),
     TimeClass.SKIPPED: Words("skipped", "inner steps whose loss or gradient was not finite"),
-    TimeClass.IN_HAND: Words("in hand", "steps not synchronized yet; at the end of a job, its tail"),
+    TimeClass.PENDING: Words("pending", "steps not synchronized yet; at the end of a job, its tail"),
     TimeClass.WAITING: Words("waiting", "paused at sync.maxStalenessSteps"),
     TimeClass.COPYING: Words("copying", "copied fragments to and from host memory between two steps"),
     TimeClass.BETWEEN_STEPS: Words("between steps", "looked at requests and waited for locks between two steps"),

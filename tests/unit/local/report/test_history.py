@@ -153,7 +153,7 @@ def test_the_summary_says_where_the_time_went_in_shares_that_add_up(history: Run
 def test_the_report_shows_each_class_on_a_bar_in_a_table_and_in_words(history: RunHistory) -> None:
     page = render_report(history, "")
     present = [one for one in TimeClass if history.time[one] > 0]
-    assert {TimeClass.MERGED, TimeClass.IN_HAND} < set(present)
+    assert {TimeClass.MERGED, TimeClass.PENDING} < set(present)
     for number, one in enumerate(present, 1):
         assert f"{number} {WORDS[one].title}</th>" in page
         assert f"<b>{WORDS[one].title}</b>: {WORDS[one].meaning}." in page

@@ -59,7 +59,7 @@ def test_the_time_given_is_told_by_class_and_adds_up(engine: Engine) -> None:
     told = status(engine, 3.0)
     learner = told.learners[0]
     assert learner.time_seconds["evaluating"] == pytest.approx(2.0)
-    assert learner.time_seconds["in_hand"] == pytest.approx(0.5)
+    assert learner.time_seconds["pending"] == pytest.approx(0.5)
     assert learner.time_seconds["between_steps"] == pytest.approx(0.25)
     assert learner.time_seconds["unexplained"] == pytest.approx(0.25)
     assert sum(learner.time_seconds.values()) == pytest.approx(3.0)
