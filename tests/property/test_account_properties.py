@@ -1,4 +1,4 @@
-"""The classes of given time add up, whatever happens in whatever order and whatever learners claim."""
+"""The classes of allotted time add up, whatever happens in whatever order and whatever learners claim."""
 
 import json
 import math
@@ -37,11 +37,11 @@ def check(script: Script) -> None:
     for learner in view.learners:
         assert set(learner.time) == set(TimeClass)
         assert all(0 <= seconds < math.inf for seconds in learner.time.values())
-        assert math.fsum(learner.time.values()) == pytest.approx(learner.given_seconds, rel=1e-9, abs=1e-6)
+        assert math.fsum(learner.time.values()) == pytest.approx(learner.allotted_seconds, rel=1e-9, abs=1e-6)
     assert view.merged is None or 0 <= view.merged <= 1
     if view.merged is not None:
-        given_seconds = math.fsum(view.time.values())
-        assert math.fsum(seconds / given_seconds for seconds in view.time.values()) == pytest.approx(1.0, abs=1e-12)
+        allotted_seconds = math.fsum(view.time.values())
+        assert math.fsum(seconds / allotted_seconds for seconds in view.time.values()) == pytest.approx(1.0, abs=1e-12)
 
 
 def play(script: Script, moves: list[Move]) -> None:  # noqa: C901, PLR0912 - a table of moves

@@ -23,9 +23,10 @@ def minimums(learners: int, minimum: int) -> tuple[PoolMinimum, ...]:
 
 
 def counting(script: Script) -> set[str]:
-    """The learners whose given time goes on."""
+    """The learners whose allotted time goes on."""
     now, later = (
-        {one.id: one.given_seconds for one in script.engine.view(script.now + seconds).learners} for seconds in (0, 1)
+        {one.id: one.allotted_seconds for one in script.engine.view(script.now + seconds).learners}
+        for seconds in (0, 1)
     )
     return {learner for learner in now if later[learner] > now[learner]}
 

@@ -1,4 +1,4 @@
-"""Effects of rounds and sessions on the accounts of time, beyond the classes themselves (`test_given_time`)."""
+"""Effects of rounds and sessions on the accounts of time, beyond the classes themselves (`test_allotted_time`)."""
 
 import math
 
@@ -163,9 +163,9 @@ def test_at_the_end_whoever_is_away_has_lost_what_it_had_pending() -> None:
     assert script.all(Finish)
     ended = [time_of(script, index) for index in range(3)]
     assert ended[2] == {"lost": 1, "away": 2}
-    given = [one.given_seconds for one in script.engine.view(script.now).learners]
+    given = [one.allotted_seconds for one in script.engine.view(script.now).learners]
     assert given == [3.0, 3.0, 3.0]
     script.wait(60.0)
     assert [time_of(script, index) for index in range(3)] == ended
-    assert [one.given_seconds for one in script.engine.view(script.now).learners] == given
+    assert [one.allotted_seconds for one in script.engine.view(script.now).learners] == given
     assert math.fsum(script.engine.view(script.now).time.values()) == pytest.approx(9.0)

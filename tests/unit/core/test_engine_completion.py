@@ -255,14 +255,14 @@ def test_a_member_that_was_left_out_counts_for_nothing_and_is_named() -> None:
     assert view.merged_tokens == 100.0
 
 
-def test_a_learner_away_since_a_syncer_restart_is_in_the_given_time() -> None:
+def test_a_learner_away_since_a_syncer_restart_is_in_the_allotted_time() -> None:
     script = Script(options(2))
     script.start(0, 1)
     script.wait(100.0)
     again = Script(options(2), epoch=2, saved=script.engine.snapshot(script.now))
     again.join(0)
     again.wait(1000.0)
-    assert [round(one.given_seconds) for one in again.engine.view(again.now).learners] == [1100, 1100]
+    assert [round(one.allotted_seconds) for one in again.engine.view(again.now).learners] == [1100, 1100]
 
 
 def test_the_final_evaluation_waits_for_the_merges_that_run() -> None:

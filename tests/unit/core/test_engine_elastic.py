@@ -22,7 +22,7 @@ def plan(script: Script, learners: int, *minimum: int) -> None:
 
 
 def given(script: Script, *indices: int) -> list[float]:
-    by_id = {learner.id: learner.given_seconds for learner in script.engine.view(script.now).learners}
+    by_id = {learner.id: learner.allotted_seconds for learner in script.engine.view(script.now).learners}
     return [by_id[name(index)] for index in indices]
 
 

@@ -105,7 +105,7 @@ def test_the_time_of_one_that_is_not_planned_ends_with_its_lease() -> None:
     script = training()
     script.do(LearnersPlanned(()))
     script.wait(60.0)
-    assert script.engine.snapshot(script.now)["learners"][name(0)]["given_seconds"] == 10.0
+    assert script.engine.snapshot(script.now)["learners"][name(0)]["allotted_seconds"] == 10.0
 
 
 def test_the_learner_whose_lease_ends_first_is_lost_first() -> None:

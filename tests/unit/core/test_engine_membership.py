@@ -288,7 +288,7 @@ def test_the_time_of_a_given_up_learner_stops_once_it_is_not_planned() -> None:
     script.wait(4.0)
     assert only(script.join(0, "another"), Refuse).refusal == Refusal.GIVEN_UP
     script.wait(20.0)
-    assert script.engine.snapshot(script.now)["learners"][name(0)]["given_seconds"] == 7.0
+    assert script.engine.snapshot(script.now)["learners"][name(0)]["allotted_seconds"] == 7.0
 
 
 def test_a_learner_that_was_never_waited_for_has_missed_nothing() -> None:

@@ -81,19 +81,19 @@ def test_a_learner_that_is_no_longer_planned_counts_until_it_leaves() -> None:
     script.wait(3.0)
     plan(script, 1)
     script.wait(2.0)
-    assert one(script, 1).given_seconds == 5.0
+    assert one(script, 1).allotted_seconds == 5.0
     script.leave(1, clean=True)
     assert ids(script) == [name(0)]
     before = script.engine.view(script.now)
     script.step(0)
     script.wait(8.0)
     after = script.engine.view(script.now)
-    # Given time goes on for one learner, not for two, and the other's work is kept.
+    # Allotted time goes on for one learner, not for two, and the other's work is kept.
     assert after.inner_steps == before.inner_steps + 1
     script.join(1, "back")
-    assert one(script, 1).given_seconds == 5.0
+    assert one(script, 1).allotted_seconds == 5.0
     script.wait(1.0)
-    assert one(script, 1).given_seconds == 6.0
+    assert one(script, 1).allotted_seconds == 6.0
 
 
 def test_a_learner_planned_again_counts_from_then_on_although_it_is_away() -> None:
@@ -105,7 +105,7 @@ def test_a_learner_planned_again_counts_from_then_on_although_it_is_away() -> No
     script.wait(4.0)
     plan(script, 2)
     script.wait(1.0)
-    assert one(script, 1).given_seconds == 3.0
+    assert one(script, 1).allotted_seconds == 3.0
 
 
 def test_one_that_falls_silent_and_is_not_planned_is_withdrawn() -> None:
@@ -153,7 +153,7 @@ def test_an_epoch_with_more_or_fewer_learners_keeps_what_all_have_done() -> None
     assert smaller.engine.view(smaller.now).inner_steps == 6
     smaller.start(0)
     smaller.wait(1.0)
-    assert smaller.engine.snapshot(smaller.now)["learners"][name(1)]["given_seconds"] == 5.0
+    assert smaller.engine.snapshot(smaller.now)["learners"][name(1)]["allotted_seconds"] == 5.0
     assert only(smaller.join(2), Admit).steps == 3
     larger = Script(options(5), epoch=2, saved=saved)
     assert len(ids(larger)) == 5
@@ -212,7 +212,7 @@ def test_a_plan_that_is_told_again_changes_no_clock() -> None:
         script.wait(1.0)
         note = only(script.do(LearnersPlanned((name(0), name(1)))), Note)
         assert note.reason == "2 learner(s) are planned: 0 more, 0 fewer than before"
-    assert [one(script, index).given_seconds for index in (0, 1)] == [4.0, 4.0]
+    assert [one(script, index).allotted_seconds for index in (0, 1)] == [4.0, 4.0]
 
 
 def test_one_that_is_in_when_it_is_planned_counts_from_its_join() -> None:
@@ -221,7 +221,7 @@ def test_one_that_is_in_when_it_is_planned_counts_from_its_join() -> None:
     script.wait(2.0)
     script.do(LearnersPlanned((name(0), name(3))))
     script.wait(1.0)
-    assert one(script, 3).given_seconds == 3.0
+    assert one(script, 3).allotted_seconds == 3.0
 
 
 def test_a_learner_from_before_a_restart_counts_when_planned_again() -> None:
@@ -231,10 +231,10 @@ def test_a_learner_from_before_a_restart_counts_when_planned_again() -> None:
     again = Script(options(1), epoch=2, saved=script.engine.snapshot(script.now))
     again.do(LearnersPlanned((name(0), name(1))))
     again.wait(3.0)
-    assert [one(again, index).given_seconds for index in (0, 1)] == [2.0, 2.0], "no learner has joined yet"
+    assert [one(again, index).allotted_seconds for index in (0, 1)] == [2.0, 2.0], "no learner has joined yet"
     again.start(0)
     again.wait(1.0)
-    assert [one(again, index).given_seconds for index in (0, 1)] == [3.0, 3.0]
+    assert [one(again, index).allotted_seconds for index in (0, 1)] == [3.0, 3.0]
 
 
 def test_ids_that_were_planned_and_never_came_take_no_room() -> None:

@@ -25,7 +25,7 @@ LEARNER: dict[str, Any] = {
     "pushed_bytes": 4096,
     "merged_tokens": 1500.0,
     "merged_seconds": 15.0,
-    "given_seconds": 25.0,
+    "allotted_seconds": 25.0,
     "given_up": False,
     "account": {
         "step": 20,

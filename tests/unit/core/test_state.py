@@ -63,7 +63,7 @@ def test_incarnations_count_from_the_epochs_million() -> None:
 
 @pytest.mark.parametrize(("since", "seconds"), [(None, 5.0), (90.0, 15.0)])
 def test_time_is_given_and_elapses_while_it_counts(since: float | None, seconds: float) -> None:
-    assert LearnerRecord("one", given_seconds=5.0, given_since=since).given(100.0) == seconds
+    assert LearnerRecord("one", allotted_seconds=5.0, allotted_since=since).allotted(100.0) == seconds
     state = state_of()
     state.elapsed_seconds, state.elapsed_since = 5.0, since
     assert state.elapsed(100.0) == seconds

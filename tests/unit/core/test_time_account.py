@@ -1,4 +1,4 @@
-"""One learner's account of its given time: what is accepted, when it is settled, and that it always adds up."""
+"""One learner's account of its allotted time: what is accepted, when it is settled, and that it always adds up."""
 
 import math
 from dataclasses import replace
@@ -19,12 +19,12 @@ def joined(shares: tuple[float, ...] = ONE) -> Account:
     return account
 
 
-def told(account: Account, given_seconds: float) -> dict[str, float]:
+def told(account: Account, allotted_seconds: float) -> dict[str, float]:
     """Seconds by class, without those that are nothing; checked to add up."""
-    split = account.split(given_seconds, since=TimeClass.PENDING, gone=False)
+    split = account.split(allotted_seconds, since=TimeClass.PENDING, gone=False)
     assert set(split) == set(TimeClass)
     assert all(seconds >= 0 for seconds in split.values())
-    assert math.fsum(split.values()) == pytest.approx(given_seconds)
+    assert math.fsum(split.values()) == pytest.approx(allotted_seconds)
     return {one.value: round(seconds, 9) for one, seconds in split.items() if seconds > 1e-12}
 
 

@@ -18,10 +18,10 @@ def joined(step: int = 0) -> Account:
     return account
 
 
-def told(account: Account, given_seconds: float) -> dict[str, float]:
+def told(account: Account, allotted_seconds: float) -> dict[str, float]:
     """Seconds by class, without those that are nothing; checked to add up."""
-    split = account.split(given_seconds, since=TimeClass.PENDING, gone=False)
-    assert math.fsum(split.values()) == pytest.approx(given_seconds)
+    split = account.split(allotted_seconds, since=TimeClass.PENDING, gone=False)
+    assert math.fsum(split.values()) == pytest.approx(allotted_seconds)
     return {one.value: round(seconds, 9) for one, seconds in split.items() if seconds > 1e-12}
 
 

@@ -53,12 +53,12 @@ def test_a_learner_is_behind_by_the_merges_that_it_has_not_applied(held: list[in
         ({TimeClass.MERGED: 3.0}, 1.0),
     ],
 )
-def test_the_merged_share_is_of_the_given_time(seconds: dict[TimeClass, float], merged: float | None) -> None:
+def test_the_merged_share_is_of_the_allotted_time(seconds: dict[TimeClass, float], merged: float | None) -> None:
     given = sum(seconds.values())
-    record = LearnerRecord(name(0), given_seconds=given, account=Account(seconds, given))
+    record = LearnerRecord(name(0), allotted_seconds=given, account=Account(seconds, given))
     shown = view(state_with(record), 0.0)
     assert (shown.learners[0].merged, shown.merged) == (merged, merged)
-    assert (shown.learners[0].given_seconds, sum(shown.time.values())) == (given, given)
+    assert (shown.learners[0].allotted_seconds, sum(shown.time.values())) == (given, given)
 
 
 def test_the_merged_share_is_one_where_more_is_merged_than_was_given() -> None:

@@ -1,4 +1,4 @@
-"""How the classes of given time are presented: shares, the largest first, with the documentation's names."""
+"""How the classes of allotted time are presented: shares, the largest first, with the documentation's names."""
 
 import math
 from pathlib import Path

@@ -17,7 +17,7 @@ from diloco.spec.syncer_status import LearnerState
 def joined(state: EngineState, record: LearnerRecord, now: float, *, same_process: bool) -> None:
     """Begin a session. The record already has the versions that the process holds, and since when its time counts."""
     shares = state.options.shares
-    record.account.joined(record.given(now), record.step, record.versions, shares, same_process=same_process)
+    record.account.joined(record.allotted(now), record.step, record.versions, shares, same_process=same_process)
 
 
 def stepped(record: LearnerRecord, event: StepReported, now: float) -> None:
@@ -31,7 +31,7 @@ def stepped(record: LearnerRecord, event: StepReported, now: float) -> None:
         training = account.spent.training + steps * max(0.0, event.step_seconds)
         looking = account.spent.looking + max(0.0, event.blocked_seconds)
         spent = replace(account.spent, training=training, looking=looking)
-    account.reported(record.given(now), event.step, spent)
+    account.reported(record.allotted(now), event.step, spent)
 
 
 def dropped(state: EngineState, record: LearnerRecord | None, event: FragmentArrived) -> None:
@@ -58,17 +58,17 @@ def merged(state: EngineState, current: Round, counted: Container[str]) -> None:
 
 
 def time_of(state: EngineState, record: LearnerRecord, now: float) -> dict[TimeClass, float]:
-    """A learner's given time at ``now`` by class, in seconds."""
+    """A learner's allotted time at ``now`` by class, in seconds."""
     # Whose time does not count is withdrawn, or is an absent learner that its elastic pool does without.
-    ended = record.left_cleanly or record.state == LearnerState.GIVEN_UP or record.given_since is None
-    return record.account.split(record.given(now), since=_since(state, record), gone=ended and not record.present)
+    ended = record.left_cleanly or record.state == LearnerState.GIVEN_UP or record.allotted_since is None
+    return record.account.split(record.allotted(now), since=_since(state, record), gone=ended and not record.present)
 
 
 def finished(state: EngineState, now: float) -> None:
     """Close the accounts, as the job is over: no more time counts, and absent learners are not expected back."""
     for record in state.learners.values():
-        record.account.close(record.given(now), since=_since(state, record), gone=not record.present)
-        record.given_seconds, record.given_since = record.given(now), None
+        record.account.close(record.allotted(now), since=_since(state, record), gone=not record.present)
+        record.allotted_seconds, record.allotted_since = record.allotted(now), None
 
 
 def _since(state: EngineState, record: LearnerRecord) -> TimeClass:

@@ -60,7 +60,7 @@ def join(state: EngineState, event: LearnerJoined, now: float) -> list[Action]:
     _holds(state, record, held, load)
     record.last_heard_at = record.last_step_at = now
     record.idle_seconds = 0.0
-    record.given_since = now if record.given_since is None else record.given_since
+    record.allotted_since = now if record.allotted_since is None else record.allotted_since
     if not same_process:
         record.step_seconds = MovingAverage()
         record.answer_seconds, record.missed = SizedSpread(), False
@@ -68,7 +68,7 @@ def join(state: EngineState, event: LearnerJoined, now: float) -> list[Action]:
     if state.elapsed_since is None:
         state.elapsed_since = now
         for known in state.counted_learners:  # after a restart of the syncer, learners that do not return count too
-            known.given_since = now if known.joins else None
+            known.allotted_since = now if known.joins else None
         pools.settle(state, now)
     pools.entered(state, record, now)
     accounting.joined(state, record, now, same_process=same_process)
@@ -228,7 +228,7 @@ def stepped(state: EngineState, event: StepReported, now: float) -> list[Action]
     record.loss = event.loss
     record.data_position = max(record.data_position, event.data_position)
     # Limited to the time that has passed, so that the sum stays finite whatever is reported.
-    record.blocked_seconds = min(record.blocked_seconds + max(0.0, event.blocked_seconds), record.given(now))
+    record.blocked_seconds = min(record.blocked_seconds + max(0.0, event.blocked_seconds), record.allotted(now))
     # The first step ends the longer limit for starting up.
     actions = _watch_after_first_step(state, record, event, now)
     record.last_step_at = now

@@ -95,7 +95,7 @@ def settle(state: EngineState, now: float) -> None:
             absent.setdefault(name, []).append(record)
     for name, records in absent.items():
         pool = state.elastic[name]
-        for record in sorted(records, key=lambda one: (one.given_since is None, one.given_since or 0.0)):
+        for record in sorted(records, key=lambda one: (one.allotted_since is None, one.allotted_since or 0.0)):
             if record.id in state.planned and pool.lacks > 0:
                 pool.missed[record.id] = None
                 _count(state, record, now)
@@ -105,11 +105,11 @@ def settle(state: EngineState, now: float) -> None:
 
 def _count(state: EngineState, record: LearnerRecord, now: float) -> None:
     """Count a learner's time from now on, if it has ever joined and any time counts."""
-    if record.joins and state.elapsed_since is not None and record.given_since is None:
-        record.given_since = now
+    if record.joins and state.elapsed_since is not None and record.allotted_since is None:
+        record.allotted_since = now
 
 
 def _pause(record: LearnerRecord, now: float) -> None:
-    if record.given_since is not None:
-        record.given_seconds += now - record.given_since
-        record.given_since = None
+    if record.allotted_since is not None:
+        record.allotted_seconds += now - record.allotted_since
+        record.allotted_since = None

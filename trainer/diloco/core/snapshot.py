@@ -60,7 +60,7 @@ class _Model(BaseModel):
 
 
 class _Account(_Model):
-    """How a learner's given time was used. Absent in snapshots of earlier versions."""
+    """How a learner's allotted time was used. Absent in snapshots of earlier versions."""
 
     step: int
     spent: dict[str, _Seconds]
@@ -94,7 +94,7 @@ class _Learner(_Model):
     pushed_bytes: int
     merged_tokens: _Number
     merged_seconds: _Seconds
-    given_seconds: _Seconds
+    allotted_seconds: _Seconds
     given_up: bool
     account: _Account | None = None
     standing: _Standing | None = None
@@ -175,7 +175,7 @@ def _learner(state: EngineState, record: LearnerRecord, now: float) -> _Learner:
         pushed_bytes=record.pushed_bytes,
         merged_tokens=record.merged_tokens,
         merged_seconds=kept[TimeClass.MERGED],
-        given_seconds=record.given(now),
+        allotted_seconds=record.allotted(now),
         given_up=record.state == LearnerState.GIVEN_UP,
         account=_Account(step=record.account.step, spent=spent, seconds=kept),
         standing=_standing(record.standing, healing.quarantine_seconds(state, record, now)),
@@ -276,7 +276,7 @@ def _record(name: str, kept: _Learner) -> LearnerRecord:
         blocked_seconds=kept.blocked_seconds,
         pushed_bytes=kept.pushed_bytes,
         merged_tokens=kept.merged_tokens,
-        given_seconds=kept.given_seconds,
+        allotted_seconds=kept.allotted_seconds,
         account=_account(kept),
         standing=_restored(kept.standing),
     )
@@ -300,9 +300,9 @@ def _restored(kept: _Standing | None) -> Standing:
 def _account(kept: _Learner) -> Account:
     saved = kept.account
     if saved is None:
-        merged = min(kept.merged_seconds, kept.given_seconds)
-        seconds = {TimeClass.MERGED: merged, TimeClass.UNEXPLAINED: kept.given_seconds - merged}
-        return Account(seconds, kept.given_seconds, step=kept.step)
+        merged = min(kept.merged_seconds, kept.allotted_seconds)
+        seconds = {TimeClass.MERGED: merged, TimeClass.UNEXPLAINED: kept.allotted_seconds - merged}
+        return Account(seconds, kept.allotted_seconds, step=kept.step)
     spent = TimeSpent(**{one.name: saved.spent.get(one.name, 0.0) for one in fields(TimeSpent)})
     seconds = dict(saved.seconds)
     loading = seconds.get(TimeClass.LOADING, 0.0)

@@ -94,13 +94,13 @@ class LearnerRecord:
     pushed_bytes: int = 0
     merged_tokens: float = 0.0
     """Tokens that reached the global model, averaged over fragments by their share of the model."""
-    given_seconds: float = 0.0
-    """Seconds since it first joined, up to `given_since`."""
-    given_since: float | None = None
+    allotted_seconds: float = 0.0
+    """Seconds since it first joined, up to `allotted_since`."""
+    allotted_since: float | None = None
     """Since when it counts; None: it does not. From its first join on it counts for as long as it is planned, present
     or not; for the absent learners of an elastic pool, see `pools`."""
     account: Account = field(default_factory=Account)
-    """How the given time was used."""
+    """How the allotted time was used."""
     recovering: Recovering | None = None
     """Since its session was lost, until its work is merged again."""
     last_heard_at: float = 0.0
@@ -110,9 +110,9 @@ class LearnerRecord:
     standing: Standing = field(default_factory=Standing)
     """Whether it has diverged, and what follows from that."""
 
-    def given(self, now: float) -> float:
+    def allotted(self, now: float) -> float:
         """Seconds since it first joined during which it counted."""
-        return self.given_seconds + (0.0 if self.given_since is None else now - self.given_since)
+        return self.allotted_seconds + (0.0 if self.allotted_since is None else now - self.allotted_since)
 
     @property
     def present(self) -> bool:

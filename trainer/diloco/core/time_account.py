@@ -79,12 +79,12 @@ class _Due:
 
 @dataclass(slots=True)
 class Account:
-    """One learner's account. Times are seconds of its given time, which stands still while it does not count."""
+    """One learner's account. Times are seconds of its allotted time, which stands still while it does not count."""
 
     seconds: dict[TimeClass, float] = field(default_factory=dict)
     """Settled time by class. What the current process left unexplained is kept apart, as it may still explain it."""
     accounted_seconds: float = 0.0
-    """Given time up to the last report or join."""
+    """Allotted time up to the last report or join."""
     absent_seconds: float = 0.0
     """Part of that between the last report of one session and the beginning of the next, not explained since."""
     unexplained_seconds: float = 0.0
@@ -108,20 +108,20 @@ class Account:
     # Events ---------------------------------------------------------------------------------------------------------
 
     def joined(
-        self, given_seconds: float, step: int, held: Sequence[int], shares: tuple[float, ...], *, same_process: bool
+        self, allotted_seconds: float, step: int, held: Sequence[int], shares: tuple[float, ...], *, same_process: bool
     ) -> None:
         """Begin a session.
 
         Args:
-            given_seconds: The learner's given time so far.
+            allotted_seconds: The learner's allotted time so far.
             step: Inner steps that it has made.
             held: The version that it holds of each fragment; -1: it must load it.
             shares: Each fragment's share of the model.
             same_process: It has only lost its connection, so what it has trained is still there.
         """
-        passed = max(0.0, given_seconds - self.accounted_seconds)
+        passed = max(0.0, allotted_seconds - self.accounted_seconds)
         self.accounted_seconds += passed
-        self.shares, self.again = shares, given_seconds > 0  # its time counts from its first join
+        self.shares, self.again = shares, allotted_seconds > 0  # its time counts from its first join
         if not same_process:
             self._end_process(step)
         self.absent_seconds += passed
@@ -133,12 +133,12 @@ class Account:
             else:  # its notice went to the previous session
                 self.received(fragment, version, step)
 
-    def reported(self, given_seconds: float, step: int, spent: TimeSpent) -> None:
+    def reported(self, allotted_seconds: float, step: int, spent: TimeSpent) -> None:
         """Account for the steps up to ``step``; ``spent``: how the learner's process has spent its time so far.
 
         Together with what was left unexplained, no more is believed than the time that has passed.
         """
-        passed = max(0.0, given_seconds - self.accounted_seconds)
+        passed = max(0.0, allotted_seconds - self.accounted_seconds)
         room = passed + self.unexplained_seconds + self.absent_seconds
         before, self.spent = self.spent, spent
         said = {name: min(_rise(before, spent, name), room) for name in ("training", *_UNTRAINED)}
@@ -147,7 +147,7 @@ class Account:
         for name, into in _UNTRAINED.items():
             self._add(into, believed * said[name])
         self.trained_seconds += believed * said["training"]
-        # Last, and not scaled with the rest: time that a process loads before its first session is not given time.
+        # Last, and not scaled with the rest: time that a process loads before its first session is not allotted time.
         loading = min(_rise(before, spent, "loading"), max(0.0, room - believed * total))
         self._add(TimeClass.REJOINING if self.again else TimeClass.LOADING, loading)
         self._explain(believed * total + loading, passed)
@@ -203,11 +203,11 @@ class Account:
 
     # Results --------------------------------------------------------------------------------------------------------
 
-    def split(self, given_seconds: float, *, since: TimeClass, gone: bool) -> dict[TimeClass, float]:
-        """Seconds by class; every class is there, none is negative, and together they are ``given_seconds``.
+    def split(self, allotted_seconds: float, *, since: TimeClass, gone: bool) -> dict[TimeClass, float]:
+        """Seconds by class; every class is there, none is negative, and together they are ``allotted_seconds``.
 
         Args:
-            given_seconds: The learner's given time so far.
+            allotted_seconds: The learner's allotted time so far.
             since: The class of the time since the last report.
             gone: The process will not return: its pending time is lost.
         """
@@ -215,14 +215,14 @@ class Account:
         split[TimeClass.AWAY] += self.absent_seconds
         split[TimeClass.UNEXPLAINED] += self.unexplained_seconds
         split[TimeClass.LOST if gone else TimeClass.PENDING] += self._pending_seconds
-        split[since] += max(0.0, given_seconds - self.accounted_seconds)
-        split[TimeClass.UNEXPLAINED] += max(0.0, given_seconds - fsum(split.values()))
+        split[since] += max(0.0, allotted_seconds - self.accounted_seconds)
+        split[TimeClass.UNEXPLAINED] += max(0.0, allotted_seconds - fsum(split.values()))
         return split
 
-    def close(self, given_seconds: float, *, since: TimeClass, gone: bool) -> None:
+    def close(self, allotted_seconds: float, *, since: TimeClass, gone: bool) -> None:
         """Fix everything as ``split`` returns it now, as the job is over."""
-        self.seconds = self.split(given_seconds, since=since, gone=gone)
-        self.accounted_seconds = given_seconds
+        self.seconds = self.split(allotted_seconds, since=since, gone=gone)
+        self.accounted_seconds = allotted_seconds
         self.absent_seconds = self.unexplained_seconds = 0.0
         self.trained_seconds = self.settled_seconds = 0.0
         self.marks, self.due = [], []

@@ -1,4 +1,4 @@
-"""The classes of a learner's given time. Every second belongs to one; ``time_account`` decides to which."""
+"""The classes of a learner's allotted time. Every second belongs to one; ``time_account`` decides to which."""
 
 from enum import StrEnum
 from typing import Final
@@ -56,4 +56,4 @@ COMPUTING: Final = frozenset(
         TimeClass.PENDING,
     )
 )
-"""Classes of inner steps, whatever became of them. Their share of the given time is the goodput, as in the paper."""
+"""Classes of inner steps, whatever became of them. Their share of the allotted time is the goodput, as in the paper."""

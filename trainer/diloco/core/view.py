@@ -50,7 +50,7 @@ class LearnerView:
     restarts: int
     versions_behind: int
     """Merges, over all fragments, that it has not applied yet."""
-    given_seconds: float
+    allotted_seconds: float
     """Since its first join, for as long as it is planned or in; absences count only if its pool has fewer learners than
     it must have."""
     time: Mapping[TimeClass, float]
@@ -86,9 +86,9 @@ class EngineView:
     merged_tokens: float
     budget_tokens: int
     goodput: float | None
-    """Learner-seconds of inner steps, merged or not, over learner-seconds the job was given. A learner counts from its
-    first join on for as long as it is planned, away or not; in an elastic pool, absences count only while it has fewer
-    learners than its minimum. Times in which the syncer was away do not count."""
+    """Learner-seconds of inner steps, merged or not, over learner-seconds the job was allotted. A learner counts from
+    its first join on for as long as it is planned, away or not; in an elastic pool, absences count only while it has
+    fewer learners than its minimum. Times in which the syncer was away do not count."""
     merged: float | None
     """Learner-seconds of inner steps that are in the global model, over the same learner-seconds."""
     time: Mapping[TimeClass, float]
@@ -180,7 +180,7 @@ def _learner(state: EngineState, record: LearnerRecord, time: Mapping[TimeClass,
         loss=record.loss,
         restarts=record.restarts,
         versions_behind=behind,
-        given_seconds=record.given(now),
+        allotted_seconds=record.allotted(now),
         time=time,
         goodput=_share(time, COMPUTING),
         merged=_share(time, _MERGED),

@@ -1,4 +1,4 @@
-"""Names and meanings of the classes of a learner's time, and their shares of the given time. Pure.
+"""Names and meanings of the classes of a learner's time, and their shares of the allotted time. Pure.
 
 ``core.time_class`` defines the classes; the texts here are for people.
 """
@@ -12,7 +12,7 @@ from diloco.core.time_class import COMPUTING, TimeClass
 from diloco.local.view.units import percent_text
 
 TimeShares = Mapping[TimeClass, float]
-"""Share of the given time by class; it has every class, and the shares add up to 1. Empty: no time was given."""
+"""Share of the allotted time by class; it has every class, and the shares add up to 1. Empty: no time was given."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -274,7 +274,7 @@ class SyncerStatus(_Status):
     """Loss of the latest credible evaluation."""
     evaluations: tuple[EvaluationStatus, ...]
     goodput: float | None
-    """Learner-seconds of inner steps, merged or not, over learner-seconds the job was given. None until time was
+    """Learner-seconds of inner steps, merged or not, over learner-seconds the job was allotted. None until time was
     given."""
     merged: float | None
     """Learner-seconds of inner steps that are in the global model, over the same."""

@@ -41,7 +41,7 @@ def test_a_session_ends_once_its_victim_has_recovered() -> None:
     assert lines == [f"kill {VICTIM}"]
     (found,) = effects(session.injected, session.observed)
     assert (found.recovered, found.lost) == (1, 1)
-    assert session.observed.samples[0].given_seconds == 20.0
+    assert session.observed.samples[0].allotted_seconds == 20.0
 
 
 @pytest.mark.parametrize("epoch", [1, 2], ids=["the same syncer", "a syncer that was started since"])

@@ -67,22 +67,22 @@ def test_learners_are_counted_by_state() -> None:
     assert 'diloco_learners{state="Stalled"} 0.0' in lines
 
 
-def test_given_time_is_shown_by_class_for_the_job_and_each_learner() -> None:
+def test_allotted_time_is_shown_by_class_for_the_job_and_each_learner() -> None:
     lines = page(SyncerMetrics(), time_seconds={"merged": 5.0}, learners=(learner_status(0),))
     assert {
-        'diloco_given_seconds{class="merged"} 5.0',
-        'diloco_learner_given_seconds{class="merged",learner="a/b/0"} 2.5',
-        'diloco_learner_given_seconds{class="late",learner="a/b/0"} 0.5',
+        'diloco_allotted_seconds{class="merged"} 5.0',
+        'diloco_learner_allotted_seconds{class="merged",learner="a/b/0"} 2.5',
+        'diloco_learner_allotted_seconds{class="late",learner="a/b/0"} 0.5',
     } <= lines
 
 
 def test_a_job_of_many_learners_has_no_series_for_each_of_them() -> None:
     many = tuple(learner_status(index) for index in range(65))
     lines = page(SyncerMetrics(), time_seconds={"merged": 5.0}, learners=many[:64])
-    assert 'diloco_learner_given_seconds{class="merged",learner="a/b/63"} 2.5' in lines
+    assert 'diloco_learner_allotted_seconds{class="merged",learner="a/b/63"} 2.5' in lines
     lines = page(SyncerMetrics(), time_seconds={"merged": 5.0}, learners=many)
-    assert 'diloco_given_seconds{class="merged"} 5.0' in lines
-    assert not any("diloco_learner_given_seconds" in line for line in lines)
+    assert 'diloco_allotted_seconds{class="merged"} 5.0' in lines
+    assert not any("diloco_learner_allotted_seconds" in line for line in lines)
 
 
 def test_decisions_are_counted_by_kind_and_detail() -> None:

@@ -143,7 +143,7 @@ def test_the_share_of_waiting_is_never_more_than_all(
     engine: Engine, blocked: float, given: float, share: float
 ) -> None:
     view = engine.view(2.0)
-    learner = replace(view.learners[0], blocked_seconds=blocked, given_seconds=given)
+    learner = replace(view.learners[0], blocked_seconds=blocked, allotted_seconds=given)
     told = Reporter("small", 4).status(replace(view, learners=(learner,)), 2.0, STORED)
     assert told.learners[0].blocked_fraction == share
 

@@ -228,7 +228,7 @@ def sample_of(status: SyncerStatus, seconds: float) -> ChaosSample:
     times = status.time_seconds
     return ChaosSample(
         seconds,
-        given_seconds=math.fsum(times.values()),
+        allotted_seconds=math.fsum(times.values()),
         merged_seconds=times.get(TimeClass.MERGED.value, 0.0),
         computing_seconds=math.fsum(times.get(one.value, 0.0) for one in COMPUTING),
         merged_tokens=status.merged_tokens,

@@ -28,7 +28,7 @@ class ChaosSample:
     """The job at one time, counted from its start."""
 
     seconds: float
-    given_seconds: float
+    allotted_seconds: float
     merged_seconds: float
     computing_seconds: float
     merged_tokens: float
@@ -72,7 +72,7 @@ class Observed:
 
 @dataclass(frozen=True, slots=True)
 class Shares:
-    """Shares of the given time in one window; None: too little is known."""
+    """Shares of the allotted time in one window; None: too little is known."""
 
     goodput: float | None = None
     merged: float | None = None
@@ -105,9 +105,9 @@ def observed_in(history: RunHistory) -> tuple[list[Injected], Observed]:
     samples = [
         ChaosSample(
             one.seconds,
-            one.given_seconds,
-            one.given_seconds * (one.merged or 0.0),
-            one.given_seconds * (one.goodput or 0.0),
+            one.allotted_seconds,
+            one.allotted_seconds * (one.merged or 0.0),
+            one.allotted_seconds * (one.goodput or 0.0),
             one.tokens,
         )
         for one in history.samples
@@ -179,9 +179,9 @@ def _shares(observed: Observed, times: list[float], start: float, end: float) ->
         return Shares()
     first = samples[max(0, bisect_right(times, start) - 1)]
     last = samples[min(bisect_left(times, end), len(samples) - 1)]
-    if last.given_seconds <= first.given_seconds:
+    if last.allotted_seconds <= first.allotted_seconds:
         return Shares()  # the syncer has resumed from a checkpoint, and its account with it
-    given = last.given_seconds - first.given_seconds
+    given = last.allotted_seconds - first.allotted_seconds
 
     def share(rise: float) -> float:
         return min(1.0, max(0.0, rise / given))

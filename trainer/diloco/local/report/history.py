@@ -88,7 +88,7 @@ class Sample:
     tokens: float
     merged: float | None
     goodput: float | None
-    given_seconds: float
+    allotted_seconds: float
     """Learner-seconds that the job was given since its start; with the shares above, what a stretch of it was used
     for can be calculated."""
 
@@ -144,11 +144,11 @@ class LearnerHistory:
     merged_tokens: float
     restarts: int
     blocked_seconds: float
-    given_seconds: float
+    allotted_seconds: float
     """Time from its first join to the end."""
     merged: float | None
     time: TimeShares
-    """How its given time was used."""
+    """How its allotted time was used."""
     tokens_per_second: float
     """Tokens over the time it trained."""
     losses: tuple[LossPoint, ...] = ()
@@ -163,7 +163,7 @@ class LearnerHistory:
 
     @property
     def goodput(self) -> float | None:
-        """Share of its given time in which it computed inner steps, merged or not."""
+        """Share of its allotted time in which it computed inner steps, merged or not."""
         return goodput_of(self.time)
 
     @property
@@ -174,7 +174,7 @@ class LearnerHistory:
 
     @property
     def other_work_fraction(self) -> float:
-        """Share of its given time in which it evaluated the model or took snapshots for its own checkpoints."""
+        """Share of its allotted time in which it evaluated the model or took snapshots for its own checkpoints."""
         return self.time.get(TimeClass.EVALUATING, 0.0) + self.time.get(TimeClass.CHECKPOINTING, 0.0)
 
 
@@ -221,7 +221,7 @@ class RunHistory:
 
     @property
     def goodput(self) -> float | None:
-        """Share of the given time in which inner steps were computed, merged or not."""
+        """Share of the allotted time in which inner steps were computed, merged or not."""
         return goodput_of(self.time)
 
     @property

@@ -187,7 +187,7 @@ class HistoryBuilder:
                     merged_tokens=told.merged_tokens if told else 0.0,
                     restarts=told.restarts if told else 0,
                     blocked_seconds=told.blocked_seconds if told else 0.0,
-                    given_seconds=told.given_seconds if told else 0.0,
+                    allotted_seconds=told.allotted_seconds if told else 0.0,
                     merged=told.merged if told else None,
                     time=shares_of(told.time if told else {}),
                     tokens_per_second=told.tokens / trained if told and trained > 0 else 0.0,

@@ -1,4 +1,4 @@
-"""How the given time was used, for the report: bars, a table, and what the classes mean. Pure.
+"""How the allotted time was used, for the report: bars, a table, and what the classes mean. Pure.
 
 Classes have numbers on bars and in the legend, so that the chart can be read in print and without distinguishing
 colors.
@@ -28,7 +28,7 @@ def time_bars(history: RunHistory) -> str:
 def time_rows(history: RunHistory) -> tuple[list[str], list[list[str]]]:
     """The same as a table, with a column for each class that occurs."""
     present = _present(history)
-    head = ["share of the given time", *(f"{number} {WORDS[one].title}" for number, one in enumerate(present, 1))]
+    head = ["share of the allotted time", *(f"{number} {WORDS[one].title}" for number, one in enumerate(present, 1))]
     return head, [[name, *(_percent(shares.get(one, 0.0)) for one in present)] for name, shares in _wholes(history)]
 
 

@@ -60,7 +60,7 @@ class LearnerSnapshot:
     versions_behind: int = 0
     restarts: int = 0
     time: TimeShares = field(default_factory=dict)
-    """How its given time was used."""
+    """How its allotted time was used."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -177,14 +177,16 @@ def _region_bytes(status: SyncerStatus) -> Metric:
 
 def _time(status: SyncerStatus) -> Iterator[Metric]:
     # Gauges: pending time is reclassified later, and a learner that was away may report afterwards that it trained.
-    job = GaugeMetricFamily("diloco_given_seconds", "Learner-seconds the job was given, by class", labels=["class"])
+    job = GaugeMetricFamily(
+        "diloco_allotted_seconds", "learner-seconds the job was allotted, by class", labels=["class"]
+    )
     for kind, seconds in status.time_seconds.items():
         job.add_metric([kind], seconds)
     yield job
     if len(status.learners) > _MOST_LEARNERS:
         return
     text = "Seconds that a learner was given, by class"
-    each = GaugeMetricFamily("diloco_learner_given_seconds", text, labels=["learner", "class"])
+    each = GaugeMetricFamily("diloco_learner_allotted_seconds", text, labels=["learner", "class"])
     for learner in status.learners:
         for kind, seconds in learner.time_seconds.items():
             each.add_metric([learner.id, kind], seconds)

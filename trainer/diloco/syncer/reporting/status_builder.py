@@ -124,7 +124,9 @@ class Reporter:
             merged_tokens=view.merged_tokens,
             tokens_per_second=0.0 if rate is None or view.state != LearnerState.TRAINING else rate.per_second,
             step_seconds=view.step_seconds,
-            blocked_fraction=min(1.0, view.blocked_seconds / view.given_seconds) if view.given_seconds > 0 else 0.0,
+            blocked_fraction=min(1.0, view.blocked_seconds / view.allotted_seconds)
+            if view.allotted_seconds > 0
+            else 0.0,
             versions_behind=view.versions_behind,
             restarts=view.restarts,
             left_out=view.left_out,

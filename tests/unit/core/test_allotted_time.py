@@ -1,4 +1,4 @@
-"""Each class of given time, caused by events of a learner: how its time is classified."""
+"""Each class of allotted time, caused by events of a learner: how its time is classified."""
 
 import json
 import math
@@ -47,9 +47,9 @@ def time_of(script: Script, index: int = 0) -> dict[str, float]:
     view = script.engine.view(script.now)
     (learner,) = [one for one in view.learners if one.id == name(index)]
     assert all(seconds >= 0 for seconds in learner.time.values())
-    assert math.fsum(learner.time.values()) == pytest.approx(learner.given_seconds)
+    assert math.fsum(learner.time.values()) == pytest.approx(learner.allotted_seconds)
     assert learner.merged is None or learner.merged == pytest.approx(
-        learner.time[TimeClass.MERGED] / learner.given_seconds
+        learner.time[TimeClass.MERGED] / learner.allotted_seconds
     )
     return {one.value: round(seconds, 6) for one, seconds in learner.time.items() if seconds > 1e-9}
 
@@ -214,7 +214,7 @@ def test_after_a_syncer_restart_unknown_time_is_lost_and_the_absence_free() -> N
     again = Script(options(1, fragments=1), epoch=2, saved=saved)
     again.wait(1000.0)
     assert time_of(again) == {"merged": 1, "lost": 2}
-    # The same process comes back, after 500 s of training that were not part of its given time.
+    # The same process comes back, after 500 s of training that were not part of its allotted time.
     again.join(0, steps=502)
     again.ready(0)
     again.applied(0, 0, 1, step=502)

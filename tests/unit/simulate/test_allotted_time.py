@@ -1,4 +1,4 @@
-"""The classes of given time in whole runs: nothing is unexplained, and seconds agree with counts."""
+"""The classes of allotted time in whole runs: nothing is unexplained, and seconds agree with counts."""
 
 import math
 from pathlib import Path
@@ -29,8 +29,8 @@ def run(job: DiLoCoJob, scenario: Scenario) -> Course:
 
 def shares(course: Course, index: int = 0) -> dict[TimeClass, float]:
     learner = course.view.learners[index]
-    assert math.fsum(learner.time.values()) == pytest.approx(learner.given_seconds)
-    return {one: seconds / learner.given_seconds for one, seconds in learner.time.items()}
+    assert math.fsum(learner.time.values()) == pytest.approx(learner.allotted_seconds)
+    return {one: seconds / learner.allotted_seconds for one, seconds in learner.time.items()}
 
 
 FAR = Profile(0.1, 0.0, link=Link(0.08, 1e7))
