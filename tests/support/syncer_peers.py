@@ -14,11 +14,11 @@ import torch
 from diloco.core.actions import Admit
 from diloco.core.codec import codec_named
 from diloco.core.fragments import Layout, TensorSpec, partition
+from diloco.syncer.peers.admission import Admission
 from diloco.syncer.peers.claims import ClaimLimits, Claims
 from diloco.syncer.peers.inbox import Inbox
 from diloco.syncer.peers.link_meter import LinkMeter
 from diloco.syncer.peers.loads import Loads
-from diloco.syncer.peers.newcomers import Newcomers
 from diloco.syncer.peers.posted_pulls import PostedPulls
 from diloco.syncer.peers.service import SyncService
 from diloco.syncer.peers.sessions import Sessions
@@ -76,7 +76,7 @@ class SyncerPeers:
             store=self.store,
             claims=claims,
             meter=self.meter,
-            newcomers=Newcomers([WHO, BESIDE]),
+            admission=Admission([WHO, BESIDE]),
             loads=self.loads,
             clock=self.clock,
             post=self.events.append,

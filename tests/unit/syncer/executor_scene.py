@@ -23,11 +23,11 @@ from diloco.syncer.disk.checkpoint import CheckpointContent
 from diloco.syncer.disk.checkpointer import Checkpointer
 from diloco.syncer.engine_loop import EngineLoop
 from diloco.syncer.merging import Merging
+from diloco.syncer.peers.admission import Admission
 from diloco.syncer.peers.claims import ClaimLimits, Claims
 from diloco.syncer.peers.inbox import Inbox, PushClaim, PushKey
 from diloco.syncer.peers.link_meter import LinkMeter
 from diloco.syncer.peers.loads import Loads
-from diloco.syncer.peers.newcomers import Newcomers
 from diloco.syncer.peers.posted_pulls import PostedPulls
 from diloco.syncer.peers.sessions import Sessions
 from diloco.syncer.reporting.metrics import SyncerMetrics
@@ -107,7 +107,7 @@ class Scene:
             store=self.store,
             claims=Claims(ClaimLimits(lambda _: 64, frozenset({"r/p"}), 16, 10_000, 6), lambda: None, time.monotonic),
             meter=LinkMeter(time.monotonic),
-            newcomers=Newcomers(LEARNERS),
+            admission=Admission(LEARNERS),
             loads=Loads(time.monotonic),
             clock=time.monotonic,
             post=self.engine_loop.post,

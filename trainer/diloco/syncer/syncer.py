@@ -34,13 +34,13 @@ from diloco.syncer.job_file import JobFile
 from diloco.syncer.merging import Merging
 from diloco.syncer.options import SyncerOptions
 from diloco.syncer.order_file import OrderFile
+from diloco.syncer.peers.admission import Admission
 from diloco.syncer.peers.claims import ClaimLimits, Claims, tokens_per_step
 from diloco.syncer.peers.inbox import Inbox
 from diloco.syncer.peers.link_meter import LinkMeter
 from diloco.syncer.peers.link_terms import terms_of
 from diloco.syncer.peers.link_watch import LinkWatch
 from diloco.syncer.peers.loads import Loads
-from diloco.syncer.peers.newcomers import Newcomers
 from diloco.syncer.peers.posted_pulls import PostedPulls
 from diloco.syncer.peers.service import SyncService
 from diloco.syncer.peers.sessions import Sessions
@@ -134,7 +134,7 @@ class Syncer:
         meter = LinkMeter(clock)
         self._links = LinkWatch(sync, self._layout, tokens_per_step(options.job.spec), meter)
         claims = Claims(ClaimLimits.of(options.job.spec), self.metrics.claims_refused.inc, clock)
-        self._newcomers = Newcomers(options.job.spec.learner_ids)
+        self._admission = Admission(options.job.spec.learner_ids)
         self.loads = Loads(clock)  # the server asks it whose parts go behind others
         self._sessions = sessions = Sessions(
             job=self.job,
@@ -143,7 +143,7 @@ class Syncer:
             store=self._store,
             claims=claims,
             meter=meter,
-            newcomers=self._newcomers,
+            admission=self._admission,
             loads=self.loads,
             clock=clock,
             post=self._engine_loop.post,
@@ -299,7 +299,7 @@ class Syncer:
                 self._engine_loop.post(order)
         planned = await loop.run_in_executor(self._checks, job_file.poll)
         if planned is not None:
-            self._newcomers.planned(planned.learners)
+            self._admission.planned(planned.learners)
             self._engine_loop.post(planned)
 
     def _first_checkpoint(self) -> str:

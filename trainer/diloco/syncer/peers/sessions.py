@@ -24,11 +24,11 @@ from diloco.core.events import (
 from diloco.core.fragments import Layout, Match
 from diloco.core.time_spent import TimeSpent
 from diloco.runtime.busy import Moved
+from diloco.syncer.peers.admission import Admission
 from diloco.syncer.peers.claims import ClaimError, Claims
 from diloco.syncer.peers.link_meter import LinkMeter
 from diloco.syncer.peers.link_terms import LinkTerms
 from diloco.syncer.peers.loads import Loads
-from diloco.syncer.peers.newcomers import Newcomers
 from diloco.syncer.peers.rate_limit import TokenBucket
 from diloco.syncer.store import FragmentStore
 from diloco.wire import messages
@@ -65,7 +65,7 @@ class Sessions:
         store: FragmentStore,
         claims: Claims,
         meter: LinkMeter,
-        newcomers: Newcomers,
+        admission: Admission,
         loads: Loads,
         clock: Callable[[], float],
         post: Callable[[Event], None],
@@ -81,7 +81,7 @@ class Sessions:
         self._store = store
         self._claims = claims
         self._meter = meter
-        self._newcomers = newcomers
+        self._admission = admission
         self._loads = loads
         self._clock = clock
         self._post = post
@@ -112,7 +112,7 @@ class Sessions:
             self._claims.check_join(join.learner, join.steps, join.data_position)
         except ClaimError as error:
             raise RefusedError(str(error)) from None
-        no_room = self._newcomers.problem_with(join.learner, (learner for learner, _ in self._joining))
+        no_room = self._admission.problem_with(join.learner, (learner for learner, _ in self._joining))
         if no_room is not None:
             raise UnavailableError(no_room)  # the manifest that plans it may arrive soon
         session = _Session(join, send)
@@ -143,7 +143,7 @@ class Sessions:
             previous.over.set()
         session.incarnation = action.incarnation
         self._admitted[action.learner] = session
-        self._newcomers.admitted(action.learner)
+        self._admission.admitted(action.learner)
         if action.load:
             self._loads.begins(action.learner)
         else:

@@ -10,7 +10,7 @@ from typing import Final
 _FEWEST: Final = 64
 
 
-class Newcomers:
+class Admission:
     """Counts unplanned learners. As many as there are planned ones are admitted, and never fewer than a minimum."""
 
     def __init__(self, planned: Iterable[str]) -> None:

@@ -1,0 +1,40 @@
+"""Unplanned learners."""
+
+from diloco.syncer.peers.admission import Admission
+
+
+def test_a_pool_may_grow_before_the_manifest_says_so_but_not_without_end() -> None:
+    admission = Admission(f"r/p/{index}" for index in range(100))
+    for index in range(100, 200):
+        assert admission.problem_with(f"r/p/{index}") is None
+        admission.admitted(f"r/p/{index}")
+    assert admission.problem_with("r/p/200") == (
+        "cannot admit 'r/p/200': it is not in the manifest; the limit of 100 such ids is reached"
+    )
+    # Planned ones, and those that were in, come back.
+    assert admission.problem_with("r/p/5") is None
+    assert admission.problem_with("r/p/150") is None
+
+
+def test_once_the_manifest_has_them_there_is_room_again() -> None:
+    admission = Admission(["r/p/0"])
+    for index in range(1, 65):
+        admission.admitted(f"r/p/{index}")
+    assert admission.problem_with("r/p/65") is not None
+    admission.planned(f"r/p/{index}" for index in range(65))
+    assert admission.problem_with("r/p/65") is None
+
+
+def test_a_pool_that_grew_and_shrank_may_grow_again() -> None:
+    admission = Admission(["r/p/0"])
+    for index in range(1, 65):
+        admission.admitted(f"r/p/{index}")
+    admission.planned(f"r/p/{index}" for index in range(65))
+    admission.planned(["r/p/0"])
+    assert admission.problem_with("r/p/65") is None
+
+
+def test_those_that_wait_for_an_answer_count() -> None:
+    admission = Admission(["r/p/0"])
+    assert admission.problem_with("r/p/99", (f"r/p/{index}" for index in range(64))) is None  # r/p/0 is planned
+    assert admission.problem_with("r/p/99", (f"r/p/{index}" for index in range(65))) is not None
