@@ -20,7 +20,7 @@ from diloco.core.codec import Codec
 from diloco.core.downlink import apply_update
 from diloco.learner.mailboxes.holdings import Held, Holdings
 from diloco.learner.mailboxes.pull_queue import MergedFragment, Post, PullOrder, PullQueue
-from diloco.learner.training.soundness import problem_with
+from diloco.learner.training.finite_check import problem_with
 from diloco.learner.transfer_deadlines import TransferDeadlines
 from diloco.learner.transfers import TransferContext
 from diloco.runtime.busy import BusyMeter

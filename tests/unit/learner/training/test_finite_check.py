@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from diloco.learner.training.soundness import problem_with
+from diloco.learner.training.finite_check import problem_with
 
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf, 1e20, -1e20])
