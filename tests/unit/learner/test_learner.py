@@ -165,9 +165,9 @@ def test_it_goes_on_from_its_checkpoint_and_keeps_what_that_had(
     store = CheckpointStore(scene.folder / "learner" / "checkpoints", identity)
     store.save(LearnerCheckpoint(state, {2: torch.ones(3)}))
     again = scene.learner(**changes)
-    assert again._own_state.position() == Position(7, 28)
+    assert again._resume.position() == Position(7, 28)
     assert again._snapshot().state.steps == 0  # not before the syncer has said which training this is
-    again._own_state.take_up("")
+    again._resume.take_up("")
     kept = again._snapshot()
     assert (kept.state.steps, kept.state.tokens, kept.state.data_position) == (7, 448, 28)
     assert list(kept.residuals) == [2] * feeds_back

@@ -7,7 +7,7 @@ The model is not in it. Nothing is unpickled.
 
 The directory may outlive the job (``pools[].storage``). What cannot be used here is ignored with one line, and does not
 keep the learner from training. The syncer says which training this is, so whether a checkpoint is of another one turns
-out only after it was read (`diloco.learner.own_state`).
+out only after it was read (`diloco.learner.resume`).
 """
 
 import json

@@ -30,8 +30,8 @@ from diloco.learner.mailboxes.residuals import Residuals
 from diloco.learner.mailboxes.wakeup import Wakeup
 from diloco.learner.metrics import LearnerFigures, figure_pages
 from diloco.learner.options import LearnerOptions
-from diloco.learner.own_state import OwnState
 from diloco.learner.puller import Puller, ReceiveOptions
+from diloco.learner.resume import Resume
 from diloco.learner.syncer_link import Identity, Link, Mailboxes
 from diloco.learner.training.device import choose_device
 from diloco.learner.training.torch_threads import start_worker
@@ -94,7 +94,7 @@ class Learner:
         store = CheckpointStore(options.directory / CHECKPOINTS_FOLDER, identity)
         self._writer = CheckpointWriter(store)
         self._feedback = Residuals() if spec.sync.keeps_residuals else None
-        self._own_state = OwnState(self._trainer, self._feedback, store.load())
+        self._resume = Resume(self._trainer, self._feedback, store.load())
 
         fragments = len(layout.fragments)
         schedule = Schedule(fragments, spec.sync.interval, spec.sync.least_overlap)
@@ -125,7 +125,7 @@ class Learner:
                 lambda: self._link.current(),  # noqa: PLW0108  # the link is made after the loop
                 lambda: self._link.welcome_position,
                 self._offer_checkpoint,
-                lambda: self._own_state.take_up(self._link.training),
+                lambda: self._resume.take_up(self._link.training),
             ),
             LoopSettings(options.staleness_bound_steps, spec.training.checkpoint_every_steps, options.speed),
             self._activity,
@@ -133,7 +133,7 @@ class Learner:
         who = Identity(
             options.job.metadata.name, options.learner, process_name(secrets.token_hex(8), options.pod), layout.digest
         )
-        self._link = Link(who, self._client.open_session, self._boxes, self._own_state.position, uniform)
+        self._link = Link(who, self._client.open_session, self._boxes, self._resume.position, uniform)
         self._link.why_unreachable = self._client.why_unreachable
         self._stopped = threading.Event()
         context = TransferContext(

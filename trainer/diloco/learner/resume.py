@@ -17,7 +17,7 @@ _log = logging.getLogger(__name__)
 _LONGEST_ID = 40
 
 
-class OwnState:
+class Resume:
     """What the checkpoint of an earlier process has, until it is used or ignored.
 
     The inner loop's thread calls ``take_up``; any thread may call ``position``.

@@ -10,7 +10,7 @@ import torch
 from diloco.learner.checkpoint import LearnerCheckpoint
 from diloco.learner.data import open_data
 from diloco.learner.mailboxes.residuals import Residuals
-from diloco.learner.own_state import OwnState
+from diloco.learner.resume import Resume
 from diloco.learner.syncer_link import Position
 from diloco.learner.training.trainer import InnerTrainer, TrainerState
 from diloco.model import build_model, layout_of
@@ -48,7 +48,7 @@ def test_the_state_is_taken_up_bit_for_bit(
     tmp_path: Path, checkpoint: LearnerCheckpoint, theirs: str, said: str
 ) -> None:
     again, feedback = trainer(tmp_path), Residuals()
-    own = OwnState(again, feedback, LearnerCheckpoint(checkpoint.state, checkpoint.residuals, theirs))
+    own = Resume(again, feedback, LearnerCheckpoint(checkpoint.state, checkpoint.residuals, theirs))
     assert own.position() == Position(3, checkpoint.state.data_position, theirs)
     own.take_up(said)
     state = again.state()
@@ -63,7 +63,7 @@ def test_that_of_another_training_is_ignored_with_one_line(
     tmp_path: Path, checkpoint: LearnerCheckpoint, caplog: pytest.LogCaptureFixture
 ) -> None:
     again, feedback = trainer(tmp_path), Residuals()
-    own = OwnState(again, feedback, checkpoint)
+    own = Resume(again, feedback, checkpoint)
     own.take_up(OTHER)
     own.take_up(OURS)
     state = again.state()
@@ -86,7 +86,7 @@ def test_a_state_that_does_not_fit_is_ignored_with_one_line(
     value = tensors.pop(name)
     tensors |= {"exp_avg.nobody": value} if what == "unknown" else {name: torch.zeros(*value.shape, 2)}
     again = trainer(tmp_path)
-    OwnState(again, None, of(checkpoint, tensors=tensors)).take_up(OURS)
+    Resume(again, None, of(checkpoint, tensors=tensors)).take_up(OURS)
     assert (again.state().tensors, again.steps) == ({}, 0)
     again.step(0.0)
     (record,) = [record for record in caplog.records if record.levelno >= logging.WARNING]
@@ -95,7 +95,7 @@ def test_a_state_that_does_not_fit_is_ignored_with_one_line(
 
 def test_without_one_it_begins_anew(tmp_path: Path) -> None:
     again = trainer(tmp_path)
-    own = OwnState(again, None, None)
+    own = Resume(again, None, None)
     assert own.position() == Position(0, 0)
     own.take_up(OURS)
     assert again.steps == 0
