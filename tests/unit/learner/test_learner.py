@@ -100,7 +100,7 @@ class Scene:
         learner._boxes = SimpleNamespace(
             pull_queue=Part("pull_queue", self),
             push_queue=Part("push_queue", self, wait_until_idle=idle),
-            held_orders=Part("held_orders", self),
+            recovery_orders=Part("recovery_orders", self),
             control=Part("control", self, flush=told),
         )
         learner._trainer._steps = steps
@@ -326,7 +326,7 @@ class TestEnds:
         assert scene.calls == [
             ("pull_queue.close",),
             ("push_queue.close",),
-            ("held_orders.close",),
+            ("recovery_orders.close",),
             ("control.close",),
             ("link.close",),
             ("writer.close", 60.0),

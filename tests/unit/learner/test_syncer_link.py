@@ -5,11 +5,11 @@ from dataclasses import replace
 import pytest
 import torch
 
-from diloco.learner.mailboxes.held_orders import HeldOrder
 from diloco.learner.mailboxes.holdings import Membership
 from diloco.learner.mailboxes.orders import EndKind, EvaluationOrder
 from diloco.learner.mailboxes.pull_queue import PullOrder
 from diloco.learner.mailboxes.push_queue import OuterGradient
+from diloco.learner.mailboxes.recovery_orders import RecoveryOrder
 from diloco.learner.mailboxes.requests import GradientRequest
 from diloco.learner.syncer_link import Position
 from diloco.learner.training.capture import Capture
@@ -242,12 +242,12 @@ def test_it_says_what_it_can_send_even_of_a_model_that_is_not_complete() -> None
 def test_what_a_restarted_syncer_lacks_is_ordered_for_its_session() -> None:
     session = Script(HeldWanted(1, 7, 3))
     bench = Bench(session, Script(OVER))
-    heard = bench.listen("held_orders.put", "held_orders.session_over")
+    heard = bench.listen("recovery_orders.put", "recovery_orders.session_over")
     bench.run()
     (_, order), over, *_ = heard
-    assert isinstance(order, HeldOrder)
+    assert isinstance(order, RecoveryOrder)
     assert order.wanted == HeldWanted(1, 7, 3)
-    assert over == ("held_orders.session_over",)
+    assert over == ("recovery_orders.session_over",)
     order.decline(Declined(0, 1, 7, 3))
     assert session.sent == [Declined(0, 1, 7, 3)]
     assert len(bench.joins) == 2
@@ -255,6 +255,6 @@ def test_what_a_restarted_syncer_lacks_is_ordered_for_its_session() -> None:
 
 def test_a_syncer_that_lacks_a_fragment_that_there_is_not_is_left() -> None:
     bench = Bench(Script(HeldWanted(2, 7, 3)), Script(OVER))
-    heard = bench.listen("held_orders.put")
+    heard = bench.listen("recovery_orders.put")
     bench.run()
     assert heard == []

@@ -17,20 +17,20 @@ from diloco.learner.checkpoint import CheckpointIdentity, CheckpointStore, Learn
 from diloco.learner.checkpoint_writer import CheckpointWriter
 from diloco.learner.data import open_data, open_source
 from diloco.learner.found_batch import found_batch
-from diloco.learner.held_sender import HeldSender
 from diloco.learner.inner_loop import InnerLoop, LoopSettings, LoopWiring
-from diloco.learner.mailboxes.held_orders import HeldFragments
 from diloco.learner.mailboxes.holdings import Holdings
 from diloco.learner.mailboxes.orders import Ending, EndKind, Orders
 from diloco.learner.mailboxes.outbox import ControlOutbox
 from diloco.learner.mailboxes.pull_queue import PullQueue
 from diloco.learner.mailboxes.push_queue import PushQueue
+from diloco.learner.mailboxes.recovery_orders import HeldFragments
 from diloco.learner.mailboxes.requests import Requests
 from diloco.learner.mailboxes.residuals import Residuals
 from diloco.learner.mailboxes.wakeup import Wakeup
 from diloco.learner.metrics import LearnerFigures, figure_pages
 from diloco.learner.options import LearnerOptions
 from diloco.learner.puller import Puller, ReceiveOptions
+from diloco.learner.recovery_sender import RecoverySender
 from diloco.learner.resume import Resume
 from diloco.learner.syncer_link import Identity, Link, Mailboxes
 from diloco.learner.training.device import choose_device
@@ -152,7 +152,7 @@ class Learner:
         receive_options = ReceiveOptions(numels, self._trainer.buffer, downlink_codec(spec.sync.downlink))
         self._puller = Puller(context, boxes.pull_queue, boxes.holdings, receive_options)
         held = HeldFragments(boxes.holdings, boxes.pull_queue)
-        self._held_sender = HeldSender(context, boxes.held_orders, held)
+        self._recovery_sender = RecoverySender(context, boxes.recovery_orders, held)
         self._threads: list[threading.Thread] = []
         self._staying = False
         self.checkpoint_written = True
@@ -177,7 +177,7 @@ class Learner:
         for index in range(self._post_threads):
             self._start(f"posted-{index}", self._puller.run_posted)
         for index in range(_HELD_SENDERS):
-            self._start(f"held-{index}", self._held_sender.run)
+            self._start(f"held-{index}", self._recovery_sender.run)
         self._start("link", self._link.run)
         try:
             ending = self._loop.run()
@@ -211,7 +211,7 @@ class Learner:
         self._stopped.set()
         self._boxes.pull_queue.close()
         self._boxes.push_queue.close()
-        self._boxes.held_orders.close()
+        self._boxes.recovery_orders.close()
         self._boxes.control.close()
         self._link.close()
         self._writer.close(_LAST_CHECKPOINT_SECONDS)

@@ -13,12 +13,12 @@ from typing import Protocol
 
 from diloco.core.actions import Refusal
 from diloco.learner.checkpoint import is_other_training
-from diloco.learner.mailboxes.held_orders import HeldFragments, HeldOrder, HeldOrders
 from diloco.learner.mailboxes.holdings import Holdings, Membership
 from diloco.learner.mailboxes.orders import Ending, EndKind, EvaluationOrder, Orders
 from diloco.learner.mailboxes.outbox import ControlOutbox, Sender
 from diloco.learner.mailboxes.pull_queue import PullOrder, PullQueue
 from diloco.learner.mailboxes.push_queue import OuterGradient, PushQueue
+from diloco.learner.mailboxes.recovery_orders import HeldFragments, RecoveryOrder, RecoveryOrders
 from diloco.learner.mailboxes.requests import GradientRequest, Requests
 from diloco.learner.mailboxes.residuals import Residuals
 from diloco.learner.transfers import reconnecting
@@ -66,11 +66,11 @@ class Mailboxes:
     control: ControlOutbox
     holdings: Holdings
     feedback: Residuals | None
-    held_orders: HeldOrders = field(default_factory=HeldOrders)
+    recovery_orders: RecoveryOrders = field(default_factory=RecoveryOrders)
 
     def session_over(self) -> None:
         """Drop what the ended session had asked for."""
-        self.held_orders.session_over()
+        self.recovery_orders.session_over()
         self.control.session_over()
         self.requests.session_over()
         self.pull_queue.session_over()
@@ -247,7 +247,7 @@ class Link:
             case HeldWanted():
                 self._check_fragment(message.fragment)
                 self._retries.worked()
-                boxes.held_orders.put(HeldOrder(message, session.send))
+                boxes.recovery_orders.put(RecoveryOrder(message, session.send))
             case _ if membership is None:
                 return self._lost(f"{type(message).__name__} arrived before Welcome")
             case FragmentWanted():

@@ -235,7 +235,7 @@ class RecoveriesStatus(_Status):
     parts: tuple[PartStatus, ...] = ()
 
 
-class HeldStatus(_Status):
+class RecoveredStatus(_Status):
     """After a crash of the syncer: versions newer than its checkpoint, which learners hold."""
 
     restored: int
@@ -307,5 +307,5 @@ class SyncerStatus(_Status):
     """Empty from older syncers."""
     backup: BackupStatus | None = None
     """None: there are no backups, or an older syncer does not say."""
-    held: HeldStatus | None = None
+    recovered: RecoveredStatus | None = None
     """None: nothing was merged between the checkpoint that this syncer began with and the end of the one before."""

@@ -19,7 +19,7 @@ from diloco.core.snapshot import LaterSnapshotError, SnapshotError
 from diloco.model import build_model, layout_of, layout_of_job, read_fragment
 from diloco.runtime.files import UnusableFileError
 from diloco.spec import DiLoCoJob
-from diloco.spec.syncer_status import HeldStatus, RegionBytes
+from diloco.spec.syncer_status import RecoveredStatus, RegionBytes
 from diloco.syncer.backup.ownership import JobName
 from diloco.syncer.backup.restore import restore
 from diloco.syncer.backup.weights import initial_parameters
@@ -56,7 +56,7 @@ class StartState:
     """Number of the start that wrote the checkpoint; 0 for a new job."""
     training: str = ""
     """Id of the training that a backup has brought; empty: none was restored."""
-    held: HeldStatus | None = None
+    recovered: RecoveredStatus | None = None
     """What was taken from learners beyond the checkpoint that was on disk; None: nothing was missing there."""
 
 

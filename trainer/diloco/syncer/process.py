@@ -20,11 +20,11 @@ from diloco.runtime.http import HttpServer, HttpServerError
 from diloco.runtime.loading import Loading
 from diloco.syncer.disk.directory import SyncerDirectory
 from diloco.syncer.errors import SyncerError
-from diloco.syncer.held.resume import Beginning, take_held
-from diloco.syncer.held.tape_tail import read_tail
 from diloco.syncer.options import SyncerOptions
 from diloco.syncer.peers.link_terms import limits_of
 from diloco.syncer.prepare import prepare
+from diloco.syncer.recovery.resume import Beginning, recover
+from diloco.syncer.recovery.tape_tail import read_tail
 from diloco.syncer.reporting.pages import on_loop, routes
 from diloco.syncer.syncer import Syncer
 from diloco.wire.server import ListenError, SyncServer
@@ -78,7 +78,7 @@ async def _serve(begin: Beginning, loading: Loading, http: HttpServer) -> int:
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)  # until the loop is closed
     if begin.tail is not None:
-        options, state = await take_held(begin, begin.tail, stop, loading)
+        options, state = await recover(begin, begin.tail, stop, loading)
         if stop.is_set():
             return EXIT_OK
     syncer = Syncer(options, directory, state, begin.epoch)

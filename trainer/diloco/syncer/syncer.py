@@ -92,7 +92,7 @@ class Syncer:
         self._options = options
         self._directory = directory
         self._layout, self._store = start_state.layout, start_state.store
-        self._held = start_state.held
+        self._recovered = start_state.recovered
         self.traffic = Traffic((region.name for region in options.job.spec.regions), start_state.bytes_by_region)
         """Bytes between learners and syncer, over all starts: the one count of them."""
         self._clock = clock
@@ -202,7 +202,7 @@ class Syncer:
             backup=None if self._backups is None else self._backups.status,
             links=self._links.status(self._now()),
             bytes_by_region=self.traffic.read(),
-            held=self._held,
+            recovered=self._recovered,
         )
         return self._reporter.status(self._view(), self._now(), stored)
 

@@ -15,11 +15,11 @@ from diloco.spec.syncer_status import (
     BackupStatus,
     CheckpointStatus,
     EvaluationStatus,
-    HeldStatus,
     LearnerState,
     LearnerStatus,
     LinksStatus,
     PartStatus,
+    RecoveredStatus,
     RecoveriesStatus,
     RecoveryStatus,
     RegionBytes,
@@ -43,7 +43,7 @@ class StoredState:
     bytes_by_region: tuple[RegionBytes, ...] = ()
     """Bytes by region."""
     backup: BackupStatus | None = None
-    held: HeldStatus | None = None
+    recovered: RecoveredStatus | None = None
     """What was taken from learners at the start."""
 
 
@@ -108,7 +108,7 @@ class Reporter:
                 "links": stored.links,
                 "bytes_by_region": stored.bytes_by_region,
                 "backup": stored.backup,
-                "held": stored.held,
+                "recovered": stored.recovered,
                 "learners": tuple(self._learner(learner, now) for learner in view.learners),
             }
         )

@@ -10,13 +10,13 @@ import torch
 
 from diloco.syncer.disk.checkpoint import checkpoint_names
 from diloco.syncer.disk.directory import SyncerDirectory
-from diloco.syncer.held import resume
-from diloco.syncer.held.resume import Beginning
-from diloco.syncer.held.tape_tail import TapeTail, read_tail
 from diloco.syncer.options import SyncerOptions
 from diloco.syncer.prepare import StartState, prepare
-from tests.unit.syncer.held.test_tape_tail import make_job
+from diloco.syncer.recovery import resume
+from diloco.syncer.recovery.resume import Beginning
+from diloco.syncer.recovery.tape_tail import TapeTail, read_tail
 from tests.unit.syncer.recorded_run import RecordedRun
+from tests.unit.syncer.recovery.test_tape_tail import make_job
 
 pytestmark = pytest.mark.usefixtures("one_torch_thread")
 
@@ -81,9 +81,9 @@ def test_with_all_fragments_it_is_where_the_last_start_ended(tmp_path: Path, dow
     scene = Scene(tmp_path, downlink=downlink)
     before = sum(scene.start.store.versions)
     found = scene.restored(0, 1, 2, 3)
-    assert found.held is not None
-    assert (found.held.lost, found.held.fragments) == (0, 4)
-    assert found.held.restored == sum(scene.run.engine.versions) - before > 4
+    assert found.recovered is not None
+    assert (found.recovered.lost, found.recovered.fragments) == (0, 4)
+    assert found.recovered.restored == sum(scene.run.engine.versions) - before > 4
     assert all(scene.same_bits(found, fragment) for fragment in range(4))
     assert found.engine == scene.run.engine.snapshot(scene.run.now)
     again = prepare(scene.job, scene.directory.checkpoints)
@@ -98,12 +98,12 @@ def test_the_momentum_is_exact_after_one_merge_and_near_after_several(tmp_path: 
     steps = {p: made[-1].steps for p, made in enumerate(one.tail.tail.made) if made}
     assert set(steps.values()) == {1}
     found = one.restored(*steps)
-    assert found.held is not None
-    assert found.held.estimated == 0
+    assert found.recovered is not None
+    assert found.recovered.estimated == 0
     assert all(one.momentum_error(found, p) < 1e-3 for p in steps)
     found = several.restored(0, 1, 2, 3)
-    assert found.held is not None
-    assert found.held.estimated == 4
+    assert found.recovered is not None
+    assert found.recovered.estimated == 4
     assert all(several.momentum_error(found, p) < 0.7 for p in range(4))  # noise without any common direction
 
 
@@ -115,9 +115,9 @@ def test_fragments_that_nobody_sent_stay_as_in_the_checkpoint(tmp_path: Path) ->
     assert [versions[p] == before[p] for p in range(4)] == [True, False, True, False]
     assert found.engine is not None
     assert found.engine["versions"] == list(versions)
-    assert found.held is not None
-    assert found.held.restored == sum(versions) - sum(before)
-    assert found.held.restored + found.held.lost == sum(scene.run.engine.versions) - sum(before)
+    assert found.recovered is not None
+    assert found.recovered.restored == sum(versions) - sum(before)
+    assert found.recovered.restored + found.recovered.lost == sum(scene.run.engine.versions) - sum(before)
     assert prepare(scene.job, scene.directory.checkpoints).store.versions == versions
 
 
@@ -126,8 +126,8 @@ def test_without_any_fragment_the_checkpoint_stays(tmp_path: Path) -> None:
     names = checkpoint_names(scene.directory.checkpoints)
     found = scene.restored()
     assert (found.checkpoint, found.engine) == (scene.start.checkpoint, scene.start.engine)
-    assert found.held is not None
-    assert found.held.restored == 0
+    assert found.recovered is not None
+    assert found.recovered.restored == 0
     assert checkpoint_names(scene.directory.checkpoints) == names
 
 
@@ -142,8 +142,8 @@ def test_what_cannot_be_written_is_not_used(tmp_path: Path, monkeypatch: pytest.
     found = scene.restored(0, 1, 2, 3)
     assert found.store.versions == before
     assert found.engine == prepare(scene.job, scene.directory.checkpoints).engine
-    assert found.held is not None
-    assert found.held.restored == 0
+    assert found.recovered is not None
+    assert found.recovered.restored == 0
 
 
 def test_versions_of_failed_merges_need_nobody(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ import torch
 
 from diloco.core.proof import proof_of
 from diloco.core.tail import MadeVersion
-from diloco.syncer.held.collector import Collector
+from diloco.syncer.recovery.collector import Collector
 from diloco.syncer.store import bytes_of, digest_of
 from diloco.wire.errors import InvalidMessageError, RefusedError, UnavailableError, WireError
 from diloco.wire.messages import (

@@ -34,11 +34,11 @@ def test_a_killed_syncer_has_its_merges_again_from_its_learners(tmp_path: Path, 
         before = job.wait_for(lambda status: status.syncer_step >= 5 * FRAGMENTS)
         job.syncer().kill()
         after = job.wait_for(lambda status: status.epoch == 2)
-        assert after.held is not None
-        assert after.held.restored >= before.syncer_step - FRAGMENTS
-        assert after.held.lost <= FRAGMENTS  # versions that no learner had received yet
-        assert after.held.fragments == FRAGMENTS
-        assert after.syncer_step >= after.held.restored
+        assert after.recovered is not None
+        assert after.recovered.restored >= before.syncer_step - FRAGMENTS
+        assert after.recovered.lost <= FRAGMENTS  # versions that no learner had received yet
+        assert after.recovered.fragments == FRAGMENTS
+        assert after.syncer_step >= after.recovered.restored
         assert after.checkpoint.newest == checkpoint_names(job.output / "syncer" / "checkpoints")[-1] == "000002"
         on = job.wait_for(lambda status: status.syncer_step >= after.syncer_step + FRAGMENTS)
         assert all(one.restarts == 0 for one in on.learners)

@@ -10,8 +10,8 @@ import pytest
 from diloco.core.proof import proof_of
 from diloco.core.snapshot import check
 from diloco.spec import API_VERSION, KIND, DiLoCoJob
-from diloco.syncer.held.tape_tail import TapeTail, read_tail
 from diloco.syncer.prepare import prepare
+from diloco.syncer.recovery.tape_tail import TapeTail, read_tail
 from diloco.syncer.store import bytes_of, digest_of
 from diloco.tape.limits import TapeLimits
 from diloco.tape.segments import find_tapes

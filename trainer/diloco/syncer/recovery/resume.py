@@ -21,14 +21,14 @@ from diloco.core.tail import MadeVersion
 from diloco.runtime.addresses import format_address, parse_address
 from diloco.runtime.loading import Loading
 from diloco.spec.sync import OuterOptimizer
-from diloco.spec.syncer_status import HeldStatus
+from diloco.spec.syncer_status import RecoveredStatus
 from diloco.syncer.disk.checkpoint import CheckpointContent, prune_checkpoints, write_checkpoint
 from diloco.syncer.disk.directory import SyncerDirectory
-from diloco.syncer.held.collector import Collector
-from diloco.syncer.held.tape_tail import TapeTail
 from diloco.syncer.options import SyncerOptions
 from diloco.syncer.peers.link_terms import limits_of
 from diloco.syncer.prepare import StartState, prepare, recorded_bases
+from diloco.syncer.recovery.collector import Collector
+from diloco.syncer.recovery.tape_tail import TapeTail
 from diloco.wire.server import SyncServer
 from diloco.wire.traffic import Traffic
 
@@ -54,7 +54,7 @@ class Beginning:
     """What was merged after that checkpoint; None: nothing that is known."""
 
 
-async def take_held(
+async def recover(
     beginning: Beginning, tail: TapeTail, stop: asyncio.Event, loading: Loading
 ) -> tuple[SyncerOptions, StartState]:
     """Take from learners what the tape says was merged after the checkpoint.
@@ -140,7 +140,7 @@ class _Restoring:
                 if fragment not in self._taken:
                     self._rename(fragment, one.version)
         restored = sum(self._store.versions) - sum(self._before)
-        status = HeldStatus(
+        status = RecoveredStatus(
             restored=restored,
             lost=all_made - restored,
             fragments=len(self._taken),
@@ -150,13 +150,13 @@ class _Restoring:
         )
         if not self._taken:
             _log.warning("no learner holds what was merged after checkpoint %s: it is lost", self._start.checkpoint)
-            return replace(self._start, held=status)
+            return replace(self._start, recovered=status)
         try:
             begun = self._written(status)
         except (OSError, ValueError) as error:
             _log.error("what learners hold is not used, as it cannot be written: %s", error)
             again = prepare(self._options.job, self._directory.checkpoints)
-            return replace(again, held=status.model_copy(update={"restored": 0, "lost": all_made}))
+            return replace(again, recovered=status.model_copy(update={"restored": 0, "lost": all_made}))
         _log.info(
             "%d of %d versions that were merged after checkpoint %s are restored from %d learners in %.1f s, as"
             " checkpoint %s",
@@ -193,7 +193,7 @@ class _Restoring:
         parameters, momentum = store.current(fragment).parameters, store.momentum(fragment)
         store.put(fragment, version, parameters, momentum, store.residual(fragment))
 
-    def _written(self, status: HeldStatus) -> StartState:
+    def _written(self, status: RecoveredStatus) -> StartState:
         """Write a checkpoint of what there is now.
 
         Raises:
@@ -219,7 +219,7 @@ class _Restoring:
             checkpoint=name,
             bytes_by_region=by_region,
             epoch=self._epoch,
-            held=status,
+            recovered=status,
         )
 
 

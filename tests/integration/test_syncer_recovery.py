@@ -82,10 +82,10 @@ def test_what_one_learner_holds_is_in_the_model_again(scene: Callable[..., Scene
     assert welcome.versions == tuple(one.versions)
     assert (after.syncer_step, after.merged_tokens) == (before.syncer_step, before.merged_tokens)
     assert [learner.merged_tokens for learner in after.learners] == [one.merged_tokens for one in before.learners]
-    assert after.held is not None
-    assert (after.held.restored, after.held.lost, after.held.senders) == (before.syncer_step, 0, 1)
+    assert after.recovered is not None
+    assert (after.recovered.restored, after.recovered.lost, after.recovered.senders) == (before.syncer_step, 0, 1)
     assert after.bytes_by_region[0].up.bulk > sum(4 * fragment.numel for fragment in here.job.layout.fragments)
-    assert "diloco_held_versions_restored 1" in second.page("/metrics")
+    assert "diloco_recovered_versions 1" in second.page("/metrics")
     one.load(welcome)
     assert all(torch.equal(one.fragments[p], held[p]) for p in held)
     one.merged.clear()
@@ -112,8 +112,8 @@ def test_the_momentum_of_one_missing_merge_is_what_it_was(scene: Callable[..., S
     second = here.syncer()
     one.come_back()
     status = second.serving().status()
-    assert status.held is not None
-    assert status.held.estimated == 0
+    assert status.recovered is not None
+    assert status.recovered.estimated == 0
     momentum = here.newest().momentum
     for fragment, version in enumerate(one.versions):
         expected = pushed[fragment] if version else torch.zeros(here.job.layout.fragments[fragment].numel)
@@ -136,9 +136,9 @@ def test_other_bytes_are_refused_and_the_next_learner_asked(scene: Callable[...,
     answers.append(other.come_back())
     lying.join(WAIT_SECONDS)
     status = second.serving().status()
-    assert status.held is not None
-    assert (status.held.restored, status.held.lost) == (before.syncer_step, 0)
-    assert status.held.senders == 1
+    assert status.recovered is not None
+    assert (status.recovered.restored, status.recovered.lost) == (before.syncer_step, 0)
+    assert status.recovered.senders == 1
     assert all(not receipt.accepted for _, receipt in liar.receipts)
     assert all(receipt.accepted for _, receipt in other.receipts)
     assert [one.versions for one in answers] == [tuple(other.versions)] * 2
@@ -157,8 +157,8 @@ def test_an_older_version_is_better_than_the_checkpoint(scene: Callable[..., Sce
     second = here.syncer()
     welcome = one.come_back()
     status = second.serving().status()
-    assert status.held is not None
-    assert status.held.lost == before.syncer_step - sum(held[1]) > 0
+    assert status.recovered is not None
+    assert status.recovered.lost == before.syncer_step - sum(held[1]) > 0
     assert status.syncer_step == sum(held[1])
     assert welcome.versions == tuple(held[1])
 
@@ -174,8 +174,8 @@ def test_when_nobody_holds_it_the_syncer_goes_on_from_its_checkpoint(scene: Call
     second = here.syncer()
     one.come_back()
     status = second.serving().status()
-    assert status.held is not None
-    assert (status.held.restored, status.held.lost) == (0, before.syncer_step)
+    assert status.recovered is not None
+    assert (status.recovered.restored, status.recovered.lost) == (0, before.syncer_step)
     assert status.syncer_step == 0
     assert checkpoint_names(here.directory / "checkpoints") == saved
     assert "no learner holds what was merged after checkpoint" in second.log
@@ -196,8 +196,8 @@ def test_killed_while_it_collects_it_begins_anew(scene: Callable[..., Scene]) ->
     one.come_back()
     status = third.serving().status()
     assert status.epoch == 3
-    assert status.held is not None
-    assert (status.held.restored, status.held.lost) == (before.syncer_step, 0)
+    assert status.recovered is not None
+    assert (status.recovered.restored, status.recovered.lost) == (before.syncer_step, 0)
     assert status.syncer_step == before.syncer_step
     third.kill()
     here.replays()
@@ -213,7 +213,7 @@ def test_without_room_for_a_checkpoint_it_goes_on_from_the_one_it_has(scene: Cal
     one.come_back()
     status = second.serving().status()
     assert "what learners hold is not used, as it cannot be written" in second.log
-    assert (status.syncer_step, status.held and status.held.restored) == (0, 0)
+    assert (status.syncer_step, status.recovered and status.recovered.restored) == (0, 0)
 
 
 def test_sigterm_ends_the_collection_and_the_next_start_goes_on(scene: Callable[..., Scene]) -> None:

@@ -6,7 +6,7 @@ import time
 from typing import Final
 
 from diloco.core.sizes import F32
-from diloco.learner.mailboxes.held_orders import HeldFragment, HeldFragments, HeldOrder, HeldOrders
+from diloco.learner.mailboxes.recovery_orders import HeldFragment, HeldFragments, RecoveryOrder, RecoveryOrders
 from diloco.learner.transfer_deadlines import TransferDeadlines
 from diloco.learner.transfers import TransferContext
 from diloco.wire.errors import DeadlineError, WireError
@@ -19,10 +19,10 @@ _PAUSE_SECONDS: Final = 0.05
 """A fragment that is being swapped in is nowhere for a moment."""
 
 
-class HeldSender:
+class RecoverySender:
     """Sends what is asked for. Its ``run`` is the body of one or more threads."""
 
-    def __init__(self, context: TransferContext, orders: HeldOrders, fragments: HeldFragments) -> None:
+    def __init__(self, context: TransferContext, orders: RecoveryOrders, fragments: HeldFragments) -> None:
         self._context = context
         self._orders = orders
         self._fragments = fragments
@@ -33,7 +33,7 @@ class HeldSender:
         while (order := self._orders.next()) is not None:
             self._send(order)
 
-    def _send(self, order: HeldOrder) -> None:
+    def _send(self, order: RecoveryOrder) -> None:
         found, wanted = self._found(order), order.wanted
         if found is None:
             with contextlib.suppress(WireError):  # then its session is over, and so is the order
@@ -58,7 +58,7 @@ class HeldSender:
             if self._context.stopped.wait(retries.next_seconds()):
                 return
 
-    def _found(self, order: HeldOrder) -> HeldFragment | None:
+    def _found(self, order: RecoveryOrder) -> HeldFragment | None:
         for _ in range(_TRIES):
             found = self._fragments.find(order.wanted.fragment, order.wanted.version)
             if found is not None or self._context.stopped.wait(_PAUSE_SECONDS):

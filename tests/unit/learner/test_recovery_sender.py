@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING
 import pytest
 import torch
 
-from diloco.learner.held_sender import HeldSender
-from diloco.learner.mailboxes.held_orders import HeldFragments, HeldOrder, HeldOrders
 from diloco.learner.mailboxes.holdings import Holdings, Membership
 from diloco.learner.mailboxes.pull_queue import PullQueue
+from diloco.learner.mailboxes.recovery_orders import HeldFragments, RecoveryOrder, RecoveryOrders
 from diloco.learner.mailboxes.wakeup import Wakeup
+from diloco.learner.recovery_sender import RecoverySender
 from diloco.learner.transfers import TransferContext, TransferCounts
 from diloco.wire.errors import DeadlineError, RefusedError, UnavailableError, WireError
 from diloco.wire.messages import Declined, HeldWanted, PullHeader, PushHeader, PushReceipt
@@ -63,7 +63,7 @@ class Bench:
     """A worker with its mailboxes, which holds version 7 of fragment 1."""
 
     def __init__(self, *fates: WireError | None) -> None:
-        self.link, self.orders = Link(*fates), HeldOrders()
+        self.link, self.orders = Link(*fates), RecoveryOrders()
         self.declined: list[Declined] = []
         holdings = Holdings(2)
         holdings.admitted(Membership("3.ab", 9), [0, 1])
@@ -77,7 +77,7 @@ class Bench:
             uniform=lambda: -1.0,
             counts=TransferCounts(),
         )
-        self._sender = HeldSender(context, self.orders, HeldFragments(holdings, PullQueue(Wakeup())))
+        self._sender = RecoverySender(context, self.orders, HeldFragments(holdings, PullQueue(Wakeup())))
         self.link.then = self.orders.close
 
     def wanted(self, version: int = 7) -> None:
@@ -85,7 +85,7 @@ class Bench:
             self.declined.append(message)
             self.orders.close()
 
-        self.orders.put(HeldOrder(HeldWanted(1, version, 4), decline))
+        self.orders.put(RecoveryOrder(HeldWanted(1, version, 4), decline))
         self._sender.run()
 
 

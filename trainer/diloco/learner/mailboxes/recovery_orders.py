@@ -25,7 +25,7 @@ class HeldFragment:
 
 
 @dataclass(frozen=True, slots=True)
-class HeldOrder:
+class RecoveryOrder:
     """A fragment to send, and how to say that it is not there."""
 
     wanted: HeldWanted
@@ -62,22 +62,22 @@ class HeldFragments:
         return None if waiting is None or waiting.version != version else HeldFragment(epoch, waiting.values)
 
 
-class HeldOrders:
+class RecoveryOrders:
     """At most one order for each fragment, for as long as the session lasts that it came on."""
 
     def __init__(self) -> None:
         self._condition = threading.Condition()
-        self._orders: dict[int, HeldOrder] = {}
-        self._current: dict[int, HeldOrder] = {}
+        self._orders: dict[int, RecoveryOrder] = {}
+        self._current: dict[int, RecoveryOrder] = {}
         self._closed = False
 
-    def put(self, order: HeldOrder) -> None:
+    def put(self, order: RecoveryOrder) -> None:
         """Have a fragment sent; an earlier order for it is void."""
         with self._condition:
             self._orders[order.wanted.fragment] = self._current[order.wanted.fragment] = order
             self._condition.notify_all()
 
-    def next(self) -> HeldOrder | None:
+    def next(self) -> RecoveryOrder | None:
         """The next order for a worker. Waits; None: closed."""
         with self._condition:
             while not self._closed:
@@ -86,7 +86,7 @@ class HeldOrders:
                 self._condition.wait()
             return None
 
-    def is_current(self, order: HeldOrder) -> bool:
+    def is_current(self, order: RecoveryOrder) -> bool:
         """Whether the order's session is still open, and it is the latest for its fragment."""
         with self._condition:
             return self._current.get(order.wanted.fragment) is order

@@ -4,9 +4,9 @@ import threading
 
 import torch
 
-from diloco.learner.mailboxes.held_orders import HeldFragments, HeldOrder, HeldOrders
 from diloco.learner.mailboxes.holdings import Holdings, Membership
 from diloco.learner.mailboxes.pull_queue import MergedFragment, PullQueue
+from diloco.learner.mailboxes.recovery_orders import HeldFragments, RecoveryOrder, RecoveryOrders
 from diloco.learner.mailboxes.wakeup import Wakeup
 from diloco.wire.messages import Declined, HeldWanted
 
@@ -21,8 +21,8 @@ def made() -> tuple[HeldFragments, Holdings, PullQueue]:
     return HeldFragments(holdings, pulls), holdings, pulls
 
 
-def order(fragment: int = 0, version: int = 1, attempt: int = 1) -> HeldOrder:
-    return HeldOrder(HeldWanted(fragment, version, attempt), lambda _: None)
+def order(fragment: int = 0, version: int = 1, attempt: int = 1) -> RecoveryOrder:
+    return RecoveryOrder(HeldWanted(fragment, version, attempt), lambda _: None)
 
 
 def test_nothing_is_held_before_anything_is_received() -> None:
@@ -66,7 +66,7 @@ def test_what_is_of_an_earlier_epoch_is_not_held() -> None:
 
 
 def test_an_order_stands_until_its_session_is_over_or_another_comes() -> None:
-    orders = HeldOrders()
+    orders = RecoveryOrders()
     first, second, other = order(attempt=1), order(attempt=2), order(fragment=1)
     orders.put(first)
     orders.put(second)
@@ -81,8 +81,8 @@ def test_an_order_stands_until_its_session_is_over_or_another_comes() -> None:
 
 
 def test_a_closed_mailbox_ends_its_workers() -> None:
-    orders = HeldOrders()
-    found: list[HeldOrder | None] = []
+    orders = RecoveryOrders()
+    found: list[RecoveryOrder | None] = []
     worker = threading.Thread(target=lambda: found.append(orders.next()))
     worker.start()
     orders.close()
@@ -94,6 +94,6 @@ def test_a_closed_mailbox_ends_its_workers() -> None:
 
 def test_an_order_knows_its_session() -> None:
     said: list[Declined] = []
-    one = HeldOrder(HeldWanted(0, 1, 2), said.append)
+    one = RecoveryOrder(HeldWanted(0, 1, 2), said.append)
     one.decline(Declined(0, 0, 1, 2))
     assert said == [Declined(0, 0, 1, 2)]
