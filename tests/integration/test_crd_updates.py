@@ -276,7 +276,7 @@ def test_scaling_below_the_quorum_is_refused_like_a_new_job(
     for region in job["spec"]["regions"]:
         for pool in region["pools"]:
             pool["learners"] = 0
-            pool.pop("without", None)
+            pool.pop("excludedIndices", None)
     job["spec"]["regions"][0]["pools"][0]["learners"] = 1
     status, answer = _put(job_server, job)
     assert status == 422

@@ -46,7 +46,8 @@ def test_a_pool_is_scaled_while_the_job_runs(tmp_path: Path) -> None:
             assert syncer.status().inner_steps >= steps
             SmallJob(tmp_path, tokens=20_000_000, learners=2)
             syncer.wait_for(
-                "has changed in spec.training.tokens; only learners, minimumLearners and without of regions[].pools[]"
+                "has changed in spec.training.tokens; only learners, minimumLearners and excludedIndices of "
+                "regions[].pools[]"
             )
             assert syncer.status().budget_tokens == 10_000_000
             assert syncer.terminate() == EXIT_OK

@@ -370,15 +370,15 @@ BY_RULE = [
         "3 is above learners, 2; use 0 to 2 or leave it out",
     ),
     BadManifest(
-        {"spec.regions.0.pools.0.without": [2]},
-        f"{_POOL}.without",
+        {"spec.regions.0.pools.0.excludedIndices": [2]},
+        f"{_POOL}.excludedIndices",
         "names an index that is not below learners, 2; use smaller ones",
         "2 is no index of the pool, which has learners: 2; use 0 to 1",
     ),
     BadManifest(
-        {"spec.regions.0.pools.0.without": [0], "spec.regions.0.pools.0.minimumLearners": 2},
+        {"spec.regions.0.pools.0.excludedIndices": [0], "spec.regions.0.pools.0.minimumLearners": 2},
         f"{_POOL}.minimumLearners",
-        "2 is above learners less those in without, 1; use 0 to 1 or leave it out",
+        "2 is above learners less excludedIndices, 1; use 0 to 1 or leave it out",
     ),
     BadManifest(
         {"spec.failurePolicy.minimumLearners": 2},

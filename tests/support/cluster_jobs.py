@@ -143,7 +143,7 @@ class ClusterJob:
 
     def leave_out(self, region: int, pool: int, *indices: int) -> None:
         """Set which learners of a pool are left out, by positions."""
-        self._set_of_pool(region, pool, "without", list(indices))
+        self._set_of_pool(region, pool, "excludedIndices", list(indices))
 
     def set_claims(self, region: int, pool: int, **policy: str) -> None:
         """Change what becomes of the claims of a pool's learners, by positions."""

@@ -169,7 +169,7 @@ EVERY_FIELD: dict[str, Any] = {
                         "learners": 5,
                         "minimumLearners": 1,
                         "fallbackAfterSeconds": 60,
-                        "without": [1, 3],
+                        "excludedIndices": [1, 3],
                         "nodesPerLearner": 1,
                         "batchSize": 64,
                         "image": "example.com/trainer@sha256:" + "0" * 64,

@@ -31,7 +31,7 @@ class PoolWorkload:
     minimum: int | None = None
     """The fewest of an elastic pool; None: it is not elastic."""
     left_out: frozenset[int] = frozenset()
-    """Indices that the manifest leaves out (``without``)."""
+    """Indices that the manifest leaves out (``excludedIndices``)."""
     given_up: frozenset[int] = frozenset()
     """Indices of the learners that the syncer has given up."""
     avoid: tuple[str, ...] = ()
@@ -168,7 +168,7 @@ def pool_workloads(
         key = ChildKey(STATEFUL_SET, sets[name], regions[name.region])
         minimum = pool.minimum_learners if pool.elastic else None
         gone = frozenset(index for index in pool.indices if (str(name), str(index)) in out) if out else frozenset()
-        left_out = frozenset(pool.without)
+        left_out = frozenset(pool.excluded_indices)
         found.append(PoolWorkload(name, key, children.get(key), pool.size, minimum, left_out, gone))
     return found
 

@@ -49,7 +49,7 @@ def act_as_controller(cluster: Cluster) -> None:
 
 
 def leave_out(cluster: Cluster, *indices: int) -> None:
-    pool = {"name": "fast", "learners": 3, "without": list(indices)}
+    pool = {"name": "fast", "learners": 3, "excludedIndices": list(indices)}
     change = manifest("two", pools={})
     change["spec"]["regions"] = [{"name": "us-east", "pools": [pool]}]
     cluster.apply(change)
@@ -106,17 +106,17 @@ def test_a_learner_is_left_out_and_comes_back_while_the_others_stay(cluster: Clu
 def test_a_wrong_index_is_refused_with_the_field(cluster: Cluster) -> None:
     body = manifest("two")
     pool = body["spec"]["regions"][0]["pools"][0]
-    pool["without"] = [2]
+    pool["excludedIndices"] = [2]
     refused = cluster.server.kubectl(
         f"--namespace={cluster.namespace}", "apply", "--filename=-", text=json.dumps(body), check=False
     )
-    assert "spec.regions[0].pools[0].without" in refused.stderr
+    assert "spec.regions[0].pools[0].excludedIndices" in refused.stderr
     assert "names an index that is not below learners, 2; use smaller ones" in refused.stderr
-    pool["without"] = [1, 1]
+    pool["excludedIndices"] = [1, 1]
     refused = cluster.server.kubectl(
         f"--namespace={cluster.namespace}", "apply", "--filename=-", text=json.dumps(body), check=False
     )
-    assert "spec.regions[0].pools[0].without[1]: Duplicate value" in refused.stderr
+    assert "spec.regions[0].pools[0].excludedIndices[1]: Duplicate value" in refused.stderr
 
 
 def test_an_annotation_is_set_and_removed_and_others_stay(cluster: Cluster) -> None:

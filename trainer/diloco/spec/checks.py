@@ -37,7 +37,7 @@ def problems(spec: "JobSpec") -> list[Problem]:
         *_names(spec),
         *_learners(spec),
         *_nodes(spec),
-        *_without(spec),
+        *_excluded_indices(spec),
         *_minimums(spec),
         *_fallbacks(spec),
     ]
@@ -207,14 +207,14 @@ def _nodes(spec: "JobSpec") -> Iterator[Problem]:
             )
 
 
-def _without(spec: "JobSpec") -> Iterator[Problem]:
+def _excluded_indices(spec: "JobSpec") -> Iterator[Problem]:
     for path, pool in _pools(spec):
-        for place, index in enumerate(pool.without):
-            where = f"{path}.without[{place}]"
+        for place, index in enumerate(pool.excluded_indices):
+            where = f"{path}.excludedIndices[{place}]"
             if index >= pool.learners:
                 allowed = f"use {_span(0, pool.learners - 1)}" if pool.learners else "remove it"
                 yield Problem(where, f"{index} is no index of the pool, which has learners: {pool.learners}; {allowed}")
-            elif index in pool.without[:place]:
+            elif index in pool.excluded_indices[:place]:
                 yield Problem(where, f"{index} is listed twice; remove one")
 
 
@@ -223,7 +223,7 @@ def _minimums(spec: "JobSpec") -> Iterator[Problem]:
         minimum = pool.minimum_learners
         if minimum is None or minimum <= pool.size:
             continue
-        which = "learners less those in without" if pool.without else "learners"
+        which = "learners less excludedIndices" if pool.excluded_indices else "learners"
         yield Problem(
             f"{path}.minimumLearners",
             f"{minimum} is above {which}, {pool.size}; use {_span(0, pool.size)} or leave it out",

@@ -93,7 +93,7 @@ def job_schema() -> Schema:
     }
     for path, key in _LIST_KEYS.items():
         at(schema, path).update({"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": [key]})
-    at(schema, "spec.regions[].pools[].without")["x-kubernetes-list-type"] = "set"
+    at(schema, "spec.regions[].pools[].excludedIndices")["x-kubernetes-list-type"] = "set"
     for path, rules in RULES.items():
         add_rules(at(schema, path), [rule.as_object() for rule in rules])
     add_immutability(properties["spec"], "spec")

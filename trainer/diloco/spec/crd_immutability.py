@@ -27,7 +27,7 @@ MUTABLE = frozenset(
         "spec.syncer.expose.sourceRanges",
         "spec.regions[].pools[].learners",
         "spec.regions[].pools[].minimumLearners",
-        "spec.regions[].pools[].without",
+        "spec.regions[].pools[].excludedIndices",
         "spec.regions[].pools[].fallbackAfterSeconds",
         "spec.regions[].pools[].resources",
         "spec.regions[].pools[].storage.whenDeleted",

@@ -98,7 +98,7 @@ _VOCABULARY = (
 )
 
 _BATCH_SIZE = "(has(p.batchSize) && type(p.batchSize) == int ? int(p.batchSize) : self.training.batchSize)"
-_SIZE_OF_P = "(p.learners - (has(p.without) ? p.without.size() : 0))"
+_SIZE_OF_P = "(p.learners - (has(p.excludedIndices) ? p.excludedIndices.size() : 0))"
 _LARGEST_BATCH = f"self.regions.map(r, r.pools.map(p, {_SIZE_OF_P} > 0 ? {_BATCH_SIZE} : 0).max()).max()"
 
 _BUDGET = (
@@ -283,7 +283,7 @@ _INIT_FROM = (
     ),
 )
 
-_SIZE = "(self.learners - (has(self.without) ? self.without.size() : 0))"
+_SIZE = "(self.learners - (has(self.excludedIndices) ? self.excludedIndices.size() : 0))"
 
 _POOL = (
     Rule(
@@ -296,16 +296,16 @@ _POOL = (
     ),
     Rule(
         # Duplicates are refused by the list's type.
-        holds="!has(self.without) || self.without.all(i, i < self.learners)",
+        holds="!has(self.excludedIndices) || self.excludedIndices.all(i, i < self.learners)",
         says=_words("names an index that is not below learners, %d; use smaller ones", "self.learners"),
-        field="without",
+        field="excludedIndices",
     ),
     Rule(
         holds=f"!has(self.minimumLearners) || self.minimumLearners <= {_SIZE}",
         says=_words(
             "%d is above %s, %d; use %s or leave it out",
             "self.minimumLearners",
-            "(has(self.without) && self.without.size() > 0 ? 'learners less those in without' : 'learners')",
+            f"({_SIZE} < self.learners ? 'learners less excludedIndices' : 'learners')",
             _SIZE,
             _span(0, _SIZE),
         ),

@@ -138,12 +138,12 @@ class Pool(SpecModel):
     name: DnsLabel
     """Unique in its region."""
     learners: int = Field(default=1, ge=0, le=10_000)
-    """Learner units in this pool; the most of them if ``minimumLearners`` is given."""
+    """Number of learners; the maximum if ``minimumLearners`` is set."""
     minimum_learners: int | None = Field(default=None, ge=0, le=10_000)
     """Makes the pool elastic: it may have any number of learners from this to ``learners``, as many as there are nodes
     for. Pods beyond this number may wait for a node, or lose theirs, without the job being Degraded, and that time does
-    not count as given. 0: it may have none at all. Default: ``learners``."""
-    without: tuple[Annotated[int, Field(ge=0, lt=10_000)], ...] = Field(default=(), max_length=64)
+    not count. 0: it may have none at all. Default: ``learners``."""
+    excluded_indices: tuple[Annotated[int, Field(ge=0, lt=10_000)], ...] = Field(default=(), max_length=64)
     """Indices of learners to leave out, each below ``learners``. The others keep their indices. It may change while the
     job runs. In a cluster, the pod of such a learner stays Pending, and takes no node. Default: none."""
     fallback_after_seconds: int | None = Field(default=None, ge=10, le=86_400)
@@ -188,13 +188,13 @@ class Pool(SpecModel):
     @property
     def indices(self) -> tuple[int, ...]:
         """The indices of its learners, ascending."""
-        left_out = frozenset(self.without)
+        left_out = frozenset(self.excluded_indices)
         return tuple(index for index in range(self.learners) if index not in left_out)
 
     @property
     def size(self) -> int:
         """Number of its learners; the most of them if it is elastic."""
-        return self.learners - sum(index < self.learners for index in frozenset(self.without))
+        return self.learners - sum(index < self.learners for index in frozenset(self.excluded_indices))
 
     def largest_batch(self, training: TrainingSpec) -> int:
         """Sequences in an inner step of its learners, at most."""

@@ -132,8 +132,8 @@ class PoolStatus(StatusModel):
     given_up: tuple[Annotated[int, Field(ge=0)], ...] | None = Field(default=None, max_length=10_000)
     """Indices of learners that the syncer has given up. Absent if there are none."""
     held: Count | None = None
-    """Pods that are held back without a node: of learners given up, and of those in ``without``. Absent if there are
-    none."""
+    """Pods held back without a node: of learners given up, and of those in ``excludedIndices``. Absent if there
+    are none."""
     stateful_set: str = ""
     """The StatefulSet that runs them."""
 

@@ -43,8 +43,8 @@ class JobFile:
         changed = changed_field(self._job, job)
         if changed:
             _log.warning(
-                "%s has changed in %s; only learners, minimumLearners and without of regions[].pools[] can change "
-                "while the job runs, so it continues unchanged",
+                "%s has changed in %s; only learners, minimumLearners and excludedIndices of regions[].pools[] can "
+                "change while the job runs, so it continues unchanged",
                 self._path,
                 changed,
             )

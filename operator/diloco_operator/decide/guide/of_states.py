@@ -89,8 +89,8 @@ STATES: Final[Mapping[Reason, Guide]] = MappingProxyType(
             "detaches a disk from such a node), taint the node as described in 'A node is lost'.",
         ),
         Reason.LEARNER_RELEASED: normal(
-            "The pod of a learner that is given up, or that `without` names, was deleted, so that no node is kept for "
-            "it. Another pod of its name stays Pending with the scheduling gate `diloco.dev/held`.",
+            "The pod of a learner that is given up, or that `excludedIndices` names, was deleted, so that no node is "
+            "kept for it. Another pod of its name stays Pending with the scheduling gate `diloco.dev/held`.",
         ),
         Reason.NODE_AVOIDED: warning(
             "Different learners keep crashing on one node, while others of their pools work on other nodes. For an "

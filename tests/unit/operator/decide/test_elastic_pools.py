@@ -143,7 +143,7 @@ def test_one_that_is_given_up_waits_for_no_node() -> None:
 
 def test_learners_that_are_left_out_do_not_make_the_minimum() -> None:
     w = elastic_world(2, learners=4)
-    w.job["spec"]["regions"][1]["pools"][0]["without"] = [0]
+    w.job["spec"]["regions"][1]["pools"][0]["excludedIndices"] = [0]
     w.change()
     for index, found in ((1, "False"), (2, "True")):
         w.pods.troubles[f"{OLD}{index}"] = unschedulable(NO_NODE)

@@ -184,7 +184,7 @@ def test_what_given_up_learners_leave_to_the_minimum_the_next_pool_needs() -> No
 
 
 def test_learners_that_are_left_out_start_nowhere_else() -> None:
-    w = world_with(no_node(), no_node(), no_node(), learners=3, without=[0])
+    w = world_with(no_node(), no_node(), no_node(), learners=3, excludedIndices=[0])
     w.run(200)
     assert pools(w) == {"spot": (2, 0, 2), "steady": (3, 3, None)}
     assert degraded(w)[0] == "False"
@@ -196,7 +196,7 @@ def test_nobody_elsewhere_ends_when_one_that_runs_is_left_out() -> None:
     w.run(200)
     assert pools(w) == {"spot": (2, 1, 1), "steady": (2, 2, None)}
     before = w.pods.pods[f"{STEADY}1"]["metadata"]["uid"]
-    w.job["spec"]["regions"][1]["pools"][0]["without"] = [0]
+    w.job["spec"]["regions"][1]["pools"][0]["excludedIndices"] = [0]
     w.change()
     w.run(60)
     assert pools(w) == {"spot": (1, 0, 1), "steady": (2, 2, None)}
@@ -239,7 +239,7 @@ def test_a_job_has_no_more_learners_than_a_job_may_have() -> None:
 def test_the_most_learners_are_those_of_pools_without_any_node() -> None:
     west = [*regions()[1]["pools"], {"name": "last", "learners": 1}]
     west[1]["fallbackAfterSeconds"] = 120
-    west[0] |= {"learners": 3, "without": [0]}
+    west[0] |= {"learners": 3, "excludedIndices": [0]}
     job = job_from(job_object(tokens=10**8, regions=[regions()[0], {"name": "us-west", "pools": west}]))
     most = with_all_fallbacks(job).spec.learner_ids
     assert set(job.spec.learner_ids) < set(most)

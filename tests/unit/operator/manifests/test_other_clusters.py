@@ -157,7 +157,7 @@ def test_the_manifest_elsewhere_is_a_job_with_the_same_learners() -> None:
 
 
 def test_every_field_of_a_pool_is_for_somebody() -> None:
-    processes = {"name", "learners", "minimum_learners", "without", "nodes_per_learner", "batch_size"}
+    processes = {"name", "learners", "minimum_learners", "excluded_indices", "nodes_per_learner", "batch_size"}
     assert set(Pool.model_fields) == PASSED_TO_PODS | USED_BY_CLAIMS | USED_BY_OPERATOR | processes
 
 

@@ -7,9 +7,9 @@ from diloco.spec.load import job_from
 from tests.support.operator_scene import manifest
 
 
-def spec_with(learners: int, without: list[int], **pool: object) -> JobSpec:
+def spec_with(learners: int, excluded: list[int], **pool: object) -> JobSpec:
     body = manifest("small", pools={"east": {"a": learners}, "west": {"b": 1}})
-    body["spec"]["regions"][0]["pools"][0] |= {"without": without, **pool}
+    body["spec"]["regions"][0]["pools"][0] |= {"excludedIndices": excluded, **pool}
     return job_from(body).spec
 
 
@@ -26,19 +26,19 @@ def test_a_pool_is_elastic_by_the_learners_it_has() -> None:
 
 
 @pytest.mark.parametrize(
-    ("learners", "without", "told"),
+    ("learners", "excluded", "told"),
     [
-        (3, [1, 3], "without[1]: 3 is no index of the pool, which has learners: 3; use 0 to 2"),
-        (1, [1], "without[0]: 1 is no index of the pool, which has learners: 1; use 0"),
-        (0, [0], "without[0]: 0 is no index of the pool, which has learners: 0; remove it"),
-        (3, [1, 2, 1], "without[2]: 1 is listed twice; remove one"),
+        (3, [1, 3], "excludedIndices[1]: 3 is no index of the pool, which has learners: 3; use 0 to 2"),
+        (1, [1], "excludedIndices[0]: 1 is no index of the pool, which has learners: 1; use 0"),
+        (0, [0], "excludedIndices[0]: 0 is no index of the pool, which has learners: 0; remove it"),
+        (3, [1, 2, 1], "excludedIndices[2]: 1 is listed twice; remove one"),
     ],
 )
-def test_a_wrong_index_is_one_error_with_the_field(learners: int, without: list[int], told: str) -> None:
+def test_a_wrong_index_is_one_error_with_the_field(learners: int, excluded: list[int], told: str) -> None:
     with pytest.raises(SpecError) as refused:
-        spec_with(learners, without)
+        spec_with(learners, excluded)
     assert f"spec.regions[0].pools[0].{told}" in str(refused.value)
-    assert str(refused.value).count("without") == 1
+    assert str(refused.value).count("excludedIndices") == 1
 
 
 def test_all_may_be_left_out_but_not_of_all_pools() -> None:
